@@ -39,8 +39,7 @@ fn raw(fd: BorrowedFd<'_>) -> u32 {
 fn bpf(command: i32, attributes: &Attributes) -> io::Result<i32> {
     // SAFETY: the kernel reads as many bytes as it is told, all of which belong to `attributes`, and writes
     // none for these two commands.
-    let result = unsafe {
-        libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of::<Attributes>() as u32)
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of::<Attributes>() as u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }

@@ -9,7 +9,7 @@ use lab::{Lab, may_run};
 use rustix::process::Signal;
 
 /// The phases, in order.
-const PHASES: [&str; 18] = [
+const PHASES: [&str; 19] = [
     "steady over two links",
     "TCP over two links",
     "two links become four",

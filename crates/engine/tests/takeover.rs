@@ -17,7 +17,9 @@ fn pinning(names: &[&str], capacity: u32, first: u16) -> Program {
     let pipe = Pipe::flow("f", Learn::Pin(GroupId(first).into())).entries(rows).capacity(capacity);
     let mut program = start(&["a"], [pipe.forward(PortId(0))]);
     // Groups in front of it give the group and its targets other numbers.
-    (0..first).for_each(|at| _ = program.group(Group::new(format!("h{at}"), Fill::Wants, 4).targets(targets(&["z"]))));
+    (0..first).for_each(|at| {
+        _ = program.group(Group::new(format!("h{at}"), Fill::Wants, 4).targets(targets(&["z"])))
+    });
     program.group(Group::new("g", Fill::Wants, 12).targets(targets(names)));
     program.build()
 }

@@ -64,7 +64,8 @@ impl Interfaces {
 
     /// Returns how many frames were dropped so far because another daemon takes over.
     pub fn held_back(&self) -> u64 {
-        let of = |one: &XdpInterface| (0..one.queues().count()).map(|at| one.counters(at).held_back).sum::<u64>();
+        let of =
+            |one: &XdpInterface| (0..one.queues().count()).map(|at| one.counters(at).held_back).sum::<u64>();
         self.of_ports.iter().flatten().map(of).sum()
     }
 

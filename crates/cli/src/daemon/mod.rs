@@ -133,7 +133,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
     };
     control.start(daemon.doorbell.clone(), daemon.board.clone(), daemon.vocabulary.clone())?;
     info!("{}", daemon.greeting());
-    daemon.systemd.ready(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
+    daemon.systemd.ready(takeover, daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
     let mut more = false;
     while !signals.stop() {
         if !more {

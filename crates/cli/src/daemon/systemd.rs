@@ -41,14 +41,17 @@ impl Systemd {
         Ok(Systemd { socket: socket.transpose().context("NOTIFY_SOCKET")?, unsent: None, watchdog: None })
     }
 
-    /// Says that weir runs, and starts to look after `workers` workers if systemd has a watchdog.
-    pub fn ready(&mut self, workers: usize, ask: impl Fn(usize) -> Receiver<Report>) {
+    /// Says that weir runs, in the place of another process if it `succeeds` one, and starts to look after
+    /// `workers` workers if systemd has a watchdog.
+    pub fn ready(&mut self, succeeds: bool, workers: usize, ask: impl Fn(usize) -> Receiver<Report>) {
         let allowed = watchdog_usec().filter(|_| self.socket.is_some());
         self.watchdog = allowed.map(|usec| {
             let every = Duration::from_micros(usec) / LOOKS;
             Watchdog { every, next: Instant::now(), answers: (0..workers).map(ask).collect() }
         });
-        self.say("READY=1".into());
+        // After a takeover, systemd still takes the former process for the main one.
+        let main = if succeeds { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
+        self.say(format!("READY=1{main}"));
     }
 
     /// Says that a reload begins.

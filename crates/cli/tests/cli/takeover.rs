@@ -3,8 +3,8 @@
 use super::folder::Folder;
 use super::nat;
 use super::running::Daemon;
-use super::wire::sh;
 use super::weir;
+use super::wire::sh;
 use serde_json::json;
 use std::process::{Command, Stdio};
 

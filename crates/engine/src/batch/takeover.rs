@@ -173,10 +173,8 @@ fn only_group(pipe: &CompiledPipe) -> Option<GroupId> {
 /// Returns the row of each entry in an engine's pipe; `None` for those that it has not.
 fn rows_of(engine: &Engine, pipe: PipeId, entries: &[DecidedFor]) -> Vec<Option<u32>> {
     let compiled = &engine.pipes[pipe.index()];
-    let groups: HashMap<&str, GroupId> = (0..)
-        .zip(&engine.program.groups)
-        .map(|(at, group)| (group.name.as_str(), GroupId(at)))
-        .collect();
+    let groups: HashMap<&str, GroupId> =
+        (0..).zip(&engine.program.groups).map(|(at, group)| (group.name.as_str(), GroupId(at))).collect();
     // Positions of targets, made once for each group that is named.
     let mut targets: HashMap<GroupId, HashMap<&str, u16>> = HashMap::new();
     let mut row = |decided: &DecidedFor| {

@@ -42,7 +42,7 @@ const FAILOVER_MS: f64 = 10.0;
 /// are missed (802.1AX 6.4.4), and the lab polls every 20 ms.
 const SILENCE_MS: f64 = 3000.0 + 100.0;
 /// How long traffic may rest while another weir takes over, in milliseconds.
-const TAKEOVER_MS: f64 = 50.0;
+const TAKEOVER_MS: f64 = 250.0;
 const NEEDED: [&str; 8] =
     ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
@@ -273,10 +273,14 @@ impl Lab<'_> {
 
     /// The links' partner notices nothing, and what is lost is what came while sockets changed hands.
     fn take_over(&mut self) -> Result<()> {
-        self.during("another weir takes over", Promise::Elsewhere { within_ms: TAKEOVER_MS }, |lab, stream| {
-            lab.node.succeed(lab.run, &lab.topology, lab.interrupt)?;
-            lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
-        })
+        self.during(
+            "another weir takes over",
+            Promise::Elsewhere { within_ms: TAKEOVER_MS },
+            |lab, stream| {
+                lab.node.succeed(lab.run, &lab.topology, lab.interrupt)?;
+                lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
+            },
+        )
     }
 
     /// A phase with one event.

@@ -417,8 +417,9 @@ impl Queues {
         let (port, line) = match (&self.attached, self.prepared) {
             (Some(attached), _) => XdpPort::open(name, Arc::clone(attached), place, pool)?,
             (None, Some((_, rings))) => {
-                rings.check()?;
-                XdpPort::waiting(name, place, pool)
+                let (port, line) = XdpPort::waiting(name, place, pool);
+                line.prepare(&self.interface, rings)?;
+                (port, line)
             }
             (None, None) => return Err(XdpError::NoInterface(self.interface.clone())),
         };

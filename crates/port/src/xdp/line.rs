@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::interface::Attached;
 use super::socket::{Binding, Socket};
 use super::umem::Area;
-use super::{Mode, XdpError};
+use super::{Mode, Rings, XdpError};
 
 /// A socket on a queue of an interface with weir's program.
 pub(super) struct Bound {
@@ -25,13 +25,26 @@ pub(super) struct Bound {
 impl Bound {
     /// Opens a socket; no frame arrives before it is announced.
     pub(super) fn open(interface: Arc<Attached>, queue: u32, area: Area) -> Result<Bound, XdpError> {
+        Bound::of(None, interface, queue, area)
+    }
+
+    /// The same with a socket that is not bound yet, if there is one.
+    fn of(
+        unbound: Option<Socket>,
+        interface: Arc<Attached>,
+        queue: u32,
+        area: Area,
+    ) -> Result<Bound, XdpError> {
         interface.check_queue(queue)?;
         let rings = interface.rings();
         rings.check()?;
         let zero_copy = interface.zero_copy();
         let (name, index, in_pieces) = (interface.name(), interface.index(), area.is_big());
         let binding = Binding { interface: name, index, queue, rings, zero_copy, in_pieces };
-        let socket = Socket::open(&binding, area)?;
+        let socket = match unbound {
+            Some(mut socket) => socket.bind(&binding).map(|()| socket)?,
+            None => Socket::open(&binding, area)?,
+        };
         let mode = interface.mode(socket.is_zero_copy());
         Ok(Bound { socket, mode, interface })
     }
@@ -59,12 +72,31 @@ pub(super) struct Line {
     ordered: AtomicBool,
     /// `None` once the port is closed: its memory may be gone, and must not be registered any more.
     order: Mutex<Option<Order>>,
+    /// A socket for an interface that will be handed over.
+    unbound: Mutex<Option<Socket>>,
 }
 
 impl Line {
     pub(super) fn new(queue: u32, area: Area, frame_max: usize) -> Line {
         let order = Mutex::new(Some(Order::Nothing));
-        Line { queue, area, frame_max: frame_max.into(), ordered: false.into(), order }
+        Line {
+            queue,
+            area,
+            frame_max: frame_max.into(),
+            ordered: false.into(),
+            order,
+            unbound: Mutex::default(),
+        }
+    }
+
+    /// Opens the socket, as far as that is possible before the interface is handed over.
+    pub(super) fn prepare(&self, interface: &str, rings: Rings) -> Result<(), XdpError> {
+        rings.check()?;
+        let (index, queue, in_pieces) = (0, self.queue, self.area.is_big());
+        let binding = Binding { interface, index, queue, rings, zero_copy: None, in_pieces };
+        let socket = Socket::unbound(&binding, self.area)?;
+        *self.unbound.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
+        Ok(())
     }
 
     pub(super) fn queue(&self) -> u32 {
@@ -86,7 +118,8 @@ impl Line {
     pub(super) fn attach(&self, interface: &Arc<Attached>) -> Result<(), XdpError> {
         let mut order = self.order();
         if let Some(order) = &mut *order {
-            let bound = Bound::open(Arc::clone(interface), self.queue, self.area)?;
+            let unbound = self.unbound.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let bound = Bound::of(unbound, Arc::clone(interface), self.queue, self.area)?;
             bound.announce(self.queue)?;
             *order = Order::Attach(Box::new(bound));
             self.ordered.store(true, Ordering::Release);
@@ -123,6 +156,7 @@ impl Line {
 
     /// Ends the exchange of orders. Waits for a socket that is just being opened.
     pub(super) fn close(&self) {
+        *self.unbound.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.order() = None;
     }
 

@@ -22,8 +22,8 @@ use super::umem::Area;
 /// In copy mode, `sendto` takes at most 32 descriptors from the ring (`TX_BATCH_SIZE` in net/xdp/xsk.c).
 const KICK_BATCH: u32 = 32;
 
-const BIND_RETRIES: u32 = 20;
-const BIND_PAUSE: Duration = Duration::from_millis(10);
+const BIND_RETRIES: u32 = 200;
+const BIND_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a socket is bound to.
 pub(super) struct Binding<'a> {
@@ -50,6 +50,13 @@ pub(super) struct Socket {
 impl Socket {
     /// Opens a socket on a pool's region and binds it.
     pub(super) fn open(binding: &Binding<'_>, area: Area) -> Result<Socket, XdpError> {
+        let mut socket = Socket::unbound(binding, area)?;
+        socket.bind(binding)?;
+        Ok(socket)
+    }
+
+    /// Opens a socket on a pool's region: the kernel pins all of that, which takes milliseconds.
+    pub(super) fn unbound(binding: &Binding<'_>, area: Area) -> Result<Socket, XdpError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd =
             socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(|errno| match errno {
@@ -60,13 +67,16 @@ impl Socket {
             Errno::NOBUFS => XdpError::MemoryLimit,
             _ => binding.error("registering frame memory with a socket", errno),
         })?;
-        let mut socket = Socket::with_rings(fd, &binding.rings)
-            .map_err(|errno| binding.error("creating the rings", errno))?;
-        binding.try_all(|flags| socket.bind_patiently(binding, flags))?;
+        Socket::with_rings(fd, &binding.rings).map_err(|errno| binding.error("creating the rings", errno))
+    }
+
+    /// Binds it to a queue.
+    pub(super) fn bind(&mut self, binding: &Binding<'_>) -> Result<(), XdpError> {
+        binding.try_all(|flags| self.bind_patiently(binding, flags))?;
         let options =
-            sockopt::xdp_options(&socket.fd).map_err(|errno| binding.error("reading the mode", errno))?;
-        socket.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
-        Ok(socket)
+            sockopt::xdp_options(&self.fd).map_err(|errno| binding.error("reading the mode", errno))?;
+        self.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        Ok(())
     }
 
     fn with_rings(fd: OwnedFd, sizes: &RingSizes) -> io::Result<Socket> {

@@ -1,8 +1,8 @@
 //! A flow that another process had in its table goes on in this one.
 
 use super::{Decision, Flow, FlowTable};
-use crate::state::FlowState;
 use crate::InsertError;
+use crate::state::FlowState;
 use packet::FlowKey;
 
 /// What is taken over of a flow besides its key: no counts, because the other process has given them.

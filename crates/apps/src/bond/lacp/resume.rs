@@ -11,7 +11,8 @@ impl Lacp {
     /// Returns what the partners of members that send have said, as LACPDUs, by the members' numbers.
     pub fn heard(&self) -> Vec<(u16, Vec<u8>)> {
         let sends = |(_, member): &(&u16, &Member)| member.sends() && member.is_current();
-        let pdu = |member: &Member| LacpPdu { actor: member.partner, partner: member.actor, collector_delay: 0 };
+        let pdu =
+            |member: &Member| LacpPdu { actor: member.partner, partner: member.actor, collector_delay: 0 };
         let one = |(number, member): (&u16, &Member)| (*number, pdu(member).frame(member.settings.mac));
         self.members.iter().filter(sends).map(one).collect()
     }

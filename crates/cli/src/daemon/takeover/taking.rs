@@ -78,7 +78,8 @@ impl Taking {
     pub fn set_weights(&self, plan: &mut Plan) -> Weights {
         let mut weights = Weights::default();
         for one in self.hello["weights"].as_array().into_iter().flatten() {
-            let (Some(group), Some(target), Some(weight)) = (one[0].as_str(), one[1].as_str(), one[2].as_u64())
+            let (Some(group), Some(target), Some(weight)) =
+                (one[0].as_str(), one[1].as_str(), one[2].as_u64())
             else {
                 continue;
             };
@@ -192,7 +193,8 @@ impl Taking {
         };
         let entries = head["entries"].as_array().into_iter().flatten().map(decided_for).collect();
         for records in bytes.chunks(length * ROWS as usize) {
-            let page = FlowPage { entries: Vec::clone(&entries), records: records.into(), length, next: None };
+            let page =
+                FlowPage { entries: Vec::clone(&entries), records: records.into(), length, next: None };
             let page = Arc::new(page);
             let all = workers
                 .ask_all(|_, answer| Command::ResumeFlows(Some((*pipe, Arc::clone(&page))), answer))?;
