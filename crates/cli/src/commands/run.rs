@@ -21,8 +21,8 @@ pub struct Arguments {
     /// Path of the control socket; overrides the configuration.
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// Take over from the weir that runs now on the same control socket: its flows, weights and entries of the
-    /// run time go on, and its interfaces change hands.
+    /// Take over from the weir that runs now on the same control socket: its flows, weights and entries of
+    /// the run time go on, and its interfaces change hands.
     #[arg(long)]
     takeover: bool,
     /// How much to say on standard error.

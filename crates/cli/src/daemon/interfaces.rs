@@ -42,8 +42,8 @@ impl Interfaces {
         Ok(Interfaces { of_ports, monitor, ..Interfaces::default() })
     }
 
-    /// Takes over the interfaces that another daemon hands over, all at the same time, because the kernel takes
-    /// milliseconds for each. Returns how many there are; those that no port has are left.
+    /// Takes over the interfaces that another daemon hands over, all at the same time, because the kernel
+    /// takes milliseconds for each. Returns how many there are; those that no port has are left.
     pub fn take_over(&mut self, mut all: Vec<Handover>) -> Result<usize> {
         let prepared = self.of_ports.iter_mut().flatten().filter(|one| one.is_prepared());
         std::thread::scope(|scope| {

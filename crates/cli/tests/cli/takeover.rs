@@ -9,8 +9,8 @@ use serde_json::json;
 use std::process::{Command, Stdio};
 
 /// Opens a connection, waits for a file, and then asks for a page.
-const CLIENT: &str = "exec 3<>/dev/tcp/10.0.1.2/9105 && touch open && until [ -e go ]; do sleep 0.02; done && \
-    printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3 && cat <&3";
+const CLIENT: &str = "exec 3<>/dev/tcp/10.0.1.2/9105 && touch open && \
+    until [ -e go ]; do sleep 0.02; done && printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3 && cat <&3";
 
 #[test]
 fn a_connection_behind_nat_goes_on_and_the_pool_with_it() {

@@ -102,8 +102,8 @@ impl Engine {
         page
     }
 
-    /// Lets flows of another process go on: those that belong to this one (`here`) of so many workers. The pipe
-    /// must be [like](FlowStock) theirs. Flows that are there already stay as they are.
+    /// Lets flows of another process go on: those that belong to this one (`here`) of so many workers. The
+    /// pipe must be [like](FlowStock) theirs. Flows that are there already stay as they are.
     pub fn resume_flows(
         &mut self,
         pipe: PipeId,

@@ -1,5 +1,5 @@
-//! The old daemon's side: it tells its successor what it knows while frames go on, and gives it its interfaces
-//! when that is ready.
+//! The old daemon's side: it tells its successor what it knows while frames go on, and gives it its
+//! interfaces when that is ready.
 
 use super::super::fleet::Workers;
 use super::super::{Daemon, Doorbell};
@@ -50,7 +50,8 @@ impl Daemon {
         }
         let hello = json!({
             "say": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
-            "clock_ns": self.clock.origin_ns(), "ports": self.interface_names(), "weights": self.weights_by_name(),
+            "clock_ns": self.clock.origin_ns(), "ports": self.interface_names(),
+            "weights": self.weights_by_name(),
         });
         let (workers, path) = (self.fleet.questioner(), PathBuf::from(path));
         let since_ms = (self.clock.now_ns() / 1_000_000) as u32;
@@ -97,8 +98,8 @@ impl Daemon {
         self.weights.iter().filter_map(name).collect()
     }
 
-    /// Stops carrying frames, gives the successor what has changed since, and the interfaces. `last` runs when
-    /// all sockets of this daemon are closed, before the successor is told.
+    /// Stops carrying frames, gives the successor what has changed since, and the interfaces. `last` runs
+    /// when all sockets of this daemon are closed, before the successor is told.
     pub(in super::super) fn give(mut self, gift: Gift, last: impl FnOnce()) -> Result<()> {
         let Gift { mut wire, stocks, since_ms } = gift;
         let handed = |(port, at): (&PortConfig, u16)| {

@@ -1,7 +1,7 @@
 //! Another weir takes over from a running one: `weir run --takeover`.
 //!
-//! The successor reads and compiles its configuration, opens everything but sockets, and then asks the running
-//! daemon, over its control socket, to hand over. They talk over a unix socket of the successor's:
+//! The successor reads and compiles its configuration, opens everything but sockets, and then asks the
+//! running daemon, over its control socket, to hand over. They talk over a unix socket of the successor's:
 //!
 //! | who | says | and then |
 //! |---|---|---|

@@ -54,7 +54,8 @@ impl Taking {
         let hello = wire.receive()?;
         if !hello.is("hello") || hello.head["protocol"] != PROTOCOL {
             bail!(
-                "the running weir is of version {}, which hands over in another way: stop it, and start this one",
+                "the running weir is of version {}, which hands over in another way: stop it, and start this \
+                 one",
                 hello.head["version"].as_str().unwrap_or("unknown")
             );
         }
