@@ -1,7 +1,7 @@
 //! hash -> bucket -> target.
 //!
 //! A group maps a flow's hash to one of its buckets and the bucket names the target, so that a change of the
-//! set moves few flows. There are two ways to fill the buckets. Maglev ([`fill_maglev`], NSDI'16) is a pure
+//! set moves few flows. There are two ways to fill the buckets. Maglev ([`crate::fill_maglev`], NSDI'16) is a pure
 //! function of the set of targets: every node of a fleet computes the same buckets without communicating, and
 //! a change of the set moves little more than it must. Wants-count ([`fill_wants`]) starts from the present
 //! buckets and moves as few as possible, but its result depends on history; it is for the members and paths
@@ -11,8 +11,7 @@
 //! ((hash >> 32) * size) >> 32`. A group with its own seed uses [`seeded`] instead of the hash, so that
 //! groups in sequence choose independently. In [`crate::given`] the caller fills the buckets.
 //!
-//! Costs: 2 bytes per bucket; a pick is a multiplication and a load. A Maglev fill visits about size *
-//! ln(size) candidates.
+//! Costs: 2 bytes per bucket; a pick is a multiplication and a load.
 
 use std::collections::VecDeque;
 
@@ -32,7 +31,7 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Wraps buckets filled by [`fill_maglev`] or [`fill_wants`].
+    /// Wraps buckets filled by [`crate::fill_maglev`] or [`fill_wants`].
     #[must_use]
     pub fn new(slots: Vec<u16>) -> Buckets {
         Buckets { slots }
@@ -81,106 +80,13 @@ pub fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
 
-/// A back end, as Maglev sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MaglevTarget {
-    /// A hash of its name, equal on all nodes and across restarts.
-    pub id: u64,
-    /// Its share of the buckets relative to the others; 0 means dead.
-    pub weight: u32,
-}
-
-/// Fills `size` buckets (a prime, well above the number of targets) with positions in `targets`.
-///
-/// Which target (by id) gets which bucket depends on the set only, not on the order of the list: targets take
-/// turns in the order of their ids. In every round a target's credit grows by its weight; a target with as
-/// much credit as the heaviest weight spends that on the next free bucket of its permutation. Targets beyond
-/// [`TARGETS_MAX`] get none; a size above [`BUCKETS_MAX`] is reduced to it.
-#[must_use]
-pub fn fill_maglev(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
-    let size = size.min(BUCKETS_MAX);
-    let mut slots = vec![NO_TARGET; size];
-    let mut turns: Vec<Turn> = targets
-        .iter()
-        .take(TARGETS_MAX)
-        .enumerate()
-        .map(|(at, target)| Turn::new(at, target, size))
-        .collect();
-    turns.retain(|turn| turn.weight > 0);
-    turns.sort_by_key(|turn| (turn.id, turn.weight));
-    let price = turns.iter().map(|turn| turn.weight).max().unwrap_or(0);
-    let mut free = if turns.is_empty() { 0 } else { size };
-    while free > 0 {
-        for turn in &mut turns {
-            turn.credit += turn.weight;
-            if turn.credit >= price && free > 0 {
-                turn.credit -= price;
-                turn.take(&mut slots);
-                free -= 1;
-            }
-        }
-    }
-    slots
-}
-
-/// A Maglev target's progress through its permutation of the buckets, `offset + n * skip mod size`.
-struct Turn {
-    target: u16,
-    id: u64,
-    weight: u64,
-    credit: u64,
-    next: usize,
-    skip: usize,
-}
-
-impl Turn {
-    fn new(target: usize, &MaglevTarget { id, weight }: &MaglevTarget, size: usize) -> Turn {
-        let range = size.max(1) as u64;
-        let skip = finalize(id ^ SKIP) % (range - 1).max(1) + 1;
-        Turn {
-            target: target as u16,
-            id,
-            weight: u64::from(weight),
-            credit: 0,
-            next: (finalize(id ^ OFFSET) % range) as usize,
-            skip: coprime(skip, range) as usize,
-        }
-    }
-
-    /// Takes the next free bucket; there must be one.
-    fn take(&mut self, slots: &mut [u16]) {
-        loop {
-            let at = self.next;
-            self.next = (at + self.skip) % slots.len();
-            if slots[at] == NO_TARGET {
-                slots[at] = self.target;
-                return;
-            }
-        }
-    }
-}
-
-/// Separates the two hashes of a Maglev id. Part of the specification.
-const OFFSET: u64 = 0x6F66_6673_6574_0000;
-const SKIP: u64 = 0x736B_6970_0000_0000;
-
 /// The finalizer of splitmix64. Part of the specification.
 #[inline]
-fn finalize(word: u64) -> u64 {
+pub(crate) fn finalize(word: u64) -> u64 {
     let word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     word ^ (word >> 31)
-}
-
-/// Returns the largest number up to `skip` that is coprime to `size`: `skip` itself if `size` is prime.
-/// Otherwise the permutation would not visit all buckets.
-fn coprime(skip: u64, size: u64) -> u64 {
-    (1..=skip).rev().find(|&skip| greatest_divisor(skip, size) == 1).unwrap_or(1)
-}
-
-fn greatest_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { greatest_divisor(b, a % b) }
 }
 
 /// Fills `size` buckets (at most [`BUCKETS_MAX`]) by weight, changing as few of `previous` as possible; also
@@ -217,7 +123,7 @@ pub fn fill_wants(previous: Option<&[u16]>, weights: &[u32], size: usize) -> (Ve
 }
 
 /// Counts the buckets that each target has.
-fn held(slots: &[u16], targets: usize) -> Vec<usize> {
+pub(crate) fn held(slots: &[u16], targets: usize) -> Vec<usize> {
     let mut held = vec![0; targets];
     for &slot in slots {
         if let Some(count) = held.get_mut(usize::from(slot)) {
@@ -250,10 +156,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn targets(count: u64) -> Vec<MaglevTarget> {
-        (0..count).map(|n| MaglevTarget { id: finalize(n), weight: 1 }).collect()
-    }
-
     #[test]
     fn a_pick_never_leaves_the_buckets() {
         assert_eq!(Buckets::default().pick(u64::MAX), NO_TARGET);
@@ -264,69 +166,10 @@ mod tests {
 
     #[test]
     fn nobody_alive_means_no_target() {
-        assert_eq!(fill_maglev(&[], 7), [NO_TARGET; 7]);
-        assert_eq!(fill_maglev(&[MaglevTarget { id: 1, weight: 0 }], 7), [NO_TARGET; 7]);
         assert_eq!(fill_wants(None, &[0, 0], 4), (vec![NO_TARGET; 4], 0));
         assert_eq!(fill_wants(Some(&[0, 1, 0, 1]), &[0, 0], 4), (vec![NO_TARGET; 4], 4));
-        assert_eq!(fill_maglev(&targets(3), 0), []);
         assert_eq!(fill_wants(None, &[1], 0), (vec![], 0));
     }
-
-    #[test]
-    fn maglev_is_even_and_moves_little() {
-        let all = targets(10);
-        let before = fill_maglev(&all, 65537);
-        let counts = held(&before, 10);
-        assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{counts:?}");
-        let mut fewer = all;
-        fewer[3].weight = 0;
-        let after = fill_maglev(&fewer, 65537);
-        let moved =
-            before.iter().zip(&after).filter(|(before, after)| **before != 3 && before != after).count();
-        assert!(moved < 65537 / 20, "{moved} buckets moved that did not have to");
-    }
-
-    /// The pseudocode of NSDI'16, section 3.4, for equal weights.
-    fn maglev_paper(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
-        let (mut next, mut entry, mut n) = (vec![0; targets.len()], vec![NO_TARGET; size], 0);
-        let permutation = |i: usize, j: usize| -> usize {
-            let (offset, skip) = (
-                finalize(targets[i].id ^ OFFSET) as usize % size,
-                finalize(targets[i].id ^ SKIP) as usize % (size - 1) + 1,
-            );
-            (offset + j * skip) % size
-        };
-        loop {
-            for i in 0..targets.len() {
-                while entry[permutation(i, next[i])] != NO_TARGET {
-                    next[i] += 1;
-                }
-                entry[permutation(i, next[i])] = i as u16;
-                next[i] += 1;
-                n += 1;
-                if n == size {
-                    return entry;
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn equal_weights_are_the_paper() {
-        for count in [1, 2, 3, 50, 250, 251, 300] {
-            let mut all = targets(count);
-            all.sort_by_key(|target| target.id);
-            assert_eq!(fill_maglev(&all, 251), maglev_paper(&all, 251), "{count} targets");
-        }
-    }
-
-    /// Other nodes may run another version, so the function must not change by accident.
-    #[test]
-    fn maglev_is_pinned() {
-        assert_eq!(fill_maglev(&targets(3), 13), MAGLEV_3_OF_13);
-    }
-
-    const MAGLEV_3_OF_13: [u16; 13] = [0, 1, 2, 1, 2, 1, 0, 2, 0, 1, 2, 1, 0];
 
     #[test]
     fn wants_without_history_take_turns() {
@@ -341,41 +184,6 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
-        #[test]
-        fn maglev_is_a_function_of_the_set(
-            mut list in prop::collection::btree_map(any::<u64>(), 0_u32..20, 0..12)
-                .prop_map(|set| set.into_iter().map(|(id, weight)| MaglevTarget { id,
-                    weight }).collect::<Vec<_>>()),
-            size in prop_oneof![Just(251_usize), 1_usize..300],
-            rotation in 0_usize..12,
-        ) {
-            let names = |list: &[MaglevTarget]| -> Vec<Option<u64>> {
-                fill_maglev(list, size).iter().map(|&slot| list.get(usize::from(slot)).map(|target|
-                    target.id)).collect()
-            };
-            let before = names(&list);
-            let rotation = rotation % list.len().max(1);
-            list.rotate_left(rotation);
-            prop_assert_eq!(&before, &names(&list));
-            list.retain(|target| target.weight > 0);
-            prop_assert_eq!(&before, &names(&list));
-        }
-
-        #[test]
-        fn maglev_keeps_to_the_weights(weights in prop::collection::vec(1_u32..50, 1..12)) {
-            let list: Vec<_> = (0..).zip(&weights).map(|(id, &weight)| MaglevTarget { id, weight }).collect();
-            let counts = held(&fill_maglev(&list, 2503), list.len());
-            let total: u32 = weights.iter().sum();
-            for (count, &weight) in counts.iter().zip(&weights) {
-                // Each target may hold back part of a turn as credit, and the sum of what they hold back is
-                // shared by weight.
-                let share = f64::from(weight) / f64::from(total);
-                let allowed = 1.0 + share * weights.len() as f64;
-                prop_assert!((*count as f64 - 2503.0 * share).abs() <= allowed, "{} for {}", count,
-                    2503.0 * share);
-            }
-        }
-
         #[test]
         fn wants_are_met_and_the_fewest_move(
             previous in prop::option::of(prop::collection::vec(prop_oneof![0_u16..9, Just(NO_TARGET)], 64)),

@@ -11,7 +11,8 @@
 //! | [`small`] | the same, for a handful of keys | compare with each |
 //! | [`flow`] | which flow is this, what was decided, what was seen | the same index, 64-byte rows |
 //! | [`delta`] | what has a flow counted | one line, of its own |
-//! | [`bucket`] | which target does this hash go to | an array, filled two ways |
+//! | [`bucket`] | which target does this hash go to | an array |
+//! | [`maglev`] | how are its buckets filled, the same on all nodes | turns through permutations |
 //! | [`given`] | the same, where targets are given bucket by bucket | the array, a row of counts for each |
 //! | [`lpm`] | which is the longest prefix of this address | multibit trie, 4 bits a node |
 //! | [`acl`] | which rule of the least priority matches | tuple space over one cuckoo index |
@@ -27,6 +28,7 @@ pub mod flow;
 pub mod given;
 mod index;
 pub mod lpm;
+pub mod maglev;
 pub mod meter;
 mod mix;
 pub mod number_set;
@@ -36,12 +38,13 @@ mod store;
 pub mod sweep;
 
 pub use acl::{Acl, AclError, PortRange, Rule};
-pub use bucket::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants, seeded, spread};
+pub use bucket::{Buckets, NO_TARGET, fill_wants, seeded, spread};
 pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 pub use exact::{Exact, Row};
 pub use flow::{Counted, Decision, Flow, FlowTable, Resumed};
 pub use given::{GivenBuckets, Patience};
 pub use lpm::{Lpm, LpmError, Width};
+pub use maglev::{MaglevTarget, fill_maglev};
 pub use meter::{Color, Meter, MeterConfig, MeterError, MeterSecond, MeterUnit};
 pub use number_set::{NUMBERS_MAX, NumberSet};
 pub use small::Small;
