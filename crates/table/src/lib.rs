@@ -13,6 +13,8 @@
 //! | [`delta`] | what has a flow counted | one line, of its own |
 //! | [`bucket`] | which target does this hash go to | an array |
 //! | [`maglev`] | how are its buckets filled, the same on all nodes | turns through permutations |
+//! | [`katran`], [`glb`] | the same as nodes of Katran, or of the GLB director | their algorithms, to the bit |
+//! | [`published`] | what they hash with | others' hash functions |
 //! | [`given`] | the same, where targets are given bucket by bucket | the array, a row of counts for each |
 //! | [`lpm`] | which is the longest prefix of this address | multibit trie, 4 bits a node |
 //! | [`acl`] | which rule of the least priority matches | tuple space over one cuckoo index |
@@ -26,12 +28,15 @@ pub mod delta;
 pub mod exact;
 pub mod flow;
 pub mod given;
+pub mod glb;
 mod index;
+pub mod katran;
 pub mod lpm;
 pub mod maglev;
 pub mod meter;
 mod mix;
 pub mod number_set;
+pub mod published;
 pub mod small;
 pub mod state;
 mod store;
@@ -43,6 +48,8 @@ pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 pub use exact::{Exact, Row};
 pub use flow::{Counted, Decision, Flow, FlowTable, Resumed};
 pub use given::{GivenBuckets, Patience};
+pub use glb::{GlbHash, GlbRow, GlbState, GlbTarget, fill_glb};
+pub use katran::{KatranHash, KatranTarget, KatranVersion, fill_katran};
 pub use lpm::{Lpm, LpmError, Width};
 pub use maglev::{MaglevTarget, fill_maglev};
 pub use meter::{Color, Meter, MeterConfig, MeterError, MeterSecond, MeterUnit};
