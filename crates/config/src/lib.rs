@@ -10,6 +10,7 @@ pub mod attachment;
 mod diagnostic;
 pub mod entry;
 mod flow;
+pub mod fills;
 pub mod forward;
 pub mod group_names;
 mod key;

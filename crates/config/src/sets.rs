@@ -1,6 +1,7 @@
 //! Groups and meters.
 
 use crate::diagnostic::{Report, Span};
+use crate::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
 use crate::forward;
 use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
@@ -28,16 +29,18 @@ pub const GROUP: &[Key] = crate::keys! {
         "the value of metadata that chooses the group, which is written `group(NAME)`, too";
     "size": Shape::Number(1, MAGLEV_MAX as u64),
         "how many buckets: with `maglev` a prime (default 65537), otherwise a power of two (default 256); \
-         with a `number`, the default follows the number of targets";
+         with a `number`, the default follows the number of targets; other systems have one size";
+    "katran": Shape::Map(KATRAN_KEYS), "what of a flow Katran's hash is of";
+    "glb": Shape::Map(GLB_KEYS), "what the GLB director's forwarding table says";
     "seed": Shape::Number(0, u64::MAX), "a number mixed into the hash before it picks a bucket";
     needed "targets": Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])),
         "who gets the buckets";
 };
 const TARGET: &[Key] = crate::keys! {
     "weight": Shape::Number(0, WEIGHT_MAX), "the target's share of the buckets; 0 gets none" or "1";
+    "address": Shape::Ip, "the address by which other systems know it (`katran`, `glb`)";
     "forward": forward::SHAPE, "where the target's packets go" or "drop";
 };
-const FILLS: [(&str, Fill); 3] = [("maglev", Fill::Maglev), ("wants", Fill::Wants), ("given", Fill::Given)];
 
 /// Keys of a meter (RFC 2697, or RFC 2698 with a peak rate).
 pub const METER: &[Key] = crate::keys! {
@@ -57,7 +60,8 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
     let blank = program.groups[id.index()].clone();
     let section = Section::read(node, GROUP, report).at(report.span_of(blank.origin));
     let fill = section.choice("fill", &FILLS, report).unwrap_or(Fill::Maglev);
-    let max = if fill == Fill::Maglev { MAGLEV_MAX } else { WANTS_MAX };
+    let fill = fills::settings(fill, &section, true, report);
+    let max = if matches!(fill, Fill::Wants | Fill::Given) { WANTS_MAX } else { MAGLEV_MAX };
     let size = section.get("size").and_then(|node| number(node, "`size`", 1..=u64::from(max), report));
     let seed = section.number("seed", report);
     let number = section.number("number", report).map(|number| number as u16);
@@ -80,6 +84,7 @@ fn default_size(fill: Fill, number: Option<u16>, targets: usize) -> u32 {
     const PRIMES: [u32; 7] = [251, 1021, 4093, 16_381, MAGLEV_SIZE, 262_139, 1_048_573];
     let wanted = (targets as u32).saturating_mul(BUCKETS_EACH);
     match (fill, number) {
+        (Fill::Katran(..) | Fill::Glb(..), _) => fill.fixed_size().unwrap_or_default(),
         (Fill::Maglev, None) => MAGLEV_SIZE,
         (Fill::Maglev, Some(_)) => PRIMES.into_iter().find(|&prime| prime >= wanted).unwrap_or(PRIMES[6]),
         (Fill::Wants | Fill::Given, None) => WANTS_SIZE,
@@ -104,7 +109,7 @@ fn target<'n>(
         let forward = known.or_else(|| forward::read(node, program, report));
         forward.into_iter().for_each(|forward| _ = read.insert(way, forward));
         let forward = forward.unwrap_or_default();
-        return Some(Target { name, weight: 1, forward, origin });
+        return Some(Target { name, weight: 1, address: None, forward, origin });
     }
     let section = Section::read(node, TARGET, report);
     if let Some(node) = section.get("weight").filter(|_| fill == Fill::Given) {
@@ -113,7 +118,12 @@ fn target<'n>(
     let weight = section.number("weight", report);
     let forward =
         section.get("forward").map_or(Some(Forward::Drop), |node| forward::read(node, program, report));
-    Some(Target { name, weight: weight.unwrap_or(1) as u32, forward: forward.unwrap_or_default(), origin })
+    let address = section.get("address").and_then(|node| fills::address(node, report));
+    let (weight, forward) = (weight.unwrap_or(1) as u32, forward.unwrap_or_default());
+    if let Some(node) = section.get("weight").filter(|_| weight > 1 && matches!(fill, Fill::Glb(..))) {
+        report.error(node.span, "the GLB director has no weights: 0 is `inactive`, 1 any other state");
+    }
+    Some(Target { name, weight, address, forward, origin })
 }
 
 /// The largest weight.

@@ -9,8 +9,12 @@
 use crate::change::{Change, ChangeError};
 use crate::program::{Fill, Group, GroupId, Program, Target};
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use table::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants};
+use table::{
+    Buckets, GlbRow, GlbState, GlbTarget, KatranTarget, MaglevTarget, NO_TARGET, fill_glb, fill_katran, fill_maglev,
+    fill_wants,
+};
 
 /// The buckets of a group filled by weights, and how many each target has. Nothing changes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +39,11 @@ impl BucketTable {
                 let weights: Vec<u32> = group.targets.iter().map(|target| target.weight).collect();
                 fill_wants(previous, &weights, size).0
             }
+            Fill::Katran(version, _) => {
+                let targets = addressed(group, |target, address| KatranTarget { address, weight: target.weight });
+                fill_katran(&targets, version, size)
+            }
+            Fill::Glb(..) => glb_rows(group).iter().map(|row| row.first).collect(),
             Fill::Given => Vec::new(),
         };
         let mut shares = vec![0; group.targets.len()];
@@ -145,10 +154,32 @@ impl Retired {
     }
 }
 
+/// Returns the rows of a group that is filled as the GLB director's table: for each bucket, the target that
+/// packets go to, and the one that it passes on to what it does not know. Empty for other groups.
+#[must_use]
+pub fn glb_rows(group: &Group) -> Vec<GlbRow> {
+    let Fill::Glb(seed, _) = group.fill else { return Vec::new() };
+    fill_glb(&addressed(group, as_glb), seed)
+}
+
+/// Returns a group's targets as another system sees them. The check refuses targets without an address; one
+/// would stand for nobody, and must keep its place.
+fn addressed<T>(group: &Group, see: impl Fn(&Target, IpAddr) -> T) -> Vec<T> {
+    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    group.targets.iter().map(|target| see(target, target.address.unwrap_or(nobody))).collect()
+}
+
+fn as_glb(target: &Target, address: IpAddr) -> GlbTarget {
+    let state = if target.weight == 0 { GlbState::Inactive } else { GlbState::Active };
+    GlbTarget { address, state, healthy: true }
+}
+
 /// Returns true if the buckets of both groups are filled from the same things.
 fn is_filled_alike(one: &Group, other: &Group) -> bool {
     let of = |group: &Group| (group.fill, group.size, group.targets.len());
-    let alike = |(one, other): (&Target, &Target)| one.name == other.name && one.weight == other.weight;
+    let alike = |(one, other): (&Target, &Target)| {
+        (&one.name, one.weight, one.address) == (&other.name, other.weight, other.address)
+    };
     of(one) == of(other) && one.targets.iter().zip(&*other.targets).all(alike)
 }
 

@@ -264,6 +264,8 @@ setters! {
     Target {
         /// Sets the share relative to the other targets; 1 by default.
         weight(weight: u32) weight = weight;
+        /// Sets the address by which other systems know it.
+        address(address: IpAddr) address = Some(address);
         /// Sets the place in the configuration.
         origin(place: Origin) origin = place;
     }
@@ -389,7 +391,8 @@ impl Target {
     /// Creates a target of weight 1.
     #[must_use]
     pub fn new(name: impl Into<String>, forward: impl Into<Forward>) -> Target {
-        Target { name: name.into(), weight: 1, forward: forward.into(), origin: Origin::default() }
+        let (name, forward) = (name.into(), forward.into());
+        Target { name, weight: 1, address: None, forward, origin: Origin::default() }
     }
 }
 

@@ -10,8 +10,9 @@ pub use crate::operation::{Encap, NatPart, Operation, Place, Value};
 pub use crate::owner::OwnedBy;
 pub use crate::pipes::{HashInput, Learn, PipeKind, Timeouts};
 use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
+use std::net::IpAddr;
 use std::sync::Arc;
-pub use table::FlowState;
+pub use table::{FlowState, GlbHash, KatranHash, KatranVersion};
 pub use table::{MeterConfig, MeterSecond, MeterUnit};
 
 macro_rules! ids {
@@ -407,7 +408,8 @@ pub struct Group {
     pub number: Option<u16>,
     /// How buckets are filled.
     pub fill: Fill,
-    /// Number of buckets: a power of two up to 65536 (wants, given), or a prime (Maglev).
+    /// Number of buckets: a power of two up to 65536 (wants, given), a prime (Maglev), or what the other
+    /// system has (Katran, GLB).
     pub size: u32,
     /// Mixed into the hash before a bucket is picked, so that groups in sequence choose independently.
     pub seed: Option<u64>,
@@ -428,6 +430,35 @@ pub enum Fill {
     /// Assigned from outside: a bucket has no target until [`crate::change::Change::MoveBuckets`] gives it
     /// one. Weights have no effect.
     Given,
+    /// The ring of Katran, by the addresses of targets; a flow finds its slot by Katran's hash.
+    Katran(KatranVersion, KatranHash),
+    /// The first back ends of the rows of the GLB director with this seed, by the addresses of targets; a
+    /// flow finds its row by the director's hash. Weight 0 is `inactive`, others make no difference.
+    Glb([u8; 16], GlbHash),
+}
+
+impl Fill {
+    /// Returns the number of buckets of systems that have only one.
+    #[must_use]
+    pub fn fixed_size(self) -> Option<u32> {
+        match self {
+            Fill::Katran(..) => Some(table::katran::RING as u32),
+            Fill::Glb(..) => Some(table::glb::ROWS as u32),
+            Fill::Maglev | Fill::Wants | Fill::Given => None,
+        }
+    }
+
+    /// Returns another system's hash of a flow, whose remainder modulo the number of buckets is the flow's
+    /// bucket; `None` where buckets are picked by a hash of weir's.
+    #[inline]
+    #[must_use]
+    pub fn hash(self, flow: &FlowKey) -> Option<u64> {
+        match self {
+            Fill::Katran(_, hash) => Some(u64::from(hash.hash(flow))),
+            Fill::Glb(_, hash) => Some(hash.hash(flow)),
+            Fill::Maglev | Fill::Wants | Fill::Given => None,
+        }
+    }
 }
 
 /// A target of a group.
@@ -437,6 +468,8 @@ pub struct Target {
     pub name: String,
     /// Its share relative to the others; with 0 it gets no buckets.
     pub weight: u32,
+    /// The address by which other systems know it, needed where buckets are filled as theirs.
+    pub address: Option<IpAddr>,
     /// Where `forward: group` sends packets for this target.
     pub forward: Forward,
     /// Place in the configuration.

@@ -6,7 +6,9 @@ use engine::interpreter::Walk;
 use engine::interpreter::trace::{
     Asked, Change, Difference, End, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
 };
-use engine::program::{Criterion, Forward, GroupChoice, GroupId, Operation, Origin, PipeId, PortId, Program};
+use engine::program::{
+    Criterion, Fill, Forward, GroupChoice, GroupId, Operation, Origin, PipeId, PortId, Program,
+};
 use engine::snapshot::FlowDecision;
 use engine::{Copied, Verdict};
 use packet::craft::describe_short;
@@ -91,7 +93,7 @@ fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
         let _ = writeln!(out, "     flow    {key}: {}", known(names.program, step.pipe, flow.known));
     }
     if let Some(one) = &step.pick {
-        let _ = writeln!(out, "     bucket  {}", pick(one));
+        let _ = writeln!(out, "     bucket  {}", pick(names, one));
     }
     lookup(out, names, step);
     if let Some((_, name)) = &step.monitor.counter {
@@ -172,7 +174,7 @@ fn known(program: &Program, pipe: PipeId, known: Known) -> String {
     }
 }
 
-fn pick(pick: &Pick) -> String {
+fn pick(names: &Names<'_>, pick: &Pick) -> String {
     let target = pick.target.as_ref().map_or("no live target", |(_, name)| name);
     let moving = match pick.moving {
         Moving::No => "",
@@ -182,6 +184,13 @@ fn pick(pick: &Pick) -> String {
     };
     let by = match pick.turn {
         Some(turn) => format!("turn {turn}"),
+        None if pick.foreign => {
+            let whose = match names.program.groups[pick.group.index()].fill {
+                Fill::Glb(..) => "the GLB director's",
+                _ => "Katran's",
+            };
+            format!("{whose} hash {:#010x}", pick.hash)
+        }
         None => format!("hash {:#018x}", pick.hash),
     };
     let by = match pick.rss {
@@ -238,7 +247,7 @@ fn forward(names: &Names<'_>, forwarded: &Forwarded, end: End) -> String {
     };
     let mut text = format!("{who} {}", names.forward(forwarded.said));
     if let Some(one) = &forwarded.pick {
-        let _ = write!(text, "; {}", pick(one));
+        let _ = write!(text, "; {}", pick(names, one));
     }
     match end {
         End::Pipe(next) => text + &format!(" -> pipe {}", names.pipe(next)),
@@ -303,7 +312,7 @@ fn step_json(names: &Names<'_>, step: &Step) -> Value {
         "key": key,
         "flow": step.flow.as_ref().map(|flow| json!({ "key": flow.key.map(|key| key.to_string()),
             "known": known(names.program, step.pipe, flow.known) })),
-        "bucket": step.pick.as_ref().map(pick),
+        "bucket": step.pick.as_ref().map(|one| pick(names, one)),
         "lookup": lookup,
         "counter": step.monitor.counter.as_ref().map(|(_, name)| name),
         "actions": actions,

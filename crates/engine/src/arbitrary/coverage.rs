@@ -283,6 +283,9 @@ impl Coverage {
         if group.seed.is_some() {
             self.meet(&format!("seed:{who}"));
         }
+        if pick.foreign {
+            self.meet(&format!("foreign:{who}"));
+        }
         if group.fill == Fill::Given {
             let what = match pick.moving {
                 _ if pick.target.is_none() => "nobody",

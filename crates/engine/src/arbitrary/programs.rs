@@ -13,6 +13,7 @@ use crate::program::{
 };
 use packet::{Field, KeySource, TunnelKind};
 use std::net::IpAddr;
+use table::{GlbHash, KatranHash, KatranVersion};
 
 /// A random program that passes the check, except that it may read metadata that was never written.
 #[must_use]
@@ -78,6 +79,7 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
         Fill::Maglev => random.pick(&[5, 7, 13, 61]),
         Fill::Wants => random.pick(&[4, 8, 64, 256]),
         Fill::Given => random.pick(&[1, 2, 2, 16]),
+        Fill::Katran(..) | Fill::Glb(..) => unreachable!("chosen below"),
     };
     let dead = random.percent(10);
     // Pipes before this one may use the group.
@@ -85,6 +87,7 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
     let target = |number: usize, random: &mut Random| Target {
         name: format!("target{number}"),
         weight: if dead || random.percent(15) { 0 } else { random.between(1, 3) as u32 },
+        address: Some(IpAddr::from([10, 0, 0, number as u8])),
         forward: match random.below(8) {
             0 => Forward::InputPort,
             1 => Forward::Drop,
@@ -97,9 +100,26 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
     };
     let targets = (0..random.between(1, 4)).map(|number| target(number, random)).collect();
     let seed = random.percent(40).then(|| random.bits());
+    let (fill, size, seed) = match seed.filter(|_| fill == Fill::Maglev).and_then(foreign) {
+        Some(fill) => (fill, fill.fixed_size().unwrap_or_default(), None),
+        None => (fill, size, seed),
+    };
     // A value that metadata often has; 0 is what it starts with.
     let number = random.percent(70).then_some(at as u16 + 1);
     Group { name: format!("group{at}"), number, fill, size, seed, targets, origin: Origin(200 + at as u32) }
+}
+
+/// Makes the fill of another system of random bits; few, because their buckets are many.
+fn foreign(bits: u64) -> Option<Fill> {
+    let has = |bit: u32| bits >> (8 + bit) & 1 == 1;
+    let version = if has(0) { KatranVersion::V1 } else { KatranVersion::V2 };
+    let hash = KatranHash { any_port: has(1), no_sport: has(2), dport_only: has(3) };
+    let fields = (bits >> 16) as u8 % 15 + 1;
+    match bits % 24 {
+        0 | 1 => Some(Fill::Katran(version, hash)),
+        2 => Some(Fill::Glb([7; 16], GlbHash { key: [(bits >> 24) as u8; 16], fields })),
+        _ => None,
+    }
 }
 
 /// A forward that a pipe may use: the next pipes, ports, groups that lead onward, and so on.
@@ -204,8 +224,26 @@ impl Maker {
         id
     }
 
+    /// A kind of pipe. From a group that is filled as another system's, packets pick by their flow keys.
     fn kind(&self, random: &mut Random) -> PipeKind {
         let source = random.pick(&[KeySource::Outer, KeySource::Outer, KeySource::Inner]);
+        let foreign = |choice: GroupChoice| {
+            let picked = |(at, group): (usize, &Group)| match choice {
+                GroupChoice::One(one) => one.index() == at,
+                GroupChoice::ByMeta(_) => group.number.is_some(),
+            };
+            let mut groups = self.program.groups.iter().enumerate();
+            groups.any(|(at, group)| group.fill.fixed_size().is_some() && picked((at, group)))
+        };
+        match self.any_kind(random, source) {
+            PipeKind::Hash { group, .. } if foreign(group) => {
+                PipeKind::Hash { input: HashInput::Select(source), group }
+            }
+            kind => kind,
+        }
+    }
+
+    fn any_kind(&self, random: &mut Random, source: KeySource) -> PipeKind {
         let group = (!self.program.groups.is_empty())
             .then(|| GroupId(random.below(self.program.groups.len()) as u16));
         let given = |group: GroupId| self.program.groups[group.index()].fill == Fill::Given;

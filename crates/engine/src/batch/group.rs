@@ -4,6 +4,7 @@
 //! load. Given buckets also count the packets that meet them, and carry out pending moves; each worker has
 //! its own.
 
+use crate::batch::packets::Keys;
 use crate::buckets::BucketTable;
 use crate::program::{Fill, Forward, Group, GroupChoice, GroupId, Pipe, Program, Target};
 use crate::snapshot::BucketReport;
@@ -48,6 +49,8 @@ impl GroupNumbers {
 #[derive(Debug)]
 pub struct GroupTable {
     seed: Option<u64>,
+    /// How it is filled, if that makes its packets pick by another system's hash.
+    foreign: Option<Fill>,
     pub held: Held,
 }
 
@@ -74,9 +77,10 @@ impl GroupTable {
         let (size, targets) = (group.size as usize, group.targets.len());
         let held = match group.fill {
             Fill::Given => Held::Given(Box::new(GivenBuckets::new(size, targets))),
-            Fill::Maglev | Fill::Wants => Held::Filled(Arc::clone(table)),
+            Fill::Maglev | Fill::Wants | Fill::Katran(..) | Fill::Glb(..) => Held::Filled(Arc::clone(table)),
         };
-        GroupTable { seed: group.seed, held }
+        let foreign = Some(group.fill).filter(|fill| fill.fixed_size().is_some());
+        GroupTable { seed: group.seed, foreign, held }
     }
 
     /// Replaces the buckets by a table of the same group. Does nothing if they are given.
@@ -91,11 +95,11 @@ impl GroupTable {
         self.held.buckets().slots()
     }
 
-    /// Returns the buckets if picking from them has no side effect.
+    /// Returns the buckets if picking from them has no side effect and is by the select hash as it is.
     #[inline]
     pub fn plain(&self) -> Option<&Buckets> {
         match &self.held {
-            Held::Filled(table) if self.seed.is_none() => Some(table.buckets()),
+            Held::Filled(table) if self.seed.is_none() && self.foreign.is_none() => Some(table.buckets()),
             Held::Filled(_) | Held::Given(_) => None,
         }
     }
@@ -109,17 +113,35 @@ impl GroupTable {
         }
     }
 
-    /// Returns the target of a hash without counting; used only where the check excludes given buckets.
+    /// Returns the target of a packet without counting; used only where the check excludes given buckets.
     #[inline(always)]
-    pub fn pick(&self, hash: u64) -> u16 {
-        self.held.buckets().pick(self.seed.map_or(hash, |seed| seeded(hash, seed)))
+    pub fn pick(&self, keys: &Keys, slot: usize) -> u16 {
+        let bucket = self.bucket(keys.select[slot], keys, slot);
+        self.held.buckets().slots().get(bucket).copied().unwrap_or(NO_TARGET)
     }
 
-    /// Returns the target of a hash for a packet.
+    /// Returns the target of a packet, which has this hash; `keys` are those that another system's hash is of.
     #[inline]
-    pub fn meet(&mut self, hash: u64, meeting: Meeting) -> u16 {
-        let hash = self.seed.map_or(hash, |seed| seeded(hash, seed));
-        self.held.meet(self.held.buckets().bucket(hash), meeting)
+    pub fn meet(&mut self, hash: u64, (keys, slot): (&Keys, usize), meeting: Meeting) -> u16 {
+        self.held.meet(self.bucket(hash, keys, slot), meeting)
+    }
+
+    #[inline(always)]
+    fn bucket(&self, hash: u64, keys: &Keys, slot: usize) -> usize {
+        if let Some(fill) = self.foreign {
+            return self.foreign_bucket(fill, hash, keys, slot);
+        }
+        self.held.buckets().bucket(self.seed.map_or(hash, |seed| seeded(hash, seed)))
+    }
+
+    /// Returns the bucket that another system gives a flow; a packet without one picks as from other groups.
+    #[inline(never)]
+    fn foreign_bucket(&self, fill: Fill, hash: u64, keys: &Keys, slot: usize) -> usize {
+        let buckets = self.held.buckets();
+        match keys.flow(slot).and_then(|flow| fill.hash(&flow)) {
+            Some(hash) => (hash % buckets.slots().len().max(1) as u64) as usize,
+            None => buckets.bucket(hash),
+        }
     }
 
     /// Returns the ports, as a mask of their numbers, to which targets with a bucket lead.

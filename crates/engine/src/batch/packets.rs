@@ -138,6 +138,19 @@ impl Keys {
         [self.ipv4[0][slot % 64], self.ipv4[1][slot % 64]]
     }
 
+    /// The flow key of a packet, if it has one; made where select hashes are, too.
+    #[inline]
+    #[must_use]
+    pub fn flow(&self, slot: usize) -> Option<FlowKey> {
+        if self.usual >> slot & 1 == 1 {
+            let mut key = FlowKey::default();
+            let [addresses, last] = self.words(slot);
+            key.set_ipv4(addresses, last);
+            return Some(key);
+        }
+        (self.known >> slot & 1 == 1).then(|| self.key[slot % 64])
+    }
+
     /// The select hashes of the packets of `usual`, whose words are in `ipv4`.
     #[inline]
     fn select_ipv4(&mut self, usual: u64, reading: &Reading) {

@@ -139,7 +139,8 @@ impl Walk {
     fn forward_by_bucket(&mut self, batch: &Batch, group: usize, list: u64, reason: DropReason) {
         for slot in Bits(list) {
             let meeting = Meeting { bytes: batch.frame(slot).len(), now_ns: self.now_ns, live: self.live };
-            let target = self.groups[group].meet(self.packets.outer.select[slot], meeting);
+            let keys = &self.packets.outer;
+            let target = self.groups[group].meet(keys.select[slot], (keys, slot), meeting);
             match self.targets[group].get(usize::from(target)).map(|target| target.forward) {
                 None | Some(Forward::Group(_)) => self.outcome.drop(slot, DropReason::NoTarget),
                 Some(forward) => self.forward(batch, forward, 1 << slot, reason),

@@ -152,6 +152,16 @@ pub enum FindingKind {
             and {max}, not {size}"
     )]
     WantsSize { size: u32, targets: usize, max: u32 },
+    #[error("a group filled as another system's has {wanted} buckets, not {size}")]
+    ForeignSize { size: u32, wanted: u32 },
+    #[error("a group filled as another system's is picked from by that system's hash, which has no `seed`")]
+    ForeignSeed,
+    #[error("`{target}` needs an `address`, by which the other system knows it")]
+    NoAddress { target: String },
+    #[error("`{target}` and `{first}` have the same address, so they cannot be told apart")]
+    AddressTwice { first: String, target: String },
+    #[error("packets pick from group `{group}` by the hash of another system: write `hash: 5-tuple`")]
+    HashOfOthers { group: String },
     #[error("the size of a group whose buckets are given is a power of two up to {max}, not {size}")]
     GivenSize { size: u32, max: u32 },
     #[error("a FLOW pipe learns from a group filled by maglev or wants; the buckets of `{group}` are given")]

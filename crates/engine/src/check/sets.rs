@@ -9,6 +9,7 @@ use crate::program::{
     SharedUse,
 };
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
 pub(super) fn check(program: &Program, findings: &mut Vec<Finding>) {
     names(program, findings);
@@ -63,6 +64,7 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
         findings.push(Finding::new(group.origin, FindingKind::GroupDead { group: name() }));
     }
     findings.extend(size(group).map(|kind| Finding::new(group.origin, kind)));
+    foreign(group, findings);
     twice("target", group.targets.iter().map(|target| (&target.name, target.origin)), findings);
     for target in &*group.targets {
         let (weight, max) = (target.weight.into(), WEIGHT_MAX.into());
@@ -140,6 +142,32 @@ fn size(group: &Group) -> Option<FindingKind> {
             Some(FindingKind::GivenSize { size, max: WANTS_MAX })
         }
         Fill::Maglev | Fill::Wants | Fill::Given => None,
+        Fill::Katran(..) | Fill::Glb(..) => {
+            let wanted = group.fill.fixed_size().filter(|&wanted| wanted != size);
+            wanted.map(|wanted| FindingKind::ForeignSize { size, wanted })
+        }
+    }
+}
+
+/// Finds what the buckets of another system cannot be filled with.
+fn foreign(group: &Group, findings: &mut Vec<Finding>) {
+    if group.fill.fixed_size().is_none() {
+        return;
+    }
+    if group.seed.is_some() {
+        findings.push(Finding::new(group.origin, FindingKind::ForeignSeed));
+    }
+    let mut seen: HashMap<IpAddr, &str> = HashMap::new();
+    for target in &*group.targets {
+        let name = target.name.clone();
+        let Some(address) = target.address else {
+            findings.push(Finding::new(target.origin, FindingKind::NoAddress { target: name }));
+            continue;
+        };
+        if let Some(first) = seen.insert(address, &target.name) {
+            let kind = FindingKind::AddressTwice { first: first.to_string(), target: name };
+            findings.push(Finding::new(target.origin, kind));
+        }
     }
 }
 

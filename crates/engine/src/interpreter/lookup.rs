@@ -160,7 +160,7 @@ impl Interpreter {
             (HashInput::Rss, hash) => Rss::Taken(hash),
             _ => Rss::NotAsked,
         };
-        let pick = Pick { rss, ..self.pick(group, hash, now_ns) };
+        let pick = Pick { rss, ..self.pick(group, hash, packet.key(input.source()), now_ns) };
         let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&row_key(choice, group, *target)));
         Answer { pick: Some(pick), ..Answer::new(key, row.map_or(Found::NoTarget, Found::Row)) }
     }
@@ -187,9 +187,13 @@ impl Interpreter {
         Some(select_hash(self.program.select_seed, &words))
     }
 
-    /// Returns the bucket of a hash and its target.
-    pub(super) fn pick(&self, id: GroupId, hash: u64, now_ns: u64) -> Pick {
+    /// Returns the bucket of a hash and its target, or the bucket that another system's hash gives the flow.
+    pub(super) fn pick(&self, id: GroupId, hash: u64, flow: Option<FlowKey>, now_ns: u64) -> Pick {
         let (group, slots) = (&self.program.groups[id.index()], &self.buckets[id.index()]);
+        if let Some(hash) = flow.and_then(|flow| group.fill.hash(&flow)) {
+            let bucket = (hash % u64::from(group.size)) as usize;
+            return Pick { hash, foreign: true, ..self.pick_bucket(id, bucket, now_ns) };
+        }
         let hash = group.seed.map_or(hash, |seed| mixed(hash ^ seed));
         let bucket = ((u128::from(hash >> 32) * slots.len() as u128) >> 32) as usize;
         Pick { hash, ..self.pick_bucket(id, bucket, now_ns) }
@@ -205,6 +209,7 @@ impl Interpreter {
             name: group.name.clone(),
             hash: 0,
             rss: Rss::NotAsked,
+            foreign: false,
             turn: None,
             bucket,
             moving,
@@ -399,7 +404,7 @@ impl Interpreter {
             (Learn::Pin(_), group) => {
                 // The check excludes buckets here that move with time.
                 let (_, group) = group?;
-                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), 0);
+                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), Some(*key), 0);
                 let target = pick.target.as_ref().map(|(target, _)| *target);
                 answer.pick = Some(pick);
                 let target = target?;
@@ -425,7 +430,7 @@ impl Interpreter {
             FlowDecision::Pinned(target) => Some(EntryMatch::Target(target)),
             FlowDecision::PinnedIn(group, target) => Some(EntryMatch::Member { group, target }),
             FlowDecision::Follow(_) | FlowDecision::FollowChosen => group.and_then(|(choice, group)| {
-                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), 0);
+                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), Some(*key), 0);
                 let target = pick.target.as_ref().map(|(target, _)| row_key(choice, group, *target));
                 answer.pick = Some(pick);
                 target

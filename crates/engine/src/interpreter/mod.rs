@@ -399,7 +399,7 @@ impl Visit<'_> {
         reason: DropReason,
     ) -> (Option<trace::Pick>, End) {
         let hash = packet.select_hash(KeySource::Outer, self.interpreter.program.select_seed);
-        let pick = self.interpreter.pick(group, hash, self.now_ns);
+        let pick = self.interpreter.pick(group, hash, packet.key(KeySource::Outer), self.now_ns);
         let Some((target, _)) = pick.target else { return (Some(pick), drop_for(DropReason::NoTarget)) };
         let said = self.interpreter.program.groups[group.index()].targets[usize::from(target)].forward;
         let end = match said {

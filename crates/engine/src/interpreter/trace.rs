@@ -125,6 +125,8 @@ pub struct Pick {
     pub name: String,
     /// The hash, mixed with the group's seed if it has one.
     pub hash: u64,
+    /// Whether it is the hash of the system that the group is filled for.
+    pub foreign: bool,
     /// Whether the hash is the NIC's.
     pub rss: Rss,
     /// With round robin, the number of packets dealt before; nothing is hashed then.

@@ -160,9 +160,8 @@ impl Flows {
         if self.grouped >> slot & 1 == 0 {
             return NO_ROW;
         }
-        let hash = look.packets.keys(self.source).select[slot];
-        let group = usize::from(self.chosen[slot]);
-        self.targets.row(group, look.groups.get(group).map_or(NO_TARGET, |group| group.pick(hash)))
+        let (keys, group) = (look.packets.keys(self.source), usize::from(self.chosen[slot]));
+        self.targets.row(group, look.groups.get(group).map_or(NO_TARGET, |group| group.pick(keys, slot)))
     }
 
     /// Returns the decision for a packet of a new flow, and the row it selects now.

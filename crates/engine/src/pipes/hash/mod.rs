@@ -47,6 +47,11 @@ impl HashInput {
         }
     }
 
+    /// Returns whose flow key it is of, if it is of one.
+    pub fn source(&self) -> KeySource {
+        if let HashInput::Select(source) = self { *source } else { KeySource::Outer }
+    }
+
     /// Returns how it uses the flow keys of `wanted`.
     pub fn key_use(&self, wanted: KeySource) -> KeyUse {
         match self {
@@ -68,6 +73,13 @@ pub fn check(program: &Program, input: &HashInput, choice: GroupChoice, kinds: &
     targets::check(program, choice, kinds);
     if (input, choice.one()) == (&HashInput::RoundRobin, None) {
         kinds.push(FindingKind::TurnsOfSeveral);
+    }
+    let foreign = |id: &GroupId| program.groups[id.index()].fill.fixed_size().is_some();
+    if !matches!(input, HashInput::Select(_))
+        && let Some(group) = targets::groups(program, choice).find(foreign)
+    {
+        let group = program.groups[group.index()].name.clone();
+        kinds.push(FindingKind::HashOfOthers { group });
     }
     let HashInput::Fields(fields) = input else { return };
     if fields.is_empty() {

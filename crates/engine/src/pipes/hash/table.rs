@@ -94,7 +94,7 @@ impl HashTable {
         };
         let GroupChoice::One(group) = self.choice else { return self.choose(able, hashes, look) };
         let (now_ns, live) = (look.now_ns, look.live);
-        let targets = self.targets.of(group);
+        let (targets, keys) = (self.targets.of(group), packets.keys(self.input.source()));
         let group = &mut look.groups[group.index()];
         let (rows, mut lost) = (&mut *look.rows, 0);
         let mut give = |slot: usize, target: u16| {
@@ -121,7 +121,7 @@ impl HashTable {
         } else {
             for slot in Bits(able) {
                 let meeting = Meeting { bytes: batch.frame(slot).len(), now_ns, live };
-                give(slot, group.meet(hashes[slot], meeting));
+                give(slot, group.meet(hashes[slot], (keys, slot), meeting));
             }
         }
         look.without_target(lost);
@@ -134,10 +134,12 @@ impl HashTable {
         let mut chosen = [0; 64];
         let able = look.choose(Some(self.choice), list, &mut chosen);
         let (now_ns, live, mut lost) = (look.now_ns, look.live, 0);
+        let keys = look.packets.keys(self.input.source());
         for slot in Bits(able) {
             let (group, meeting) =
                 (usize::from(chosen[slot]), Meeting { bytes: look.batch.frame(slot).len(), now_ns, live });
-            look.rows[slot] = self.targets.row(group, look.groups[group].meet(hashes[slot], meeting));
+            let target = look.groups[group].meet(hashes[slot], (keys, slot), meeting);
+            look.rows[slot] = self.targets.row(group, target);
             lost |= u64::from(look.rows[slot] == NO_ROW) << slot;
         }
         look.without_target(lost);

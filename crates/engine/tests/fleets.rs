@@ -1,0 +1,142 @@
+//! Groups that are filled as another system's nodes fill theirs: each flow goes where those send it.
+
+mod support;
+
+use engine::Verdict;
+use engine::buckets::BucketTable;
+use engine::check::{FindingKind, check};
+use engine::interpreter::Interpreter;
+use engine::program::{
+    Entry, EntryMatch, Fill, Forward, GlbHash, Group, GroupChoice, GroupId, HashInput, KatranHash,
+    KatranVersion, Learn, Operation, Pipe, PipeId, PortId, Program, Target, Value,
+};
+use packet::{DropReason, Field, FlowKey, KeySource, craft};
+use std::net::IpAddr;
+use support::{Bench, start};
+
+const PORTS: [&str; 4] = ["in", "r1", "r2", "r3"];
+const GLB: Fill = Fill::Glb([0x34; 16], GlbHash { key: [0x12; 16], fields: GlbHash::SOURCE });
+
+fn katran(hash: KatranHash) -> Fill {
+    Fill::Katran(KatranVersion::V1, hash)
+}
+
+/// The reals of Katran's tests, in one family or the other; each leads to a port of its own.
+fn group(fill: Fill, ipv6: bool) -> Group {
+    let address = |at: u8| -> IpAddr {
+        if ipv6 { [0xfc00, 0, 0, 0, 0, 0, 0, u16::from(at)].into() } else { [10, 0, 0, at].into() }
+    };
+    let target = |at: u8| Target::new(PORTS[usize::from(at)], PortId(at.into())).address(address(at));
+    Group::new("reals", fill, fill.fixed_size().unwrap()).number(7).targets((1..=3).map(target))
+}
+
+/// Programs that pick from the group in each way that there is, all through entries that lead to the
+/// target's port.
+fn ways(group: &Group) -> Vec<Program> {
+    let rows = |choice: GroupChoice| {
+        let to = move |at: u16| Entry::on(choice.key(GroupId(0), at)).to(PortId(at + 1));
+        (0..3).map(to).collect::<Vec<Entry>>()
+    };
+    let (one, chosen) = (GroupChoice::One(GroupId(0)), GroupChoice::ByMeta(0));
+    let hash = |choice| Pipe::hash("pick", HashInput::Select(KeySource::Outer), choice).entries(rows(choice));
+    let flow = |learn: Learn| Pipe::flow("pick", learn).entries(rows(learn.group().unwrap()));
+    let mut ways = vec![hash(one), hash(chosen)];
+    ways.extend([Learn::Pin(one), Learn::Follow(one), Learn::Pin(chosen), Learn::Follow(chosen)].map(flow));
+    let picks = ways.into_iter().map(|pipe| pipe.forward(Forward::PerEntry).miss(Forward::Drop).capacity(64));
+    let all = picks.map(|pipe| {
+        let number = [Operation::Set(Field::Meta0, Value::Const(7))];
+        let first = Pipe::basic("number").act(number).forward(PipeId(1)).entries([Entry::default()]);
+        vec![first, pipe]
+    });
+    let by_group = Pipe::basic("pick").entries([Entry::default()]).forward(Forward::Group(GroupId(0)));
+    let program = |pipes: Vec<Pipe>| {
+        let mut program = start(&PORTS, pipes);
+        program.group(group.clone());
+        program.build()
+    };
+    all.chain([vec![by_group]]).map(program).collect()
+}
+
+/// What both executors of each program do with a frame; they agree.
+fn verdicts(group: &Group, bytes: &[u8]) -> Vec<Verdict> {
+    let verdict = |program: Program| {
+        let wrong = |kind: &FindingKind| !matches!(kind, FindingKind::NumberWithoutEntries { .. });
+        let found: Vec<FindingKind> = check(&program).into_iter().map(|one| one.kind).filter(wrong).collect();
+        assert_eq!(found, []);
+        let mut bench = Bench::new(&program);
+        let mut twin = Interpreter::new(&program, bench.engine.buckets());
+        let wanted = twin.walk(PortId(0), bytes, 128, bench.now_ns).verdict;
+        assert_eq!(bench.frame(PortId(0), bytes), wanted, "the twin says otherwise");
+        wanted
+    };
+    ways(group).into_iter().map(verdict).collect()
+}
+
+#[track_caller]
+fn all_go(group: &Group, recipe: &str, name: &str) {
+    let port = PortId(PORTS.iter().position(|port| *port == name).unwrap() as u16);
+    let verdicts = verdicts(group, &craft::frame(recipe));
+    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Transmit(port)), "{recipe}: {verdicts:?}");
+}
+
+/// Packets of Katran's own tests, which expect these reals.
+#[test]
+fn m23_a_flow_goes_where_katran_sends_it() {
+    let plain = KatranHash::default();
+    let any = KatranHash { any_port: true, ..plain };
+    let dport = KatranHash { dport_only: true, ..any };
+    let client = "src=192.168.1.1 dst=10.200.1.1 proto=udp sport=31337";
+    all_go(&group(katran(plain), false), &format!("{client} dport=80"), "r3");
+    all_go(&group(katran(any), false), &format!("{client} dport=42"), "r2");
+    all_go(&group(katran(dport), false), &format!("{client} dport=42"), "r2");
+    all_go(&group(Fill::Katran(KatranVersion::V2, plain), true), &format!("{client} dport=80"), "r1");
+    let ipv6 = "src=fc00:2::1 dst=fc00:1::1 proto=tcp sport=31337 dport=80";
+    all_go(&group(katran(plain), true), ipv6, "r3");
+}
+
+#[test]
+fn m23_a_flow_goes_to_the_first_back_end_of_the_directors_row() {
+    let group = group(GLB, false);
+    let table = BucketTable::fill(&group, None);
+    let Fill::Glb(_, hash) = GLB else { unreachable!() };
+    for source in ["10.11.12.13", "203.0.113.9", "2001:db8::7"] {
+        let vip = if source.contains(':') { "2001:db8::1" } else { "1.1.1.1" };
+        let flow = FlowKey::new(source.parse().unwrap(), vip.parse().unwrap(), 6, (45678, 80), None);
+        let first = table.buckets().slots()[hash.row(&flow)];
+        let recipe = format!("src={source} dst={vip} proto=tcp sport=45678 dport=80");
+        all_go(&group, &recipe, PORTS[usize::from(first) + 1]);
+    }
+}
+
+#[test]
+fn m23_a_packet_without_a_flow_picks_as_from_other_groups() {
+    let group = group(katran(KatranHash::default()), false);
+    let verdicts = verdicts(&group, &craft::frame("type=0x88b5"));
+    let (hash, flows) = (&verdicts[..2], &verdicts[2..6]);
+    assert!(matches!(hash, [Verdict::Transmit(one), Verdict::Transmit(other)] if one == other));
+    assert!(flows.iter().all(|verdict| *verdict == Verdict::Drop(DropReason::Miss)), "{flows:?}");
+}
+
+#[test]
+fn m23_what_cannot_be_filled_or_picked_from_is_refused() {
+    let kinds = |group: Group, input: HashInput| {
+        let rows = (0..3).map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at + 1)));
+        let pipe = Pipe::hash("pick", input, GroupId(0)).entries(rows).forward(Forward::PerEntry);
+        let mut program = start(&PORTS, [pipe.miss(Forward::Drop)]);
+        program.group(group);
+        check(&program.build()).into_iter().map(|one| one.kind).collect::<Vec<_>>()
+    };
+    let good = || group(katran(KatranHash::default()), false);
+    let select = || HashInput::Select(KeySource::Outer);
+    assert_eq!(kinds(good(), HashInput::Rss), [FindingKind::HashOfOthers { group: "reals".into() }]);
+    assert_eq!(kinds(good().seed(1), select()), [FindingKind::ForeignSeed]);
+    let small = Group { size: 251, ..good() };
+    assert_eq!(kinds(small, select()), [FindingKind::ForeignSize { size: 251, wanted: 65_537 }]);
+    let mut same = good();
+    same.target_mut(2).address = same.targets[0].address;
+    let twice = FindingKind::AddressTwice { first: "r1".into(), target: "r3".into() };
+    assert_eq!(kinds(same, select()), [twice]);
+    let mut nameless = good();
+    nameless.target_mut(1).address = None;
+    assert_eq!(kinds(nameless, select()), [FindingKind::NoAddress { target: "r2".into() }]);
+}
