@@ -23,6 +23,7 @@ mod memory;
 mod parse;
 mod pools;
 mod port;
+pub mod quic_lb;
 #[allow(unsafe_code, reason = "advice to the kernel about memory, which changes none of its bytes")]
 mod resident;
 mod rss;
