@@ -40,6 +40,8 @@ enum Command {
     /// Turn another system's configuration into ours.
     #[command(subcommand)]
     Import(commands::import::Source),
+    /// Print the ring of a file of back ends: slot and back end.
+    Ring(commands::ring::Arguments),
     /// Run a configuration: the daemon, in the foreground.
     Run(commands::run::Arguments),
     /// Show what the running daemon has counted.
@@ -106,6 +108,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     match Arguments::from_arg_matches(matches)?.command {
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Schema => commands::schema::run(),
+        Command::Ring(arguments) => commands::ring::run(&arguments),
         Command::Import(source) => commands::import::run(&source),
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Show(arguments) => commands::show::show(&arguments),

@@ -24,8 +24,8 @@ pub const FILLS: [(&str, Fill); 6] = [
 
 /// Keys of `katran`: the flags of a VIP that change its hash.
 pub const KATRAN_KEYS: &[Key] = crate::keys! {
-    "any_port": Shape::Boolean, "whether the VIP has no port of its own, so that the destination port does not \
-        count" or "false";
+    "any_port": Shape::Boolean,
+        "whether the VIP has no port of its own, so that the destination port does not count" or "false";
     "no_sport": Shape::Boolean, "Katran's NO_SPORT: the source port does not count" or "false";
     "dport_only": Shape::Boolean, "Katran's DPORT_HASH: only the destination port counts" or "false";
 };
@@ -45,12 +45,13 @@ const FIELDS: [(&str, u8); 4] = [
     ("dst_port", GlbHash::DESTINATION_PORT),
 ];
 
-/// Completes a fill by the settings of other systems in a section with the keys `katran` and `glb`. A table of
-/// the GLB director that only prints its rows needs no `hash_key`; one that flows are sent by does.
+/// Completes a fill by the settings of other systems in a section with the keys `katran` and `glb`. A table
+/// of the GLB director of which only rows are printed needs no `hash_key`; one that flows are sent by does.
 #[must_use]
 pub fn settings(fill: Fill, section: &Section<'_>, needs_key: bool, report: &mut Report) -> Fill {
     let (katran, glb) = (section.get("katran"), section.get("glb"));
-    let vain = [(katran, "katran", matches!(fill, Fill::Katran(..))), (glb, "glb", matches!(fill, Fill::Glb(..)))];
+    let vain =
+        [(katran, "katran", matches!(fill, Fill::Katran(..))), (glb, "glb", matches!(fill, Fill::Glb(..)))];
     for (node, word, _) in vain.iter().filter(|(.., used)| !used) {
         if let Some(node) = node {
             report.error(node.span, format!("`{word}` is for groups with `fill: {word}`"));

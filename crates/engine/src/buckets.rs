@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use table::{
-    Buckets, GlbRow, GlbState, GlbTarget, KatranTarget, MaglevTarget, NO_TARGET, fill_glb, fill_katran, fill_maglev,
-    fill_wants,
+    Buckets, GlbRow, GlbState, GlbTarget, KatranTarget, MaglevTarget, NO_TARGET, fill_glb, fill_katran,
+    fill_maglev, fill_wants,
 };
 
 /// The buckets of a group filled by weights, and how many each target has. Nothing changes it.
@@ -40,7 +40,8 @@ impl BucketTable {
                 fill_wants(previous, &weights, size).0
             }
             Fill::Katran(version, _) => {
-                let targets = addressed(group, |target, address| KatranTarget { address, weight: target.weight });
+                let targets =
+                    addressed(group, |target, address| KatranTarget { address, weight: target.weight });
                 fill_katran(&targets, version, size)
             }
             Fill::Glb(..) => glb_rows(group).iter().map(|row| row.first).collect(),

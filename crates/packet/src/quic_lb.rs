@@ -257,8 +257,7 @@ mod tests {
         decodes(0, ("ed793a51d49b8f5fab", 9), Some(KEY), "125779c9cc86beb3a3a4a3ca96fce4bfe0cdbc");
     }
 
-    /// The example of §5.4.2.4, whose step 10 has a digit wrong: with the cipher's output as printed above it,
-    /// left_2 is 0x67947d20 and the connection ID this one.
+    /// The example of §5.4.2.4. Its step 10 has a digit wrong in one line, not in the connection ID.
     #[test]
     fn the_example_of_the_draft_decodes() {
         let key = 0xfdf7_26a9_893e_c05c_0632_d395_6680_baf0_u128.to_be_bytes();

@@ -1,11 +1,11 @@
 //! hash -> bucket -> target.
 //!
 //! A group maps a flow's hash to one of its buckets and the bucket names the target, so that a change of the
-//! set moves few flows. There are two ways to fill the buckets. Maglev ([`crate::fill_maglev`], NSDI'16) is a pure
-//! function of the set of targets: every node of a fleet computes the same buckets without communicating, and
-//! a change of the set moves little more than it must. Wants-count ([`fill_wants`]) starts from the present
-//! buckets and moves as few as possible, but its result depends on history; it is for the members and paths
-//! of a single host.
+//! set moves few flows. There are two ways to fill the buckets. Maglev ([`crate::maglev`]) is a pure function
+//! of the set of targets: every node of a fleet computes the same buckets without communicating, and a change
+//! of the set moves little more than it must; so are the rings of other systems ([`crate::katran`],
+//! [`crate::glb`]). Wants-count ([`fill_wants`]) starts from the present buckets and moves as few as
+//! possible, but its result depends on history; it is for the members and paths of a single host.
 //!
 //! Which bucket a hash falls into is part of the specification, because all nodes must agree: `bucket =
 //! ((hash >> 32) * size) >> 32`. A group with its own seed uses [`seeded`] instead of the hash, so that

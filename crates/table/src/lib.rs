@@ -13,7 +13,7 @@
 //! | [`delta`] | what has a flow counted | one line, of its own |
 //! | [`bucket`] | which target does this hash go to | an array |
 //! | [`maglev`] | how are its buckets filled, the same on all nodes | turns through permutations |
-//! | [`katran`], [`glb`] | the same as nodes of Katran, or of the GLB director | their algorithms, to the bit |
+//! | [`katran`], [`glb`] | the same as nodes of Katran, or of the GLB director | their rings, to the bit |
 //! | [`published`] | what they hash with | others' hash functions |
 //! | [`given`] | the same, where targets are given bucket by bucket | the array, a row of counts for each |
 //! | [`lpm`] | which is the longest prefix of this address | multibit trie, 4 bits a node |

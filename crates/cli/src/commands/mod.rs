@@ -11,6 +11,7 @@ pub mod inject;
 pub mod measure;
 pub mod ports;
 pub mod replay;
+pub mod ring;
 pub mod run;
 pub mod schema;
 pub mod show;

@@ -21,6 +21,7 @@ mod overlay;
 mod path;
 mod ports;
 mod replay;
+mod ring;
 mod running;
 mod soak;
 mod systemd;

@@ -120,7 +120,7 @@ impl GroupTable {
         self.held.buckets().slots().get(bucket).copied().unwrap_or(NO_TARGET)
     }
 
-    /// Returns the target of a packet, which has this hash; `keys` are those that another system's hash is of.
+    /// Returns the target of a packet, which has this hash; another system's hash is of its key in `keys`.
     #[inline]
     pub fn meet(&mut self, hash: u64, (keys, slot): (&Keys, usize), meeting: Meeting) -> u16 {
         self.held.meet(self.bucket(hash, keys, slot), meeting)

@@ -1,0 +1,220 @@
+//! `weir ring --scheduler NAME FILE`: which back end has which slot.
+//!
+//! The file is a list of back ends, or a configuration of which `--service` names a service or a group. A
+//! list is read as one group, filled and checked as the engine does it, so that what is printed is what
+//! packets are sent by.
+
+use super::{BadInput, bad_input};
+use crate::config::Report;
+use crate::{config, import, output};
+use ::config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
+use ::config::raw::{self, Kind, Node};
+use ::config::section::{Section, list, name, text};
+use ::config::sets::{MAGLEV_SIZE, WEIGHT_MAX};
+use ::config::{Key, Shape};
+use anyhow::Result;
+use engine::buckets::{BucketTable, glb_rows};
+use engine::check::{Severity, check};
+use engine::program::{Fill, Forward, Group, Program, Target};
+use serde_json::json;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `weir ring`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// How slots are filled: by weir itself, or as another system's nodes do; in a configuration, the group
+    /// says it.
+    #[arg(long, value_name = "NAME", value_parser = ["maglev", "katran", "katran_v2", "glb"])]
+    scheduler: Option<String>,
+    /// A list of back ends `{ name, address, weight }`, or a configuration.
+    file: PathBuf,
+    /// How many slots, a prime; with maglev only, where 65537 is the default.
+    #[arg(long, value_name = "N")]
+    size: Option<u32>,
+    /// In a configuration, the service or group.
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// Print a JSON object: `scheduler, size, slots[]`, and `second[]` with glb.
+    #[arg(long)]
+    json: bool,
+}
+
+const FILE: &[Key] = ::config::keys! {
+    needed "back_ends": Shape::List(&Shape::Map(BACK_END)), "the list of back ends";
+    "katran": Shape::Map(KATRAN_KEYS), "what of a flow Katran's hash is of, which is not asked here";
+    "glb": Shape::Map(GLB_KEYS), "the forwarding table's `seed`";
+};
+const BACK_END: &[Key] = ::config::keys! {
+    "name": Shape::Name, "what it is called; by default its address";
+    "address": Shape::Ip, "the address by which katran and glb know it";
+    "weight": Shape::Number(0, WEIGHT_MAX), "its share of the slots; 0 gets none" or "1";
+};
+
+/// Runs the command.
+///
+/// # Errors
+/// The file cannot be read, or standard output cannot be written to.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let file = arguments.file.display().to_string();
+    let text = match import::text(&arguments.file)? {
+        Ok(text) => text,
+        Err(report) => return Ok(refuse(&report)),
+    };
+    let mut report = Report::new(&file, text.as_str());
+    let Some(document) = raw::parse(&text, &mut report) else { return Ok(refuse(&report)) };
+    let (group, report) = if is_configuration(&document) {
+        let loaded = config::read(&file, &text);
+        let group = loaded.plan.as_ref().map(|plan| chosen(&plan.program, arguments));
+        (group, loaded.report)
+    } else {
+        (Some(listed(&document, arguments, &mut report)), report)
+    };
+    match group {
+        Some(Ok(group)) if report.errors() == 0 => print(&group, arguments.json),
+        Some(Err(message)) if report.errors() == 0 => Err(BadInput(message).into()),
+        _ => Ok(refuse(&report)),
+    }
+}
+
+fn refuse(report: &Report) -> ExitCode {
+    output::complain(report);
+    bad_input()
+}
+
+/// A list of back ends has no ports.
+fn is_configuration(document: &Node) -> bool {
+    matches!(&document.kind, Kind::Map(map) if map.iter().any(|(key, _)| key.is("ports")))
+}
+
+/// Returns the group of a configuration.
+fn chosen(program: &Program, arguments: &Arguments) -> Result<Group, String> {
+    let names: Vec<&str> = program.groups.iter().map(|group| group.name.as_str()).collect();
+    let known = if names.is_empty() { "it has none".to_string() } else { names.join(", ") };
+    let Some(wanted) = &arguments.service else {
+        return Err(format!(
+            "this is a configuration: name a service or group of it with --service ({known})"
+        ));
+    };
+    let of_app = format!("lb/{wanted}");
+    let named = |one: &&Group| one.name == *wanted || one.name == of_app;
+    let found = program.groups.iter().find(named);
+    let mut group =
+        found.cloned().ok_or_else(|| format!("there is no service or group called `{wanted}` ({known})"))?;
+    if let Some(scheduler) = &arguments.scheduler {
+        let fill = fill(scheduler);
+        if std::mem::discriminant(&group.fill) != std::mem::discriminant(&fill) {
+            let is = word(group.fill);
+            return Err(format!("group `{}` is filled by {is}, not {scheduler}", group.name));
+        }
+    }
+    if group.fill == Fill::Given {
+        return Err(format!(
+            "the buckets of group `{}` are given while it runs: see `weir show`",
+            group.name
+        ));
+    }
+    group.size = arguments.size.unwrap_or(group.size);
+    Ok(group)
+}
+
+fn fill(scheduler: &str) -> Fill {
+    FILLS.iter().find(|(word, _)| *word == scheduler).map_or(Fill::Maglev, |(_, fill)| *fill)
+}
+
+/// The word for a fill in a configuration.
+fn word(fill: Fill) -> &'static str {
+    let same = |other: &Fill| match (fill, other) {
+        (Fill::Katran(one, _), Fill::Katran(other, _)) => one == *other,
+        _ => std::mem::discriminant(&fill) == std::mem::discriminant(other),
+    };
+    FILLS.iter().find(|(_, other)| same(other)).map_or("maglev", |(word, _)| *word)
+}
+
+/// Reads a list of back ends as a group.
+fn listed(document: &Node, arguments: &Arguments, report: &mut Report) -> Result<Group, String> {
+    let Some(scheduler) = &arguments.scheduler else {
+        return Err("say which ring with --scheduler: maglev, katran, katran_v2 or glb".to_string());
+    };
+    let mut fill = fill(scheduler);
+    let back_ends = match &document.kind {
+        Kind::Map(_) => {
+            let section = Section::read(document, FILE, report);
+            fill = fills::settings(fill, &section, false, report);
+            section.needed("back_ends", report)
+        }
+        _ if matches!(fill, Fill::Glb(..)) => {
+            let help = "write `glb: { seed: .. }`, and the list below `back_ends:`";
+            report.error_help(document.span, "the rows of glb need the forwarding table's seed", help);
+            None
+        }
+        _ => Some(document),
+    };
+    let back_ends = back_ends.map(|node| list(node, "back ends", report)).unwrap_or_default();
+    let targets: Vec<Target> = back_ends.iter().filter_map(|node| back_end(node, report)).collect();
+    let size = fill.fixed_size().unwrap_or(MAGLEV_SIZE);
+    let origin = report.origin(document.span);
+    let group = Group::new("ring", fill, arguments.size.unwrap_or(size)).targets(targets).origin(origin);
+    if report.errors() == 0 {
+        findings(&group, report);
+    }
+    Ok(group)
+}
+
+fn back_end(node: &Node, report: &mut Report) -> Option<Target> {
+    let section = Section::read(node, BACK_END, report);
+    let called = match (section.get("name"), section.get("address")) {
+        (Some(node), _) => name(text(node, "a name", report)?, node.span, report)?,
+        (None, Some(node)) => text(node, "an IP address", report)?,
+        (None, None) => {
+            report.error(node.span, "a back end needs a name, or an address");
+            return None;
+        }
+    };
+    let address = section.get("address").and_then(|node| fills::address(node, report));
+    let weight = section.number("weight", report).unwrap_or(1) as u32;
+    let target = Target::new(called, Forward::Drop).weight(weight).origin(report.origin(node.span));
+    Some(address.map_or(target.clone(), |address| target.address(address)))
+}
+
+/// Says what the engine would refuse of the group.
+fn findings(group: &Group, report: &mut Report) {
+    let program = Program { groups: vec![group.clone()], ..Program::default() };
+    for finding in check(&program).iter().filter(|finding| finding.severity == Severity::Error) {
+        report.error(report.span_of(finding.origin), finding.kind.to_string());
+    }
+    if group.targets.iter().all(|target| target.weight == 0) && report.errors() == 0 {
+        report.error(report.span_of(group.origin), "no back end has a weight above 0");
+    }
+}
+
+fn print(group: &Group, as_json: bool) -> Result<ExitCode> {
+    let name = |target: u16| group.targets.get(usize::from(target)).map(|target| target.name.as_str());
+    let (first, second): (Vec<u16>, Option<Vec<u16>>) = match group.fill {
+        Fill::Glb(..) => {
+            let (first, second) = glb_rows(group).iter().map(|row| (row.first, row.second)).unzip();
+            (first, Some(second))
+        }
+        _ => (BucketTable::fill(group, None).buckets().slots().to_vec(), None),
+    };
+    let names = |slots: &[u16]| slots.iter().map(|&slot| name(slot)).collect::<Vec<_>>();
+    if as_json {
+        let mut ring = json!({ "scheduler": word(group.fill), "size": first.len(), "slots": names(&first) });
+        if let Some(second) = &second {
+            ring["second"] = json!(names(second));
+        }
+        output::line(ring)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut lines = String::new();
+    for (slot, target) in first.iter().enumerate() {
+        let _ = write!(lines, "{slot} {}", name(*target).unwrap_or("-"));
+        if let Some(second) = &second {
+            let _ = write!(lines, " {}", name(second[slot]).unwrap_or("-"));
+        }
+        lines.push('\n');
+    }
+    output::print(lines)?;
+    Ok(ExitCode::SUCCESS)
+}
