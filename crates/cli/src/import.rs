@@ -1,5 +1,13 @@
 //! Configurations of other systems. XenoFlow's `backends.json` is converted to the YAML that `weir import`
-//! prints, and read from that, so that import and run cannot differ.
+//! prints, and read from that, so that import and run cannot differ. What IPVS, Katran and the GLB director
+//! are told becomes services of the load balancer; what these have no counterpart for is said.
+
+mod glb;
+mod ipvs;
+mod katran;
+mod services;
+#[cfg(test)]
+mod tests;
 
 use crate::config::{self, Loaded, Macs, Report};
 use anyhow::{Context, Result};
@@ -81,6 +89,38 @@ pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
 /// Returns true for a JSON object of XenoFlow's; weir's files are YAML that starts with a key.
 fn is_xenoflow(text: &str) -> bool {
     text.trim_start().starts_with('{') && text.contains("\"backends\"")
+}
+
+/// A system whose services become those of the load balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// IPVS, as `ipvsadm -S -n` prints it.
+    Ipvs,
+    /// Katran, by the commands of its example client.
+    Katran,
+    /// The GLB director's forwarding tables.
+    Glb,
+}
+
+/// Converts the services of another system to YAML, with packets that come in on `interface`; also returns
+/// warnings of what has no counterpart, which is in the YAML as comments, too.
+///
+/// # Errors
+/// Returns everything that is wrong with the file.
+pub fn services(
+    system: System,
+    file: &Path,
+    text: &str,
+    interface: &str,
+) -> Result<(String, Report), Report> {
+    let name = file.display().to_string();
+    let (imported, whose) = match system {
+        System::Ipvs => (ipvs::read(&name, text), "IPVS's"),
+        System::Katran => (katran::read(&name, text), "Katran's"),
+        System::Glb => (glb::read(&name, text), "The GLB director's"),
+    };
+    let of = format!("{whose} {}", file.file_name().unwrap_or_default().to_string_lossy());
+    imported.yaml(&of, interface)
 }
 
 /// Converts XenoFlow's file to YAML.
@@ -175,51 +215,5 @@ fn keys<'a>(back_ends: &'a [BackEnd], options: &Options) -> Vec<(String, &'a Bac
         By::FiveTuple | By::Source => {
             back_ends.iter().map(|back_end| (format!("target: {}", back_end.name), back_end)).collect()
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: &str = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"},
-        {"name":"fips3","mac_address":"A0:88:C2:B5:F4:5B"}, {"name":"fips4","mac_address":"A0:88:C2:B5:F4:5C"}]}"#;
-
-    #[test]
-    fn what_is_imported_can_be_run() {
-        for by in [By::FiveTuple, By::Source, By::SourceBits(0x0000_0105)] {
-            for (output, vip, source_mac) in
-                [(None, None, None), (Some("eth1"), Some([10, 0, 0, 53]), Some(0x0200_0000_0001))]
-            {
-                let (output, vip) = (output.map(str::to_string), vip.map(Ipv4Addr::from));
-                let options = Options { by, output, vip, source_mac, ..Options::default() };
-                let yaml = xenoflow(Path::new("x/backends.json"), FILE, &options).unwrap();
-                let loaded = config::read("imported", &yaml);
-                // Without a VIP, all IPv4 packets are taken from the host, which causes a warning.
-                assert_eq!(loaded.report.errors(), 0, "{yaml}{}", loaded.report);
-                assert_eq!(loaded.report.warnings(), usize::from(options.vip.is_none()), "{}", loaded.report);
-                let program = loaded.plan.unwrap().program;
-                let entries = if matches!(by, By::SourceBits(_)) { 8 } else { 3 };
-                assert_eq!((program.pipes[0].entries.len(), program.counters.len()), (entries, 3));
-            }
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_not_utf_8_is_shown_with_the_first_byte_that_is_not() {
-        let file = std::env::temp_dir().join(format!("weir-not-utf-8-{}", std::process::id()));
-        std::fs::write(&file, b"ports: {}\nsocket: d\xe9mon\n").unwrap();
-        let loaded = load(&file, &Options::default()).unwrap();
-        std::fs::remove_file(&file).unwrap();
-        assert!(loaded.plan.is_none());
-        let said = loaded.report.to_string();
-        assert!(said.contains(":2:10: error: this is not UTF-8: byte 0xe9"), "{said}");
-    }
-
-    #[test]
-    fn only_a_file_of_xenoflows_is_taken_for_one() {
-        assert!(is_xenoflow(FILE));
-        assert!(!is_xenoflow("ports: { p0: { mem: } }"));
-        assert!(!is_xenoflow(r#"{ "ports": {}, "pipes": {} }"#));
     }
 }

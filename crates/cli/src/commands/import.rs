@@ -1,9 +1,11 @@
-//! `weir import xenoflow FILE`: prints XenoFlow's `backends.json` as a configuration in YAML.
+//! `weir import SYSTEM FILE`: prints what another system has been told as a configuration in YAML.
 
 use super::bad_input;
-use crate::{import, output};
+use crate::config::Report;
+use crate::import::{self, System};
+use crate::output;
 use anyhow::Result;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The system to import from.
@@ -16,6 +18,22 @@ pub enum Source {
         #[command(flatten)]
         options: import::Options,
     },
+    /// IPVS, and keepalived, which configures it: what `ipvsadm -S -n` prints.
+    Ipvs(Services),
+    /// Katran: commands of its example client, `-A -t VIP:PORT` and `-a -t VIP:PORT -r REAL -w WEIGHT`.
+    Katran(Services),
+    /// The GLB director: its forwarding tables, in JSON.
+    Glb(Services),
+}
+
+/// A file with services.
+#[derive(clap::Args)]
+pub struct Services {
+    /// The file.
+    file: PathBuf,
+    /// The interface on which packets arrive.
+    #[arg(long = "in", value_name = "INTERFACE", default_value = "eth0")]
+    input: String,
 }
 
 /// Runs the command.
@@ -23,9 +41,29 @@ pub enum Source {
 /// # Errors
 /// The file cannot be read.
 pub fn run(source: &Source) -> Result<ExitCode> {
-    let Source::Xenoflow { file, options } = source;
-    match import::text(file)?.and_then(|text| import::xenoflow(file, &text, options)) {
-        Ok(yaml) => {
+    match source {
+        Source::Xenoflow { file, options } => {
+            convert(file, |text| import::xenoflow(file, text, options).map(|yaml| (yaml, None)))
+        }
+        Source::Ipvs(services) => convert_services(System::Ipvs, services),
+        Source::Katran(services) => convert_services(System::Katran, services),
+        Source::Glb(services) => convert_services(System::Glb, services),
+    }
+}
+
+fn convert_services(system: System, Services { file, input }: &Services) -> Result<ExitCode> {
+    convert(file, |text| {
+        import::services(system, file, text, input).map(|(yaml, warnings)| (yaml, Some(warnings)))
+    })
+}
+
+fn convert(
+    file: &Path,
+    convert: impl FnOnce(&str) -> Result<(String, Option<Report>), Report>,
+) -> Result<ExitCode> {
+    match import::text(file)?.and_then(|text| convert(&text)) {
+        Ok((yaml, warnings)) => {
+            warnings.iter().for_each(output::complain);
             output::print(yaml)?;
             Ok(ExitCode::SUCCESS)
         }

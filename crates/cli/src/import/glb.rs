@@ -1,0 +1,185 @@
+//! The forwarding tables of the GLB director: JSON with binds and back ends.
+
+use super::services::{BackEnd, Imported, Service, name_of_ip};
+use crate::config::Report;
+use ::config::raw::{self, Kind, Node};
+use ::config::section::{list, pairs, parsed, text};
+use std::net::IpAddr;
+
+const GUE_PORT: &str =
+    "the director sends GUE to UDP port 19523; weir sends it to 6080 unless configured otherwise";
+
+/// Reads the tables; `file` is the name used in the report.
+pub fn read(file: &str, json: &str) -> Imported {
+    let mut all = Imported::new(file, json);
+    let Some(document) = raw::parse(json, &mut all.report) else { return all };
+    let mut tables = None;
+    for (key, span, node) in pairs(&document, &mut all.report) {
+        match key {
+            "tables" => tables = Some(node),
+            _ => all.note(None, span, format!("`{key}` has no counterpart and was left out")),
+        }
+    }
+    let Some(tables) = tables else {
+        all.report.error(document.span, "`tables` is missing: a list of forwarding tables");
+        return all;
+    };
+    for node in list(tables, "forwarding tables", &mut all.report) {
+        table(&mut all, node);
+    }
+    all
+}
+
+fn table(all: &mut Imported, node: &Node) {
+    let place = all.services.len();
+    let notes = ["packets go to the first back end of each row; the second chance is not there", GUE_PORT];
+    let notes = notes.map(str::to_string).to_vec();
+    all.services.push(Service { scheduler: "glb", notes, ..Service::default() });
+    let (mut seed, mut hash_key) = (None, None);
+    for (key, span, node) in pairs(node, &mut all.report) {
+        match key {
+            "name" => {
+                let name = text(node, "a name", &mut all.report).unwrap_or_default();
+                all.services[place].name = name.replace(|one: char| !is_of_name(one), "-");
+            }
+            "seed" => seed = hex(node, &mut all.report),
+            "hash_key" => hash_key = hex(node, &mut all.report),
+            "binds" => {
+                for node in list(node, "binds", &mut all.report) {
+                    bind(all, place, node);
+                }
+            }
+            "backends" => {
+                for node in list(node, "back ends", &mut all.report) {
+                    back_end(all, place, node);
+                }
+            }
+            _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was left out")),
+        }
+    }
+    let service = &mut all.services[place];
+    if service.name.is_empty() {
+        service.name = format!("table{}", place + 1);
+    }
+    if service.addresses.is_empty() && all.report.errors() == 0 {
+        all.report.error(node.span, "this table has no `binds`");
+    }
+    match (seed, hash_key) {
+        (Some(seed), Some(key)) => service.keys.push(format!("glb: {{ seed: {seed}, hash_key: {key} }}")),
+        _ if all.report.errors() == 0 => all.report.error(node.span, "a table needs `seed` and `hash_key`"),
+        _ => {}
+    }
+}
+
+fn is_of_name(one: char) -> bool {
+    one.is_ascii_alphanumeric() || "_-.".contains(one)
+}
+
+fn hex(node: &Node, report: &mut Report) -> Option<String> {
+    let digits = text(node, "32 hexadecimal digits", report)?;
+    let good = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if !good {
+        report.error(node.span, "these are not 32 hexadecimal digits");
+    }
+    // Quoted, because digits alone, or an `e` between them, would be a number to other readers of YAML.
+    good.then(|| format!("\"{digits}\""))
+}
+
+fn bind(all: &mut Imported, place: usize, node: &Node) {
+    let (mut vip, mut protocol, mut ports) = (None, None, [None; 3]);
+    for (key, span, node) in pairs(node, &mut all.report) {
+        let report = &mut all.report;
+        let mut port = || ::config::section::number(node, "a port", 0..=65_535, report);
+        match key {
+            "port" => ports[0] = port(),
+            "port_start" => ports[1] = port(),
+            "port_end" => ports[2] = port(),
+            "ip" => vip = prefix(node, report),
+            "proto" => {
+                let words = [("tcp", "tcp"), ("udp", "udp")];
+                protocol = ::config::section::choice(node, "`proto`", &words, report);
+            }
+            _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was left out")),
+        }
+    }
+    let port = match ports {
+        [Some(port), ..] => Some(port.to_string()),
+        [None, Some(first), Some(last)] if first <= last => {
+            Some(if (first, last) == (0, 65_535) { "all".into() } else { format!("{first}-{last}") })
+        }
+        _ => None,
+    };
+    match (vip, protocol, port) {
+        (Some(vip), Some(protocol), Some(port)) => {
+            all.services[place].addresses.push((vip, protocol, port));
+        }
+        _ if all.report.errors() == 0 => {
+            all.report
+                .error(node.span, "a bind has `ip`, `proto` and `port`, or `port_start` and `port_end`");
+        }
+        _ => {}
+    }
+}
+
+/// Reads an address or a prefix, and returns it as it is.
+fn prefix(node: &Node, report: &mut Report) -> Option<String> {
+    let text = text(node, "an IP address or a prefix", report)?;
+    let (address, length) = text.split_once('/').map_or((text, None), |(ip, length)| (ip, Some(length)));
+    let good = match (address.parse::<IpAddr>(), length.map(str::parse::<u8>)) {
+        (Ok(ip), Some(Ok(length))) => length <= if ip.is_ipv4() { 32 } else { 128 },
+        (Ok(_), None) => true,
+        _ => false,
+    };
+    if !good {
+        report.error(node.span, format!("`{text}` is no IP address or prefix"));
+    }
+    good.then(|| text.to_string())
+}
+
+fn back_end(all: &mut Imported, place: usize, node: &Node) {
+    let mut found =
+        BackEnd { ip: IpAddr::from([0, 0, 0, 0]), port: None, mode: "gue", weight: 1, keys: Vec::new() };
+    let mut has_ip = false;
+    for (key, span, node) in pairs(node, &mut all.report) {
+        match key {
+            "ip" => {
+                let ip = parsed(node, "an IP address", &mut all.report);
+                has_ip = true;
+                found.ip = ip.unwrap_or(found.ip);
+            }
+            "state" => {
+                let words = ["active", "filling", "draining", "inactive"].map(|word| (word, word));
+                match ::config::section::choice(node, "`state`", &words, &mut all.report) {
+                    Some("draining") => found.keys.push("state: draining".to_string()),
+                    Some("inactive") => found.weight = 0,
+                    _ => {}
+                }
+            }
+            "healthy" if node.is("true") => {}
+            "healthy" => {
+                let message = "`healthy: false` was left out: weir's own checks find it out".to_string();
+                all.note(Some(place), span, message);
+            }
+            "healthchecks" => {
+                let checks = pairs(node, &mut all.report);
+                let check = |(kind, _, port): &(&str, _, &Node)| match &port.kind {
+                    Kind::Scalar(port) => format!("{kind} on port {port}"),
+                    _ => (*kind).to_string(),
+                };
+                let checks: Vec<String> = checks.iter().map(check).collect();
+                let message = format!("the checks ({}) were left out: write `health`", checks.join(", "));
+                all.note(Some(place), span, message);
+            }
+            _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was left out")),
+        }
+    }
+    if !has_ip {
+        all.report.error(node.span, "a back end has an `ip`");
+    }
+    let service = &mut all.services[place];
+    if has_ip && service.back_ends.iter().any(|other| other.ip == found.ip) {
+        let message = format!("back end {} is there twice", name_of_ip(&found.ip.to_string()));
+        return all.report.error(node.span, message);
+    }
+    service.back_ends.push(found);
+}

@@ -1,0 +1,172 @@
+//! What `ipvsadm -S -n` prints: the services of IPVS, which keepalived has put there.
+
+use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, words};
+use crate::config::Span;
+use std::collections::HashMap;
+
+/// Reads the lines; `file` is the name used in the report.
+pub fn read(file: &str, text: &str) -> Imported {
+    let mut all = Imported::new(file, text);
+    let mut known = HashMap::new();
+    for (line, number) in text.lines().zip(1..) {
+        let words = words(line, number);
+        let words = words.split(|(word, _)| word.ends_with("ipvsadm")).next_back().unwrap_or_default();
+        match words {
+            [] => {}
+            [(word, _), ..] if word.starts_with('#') => {}
+            [("-A" | "--add-service", span), rest @ ..] => add_service(&mut all, &mut known, *span, rest),
+            [("-a" | "--add-server", span), rest @ ..] => add_server(&mut all, &known, *span, rest),
+            [("-C" | "--clear", _)] => {}
+            [(word, span), ..] => {
+                let message =
+                    format!("`{word}` is not understood: lines begin with -A or -a, as `ipvsadm -S` prints");
+                all.report.error(*span, message);
+            }
+        }
+    }
+    all
+}
+
+/// The address of a service as it is written, which servers name it by.
+type Key = (&'static str, String);
+
+/// Finds which service a line is about. IPVS has services by firewall mark and for SCTP, too.
+fn service_of<'a>(all: &mut Imported, at: Span, rest: &[Word<'a>]) -> Option<(&'static str, Word<'a>)> {
+    let protocol = |word: &str| match word {
+        "-t" | "--tcp-service" => Some("tcp"),
+        "-u" | "--udp-service" => Some("udp"),
+        "-f" | "--fwmark-service" | "--sctp-service" => Some(""),
+        _ => None,
+    };
+    match rest {
+        [(word, span), value, ..] => match protocol(word) {
+            Some("") => {
+                let message = format!("weir has no services by `{word}`, so this one was left out");
+                all.note(None, *span, message);
+                None
+            }
+            Some(protocol) => Some((protocol, *value)),
+            None => {
+                all.report.error(*span, format!("-t or -u is wanted here, not `{word}`"));
+                None
+            }
+        },
+        _ => {
+            all.report.error(at, "the service is missing: -t ADDRESS:PORT or -u ADDRESS:PORT");
+            None
+        }
+    }
+}
+
+fn add_service(all: &mut Imported, known: &mut HashMap<Key, usize>, at: Span, rest: &[Word<'_>]) {
+    let Some((protocol, address)) = service_of(all, at, rest) else { return };
+    let Some((vip, port)) = endpoint(address, &mut all.report) else { return };
+    let place = all.services.len();
+    if known.insert((protocol, address.0.to_string()), place).is_some() {
+        all.report.error(address.1, format!("service `{}` is there twice", address.0));
+        return;
+    }
+    let port = port.filter(|&port| port != 0).map_or_else(|| "all".to_string(), |port| port.to_string());
+    let name = format!("{protocol}-{}-{port}", name_of_ip(&vip.to_string()));
+    let addresses = vec![(vip.to_string(), protocol, port)];
+    all.services.push(Service { name, addresses, scheduler: "maglev", ..Service::default() });
+    let mut options = rest[2..].iter();
+    while let Some(&(word, span)) = options.next() {
+        match word {
+            "-s" | "--scheduler" => match options.next() {
+                Some(&scheduler) => self::scheduler(all, place, scheduler),
+                None => all.report.error(span, "the scheduler is missing"),
+            },
+            "-p" | "--persistent" => {
+                let timeout = options.clone().next().filter(|(next, _)| !next.starts_with('-'));
+                let seconds = timeout.map_or("360", |(seconds, _)| seconds);
+                timeout.is_some().then(|| options.next());
+                all.services[place].keys.push("by: source".to_string());
+                let message = format!(
+                    "clients stayed with their back end for {seconds} s; here they do by their source address"
+                );
+                all.note(Some(place), span, message);
+            }
+            "-M" | "--netmask" | "-b" | "--sched-flags" | "--pe" => {
+                let value = options.next().map_or("", |(value, _)| value);
+                all.note(Some(place), span, format!("`{word} {value}` has no counterpart and was left out"));
+            }
+            _ => all.note(Some(place), span, format!("`{word}` has no counterpart and was left out")),
+        }
+    }
+}
+
+/// Takes over how IPVS chooses, or what comes closest.
+fn scheduler(all: &mut Imported, place: usize, (word, span): Word<'_>) {
+    let (scheduler, note) = match word {
+        "rr" | "wrr" => ("round_robin", None),
+        "lc" | "wlc" => ("least_connections", None),
+        "sed" | "nq" => ("least_connections", Some("counts connections in another way")),
+        "mh" => ("maglev", Some("has another table: flows move when weir takes over")),
+        "sh" => {
+            all.services[place].keys.push("by: source".to_string());
+            ("maglev", Some("hashes the source address in another way: clients move when weir takes over"))
+        }
+        _ => ("maglev", Some("is not there in weir: maglev stands in for it")),
+    };
+    all.services[place].scheduler = scheduler;
+    if let Some(note) = note {
+        all.note(Some(place), span, format!("scheduler `{word}` {note}"));
+    }
+}
+
+fn add_server(all: &mut Imported, known: &HashMap<Key, usize>, at: Span, rest: &[Word<'_>]) {
+    let Some((protocol, address)) = service_of(all, at, rest) else { return };
+    let Some(&place) = known.get(&(protocol, address.0.to_string())) else {
+        all.report.error(address.1, format!("there is no service `{}` above", address.0));
+        return;
+    };
+    let (mut server, mut mode, mut weight, mut tunnel) = (None, "l2", 1, "ipip");
+    let mut options = rest[2..].iter();
+    while let Some(&(word, span)) = options.next() {
+        match word {
+            "-g" | "--gatewaying" => mode = "l2",
+            "-i" | "--ipip" => mode = "ipip",
+            "-m" | "--masquerading" => mode = "nat",
+            "-r" | "--real-server" | "-w" | "--weight" | "--tun-type" => {
+                let Some(&value) = options.next() else {
+                    return all.report.error(span, format!("`{word}` wants a value"));
+                };
+                match word {
+                    "-w" | "--weight" => match value.0.parse::<u64>().ok().filter(|&weight| weight <= 65_535)
+                    {
+                        Some(number) => weight = number,
+                        None => all.report.error(value.1, "a weight is a number from 0 to 65535"),
+                    },
+                    "--tun-type" if ["gue", "gre", "ipip"].contains(&value.0) => {
+                        tunnel =
+                            ["gue", "gre", "ipip"].into_iter().find(|one| *one == value.0).unwrap_or("ipip");
+                    }
+                    "--tun-type" => {
+                        all.note(Some(place), value.1, format!("weir has no tunnel `{}`", value.0))
+                    }
+                    _ => server = endpoint(value, &mut all.report).map(|found| (found, value.1)),
+                }
+            }
+            "-x" | "-y" | "--u-threshold" | "--l-threshold" | "--tun-port" => {
+                let value = options.next().map_or("", |(value, _)| value);
+                if !(word.len() == 2 && value == "0") {
+                    let message = format!("`{word} {value}` has no counterpart and was left out");
+                    all.note(Some(place), span, message);
+                }
+            }
+            _ => all.note(Some(place), span, format!("`{word}` has no counterpart and was left out")),
+        }
+    }
+    let Some(((ip, port), _)) = server else {
+        if all.report.errors() == 0 {
+            all.report.error(at, "the real server is missing: -r ADDRESS:PORT");
+        }
+        return;
+    };
+    let mode = if mode == "ipip" { tunnel } else { mode };
+    let service = &mut all.services[place];
+    let same = port.is_none_or(|port| port == 0 || service.addresses[0].2 == port.to_string());
+    let port = port.filter(|_| !same && mode == "nat");
+    service.back_ends.push(BackEnd { ip, port, mode, weight, keys: Vec::new() });
+}

@@ -1,0 +1,166 @@
+//! Commands of Katran's example client (`example_grpc/goclient`): what is left after the last of them.
+
+use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, words};
+use crate::config::{self, Span};
+use std::collections::HashMap;
+
+/// Reads the commands, one on each line; `file` is the name used in the report.
+pub fn read(file: &str, text: &str) -> Imported {
+    let mut all = Imported::new(file, text);
+    let mut router = None;
+    for (line, number) in text.lines().zip(1..) {
+        let words = words(line, number);
+        // What stands in front of the options is the program and a shell's prompt.
+        let from = words.iter().position(|(word, _)| word.starts_with('-')).unwrap_or(words.len());
+        match words.first() {
+            None => {}
+            Some((word, _)) if word.starts_with('#') => {}
+            Some((_, span)) if from == words.len() => {
+                all.report.error(
+                    *span,
+                    "options of Katran's client are wanted: -A -t VIP:PORT, -a -t VIP:PORT -r REAL",
+                );
+            }
+            Some(_) => command(&mut all, &words[from..], &mut router),
+        }
+    }
+    if let Some(mac) = router {
+        let back_ends = all.services.iter_mut().flat_map(|service| &mut service.back_ends);
+        back_ends.for_each(|back_end| back_end.keys.push(format!("mac: {mac}")));
+    }
+    all
+}
+
+/// Options that take a value.
+const VALUES: [&str; 9] = ["t", "u", "r", "w", "f", "new_hc", "somark", "change_mac", "quic_mapping"];
+/// Options that only show something.
+const SHOWS: [&str; 8] = ["s", "sum", "lru", "l", "list_hc", "list_mac", "list_qm", "icmp"];
+
+fn command(all: &mut Imported, line: &[Word<'_>], router: &mut Option<String>) {
+    let mut options: HashMap<&str, Word<'_>> = HashMap::new();
+    let mut rest = line.iter();
+    while let Some(&(word, span)) = rest.next() {
+        let (option, value) = word.trim_start_matches('-').split_once('=').map_or_else(
+            || (word.trim_start_matches('-'), None),
+            |(option, value)| (option, Some((value, span))),
+        );
+        if !word.starts_with('-') {
+            return all.report.error(span, format!("an option is wanted here, not `{word}`"));
+        }
+        let value = match value {
+            None if VALUES.contains(&option) => match rest.next() {
+                Some(&value) => value,
+                None => return all.report.error(span, format!("`{word}` wants a value")),
+            },
+            None => ("", span),
+            Some(value) => value,
+        };
+        options.insert(option, value);
+    }
+    let at = line[0].1;
+    let has = |option: &str| options.contains_key(option);
+    if has("C") {
+        all.services.clear();
+    } else if let Some((mac, span)) = options.get("change_mac") {
+        match config::mac(mac) {
+            Some(_) => *router = Some((*mac).to_string()),
+            None => all.report.error(*span, format!("`{mac}` is no MAC address")),
+        }
+    } else if let Some(action) = ["A", "E", "D", "a", "e", "d"].into_iter().find(|action| has(action)) {
+        change(all, at, action, &options);
+    } else if let Some((option, (value, span))) =
+        options.iter().find(|(option, _)| ["new_hc", "quic_mapping", "del_hc", "del_qm"].contains(option))
+    {
+        let message =
+            format!("`-{option} {value}` was left out: Katran's probes and QUIC identifiers are its own");
+        all.note(None, *span, message);
+    } else if !options.keys().any(|option| SHOWS.contains(option)) {
+        let message = format!("`{}` is not understood and was left out", line[0].0);
+        all.note(None, at, message);
+    }
+}
+
+/// Changes the services as the client would.
+fn change(all: &mut Imported, at: Span, action: &str, options: &HashMap<&str, Word<'_>>) {
+    let (tcp, udp) = (options.get("t"), options.get("u"));
+    let Some((protocol, &address)) = tcp.map(|one| ("tcp", one)).or(udp.map(|one| ("udp", one))) else {
+        return all.report.error(at, "the VIP is missing: -t VIP:PORT or -u VIP:PORT");
+    };
+    let Some((vip, port)) = endpoint(address, &mut all.report) else { return };
+    let Some(port) = port else { return all.report.error(address.1, "the VIP's port is missing") };
+    let text = if port == 0 { "all".to_string() } else { port.to_string() };
+    let name = format!("{protocol}-{}-{text}", name_of_ip(&vip.to_string()));
+    let place = all.services.iter().position(|service| service.name == name);
+    let place = match (action, place) {
+        ("A", None) => {
+            let addresses = vec![(vip.to_string(), protocol, text)];
+            let scheduler = "katran";
+            all.services.push(Service { name, addresses, scheduler, ..Service::default() });
+            if port == 0 {
+                all.services.last_mut().into_iter().for_each(|one| set_hash(one, "any_port", true));
+            }
+            all.services.len() - 1
+        }
+        (_, Some(place)) => place,
+        (_, None) => {
+            return all.report.error(address.1, format!("there is no service `{}` above", address.0));
+        }
+    };
+    match action {
+        "D" => _ = all.services.remove(place),
+        "A" | "E" => options.get("f").into_iter().for_each(|&flag| {
+            self::flag(all, place, flag, !options.contains_key("unset"));
+        }),
+        _ => real(all, place, at, action, options),
+    }
+}
+
+/// Sets or clears a flag of a VIP.
+fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, set: bool) {
+    let service = &mut all.services[place];
+    match flag {
+        "NO_SPORT" => set_hash(service, "no_sport", set),
+        "DPORT_HASH" => set_hash(service, "dport_only", set),
+        "NO_LRU" => {
+            service.keys.retain(|key| key != "stateless: true");
+            service.keys.extend(set.then(|| "stateless: true".to_string()));
+        }
+        _ => all.note(Some(place), span, format!("flag `{flag}` has no counterpart and was left out")),
+    }
+}
+
+/// Sets or clears one of the keys in `katran: { .. }` of a service.
+fn set_hash(service: &mut Service, word: &str, set: bool) {
+    let at = service.keys.iter().position(|key| key.starts_with("katran: "));
+    let old = at.map(|at| service.keys.remove(at)).unwrap_or_default();
+    let words = ["any_port", "no_sport", "dport_only"];
+    let kept = words.into_iter().filter(|one| if *one == word { set } else { old.contains(one) });
+    let kept: Vec<String> = kept.map(|one| format!("{one}: true")).collect();
+    if !kept.is_empty() {
+        service.keys.push(format!("katran: {{ {} }}", kept.join(", ")));
+    }
+}
+
+/// Adds, changes or removes a real server.
+fn real(all: &mut Imported, place: usize, at: Span, action: &str, options: &HashMap<&str, Word<'_>>) {
+    let Some(&(address, span)) = options.get("r") else {
+        return all.report.error(at, "the real server is missing: -r ADDRESS");
+    };
+    let Ok(ip) = address.parse() else {
+        return all.report.error(span, format!("`{address}` is no IP address"));
+    };
+    let &(weight, span) = options.get("w").unwrap_or(&("1", at));
+    let Some(weight) = weight.parse::<u64>().ok().filter(|&weight| weight <= 65_535) else {
+        return all.report.error(span, "a weight is a number from 0 to 65535");
+    };
+    let back_ends = &mut all.services[place].back_ends;
+    let found = back_ends.iter().position(|back_end| back_end.ip == ip);
+    match (action, found) {
+        ("d", Some(found)) => _ = back_ends.remove(found),
+        ("d", None) => all.report.error(at, format!("there is no real server `{address}` to remove")),
+        (_, Some(found)) => back_ends[found].weight = weight,
+        (_, None) => {
+            back_ends.push(BackEnd { ip, port: None, mode: "ipip", weight, keys: Vec::new() });
+        }
+    }
+}

@@ -1,0 +1,218 @@
+use super::*;
+
+const FILE: &str = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"},
+    {"name":"fips3","mac_address":"A0:88:C2:B5:F4:5B"}, {"name":"fips4","mac_address":"A0:88:C2:B5:F4:5C"}]}"#;
+
+#[test]
+fn what_is_imported_can_be_run() {
+    for by in [By::FiveTuple, By::Source, By::SourceBits(0x0000_0105)] {
+        for (output, vip, source_mac) in
+            [(None, None, None), (Some("eth1"), Some([10, 0, 0, 53]), Some(0x0200_0000_0001))]
+        {
+            let (output, vip) = (output.map(str::to_string), vip.map(Ipv4Addr::from));
+            let options = Options { by, output, vip, source_mac, ..Options::default() };
+            let yaml = xenoflow(Path::new("x/backends.json"), FILE, &options).unwrap();
+            let loaded = config::read("imported", &yaml);
+            // Without a VIP, all IPv4 packets are taken from the host, which causes a warning.
+            assert_eq!(loaded.report.errors(), 0, "{yaml}{}", loaded.report);
+            assert_eq!(loaded.report.warnings(), usize::from(options.vip.is_none()), "{}", loaded.report);
+            let program = loaded.plan.unwrap().program;
+            let entries = if matches!(by, By::SourceBits(_)) { 8 } else { 3 };
+            assert_eq!((program.pipes[0].entries.len(), program.counters.len()), (entries, 3));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_not_utf_8_is_shown_with_the_first_byte_that_is_not() {
+    let file = std::env::temp_dir().join(format!("weir-not-utf-8-{}", std::process::id()));
+    std::fs::write(&file, b"ports: {}\nsocket: d\xe9mon\n").unwrap();
+    let loaded = load(&file, &Options::default()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(loaded.plan.is_none());
+    let said = loaded.report.to_string();
+    assert!(said.contains(":2:10: error: this is not UTF-8: byte 0xe9"), "{said}");
+}
+
+#[test]
+fn only_a_file_of_xenoflows_is_taken_for_one() {
+    assert!(is_xenoflow(FILE));
+    assert!(!is_xenoflow("ports: { p0: { mem: } }"));
+    assert!(!is_xenoflow(r#"{ "ports": {}, "pipes": {} }"#));
+}
+
+fn converted(system: System, text: &str) -> (String, Report) {
+    services(system, Path::new("x/other"), text, "eth1").unwrap_or_else(|report| panic!("{report}"))
+}
+
+/// Returns what the report says of a file that is refused.
+fn refused(system: System, text: &str) -> String {
+    services(system, Path::new("other"), text, "eth1").unwrap_err().to_string()
+}
+
+#[test]
+fn services_of_ipvs_become_ours() {
+    let text = "-A -t 192.0.2.1:80 -s wrr -p 300\n\
+        -a -t 192.0.2.1:80 -r 10.0.0.1:80 -g -w 3\n\
+        -a -t 192.0.2.1:80 -r 10.0.0.2:8080 -m -w 1 -x 100 -y 0\n\
+        -A -u [2001:db8::1]:53 -s mh -b mh-port\n\
+        -a -u [2001:db8::1]:53 -r [2001:db8::2]:53 -i -w 0 --tun-type gue --tun-port 6080\n\
+        -A -f 7 -s rr\n";
+    let (yaml, report) = converted(System::Ipvs, text);
+    let wanted = "\
+# IPVS's other, as weir understands it: docs/configuration.md says what every key means.
+# line 6: weir has no services by `-f`, so this one was left out
+ports:
+  in: { xdp: eth1 }
+apps:
+  # line 1: clients stayed with their back end for 300 s; here they do by their source address
+  # line 3: `-x 100` has no counterpart and was left out
+  - lb:
+      name: tcp-192.0.2.1-80
+      port: in
+      service: { vip: 192.0.2.1, protocol: tcp, port: 80 }
+      scheduler: round_robin
+      by: source
+      back_ends:
+        - { name: 10.0.0.1, ip: 10.0.0.1, mode: l2, weight: 3 }
+        - { name: 10.0.0.2, ip: 10.0.0.2, mode: nat, port: 8080, weight: 1 }
+  # line 4: scheduler `mh` has another table: flows move when weir takes over
+  # line 4: `-b mh-port` has no counterpart and was left out
+  # line 5: `--tun-port 6080` has no counterpart and was left out
+  - lb:
+      name: udp-2001-db8--1-53
+      port: in
+      service: { vip: \"2001:db8::1\", protocol: udp, port: 53 }
+      scheduler: maglev
+      back_ends:
+        - { name: 2001-db8--2, ip: \"2001:db8::2\", mode: gue, weight: 0 }
+";
+    assert_eq!(yaml, wanted);
+    assert_eq!((report.errors(), report.warnings()), (0, 6), "what is left out is said twice: {report}");
+}
+
+#[test]
+fn lines_that_ipvsadm_does_not_print_are_refused_with_their_place() {
+    let said = refused(System::Ipvs, "-A -t 192.0.2.1:http -s rr\n");
+    assert!(said.contains("other:1:7: error: `http` is no port") && said.contains("ipvsadm -S -n"), "{said}");
+    let said = refused(System::Ipvs, "-a -t 192.0.2.1:80 -r 10.0.0.1:80\n");
+    assert!(said.contains("other:1:7: error: there is no service `192.0.2.1:80` above"), "{said}");
+    let said = refused(System::Ipvs, "-A -t 192.0.2.1:80\n-a -t 192.0.2.1:80 -w heavy -r 10.0.0.1\n");
+    assert!(said.contains("other:2:23: error: a weight is a number"), "{said}");
+    for (text, message) in [
+        ("-A", "the service is missing"),
+        ("-A -t 1.2.3:80", "`1.2.3` is no IP address"),
+        ("-A -t 1.2.3.4:80\n-A -t 1.2.3.4:80", "is there twice"),
+        ("-A -t 1.2.3.4:80\n-a -t 1.2.3.4:80 -g", "the real server is missing"),
+        ("-A -t 1.2.3.4:80\n-a -t 1.2.3.4:80 -r", "`-r` wants a value"),
+        ("hello", "`hello` is not understood"),
+        ("", "there is no service here"),
+    ] {
+        let said = refused(System::Ipvs, text);
+        assert!(said.contains(message), "{text}: {said}");
+    }
+}
+
+#[test]
+fn commands_of_katrans_client_become_services() {
+    let text = "$ ./katran_goclient -change_mac 00:00:DE:AD:BE:AF\n\
+        ./katran_goclient -A -t 10.200.1.1:80\n\
+        ./katran_goclient -a -t 10.200.1.1:80 -r 10.0.0.2 -w 10\n\
+        ./katran_goclient -a -t 10.200.1.1:80 -r fc00::1\n\
+        ./katran_goclient -a -t 10.200.1.1:80 -r 10.0.0.9\n\
+        ./katran_goclient -e -t 10.200.1.1:80 -r=10.0.0.2 -w=5\n\
+        ./katran_goclient -d -t 10.200.1.1:80 -r 10.0.0.9\n\
+        ./katran_goclient -A -u 10.200.1.2:0 -f DPORT_HASH\n\
+        ./katran_goclient -E -u 10.200.1.2:0 -f NO_LRU\n\
+        ./katran_goclient -E -u 10.200.1.2:0 -f QUIC_VIP\n\
+        ./katran_goclient -new_hc 10.0.0.2 -somark 1000\n\
+        ./katran_goclient -l\n";
+    let (yaml, report) = converted(System::Katran, text);
+    let wanted = "\
+# Katran's other, as weir understands it: docs/configuration.md says what every key means.
+# line 11: `-new_hc 10.0.0.2` was left out: Katran's probes and QUIC identifiers are its own
+ports:
+  in: { xdp: eth1 }
+apps:
+  - lb:
+      name: tcp-10.200.1.1-80
+      port: in
+      service: { vip: 10.200.1.1, protocol: tcp, port: 80 }
+      scheduler: katran
+      back_ends:
+        - { name: 10.0.0.2, ip: 10.0.0.2, mode: ipip, weight: 5, mac: 00:00:DE:AD:BE:AF }
+        - { name: fc00--1, ip: \"fc00::1\", mode: ipip, weight: 1, mac: 00:00:DE:AD:BE:AF }
+  # line 10: flag `QUIC_VIP` has no counterpart and was left out
+  - lb:
+      name: udp-10.200.1.2-all
+      port: in
+      service: { vip: 10.200.1.2, protocol: udp, port: all }
+      scheduler: katran
+      katran: { any_port: true, dport_only: true }
+      stateless: true
+      back_ends: []
+";
+    assert_eq!(yaml, wanted);
+    assert_eq!(report.warnings(), 2, "{report}");
+    let said = refused(System::Katran, "-A -t 10.200.1.1:80\n-a -t 10.200.1.1:80 -r ten\n");
+    assert!(said.contains("other:2:24: error: `ten` is no IP address"), "{said}");
+    let said = refused(System::Katran, "-A -t 10.200.1.1:80\n-d -t 10.200.1.1:80 -r 10.0.0.1\n");
+    assert!(said.contains("there is no real server `10.0.0.1` to remove"), "{said}");
+    assert!(refused(System::Katran, "katran").contains("options of Katran's client are wanted"));
+    assert!(refused(System::Katran, "-A -t 10.0.0.1").contains("the VIP's port is missing"));
+}
+
+/// The example of the director's documentation, with a state and what weir does not know.
+#[test]
+fn forwarding_tables_of_the_director_become_services() {
+    let text = r#"{ "tables": [ {
+        "name": "example1",
+        "hash_key": "12345678901234561234567890123456",
+        "seed": "34567890123456783456789012345678",
+        "colour": "red",
+        "binds": [
+            { "ip": "10.10.10.10", "proto": "tcp", "port": 80 },
+            { "ip": "fdb4:98ce:52d4::/48", "proto": "tcp", "port_start": 8000, "port_end": 8099 } ],
+        "backends": [
+            { "ip": "192.168.50.10", "state": "active", "healthchecks": {"http": 80, "gue": 19523} },
+            { "ip": "192.168.50.11", "state": "draining", "healthy": true },
+            { "ip": "192.168.50.12", "state": "inactive", "healthy": true } ] } ] }"#;
+    let (yaml, report) = converted(System::Glb, text);
+    let wanted = "\
+# The GLB director's other, as weir understands it: docs/configuration.md says what every key means.
+ports:
+  in: { xdp: eth1 }
+apps:
+  # packets go to the first back end of each row; the second chance is not there
+  # the director sends GUE to UDP port 19523; weir sends it to 6080 unless configured otherwise
+  # line 5: `colour` has no counterpart and was left out
+  # line 10: the checks (http on port 80, gue on port 19523) were left out: write `health`
+  - lb:
+      name: example1
+      port: in
+      service:
+        - { vip: 10.10.10.10, protocol: tcp, port: 80 }
+        - { vip: \"fdb4:98ce:52d4::/48\", protocol: tcp, port: 8000-8099 }
+      scheduler: glb
+      glb: { seed: \"34567890123456783456789012345678\", hash_key: \"12345678901234561234567890123456\" }
+      back_ends:
+        - { name: 192.168.50.10, ip: 192.168.50.10, mode: gue, weight: 1 }
+        - { name: 192.168.50.11, ip: 192.168.50.11, mode: gue, weight: 1, state: draining }
+        - { name: 192.168.50.12, ip: 192.168.50.12, mode: gue, weight: 0 }
+";
+    assert_eq!(yaml, wanted);
+    assert_eq!((report.errors(), report.warnings()), (0, 2), "{report}");
+    for (text, message) in [
+        ("{}", "`tables` is missing"),
+        (r#"{"tables":[{"seed":"12","hash_key":"x"}]}"#, "these are not 32 hexadecimal digits"),
+        (
+            r#"{"tables":[{"binds":[{"ip":"1.1.1.1/33","proto":"tcp","port":1}]}]}"#,
+            "is no IP address or prefix",
+        ),
+        (r#"{"tables":[{"binds":[{"ip":"1.1.1.1","proto":"icmp","port":1}]}]}"#, "`proto` cannot be"),
+        (r#"{"tables":[{"backends":[{"state":"active"}]}]}"#, "a back end has an `ip`"),
+    ] {
+        let said = refused(System::Glb, text);
+        assert!(said.contains(message), "{text}: {said}");
+    }
+}
