@@ -40,7 +40,8 @@ fn table(all: &mut Imported, node: &Node) {
         match key {
             "name" => {
                 let name = text(node, "a name", &mut all.report).unwrap_or_default();
-                all.services[place].name = name.replace(|one: char| !is_of_name(one), "-");
+                let name = name.replace(|one: char| !is_of_name(one), "-");
+                all.services[place].name = name.trim_start_matches(['-', '.']).chars().take(64).collect();
             }
             "seed" => seed = hex(node, &mut all.report),
             "hash_key" => hash_key = hex(node, &mut all.report),

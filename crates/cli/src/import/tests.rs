@@ -162,6 +162,65 @@ apps:
     assert!(refused(System::Katran, "-A -t 10.0.0.1").contains("the VIP's port is missing"));
 }
 
+/// Words of all three formats in any order, and of none.
+#[test]
+fn no_text_panics() {
+    let words = [
+        "-A",
+        "-a",
+        "-t",
+        "-u",
+        "-r",
+        "-w",
+        "-s",
+        "-p",
+        "-f",
+        "-e",
+        "-d",
+        "-D",
+        "-C",
+        "-x",
+        "-M",
+        "-i",
+        "-=",
+        "--tun-type",
+        "10.0.0.1:80",
+        "[::1]:80",
+        "[",
+        "]:1",
+        ":",
+        "-w=",
+        "wrr",
+        "7",
+        "\u{e9}\u{3000}",
+        "\n",
+        "\n",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"tables\":",
+        "\"binds\":",
+        "\"backends\":",
+        "\"ip\":",
+        "\"port\":",
+        ",",
+        "\"x\"",
+    ];
+    let mut state = 1_u64;
+    for _ in 0..4000 {
+        let mut text = String::new();
+        for _ in 0..24 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            text += words[(state >> 33) as usize % words.len()];
+            text += if state >> 40 & 7 == 0 { "" } else { " " };
+        }
+        for system in [System::Ipvs, System::Katran, System::Glb] {
+            let _ = services(system, Path::new("random"), &text, "eth0");
+        }
+    }
+}
+
 /// The example of the director's documentation, with a state and what weir does not know.
 #[test]
 fn forwarding_tables_of_the_director_become_services() {
