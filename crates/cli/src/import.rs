@@ -177,7 +177,11 @@ fn group(back_ends: &[BackEnd], options: &Options) -> String {
 fn pipe(hashed: bool, options: &Options) -> String {
     let mut yaml = format!("pipes:\n  balance:\n    type: {}\n", if hashed { "hash" } else { "basic" });
     if hashed {
-        let hash = if options.by == By::Source { "[ipv4.src]" } else { "5-tuple" };
+        let hash = match options.by {
+            By::Source => "[ipv4.src]",
+            By::SourcePort => "[ipv4.src, l4.dport]",
+            _ => "5-tuple",
+        };
         let _ = writeln!(yaml, "    hash: {hash}\n    group: back_ends");
     }
     yaml +=
@@ -212,7 +216,7 @@ fn keys<'a>(back_ends: &'a [BackEnd], options: &Options) -> Vec<(String, &'a Bac
                 |value: u32| format!("ipv4.src: {}", Ipv4Addr::from_bits(apps::lb::spread(value, mask)));
             (0..1 << mask.count_ones()).map(address).zip(back_ends.iter().cycle()).collect()
         }
-        By::FiveTuple | By::Source => {
+        By::FiveTuple | By::Source | By::SourcePort => {
             back_ends.iter().map(|back_end| (format!("target: {}", back_end.name), back_end)).collect()
         }
     }

@@ -442,7 +442,7 @@ fn dport(section: &Section, report: &mut Report) -> Option<(u16, u16)> {
 }
 
 /// Reads an address or prefix: `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`.
-fn address_prefix(node: &Node, report: &mut Report) -> Option<(IpAddr, u8)> {
+pub fn address_prefix(node: &Node, report: &mut Report) -> Option<(IpAddr, u8)> {
     let text = text(node, "an address or prefix", report)?;
     let (address, length) =
         text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));

@@ -80,7 +80,8 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
 /// Returns the number of buckets of a group that does not say. Of groups with a number there may be
 /// thousands, so theirs follows the number of targets: 32 for each at least, so that shares differ by a
 /// thirty-second at most. It grows in steps of four, because another size moves nearly all flows.
-fn default_size(fill: Fill, number: Option<u16>, targets: usize) -> u32 {
+#[must_use]
+pub fn default_size(fill: Fill, number: Option<u16>, targets: usize) -> u32 {
     const PRIMES: [u32; 7] = [251, 1021, 4093, 16_381, MAGLEV_SIZE, 262_139, 1_048_573];
     let wanted = (targets as u32).saturating_mul(BUCKETS_EACH);
     match (fill, number) {

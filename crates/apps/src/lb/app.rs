@@ -1,59 +1,70 @@
-//! Writes services as pipes. For each address family, all services share one table that finds the service by
-//! input port, address, protocol and port, and one for fragments, which have no ports. Each service has a
-//! pipe that picks the back end, rewrites the MAC addresses and counts.
+//! Writes services as pipes: tables that find a packet's service (`tables.rs`), and behind them pipes that
+//! choose a back end and send the packet there (`pipes.rs`).
 
-use super::service::{BackEnd, By, Problem, Service, SourceMac, problems};
+use super::choosers::Translated;
+use super::pipes::{self, Writer};
+use super::problems::{Problem, Surroundings, problems};
+use super::service::{Address, BackEnd, Mode, Service};
+use super::tables::{Finder, back_ports, ports};
 use crate::kind::Configured;
-use config::attachment::{Attachment, Attachments, Mac};
+use config::attachment::{Attachment, Attachments};
 use config::value::write_mac;
 use config::{Frames, IpRule, TakeRule};
 use engine::builder::{Number, ProgramBuilder};
-use engine::program::{
-    CounterId, Entry, EntryMatch, Fill, Forward, Group, HashInput, Operation, Origin, Pipe, PipeId, PipeKind,
-    PortId, Program, SharedUse, Target, Template, Value as Given,
-};
+use engine::program::{Forward, NatPool, Origin, Pipe, PipeId, PortId, Program};
 use engine::snapshot::Count;
-use packet::{Field, KeySource};
+use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
 /// The load balancer of a program, with all its services.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Lb {
     /// The services, in the order in which they were written.
     pub services: Vec<Service>,
+    /// Room for flows in each pipe that keeps some.
+    pub flows: u32,
+    /// The program's NAT pools.
+    pub nat_pools: Vec<NatPool>,
 }
 
 /// The pipe that all packets for the load balancer enter, used with `root:` and `forward:`.
 pub const NAME: &str = "lb";
 
-/// Capacity for services that are added at run time.
-const CAPACITY: u32 = 1024;
-/// The bit of a destination MAC address that marks broadcast and multicast.
-const GROUP_BIT: u128 = 1 << 40;
+/// Room for flows in each pipe that keeps some, unless the configuration says otherwise.
+pub const FLOWS: u32 = 1 << 18;
+
+impl Default for Lb {
+    fn default() -> Lb {
+        Lb { services: Vec::new(), flows: FLOWS, nat_pools: Vec::new() }
+    }
+}
 
 impl Lb {
     /// Returns everything wrong with the services. If there is anything, [`Lb::write`] must not be called.
     #[must_use]
     pub fn problems(&self) -> Vec<(Origin, Problem)> {
-        problems(&self.services)
+        let around = Surroundings { pools: &self.nat_pools, flows: self.flows };
+        problems(&self.services, &around)
     }
 
     /// Adds pipes, groups and counters to `program`, and directs frames from the services' attachments there.
     pub fn write(&self, program: &mut ProgramBuilder, attachments: &Attachments) {
-        let tables = self.tables(attachments);
-        let name = |(at, table): (usize, &Table)| if at == 0 { NAME.to_string() } else { table.name() };
-        let named: Vec<Pipe> = tables.iter().enumerate().map(name).map(Pipe::basic).collect();
-        let ids: Vec<PipeId> = named.iter().map(|pipe| program.pipe(pipe.clone())).collect();
-        let services: Vec<PipeId> = self.services.iter().map(|service| balance(service, program)).collect();
-        let mut next = self.miss(program);
-        for ((table, pipe), id) in tables.iter().zip(named).zip(&ids).rev() {
-            program.define(*id, table.pipe(pipe, self, &services).miss(next));
+        let miss = self.miss(program);
+        // The table that packets enter first has the first place, where readers look for it.
+        let root = program.pipe(Pipe::basic(NAME));
+        let pipes = Writer::new(&self.services, attachments, program, (miss, self.flows)).write();
+        let finder = Finder::new(&self.services, attachments, &pipes, &self.nat_pools);
+        let tables = finder.tables();
+        let mut ids: Vec<PipeId> = vec![root];
+        ids.extend(tables.iter().skip(1).map(|table| program.pipe(Pipe::basic(table.name()))));
+        let mut next = miss;
+        for (table, id) in tables.iter().zip(&ids).rev() {
+            let blank = program.pipes[id.index()].clone();
+            program.define(*id, finder.pipe(*table, blank).miss(next));
             next = Forward::Pipe(*id);
         }
-        for (root, below) in
-            ids.first().into_iter().flat_map(|root| self.below(attachments).map(|below| (*root, below)))
-        {
+        for below in self.below(attachments) {
             below.lead(program, root);
         }
     }
@@ -67,14 +78,10 @@ impl Lb {
         all.iter().copied().enumerate().filter(is_first).map(|(_, one)| one).collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the ports on which packets of services arrive, each once.
+    /// Returns the ports on which packets of services and answers arrive, each once.
     #[must_use]
     pub fn ports(&self) -> Vec<PortId> {
-        let mut ports: Vec<PortId> =
-            self.services.iter().flat_map(|service| service.ports.iter().copied()).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        ports
+        ports(&self.services)
     }
 
     /// Returns the forward for packets of no service: the kernel if every port has a kernel path, otherwise
@@ -83,200 +90,75 @@ impl Lb {
         let can = |port: &PortId| program.ports.get(port.index()).is_some_and(|port| port.kernel_path);
         if self.ports().iter().all(can) { Forward::Kernel } else { Forward::Drop }
     }
-
-    fn tables(&self, attachments: &Attachments) -> Vec<Table> {
-        let macs = |port: PortId| Some((port, attachments.macs(port)?));
-        let all: Option<Vec<(PortId, Vec<Mac>)>> = self.ports().into_iter().map(macs).collect();
-        let mut tables = Vec::new();
-        for fragments in [false, true] {
-            for ipv6 in [false, true] {
-                if self.services.iter().any(|service| service.vip.is_ipv6() == ipv6) {
-                    tables.push(Table { ipv6, fragments, macs: all.clone() });
-                }
-            }
-        }
-        tables
-    }
 }
 
 impl Configured for Lb {
-    /// Takes the services' packets, and all their fragments, because only the first of them shows the port.
+    /// Takes the services' packets, and all their fragments, because only the first of them shows the port;
+    /// and answers that come back through weir.
     fn take(&self) -> Vec<TakeRule> {
         let (mut rules, mut seen) = (Vec::new(), HashSet::new());
+        let mut add = |port: PortId, rule: IpRule| {
+            let rule = TakeRule { port, frames: Frames::Ip(rule) };
+            if seen.insert(rule) {
+                rules.push(rule);
+            }
+        };
         for service in &self.services {
-            let (dst, protocol) = (service.vip, Some(service.protocol));
-            let prefix = if dst.is_ipv4() { 32 } else { 128 };
-            let whole = IpRule {
-                dst,
-                prefix,
-                protocol,
-                dport: Some((service.dport, service.dport)),
-                fragments: false,
-            };
-            let fragments = IpRule { dport: None, fragments: true, ..whole };
-            for &port in &service.ports {
-                let both = [whole, fragments].map(|rule| TakeRule { port, frames: Frames::Ip(rule) });
-                rules.extend(both.into_iter().filter(|rule| seen.insert(*rule)));
+            for Address { vip, prefix, protocol, ports } in &service.addresses {
+                let (dst, protocol, dport) = (*vip, Some(*protocol), Some(*ports));
+                let whole = IpRule { dst, prefix: *prefix, protocol, dport, fragments: false };
+                let fragments = IpRule { dport: None, fragments: true, ..whole };
+                for port in &service.ports {
+                    add(*port, whole);
+                    add(*port, fragments);
+                }
+            }
+            let Some(Translated::Both(pool, _)) = Translated::of(service) else { continue };
+            let Some(pool) = self.nat_pools.get(pool.index()) else { continue };
+            for prefix in &pool.prefixes {
+                for protocol in [PROTOCOL_TCP, PROTOCOL_UDP] {
+                    let (protocol, dport) = (Some(protocol), Some((pool.first, pool.last)));
+                    let (dst, prefix) = (prefix.first, prefix.length);
+                    let answers = IpRule { dst, prefix, protocol, dport, fragments: false };
+                    back_ports(service).into_iter().for_each(|port| add(port, answers));
+                }
             }
         }
         rules
     }
 
-    /// Returns the back ends of every service, with their shared counters.
+    /// Returns the back ends of every service, with their shared counters; the services alone where there are
+    /// too many back ends to count.
     fn table(&self, count: &dyn Fn(&str) -> Count) -> Value {
+        let counted = pipes::is_counted(&self.services);
         let of = |service: &Service| {
             let row = |back_end: &BackEnd| {
-                let count = count(&format!("{NAME}/{}/{}", service.name, back_end.name));
-                json!({
-                    "service": service.name, "name": back_end.name, "mac": write_mac(back_end.mac.number()),
-                    "weight": back_end.weight, "packets": count.packets, "bytes": count.bytes,
-                })
+                let count = count(&pipes::counter_name(service, back_end, counted));
+                let mut row = json!({
+                    "service": service.name, "name": back_end.name, "mode": back_end.mode.word(),
+                    "mac": write_mac(back_end.mac.number()), "address": address(&back_end.mode),
+                    "weight": back_end.weight, "state": back_end.state.word(),
+                    "packets": count.packets, "bytes": count.bytes,
+                });
+                if !counted {
+                    row["name"] = json!(format!("{} back ends", service.back_ends.len()));
+                }
+                row
             };
-            service.back_ends.iter().map(row).collect::<Vec<_>>()
+            let shown = if counted { service.back_ends.len() } else { 1 };
+            service.back_ends.iter().take(shown).map(row).collect::<Vec<_>>()
         };
         self.services.iter().flat_map(of).collect()
     }
 }
 
-/// A table that finds services.
-struct Table {
-    ipv6: bool,
-    fragments: bool,
-    /// The addresses of frames to accept at each port, if the ports' own addresses are known.
-    macs: Option<Vec<(PortId, Vec<Mac>)>>,
-}
-
-impl Table {
-    fn name(&self) -> String {
-        let family = if self.ipv6 { "v6" } else { "v4" };
-        if self.fragments { format!("{NAME}/fragments/{family}") } else { format!("{NAME}/{family}") }
-    }
-
-    fn pipe(&self, blank: Pipe, lb: &Lb, pipes: &[PipeId]) -> Pipe {
-        let mut entries: Vec<Entry> = Vec::new();
-        let of_family = |service: &&Service| service.vip.is_ipv6() == self.ipv6;
-        for (service, to) in lb.services.iter().zip(pipes).filter(|(service, _)| of_family(service)) {
-            for port in &service.ports {
-                for entry in self.entries(service, *port, *to) {
-                    // Fragments for several services on one address go to the first of these.
-                    if !entries.iter().any(|other| other.matches == entry.matches) {
-                        entries.push(entry);
-                    }
-                }
-            }
+/// Returns the address that packets get on their way to a back end, and the port if there is one; empty if
+/// they keep theirs.
+fn address(mode: &Mode) -> String {
+    match *mode {
+        Mode::Nat { ip, port: Some(port) } | Mode::FullNat { ip, port: Some(port) } => {
+            std::net::SocketAddr::new(ip, port).to_string()
         }
-        self.matching(blank).forward(Forward::PerEntry).capacity(CAPACITY).entries(entries)
+        _ => mode.ip().map_or_else(String::new, |ip| ip.to_string()),
     }
-
-    fn matching(&self, pipe: Pipe) -> Pipe {
-        // Frames for others, and broadcasts, must not be forwarded: with two ports on one switch they would
-        // loop.
-        let ours = match self.macs {
-            Some(_) => pipe.per_entry(Field::EthDst),
-            None => pipe.constant_bits(Field::EthDst, 0, GROUP_BIT),
-        };
-        let dst = if self.ipv6 { Field::Ipv6Dst } else { Field::Ipv4Dst };
-        let whole = ours.per_entry(Field::InputPort).per_entry(dst).per_entry(Field::IpProtocol);
-        if self.fragments { whole.constant(Field::IpFragment, 1) } else { whole.per_entry(Field::L4Dport) }
-    }
-
-    /// Returns an entry for each address of frames to accept at the port.
-    fn entries(&self, service: &Service, port: PortId, to: PipeId) -> Vec<Entry> {
-        let any = Entry::default().to(to).origin(service.origin);
-        let own = |macs: &Vec<(PortId, Vec<Mac>)>| -> Vec<Entry> {
-            let own = macs.iter().filter(|(one, _)| *one == port).flat_map(|(_, macs)| macs);
-            own.map(|mac| any.clone().and(*mac)).collect()
-        };
-        let heads = self.macs.as_ref().map_or(vec![any.clone()], own);
-        let whole = |head: Entry| {
-            let entry = head.and(port).and(service.vip).and(service.protocol);
-            if self.fragments { entry } else { entry.and(service.dport) }
-        };
-        heads.into_iter().map(whole).collect()
-    }
-}
-
-/// Writes the pipe that picks a service's back end.
-fn balance(service: &Service, program: &mut ProgramBuilder) -> PipeId {
-    let name = format!("{NAME}/{}", service.name);
-    // One shared counter per back end, whichever pipes lead to it.
-    let counter = |back_end: &BackEnd| program.counter(format!("{name}/{}", back_end.name));
-    let counters: Vec<CounterId> = service.back_ends.iter().map(counter).collect();
-    let base = Pipe::basic(name)
-        .origin(service.origin)
-        .counter(SharedUse::PerEntry)
-        .actions([rewrite(service)])
-        .forward(service.out.as_ref().map_or(Forward::InputPort, |out| out.to));
-    let pipe = match service.by {
-        By::SourceBits(mask) => by_bits(service, mask, &counters, base),
-        By::FiveTuple => by_hash(service, HashInput::Select(KeySource::Outer), &counters, base, program),
-        By::Source => {
-            let field = if service.vip.is_ipv6() { Field::Ipv6Src } else { Field::Ipv4Src };
-            by_hash(service, HashInput::Fields(vec![(field, field.max())]), &counters, base, program)
-        }
-    };
-    program.pipe(pipe)
-}
-
-/// Returns the action. The source MAC address becomes that of the port through which the packet leaves. If
-/// that is the port on which it arrived, it is the address to which the packet was sent.
-fn rewrite(service: &Service) -> Template {
-    let is_back = |out: &Attachment| out.to == Forward::Port(out.lead) && service.ports == [out.lead];
-    let known = service.out.as_ref().filter(|out| !is_back(out)).and_then(|out| out.mac);
-    let fixed = match service.source_mac {
-        SourceMac::Fixed(mac) => Some(mac),
-        SourceMac::Auto => known,
-    };
-    let source = match fixed {
-        Some(mac) => Operation::Set(Field::EthSrc, mac.into()),
-        None => Operation::Copy { from: Field::EthDst, to: Field::EthSrc },
-    };
-    Template::new("rewrite", [source, Operation::Set(Field::EthDst, Given::PerEntry)])
-}
-
-fn by_hash(
-    service: &Service,
-    input: HashInput,
-    counters: &[CounterId],
-    base: Pipe,
-    program: &mut ProgramBuilder,
-) -> Pipe {
-    let target = |back_end: &BackEnd| {
-        Target::new(&back_end.name, base.forward).weight(back_end.weight).origin(back_end.origin)
-    };
-    let group = Group::new(&base.name, Fill::Maglev, service.size).origin(service.origin);
-    let group = program.group(group.targets(service.back_ends.iter().map(target)));
-    let rows = (0..).map(EntryMatch::Target).zip(service.back_ends.iter().zip(counters));
-    let entries = rows.map(|(target, (back_end, counter))| entry(target, back_end, *counter));
-    Pipe { kind: PipeKind::Hash { input, group: group.into() }, ..base }.entries(entries)
-}
-
-/// Adds an entry for every value of the masked bits, assigned to the back ends in turn, with as many turns as
-/// their weight.
-fn by_bits(service: &Service, mask: u32, counters: &[CounterId], base: Pipe) -> Pipe {
-    let rows: Vec<(&BackEnd, CounterId)> = service.back_ends.iter().zip(counters.iter().copied()).collect();
-    let turns: Vec<&(&BackEnd, CounterId)> = turns(&rows);
-    let deal = |(value, (back_end, counter)): (u32, &&(&BackEnd, CounterId))| {
-        entry(spread(value, mask), back_end, *counter)
-    };
-    let entries = (0..1 << mask.count_ones()).zip(turns.iter().cycle()).map(deal);
-    base.per_entry_bits(Field::Ipv4Src, mask.into()).entries(entries)
-}
-
-/// Lists each back end once, then those of weight 2 and more again, and so on, so that equal weights
-/// alternate.
-fn turns<'a>(rows: &'a [(&'a BackEnd, CounterId)]) -> Vec<&'a (&'a BackEnd, CounterId)> {
-    let most = rows.iter().map(|(back_end, _)| back_end.weight).max().unwrap_or(0).min(1 << super::BITS_MAX);
-    (0..most).flat_map(|round| rows.iter().filter(move |(back_end, _)| back_end.weight > round)).collect()
-}
-
-/// Spreads the low bits of `value` over the bits set in `mask`.
-#[must_use]
-pub fn spread(value: u32, mask: u32) -> u32 {
-    let places = (0..32).filter(|bit| mask & 1 << bit != 0);
-    places.enumerate().map(|(from, to)| (value >> from & 1) << to).sum()
-}
-
-fn entry(given: impl Into<EntryMatch>, back_end: &BackEnd, counter: CounterId) -> Entry {
-    Entry::on(given).value(back_end.mac).counter(counter).origin(back_end.origin)
 }

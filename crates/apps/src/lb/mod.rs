@@ -1,14 +1,24 @@
 //! The load balancer: services and their back ends. See README.md.
 
+mod actions;
 mod app;
+mod back_ends;
+mod choosers;
+mod pipes;
+mod problems;
 mod service;
+mod state;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod yaml;
 
-pub use app::{Lb, NAME, spread};
-pub use service::{BITS_MAX, BackEnd, By, Problem, Service, SourceMac};
-pub use yaml::xenoflow;
+pub use app::{FLOWS, Lb, NAME};
+pub use back_ends::xenoflow;
+pub use pipes::spread;
+pub use problems::Problem;
+pub use service::{ALL_PORTS, Address, BITS_MAX, BackEnd, By, Mode, Service, SourceMac, State, timeouts};
+pub use state::Place;
 
 use crate::kind::Kind;
 use crate::page::{Column, Holds, Page, column, table};
@@ -16,7 +26,7 @@ use crate::page::{Column, Holds, Page, column, table};
 /// The kind of app with the key `lb`.
 pub const KIND: Kind = Kind {
     key: "lb",
-    help: "A service that is balanced over back ends.",
+    help: "A service that is balanced over back ends, or what services share.",
     keys: yaml::SERVICE,
     pipes: &[(NAME, "the load balancer's pipe")],
     read: yaml::read,
@@ -31,11 +41,14 @@ pub const KIND: Kind = Kind {
 const BACK_ENDS: &[Column] = &[
     column("service", "service", Holds::Name),
     column("back end", "name", Holds::Name),
+    column("state", "state", Holds::Text),
     column("weight", "weight", Holds::Number),
     column("packets/s", "packets", Holds::Rate),
     column("bit/s", "bytes", Holds::BitRate),
     column("share", "packets", Holds::Share),
     column("packets", "packets", Holds::Total),
+    column("mode", "mode", Holds::Text),
+    column("address", "address", Holds::Text),
     column("mac", "mac", Holds::Text),
 ];
 

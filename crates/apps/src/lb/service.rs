@@ -1,17 +1,17 @@
-//! The configuration of a service with names resolved, and what can be wrong with it.
+//! The configuration of a service with names resolved.
 
+use super::problems::Problem;
 use config::attachment::Attachment;
-use engine::program::{Origin, PortId};
-use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
-use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr};
+use engine::program::{FlowState, NatPoolId, Origin, PortId, Timeouts};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
-use thiserror::Error;
+use std::sync::Arc;
 
 /// The largest number of bits in a source mask: each of their values is an entry.
 pub const BITS_MAX: u32 = 8;
 
-/// An address, protocol and port that clients know, and the back ends that serve it.
+/// Addresses, protocols and ports that clients know, and the back ends that serve them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
     /// Its name.
@@ -20,22 +20,93 @@ pub struct Service {
     pub ports: Vec<PortId>,
     /// Where the back ends are; `None` means through the port on which a packet arrived.
     pub out: Option<Attachment>,
-    /// The address of the service.
-    pub vip: IpAddr,
-    /// TCP or UDP.
-    pub protocol: u8,
-    /// Its TCP or UDP port.
-    pub dport: u16,
+    /// What clients send to.
+    pub addresses: Vec<Address>,
     /// How packets are assigned to back ends.
     pub by: By,
+    /// Whether each packet is assigned by itself. Otherwise flows stay with their back end; which needs
+    /// [`By::FiveTuple`].
+    pub stateless: bool,
+    /// How long its flows may be without a packet, if they are kept.
+    pub timeouts: Timeouts,
     /// Number of buckets in its group, a prime.
     pub size: u32,
-    /// The back ends.
-    pub back_ends: Vec<BackEnd>,
+    /// The back ends; services may share a list.
+    pub back_ends: Arc<[BackEnd]>,
     /// Source MAC address of packets to back ends.
     pub source_mac: SourceMac,
+    /// Source addresses of tunnels, of IPv4 and of IPv6.
+    pub source: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    /// The pool that flows to back ends of [`Mode::FullNat`] take of.
+    pub nat_pool: Option<NatPoolId>,
     /// Place in the configuration.
     pub origin: Origin,
+}
+
+/// A prefix, a protocol and a range of ports that packets of a service are sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The first address.
+    pub vip: IpAddr,
+    /// How many leading bits of it count.
+    pub prefix: u8,
+    /// TCP or UDP.
+    pub protocol: u8,
+    /// The first and the last port.
+    pub ports: (u16, u16),
+}
+
+/// All ports of a protocol.
+pub const ALL_PORTS: (u16, u16) = (0, u16::MAX);
+
+impl Address {
+    /// Returns whether it is IPv6.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.vip.is_ipv6()
+    }
+
+    /// Returns whether it is one address.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.prefix == if self.is_ipv6() { 128 } else { 32 }
+    }
+
+    /// Returns whether it is one address with one port, so that an exact match finds it.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.is_host() && self.ports.0 == self.ports.1
+    }
+
+    /// Returns whether an address is among its addresses.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let whole = Address { vip: address, prefix: if address.is_ipv4() { 32 } else { 128 }, ..*self };
+        self.meets(&whole)
+    }
+
+    /// Returns whether the two have an address in common, whatever their protocols and ports are.
+    fn meets(&self, other: &Address) -> bool {
+        let prefix = self.prefix.min(other.prefix);
+        match (self.vip, other.vip) {
+            (IpAddr::V4(one), IpAddr::V4(two)) => {
+                (one.to_bits() ^ two.to_bits()).checked_shr(32 - u32::from(prefix)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(one), IpAddr::V6(two)) => {
+                (one.to_bits() ^ two.to_bits()).checked_shr(128 - u32::from(prefix)).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether a packet can be sent to both.
+    #[must_use]
+    pub fn overlaps(&self, other: &Address) -> bool {
+        self.protocol == other.protocol
+            && self.ports.0 <= other.ports.1
+            && other.ports.0 <= self.ports.1
+            && self.meets(other)
+    }
 }
 
 /// How packets are assigned to back ends.
@@ -45,6 +116,8 @@ pub enum By {
     FiveTuple,
     /// By source address: a client stays with its back end.
     Source,
+    /// By source address and destination port: a client stays with its back end at each port.
+    SourcePort,
     /// By some bits of the IPv4 source address, in turn.
     SourceBits(u32),
 }
@@ -56,6 +129,7 @@ impl FromStr for By {
         match text {
             "5-tuple" => Ok(By::FiveTuple),
             "source" => Ok(By::Source),
+            "source + dport" => Ok(By::SourcePort),
             _ => {
                 let mask = text.strip_prefix("src/").and_then(|mask| mask.parse::<Ipv4Addr>().ok());
                 let mask = mask.ok_or_else(|| Problem::By { text: text.to_string() })?.to_bits();
@@ -70,17 +144,150 @@ impl FromStr for By {
     }
 }
 
-/// A server for a service. It has the service's address on a loopback interface.
+/// A server for a service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackEnd {
     /// Its name.
     pub name: String,
-    /// Its MAC address.
+    /// The destination MAC address of frames for it: its own, or that of the router towards it.
     pub mac: [u8; 6],
-    /// Its share relative to the others; with 0 it gets nothing.
+    /// How packets are sent to it.
+    pub mode: Mode,
+    /// Its share relative to the others; with 0 it gets no new flows.
     pub weight: u32,
+    /// Whether it may get flows.
+    pub state: State,
     /// Place in the configuration.
     pub origin: Origin,
+}
+
+impl BackEnd {
+    /// Returns its weight if it may get new flows, otherwise 0.
+    #[must_use]
+    pub fn effective_weight(&self) -> u32 {
+        if self.state == State::Up { self.weight } else { 0 }
+    }
+}
+
+/// What becomes of a back end's flows, and whether it gets new ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum State {
+    /// It gets new flows, as many as its weight says.
+    #[default]
+    Up,
+    /// It does not answer: its flows end, and the next packet of each begins one at another back end.
+    Down,
+    /// It keeps its flows and gets no new ones.
+    Draining,
+    /// It gets nothing: its flows end as if it were down.
+    Maintenance,
+}
+
+impl State {
+    /// The states with their words.
+    pub const WORDS: [(&'static str, State); 4] = [
+        ("up", State::Up),
+        ("down", State::Down),
+        ("draining", State::Draining),
+        ("maintenance", State::Maintenance),
+    ];
+
+    /// Returns its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        State::WORDS.iter().find(|(_, state)| *state == self).map_or("up", |(word, _)| word)
+    }
+
+    /// Returns whether a back end in this state keeps the flows that it has.
+    #[must_use]
+    pub fn keeps_flows(self) -> bool {
+        matches!(self, State::Up | State::Draining)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// How packets are sent to a back end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// With new MAC addresses. The back end has the service's address and answers the client directly.
+    #[default]
+    L2,
+    /// As IP in IP (RFC 2003, RFC 2473, RFC 4213) to this address. The back end answers directly.
+    Ipip(IpAddr),
+    /// The same in GUE, variant 0.
+    Gue(IpAddr),
+    /// The same in GRE without key (RFC 2784).
+    Gre(IpAddr),
+    /// The whole frame in VXLAN (RFC 7348).
+    Vxlan {
+        /// The address of the tunnel's end.
+        ip: IpAddr,
+        /// The network's identifier, of 24 bits.
+        vni: u32,
+        /// The destination MAC address inside.
+        inner_mac: [u8; 6],
+    },
+    /// With the back end's address, and port if it is another, in place of the service's. Answers come back
+    /// through weir and get the service's.
+    Nat {
+        /// The address.
+        ip: IpAddr,
+        /// The port; `None` keeps the one that the client sent to.
+        port: Option<u16>,
+    },
+    /// The same, and with an address and a port of a pool in place of the client's.
+    FullNat {
+        /// The address.
+        ip: IpAddr,
+        /// The port; `None` keeps the one that the client sent to.
+        port: Option<u16>,
+    },
+}
+
+impl Mode {
+    /// The words of all modes.
+    pub const WORDS: [&'static str; 7] = ["l2", "ipip", "gue", "gre", "vxlan", "nat", "full_nat"];
+
+    /// Returns its word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Mode::L2 => "l2",
+            Mode::Ipip(_) => "ipip",
+            Mode::Gue(_) => "gue",
+            Mode::Gre(_) => "gre",
+            Mode::Vxlan { .. } => "vxlan",
+            Mode::Nat { .. } => "nat",
+            Mode::FullNat { .. } => "full_nat",
+        }
+    }
+
+    /// Returns the address that packets are sent to, if they get another.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match *self {
+            Mode::L2 => None,
+            Mode::Ipip(ip) | Mode::Gue(ip) | Mode::Gre(ip) => Some(ip),
+            Mode::Vxlan { ip, .. } | Mode::Nat { ip, .. } | Mode::FullNat { ip, .. } => Some(ip),
+        }
+    }
+
+    /// Returns whether packets are put into a tunnel.
+    #[must_use]
+    pub fn is_tunnel(&self) -> bool {
+        matches!(self, Mode::Ipip(_) | Mode::Gue(_) | Mode::Gre(_) | Mode::Vxlan { .. })
+    }
+
+    /// Returns whether answers come back through weir.
+    #[must_use]
+    pub fn is_nat(&self) -> bool {
+        matches!(self, Mode::Nat { .. } | Mode::FullNat { .. })
+    }
 }
 
 /// The source MAC address of packets to back ends.
@@ -94,100 +301,34 @@ pub enum SourceMac {
     Fixed([u8; 6]),
 }
 
-/// What can be wrong with a service.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[allow(
-    missing_docs,
-    reason = "every variant's sentence is its documentation, its fields are what the sentence names"
-)]
-pub enum Problem {
-    #[error("two services are called `{name}`")]
-    NameTwice { name: String },
-    #[error("service `{first}` has this address, protocol and port on the same port already")]
-    ServiceTwice { first: String },
-    #[error("service `{name}` has no back ends")]
-    NoBackEnds { name: String },
-    #[error("all back ends of service `{name}` have weight 0: nobody answers")]
-    NobodyAnswers { name: String },
-    #[error("two back ends of service `{service}` are called `{name}`")]
-    BackEndTwice { service: String, name: String },
-    #[error("service `{name}` has no port to receive from")]
-    NoPorts { name: String },
-    #[error("a service is TCP or UDP, not protocol {protocol}")]
-    Protocol { protocol: u8 },
-    #[error("{vip} cannot be the address of a service")]
-    Vip { vip: IpAddr },
-    #[error("`{text}` is not 5-tuple, source, or bits of the source address such as src/0.0.0.1")]
-    By { text: String },
-    #[error("a source mask has 1 to {BITS_MAX} bits, this one {bits}: each value of them is an entry")]
-    SourceBits { bits: u32 },
-    #[error("`by: src/MASK` is for IPv4; the address of service `{name}` is IPv6")]
-    SourceBitsV6 { name: String },
+const SECOND: u64 = 1_000_000_000;
+
+/// How long flows may be without a packet unless a service says otherwise: a TCP connection that is not
+/// established 30 s, one that is two hours, one that is closed 10 s, and everything else 30 s.
+#[must_use]
+pub fn timeouts() -> Timeouts {
+    [
+        (FlowState::TcpSyn, 30),
+        (FlowState::TcpEstablished, 7200),
+        (FlowState::TcpFin, 10),
+        (FlowState::TcpRst, 10),
+        (FlowState::Single, 30),
+        (FlowState::Stream, 30),
+    ]
+    .into_iter()
+    .fold(Timeouts::NEVER, |all, (state, seconds)| all.with(state, seconds * SECOND))
 }
 
-/// Returns everything wrong with `services`.
-pub(super) fn problems(services: &[Service]) -> Vec<(Origin, Problem)> {
-    let mut list = Vec::new();
-    let mut names = HashSet::new();
-    for (at, service) in services.iter().enumerate() {
-        let mut add = |problem| list.push((service.origin, problem));
-        let name = || service.name.clone();
-        if !names.insert(&service.name) {
-            add(Problem::NameTwice { name: name() });
-        }
-        if let Some(first) = services[..at].iter().find(|first| same(first, service)) {
-            add(Problem::ServiceTwice { first: first.name.clone() });
-        }
-        if service.ports.is_empty() {
-            add(Problem::NoPorts { name: name() });
-        }
-        if ![PROTOCOL_TCP, PROTOCOL_UDP].contains(&service.protocol) {
-            add(Problem::Protocol { protocol: service.protocol });
-        }
-        if !is_station(service.vip) {
-            add(Problem::Vip { vip: service.vip });
-        }
-        source_bits(service, &mut add);
-        back_ends(service, &mut list);
+impl Service {
+    /// Returns whether it has an address of this family.
+    #[must_use]
+    pub fn has(&self, ipv6: bool) -> bool {
+        self.addresses.iter().any(|address| address.is_ipv6() == ipv6)
     }
-    list
-}
 
-fn is_station(address: IpAddr) -> bool {
-    let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-    !(broadcast || address.is_multicast() || address.is_unspecified() || address.is_loopback())
-}
-
-fn same(first: &Service, second: &Service) -> bool {
-    (first.vip, first.protocol, first.dport) == (second.vip, second.protocol, second.dport)
-        && first.ports.iter().any(|port| second.ports.contains(port))
-}
-
-fn source_bits(service: &Service, add: &mut impl FnMut(Problem)) {
-    let By::SourceBits(mask) = service.by else { return };
-    let bits = mask.count_ones();
-    if bits == 0 || bits > BITS_MAX {
-        add(Problem::SourceBits { bits });
-    }
-    if service.vip.is_ipv6() {
-        add(Problem::SourceBitsV6 { name: service.name.clone() });
-    }
-}
-
-fn back_ends(service: &Service, list: &mut Vec<(Origin, Problem)>) {
-    let name = || service.name.clone();
-    if service.back_ends.is_empty() {
-        list.push((service.origin, Problem::NoBackEnds { name: name() }));
-    } else if service.back_ends.iter().all(|back_end| back_end.weight == 0) {
-        list.push((service.origin, Problem::NobodyAnswers { name: name() }));
-    }
-    let mut names = HashSet::new();
-    for back_end in &service.back_ends {
-        if !names.insert(&back_end.name) {
-            list.push((
-                back_end.origin,
-                Problem::BackEndTwice { service: name(), name: back_end.name.clone() },
-            ));
-        }
+    /// Returns whether its flows stay with their back end.
+    #[must_use]
+    pub fn is_sticky(&self) -> bool {
+        self.by == By::FiveTuple && !self.stateless
     }
 }

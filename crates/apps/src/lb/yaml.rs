@@ -1,54 +1,88 @@
-//! Reads services from the configuration, and back ends from XenoFlow's.
+//! Reads services from the configuration, and what they share.
 
-use super::{BackEnd, By, Lb, Problem, Service, SourceMac};
+use super::app::FLOWS;
+use super::back_ends::{self, BACK_END};
+use super::service::{ALL_PORTS, Address, BackEnd, By, Service, SourceMac};
+use super::{Lb, Problem};
 use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
-use config::ports::{PortKind, mac, protocol};
-use config::raw::{self, Kind, Node};
-use config::section::{Section, list, name, parsed, text};
-use config::sets::{MAGLEV_SIZE, WEIGHT_MAX};
+use config::ports::{PortKind, mac};
+use config::raw::{Kind, Node};
+use config::section::{Section, named, pairs, parsed, text};
+use config::sets::default_size;
 use config::{Key, Report, Shape};
-use engine::check::MAGLEV_MAX;
-use engine::program::{Forward, PortId};
-use std::collections::HashSet;
-use std::net::IpAddr;
+use engine::check::{CAPACITY_MAX, MAGLEV_MAX};
+use engine::program::{Fill, FlowState, Forward, NatPoolId, PortId, Program, Timeouts};
+use packet::{Field, PROTOCOL_TCP, PROTOCOL_UDP};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 pub(super) const SERVICE: &[Key] = config::keys! {
-    needed "name": Shape::Name, "what it is called";
-    needed "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
+    "name": Shape::Name, "what the service is called";
+    "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
         "the port (or list of ports) where its packets arrive";
     "out": Shape::Name, "the port where the back ends are, by default that which a packet came in by";
-    needed "service": Shape::Map(ADDRESS), "`{ vip, protocol, port }`";
-    needed "by": Shape::Text, "`5-tuple`, `source` or `src/MASK`";
-    "size": Shape::Number(1, MAGLEV_MAX as u64), "how many buckets, a prime" or "65537";
-    needed "back_ends": Shape::List(&Shape::Map(BACK_END)), "who answers";
+    "service": Shape::Either(&[Shape::Map(ADDRESS), Shape::List(&Shape::Map(ADDRESS))]),
+        "`{ vip, protocol, port }`, or a list of these";
+    "by": Shape::Text, "`5-tuple`, `source`, `source + dport` or `src/MASK`" or "5-tuple";
+    "stateless": Shape::Boolean, "whether each packet is assigned by itself, and no flow is kept" or "false";
+    "timeouts": Shape::Map(TIMEOUTS), "how long a flow is kept without a packet, by its state";
+    "size": Shape::Number(1, MAGLEV_MAX as u64),
+        "how many buckets, a prime; by default it follows the number of back ends";
+    "back_ends": Shape::Either(&[Shape::Name, Shape::List(&Shape::Map(BACK_END))]),
+        "who answers: a list, or the name of one of the `pools`";
     "source_mac": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Mac]),
         "the source MAC address of packets to back ends" or "auto";
+    "source": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
+        "the source address of tunnels to back ends, or one of each version of IP";
+    "nat_pool": Shape::Name, "the NAT pool of which connections to `full_nat` back ends get their source";
+    "flows": Shape::Number(2, CAPACITY_MAX as u64),
+        "room for flows of all services; in an item without `service`" or "262144";
+    "pools": Shape::Named(&Shape::List(&Shape::Map(BACK_END))),
+        "back ends that services share, by name; in an item without `service`";
 };
 const ADDRESS: &[Key] = config::keys! {
-    needed "vip": Shape::Ip, "the address clients know";
-    needed "protocol": Shape::Words(|| vec!["tcp", "udp"]), "tcp or udp";
-    needed "port": Shape::Number(1, 65535), "the port clients know";
+    needed "vip": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
+        "the address clients know, a prefix, or a list of them";
+    needed "protocol": Shape::Words(|| config::section::words(&PROTOCOLS)), "tcp, udp or both";
+    needed "port": Shape::Either(&[Shape::Text, Shape::List(&Shape::Text)]),
+        "the port clients know, a range such as 8000-8099, `all`, or a list of them";
 };
-const BACK_END: &[Key] = config::keys! {
-    needed "name": Shape::Name, "what it is called";
-    needed "mac": Shape::Mac, "its MAC address";
-    "weight": Shape::Number(0, WEIGHT_MAX), "its share of the buckets; 0 gets none" or "1";
+const PROTOCOLS: [(&str, &[u8]); 3] =
+    [("tcp", &[PROTOCOL_TCP]), ("udp", &[PROTOCOL_UDP]), ("both", &[PROTOCOL_TCP, PROTOCOL_UDP])];
+const TIMEOUTS: &[Key] = config::keys! {
+    "single": Shape::Time, "one packet, not TCP" or "30 s";
+    "stream": Shape::Time, "more packets, not TCP" or "30 s";
+    "tcp_syn": Shape::Time, "TCP: only a SYN, or one packet" or "30 s";
+    "tcp_established": Shape::Time, "TCP: packets after the first" or "2 h";
+    "tcp_fin": Shape::Time, "TCP: a FIN" or "10 s";
+    "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
 };
-const XENOFLOW: &[Key] = config::keys! {
-    needed "backends": Shape::List(&Shape::Map(XENOFLOW_BACK_END)), "the list of back ends";
-};
-const XENOFLOW_BACK_END: &[Key] = config::keys! {
-    needed "name": Shape::Name, "what it is called";
-    needed "mac_address": Shape::Mac, "its MAC address";
-};
+/// Keys of what services share.
+const SHARED: [&str; 2] = ["flows", "pools"];
+
+/// What services share.
+#[derive(Default)]
+struct Shared {
+    flows: Option<u32>,
+    pools: HashMap<String, Arc<[BackEnd]>>,
+    /// NAT pools by name.
+    nat_pools: HashMap<String, NatPoolId>,
+}
 
 /// Reads the services; writes them if nothing is wrong.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let before = scope.report.errors();
-    let services = items.iter().filter_map(|item| service(item, scope)).collect();
-    let lb = Lb { services };
+    let nat_pools = scope.program.nat_pools.clone();
+    let mut shared = Shared::default();
+    for (at, pool) in (0..).zip(&nat_pools) {
+        shared.nat_pools.insert(pool.name.clone(), NatPoolId(at));
+    }
+    items.iter().for_each(|item| share(item, &mut shared, scope.report));
+    let services = items.iter().filter(|item| !is_shared(item));
+    let services = services.filter_map(|item| service(item, &shared, scope)).collect();
+    let lb = Lb { services, flows: shared.flows.unwrap_or(FLOWS), nat_pools };
     for (origin, problem) in lb.problems() {
         scope.report.error(scope.report.span_of(origin), problem.to_string());
     }
@@ -59,6 +93,39 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         addresses_known(&lb, scope);
     }
     Arc::new(lb)
+}
+
+/// Whether an item says what services share, and is none itself.
+fn is_shared(item: &Node) -> bool {
+    let Kind::Map(map) = &item.kind else { return false };
+    let has = |word: &str| map.iter().any(|(key, _)| key.is(word));
+    SHARED.iter().any(|key| has(key)) && !has("service") && !has("name")
+}
+
+/// Reads what services share.
+fn share(item: &Node, shared: &mut Shared, report: &mut Report) {
+    if !is_shared(item) {
+        return;
+    }
+    let section = Section::read(item, SERVICE, report);
+    for key in SERVICE.iter().filter(|key| !SHARED.contains(&key.word)) {
+        if let Some(node) = section.get(key.word) {
+            report.error(node.span, format!("`{}` is of a service: name one here", key.word));
+        }
+    }
+    if let Some(node) = section.get("flows") {
+        if shared.flows.is_some() {
+            report.error(node.span, "`flows` is here twice: services share one table");
+        }
+        shared.flows = section.number("flows", report).map(|flows| flows as u32);
+    }
+    for (name, span, node) in section.get("pools").map(|node| pairs(node, report)).unwrap_or_default() {
+        let Some(name) = config::section::name(name, span, report) else { continue };
+        let read = back_ends::read(node, report);
+        if shared.pools.insert(name.to_string(), read).is_some() {
+            report.error(span, format!("two pools are called `{name}`"));
+        }
+    }
 }
 
 /// The pipe that the services share has a name that no other pipe can have.
@@ -76,31 +143,20 @@ fn name_is_free(lb: &Lb, scope: &mut Scope<'_>) {
 fn receives(lb: &Lb, scope: &mut Scope<'_>) {
     for below in lb.below(scope.attachments) {
         if let Some(closed) = &below.closed {
-            let message = format!("{}, not to {}", closed.why, super::NAME);
-            scope.report.error_help(scope.report.span_of(below.origin), message, closed.help);
-        }
-    }
-}
-
-/// The source address of what is sent to back ends is that of the port it leaves by, where it is known here.
-fn addresses_known(lb: &Lb, scope: &mut Scope<'_>) {
-    for service in &lb.services {
-        let Some(out) = &service.out else { continue };
-        let xdp = matches!(scope.ports[out.lead.index()].kind, PortKind::Xdp(_));
-        if service.source_mac == SourceMac::Auto && service.ports != out.ports && xdp && out.mac.is_none() {
             let message = format!(
-                "the MAC address of port `{}` is not known here: frames will carry the one they were sent \
-                    to, unless you \
-                 write `source_mac` or the port's `mac`",
-                out.name
+                "{says}: frames will carry the one they were sent to, unless you write `source_mac` or the \
+                 port's `mac`"
             );
-            scope.report.warning(scope.report.span_of(service.origin), message);
+            scope.report.warning(span, message);
+        } else if tunnels && !xdp {
+            let message = format!("{says}, and tunnels need one: write `source_mac` or the port's `mac`");
+            scope.report.error(span, message);
         }
     }
 }
 
 /// A service; `None` if it cannot be used, which the report says.
-fn service(node: &Node, scope: &mut Scope<'_>) -> Option<Service> {
+fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Service> {
     let before = scope.report.errors();
     let section = Section::read(node, SERVICE, scope.report);
     let called = scope.name(&section);
@@ -111,31 +167,72 @@ fn service(node: &Node, scope: &mut Scope<'_>) -> Option<Service> {
         None => back_out(ports.as_deref(), scope),
     };
     let report = &mut *scope.report;
-    let address = section.needed("service", report).and_then(|node| address(node, report));
-    let by = section.needed("by", report).and_then(|node| by(node, report));
-    let size = section.number("size", report);
-    let back_ends = section.needed("back_ends", report).map(|node| back_ends(node, report));
+    let addresses = section.needed("service", report).map(|node| addresses(node, report));
+    let by = section.get("by").map_or(Some(By::FiveTuple), |node| by(node, report));
+    let stateless = section.boolean("stateless", report);
+    let timeouts = timeouts(&section, report);
+    let size = section.get("size").and_then(|_| section.number("size", report));
+    let back_ends = section.needed("back_ends", report).and_then(|node| who_answers(node, shared, report));
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
+    let source = section.get("source").map(|node| sources(node, report)).unwrap_or_default();
+    let nat_pool = section.get("nat_pool").and_then(|node| nat_pool(node, shared, report));
+    for key in SHARED {
+        if let Some(node) = section.get(key) {
+            let message = format!("`{key}` is what all services share: write it in an item of its own");
+            report.error_help(node.span, message, "- lb: { flows: 1_000_000 }");
+        }
+    }
     let origin = report.origin(section.get("name").unwrap_or(node).span);
     if report.errors() > before || out.as_ref().is_some_and(|out| !out.is_usable()) {
         return None;
     }
-    let (vip, protocol, dport) = address?;
-    let size = size.map_or(MAGLEV_SIZE, |size| size as u32);
-    let (ports, back_ends, source_mac) = (ports?, back_ends?, source_mac?);
+    let back_ends = back_ends?;
+    let size = size.map_or_else(|| default_size(Fill::Maglev, Some(1), back_ends.len()), |size| size as u32);
+    let (name, ports, addresses, by) = (called?, ports?, addresses?, by?);
+    let source_mac = source_mac?;
     Some(Service {
-        name: called?,
+        name,
         ports,
         out,
-        vip,
-        protocol,
-        dport,
-        by: by?,
+        addresses,
+        by,
+        stateless,
+        timeouts,
         size,
         back_ends,
         source_mac,
+        source,
+        nat_pool,
         origin,
     })
+}
+
+/// The timeouts of a service's flows.
+fn timeouts(section: &Section<'_>, report: &mut Report) -> Timeouts {
+    let Some(node) = section.get("timeouts") else { return super::timeouts() };
+    let by_state = Section::read(node, TIMEOUTS, report);
+    let with = |all: Timeouts, state: FlowState| all.with(state, by_state.time(state.word(), report));
+    FlowState::ALL.into_iter().fold(super::timeouts(), with)
+}
+
+/// The back ends of a service: its own, or those of a pool.
+fn who_answers(node: &Node, shared: &Shared, report: &mut Report) -> Option<Arc<[BackEnd]>> {
+    let Kind::Scalar(name) = &node.kind else { return Some(back_ends::read(node, report)) };
+    let pool = shared.pools.get(name).cloned();
+    if pool.is_none() {
+        let mut names: Vec<&str> = shared.pools.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        let message = format!("there is no pool of back ends `{name}`");
+        report.error_help(node.span, message, config::suggestion(name, names));
+    }
+    pool
+}
+
+fn nat_pool(node: &Node, shared: &Shared, report: &mut Report) -> Option<NatPoolId> {
+    let mut names: Vec<&str> = shared.nat_pools.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let at = named("NAT pool", node, names.iter().copied(), report)?;
+    shared.nat_pools.get(names[at]).copied()
 }
 
 /// The ports of what is named. `None`: one of them has errors, which are reported.
@@ -161,32 +258,70 @@ fn back_out(ports: Option<&[PortId]>, scope: &Scope<'_>) -> Option<Attachment> {
     (below.to != Forward::Port(below.lead) && Some(below.ports.as_slice()) == ports).then(|| below.clone())
 }
 
-fn address(node: &Node, report: &mut Report) -> Option<(IpAddr, u8, u16)> {
-    let section = Section::read(node, ADDRESS, report);
-    let vip = section.needed("vip", report);
-    let vip = vip.and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
-    let protocol = section.needed("protocol", report).and_then(|node| protocol(node, report));
-    let port = section.needed("port", report).and_then(|_| section.number("port", report));
-    Some((vip?, protocol?, port? as u16))
+/// What clients send to: every pair of an address and a port.
+fn addresses(node: &Node, report: &mut Report) -> Vec<Address> {
+    let mut all = Vec::new();
+    for node in several(node) {
+        let section = Section::read(node, ADDRESS, report);
+        let vips = section.needed("vip", report).map(several).unwrap_or_default();
+        let vips: Vec<(IpAddr, u8)> =
+            vips.iter().filter_map(|node| config::ports::address_prefix(node, report)).collect();
+        let _ = section.needed("protocol", report);
+        let protocols = section.choice("protocol", &PROTOCOLS, report).unwrap_or_default();
+        let ports = section.needed("port", report).map(several).unwrap_or_default();
+        let ports: Vec<(u16, u16)> = ports.iter().filter_map(|node| ports_of(node, report)).collect();
+        for (vip, prefix) in vips {
+            for protocol in protocols {
+                let one = |ports: &(u16, u16)| Address { vip, prefix, protocol: *protocol, ports: *ports };
+                all.extend(ports.iter().map(one));
+            }
+        }
+    }
+    all
+}
+
+/// The items of a list, or the one that is written alone.
+fn several(node: &Node) -> &[Node] {
+    match &node.kind {
+        Kind::List(list) => list,
+        _ => std::slice::from_ref(node),
+    }
+}
+
+/// A port, a range of ports, or all of them.
+fn ports_of(node: &Node, report: &mut Report) -> Option<(u16, u16)> {
+    let text = text(node, "a port, a range of ports, or `all`", report)?;
+    if text == "all" {
+        return Some(ALL_PORTS);
+    }
+    let read = config::value::range(Field::L4Dport, text, &Program::default());
+    let read = read.and_then(|ports| match ports {
+        (0, _) => Err("a port is a number from 1 to 65535".to_string()),
+        ports => Ok(ports),
+    });
+    read.map_err(|why| report.error(node.span, why)).ok()
+}
+
+/// The source addresses of tunnels, one of each version of IP.
+fn sources(node: &Node, report: &mut Report) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+    let (mut v4, mut v6) = (None, None);
+    for node in several(node) {
+        let twice = match parsed::<IpAddr>(node, "an IP address", report) {
+            Some(IpAddr::V4(address)) => v4.replace(address).is_some(),
+            Some(IpAddr::V6(address)) => v6.replace(address).is_some(),
+            None => false,
+        };
+        if twice {
+            report.error(node.span, "one source address of each version of IP is enough");
+        }
+    }
+    (v4, v6)
 }
 
 /// How packets find their back end.
 fn by(node: &Node, report: &mut Report) -> Option<By> {
-    let words = text(node, "`5-tuple`, `source` or `src/MASK`", report)?;
+    let words = text(node, "`5-tuple`, `source`, `source + dport` or `src/MASK`", report)?;
     words.parse().map_err(|problem: Problem| report.error(node.span, problem.to_string())).ok()
-}
-
-fn back_ends(node: &Node, report: &mut Report) -> Vec<BackEnd> {
-    list(node, "back ends", report).iter().filter_map(|node| back_end(node, report)).collect()
-}
-
-fn back_end(node: &Node, report: &mut Report) -> Option<BackEnd> {
-    let section = Section::read(node, BACK_END, report);
-    let name = named(&section, report);
-    let mac = section.needed("mac", report).and_then(|node| mac(node, report));
-    let weight = section.number("weight", report);
-    let span = section.get("name").unwrap_or(node).span;
-    Some(BackEnd { name: name?, mac: mac?, weight: weight? as u32, origin: report.origin(span) })
 }
 
 fn source_mac(node: &Node, report: &mut Report) -> Option<SourceMac> {
@@ -194,35 +329,4 @@ fn source_mac(node: &Node, report: &mut Report) -> Option<SourceMac> {
         "auto" => Some(SourceMac::Auto),
         _ => mac(node, report).map(SourceMac::Fixed),
     }
-}
-
-fn named(section: &Section, report: &mut Report) -> Option<String> {
-    let node = section.needed("name", report)?;
-    name(text(node, "a name", report)?, node.span, report).map(str::to_string)
-}
-
-/// The back ends of XenoFlow's `backends.json`: `{"backends": [{"name": .., "mac_address": ..}]}`.
-#[must_use]
-pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
-    let Some(document) = raw::parse(text, report) else { return Vec::new() };
-    let section = Section::read(&document, XENOFLOW, report);
-    let Some(node) = section.needed("backends", report) else { return Vec::new() };
-    let (mut back_ends, mut names) = (Vec::new(), HashSet::new());
-    for node in list(node, "back ends", report) {
-        let section = Section::read(node, XENOFLOW_BACK_END, report);
-        let name = named(&section, report);
-        let mac = section.needed("mac_address", report).and_then(|node| mac(node, report));
-        let Some(name) = name else { continue };
-        if !names.insert(name.clone()) {
-            report.error(
-                section.get("name").unwrap_or(node).span,
-                format!("two back ends are called `{name}`"),
-            );
-        }
-        back_ends.extend(mac.map(|mac| BackEnd { name, mac, weight: 1, origin: Default::default() }));
-    }
-    if back_ends.is_empty() && report.errors() == 0 {
-        report.error(node.span, "there are no back ends");
-    }
-    back_ends
 }

@@ -343,8 +343,10 @@ impl<'a> Builder<'a> {
             let mut rules =
                 taken.filter_map(|frames| if let Frames::Ip(rule) = frames { Some(rule) } else { None });
             let shared = rules.find(|rule| {
-                let rule = NatPrefix { first: rule.dst, length: rule.prefix };
-                rule.length > 0 && pool.prefixes.iter().any(|prefix| prefix.overlaps(rule))
+                let taken = NatPrefix { first: rule.dst, length: rule.prefix };
+                // The app whose flows take of the pool takes what answers are sent to, and nothing else there.
+                let is_its = pool.prefixes.contains(&taken) && rule.dport == Some((pool.first, pool.last));
+                taken.length > 0 && !is_its && pool.prefixes.iter().any(|prefix| prefix.overlaps(taken))
             });
             if let Some(rule) = shared {
                 let message = format!("NAT pool `{}` has {}, which an app takes", pool.name, rule.dst);

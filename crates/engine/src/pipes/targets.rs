@@ -156,7 +156,8 @@ pub fn fit(
 }
 
 /// Reports targets without an entry: those of the pipe's group or, where metadata chooses, of every group
-/// that has an entry here. The others are for other pipes.
+/// that has an entry here. The others are for other pipes. A target of weight 0 gets no packets to have an
+/// entry for.
 pub fn all_there(program: &Program, pipe: &Pipe, choice: GroupChoice, findings: &mut Vec<Finding>) {
     let mut there = Targets::new(program, Some(choice));
     let mut met = vec![false; program.groups.len()];
@@ -173,7 +174,8 @@ pub fn all_there(program: &Program, pipe: &Pipe, choice: GroupChoice, findings: 
     let wanted = |id: &GroupId| choice.one().is_some() || met[id.index()];
     for id in groups(program, choice).filter(wanted) {
         let group = &program.groups[id.index()];
-        let without = |(at, _): &(u16, &Target)| there.row(id.index(), *at) == NO_ROW;
+        let without =
+            |(at, target): &(u16, &Target)| target.weight > 0 && there.row(id.index(), *at) == NO_ROW;
         for (_, target) in (0..).zip(&*group.targets).filter(without) {
             let (pipe_name, target) = (pipe.name.clone(), target.name.clone());
             let kind = FindingKind::TargetWithoutEntry { pipe: pipe_name, target, group: group.name.clone() };

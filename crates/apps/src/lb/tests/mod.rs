@@ -1,6 +1,9 @@
 //! The program generated for services: it passes the check, and the reference interpreter runs it as
 //! expected.
 
+mod flows;
+mod modes;
+
 use super::*;
 use crate::kind::Configured;
 use config::attachment::{Attachment, Attachments};
@@ -12,19 +15,39 @@ use engine::check::check;
 use engine::interpreter::Interpreter;
 use engine::program::{Origin, PipeKind, PortDeclaration, PortId, Program};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xfd];
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 53);
 
-fn back_ends(count: u8) -> Vec<BackEnd> {
+fn back_ends(count: u8) -> Arc<[BackEnd]> {
     let one = |at| BackEnd {
         name: format!("b{at}"),
         mac: [2, 0, 0, 0, 1, at],
+        mode: Mode::L2,
         weight: 1,
+        state: State::Up,
         origin: Origin(u32::from(at)),
     };
     (0..count).map(one).collect()
+}
+
+/// An address with a UDP port.
+fn address(vip: IpAddr, port: u16) -> Address {
+    Address { vip, prefix: if vip.is_ipv4() { 32 } else { 128 }, protocol: 17, ports: (port, port) }
+}
+
+/// A service at another port.
+fn at(port: u16, service: Service) -> Service {
+    Service { addresses: vec![address(VIP.into(), port)], ..service }
+}
+
+/// Changes a service's back ends.
+fn change(service: &mut Service, change: impl FnOnce(&mut [BackEnd])) {
+    let mut back_ends = service.back_ends.to_vec();
+    change(&mut back_ends);
+    service.back_ends = back_ends.into();
 }
 
 fn service(name: &str, by: By) -> Service {
@@ -32,13 +55,15 @@ fn service(name: &str, by: By) -> Service {
         name: name.to_string(),
         ports: vec![PortId(0)],
         out: None,
-        vip: VIP.into(),
-        protocol: 17,
-        dport: 53,
+        addresses: vec![address(VIP.into(), 53)],
         by,
+        stateless: false,
+        timeouts: timeouts(),
         size: 251,
         back_ends: back_ends(3),
         source_mac: SourceMac::Auto,
+        source: (None, None),
+        nat_pool: None,
         origin: Origin(100),
     }
 }
@@ -64,10 +89,14 @@ fn attachments() -> Attachments {
 
 /// The program for some services on two ports with known addresses.
 fn program(services: Vec<Service>, kernel_path: bool) -> Program {
+    program_of(Lb { services, ..Lb::default() }, kernel_path)
+}
+
+fn program_of(lb: Lb, kernel_path: bool) -> Program {
     let mut program = ProgramBuilder::new();
     program.ports(["p0", "p1"].map(|name| PortDeclaration::new(name).kernel_path(kernel_path)));
-    let lb = Lb { services };
     assert_eq!(lb.problems(), []);
+    lb.nat_pools.iter().for_each(|pool| _ = program.nat_pool(pool.clone()));
     lb.write(&mut program, &attachments());
     let program = program.build();
     assert_eq!(check(&program), []);
@@ -156,8 +185,10 @@ fn fragments_of_a_datagram_stay_together() {
 #[test]
 fn source_bits_are_dealt_by_weight() {
     let mut service = service("dns", By::SourceBits(0x0101));
-    service.back_ends[0].weight = 2;
-    service.back_ends[1].weight = 0;
+    change(&mut service, |all| {
+        all[0].weight = 2;
+        all[1].weight = 0;
+    });
     let mut interpreter = interpreter(&program(vec![service], true));
     let mut to = |third, fourth| {
         chosen(&mut interpreter, &query(OURS, Ipv4Addr::new(192, 0, third, fourth), VIP, 1, 0), PortId(0))
@@ -168,12 +199,11 @@ fn source_bits_are_dealt_by_weight() {
 
 #[test]
 fn services_share_tables() {
-    let mut services: Vec<Service> = (1..=100)
-        .map(|port| Service { dport: port, ..service(&format!("s{port}"), By::FiveTuple) })
-        .collect();
+    let mut services: Vec<Service> =
+        (1..=100).map(|port| at(port, service(&format!("s{port}"), By::FiveTuple))).collect();
     let vip: Ipv6Addr = "2001:db8::53".parse().unwrap();
     services.push(Service {
-        vip: IpAddr::V6(vip),
+        addresses: vec![address(IpAddr::V6(vip), 53)],
         ports: vec![PortId(0), PortId(1)],
         ..service("six", By::Source)
     });
@@ -185,9 +215,12 @@ fn services_share_tables() {
         .map(|pipe| pipe.name.as_str())
         .collect();
     assert_eq!(tables, ["lb", "lb/v6", "lb/fragments/v4", "lb/fragments/v6"]);
-    assert_eq!(program.pipes[0].entries.len(), 100);
-    assert_eq!(program.pipes[1].entries.len(), 2, "one for each port");
-    assert_eq!(program.pipes[2].entries.len(), 1, "fragments of one address are those of its first service");
+    let entries = |name: &str| program.pipes[program.pipe_named(name).unwrap().index()].entries.len();
+    assert_eq!(entries("lb"), 100);
+    assert_eq!(entries("lb/v6"), 2, "one for each port");
+    assert_eq!(entries("lb/fragments/v4"), 1, "fragments of one address are those of its first service");
+    assert_eq!(program.pipes.len(), 6, "and one that keeps flows, and one that hashes");
+    assert_eq!(entries("lb/flows"), 300);
     assert_eq!(program.counters[..2], ["lb/s1/b0", "lb/s1/b1"]);
 }
 
@@ -206,8 +239,9 @@ fn ip(frames: Frames) -> IpRule {
 
 #[test]
 fn ports_take_what_services_name() {
-    let services = vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
-    let rules: Vec<IpRule> = Lb { services }.take().iter().map(|rule| ip(rule.frames)).collect();
+    let services = vec![service("a", By::FiveTuple), at(54, service("b", By::FiveTuple))];
+    let lb = Lb { services, ..Lb::default() };
+    let rules: Vec<IpRule> = lb.take().iter().map(|rule| ip(rule.frames)).collect();
     assert_eq!(rules.len(), 3, "two ports, and the fragments once");
     assert_eq!(rules.iter().filter(|rule| rule.fragments).count(), 1);
     assert!(rules.iter().all(|rule| (rule.prefix, rule.protocol) == (32, Some(17))));
@@ -216,24 +250,29 @@ fn ports_take_what_services_name() {
 #[test]
 fn everything_wrong_is_told() {
     let bad = |change: fn(&mut Service)| {
-        let mut services =
-            vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
+        let mut services = vec![service("a", By::FiveTuple), at(54, service("b", By::FiveTuple))];
         change(&mut services[1]);
-        let problems = Lb { services }.problems();
+        let problems = Lb { services, ..Lb::default() }.problems();
         assert_eq!(problems.len(), 1, "{problems:?}");
         problems[0].1.clone()
     };
     assert!(matches!(bad(|one| one.name = "a".into()), Problem::NameTwice { .. }));
-    assert!(matches!(bad(|one| one.dport = 53), Problem::ServiceTwice { .. }));
-    assert!(matches!(bad(|one| one.back_ends.clear()), Problem::NoBackEnds { .. }));
+    assert!(matches!(bad(|one| one.addresses[0].ports = (50, 60)), Problem::ServiceTwice { .. }));
+    assert!(matches!(bad(|one| one.addresses[0].ports = (53, 53)), Problem::ServiceTwice { .. }));
     assert!(matches!(
-        bad(|one| one.back_ends.iter_mut().for_each(|one| one.weight = 0)),
+        bad(|one| one.addresses[0] = Address { prefix: 24, ports: ALL_PORTS, ..one.addresses[0] }),
+        Problem::ServiceTwice { .. }
+    ));
+    assert!(matches!(bad(|one| one.back_ends = back_ends(0)), Problem::NoBackEnds { .. }));
+    assert!(matches!(
+        bad(|one| change(one, |all| all.iter_mut().for_each(|one| one.weight = 0))),
         Problem::NobodyAnswers { .. }
     ));
-    assert!(matches!(bad(|one| one.back_ends[1].name = "b0".into()), Problem::BackEndTwice { .. }));
+    assert!(matches!(bad(|one| change(one, |all| all[1].name = "b0".into())), Problem::BackEndTwice { .. }));
     assert!(matches!(bad(|one| one.ports.clear()), Problem::NoPorts { .. }));
-    assert!(matches!(bad(|one| one.protocol = 1), Problem::Protocol { .. }));
-    assert!(matches!(bad(|one| one.vip = Ipv4Addr::BROADCAST.into()), Problem::Vip { .. }));
+    assert!(matches!(bad(|one| one.addresses.clear()), Problem::NoAddress { .. }));
+    assert!(matches!(bad(|one| one.addresses[0].protocol = 1), Problem::Protocol { .. }));
+    assert!(matches!(bad(|one| one.addresses[0].vip = Ipv4Addr::BROADCAST.into()), Problem::Vip { .. }));
     assert!(matches!(bad(|one| one.by = By::SourceBits(0x1ff)), Problem::SourceBits { bits: 9 }));
     assert!(matches!("src/1".parse::<By>(), Err(Problem::By { .. })));
     assert_eq!("src/0.0.0.1".parse(), Ok(By::SourceBits(1)));

@@ -1,0 +1,230 @@
+//! What is done to packets on their way to a back end: an action for each mode of forwarding, of which a back
+//! end's entry names one and gives the addresses.
+//!
+//! Pipes that keep flows always have all actions of their kind: with another list, a reload would end their
+//! flows (docs/pipes.md S2).
+
+use super::service::{BackEnd, Mode, Service, SourceMac};
+use config::attachment::{Attachment, Mac};
+use engine::builder::Number;
+use engine::program::{Encap, Entry, EntryMatch, Forward, NatPart, Operation, Template, Value};
+use packet::{Field, TunnelKind};
+use std::net::IpAddr;
+
+/// An action of a pipe that balances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// New MAC addresses.
+    L2(Source),
+    /// A tunnel, over IPv6 or IPv4.
+    Tunnel(TunnelKind, bool),
+    /// A new destination.
+    Nat(Translation),
+    /// The way back of translated flows.
+    Answers(Translation),
+}
+
+/// Where the source MAC address comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The entry gives it.
+    Given,
+    /// It is the one that the packet was sent to.
+    Copied,
+}
+
+/// What of a packet is translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Translation {
+    /// Whether it is IPv6.
+    pub ipv6: bool,
+    /// Whether the destination port is given, too.
+    pub port: bool,
+    /// Whether its source becomes an address and a port of a pool.
+    pub full: bool,
+    /// Where the source MAC address comes from.
+    pub source: Source,
+}
+
+/// Tunnels to back ends.
+const TUNNELS: [TunnelKind; 4] = [TunnelKind::Ipip, TunnelKind::Gue, TunnelKind::Gre, TunnelKind::Vxlan];
+
+impl Action {
+    /// Returns all actions that leave addresses alone.
+    pub fn direct() -> Vec<Action> {
+        let tunnels =
+            TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| Action::Tunnel(kind, ipv6)));
+        [Action::L2(Source::Given), Action::L2(Source::Copied)].into_iter().chain(tunnels).collect()
+    }
+
+    /// Returns all actions that translate addresses, with that of answers behind them.
+    pub fn translating(ipv6: bool, full: bool) -> Vec<Action> {
+        let mut all = Vec::new();
+        for source in [Source::Given, Source::Copied] {
+            for port in [false, true] {
+                all.push(Action::Nat(Translation { ipv6, port, full, source }));
+            }
+        }
+        all.push(Action::Answers(Translation { ipv6, port: true, full, source: Source::Copied }));
+        all
+    }
+
+    /// Returns the action of a back end.
+    pub fn of(service: &Service, back_end: &BackEnd, own: Option<Mac>) -> Action {
+        let source = if own.is_some() { Source::Given } else { Source::Copied };
+        let tunnel = |kind, ip: IpAddr| Action::Tunnel(kind, ip.is_ipv6());
+        let nat = |port: Option<u16>, full| {
+            let ipv6 = service.has(true);
+            Action::Nat(Translation { ipv6, port: port.is_some(), full, source })
+        };
+        match back_end.mode {
+            Mode::L2 => Action::L2(source),
+            Mode::Ipip(ip) => tunnel(TunnelKind::Ipip, ip),
+            Mode::Gue(ip) => tunnel(TunnelKind::Gue, ip),
+            Mode::Gre(ip) => tunnel(TunnelKind::Gre, ip),
+            Mode::Vxlan { ip, .. } => tunnel(TunnelKind::Vxlan, ip),
+            Mode::Nat { port, .. } => nat(port, false),
+            Mode::FullNat { port, .. } => nat(port, true),
+        }
+    }
+
+    /// Returns its name in the pipe.
+    fn name(self) -> String {
+        let from = |source| if source == Source::Copied { "_back" } else { "" };
+        match self {
+            Action::L2(source) => format!("l2{}", from(source)),
+            Action::Tunnel(kind, ipv6) => format!("{kind}_over_{}", if ipv6 { "ipv6" } else { "ipv4" }),
+            Action::Nat(Translation { port, full, source, .. }) => {
+                let (kind, port) = (if full { "full_nat" } else { "nat" }, if port { "_port" } else { "" });
+                format!("{kind}{port}{}", from(source))
+            }
+            Action::Answers(_) => "answers".to_string(),
+        }
+    }
+
+    /// Returns it as the pipe has it.
+    pub fn template(self) -> Template {
+        let operations = match self {
+            Action::L2(source) => stations(source).to_vec(),
+            Action::Tunnel(kind, ipv6) => tunnel(kind, ipv6),
+            Action::Nat(translation) => translate(translation),
+            Action::Answers(translation) => restore(translation),
+        };
+        Template::new(self.name(), operations)
+    }
+}
+
+/// Sets both MAC addresses.
+fn stations(source: Source) -> [Operation; 2] {
+    let from = match source {
+        Source::Given => Operation::Set(Field::EthSrc, Value::PerEntry),
+        Source::Copied => Operation::Copy { from: Field::EthDst, to: Field::EthSrc },
+    };
+    [from, Operation::Set(Field::EthDst, Value::PerEntry)]
+}
+
+/// The outer headers. Where the tunnel has UDP, its source port is of the flow's hash, so that routers and
+/// NICs behind it spread flows.
+fn tunnel(kind: TunnelKind, ipv6: bool) -> Vec<Operation> {
+    let given = Value::PerEntry;
+    let is_vxlan = kind == TunnelKind::Vxlan;
+    let encap = Encap {
+        eth_dst: given,
+        eth_src: given,
+        ipv6,
+        src: given,
+        dst: given,
+        id: is_vxlan.then_some(given),
+        dscp: None,
+        ethernet: is_vxlan,
+        ..Encap::new(kind)
+    };
+    let inside = is_vxlan.then_some(Operation::Set(Field::EthDst, given));
+    inside.into_iter().chain([Operation::Encap(encap)]).collect()
+}
+
+/// The fields of source and destination addresses.
+fn addresses(ipv6: bool) -> [Field; 2] {
+    if ipv6 { [Field::Ipv6Src, Field::Ipv6Dst] } else { [Field::Ipv4Src, Field::Ipv4Dst] }
+}
+
+fn translate(Translation { ipv6, port, full, source }: Translation) -> Vec<Operation> {
+    let [src, dst] = addresses(ipv6);
+    let mut operations = vec![Operation::DecrementTtl, Operation::Set(dst, Value::PerEntry)];
+    if port {
+        operations.push(Operation::Set(Field::L4Dport, Value::PerEntry));
+    }
+    if full {
+        operations.push(Operation::Set(src, Value::Nat(NatPart::Address)));
+        operations.push(Operation::Set(Field::L4Sport, Value::Nat(NatPart::Port)));
+    }
+    operations.extend(stations(source));
+    operations
+}
+
+/// What translated flows were sent to is what their answers come from, and they go to the station from which
+/// the flow came.
+fn restore(Translation { ipv6, full, .. }: Translation) -> Vec<Operation> {
+    let [src, dst] = addresses(ipv6);
+    let learnt = |to, from| Operation::Set(to, Value::Learnt(from));
+    let mut operations =
+        vec![Operation::DecrementTtl, learnt(src, dst), learnt(Field::L4Sport, Field::L4Dport)];
+    if full {
+        operations.extend([learnt(dst, src), learnt(Field::L4Dport, Field::L4Sport)]);
+    }
+    operations.extend([learnt(Field::EthSrc, Field::EthDst), learnt(Field::EthDst, Field::EthSrc)]);
+    operations
+}
+
+/// Returns the source MAC address of packets to a service's back ends, if it is known. The source MAC address
+/// becomes that of the port through which a packet leaves. If that is the port on which it arrived, it is the
+/// address to which the packet was sent; tunnels have no such address to copy, so it is that of the port.
+pub(super) fn own_mac(service: &Service, is_tunnel: bool, of_port: Option<Mac>) -> Option<Mac> {
+    if let SourceMac::Fixed(mac) = service.source_mac {
+        return Some(mac);
+    }
+    if is_tunnel {
+        return service.out.as_ref().map_or(of_port, |out| out.mac);
+    }
+    let is_back = |out: &&Attachment| out.to == Forward::Port(out.lead) && service.ports == [out.lead];
+    service.out.as_ref().filter(|out| !is_back(out)).and_then(|out| out.mac)
+}
+
+/// Returns the entry of a back end in a pipe with these actions. The back end must be possible: see
+/// [`super::problems`].
+pub(super) fn entry(
+    (service, back_end): (&Service, &BackEnd),
+    of_port: Option<Mac>,
+    actions: &[Action],
+    given: impl Into<EntryMatch>,
+) -> Entry {
+    let own = own_mac(service, back_end.mode.is_tunnel(), of_port);
+    let action = Action::of(service, back_end, own);
+    let position = actions.iter().position(|one| *one == action).unwrap_or_default();
+    let mut entry = Entry::on(given).template(position as u16).origin(back_end.origin);
+    match (back_end.mode, action) {
+        (mode, Action::Tunnel(_, ipv6)) => {
+            if let Mode::Vxlan { inner_mac, .. } = mode {
+                entry = entry.value(inner_mac);
+            }
+            entry = entry.value(back_end.mac).value(own.unwrap_or_default());
+            let (v4, v6) = service.source;
+            entry = if ipv6 {
+                entry.value(v6.map_or(0, Number::number))
+            } else {
+                entry.value(v4.map_or(0, Number::number))
+            };
+            entry = entry.value(mode.ip().map_or(0, Number::number));
+            if let Mode::Vxlan { vni, .. } = mode {
+                entry = entry.value(vni);
+            }
+            entry
+        }
+        (Mode::Nat { ip, port } | Mode::FullNat { ip, port }, _) => {
+            entry = entry.value(ip);
+            entry = port.into_iter().fold(entry, Entry::value);
+            own.into_iter().fold(entry, Entry::value).value(back_end.mac)
+        }
+        _ => own.into_iter().fold(entry, Entry::value).value(back_end.mac),
+    }
+}

@@ -1,0 +1,124 @@
+//! Reads back ends: those of services, and those of XenoFlow.
+
+use super::service::{BackEnd, Mode, State};
+use config::ports::mac;
+use config::raw::{self, Node};
+use config::section::{Section, list, name, parsed, text, words};
+use config::sets::WEIGHT_MAX;
+use config::{Key, Report, Shape};
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub(super) const BACK_END: &[Key] = config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    needed "mac": Shape::Mac,
+        "the destination MAC address of frames for it: its own, or the router's towards it";
+    "weight": Shape::Number(0, WEIGHT_MAX),
+        "its share of new flows; with 0 it only keeps those it has" or "1";
+    "state": Shape::Words(|| words(&STATES)), "whether it gets new flows, and keeps those it has" or "up";
+    "mode": Shape::Words(|| Mode::WORDS.to_vec()), "how packets are sent to it" or "l2";
+    "ip": Shape::Ip, "the address that packets are sent to, in every mode but `l2`";
+    "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";
+    "vni": Shape::Number(0, (1 << 24) - 1), "the network's identifier (vxlan)";
+    "inner_mac": Shape::Mac, "the destination MAC address in the tunnel (vxlan)";
+};
+/// The states that can be configured.
+const STATES: [(&str, State); 3] =
+    [("up", State::Up), ("draining", State::Draining), ("maintenance", State::Maintenance)];
+const XENOFLOW: &[Key] = config::keys! {
+    needed "backends": Shape::List(&Shape::Map(XENOFLOW_BACK_END)), "the list of back ends";
+};
+const XENOFLOW_BACK_END: &[Key] = config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    needed "mac_address": Shape::Mac, "its MAC address";
+};
+
+/// Reads a list of back ends.
+pub(super) fn read(node: &Node, report: &mut Report) -> Arc<[BackEnd]> {
+    list(node, "back ends", report).iter().filter_map(|node| back_end(node, report)).collect()
+}
+
+fn back_end(node: &Node, report: &mut Report) -> Option<BackEnd> {
+    let section = Section::read(node, BACK_END, report);
+    let name = named(&section, report);
+    let mac = section.needed("mac", report).and_then(|node| mac(node, report));
+    let weight = section.number("weight", report);
+    let state = section.choice("state", &STATES, report);
+    let mode = mode(&section, report);
+    let span = section.get("name").unwrap_or(node).span;
+    let (name, mac, weight) = (name?, mac?, weight? as u32);
+    Some(BackEnd { name, mac, mode: mode?, weight, state: state?, origin: report.origin(span) })
+}
+
+/// Reads how packets are sent to a back end; `None` if there is an error, which is reported.
+fn mode(section: &Section<'_>, report: &mut Report) -> Option<Mode> {
+    let choices: Vec<(&str, &str)> = Mode::WORDS.iter().map(|word| (*word, *word)).collect();
+    let word = section.choice("mode", &choices, report)?;
+    let before = report.errors();
+    let only = [("ip", &Mode::WORDS[1..]), ("port", &["nat", "full_nat"]), ("vni", &["vxlan"])];
+    for (key, modes) in only.into_iter().chain([("inner_mac", &["vxlan"][..])]) {
+        if let Some(node) = section.get(key).filter(|_| !modes.contains(&word)) {
+            let message = format!("`{key}` has no part in `mode: {word}`");
+            report.error_help(node.span, message, format!("it is of {}", modes.join(", ")));
+        }
+    }
+    if word == "l2" {
+        return (report.errors() == before).then_some(Mode::L2);
+    }
+    let ip = section.needed("ip", report).and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
+    let port = section.get("port").and_then(|_| section.number("port", report)).map(|port| port as u16);
+    let mut vxlan = |ip| {
+        let _ = section.needed("vni", report);
+        let vni = section.get("vni").and_then(|_| section.number("vni", report))? as u32;
+        let inner_mac = section.needed("inner_mac", report).and_then(|node| mac(node, report))?;
+        Some(Mode::Vxlan { ip, vni, inner_mac })
+    };
+    let mode = match word {
+        "ipip" => Some(Mode::Ipip(ip?)),
+        "gue" => Some(Mode::Gue(ip?)),
+        "gre" => Some(Mode::Gre(ip?)),
+        "nat" => Some(Mode::Nat { ip: ip?, port }),
+        "full_nat" => Some(Mode::FullNat { ip: ip?, port }),
+        _ => vxlan(ip?),
+    };
+    mode.filter(|_| report.errors() == before)
+}
+
+fn named(section: &Section, report: &mut Report) -> Option<String> {
+    let node = section.needed("name", report)?;
+    name(text(node, "a name", report)?, node.span, report).map(str::to_string)
+}
+
+/// The back ends of XenoFlow's `backends.json`: `{"backends": [{"name": .., "mac_address": ..}]}`.
+#[must_use]
+pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
+    let Some(document) = raw::parse(text, report) else { return Vec::new() };
+    let section = Section::read(&document, XENOFLOW, report);
+    let Some(node) = section.needed("backends", report) else { return Vec::new() };
+    let (mut back_ends, mut names) = (Vec::new(), HashSet::new());
+    for node in list(node, "back ends", report) {
+        let section = Section::read(node, XENOFLOW_BACK_END, report);
+        let name = named(&section, report);
+        let mac = section.needed("mac_address", report).and_then(|node| mac(node, report));
+        let Some(name) = name else { continue };
+        if !names.insert(name.clone()) {
+            report.error(
+                section.get("name").unwrap_or(node).span,
+                format!("two back ends are called `{name}`"),
+            );
+        }
+        back_ends.extend(mac.map(|mac| BackEnd {
+            name,
+            mac,
+            mode: Mode::L2,
+            weight: 1,
+            state: State::Up,
+            origin: Default::default(),
+        }));
+    }
+    if back_ends.is_empty() && report.errors() == 0 {
+        report.error(node.span, "there are no back ends");
+    }
+    back_ends
+}

@@ -1,0 +1,197 @@
+//! Writes the pipes that choose back ends: one for each way of choosing, with an entry for each back end of
+//! each service that chooses so.
+
+use super::NAME;
+use super::actions::{self, Action};
+use super::choosers::{Chooser, Translated, number};
+use super::service::{BITS_MAX, BackEnd, By, Service};
+use config::attachment::Attachments;
+use engine::builder::ProgramBuilder;
+use engine::program::{
+    CounterId, Entry, EntryMatch, Fill, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
+};
+
+/// With more pairs of service and back end there is one counter for each service only: a program has room for
+/// 65 536 counters, and whoever scrapes them hardly wants more.
+pub(super) const COUNTED_MAX: usize = 32_768;
+
+/// The pipes that choose, and the groups that they choose from.
+pub(super) struct Writer<'a> {
+    services: &'a [Service],
+    attachments: &'a Attachments,
+    program: &'a mut ProgramBuilder,
+    /// Where packets go for which no back end is chosen.
+    miss: Forward,
+    /// Room for flows in each pipe that keeps some.
+    flows: u32,
+    /// Whether each back end of each service has a counter.
+    counted: bool,
+    /// By service: its group, unless it needs none.
+    groups: Vec<Option<GroupId>>,
+    pipes: Vec<(Chooser, PipeId)>,
+}
+
+impl<'a> Writer<'a> {
+    /// Adds the services' groups and counters to a program.
+    pub fn new(
+        services: &'a [Service],
+        attachments: &'a Attachments,
+        program: &'a mut ProgramBuilder,
+        (miss, flows): (Forward, u32),
+    ) -> Writer<'a> {
+        let counted = is_counted(services);
+        let groups = (0..).zip(services).map(|(at, service)| group(at, service, program)).collect();
+        Writer { services, attachments, program, miss, flows, counted, groups, pipes: Vec::new() }
+    }
+
+    /// Adds the pipes, and returns them.
+    pub fn write(mut self) -> Vec<(Chooser, PipeId)> {
+        for service in self.services {
+            for ipv6 in [false, true].into_iter().filter(|ipv6| service.has(*ipv6)) {
+                let chooser = Chooser::of(service, ipv6);
+                if !self.pipes.iter().any(|(one, _)| *one == chooser) {
+                    let blank = chooser.blank(self.program, self.flows, service.timeouts);
+                    let pipe = self.program.pipe(blank);
+                    self.pipes.push((chooser, pipe));
+                }
+            }
+        }
+        for (chooser, id) in self.pipes.clone() {
+            let pipe = self.pipe(chooser, id);
+            self.program.define(id, pipe);
+        }
+        self.pipes
+    }
+
+    fn pipe(&mut self, chooser: Chooser, id: PipeId) -> Pipe {
+        let mut actions = chooser.actions();
+        let mut entries = Vec::new();
+        for (at, service) in self.services.iter().enumerate() {
+            let chosen_by = |ipv6: &bool| service.has(*ipv6) && Chooser::of(service, *ipv6) == chooser;
+            if [false, true].iter().any(chosen_by) {
+                self.entries((at, service), chooser, &actions, &mut entries);
+            }
+        }
+        if let Chooser::Translated(_) = chooser {
+            entries.extend(self.answers(chooser, actions.len() - 1));
+        }
+        if !matches!(chooser, Chooser::Flows(_) | Chooser::Translated(_)) {
+            only_used(&mut actions, &mut entries);
+        }
+        let blank = self.program.pipes[id.index()].clone();
+        let templates: Vec<_> = actions.into_iter().map(Action::template).collect();
+        let pipe = blank.actions(templates).forward(Forward::PerEntry).miss(self.miss);
+        pipe.counter(SharedUse::PerEntry).entries(entries)
+    }
+
+    /// Appends the entries of a service's back ends.
+    fn entries(
+        &mut self,
+        (at, service): (usize, &Service),
+        chooser: Chooser,
+        actions: &[Action],
+        entries: &mut Vec<Entry>,
+    ) {
+        let of_port = service.ports.first().and_then(|port| self.attachments.at(port.index()));
+        let of_port = of_port.and_then(|port| port.mac);
+        let to = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
+        let counters: Vec<CounterId> =
+            service.back_ends.iter().map(|back_end| self.counter(service, back_end)).collect();
+        let entry = |back_end: usize, given: EntryMatch| {
+            let pair = (service, &service.back_ends[back_end]);
+            actions::entry(pair, of_port, actions, given).to(to).counter(counters[back_end])
+        };
+        match (chooser, self.groups[at]) {
+            (Chooser::SourceBits(mask), _) => {
+                let value = |value: u32| EntryMatch::Value(spread(value, mask).into());
+                let deal = |(bits, back_end): (u32, usize)| {
+                    let mut entry = entry(back_end, EntryMatch::Value(number(at).into()));
+                    entry.matches.push(value(bits));
+                    entry
+                };
+                let turns = turns(&service.back_ends);
+                entries.extend((0..1 << mask.count_ones()).zip(turns.into_iter().cycle()).map(deal));
+            }
+            (_, Some(group)) => {
+                let member = |target: usize| EntryMatch::Member { group, target: target as u16 };
+                // Without an entry, a back end has no flows.
+                let kept =
+                    (0..service.back_ends.len()).filter(|at| service.back_ends[*at].state.keeps_flows());
+                entries.extend(kept.map(|target| entry(target, member(target))));
+            }
+            (_, None) => {}
+        }
+    }
+
+    fn counter(&mut self, service: &Service, back_end: &BackEnd) -> CounterId {
+        self.program.counter(counter_name(service, back_end, self.counted))
+    }
+
+    /// Returns the entry of the answers to translated flows. They leave by the way on which the flows came.
+    fn answers(&mut self, chooser: Chooser, action: usize) -> Option<Entry> {
+        let Chooser::Translated(translated) = chooser else { return None };
+        let mut all = self.services.iter();
+        let service = all.find(|service| Translated::of(service) == Some(translated))?;
+        let port = service.ports.first()?;
+        let to = match service.out {
+            None => Forward::InputPort,
+            Some(_) => self.attachments.with(*port)?.to,
+        };
+        let counter = self.program.counter(format!("{NAME}/answers"));
+        let entry = Entry::on(EntryMatch::Default).template(action as u16).to(to).counter(counter);
+        Some(entry.origin(service.origin))
+    }
+}
+
+/// Whether each back end of each service has a counter.
+pub(super) fn is_counted(services: &[Service]) -> bool {
+    services.iter().map(|service| service.back_ends.len()).sum::<usize>() <= COUNTED_MAX
+}
+
+/// Returns the name of the counter of what a back end gets of a service.
+pub(super) fn counter_name(service: &Service, back_end: &BackEnd, counted: bool) -> String {
+    let service = &service.name;
+    if counted { format!("{NAME}/{service}/{}", back_end.name) } else { format!("{NAME}/{service}") }
+}
+
+/// Adds the group of a service. Where bits of the source address choose, there is none.
+fn group(at: usize, service: &Service, program: &mut ProgramBuilder) -> Option<GroupId> {
+    if let By::SourceBits(_) = service.by {
+        return None;
+    }
+    let forward = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
+    let target = |back_end: &BackEnd| {
+        let weight = back_end.effective_weight();
+        Target::new(&back_end.name, forward).weight(weight).origin(back_end.origin)
+    };
+    let name = format!("{NAME}/{}", service.name);
+    let group = Group::new(name, Fill::Maglev, service.size).number(number(at)).origin(service.origin);
+    Some(program.group(group.targets(service.back_ends.iter().map(target))))
+}
+
+/// Leaves out the actions that no entry has. Pipes without flows lose nothing when their actions change.
+fn only_used(actions: &mut Vec<Action>, entries: &mut [Entry]) {
+    let mut used: Vec<u16> = entries.iter().map(|entry| entry.template).collect();
+    used.sort_unstable();
+    used.dedup();
+    *actions = used.iter().map(|at| actions[usize::from(*at)]).collect();
+    for entry in entries {
+        entry.template = used.iter().position(|at| *at == entry.template).unwrap_or_default() as u16;
+    }
+}
+
+/// Lists each back end once, then those of weight 2 and more again, and so on, so that equal weights
+/// alternate.
+fn turns(back_ends: &[BackEnd]) -> Vec<usize> {
+    let most = back_ends.iter().map(BackEnd::effective_weight).max().unwrap_or(0).min(1 << BITS_MAX);
+    let round =
+        |round| (0..back_ends.len()).filter(move |at: &usize| back_ends[*at].effective_weight() > round);
+    (0..most).flat_map(round).collect()
+}
+
+/// Spreads the low bits of `value` over the bits set in `mask`.
+#[must_use]
+pub fn spread(value: u32, mask: u32) -> u32 {
+    let places = (0..32).filter(|bit| mask & 1 << bit != 0);
+    places.enumerate().map(|(from, to)| (value >> from & 1) << to).sum()
+}

@@ -1,0 +1,66 @@
+//! What must change in a running program when a back end gets from one state to another, or gets another
+//! weight. What knows about states (health checks, operators) decides; this says what follows for pipes.
+
+use super::NAME;
+use super::service::State;
+use engine::change::{Change, EntryKey};
+use engine::program::{Entry, EntryMatch, GroupChoice, GroupId, PipeId, Program};
+
+/// Where a back end of a service is in a program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// The service's group.
+    pub group: GroupId,
+    /// The back end's position in it.
+    pub target: u16,
+    /// Its entries, with the pipes that they are in: one for each way of choosing that the service has.
+    pub entries: Vec<(PipeId, Entry)>,
+}
+
+impl Place {
+    /// Finds the back ends of a service, in their order. Empty without such a service, and where bits of the
+    /// source address choose: there is no group then. A back end that is configured to be in maintenance has
+    /// no entries.
+    #[must_use]
+    pub fn find(program: &Program, service: &str) -> Vec<Place> {
+        let Some(group) = program.group_named(&format!("{NAME}/{service}")) else { return Vec::new() };
+        let place = |target| Place { group, target, entries: Vec::new() };
+        let count = program.groups[group.index()].targets.len();
+        let mut places: Vec<Place> = (0..count).map(|target| place(target as u16)).collect();
+        for (at, pipe) in (0..).zip(&program.pipes) {
+            if !matches!(pipe.kind.group(), Some(GroupChoice::ByMeta(_))) {
+                continue;
+            }
+            let mut entries = pipe.entries.cursor();
+            while let Some(entry) = entries.next() {
+                let [EntryMatch::Member { group: of, target }] = entry.matches[..] else { continue };
+                if of == group
+                    && let Some(place) = places.get_mut(usize::from(target))
+                {
+                    place.entries.push((PipeId(at), entry.clone()));
+                }
+            }
+        }
+        places
+    }
+
+    /// Returns what must change when the back end gets from one state to another, with this weight while it
+    /// is up. The flows of one that keeps none end because its entries go.
+    #[must_use]
+    pub fn changes(&self, (from, to): (State, State), weight: u32) -> Vec<Change> {
+        let entry = |(pipe, entry): &(PipeId, Entry)| match (from.keeps_flows(), to.keeps_flows()) {
+            (true, false) => Some(Change::Remove { pipe: *pipe, key: EntryKey::of(entry) }),
+            (false, true) => Some(Change::Add { pipe: *pipe, entry: entry.clone() }),
+            _ => None,
+        };
+        let entries = self.entries.iter().filter_map(entry);
+        let weight = if to == State::Up { weight } else { 0 };
+        let weight = Change::SetWeight { group: self.group, target: self.target, weight };
+        // No packet may be sent to a back end without an entry.
+        if to.keeps_flows() {
+            entries.chain([weight]).collect()
+        } else {
+            [weight].into_iter().chain(entries).collect()
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The tables that find a packet's service: for each address family one for exact addresses and ports, one
+//! for prefixes and ranges, the same for fragments, which have no ports, and one for answers. An entry writes
+//! the number of the service's group and leads to the pipe that chooses its back end.
+
+use super::NAME;
+use super::choosers::{Chooser, Translated, number};
+use super::service::{Address, Mode, Service};
+use config::attachment::{Attachments, Mac};
+use engine::builder::Number;
+use engine::program::{
+    Criterion, Entry, EntryMatch, Forward, NatPool, Operation, Origin, Pipe, PipeId, PipeKind, PortId, Value,
+};
+use packet::Field;
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+/// Capacity for services that are added at run time.
+const CAPACITY: u32 = 1024;
+/// The bit of a destination MAC address that marks broadcast and multicast.
+const GROUP_BIT: u128 = 1 << 40;
+
+/// A table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Table {
+    ipv6: bool,
+    of: Of,
+}
+
+/// What is in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// Packets to an address and a port.
+    Exact,
+    /// Packets to a prefix, or a range of ports.
+    Wide,
+    /// Fragments to an address.
+    Fragments,
+    /// Fragments to a prefix.
+    WideFragments,
+    /// Answers to translated flows.
+    Answers,
+}
+
+/// What tables are written from.
+pub(super) struct Finder<'a> {
+    services: &'a [Service],
+    pipes: &'a [(Chooser, PipeId)],
+    pools: &'a [NatPool],
+    /// The addresses of frames to accept at each port, if the ports' own addresses are known.
+    macs: Option<Vec<(PortId, Vec<Mac>)>>,
+}
+
+impl<'a> Finder<'a> {
+    /// Returns what the tables of services are written from. The pipes are those that choose back ends.
+    pub fn new(
+        services: &'a [Service],
+        attachments: &'a Attachments,
+        pipes: &'a [(Chooser, PipeId)],
+        pools: &'a [NatPool],
+    ) -> Finder<'a> {
+        let macs = |port: PortId| Some((port, attachments.macs(port)?));
+        let macs = ports(services).into_iter().map(macs).collect();
+        Finder { services, pipes, pools, macs }
+    }
+
+    /// Returns the tables that are needed, in the order in which packets meet them.
+    pub fn tables(&self) -> Vec<Table> {
+        let all = [Of::Exact, Of::Wide, Of::Fragments, Of::WideFragments, Of::Answers];
+        let tables = all.into_iter().flat_map(|of| [false, true].map(|ipv6| Table { ipv6, of }));
+        tables.filter(|table| self.is_needed(*table)).collect()
+    }
+
+    fn is_needed(&self, table: Table) -> bool {
+        let mut addresses = self.services.iter().flat_map(|service| &service.addresses);
+        addresses.any(|address| table.has(address))
+            || table.of == Of::Answers && self.translated().any(|(_, ipv6, _)| ipv6 == table.ipv6)
+    }
+
+    /// Returns the tables of translated flows, the version of IP of each, and its pipe.
+    fn translated(&self) -> impl Iterator<Item = (Translated, bool, PipeId)> + '_ {
+        self.pipes.iter().filter_map(|(chooser, pipe)| match chooser {
+            Chooser::Translated(translated) => Some((*translated, translated.is_ipv6(), *pipe)),
+            _ => None,
+        })
+    }
+
+    /// Returns a table as a pipe.
+    pub fn pipe(&self, table: Table, blank: Pipe) -> Pipe {
+        let entries = if table.of == Of::Answers { self.answers(table.ipv6) } else { self.entries(table) };
+        let mut pipe = self.matching(table, blank).forward(Forward::PerEntry);
+        let number = if table.of == Of::Answers { Value::Const(0) } else { Value::PerEntry };
+        pipe = pipe.act([Operation::Set(Field::Meta0, number)]);
+        pipe.capacity(CAPACITY).entries(entries)
+    }
+
+    fn matching(&self, table: Table, blank: Pipe) -> Pipe {
+        let blank = if table.is_wide() { Pipe { kind: PipeKind::Acl, ..blank } } else { blank };
+        let given = |pipe: Pipe, field: Field| match table.is_wide() {
+            true => pipe.matching(field, Criterion::Masked),
+            false => pipe.per_entry(field),
+        };
+        // Frames for others, and broadcasts, must not be forwarded: with two ports on one switch they would
+        // loop.
+        let pipe = match self.macs {
+            Some(_) => given(blank, Field::EthDst),
+            None => blank.constant_bits(Field::EthDst, 0, GROUP_BIT),
+        };
+        let [src, dst] =
+            if table.ipv6 { [Field::Ipv6Src, Field::Ipv6Dst] } else { [Field::Ipv4Src, Field::Ipv4Dst] };
+        let pipe = given(given(pipe, Field::InputPort), dst);
+        match table.of {
+            Of::Answers => given(pipe, src),
+            Of::Exact => given(given(pipe, Field::IpProtocol), Field::L4Dport),
+            Of::Wide => given(pipe, Field::IpProtocol).matching(Field::L4Dport, Criterion::Range),
+            Of::Fragments | Of::WideFragments => {
+                given(pipe, Field::IpProtocol).constant(Field::IpFragment, 1)
+            }
+        }
+    }
+
+    /// Returns the beginnings of entries for frames that arrive on a port: the addresses that they may have.
+    fn heads(&self, port: PortId, wide: bool, origin: Origin) -> Vec<Entry> {
+        let any = Entry::default().origin(origin);
+        let heads = match &self.macs {
+            None => vec![any],
+            Some(macs) => {
+                let own = macs.iter().filter(|(one, _)| *one == port).flat_map(|(_, macs)| macs);
+                own.map(|mac| any.clone().and(given(mac.number(), Field::EthDst.max(), wide))).collect()
+            }
+        };
+        let port = given(port.number(), Field::InputPort.max(), wide);
+        heads.into_iter().map(|head| head.and(port)).collect()
+    }
+
+    fn entries(&self, table: Table) -> Vec<Entry> {
+        let (mut entries, mut seen) = (Vec::new(), HashSet::new());
+        for (at, service) in self.services.iter().enumerate() {
+            let chooser = Chooser::of(service, table.ipv6);
+            let Some((_, to)) = self.pipes.iter().find(|(one, _)| *one == chooser) else { continue };
+            for address in service.addresses.iter().filter(|address| table.has(address)) {
+                for port in &service.ports {
+                    for head in self.heads(*port, table.is_wide(), service.origin) {
+                        let entry = table.entry(head, address).value(number(at)).to(*to);
+                        // Fragments for several services on one address go to the first of these.
+                        if !table.has_fragments() || seen.insert(entry.matches.clone()) {
+                            entries.push(entry);
+                        }
+                    }
+                }
+            }
+        }
+        entries
+    }
+
+    /// Returns the entries for answers to translated flows: from back ends, or to the addresses of a pool.
+    fn answers(&self, ipv6: bool) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for (translated, _, to) in self.translated().filter(|(_, of, _)| *of == ipv6) {
+            let mut seen = HashSet::new();
+            let own = self.services.iter().filter(|service| Translated::of(service) == Some(translated));
+            for service in own {
+                for port in back_ports(service) {
+                    for head in self.heads(port, true, service.origin) {
+                        let ends = ends(service, translated, self.pools);
+                        let entry =
+                            |(dst, src): (EntryMatch, EntryMatch)| head.clone().and(dst).and(src).to(to);
+                        let entries_of = ends.into_iter().map(entry);
+                        // The pool's addresses say more than a back end's, which may have several services.
+                        let priority = u32::from(matches!(translated, Translated::Destination(_)));
+                        let new = entries_of.filter(|entry| seen.insert(entry.matches.clone()));
+                        entries.extend(new.map(|entry| entry.priority(priority)));
+                    }
+                }
+            }
+        }
+        entries
+    }
+}
+
+/// Returns what answers to a service's flows are sent to and come from.
+fn ends(service: &Service, translated: Translated, pools: &[NatPool]) -> Vec<(EntryMatch, EntryMatch)> {
+    match translated {
+        Translated::Both(pool, _) => {
+            let pool = pools.get(pool.index()).into_iter().flat_map(|pool| &pool.prefixes);
+            pool.map(|prefix| (masked(prefix.first, prefix.length), EntryMatch::Any)).collect()
+        }
+        Translated::Destination(_) => {
+            let nat = service.back_ends.iter().filter(|one| matches!(one.mode, Mode::Nat { .. }));
+            let ips = nat.filter_map(|back_end| back_end.mode.ip());
+            ips.map(|ip| (EntryMatch::Any, masked(ip, if ip.is_ipv6() { 128 } else { 32 }))).collect()
+        }
+    }
+}
+
+/// Returns the ports on which answers to a service's flows arrive.
+pub(super) fn back_ports(service: &Service) -> Vec<PortId> {
+    if Translated::of(service).is_none() {
+        return Vec::new();
+    }
+    service.out.as_ref().map_or_else(|| service.ports.clone(), |out| out.ports.clone())
+}
+
+/// Returns the ports on which packets and answers of services arrive, each once.
+pub(super) fn ports(services: &[Service]) -> Vec<PortId> {
+    let all = services.iter().flat_map(|service| service.ports.iter().copied().chain(back_ports(service)));
+    let mut ports: Vec<PortId> = all.collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+impl Table {
+    /// Returns its name, if it is not the first.
+    pub fn name(self) -> String {
+        let family = if self.ipv6 { "v6" } else { "v4" };
+        let part = match self.of {
+            Of::Exact => "",
+            Of::Wide => "/ranges",
+            Of::Fragments => "/fragments",
+            Of::WideFragments => "/fragments/ranges",
+            Of::Answers => "/answers",
+        };
+        format!("{NAME}{part}/{family}")
+    }
+
+    fn is_wide(self) -> bool {
+        matches!(self.of, Of::Wide | Of::WideFragments | Of::Answers)
+    }
+
+    fn has_fragments(self) -> bool {
+        matches!(self.of, Of::Fragments | Of::WideFragments)
+    }
+
+    /// Whether packets to an address are looked up here.
+    fn has(self, address: &Address) -> bool {
+        let here = match self.of {
+            Of::Exact => address.is_exact(),
+            Of::Wide => !address.is_exact(),
+            Of::Fragments => address.is_host(),
+            Of::WideFragments => !address.is_host(),
+            Of::Answers => false,
+        };
+        here && address.is_ipv6() == self.ipv6
+    }
+
+    /// Returns the entry of an address.
+    fn entry(self, head: Entry, address: &Address) -> Entry {
+        let wide = self.is_wide();
+        let entry = if wide { head.and(masked(address.vip, address.prefix)) } else { head.and(address.vip) };
+        let entry = entry.and(given(address.protocol.into(), Field::IpProtocol.max(), wide));
+        match (self.of, address.ports) {
+            (Of::Exact, (port, _)) => entry.and(port),
+            // Packets without ports must miss, so this is a range like others.
+            (Of::Wide, (first, last)) => entry.and(EntryMatch::Range { first, last }),
+            _ => entry,
+        }
+    }
+}
+
+/// Returns a value as an exact table compares it, or one of masks.
+fn given(value: u128, mask: u128, wide: bool) -> EntryMatch {
+    if wide { EntryMatch::Masked { value, mask } } else { EntryMatch::Value(value) }
+}
+
+fn masked(address: IpAddr, prefix: u8) -> EntryMatch {
+    let field = if address.is_ipv6() { Field::Ipv6Dst } else { Field::Ipv4Dst };
+    let mask = config::value::prefix_mask(field, prefix);
+    EntryMatch::Masked { value: address.number() & mask, mask }
+}

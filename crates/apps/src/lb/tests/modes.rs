@@ -1,0 +1,216 @@
+//! What back ends are sent in every mode, for both versions of IP and both protocols; checksums are those
+//! that etherparse computes.
+
+use super::*;
+use engine::program::{NatPool, NatPoolId, NatPrefix};
+use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
+use packet::craft;
+
+const CLIENTS: [&str; 2] = ["192.0.2.7", "2001:db8:1::7"];
+const VIPS: [&str; 2] = ["10.0.0.53", "2001:db8::53"];
+const BACK_END: [&str; 2] = ["198.51.100.1", "2001:db8:2::1"];
+const WEIR: [&str; 2] = ["198.51.100.254", "2001:db8:2::fe"];
+const POOL: [&str; 2] = ["203.0.113.8", "2001:db8:3::8"];
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// A service of a version of IP and a protocol, with one back end.
+fn of(family: usize, protocol: u8, mode: Mode) -> Lb {
+    let back_end = BackEnd { mode, ..back_ends(1)[0].clone() };
+    let full = matches!(mode, Mode::FullNat { .. });
+    let (IpAddr::V4(v4), IpAddr::V6(v6)) = (ip(WEIR[0]), ip(WEIR[1])) else { unreachable!() };
+    let service = Service {
+        addresses: vec![Address { protocol, ..address(ip(VIPS[family]), 53) }],
+        back_ends: [back_end].into(),
+        out: Some(port(1, THEIRS)),
+        source: (Some(v4), Some(v6)),
+        nat_pool: full.then_some(NatPoolId(0)),
+        ..service("dns", By::FiveTuple)
+    };
+    let length = if family == 0 { 32 } else { 128 };
+    let prefixes = vec![NatPrefix { first: ip(POOL[family]), length }];
+    let pool =
+        NatPool { name: "pool".into(), prefixes, first: 1024, last: 65_535, origin: Origin::default() };
+    let nat_pools = if full { vec![pool] } else { Vec::new() };
+    Lb { services: vec![service], flows: 1024, nat_pools }
+}
+
+/// Whether all checksums of an IP packet are right, a tunnel's outer ones as well. A UDP checksum of 0 means
+/// there is none.
+fn checksums_are_right(headers: &PacketHeaders<'_>) -> bool {
+    let payload = headers.payload.slice();
+    let mut wanted = headers.transport.clone();
+    let net_is_right = match headers.net.as_ref().expect("IP") {
+        NetHeaders::Ipv4(ip, _) => {
+            if let Some(transport) = &mut wanted {
+                transport.update_checksum_ipv4(ip, payload).expect("a length that fits");
+            }
+            ip.header_checksum == ip.calc_header_checksum()
+        }
+        NetHeaders::Ipv6(ip, _) => {
+            if let Some(transport) = &mut wanted {
+                transport.update_checksum_ipv6(ip, payload).expect("a length that fits");
+            }
+            true
+        }
+        NetHeaders::Arp(_) => false,
+    };
+    let none = matches!(&headers.transport, Some(TransportHeader::Udp(udp)) if udp.checksum == 0);
+    net_is_right && (none || wanted == headers.transport)
+}
+
+/// Returns source and destination of a frame, with ports.
+fn ends(frame: &[u8]) -> [(IpAddr, u16); 2] {
+    let headers = PacketHeaders::from_ethernet_slice(frame).expect("a frame that etherparse reads");
+    assert!(checksums_are_right(&headers), "{}", craft::describe(frame));
+    let ports = match &headers.transport {
+        Some(TransportHeader::Tcp(tcp)) => [tcp.source_port, tcp.destination_port],
+        Some(TransportHeader::Udp(udp)) => [udp.source_port, udp.destination_port],
+        _ => [0, 0],
+    };
+    let addresses: [IpAddr; 2] = match headers.net.as_ref().expect("IP") {
+        NetHeaders::Ipv4(ip, _) => [ip.source.into(), ip.destination.into()],
+        NetHeaders::Ipv6(ip, _) => [ip.source.into(), ip.destination.into()],
+        NetHeaders::Arp(_) => panic!("ARP"),
+    };
+    [(addresses[0], ports[0]), (addresses[1], ports[1])]
+}
+
+fn word(protocol: u8) -> &'static str {
+    if protocol == 6 { "tcp" } else { "udp" }
+}
+
+fn request(family: usize, protocol: u8) -> Vec<u8> {
+    let (src, dst, protocol) = (CLIENTS[family], VIPS[family], word(protocol));
+    craft::frame(&format!(
+        "eth.dst=02:00:00:00:00:fe src={src} dst={dst} proto={protocol} sport=4000 dport=53 payload=c0ffee"
+    ))
+}
+
+/// Every version of IP of clients with every protocol.
+fn kinds() -> impl Iterator<Item = (usize, u8)> {
+    [0, 1].into_iter().flat_map(|family| [6, 17].map(|protocol| (family, protocol)))
+}
+
+fn back_end(mac: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 1, mac]
+}
+
+#[test]
+fn tunnels_carry_the_packet_unchanged() {
+    for (family, protocol) in kinds() {
+        for outer in [0, 1] {
+            let to = ip(BACK_END[outer]);
+            let inner_mac = [2, 0, 0, 0, 7, 7];
+            for mode in
+                [Mode::Ipip(to), Mode::Gue(to), Mode::Gre(to), Mode::Vxlan { ip: to, vni: 7, inner_mac }]
+            {
+                let program = program_of(of(family, protocol, mode), true);
+                let frame = request(family, protocol);
+                let walk = interpreter(&program).walk(PortId(0), &frame, 128, 0);
+                assert_eq!(walk.verdict, Verdict::Transmit(PortId(1)), "{mode:?}");
+                assert_eq!((&walk.bytes[..6], &walk.bytes[6..12]), (&back_end(0)[..], &THEIRS[..]));
+                let [(src, sport), (dst, dport)] = ends(&walk.bytes);
+                assert_eq!((src, dst), (ip(WEIR[outer]), to), "{mode:?}");
+                match mode {
+                    Mode::Gue(_) => assert!(dport == 6080 && sport >= 49_152),
+                    Mode::Vxlan { .. } => assert!(dport == 4789 && sport >= 49_152),
+                    _ => {}
+                }
+                assert!(walk.bytes.ends_with(&frame[14..]), "{mode:?}");
+                if let Mode::Vxlan { .. } = mode {
+                    let inside = walk.bytes.len() - frame.len();
+                    assert_eq!(walk.bytes[inside..inside + 6], inner_mac);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn translated_packets_come_back_as_the_services() {
+    for (family, protocol) in kinds() {
+        for port in [None, Some(5353)] {
+            let to = ip(BACK_END[family]);
+            for mode in [Mode::Nat { ip: to, port }, Mode::FullNat { ip: to, port }] {
+                let program = program_of(of(family, protocol, mode), true);
+                let mut interpreter = interpreter(&program);
+                let frame = request(family, protocol);
+                let walk = interpreter.walk(PortId(0), &frame, 128, 0);
+                assert_eq!(walk.verdict, Verdict::Transmit(PortId(1)), "{mode:?}");
+                let [src, dst] = ends(&walk.bytes);
+                assert_eq!(dst, (to, port.unwrap_or(53)));
+                let client = (ip(CLIENTS[family]), 4000);
+                if let Mode::Nat { .. } = mode {
+                    assert_eq!(src, client);
+                } else {
+                    assert_eq!(src.0, ip(POOL[family]));
+                }
+                let answer = craft::frame(&format!(
+                    "eth.src=02:00:00:00:01:00 eth.dst=02:00:00:00:00:fd src={} dst={} proto={} \
+                     sport={} dport={} payload=c0ffee",
+                    dst.0,
+                    src.0,
+                    word(protocol),
+                    dst.1,
+                    src.1
+                ));
+                let walk = interpreter.walk(PortId(1), &answer, 128, 1);
+                assert_eq!(walk.verdict, Verdict::Transmit(PortId(0)), "{mode:?}");
+                assert_eq!(ends(&walk.bytes), [(ip(VIPS[family]), 53), client]);
+                assert_eq!((&walk.bytes[..6], &walk.bytes[6..12]), (&frame[6..12], &OURS[..]));
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_else_gets_through_where_answers_come_back() {
+    let to = ip(BACK_END[0]);
+    for mode in [Mode::Nat { ip: to, port: None }, Mode::FullNat { ip: to, port: None }] {
+        let program = program_of(of(0, 17, mode), true);
+        for dst in [CLIENTS[0], POOL[0]] {
+            let answer = craft::frame(&format!(
+                "eth.dst=02:00:00:00:00:fd src={to} dst={dst} proto=udp sport=53 dport=4000"
+            ));
+            let walk = interpreter(&program).walk(PortId(1), &answer, 128, 1);
+            assert_eq!(walk.verdict, Verdict::Kernel(PortId(1)));
+        }
+    }
+}
+
+#[test]
+fn what_a_mode_cannot_do_is_told() {
+    let problem = |lb: Lb| {
+        let problems = lb.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        problems.into_iter().next().map(|(_, problem)| problem).unwrap()
+    };
+    let change_service = |mode: Mode, change: fn(&mut Service)| {
+        let mut lb = of(0, 17, mode);
+        change(&mut lb.services[0]);
+        problem(lb)
+    };
+    let (v4, v6) = (ip(BACK_END[0]), ip(BACK_END[1]));
+    let (nat, full) = (Mode::Nat { ip: v4, port: None }, Mode::FullNat { ip: v4, port: None });
+    let sees = |mode, change| change_service(mode, change);
+    assert!(matches!(sees(Mode::Ipip(v6), |one| one.source.1 = None), Problem::NoSource { .. }));
+    assert!(matches!(sees(nat, |one| one.stateless = true), Problem::NatWithoutFlows { .. }));
+    assert!(matches!(sees(nat, |one| one.by = By::Source), Problem::NatWithoutFlows { .. }));
+    assert!(matches!(sees(full, |one| one.nat_pool = None), Problem::NoPool { .. }));
+    assert!(matches!(problem(of(1, 17, nat)), Problem::OtherFamily { .. }));
+    assert!(matches!(problem(of(0, 17, Mode::Gue(ip(VIPS[0])))), Problem::Loop { .. }));
+    assert!(matches!(problem(Lb { flows: 1 << 20, ..of(0, 17, full) }), Problem::PoolSmall { .. }));
+    let mut two = of(0, 17, Mode::Gue(v4));
+    let first = two.services[0].back_ends[0].clone();
+    two.services[0].back_ends =
+        [first.clone(), BackEnd { name: "other".into(), mode: Mode::Gre(v4), ..first }].into();
+    assert!(matches!(problem(two), Problem::TwoModes { .. }));
+    let mut mixed = of(0, 17, full);
+    let first = mixed.services[0].back_ends[0].clone();
+    mixed.services[0].back_ends =
+        [first.clone(), BackEnd { name: "other".into(), mode: Mode::L2, ..first }].into();
+    assert!(matches!(problem(mixed), Problem::MixedPool { .. }));
+}
