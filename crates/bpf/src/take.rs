@@ -6,7 +6,7 @@
 //! their service, destination MAC addresses.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The largest number of masks: of different ways in which rules compare (which conditions they have, how
 /// long their prefixes are). The program visits the masks one by one.
@@ -70,7 +70,7 @@ pub struct TakeRule {
     pub destination: Option<Prefix>,
     /// Destination ports; match TCP and UDP only.
     pub dport: Option<Ports>,
-    /// IPv4 source address under an arbitrary mask.
+    /// Source address under an arbitrary mask.
     pub source: Option<MaskedSource>,
     /// VXLAN network identifier in the header behind UDP.
     pub vni: Option<u32>,
@@ -150,13 +150,23 @@ impl Ports {
     }
 }
 
-/// An IPv4 source matches if `source & mask == value`.
+/// A source address of this version of IP matches if `source & mask == value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskedSource {
-    /// The bits that count.
-    pub mask: Ipv4Addr,
+    /// The bits that count; an address of the same version as the value.
+    pub mask: IpAddr,
     /// Their required value.
-    pub value: Ipv4Addr,
+    pub value: IpAddr,
+}
+
+impl From<IpAddr> for MaskedSource {
+    fn from(value: IpAddr) -> MaskedSource {
+        let mask = match value {
+            IpAddr::V4(_) => Ipv4Addr::BROADCAST.into(),
+            IpAddr::V6(_) => Ipv6Addr::from_bits(u128::MAX).into(),
+        };
+        MaskedSource { mask, value }
+    }
 }
 
 /// Why a rule is invalid.
@@ -197,9 +207,9 @@ pub enum TakeError {
     #[error("the source value {value} has bits outside the mask {mask}, so it matches no frame")]
     ValueOutsideMask {
         /// The source value.
-        value: Ipv4Addr,
+        value: IpAddr,
         /// Its mask.
-        mask: Ipv4Addr,
+        mask: IpAddr,
     },
     /// The rule has addresses of two families, or an EtherType of neither.
     #[error("the rule mixes IPv4 and IPv6, or its ethertype is not that of its addresses")]
@@ -320,10 +330,22 @@ fn base(rule: &TakeRule, promiscuous: bool) -> Result<Entry, TakeError> {
         require_prefix(&mut entry, prefix)?;
     }
     if let Some(MaskedSource { mask, value }) = rule.source {
-        if value.to_bits() & !mask.to_bits() != 0 {
+        let (masks, values) = (octets(mask), octets(value));
+        if masks.len() != values.len() {
+            return Err(TakeError::FamiliesDiffer);
+        }
+        if masks.iter().zip(&values).any(|(mask, value)| value & !mask != 0) {
             return Err(TakeError::ValueOutsideMask { value, mask });
         }
-        entry.require(SOURCE, u32::from_ne_bytes(mask.octets()), u32::from_ne_bytes(value.octets()));
+        let words = |octets: Vec<u8>| -> Vec<u32> {
+            octets
+                .chunks_exact(4)
+                .map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+                .collect()
+        };
+        for (at, (mask, value)) in words(masks).into_iter().zip(words(values)).enumerate() {
+            entry.require(SOURCE + at, mask, value);
+        }
     }
     Ok(entry)
 }
@@ -356,17 +378,21 @@ fn with_ports(entry: &Entry, rule: &TakeRule, entries: &mut Vec<Entry>) -> Resul
 fn ethertype(rule: &TakeRule) -> Result<Option<u16>, TakeError> {
     let destination =
         rule.destination.map(|prefix| if prefix.address.is_ipv4() { ETHER_IPV4 } else { ETHER_IPV6 });
-    let source = rule.source.map(|_| ETHER_IPV4);
+    let source = rule.source.map(|source| if source.value.is_ipv4() { ETHER_IPV4 } else { ETHER_IPV6 });
     let mut named = [rule.ethertype, destination, source].into_iter().flatten();
     let first = named.next();
     if named.any(|other| Some(other) != first) { Err(TakeError::FamiliesDiffer) } else { Ok(first) }
 }
 
-fn require_prefix(entry: &mut Entry, prefix: Prefix) -> Result<(), TakeError> {
-    let octets = match prefix.address {
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
-    };
+    }
+}
+
+fn require_prefix(entry: &mut Entry, prefix: Prefix) -> Result<(), TakeError> {
+    let octets = octets(prefix.address);
     if usize::from(prefix.length) > octets.len() * 8 {
         return Err(TakeError::PrefixTooLong { address: prefix.address, length: prefix.length });
     }

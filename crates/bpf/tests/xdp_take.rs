@@ -158,14 +158,23 @@ fn fits(rule: &TakeRule, facts: &Facts) -> bool {
             .destination
             .is_none_or(|prefix| facts.destination.is_some_and(|address| covers(prefix, address)))
         && rule.source.is_none_or(|MaskedSource { mask, value }| match facts.source {
-            Some(IpAddr::V4(source)) => source & mask == value,
-            _ => false,
+            Some(source) => masked(source, mask) == Some(value),
+            None => false,
         })
         && match rule.fragments {
             Fragments::Also => ports_known || facts.fragment,
             Fragments::Alone => facts.fragment,
             Fragments::No => ports_known,
         }
+}
+
+/// An address under a mask of the same version.
+fn masked(address: IpAddr, mask: IpAddr) -> Option<IpAddr> {
+    match (address, mask) {
+        (IpAddr::V4(address), IpAddr::V4(mask)) => Some((address & mask).into()),
+        (IpAddr::V6(address), IpAddr::V6(mask)) => Some((address & mask).into()),
+        _ => None,
+    }
 }
 
 fn covers(prefix: Prefix, address: IpAddr) -> bool {
@@ -208,6 +217,17 @@ impl Random {
         Ipv6Addr::new(0xfd00, self.below(2) as u16, 0, self.below(2) as u16, 0, 0, 0, self.below(2) as u16)
     }
 
+    fn source(&mut self, v4: bool) -> MaskedSource {
+        let (address, mask): (IpAddr, IpAddr) = if v4 {
+            let masks = [Ipv4Addr::new(0, 0, 0, 1), Ipv4Addr::new(255, 0, 3, 0), Ipv4Addr::BROADCAST];
+            (self.v4().into(), self.pick(&masks).into())
+        } else {
+            let masks = [u128::MAX, 1, u128::MAX << 64 | 3].map(Ipv6Addr::from_bits);
+            (self.v6().into(), self.pick(&masks).into())
+        };
+        MaskedSource { mask, value: masked(address, mask).expect("one version of IP") }
+    }
+
     fn rule(&mut self) -> TakeRule {
         let v4 = self.one_in(2);
         let destination = self.sometimes(|random| match v4 {
@@ -217,8 +237,7 @@ impl Random {
                 length: random.pick(&[0, 16, 31, 32, 63, 64, 127, 128]),
             },
         });
-        let mask = self.pick(&[Ipv4Addr::new(0, 0, 0, 1), Ipv4Addr::new(255, 0, 3, 0)]);
-        let source = (v4 && self.one_in(3)).then(|| MaskedSource { mask, value: self.v4() & mask });
+        let source = self.one_in(3).then(|| self.source(v4));
         TakeRule {
             ethertype: self.sometimes(|_| if v4 { 0x0800 } else { 0x86dd }),
             protocol: self.sometimes(|random| random.pick(&[1, 6, 17, 58, 132])),

@@ -35,6 +35,8 @@ struct Arguments {
 enum Command {
     /// Say everything that is wrong with a configuration.
     Check(commands::check::Arguments),
+    /// Say which share of flows another configuration would move.
+    Plan(commands::plan::Arguments),
     /// Print the JSON Schema of configurations, for editors.
     Schema,
     /// Turn another system's configuration into ours.
@@ -107,6 +109,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
     match Arguments::from_arg_matches(matches)?.command {
         Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Plan(arguments) => commands::plan::run(&arguments),
         Command::Schema => commands::schema::run(),
         Command::Ring(arguments) => commands::ring::run(&arguments),
         Command::Import(source) => commands::import::run(&source),

@@ -20,8 +20,10 @@ pub enum Frames {
     All,
     /// Frames of this EtherType to a group address.
     Group(u16),
-    /// IP packets.
+    /// IP packets by their destination.
     Ip(IpRule),
+    /// IP packets from this address.
+    From(IpAddr),
 }
 
 /// IP packets that a port takes.

@@ -11,7 +11,7 @@ use config::attachment::{Attachment, Attachments};
 use config::value::write_mac;
 use config::{Frames, IpRule, TakeRule};
 use engine::builder::{Number, ProgramBuilder};
-use engine::program::{Forward, NatPool, Origin, Pipe, PipeId, PortId, Program};
+use engine::program::{Forward, NatPool, NatPrefix, Origin, Pipe, PipeId, PortId, Program};
 use engine::snapshot::Count;
 use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use serde_json::{Value, json};
@@ -92,13 +92,35 @@ impl Lb {
     }
 }
 
+impl Lb {
+    /// Returns the answers to translated flows of a service: what is sent to its pool, or comes from its back
+    /// ends.
+    fn answers(&self, service: &Service) -> Vec<Frames> {
+        let Some(Translated::Both(pool, _)) = Translated::of(service) else {
+            let nat = service.back_ends.iter().filter(|one| matches!(one.mode, Mode::Nat { .. }));
+            return nat.filter_map(|back_end| back_end.mode.ip()).map(Frames::From).collect();
+        };
+        let pool = self.nat_pools.get(pool.index()).into_iter();
+        let answers = |pool: &NatPool| {
+            let dport = Some((pool.first, pool.last));
+            let rule = move |prefix: &NatPrefix, protocol| {
+                let (dst, prefix) = (prefix.first, prefix.length);
+                Frames::Ip(IpRule { dst, prefix, protocol: Some(protocol), dport, fragments: false })
+            };
+            let both = |prefix| [PROTOCOL_TCP, PROTOCOL_UDP].map(|protocol| rule(prefix, protocol));
+            pool.prefixes.iter().flat_map(both).collect::<Vec<_>>()
+        };
+        pool.flat_map(answers).collect()
+    }
+}
+
 impl Configured for Lb {
     /// Takes the services' packets, and all their fragments, because only the first of them shows the port;
     /// and answers that come back through weir.
     fn take(&self) -> Vec<TakeRule> {
         let (mut rules, mut seen) = (Vec::new(), HashSet::new());
-        let mut add = |port: PortId, rule: IpRule| {
-            let rule = TakeRule { port, frames: Frames::Ip(rule) };
+        let mut add = |port: PortId, frames: Frames| {
+            let rule = TakeRule { port, frames };
             if seen.insert(rule) {
                 rules.push(rule);
             }
@@ -109,19 +131,12 @@ impl Configured for Lb {
                 let whole = IpRule { dst, prefix: *prefix, protocol, dport, fragments: false };
                 let fragments = IpRule { dport: None, fragments: true, ..whole };
                 for port in &service.ports {
-                    add(*port, whole);
-                    add(*port, fragments);
+                    add(*port, Frames::Ip(whole));
+                    add(*port, Frames::Ip(fragments));
                 }
             }
-            let Some(Translated::Both(pool, _)) = Translated::of(service) else { continue };
-            let Some(pool) = self.nat_pools.get(pool.index()) else { continue };
-            for prefix in &pool.prefixes {
-                for protocol in [PROTOCOL_TCP, PROTOCOL_UDP] {
-                    let (protocol, dport) = (Some(protocol), Some((pool.first, pool.last)));
-                    let (dst, prefix) = (prefix.first, prefix.length);
-                    let answers = IpRule { dst, prefix, protocol, dport, fragments: false };
-                    back_ports(service).into_iter().for_each(|port| add(port, answers));
-                }
+            for port in back_ports(service) {
+                self.answers(service).into_iter().for_each(|frames| add(port, frames));
             }
         }
         rules

@@ -10,6 +10,8 @@ use engine::builder::ProgramBuilder;
 use engine::program::{
     CounterId, Entry, EntryMatch, Fill, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
 };
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// With more pairs of service and back end there is one counter for each service only: a program has room for
 /// 65 536 counters, and whoever scrapes them hardly wants more.
@@ -40,7 +42,9 @@ impl<'a> Writer<'a> {
         (miss, flows): (Forward, u32),
     ) -> Writer<'a> {
         let counted = is_counted(services);
-        let groups = (0..).zip(services).map(|(at, service)| group(at, service, program)).collect();
+        let mut lists = HashMap::new();
+        let groups = services.iter().enumerate();
+        let groups = groups.map(|(at, service)| group(at, service, &mut lists, program)).collect();
         Writer { services, attachments, program, miss, flows, counted, groups, pipes: Vec::new() }
     }
 
@@ -95,8 +99,7 @@ impl<'a> Writer<'a> {
         let of_port = service.ports.first().and_then(|port| self.attachments.at(port.index()));
         let of_port = of_port.and_then(|port| port.mac);
         let to = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
-        let counters: Vec<CounterId> =
-            service.back_ends.iter().map(|back_end| self.counter(service, back_end)).collect();
+        let counters = self.counters(service);
         let entry = |back_end: usize, given: EntryMatch| {
             let pair = (service, &service.back_ends[back_end]);
             actions::entry(pair, of_port, actions, given).to(to).counter(counters[back_end])
@@ -123,8 +126,18 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn counter(&mut self, service: &Service, back_end: &BackEnd) -> CounterId {
-        self.program.counter(counter_name(service, back_end, self.counted))
+    /// Returns the counter of each back end of a service.
+    fn counters(&mut self, service: &Service) -> Vec<CounterId> {
+        let mut counter = |back_end| self.program.counter(counter_name(service, back_end, self.counted));
+        if self.counted {
+            service.back_ends.iter().map(counter).collect()
+        } else {
+            service
+                .back_ends
+                .first()
+                .map(|first| vec![counter(first); service.back_ends.len()])
+                .unwrap_or_default()
+        }
     }
 
     /// Returns the entry of the answers to translated flows. They leave by the way on which the flows came.
@@ -154,8 +167,12 @@ pub(super) fn counter_name(service: &Service, back_end: &BackEnd, counted: bool)
     if counted { format!("{NAME}/{service}/{}", back_end.name) } else { format!("{NAME}/{service}") }
 }
 
+/// Lists of targets, by the list of back ends and by where they are: services that share back ends share
+/// these as well, because there may be a million pairs of both.
+type Lists = HashMap<(*const BackEnd, Forward), Arc<[Target]>>;
+
 /// Adds the group of a service. Where bits of the source address choose, there is none.
-fn group(at: usize, service: &Service, program: &mut ProgramBuilder) -> Option<GroupId> {
+fn group(at: usize, service: &Service, lists: &mut Lists, program: &mut ProgramBuilder) -> Option<GroupId> {
     if let By::SourceBits(_) = service.by {
         return None;
     }
@@ -164,9 +181,11 @@ fn group(at: usize, service: &Service, program: &mut ProgramBuilder) -> Option<G
         let weight = back_end.effective_weight();
         Target::new(&back_end.name, forward).weight(weight).origin(back_end.origin)
     };
+    let list = lists.entry((service.back_ends.as_ptr(), forward));
+    let targets = Arc::clone(list.or_insert_with(|| service.back_ends.iter().map(target).collect()));
     let name = format!("{NAME}/{}", service.name);
     let group = Group::new(name, Fill::Maglev, service.size).number(number(at)).origin(service.origin);
-    Some(program.group(group.targets(service.back_ends.iter().map(target))))
+    Some(program.group(Group { targets, ..group }))
 }
 
 /// Leaves out the actions that no entry has. Pipes without flows lose nothing when their actions change.

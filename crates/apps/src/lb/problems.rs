@@ -49,9 +49,7 @@ pub enum Problem {
         "back end `{name}` needs a source address of {family} for its tunnel: write the service's `source`"
     )]
     NoSource { name: String, family: &'static str },
-    #[error(
-        "back end `{name}` has {own}, and service `{service}` an address of {other}: {mode} keeps the version of IP"
-    )]
+    #[error("back end `{name}` has {own} and service `{service}` {other}: {mode} keeps the version of IP")]
     OtherFamily { name: String, service: String, own: &'static str, other: &'static str, mode: &'static str },
     #[error("`mode: {mode}` keeps flows, which `{key}` does not: back end `{name}` needs another mode")]
     NatWithoutFlows { name: String, mode: &'static str, key: &'static str },

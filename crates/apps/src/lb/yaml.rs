@@ -143,6 +143,29 @@ fn name_is_free(lb: &Lb, scope: &mut Scope<'_>) {
 fn receives(lb: &Lb, scope: &mut Scope<'_>) {
     for below in lb.below(scope.attachments) {
         if let Some(closed) = &below.closed {
+            let message = format!("{}, not to {}", closed.why, super::NAME);
+            scope.report.error_help(scope.report.span_of(below.origin), message, closed.help);
+        }
+    }
+}
+
+/// The source address of what is sent to back ends is that of the port it leaves by, where it is known here.
+/// An interface's is known to the daemon; a tunnel through another port has none to copy.
+fn addresses_known(lb: &Lb, scope: &mut Scope<'_>) {
+    for service in lb.services.iter().filter(|service| service.source_mac == SourceMac::Auto) {
+        let lead = service.out.as_ref().map_or(service.ports[0], |out| out.lead);
+        let port = &scope.ports[lead.index()];
+        let known = service.out.as_ref().map_or(port.mac, |out| out.mac);
+        let tunnels = service.back_ends.iter().any(|one| one.mode.is_tunnel());
+        let elsewhere = service.out.as_ref().is_some_and(|out| service.ports != out.ports);
+        if known.is_some() || !(tunnels || elsewhere) {
+            continue;
+        }
+        let xdp = matches!(port.kind, PortKind::Xdp(_));
+        let name = service.out.as_ref().map_or(&port.name, |out| &out.name);
+        let says = format!("the MAC address of port `{name}` is not known here");
+        let span = scope.report.span_of(service.origin);
+        if xdp && !tunnels {
             let message = format!(
                 "{says}: frames will carry the one they were sent to, unless you write `source_mac` or the \
                  port's `mac`"

@@ -49,6 +49,7 @@ fn rule(frames: &Frames) -> bpf::TakeRule {
         Frames::Group(ethertype) => {
             bpf::TakeRule { ethertype: Some(ethertype), group: true, ..bpf::TakeRule::default() }
         }
+        Frames::From(source) => bpf::TakeRule { source: Some(source.into()), ..bpf::TakeRule::default() },
         Frames::Ip(IpRule { dst, prefix, protocol, dport, fragments }) => bpf::TakeRule {
             protocol,
             destination: Some(bpf::Prefix { address: dst, length: prefix }),

@@ -2,9 +2,11 @@
 //! that etherparse computes.
 
 use super::*;
+use engine::check::owners;
+use engine::owner::Owners;
 use engine::program::{NatPool, NatPoolId, NatPrefix};
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
-use packet::craft;
+use packet::{TableHash, craft};
 
 const CLIENTS: [&str; 2] = ["192.0.2.7", "2001:db8:1::7"];
 const VIPS: [&str; 2] = ["10.0.0.53", "2001:db8::53"];
@@ -213,4 +215,48 @@ fn what_a_mode_cannot_do_is_told() {
     mixed.services[0].back_ends =
         [first.clone(), BackEnd { name: "other".into(), mode: Mode::L2, ..first }].into();
     assert!(matches!(problem(mixed), Problem::MixedPool { .. }));
+}
+
+#[test]
+fn answers_come_to_the_worker_of_their_flow_whatever_queue_they_arrive_on() {
+    for family in [0, 1] {
+        let to = ip(BACK_END[family]);
+        let program = program_of(of(family, 6, Mode::FullNat { ip: to, port: None }), true);
+        assert_eq!(owners(&program).1, []);
+        for workers in [2, 4] {
+            let owners = Owners::new(&program, TableHash::new([1, 2]).into(), workers);
+            let mut interpreter = interpreter(&program);
+            let mut used = std::collections::BTreeSet::new();
+            for sport in 4000..4300 {
+                let request = craft::frame(&format!(
+                    "eth.dst=02:00:00:00:00:fe src={} dst={} proto=tcp sport={sport} dport=53",
+                    CLIENTS[family], VIPS[family]
+                ));
+                let walk = interpreter.walk(PortId(0), &request, 128, 0);
+                let [src, dst] = ends(&walk.bytes);
+                let answer = craft::frame(&format!(
+                    "eth.dst=02:00:00:00:00:fd src={} dst={} proto=tcp sport={} dport={}",
+                    dst.0, src.0, dst.1, src.1
+                ));
+                let worker = owners.worker(PortId(0), &request);
+                assert_eq!(owners.worker(PortId(1), &answer), worker);
+                used.insert(worker);
+            }
+            assert_eq!(used.len(), workers);
+        }
+    }
+}
+
+#[test]
+fn ports_take_what_answers() {
+    let to = ip(BACK_END[0]);
+    let taken = |mode| -> Vec<Frames> {
+        let rules = of(0, 17, mode).take();
+        rules.iter().filter(|rule| rule.port == PortId(1)).map(|rule| rule.frames).collect()
+    };
+    assert_eq!(taken(Mode::Gue(to)), []);
+    assert_eq!(taken(Mode::Nat { ip: to, port: None }), [Frames::From(to)]);
+    let answers = taken(Mode::FullNat { ip: to, port: None });
+    assert_eq!(answers.len(), 2, "TCP and UDP");
+    assert!(answers.iter().all(|frames| super::ip(*frames).dport == Some((1024, 65_535))));
 }
