@@ -46,7 +46,7 @@ fn documentation() -> String {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
         std::fs::read_to_string(path).expect("the documentation")
     };
-    page("configuration.md") + &page("fields.md")
+    page("configuration.md") + &page("fields.md") + &page("load-balancer.md")
 }
 
 /// The blocks of YAML in a text.
@@ -82,7 +82,10 @@ fn every_word_of_the_schema_is_in_the_documentation() {
     let said =
         |word: &&String| code.iter().any(|code| has(code, word.strip_prefix("inner.").unwrap_or(word)));
     let missing: Vec<_> = all.iter().filter(|word| !said(word)).collect();
-    assert!(missing.is_empty(), "docs/configuration.md and fields.md do not say: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "docs/configuration.md, fields.md and load-balancer.md do not say: {missing:?}"
+    );
 }
 
 /// The keys and words that a schema allows.

@@ -344,7 +344,7 @@ impl<'a> Builder<'a> {
                 taken.filter_map(|frames| if let Frames::Ip(rule) = frames { Some(rule) } else { None });
             let shared = rules.find(|rule| {
                 let taken = NatPrefix { first: rule.dst, length: rule.prefix };
-                // The app whose flows take of the pool takes what answers are sent to, and nothing else there.
+                // The app whose flows take of the pool takes what answers are sent to.
                 let is_its = pool.prefixes.contains(&taken) && rule.dport == Some((pool.first, pool.last));
                 taken.length > 0 && !is_its && pool.prefixes.iter().any(|prefix| prefix.overlaps(taken))
             });

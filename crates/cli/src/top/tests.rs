@@ -68,9 +68,11 @@ fn said(seconds: u64) -> Value {
         "flow_account": { "met": 40 * seconds, "live": 10, "deltas": 30 * seconds, "waiting": 0, "lost": 0,
             "unflowed": { "full": 2 * seconds } },
         "backends": [
-            { "service": "dns", "name": "b1", "mac": "02:00:00:00:00:11", "mode": "l2", "state": "up", "address": "", "weight": 1,
+            { "service": "dns", "name": "b1", "mac": "02:00:00:00:00:11", "mode": "l2", "state": "up",
+                "address": "", "weight": 1,
                 "packets": 75 * seconds, "bytes": 7_500 * seconds },
-            { "service": "dns", "name": "b2", "mac": "02:00:00:00:00:12", "mode": "ipip", "state": "draining", "address": "198.51.100.2", "weight": 1,
+            { "service": "dns", "name": "b2", "mac": "02:00:00:00:00:12", "mode": "ipip", "state": "draining",
+                "address": "198.51.100.2", "weight": 1,
                 "packets": 25 * seconds, "bytes": 2_500 * seconds },
         ],
         "apps": [{ "name": "slow_path", "clients": 1, "punted": seconds, "socket": "/run/weir/slow.sock" }],
