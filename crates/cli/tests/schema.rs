@@ -84,7 +84,7 @@ fn every_word_of_the_schema_is_in_the_documentation() {
     let missing: Vec<_> = all.iter().filter(|word| !said(word)).collect();
     assert!(
         missing.is_empty(),
-        "docs/configuration.md, fields.md and load-balancer.md do not say: {missing:?}"
+        "configuration.md, fields.md and load-balancer.md do not say: {missing:?}"
     );
 }
 
