@@ -441,7 +441,8 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_is_refused() {
-        let source = MaskedSource { mask: Ipv4Addr::new(0, 0, 0, 3), value: Ipv4Addr::new(0, 0, 0, 4) };
+        let last = |byte| Ipv4Addr::new(0, 0, 0, byte).into();
+        let source = MaskedSource { mask: last(3), value: last(4) };
         let refused = one(TakeRule { source: Some(source), ..TakeRule::default() });
         assert!(matches!(refused, Err(TakeError::ValueOutsideMask { .. })));
         assert!(matches!(one(to("10.0.0.1", 33)), Err(TakeError::PrefixTooLong { .. })));

@@ -70,10 +70,13 @@ impl<'a> Writer<'a> {
     fn pipe(&mut self, chooser: Chooser, id: PipeId) -> Pipe {
         let mut actions = chooser.actions();
         let mut entries = Vec::new();
+        // Back ends without an entry may get one while the program runs.
+        let mut room = 1;
         for (at, service) in self.services.iter().enumerate() {
             let chosen_by = |ipv6: &bool| service.has(*ipv6) && Chooser::of(service, *ipv6) == chooser;
             if [false, true].iter().any(chosen_by) {
                 self.entries((at, service), chooser, &actions, &mut entries);
+                room += service.back_ends.len() as u32;
             }
         }
         if let Chooser::Translated(_) = chooser {
@@ -85,7 +88,8 @@ impl<'a> Writer<'a> {
         let blank = self.program.pipes[id.index()].clone();
         let templates: Vec<_> = actions.into_iter().map(Action::template).collect();
         let pipe = blank.actions(templates).forward(Forward::PerEntry).miss(self.miss);
-        pipe.counter(SharedUse::PerEntry).entries(entries)
+        let room = pipe.capacity.max(room);
+        pipe.counter(SharedUse::PerEntry).capacity(room).entries(entries)
     }
 
     /// Appends the entries of a service's back ends.

@@ -185,3 +185,20 @@ fn a_full_table_moves_no_flow_and_new_ones_go_where_the_buckets_say() {
     let stayed = (0..200).filter(is_first).filter(|flow| rig.send(*flow) == Some(0));
     assert!((1..=16).contains(&stayed.count()));
 }
+
+#[test]
+fn a_back_end_comes_out_of_maintenance_while_the_program_runs() {
+    for stateless in [false, true] {
+        let all = Service { stateless, ..service("dns", By::FiveTuple) };
+        let mut fewer = all.clone();
+        change(&mut fewer, |back_ends| back_ends[1].state = State::Maintenance);
+        let mut rig = Rig::new(&program(vec![fewer], true));
+        let places = Place::find(&program(vec![all], true), "dns");
+        let sees = |rig: &mut Rig, flows: std::ops::Range<u16>| {
+            flows.filter_map(|flow| rig.send(flow)).any(|to| to == 1)
+        };
+        assert!(!sees(&mut rig, 0..100));
+        rig.apply(places[1].changes((State::Maintenance, State::Up), 1));
+        assert!(sees(&mut rig, 100..200));
+    }
+}
