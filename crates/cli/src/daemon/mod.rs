@@ -43,6 +43,7 @@ mod tests;
 
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
+pub use signals::Signals;
 pub use shown::{ledger_json, shown};
 
 use crate::config::{Plan, Workers};
@@ -65,7 +66,6 @@ use port::numa::Preferred;
 use reload::{Reloads, Weights};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
-use signals::Signals;
 use socket::Control;
 use std::path::PathBuf;
 use std::sync::Arc;
