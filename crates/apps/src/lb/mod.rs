@@ -1,6 +1,7 @@
 //! The load balancer: services and their back ends. See README.md.
 
 mod app;
+pub mod health;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -20,11 +21,12 @@ pub const KIND: Kind = Kind {
     keys: yaml::SERVICE,
     pipes: &[(NAME, "the load balancer's pipe")],
     read: yaml::read,
+    one: Some((NAME, "service")),
     table: Some("backends"),
     views: &[],
     pages: &[PAGE],
-    about: "",
-    verbs: &[],
+    about: "Drain back ends, and change their weights",
+    verbs: health::VERBS,
 };
 
 /// The back ends of every service, with what each gets now.
@@ -32,11 +34,13 @@ const BACK_ENDS: &[Column] = &[
     column("service", "service", Holds::Name),
     column("back end", "name", Holds::Name),
     column("weight", "weight", Holds::Number),
+    column("health", "health", Holds::Text),
     column("packets/s", "packets", Holds::Rate),
     column("bit/s", "bytes", Holds::BitRate),
     column("share", "packets", Holds::Share),
     column("packets", "packets", Holds::Total),
     column("mac", "mac", Holds::Text),
+    column("reason", "reason", Holds::Sentence),
 ];
 
 /// The page of all services.

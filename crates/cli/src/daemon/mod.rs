@@ -11,6 +11,7 @@ mod answer;
 mod app_socket;
 mod apps;
 mod changing;
+mod checks;
 mod claim;
 mod clock;
 mod collector;
@@ -43,8 +44,8 @@ mod tests;
 
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
-pub use signals::Signals;
 pub use shown::{ledger_json, shown};
+pub use signals::Signals;
 
 use crate::config::{Plan, Workers};
 use anyhow::{Context, Result};
@@ -103,6 +104,8 @@ pub struct Daemon {
     systemd: Systemd,
     clock: Clock,
     collector: Collector,
+    /// Who checks servers for apps.
+    checks: checks::Checks,
     /// Who watches paths of tunnels.
     watched: path::Watched,
     /// Who minds caches of overlays.
@@ -171,6 +174,7 @@ impl Daemon {
             dpdk_links,
             host: AppHost::default(),
             board: Board::new(doorbell.clone()),
+            checks: checks::Checks::new(doorbell.clone()),
             doorbell,
             systemd: Systemd::find()?,
             clock,
