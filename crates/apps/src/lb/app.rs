@@ -2,7 +2,9 @@
 //! input port, address, protocol and port, and one for fragments, which have no ports. Each service has a
 //! pipe that picks the back end, rewrites the MAC addresses and counts.
 
+use super::health::{Health, LbApp};
 use super::service::{BackEnd, By, Problem, Service, SourceMac, problems};
+use crate::App;
 use crate::kind::Configured;
 use config::attachment::{Attachment, Attachments, Mac};
 use config::value::write_mac;
@@ -22,6 +24,8 @@ use std::collections::HashSet;
 pub struct Lb {
     /// The services, in the order in which they were written.
     pub services: Vec<Service>,
+    /// Their health.
+    pub health: Health,
 }
 
 /// The pipe that all packets for the load balancer enter, used with `root:` and `forward:`.
@@ -45,7 +49,8 @@ impl Lb {
         let name = |(at, table): (usize, &Table)| if at == 0 { NAME.to_string() } else { table.name() };
         let named: Vec<Pipe> = tables.iter().enumerate().map(name).map(Pipe::basic).collect();
         let ids: Vec<PipeId> = named.iter().map(|pipe| program.pipe(pipe.clone())).collect();
-        let services: Vec<PipeId> = self.services.iter().map(|service| balance(service, program)).collect();
+        let scaled = self.services.iter().zip(self.health.scales());
+        let services: Vec<PipeId> = scaled.map(|scaled| balance(scaled, program)).collect();
         let mut next = self.miss(program);
         for ((table, pipe), id) in tables.iter().zip(named).zip(&ids).rev() {
             program.define(*id, table.pipe(pipe, self, &services).miss(next));
@@ -122,14 +127,21 @@ impl Configured for Lb {
         rules
     }
 
+    fn running(&self) -> Vec<Box<dyn App>> {
+        let app = || -> Box<dyn App> { Box::new(LbApp::new(self.health.clone())) };
+        (!self.services.is_empty()).then(app).into_iter().collect()
+    }
+
     /// Returns the back ends of every service, with their shared counters.
     fn table(&self, count: &dyn Fn(&str) -> Count) -> Value {
         let of = |service: &Service| {
             let row = |back_end: &BackEnd| {
                 let count = count(&format!("{NAME}/{}/{}", service.name, back_end.name));
+                let told = self.health.board.of(&service.name, &back_end.name);
                 json!({
                     "service": service.name, "name": back_end.name, "mac": write_mac(back_end.mac.number()),
                     "weight": back_end.weight, "packets": count.packets, "bytes": count.bytes,
+                    "health": told.health, "reason": told.reason,
                 })
             };
             service.back_ends.iter().map(row).collect::<Vec<_>>()
@@ -197,7 +209,7 @@ impl Table {
 }
 
 /// Writes the pipe that picks a service's back end.
-fn balance(service: &Service, program: &mut ProgramBuilder) -> PipeId {
+fn balance((service, scale): (&Service, u32), program: &mut ProgramBuilder) -> PipeId {
     let name = format!("{NAME}/{}", service.name);
     // One shared counter per back end, whichever pipes lead to it.
     let counter = |back_end: &BackEnd| program.counter(format!("{name}/{}", back_end.name));
@@ -209,10 +221,12 @@ fn balance(service: &Service, program: &mut ProgramBuilder) -> PipeId {
         .forward(service.out.as_ref().map_or(Forward::InputPort, |out| out.to));
     let pipe = match service.by {
         By::SourceBits(mask) => by_bits(service, mask, &counters, base),
-        By::FiveTuple => by_hash(service, HashInput::Select(KeySource::Outer), &counters, base, program),
+        By::FiveTuple => {
+            by_hash((service, scale), HashInput::Select(KeySource::Outer), &counters, base, program)
+        }
         By::Source => {
             let field = if service.vip.is_ipv6() { Field::Ipv6Src } else { Field::Ipv4Src };
-            by_hash(service, HashInput::Fields(vec![(field, field.max())]), &counters, base, program)
+            by_hash((service, scale), HashInput::Fields(vec![(field, field.max())]), &counters, base, program)
         }
     };
     program.pipe(pipe)
@@ -235,14 +249,14 @@ fn rewrite(service: &Service) -> Template {
 }
 
 fn by_hash(
-    service: &Service,
+    (service, scale): (&Service, u32),
     input: HashInput,
     counters: &[CounterId],
     base: Pipe,
     program: &mut ProgramBuilder,
 ) -> Pipe {
     let target = |back_end: &BackEnd| {
-        Target::new(&back_end.name, base.forward).weight(back_end.weight).origin(back_end.origin)
+        Target::new(&back_end.name, base.forward).weight(back_end.weight * scale).origin(back_end.origin)
     };
     let group = Group::new(&base.name, Fill::Maglev, service.size).origin(service.origin);
     let group = program.group(group.targets(service.back_ends.iter().map(target)));

@@ -66,7 +66,7 @@ fn attachments() -> Attachments {
 fn program(services: Vec<Service>, kernel_path: bool) -> Program {
     let mut program = ProgramBuilder::new();
     program.ports(["p0", "p1"].map(|name| PortDeclaration::new(name).kernel_path(kernel_path)));
-    let lb = Lb { services };
+    let lb = Lb { services, ..Lb::default() };
     assert_eq!(lb.problems(), []);
     lb.write(&mut program, &attachments());
     let program = program.build();
@@ -207,7 +207,8 @@ fn ip(frames: Frames) -> IpRule {
 #[test]
 fn ports_take_what_services_name() {
     let services = vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
-    let rules: Vec<IpRule> = Lb { services }.take().iter().map(|rule| ip(rule.frames)).collect();
+    let rules: Vec<IpRule> =
+        Lb { services, ..Lb::default() }.take().iter().map(|rule| ip(rule.frames)).collect();
     assert_eq!(rules.len(), 3, "two ports, and the fragments once");
     assert_eq!(rules.iter().filter(|rule| rule.fragments).count(), 1);
     assert!(rules.iter().all(|rule| (rule.prefix, rule.protocol) == (32, Some(17))));
@@ -219,7 +220,7 @@ fn everything_wrong_is_told() {
         let mut services =
             vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
         change(&mut services[1]);
-        let problems = Lb { services }.problems();
+        let problems = Lb { services, ..Lb::default() }.problems();
         assert_eq!(problems.len(), 1, "{problems:?}");
         problems[0].1.clone()
     };

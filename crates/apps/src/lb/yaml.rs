@@ -1,11 +1,11 @@
 //! Reads services from the configuration, and back ends from XenoFlow's.
 
-use super::{BackEnd, By, Lb, Problem, Service, SourceMac};
+use super::{BackEnd, By, Lb, Problem, Service, SourceMac, health};
 use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
 use config::ports::{PortKind, mac, protocol};
 use config::raw::{self, Kind, Node};
-use config::section::{Section, list, name, parsed, text};
+use config::section::{Section, list, name, parsed, text, words};
 use config::sets::{MAGLEV_SIZE, WEIGHT_MAX};
 use config::{Key, Report, Shape};
 use engine::check::MAGLEV_MAX;
@@ -23,6 +23,8 @@ pub(super) const SERVICE: &[Key] = config::keys! {
     needed "by": Shape::Text, "`5-tuple`, `source` or `src/MASK`";
     "size": Shape::Number(1, MAGLEV_MAX as u64), "how many buckets, a prime" or "65537";
     needed "back_ends": Shape::List(&Shape::Map(BACK_END)), "who answers";
+    "check": Shape::Map(health::CHECK), "how each back end is checked, unless it says otherwise";
+    "fail": Shape::Words(|| words(&health::FAIL)), "who gets packets when no back end is up" or "all";
     "source_mac": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Mac]),
         "the source MAC address of packets to back ends" or "auto";
 };
@@ -35,6 +37,8 @@ const BACK_END: &[Key] = config::keys! {
     needed "name": Shape::Name, "what it is called";
     needed "mac": Shape::Mac, "its MAC address";
     "weight": Shape::Number(0, WEIGHT_MAX), "its share of the buckets; 0 gets none" or "1";
+    "address": Shape::Ip, "its own IP address, where it is checked";
+    "check": Shape::Map(health::CHECK), "how it is checked: these keys instead of the service's";
 };
 const XENOFLOW: &[Key] = config::keys! {
     needed "backends": Shape::List(&Shape::Map(XENOFLOW_BACK_END)), "the list of back ends";
@@ -47,8 +51,10 @@ const XENOFLOW_BACK_END: &[Key] = config::keys! {
 /// Reads the services; writes them if nothing is wrong.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let before = scope.report.errors();
-    let services = items.iter().filter_map(|item| service(item, scope)).collect();
-    let lb = Lb { services };
+    let services: Vec<(&Node, Service)> =
+        items.iter().filter_map(|item| Some((*item, service(item, scope)?))).collect();
+    let health = health::read(&services, scope.report);
+    let lb = Lb { services: services.into_iter().map(|(_, service)| service).collect(), health };
     for (origin, problem) in lb.problems() {
         scope.report.error(scope.report.span_of(origin), problem.to_string());
     }

@@ -13,6 +13,7 @@ mod generate;
 mod http;
 mod interfaces;
 mod ipfix;
+mod lb;
 mod measure;
 mod measured;
 mod nat;
