@@ -16,6 +16,7 @@ mod ipfix;
 mod lb;
 mod measure;
 mod measured;
+mod monitoring;
 mod nat;
 mod output;
 mod overlay;
