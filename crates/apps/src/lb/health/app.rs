@@ -295,6 +295,11 @@ impl LbApp {
         self.health.board.look().insert((service.name.clone(), row.name.clone()), told);
     }
 
+    /// Returns what is on the board about a back end.
+    pub(super) fn told_of(&self, service: &Service, row: &Row) -> Told {
+        self.health.board.of(&service.name, &row.name)
+    }
+
     /// Notes what an operator wants of a back end.
     pub(super) fn wish(
         &mut self,

@@ -102,8 +102,11 @@ impl Rig {
     }
 
     fn request(&mut self, words: &str) -> Result<Value, String> {
-        let request = json!(words);
-        let actions = self.step(Event::Request { id: RequestId(1), request: &request });
+        self.ask(&json!(words))
+    }
+
+    fn ask(&mut self, request: &Value) -> Result<Value, String> {
+        let actions = self.step(Event::Request { id: RequestId(1), request });
         match actions.as_slice() {
             [Action::Answer { answer, .. }] => answer.clone(),
             other => panic!("{other:?}"),
@@ -274,4 +277,34 @@ fn an_outcome_that_nobody_waits_for_changes_nothing() {
         assert_eq!(rig.step(Event::Checked { id: CheckId(id), outcome: &bad }), []);
     }
     assert_eq!((rig.changed(), rig.told("b1").1), (vec![], String::new()));
+}
+
+#[test]
+fn a_list_of_requests_is_carried_out_whole_or_not_at_all() {
+    let mut rig = Rig::new(health(&[("web", &[1, 2, 3]), ("api", &[1])], Fail::All));
+    rig.run(2000);
+    let drain = |back_end: &str| json!({ "do": "drain", "service": "web", "back_end": back_end });
+    let weight =
+        |weight: Value| json!({ "do": "weight", "service": "web", "back_end": "b2", "weight": weight });
+    for (bad, part) in [
+        (json!([drain("b1"), drain("b9")]), "request 1: service `web` has no back end `b9`"),
+        (json!([drain("b1"), weight(json!("x"))]), "request 1: `weight` is missing, or not a number"),
+        (json!([drain("b1"), weight(json!(70_000))]), "request 1: a weight is a number from 0 to 65535"),
+        (json!([drain("b1"), weight(json!(-1))]), "request 1: a weight is a number"),
+        (json!([drain("b1"), { "do": "stop", "service": "web", "back_end": "b1" }]), "request 1: `do` is"),
+        (json!([drain("b1"), { "do": "drain", "service": "web" }]), "request 1: `back_end` is missing"),
+        (json!([drain("b1"), 5]), "request 1: a request is an object"),
+        (json!({ "do": "drain", "service": "web", "back_end": "b1", "why": 1 }), "there is no field `why`"),
+        (json!({ "do": "drain", "service": "web", "back_end": "b1", "weight": 1 }), "`weight` is not for"),
+        (json!(null), "a request is an object"),
+    ] {
+        let why = rig.ask(&bad).unwrap_err();
+        assert!(why.contains(part), "{bad}: {why}");
+        assert_eq!((rig.changed(), rig.told("b1").0.as_str()), (vec![], "up"), "{bad}");
+    }
+    assert_eq!(rig.ask(&json!([drain("b1"), weight(json!(9))])), Ok(json!({ "done": 2 })));
+    assert_eq!(rig.changed(), [(0, 0), (1, 9)]);
+    let list = rig.ask(&json!({ "do": "list" })).unwrap();
+    let first = json!({ "name": "b1", "weight": 5, "health": "draining", "reason": "" });
+    assert_eq!((&list["services"][0]["back_ends"][0], &list["services"][1]["name"]), (&first, &json!("api")));
 }
