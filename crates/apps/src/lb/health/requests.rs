@@ -1,5 +1,5 @@
-//! Requests of operators and programs: words, as from `weir lb drain SERVICE BACK_END`, or JSON, one request or
-//! a list of them, which are carried out all or none.
+//! Requests of operators and programs: words, as from `weir lb drain SERVICE BACK_END`, or JSON, one request
+//! or a list of them, which are carried out all or none.
 
 use super::app::{LbApp, Wish};
 use crate::app::Action;
