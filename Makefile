@@ -2,10 +2,10 @@
 # needs (./setup) and may be run repeatedly.
 
 CARGO ?= cargo
-# The DPDK port and Parquet are features. The tests build them, and lint a weir without labs and benches, so
-# that all keep working.
+# The DPDK port, Parquet and TLS are features. The tests build them, and lint a weir without labs and benches,
+# so that all keep working.
 ALL := --workspace --all-targets --locked
-FEATURES := --features dpdk,parquet
+FEATURES := --features dpdk,parquet,tls
 # The seed of the property tests. `make test` gives the same answer for the same tree; `make explore` takes
 # another seed each time and finds what this one does not.
 SEED ?= 1

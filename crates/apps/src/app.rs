@@ -11,12 +11,14 @@
 //! [`Event::Link`] for every port it watches, and then further events. After the next reload its successor
 //! goes through the same, with this app as its predecessor.
 
+use crate::check::{Check, CheckId, Outcome};
 use engine::change::{Change, ChangeError};
 use engine::program::{GroupId, PortId, Program};
 use engine::worker::BucketReport;
 use serde_json::Value;
 use std::any::Any;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Identifies a request whose answer somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,6 +89,13 @@ pub enum Event<'a> {
         /// The reason.
         why: &'a Refusal,
     },
+    /// A check that it asked for has ended ([`Action::Check`]).
+    Checked {
+        /// The check.
+        id: CheckId,
+        /// How it has ended.
+        outcome: &'a Outcome,
+    },
     /// An event on its socket ([`App::socket`]).
     Client {
         /// The client.
@@ -139,6 +148,14 @@ pub enum Action {
         id: RequestId,
         /// The answer; an error is one sentence.
         answer: Result<Value, String>,
+    },
+    /// Check a server. [`Event::Checked`] follows, whatever comes of it; replay checks nothing and says that
+    /// everything works.
+    Check {
+        /// Identifies the check.
+        id: CheckId,
+        /// What is checked.
+        check: Arc<Check>,
     },
     /// Send a datagram to a client of the app's socket.
     Tell {
@@ -232,6 +249,12 @@ pub trait App: Any + Send {
 
     /// Looks up the numbers of what it knows by name. Called once, before the first event.
     fn bind(&mut self, program: &Program);
+
+    /// Returns targets of groups that it keeps without weight, by name: the next program begins with 0 for
+    /// them instead of what is configured.
+    fn withheld(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 
     /// Tells it the time of day, in seconds since 1970, before its first event: for what must differ from one
     /// run to the next. Replay does not.

@@ -34,6 +34,9 @@ pub struct Kind {
     pub pipes: &'static [(&'static str, &'static str)],
     /// Reads all its sections and writes them into the program. Errors go into the report.
     pub read: fn(&[&Node], &mut Scope<'_>) -> Arc<dyn Configured>,
+    /// If one app runs for all sections: its name, and what NAME is in `weir KEY VERB NAME`, which is then
+    /// the first argument of the request. Otherwise NAME is that of the app.
+    pub one: Option<(&'static str, &'static str)>,
     /// Name of its table in the daemon's answer to `weir show`, if it has one: see [`Configured::table`].
     pub table: Option<&'static str>,
     /// The views of `weir show KEY` for each app; the first has no word.

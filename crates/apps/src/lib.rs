@@ -4,6 +4,7 @@
 
 mod app;
 pub mod bond;
+pub mod check;
 pub mod external;
 pub mod kind;
 pub mod lb;

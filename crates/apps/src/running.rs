@@ -151,6 +151,12 @@ impl RunningApps {
         actions
     }
 
+    /// Returns targets of groups that apps keep without weight, by name.
+    #[must_use]
+    pub fn withheld(&self) -> Vec<(String, String)> {
+        self.apps.iter().flat_map(|one| one.app.withheld()).collect()
+    }
+
     /// Returns when the next app must be woken.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {

@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+mod decap;
 mod impair;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
 mod link;
@@ -16,6 +17,7 @@ mod take;
 mod xdp_generate;
 mod xdp_take;
 
+pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
 pub use overlay::{
     OVERLAY_COUNTS, OVERLAY_FLOWS_MAX, OVERLAY_MARK_BITS, OVERLAY_NODES_MAX, OverlayEntries, OverlayFlow,

@@ -73,6 +73,8 @@ enum Command {
     Ports(commands::ports::Arguments),
     /// Say whether this host and the fabric are as weir needs them.
     Doctor(commands::doctor::Arguments),
+    /// Take tunnels off on a back end, as long as it runs.
+    Decap(commands::decap::Arguments),
     /// Print a script that completes weir's arguments in a shell.
     Completions(commands::generate::Completions),
     /// Write manual pages: one for weir, and one for each subcommand.
@@ -127,6 +129,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Replay(arguments) => commands::replay::run(&arguments),
         Command::Ports(arguments) => commands::ports::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Decap(arguments) => commands::decap::run(&arguments),
         Command::Completions(arguments) => commands::generate::completions(&arguments, command()),
         Command::Man(arguments) => commands::generate::man(&arguments, command()),
         #[cfg(feature = "bench")]

@@ -44,6 +44,7 @@ pub const KIND: Kind = Kind {
     keys: yaml::KEYS,
     pipes: &[],
     read: yaml::read,
+    one: None,
     table: None,
     views: text::VIEWS,
     pages: pages::PAGES,

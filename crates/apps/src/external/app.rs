@@ -129,7 +129,8 @@ impl App for External {
             | Event::Tick
             | Event::Link { .. }
             | Event::Buckets { .. }
-            | Event::Refused { .. } => {}
+            | Event::Refused { .. }
+            | Event::Checked { .. } => {}
         }
     }
 

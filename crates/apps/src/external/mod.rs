@@ -19,6 +19,7 @@ pub const KIND: AppKind = AppKind {
     keys: yaml::KEYS,
     pipes: &[],
     read: yaml::read,
+    one: None,
     table: None,
     views: &[],
     pages: &[PAGE],

@@ -2,10 +2,12 @@
 //! choose a back end and send the packet there (`pipes.rs`).
 
 use super::choosers::Translated;
+use super::health::{Health, LbApp};
 use super::pipes::{self, Writer};
 use super::problems::{Problem, Surroundings, problems};
 use super::service::{Address, BackEnd, Mode, Service};
 use super::tables::{Finder, back_ports, ports};
+use crate::App;
 use crate::kind::Configured;
 use config::attachment::{Attachment, Attachments};
 use config::value::write_mac;
@@ -26,6 +28,8 @@ pub struct Lb {
     pub flows: u32,
     /// The program's NAT pools.
     pub nat_pools: Vec<NatPool>,
+    /// The services' health.
+    pub health: Health,
 }
 
 /// The pipe that all packets for the load balancer enter, used with `root:` and `forward:`.
@@ -36,7 +40,7 @@ pub const FLOWS: u32 = 1 << 18;
 
 impl Default for Lb {
     fn default() -> Lb {
-        Lb { services: Vec::new(), flows: FLOWS, nat_pools: Vec::new() }
+        Lb { services: Vec::new(), flows: FLOWS, nat_pools: Vec::new(), health: Health::default() }
     }
 }
 
@@ -53,7 +57,9 @@ impl Lb {
         let miss = self.miss(program);
         // The table that packets enter first has the first place, where readers look for it.
         let root = program.pipe(Pipe::basic(NAME));
-        let pipes = Writer::new(&self.services, attachments, program, (miss, self.flows)).write();
+        let scales = self.health.scales();
+        let shared = (miss, self.flows, &scales);
+        let pipes = Writer::new(&self.services, attachments, program, shared).write();
         let finder = Finder::new(&self.services, attachments, &pipes, &self.nat_pools);
         let tables = finder.tables();
         let mut ids: Vec<PipeId> = vec![root];
@@ -142,6 +148,11 @@ impl Configured for Lb {
         rules
     }
 
+    fn running(&self) -> Vec<Box<dyn App>> {
+        let app = || -> Box<dyn App> { Box::new(LbApp::new(self.health.clone())) };
+        (!self.services.is_empty()).then(app).into_iter().collect()
+    }
+
     /// Returns the back ends of every service, with their shared counters; the services alone where there are
     /// too many back ends to count.
     fn table(&self, count: &dyn Fn(&str) -> Count) -> Value {
@@ -149,11 +160,13 @@ impl Configured for Lb {
         let of = |service: &Service| {
             let row = |back_end: &BackEnd| {
                 let count = count(&pipes::counter_name(service, back_end, counted));
+                let told = self.health.board.of(&service.name, &back_end.name);
                 let mut row = json!({
                     "service": service.name, "name": back_end.name, "mode": back_end.mode.word(),
                     "mac": write_mac(back_end.mac.number()), "address": address(&back_end.mode),
                     "weight": back_end.weight, "state": back_end.state.word(),
                     "packets": count.packets, "bytes": count.bytes,
+                    "health": told.health, "reason": told.reason,
                 });
                 if !counted {
                     row["name"] = json!(format!("{} back ends", service.back_ends.len()));

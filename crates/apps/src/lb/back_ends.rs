@@ -1,5 +1,6 @@
 //! Reads back ends: those of services, and those of XenoFlow.
 
+use super::health;
 use super::service::{BackEnd, Mode, State};
 use config::ports::mac;
 use config::raw::{self, Node};
@@ -18,6 +19,8 @@ pub(super) const BACK_END: &[Key] = config::keys! {
         "its share of new flows; with 0 it only keeps those it has" or "1";
     "state": Shape::Words(|| words(&STATES)), "whether it gets new flows, and keeps those it has" or "up";
     "mode": Shape::Words(|| Mode::WORDS.to_vec()), "how packets are sent to it" or "l2";
+    "address": Shape::Ip, "its own IP address, where it is checked; by default `ip`";
+    "check": Shape::Map(health::CHECK), "how it is checked: these keys instead of the service's";
     "ip": Shape::Ip, "the address that packets are sent to, in every mode but `l2`";
     "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";
     "vni": Shape::Number(0, (1 << 24) - 1), "the network's identifier (vxlan)";

@@ -4,6 +4,7 @@ mod actions;
 mod app;
 mod back_ends;
 mod choosers;
+pub mod health;
 mod pipes;
 mod problems;
 mod service;
@@ -30,11 +31,12 @@ pub const KIND: Kind = Kind {
     keys: yaml::SERVICE,
     pipes: &[(NAME, "the load balancer's pipe")],
     read: yaml::read,
+    one: Some((NAME, "service")),
     table: Some("backends"),
     views: &[],
     pages: &[PAGE],
-    about: "",
-    verbs: &[],
+    about: "Drain back ends, and change their weights",
+    verbs: health::VERBS,
 };
 
 /// The back ends of every service, with what each gets now.
@@ -43,6 +45,7 @@ const BACK_ENDS: &[Column] = &[
     column("back end", "name", Holds::Name),
     column("state", "state", Holds::Text),
     column("weight", "weight", Holds::Number),
+    column("health", "health", Holds::Text),
     column("packets/s", "packets", Holds::Rate),
     column("bit/s", "bytes", Holds::BitRate),
     column("share", "packets", Holds::Share),
@@ -50,6 +53,7 @@ const BACK_ENDS: &[Column] = &[
     column("mode", "mode", Holds::Text),
     column("address", "address", Holds::Text),
     column("mac", "mac", Holds::Text),
+    column("reason", "reason", Holds::Sentence),
 ];
 
 /// The page of all services.

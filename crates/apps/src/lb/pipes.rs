@@ -4,6 +4,7 @@
 use super::NAME;
 use super::actions::{self, Action};
 use super::choosers::{Chooser, Translated, number};
+use super::health::Scales;
 use super::service::{BITS_MAX, BackEnd, By, Service};
 use config::attachment::Attachments;
 use engine::builder::ProgramBuilder;
@@ -39,12 +40,14 @@ impl<'a> Writer<'a> {
         services: &'a [Service],
         attachments: &'a Attachments,
         program: &'a mut ProgramBuilder,
-        (miss, flows): (Forward, u32),
+        (miss, flows, scales): (Forward, u32, &Scales),
     ) -> Writer<'a> {
         let counted = is_counted(services);
         let mut lists = HashMap::new();
         let groups = services.iter().enumerate();
-        let groups = groups.map(|(at, service)| group(at, service, &mut lists, program)).collect();
+        let groups = groups
+            .map(|(at, service)| group((at, service), scales.of(&service.name), &mut lists, program))
+            .collect();
         Writer { services, attachments, program, miss, flows, counted, groups, pipes: Vec::new() }
     }
 
@@ -173,19 +176,25 @@ pub(super) fn counter_name(service: &Service, back_end: &BackEnd, counted: bool)
 
 /// Lists of targets, by the list of back ends and by where they are: services that share back ends share
 /// these as well, because there may be a million pairs of both.
-type Lists = HashMap<(*const BackEnd, Forward), Arc<[Target]>>;
+type Lists = HashMap<(*const BackEnd, Forward, u32), Arc<[Target]>>;
 
-/// Adds the group of a service. Where bits of the source address choose, there is none.
-fn group(at: usize, service: &Service, lists: &mut Lists, program: &mut ProgramBuilder) -> Option<GroupId> {
+/// Adds the group of a service, whose weights are multiplied by `scale`. Where bits of the source address
+/// choose, there is none.
+fn group(
+    (at, service): (usize, &Service),
+    scale: u32,
+    lists: &mut Lists,
+    program: &mut ProgramBuilder,
+) -> Option<GroupId> {
     if let By::SourceBits(_) = service.by {
         return None;
     }
     let forward = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
     let target = |back_end: &BackEnd| {
-        let weight = back_end.effective_weight();
+        let weight = back_end.effective_weight() * scale;
         Target::new(&back_end.name, forward).weight(weight).origin(back_end.origin)
     };
-    let list = lists.entry((service.back_ends.as_ptr(), forward));
+    let list = lists.entry((service.back_ends.as_ptr(), forward, scale));
     let targets = Arc::clone(list.or_insert_with(|| service.back_ends.iter().map(target).collect()));
     let name = format!("{NAME}/{}", service.name);
     let group = Group::new(name, Fill::Maglev, service.size).number(number(at)).origin(service.origin);

@@ -3,12 +3,12 @@
 use super::app::FLOWS;
 use super::back_ends::{self, BACK_END};
 use super::service::{ALL_PORTS, Address, BackEnd, By, Service, SourceMac};
-use super::{Lb, Problem};
+use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
 use config::ports::{PortKind, mac};
 use config::raw::{Kind, Node};
-use config::section::{Section, named, pairs, parsed, text};
+use config::section::{Section, named, pairs, parsed, text, words};
 use config::sets::default_size;
 use config::{Key, Report, Shape};
 use engine::check::{CAPACITY_MAX, MAGLEV_MAX};
@@ -32,6 +32,8 @@ pub(super) const SERVICE: &[Key] = config::keys! {
         "how many buckets, a prime; by default it follows the number of back ends";
     "back_ends": Shape::Either(&[Shape::Name, Shape::List(&Shape::Map(BACK_END))]),
         "who answers: a list, or the name of one of the `pools`";
+    "check": Shape::Map(health::CHECK), "how each back end is checked, unless it says otherwise";
+    "fail": Shape::Words(|| words(&health::FAIL)), "who gets packets when no back end is up" or "all";
     "source_mac": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Mac]),
         "the source MAC address of packets to back ends" or "auto";
     "source": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
@@ -45,7 +47,7 @@ pub(super) const SERVICE: &[Key] = config::keys! {
 const ADDRESS: &[Key] = config::keys! {
     needed "vip": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
         "the address clients know, a prefix, or a list of them";
-    needed "protocol": Shape::Words(|| config::section::words(&PROTOCOLS)), "tcp, udp or both";
+    needed "protocol": Shape::Words(|| words(&PROTOCOLS)), "tcp, udp or both";
     needed "port": Shape::Either(&[Shape::Text, Shape::List(&Shape::Text)]),
         "the port clients know, a range such as 8000-8099, `all`, or a list of them";
 };
@@ -81,8 +83,12 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     }
     items.iter().for_each(|item| share(item, &mut shared, scope.report));
     let services = items.iter().filter(|item| !is_shared(item));
-    let services = services.filter_map(|item| service(item, &shared, scope)).collect();
-    let lb = Lb { services, flows: shared.flows.unwrap_or(FLOWS), nat_pools };
+    let services: Vec<(&Node, Service)> =
+        services.filter_map(|item| Some((*item, service(item, &shared, scope)?))).collect();
+    let pools = items.iter().filter(|item| is_shared(item)).filter_map(|item| health::value(item, "pools"));
+    let health = health::read(&services, &pools.collect::<Vec<_>>(), scope.report);
+    let services = services.into_iter().map(|(_, service)| service).collect();
+    let lb = Lb { services, flows: shared.flows.unwrap_or(FLOWS), nat_pools, health };
     for (origin, problem) in lb.problems() {
         scope.report.error(scope.report.span_of(origin), problem.to_string());
     }

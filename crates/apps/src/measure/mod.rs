@@ -26,6 +26,7 @@ pub const KIND: Kind = Kind {
     keys: yaml::KEYS,
     pipes: &[],
     read: yaml::read,
+    one: None,
     table: None,
     views: &[
         View { word: "", request: "interval", text: text::interval },

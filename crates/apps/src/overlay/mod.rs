@@ -22,6 +22,7 @@ pub const KIND: Kind = Kind {
     keys: yaml::KEYS,
     pipes: &[],
     read: yaml::read,
+    one: None,
     table: None,
     views: &[View { word: "", request: "show", text: text::show }],
     pages: pages::PAGES,

@@ -29,7 +29,8 @@ pub fn commands() -> impl Iterator<Item = Command> {
 }
 
 fn subcommand(kind: &Kind, verb: &Verb) -> Command {
-    let name = Arg::new(NAME).help(format!("The {}", kind.key)).required(true);
+    let what = kind.one.map_or(kind.key, |(_, what)| what);
+    let name = Arg::new(NAME).help(format!("The {what}")).required(true);
     let arguments = verb.arguments.iter().map(|argument| {
         let arg = Arg::new(argument.name).help(argument.help).required(true);
         if argument.number { arg.value_parser(value_parser!(u32)) } else { arg }
@@ -64,10 +65,11 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
     let arguments = verb.arguments.iter().filter_map(|one| argument(one.name));
     let flags: Vec<&str> =
         verb.flags.iter().map(|(flag, _)| *flag).filter(|flag| matches.get_flag(flag)).collect();
-    let words =
-        [verb.name.to_string()].into_iter().chain(arguments).chain(flags.iter().map(|flag| flag.to_string()));
-    named(&connection, kind, Some(name))?;
-    let answer = request(&connection, name, &words.collect::<Vec<_>>().join(" "))?;
+    let (app, first) = kind.one.map_or((name, None), |(app, _)| (app, Some(name.to_string())));
+    let flagged = flags.iter().map(|flag| flag.to_string());
+    let words = [verb.name.to_string()].into_iter().chain(first).chain(arguments).chain(flagged);
+    named(&connection, kind, Some(app))?;
+    let answer = request(&connection, app, &words.collect::<Vec<_>>().join(" "))?;
     match (answer.as_str(), connection.is_json()) {
         (Some(_), true) => output::line(json!({ "done": true, "said": answer }))?,
         (Some(said), false) => output::line(said)?,

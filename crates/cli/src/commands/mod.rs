@@ -2,6 +2,7 @@
 
 pub mod apps;
 pub mod check;
+pub mod decap;
 pub mod doctor;
 pub mod entry;
 pub mod explain;

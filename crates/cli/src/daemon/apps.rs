@@ -4,6 +4,7 @@
 
 pub use super::app_socket::AppSocket as Socket;
 use super::app_socket::{AppSocket, Received};
+use super::checks::Checked;
 use super::links::{Links, News};
 use super::{Daemon, RING};
 use crate::config::Plan;
@@ -237,10 +238,20 @@ impl Daemon {
             let Some(at) = self.host.running.due(now_ns) else { break };
             self.deliver(at, Event::Tick);
         }
+        self.take_checked();
         for at in 0..self.host.sockets.len() {
             self.receive_from_clients(at);
         }
         self.take_frames()
+    }
+
+    /// Tells apps how their checks have ended. An app that is gone does not want to know.
+    fn take_checked(&mut self) {
+        while let Some(Checked { app, id, outcome }) = self.checks.take() {
+            if let Some(at) = self.host.running.named(&app) {
+                self.deliver(at, Event::Checked { id, outcome: &outcome });
+            }
+        }
     }
 
     fn tell_of_link(&mut self, news: &News) {
@@ -343,6 +354,11 @@ impl Daemon {
             Action::Answer { id, answer } => {
                 if let Some(waiting) = self.host.requests.get_mut(&id) {
                     *waiting = Some(answer);
+                }
+            }
+            Action::Check { id, check } => {
+                if let Err(why) = self.checks.make(self.host.running.app(at).name(), id, check) {
+                    return self.step(at, Event::Checked { id, outcome: &Err(why) });
                 }
             }
             Action::Tell { client, bytes } => {

@@ -11,6 +11,7 @@ mod answer;
 mod app_socket;
 mod apps;
 mod changing;
+mod checks;
 mod claim;
 mod clock;
 mod collector;
@@ -45,6 +46,7 @@ mod tests;
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
 pub use shown::{ledger_json, shown};
+pub use signals::Signals;
 
 use crate::config::{Plan, Workers};
 use anyhow::{Context, Result};
@@ -66,7 +68,6 @@ use port::numa::Preferred;
 use reload::{Reloads, Weights};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
-use signals::Signals;
 use socket::Control;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -105,6 +106,8 @@ pub struct Daemon {
     systemd: Systemd,
     clock: Clock,
     collector: Collector,
+    /// Who checks servers for apps.
+    checks: checks::Checks,
     /// Who watches paths of tunnels.
     watched: path::Watched,
     /// Who minds caches of overlays.
@@ -194,6 +197,7 @@ impl Daemon {
             dpdk_links,
             host: AppHost::default(),
             board: Board::new(doorbell.clone()),
+            checks: checks::Checks::new(doorbell.clone()),
             doorbell,
             systemd: Systemd::find()?,
             clock,

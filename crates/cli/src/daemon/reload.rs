@@ -27,7 +27,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::{Engine, Moved};
 use engine::buckets::GroupTables;
 use engine::change::Change;
-use engine::program::GroupId;
+use engine::program::{GroupId, Program};
 use engine::ring::CarrierSender;
 use engine::worker::{Command, Rewire, Rewiring, Swapped};
 use packet::TableHash;
@@ -35,7 +35,7 @@ use port::XdpInterface;
 use port::numa::Preferred;
 use port::xdp::{Queues, Remnant};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel, sync_channel};
 use std::time::{Duration, Instant};
@@ -359,6 +359,7 @@ impl Daemon {
             cause,
             old: self.plan.clone(),
             weights: self.weights.clone(),
+            withheld: self.host.running.withheld(),
             tables: self.tables.share(),
             macs,
             workers: self.fleet.len(),
@@ -563,6 +564,8 @@ struct Preparation {
     cause: Cause,
     old: Arc<Plan>,
     weights: Weights,
+    /// Targets that apps keep without weight.
+    withheld: Vec<(String, String)>,
     tables: GroupTables,
     macs: Macs,
     /// How many there are.
@@ -587,6 +590,7 @@ impl Preparation {
             bail!("only a restart of weir can change {}; nothing was changed", needs.join(", "));
         }
         keep_counters(&self.old.program.counters, &mut plan.program.counters);
+        withhold(&self.withheld, &mut plan.program);
         let _near = Preferred::of(open::node(&plan));
         let tables = self.tables.succeed(&plan.program);
         let engine = |_| Ok(Box::new(Engine::with_tables(&plan.program, self.hash, &tables)?));
@@ -651,6 +655,25 @@ fn told_of_workers((workers, moved): (usize, Moved)) -> String {
 /// Leaves a plan's entries out: the engines have them, and copies and comparisons of plans are cheap then.
 pub fn without_entries(plan: Plan) -> Plan {
     Plan { program: plan.program.without_entries(), ..plan }
+}
+
+/// Begins without weight for targets that apps keep so: a back end that is down gets nothing from the new
+/// program either. The apps decide anew when they start.
+fn withhold(targets: &[(String, String)], program: &mut Program) {
+    let names: HashSet<(&str, &str)> =
+        targets.iter().map(|(group, target)| (group.as_str(), target.as_str())).collect();
+    if names.is_empty() {
+        return;
+    }
+    for group in &mut program.groups {
+        if group.targets.iter().any(|target| names.contains(&(group.name.as_str(), target.name.as_str()))) {
+            for target in Arc::make_mut(&mut group.targets) {
+                if names.contains(&(group.name.as_str(), target.name.as_str())) {
+                    target.weight = 0;
+                }
+            }
+        }
+    }
 }
 
 /// Keeps counters that the new program does not name: a back end that returns later continues from its

@@ -99,7 +99,7 @@ impl App for Probe {
             },
             Event::Buckets { report, .. } => notes.events.push(format!("buckets {:?}", report.slots)),
             Event::Refused { why, .. } => notes.events.push(format!("refused {why}")),
-            Event::Client { .. } => {}
+            Event::Client { .. } | Event::Checked { .. } => {}
         }
     }
 }

@@ -147,6 +147,9 @@ impl Acting {
                 let report = worker.engine().bucket_report(group, 0..usize::MAX);
                 return self.running.step(at, now_ns, Event::Buckets { group, report: &report });
             }
+            Action::Check { id, .. } => {
+                return self.running.step(at, now_ns, Event::Checked { id, outcome: &Ok(()) });
+            }
             Action::Say(text) => self.said.push((now_ns, format!("{}: {text}", self.running.app(at).name()))),
             // There is no operator and no client.
             Action::Answer { .. } | Action::Tell { .. } | Action::Leave(_) => {}

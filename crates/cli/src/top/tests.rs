@@ -69,10 +69,10 @@ fn said(seconds: u64) -> Value {
             "unflowed": { "full": 2 * seconds } },
         "backends": [
             { "service": "dns", "name": "b1", "mac": "02:00:00:00:00:11", "mode": "l2", "state": "up",
-                "address": "", "weight": 1,
+                "address": "", "weight": 1, "health": "up", "reason": "",
                 "packets": 75 * seconds, "bytes": 7_500 * seconds },
             { "service": "dns", "name": "b2", "mac": "02:00:00:00:00:12", "mode": "ipip", "state": "draining",
-                "address": "198.51.100.2", "weight": 1,
+                "address": "198.51.100.2", "weight": 1, "health": "down", "reason": "connection refused",
                 "packets": 25 * seconds, "bytes": 2_500 * seconds },
         ],
         "apps": [{ "name": "slow_path", "clients": 1, "punted": seconds, "socket": "/run/weir/slow.sock" }],

@@ -5,6 +5,8 @@ use super::{Said, weir};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -111,6 +113,15 @@ impl Daemon {
     pub fn ask(&self, request: &Value) -> Value {
         control::ask(&self.folder.file("weir.sock"), request)
             .unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
+    }
+
+    /// The metrics as text.
+    pub fn metrics(&self) -> String {
+        let mut stream = UnixStream::connect(self.folder.file("weir.sock")).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
     }
 
     /// Has `p0` receive packets.

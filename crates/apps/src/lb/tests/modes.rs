@@ -36,7 +36,7 @@ fn of(family: usize, protocol: u8, mode: Mode) -> Lb {
     let pool =
         NatPool { name: "pool".into(), prefixes, first: 1024, last: 65_535, origin: Origin::default() };
     let nat_pools = if full { vec![pool] } else { Vec::new() };
-    Lb { services: vec![service], flows: 1024, nat_pools }
+    Lb { services: vec![service], flows: 1024, nat_pools, ..Lb::default() }
 }
 
 /// Whether all checksums of an IP packet are right, a tunnel's outer ones as well. A UDP checksum of 0 means

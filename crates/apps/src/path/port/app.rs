@@ -370,7 +370,7 @@ impl App for PathPortApp {
                 };
                 actions.push(Action::Answer { id, answer });
             }
-            Event::Link { .. } | Event::Client { .. } => {}
+            Event::Link { .. } | Event::Client { .. } | Event::Checked { .. } => {}
         }
     }
 

@@ -1,0 +1,57 @@
+//! Checks of servers: what an app asks for ([`crate::Action::Check`]) and whoever drives it carries out. An
+//! app is told how a check has ended, and nothing else ([`crate::Event::Checked`]).
+
+use std::net::IpAddr;
+
+/// Identifies a check whose outcome an app waits for; never reused by the same app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CheckId(pub u64);
+
+/// How a check has ended: the server does what it should, or a few words say why not.
+pub type Outcome = Result<(), String>;
+
+/// A check.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Check {
+    /// Where the server is.
+    pub address: IpAddr,
+    /// Its TCP or UDP port; of no meaning to [`Ask::Icmp`].
+    pub port: u16,
+    /// What is asked.
+    pub ask: Ask,
+    /// How long it may take from its first packet to its outcome, in nanoseconds.
+    pub timeout_ns: u64,
+}
+
+/// What a check asks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ask {
+    /// That it accepts a TCP connection.
+    Tcp,
+    /// That it completes a TLS handshake for this name (SNI, RFC 6066 section 3), or for none.
+    Tls(Option<String>),
+    /// That it answers an HTTP/1.1 request.
+    Http(Request),
+    /// That it answers a DNS query for the A records of a name with a response code (RFC 1035 section 4.1.1);
+    /// `None` is any.
+    Dns(String, Option<u8>),
+    /// That it answers a datagram with one that contains these bytes.
+    Udp(Vec<u8>, Vec<u8>),
+    /// That it answers an ICMP or ICMPv6 echo request.
+    Icmp,
+}
+
+/// An HTTP request, and the answer that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// Over TLS.
+    pub tls: bool,
+    /// The path, and perhaps a query, beginning with `/`.
+    pub path: String,
+    /// The host of its `Host` field and of TLS; the address if there is none.
+    pub host: Option<String>,
+    /// The first and the last status that is good.
+    pub status: [u16; 2],
+    /// What the body must contain in its first 64 KiB.
+    pub body: Option<String>,
+}

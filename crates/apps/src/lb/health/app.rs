@@ -1,0 +1,495 @@
+//! The running app: asks for the checks that are due, hears how they end, and changes the weights of groups.
+
+use super::monitor::{Monitor, State, Step};
+use super::weights::{Fail, Member, RAMP, Standing, weights};
+use super::{Health, Told, Watch, scale};
+use crate::app::{Action, App, Event, Sample, SampleValue};
+use crate::check::{CheckId, Outcome};
+use crate::lb::NAME;
+use ::path::random::Random;
+use engine::change::Change;
+use engine::program::{GroupId, Program};
+use serde_json::{Value, json};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// The largest number of back ends that have series of their own in the metrics.
+const SERIES_MAX: usize = 4096;
+
+/// What an operator wants of a back end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// That it works.
+    #[default]
+    Work,
+    /// That it gets no new flows.
+    Drain,
+    /// That it gets nothing, and is not checked.
+    Maintain,
+}
+
+/// A back end of a service.
+pub(super) struct Row {
+    pub name: String,
+    /// What its weight is when nothing is wrong, as the group has it.
+    pub full: u32,
+    /// Its place in the group, and the weight that the group has for it, if that is known.
+    target: Option<u16>,
+    set: Option<u32>,
+    /// Which of the servers it is, if it is checked.
+    server: Option<usize>,
+    pub wish: Wish,
+    wished_ns: u64,
+}
+
+/// A service.
+pub(super) struct Service {
+    pub name: String,
+    fail: Fail,
+    pub scale: u32,
+    pub group: Option<GroupId>,
+    pub rows: Vec<Row>,
+    /// When the weight of one of its back ends rises next.
+    grows_ns: Option<u64>,
+    /// No back end is up.
+    failing: bool,
+}
+
+/// What is checked.
+struct Server {
+    watch: Arc<Watch>,
+    monitor: Monitor,
+    /// The check that was asked for.
+    asked: Option<CheckId>,
+    /// The back ends that it is: service and place in it.
+    users: Vec<(usize, usize)>,
+    /// When it must be looked at; `None` while all its users are in maintenance.
+    due_ns: Option<u64>,
+}
+
+/// What is done at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Server(usize),
+    Service(usize),
+}
+
+/// The load balancer as an app.
+pub(crate) struct LbApp {
+    health: Health,
+    pub(super) services: Vec<Service>,
+    servers: Vec<Server>,
+    /// What the predecessor knew of servers.
+    known: HashMap<Arc<Watch>, (Monitor, Option<CheckId>)>,
+    asked: BTreeMap<CheckId, usize>,
+    timers: BTreeSet<(u64, Timer)>,
+    next_id: u64,
+    random: Random,
+}
+
+impl LbApp {
+    /// The app of these services.
+    pub fn new(health: Health) -> LbApp {
+        let row = |scale: u32| {
+            move |(name, weight, _): &(String, u32, Option<Watch>)| Row {
+                name: name.clone(),
+                full: weight * scale,
+                target: None,
+                set: None,
+                server: None,
+                wish: Wish::Work,
+                wished_ns: 0,
+            }
+        };
+        let service = |one: &super::Guarded| Service {
+            name: one.name.clone(),
+            fail: one.fail,
+            scale: scale(one),
+            group: None,
+            rows: one.back_ends.iter().map(row(scale(one))).collect(),
+            grows_ns: None,
+            failing: false,
+        };
+        LbApp {
+            services: health.services.iter().map(service).collect(),
+            health,
+            servers: Vec::new(),
+            known: HashMap::new(),
+            asked: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            next_id: 0,
+            random: Random::new(0),
+        }
+    }
+
+    /// Returns where it puts what it knows.
+    #[cfg(test)]
+    pub fn board(&self) -> super::Board {
+        self.health.board.clone()
+    }
+
+    fn start(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        let mut places: HashMap<Arc<Watch>, usize> = HashMap::new();
+        for (at, service) in self.health.services.iter().enumerate() {
+            for (place, (.., watch)) in service.back_ends.iter().enumerate() {
+                let Some(watch) = watch.clone().map(Arc::new) else { continue };
+                let server = *places.entry(watch.clone()).or_insert(self.servers.len());
+                if server == self.servers.len() {
+                    let known = self.known.remove(&watch);
+                    let (monitor, asked) =
+                        known.unwrap_or_else(|| (Monitor::new(watch.times, now_ns, &mut self.random), None));
+                    self.asked.extend(asked.map(|id| (id, server)));
+                    self.servers.push(Server { watch, monitor, asked, users: Vec::new(), due_ns: None });
+                }
+                self.servers[server].users.push((at, place));
+                self.services[at].rows[place].server = Some(server);
+            }
+        }
+        self.known.clear();
+        (0..self.servers.len()).for_each(|server| self.set_timer(server));
+        (0..self.services.len()).for_each(|service| self.evaluate(service, now_ns, actions));
+    }
+
+    fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        while let Some(&(due_ns, timer)) = self.timers.first()
+            && due_ns <= now_ns
+        {
+            self.timers.pop_first();
+            match timer {
+                Timer::Service(service) => {
+                    self.services[service].grows_ns = None;
+                    self.evaluate(service, now_ns, actions);
+                }
+                Timer::Server(server) => {
+                    self.servers[server].due_ns = None;
+                    self.attend(server, now_ns, actions);
+                }
+            }
+        }
+    }
+
+    /// Does what is due for a server.
+    fn attend(&mut self, at: usize, now_ns: u64, actions: &mut Vec<Action>) {
+        let server = &mut self.servers[at];
+        match server.monitor.step(now_ns) {
+            Step::Wait => {}
+            Step::Ask => {
+                let id = CheckId(self.next_id);
+                self.next_id += 1;
+                self.asked.insert(id, at);
+                server.asked = Some(id);
+                server.monitor.asked(now_ns, server.watch.check.timeout_ns, &mut self.random);
+                actions.push(Action::Check { id, check: server.watch.check.clone() });
+            }
+            Step::Unanswered => {
+                let outcome = Err("weir could not carry the check out in time".to_string());
+                return self.hear(at, now_ns, &outcome, actions);
+            }
+        }
+        self.set_timer(at);
+    }
+
+    fn hear(&mut self, at: usize, now_ns: u64, outcome: &Outcome, actions: &mut Vec<Action>) {
+        let server = &mut self.servers[at];
+        if let Some(id) = server.asked.take() {
+            self.asked.remove(&id);
+        }
+        let changed = server.monitor.hear(now_ns, outcome);
+        let users = server.users.clone();
+        if changed {
+            self.tell_of(at, actions);
+        }
+        for (service, place) in users {
+            if changed {
+                self.evaluate(service, now_ns, actions);
+            } else {
+                self.tell(service, place, now_ns);
+            }
+        }
+        self.set_timer(at);
+    }
+
+    /// Says that a server is up or down.
+    fn tell_of(&self, at: usize, actions: &mut Vec<Action>) {
+        let server = &self.servers[at];
+        let Some(&(service, place)) = server.users.first() else { return };
+        let (service, name) = (&self.services[service].name, &self.services[service].rows[place].name);
+        let others = match server.users.len() - 1 {
+            0 => String::new(),
+            more => format!(" and in {more} more services"),
+        };
+        let text = match server.monitor.state() {
+            State::Up => format!("{name} of {service}{others} is up"),
+            _ => format!("{name} of {service}{others} is down: {}", server.monitor.reason()),
+        };
+        actions.push(Action::Say(text));
+    }
+
+    fn set_timer(&mut self, at: usize) {
+        let server = &mut self.servers[at];
+        if let Some(due_ns) = server.due_ns.take() {
+            self.timers.remove(&(due_ns, Timer::Server(at)));
+        }
+        let wanted =
+            |(service, place): &(usize, usize)| self.services[*service].rows[*place].wish != Wish::Maintain;
+        if server.users.iter().any(wanted) {
+            let due_ns = server.monitor.due_ns();
+            server.due_ns = Some(due_ns);
+            self.timers.insert((due_ns, Timer::Server(at)));
+        }
+    }
+
+    /// Returns how a back end stands, and its monitor.
+    fn standing(&self, row: &Row) -> (Standing, Option<&Monitor>) {
+        let monitor = row.server.and_then(|server| self.servers.get(server)).map(|server| &server.monitor);
+        let standing = match (row.wish, monitor.map(Monitor::state)) {
+            (Wish::Maintain, _) => Standing::Maintenance,
+            (Wish::Drain, _) => Standing::Draining,
+            (Wish::Work, None) => Standing::Unchecked,
+            (Wish::Work, Some(State::Unknown)) => Standing::Unknown,
+            (Wish::Work, Some(State::Up)) => Standing::Up,
+            (Wish::Work, Some(State::Down)) => Standing::Down,
+        };
+        (standing, monitor)
+    }
+
+    /// Gives the back ends of a service the weights that they have now.
+    pub(super) fn evaluate(&mut self, at: usize, now_ns: u64, actions: &mut Vec<Action>) {
+        let service = &self.services[at];
+        let member = |row: &Row| {
+            let (standing, monitor) = self.standing(row);
+            let since_ns = monitor.map_or(row.wished_ns, Monitor::since_ns);
+            let share = monitor.map_or(RAMP, |monitor| monitor.share(now_ns));
+            Member { standing, since_ns, weight: row.full, share }
+        };
+        let members: Vec<Member> = service.rows.iter().map(member).collect();
+        let grows = |row: &Row| self.standing(row).1.and_then(|monitor| monitor.grows_ns(now_ns));
+        let grows_ns = service.rows.iter().filter_map(grows).min();
+        let (weights, failing) = weights(&members, service.fail);
+        let service = &mut self.services[at];
+        if let Some(old_ns) = std::mem::replace(&mut service.grows_ns, grows_ns) {
+            self.timers.remove(&(old_ns, Timer::Service(at)));
+        }
+        self.timers.extend(grows_ns.map(|grows_ns| (grows_ns, Timer::Service(at))));
+        if std::mem::replace(&mut service.failing, failing) != failing {
+            actions.push(Action::Say(service.says_failing()));
+        }
+        service.set(&weights, actions);
+        (0..self.services[at].rows.len()).for_each(|place| self.tell(at, place, now_ns));
+    }
+
+    /// Puts what is known of a back end on the board.
+    fn tell(&self, at: usize, place: usize, now_ns: u64) {
+        let (service, row) = (&self.services[at], &self.services[at].rows[place]);
+        let (standing, monitor) = self.standing(row);
+        let rising = monitor.filter(|monitor| monitor.grows_ns(now_ns).is_some());
+        let reason = match (standing, monitor) {
+            (Standing::Maintenance, _) | (_, None) => String::new(),
+            (_, Some(monitor)) => match rising.map(|monitor| monitor.share(now_ns)) {
+                Some(share) if monitor.reason().is_empty() => format!("slow start: {share} of {RAMP}"),
+                _ => monitor.reason(),
+            },
+        };
+        let told = Told { health: standing.word(), reason };
+        self.health.board.look().insert((service.name.clone(), row.name.clone()), told);
+    }
+
+    /// Returns what is on the board about a back end.
+    pub(super) fn told_of(&self, service: &Service, row: &Row) -> Told {
+        self.health.board.of(&service.name, &row.name)
+    }
+
+    /// Notes what an operator wants of a back end.
+    pub(super) fn wish(
+        &mut self,
+        (at, place): (usize, usize),
+        wish: Wish,
+        now_ns: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let row = &mut self.services[at].rows[place];
+        let before = std::mem::replace(&mut row.wish, wish);
+        row.wished_ns = now_ns;
+        let server = row.server;
+        if let Some(server) = server {
+            let was_idle = self.servers[server].due_ns.is_none();
+            self.set_timer(server);
+            if was_idle && before == Wish::Maintain && self.servers[server].due_ns.is_some() {
+                let one = &mut self.servers[server];
+                self.asked.retain(|_, asked| *asked != server);
+                one.asked = None;
+                one.monitor.restart(now_ns);
+                self.set_timer(server);
+            }
+        }
+        self.evaluate(at, now_ns, actions);
+    }
+}
+
+impl Service {
+    fn says_failing(&self) -> String {
+        let what = match (self.failing, self.fail) {
+            (false, _) => return format!("{}: a back end is up again", self.name),
+            (true, Fail::Drop) => "its packets are dropped",
+            (true, Fail::All) => "all that are down get their share",
+            (true, Fail::Last) => "those that went down last keep their share",
+        };
+        format!("{}: no back end is up, {what}", self.name)
+    }
+
+    /// Changes the weights that differ. Those that grow are first, so that the group is never without any.
+    fn set(&mut self, weights: &[u32], actions: &mut Vec<Action>) {
+        let Some(group) = self.group else { return };
+        for grows in [true, false] {
+            for (row, &weight) in self.rows.iter_mut().zip(weights) {
+                let Some(target) = row.target else { continue };
+                if row.set == Some(weight) || grows != (row.set.is_none_or(|set| weight > set)) {
+                    continue;
+                }
+                row.set = Some(weight);
+                actions.push(Action::Change(Change::SetWeight { group, target, weight }));
+            }
+        }
+    }
+}
+
+impl App for LbApp {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn kind(&self) -> &'static str {
+        NAME
+    }
+
+    fn punts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Servers that are checked as before go on, and so do the operator's wishes.
+    fn inherit(&mut self, predecessor: Box<dyn App>) {
+        let predecessor: Box<dyn Any> = predecessor;
+        let Ok(old) = predecessor.downcast::<LbApp>() else { return };
+        (self.next_id, self.random) = (old.next_id, old.random);
+        self.known =
+            old.servers.into_iter().map(|server| (server.watch, (server.monitor, server.asked))).collect();
+        let wishes = old.services.iter().flat_map(|service| {
+            service.rows.iter().map(|row| ((service.name.as_str(), row.name.as_str()), row))
+        });
+        let wishes: HashMap<(&str, &str), &Row> = wishes.collect();
+        for service in &mut self.services {
+            for row in &mut service.rows {
+                if let Some(old) = wishes.get(&(service.name.as_str(), row.name.as_str())) {
+                    (row.wish, row.wished_ns) = (old.wish, old.wished_ns);
+                }
+            }
+        }
+    }
+
+    fn bind(&mut self, program: &Program) {
+        let groups: HashMap<&str, GroupId> =
+            program.groups.iter().zip(0..).map(|(group, at)| (group.name.as_str(), GroupId(at))).collect();
+        for service in &mut self.services {
+            service.group = groups.get(format!("{NAME}/{}", service.name).as_str()).copied();
+            let Some(group) = service.group else { continue };
+            let targets = program.groups[group.index()].targets.iter().zip(0..);
+            let places: HashMap<&str, (u16, u32)> =
+                targets.map(|(target, at)| (target.name.as_str(), (at, target.weight))).collect();
+            for row in &mut service.rows {
+                let place = places.get(row.name.as_str());
+                (row.target, row.set) = (place.map(|place| place.0), place.map(|place| place.1));
+            }
+        }
+    }
+
+    /// The times of checks differ from node to node.
+    fn set_date(&mut self, unix_s: u64) {
+        self.random = Random::new(self.random.bits() ^ unix_s);
+    }
+
+    fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
+        match event {
+            Event::Start => self.start(now_ns, actions),
+            Event::Tick => self.tick(now_ns, actions),
+            Event::Checked { id, outcome } => {
+                if let Some(&server) = self.asked.get(&id) {
+                    self.hear(server, now_ns, outcome, actions);
+                }
+            }
+            Event::Request { id, request } => {
+                let answer = self.request(request, now_ns, actions);
+                actions.push(Action::Answer { id, answer });
+            }
+            Event::Refused { change, why } => self.refused(change, &why.to_string(), actions),
+            _ => {}
+        }
+    }
+
+    fn withheld(&self) -> Vec<(String, String)> {
+        let of = |service: &Service| {
+            let rows = service.rows.iter().filter(|row| row.set == Some(0) && row.full > 0);
+            let name = format!("{NAME}/{}", service.name);
+            rows.map(|row| (name.clone(), row.name.clone())).collect::<Vec<_>>()
+        };
+        self.services.iter().flat_map(of).collect()
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
+        self.timers.first().map(|(due_ns, _)| *due_ns)
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        let rows =
+            self.services.iter().flat_map(|service| service.rows.iter().map(move |row| (service, row)));
+        rows.take(SERIES_MAX).flat_map(|(service, row)| self.samples_of(service, row)).collect()
+    }
+
+    fn report(&self, _now_ns: u64) -> Value {
+        let rows = || self.services.iter().flat_map(|service| &service.rows);
+        let up = rows().filter(|row| self.standing(row).0.is_up()).count();
+        let down = rows().filter(|row| self.standing(row).0 == Standing::Down).count();
+        json!({ "services": self.services.len(), "back_ends": rows().count(), "up": up, "down": down,
+            "checked": self.servers.len() })
+    }
+}
+
+impl LbApp {
+    /// A weight was not set; the next change of the service's tries again.
+    fn refused(&mut self, change: &Change, why: &str, actions: &mut Vec<Action>) {
+        let Change::SetWeight { group, target, .. } = *change else { return };
+        let service = self.services.iter_mut().find(|service| service.group == Some(group));
+        let Some(service) = service else { return };
+        let Some(row) = service.rows.iter_mut().find(|row| row.target == Some(target)) else { return };
+        row.set = None;
+        let text = format!("the weight of {} of {} could not be changed: {why}", row.name, service.name);
+        actions.push(Action::Say(text));
+    }
+
+    /// The series of a back end.
+    fn samples_of(&self, service: &Service, row: &Row) -> Vec<Sample> {
+        use SampleValue::{Count, Gauge};
+        let (standing, monitor) = self.standing(row);
+        let labels = vec![("service", service.name.clone()), ("back_end", row.name.clone())];
+        let one = |(name, help, value)| Sample { name, help, labels: labels.clone(), value };
+        let weight = f64::from(row.set.unwrap_or(row.full)) / f64::from(service.scale);
+        let up = f64::from(u8::from(standing.is_up()));
+        let kept = f64::from(u8::from(matches!(row.wish, Wish::Drain | Wish::Maintain)));
+        let mut all = vec![
+            one(("backend_up", "1: the back end works, as far as is known", Gauge(up))),
+            one(("backend_withheld", "1: an operator drains or maintains the back end", Gauge(kept))),
+            one(("backend_weight", "The weight that the back end has now", Gauge(weight))),
+        ];
+        if let Some(counts) = monitor.map(Monitor::counts) {
+            all.extend(
+                [
+                    ("backend_checks_passed", "Checks of the back end that were good", Count(counts.passed)),
+                    ("backend_checks_failed", "Checks of the back end that were bad", Count(counts.failed)),
+                    ("backend_changes", "Times that the back end went up or down", Count(counts.changes)),
+                ]
+                .map(one),
+            );
+        }
+        all
+    }
+}

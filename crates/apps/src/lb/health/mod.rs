@@ -1,0 +1,98 @@
+//! The health of back ends: whether they are up, what an operator wants of them, and the weights that follow.
+//! See README.md.
+//!
+//! [`monitor`] decides from the outcomes of checks whether a server is up, and [`weights`] what every back
+//! end of a service gets: both are plain functions of events and time. The running app ([`app`]) asks for
+//! checks when they are due and changes the weights of groups.
+
+mod app;
+mod board;
+mod monitor;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod weights;
+mod yaml;
+
+pub(super) use app::LbApp;
+pub use board::{Board, Told};
+pub use monitor::{Monitor, State, Step, Times};
+pub use weights::{Fail, Member, RAMP, Standing, weights};
+pub(super) use yaml::{CHECK, FAIL, read, value};
+
+use crate::check::Check;
+use crate::kind::{Argument, Verb};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What is checked of a server, and how often. Back ends with equal checks share their outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Watch {
+    /// What is asked of it.
+    pub check: Arc<Check>,
+    /// When, and how many answers decide.
+    pub times: Times,
+}
+
+/// A service, as its health depends on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guarded {
+    /// Its name.
+    pub name: String,
+    /// What it does when no back end is up.
+    pub fail: Fail,
+    /// The back ends: name, configured weight, and the check if there is one.
+    pub back_ends: Vec<(String, u32, Option<Watch>)>,
+}
+
+/// What weights of the service's group are multiplied by, so that they can rise in steps.
+#[must_use]
+pub fn scale(service: &Guarded) -> u32 {
+    let ramps = |watch: &Option<Watch>| watch.as_ref().is_some_and(|watch| watch.times.slow_start_ns > 0);
+    if service.back_ends.iter().any(|(.., watch)| ramps(watch)) { RAMP } else { 1 }
+}
+
+/// The health of a load balancer's services, as configured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Health {
+    /// The services.
+    pub services: Vec<Guarded>,
+    /// Where what is known of them goes.
+    pub board: Board,
+}
+
+impl Health {
+    /// Returns what the weights of services' groups are multiplied by.
+    pub(super) fn scales(&self) -> Scales {
+        let all = self.services.iter().map(|service| (service.name.clone(), scale(service)));
+        Scales(all.filter(|(_, scale)| *scale > 1).collect())
+    }
+}
+
+/// What the weights of services' groups are multiplied by, where it is not 1.
+pub(super) struct Scales(HashMap<String, u32>);
+
+impl Scales {
+    /// Returns that of a service.
+    pub fn of(&self, service: &str) -> u32 {
+        self.0.get(service).copied().unwrap_or(1)
+    }
+}
+
+/// The subcommands of `weir lb`.
+pub(super) const VERBS: &[Verb] = &[
+    verb("drain", "Give a back end no new flows", BACK_END),
+    verb("maintenance", "Give a back end nothing, and do not check it", BACK_END),
+    verb("enable", "Let a back end work again", BACK_END),
+    verb("weight", "Give a back end another weight until the next reload", WEIGHT),
+];
+
+const BACK_END: &[Argument] = &[THE_BACK_END];
+const WEIGHT: &[Argument] =
+    &[THE_BACK_END, Argument { name: "WEIGHT", help: "Its new weight; 0 gets nothing", number: true }];
+const THE_BACK_END: Argument = Argument { name: "BACK_END", help: "Its name", number: false };
+
+const fn verb(name: &'static str, about: &'static str, arguments: &'static [Argument]) -> Verb {
+    // Every answer is a sentence, which is printed as it is.
+    Verb { name, about, arguments, flags: &[], text: |_, _| String::new() }
+}

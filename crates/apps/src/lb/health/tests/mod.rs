@@ -1,0 +1,6 @@
+//! Health of back ends: what decides, the weights that follow, the app, and its configuration.
+
+mod app;
+mod monitor;
+mod weights;
+mod yaml;

@@ -1,0 +1,95 @@
+//! The weights of a service's back ends, as a plain function of their standings.
+
+/// The steps in which the weight of a server rises that comes up.
+pub const RAMP: u32 = 10;
+
+/// What a service does when no back end is up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fail {
+    /// Its packets are dropped.
+    Drop,
+    /// All back ends get their share, as if they were up: it may be the checks that are wrong.
+    #[default]
+    All,
+    /// Those that went down last keep their share.
+    Last,
+}
+
+/// How a back end stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is not checked, and counts as up.
+    Unchecked,
+    /// No check of it has ended yet; it counts as up.
+    Unknown,
+    /// It works.
+    Up,
+    /// It does not.
+    Down,
+    /// An operator wants it to get no new flows.
+    Draining,
+    /// An operator wants it to get nothing, and it is not checked.
+    Maintenance,
+}
+
+impl Standing {
+    /// Returns true if a back end that stands so gets packets.
+    #[must_use]
+    pub fn is_up(self) -> bool {
+        matches!(self, Standing::Unchecked | Standing::Unknown | Standing::Up)
+    }
+
+    /// Returns its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Standing::Unchecked => "unchecked",
+            Standing::Unknown => "unknown",
+            Standing::Up => "up",
+            Standing::Down => "down",
+            Standing::Draining => "draining",
+            Standing::Maintenance => "maintenance",
+        }
+    }
+}
+
+/// A back end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// How it stands.
+    pub standing: Standing,
+    /// Since when, in nanoseconds.
+    pub since_ns: u64,
+    /// The weight that it has when nothing is wrong.
+    pub weight: u32,
+    /// How many tenths ([`RAMP`]) of it it has.
+    pub share: u32,
+}
+
+impl Member {
+    fn ramped(&self) -> u32 {
+        let part = u64::from(self.weight) * u64::from(self.share.min(RAMP)) / u64::from(RAMP);
+        (part as u32).max(u32::from(self.weight > 0))
+    }
+}
+
+/// Returns the weight of each back end now, and whether `fail` has decided them because none is up. What an
+/// operator has taken away stays away.
+#[must_use]
+pub fn weights(members: &[Member], fail: Fail) -> (Vec<u32>, bool) {
+    let up = |member: &Member| if member.standing.is_up() { member.ramped() } else { 0 };
+    let weights: Vec<u32> = members.iter().map(up).collect();
+    if weights.iter().any(|weight| *weight > 0) {
+        return (weights, false);
+    }
+    let is_down = |member: &&Member| member.standing == Standing::Down && member.weight > 0;
+    let Some(last_ns) = members.iter().filter(is_down).map(|member| member.since_ns).max() else {
+        return (weights, false);
+    };
+    let keeps = |member: &Member| match fail {
+        Fail::Drop => false,
+        Fail::All => is_down(&member),
+        Fail::Last => is_down(&member) && member.since_ns == last_ns,
+    };
+    (members.iter().map(|member| if keeps(member) { member.weight } else { 0 }).collect(), true)
+}

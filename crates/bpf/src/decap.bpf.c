@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Takes the headers of a tunnel off frames for this host, at the tc ingress of an interface, and hands the
+ * inner packet to the host's stack: IPv4 and IPv6 in both (RFC 2003, 2473, 4213), GUE of variants 0 and 1
+ * (draft-ietf-intarea-gue-09), GRE (RFC 2784, 2890) and VXLAN (RFC 7348). For back ends of a load balancer,
+ * whose kernel then needs no tunnel device.
+ *
+ * Promises: one tunnel is taken off, of frames from configured senders to configured addresses. Whatever
+ * else comes, and what is not understood (fragments, options, extension headers, unknown flags), is left to
+ * the kernel as it is. Dropped is only what RFC 6040 wants dropped: an inner packet without ECN in an outer
+ * one that has met congestion. There are no loops, and no state but counts.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define FRAGMENT_BITS 0x3fff /* more fragments, and the offset */
+#define ECN_MASK 3
+#define ECN_ECT1 1
+#define ECN_CE 3
+
+/* Of Linux 6.3 and later: the inner packet has the other IP version. */
+#define DECAP_L3_IPV4 (1ULL << 7)
+#define DECAP_L3_IPV6 (1ULL << 8)
+
+/* What becomes of a frame of a tunnel; in the order of `DECAP_COUNTS` in decap.rs. Those before LEFT are also
+ * the bits of the tunnels that are taken off. */
+enum count {
+	IPIP,
+	GUE,
+	GRE,
+	VXLAN,
+	LEFT_STRANGER,
+	LEFT_FRAGMENT,
+	LEFT_OPTIONS,
+	LEFT_UNKNOWN,
+	LEFT_MALFORMED,
+	LEFT_NO_ROOM,
+	DROPPED_CONGESTION,
+	DROPPED_FAILURE,
+	COUNTS,
+	NOT_TUNNEL, /* not counted */
+};
+
+/* What the program goes by: settings[0]. */
+struct settings {
+	__u32 tunnels; /* a bit for each */
+	__u32 vni;
+	__u32 gue_port;
+	__u32 vxlan_port;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings_map SEC(".maps");
+
+/* An address; of IPv4 as ::ffff:a.b.c.d. */
+struct address {
+	__u8 bytes[16];
+};
+
+struct prefix {
+	__u32 length;
+	struct address address;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct prefix);
+	__type(value, __u32);
+} senders SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct address);
+	__type(value, __u32);
+} locals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counts SEC(".maps");
+
+static __always_inline void count(__u32 what)
+{
+	__u64 *value = bpf_map_lookup_elem(&counts, &what);
+
+	if (value)
+		(*value)++;
+}
+
+/* The outer header, as far as it matters. */
+struct outer {
+	struct address source;
+	struct address destination;
+	__u32 behind; /* where the outer IP header ends */
+	__u8 protocol;
+	__u8 ecn;
+};
+
+/* The inner packet. */
+struct inner {
+	__u32 at;
+	__u8 version; /* 4 or 6 */
+};
+
+static __always_inline void mapped(struct address *address, __u32 v4)
+{
+	__builtin_memset(address, 0, sizeof(*address));
+	address->bytes[10] = address->bytes[11] = 0xff;
+	__builtin_memcpy(address->bytes + 12, &v4, sizeof(v4));
+}
+
+static __always_inline enum count read_v4(struct __sk_buff *skb, struct outer *outer)
+{
+	struct iphdr ip;
+	const __u16 *words = (const __u16 *)&ip;
+	__u32 sum = 0;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.version != 4)
+		return NOT_TUNNEL;
+	mapped(&outer->source, ip.saddr);
+	mapped(&outer->destination, ip.daddr);
+	outer->behind = ETH_HLEN + sizeof(ip);
+	outer->protocol = ip.protocol;
+	outer->ecn = ip.tos & ECN_MASK;
+	if (ip.frag_off & bpf_htons(FRAGMENT_BITS))
+		return LEFT_FRAGMENT;
+	if (ip.ihl != 5)
+		return LEFT_OPTIONS;
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += words[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff ? IPIP : LEFT_MALFORMED;
+}
+
+static __always_inline enum count read_v6(struct __sk_buff *skb, struct outer *outer)
+{
+	struct ipv6hdr ip;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.version != 6)
+		return NOT_TUNNEL;
+	__builtin_memcpy(&outer->source, &ip.saddr, sizeof(outer->source));
+	__builtin_memcpy(&outer->destination, &ip.daddr, sizeof(outer->destination));
+	outer->behind = ETH_HLEN + sizeof(ip);
+	/* An extension header is none of the protocols below. */
+	outer->protocol = ip.nexthdr;
+	outer->ecn = ip.flow_lbl[0] >> 4 & ECN_MASK;
+	return IPIP;
+}
+
+static __always_inline enum count of_ether_type(__be16 type, struct inner *inner, enum count as)
+{
+	if (type == bpf_htons(ETH_P_IP))
+		inner->version = 4;
+	else if (type == bpf_htons(ETH_P_IPV6))
+		inner->version = 6;
+	else
+		return LEFT_UNKNOWN;
+	return as;
+}
+
+/* An inner Ethernet header, which is taken off, too. */
+static __always_inline enum count of_ethernet(struct __sk_buff *skb, struct inner *inner, enum count as)
+{
+	__be16 type;
+
+	if (bpf_skb_load_bytes(skb, inner->at + 12, &type, sizeof(type)))
+		return LEFT_MALFORMED;
+	inner->at += ETH_HLEN;
+	return of_ether_type(type, inner, as);
+}
+
+static __always_inline enum count of_protocol(__u8 protocol, struct inner *inner, enum count as)
+{
+	if (protocol == IPPROTO_IPIP)
+		inner->version = 4;
+	else if (protocol == IPPROTO_IPV6)
+		inner->version = 6;
+	else
+		return LEFT_UNKNOWN;
+	return as;
+}
+
+#define GUE_CONTROL 0x20
+#define GUE_LENGTH 0x1f
+
+static __always_inline enum count read_gue(struct __sk_buff *skb, struct inner *inner)
+{
+	__u8 head[4];
+
+	/* The first byte of an inner packet is that of variant 1. */
+	if (bpf_skb_load_bytes(skb, inner->at, head, sizeof(head)))
+		return LEFT_MALFORMED;
+	if (head[0] >> 4 == 4 || head[0] >> 4 == 6) {
+		inner->version = head[0] >> 4;
+		return GUE;
+	}
+	/* Of variant 0 those without flags, whose optional fields are private data, which is skipped. */
+	if (head[0] >> 6 || head[0] & GUE_CONTROL || head[2] || head[3])
+		return LEFT_UNKNOWN;
+	inner->at += sizeof(head) + (head[0] & GUE_LENGTH) * 4;
+	return of_protocol(head[1], inner, GUE);
+}
+
+#define VXLAN_VNI_PRESENT 0x08
+
+static __always_inline enum count read_vxlan(struct __sk_buff *skb, const struct settings *settings,
+					     struct inner *inner)
+{
+	__u32 words[2];
+
+	if (bpf_skb_load_bytes(skb, inner->at, words, sizeof(words)))
+		return LEFT_MALFORMED;
+	if (*(__u8 *)words != VXLAN_VNI_PRESENT || bpf_ntohl(words[1]) >> 8 != settings->vni)
+		return LEFT_UNKNOWN;
+	inner->at += sizeof(words);
+	return of_ethernet(skb, inner, VXLAN);
+}
+
+#define GRE_KEY 0x2000
+#define GRE_SEQUENCE 0x1000
+#define GRE_ETHERNET 0x6558
+
+static __always_inline enum count read_gre(struct __sk_buff *skb, struct inner *inner)
+{
+	__be16 head[2];
+	__u16 flags;
+
+	if (bpf_skb_load_bytes(skb, inner->at, head, sizeof(head)))
+		return LEFT_MALFORMED;
+	flags = bpf_ntohs(head[0]);
+	if (flags & ~(GRE_KEY | GRE_SEQUENCE))
+		return LEFT_UNKNOWN;
+	inner->at += sizeof(head) + (flags & GRE_KEY ? 4 : 0) + (flags & GRE_SEQUENCE ? 4 : 0);
+	if (head[1] == bpf_htons(GRE_ETHERNET))
+		return of_ethernet(skb, inner, GRE);
+	return of_ether_type(head[1], inner, GRE);
+}
+
+/* Finds the inner packet. Returns which tunnel it came in, or why it is left. */
+static __always_inline enum count find(struct __sk_buff *skb, const struct settings *settings,
+				       const struct outer *outer, struct inner *inner)
+{
+	struct udphdr udp;
+
+	inner->at = outer->behind;
+	switch (outer->protocol) {
+	case IPPROTO_IPIP:
+	case IPPROTO_IPV6:
+		return of_protocol(outer->protocol, inner, IPIP);
+	case IPPROTO_GRE:
+		return read_gre(skb, inner);
+	case IPPROTO_UDP:
+		break;
+	default:
+		return NOT_TUNNEL;
+	}
+	if (bpf_skb_load_bytes(skb, inner->at, &udp, sizeof(udp)))
+		return NOT_TUNNEL;
+	inner->at += sizeof(udp);
+	if (settings->tunnels & 1 << GUE && udp.dest == bpf_htons(settings->gue_port))
+		return read_gue(skb, inner);
+	if (settings->tunnels & 1 << VXLAN && udp.dest == bpf_htons(settings->vxlan_port))
+		return read_vxlan(skb, settings, inner);
+	return NOT_TUNNEL;
+}
+
+/* The inner ECN field by RFC 6040, section 4.2; -1 if the packet must be dropped. */
+static __always_inline int congestion(__u8 outer, __u8 inner)
+{
+	if (outer == ECN_CE)
+		return inner ? ECN_CE : -1;
+	if (outer == ECN_ECT1 && inner && inner != ECN_CE)
+		return ECN_ECT1;
+	return inner;
+}
+
+/* Writes the ECN field of the packet behind the Ethernet header. */
+static __always_inline long mark(struct __sk_buff *skb, __u8 version, __u8 ecn)
+{
+	__be16 word, new;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &word, sizeof(word)))
+		return -1;
+	if (version == 6) {
+		new = (word & ~bpf_htons(ECN_MASK << 4)) | bpf_htons(ecn << 4);
+		return bpf_skb_store_bytes(skb, ETH_HLEN, &new, sizeof(new), BPF_F_RECOMPUTE_CSUM);
+	}
+	new = (word & ~bpf_htons(ECN_MASK)) | bpf_htons(ecn);
+	/* The header's sum stays as it is, and so does that of the frame. */
+	if (bpf_l3_csum_replace(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, check), word, new, sizeof(new)))
+		return -1;
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &new, sizeof(new), 0);
+}
+
+/* Takes everything between the Ethernet header and the inner packet off. */
+static __always_inline int strip(struct __sk_buff *skb, const struct outer *outer, const struct inner *inner,
+				 enum count as)
+{
+	/* A segment of GSO stays as long as it is: its payload does not change. */
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+	__be16 type = inner->version == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	__u8 head[2], was;
+	int ecn;
+
+	if (bpf_skb_load_bytes(skb, inner->at, head, sizeof(head)) || head[0] >> 4 != inner->version ||
+	    skb->len - inner->at < (inner->version == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)))
+		return LEFT_MALFORMED;
+	was = inner->version == 4 ? head[1] & ECN_MASK : head[1] >> 4 & ECN_MASK;
+	ecn = congestion(outer->ecn, was);
+	if (ecn < 0)
+		return DROPPED_CONGESTION;
+	if (type != skb->protocol)
+		flags |= inner->version == 4 ? DECAP_L3_IPV4 : DECAP_L3_IPV6;
+	if (bpf_skb_adjust_room(skb, -(int)(inner->at - ETH_HLEN), BPF_ADJ_ROOM_MAC, flags))
+		return LEFT_NO_ROOM;
+	if (bpf_skb_store_bytes(skb, 12, &type, sizeof(type), 0))
+		return DROPPED_FAILURE;
+	if (ecn != was && mark(skb, inner->version, ecn))
+		return DROPPED_FAILURE;
+	return as;
+}
+
+SEC("classifier")
+int decap(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	const struct settings *settings = bpf_map_lookup_elem(&settings_map, &zero);
+	struct outer outer = {};
+	struct inner inner = {};
+	struct prefix source;
+	enum count read, what;
+	__be16 type;
+
+	if (!settings || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, 12, &type, sizeof(type)) ||
+	    type != skb->protocol)
+		return TC_ACT_UNSPEC;
+	if (type == bpf_htons(ETH_P_IP))
+		read = read_v4(skb, &outer);
+	else if (type == bpf_htons(ETH_P_IPV6))
+		read = read_v6(skb, &outer);
+	else
+		return TC_ACT_UNSPEC;
+	if (read == NOT_TUNNEL || !bpf_map_lookup_elem(&locals, &outer.destination))
+		return TC_ACT_UNSPEC;
+	what = find(skb, settings, &outer, &inner);
+	/* What UDP carries behind a fragment's or a longer header is not known, so it is not counted. */
+	if (what == NOT_TUNNEL || (read != IPIP && outer.protocol == IPPROTO_UDP))
+		return TC_ACT_UNSPEC;
+	source.length = 128;
+	source.address = outer.source;
+	if (!bpf_map_lookup_elem(&senders, &source))
+		what = LEFT_STRANGER;
+	else if (read != IPIP)
+		what = read;
+	else if (what <= VXLAN && !(settings->tunnels & 1 << what))
+		return TC_ACT_UNSPEC;
+	else if (what <= VXLAN)
+		what = strip(skb, &outer, &inner, what);
+	count(what);
+	return what == DROPPED_CONGESTION || what == DROPPED_FAILURE ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

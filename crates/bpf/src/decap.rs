@@ -1,0 +1,159 @@
+//! The program of `decap.bpf.c` and its maps, laid out as integers in the order of its structures.
+
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
+use aya::programs::links::FdLink;
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
+use aya::{Ebpf, EbpfError, TestRun};
+use std::net::IpAddr;
+
+const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decap.bpf.o"));
+
+/// What becomes of frames of tunnels: taken off by tunnel, left to the kernel, or dropped.
+pub const DECAP_COUNTS: [&str; 12] = [
+    "ipip",
+    "gue",
+    "gre",
+    "vxlan",
+    "left_stranger",
+    "left_fragment",
+    "left_options",
+    "left_unknown",
+    "left_malformed",
+    "left_no_room",
+    "dropped_congestion",
+    "dropped_failure",
+];
+
+/// A tunnel that is taken off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tunnel {
+    /// IPv4 or IPv6 in IPv4 or IPv6.
+    Ipip,
+    /// GUE, variants 0 and 1.
+    Gue,
+    /// GRE, with an IP packet or an Ethernet frame inside.
+    Gre,
+    /// VXLAN with this VNI.
+    Vxlan(u32),
+}
+
+/// What the program goes by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecapSettings {
+    /// Tunnels that are taken off; of two VNIs, the last counts.
+    pub tunnels: Vec<Tunnel>,
+    /// The UDP port of GUE.
+    pub gue_port: u16,
+    /// The UDP port of VXLAN.
+    pub vxlan_port: u16,
+    /// Outer sources that are believed: prefixes, 1024 at most.
+    pub senders: Vec<(IpAddr, u8)>,
+    /// Outer destinations: addresses of this host, 1024 at most.
+    pub locals: Vec<IpAddr>,
+}
+
+/// The program and its maps.
+pub struct TcDecap {
+    ebpf: Ebpf,
+    /// Dropping it detaches the program.
+    link: Option<FdLink>,
+}
+
+impl TcDecap {
+    /// Loads the program. It is attached to nothing yet.
+    ///
+    /// # Errors
+    /// Returns the kernel's error, usually a missing privilege.
+    pub fn load(settings: &DecapSettings) -> Result<TcDecap, EbpfError> {
+        let mut ebpf = Ebpf::load(OBJECT)?;
+        program(&mut ebpf)?.load()?;
+        let mut decap = TcDecap { ebpf, link: None };
+        decap.set(settings)?;
+        Ok(decap)
+    }
+
+    fn set(&mut self, settings: &DecapSettings) -> Result<(), MapError> {
+        let bit = |tunnel: &Tunnel| match tunnel {
+            Tunnel::Ipip => 1,
+            Tunnel::Gue => 2,
+            Tunnel::Gre => 4,
+            Tunnel::Vxlan(_) => 8,
+        };
+        let bits: u32 = settings.tunnels.iter().fold(0, |bits, tunnel| bits | bit(tunnel));
+        let vni = settings.tunnels.iter().rev().find_map(|tunnel| match tunnel {
+            Tunnel::Vxlan(vni) => Some(*vni),
+            _ => None,
+        });
+        let words = [bits, vni.unwrap_or_default(), settings.gue_port.into(), settings.vxlan_port.into()];
+        let map = self.ebpf.map_mut("settings_map").expect("decap.bpf.c defines it");
+        Array::<&mut MapData, [u32; 4]>::try_from(map)?.set(0, words, 0)?;
+        let map = self.ebpf.map_mut("senders").expect("decap.bpf.c defines it");
+        let mut senders = LpmTrie::<&mut MapData, [u8; 16], u32>::try_from(map)?;
+        for &(address, length) in &settings.senders {
+            let length = if address.is_ipv4() { 96 + u32::from(length) } else { length.into() };
+            senders.insert(&Key::new(length, bytes(address)), 1, 0)?;
+        }
+        let map = self.ebpf.map_mut("locals").expect("decap.bpf.c defines it");
+        let mut locals = HashMap::<&mut MapData, [u8; 16], u32>::try_from(map)?;
+        settings.locals.iter().try_for_each(|local| locals.insert(bytes(*local), 1, 0))
+    }
+
+    /// Attaches the program to the ingress of an interface; a former one is left.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6, whose
+    /// attachments end with the process.
+    pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
+        self.link = None;
+        let program = program(&mut self.ebpf)?;
+        let id = program.attach(interface, TcAttachType::Ingress)?;
+        let link = program.take_link(id)?;
+        // Dropping an attachment by netlink undoes it.
+        self.link = Some(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+        Ok(())
+    }
+
+    /// Returns how many frames of tunnels became what, in the order of [`DECAP_COUNTS`].
+    #[must_use]
+    pub fn counts(&self) -> [u64; DECAP_COUNTS.len()] {
+        let map = self.ebpf.map("counts").expect("decap.bpf.c defines it");
+        let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("numbers");
+        std::array::from_fn(|at| map.get(&(at as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or_default())
+    }
+
+    /// Runs the program on a frame (`BPF_PROG_TEST_RUN`), with this length of its segments if it is not 0.
+    /// Returns its verdict and the frame.
+    ///
+    /// # Errors
+    /// Returns the kernel's error. The kernel requires at least the 14 bytes of an Ethernet header.
+    pub fn test_run(&mut self, frame: &[u8], segment: u32) -> Result<(i32, Vec<u8>), ProgramError> {
+        /// Bytes of `struct __sk_buff`, and where its field `gso_size` is.
+        const CONTEXT: usize = 192;
+        const SEGMENT: usize = 176;
+        let mut context = [0; CONTEXT];
+        context[SEGMENT..SEGMENT + 4].copy_from_slice(&segment.to_ne_bytes());
+        let mut out = vec![0; frame.len() + 128];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ctx_in: Some(&context),
+            ..TestRunOptions::new()
+        };
+        let result = program(&mut self.ebpf)?.test_run(options)?;
+        out.truncate(result.data_size_out as usize);
+        Ok((result.return_value as i32, out))
+    }
+}
+
+/// An address as the maps have it: of IPv4 as ::ffff:a.b.c.d.
+fn bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn program(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier, ProgramError> {
+    ebpf.program_mut("decap").expect("decap.bpf.c defines it").try_into()
+}

@@ -1,0 +1,161 @@
+//! `weir decap INTERFACE --from PREFIX --to ADDRESS`: takes tunnels off on a back end, as long as it runs.
+//!
+//! An eBPF program does it (`bpf/src/decap.bpf.c`); the command attaches it, waits for a signal, and says
+//! what it has counted. The program is gone with the process, however that ends.
+
+use super::{BadInput, bad_input};
+use crate::daemon::Signals;
+use crate::output;
+use anyhow::{Context, Result, bail};
+use bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
+use serde_json::{Map, Value, json};
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+/// How often it is looked whether the interface still exists.
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The largest number of prefixes, and of addresses.
+const ADDRESSES_MAX: usize = 1024;
+
+/// The largest VNI.
+const VNI_MAX: i64 = 0xff_ffff;
+
+/// Arguments of `weir decap`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The interface at which frames of tunnels arrive.
+    interface: String,
+    /// A prefix of outer sources that are believed: those of load balancers. Several are possible.
+    #[arg(long, required = true, value_name = "PREFIX")]
+    from: Vec<String>,
+    /// An outer destination: an address of this host. Several are possible.
+    #[arg(long, required = true, value_name = "ADDRESS")]
+    to: Vec<IpAddr>,
+    /// The tunnels that are taken off, besides VXLAN.
+    #[arg(long, value_delimiter = ',', default_value = "ipip,gue,gre", value_name = "LIST")]
+    tunnels: Vec<Kind>,
+    /// Take VXLAN with this VNI off, too.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=VNI_MAX))]
+    vni: Option<u32>,
+    /// The UDP port of GUE.
+    #[arg(long, default_value_t = 6080)]
+    gue_port: u16,
+    /// The UDP port of VXLAN.
+    #[arg(long, default_value_t = 4789)]
+    vxlan_port: u16,
+    /// Print JSON objects: `attached`, and at the end `counts`.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A tunnel that needs no number.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Kind {
+    Ipip,
+    Gue,
+    Gre,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The kernel refuses the program or the interface, or the interface disappears.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let settings = match settings(arguments) {
+        Ok(settings) => settings,
+        Err(error) => {
+            output::complain(format_args!("weir: {error}\n"));
+            return Ok(bad_input());
+        }
+    };
+    let name = &arguments.interface;
+    let signals = Signals::take()?;
+    let ioctl = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let index = name_to_index(&ioctl, name).with_context(|| format!("there is no interface {name}"))?;
+    let mut decap = TcDecap::load(&settings).context("the kernel refuses the program")?;
+    decap.attach(name).with_context(|| format!("the program cannot be attached to {name}"))?;
+    say(arguments, || format!("weir takes tunnels off at {name}"), || json!({ "attached": name }))?;
+    while !signals.stop() {
+        let mut waits = [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
+        let _ = poll(&mut waits, Some(&LOOK));
+        signals.take_reload();
+        if name_to_index(&ioctl, name) != Ok(index) {
+            bail!("the interface {name} is gone");
+        }
+    }
+    let counts: Vec<(&str, u64)> = DECAP_COUNTS.iter().copied().zip(decap.counts()).collect();
+    let text = || {
+        let some: Vec<String> = counts
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(what, count)| format!("{what} {count}"))
+            .collect();
+        if some.is_empty() { "no frame of a tunnel came".to_string() } else { some.join(", ") }
+    };
+    let all: Map<String, Value> =
+        counts.iter().map(|(what, count)| ((*what).to_string(), json!(count))).collect();
+    say(arguments, text, || json!({ "counts": all }))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(arguments: &Arguments, text: impl Fn() -> String, json: impl Fn() -> Value) -> Result<()> {
+    if arguments.json { output::line(json()) } else { output::line(text()) }
+}
+
+fn settings(arguments: &Arguments) -> Result<DecapSettings, BadInput> {
+    let Arguments { from, to, .. } = arguments;
+    if from.len() > ADDRESSES_MAX || to.len() > ADDRESSES_MAX {
+        return Err(BadInput(format!("at most {ADDRESSES_MAX} prefixes and as many addresses are possible")));
+    }
+    let ports = [arguments.gue_port, arguments.vxlan_port];
+    if ports.contains(&0) || ports[0] == ports[1] {
+        return Err(BadInput(
+            "the ports of GUE and VXLAN are two different ones, from 1 to 65535".to_string(),
+        ));
+    }
+    if let Some(bad) = to.iter().find(|address| address.is_unspecified() || address.is_multicast()) {
+        return Err(BadInput(format!("--to {bad} is not the address of a host")));
+    }
+    let tunnel = |kind: &Kind| match kind {
+        Kind::Ipip => Tunnel::Ipip,
+        Kind::Gue => Tunnel::Gue,
+        Kind::Gre => Tunnel::Gre,
+    };
+    let tunnels = arguments.tunnels.iter().map(tunnel).chain(arguments.vni.map(Tunnel::Vxlan)).collect();
+    let senders = from.iter().map(|text| prefix(text)).collect::<Result<_, _>>()?;
+    let [gue_port, vxlan_port] = ports;
+    Ok(DecapSettings { tunnels, gue_port, vxlan_port, senders, locals: to.clone() })
+}
+
+/// An address, and the length of a prefix behind its slash, by default all of it.
+fn prefix(text: &str) -> Result<(IpAddr, u8), BadInput> {
+    let (address, length) = text.split_once('/').map_or((text, None), |(one, two)| (one, Some(two)));
+    let refused = || BadInput(format!("--from {text} is not an address or a prefix such as 10.0.0.0/8"));
+    let address: IpAddr = address.parse().map_err(|_| refused())?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let length = length.map_or(Ok(most), |length| length.parse().map_err(|_| refused()))?;
+    if length > most {
+        return Err(refused());
+    }
+    Ok((address, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_read() {
+        let read = |text: &str| prefix(text).ok().map(|(address, length)| (address.to_string(), length));
+        assert_eq!(read("10.0.0.0/8"), Some(("10.0.0.0".to_string(), 8)));
+        assert_eq!(read("10.0.0.1"), Some(("10.0.0.1".to_string(), 32)));
+        assert_eq!(read("2001:db8::/64"), Some(("2001:db8::".to_string(), 64)));
+        for bad in ["", "10.0.0.0/33", "10.0.0/8", "2001:db8::/129", "10.0.0.0/", "10.0.0.0/-1", "x/8"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! HTTP/1.1 requests.
+
+use super::{ANSWER_MAX, connect, tls};
+use ::apps::check::{Outcome, Request};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::handshake;
+use hyper::header::{CONNECTION, HOST, USER_AGENT};
+use hyper_util::rt::TokioIo;
+use std::net::SocketAddr;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Sends a request and judges the answer.
+pub async fn ask(server: SocketAddr, request: &Request) -> Outcome {
+    let stream = connect(server).await?;
+    if request.tls {
+        return over(tls::shake(stream, server, request.host.as_deref()).await?, server, request).await;
+    }
+    over(stream, server, request).await
+}
+
+async fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    server: SocketAddr,
+    request: &Request,
+) -> Outcome {
+    let failed = |error: hyper::Error| format!("no HTTP answer: {error}");
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(failed)?;
+    // It ends with this function, because it is polled nowhere else.
+    let mut connection = std::pin::pin!(connection);
+    let host = request.host.clone().unwrap_or_else(|| server.to_string());
+    let asked = hyper::Request::get(request.path.as_str())
+        .header(HOST, host)
+        .header(USER_AGENT, "weir")
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| format!("the request cannot be sent: {error}"))?;
+    let answered = async {
+        let response = sender.send_request(asked).await.map_err(failed)?;
+        let status = response.status().as_u16();
+        let [first, last] = request.status;
+        if !(first..=last).contains(&status) {
+            return Err(format!("status {status}"));
+        }
+        match &request.body {
+            Some(wanted) => contains(response.into_body(), wanted.as_bytes()).await,
+            None => Ok(()),
+        }
+    };
+    let mut answered = std::pin::pin!(answered);
+    let mut ended = false;
+    std::future::poll_fn(|context| {
+        if !ended && connection.as_mut().poll(context).is_ready() {
+            ended = true;
+        }
+        answered.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Looks for bytes at the beginning of a body.
+async fn contains(mut body: Incoming, wanted: &[u8]) -> Outcome {
+    let mut read = Vec::new();
+    let is_there =
+        |read: &[u8]| wanted.is_empty() || read.windows(wanted.len()).any(|window| window == wanted);
+    while !is_there(&read) {
+        let Some(frame) = body.frame().await else {
+            return Err("the body is not what is expected".to_string());
+        };
+        let frame = frame.map_err(|error| format!("the body is cut short: {error}"))?;
+        read.extend(frame.into_data().unwrap_or_default());
+        if read.len() > ANSWER_MAX && !is_there(&read) {
+            return Err(format!("the first {ANSWER_MAX} bytes of the body are not what is expected"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,254 @@
+//! Checks of servers on the loopback interface.
+
+use super::*;
+use ::apps::check::Request;
+use std::io::{Read, Write};
+use std::net::{TcpListener, UdpSocket as Server};
+use std::thread;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn check(port: u16, ask: Ask) -> Outcome {
+    let check = Check { address: Ipv4Addr::LOCALHOST.into(), port, ask, timeout_ns: 10_000_000_000 };
+    runtime().block_on(outcome(&check))
+}
+
+/// A server that answers one request with these bytes. Returns its port.
+fn answering(answer: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            if stream.read(&mut byte).unwrap_or(0) == 0 {
+                return;
+            }
+            request.extend(byte);
+        }
+        assert!(request.starts_with(b"GET /health HTTP/1.1\r\n"), "{request:?}");
+        let _ = stream.write_all(answer.as_bytes());
+    });
+    port
+}
+
+fn http(status: [u16; 2], body: Option<&str>) -> Ask {
+    let body = body.map(str::to_string);
+    Ask::Http(Request { tls: false, path: "/health".to_string(), host: None, status, body })
+}
+
+/// A server that answers datagrams with what a function makes of them. Returns its port.
+fn echoing(answer: fn(&[u8]) -> Vec<Vec<u8>>) -> u16 {
+    let socket = Server::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        let (length, from) = socket.recv_from(&mut buffer).unwrap();
+        for one in answer(&buffer[..length]) {
+            socket.send_to(&one, from).unwrap();
+        }
+    });
+    port
+}
+
+/// A port that nobody listens to.
+fn closed() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn a_connection_is_accepted_or_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    assert_eq!(check(listener.local_addr().unwrap().port(), Ask::Tcp), Ok(()));
+    assert_eq!(check(closed(), Ask::Tcp), Err("connection refused".to_string()));
+}
+
+#[test]
+fn a_silent_server_fails_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let check = Check {
+        address: Ipv4Addr::LOCALHOST.into(),
+        port,
+        ask: http([200, 299], None),
+        timeout_ns: 50_000_000,
+    };
+    assert_eq!(runtime().block_on(outcome(&check)), Err("no answer in 50ms".to_string()));
+}
+
+#[test]
+fn status_and_body_decide() {
+    const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nall fine";
+    assert_eq!(check(answering(GOOD), http([200, 399], None)), Ok(()));
+    assert_eq!(check(answering(GOOD), http([200, 399], Some("fine"))), Ok(()));
+    let wrong = Err("the body is not what is expected".to_string());
+    assert_eq!(check(answering(GOOD), http([200, 399], Some("good"))), wrong);
+    let bad = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(check(answering(bad), http([200, 399], None)), Err("status 503".to_string()));
+    assert_eq!(check(answering(bad), http([503, 503], None)), Ok(()));
+    let nonsense = check(answering("no http at all\r\n\r\n"), http([200, 399], None)).unwrap_err();
+    assert!(nonsense.starts_with("no HTTP answer: "), "{nonsense}");
+    let nothing = check(answering(""), http([200, 399], None)).unwrap_err();
+    assert!(nothing.starts_with("no HTTP answer: "), "{nothing}");
+}
+
+#[test]
+fn a_datagram_is_answered_as_expected() {
+    let upper = || echoing(|asked| vec![asked.to_ascii_uppercase()]);
+    assert_eq!(check(upper(), Ask::Udp(b"ping".to_vec(), Vec::new())), Ok(()));
+    assert_eq!(check(upper(), Ask::Udp(b"ping".to_vec(), b"ING".to_vec())), Ok(()));
+    let wrong = Err("the answer is not what is expected".to_string());
+    assert_eq!(check(upper(), Ask::Udp(b"ping".to_vec(), b"ing".to_vec())), wrong);
+    assert_eq!(
+        check(closed(), Ask::Udp(b"ping".to_vec(), Vec::new())),
+        Err("connection refused".to_string())
+    );
+}
+
+#[test]
+fn a_query_is_answered_by_its_own_answer() {
+    let ask = |rcode| Ask::Dns("example.org".to_string(), rcode);
+    let forged_first = || {
+        echoing(|query| {
+            let mut answer = query.to_vec();
+            answer[2..4].copy_from_slice(&[0x80, 3]);
+            let mut forged = answer.clone();
+            forged[0] ^= 1;
+            forged[3] = 0;
+            vec![forged, vec![0; 5], answer]
+        })
+    };
+    assert_eq!(check(forged_first(), ask(Some(0))), Err("the answer is nxdomain".to_string()));
+    assert_eq!(check(forged_first(), ask(Some(3))), Ok(()));
+    assert_eq!(check(forged_first(), ask(None)), Ok(()));
+}
+
+#[test]
+fn echo_needs_root_and_gets_an_answer() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    if !status.lines().any(|line| line.starts_with("Uid:\t0\t")) {
+        assert_eq!(check(0, Ask::Icmp).unwrap_err(), "Operation not permitted (os error 1)");
+        return;
+    }
+    assert_eq!(check(0, Ask::Icmp), Ok(()));
+}
+
+#[test]
+fn what_ends_is_told_once_and_rings() {
+    let doorbell = Doorbell::new().unwrap();
+    let mut checks = Checks::new(doorbell.clone());
+    let to = |port| {
+        Arc::new(Check {
+            address: Ipv4Addr::LOCALHOST.into(),
+            port,
+            ask: Ask::Tcp,
+            timeout_ns: 5_000_000_000,
+        })
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (good, bad) = (to(listener.local_addr().unwrap().port()), to(closed()));
+    // So that the listener's queue does not fill.
+    thread::spawn(move || listener.incoming().for_each(drop));
+    for id in 0..500 {
+        let check = if id % 2 == 0 { good.clone() } else { bad.clone() };
+        checks.make("lb", CheckId(id), check).unwrap();
+    }
+    let mut told = std::collections::BTreeMap::new();
+    while told.len() < 500 {
+        if let Some(Checked { app, id, outcome }) = checks.take() {
+            assert_eq!(&*app, "lb");
+            assert_eq!(outcome.is_ok(), id.0 % 2 == 0, "{outcome:?}");
+            assert!(told.insert(id, outcome).is_none());
+        } else {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert!(checks.take().is_none());
+}
+
+/// `openssl s_server`, which knows nothing of rustls.
+#[cfg(feature = "tls")]
+mod tls {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    struct Openssl {
+        child: Child,
+        folder: std::path::PathBuf,
+        port: u16,
+    }
+
+    impl Openssl {
+        fn start(more: &[&str]) -> Option<Openssl> {
+            let folder = std::env::temp_dir().join(format!("weir-tls-{}-{}", std::process::id(), more.len()));
+            std::fs::create_dir_all(&folder).unwrap();
+            let quiet = |arguments: &[&str]| {
+                let mut command = Command::new("openssl");
+                command.args(arguments).current_dir(&folder).stdin(Stdio::piped());
+                command.stdout(Stdio::null()).stderr(Stdio::null());
+                command
+            };
+            let request =
+                ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"];
+            let made = quiet(&[&request[..], &["-subj", "/CN=nobody", "-days", "1"]].concat()).status();
+            if made.is_err() {
+                assert!(std::env::var_os("CI").is_none(), "CI has openssl");
+                eprintln!("skipped: openssl is not installed");
+                return None;
+            }
+            let port = closed();
+            let accept = format!("127.0.0.1:{port}");
+            let serve = ["s_server", "-accept", &accept, "-key", "key.pem", "-cert", "cert.pem", "-www"];
+            let child = quiet(&[&serve[..], more].concat()).spawn().unwrap();
+            let server = Openssl { child, folder, port };
+            while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+                thread::sleep(Duration::from_millis(10));
+            }
+            Some(server)
+        }
+    }
+
+    impl Drop for Openssl {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    fn https(body: &str) -> Ask {
+        let (path, body) = ("/".to_string(), Some(body.to_string()));
+        Ask::Http(Request {
+            tls: true,
+            path,
+            host: Some("web.example".to_string()),
+            status: [200, 200],
+            body,
+        })
+    }
+
+    #[test]
+    fn handshakes_and_requests_over_them() {
+        for more in [&["-tls1_3"][..], &["-tls1_2", "-quiet"]] {
+            let Some(server) = Openssl::start(more) else { return };
+            assert_eq!(check(server.port, Ask::Tls(None)), Ok(()));
+            assert_eq!(check(server.port, Ask::Tls(Some("web.example".to_string()))), Ok(()));
+            assert_eq!(check(server.port, https("s_server")), Ok(()));
+            let wrong = Err("the body is not what is expected".to_string());
+            assert_eq!(check(server.port, https("something else")), wrong);
+        }
+    }
+
+    #[test]
+    fn what_is_no_tls_is_no_handshake() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || listener.accept().unwrap().0.write_all(b"220 mail.example ESMTP\r\n"));
+        let why = check(port, Ask::Tls(None)).unwrap_err();
+        assert!(why.starts_with("no TLS handshake: "), "{why}");
+        assert_eq!(check(closed(), Ask::Tls(None)), Err("connection refused".to_string()));
+    }
+}

@@ -1,0 +1,97 @@
+//! The alerts and the dashboard in `monitoring/`: what they ask for exists, and tools that are installed
+//! accept them.
+
+use super::running::Daemon;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A service with a check and a NAT pool, so that there is every family that depends on the configuration.
+const CONFIG: &str = "\
+ports:
+  p0: { pcap: {} }
+nat_pools:
+  outside: { addresses: [198.51.100.1], ports: 1024-65535 }
+apps:
+  - lb:
+      name: web
+      port: p0
+      service: { vip: 10.0.0.80, protocol: tcp, port: 80 }
+      by: 5-tuple
+      size: 251
+      check: { type: tcp, interval: 1h }
+      back_ends: [{ name: b1, mac: 02:00:00:00:00:11, address: 127.0.0.1 }]
+";
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../monitoring").join(name)
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(file(name)).unwrap()
+}
+
+/// Our metrics in an expression.
+fn metrics(expression: &str) -> BTreeSet<String> {
+    let words = expression.split(|one: char| !one.is_ascii_alphanumeric() && one != '_');
+    words.filter(|word| word.starts_with("weir_")).map(str::to_string).collect()
+}
+
+/// Our metrics in all expressions of the dashboard.
+fn of_dashboard(value: &Value) -> BTreeSet<String> {
+    match value {
+        Value::Object(object) => {
+            let own = ["expr", "definition"].iter().filter_map(|key| object.get(*key)?.as_str());
+            own.flat_map(metrics).chain(object.values().flat_map(of_dashboard)).collect()
+        }
+        Value::Array(items) => items.iter().flat_map(of_dashboard).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+#[test]
+fn every_metric_that_is_asked_for_exists() {
+    let dashboard: Value = serde_json::from_str(&read("weir-dashboard.json")).unwrap();
+    let rules = read("weir.rules.yml");
+    let expressions = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    let of_rules: BTreeSet<String> = expressions.flat_map(metrics).collect();
+    let asked: BTreeSet<String> = of_dashboard(&dashboard).union(&of_rules).cloned().collect();
+    assert!(of_rules.len() > 10 && asked.len() > 20, "{asked:?}");
+    let daemon = Daemon::start(CONFIG);
+    let text = daemon.metrics();
+    let exposed = |metric: &str| {
+        text.lines()
+            .any(|line| line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} ")))
+    };
+    let missing: Vec<&String> = asked.iter().filter(|metric| !exposed(metric)).collect();
+    assert!(missing.is_empty(), "{missing:?} are not in\n{text}");
+}
+
+#[test]
+fn panels_have_numbers_and_places_of_their_own() {
+    let dashboard: Value = serde_json::from_str(&read("weir-dashboard.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut seen = BTreeSet::new();
+    for panel in panels {
+        assert!(seen.insert(panel["id"].as_u64().unwrap()), "{panel}");
+        let at = &panel["gridPos"];
+        assert!(at["x"].as_u64().unwrap() + at["w"].as_u64().unwrap() <= 24, "{panel}");
+        let is_row = panel["type"] == "row";
+        assert!(is_row || panel["targets"].as_array().is_some_and(|targets| !targets.is_empty()), "{panel}");
+    }
+}
+
+/// promtool knows the language of expressions; without it, only names are checked.
+#[test]
+fn promtool_accepts_the_rules() {
+    let run = Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(file("weir.rules.yml"))
+        .stdin(Stdio::null())
+        .output();
+    match run {
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+        Err(_) => eprintln!("skipped: promtool is not installed"),
+    }
+}

@@ -1,0 +1,247 @@
+//! `weir decap` on a back end whose kernel has the service's address and no tunnel device: two network
+//! namespaces, real TCP connections through a tunnel, answers that go back directly. Needs root; skipped
+//! without, except in CI.
+//!
+//! The tunnel's other end is the kernel's VXLAN device, which knows nothing of weir, and for the other
+//! tunnels frames that the test makes.
+
+use packet::craft::Recipe;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+const VIP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 80);
+
+/// Two namespaces and what runs there; nothing is left of them, however the test ends.
+struct Bed {
+    prefix: String,
+    decap: Option<Child>,
+}
+
+impl Bed {
+    /// Builds it; `None` without root.
+    fn build() -> Option<Bed> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        assert!(geteuid().is_root() || std::env::var_os("CI").is_none(), "CI runs as root");
+        if !geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let bed = Bed { prefix: format!("wd{}{count}", std::process::id()), decap: None };
+        for role in ["c", "s"] {
+            let status = Command::new("ip").args(["netns", "add", &bed.name(role)]).status();
+            assert!(status.unwrap().success());
+        }
+        let server = bed.name("s");
+        bed.ip("c", &format!("link add eth0 type veth peer name eth0 netns {server}"));
+        for (role, address) in [("c", CLIENT), ("s", HOST)] {
+            let lines = format!("link set lo up\naddr add {address}/24 dev eth0\nlink set eth0 up");
+            bed.ip(role, &lines);
+        }
+        bed.ip("s", &format!("addr add {VIP}/32 dev lo"));
+        Some(bed)
+    }
+
+    fn name(&self, role: &str) -> String {
+        format!("{}-{role}", self.prefix)
+    }
+
+    fn ip(&self, role: &str, lines: &str) {
+        for line in lines.lines() {
+            let status = Command::new("ip").arg("-n").arg(self.name(role)).args(line.split(' ')).status();
+            assert!(status.unwrap().success(), "ip -n {role} {line}");
+        }
+    }
+
+    /// Starts `weir decap` on the back end, and waits until it is attached.
+    fn decap(&mut self, more: &[&str]) {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name("s"), env!("CARGO_BIN_EXE_weir"), "decap", "eth0"]);
+        command.args(["--from", "10.1.0.0/24", "--to", &HOST.to_string(), "--json"]).args(more);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.as_mut().unwrap());
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "{\"attached\":\"eth0\"}\n");
+        self.decap = Some(child);
+    }
+
+    /// Ends it, and returns what it has counted.
+    fn end(&mut self) -> Value {
+        let mut child = self.decap.take().unwrap();
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(child.wait().unwrap().success());
+        serde_json::from_str::<Value>(text.trim()).unwrap()["counts"].clone()
+    }
+
+    /// Does something on a thread in a namespace.
+    fn within<T: Send>(&self, role: &str, work: impl FnOnce() -> T + Send) -> T {
+        let file = File::open(format!("/run/netns/{}", self.name(role))).unwrap();
+        std::thread::scope(|scope| {
+            let inside = move || {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                work()
+            };
+            scope.spawn(inside).join().unwrap()
+        })
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.decap.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for role in ["c", "s"] {
+            let _ = Command::new("ip").args(["netns", "del", &self.name(role)]).status();
+        }
+    }
+}
+
+/// The kernel's own device encapsulates, with segments of many packets (GSO), and TCP must not notice.
+#[test]
+fn tcp_goes_through_the_kernels_vxlan() {
+    let Some(mut bed) = Bed::build() else { return };
+    bed.decap(&["--vni", "42"]);
+    bed.ip(
+        "c",
+        &format!(
+            "link add vx0 mtu 1450 type vxlan id 42 dstport 4789 local {CLIENT} remote {HOST} nolearning\n\
+             link set vx0 up\n\
+             route add {VIP}/32 dev vx0 src {CLIENT}\n\
+             neigh add {VIP} lladdr 02:00:00:00:00:99 dev vx0 nud permanent"
+        ),
+    );
+    const LENGTH: usize = 4 << 20;
+    let listener = bed.within("s", || TcpListener::bind((VIP, 80)).unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut received = vec![0; LENGTH];
+        stream.read_exact(&mut received).unwrap();
+        stream.write_all(b"all here").unwrap();
+        received
+    });
+    let sent: Vec<u8> = (0..LENGTH).map(|at| (at / 7) as u8).collect();
+    let answer = bed.within("c", || {
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::from((VIP, 80)), PATIENCE).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&sent).unwrap();
+        let mut answer = [0; 8];
+        stream.read_exact(&mut answer).unwrap();
+        answer
+    });
+    assert_eq!(&answer, b"all here");
+    assert!(server.join().unwrap() == sent, "every byte arrives");
+    let counts = bed.end();
+    assert!(counts["vxlan"].as_u64() > Some(4), "{counts}");
+    let others = counts.as_object().unwrap().iter().filter(|(name, _)| *name != "vxlan");
+    assert!(others.into_iter().all(|(_, count)| *count == 0), "{counts}");
+}
+
+/// Sends IPv4 packets without a tunnel device.
+fn raw() -> OwnedFd {
+    use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+    socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW)).unwrap()
+}
+
+/// An outer IPv4 packet; the kernel writes its length, identification and checksum.
+fn outer(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
+    packet.extend(CLIENT.octets());
+    packet.extend(HOST.octets());
+    packet.extend(payload);
+    packet
+}
+
+fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
+    let mut datagram = [50_000_u16.to_be_bytes(), port.to_be_bytes()].concat();
+    datagram.extend((8 + payload.len() as u16).to_be_bytes());
+    datagram.extend([0, 0]);
+    datagram.extend(payload);
+    datagram
+}
+
+#[test]
+fn datagrams_come_out_of_every_tunnel_until_it_ends() {
+    let Some(mut bed) = Bed::build() else { return };
+    bed.decap(&[]);
+    let (client, address) = bed.within("c", || {
+        let socket = UdpSocket::bind((CLIENT, 0)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    });
+    let server = bed.within("s", || UdpSocket::bind((VIP, 53)).unwrap());
+    server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let recipe = format!("src={CLIENT} dst={VIP} proto=udp sport={} dport=53", address.port());
+    let inner = recipe.parse::<Recipe>().unwrap().build()[14..].to_vec();
+    let raw = bed.within("c", raw);
+    let send = |packet: &[u8]| {
+        let to = SocketAddr::from((HOST, 0));
+        rustix::net::sendto(&raw, packet, rustix::net::SendFlags::empty(), &to).unwrap();
+    };
+    let gue = [&[0, 4, 0, 0][..], &inner].concat();
+    let gre = [&[0, 0, 8, 0][..], &inner].concat();
+    let forms = [
+        ("ipip", outer(4, &inner)),
+        ("gue", outer(17, &udp(6080, &gue))),
+        ("gue", outer(17, &udp(6080, &inner))),
+        ("gre", outer(47, &gre)),
+    ];
+    let mut buffer = [0; 2048];
+    for (name, packet) in &forms {
+        send(packet);
+        let until = Instant::now() + PATIENCE;
+        // The kernel may have to resolve the neighbour first.
+        let from = loop {
+            match server.recv_from(&mut buffer) {
+                Ok((_, from)) => break from,
+                Err(error) => assert!(Instant::now() < until, "{name}: {error}"),
+            }
+        };
+        assert_eq!(from, address, "{name}: from the client itself");
+        server.send_to(name.as_bytes(), from).unwrap();
+        let (length, from) = client.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], from), (name.as_bytes(), SocketAddr::from((VIP, 53))));
+    }
+    let counts = bed.end();
+    assert_eq!((&counts["ipip"], &counts["gue"], &counts["gre"]), (&1.into(), &2.into(), &1.into()));
+    // Without it, nothing comes out.
+    send(&forms[0].1);
+    assert!(server.recv_from(&mut buffer).is_err());
+}
+
+#[test]
+fn what_is_wrong_is_refused() {
+    let said = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("decap").args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, why) = said(&["eth0", "--from", "10.0.0.0/40", "--to", "10.0.0.1"]);
+    assert_eq!(code, Some(2));
+    assert!(why.contains("--from 10.0.0.0/40 is not an address or a prefix"), "{why}");
+    let (code, why) = said(&["eth0", "--from", "10.0.0.0/8", "--to", "224.0.0.1"]);
+    assert_eq!(code, Some(2));
+    assert!(why.contains("is not the address of a host"), "{why}");
+    let (code, why) = said(&["eth0", "--from", "10.0.0.0/8", "--to", "10.0.0.1", "--gue-port", "4789"]);
+    assert_eq!(code, Some(2));
+    assert!(why.contains("two different ones"), "{why}");
+    let (code, why) = said(&["no-such-dev", "--from", "10.0.0.0/8", "--to", "10.0.0.1"]);
+    assert_eq!(code, Some(1));
+    assert!(why.contains("there is no interface no-such-dev"), "{why}");
+}
