@@ -5,6 +5,7 @@ use super::NAME;
 use super::service::State;
 use engine::change::{Change, EntryKey};
 use engine::program::{Entry, EntryMatch, GroupChoice, GroupId, PipeId, Program};
+use std::collections::HashMap;
 
 /// Where a back end of a service is in a program.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,25 +24,36 @@ impl Place {
     /// no entries.
     #[must_use]
     pub fn find(program: &Program, service: &str) -> Vec<Place> {
-        let Some(group) = program.group_named(&format!("{NAME}/{service}")) else { return Vec::new() };
-        let place = |target| Place { group, target, entries: Vec::new() };
-        let count = program.groups[group.index()].targets.len();
-        let mut places: Vec<Place> = (0..count).map(|target| place(target as u16)).collect();
+        Place::of_all(program, &[service]).pop().unwrap_or_default()
+    }
+
+    /// The same for several services, in their order.
+    #[must_use]
+    pub fn of_all(program: &Program, services: &[&str]) -> Vec<Vec<Place>> {
+        let groups: Vec<Option<GroupId>> =
+            services.iter().map(|service| program.group_named(&format!("{NAME}/{service}"))).collect();
+        let of: HashMap<GroupId, usize> =
+            groups.iter().enumerate().filter_map(|(at, group)| Some(((*group)?, at))).collect();
+        let blank = |group: &Option<GroupId>| {
+            let Some(group) = *group else { return Vec::new() };
+            let place = |target| Place { group, target, entries: Vec::new() };
+            (0..program.groups[group.index()].targets.len()).map(|target| place(target as u16)).collect()
+        };
+        let mut all: Vec<Vec<Place>> = groups.iter().map(blank).collect();
         for (at, pipe) in (0..).zip(&program.pipes) {
             if !matches!(pipe.kind.group(), Some(GroupChoice::ByMeta(_))) {
                 continue;
             }
             let mut entries = pipe.entries.cursor();
             while let Some(entry) = entries.next() {
-                let [EntryMatch::Member { group: of, target }] = entry.matches[..] else { continue };
-                if of == group
-                    && let Some(place) = places.get_mut(usize::from(target))
-                {
+                let [EntryMatch::Member { group, target }] = entry.matches[..] else { continue };
+                let places = of.get(&group).map(|at| &mut all[*at]);
+                if let Some(place) = places.and_then(|places| places.get_mut(usize::from(target))) {
                     place.entries.push((PipeId(at), entry.clone()));
                 }
             }
         }
-        places
+        all
     }
 
     /// Returns what must change when the back end gets from one state to another, with this weight while it

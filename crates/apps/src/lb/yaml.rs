@@ -88,13 +88,14 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     let pools = items.iter().filter(|item| is_shared(item)).filter_map(|item| health::value(item, "pools"));
     let health = health::read(&services, &pools.collect::<Vec<_>>(), scope.report);
     let services = services.into_iter().map(|(_, service)| service).collect();
-    let lb = Lb { services, flows: shared.flows.unwrap_or(FLOWS), nat_pools, health };
+    let mut lb = Lb { services, flows: shared.flows.unwrap_or(FLOWS), nat_pools, health };
     for (origin, problem) in lb.problems() {
         scope.report.error(scope.report.span_of(origin), problem.to_string());
     }
     name_is_free(&lb, scope);
     if scope.report.errors() == before && !lb.services.is_empty() {
         lb.write(scope.program, scope.attachments);
+        lb.health.find(scope.program);
         receives(&lb, scope);
         addresses_known(&lb, scope);
     }

@@ -1,11 +1,11 @@
 //! The running app: asks for the checks that are due, hears how they end, and changes the weights of groups.
 
-use super::monitor::{Monitor, State, Step};
+use super::monitor::{Monitor, State as Seen, Step};
 use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{Health, Told, Watch, scale};
 use crate::app::{Action, App, Event, Sample, SampleValue};
 use crate::check::{CheckId, Outcome};
-use crate::lb::NAME;
+use crate::lb::{NAME, Place, State};
 use ::path::random::Random;
 use engine::change::Change;
 use engine::program::{GroupId, Program};
@@ -37,6 +37,9 @@ pub(super) struct Row {
     /// Its place in the group, and the weight that the group has for it, if that is known.
     target: Option<u16>,
     set: Option<u32>,
+    /// Where its entries are, and whether it has them: without, it keeps no flows.
+    place: Option<Place>,
+    kept: bool,
     /// Which of the servers it is, if it is checked.
     server: Option<usize>,
     pub wish: Wish,
@@ -97,6 +100,8 @@ impl LbApp {
                 full: weight * scale,
                 target: None,
                 set: None,
+                place: None,
+                kept: true,
                 server: None,
                 wish: Wish::Work,
                 wished_ns: 0,
@@ -220,7 +225,7 @@ impl LbApp {
             more => format!(" and in {more} more services"),
         };
         let text = match server.monitor.state() {
-            State::Up => format!("{name} of {service}{others} is up"),
+            Seen::Up => format!("{name} of {service}{others} is up"),
             _ => format!("{name} of {service}{others} is down: {}", server.monitor.reason()),
         };
         actions.push(Action::Say(text));
@@ -247,9 +252,9 @@ impl LbApp {
             (Wish::Maintain, _) => Standing::Maintenance,
             (Wish::Drain, _) => Standing::Draining,
             (Wish::Work, None) => Standing::Unchecked,
-            (Wish::Work, Some(State::Unknown)) => Standing::Unknown,
-            (Wish::Work, Some(State::Up)) => Standing::Up,
-            (Wish::Work, Some(State::Down)) => Standing::Down,
+            (Wish::Work, Some(Seen::Unknown)) => Standing::Unknown,
+            (Wish::Work, Some(Seen::Up)) => Standing::Up,
+            (Wish::Work, Some(Seen::Down)) => Standing::Down,
         };
         (standing, monitor)
     }
@@ -275,7 +280,9 @@ impl LbApp {
         if std::mem::replace(&mut service.failing, failing) != failing {
             actions.push(Action::Say(service.says_failing()));
         }
-        service.set(&weights, actions);
+        let gone = |member: &Member| matches!(member.standing, Standing::Down | Standing::Maintenance);
+        let gone: Vec<bool> = members.iter().map(gone).collect();
+        service.set(&weights, &gone, actions);
         (0..self.services[at].rows.len()).for_each(|place| self.tell(at, place, now_ns));
     }
 
@@ -339,11 +346,21 @@ impl Service {
     }
 
     /// Changes the weights that differ. Those that grow are first, so that the group is never without any.
-    fn set(&mut self, weights: &[u32], actions: &mut Vec<Action>) {
+    /// `gone` says which back ends have gone: unless one gets packets all the same, its flows end.
+    fn set(&mut self, weights: &[u32], gone: &[bool], actions: &mut Vec<Action>) {
         let Some(group) = self.group else { return };
         for grows in [true, false] {
-            for (row, &weight) in self.rows.iter_mut().zip(weights) {
+            for ((row, &weight), &gone) in self.rows.iter_mut().zip(weights).zip(gone) {
                 let Some(target) = row.target else { continue };
+                let keeps = weight > 0 || !gone;
+                if let Some(place) = row.place.as_ref().filter(|_| keeps != row.kept) {
+                    if keeps == grows {
+                        let states = if keeps { (State::Down, State::Up) } else { (State::Up, State::Down) };
+                        actions.extend(place.changes(states, weight).into_iter().map(Action::Change));
+                        (row.kept, row.set) = (keeps, Some(weight));
+                    }
+                    continue;
+                }
                 if row.set == Some(weight) || grows != (row.set.is_none_or(|set| weight > set)) {
                     continue;
                 }
@@ -387,10 +404,38 @@ impl App for LbApp {
         }
     }
 
+    /// What an operator wants of back ends, by the names of services and back ends.
+    fn state(&self) -> Option<Value> {
+        let rows =
+            self.services.iter().flat_map(|service| service.rows.iter().map(move |row| (service, row)));
+        let wish = |row: &Row| match row.wish {
+            Wish::Work => None,
+            Wish::Drain => Some("drain"),
+            Wish::Maintain => Some("maintenance"),
+        };
+        let told: Vec<Value> =
+            rows.filter_map(|(service, row)| Some(json!([service.name, row.name, wish(row)?]))).collect();
+        (!told.is_empty()).then(|| json!(told))
+    }
+
+    fn resume(&mut self, state: &Value) {
+        for told in state.as_array().into_iter().flatten() {
+            let service = self.services.iter_mut().find(|service| told[0] == service.name.as_str());
+            let row =
+                service.and_then(|service| service.rows.iter_mut().find(|row| told[1] == row.name.as_str()));
+            let wish = match told[2].as_str() {
+                Some("drain") => Wish::Drain,
+                Some("maintenance") => Wish::Maintain,
+                _ => continue,
+            };
+            row.into_iter().for_each(|row| row.wish = wish);
+        }
+    }
+
     fn bind(&mut self, program: &Program) {
         let groups: HashMap<&str, GroupId> =
             program.groups.iter().zip(0..).map(|(group, at)| (group.name.as_str(), GroupId(at))).collect();
-        for service in &mut self.services {
+        for (at, service) in self.services.iter_mut().enumerate() {
             service.group = groups.get(format!("{NAME}/{}", service.name).as_str()).copied();
             let Some(group) = service.group else { continue };
             let targets = program.groups[group.index()].targets.iter().zip(0..);
@@ -399,6 +444,9 @@ impl App for LbApp {
             for row in &mut service.rows {
                 let place = places.get(row.name.as_str());
                 (row.target, row.set) = (place.map(|place| place.0), place.map(|place| place.1));
+                let places = self.health.places.get(at);
+                let found = row.target.and_then(|target| places?.get(usize::from(target)).cloned());
+                row.place = found.filter(|place| !place.entries.is_empty());
             }
         }
     }

@@ -20,8 +20,10 @@ pub use monitor::{Monitor, State, Step, Times};
 pub use weights::{Fail, Member, RAMP, Standing, weights};
 pub(super) use yaml::{CHECK, FAIL, read, value};
 
+use super::state::Place;
 use crate::check::Check;
 use crate::kind::{Argument, Verb};
+use engine::program::Program;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -59,9 +61,17 @@ pub struct Health {
     pub services: Vec<Guarded>,
     /// Where what is known of them goes.
     pub board: Board,
+    /// Where their back ends are in the program.
+    pub places: Arc<Vec<Vec<Place>>>,
 }
 
 impl Health {
+    /// Finds out where the back ends are in the program that was written.
+    pub(super) fn find(&mut self, program: &Program) {
+        let names: Vec<&str> = self.services.iter().map(|service| service.name.as_str()).collect();
+        self.places = Arc::new(Place::of_all(program, &names));
+    }
+
     /// Returns what the weights of services' groups are multiplied by.
     pub(super) fn scales(&self) -> Scales {
         let all = self.services.iter().map(|service| (service.name.clone(), scale(service)));

@@ -26,7 +26,7 @@ fn health(services: &[(&str, &[u8])], fail: Fail) -> Health {
         fail,
         back_ends: servers.iter().map(|server| (format!("b{server}"), 5, Some(watch(*server)))).collect(),
     };
-    Health { services: services.iter().map(one).collect(), board: Board::default() }
+    Health { services: services.iter().map(one).collect(), ..Health::default() }
 }
 
 fn program(health: &Health) -> Program {
