@@ -19,7 +19,7 @@ pub(super) const BACK_END: &[Key] = config::keys! {
         "its share of new flows; with 0 it only keeps those it has" or "1";
     "state": Shape::Words(|| words(&STATES)), "whether it gets new flows, and keeps those it has" or "up";
     "mode": Shape::Words(|| Mode::WORDS.to_vec()), "how packets are sent to it" or "l2";
-    "address": Shape::Ip, "its own IP address, where it is checked; by default `ip`";
+    "address": Shape::Ip, "its own IP address, where it is checked and by which other rings know it; by default `ip`";
     "check": Shape::Map(health::CHECK), "how it is checked: these keys instead of the service's";
     "ip": Shape::Ip, "the address that packets are sent to, in every mode but `l2`";
     "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";
@@ -49,9 +49,10 @@ fn back_end(node: &Node, report: &mut Report) -> Option<BackEnd> {
     let weight = section.number("weight", report);
     let state = section.choice("state", &STATES, report);
     let mode = mode(&section, report);
+    let address = section.get("address").and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
     let span = section.get("name").unwrap_or(node).span;
     let (name, mac, weight) = (name?, mac?, weight? as u32);
-    Some(BackEnd { name, mac, mode: mode?, weight, state: state?, origin: report.origin(span) })
+    Some(BackEnd { name, mac, mode: mode?, weight, state: state?, address, origin: report.origin(span) })
 }
 
 /// Reads how packets are sent to a back end; `None` if there is an error, which is reported.
@@ -117,6 +118,7 @@ pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
             mode: Mode::L2,
             weight: 1,
             state: State::Up,
+            address: None,
             origin: Default::default(),
         }));
     }

@@ -9,7 +9,7 @@ use super::service::{BITS_MAX, BackEnd, By, Service};
 use config::attachment::Attachments;
 use engine::builder::ProgramBuilder;
 use engine::program::{
-    CounterId, Entry, EntryMatch, Fill, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
+    CounterId, Entry, EntryMatch, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -192,12 +192,13 @@ fn group(
     let forward = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
     let target = |back_end: &BackEnd| {
         let weight = back_end.effective_weight() * scale;
-        Target::new(&back_end.name, forward).weight(weight).origin(back_end.origin)
+        let target = Target::new(&back_end.name, forward).weight(weight).origin(back_end.origin);
+        back_end.known_as().map_or(target.clone(), |address| target.address(address))
     };
     let list = lists.entry((service.back_ends.as_ptr(), forward, scale));
     let targets = Arc::clone(list.or_insert_with(|| service.back_ends.iter().map(target).collect()));
     let name = format!("{NAME}/{}", service.name);
-    let group = Group::new(name, Fill::Maglev, service.size).number(number(at)).origin(service.origin);
+    let group = Group::new(name, service.fill, service.size).number(number(at)).origin(service.origin);
     Some(program.group(Group { targets, ..group }))
 }
 

@@ -2,7 +2,7 @@
 
 use super::problems::Problem;
 use config::attachment::Attachment;
-use engine::program::{FlowState, NatPoolId, Origin, PortId, Timeouts};
+use engine::program::{Fill, FlowState, NatPoolId, Origin, PortId, Timeouts};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -29,6 +29,9 @@ pub struct Service {
     pub stateless: bool,
     /// How long its flows may be without a packet, if they are kept.
     pub timeouts: Timeouts,
+    /// How the buckets of its group are filled: as Maglev does, or as those of another system, whose hash
+    /// of flows picks from them then.
+    pub fill: Fill,
     /// Number of buckets in its group, a prime.
     pub size: u32,
     /// The back ends; services may share a list.
@@ -157,11 +160,20 @@ pub struct BackEnd {
     pub weight: u32,
     /// Whether it may get flows.
     pub state: State,
+    /// Its own address, where it is checked and by which rings of other systems know it, unless that is the
+    /// one that packets are sent to.
+    pub address: Option<IpAddr>,
     /// Place in the configuration.
     pub origin: Origin,
 }
 
 impl BackEnd {
+    /// Returns the address by which it is known.
+    #[must_use]
+    pub fn known_as(&self) -> Option<IpAddr> {
+        self.address.or(self.mode.ip())
+    }
+
     /// Returns its weight if it may get new flows, otherwise 0.
     #[must_use]
     pub fn effective_weight(&self) -> u32 {

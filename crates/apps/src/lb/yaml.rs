@@ -6,6 +6,7 @@ use super::service::{ALL_PORTS, Address, BackEnd, By, Service, SourceMac};
 use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
+use config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
 use config::ports::{PortKind, mac};
 use config::raw::{Kind, Node};
 use config::section::{Section, named, pairs, parsed, text, words};
@@ -28,6 +29,10 @@ pub(super) const SERVICE: &[Key] = config::keys! {
     "by": Shape::Text, "`5-tuple`, `source`, `source + dport` or `src/MASK`" or "5-tuple";
     "stateless": Shape::Boolean, "whether each packet is assigned by itself, and no flow is kept" or "false";
     "timeouts": Shape::Map(TIMEOUTS), "how long a flow is kept without a packet, by its state";
+    "scheduler": Shape::Words(|| SCHEDULERS.to_vec()),
+        "how buckets are filled: weir's Maglev, or the ring of another system" or "maglev";
+    "katran": Shape::Map(KATRAN_KEYS), "the flags of the VIP, with `scheduler: katran` or `katran_v2`";
+    "glb": Shape::Map(GLB_KEYS), "what the forwarding table has, with `scheduler: glb`";
     "size": Shape::Number(1, MAGLEV_MAX as u64),
         "how many buckets, a prime; by default it follows the number of back ends";
     "back_ends": Shape::Either(&[Shape::Name, Shape::List(&Shape::Map(BACK_END))]),
@@ -61,6 +66,8 @@ const TIMEOUTS: &[Key] = config::keys! {
     "tcp_fin": Shape::Time, "TCP: a FIN" or "10 s";
     "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
 };
+/// The choices of `scheduler`.
+const SCHEDULERS: [&str; 4] = ["maglev", "katran", "katran_v2", "glb"];
 /// Keys of what services share.
 const SHARED: [&str; 2] = ["flows", "pools"];
 
@@ -201,6 +208,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let by = section.get("by").map_or(Some(By::FiveTuple), |node| by(node, report));
     let stateless = section.boolean("stateless", report);
     let timeouts = timeouts(&section, report);
+    let fill = scheduler(&section, by, report);
     let size = section.get("size").and_then(|_| section.number("size", report));
     let back_ends = section.needed("back_ends", report).and_then(|node| who_answers(node, shared, report));
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
@@ -217,7 +225,8 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         return None;
     }
     let back_ends = back_ends?;
-    let size = size.map_or_else(|| default_size(Fill::Maglev, Some(1), back_ends.len()), |size| size as u32);
+    let fill = fill?;
+    let size = size.map_or_else(|| default_size(fill, Some(1), back_ends.len()), |size| size as u32);
     let (name, ports, addresses, by) = (called?, ports?, addresses?, by?);
     let source_mac = source_mac?;
     Some(Service {
@@ -228,6 +237,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         by,
         stateless,
         timeouts,
+        fill,
         size,
         back_ends,
         source_mac,
@@ -235,6 +245,28 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         nat_pool,
         origin,
     })
+}
+
+/// How the buckets of a service's group are filled.
+fn scheduler(section: &Section<'_>, by: Option<By>, report: &mut Report) -> Option<Fill> {
+    let choices = FILLS.map(|(word, fill)| (word, fill));
+    let choices: Vec<(&str, Fill)> =
+        choices.into_iter().filter(|(word, _)| SCHEDULERS.contains(word)).collect();
+    let fill = section.choice("scheduler", &choices, report)?;
+    let fill = fills::settings(fill, section, true, report);
+    if let Some(node) = section.get("scheduler").filter(|_| fill.fixed_size().is_some()) {
+        if let Some(size) = section.get("size") {
+            report.error(size.span, "the ring of another system has its own size");
+        }
+        if by.is_some_and(|by| by != By::FiveTuple) {
+            report.error_help(
+                node.span,
+                "another system's ring is picked from by its own hash",
+                "leave `by` out",
+            );
+        }
+    }
+    Some(fill)
 }
 
 /// The timeouts of a service's flows.

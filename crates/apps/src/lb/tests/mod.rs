@@ -13,7 +13,7 @@ use engine::Verdict;
 use engine::builder::ProgramBuilder;
 use engine::check::check;
 use engine::interpreter::Interpreter;
-use engine::program::{Origin, PipeKind, PortDeclaration, PortId, Program};
+use engine::program::{Fill, Origin, PipeKind, PortDeclaration, PortId, Program};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -28,6 +28,7 @@ fn back_ends(count: u8) -> Arc<[BackEnd]> {
         mode: Mode::L2,
         weight: 1,
         state: State::Up,
+        address: None,
         origin: Origin(u32::from(at)),
     };
     (0..count).map(one).collect()
@@ -59,6 +60,7 @@ fn service(name: &str, by: By) -> Service {
         by,
         stateless: false,
         timeouts: timeouts(),
+        fill: Fill::Maglev,
         size: 251,
         back_ends: back_ends(3),
         source_mac: SourceMac::Auto,

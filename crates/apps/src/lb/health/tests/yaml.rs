@@ -4,6 +4,7 @@ use crate::check::{Ask, Request};
 use crate::lb::health::{CHECK, Fail, Health, read};
 use crate::lb::{Address, BackEnd, By, Mode, Service, SourceMac, State, timeouts};
 use config::{Report, raw};
+use engine::program::Fill;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ fn service(back_ends: &[&str]) -> Service {
         mode: Mode::L2,
         weight: 1,
         state: State::Up,
+        address: None,
         origin: Default::default(),
     };
     Service {
@@ -29,6 +31,7 @@ fn service(back_ends: &[&str]) -> Service {
         by: By::FiveTuple,
         stateless: true,
         timeouts: timeouts(),
+        fill: Fill::Maglev,
         size: 251,
         back_ends: back_ends.iter().map(one).collect(),
         source_mac: SourceMac::Auto,
