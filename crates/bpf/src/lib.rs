@@ -14,9 +14,10 @@ mod xdp_generate;
 mod xdp_take;
 
 pub use overlay::{
-    OVERLAY_COUNTS, OVERLAY_FLOWS_MAX, OVERLAY_MARK_BITS, OVERLAY_NODES_MAX, OverlayEntries, OverlayFlow,
-    OverlayFlows, OverlayFrames, OverlayKey, OverlaySettings, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY,
-    TcOverlay, overlay_programs_at,
+    OVERLAY_COUNTS, OVERLAY_FLOWS_MAX, OVERLAY_MARK_BITS, OVERLAY_NODES_MAX, OVERLAY_TRANSLATIONS_MAX,
+    OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, OverlayGone, OverlayKey, OverlayProgram,
+    OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY, TcOverlay, overlay_pins,
+    overlay_programs, overlay_programs_at,
 };
 pub use path::{
     PATHS_MAX, PEERS_MAX, PathActivity, PathAnswer, PathCounters, PathFlow, PathFlowKey, PathFlows,

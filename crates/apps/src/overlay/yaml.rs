@@ -9,9 +9,9 @@ use config::section::{Section, text, words};
 use config::{Key, Report, Shape};
 use std::sync::Arc;
 
-/// Bits of a mark that are needed: two directions, whether a connection is established, and two or more that
-/// tell that something has changed while a frame was on its way.
-const MARK_BITS: u32 = 5;
+/// Bits of a mark that are needed: two directions, whether a connection is established and whether NAT
+/// changes it, and two or more that tell that something has changed while a frame was on its way.
+const MARK_BITS: u32 = 6;
 /// The shortest and the longest time between two frames of a flow that take the kernel's way.
 const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
 

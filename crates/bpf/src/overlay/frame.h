@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Reads frames: which may take the short way, and which flow they are of. */
+/* Reads frames, which may take the short way, which flow they are of; and changes them. */
+
+
 
 #define TCP_CONTROL 0x07 /* FIN, SYN, RST */
 
@@ -48,24 +50,36 @@ static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, s
 	return tcp[1] & TCP_CONTROL ? CONTROL : FAST;
 }
 
-/* The key of a flow, from a packet in a direction. */
-static __always_inline void key_of(const struct settings *settings, const struct packet *packet,
-				   enum direction direction, struct key *key)
+static __always_inline void tuple_of(const struct packet *packet, struct tuple *tuple)
+{
+	tuple->saddr = packet->ip.saddr;
+	tuple->daddr = packet->ip.daddr;
+	tuple->sport = packet->sport;
+	tuple->dport = packet->dport;
+	tuple->protocol = packet->ip.protocol;
+}
+
+/* The key of a flow, from a frame's tuple and direction. */
+static __always_inline void key_from(const struct settings *settings, const struct tuple *tuple,
+				     enum direction direction, struct key *key)
 {
 	__builtin_memset(key, 0, sizeof(*key));
 	key->vni = settings->vni;
-	key->protocol = packet->ip.protocol;
-	if (direction == SEND) {
-		key->local = packet->ip.saddr;
-		key->remote = packet->ip.daddr;
-		key->local_port = packet->sport;
-		key->remote_port = packet->dport;
-	} else {
-		key->local = packet->ip.daddr;
-		key->remote = packet->ip.saddr;
-		key->local_port = packet->dport;
-		key->remote_port = packet->sport;
-	}
+	key->protocol = tuple->protocol;
+	key->local = direction == SEND ? tuple->saddr : tuple->daddr;
+	key->remote = direction == SEND ? tuple->daddr : tuple->saddr;
+	key->local_port = direction == SEND ? tuple->sport : tuple->dport;
+	key->remote_port = direction == SEND ? tuple->dport : tuple->sport;
+}
+
+/* The same, from a packet. */
+static __always_inline void key_of(const struct settings *settings, const struct packet *packet,
+				   enum direction direction, struct key *key)
+{
+	struct tuple tuple = {};
+
+	tuple_of(packet, &tuple);
+	key_from(settings, &tuple, direction, key);
 }
 
 /* What a VXLAN device may copy from a packet into its outer header besides ECN: DSCP and DF. */
@@ -73,6 +87,12 @@ static __always_inline __u16 look_of(const struct iphdr *ip)
 {
 	return (ip->tos & ~ECN_MASK) | (ip->frag_off & bpf_htons(DONT_FRAGMENT) ? 1 << 8 : 0);
 }
+
+/* A frame without a tunnel, as it begins. */
+struct bared {
+	struct ethhdr ethernet;
+	struct iphdr ip;
+} __attribute__((packed, aligned(2)));
 
 /* Bytes of the longest IP packet that a frame is sent as: segments of GSO are cut later. */
 static __always_inline __u32 longest(const struct __sk_buff *skb, const struct packet *packet)
@@ -124,6 +144,55 @@ static __always_inline __u32 header_sum(const void *header)
 		sum += words[i];
 	sum = (sum & 0xffff) + (sum >> 16);
 	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* Changes an address in a header; its checksum stays right or wrong (RFC 1624). */
+static __always_inline void readdress(struct iphdr *ip, __be32 *field, __be32 address)
+{
+	__u32 sum = (__u16)~ip->check;
+
+	sum += (__u16)~*field + (__u16)~(*field >> 16);
+	sum += (__u16)address + (address >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~sum;
+	*field = address;
+}
+
+/* What NAT makes of an IP header. */
+static __always_inline void translate(struct iphdr *ip, const struct half *half)
+{
+	if (!(half->flags & TRANSLATED))
+		return;
+	readdress(ip, &ip->saddr, half->to.saddr);
+	readdress(ip, &ip->daddr, half->to.daddr);
+}
+
+/* And of ports and the checksum of what follows, which is at an offset. Returns an error of the kernel. */
+static __always_inline long translate_ports(struct __sk_buff *skb, const struct packet *packet,
+					    const struct half *half, __u32 at)
+{
+	const struct tuple *to = &half->to;
+	__u64 flags = 0;
+	__u32 check = at + offsetof(struct tcphdr, check);
+	__u16 ports[2] = { to->sport, to->dport };
+
+	if (!(half->flags & TRANSLATED))
+		return 0;
+	if (packet->ip.protocol == IPPROTO_UDP) {
+		check = at + offsetof(struct udphdr, check);
+		flags = BPF_F_MARK_MANGLED_0;
+	}
+	if (packet->ip.protocol != IPPROTO_UDP || packet->check) {
+		__u64 address = flags | BPF_F_PSEUDO_HDR | 4, port = flags | 2;
+
+		if (bpf_l4_csum_replace(skb, check, packet->ip.saddr, to->saddr, address) ||
+		    bpf_l4_csum_replace(skb, check, packet->ip.daddr, to->daddr, address) ||
+		    bpf_l4_csum_replace(skb, check, packet->sport, to->sport, port) ||
+		    bpf_l4_csum_replace(skb, check, packet->dport, to->dport, port))
+			return -1;
+	}
+	return bpf_skb_store_bytes(skb, at, ports, sizeof(ports), 0);
 }
 
 /* Writes the checksum of a header. */

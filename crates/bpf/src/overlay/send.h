@@ -64,32 +64,76 @@ static __always_inline void fill(struct __sk_buff *skb, const struct settings *s
 }
 
 /* Encapsulates a frame and sends it. */
-static __always_inline int encapsulate(struct __sk_buff *skb, struct written *out, struct way *way,
-				       const struct plan *plan, __u64 now)
+static __always_inline int encapsulate(struct __sk_buff *skb, const struct packet *packet,
+				       struct written *out, struct way *way, const struct plan *plan,
+				       __u64 now)
 {
-	__u32 bytes = bpf_ntohs(out->ip.tot_len);
+	__u32 bytes = bpf_ntohs(out->ip.tot_len), packets = packets_of(skb);
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET |
 		      BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
 		      BPF_F_ADJ_ROOM_ENCAP_L2(sizeof(struct ethhdr)) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH;
 
 	if (bpf_skb_adjust_room(skb, TUNNEL, BPF_ADJ_ROOM_MAC, flags))
 		return slow(SEND, NO_ROOM);
-	if (bpf_skb_store_bytes(skb, 0, out, sizeof(*out), 0)) {
+	if (bpf_skb_store_bytes(skb, 0, out, sizeof(*out), 0) ||
+	    translate_ports(skb, packet, &plan->send, sizeof(*out))) {
 		count(SEND, DROPPED);
 		return TC_ACT_SHOT;
 	}
-	credit(skb, way, SEND, bytes, now);
+	credit(way, SEND, packets, bytes, now);
 	return bpf_redirect(plan->uplink, 0);
+}
+
+/* Sends a frame through the tunnel; `ip` is its header as the node's routing leaves it. */
+static __always_inline int send_far(struct __sk_buff *skb, const struct settings *settings,
+				    const struct packet *packet, const struct iphdr *ip, struct way *way,
+				    const struct plan *plan, __u64 now)
+{
+	__u32 length = longest(skb, packet);
+	struct written out = { .headers = *headers_of(plan) };
+	enum count why;
+
+	if (plan->look != look_of(&packet->ip))
+		return learn_from(skb, settings, SEND, CHANGED);
+	if (!fits(skb, settings->tunnel, length) || bpf_ntohs(packet->ip.tot_len) + TUNNEL > 0xffff)
+		return slow(SEND, OVERSIZE);
+	fill(skb, settings, packet, &out);
+	why = route(skb, plan, length + TUNNEL, &out.headers);
+	if (why != FAST)
+		return slow(SEND, why);
+	seal(&out.headers.ip);
+	out.ip = *ip;
+	return encapsulate(skb, packet, &out, way, plan, now);
+}
+
+/* Gives a frame to another pod of this node. */
+static __always_inline int send_near(struct __sk_buff *skb, const struct packet *packet,
+				     const struct iphdr *ip, struct way *way, const struct plan *plan,
+				     __u64 now)
+{
+	struct bared bare = { .ethernet = headers_of(plan)->inner, .ip = *ip };
+
+	if (plan->peer == skb->ifindex)
+		return slow(SEND, STRANGER);
+	if (!fits(skb, plan->peer, longest(skb, packet)))
+		return slow(SEND, OVERSIZE);
+	if (bpf_skb_store_bytes(skb, 0, &bare, sizeof(bare), 0))
+		return slow(SEND, NO_ROOM);
+	if (translate_ports(skb, packet, &plan->send, sizeof(bare))) {
+		count(SEND, DROPPED);
+		return TC_ACT_SHOT;
+	}
+	credit(way, SEND, packets_of(skb), bpf_ntohs(ip->tot_len), now);
+	skb->mark = 0;
+	return bpf_redirect_peer(plan->peer, 0);
 }
 
 static __always_inline int send_known(struct __sk_buff *skb, const struct settings *settings,
 				      const struct packet *packet, struct way *way, const struct plan *plan,
 				      __u64 now)
 {
-	__u32 length = longest(skb, packet) + TUNNEL;
-	struct written out = { .headers = *headers_of(plan) };
 	struct iphdr ip = packet->ip;
-	__u8 source[ETH_ALEN];
+	__u8 macs[2 * ETH_ALEN];
 	enum count why;
 
 	why = judge(settings, &plan->send, &way->plan.send, SEND, now);
@@ -100,25 +144,21 @@ static __always_inline int send_known(struct __sk_buff *skb, const struct settin
 		return learn_from(skb, settings, SEND, HALF);
 	if (plan->pod != skb->ifindex)
 		return slow(SEND, STRANGER);
-	if (plan->look != look_of(&packet->ip))
-		return learn_from(skb, settings, SEND, CHANGED);
-	if (bpf_ntohs(packet->ip.tot_len) + TUNNEL > 0xffff)
-		return slow(SEND, OVERSIZE);
-	fill(skb, settings, packet, &out);
-	why = route(skb, plan, length, &out.headers);
-	if (why != FAST)
-		return slow(SEND, why);
-	seal(&out.headers.ip);
-	/* With the source's own MAC address it was bridged, otherwise routed. */
-	if (bpf_skb_load_bytes(skb, ETH_ALEN, source, sizeof(source)))
+	/* It goes to whom its answers come from; another gateway of the pod's is another way. */
+	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
 		return slow(SEND, MALFORMED);
-	if (!same_mac(source, out.headers.inner.h_source)) {
+	if (!same_mac(macs, plan->macs + ETH_ALEN) || !same_mac(macs + ETH_ALEN, plan->macs))
+		return learn_from(skb, settings, SEND, CHANGED);
+	/* With the source's own MAC address it was bridged, otherwise routed. */
+	if (!same_mac(macs + ETH_ALEN, headers_of(plan)->inner.h_source)) {
 		if (packet->ip.ttl <= 1)
 			return slow(SEND, LAST_HOP);
 		hop(&ip);
 	}
-	out.ip = ip;
-	return encapsulate(skb, &out, way, plan, now);
+	translate(&ip, &plan->send);
+	if (plan->send.flags & LOCAL)
+		return send_near(skb, packet, &ip, way, plan, now);
+	return send_far(skb, settings, packet, &ip, way, plan, now);
 }
 
 SEC("classifier")
@@ -127,13 +167,13 @@ int overlay_send(struct __sk_buff *skb)
 	struct settings *settings = get_settings();
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct packet packet = {};
-	struct plan plan;
+	struct plan *plan = get_scratch();
 	struct key key;
 	struct set *set;
 	struct way *way;
 	enum count why;
 
-	if (!settings)
+	if (!settings || !plan)
 		return TC_ACT_UNSPEC;
 	count(SEND, SEEN);
 	/* Nobody else may say that a connection is established. */
@@ -146,14 +186,12 @@ int overlay_send(struct __sk_buff *skb)
 	why = read_packet(skb, sizeof(struct ethhdr), &packet);
 	if (why != FAST)
 		return slow(SEND, why);
-	if (!fits(skb, settings->tunnel, longest(skb, &packet)))
-		return slow(SEND, OVERSIZE);
 	key_of(settings, &packet, SEND, &key);
 	set = set_of(settings, &key);
 	if (!set)
 		return slow(SEND, LEASE);
-	way = find(set, &key, &plan);
+	way = find(set, &key, plan);
 	if (!way)
 		return learn_from(skb, settings, SEND, UNKNOWN);
-	return send_known(skb, settings, &packet, way, &plan, now);
+	return send_known(skb, settings, &packet, way, plan, now);
 }

@@ -1,6 +1,8 @@
 //! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): what takes the short way and how
 //! it looks then, and what takes the kernel's. Needs root, and makes a network namespace for each test.
 
+mod nat;
+mod near;
 mod rig;
 
 use bpf::{OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY};
@@ -123,6 +125,9 @@ fn what_needs_the_kernel_takes_its_way() {
         ("last_hop", with(&udp, 22, &[1])),
         ("changed", with(&udp, 15, &[0x20])),
         ("changed", with(&udp, 20, &[0, 0])),
+        // Another gateway, and another sender.
+        ("changed", with(&udp, 5, &[9])),
+        ("changed", with(&udp, 11, &[9])),
         ("unknown", sent(UDP, 7001)),
     ];
     for (why, frame) in cases {
@@ -167,6 +172,9 @@ fn only_the_tunnel_of_the_flow_is_believed() {
         ("malformed", [&good[..24], &[1, 2], &good[26..]].concat()),
         ("malformed", [&good[..], &[0; 6]].concat()),
         ("malformed", with(&good, 0, &[2, 9, 9, 9, 9, 9])),
+        // Inner MAC addresses of other devices, as after a node was replaced.
+        ("stranger", with(&good, 55, &[9])),
+        ("stranger", with(&good, 61, &[9])),
     ];
     for (why, frame) in cases {
         assert_eq!(rig.slow("overlay_receive", frame), *why);
@@ -266,7 +274,7 @@ fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
         rig.programs.forget(&key(UDP, 7000)).unwrap();
         rig.learn(UDP, 7000);
         assert_eq!(rig.run("overlay_send", &out, 0).0, REDIRECT);
-        rig.programs.bump(stamp).unwrap();
+        rig.programs.bump(&[stamp]).unwrap();
         // What is void makes the other direction wait for it.
         let mut both = [("overlay_send", &out, send), ("overlay_receive", &back, receive)];
         if stamp == POD_STAMP {
@@ -279,7 +287,7 @@ fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
     assert_eq!(rig.programs.entries().void, [2, 2, 1, 1]);
     rig.programs.forget(&key(UDP, 7000)).unwrap();
     rig.learn(UDP, 7000);
-    rig.programs.bump(POD_STAMP + 1).unwrap();
+    rig.programs.bump(&[POD_STAMP + 1]).unwrap();
     assert_eq!(rig.run("overlay_send", &out, 0).0, REDIRECT, "another pod's");
 }
 
@@ -293,7 +301,7 @@ fn nothing_is_learnt_that_is_not_established_or_not_of_now() {
     // A pod or another program cannot say that it is established.
     let (_, _, forged) = rig.run("overlay_send", &frame, ESTABLISHED | 1);
     assert_eq!(forged, mark | 1, "the bits of others stay");
-    rig.programs.bump(NODE_STAMP).unwrap();
+    rig.programs.bump(&[NODE_STAMP]).unwrap();
     let (.., left) = rig.run("overlay_learn_send", &after, mark | ESTABLISHED | 1);
     assert_eq!((rig.programs.entries().outdated, left), (1, 1), "it changed on the way");
     let (_, _, mark) = rig.run("overlay_send", &frame, 0);
@@ -314,6 +322,65 @@ fn a_frame_that_is_flooded_is_learnt_from_at_its_own_pod_alone() {
     assert_eq!((rig.programs.entries().unlearnable, rig.programs.entries().learnt), (1, [0, 0]));
     rig.run("overlay_learn_receive", &delivered(UDP, 7000), mark | ESTABLISHED);
     assert_eq!(rig.programs.entries().learnt, [0, 1]);
+}
+
+#[test]
+fn an_epoch_that_looks_like_a_former_one_teaches_nothing() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    let (frame, after) = (sent(UDP, 7000), tunnelled(&routed(UDP, 7000), [HERE, NODE]));
+    let (_, _, mark) = rig.run("overlay_send", &frame, 0);
+    for _ in 0..rig.settings.epochs() {
+        rig.programs.bump(&[NODE_STAMP]).unwrap();
+    }
+    rig.programs.learn_from(u64::MAX).unwrap();
+    rig.run("overlay_learn_send", &after, mark | ESTABLISHED);
+    assert_eq!((rig.programs.entries().outdated, rig.programs.entries().learnt), (1, [0, 0]));
+    rig.programs.learn_from(0).unwrap();
+    rig.run("overlay_learn_send", &after, mark | ESTABLISHED);
+    assert_eq!(rig.programs.entries().learnt, [1, 0], "that is why it must wait");
+}
+
+#[test]
+fn a_frame_that_goes_to_several_nodes_is_not_learnt_from() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.programs.set(&OverlaySettings { ttl_ns: 200_000_000, ..rig.settings }).unwrap();
+    rig.programs.set_node(SECOND_NODE, SECOND_NODE_STAMP).unwrap();
+    let (_, _, mark) = rig.run("overlay_send", &sent(UDP, 7000), 0);
+    let mut copies =
+        [NODE, SECOND_NODE, NODE].map(|node| tunnelled(&routed(UDP, 7000), [HERE, node])).to_vec();
+    for copy in &copies {
+        rig.run("overlay_learn_send", copy, mark | ESTABLISHED);
+    }
+    assert_eq!((rig.programs.entries().flooded, rig.programs.entries().learnt), (2, [1, 0]));
+    let known = |rig: &Rig| rig.programs.flows().unwrap().read()[0].learnt_ns[0] > 0;
+    assert!(!known(&rig), "whichever came first or last");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    rig.run("overlay_learn_send", &copies.remove(1), mark | ESTABLISHED);
+    assert!(known(&rig), "when they go to one alone");
+}
+
+#[test]
+fn another_pod_or_node_begins_anew_in_both_directions() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.programs.set_node(SECOND_NODE, SECOND_NODE_STAMP).unwrap();
+    rig.learn(UDP, 7000);
+    // The address is another pod's now: nothing that it sends has passed the rules.
+    let now = rig.neighbour;
+    rig.programs.test_run("overlay_send", &sent(UDP, 7001), (now, 0, 0)).unwrap();
+    let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, 7001), 0);
+    rig.programs
+        .test_run("overlay_learn_receive", &delivered(UDP, 7000), (now, mark | ESTABLISHED, 0))
+        .unwrap();
+    let (verdict, ..) = rig.programs.test_run("overlay_send", &sent(UDP, 7000), (now, 0, 0)).unwrap();
+    assert_eq!((verdict, rig.programs.frames()[0].of("half")), (PASS, 1));
+
+    rig.programs.forget(&key(UDP, 7000)).unwrap();
+    rig.learn(UDP, 7000);
+    rig.programs.bump(&[NODE_STAMP]).unwrap();
+    assert_eq!(rig.slow("overlay_send", &sent(UDP, 7000)), "stale_own");
+    let (_, _, mark) = rig.run("overlay_send", &sent(UDP, 7000), 0);
+    rig.run("overlay_learn_send", &tunnelled(&routed(UDP, 7000), [HERE, SECOND_NODE]), mark | ESTABLISHED);
+    assert_eq!(rig.slow("overlay_receive", &arriving(UDP, 7000)), "half", "what the former node sends");
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub mod generate;
 pub mod import;
 pub mod inject;
 pub mod measure;
+pub mod overlay;
 pub mod ports;
 pub mod replay;
 pub mod run;

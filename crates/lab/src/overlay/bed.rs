@@ -9,7 +9,7 @@ use super::talk::Talk;
 use super::topology::{BRIDGE, NODES, PORT, TUNNEL, Topology, UPLINK, pod};
 use crate::Interrupt;
 use crate::run::Run;
-use crate::weir::Weir;
+use crate::weir::{self, Weir};
 
 /// The app's name.
 const APP: &str = "pods";
@@ -66,6 +66,17 @@ impl Bed {
         self.daemons[at].app(APP, "show")
     }
 
+    /// Has what is left at a node removed, and returns what was said of it. Fails if something is left.
+    pub fn cleanup(&self, at: usize) -> Result<Value> {
+        let said = self.topology.nodes[at].output(&weir::program()?, &["overlay", "cleanup", "--json"])?;
+        Ok(serde_json::from_str(&said)?)
+    }
+
+    /// Has connection tracking of a node forget all connections.
+    pub fn forget_connections(&self, at: usize) -> Result<()> {
+        self.topology.nodes[at].output(&weir::program()?, &["lab", "talk", "forget"]).map(drop)
+    }
+
     /// Returns how many frames of a node took the short way, sent and received.
     pub fn fast(&self, at: usize) -> Result<[u64; 2]> {
         let shown = self.show(at)?;
@@ -75,10 +86,21 @@ impl Bed {
 
     /// Starts to ask the first pod of the second node, from the first of the first.
     pub fn ask(&mut self, run: &mut Run, arguments: &[&str]) -> Result<Talk> {
+        self.ask_from(run, [0, 0], &format!("{}:{PORT}", pod(1, 0)), arguments)
+    }
+
+    /// Starts to ask an address, from a pod by node and number.
+    pub fn ask_from(&mut self, run: &mut Run, at: [usize; 2], to: &str, arguments: &[&str]) -> Result<Talk> {
         self.asked += 1;
-        let address = format!("{}:{PORT}", pod(1, 0));
         let role = format!("ask-{}", self.asked);
-        Talk::ask(run, &role, &self.topology.pods[0][0], &[&[address.as_str()], arguments].concat())
+        let [node, pod] = at;
+        Talk::ask(run, &role, &self.topology.pods[node][pod], &[&[to], arguments].concat())
+    }
+
+    /// Waits until so many more frames of a node's pods have taken the short way.
+    pub fn wait_for_sent(&self, at: usize, more: u64, interrupt: &Interrupt) -> Result<bool> {
+        let [before, _] = self.fast(at)?;
+        interrupt.wait(PATIENCE, || Ok(self.fast(at)?[0] >= before + more))
     }
 
     /// Waits until so many more frames have taken the short way at a node, in both directions.

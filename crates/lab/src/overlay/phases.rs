@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::bed::{Bed, ROOM};
 use super::talk::Talk;
-use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, pod, pod_mac};
+use super::topology::{BRIDGE, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
 use crate::Interrupt;
 use crate::run::Run;
 
@@ -35,8 +35,10 @@ pub struct Phase {
 type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
 
 /// All phases, in their order.
-pub const ALL: [(&str, Perform); 9] = [
+pub const ALL: [(&str, Perform); 11] = [
     ("short_way", short_way),
+    ("same_node", same_node),
+    ("service", service),
     ("deny", deny),
     ("next_hop", next_hop),
     ("mtu", mtu),
@@ -113,6 +115,69 @@ fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     Ok(phase)
 }
 
+/// Pods of one node skip its bridge, and a rule that forbids it holds for them.
+fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let to = format!("{}:{PORT}", pod(1, 0));
+    let talks = [bed.ask_from(run, [1, 1], &to, &UDP)?, bed.ask_from(run, [1, 1], &to, &TCP)?];
+    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no short way");
+    let [_, received] = bed.fast(1)?;
+    bed.topology.deny(1, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
+    interrupt.sleep(SETTLED)?;
+    let before = talks[0].of("answered");
+    interrupt.sleep(SETTLED)?;
+    phase.misdelivered = talks[0].of("answered") - before;
+    phase.must(phase.misdelivered == 0, "forbidden requests were answered");
+    phase.must(bed.fast(1)?[1] == received, "the tunnel has nothing to do with it");
+    bed.topology.allow(1)?;
+    phase.must(bed.wait_for_answers(&talks[0], SOME, interrupt)?, "allowed requests are not answered");
+    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no short way again");
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
+    }
+    Ok(phase)
+}
+
+/// A service's address leads to a pod by NAT, without and with a translation of the source, on another node
+/// and on the same; when it leads to another pod, no flow goes to the former.
+fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    for (asks, masquerade) in [([0, 0], false), ([0, 0], true), ([1, 1], false)] {
+        let node = asks[0];
+        bed.topology.serve(node, &pod(1, 0), masquerade)?;
+        let to = format!("{SERVICE}:80");
+        let talks = [bed.ask_from(run, asks, &to, &UDP)?, bed.ask_from(run, asks, &to, &TCP)?];
+        phase.must(
+            bed.wait_for_sent(node, 8 * SOME, interrupt)?,
+            format!("no short way for {asks:?}, masquerade {masquerade}: {}", bed.show(node)?["entries"]),
+        );
+        for talk in talks {
+            phase.add(&talk.end(run, interrupt)?);
+        }
+    }
+    phase.must(phase.lost == 0, "requests were lost");
+    // The service moves to a pod of the third node, and its connections are forgotten, as kube-proxy does.
+    bed.topology.serve(0, &pod(1, 0), false)?;
+    let other = &bed.topology.pods[2][0];
+    Talk::answer(run, other, &format!("{}:{PORT}", pod(2, 0)), 30)?.started(interrupt)?;
+    let talk = bed.ask_from(run, [0, 0], &format!("{SERVICE}:80"), &UDP)?;
+    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no short way");
+    bed.topology.serve(0, &pod(2, 0), false)?;
+    bed.forget_connections(0)?;
+    interrupt.sleep(SETTLED)?;
+    let before = bed.answers.of("answered");
+    phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 30))?, "the new pod does not answer");
+    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no short way to the new pod");
+    let former = bed.answers.of("answered") - before;
+    phase.misdelivered += former;
+    phase.must(former == 0, "the former pod got requests");
+    phase.add(&talk.end(run, interrupt)?);
+    for node in [0, 1] {
+        bed.topology.nodes[node].input("nft", &["-f", "-"], "delete table ip service\n")?;
+    }
+    Ok(phase)
+}
+
 /// A rule that forbids a live flow holds for it, and so does its end.
 fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
@@ -173,12 +238,24 @@ fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    let refused = bed.cleanup(0).err().map(|error| format!("{error:#}")).unwrap_or_default();
+    phase.must(refused.contains("end it first"), format!("cleanup beside a daemon: {refused}"));
     run.kill(bed.daemons[0].process())?;
     for talk in &talks {
         phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "no answers any more");
     }
     let tables = bed.topology.nodes[0].output("nft", &["list", "tables"])?;
     phase.must(!tables.contains("weir"), format!("nftables has: {tables}"));
+    // As somebody loads rules again that were saved while it ran.
+    bed.topology.nodes[0].input("nft", &["-f", "-"], "table inet weir_pods { }\n")?;
+    for (removed, left) in [(1, 0), (0, 0)] {
+        let said = bed.cleanup(0)?;
+        let count = |list: &str| said[list].as_array().map(Vec::len);
+        phase.must(
+            (count("removed"), count("left")) == (Some(removed), Some(left)) && said["ok"] == true,
+            format!("cleanup: {said}"),
+        );
+    }
     bed.restart(run, 0, interrupt)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
     for talk in talks {

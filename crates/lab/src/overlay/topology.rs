@@ -22,6 +22,8 @@ pub const PORT: u16 = 5001;
 pub const TUNNEL: &str = "vx0";
 pub const UPLINK: &str = "up0";
 pub const BRIDGE: &str = "cni0";
+/// The address of a service, which is nobody's own.
+pub const SERVICE: &str = "10.96.0.9";
 
 const POLICY: &str = "
 table inet guard {
@@ -127,6 +129,20 @@ impl Topology {
     pub fn deny(&self, at: usize, rule: &str) -> Result<()> {
         let lines = format!("add rule inet guard deny {rule}\n");
         self.nodes[at].input("nft", &["-f", "-"], &lines)
+    }
+
+    /// Has a service's port 80 lead to a pod by NAT at a node, as kube-proxy does; with `masquerade`, the pod
+    /// sees an address of the node.
+    pub fn serve(&self, at: usize, pod: &str, masquerade: bool) -> Result<()> {
+        let behind =
+            if masquerade { format!("ip daddr {pod} ct status dnat masquerade") } else { String::new() };
+        let rules = format!(
+            "table ip service\ndelete table ip service\ntable ip service {{\n\
+             chain before {{ type nat hook prerouting priority -100;\n\
+             ip daddr {SERVICE} meta l4proto {{ tcp, udp }} th dport 80 dnat to {pod}:{PORT}\n}}\n\
+             chain behind {{ type nat hook postrouting priority 100;\n{behind}\n}}\n}}\n"
+        );
+        self.nodes[at].input("nft", &["-f", "-"], &rules)
     }
 
     /// Removes the rules that were added.

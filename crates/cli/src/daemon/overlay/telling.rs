@@ -152,5 +152,7 @@ fn entries(entries: &OverlayEntries) -> Vec<(&'static str, u64)> {
         ("overlay_void_by_policy", policy),
         ("overlay_void_by_node", node),
         ("overlay_void_by_pod", pod),
+        ("overlay_nat_asked", entries.asked),
+        ("overlay_flooded", entries.flooded),
     ]
 }
