@@ -188,10 +188,10 @@ impl TcOverlay {
         Ok(())
     }
 
-    /// Returns what a stamp is now.
+    /// Returns what all stamps are now.
     #[must_use]
-    pub fn stamp(&self, stamp: u32) -> u64 {
-        self.stamps.get(stamp as usize).copied().unwrap_or_default()
+    pub fn stamps(&self) -> Vec<u64> {
+        self.stamps.clone()
     }
 
     /// Returns the tuples with which frames left after NAT, of connections that are not known.

@@ -34,7 +34,8 @@ impl Bed {
     /// Sets it up; `run` removes it.
     pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<Bed> {
         let topology = Topology::build(run)?;
-        let daemons = (0..NODES).map(|at| daemon(&topology, run, at, interrupt)).collect::<Result<_>>()?;
+        let daemons =
+            (0..NODES).map(|at| daemon(&topology, run, (at, &[]), interrupt)).collect::<Result<_>>()?;
         let answers = Talk::answer(run, &topology.pods[1][0], &format!("0.0.0.0:{PORT}"), 21)?;
         let bed = Bed { topology, daemons, answers, asked: 0 };
         bed.answers.started(interrupt)?;
@@ -46,7 +47,18 @@ impl Bed {
 
     /// Starts the daemon of a node again.
     pub fn restart(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<()> {
-        self.daemons[at] = daemon(&self.topology, run, at, interrupt)?;
+        self.restart_with(run, at, &[], interrupt)
+    }
+
+    /// The same with variables of its environment.
+    pub fn restart_with(
+        &mut self,
+        run: &mut Run,
+        at: usize,
+        variables: &[(&str, &str)],
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        self.daemons[at] = daemon(&self.topology, run, (at, variables), interrupt)?;
         self.wait_for_work(at, interrupt)
     }
 
@@ -75,6 +87,16 @@ impl Bed {
     /// Has connection tracking of a node forget all connections.
     pub fn forget_connections(&self, at: usize) -> Result<()> {
         self.topology.nodes[at].output(&weir::program()?, &["lab", "talk", "forget"]).map(drop)
+    }
+
+    /// Returns the flows that a node's cache knows.
+    pub fn flows(&self, at: usize) -> Result<Value> {
+        self.daemons[at].app(APP, "flows")
+    }
+
+    /// Returns what a node's cache says of a flow: ends and protocol.
+    pub fn explain(&self, at: usize, flow: &str) -> Result<Value> {
+        self.daemons[at].app(APP, &format!("explain {flow}"))
     }
 
     /// Returns how many frames of a node took the short way, sent and received.
@@ -120,11 +142,21 @@ impl Bed {
     }
 }
 
-fn daemon(topology: &Topology, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<Weir> {
+/// Starts a node's daemon, with variables of its environment.
+fn daemon(
+    topology: &Topology,
+    run: &mut Run,
+    (at, variables): (usize, &[(&str, &str)]),
+    interrupt: &Interrupt,
+) -> Result<Weir> {
     let configuration = format!(
         "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, bridge: {BRIDGE}, \
          flows: {ROOM} }}\n"
     );
-    let start = |program: &str| topology.nodes[at].command(program);
+    let start = |program: &str| {
+        let mut command = topology.nodes[at].command(program);
+        command.envs(variables.iter().copied());
+        command
+    };
     Weir::start(run, NAMES[at], start, &configuration, interrupt)
 }

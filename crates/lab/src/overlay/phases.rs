@@ -8,26 +8,27 @@ use serde_json::{Value, json};
 use super::bed::{Bed, ROOM};
 use super::talk::Talk;
 use super::topology::{BRIDGE, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
+use super::{frames, storms};
 use crate::Interrupt;
 use crate::run::Run;
 
 /// After this, nothing of the past may be left.
-const SETTLED: Duration = Duration::from_secs(1);
+pub const SETTLED: Duration = Duration::from_secs(1);
 /// Frames by which a flow is seen to take the short way.
-const SOME: u64 = 50;
+pub const SOME: u64 = 50;
 /// Flows of UDP, each with a request every 5 ms.
-const UDP: [&str; 4] = ["--flows", "4", "--pause-ms", "5"];
+pub const UDP: [&str; 4] = ["--flows", "4", "--pause-ms", "5"];
 /// Flows of TCP.
-const TCP: [&str; 5] = ["--tcp", "--flows", "4", "--pause-ms", "5"];
+pub const TCP: [&str; 5] = ["--tcp", "--flows", "4", "--pause-ms", "5"];
 
 /// What came out of a phase.
 pub struct Phase {
     /// Whether everything was as it must be.
     pub ok: bool,
-    sent: u64,
+    pub sent: u64,
     /// Requests that another pod got than the kernel's way leads to.
-    misdelivered: u64,
-    lost: u64,
+    pub misdelivered: u64,
+    pub lost: u64,
     /// What was not as it must be.
     faults: Vec<String>,
 }
@@ -35,7 +36,7 @@ pub struct Phase {
 type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
 
 /// All phases, in their order.
-pub const ALL: [(&str, Perform); 11] = [
+pub const ALL: [(&str, Perform); 19] = [
     ("short_way", short_way),
     ("same_node", same_node),
     ("service", service),
@@ -46,16 +47,25 @@ pub const ALL: [(&str, Perform); 11] = [
     ("daemon_stopped_and_events_lost", events_lost),
     ("more_flows_than_room", more_flows_than_room),
     ("pod_replaced", pod_replaced),
+    ("explained", frames::explained),
+    ("long_frames", frames::long_frames),
+    ("segments_and_checksums", frames::segments_and_checksums),
+    ("one_end_alone", frames::one_end_alone),
+    ("foreign_filters", frames::foreign_filters),
+    ("connections", storms::connections),
+    ("rule_flips", storms::rule_flips),
+    ("neighbour_events", storms::neighbour_events),
+    // The last: afterwards, the pod is elsewhere.
     ("pod_moves", pod_moves),
 ];
 
 impl Phase {
-    fn new() -> Phase {
+    pub fn new() -> Phase {
         Phase { ok: true, sent: 0, misdelivered: 0, lost: 0, faults: Vec::new() }
     }
 
     /// Notes a fault unless it is as it must be.
-    fn must(&mut self, so: bool, fault: impl Into<String>) {
+    pub fn must(&mut self, so: bool, fault: impl Into<String>) {
         if !so {
             self.ok = false;
             self.faults.push(fault.into());
@@ -63,7 +73,7 @@ impl Phase {
     }
 
     /// Adds what somebody who asked has counted.
-    fn add(&mut self, counts: &Value) {
+    pub fn add(&mut self, counts: &Value) {
         let of = |name: &str| counts[name].as_u64().unwrap_or_default();
         self.sent += of("sent");
         self.lost += of("sent").saturating_sub(of("answered"));

@@ -6,7 +6,7 @@ use super::news::{News, Read, Source};
 use super::rule::Rule;
 use super::telling::Telling;
 use super::translation::Translations;
-use super::world::{AF_BRIDGE, AF_INET, Link, Parts, RTM_NEWLINK, World, link};
+use super::world::{AF_BRIDGE, AF_INET, Link, Parts, Pods, RTM_NEWLINK, World, link};
 use ::apps::overlay::{Overlay, Policy, Wanted};
 use anyhow::{Context, Result, bail};
 use bpf::{
@@ -176,9 +176,7 @@ impl Keeper {
         if read != Read::More {
             running.programs.extend(now + LEASE_NS)?;
         }
-        let pods: Vec<String> = running.pods.values().map(|(name, _)| name.clone()).collect();
-        let nodes: Vec<Ipv4Addr> = running.nodes.keys().copied().collect();
-        self.telling.tell(now, &running.programs, &pods, &nodes);
+        self.telling.tell(now, &running.programs, &running.pods, &running.nodes);
         Ok(true)
     }
 }
@@ -328,8 +326,11 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         let found = links.iter().find(|link| link.name == name);
         found.with_context(|| format!("there is no interface `{name}`"))
     };
-    let (tunnel, uplink, bridge) =
-        (named(&overlay.tunnel)?, named(&overlay.uplink)?, named(&overlay.bridge)?);
+    let (tunnel, uplink) = (named(&overlay.tunnel)?, named(&overlay.uplink)?);
+    let pods = match (&overlay.bridge, &overlay.pods) {
+        (Some(bridge), _) => Pods::Bridge(named(bridge)?.index),
+        (None, start) => Pods::Named(start.clone().context("an overlay has pods")?),
+    };
     let Some(vxlan) = tunnel.vxlan else { bail!("`{}` is not a VXLAN device", overlay.tunnel) };
     if vxlan.external {
         bail!("`{}` is a VXLAN device with `external`, which has no VNI of its own", overlay.tunnel);
@@ -338,7 +339,7 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         [first, last] if first < last => [first, last],
         _ => local_ports()?,
     };
-    let parts = Parts { tunnel: tunnel.index, uplink: uplink.index, bridge: bridge.index };
+    let parts = Parts { tunnel: tunnel.index, uplink: uplink.index, pods };
     let settings = OverlaySettings {
         vni: vxlan.vni,
         vxlan_port: vxlan.port,

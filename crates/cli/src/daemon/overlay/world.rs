@@ -58,11 +58,31 @@ pub struct Link {
 }
 
 /// The links that an overlay consists of, by index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     pub tunnel: u32,
     pub uplink: u32,
-    pub bridge: u32,
+    pub pods: Pods,
+}
+
+/// Which interfaces are those of pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pods {
+    /// The ports of a bridge, by its index.
+    Bridge(u32),
+    /// Those whose names begin so; each pod has routes of its own.
+    Named(String),
+}
+
+impl Parts {
+    /// Returns whether nothing is as it was without this link.
+    fn has(&self, link: u32) -> bool {
+        [self.tunnel, self.uplink].contains(&link) || self.bridge() == Some(link)
+    }
+
+    fn bridge(&self) -> Option<u32> {
+        if let Pods::Bridge(bridge) = self.pods { Some(bridge) } else { None }
+    }
 }
 
 /// Where frames for a MAC address go.
@@ -170,8 +190,11 @@ impl World {
     /// Programs give frames to the other end, which must be a pod's: other ports of the bridge, such as those
     /// of virtual machines, keep the kernel's way.
     fn is_pod(&self, link: &Link) -> bool {
-        let Parts { tunnel, uplink, bridge } = self.parts;
-        link.master == bridge && link.is_paired && link.index != tunnel && link.index != uplink
+        let is_there = match &self.parts.pods {
+            Pods::Bridge(bridge) => link.master == *bridge,
+            Pods::Named(start) => link.name.starts_with(start),
+        };
+        is_there && link.is_paired && link.index != self.parts.tunnel && link.index != self.parts.uplink
     }
 
     /// Takes a message, and appends what it means.
@@ -210,12 +233,11 @@ impl World {
     }
 
     fn link_is(&mut self, link: Link) -> Option<Change> {
-        let Parts { tunnel, uplink, bridge } = self.parts;
         let before = self.links.insert(link.index, link.clone());
         if before.as_ref() == Some(&link) {
             return None;
         }
-        if [tunnel, uplink, bridge].contains(&link.index) {
+        if self.parts.has(link.index) {
             let same = before.is_some_and(|old| (old.name, old.vxlan) == (link.name, link.vxlan));
             return Some(if same { Change::All(Cause::Link) } else { Change::Restart });
         }
@@ -228,9 +250,8 @@ impl World {
     }
 
     fn link_gone(&mut self, index: u32) -> Option<Change> {
-        let Parts { tunnel, uplink, bridge } = self.parts;
         let before = self.links.remove(&index)?;
-        if [tunnel, uplink, bridge].contains(&index) {
+        if self.parts.has(index) {
             return Some(Change::Restart);
         }
         self.is_pod(&before).then_some(Change::PodLeft(index))
@@ -248,11 +269,17 @@ impl World {
         let destination = attribute(rest, 1).and_then(address);
         if family == AF_BRIDGE {
             self.place(is_new, index, (mac?, destination), changes);
-        } else if family == AF_INET && (index == self.parts.tunnel || index == self.parts.bridge) {
+        } else if family == AF_INET && (index == self.parts.tunnel || self.leads_to_pods(index)) {
             let is_there = is_new && state & (NUD_FAILED | NUD_INCOMPLETE) == 0;
             self.resolved((index, destination?), mac.filter(|_| is_there), changes);
         }
         Some(())
+    }
+
+    /// Returns whether an interface's neighbours are pods.
+    fn leads_to_pods(&self, index: u32) -> bool {
+        let is_pod = || self.links.get(&index).is_some_and(|link| self.is_pod(link));
+        self.parts.bridge().map_or_else(is_pod, |bridge| bridge == index)
     }
 
     /// A forwarding table says where frames for a MAC address go.
@@ -263,10 +290,14 @@ impl World {
         (mac, node): (Mac, Option<Ipv4Addr>),
         changes: &mut Vec<Change>,
     ) {
-        let is_port = self.links.get(&index).is_some_and(|link| link.master == self.parts.bridge);
+        let bridge = self.parts.bridge();
+        let is_port = |bridge| self.links.get(&index).is_some_and(|link| link.master == bridge);
         let (table, place) = match node {
             Some(node) if index == self.parts.tunnel => (index, Place::Node(node)),
-            None if is_port => (self.parts.bridge, Place::Port(index)),
+            None => match bridge {
+                Some(bridge) if is_port(bridge) => (bridge, Place::Port(index)),
+                _ => return,
+            },
             _ => return,
         };
         if is_new && let Place::Node(node) = place {
@@ -295,7 +326,8 @@ impl World {
             None => self.neighbours.remove(&at),
         };
         let Some(before) = before else { return };
-        let place = self.places.get(&(at.0, before)).copied();
+        let own = self.links.get(&at.0).filter(|link| self.is_pod(link)).map(|link| Place::Port(link.index));
+        let place = own.or_else(|| self.places.get(&(at.0, before)).copied());
         let all = Change::All(Cause::Neighbour);
         changes.push(place.map_or(all, |place| self.of(place, Cause::Neighbour)));
     }
@@ -337,7 +369,7 @@ fn ended(body: &[u8]) -> Vec<OverlayTuple> {
 mod tests {
     use super::*;
 
-    const PARTS: Parts = Parts { tunnel: 5, uplink: 2, bridge: 4 };
+    const PARTS: Parts = Parts { tunnel: 5, uplink: 2, pods: Pods::Bridge(4) };
     const NODES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 98, 0, 2), Ipv4Addr::new(10, 98, 0, 3)];
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
@@ -439,6 +471,18 @@ mod tests {
         assert_eq!(took(&mut world, RTM_DELLINK, &body(7, "vp1", 0, 4)), [Change::PodLeft(7)]);
         assert_eq!(took(&mut world, RTM_NEWLINK, &body(2, "up0", 1400, 0)), [Change::All(Cause::Link)]);
         assert_eq!(took(&mut world, RTM_DELLINK, &body(5, "vx0", 0, 0)), [Change::Restart]);
+    }
+
+    #[test]
+    fn pods_without_a_bridge_are_found_by_their_names() {
+        let mut world = world();
+        world.parts.pods = Pods::Named("vp".into());
+        let pods = [Change::PodCame(7, "vp1".into()), Change::PodCame(8, "vp2".into())];
+        assert_eq!(world.pods(), pods);
+        let is = |mac| neighbour(AF_INET, 7, mac, Some(Ipv4Addr::new(10, 244, 1, 11)));
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(1)), []);
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(2)), [Change::Pod(7, Cause::Neighbour)]);
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &neighbour(AF_BRIDGE, 7, 9, None)), [], "no bridge");
     }
 
     #[test]
