@@ -29,6 +29,8 @@ pub const OVERLAY_TRANSLATIONS_MAX: usize = 65_536;
 /// Bits of a mark that are needed at least: two directions, whether a connection is established, whether NAT
 /// changes it, and two of the epoch.
 pub const OVERLAY_MARK_BITS: u32 = MARK_EPOCH + 2;
+/// Tuples that are returned at once.
+const ASKED_MAX: usize = 1024;
 /// The first bit of the epoch.
 const MARK_EPOCH: u32 = 4;
 
@@ -194,10 +196,13 @@ impl TcOverlay {
         self.stamps.clone()
     }
 
-    /// Returns the tuples with which frames left after NAT, of connections that are not known.
+    /// Returns the tuples with which frames left after NAT, of connections that are not known; not all at
+    /// once if there are many.
     pub fn asked(&mut self) -> Vec<OverlayTuple> {
         let mut all = Vec::new();
-        while let Some(item) = self.asked.next() {
+        while all.len() < ASKED_MAX
+            && let Some(item) = self.asked.next()
+        {
             all.extend(item.first_chunk().map(OverlayTuple::new));
         }
         all

@@ -125,6 +125,9 @@ static __always_inline int send_near(struct __sk_buff *skb, const struct packet 
 	}
 	credit(way, SEND, packets_of(skb), bpf_ntohs(ip->tot_len), now);
 	skb->mark = 0;
+	/* It was for the gateway or the other pod, not for this interface; older kernels do not say so
+	 * themselves, and the pod would not take it. */
+	bpf_skb_change_type(skb, PACKET_HOST);
 	return bpf_redirect_peer(plan->peer, 0);
 }
 

@@ -5,7 +5,7 @@ mod nat;
 mod near;
 mod rig;
 
-use bpf::{OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY};
+use bpf::{OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY, overlay_programs, overlay_programs_at};
 use packet::select_hash;
 use rig::*;
 use std::net::UdpSocket;
@@ -416,6 +416,10 @@ fn more_flows_than_fit_lose_no_count() {
     let (entries, flows) = (rig.programs.entries(), rig.programs.flows().unwrap().read());
     assert!(flows.len() > 48 && flows.len() <= 64, "{}", flows.len());
     assert_eq!(entries.evicted, 640 - flows.len() as u64);
+    let left = rig.programs.left();
+    assert_eq!(left.len() as u64, entries.evicted, "each is told of");
+    assert_eq!(left.iter().map(|gone| gone.packets[0]).sum::<u64>(), entries.gone_packets[0]);
+    assert!(left.iter().all(|gone| gone.key.addresses == [POD, OTHER] && gone.born_ns <= gone.used_ns));
     for direction in 0..2 {
         let live: u64 = flows.iter().map(|flow| flow.packets[direction]).sum();
         assert_eq!(live + entries.gone_packets[direction], 640);
@@ -433,6 +437,23 @@ fn a_flow_is_forgotten_when_its_connection_ends() {
     assert_eq!(rig.slow("overlay_send", &sent(TCP, 7000)), "unknown");
     assert_eq!(rig.run("overlay_send", &sent(TCP, 7001), 0).0, REDIRECT);
     assert_eq!(rig.programs.entries().forgotten, 1);
+}
+
+#[test]
+fn what_is_attached_is_found_and_gone_with_its_links() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.programs.attach_uplink("up0").unwrap();
+    let names = |interface: &str| -> Vec<String> {
+        overlay_programs_at(interface).unwrap().into_iter().map(|program| program.name).collect()
+    };
+    assert_eq!(names("pod0"), ["overlay_learn_r", "overlay_send"]);
+    assert_eq!(names("up0"), ["overlay_learn_s", "overlay_receive"]);
+    let ids: Vec<u32> = overlay_programs_at("up0").unwrap().iter().map(|program| program.id).collect();
+    let all = overlay_programs().unwrap();
+    assert!(ids.iter().all(|id| all.iter().any(|program| program.id == *id)), "{ids:?} {all:?}");
+    rig.programs.detach();
+    assert!(names("pod0").is_empty() && names("up0").is_empty());
+    assert!(overlay_programs_at("none0").is_err());
 }
 
 #[test]

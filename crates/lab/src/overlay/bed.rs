@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::talk::Talk;
-use super::topology::{BRIDGE, NODES, PORT, TUNNEL, Topology, UPLINK, pod};
+use super::topology::{NODES, PORT, TUNNEL, Topology, UPLINK, pod};
 use crate::Interrupt;
 use crate::run::Run;
 use crate::weir::{self, Weir};
@@ -15,6 +15,8 @@ use crate::weir::{self, Weir};
 const APP: &str = "pods";
 /// How long what must happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// The pods of the lab's nodes are ports of this bridge.
+pub const AT_BRIDGE: &str = "bridge: cni0";
 /// Flows that each node has room for.
 pub const ROOM: u64 = 64;
 /// The names of daemons.
@@ -34,8 +36,9 @@ impl Bed {
     /// Sets it up; `run` removes it.
     pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<Bed> {
         let topology = Topology::build(run)?;
-        let daemons =
-            (0..NODES).map(|at| daemon(&topology, run, (at, &[]), interrupt)).collect::<Result<_>>()?;
+        let daemons = (0..NODES)
+            .map(|at| daemon(&topology, run, (at, AT_BRIDGE, &[]), interrupt))
+            .collect::<Result<_>>()?;
         let answers = Talk::answer(run, &topology.pods[1][0], &format!("0.0.0.0:{PORT}"), 21)?;
         let bed = Bed { topology, daemons, answers, asked: 0 };
         bed.answers.started(interrupt)?;
@@ -50,6 +53,12 @@ impl Bed {
         self.restart_with(run, at, &[], interrupt)
     }
 
+    /// Starts the daemon of a node whose pods are at other interfaces: `bridge: NAME`, or `pods: START*`.
+    pub fn restart_for(&mut self, run: &mut Run, at: usize, pods: &str, interrupt: &Interrupt) -> Result<()> {
+        self.daemons[at] = daemon(&self.topology, run, (at, pods, &[]), interrupt)?;
+        self.wait_for_work(at, interrupt)
+    }
+
     /// The same with variables of its environment.
     pub fn restart_with(
         &mut self,
@@ -58,7 +67,7 @@ impl Bed {
         variables: &[(&str, &str)],
         interrupt: &Interrupt,
     ) -> Result<()> {
-        self.daemons[at] = daemon(&self.topology, run, (at, variables), interrupt)?;
+        self.daemons[at] = daemon(&self.topology, run, (at, AT_BRIDGE, variables), interrupt)?;
         self.wait_for_work(at, interrupt)
     }
 
@@ -142,15 +151,15 @@ impl Bed {
     }
 }
 
-/// Starts a node's daemon, with variables of its environment.
+/// Starts a node's daemon: where its pods are, and variables of its environment.
 fn daemon(
     topology: &Topology,
     run: &mut Run,
-    (at, variables): (usize, &[(&str, &str)]),
+    (at, pods, variables): (usize, &str, &[(&str, &str)]),
     interrupt: &Interrupt,
 ) -> Result<Weir> {
     let configuration = format!(
-        "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, bridge: {BRIDGE}, \
+        "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, {pods}, \
          flows: {ROOM} }}\n"
     );
     let start = |program: &str| {

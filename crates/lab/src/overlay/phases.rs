@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::bed::{Bed, ROOM};
 use super::talk::Talk;
-use super::topology::{BRIDGE, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
+use super::topology::{BRIDGE, OTHER_PORT, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
 use super::{frames, storms};
 use crate::Interrupt;
 use crate::run::Run;
@@ -36,7 +36,7 @@ pub struct Phase {
 type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
 
 /// All phases, in their order.
-pub const ALL: [(&str, Perform); 19] = [
+pub const ALL: [(&str, Perform); 20] = [
     ("short_way", short_way),
     ("same_node", same_node),
     ("service", service),
@@ -55,8 +55,9 @@ pub const ALL: [(&str, Perform); 19] = [
     ("connections", storms::connections),
     ("rule_flips", storms::rule_flips),
     ("neighbour_events", storms::neighbour_events),
-    // The last: afterwards, the pod is elsewhere.
+    // The last two: afterwards, the pod is elsewhere, and pods are not at the bridge.
     ("pod_moves", pod_moves),
+    ("without_bridge", without_bridge),
 ];
 
 impl Phase {
@@ -368,5 +369,41 @@ fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");
     phase.add(&talk.end(run, interrupt)?);
+    Ok(phase)
+}
+
+/// Pods that are routed to, each behind an interface of its own; flows from another node and from the same, and
+/// a pod whose address becomes another's.
+fn without_bridge(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    run.kill(bed.daemons[2].process())?;
+    bed.topology.without_bridge(2)?;
+    bed.restart_for(run, 2, "pods: vp*", interrupt)?;
+    let address = pod(2, 0);
+    let first = Talk::answer(run, &bed.topology.pods[2][0], &format!("{address}:{OTHER_PORT}"), 131)?;
+    first.started(interrupt)?;
+    bed.topology.open(OTHER_PORT)?;
+    let to = format!("{address}:{OTHER_PORT}");
+    let far = [bed.ask_from(run, [0, 0], &to, &UDP)?, bed.ask_from(run, [0, 0], &to, &TCP)?];
+    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no short way from another node");
+    let near = bed.ask_from(run, [2, 1], &to, &UDP)?;
+    phase.must(bed.wait_for_answers(&near, SOME, interrupt)?, "no answers on the same node");
+    phase.must(bed.wait_for_sent(2, 20 * SOME, interrupt)?, "no short way on the same node");
+    phase.add(&near.end(run, interrupt)?);
+    let [udp, tcp] = far;
+    phase.add(&tcp.end(run, interrupt)?);
+    phase.must(phase.lost == 0, "requests were lost");
+    // The second pod of the node gets the address; the first has it still, and would answer.
+    let second = &bed.topology.pods[2][1];
+    second.ip(&format!("address add {address}/32 dev eth0\n"))?;
+    Talk::answer(run, second, &to, 132)?.started(interrupt)?;
+    bed.topology.nodes[2].ip(&format!("route replace {address}/32 dev vp2\n"))?;
+    interrupt.sleep(SETTLED)?;
+    let before = first.of("answered");
+    phase.must(interrupt.wait(SETTLED * 20, || Ok(udp.of("name") == 132))?, "the new pod does not answer");
+    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no short way again");
+    phase.misdelivered = first.of("answered") - before;
+    phase.must(phase.misdelivered == 0, "the former pod got requests");
+    phase.add(&udp.end(run, interrupt)?);
     Ok(phase)
 }

@@ -19,9 +19,13 @@ pub const NODES: usize = 3;
 pub const PODS: usize = 2;
 /// The port that pods answer on.
 pub const PORT: u16 = 5001;
+/// One that is open only after [`Topology::open`].
+pub const OTHER_PORT: u16 = 5002;
 pub const TUNNEL: &str = "vx0";
 pub const UPLINK: &str = "up0";
 pub const BRIDGE: &str = "cni0";
+/// The gateway of pods without a bridge, as they believe.
+const GATEWAY: &str = "169.254.1.1";
 /// The address of a service, which is nobody's own.
 pub const SERVICE: &str = "10.96.0.9";
 
@@ -143,6 +147,42 @@ impl Topology {
              chain behind {{ type nat hook postrouting priority 100;\n{behind}\n}}\n}}\n"
         );
         self.nodes[at].input("nft", &["-f", "-"], &rules)
+    }
+
+    /// Lets flows to a port begin, at all nodes.
+    pub fn open(&self, port: u16) -> Result<()> {
+        let rules = format!(
+            "add rule inet guard forward tcp dport {port} ct state new accept\n\
+             add rule inet guard forward udp dport {port} ct state new accept\n"
+        );
+        self.nodes.iter().try_for_each(|node| node.input("nft", &["-f", "-"], &rules))
+    }
+
+    /// Takes the pods of a node off the bridge: each is behind an interface of its own, which answers for all
+    /// addresses, and has a route.
+    pub fn without_bridge(&self, at: usize) -> Result<()> {
+        let node = &self.nodes[at];
+        // An interface answers for addresses to which there is a route by another one.
+        node.ip(&format!(
+            "address del 10.244.{}.1/24 dev {BRIDGE}\nroute add {GATEWAY}/32 dev {UPLINK}\n",
+            at + 1
+        ))?;
+        for (number, pod) in self.pods[at].iter().enumerate() {
+            let (port, address) = (format!("vp{}", number + 1), self::pod(at, number));
+            node.ip(&format!(
+                "link set {port} nomaster\nlink set {port} address ee:ee:ee:ee:ee:ee\n\
+                 route add {address}/32 dev {port}\n"
+            ))?;
+            node.set(&[
+                (&format!("ipv4/conf/{port}/proxy_arp"), 1),
+                (&format!("ipv4/neigh/{port}/proxy_delay"), 0),
+            ])?;
+            pod.ip(&format!(
+                "address flush dev eth0\naddress add {address}/32 dev eth0\n\
+                 route add {GATEWAY}/32 dev eth0\nroute add default via {GATEWAY} dev eth0\n"
+            ))?;
+        }
+        Ok(())
     }
 
     /// Removes the rules that were added.

@@ -171,7 +171,7 @@ impl Keeper {
             return Ok(false);
         }
         running.carry_out(&mut self.telling, self.overlay.policy, changes)?;
-        running.translations.answer(&mut running.programs);
+        running.translations.answer(now, &mut running.programs);
         // The lease is for a world that is known; what may still wait to be read is not.
         if read != Read::More {
             running.programs.extend(now + LEASE_NS)?;

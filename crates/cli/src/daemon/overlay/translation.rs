@@ -19,17 +19,31 @@ pub const REPLY: u16 = 2;
 pub struct Translations {
     /// Tuples with which frames leave.
     known: BTreeSet<OverlayTuple>,
+    /// Those of which the kernel said nothing, and until when they are not asked for again.
+    unknown: BTreeSet<OverlayTuple>,
+    until_ns: u64,
 }
+
+/// How long an answer that there is none stands, in nanoseconds.
+const UNKNOWN_NS: u64 = 1_000_000_000;
 
 impl Translations {
     /// Answers what the programs asked: which connections frames with these tuples are of.
-    pub fn answer(&mut self, programs: &mut TcOverlay) {
+    pub fn answer(&mut self, now_ns: u64, programs: &mut TcOverlay) {
+        if now_ns >= self.until_ns {
+            self.unknown.clear();
+            self.until_ns = now_ns + UNKNOWN_NS;
+        }
         for tuple in programs.asked() {
-            if self.known.contains(&tuple) {
+            if self.known.contains(&tuple) || self.unknown.contains(&tuple) {
                 continue;
             }
-            // One that has ended meanwhile needs no answer, and without room it takes the kernel's way.
-            let Some([original, reply]) = connection(&tuple.reversed()).ok().flatten() else { continue };
+            // Such as one that has ended meanwhile.
+            let Some([original, reply]) = connection(&tuple.reversed()).ok().flatten() else {
+                self.unknown.insert(tuple);
+                continue;
+            };
+            // Without room, it keeps the kernel's way.
             for (from, to) in [(original, reply.reversed()), (reply, original.reversed())] {
                 if programs.translate(&from, &to).is_ok() {
                     self.known.insert(to);
