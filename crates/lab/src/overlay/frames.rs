@@ -128,7 +128,8 @@ pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> R
     }
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when they are gone");
     phase.add(&talk.end(run, interrupt)?);
-    phase.must(phase.lost == 0, "requests were lost");
+    // For a moment, an interface that gets or loses such a queue sends nothing.
+    phase.must(phase.lost < phase.sent / 10, "many requests were lost");
     Ok(phase)
 }
 
