@@ -75,7 +75,8 @@ pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrup
     Ok(phase)
 }
 
-/// One end has a cache and the other has none, with complete checksums from the pods; and the other way round.
+/// One end has a cache and the other has none, with complete checksums from the pods; and the other way
+/// round.
 pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {

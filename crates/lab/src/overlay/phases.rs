@@ -372,8 +372,8 @@ fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     Ok(phase)
 }
 
-/// Pods that are routed to, each behind an interface of its own; flows from another node and from the same, and
-/// a pod whose address becomes another's.
+/// Pods that are routed to, each behind an interface of its own; flows from another node and from the same,
+/// and a pod whose address becomes another's.
 fn without_bridge(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     run.kill(bed.daemons[2].process())?;

@@ -82,7 +82,8 @@ pub fn neighbour_events(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
     Ok(phase)
 }
 
-/// Connection tracking sees enough of a flow to keep it; what it forgets is forgotten here; what ends, it sees.
+/// Connection tracking sees enough of a flow to keep it; what it forgets is forgotten here; what ends, it
+/// sees.
 pub fn connections(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let node = &bed.topology.nodes[0];
