@@ -33,7 +33,7 @@ pub struct Bed {
 impl Bed {
     /// Sets it up; `run` removes it.
     pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<Bed> {
-        let topology = Topology::build(run)?;
+        let topology = Topology::build(run, "")?;
         let daemons = (0..NODES).map(|at| daemon(&topology, run, at, interrupt)).collect::<Result<_>>()?;
         let answers = Talk::answer(run, &topology.pods[1][0], &format!("0.0.0.0:{PORT}"), 21)?;
         let bed = Bed { topology, daemons, answers, asked: 0 };

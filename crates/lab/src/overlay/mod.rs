@@ -7,7 +7,7 @@
 mod bed;
 mod phases;
 pub mod talk;
-mod topology;
+pub mod topology;
 
 use std::process::ExitCode;
 
