@@ -10,22 +10,31 @@
 static __always_inline int is_wanted(struct __sk_buff *skb, const struct settings *settings, __u32 wants,
 				     __u32 at, struct half *half)
 {
-	__u32 mark = skb->mark & settings->mark_mask, same;
-	__u64 epoch;
+	__u32 mark = skb->mark & settings->mark_mask;
 
-	if (!(mark & mark_of(settings, wants, 0)))
-		return 0;
 	skb->mark &= ~settings->mark_mask;
 	half->global = get_stamp(GLOBAL);
 	half->policy = get_stamp(POLICY);
 	half->own = get_stamp(at);
 	half->at = at;
-	epoch = get_pulse(EPOCH);
-	same = mark_of(settings, wants | ESTABLISHED, epoch);
-	if (mark == same)
+	if (mark == mark_of(settings, wants | ESTABLISHED, get_pulse(EPOCH)))
 		return 1;
-	note(mark == mark_of(settings, wants, epoch) ? NOT_ESTABLISHED : OUTDATED, 1);
+	note(OUTDATED, 1);
 	return 0;
+}
+
+/* Returns whether a frame teaches nothing. It is asked first, so that frames of connections that are not
+ * established cost no more than that. */
+static __always_inline int teaches_nothing(struct __sk_buff *skb, const struct settings *settings,
+					   __u32 wants)
+{
+	if (!(skb->mark & mark_of(settings, wants, 0)))
+		return 1;
+	if (skb->mark & mark_of(settings, ESTABLISHED, 0))
+		return 0;
+	skb->mark &= ~settings->mark_mask;
+	note(NOT_ESTABLISHED, 1);
+	return 1;
 }
 
 SEC("classifier")
@@ -39,7 +48,7 @@ int overlay_learn_send(struct __sk_buff *skb)
 	struct set *set;
 	__u32 node, *at;
 
-	if (!settings || !(skb->mark & mark_of(settings, WANTS_SEND, 0)))
+	if (!settings || teaches_nothing(skb, settings, WANTS_SEND))
 		return TC_ACT_UNSPEC;
 	if (read_headers(skb, settings, &headers) != FAST ||
 	    read_packet(skb, sizeof(headers), &packet) != FAST ||
@@ -72,7 +81,7 @@ int overlay_learn_receive(struct __sk_buff *skb)
 	struct set *set;
 	struct pod *pod;
 
-	if (!settings || !(skb->mark & mark_of(settings, WANTS_RECEIVE, 0)))
+	if (!settings || teaches_nothing(skb, settings, WANTS_RECEIVE))
 		return TC_ACT_UNSPEC;
 	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present ||
 	    bpf_skb_load_bytes(skb, 0, plan.macs, sizeof(plan.macs)) ||
@@ -110,6 +119,7 @@ int overlay_forget(struct __sk_buff *skb)
 	if (!set)
 		return 0;
 	bpf_spin_lock(&set->lock);
+	turn(set);
 	for (int i = 0; i < WAYS; i++) {
 		if (key.protocol && is_of(&set->ways[i], &key)) {
 			empty(&set->ways[i], &gone);
@@ -117,6 +127,7 @@ int overlay_forget(struct __sk_buff *skb)
 			break;
 		}
 	}
+	turn(set);
 	bpf_spin_unlock(&set->lock);
 	note_gone(&gone);
 	if (found)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The table of flows: sets of four ways, each set with a lock. A new flow takes the way that was unused for
- * longest, and what was counted there is added to the counts of what is gone: the kernel's own LRU maps would
- * lose it. Packets and bytes are added without the lock, to the way that was found; if it has been given to
- * another flow meanwhile, they are counted there, and none is lost.
+ * The table of flows: sets of four ways, each set with a lock for changes and a version for those that read.
+ * A new flow takes the way that was unused for longest, and what was counted there is added to the counts of
+ * what is gone: the kernel's own LRU maps would lose it. Packets and bytes are added without the lock, to the
+ * way that was found; if it has been given to another flow meanwhile, they are counted there, and none is lost.
  */
 
 #define K0 0x9e3779b97f4a7c15ULL
@@ -46,19 +46,41 @@ static __always_inline int is_of(const struct way *way, const struct key *key)
 	return one[0] == other[0] && one[1] == other[1] && one[2] == other[2];
 }
 
-/* Finds a flow and copies its plan. */
-static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
+/* Copies the plan of a flow, if it is there. */
+static __always_inline struct way *copy(struct set *set, const struct key *key, struct plan *plan)
 {
-	struct way *found = 0;
-
-	bpf_spin_lock(&set->lock);
 	for (int i = 0; i < WAYS; i++) {
 		if (is_of(&set->ways[i], key)) {
-			found = &set->ways[i];
-			*plan = found->plan;
-			break;
+			*plan = set->ways[i].plan;
+			return &set->ways[i];
 		}
 	}
+	return 0;
+}
+
+/* The ways of a set begin to change, or have changed; with its lock. */
+static __always_inline void turn(struct set *set)
+{
+	__sync_fetch_and_add(&set->version, 1);
+}
+
+/* With a fence in front and behind. */
+static __always_inline __u32 version_of(struct set *set)
+{
+	return __sync_fetch_and_add(&set->version, 0);
+}
+
+/* Finds a flow and copies its plan. The lock, which costs as much as the rest, is for those only that meet a
+ * change. */
+static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
+{
+	__u32 version = version_of(set);
+	struct way *found = copy(set, key, plan);
+
+	if (!(version & 1) && version_of(set) == version)
+		return found;
+	bpf_spin_lock(&set->lock);
+	found = copy(set, key, plan);
 	bpf_spin_unlock(&set->lock);
 	return found;
 }
@@ -115,6 +137,7 @@ static __always_inline void learn(struct set *set, const struct key *key, const 
 	struct way *way;
 
 	bpf_spin_lock(&set->lock);
+	turn(set);
 	way = way_for(set, key);
 	if (!is_of(way, key)) {
 		evicted = way->key.protocol != 0;
@@ -132,6 +155,7 @@ static __always_inline void learn(struct set *set, const struct key *key, const 
 		way->plan.pod = plan->pod;
 		__builtin_memcpy(way->plan.macs, plan->macs, sizeof(plan->macs));
 	}
+	turn(set);
 	bpf_spin_unlock(&set->lock);
 	note_gone(&gone);
 	note(direction == SEND ? LEARNT_SEND : LEARNT_RECEIVE, 1);
