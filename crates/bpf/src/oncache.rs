@@ -1,9 +1,9 @@
 //! The programs of `oncache.bpf.c`, for comparisons: `weir run` does not load them.
 
-use aya::Ebpf;
 use aya::maps::{HashMap, MapData};
 use aya::programs::links::FdLink;
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
+use aya::{Ebpf, TestRun};
 use std::net::Ipv4Addr;
 
 use super::{EbpfError, MapError};
@@ -61,6 +61,22 @@ impl Oncache {
         let map = self.ebpf.map_mut("oncache_ingress").expect("oncache.bpf.c defines it");
         let mut pods: HashMap<&mut MapData, u32, [u32; 4]> = HashMap::try_from(map)?;
         pods.insert(u32::from_ne_bytes(address.octets()), [interface, 0, 0, 0], 0)
+    }
+
+    /// Returns the nanoseconds that the kernel's statistics of programs (`kernel.bpf_stats_enabled`, which must
+    /// be on) count for a program that does nothing, from so many runs.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn statistics_ns(&mut self, runs: u32) -> Result<f64, ProgramError> {
+        let program = program(&mut self.ebpf, "oncache_nothing")?;
+        if program.fd().is_err() {
+            program.load()?;
+        }
+        let options = TestRunOptions { data_in: Some(&[0; 64]), repeat: runs, ..TestRunOptions::new() };
+        program.test_run(options)?;
+        let info = program.info()?;
+        Ok(info.run_time().as_nanos() as f64 / info.run_count().max(1) as f64)
     }
 
     /// Attaches two programs, from this one on.

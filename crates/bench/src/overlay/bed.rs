@@ -28,8 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The names of weir's daemons, and of the processes that load the other caches.
 const DAEMONS: [&str; 2] = ["weir-n1", "weir-n2"];
 const CACHES: [&str; 2] = ["oncache-n1", "oncache-n2"];
-/// The bit of a mark that says that a connection is established, with the app's default marks.
-const ESTABLISHED: u32 = 4 << 24;
 
 /// How processes are spread: the processor of those that ask, of those that answer, of all others.
 #[derive(Clone, Copy)]
@@ -39,10 +37,8 @@ pub struct Processors {
     pub other: usize,
 }
 
-/// The networks, and who talks in them.
+/// Who talks in the networks.
 pub struct Bed {
-    /// Without cache, with mode `oncache`, with weir.
-    pub networks: [Topology; 3],
     /// Those who ask, by arm.
     pub arms: Vec<Asker>,
     /// weir's daemons, by node.
@@ -52,6 +48,7 @@ pub struct Bed {
 impl Bed {
     /// Sets it up; `run` removes it.
     pub fn start(run: &mut Run, processors: Processors, interrupt: &Interrupt) -> Result<Bed> {
+        // Without cache, with mode `oncache`, with weir.
         let networks = [Topology::build(run, "v-")?, Topology::build(run, "o-")?, Topology::build(run, "")?];
         for network in &networks {
             for node in &network.nodes {
@@ -76,7 +73,7 @@ impl Bed {
             answer(run, name, to, processors.answer)?;
             arms.push(Asker::start(run, name, from, &address, processors.ask)?);
         }
-        let bed = Bed { networks, arms, daemons };
+        let bed = Bed { arms, daemons };
         for daemon in &bed.daemons {
             let works = || {
                 let shown = daemon.app(APP, "show")?;
@@ -88,20 +85,6 @@ impl Bed {
             }
         }
         Ok(bed)
-    }
-
-    /// Has every frame of weir's arm miss, or no longer: nobody says any more that a connection is
-    /// established.
-    pub fn let_miss(&self, so: bool) -> Result<()> {
-        let lines = match so {
-            true => format!(
-                "table inet miss {{\n chain post {{\n type filter hook postrouting priority 0;\n \
-                 meta mark & {ESTABLISHED:#x} != 0 meta mark set meta mark & {:#x}\n }}\n}}\n",
-                !ESTABLISHED
-            ),
-            false => "delete table inet miss\n".into(),
-        };
-        self.networks[2].nodes[..2].iter().try_for_each(|node| node.input("nft", &["-f", "-"], &lines))
     }
 
     /// Returns what a node's cache says of itself.

@@ -114,11 +114,11 @@ fn answer_datagrams(socket: &UdpSocket) {
     }
 }
 
-/// Counts packets; one of another length than [`SMALL`] asks for the count.
+/// Counts packets; one of a byte asks for the count.
 fn count_datagrams(socket: &UdpSocket) {
     let (mut message, mut count) = ([0; 2048], 0_u64);
     while let Ok((length, from)) = socket.recv_from(&mut message) {
-        if length == SMALL {
+        if length != 1 {
             count += 1;
         } else {
             let _ = socket.send_to(&count.to_be_bytes(), from);
@@ -170,9 +170,11 @@ fn obey(address: Ipv4Addr, cpu: usize) -> Result<()> {
             "tcp_rr" => transactions(flows, time, |_| ask_stream(address)),
             "udp_rr" => transactions(flows, time, |at| ask_datagram(address, at)),
             "tcp_stream" => stream_bytes(address, time),
-            "udp_stream" => stream_packets(address, time, cpu),
+            "udp_stream" => stream_packets(address, time, cpu, false),
+            "udp_one_way" => stream_packets(address, time, cpu, true),
             "churn" => churn(address, time),
             "some" => some(address, flows, milliseconds.parse()?),
+            "some_one_way" => some_one_way(address, flows, milliseconds.parse()?),
             _ => bail!("no such test: {test}"),
         };
         line(answer.with_context(|| order.clone())?)?;
@@ -195,31 +197,26 @@ fn transactions<T: FnMut() -> Result<bool>>(
         bail!("{flows} flows are too many");
     }
     let begin = Instant::now() + WARM;
-    let flow = |at| -> Result<[u64; 2]> {
-        let (mut transaction, mut count, mut all) = (open(at)?, 0, 0);
+    let flow = |at| -> Result<u64> {
+        let (mut transaction, mut count) = (open(at)?, 0);
         loop {
             let answered = transaction()?;
             let now = Instant::now();
-            all += 1;
             if now >= begin + time {
-                return Ok([count, all]);
+                return Ok(count);
             }
             count += u64::from(answered && now >= begin);
         }
     };
     let flow = &flow;
-    let counts = thread::scope(|scope| {
+    let count = thread::scope(|scope| {
         let threads: Vec<_> = (0..flows).map(|at| scope.spawn(move || flow(at))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<[u64; 2]>>| {
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<u64>>| {
             thread.join().unwrap_or_else(|_| bail!("a flow's thread has ended"))
         };
-        threads.into_iter().map(join).collect::<Result<Vec<_>>>()
+        threads.into_iter().map(join).sum::<Result<u64>>()
     })?;
-    let sum = |of: usize| counts.iter().map(|counts| counts[of]).sum::<u64>();
-    let mut answer = came(sum(0), time);
-    // With those of before, when flows were learnt.
-    answer["all"] = json!(sum(1));
-    Ok(answer)
+    Ok(came(count, time))
 }
 
 fn ask_stream(address: Ipv4Addr) -> Result<impl FnMut() -> Result<bool>> {
@@ -264,20 +261,24 @@ fn stream_bytes(address: Ipv4Addr, time: Duration) -> Result<Value> {
     Ok(came(u64::from_be_bytes(count), begin.elapsed()))
 }
 
-/// Counts packets of 64 bytes that arrived, of one flow, and the time that the processor spent meanwhile in
-/// software interrupts, in nanoseconds.
-fn stream_packets(address: Ipv4Addr, time: Duration, cpu: usize) -> Result<Value> {
-    let socket = connected(address, STREAM_PORT)?;
-    let arrived = || -> Result<u64> {
-        let mut count = [0; 8];
-        for _ in 0..10 {
-            socket.send(&[0])?;
-            if socket.recv(&mut count).is_ok() {
-                return Ok(u64::from_be_bytes(count));
-            }
+/// Asks how many packets of streams have arrived.
+fn arrived(socket: &UdpSocket) -> Result<u64> {
+    let mut count = [0; 8];
+    for _ in 0..10 {
+        socket.send(&[0])?;
+        if socket.recv(&mut count).is_ok() {
+            return Ok(u64::from_be_bytes(count));
         }
-        bail!("nobody says how many packets have arrived")
-    };
+    }
+    bail!("nobody says how many packets have arrived")
+}
+
+/// Counts packets of 64 bytes that arrived, of one flow, and the time that the processor spent meanwhile in
+/// software interrupts, in nanoseconds. A flow of one way is never answered, so it is never established.
+fn stream_packets(address: Ipv4Addr, time: Duration, cpu: usize, one_way: bool) -> Result<Value> {
+    let (asking, other) = (connected(address, STREAM_PORT)?, connected(address, STREAM_PORT)?);
+    let socket = if one_way { &other } else { &asking };
+    let arrived = || arrived(&asking);
     // Both directions are learnt from these.
     for _ in 0..10 {
         arrived()?;
@@ -357,4 +358,14 @@ fn some(address: Ipv4Addr, packets: u16, length: usize) -> Result<Value> {
         }
     }
     Ok(came(count, begin.elapsed()))
+}
+
+/// Sends so many packets of a length in a flow that is never answered.
+fn some_one_way(address: Ipv4Addr, packets: u16, length: usize) -> Result<Value> {
+    let (asking, socket) = (connected(address, STREAM_PORT)?, connected(address, STREAM_PORT)?);
+    let (count, begin) = (arrived(&asking)?, Instant::now());
+    for _ in 0..packets {
+        socket.send(&vec![0; length])?;
+    }
+    Ok(came(arrived(&asking)? - count, begin.elapsed()))
 }

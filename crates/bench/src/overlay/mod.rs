@@ -100,19 +100,15 @@ fn processors(apart: bool) -> Result<Processors> {
 /// Counts the interfaces that a packet passes; `None` for all, and a line that says why, where the kernel does
 /// not tell.
 fn passes(bed: &mut Bed, run: &mut Run, screen: &mut Screen) -> Result<Value> {
-    let mut counts = Vec::new();
-    for arm in &mut bed.arms {
-        match passes::count(run, arm) {
-            Ok(count) => counts.push(Some(count)),
-            Err(error) => {
-                screen.say(&format!("passes are not counted: {error:#}"));
-                counts.push(None);
-            }
+    let mut count = |arm: usize, one_way: bool| match passes::count(run, &mut bed.arms[arm], one_way) {
+        Ok(count) => Some(count),
+        Err(error) => {
+            screen.say(&format!("passes are not counted: {error:#}"));
+            None
         }
-    }
-    bed.let_miss(true)?;
-    let missed = passes::count(run, &mut bed.arms[WEIR]).ok();
-    bed.let_miss(false)?;
+    };
+    let counts: Vec<_> = (0..ARMS.len()).map(|arm| count(arm, false)).collect();
+    let missed = count(WEIR, true);
     let text = |count: Option<f64>| count.map_or_else(|| "-".to_owned(), |count| format!("{count:.2}"));
     let arms: Vec<String> =
         ARMS.iter().zip(&counts).map(|(arm, count)| format!("{arm} {}", text(*count))).collect();

@@ -10,8 +10,8 @@ use lab::run::Run;
 
 use super::bed::Asker;
 
-/// Requests, and as many answers.
-const REQUESTS: u32 = 100;
+/// Requests, and as many answers; or packets of one way.
+const PACKETS: u32 = 100;
 /// Bytes of their payload, which nothing else is likely to have.
 const PAYLOAD: u32 = 1111;
 /// Bytes of headers of IP and UDP, of Ethernet, of the tunnel.
@@ -39,8 +39,8 @@ echo 0 >"$instance/events/enable"
 cat "$instance/trace"
 "#;
 
-/// Counts the passes of a packet of a learnt flow.
-pub fn count(run: &mut Run, asker: &mut Asker) -> Result<f64> {
+/// Counts the passes of a packet: of a learnt flow, or of one that is never answered, so that it misses.
+pub fn count(run: &mut Run, asker: &mut Asker, one_way: bool) -> Result<f64> {
     let filter = [INNER, INNER + ETHERNET, INNER + TUNNEL, INNER + ETHERNET + TUNNEL]
         .map(|more| format!("len == {}", PAYLOAD + more))
         .join(" || ");
@@ -55,15 +55,16 @@ pub fn count(run: &mut Run, asker: &mut Asker) -> Result<f64> {
     if said.trim() != "ready" {
         bail!("the kernel's tracepoints cannot be used: {}", run.last_words("passes"));
     }
-    let answered = asker.order(run, &format!("some {REQUESTS} {PAYLOAD}"))?;
+    let (order, packets) = if one_way { ("some_one_way", PACKETS) } else { ("some", 2 * PACKETS) };
+    let came = asker.order(run, &format!("{order} {PACKETS} {PAYLOAD}"))?;
     writeln!(input)?;
     let mut trace = String::new();
     output.read_to_string(&mut trace)?;
     run.child(started).wait()?;
-    if answered["count"] != REQUESTS {
-        bail!("of {REQUESTS} requests {} were answered: passes cannot be counted", answered["count"]);
+    if came["count"] != PACKETS {
+        bail!("of {PACKETS} packets {} arrived: passes cannot be counted", came["count"]);
     }
-    Ok(passes(&trace) as f64 / f64::from(2 * REQUESTS))
+    Ok(passes(&trace) as f64 / f64::from(packets))
 }
 
 /// Counts the passes in a trace.
