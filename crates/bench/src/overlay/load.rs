@@ -26,6 +26,8 @@ const STREAM_PORT: u16 = 5100;
 /// The first port of churn; as many sockets as ports make a flow each.
 const CHURN_PORT: u16 = 5200;
 const CHURN_SOCKETS: u16 = 256;
+/// The first port of the other ends, below those that the kernel gives.
+const CHURN_SOURCE: u16 = 20_000;
 /// The last port.
 pub const PORT_LAST: u16 = CHURN_PORT + CHURN_SOCKETS - 1;
 
@@ -161,6 +163,7 @@ fn answer_stream(mut stream: TcpStream) -> Option<()> {
 
 /// Carries out orders until there are no more.
 fn obey(address: Ipv4Addr, cpu: usize) -> Result<()> {
+    let mut flows_of_churn = Churn::new(address)?;
     for order in std::io::stdin().lock().lines() {
         let order = order?;
         let words: Vec<&str> = order.split_whitespace().collect();
@@ -172,7 +175,7 @@ fn obey(address: Ipv4Addr, cpu: usize) -> Result<()> {
             "tcp_stream" => stream_bytes(address, time),
             "udp_stream" => stream_packets(address, time, cpu, false),
             "udp_one_way" => stream_packets(address, time, cpu, true),
-            "churn" => churn(address, time),
+            "churn" => flows_of_churn.transactions(time),
             "some" => some(address, flows, milliseconds.parse()?),
             "some_one_way" => some_one_way(address, flows, milliseconds.parse()?),
             _ => bail!("no such test: {test}"),
@@ -311,38 +314,50 @@ fn softirq_ns(cpu: usize) -> Result<u64> {
     found.map(|ticks| ticks * TICK_NS).context("/proc/stat does not have the processor")
 }
 
-/// Counts transactions of 65 536 flows in turn.
-fn churn(address: Ipv4Addr, time: Duration) -> Result<Value> {
-    let open = |_| -> Result<UdpSocket> {
-        let socket = UdpSocket::bind(any(0))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        set_socket_recv_buffer_size_force(&socket, BUFFER)?;
-        Ok(socket)
-    };
-    let sockets = (0..CHURN_SOCKETS).map(open).collect::<Result<Vec<_>>>()?;
-    let (mut message, mut count, mut lost) = ([0; 16], 0, 0_u64);
-    let begin = Instant::now();
-    'all: loop {
-        for first in (0..CHURN_SOCKETS).step_by(WINDOW.into()) {
-            for socket in &sockets {
-                if begin.elapsed() >= time {
-                    break 'all;
-                }
-                for at in first..first + WINDOW {
-                    socket.send_to(&[0], (address, CHURN_PORT + at))?;
-                }
-                for _ in 0..WINDOW {
-                    match socket.recv(&mut message) {
-                        Ok(_) => count += 1,
-                        Err(_) => lost += 1,
-                    }
+/// 65 536 flows that take turns: every socket with every port. They stay from order to order, because making
+/// them costs connection tracking more than anything that is measured.
+struct Churn {
+    address: Ipv4Addr,
+    sockets: Vec<UdpSocket>,
+    /// Which window comes next: the socket, and the first port of the window.
+    next: (usize, u16),
+}
+
+impl Churn {
+    fn new(address: Ipv4Addr) -> Result<Churn> {
+        let open = |at| -> Result<UdpSocket> {
+            let socket = UdpSocket::bind(any(CHURN_SOURCE + at))?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            Ok(socket)
+        };
+        let sockets = (0..CHURN_SOCKETS).map(open).collect::<Result<Vec<_>>>()?;
+        Ok(Churn { address, sockets, next: (0, 0) })
+    }
+
+    /// Counts transactions.
+    fn transactions(&mut self, time: Duration) -> Result<Value> {
+        let (mut message, mut count, mut lost) = ([0; 16], 0, 0_u64);
+        let begin = Instant::now();
+        while begin.elapsed() < time {
+            let (socket, first) = (&self.sockets[self.next.0], self.next.1);
+            for at in first..first + WINDOW {
+                socket.send_to(&[0], (self.address, CHURN_PORT + at))?;
+            }
+            for _ in 0..WINDOW {
+                match socket.recv(&mut message) {
+                    Ok(_) => count += 1,
+                    Err(_) => lost += 1,
                 }
             }
+            self.next.0 = (self.next.0 + 1) % self.sockets.len();
+            if self.next.0 == 0 {
+                self.next.1 = (first + WINDOW) % CHURN_SOCKETS;
+            }
         }
+        let mut answer = came(count, begin.elapsed());
+        answer["lost"] = json!(lost);
+        Ok(answer)
     }
-    let mut answer = came(count, begin.elapsed());
-    answer["lost"] = json!(lost);
-    Ok(answer)
 }
 
 /// Sends so many packets of a length, one after the other's answer; before them as many short ones, from which

@@ -138,6 +138,9 @@ fn rows(
     screen.say(&Row::heading());
     for test in TESTS.into_iter().filter(wanted) {
         let (mut samples, mut softirqs): (Vec<Sample>, Vec<Sample>) = (Vec::new(), Vec::new());
+        for arm in &mut bed.arms {
+            arm.order(run, &format!("{} {} {}", test.order, test.flows.min(32), sample_ms * test.warm))?;
+        }
         for _ in 0..rounds {
             let (mut sample, mut softirq) = ([0.0; ARMS.len()], [0.0; ARMS.len()]);
             for arm in order(&mut random) {
