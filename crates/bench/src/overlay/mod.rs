@@ -69,10 +69,10 @@ pub fn run(options: &Options) -> Result<()> {
     let mut run = Run::begin(false)?;
     let mut bed = Bed::start(&mut run, processors(options.apart)?, &interrupt)?;
     let passes = passes(&mut bed, &mut run, &mut screen)?;
-    let rows = rows(options, &mut bed, &run, &mut screen, &interrupt)?;
-    let (rounds, sample_ms) = plan(options);
-    let miss = Miss::measure(&mut bed, &mut run, (rounds, sample_ms), &interrupt)?;
+    // Before the table and connection tracking are full.
+    let miss = Miss::measure(&mut bed, &mut run, plan(options), &interrupt)?;
     screen.say(&miss.text());
+    let rows = rows(options, &mut bed, &run, &mut screen, &interrupt)?;
     screen.say(&shown(&bed)?);
     if options.json {
         let rows: Vec<Value> = rows.iter().map(Row::json).collect();
