@@ -63,8 +63,8 @@ impl Oncache {
         pods.insert(u32::from_ne_bytes(address.octets()), [interface, 0, 0, 0], 0)
     }
 
-    /// Returns the nanoseconds that the kernel's statistics of programs (`kernel.bpf_stats_enabled`, which must
-    /// be on) count for a program that does nothing, from so many runs.
+    /// Returns the nanoseconds that the kernel's statistics of programs (`kernel.bpf_stats_enabled`, which
+    /// must be on) count for a program that does nothing, from so many runs.
     ///
     /// # Errors
     /// Returns the kernel's error.

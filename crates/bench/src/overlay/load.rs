@@ -360,8 +360,8 @@ impl Churn {
     }
 }
 
-/// Sends so many packets of a length, one after the other's answer; before them as many short ones, from which
-/// the flow is learnt.
+/// Sends so many packets of a length, one after the other's answer; before them as many short ones, from
+/// which the flow is learnt.
 fn some(address: Ipv4Addr, packets: u16, length: usize) -> Result<Value> {
     let socket = connected(address, PORT)?;
     let (mut count, begin, mut message) = (0, Instant::now(), [0; 2048]);

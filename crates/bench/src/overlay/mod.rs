@@ -1,8 +1,8 @@
 //! `weir bench overlay`: what the cache of `overlay` apps gains, beside the same network without it, beside a
 //! cache as ONCache's authors describe it, and beside the nodes' own addresses.
 //!
-//! All arms run in one go, and take turns of a fraction of a second in random order: what disturbs the machine
-//! disturbs all alike. Each arm's network is that of `weir lab overlay`.
+//! All arms run in one go, and take turns of a fraction of a second in random order: what disturbs the
+//! machine disturbs all alike. Each arm's network is that of `weir lab overlay`.
 
 mod bed;
 mod load;
@@ -97,8 +97,7 @@ fn processors(apart: bool) -> Result<Processors> {
     Ok(Processors { ask: first, answer: if apart { last } else { first }, other: last })
 }
 
-/// Counts the interfaces that a packet passes; `None` for all, and a line that says why, where the kernel does
-/// not tell.
+/// Counts the interfaces that a packet passes; null, and a line says why, where the kernel does not tell.
 fn passes(bed: &mut Bed, run: &mut Run, screen: &mut Screen) -> Result<Value> {
     let mut count = |arm: usize, one_way: bool| match passes::count(run, &mut bed.arms[arm], one_way) {
         Ok(count) => Some(count),
