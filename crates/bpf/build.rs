@@ -9,7 +9,7 @@ const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt
                       (another compiler: set CLANG)";
 
 /// Each program is in the file `NAME.bpf.c`.
-const PROGRAMS: [&str; 4] = ["xdp_take", "xdp_generate", "path", "overlay"];
+const PROGRAMS: [&str; 5] = ["xdp_take", "xdp_generate", "path", "overlay", "oncache"];
 
 fn main() {
     PROGRAMS.into_iter().for_each(compile);

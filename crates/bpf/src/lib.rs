@@ -7,12 +7,14 @@
 
 #![forbid(unsafe_code)]
 
+mod oncache;
 mod overlay;
 mod path;
 mod take;
 mod xdp_generate;
 mod xdp_take;
 
+pub use oncache::Oncache;
 pub use overlay::{
     OVERLAY_COUNTS, OVERLAY_FLOWS_MAX, OVERLAY_MARK_BITS, OVERLAY_NODES_MAX, OVERLAY_TRANSLATIONS_MAX,
     OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, OverlayGone, OverlayKey, OverlayProgram,

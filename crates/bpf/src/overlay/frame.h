@@ -18,10 +18,15 @@ struct packet {
  * short way, or FAST. */
 static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, struct packet *packet)
 {
+	struct {
+		struct iphdr ip;
+		struct udphdr udp; /* ports, and what UDP has behind them: length and checksum */
+	} begin;
 	__u8 tcp[2];
 
-	if (bpf_skb_load_bytes(skb, at, &packet->ip, sizeof(packet->ip)) || packet->ip.version != 4)
+	if (bpf_skb_load_bytes(skb, at, &begin, sizeof(begin)) || begin.ip.version != 4)
 		return MALFORMED;
+	packet->ip = begin.ip;
 	if (packet->ip.ihl != 5)
 		return OPTIONS;
 	if (packet->ip.frag_off & bpf_htons(FRAGMENT_BITS))
@@ -33,18 +38,13 @@ static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, s
 		return PROTOCOL;
 	if (bpf_ntohs(packet->ip.tot_len) + at != skb->len)
 		return MALFORMED;
-	at += sizeof(packet->ip);
-	/* Ports, and what UDP has behind them: length and checksum. */
-	struct udphdr udp;
-	if (bpf_skb_load_bytes(skb, at, &udp, sizeof(udp)))
-		return MALFORMED;
-	packet->sport = udp.source;
-	packet->dport = udp.dest;
-	packet->check = udp.check;
-	packet->header = sizeof(udp);
+	packet->sport = begin.udp.source;
+	packet->dport = begin.udp.dest;
+	packet->check = begin.udp.check;
+	packet->header = sizeof(begin.udp);
 	if (packet->ip.protocol == IPPROTO_UDP)
 		return FAST;
-	if (bpf_skb_load_bytes(skb, at + 12, tcp, sizeof(tcp)))
+	if (bpf_skb_load_bytes(skb, at + sizeof(packet->ip) + 12, tcp, sizeof(tcp)))
 		return MALFORMED;
 	packet->header = (tcp[0] >> 4) * 4;
 	return tcp[1] & TCP_CONTROL ? CONTROL : FAST;
@@ -107,6 +107,9 @@ static __always_inline int fits(struct __sk_buff *skb, __u32 interface, __u32 le
 {
 	__u32 mtu = length;
 
+	/* All that IPv4 runs on carries as much (RFC 791, IPV4_MIN_MTU). */
+	if (length <= 68)
+		return 1;
 	/* An answer other than an error is about GSO frames as a whole; the MTU that it writes is not. */
 	return bpf_check_mtu(skb, interface, &mtu, 0, 0) >= 0 && length <= mtu;
 }

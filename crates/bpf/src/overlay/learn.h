@@ -11,7 +11,7 @@ static __always_inline int is_wanted(struct __sk_buff *skb, const struct setting
 				     __u32 at, struct half *half)
 {
 	__u32 mark = skb->mark & settings->mark_mask, nat = mark_of(settings, NAT, 0), same;
-	__u64 epoch, now = bpf_ktime_get_coarse_ns();
+	__u64 now = bpf_ktime_get_coarse_ns();
 
 	skb->mark &= ~settings->mark_mask;
 	half->learnt_ns = now;
@@ -20,12 +20,25 @@ static __always_inline int is_wanted(struct __sk_buff *skb, const struct setting
 	half->own = get_stamp(at);
 	half->at = at;
 	half->flags = mark & nat ? USABLE | TRANSLATED : USABLE;
-	epoch = get_pulse(EPOCH);
-	same = mark_of(settings, wants | ESTABLISHED, epoch);
+	same = mark_of(settings, wants | ESTABLISHED, get_pulse(EPOCH));
 	if ((mark & ~nat) == same && get_pulse(LEARN_FROM) <= now)
 		return 1;
-	note((mark & ~nat) == mark_of(settings, wants, epoch) ? NOT_ESTABLISHED : OUTDATED, 1);
+	note(OUTDATED, 1);
 	return 0;
+}
+
+/* Returns whether a frame teaches nothing. It is asked first, so that frames of connections that are not
+ * established cost no more than that. */
+static __always_inline int teaches_nothing(struct __sk_buff *skb, const struct settings *settings,
+					   __u32 wants)
+{
+	if (!(skb->mark & mark_of(settings, wants, 0)))
+		return 1;
+	if (skb->mark & mark_of(settings, ESTABLISHED, 0))
+		return 0;
+	skb->mark &= ~settings->mark_mask;
+	note(NOT_ESTABLISHED, 1);
+	return 1;
 }
 
 /* Finds the tuple with which a frame came that leaves with this one. Where NAT has changed it, user space
@@ -81,7 +94,7 @@ int overlay_learn_send(struct __sk_buff *skb)
 	struct tuple from;
 	__u32 node, *at;
 
-	if (!settings || !plan || !(skb->mark & mark_of(settings, WANTS_SEND, 0)))
+	if (!settings || !plan || teaches_nothing(skb, settings, WANTS_SEND))
 		return TC_ACT_UNSPEC;
 	if (read_headers(skb, settings, &headers) != FAST ||
 	    read_packet(skb, sizeof(headers), &packet) != FAST ||
@@ -103,6 +116,7 @@ int overlay_learn_send(struct __sk_buff *skb)
  * receives. */
 static __always_inline void learn_near(const struct settings *settings, struct plan *plan)
 {
+	__u8 *inner = (__u8 *)plan->headers + TUNNEL;
 	struct tuple from;
 	struct key key;
 
@@ -111,9 +125,8 @@ static __always_inline void learn_near(const struct settings *settings, struct p
 	plan->send = plan->receive;
 	plan->send.flags |= LOCAL;
 	plan->peer = plan->pod;
-	__builtin_memcpy(plan->headers + sizeof(struct headers) - sizeof(struct ethhdr), plan->macs,
-			 sizeof(plan->macs));
-	plan->headers[sizeof(struct headers) - 2] = ETH_P_IP >> 8;
+	__builtin_memcpy(inner, plan->macs, sizeof(plan->macs));
+	inner[sizeof(plan->macs)] = ETH_P_IP >> 8;
 	key_from(settings, &from, SEND, &key);
 	learn(settings, &key, plan, SEND);
 	plan->receive.flags = LOCAL;
@@ -131,7 +144,7 @@ int overlay_learn_receive(struct __sk_buff *skb)
 	struct tuple from;
 	struct pod *pod;
 
-	if (!settings || !plan || !(skb->mark & mark_of(settings, WANTS_SEND | WANTS_RECEIVE, 0)))
+	if (!settings || !plan || teaches_nothing(skb, settings, WANTS_SEND | WANTS_RECEIVE))
 		return TC_ACT_UNSPEC;
 	wants = skb->mark & mark_of(settings, WANTS_SEND, 0) ? WANTS_SEND : WANTS_RECEIVE;
 	__builtin_memset(plan, 0, sizeof(*plan));
@@ -168,6 +181,7 @@ int overlay_forget(struct __sk_buff *skb)
 	if (!set)
 		return 0;
 	bpf_spin_lock(&set->lock);
+	turn(set);
 	for (int i = 0; i < WAYS; i++) {
 		if (key.protocol && is_of(&set->ways[i], &key)) {
 			empty(&set->ways[i], &gone);
@@ -175,6 +189,7 @@ int overlay_forget(struct __sk_buff *skb)
 			break;
 		}
 	}
+	turn(set);
 	bpf_spin_unlock(&set->lock);
 	if (found) {
 		note_gone(&gone);

@@ -162,13 +162,14 @@ struct plan {
 	struct half receive;
 	__u32 uplink;
 	__u32 pod; /* the interface */
-	__u32 peer; /* with LOCAL, the interface of the other pod */
-	/* In front of what it sends: `struct headers`, whose bit-fields the kernel refuses beside a lock. With
-	 * LOCAL, the inner Ethernet header alone. */
-	__u8 headers[sizeof(struct headers)];
+	/* In front of what it sends: `struct headers`, whose bit-fields the kernel refuses beside a lock; in
+	 * words, because that is how they are copied. With LOCAL, the inner Ethernet header alone. */
+	__u64 headers[sizeof(struct headers) / sizeof(__u64)];
 	__u16 look; /* of the packet that `headers` were learnt from */
 	__u8 macs[2 * ETH_ALEN]; /* of what it receives: destination and source */
-	__u8 reserved[6];
+	__u8 reserved[2];
+	__u32 peer; /* with LOCAL, the interface of the other pod */
+	__u32 reserved_too;
 	__u64 torn_ns; /* when copies of a frame went to several nodes */
 };
 
@@ -212,7 +213,7 @@ struct {
 
 struct set {
 	struct bpf_spin_lock lock;
-	__u32 reserved;
+	__u32 version; /* grows when ways begin to change, and again when that is done */
 	struct way ways[WAYS];
 };
 
@@ -324,14 +325,12 @@ static __always_inline int slow(enum direction direction, enum count why)
 	return TC_ACT_UNSPEC;
 }
 
+/* Compares MAC addresses, which are at even addresses. */
 static __always_inline int same_mac(const __u8 *one, const __u8 *other)
 {
-	__u8 differs = 0;
+	const __u16 *a = (const __u16 *)one, *b = (const __u16 *)other;
 
-#pragma unroll
-	for (int i = 0; i < ETH_ALEN; i++)
-		differs |= one[i] ^ other[i];
-	return !differs;
+	return !((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]));
 }
 
 /* Remembers the MAC address that a pod sends from. */
@@ -339,7 +338,7 @@ static __always_inline void know_pod(struct __sk_buff *skb)
 {
 	__u32 interface = skb->ifindex;
 	struct pod *pod = bpf_map_lookup_elem(&pods, &interface);
-	__u8 mac[ETH_ALEN];
+	__u8 mac[ETH_ALEN] __attribute__((aligned(2)));
 
 	if (pod && !bpf_skb_load_bytes(skb, ETH_ALEN, mac, sizeof(mac)) && !same_mac(pod->mac, mac))
 		__builtin_memcpy(pod->mac, mac, sizeof(mac));

@@ -79,7 +79,6 @@ SEC("classifier")
 int overlay_receive(struct __sk_buff *skb)
 {
 	struct settings *settings = get_settings();
-	__u64 now = bpf_ktime_get_coarse_ns();
 	struct headers headers;
 	struct packet packet = {};
 	struct plan *plan = get_scratch();
@@ -87,13 +86,12 @@ int overlay_receive(struct __sk_buff *skb)
 	struct set *set;
 	struct way *way;
 	enum count why;
+	__u64 now;
 
 	if (!settings || !plan)
 		return TC_ACT_UNSPEC;
 	count(RECEIVE, SEEN);
 	skb->mark &= ~settings->mark_mask;
-	if (get_pulse(UNTIL) < now)
-		return slow(RECEIVE, LEASE);
 	why = read_headers(skb, settings, &headers);
 	if (why != FAST)
 		return slow(RECEIVE, why);
@@ -114,5 +112,9 @@ int overlay_receive(struct __sk_buff *skb)
 	way = find(set, &key, plan);
 	if (!way)
 		return learn_from(skb, settings, RECEIVE, UNKNOWN);
+	now = bpf_ktime_get_coarse_ns();
+	/* As in `overlay_send`. */
+	if (get_pulse(UNTIL) < now)
+		return slow(RECEIVE, LEASE);
 	return receive_known(skb, settings, &headers, &packet, way, plan, now);
 }

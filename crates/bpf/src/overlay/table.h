@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The table of flows: sets of four ways, each set with a lock. A new flow takes the way that was unused for
- * longest, and what was counted there is added to the counts of what is gone: the kernel's own LRU maps would
- * lose it. Packets and bytes are added without the lock, to the way that was found; if it has been given to
- * another flow meanwhile, they are counted there, and none is lost.
+ * The table of flows: sets of four ways, each set with a lock for changes and a version for those that read.
+ * A new flow takes the way that was unused for longest, and what was counted there is added to the counts of
+ * what is gone: the kernel's own LRU maps would lose it. Packets and bytes are added without the lock, to the
+ * way that was found; if it has been given to another flow meanwhile, they are counted there, and none is lost.
  */
 
 #define K0 0x9e3779b97f4a7c15ULL
@@ -46,19 +46,43 @@ static __always_inline int is_of(const struct way *way, const struct key *key)
 	return one[0] == other[0] && one[1] == other[1] && one[2] == other[2];
 }
 
-/* Finds a flow and copies its plan. */
-static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
+/* Copies the plan of a flow, if it is there. */
+static __always_inline struct way *copy(struct set *set, const struct key *key, struct plan *plan)
 {
-	struct way *found = 0;
-
-	bpf_spin_lock(&set->lock);
 	for (int i = 0; i < WAYS; i++) {
 		if (is_of(&set->ways[i], key)) {
-			found = &set->ways[i];
-			*plan = found->plan;
-			break;
+			*plan = set->ways[i].plan;
+			return &set->ways[i];
 		}
 	}
+	return 0;
+}
+
+/* The ways of a set begin to change, or have changed; with its lock. An exchange has a fence in front and
+ * behind; adding would have none where nobody reads the sum. */
+static __always_inline void turn(struct set *set)
+{
+	__sync_lock_test_and_set(&set->version, set->version + 1);
+}
+
+/* With a fence in front and behind. */
+static __always_inline __u32 version_of(struct set *set)
+{
+	return __sync_fetch_and_add(&set->version, 0);
+}
+
+/* Finds a flow and copies its plan. The lock, which costs as much as the rest, is for those only that meet a
+ * change. All that changes keys and plans does so between two turns, but for `judge`, which makes one half void
+ * in one word. */
+static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
+{
+	__u32 version = version_of(set);
+	struct way *found = copy(set, key, plan);
+
+	if (!(version & 1) && version_of(set) == version)
+		return found;
+	bpf_spin_lock(&set->lock);
+	found = copy(set, key, plan);
 	bpf_spin_unlock(&set->lock);
 	return found;
 }
@@ -165,6 +189,7 @@ static __always_inline void learn(const struct settings *settings, const struct 
 	if (!set)
 		return;
 	bpf_spin_lock(&set->lock);
+	turn(set);
 	way = way_for(set, key);
 	if (!is_of(way, key)) {
 		evicted = way->key.protocol != 0;
@@ -175,6 +200,7 @@ static __always_inline void learn(const struct settings *settings, const struct 
 	}
 	event = direction == SEND ? learn_sent(&way->plan, plan, settings->ttl_ns) :
 				    learn_received(&way->plan, plan);
+	turn(set);
 	bpf_spin_unlock(&set->lock);
 	if (evicted) {
 		note_gone(&gone);

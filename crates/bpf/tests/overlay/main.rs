@@ -261,6 +261,23 @@ fn the_next_hop_is_that_of_now() {
     assert_eq!(rig.slow("overlay_send", &sent(UDP, 7000)), "no_route");
 }
 
+/// Also if all of it is within a tick of the clock, in which the kernel had been asked before.
+#[test]
+fn what_is_learnt_after_a_change_has_the_next_hop_of_after_it() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.learn(UDP, 7000);
+    for last in [9, 10, 11, 12] {
+        assert_eq!(rig.run("overlay_send", &sent(UDP, 7000), 0).0, REDIRECT);
+        let address = format!("02:00:00:00:00:{last:02x}");
+        let next_hop = ["10.0.1.2", "lladdr", &address, "dev", "up0", "nud", "permanent"];
+        run("ip", &[&["neighbour", "replace"][..], &next_hop].concat());
+        rig.programs.bump(&[STAMP_GLOBAL]).unwrap();
+        rig.learn(UDP, 7000);
+        let (verdict, out, _) = rig.run("overlay_send", &sent(UDP, 7000), 0);
+        assert_eq!((verdict, &out[..6]), (REDIRECT, &mac(last)[..]));
+    }
+}
+
 #[test]
 fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
     let Some(mut rig) = Rig::new(64) else { return };

@@ -8,6 +8,8 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
 pub const PASS: i32 = -1;
 pub const REDIRECT: i32 = 7;
@@ -74,11 +76,14 @@ impl Drop for Rig {
     }
 }
 
-/// Runs `ip` with lines of commands, in the thread's namespace.
+/// Runs `ip` with lines of commands, in the thread's namespace. The programs ask the kernel again when its
+/// coarse clock has ticked.
 pub fn ip(lines: &str) {
+    const TICK: Duration = Duration::from_millis(20);
     for line in lines.lines() {
         run("ip", &line.split(' ').collect::<Vec<_>>());
     }
+    sleep(TICK);
 }
 
 /// Runs a command in the thread's namespace.

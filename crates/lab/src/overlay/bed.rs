@@ -35,7 +35,7 @@ pub struct Bed {
 impl Bed {
     /// Sets it up; `run` removes it.
     pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<Bed> {
-        let topology = Topology::build(run)?;
+        let topology = Topology::build(run, "")?;
         let daemons = (0..NODES)
             .map(|at| daemon(&topology, run, (at, AT_BRIDGE, &[]), interrupt))
             .collect::<Result<_>>()?;

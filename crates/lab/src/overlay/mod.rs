@@ -9,7 +9,7 @@ mod frames;
 mod phases;
 mod storms;
 pub mod talk;
-mod topology;
+pub mod topology;
 
 use std::process::ExitCode;
 

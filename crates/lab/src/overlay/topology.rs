@@ -14,15 +14,19 @@ use anyhow::Result;
 use crate::namespace::Namespace;
 use crate::run::Run;
 
-/// Nodes, and pods of each.
+/// Nodes.
 pub const NODES: usize = 3;
+/// Pods of each.
 pub const PODS: usize = 2;
 /// The port that pods answer on.
 pub const PORT: u16 = 5001;
 /// One that is open only after [`Topology::open`].
 pub const OTHER_PORT: u16 = 5002;
+/// The VXLAN device of a node.
 pub const TUNNEL: &str = "vx0";
+/// The interface to the other nodes.
 pub const UPLINK: &str = "up0";
+/// The bridge of a node's pods.
 pub const BRIDGE: &str = "cni0";
 /// The gateway of pods without a bridge, as they believe.
 const GATEWAY: &str = "169.254.1.1";
@@ -69,13 +73,17 @@ pub fn tunnel_mac(at: usize) -> String {
 }
 
 impl Topology {
-    /// Creates the network; `run` removes it.
-    pub fn build(run: &Run) -> Result<Topology> {
-        let named = |name: String| run.namespace(&name);
+    /// Creates the network; `run` removes it. The names of its namespaces begin with `prefix`, so that there
+    /// can be several.
+    ///
+    /// # Errors
+    /// A command of `ip`, `bridge` or `nft` fails.
+    pub fn build(run: &Run, prefix: &str) -> Result<Topology> {
+        let named = |name: String| run.namespace(&format!("{prefix}{name}"));
         let nodes = (1..=NODES).map(|node| named(format!("n{node}"))).collect::<Result<Vec<_>>>()?;
         let of = |node: usize| (1..=PODS).map(|pod| named(format!("p{node}{pod}"))).collect::<Result<_>>();
         let pods = (1..=NODES).map(of).collect::<Result<Vec<Vec<_>>>>()?;
-        let topology = Topology { nodes, pods, switch: run.namespace("switch")? };
+        let topology = Topology { nodes, pods, switch: named("switch".into())? };
         topology.switch.ip("link add br0 type bridge\nlink set br0 up\n")?;
         for at in 0..NODES {
             topology.node(at)?;
