@@ -9,7 +9,7 @@ const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt
                       (another compiler: set CLANG)";
 
 /// Each program is in the file `NAME.bpf.c`.
-const PROGRAMS: [&str; 6] = ["xdp_take", "xdp_generate", "path", "overlay", "impair", "decap"];
+const PROGRAMS: [&str; 7] = ["xdp_take", "xdp_generate", "path", "overlay", "oncache", "impair", "decap"];
 
 fn main() {
     PROGRAMS.into_iter().for_each(compile);

@@ -1,7 +1,8 @@
 //! `weir bench`: how fast, on this machine, now.
 
 use crate::{
-    arm, bond, changes, dpdk, engine, generate, measure, memory, path, pipes, rate, record, scaling, xdp,
+    arm, bond, changes, dpdk, engine, generate, measure, memory, overlay, path, pipes, rate, record, scaling,
+    xdp,
 };
 use anyhow::Result;
 use lab::screen::{Screen, line};
@@ -84,6 +85,12 @@ pub enum Bench {
     /// Schemes by which flows are given to paths: the time of messages through a tunnel over four links, one
     /// of which is full; how soon a cut link is left; connections per second.
     Path(path::Options),
+    /// The cache in front of a container network, beside plain VXLAN, beside a cache as ONCache's, and beside
+    /// the nodes' own addresses: transactions, streams, interfaces passed, and what a miss costs.
+    Overlay(overlay::Options),
+    /// One end of what `overlay` measures.
+    #[command(hide = true)]
+    OverlayEnd(overlay::End),
     /// weir's part in a comparison, in a process of its own.
     #[command(hide = true)]
     Arm(arm::Arm),
@@ -139,6 +146,8 @@ fn print(what: &Bench) -> Result<()> {
             }
         }
         Bench::Path(options) => path::run(options)?,
+        Bench::Overlay(options) => overlay::run(options)?,
+        Bench::OverlayEnd(end) => overlay::run_end(end)?,
         Bench::Generate(options) => generate::run(options)?,
         Bench::Measure(options) => {
             let results = measure::run(options, &mut |text| line(text))?;

@@ -10,6 +10,7 @@
 //!   turns, `arm.rs` is weir's part, in a process of its own.
 //! - `pipes/`: programs beside those of DPDK's own match-action pipeline.
 //! - `path.rs`: schemes of choosing paths, in the network of `weir lab path`.
+//! - `overlay/`: the cache of containers' networks beside plain VXLAN, mode `oncache`, and no overlay.
 //! - `bond/`: a bond beside Open vSwitch's.
 //! - `generate.rs`: traffic whose truth is known, into a recording or out of an interface.
 //! - `record.rs`: `weir measure` on a recording, beside others that read one.
@@ -27,6 +28,7 @@ mod generate;
 mod measure;
 mod memory;
 mod million;
+mod overlay;
 mod path;
 mod peers;
 mod pipes;

@@ -11,6 +11,7 @@ mod decap;
 mod impair;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
 mod link;
+mod oncache;
 mod overlay;
 mod path;
 mod take;
@@ -19,10 +20,12 @@ mod xdp_take;
 
 pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
+pub use oncache::Oncache;
 pub use overlay::{
-    OVERLAY_COUNTS, OVERLAY_FLOWS_MAX, OVERLAY_MARK_BITS, OVERLAY_NODES_MAX, OverlayEntries, OverlayFlow,
-    OverlayFlows, OverlayFrames, OverlayKey, OverlaySettings, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY,
-    TcOverlay, overlay_programs_at,
+    OVERLAY_COUNTS, OVERLAY_FLOWS_MAX, OVERLAY_MARK_BITS, OVERLAY_NODES_MAX, OVERLAY_TRANSLATIONS_MAX,
+    OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, OverlayGone, OverlayKey, OverlayProgram,
+    OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY, TcOverlay, overlay_pins,
+    overlay_programs, overlay_programs_at,
 };
 pub use path::{
     PATHS_MAX, PEERS_MAX, PathActivity, PathAnswer, PathCounters, PathFlow, PathFlowKey, PathFlows,

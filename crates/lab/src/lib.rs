@@ -21,7 +21,7 @@ mod dnsperf;
 mod latency;
 pub mod namespace;
 mod nsd;
-mod overlay;
+pub mod overlay;
 pub mod ovs;
 pub mod path;
 mod reloads;

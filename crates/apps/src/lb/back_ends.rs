@@ -19,7 +19,8 @@ pub(super) const BACK_END: &[Key] = config::keys! {
         "its share of new flows; with 0 it only keeps those it has" or "1";
     "state": Shape::Words(|| words(&STATES)), "whether it gets new flows, and keeps those it has" or "up";
     "mode": Shape::Words(|| Mode::WORDS.to_vec()), "how packets are sent to it" or "l2";
-    "address": Shape::Ip, "its own IP address, where it is checked and by which other rings know it; by default `ip`";
+    "address": Shape::Ip,
+        "its own IP address, where it is checked and by which other rings know it; by default `ip`";
     "check": Shape::Map(health::CHECK), "how it is checked: these keys instead of the service's";
     "ip": Shape::Ip, "the address that packets are sent to, in every mode but `l2`";
     "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";

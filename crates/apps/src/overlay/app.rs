@@ -1,6 +1,7 @@
 //! The running app: answers from what the thread has told.
 
 use super::board::{FlowRow, Told};
+use super::explain::{Pair, explain};
 use super::{Board, Overlay};
 use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
 use engine::program::Program;
@@ -21,19 +22,21 @@ const DIRECTIONS: [&str; 2] = ["sent", "received"];
 pub(super) struct OverlayApp {
     pub overlay: Overlay,
     pub board: Board,
-    /// Who waits for flows, and until when.
-    pub waiting: Vec<(RequestId, u64)>,
+    /// Who waits for flows, until when, and about which if not all.
+    pub waiting: Vec<(RequestId, u64, Option<Pair>)>,
     pub wake_ns: Option<u64>,
 }
 
 impl OverlayApp {
     fn show(&self) -> Value {
         let told = self.board.look().clone();
-        let Overlay { name, tunnel, uplink, bridge, flows, .. } = &self.overlay;
+        let Overlay { name, tunnel, uplink, flows, .. } = &self.overlay;
+        let places = self.overlay.pods.as_ref().map(|start| format!("{start}*"));
+        let places = self.overlay.bridge.clone().or(places);
         let of = |at: usize| counts(&told.frames[at]);
         let event = |event: &super::Event| json!({ "at_ns": event.at_ns, "what": event.what });
         json!({
-            "name": name, "tunnel": tunnel, "uplink": uplink, "bridge": bridge, "room": flows,
+            "name": name, "tunnel": tunnel, "uplink": uplink, "pods_at": places, "room": flows,
             "obstacle": told.obstacle, "pods": told.pods,
             "nodes": told.nodes.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "frames": { "sent": of(0), "received": of(1) },
@@ -44,6 +47,13 @@ impl OverlayApp {
         })
     }
 
+    /// Has somebody wait for flows.
+    fn wait(&mut self, id: RequestId, now_ns: u64, pair: Option<Pair>) {
+        self.board.look().wants_flows = true;
+        self.waiting.push((id, now_ns + PATIENCE_NS, pair));
+        self.wake_ns = Some(now_ns + LOOK_NS);
+    }
+
     /// Answers those who wait for flows, if they have come or it took too long.
     fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let flows = self.board.look().flows.take();
@@ -51,10 +61,14 @@ impl OverlayApp {
         if let Some(flows) = flows {
             let rows: Vec<Value> = flows.iter().map(flow).collect();
             let all = json!({ "name": name, "count": rows.len(), "flows": rows });
-            let answer = |(id, _): (RequestId, u64)| Action::Answer { id, answer: Ok(all.clone()) };
+            let (refresh_ns, obstacle) = (self.overlay.refresh_ns, self.board.look().obstacle.clone());
+            let answer = |(id, _, pair): (RequestId, u64, Option<Pair>)| {
+                let of = |pair| explain(&pair, &flows, refresh_ns, obstacle.as_deref());
+                Action::Answer { id, answer: Ok(pair.map_or_else(|| all.clone(), of)) }
+            };
             actions.extend(self.waiting.drain(..).map(answer));
         }
-        self.waiting.retain(|&(id, until)| {
+        self.waiting.retain(|&(id, until, _)| {
             if until <= now_ns {
                 let why = format!("the flows of `{name}` cannot be read now: see `weir show overlay {name}`");
                 actions.push(Action::Answer { id, answer: Err(why) });
@@ -73,7 +87,7 @@ fn flow(row: &FlowRow) -> Value {
     let [local, remote] = row.addresses.map(|address| address.to_string());
     json!({
         "local": local, "remote": remote, "local_port": row.ports[0], "remote_port": row.ports[1],
-        "protocol": row.protocol, "node": row.node.to_string(),
+        "protocol": row.protocol, "node": row.node.to_string(), "pod": row.pod, "peer": row.peer,
         "knows_sent": row.known[0], "knows_received": row.known[1],
         "packets": { "sent": row.packets[0], "received": row.packets[1] },
         "bytes": { "sent": row.bytes[0], "received": row.bytes[1] },
@@ -125,13 +139,15 @@ impl App for OverlayApp {
         match event {
             Event::Request { id, request } => match request.as_str().map(str::trim) {
                 Some("show") => actions.push(Action::Answer { id, answer: Ok(self.show()) }),
-                Some("flows") => {
-                    self.board.look().wants_flows = true;
-                    self.waiting.push((id, now_ns + PATIENCE_NS));
-                    self.wake_ns = Some(now_ns + LOOK_NS);
+                Some("flows") => self.wait(id, now_ns, None),
+                Some(words) if words.starts_with("explain ") => {
+                    match Pair::read(words.trim_start_matches("explain ")) {
+                        Ok(pair) => self.wait(id, now_ns, Some(pair)),
+                        Err(why) => actions.push(Action::Answer { id, answer: Err(why) }),
+                    }
                 }
                 _ => {
-                    let answer = Err("an overlay app answers `show` and `flows`".to_string());
+                    let answer = Err("an overlay app answers `show`, `flows` and `explain`".to_string());
                     actions.push(Action::Answer { id, answer });
                 }
             },

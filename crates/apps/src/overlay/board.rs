@@ -40,6 +40,9 @@ pub struct Event {
     pub what: String,
 }
 
+/// Addresses and ports after NAT: source and destination.
+pub type Translated = ([Ipv4Addr; 2], [u16; 2]);
+
 /// A flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRow {
@@ -51,8 +54,22 @@ pub struct FlowRow {
     pub protocol: u8,
     /// The remote node.
     pub node: Ipv4Addr,
+    /// The name of the pod's interface.
+    pub pod: String,
+    /// That of the other pod's, if it is on this node.
+    pub peer: Option<String>,
     /// Whether what it sends is known, and what it receives.
     pub known: [bool; 2],
+    /// Whether frames are found by these addresses; with NAT, one direction is by others.
+    pub usable: [bool; 2],
+    /// The stamps when each was learnt: of all flows, of policy, and its own.
+    pub stamps: [[u64; 3]; 2],
+    /// The same as they are now.
+    pub stamps_now: [[u64; 3]; 2],
+    /// How long ago each was learnt, in nanoseconds.
+    pub age_ns: [u64; 2],
+    /// What NAT makes of each.
+    pub translated: [Option<Translated>; 2],
     /// Packets sent and received by the short way.
     pub packets: [u64; 2],
     /// Their bytes.

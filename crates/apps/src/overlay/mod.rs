@@ -5,15 +5,16 @@
 
 mod app;
 mod board;
+mod explain;
 mod pages;
 #[cfg(test)]
 mod tests;
 mod text;
 mod yaml;
 
-pub use board::{Board, Event, FlowRow, Told};
+pub use board::{Board, Event, FlowRow, Told, Translated};
 
-use crate::kind::{Kind, Verb, View};
+use crate::kind::{Argument, Kind, Verb, View};
 
 /// The kind of app with the key `overlay`.
 pub const KIND: Kind = Kind {
@@ -26,15 +27,32 @@ pub const KIND: Kind = Kind {
     table: None,
     views: &[View { word: "", request: "show", text: text::show }],
     pages: pages::PAGES,
-    about: "List the flows between pods that skip the kernel's overlay",
-    verbs: &[Verb {
-        name: "flows",
-        about: "List the flows that are known",
-        arguments: &[],
-        flags: &[],
-        text: text::flows,
-    }],
+    about: "The flows between pods that skip the kernel's overlay, and what is left of one",
+    verbs: &[
+        Verb {
+            name: "flows",
+            about: "List the flows that are known",
+            arguments: &[],
+            flags: &[],
+            text: text::flows,
+        },
+        Verb {
+            name: "explain",
+            about: "Say which way the next frame of a flow takes, and why",
+            arguments: &[
+                argument("LOCAL", "The pod of this node and its port, as 10.244.1.5:40000"),
+                argument("REMOTE", "Whom it talks to, as the pod sees it: 10.244.2.7:80"),
+                argument("PROTOCOL", "tcp or udp"),
+            ],
+            flags: &[],
+            text: explain::text,
+        },
+    ],
 };
+
+const fn argument(name: &'static str, help: &'static str) -> Argument {
+    Argument { name, help, number: false }
+}
 
 /// What a change of nftables' rules means to flows that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +72,10 @@ pub struct Overlay {
     pub tunnel: String,
     /// The kernel's interface by which encapsulated frames leave and come.
     pub uplink: String,
-    /// The bridge whose ports are pods' interfaces.
-    pub bridge: String,
+    /// The bridge whose ports are pods' interfaces, if they are.
+    pub bridge: Option<String>,
+    /// What the names of pods' interfaces begin with, if they are those without a bridge.
+    pub pods: Option<String>,
     /// Bits of `skb->mark` that are ours: neighbours.
     pub mark: u32,
     /// Flows that are kept.

@@ -14,7 +14,7 @@ pub fn show(answer: &Value) -> String {
         word(&answer["name"]),
         word(&answer["tunnel"]),
         word(&answer["uplink"]),
-        word(&answer["bridge"])
+        word(&answer["pods_at"])
     );
     if let Some(obstacle) = answer["obstacle"].as_str() {
         let _ = writeln!(text, "  does not run: {obstacle}");
@@ -64,14 +64,16 @@ pub fn flows(answer: &Value, _flags: &[&str]) -> String {
         let known = |field: &str| if flow[field] == true { "known" } else { "-" };
         let _ = writeln!(
             text,
-            "{}:{} -> {}:{} protocol {} by {}: sent {} ({} packets, {} bytes), \
+            "{}:{} -> {}:{} protocol {} {}: sent {} ({} packets, {} bytes), \
              received {} ({} packets, {} bytes)",
             word(&flow["local"]),
             flow["local_port"],
             word(&flow["remote"]),
             flow["remote_port"],
             flow["protocol"],
-            word(&flow["node"]),
+            flow["peer"]
+                .as_str()
+                .map_or_else(|| format!("by {}", word(&flow["node"])), |peer| format!("at {peer}")),
             known("knows_sent"),
             flow["packets"]["sent"],
             flow["bytes"]["sent"],

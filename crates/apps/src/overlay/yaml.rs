@@ -9,9 +9,9 @@ use config::section::{Section, text, words};
 use config::{Key, Report, Shape};
 use std::sync::Arc;
 
-/// Bits of a mark that are needed: two directions, whether a connection is established, and two or more that
-/// tell that something has changed while a frame was on its way.
-const MARK_BITS: u32 = 5;
+/// Bits of a mark that are needed: two directions, whether a connection is established and whether NAT
+/// changes it, and two or more that tell that something has changed while a frame was on its way.
+const MARK_BITS: u32 = 6;
 /// The shortest and the longest time between two frames of a flow that take the kernel's way.
 const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
 
@@ -19,7 +19,8 @@ pub(super) const KEYS: &[Key] = config::keys! {
     needed "name": Shape::Name, "what it is called";
     needed "tunnel": Shape::Text, "the kernel's VXLAN device";
     needed "uplink": Shape::Text, "the kernel's interface by which encapsulated frames leave and come";
-    needed "bridge": Shape::Text, "the bridge whose ports are the pods' interfaces";
+    "bridge": Shape::Text, "the bridge whose ports are the pods' interfaces";
+    "pods": Shape::Text, "what names of pods' interfaces without a bridge begin with, as `cali*`";
     "mark": Shape::Number(1, 0xffff_ffff), "neighbouring bits of skb->mark of our own" or "0xff000000";
     "flows": Shape::Number(64, 1 << 20), "how many flows are kept" or "65536";
     "refresh": Shape::Time, "the kernel sees a frame of each flow and direction that often" or "1s";
@@ -70,7 +71,13 @@ fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Sectio
     let section = Section::read(node, KEYS, scope.report);
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
     let report = &mut *scope.report;
-    let [tunnel, uplink, bridge] = ["tunnel", "uplink", "bridge"].map(|key| interface(&section, key, report));
+    let [tunnel, uplink] = ["tunnel", "uplink"].map(|key| interface(section.needed(key, report)?, report));
+    let bridge = section.get("bridge").and_then(|node| interface(node, report));
+    let pods = section.get("pods").and_then(|node| pattern(node, report));
+    if section.get("bridge").is_some() == section.get("pods").is_some() {
+        let help = "write `bridge: cni0` if pods are at a bridge, or `pods: cali*` if each is routed to";
+        report.error_help(section.span, "an overlay needs `bridge` or `pods`, and not both", help);
+    }
     let mark = mark(&section, report);
     let flows = section.number("flows", report).unwrap_or(1);
     let refresh_ns = refresh(&section, report);
@@ -82,7 +89,8 @@ fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Sectio
         name: name?,
         tunnel: tunnel?,
         uplink: uplink?,
-        bridge: bridge?,
+        bridge,
+        pods,
         mark,
         flows: flows as u32,
         refresh_ns,
@@ -91,8 +99,21 @@ fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Sectio
     Some((overlay, section))
 }
 
-fn interface(section: &Section<'_>, key: &str, report: &mut Report) -> Option<String> {
-    let node = section.needed(key, report)?;
+/// Reads a name that ends with `*`; without that.
+fn pattern(node: &Node, report: &mut Report) -> Option<String> {
+    let text = text(node, "the beginning of names of interfaces", report)?;
+    match text.strip_suffix('*') {
+        Some(start) if !start.is_empty() && start.len() < 15 && !start.contains(['/', ' ', '*']) => {
+            Some(start.to_string())
+        }
+        _ => {
+            report.error(node.span, "write what the names begin with and `*`, as `cali*`");
+            None
+        }
+    }
+}
+
+fn interface(node: &Node, report: &mut Report) -> Option<String> {
     let name = text(node, "the name of an interface", report)?;
     if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
         report.error(node.span, "no interface can have this name: 1 to 15 letters, without `/` and spaces");

@@ -72,6 +72,10 @@ pub struct OverlayEntries {
     pub forgotten: u64,
     /// Directions that became void, because of all, policy, the remote node, the pod.
     pub void: [u64; 4],
+    /// Frames that NAT had changed, for which user space was asked.
+    pub asked: u64,
+    /// Frames of which copies went to several nodes.
+    pub flooded: u64,
     /// Packets sent and received by flows that are gone.
     pub gone_packets: [u64; 2],
     /// Their bytes.
@@ -79,12 +83,13 @@ pub struct OverlayEntries {
 }
 
 /// Counts of `enum event`.
-pub(super) const EVENTS: usize = 15;
+pub(super) const EVENTS: usize = 17;
 
 impl OverlayEntries {
     pub(super) fn new(values: [u64; EVENTS]) -> OverlayEntries {
         let [sent, received, not_established, outdated, unlearnable, evicted, forgotten, rest @ ..] = values;
-        let [global, policy, node, pod, sent_packets, received_packets, sent_bytes, received_bytes] = rest;
+        let [global, policy, node, pod, asked, flooded, rest @ ..] = rest;
+        let [sent_packets, received_packets, sent_bytes, received_bytes] = rest;
         OverlayEntries {
             learnt: [sent, received],
             not_established,
@@ -93,6 +98,8 @@ impl OverlayEntries {
             evicted,
             forgotten,
             void: [global, policy, node, pod],
+            asked,
+            flooded,
             gone_packets: [sent_packets, received_packets],
             gone_bytes: [sent_bytes, received_bytes],
         }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Reads frames: which may take the short way, and which flow they are of. */
+/* Reads frames, which may take the short way, which flow they are of; and changes them. */
+
+
 
 #define TCP_CONTROL 0x07 /* FIN, SYN, RST */
 
@@ -16,10 +18,15 @@ struct packet {
  * short way, or FAST. */
 static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, struct packet *packet)
 {
+	struct {
+		struct iphdr ip;
+		struct udphdr udp; /* ports, and what UDP has behind them: length and checksum */
+	} begin;
 	__u8 tcp[2];
 
-	if (bpf_skb_load_bytes(skb, at, &packet->ip, sizeof(packet->ip)) || packet->ip.version != 4)
+	if (bpf_skb_load_bytes(skb, at, &begin, sizeof(begin)) || begin.ip.version != 4)
 		return MALFORMED;
+	packet->ip = begin.ip;
 	if (packet->ip.ihl != 5)
 		return OPTIONS;
 	if (packet->ip.frag_off & bpf_htons(FRAGMENT_BITS))
@@ -31,41 +38,48 @@ static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, s
 		return PROTOCOL;
 	if (bpf_ntohs(packet->ip.tot_len) + at != skb->len)
 		return MALFORMED;
-	at += sizeof(packet->ip);
-	/* Ports, and what UDP has behind them: length and checksum. */
-	struct udphdr udp;
-	if (bpf_skb_load_bytes(skb, at, &udp, sizeof(udp)))
-		return MALFORMED;
-	packet->sport = udp.source;
-	packet->dport = udp.dest;
-	packet->check = udp.check;
-	packet->header = sizeof(udp);
+	packet->sport = begin.udp.source;
+	packet->dport = begin.udp.dest;
+	packet->check = begin.udp.check;
+	packet->header = sizeof(begin.udp);
 	if (packet->ip.protocol == IPPROTO_UDP)
 		return FAST;
-	if (bpf_skb_load_bytes(skb, at + 12, tcp, sizeof(tcp)))
+	if (bpf_skb_load_bytes(skb, at + sizeof(packet->ip) + 12, tcp, sizeof(tcp)))
 		return MALFORMED;
 	packet->header = (tcp[0] >> 4) * 4;
 	return tcp[1] & TCP_CONTROL ? CONTROL : FAST;
 }
 
-/* The key of a flow, from a packet in a direction. */
-static __always_inline void key_of(const struct settings *settings, const struct packet *packet,
-				   enum direction direction, struct key *key)
+static __always_inline void tuple_of(const struct packet *packet, struct tuple *tuple)
+{
+	tuple->saddr = packet->ip.saddr;
+	tuple->daddr = packet->ip.daddr;
+	tuple->sport = packet->sport;
+	tuple->dport = packet->dport;
+	tuple->protocol = packet->ip.protocol;
+}
+
+/* The key of a flow, from a frame's tuple and direction. */
+static __always_inline void key_from(const struct settings *settings, const struct tuple *tuple,
+				     enum direction direction, struct key *key)
 {
 	__builtin_memset(key, 0, sizeof(*key));
 	key->vni = settings->vni;
-	key->protocol = packet->ip.protocol;
-	if (direction == SEND) {
-		key->local = packet->ip.saddr;
-		key->remote = packet->ip.daddr;
-		key->local_port = packet->sport;
-		key->remote_port = packet->dport;
-	} else {
-		key->local = packet->ip.daddr;
-		key->remote = packet->ip.saddr;
-		key->local_port = packet->dport;
-		key->remote_port = packet->sport;
-	}
+	key->protocol = tuple->protocol;
+	key->local = direction == SEND ? tuple->saddr : tuple->daddr;
+	key->remote = direction == SEND ? tuple->daddr : tuple->saddr;
+	key->local_port = direction == SEND ? tuple->sport : tuple->dport;
+	key->remote_port = direction == SEND ? tuple->dport : tuple->sport;
+}
+
+/* The same, from a packet. */
+static __always_inline void key_of(const struct settings *settings, const struct packet *packet,
+				   enum direction direction, struct key *key)
+{
+	struct tuple tuple = {};
+
+	tuple_of(packet, &tuple);
+	key_from(settings, &tuple, direction, key);
 }
 
 /* What a VXLAN device may copy from a packet into its outer header besides ECN: DSCP and DF. */
@@ -73,6 +87,12 @@ static __always_inline __u16 look_of(const struct iphdr *ip)
 {
 	return (ip->tos & ~ECN_MASK) | (ip->frag_off & bpf_htons(DONT_FRAGMENT) ? 1 << 8 : 0);
 }
+
+/* A frame without a tunnel, as it begins. */
+struct bared {
+	struct ethhdr ethernet;
+	struct iphdr ip;
+} __attribute__((packed, aligned(2)));
 
 /* Bytes of the longest IP packet that a frame is sent as: segments of GSO are cut later. */
 static __always_inline __u32 longest(const struct __sk_buff *skb, const struct packet *packet)
@@ -87,6 +107,9 @@ static __always_inline int fits(struct __sk_buff *skb, __u32 interface, __u32 le
 {
 	__u32 mtu = length;
 
+	/* All that IPv4 runs on carries as much (RFC 791, IPV4_MIN_MTU). */
+	if (length <= 68)
+		return 1;
 	/* An answer other than an error is about GSO frames as a whole; the MTU that it writes is not. */
 	return bpf_check_mtu(skb, interface, &mtu, 0, 0) >= 0 && length <= mtu;
 }
@@ -124,6 +147,55 @@ static __always_inline __u32 header_sum(const void *header)
 		sum += words[i];
 	sum = (sum & 0xffff) + (sum >> 16);
 	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* Changes an address in a header; its checksum stays right or wrong (RFC 1624). */
+static __always_inline void readdress(struct iphdr *ip, __be32 *field, __be32 address)
+{
+	__u32 sum = (__u16)~ip->check;
+
+	sum += (__u16)~*field + (__u16)~(*field >> 16);
+	sum += (__u16)address + (address >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~sum;
+	*field = address;
+}
+
+/* What NAT makes of an IP header. */
+static __always_inline void translate(struct iphdr *ip, const struct half *half)
+{
+	if (!(half->flags & TRANSLATED))
+		return;
+	readdress(ip, &ip->saddr, half->to.saddr);
+	readdress(ip, &ip->daddr, half->to.daddr);
+}
+
+/* And of ports and the checksum of what follows, which is at an offset. Returns an error of the kernel. */
+static __always_inline long translate_ports(struct __sk_buff *skb, const struct packet *packet,
+					    const struct half *half, __u32 at)
+{
+	const struct tuple *to = &half->to;
+	__u64 flags = 0;
+	__u32 check = at + offsetof(struct tcphdr, check);
+	__u16 ports[2] = { to->sport, to->dport };
+
+	if (!(half->flags & TRANSLATED))
+		return 0;
+	if (packet->ip.protocol == IPPROTO_UDP) {
+		check = at + offsetof(struct udphdr, check);
+		flags = BPF_F_MARK_MANGLED_0;
+	}
+	if (packet->ip.protocol != IPPROTO_UDP || packet->check) {
+		__u64 address = flags | BPF_F_PSEUDO_HDR | 4, port = flags | 2;
+
+		if (bpf_l4_csum_replace(skb, check, packet->ip.saddr, to->saddr, address) ||
+		    bpf_l4_csum_replace(skb, check, packet->ip.daddr, to->daddr, address) ||
+		    bpf_l4_csum_replace(skb, check, packet->sport, to->sport, port) ||
+		    bpf_l4_csum_replace(skb, check, packet->dport, to->dport, port))
+			return -1;
+	}
+	return bpf_skb_store_bytes(skb, at, ports, sizeof(ports), 0);
 }
 
 /* Writes the checksum of a header. */

@@ -6,90 +6,161 @@
  */
 
 /* Returns whether a frame's mark says that this direction of an established flow is to be learnt; the bits
- * are ours, and go no further. `plan` gets the stamps. */
+ * are ours, and go no further. `half` gets the stamps, and whether NAT has changed the frame. */
 static __always_inline int is_wanted(struct __sk_buff *skb, const struct settings *settings, __u32 wants,
 				     __u32 at, struct half *half)
 {
-	__u32 mark = skb->mark & settings->mark_mask, same;
-	__u64 epoch;
+	__u32 mark = skb->mark & settings->mark_mask, nat = mark_of(settings, NAT, 0), same;
+	__u64 now = bpf_ktime_get_coarse_ns();
 
-	if (!(mark & mark_of(settings, wants, 0)))
-		return 0;
 	skb->mark &= ~settings->mark_mask;
+	half->learnt_ns = now;
 	half->global = get_stamp(GLOBAL);
 	half->policy = get_stamp(POLICY);
 	half->own = get_stamp(at);
 	half->at = at;
-	epoch = get_pulse(EPOCH);
-	same = mark_of(settings, wants | ESTABLISHED, epoch);
-	if (mark == same)
+	half->flags = mark & nat ? USABLE | TRANSLATED : USABLE;
+	same = mark_of(settings, wants | ESTABLISHED, get_pulse(EPOCH));
+	if ((mark & ~nat) == same && get_pulse(LEARN_FROM) <= now)
 		return 1;
-	note(mark == mark_of(settings, wants, epoch) ? NOT_ESTABLISHED : OUTDATED, 1);
+	note(OUTDATED, 1);
 	return 0;
+}
+
+/* Returns whether a frame teaches nothing. It is asked first, so that frames of connections that are not
+ * established cost no more than that. */
+static __always_inline int teaches_nothing(struct __sk_buff *skb, const struct settings *settings,
+					   __u32 wants)
+{
+	if (!(skb->mark & mark_of(settings, wants, 0)))
+		return 1;
+	if (skb->mark & mark_of(settings, ESTABLISHED, 0))
+		return 0;
+	skb->mark &= ~settings->mark_mask;
+	note(NOT_ESTABLISHED, 1);
+	return 1;
+}
+
+/* Finds the tuple with which a frame came that leaves with this one. Where NAT has changed it, user space
+ * knows, or is asked. */
+static __always_inline int came_as(const struct half *half, const struct tuple *to, struct tuple *from)
+{
+	struct tuple *known;
+
+	*from = *to;
+	if (!(half->flags & TRANSLATED))
+		return 1;
+	known = bpf_map_lookup_elem(&translations, to);
+	if (known) {
+		*from = *known;
+		return 1;
+	}
+	note(ASKED, 1);
+	bpf_ringbuf_output(&asked, (void *)to, sizeof(*to), 0);
+	return 0;
+}
+
+/* A frame that cannot be learnt from. */
+static __always_inline int leave(struct __sk_buff *skb, const struct settings *settings)
+{
+	skb->mark &= ~settings->mark_mask;
+	note(UNLEARNABLE, 1);
+	return TC_ACT_UNSPEC;
+}
+
+/* Learns in both entries of a translated flow: frames are found by the first, and by the second those of the
+ * other direction. */
+static __always_inline void learn_both(const struct settings *settings, struct plan *plan, struct half *half,
+				       const struct tuple *from, enum direction direction)
+{
+	struct key key;
+
+	key_from(settings, from, direction, &key);
+	learn(settings, &key, plan, direction);
+	if (!(half->flags & TRANSLATED))
+		return;
+	half->flags &= ~USABLE;
+	key_from(settings, &half->to, direction, &key);
+	learn(settings, &key, plan, direction);
 }
 
 SEC("classifier")
 int overlay_learn_send(struct __sk_buff *skb)
 {
 	struct settings *settings = get_settings();
+	struct plan *plan = get_scratch();
 	struct packet packet = {};
 	struct headers headers;
-	struct plan plan = {};
-	struct key key;
-	struct set *set;
+	struct tuple from;
 	__u32 node, *at;
 
-	if (!settings || !(skb->mark & mark_of(settings, WANTS_SEND, 0)))
+	if (!settings || !plan || teaches_nothing(skb, settings, WANTS_SEND))
 		return TC_ACT_UNSPEC;
 	if (read_headers(skb, settings, &headers) != FAST ||
 	    read_packet(skb, sizeof(headers), &packet) != FAST ||
-	    !(node = headers.ip.daddr, at = bpf_map_lookup_elem(&nodes, &node))) {
-		skb->mark &= ~settings->mark_mask;
-		note(UNLEARNABLE, 1);
+	    !(node = headers.ip.daddr, at = bpf_map_lookup_elem(&nodes, &node)))
+		return leave(skb, settings);
+	__builtin_memset(plan, 0, sizeof(*plan));
+	if (!is_wanted(skb, settings, WANTS_SEND, *at, &plan->send))
 		return TC_ACT_UNSPEC;
-	}
-	if (!is_wanted(skb, settings, WANTS_SEND, *at, &plan.send))
-		return TC_ACT_UNSPEC;
-	plan.send.learnt_ns = bpf_ktime_get_coarse_ns();
-	plan.uplink = skb->ifindex;
-	__builtin_memcpy(plan.headers, &headers, sizeof(headers));
-	plan.look = look_of(&packet.ip);
-	key_of(settings, &packet, SEND, &key);
-	set = set_of(settings, &key);
-	if (set)
-		learn(set, &key, &plan, SEND, plan.send.learnt_ns);
+	tuple_of(&packet, &plan->send.to);
+	plan->uplink = skb->ifindex;
+	__builtin_memcpy(plan->headers, &headers, sizeof(headers));
+	plan->look = look_of(&packet.ip);
+	if (came_as(&plan->send, &plan->send.to, &from))
+		learn_both(settings, plan, &plan->send, &from, SEND);
 	return TC_ACT_UNSPEC;
+}
+
+/* Learns from a frame of another pod of this node: for that one it is what it sends, for this one what it
+ * receives. */
+static __always_inline void learn_near(const struct settings *settings, struct plan *plan)
+{
+	__u8 *inner = (__u8 *)plan->headers + TUNNEL;
+	struct tuple from;
+	struct key key;
+
+	if (!came_as(&plan->receive, &plan->receive.to, &from))
+		return;
+	plan->send = plan->receive;
+	plan->send.flags |= LOCAL;
+	plan->peer = plan->pod;
+	__builtin_memcpy(inner, plan->macs, sizeof(plan->macs));
+	inner[sizeof(plan->macs)] = ETH_P_IP >> 8;
+	key_from(settings, &from, SEND, &key);
+	learn(settings, &key, plan, SEND);
+	plan->receive.flags = LOCAL;
+	key_from(settings, &plan->receive.to, RECEIVE, &key);
+	learn(settings, &key, plan, RECEIVE);
 }
 
 SEC("classifier")
 int overlay_learn_receive(struct __sk_buff *skb)
 {
 	struct settings *settings = get_settings();
-	__u32 interface = skb->ifindex;
+	struct plan *plan = get_scratch();
+	__u32 interface = skb->ifindex, wants;
 	struct packet packet = {};
-	struct plan plan = {};
-	struct key key;
-	struct set *set;
+	struct tuple from;
 	struct pod *pod;
 
-	if (!settings || !(skb->mark & mark_of(settings, WANTS_RECEIVE, 0)))
+	if (!settings || !plan || teaches_nothing(skb, settings, WANTS_SEND | WANTS_RECEIVE))
 		return TC_ACT_UNSPEC;
+	wants = skb->mark & mark_of(settings, WANTS_SEND, 0) ? WANTS_SEND : WANTS_RECEIVE;
+	__builtin_memset(plan, 0, sizeof(*plan));
 	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present ||
-	    bpf_skb_load_bytes(skb, 0, plan.macs, sizeof(plan.macs)) ||
+	    bpf_skb_load_bytes(skb, 0, plan->macs, sizeof(plan->macs)) ||
 	    read_packet(skb, sizeof(struct ethhdr), &packet) != FAST ||
-	    !(pod = bpf_map_lookup_elem(&pods, &interface)) || !same_mac(pod->mac, plan.macs)) {
-		skb->mark &= ~settings->mark_mask;
-		note(UNLEARNABLE, 1);
+	    !(pod = bpf_map_lookup_elem(&pods, &interface)) || !same_mac(pod->mac, plan->macs))
+		return leave(skb, settings);
+	if (!is_wanted(skb, settings, wants, pod->stamp, &plan->receive))
 		return TC_ACT_UNSPEC;
-	}
-	if (!is_wanted(skb, settings, WANTS_RECEIVE, pod->stamp, &plan.receive))
-		return TC_ACT_UNSPEC;
-	plan.receive.learnt_ns = bpf_ktime_get_coarse_ns();
-	plan.pod = interface;
-	key_of(settings, &packet, RECEIVE, &key);
-	set = set_of(settings, &key);
-	if (set)
-		learn(set, &key, &plan, RECEIVE, plan.receive.learnt_ns);
+	tuple_of(&packet, &plan->receive.to);
+	plan->pod = interface;
+	if (wants == WANTS_SEND)
+		learn_near(settings, plan);
+	else if (came_as(&plan->receive, &plan->receive.to, &from))
+		learn_both(settings, plan, &plan->receive, &from, RECEIVE);
 	return TC_ACT_UNSPEC;
 }
 
@@ -110,6 +181,7 @@ int overlay_forget(struct __sk_buff *skb)
 	if (!set)
 		return 0;
 	bpf_spin_lock(&set->lock);
+	turn(set);
 	for (int i = 0; i < WAYS; i++) {
 		if (key.protocol && is_of(&set->ways[i], &key)) {
 			empty(&set->ways[i], &gone);
@@ -117,9 +189,11 @@ int overlay_forget(struct __sk_buff *skb)
 			break;
 		}
 	}
+	turn(set);
 	bpf_spin_unlock(&set->lock);
-	note_gone(&gone);
-	if (found)
+	if (found) {
+		note_gone(&gone);
 		note(FORGOTTEN, 1);
+	}
 	return hash_of(settings, &key);
 }

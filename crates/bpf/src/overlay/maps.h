@@ -6,6 +6,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/pkt_cls.h>
+#include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -26,7 +27,7 @@ struct settings {
 	__u32 tunnel; /* the index of the VXLAN device: its MTU limits what it carries */
 	__u32 source_first; /* as udp_flow_src_port: of the VXLAN device, in host order */
 	__u32 source_span;
-	__u32 mark_mask; /* our bits, which are neighbours: at least four, */
+	__u32 mark_mask; /* our bits, which are neighbours: at least six, */
 	__u32 mark_shift; /* from this one on */
 	__u32 sets; /* of the table, less 1; their number is a power of two */
 	__u64 ttl_ns; /* the kernel sees a frame of each flow and direction that often */
@@ -40,16 +41,17 @@ struct {
 	__type(value, struct settings);
 } settings SEC(".maps");
 
-/* What user space writes all the time. `epoch` grows before any stamp does. */
+/* What user space writes all the time. The epoch grows before any stamp does. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, 3);
 	__type(key, __u32);
 	__type(value, __u64);
 } pulse SEC(".maps");
 
 #define UNTIL 0 /* the end of the lease, on CLOCK_MONOTONIC */
 #define EPOCH 1
+#define LEARN_FROM 2 /* before, nothing is learnt: a mark may be of an epoch with the same lower bits */
 
 /* What entries depend on. The first two are those of all entries, the others are of nodes and pods. */
 struct {
@@ -95,6 +97,30 @@ struct key {
 	__u64 protocol; /* 0: no flow */
 };
 
+/* A frame's addresses and ports in its direction, as on the wire. */
+struct tuple {
+	__u32 saddr;
+	__u32 daddr;
+	__u16 sport;
+	__u16 dport;
+	__u32 protocol;
+};
+
+/* What the kernel's connection tracking makes of NAT: by the tuple with which a frame leaves the node or is
+ * given to a pod, the one with which it came. User space writes it, on being asked. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct tuple);
+	__type(value, struct tuple);
+} translations SEC(".maps");
+
+/* Tuples that user space is asked for, with which frames left. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 16);
+} asked SEC(".maps");
+
 struct vxlan {
 	__u8 flags;
 	__u8 reserved[3];
@@ -118,8 +144,17 @@ struct half {
 	__u64 global;
 	__u64 policy;
 	__u64 own;
-	__u64 at; /* which stamp `own` is of: the remote node's or the pod's */
+	__u32 at; /* which stamp `own` is of: the remote node's or the pod's */
+	__u32 flags;
+	struct tuple to; /* with TRANSLATED: what NAT makes of the frames */
 };
+
+/* The entry's key is the one of the frames before NAT; otherwise it is there for the other direction. */
+#define USABLE 1
+/* NAT changes addresses or ports. */
+#define TRANSLATED 2
+/* The other pod is on this node. */
+#define LOCAL 4
 
 /* What is done with the frames of a flow. */
 struct plan {
@@ -127,11 +162,15 @@ struct plan {
 	struct half receive;
 	__u32 uplink;
 	__u32 pod; /* the interface */
-	/* In front of what it sends: `struct headers`, whose bit-fields the kernel refuses beside a lock. */
-	__u8 headers[sizeof(struct headers)];
+	/* In front of what it sends: `struct headers`, whose bit-fields the kernel refuses beside a lock; in
+	 * words, because that is how they are copied. With LOCAL, the inner Ethernet header alone. */
+	__u64 headers[sizeof(struct headers) / sizeof(__u64)];
 	__u16 look; /* of the packet that `headers` were learnt from */
 	__u8 macs[2 * ETH_ALEN]; /* of what it receives: destination and source */
 	__u8 reserved[2];
+	__u32 peer; /* with LOCAL, the interface of the other pod */
+	__u32 reserved_too;
+	__u64 torn_ns; /* when copies of a frame went to several nodes */
 };
 
 static __always_inline const struct headers *headers_of(const struct plan *plan)
@@ -144,14 +183,37 @@ enum direction { SEND, RECEIVE };
 struct way {
 	struct key key;
 	struct plan plan;
+	__u64 born_ns;
 	__u64 used_ns;
 	__u64 packets[2];
 	__u64 bytes[2];
 };
 
+/* A flow that is gone, for user space. */
+struct gone {
+	struct key key;
+	__u64 born_ns;
+	__u64 used_ns;
+	__u64 packets[2];
+	__u64 bytes[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} left SEC(".maps");
+
+/* A plan is too large for the stack. Programs at tc hooks do not interrupt each other. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct plan);
+} scratch SEC(".maps");
+
 struct set {
 	struct bpf_spin_lock lock;
-	__u32 reserved;
+	__u32 version; /* grows when ways begin to change, and again when that is done */
 	struct way ways[WAYS];
 };
 
@@ -184,7 +246,7 @@ struct {
 /* What became of entries; in the order of `OverlayEntries`. */
 enum event {
 	LEARNT_SEND, LEARNT_RECEIVE, NOT_ESTABLISHED, OUTDATED, UNLEARNABLE, EVICTED, FORGOTTEN,
-	VOID_GLOBAL, VOID_POLICY, VOID_NODE, VOID_POD,
+	VOID_GLOBAL, VOID_POLICY, VOID_NODE, VOID_POD, ASKED, FLOODED,
 	GONE_SENT_PACKETS, GONE_RECEIVED_PACKETS, GONE_SENT_BYTES, GONE_RECEIVED_BYTES,
 	EVENTS
 };
@@ -221,6 +283,13 @@ static __always_inline struct settings *get_settings(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
+static __always_inline struct plan *get_scratch(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&scratch, &zero);
+}
+
 static __always_inline __u64 get_pulse(__u32 which)
 {
 	__u64 *value = bpf_map_lookup_elem(&pulse, &which);
@@ -236,12 +305,13 @@ static __always_inline __u64 get_stamp(__u32 which)
 	return value ? *(volatile __u64 *)value : 0;
 }
 
-/* The bits of a mark: which direction wants to be learnt, whether the connection is established, and the
- * lower bits of the epoch in which it was marked. */
+/* The bits of a mark: which direction wants to be learnt, whether the connection is established, whether its
+ * addresses are translated, and the lower bits of the epoch in which it was marked. */
 #define WANTS_SEND 1
 #define WANTS_RECEIVE 2
 #define ESTABLISHED 4
-#define EPOCH_SHIFT 3
+#define NAT 8
+#define EPOCH_SHIFT 4
 
 static __always_inline __u32 mark_of(const struct settings *settings, __u32 bits, __u64 epoch)
 {
@@ -255,14 +325,12 @@ static __always_inline int slow(enum direction direction, enum count why)
 	return TC_ACT_UNSPEC;
 }
 
+/* Compares MAC addresses, which are at even addresses. */
 static __always_inline int same_mac(const __u8 *one, const __u8 *other)
 {
-	__u8 differs = 0;
+	const __u16 *a = (const __u16 *)one, *b = (const __u16 *)other;
 
-#pragma unroll
-	for (int i = 0; i < ETH_ALEN; i++)
-		differs |= one[i] ^ other[i];
-	return !differs;
+	return !((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]));
 }
 
 /* Remembers the MAC address that a pod sends from. */
@@ -270,7 +338,7 @@ static __always_inline void know_pod(struct __sk_buff *skb)
 {
 	__u32 interface = skb->ifindex;
 	struct pod *pod = bpf_map_lookup_elem(&pods, &interface);
-	__u8 mac[ETH_ALEN];
+	__u8 mac[ETH_ALEN] __attribute__((aligned(2)));
 
 	if (pod && !bpf_skb_load_bytes(skb, ETH_ALEN, mac, sizeof(mac)) && !same_mac(pod->mac, mac))
 		__builtin_memcpy(pod->mac, mac, sizeof(mac));

@@ -2,19 +2,21 @@
 
 mod counts;
 mod flow;
+mod left;
 
 pub use counts::{OVERLAY_COUNTS, OverlayEntries, OverlayFrames};
-pub use flow::{OverlayFlow, OverlayFlows, OverlayKey};
+pub use flow::{OverlayFlow, OverlayFlows, OverlayGone, OverlayKey, OverlayTuple};
+pub use left::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
 use counts::EVENTS;
-use flow::{SET, WAYS};
+use flow::{GONE, SET, WAYS};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/overlay.bpf.o"));
 
@@ -22,9 +24,15 @@ const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ove
 pub const OVERLAY_NODES_MAX: usize = 1024;
 /// The largest number of flows.
 pub const OVERLAY_FLOWS_MAX: u32 = 1 << 20;
-/// Bits of a mark that are needed at least: two directions, whether a connection is established, and two of
-/// the epoch.
-pub const OVERLAY_MARK_BITS: u32 = 5;
+/// The largest number of connections with NAT that are known.
+pub const OVERLAY_TRANSLATIONS_MAX: usize = 65_536;
+/// Bits of a mark that are needed at least: two directions, whether a connection is established, whether NAT
+/// changes it, and two of the epoch.
+pub const OVERLAY_MARK_BITS: u32 = MARK_EPOCH + 2;
+/// Tuples that are returned at once.
+const ASKED_MAX: usize = 1024;
+/// The first bit of the epoch.
+const MARK_EPOCH: u32 = 4;
 
 /// The stamp that all entries depend on.
 pub const STAMP_GLOBAL: u32 = 0;
@@ -73,6 +81,18 @@ impl OverlaySettings {
     pub fn established(&self) -> u32 {
         4 << self.mark.trailing_zeros()
     }
+
+    /// Returns the bit that says that NAT changes the frame's connection.
+    #[must_use]
+    pub fn translated(&self) -> u32 {
+        8 << self.mark.trailing_zeros()
+    }
+
+    /// Returns how many epochs a mark tells apart.
+    #[must_use]
+    pub fn epochs(&self) -> usize {
+        1 << self.mark.count_ones().saturating_sub(MARK_EPOCH)
+    }
 }
 
 /// The programs and their maps.
@@ -83,6 +103,8 @@ pub struct TcOverlay {
     /// By interface; dropping the links detaches the programs.
     pods: BTreeMap<u32, Vec<FdLink>>,
     uplink: Vec<FdLink>,
+    asked: RingBuf<MapData>,
+    left: RingBuf<MapData>,
 }
 
 impl TcOverlay {
@@ -96,12 +118,22 @@ impl TcOverlay {
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("table", sets)
             .map_max_entries("stamps", STAMPS as u32)
+            .map_max_entries("translations", 2 * OVERLAY_TRANSLATIONS_MAX as u32)
             .load(OBJECT)?;
         for (name, _) in AT_POD.into_iter().chain(AT_UPLINK) {
             program(&mut ebpf, name)?.load()?;
         }
         program(&mut ebpf, "overlay_forget")?.load()?;
-        Ok(TcOverlay { ebpf, epoch: 0, stamps: vec![0; STAMPS], pods: BTreeMap::new(), uplink: Vec::new() })
+        let (asked, left) = (ring(&mut ebpf, "asked")?, ring(&mut ebpf, "left")?);
+        Ok(TcOverlay {
+            ebpf,
+            epoch: 0,
+            stamps: vec![0; STAMPS],
+            pods: BTreeMap::new(),
+            uplink: Vec::new(),
+            asked,
+            left,
+        })
     }
 
     /// Changes what the programs go by.
@@ -134,17 +166,85 @@ impl TcOverlay {
         array::<u64>(&mut self.ebpf, "pulse").set(0, until_ns, 0)
     }
 
-    /// Makes void what depends on a stamp, and what frames on their way would teach.
+    /// Lets nothing be learnt before a time of `CLOCK_MONOTONIC`, in nanoseconds.
     ///
     /// # Errors
     /// Returns the kernel's error.
-    pub fn bump(&mut self, stamp: u32) -> Result<(), MapError> {
+    pub fn learn_from(&mut self, from_ns: u64) -> Result<(), MapError> {
+        array::<u64>(&mut self.ebpf, "pulse").set(2, from_ns, 0)
+    }
+
+    /// Makes void what depends on these stamps, and what frames on their way would teach: an epoch begins.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn bump(&mut self, stamps: &[u32]) -> Result<(), MapError> {
         self.epoch += 1;
         array::<u64>(&mut self.ebpf, "pulse").set(1, self.epoch, 0)?;
-        let value = &mut self.stamps[stamp as usize];
-        *value += 1;
-        let value = *value;
-        array::<u64>(&mut self.ebpf, "stamps").set(stamp, value, 0)
+        for &stamp in stamps {
+            let value = &mut self.stamps[stamp as usize];
+            *value += 1;
+            let value = *value;
+            array::<u64>(&mut self.ebpf, "stamps").set(stamp, value, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Returns what all stamps are now.
+    #[must_use]
+    pub fn stamps(&self) -> Vec<u64> {
+        self.stamps.clone()
+    }
+
+    /// Returns the tuples with which frames left after NAT, of connections that are not known; not all at
+    /// once if there are many.
+    pub fn asked(&mut self) -> Vec<OverlayTuple> {
+        let mut all = Vec::new();
+        while all.len() < ASKED_MAX
+            && let Some(item) = self.asked.next()
+        {
+            all.extend(item.first_chunk().map(OverlayTuple::new));
+        }
+        all
+    }
+
+    /// Becomes readable when something was asked.
+    #[must_use]
+    pub fn asks(&self) -> BorrowedFd<'_> {
+        self.asked.as_fd()
+    }
+
+    /// Tells that NAT makes one tuple of another.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: there are too many.
+    pub fn translate(&mut self, from: &OverlayTuple, to: &OverlayTuple) -> Result<(), MapError> {
+        translations(&mut self.ebpf).insert(to.bytes(), from.bytes(), 0)
+    }
+
+    /// Forgets what NAT makes this tuple of.
+    pub fn forget_translation(&mut self, to: &OverlayTuple) {
+        // It is not there if nobody asked.
+        let _ = translations(&mut self.ebpf).remove(&to.bytes());
+    }
+
+    /// Forgets all NAT.
+    pub fn forget_translations(&mut self) {
+        let mut map = translations(&mut self.ebpf);
+        let all: Vec<[u8; 16]> = map.keys().flatten().collect();
+        for key in all {
+            let _ = map.remove(&key);
+        }
+    }
+
+    /// Returns the flows that have gone since the last call and had counted something. If there were too
+    /// many, some are in [`TcOverlay::entries`] alone.
+    pub fn left(&mut self) -> Vec<OverlayGone> {
+        let mut all = Vec::new();
+        while let Some(item) = self.left.next() {
+            all.extend(item.first_chunk::<{ GONE * 8 }>().map(OverlayGone::new));
+        }
+        all
     }
 
     /// Makes a remote node known: flows that it has may be learnt. Its stamp is from [`STAMP_FIRST`] on.
@@ -278,23 +378,6 @@ impl TcOverlay {
     }
 }
 
-/// The names of all programs that are attached, as the kernel lists them: at most 15 letters.
-const NAMES: [&str; 4] = ["overlay_send", "overlay_receive", "overlay_learn_s", "overlay_learn_r"];
-
-/// Returns how many programs of an overlay are at the tc hooks of an interface, whoever put them there.
-///
-/// # Errors
-/// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6.
-pub fn overlay_programs_at(interface: &str) -> Result<usize, ProgramError> {
-    let mut count = 0;
-    for hook in [TcAttachType::Egress, TcAttachType::Ingress] {
-        let programs = SchedClassifier::query_tcx(interface, hook)?.1;
-        count +=
-            programs.iter().filter(|one| one.name_as_str().is_some_and(|name| NAMES.contains(&name))).count();
-    }
-    Ok(count)
-}
-
 fn attach(
     ebpf: &mut Ebpf,
     interface: &str,
@@ -321,6 +404,17 @@ fn sums<const N: usize>(ebpf: &Ebpf, name: &str) -> [u64; N] {
 fn pods(ebpf: &mut Ebpf) -> HashMap<&mut MapData, u32, [u32; 3]> {
     let map = ebpf.map_mut("pods").expect("overlay.bpf.c defines it");
     HashMap::try_from(map).expect("its value is laid out as here")
+}
+
+/// `struct tuple` by the same, as it leaves.
+fn translations(ebpf: &mut Ebpf) -> HashMap<&mut MapData, [u8; 16], [u8; 16]> {
+    let map = ebpf.map_mut("translations").expect("overlay.bpf.c defines it");
+    HashMap::try_from(map).expect("its value is laid out as here")
+}
+
+fn ring(ebpf: &mut Ebpf, name: &str) -> Result<RingBuf<MapData>, EbpfError> {
+    let map = ebpf.take_map(name).expect("overlay.bpf.c defines it");
+    Ok(RingBuf::try_from(map)?)
 }
 
 fn numbers<'a>(ebpf: &'a mut Ebpf, name: &str) -> HashMap<&'a mut MapData, u32, u32> {

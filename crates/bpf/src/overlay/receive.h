@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* What other nodes send. */
 
-/* The frame as it begins when the tunnel's headers are gone. */
-struct bared {
-	struct ethhdr ethernet;
-	struct iphdr ip;
-} __attribute__((packed, aligned(2)));
-
 /* What the outer header says of congestion goes into the inner one: RFC 6040, section 4.2. Returns FAST, or
  * CONGESTION for combinations that are left to the kernel. */
 static __always_inline enum count take_congestion(const struct headers *headers, struct iphdr *ip)
@@ -24,21 +18,23 @@ static __always_inline enum count take_congestion(const struct headers *headers,
 
 /* Takes the tunnel's headers off and gives the frame to the pod. */
 static __always_inline int decapsulate(struct __sk_buff *skb, const struct headers *headers,
-				       struct bared *bare, struct way *way, const struct plan *plan, __u64 now)
+				       const struct packet *packet, struct bared *bare, struct way *way,
+				       const struct plan *plan, __u64 now)
 {
-	__u32 bytes = bpf_ntohs(bare->ip.tot_len);
+	__u32 bytes = bpf_ntohs(bare->ip.tot_len), packets = packets_of(skb);
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 
 	if (bpf_skb_adjust_room(skb, -(int)TUNNEL, BPF_ADJ_ROOM_MAC, flags))
 		return slow(RECEIVE, NO_ROOM);
-	if (bpf_skb_store_bytes(skb, 0, bare, sizeof(*bare), 0)) {
+	if (bpf_skb_store_bytes(skb, 0, bare, sizeof(*bare), 0) ||
+	    translate_ports(skb, packet, &plan->receive, sizeof(*bare))) {
 		count(RECEIVE, DROPPED);
 		return TC_ACT_SHOT;
 	}
 	/* What the device has verified may have been the outer checksum alone. */
 	if (headers->udp.check)
 		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-	credit(skb, way, RECEIVE, bytes, now);
+	credit(way, RECEIVE, packets, bytes, now);
 	skb->mark = 0;
 	return bpf_redirect_peer(plan->pod, 0);
 }
@@ -56,9 +52,11 @@ static __always_inline int receive_known(struct __sk_buff *skb, const struct set
 		return learn_from(skb, settings, RECEIVE, why);
 	if (!plan->send.learnt_ns)
 		return learn_from(skb, settings, RECEIVE, HALF);
-	/* Frames come from where the flow's own are sent. */
-	if (headers->ip.saddr != headers_of(plan)->ip.daddr ||
-	    headers->ip.daddr != headers_of(plan)->ip.saddr)
+	/* Frames come from where the flow's own are sent, and for the device that those come from. */
+	if (plan->send.flags & LOCAL || headers->ip.saddr != headers_of(plan)->ip.daddr ||
+	    headers->ip.daddr != headers_of(plan)->ip.saddr ||
+	    !same_mac(headers->inner.h_dest, headers_of(plan)->inner.h_source) ||
+	    !same_mac(headers->inner.h_source, headers_of(plan)->inner.h_dest))
 		return slow(RECEIVE, STRANGER);
 	if (!fits(skb, plan->pod, longest(skb, packet)))
 		return slow(RECEIVE, OVERSIZE);
@@ -70,31 +68,30 @@ static __always_inline int receive_known(struct __sk_buff *skb, const struct set
 	why = take_congestion(headers, &ip);
 	if (why != FAST)
 		return slow(RECEIVE, why);
+	translate(&ip, &plan->receive);
 	__builtin_memcpy(&bare.ethernet, plan->macs, sizeof(plan->macs));
 	bare.ethernet.h_proto = bpf_htons(ETH_P_IP);
 	bare.ip = ip;
-	return decapsulate(skb, headers, &bare, way, plan, now);
+	return decapsulate(skb, headers, packet, &bare, way, plan, now);
 }
 
 SEC("classifier")
 int overlay_receive(struct __sk_buff *skb)
 {
 	struct settings *settings = get_settings();
-	__u64 now = bpf_ktime_get_coarse_ns();
 	struct headers headers;
 	struct packet packet = {};
-	struct plan plan;
+	struct plan *plan = get_scratch();
 	struct key key;
 	struct set *set;
 	struct way *way;
 	enum count why;
+	__u64 now;
 
-	if (!settings)
+	if (!settings || !plan)
 		return TC_ACT_UNSPEC;
 	count(RECEIVE, SEEN);
 	skb->mark &= ~settings->mark_mask;
-	if (get_pulse(UNTIL) < now)
-		return slow(RECEIVE, LEASE);
 	why = read_headers(skb, settings, &headers);
 	if (why != FAST)
 		return slow(RECEIVE, why);
@@ -112,8 +109,12 @@ int overlay_receive(struct __sk_buff *skb)
 	set = set_of(settings, &key);
 	if (!set)
 		return slow(RECEIVE, LEASE);
-	way = find(set, &key, &plan);
+	way = find(set, &key, plan);
 	if (!way)
 		return learn_from(skb, settings, RECEIVE, UNKNOWN);
-	return receive_known(skb, settings, &headers, &packet, way, &plan, now);
+	now = bpf_ktime_get_coarse_ns();
+	/* As in `overlay_send`. */
+	if (get_pulse(UNTIL) < now)
+		return slow(RECEIVE, LEASE);
+	return receive_known(skb, settings, &headers, &packet, way, plan, now);
 }

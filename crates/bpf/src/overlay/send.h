@@ -3,19 +3,45 @@
 
 #define AF_INET 2
 
-/* As udp_flow_src_port() of the kernel, so that a flow keeps its port when it changes ways. */
-static __always_inline __be16 source_port(struct __sk_buff *skb, const struct settings *settings)
+/* As udp_flow_src_port() of the kernel, so that a flow keeps its port when it changes ways. A socket that
+ * gives its frames a hash may change it; for other frames the kernel computes one, always the same, and
+ * `learnt` is what came of it. */
+static __always_inline __be16 source_port(struct __sk_buff *skb, const struct settings *settings,
+					  __be16 learnt)
 {
-	__u32 hash = bpf_get_hash_recalc(skb);
+	__u32 hash = skb->hash;
 
+	if (!hash)
+		return learnt;
 	hash ^= hash << 16;
 	return bpf_htons(((__u64)hash * settings->source_span >> 32) + settings->source_first);
 }
 
-/* Asks for the way to the remote node, as for a packet of so many bytes. It may have another next hop than
- * when the flow was learnt; another interface is another way. */
-static __always_inline enum count route(struct __sk_buff *skb, const struct plan *plan, __u32 length,
-					struct headers *headers)
+/* The kernel's answers to what `route` asks, until the next tick of its coarse clock. */
+struct next_hop {
+	__u64 asked_ns;
+	__u32 uplink;
+	__u32 mtu;
+	__be32 from;
+	__be32 to;
+	__be16 port;
+	__u8 tos;
+	__u8 reserved;
+	__u8 macs[2 * ETH_ALEN]; /* destination and source */
+};
+
+#define NEXT_HOPS 256
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NEXT_HOPS);
+	__type(key, __u32);
+	__type(value, struct next_hop);
+} next_hops SEC(".maps");
+
+/* Asks for the way to the remote node, as for a packet of so many bytes. */
+static __always_inline enum count ask(struct __sk_buff *skb, const struct plan *plan, __u32 length,
+				      const struct headers *headers, struct next_hop *hop)
 {
 	struct bpf_fib_lookup fib = {
 		.family = AF_INET,
@@ -35,8 +61,41 @@ static __always_inline enum count route(struct __sk_buff *skb, const struct plan
 		return OVERSIZE;
 	if (answer || fib.ifindex != plan->uplink)
 		return NO_ROUTE;
-	__builtin_memcpy(headers->ethernet.h_dest, fib.dmac, ETH_ALEN);
-	__builtin_memcpy(headers->ethernet.h_source, fib.smac, ETH_ALEN);
+	hop->mtu = fib.mtu_result;
+	__builtin_memcpy(hop->macs, fib.dmac, ETH_ALEN);
+	__builtin_memcpy(hop->macs + ETH_ALEN, fib.smac, ETH_ALEN);
+	return FAST;
+}
+
+/* Finds the way to the remote node. It may have another next hop than when the flow was learnt; another
+ * interface is another way. The kernel is asked once for each tick of its clock, of 1 to 10 ms, which is not
+ * more than news of a change takes to make entries void. An entry that was learnt after a change must not meet
+ * an answer of before: while its own tick lasts, the kernel is asked for each frame. */
+static __always_inline enum count route(struct __sk_buff *skb, const struct plan *plan, __u32 length,
+					struct headers *headers, __u64 now)
+{
+	__u32 at = (headers->udp.source ^ headers->udp.source >> 8 ^ headers->ip.daddr >> 24) % NEXT_HOPS;
+	struct next_hop *hop = bpf_map_lookup_elem(&next_hops, &at);
+	__u8 tos = headers->ip.tos & ~ECN_MASK;
+	enum count why;
+
+	if (!hop)
+		return NO_ROUTE;
+	if (hop->asked_ns != now || now <= plan->send.learnt_ns || hop->to != headers->ip.daddr ||
+	    hop->from != headers->ip.saddr || hop->port != headers->udp.source || hop->tos != tos ||
+	    hop->uplink != plan->uplink || hop->mtu < length) {
+		hop->asked_ns = 0;
+		why = ask(skb, plan, length, headers, hop);
+		if (why != FAST)
+			return why;
+		hop->asked_ns = now;
+		hop->uplink = plan->uplink;
+		hop->from = headers->ip.saddr;
+		hop->to = headers->ip.daddr;
+		hop->port = headers->udp.source;
+		hop->tos = tos;
+	}
+	__builtin_memcpy(&headers->ethernet, hop->macs, sizeof(hop->macs));
 	return FAST;
 }
 
@@ -58,38 +117,86 @@ static __always_inline void fill(struct __sk_buff *skb, const struct settings *s
 	headers->ip.tos = (headers->ip.tos & ~ECN_MASK) | (ecn == ECN_CE ? 2 : ecn);
 	headers->ip.tot_len = bpf_htons(length);
 	headers->ip.id = bpf_get_prandom_u32();
-	headers->udp.source = source_port(skb, settings);
+	headers->udp.source = source_port(skb, settings, headers->udp.source);
 	headers->udp.len = bpf_htons(length - sizeof(struct iphdr));
 	headers->udp.check = 0;
 }
 
 /* Encapsulates a frame and sends it. */
-static __always_inline int encapsulate(struct __sk_buff *skb, struct written *out, struct way *way,
-				       const struct plan *plan, __u64 now)
+static __always_inline int encapsulate(struct __sk_buff *skb, const struct packet *packet,
+				       struct written *out, struct way *way, const struct plan *plan,
+				       __u64 now)
 {
-	__u32 bytes = bpf_ntohs(out->ip.tot_len);
+	__u32 bytes = bpf_ntohs(out->ip.tot_len), packets = packets_of(skb);
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET |
 		      BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
 		      BPF_F_ADJ_ROOM_ENCAP_L2(sizeof(struct ethhdr)) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH;
 
 	if (bpf_skb_adjust_room(skb, TUNNEL, BPF_ADJ_ROOM_MAC, flags))
 		return slow(SEND, NO_ROOM);
-	if (bpf_skb_store_bytes(skb, 0, out, sizeof(*out), 0)) {
+	if (bpf_skb_store_bytes(skb, 0, out, sizeof(*out), 0) ||
+	    translate_ports(skb, packet, &plan->send, sizeof(*out))) {
 		count(SEND, DROPPED);
 		return TC_ACT_SHOT;
 	}
-	credit(skb, way, SEND, bytes, now);
+	credit(way, SEND, packets, bytes, now);
 	return bpf_redirect(plan->uplink, 0);
+}
+
+/* Sends a frame through the tunnel; `ip` is its header as the node's routing leaves it. */
+static __always_inline int send_far(struct __sk_buff *skb, const struct settings *settings,
+				    const struct packet *packet, const struct iphdr *ip, struct way *way,
+				    const struct plan *plan, __u64 now)
+{
+	__u32 length = longest(skb, packet);
+	struct written out __attribute__((aligned(8)));
+	enum count why;
+
+	if (plan->look != look_of(&packet->ip))
+		return learn_from(skb, settings, SEND, CHANGED);
+	if (!fits(skb, settings->tunnel, length) || bpf_ntohs(packet->ip.tot_len) + TUNNEL > 0xffff)
+		return slow(SEND, OVERSIZE);
+	__builtin_memcpy(&out, plan->headers, sizeof(plan->headers));
+	fill(skb, settings, packet, &out);
+	why = route(skb, plan, length + TUNNEL, &out.headers, now);
+	if (why != FAST)
+		return slow(SEND, why);
+	seal(&out.headers.ip);
+	out.ip = *ip;
+	return encapsulate(skb, packet, &out, way, plan, now);
+}
+
+/* Gives a frame to another pod of this node. */
+static __always_inline int send_near(struct __sk_buff *skb, const struct packet *packet,
+				     const struct iphdr *ip, struct way *way, const struct plan *plan,
+				     __u64 now)
+{
+	struct bared bare = { .ethernet = headers_of(plan)->inner, .ip = *ip };
+
+	if (plan->peer == skb->ifindex)
+		return slow(SEND, STRANGER);
+	if (!fits(skb, plan->peer, longest(skb, packet)))
+		return slow(SEND, OVERSIZE);
+	if (bpf_skb_store_bytes(skb, 0, &bare, sizeof(bare), 0))
+		return slow(SEND, NO_ROOM);
+	if (translate_ports(skb, packet, &plan->send, sizeof(bare))) {
+		count(SEND, DROPPED);
+		return TC_ACT_SHOT;
+	}
+	credit(way, SEND, packets_of(skb), bpf_ntohs(ip->tot_len), now);
+	skb->mark = 0;
+	/* It was for the gateway or the other pod, not for this interface; older kernels do not say so
+	 * themselves, and the pod would not take it. */
+	bpf_skb_change_type(skb, PACKET_HOST);
+	return bpf_redirect_peer(plan->peer, 0);
 }
 
 static __always_inline int send_known(struct __sk_buff *skb, const struct settings *settings,
 				      const struct packet *packet, struct way *way, const struct plan *plan,
 				      __u64 now)
 {
-	__u32 length = longest(skb, packet) + TUNNEL;
-	struct written out = { .headers = *headers_of(plan) };
 	struct iphdr ip = packet->ip;
-	__u8 source[ETH_ALEN];
+	__u8 macs[2 * ETH_ALEN] __attribute__((aligned(2)));
 	enum count why;
 
 	why = judge(settings, &plan->send, &way->plan.send, SEND, now);
@@ -100,60 +207,57 @@ static __always_inline int send_known(struct __sk_buff *skb, const struct settin
 		return learn_from(skb, settings, SEND, HALF);
 	if (plan->pod != skb->ifindex)
 		return slow(SEND, STRANGER);
-	if (plan->look != look_of(&packet->ip))
-		return learn_from(skb, settings, SEND, CHANGED);
-	if (bpf_ntohs(packet->ip.tot_len) + TUNNEL > 0xffff)
-		return slow(SEND, OVERSIZE);
-	fill(skb, settings, packet, &out);
-	why = route(skb, plan, length, &out.headers);
-	if (why != FAST)
-		return slow(SEND, why);
-	seal(&out.headers.ip);
-	/* With the source's own MAC address it was bridged, otherwise routed. */
-	if (bpf_skb_load_bytes(skb, ETH_ALEN, source, sizeof(source)))
+	/* It goes to whom its answers come from; another gateway of the pod's is another way. */
+	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
 		return slow(SEND, MALFORMED);
-	if (!same_mac(source, out.headers.inner.h_source)) {
+	if (!same_mac(macs, plan->macs + ETH_ALEN) || !same_mac(macs + ETH_ALEN, plan->macs))
+		return learn_from(skb, settings, SEND, CHANGED);
+	/* With the source's own MAC address it was bridged, otherwise routed. */
+	if (!same_mac(macs + ETH_ALEN, headers_of(plan)->inner.h_source)) {
 		if (packet->ip.ttl <= 1)
 			return slow(SEND, LAST_HOP);
 		hop(&ip);
 	}
-	out.ip = ip;
-	return encapsulate(skb, &out, way, plan, now);
+	translate(&ip, &plan->send);
+	if (plan->send.flags & LOCAL)
+		return send_near(skb, packet, &ip, way, plan, now);
+	return send_far(skb, settings, packet, &ip, way, plan, now);
 }
 
 SEC("classifier")
 int overlay_send(struct __sk_buff *skb)
 {
 	struct settings *settings = get_settings();
-	__u64 now = bpf_ktime_get_coarse_ns();
 	struct packet packet = {};
-	struct plan plan;
+	struct plan *plan = get_scratch();
 	struct key key;
 	struct set *set;
 	struct way *way;
 	enum count why;
+	__u64 now;
 
-	if (!settings)
+	if (!settings || !plan)
 		return TC_ACT_UNSPEC;
 	count(SEND, SEEN);
 	/* Nobody else may say that a connection is established. */
 	skb->mark &= ~settings->mark_mask;
-	if (get_pulse(UNTIL) < now)
-		return slow(SEND, LEASE);
 	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present || skb->pkt_type == PACKET_MULTICAST ||
 	    skb->pkt_type == PACKET_BROADCAST)
 		return slow(SEND, NOT_IP);
 	why = read_packet(skb, sizeof(struct ethhdr), &packet);
 	if (why != FAST)
 		return slow(SEND, why);
-	if (!fits(skb, settings->tunnel, longest(skb, &packet)))
-		return slow(SEND, OVERSIZE);
 	key_of(settings, &packet, SEND, &key);
 	set = set_of(settings, &key);
 	if (!set)
 		return slow(SEND, LEASE);
-	way = find(set, &key, &plan);
+	way = find(set, &key, plan);
 	if (!way)
 		return learn_from(skb, settings, SEND, UNKNOWN);
-	return send_known(skb, settings, &packet, way, &plan, now);
+	now = bpf_ktime_get_coarse_ns();
+	/* Stamps are read after the lease. Learning needs none: the lease is extended only after the stamps of all
+	 * that has changed meanwhile were, so what was learnt without it is void before it is used. */
+	if (get_pulse(UNTIL) < now)
+		return slow(SEND, LEASE);
+	return send_known(skb, settings, &packet, way, plan, now);
 }

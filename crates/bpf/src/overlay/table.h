@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The table of flows: sets of four ways, each set with a lock. A new flow takes the way that was unused for
- * longest, and what was counted there is added to the counts of what is gone: the kernel's own LRU maps would
- * lose it. Packets and bytes are added without the lock, to the way that was found; if it has been given to
- * another flow meanwhile, they are counted there, and none is lost.
+ * The table of flows: sets of four ways, each set with a lock for changes and a version for those that read.
+ * A new flow takes the way that was unused for longest, and what was counted there is added to the counts of
+ * what is gone: the kernel's own LRU maps would lose it. Packets and bytes are added without the lock, to the
+ * way that was found; if it has been given to another flow meanwhile, they are counted there, and none is lost.
  */
 
 #define K0 0x9e3779b97f4a7c15ULL
@@ -46,32 +46,53 @@ static __always_inline int is_of(const struct way *way, const struct key *key)
 	return one[0] == other[0] && one[1] == other[1] && one[2] == other[2];
 }
 
-/* Finds a flow and copies its plan. */
-static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
+/* Copies the plan of a flow, if it is there. */
+static __always_inline struct way *copy(struct set *set, const struct key *key, struct plan *plan)
 {
-	struct way *found = 0;
-
-	bpf_spin_lock(&set->lock);
 	for (int i = 0; i < WAYS; i++) {
 		if (is_of(&set->ways[i], key)) {
-			found = &set->ways[i];
-			*plan = found->plan;
-			break;
+			*plan = set->ways[i].plan;
+			return &set->ways[i];
 		}
 	}
+	return 0;
+}
+
+/* The ways of a set begin to change, or have changed; with its lock. An exchange has a fence in front and
+ * behind; adding would have none where nobody reads the sum. */
+static __always_inline void turn(struct set *set)
+{
+	__sync_lock_test_and_set(&set->version, set->version + 1);
+}
+
+/* With a fence in front and behind. */
+static __always_inline __u32 version_of(struct set *set)
+{
+	return __sync_fetch_and_add(&set->version, 0);
+}
+
+/* Finds a flow and copies its plan. The lock, which costs as much as the rest, is for those only that meet a
+ * change. All that changes keys and plans does so between two turns, but for `judge`, which makes one half void
+ * in one word. */
+static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
+{
+	__u32 version = version_of(set);
+	struct way *found = copy(set, key, plan);
+
+	if (!(version & 1) && version_of(set) == version)
+		return found;
+	bpf_spin_lock(&set->lock);
+	found = copy(set, key, plan);
 	bpf_spin_unlock(&set->lock);
 	return found;
 }
 
-/* What was counted in a way that is given to another flow. */
-struct gone {
-	__u64 packets[2];
-	__u64 bytes[2];
-};
-
 /* Empties a way; with the set's lock. */
 static __always_inline void empty(struct way *way, struct gone *gone)
 {
+	gone->key = way->key;
+	gone->born_ns = way->born_ns;
+	gone->used_ns = way->used_ns;
 	gone->packets[SEND] = __sync_lock_test_and_set(&way->packets[SEND], 0);
 	gone->packets[RECEIVE] = __sync_lock_test_and_set(&way->packets[RECEIVE], 0);
 	gone->bytes[SEND] = __sync_lock_test_and_set(&way->bytes[SEND], 0);
@@ -79,6 +100,9 @@ static __always_inline void empty(struct way *way, struct gone *gone)
 	way->key = (struct key){};
 	way->plan.send.learnt_ns = 0;
 	way->plan.receive.learnt_ns = 0;
+	way->plan.send.at = 0;
+	way->plan.pod = 0;
+	way->plan.torn_ns = 0;
 }
 
 static __always_inline void note_gone(const struct gone *gone)
@@ -87,6 +111,9 @@ static __always_inline void note_gone(const struct gone *gone)
 	note(GONE_RECEIVED_PACKETS, gone->packets[RECEIVE]);
 	note(GONE_SENT_BYTES, gone->bytes[SEND]);
 	note(GONE_RECEIVED_BYTES, gone->bytes[RECEIVE]);
+	/* If it does not fit, the counts above have it all the same. */
+	if (gone->packets[SEND] | gone->packets[RECEIVE])
+		bpf_ringbuf_output(&left, (void *)gone, sizeof(*gone), 0);
 }
 
 /* Returns the way of a flow, an empty one, or the one that was unused for longest; with the set's lock. */
@@ -106,37 +133,80 @@ static __always_inline struct way *way_for(struct set *set, const struct key *ke
 	return best;
 }
 
-/* Writes half of a flow's plan from what was learnt. */
-static __always_inline void learn(struct set *set, const struct key *key, const struct plan *plan,
-				  enum direction direction, __u64 now)
+/* Returns whether this is the copy of a frame that has gone to another node as well: only one has the pod. */
+static __always_inline int is_copy(const struct half *before, const struct half *now, __u64 ttl)
 {
+	return before->learnt_ns && !((before->flags | now->flags) & LOCAL) &&
+	       before->global == now->global && before->policy == now->policy && before->at != now->at &&
+	       now->learnt_ns - before->learnt_ns < ttl;
+}
+
+/* Writes what a pod's frames become, with the set's lock. Returns what to note. */
+static __always_inline enum event learn_sent(struct plan *old, const struct plan *new, __u64 ttl)
+{
+	if (old->torn_ns && new->send.learnt_ns - old->torn_ns < ttl)
+		return FLOODED;
+	if (is_copy(&old->send, &new->send, ttl)) {
+		old->torn_ns = new->send.learnt_ns;
+		old->send.learnt_ns = 0;
+		return FLOODED;
+	}
+	/* Another node or pod than before: the other direction has to be seen anew, too. */
+	if (old->send.at && old->send.at != new->send.at)
+		old->receive.learnt_ns = 0;
+	old->send = new->send;
+	__builtin_memcpy(old->headers, new->headers, sizeof(old->headers));
+	old->uplink = new->uplink;
+	old->peer = new->peer;
+	old->look = new->look;
+	return LEARNT_SEND;
+}
+
+/* Writes how a pod gets frames. */
+static __always_inline enum event learn_received(struct plan *old, const struct plan *new)
+{
+	/* Another pod with the same address: nothing is known of what it sends. */
+	if (old->pod && (old->pod != new->pod || !same_mac(old->macs, new->macs) ||
+			 !same_mac(old->macs + ETH_ALEN, new->macs + ETH_ALEN)))
+		old->send.learnt_ns = 0;
+	old->receive = new->receive;
+	old->pod = new->pod;
+	__builtin_memcpy(old->macs, new->macs, sizeof(old->macs));
+	return LEARNT_RECEIVE;
+}
+
+/* Writes half of a flow's plan from what was learnt. */
+static __always_inline void learn(const struct settings *settings, const struct key *key,
+				  const struct plan *plan, enum direction direction)
+{
+	__u64 now = direction == SEND ? plan->send.learnt_ns : plan->receive.learnt_ns;
+	struct set *set = set_of(settings, key);
 	struct gone gone = {};
 	int evicted = 0;
+	enum event event;
 	struct way *way;
 
+	if (!set)
+		return;
 	bpf_spin_lock(&set->lock);
+	turn(set);
 	way = way_for(set, key);
 	if (!is_of(way, key)) {
 		evicted = way->key.protocol != 0;
 		empty(way, &gone);
 		way->key = *key;
+		way->born_ns = now;
 		way->used_ns = now;
 	}
-	if (direction == SEND) {
-		way->plan.send = plan->send;
-		__builtin_memcpy(way->plan.headers, plan->headers, sizeof(plan->headers));
-		way->plan.uplink = plan->uplink;
-		way->plan.look = plan->look;
-	} else {
-		way->plan.receive = plan->receive;
-		way->plan.pod = plan->pod;
-		__builtin_memcpy(way->plan.macs, plan->macs, sizeof(plan->macs));
-	}
+	event = direction == SEND ? learn_sent(&way->plan, plan, settings->ttl_ns) :
+				    learn_received(&way->plan, plan);
+	turn(set);
 	bpf_spin_unlock(&set->lock);
-	note_gone(&gone);
-	note(direction == SEND ? LEARNT_SEND : LEARNT_RECEIVE, 1);
-	if (evicted)
+	if (evicted) {
+		note_gone(&gone);
 		note(EVICTED, 1);
+	}
+	note(event, 1);
 }
 
 /* Returns why one direction of a flow cannot be used, or FAST. What has become void is noted once. */
@@ -146,7 +216,7 @@ static __always_inline enum count judge(const struct settings *settings, const s
 	enum event event;
 	enum count why;
 
-	if (!half->learnt_ns)
+	if (!half->learnt_ns || !(half->flags & USABLE))
 		return HALF;
 	if (half->global != get_stamp(GLOBAL)) {
 		why = STALE_GLOBAL;
@@ -166,12 +236,18 @@ static __always_inline enum count judge(const struct settings *settings, const s
 	return why;
 }
 
+/* The packets that a frame consists of; the kernel forgets the number when room is made. */
+static __always_inline __u32 packets_of(const struct __sk_buff *skb)
+{
+	return skb->gso_segs ?: 1;
+}
+
 /* Counts a frame that took the short way: its packets, and bytes from the IP header on. */
-static __always_inline void credit(struct __sk_buff *skb, struct way *way, enum direction direction,
-				   __u32 bytes, __u64 now)
+static __always_inline void credit(struct way *way, enum direction direction, __u32 packets, __u32 bytes,
+				   __u64 now)
 {
 	way->used_ns = now;
-	__sync_fetch_and_add(&way->packets[direction], skb->gso_segs ?: 1);
+	__sync_fetch_and_add(&way->packets[direction], packets);
 	__sync_fetch_and_add(&way->bytes[direction], bytes);
 	count(direction, FAST);
 }

@@ -1,9 +1,11 @@
 //! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): what takes the short way and how
 //! it looks then, and what takes the kernel's. Needs root, and makes a network namespace for each test.
 
+mod nat;
+mod near;
 mod rig;
 
-use bpf::{OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY};
+use bpf::{OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY, overlay_programs, overlay_programs_at};
 use packet::select_hash;
 use rig::*;
 use std::net::UdpSocket;
@@ -123,6 +125,9 @@ fn what_needs_the_kernel_takes_its_way() {
         ("last_hop", with(&udp, 22, &[1])),
         ("changed", with(&udp, 15, &[0x20])),
         ("changed", with(&udp, 20, &[0, 0])),
+        // Another gateway, and another sender.
+        ("changed", with(&udp, 5, &[9])),
+        ("changed", with(&udp, 11, &[9])),
         ("unknown", sent(UDP, 7001)),
     ];
     for (why, frame) in cases {
@@ -167,6 +172,9 @@ fn only_the_tunnel_of_the_flow_is_believed() {
         ("malformed", [&good[..24], &[1, 2], &good[26..]].concat()),
         ("malformed", [&good[..], &[0; 6]].concat()),
         ("malformed", with(&good, 0, &[2, 9, 9, 9, 9, 9])),
+        // Inner MAC addresses of other devices, as after a node was replaced.
+        ("stranger", with(&good, 55, &[9])),
+        ("stranger", with(&good, 61, &[9])),
     ];
     for (why, frame) in cases {
         assert_eq!(rig.slow("overlay_receive", frame), *why);
@@ -253,6 +261,23 @@ fn the_next_hop_is_that_of_now() {
     assert_eq!(rig.slow("overlay_send", &sent(UDP, 7000)), "no_route");
 }
 
+/// Also if all of it is within a tick of the clock, in which the kernel had been asked before.
+#[test]
+fn what_is_learnt_after_a_change_has_the_next_hop_of_after_it() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.learn(UDP, 7000);
+    for last in [9, 10, 11, 12] {
+        assert_eq!(rig.run("overlay_send", &sent(UDP, 7000), 0).0, REDIRECT);
+        let address = format!("02:00:00:00:00:{last:02x}");
+        let next_hop = ["10.0.1.2", "lladdr", &address, "dev", "up0", "nud", "permanent"];
+        run("ip", &[&["neighbour", "replace"][..], &next_hop].concat());
+        rig.programs.bump(&[STAMP_GLOBAL]).unwrap();
+        rig.learn(UDP, 7000);
+        let (verdict, out, _) = rig.run("overlay_send", &sent(UDP, 7000), 0);
+        assert_eq!((verdict, &out[..6]), (REDIRECT, &mac(last)[..]));
+    }
+}
+
 #[test]
 fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
     let Some(mut rig) = Rig::new(64) else { return };
@@ -266,7 +291,7 @@ fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
         rig.programs.forget(&key(UDP, 7000)).unwrap();
         rig.learn(UDP, 7000);
         assert_eq!(rig.run("overlay_send", &out, 0).0, REDIRECT);
-        rig.programs.bump(stamp).unwrap();
+        rig.programs.bump(&[stamp]).unwrap();
         // What is void makes the other direction wait for it.
         let mut both = [("overlay_send", &out, send), ("overlay_receive", &back, receive)];
         if stamp == POD_STAMP {
@@ -279,7 +304,7 @@ fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
     assert_eq!(rig.programs.entries().void, [2, 2, 1, 1]);
     rig.programs.forget(&key(UDP, 7000)).unwrap();
     rig.learn(UDP, 7000);
-    rig.programs.bump(POD_STAMP + 1).unwrap();
+    rig.programs.bump(&[POD_STAMP + 1]).unwrap();
     assert_eq!(rig.run("overlay_send", &out, 0).0, REDIRECT, "another pod's");
 }
 
@@ -293,7 +318,7 @@ fn nothing_is_learnt_that_is_not_established_or_not_of_now() {
     // A pod or another program cannot say that it is established.
     let (_, _, forged) = rig.run("overlay_send", &frame, ESTABLISHED | 1);
     assert_eq!(forged, mark | 1, "the bits of others stay");
-    rig.programs.bump(NODE_STAMP).unwrap();
+    rig.programs.bump(&[NODE_STAMP]).unwrap();
     let (.., left) = rig.run("overlay_learn_send", &after, mark | ESTABLISHED | 1);
     assert_eq!((rig.programs.entries().outdated, left), (1, 1), "it changed on the way");
     let (_, _, mark) = rig.run("overlay_send", &frame, 0);
@@ -314,6 +339,65 @@ fn a_frame_that_is_flooded_is_learnt_from_at_its_own_pod_alone() {
     assert_eq!((rig.programs.entries().unlearnable, rig.programs.entries().learnt), (1, [0, 0]));
     rig.run("overlay_learn_receive", &delivered(UDP, 7000), mark | ESTABLISHED);
     assert_eq!(rig.programs.entries().learnt, [0, 1]);
+}
+
+#[test]
+fn an_epoch_that_looks_like_a_former_one_teaches_nothing() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    let (frame, after) = (sent(UDP, 7000), tunnelled(&routed(UDP, 7000), [HERE, NODE]));
+    let (_, _, mark) = rig.run("overlay_send", &frame, 0);
+    for _ in 0..rig.settings.epochs() {
+        rig.programs.bump(&[NODE_STAMP]).unwrap();
+    }
+    rig.programs.learn_from(u64::MAX).unwrap();
+    rig.run("overlay_learn_send", &after, mark | ESTABLISHED);
+    assert_eq!((rig.programs.entries().outdated, rig.programs.entries().learnt), (1, [0, 0]));
+    rig.programs.learn_from(0).unwrap();
+    rig.run("overlay_learn_send", &after, mark | ESTABLISHED);
+    assert_eq!(rig.programs.entries().learnt, [1, 0], "that is why it must wait");
+}
+
+#[test]
+fn a_frame_that_goes_to_several_nodes_is_not_learnt_from() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.programs.set(&OverlaySettings { ttl_ns: 200_000_000, ..rig.settings }).unwrap();
+    rig.programs.set_node(SECOND_NODE, SECOND_NODE_STAMP).unwrap();
+    let (_, _, mark) = rig.run("overlay_send", &sent(UDP, 7000), 0);
+    let mut copies =
+        [NODE, SECOND_NODE, NODE].map(|node| tunnelled(&routed(UDP, 7000), [HERE, node])).to_vec();
+    for copy in &copies {
+        rig.run("overlay_learn_send", copy, mark | ESTABLISHED);
+    }
+    assert_eq!((rig.programs.entries().flooded, rig.programs.entries().learnt), (2, [1, 0]));
+    let known = |rig: &Rig| rig.programs.flows().unwrap().read()[0].learnt_ns[0] > 0;
+    assert!(!known(&rig), "whichever came first or last");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    rig.run("overlay_learn_send", &copies.remove(1), mark | ESTABLISHED);
+    assert!(known(&rig), "when they go to one alone");
+}
+
+#[test]
+fn another_pod_or_node_begins_anew_in_both_directions() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.programs.set_node(SECOND_NODE, SECOND_NODE_STAMP).unwrap();
+    rig.learn(UDP, 7000);
+    // The address is another pod's now: nothing that it sends has passed the rules.
+    let now = rig.neighbour;
+    rig.programs.test_run("overlay_send", &sent(UDP, 7001), (now, 0, 0)).unwrap();
+    let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, 7001), 0);
+    rig.programs
+        .test_run("overlay_learn_receive", &delivered(UDP, 7000), (now, mark | ESTABLISHED, 0))
+        .unwrap();
+    let (verdict, ..) = rig.programs.test_run("overlay_send", &sent(UDP, 7000), (now, 0, 0)).unwrap();
+    assert_eq!((verdict, rig.programs.frames()[0].of("half")), (PASS, 1));
+
+    rig.programs.forget(&key(UDP, 7000)).unwrap();
+    rig.learn(UDP, 7000);
+    rig.programs.bump(&[NODE_STAMP]).unwrap();
+    assert_eq!(rig.slow("overlay_send", &sent(UDP, 7000)), "stale_own");
+    let (_, _, mark) = rig.run("overlay_send", &sent(UDP, 7000), 0);
+    rig.run("overlay_learn_send", &tunnelled(&routed(UDP, 7000), [HERE, SECOND_NODE]), mark | ESTABLISHED);
+    assert_eq!(rig.slow("overlay_receive", &arriving(UDP, 7000)), "half", "what the former node sends");
 }
 
 #[test]
@@ -349,6 +433,10 @@ fn more_flows_than_fit_lose_no_count() {
     let (entries, flows) = (rig.programs.entries(), rig.programs.flows().unwrap().read());
     assert!(flows.len() > 48 && flows.len() <= 64, "{}", flows.len());
     assert_eq!(entries.evicted, 640 - flows.len() as u64);
+    let left = rig.programs.left();
+    assert_eq!(left.len() as u64, entries.evicted, "each is told of");
+    assert_eq!(left.iter().map(|gone| gone.packets[0]).sum::<u64>(), entries.gone_packets[0]);
+    assert!(left.iter().all(|gone| gone.key.addresses == [POD, OTHER] && gone.born_ns <= gone.used_ns));
     for direction in 0..2 {
         let live: u64 = flows.iter().map(|flow| flow.packets[direction]).sum();
         assert_eq!(live + entries.gone_packets[direction], 640);
@@ -366,6 +454,23 @@ fn a_flow_is_forgotten_when_its_connection_ends() {
     assert_eq!(rig.slow("overlay_send", &sent(TCP, 7000)), "unknown");
     assert_eq!(rig.run("overlay_send", &sent(TCP, 7001), 0).0, REDIRECT);
     assert_eq!(rig.programs.entries().forgotten, 1);
+}
+
+#[test]
+fn what_is_attached_is_found_and_gone_with_its_links() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.programs.attach_uplink("up0").unwrap();
+    let names = |interface: &str| -> Vec<String> {
+        overlay_programs_at(interface).unwrap().into_iter().map(|program| program.name).collect()
+    };
+    assert_eq!(names("pod0"), ["overlay_learn_r", "overlay_send"]);
+    assert_eq!(names("up0"), ["overlay_learn_s", "overlay_receive"]);
+    let ids: Vec<u32> = overlay_programs_at("up0").unwrap().iter().map(|program| program.id).collect();
+    let all = overlay_programs().unwrap();
+    assert!(ids.iter().all(|id| all.iter().any(|program| program.id == *id)), "{ids:?} {all:?}");
+    rig.programs.detach();
+    assert!(names("pod0").is_empty() && names("up0").is_empty());
+    assert!(overlay_programs_at("none0").is_err());
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
 pub const PASS: i32 = -1;
 pub const REDIRECT: i32 = 7;
@@ -15,6 +17,10 @@ pub const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
 pub const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 5);
 pub const OTHER: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 7);
+/// Another pod of this node, a service, and another node.
+pub const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 6);
+pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 9);
+pub const SECOND_NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 3);
 pub const VNI: u32 = 42;
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
@@ -22,25 +28,32 @@ pub const ACK: u8 = 0x10;
 /// MAC addresses by their last byte: the uplink, the next hop, the pod, its bridge, the two VXLAN devices.
 pub const NODE_STAMP: u32 = STAMP_FIRST;
 pub const POD_STAMP: u32 = STAMP_FIRST + 1;
+pub const SECOND_NODE_STAMP: u32 = STAMP_FIRST + 2;
+pub const NEIGHBOUR_STAMP: u32 = STAMP_FIRST + 3;
 pub const UP: u8 = 1;
 pub const HOP: u8 = 2;
 pub const POD_MAC: u8 = 3;
 pub const BRIDGE: u8 = 4;
 pub const TUNNEL: u8 = 5;
 pub const FAR: u8 = 6;
+pub const NEIGHBOUR_MAC: u8 = 7;
 const WANTS: [u32; 2] = [1 << 24, 2 << 24];
 pub const ESTABLISHED: u32 = 4 << 24;
+pub const NAT: u32 = 8 << 24;
 pub const MASK: u32 = 0xff00_0000;
 
 /// Interfaces: the uplink, a pod's, the VXLAN device, all without anybody at the other end.
 const INTERFACES: &str = "link set lo up
 link add up0 address 02:00:00:00:00:01 type veth peer name far0
 link add pod0 mtu 1450 type veth peer name peer0
+link add pod1 mtu 1450 type veth peer name peer1
 link add vx0 mtu 1450 type vxlan id 42 dstport 4789 local 10.0.1.1 dev up0 nolearning noudpcsum
 link set up0 up
 link set far0 up
 link set pod0 up
 link set peer0 up
+link set pod1 up
+link set peer1 up
 link set vx0 up
 address add 10.0.1.1/24 dev up0
 neighbour add 10.0.1.2 lladdr 02:00:00:00:00:02 dev up0 nud permanent
@@ -52,6 +65,8 @@ pub struct Rig {
     pub settings: OverlaySettings,
     pub up: u32,
     pub pod: u32,
+    /// The interface of [`NEIGHBOUR`].
+    pub neighbour: u32,
     namespace: String,
 }
 
@@ -61,11 +76,14 @@ impl Drop for Rig {
     }
 }
 
-/// Runs `ip` with lines of commands, in the thread's namespace.
+/// Runs `ip` with lines of commands, in the thread's namespace. The programs ask the kernel again when its
+/// coarse clock has ticked.
 pub fn ip(lines: &str) {
+    const TICK: Duration = Duration::from_millis(20);
     for line in lines.lines() {
         run("ip", &line.split(' ').collect::<Vec<_>>());
     }
+    sleep(TICK);
 }
 
 /// Runs a command in the thread's namespace.
@@ -115,7 +133,9 @@ impl Rig {
         let pod = index("pod0");
         programs.set_node(NODE, NODE_STAMP).unwrap();
         programs.attach_pod(("pod0", pod), POD_STAMP).unwrap();
-        Some(Rig { programs, settings, up: index("up0"), pod, namespace })
+        let neighbour = index("pod1");
+        programs.attach_pod(("pod1", neighbour), NEIGHBOUR_STAMP).unwrap();
+        Some(Rig { programs, settings, up: index("up0"), pod, neighbour, namespace })
     }
 
     /// Runs a program on a frame with a mark; returns its verdict, the frame and its mark.
@@ -154,7 +174,7 @@ impl Rig {
                 (arriving(protocol, port), delivered(protocol, port))
             };
             let (_, _, mark) = self.run(marks, &before, 0);
-            assert_eq!(mark & 7 << 24, WANTS[direction]);
+            assert_eq!(mark & 15 << 24, WANTS[direction]);
             let (verdict, out, mark) = self.run(learns, &after, mark | ESTABLISHED);
             assert_eq!((verdict, &out, mark), (PASS, &after, 0));
         }
@@ -181,7 +201,12 @@ pub fn seal(frame: &mut [u8], at: usize) {
 }
 
 /// An inner frame: MAC addresses (destination, source), addresses, ports, the TTL.
-fn inner(macs: [u8; 2], [from, to]: [Ipv4Addr; 2], ports: [u16; 2], (protocol, ttl): (u8, u8)) -> Vec<u8> {
+pub fn inner(
+    macs: [u8; 2],
+    [from, to]: [Ipv4Addr; 2],
+    ports: [u16; 2],
+    (protocol, ttl): (u8, u8),
+) -> Vec<u8> {
     let segment = if protocol == TCP { 20 } else { 8 } + 10;
     let mut frame = [mac(macs[0]), mac(macs[1])].concat();
     frame.extend([8, 0, 0x45, 0]);

@@ -2,7 +2,7 @@
 //! requests to running apps; the words and the output are defined by the kind ([`Kind`]).
 
 use super::show::Connection;
-use super::{bad_input, watch};
+use super::{bad_input, overlay, watch};
 use crate::output;
 use anyhow::{Result, bail};
 use apps::KINDS;
@@ -19,11 +19,13 @@ const NAME: &str = "NAME";
 pub fn commands() -> impl Iterator<Item = Command> {
     let command = |kind: &Kind| {
         let verbs = kind.verbs.iter().map(|verb| subcommand(kind, verb));
+        // No daemon runs who could be asked for this.
+        let own = (kind.key == overlay::KEY).then(overlay::command);
         Command::new(kind.key)
             .about(kind.about)
             .subcommand_required(true)
             .arg_required_else_help(true)
-            .subcommands(verbs)
+            .subcommands(verbs.chain(own))
     };
     KINDS.iter().filter(|kind| !kind.verbs.is_empty()).map(command)
 }
@@ -51,6 +53,9 @@ fn subcommand(kind: &Kind, verb: &Verb) -> Command {
 pub fn run(key: &str, matches: &ArgMatches) -> Option<Result<ExitCode>> {
     let kind = KINDS.iter().find(|kind| kind.key == key)?;
     let (name, matches) = matches.subcommand()?;
+    if (key, name) == (overlay::KEY, overlay::CLEANUP) {
+        return Some(overlay::cleanup(matches));
+    }
     let verb = kind.verbs.iter().find(|verb| verb.name == name)?;
     Some(ask(kind, verb, matches))
 }

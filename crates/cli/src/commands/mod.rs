@@ -10,6 +10,7 @@ pub mod generate;
 pub mod import;
 pub mod inject;
 pub mod measure;
+pub mod overlay;
 pub mod plan;
 pub mod ports;
 pub mod replay;

@@ -64,7 +64,9 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
     let mut program = now.plan.program.clone();
     let input = match request["port"].as_str() {
         Some(name) => program.port_named(name).with_context(|| format!("there is no port `{name}`"))?,
-        None if program.ports.is_empty() => bail!("there is no port on which a packet could arrive"),
+        None if program.ports.is_empty() => bail!(
+            "there is no port on which a packet could arrive; for pods of an overlay: `weir overlay explain`"
+        ),
         None => PortId(0),
     };
     for at in 0..program.pipes.len() {

@@ -28,7 +28,7 @@ mod load;
 mod metrics;
 mod observer;
 mod open;
-mod overlay;
+pub mod overlay;
 mod path;
 mod privileges;
 mod reload;

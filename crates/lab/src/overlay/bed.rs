@@ -6,15 +6,17 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::talk::Talk;
-use super::topology::{BRIDGE, NODES, PORT, TUNNEL, Topology, UPLINK, pod};
+use super::topology::{NODES, PORT, TUNNEL, Topology, UPLINK, pod};
 use crate::Interrupt;
 use crate::run::Run;
-use crate::weir::Weir;
+use crate::weir::{self, Weir};
 
 /// The app's name.
 const APP: &str = "pods";
 /// How long what must happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// The pods of the lab's nodes are ports of this bridge.
+pub const AT_BRIDGE: &str = "bridge: cni0";
 /// Flows that each node has room for.
 pub const ROOM: u64 = 64;
 /// The names of daemons.
@@ -33,8 +35,10 @@ pub struct Bed {
 impl Bed {
     /// Sets it up; `run` removes it.
     pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<Bed> {
-        let topology = Topology::build(run)?;
-        let daemons = (0..NODES).map(|at| daemon(&topology, run, at, interrupt)).collect::<Result<_>>()?;
+        let topology = Topology::build(run, "")?;
+        let daemons = (0..NODES)
+            .map(|at| daemon(&topology, run, (at, AT_BRIDGE, &[]), interrupt))
+            .collect::<Result<_>>()?;
         let answers = Talk::answer(run, &topology.pods[1][0], &format!("0.0.0.0:{PORT}"), 21)?;
         let bed = Bed { topology, daemons, answers, asked: 0 };
         bed.answers.started(interrupt)?;
@@ -46,7 +50,24 @@ impl Bed {
 
     /// Starts the daemon of a node again.
     pub fn restart(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<()> {
-        self.daemons[at] = daemon(&self.topology, run, at, interrupt)?;
+        self.restart_with(run, at, &[], interrupt)
+    }
+
+    /// Starts the daemon of a node whose pods are at other interfaces: `bridge: NAME`, or `pods: START*`.
+    pub fn restart_for(&mut self, run: &mut Run, at: usize, pods: &str, interrupt: &Interrupt) -> Result<()> {
+        self.daemons[at] = daemon(&self.topology, run, (at, pods, &[]), interrupt)?;
+        self.wait_for_work(at, interrupt)
+    }
+
+    /// The same with variables of its environment.
+    pub fn restart_with(
+        &mut self,
+        run: &mut Run,
+        at: usize,
+        variables: &[(&str, &str)],
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        self.daemons[at] = daemon(&self.topology, run, (at, AT_BRIDGE, variables), interrupt)?;
         self.wait_for_work(at, interrupt)
     }
 
@@ -66,6 +87,27 @@ impl Bed {
         self.daemons[at].app(APP, "show")
     }
 
+    /// Has what is left at a node removed, and returns what was said of it. Fails if something is left.
+    pub fn cleanup(&self, at: usize) -> Result<Value> {
+        let said = self.topology.nodes[at].output(&weir::program()?, &["overlay", "cleanup", "--json"])?;
+        Ok(serde_json::from_str(&said)?)
+    }
+
+    /// Has connection tracking of a node forget all connections.
+    pub fn forget_connections(&self, at: usize) -> Result<()> {
+        self.topology.nodes[at].output(&weir::program()?, &["lab", "talk", "forget"]).map(drop)
+    }
+
+    /// Returns the flows that a node's cache knows.
+    pub fn flows(&self, at: usize) -> Result<Value> {
+        self.daemons[at].app(APP, "flows")
+    }
+
+    /// Returns what a node's cache says of a flow: ends and protocol.
+    pub fn explain(&self, at: usize, flow: &str) -> Result<Value> {
+        self.daemons[at].app(APP, &format!("explain {flow}"))
+    }
+
     /// Returns how many frames of a node took the short way, sent and received.
     pub fn fast(&self, at: usize) -> Result<[u64; 2]> {
         let shown = self.show(at)?;
@@ -75,10 +117,21 @@ impl Bed {
 
     /// Starts to ask the first pod of the second node, from the first of the first.
     pub fn ask(&mut self, run: &mut Run, arguments: &[&str]) -> Result<Talk> {
+        self.ask_from(run, [0, 0], &format!("{}:{PORT}", pod(1, 0)), arguments)
+    }
+
+    /// Starts to ask an address, from a pod by node and number.
+    pub fn ask_from(&mut self, run: &mut Run, at: [usize; 2], to: &str, arguments: &[&str]) -> Result<Talk> {
         self.asked += 1;
-        let address = format!("{}:{PORT}", pod(1, 0));
         let role = format!("ask-{}", self.asked);
-        Talk::ask(run, &role, &self.topology.pods[0][0], &[&[address.as_str()], arguments].concat())
+        let [node, pod] = at;
+        Talk::ask(run, &role, &self.topology.pods[node][pod], &[&[to], arguments].concat())
+    }
+
+    /// Waits until so many more frames of a node's pods have taken the short way.
+    pub fn wait_for_sent(&self, at: usize, more: u64, interrupt: &Interrupt) -> Result<bool> {
+        let [before, _] = self.fast(at)?;
+        interrupt.wait(PATIENCE, || Ok(self.fast(at)?[0] >= before + more))
     }
 
     /// Waits until so many more frames have taken the short way at a node, in both directions.
@@ -98,11 +151,21 @@ impl Bed {
     }
 }
 
-fn daemon(topology: &Topology, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<Weir> {
+/// Starts a node's daemon: where its pods are, and variables of its environment.
+fn daemon(
+    topology: &Topology,
+    run: &mut Run,
+    (at, pods, variables): (usize, &str, &[(&str, &str)]),
+    interrupt: &Interrupt,
+) -> Result<Weir> {
     let configuration = format!(
-        "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, bridge: {BRIDGE}, \
+        "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, {pods}, \
          flows: {ROOM} }}\n"
     );
-    let start = |program: &str| topology.nodes[at].command(program);
+    let start = |program: &str| {
+        let mut command = topology.nodes[at].command(program);
+        command.envs(variables.iter().copied());
+        command
+    };
     Weir::start(run, NAMES[at], start, &configuration, interrupt)
 }

@@ -5,9 +5,11 @@
 //! those that another pod got than the one that the kernel's way leads to.
 
 mod bed;
+mod frames;
 mod phases;
+mod storms;
 pub mod talk;
-mod topology;
+pub mod topology;
 
 use std::process::ExitCode;
 
@@ -20,14 +22,14 @@ use crate::session::{self, Outcome};
 use bed::Bed;
 
 /// Programs that the lab runs.
-const NEEDED: [&str; 3] = ["ip", "bridge", "nft"];
+const NEEDED: [&str; 5] = ["ip", "bridge", "nft", "tc", "ethtool"];
 
 /// The options of `weir lab overlay`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only phases whose names begin so.
-    #[arg(long)]
-    phase: Option<String>,
+    /// Only phases whose names begin so, separated by commas.
+    #[arg(long, alias = "phase", value_delimiter = ',')]
+    phases: Vec<String>,
     /// Print a JSON object on the last line.
     #[arg(long)]
     json: bool,
@@ -43,7 +45,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         let mut run = Run::begin(options.keep)?;
         screen.say("three nodes with two pods each, VXLAN between nodes, a cache on each node");
         let mut bed = Bed::start(&mut run, interrupt)?;
-        let wanted = |name: &str| options.phase.as_ref().is_none_or(|phase| name.starts_with(phase));
+        let wanted =
+            |name: &str| options.phases.is_empty() || options.phases.iter().any(|one| name.starts_with(one));
         let mut done = Vec::new();
         for (name, perform) in phases::ALL.into_iter().filter(|(name, _)| wanted(name)) {
             let phase = perform(&mut bed, &mut run, interrupt)?;

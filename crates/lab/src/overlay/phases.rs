@@ -7,27 +7,28 @@ use serde_json::{Value, json};
 
 use super::bed::{Bed, ROOM};
 use super::talk::Talk;
-use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, pod, pod_mac};
+use super::topology::{BRIDGE, OTHER_PORT, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
+use super::{frames, storms};
 use crate::Interrupt;
 use crate::run::Run;
 
 /// After this, nothing of the past may be left.
-const SETTLED: Duration = Duration::from_secs(1);
+pub const SETTLED: Duration = Duration::from_secs(1);
 /// Frames by which a flow is seen to take the short way.
-const SOME: u64 = 50;
+pub const SOME: u64 = 50;
 /// Flows of UDP, each with a request every 5 ms.
-const UDP: [&str; 4] = ["--flows", "4", "--pause-ms", "5"];
+pub const UDP: [&str; 4] = ["--flows", "4", "--pause-ms", "5"];
 /// Flows of TCP.
-const TCP: [&str; 5] = ["--tcp", "--flows", "4", "--pause-ms", "5"];
+pub const TCP: [&str; 5] = ["--tcp", "--flows", "4", "--pause-ms", "5"];
 
 /// What came out of a phase.
 pub struct Phase {
     /// Whether everything was as it must be.
     pub ok: bool,
-    sent: u64,
+    pub sent: u64,
     /// Requests that another pod got than the kernel's way leads to.
-    misdelivered: u64,
-    lost: u64,
+    pub misdelivered: u64,
+    pub lost: u64,
     /// What was not as it must be.
     faults: Vec<String>,
 }
@@ -35,8 +36,10 @@ pub struct Phase {
 type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
 
 /// All phases, in their order.
-pub const ALL: [(&str, Perform); 9] = [
+pub const ALL: [(&str, Perform); 20] = [
     ("short_way", short_way),
+    ("same_node", same_node),
+    ("service", service),
     ("deny", deny),
     ("next_hop", next_hop),
     ("mtu", mtu),
@@ -44,16 +47,26 @@ pub const ALL: [(&str, Perform); 9] = [
     ("daemon_stopped_and_events_lost", events_lost),
     ("more_flows_than_room", more_flows_than_room),
     ("pod_replaced", pod_replaced),
+    ("explained", frames::explained),
+    ("long_frames", frames::long_frames),
+    ("segments_and_checksums", frames::segments_and_checksums),
+    ("one_end_alone", frames::one_end_alone),
+    ("foreign_filters", frames::foreign_filters),
+    ("connections", storms::connections),
+    ("rule_flips", storms::rule_flips),
+    ("neighbour_events", storms::neighbour_events),
+    // The last two: afterwards, the pod is elsewhere, and pods are not at the bridge.
     ("pod_moves", pod_moves),
+    ("without_bridge", without_bridge),
 ];
 
 impl Phase {
-    fn new() -> Phase {
+    pub fn new() -> Phase {
         Phase { ok: true, sent: 0, misdelivered: 0, lost: 0, faults: Vec::new() }
     }
 
     /// Notes a fault unless it is as it must be.
-    fn must(&mut self, so: bool, fault: impl Into<String>) {
+    pub fn must(&mut self, so: bool, fault: impl Into<String>) {
         if !so {
             self.ok = false;
             self.faults.push(fault.into());
@@ -61,7 +74,7 @@ impl Phase {
     }
 
     /// Adds what somebody who asked has counted.
-    fn add(&mut self, counts: &Value) {
+    pub fn add(&mut self, counts: &Value) {
         let of = |name: &str| counts[name].as_u64().unwrap_or_default();
         self.sent += of("sent");
         self.lost += of("sent").saturating_sub(of("answered"));
@@ -109,6 +122,69 @@ fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
             phase.must(sum(&seen) == sum(&rest), format!("the ledger is not balanced: {shown}"));
         }
         phase.must(shown["frames"]["sent"]["dropped"] == 0, "frames were dropped");
+    }
+    Ok(phase)
+}
+
+/// Pods of one node skip its bridge, and a rule that forbids it holds for them.
+fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let to = format!("{}:{PORT}", pod(1, 0));
+    let talks = [bed.ask_from(run, [1, 1], &to, &UDP)?, bed.ask_from(run, [1, 1], &to, &TCP)?];
+    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no short way");
+    let [_, received] = bed.fast(1)?;
+    bed.topology.deny(1, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
+    interrupt.sleep(SETTLED)?;
+    let before = talks[0].of("answered");
+    interrupt.sleep(SETTLED)?;
+    phase.misdelivered = talks[0].of("answered") - before;
+    phase.must(phase.misdelivered == 0, "forbidden requests were answered");
+    phase.must(bed.fast(1)?[1] == received, "the tunnel has nothing to do with it");
+    bed.topology.allow(1)?;
+    phase.must(bed.wait_for_answers(&talks[0], SOME, interrupt)?, "allowed requests are not answered");
+    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no short way again");
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
+    }
+    Ok(phase)
+}
+
+/// A service's address leads to a pod by NAT, without and with a translation of the source, on another node
+/// and on the same; when it leads to another pod, no flow goes to the former.
+fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    for (asks, masquerade) in [([0, 0], false), ([0, 0], true), ([1, 1], false)] {
+        let node = asks[0];
+        bed.topology.serve(node, &pod(1, 0), masquerade)?;
+        let to = format!("{SERVICE}:80");
+        let talks = [bed.ask_from(run, asks, &to, &UDP)?, bed.ask_from(run, asks, &to, &TCP)?];
+        phase.must(
+            bed.wait_for_sent(node, 8 * SOME, interrupt)?,
+            format!("no short way for {asks:?}, masquerade {masquerade}: {}", bed.show(node)?["entries"]),
+        );
+        for talk in talks {
+            phase.add(&talk.end(run, interrupt)?);
+        }
+    }
+    phase.must(phase.lost == 0, "requests were lost");
+    // The service moves to a pod of the third node, and its connections are forgotten, as kube-proxy does.
+    bed.topology.serve(0, &pod(1, 0), false)?;
+    let other = &bed.topology.pods[2][0];
+    Talk::answer(run, other, &format!("{}:{PORT}", pod(2, 0)), 30)?.started(interrupt)?;
+    let talk = bed.ask_from(run, [0, 0], &format!("{SERVICE}:80"), &UDP)?;
+    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no short way");
+    bed.topology.serve(0, &pod(2, 0), false)?;
+    bed.forget_connections(0)?;
+    interrupt.sleep(SETTLED)?;
+    let before = bed.answers.of("answered");
+    phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 30))?, "the new pod does not answer");
+    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no short way to the new pod");
+    let former = bed.answers.of("answered") - before;
+    phase.misdelivered += former;
+    phase.must(former == 0, "the former pod got requests");
+    phase.add(&talk.end(run, interrupt)?);
+    for node in [0, 1] {
+        bed.topology.nodes[node].input("nft", &["-f", "-"], "delete table ip service\n")?;
     }
     Ok(phase)
 }
@@ -173,12 +249,24 @@ fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    let refused = bed.cleanup(0).err().map(|error| format!("{error:#}")).unwrap_or_default();
+    phase.must(refused.contains("end it first"), format!("cleanup beside a daemon: {refused}"));
     run.kill(bed.daemons[0].process())?;
     for talk in &talks {
         phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "no answers any more");
     }
     let tables = bed.topology.nodes[0].output("nft", &["list", "tables"])?;
     phase.must(!tables.contains("weir"), format!("nftables has: {tables}"));
+    // As somebody loads rules again that were saved while it ran.
+    bed.topology.nodes[0].input("nft", &["-f", "-"], "table inet weir_pods { }\n")?;
+    for (removed, left) in [(1, 0), (0, 0)] {
+        let said = bed.cleanup(0)?;
+        let count = |list: &str| said[list].as_array().map(Vec::len);
+        phase.must(
+            (count("removed"), count("left")) == (Some(removed), Some(left)) && said["ok"] == true,
+            format!("cleanup: {said}"),
+        );
+    }
     bed.restart(run, 0, interrupt)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
     for talk in talks {
@@ -281,5 +369,41 @@ fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");
     phase.add(&talk.end(run, interrupt)?);
+    Ok(phase)
+}
+
+/// Pods that are routed to, each behind an interface of its own; flows from another node and from the same,
+/// and a pod whose address becomes another's.
+fn without_bridge(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    run.kill(bed.daemons[2].process())?;
+    bed.topology.without_bridge(2)?;
+    bed.restart_for(run, 2, "pods: vp*", interrupt)?;
+    let address = pod(2, 0);
+    let first = Talk::answer(run, &bed.topology.pods[2][0], &format!("{address}:{OTHER_PORT}"), 131)?;
+    first.started(interrupt)?;
+    bed.topology.open(OTHER_PORT)?;
+    let to = format!("{address}:{OTHER_PORT}");
+    let far = [bed.ask_from(run, [0, 0], &to, &UDP)?, bed.ask_from(run, [0, 0], &to, &TCP)?];
+    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no short way from another node");
+    let near = bed.ask_from(run, [2, 1], &to, &UDP)?;
+    phase.must(bed.wait_for_answers(&near, SOME, interrupt)?, "no answers on the same node");
+    phase.must(bed.wait_for_sent(2, 20 * SOME, interrupt)?, "no short way on the same node");
+    phase.add(&near.end(run, interrupt)?);
+    let [udp, tcp] = far;
+    phase.add(&tcp.end(run, interrupt)?);
+    phase.must(phase.lost == 0, "requests were lost");
+    // The second pod of the node gets the address; the first has it still, and would answer.
+    let second = &bed.topology.pods[2][1];
+    second.ip(&format!("address add {address}/32 dev eth0\n"))?;
+    Talk::answer(run, second, &to, 132)?.started(interrupt)?;
+    bed.topology.nodes[2].ip(&format!("route replace {address}/32 dev vp2\n"))?;
+    interrupt.sleep(SETTLED)?;
+    let before = first.of("answered");
+    phase.must(interrupt.wait(SETTLED * 20, || Ok(udp.of("name") == 132))?, "the new pod does not answer");
+    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no short way again");
+    phase.misdelivered = first.of("answered") - before;
+    phase.must(phase.misdelivered == 0, "the former pod got requests");
+    phase.add(&udp.end(run, interrupt)?);
     Ok(phase)
 }

@@ -15,14 +15,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 use serde_json::{Value, json};
 
 use crate::namespace::Namespace;
 use crate::run::{Run, Started};
 use crate::{Interrupt, weir};
 
-/// Bytes of a request and of its answer: a number, and the name of who answered.
+/// Bytes of a request and of its answer at least: its length, and the name of who answered.
 const MESSAGE: usize = 64;
 /// How often counts are written.
 const SAY: Duration = Duration::from_millis(20);
@@ -60,9 +62,14 @@ pub enum End {
         /// Milliseconds between two requests of a flow; 0: with the answer.
         #[arg(long, default_value_t = 0)]
         pause_ms: u64,
+        /// Bytes of a request and of its answer.
+        #[arg(long, default_value_t = MESSAGE)]
+        size: usize,
         /// The file of its counts.
         log: PathBuf,
     },
+    /// Has connection tracking forget all connections of its network namespace.
+    Forget,
 }
 
 /// What an end has counted.
@@ -98,9 +105,52 @@ impl Counts {
 pub fn run_end(end: &End) -> Result<()> {
     match end {
         End::Answer { address, name, log } => answer(*address, *name, log),
-        End::Ask { address, tcp, flows, pause_ms, log } => {
-            ask(*address, *tcp, (*flows, Duration::from_millis(*pause_ms)), log)
+        End::Ask { address, tcp, flows, pause_ms, size, log } => {
+            let asking = Asking { address: *address, pause: Duration::from_millis(*pause_ms), size: *size };
+            ask(asking, *tcp, *flows, log)
         }
+        End::Forget => forget_connections(),
+    }
+}
+
+/// What `conntrack --flush` does.
+fn forget_connections() -> Result<()> {
+    /// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE; NLM_F_REQUEST, NLM_F_ACK.
+    const DELETE: u16 = 1 << 8 | 2;
+    const FLAGS: u16 = 1 | 4;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
+    let mut message = 20_u32.to_ne_bytes().to_vec();
+    message.extend(DELETE.to_ne_bytes());
+    message.extend(FLAGS.to_ne_bytes());
+    message.extend([0; 12]);
+    sendto(&socket, &message, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let mut answer = [0; 1024];
+    let (_, length) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
+    let error = answer[..length]
+        .get(16..20)
+        .and_then(|four| four.first_chunk())
+        .map(|four| i32::from_ne_bytes(*four));
+    if error != Some(0) {
+        bail!("connection tracking does not forget: {error:?}");
+    }
+    Ok(())
+}
+
+/// What is asked, and how.
+#[derive(Clone, Copy)]
+struct Asking {
+    address: SocketAddr,
+    pause: Duration,
+    size: usize,
+}
+
+impl Asking {
+    /// Returns a request, which begins with its length.
+    fn request(&self) -> Vec<u8> {
+        let mut message = vec![0; self.size.max(MESSAGE)];
+        let length = message.len() as u64;
+        message[..8].copy_from_slice(&length.to_be_bytes());
+        message
     }
 }
 
@@ -133,8 +183,13 @@ fn answer(address: SocketAddr, name: u64, log: &Path) -> Result<()> {
 
 fn answer_stream(mut stream: TcpStream, name: u64, counts: &Counts) {
     let _ = stream.set_nodelay(true);
-    let mut message = [0; MESSAGE];
-    while stream.read_exact(&mut message).is_ok() {
+    let mut message = vec![0; MESSAGE];
+    while stream.read_exact(&mut message[..MESSAGE]).is_ok() {
+        let length = message.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes)) as usize;
+        message.resize(length.clamp(MESSAGE, 1 << 20), 0);
+        if stream.read_exact(&mut message[MESSAGE..]).is_err() {
+            return;
+        }
         counts.answered.fetch_add(1, Ordering::Relaxed);
         message[8..16].copy_from_slice(&name.to_be_bytes());
         if stream.write_all(&message).is_err() {
@@ -143,7 +198,7 @@ fn answer_stream(mut stream: TcpStream, name: u64, counts: &Counts) {
     }
 }
 
-fn ask(address: SocketAddr, tcp: bool, (flows, pause): (u32, Duration), log: &Path) -> Result<()> {
+fn ask(asking: Asking, tcp: bool, flows: u32, log: &Path) -> Result<()> {
     let counts = Arc::new(Counts::default());
     let own = counts.clone();
     thread::spawn(move || {
@@ -151,15 +206,15 @@ fn ask(address: SocketAddr, tcp: bool, (flows, pause): (u32, Duration), log: &Pa
         own.stop.store(true, Ordering::Relaxed);
     });
     let mut threads = Vec::new();
-    if !tcp && !pause.is_zero() {
+    if !tcp && !asking.pause.is_zero() {
         let own = counts.clone();
-        threads.push(thread::spawn(move || ask_all(address, flows, pause, &own)));
+        threads.push(thread::spawn(move || ask_all(asking, flows, &own)));
     } else {
         for _ in 0..flows {
             let own = counts.clone();
             threads.push(thread::spawn(move || match tcp {
-                true => ask_stream(address, pause, &own),
-                false => ask_at_once(address, &own),
+                true => ask_stream(asking, &own),
+                false => ask_at_once(asking, &own),
             }));
         }
     }
@@ -183,18 +238,18 @@ fn take(message: &[u8], counts: &Counts) {
 }
 
 /// UDP flows that ask whether or not they are answered.
-fn ask_all(address: SocketAddr, flows: u32, pause: Duration, counts: &Counts) -> Result<()> {
+fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
     let open = |_| -> Result<UdpSocket> {
         let socket = UdpSocket::bind(("0.0.0.0", 0))?;
-        socket.connect(address)?;
+        socket.connect(asking.address)?;
         socket.set_nonblocking(true)?;
         Ok(socket)
     };
     let sockets: Vec<UdpSocket> = (0..flows).map(open).collect::<Result<_>>()?;
-    let mut message = [0; MESSAGE];
-    let drain = |message: &mut [u8; MESSAGE]| {
+    let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
+    let drain = |message: &mut [u8]| {
         for socket in &sockets {
-            while let Ok(length) = socket.recv(message) {
+            while let Ok(length) = socket.recv(&mut *message) {
                 take(&message[..length], counts);
             }
         }
@@ -203,10 +258,10 @@ fn ask_all(address: SocketAddr, flows: u32, pause: Duration, counts: &Counts) ->
         for some in sockets.chunks(AT_ONCE) {
             for socket in some {
                 // What is refused for a moment, as by a route that is not there, is lost.
-                let _ = socket.send(&[0; MESSAGE]);
+                let _ = socket.send(&request);
                 counts.sent.fetch_add(1, Ordering::Relaxed);
             }
-            thread::sleep(pause.mul_f64(some.len() as f64 / sockets.len() as f64));
+            thread::sleep(asking.pause.mul_f64(some.len() as f64 / sockets.len() as f64));
         }
         drain(&mut message);
     }
@@ -219,13 +274,13 @@ fn ask_all(address: SocketAddr, flows: u32, pause: Duration, counts: &Counts) ->
 }
 
 /// A UDP flow that asks when it is answered.
-fn ask_at_once(address: SocketAddr, counts: &Counts) -> Result<()> {
+fn ask_at_once(asking: Asking, counts: &Counts) -> Result<()> {
     let socket = UdpSocket::bind(("0.0.0.0", 0))?;
-    socket.connect(address)?;
+    socket.connect(asking.address)?;
     socket.set_read_timeout(Some(SETTLE))?;
-    let mut message = [0; MESSAGE];
+    let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
     while !counts.stops() {
-        socket.send(&[0; MESSAGE])?;
+        socket.send(&request)?;
         counts.sent.fetch_add(1, Ordering::Relaxed);
         if let Ok(length) = socket.recv(&mut message) {
             take(&message[..length], counts);
@@ -235,18 +290,18 @@ fn ask_at_once(address: SocketAddr, counts: &Counts) -> Result<()> {
 }
 
 /// A TCP flow.
-fn ask_stream(address: SocketAddr, pause: Duration, counts: &Counts) -> Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+fn ask_stream(asking: Asking, counts: &Counts) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&asking.address, PATIENCE)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let mut message = [0; MESSAGE];
+    let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
     while !counts.stops() {
-        stream.write_all(&[0; MESSAGE])?;
+        stream.write_all(&request)?;
         counts.sent.fetch_add(1, Ordering::Relaxed);
         stream.read_exact(&mut message)?;
         take(&message, counts);
-        if !pause.is_zero() {
-            thread::sleep(pause);
+        if !asking.pause.is_zero() {
+            thread::sleep(asking.pause);
         }
     }
     Ok(())

@@ -14,14 +14,24 @@ use anyhow::Result;
 use crate::namespace::Namespace;
 use crate::run::Run;
 
-/// Nodes, and pods of each.
+/// Nodes.
 pub const NODES: usize = 3;
+/// Pods of each.
 pub const PODS: usize = 2;
 /// The port that pods answer on.
 pub const PORT: u16 = 5001;
+/// One that is open only after [`Topology::open`].
+pub const OTHER_PORT: u16 = 5002;
+/// The VXLAN device of a node.
 pub const TUNNEL: &str = "vx0";
+/// The interface to the other nodes.
 pub const UPLINK: &str = "up0";
+/// The bridge of a node's pods.
 pub const BRIDGE: &str = "cni0";
+/// The gateway of pods without a bridge, as they believe.
+const GATEWAY: &str = "169.254.1.1";
+/// The address of a service, which is nobody's own.
+pub const SERVICE: &str = "10.96.0.9";
 
 const POLICY: &str = "
 table inet guard {
@@ -63,13 +73,17 @@ pub fn tunnel_mac(at: usize) -> String {
 }
 
 impl Topology {
-    /// Creates the network; `run` removes it.
-    pub fn build(run: &Run) -> Result<Topology> {
-        let named = |name: String| run.namespace(&name);
+    /// Creates the network; `run` removes it. The names of its namespaces begin with `prefix`, so that there
+    /// can be several.
+    ///
+    /// # Errors
+    /// A command of `ip`, `bridge` or `nft` fails.
+    pub fn build(run: &Run, prefix: &str) -> Result<Topology> {
+        let named = |name: String| run.namespace(&format!("{prefix}{name}"));
         let nodes = (1..=NODES).map(|node| named(format!("n{node}"))).collect::<Result<Vec<_>>>()?;
         let of = |node: usize| (1..=PODS).map(|pod| named(format!("p{node}{pod}"))).collect::<Result<_>>();
         let pods = (1..=NODES).map(of).collect::<Result<Vec<Vec<_>>>>()?;
-        let topology = Topology { nodes, pods, switch: run.namespace("switch")? };
+        let topology = Topology { nodes, pods, switch: named("switch".into())? };
         topology.switch.ip("link add br0 type bridge\nlink set br0 up\n")?;
         for at in 0..NODES {
             topology.node(at)?;
@@ -127,6 +141,56 @@ impl Topology {
     pub fn deny(&self, at: usize, rule: &str) -> Result<()> {
         let lines = format!("add rule inet guard deny {rule}\n");
         self.nodes[at].input("nft", &["-f", "-"], &lines)
+    }
+
+    /// Has a service's port 80 lead to a pod by NAT at a node, as kube-proxy does; with `masquerade`, the pod
+    /// sees an address of the node.
+    pub fn serve(&self, at: usize, pod: &str, masquerade: bool) -> Result<()> {
+        let behind =
+            if masquerade { format!("ip daddr {pod} ct status dnat masquerade") } else { String::new() };
+        let rules = format!(
+            "table ip service\ndelete table ip service\ntable ip service {{\n\
+             chain before {{ type nat hook prerouting priority -100;\n\
+             ip daddr {SERVICE} meta l4proto {{ tcp, udp }} th dport 80 dnat to {pod}:{PORT}\n}}\n\
+             chain behind {{ type nat hook postrouting priority 100;\n{behind}\n}}\n}}\n"
+        );
+        self.nodes[at].input("nft", &["-f", "-"], &rules)
+    }
+
+    /// Lets flows to a port begin, at all nodes.
+    pub fn open(&self, port: u16) -> Result<()> {
+        let rules = format!(
+            "add rule inet guard forward tcp dport {port} ct state new accept\n\
+             add rule inet guard forward udp dport {port} ct state new accept\n"
+        );
+        self.nodes.iter().try_for_each(|node| node.input("nft", &["-f", "-"], &rules))
+    }
+
+    /// Takes the pods of a node off the bridge: each is behind an interface of its own, which answers for all
+    /// addresses, and has a route.
+    pub fn without_bridge(&self, at: usize) -> Result<()> {
+        let node = &self.nodes[at];
+        // An interface answers for addresses to which there is a route by another one.
+        node.ip(&format!(
+            "address del 10.244.{}.1/24 dev {BRIDGE}\nroute add {GATEWAY}/32 dev {UPLINK}\n",
+            at + 1
+        ))?;
+        for (number, pod) in self.pods[at].iter().enumerate() {
+            let (port, address) = (format!("vp{}", number + 1), self::pod(at, number));
+            node.ip(&format!(
+                "link set {port} nomaster\nlink set {port} address ee:ee:ee:ee:ee:ee\n\
+                 route add {address}/32 dev {port}\n"
+            ))?;
+            node.set(&[
+                (&format!("ipv4/conf/{port}/proxy_arp"), 1),
+                (&format!("ipv4/neigh/{port}/proxy_delay"), 0),
+            ])?;
+            pod.ip(&format!(
+                "address flush dev eth0\naddress add {address}/32 dev eth0\n\
+                 route add {GATEWAY}/32 dev eth0\nroute add default via {GATEWAY} dev eth0\n"
+            ))?;
+        }
+        Ok(())
     }
 
     /// Removes the rules that were added.

@@ -71,8 +71,8 @@ const RCODES: [(&str, Option<u8>); 7] = [
 ];
 
 /// Reads the health of services from the sections that they were read from, each with its service.
-/// `pools` are the mappings of back ends that services share. Where there are too many back ends to count each,
-/// only services with checks are among them.
+/// `pools` are the mappings of back ends that services share. Where there are too many back ends to count
+/// each, only services with checks are among them.
 pub(in crate::lb) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut Report) -> Health {
     let few = services.iter().map(|(_, service)| service.back_ends.len()).sum::<usize>() <= COUNTED_MAX;
     let guarded = services.iter().map(|(node, service)| guarded(node, service, pools, report));

@@ -4,7 +4,7 @@
 use super::*;
 use engine::check::owners;
 use engine::owner::Owners;
-use engine::program::{NatPool, NatPoolId, NatPrefix};
+use engine::program::{Fill, KatranHash, KatranVersion, NatPool, NatPoolId, NatPrefix};
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use packet::{TableHash, craft};
 
@@ -263,7 +263,8 @@ fn ports_take_what_answers() {
 
 #[test]
 fn a_group_is_filled_as_another_systems_ring_by_the_addresses_of_back_ends() {
-    let katran = Fill::Katran(KatranVersion::V1, KatranHash { any_port: false, no_sport: false, dport_only: false });
+    let katran =
+        Fill::Katran(KatranVersion::V1, KatranHash { any_port: false, no_sport: false, dport_only: false });
     let mut service = service("a", By::FiveTuple);
     (service.fill, service.size) = (katran, katran.fixed_size().unwrap());
     for (back_end, host) in Arc::make_mut(&mut service.back_ends).iter_mut().zip(1..) {
@@ -272,7 +273,11 @@ fn a_group_is_filled_as_another_systems_ring_by_the_addresses_of_back_ends() {
     let program = program(vec![service], true);
     let group = &program.groups[0];
     assert_eq!((group.fill, group.size), (katran, 65_537));
-    assert!(group.targets.iter().zip(1..).all(|(target, host)| {
-        target.address == Some(std::net::Ipv4Addr::new(10, 1, 0, host).into())
-    }));
+    assert!(
+        group
+            .targets
+            .iter()
+            .zip(1..)
+            .all(|(target, host)| { target.address == Some(std::net::Ipv4Addr::new(10, 1, 0, host).into()) })
+    );
 }

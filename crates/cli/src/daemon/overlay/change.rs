@@ -1,6 +1,6 @@
 //! What a message of the kernel means to the cache.
 
-use bpf::OverlayKey;
+use bpf::OverlayTuple;
 use std::net::Ipv4Addr;
 
 /// Why something became void.
@@ -51,8 +51,8 @@ pub enum Change {
     PodCame(u32, String),
     /// A pod's interface is not there any more, or has left the bridge.
     PodLeft(u32),
-    /// A connection has ended.
-    Ended(Vec<OverlayKey>),
+    /// A connection has ended: the tuples of its frames, before and after NAT, in both directions.
+    Ended(Vec<OverlayTuple>),
     /// The VXLAN device, the uplink or the bridge is another.
     Restart,
 }

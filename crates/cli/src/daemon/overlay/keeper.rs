@@ -1,13 +1,18 @@
 //! The thread of an overlay app: reads what the kernel tells, bumps stamps, extends the lease.
 
 use super::change::{Cause, Change};
+use super::epochs::Epochs;
 use super::news::{News, Read, Source};
 use super::rule::Rule;
 use super::telling::Telling;
-use super::world::{AF_BRIDGE, AF_INET, Link, Parts, RTM_NEWLINK, World, link};
+use super::translation::Translations;
+use super::world::{AF_BRIDGE, AF_INET, Link, Parts, Pods, RTM_NEWLINK, World, link};
 use ::apps::overlay::{Overlay, Policy, Wanted};
 use anyhow::{Context, Result, bail};
-use bpf::{OVERLAY_NODES_MAX, OverlaySettings, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY, TcOverlay};
+use bpf::{
+    OVERLAY_NODES_MAX, OverlayKey, OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY,
+    TcOverlay, overlay_programs_at,
+};
 use port::netlink::dump;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -44,6 +49,9 @@ struct Running {
     _rule: Rule,
     news: News,
     world: World,
+    vni: u32,
+    epochs: Epochs,
+    translations: Translations,
     stamps: Vec<u32>,
     nodes: BTreeMap<Ipv4Addr, u32>,
     pods: BTreeMap<u32, (String, u32)>,
@@ -101,16 +109,23 @@ impl Keeper {
         let mut programs = TcOverlay::load(self.overlay.flows)
             .context("the kernel does not load the programs for overlays")?;
         programs.set(&settings)?;
-        let rule = Rule::make(&self.overlay.name, settings.wants(), settings.established())
+        let bits = [settings.established(), settings.translated()];
+        let rule = Rule::make(&self.overlay.name, settings.wants(), bits)
             .context("nftables does not take the rule that tells established connections")?;
         let uplink = &self.overlay.uplink;
+        if !overlay_programs_at(uplink).unwrap_or_default().is_empty() {
+            bail!("the programs of another overlay are at `{uplink}`: `weir overlay cleanup` says whose");
+        }
         programs.attach_uplink(uplink).with_context(|| format!("`{uplink}` does not take the programs"))?;
-        let world = World::new(parts, settings.vni, links);
+        let world = World::new(parts, links);
         let mut running = Running {
             programs,
             _rule: rule,
             news,
             world,
+            vni: settings.vni,
+            epochs: Epochs::new(settings.epochs()),
+            translations: Translations::default(),
             stamps: (STAMP_FIRST..STAMP_FIRST + 2 * OVERLAY_NODES_MAX as u32).rev().collect(),
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -130,7 +145,7 @@ impl Keeper {
                 Ok(false) => return Some("the VXLAN device, the uplink or the bridge has changed".into()),
                 Err(error) => return Some(format!("{error:#}")),
             }
-            wait(&running.news);
+            wait(running);
         }
         None
     }
@@ -145,21 +160,23 @@ impl Keeper {
             running.look_ns = now + LOOK_NS;
             must_be_liberal()?;
         }
+        if read == Read::Lost {
+            // At once, because reading everything again takes its time.
+            self.telling.count(Cause::Lost);
+            running.void(&BTreeSet::from([STAMP_GLOBAL]))?;
+            running.translations.clear(&mut running.programs);
+            running.relearn(&mut changes)?;
+        }
         if changes.contains(&Change::Restart) {
             return Ok(false);
         }
-        if read == Read::Lost {
-            changes.push(Change::All(Cause::Lost));
-            running.relearn(&mut changes)?;
-        }
         running.carry_out(&mut self.telling, self.overlay.policy, changes)?;
+        running.translations.answer(now, &mut running.programs);
         // The lease is for a world that is known; what may still wait to be read is not.
         if read != Read::More {
             running.programs.extend(now + LEASE_NS)?;
         }
-        let pods: Vec<String> = running.pods.values().map(|(name, _)| name.clone()).collect();
-        let nodes: Vec<Ipv4Addr> = running.nodes.keys().copied().collect();
-        self.telling.tell(now, &running.programs, &pods, &nodes);
+        self.telling.tell(now, &running.programs, &running.pods, &running.nodes);
         Ok(true)
     }
 }
@@ -180,18 +197,14 @@ impl Running {
 
     /// Reads everything again, because messages were lost.
     fn relearn(&mut self, changes: &mut Vec<Change>) -> Result<()> {
-        for (kind, body) in link_messages()? {
-            self.world.take(Source::Route, kind, &body, changes);
-        }
-        let links: BTreeSet<u32> = links()?.into_iter().map(|link| link.index).collect();
-        changes.extend(self.pods.keys().filter(|pod| !links.contains(pod)).map(|pod| Change::PodLeft(*pod)));
+        self.world.replace_links(links()?, changes);
         self.world.forget_tables();
         self.read_tables(changes)
     }
 
-    /// Carries out what changes mean, in their order; what becomes void does so once.
+    /// Carries out what changes mean, in their order; then what depends on them becomes void, all at once.
     fn carry_out(&mut self, telling: &mut Telling, policy: Policy, changes: Vec<Change>) -> Result<()> {
-        let mut bumped = BTreeSet::new();
+        let (mut void, mut counted, mut free) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         for change in changes {
             let (stamp, cause) = match change {
                 Change::All(cause) => (STAMP_GLOBAL, cause),
@@ -210,27 +223,46 @@ impl Running {
                     continue;
                 }
                 Change::PodLeft(pod) => {
-                    self.pod_left(telling, pod)?;
-                    continue;
+                    let Some(stamp) = self.pod_left(telling, pod) else { continue };
+                    free.push(stamp);
+                    (stamp, Cause::Link)
                 }
-                Change::Ended(keys) => {
+                Change::Ended(tuples) => {
                     telling.count(Cause::Connection);
-                    for key in keys {
-                        self.programs.forget(&key)?;
-                    }
+                    self.ended(&tuples)?;
                     continue;
                 }
             };
-            if bumped.insert((stamp, cause)) {
-                self.bump(telling, stamp, cause)?;
+            void.insert(stamp);
+            if counted.insert((stamp, cause)) {
+                telling.count(cause);
             }
         }
+        if !void.is_empty() {
+            self.void(&void)?;
+        }
+        // They are another pod's from now on.
+        self.stamps.append(&mut free);
         Ok(())
     }
 
-    fn bump(&mut self, telling: &mut Telling, stamp: u32, cause: Cause) -> Result<()> {
-        telling.count(cause);
-        self.programs.bump(stamp).context("a stamp cannot be written")
+    /// Makes void what depends on these stamps.
+    fn void(&mut self, stamps: &BTreeSet<u32>) -> Result<()> {
+        if let Some(from) = self.epochs.next(now_ns()) {
+            self.programs.learn_from(from).context("a time cannot be written")?;
+        }
+        let stamps: Vec<u32> = stamps.iter().copied().collect();
+        self.programs.bump(&stamps).context("a stamp cannot be written")
+    }
+
+    /// Forgets the flows of a connection that has ended.
+    fn ended(&mut self, tuples: &[OverlayTuple]) -> Result<()> {
+        for tuple in tuples {
+            self.translations.forget(tuple, &mut self.programs);
+            let OverlayTuple { addresses, ports, protocol } = *tuple;
+            self.programs.forget(&OverlayKey { addresses, ports, vni: self.vni, protocol })?;
+        }
+        Ok(())
     }
 
     /// A node stays known: flows to it are void when its tables change.
@@ -268,14 +300,12 @@ impl Running {
         }
     }
 
-    fn pod_left(&mut self, telling: &mut Telling, pod: u32) -> Result<()> {
-        let Some((name, stamp)) = self.pods.remove(&pod) else { return Ok(()) };
-        // The stamp is another pod's then.
-        self.bump(telling, stamp, Cause::Link)?;
+    /// Returns its stamp, on which nothing may depend any more before it is another's.
+    fn pod_left(&mut self, telling: &mut Telling, pod: u32) -> Option<u32> {
+        let (name, stamp) = self.pods.remove(&pod)?;
         self.programs.detach_pod(pod);
-        self.stamps.push(stamp);
         telling.say(&format!("`{name}` is gone"));
-        Ok(())
+        Some(stamp)
     }
 }
 
@@ -284,7 +314,8 @@ fn link_messages() -> Result<Vec<(u16, Vec<u8>)>> {
     dump(None, RTM_GETLINK, &[0; 16]).context("links cannot be read")
 }
 
-fn links() -> Result<Vec<Link>> {
+/// Returns all links.
+pub fn links() -> Result<Vec<Link>> {
     let all = link_messages()?;
     Ok(all.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
 }
@@ -295,8 +326,11 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         let found = links.iter().find(|link| link.name == name);
         found.with_context(|| format!("there is no interface `{name}`"))
     };
-    let (tunnel, uplink, bridge) =
-        (named(&overlay.tunnel)?, named(&overlay.uplink)?, named(&overlay.bridge)?);
+    let (tunnel, uplink) = (named(&overlay.tunnel)?, named(&overlay.uplink)?);
+    let pods = match (&overlay.bridge, &overlay.pods) {
+        (Some(bridge), _) => Pods::Bridge(named(bridge)?.index),
+        (None, start) => Pods::Named(start.clone().context("an overlay has pods")?),
+    };
     let Some(vxlan) = tunnel.vxlan else { bail!("`{}` is not a VXLAN device", overlay.tunnel) };
     if vxlan.external {
         bail!("`{}` is a VXLAN device with `external`, which has no VNI of its own", overlay.tunnel);
@@ -305,7 +339,7 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         [first, last] if first < last => [first, last],
         _ => local_ports()?,
     };
-    let parts = Parts { tunnel: tunnel.index, uplink: uplink.index, bridge: bridge.index };
+    let parts = Parts { tunnel: tunnel.index, uplink: uplink.index, pods };
     let settings = OverlaySettings {
         vni: vxlan.vni,
         vxlan_port: vxlan.port,
@@ -339,8 +373,10 @@ fn must_be_liberal() -> Result<()> {
 }
 
 /// Waits for news, or for the next turn.
-fn wait(news: &News) {
-    let mut waits = news.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+fn wait(running: &Running) {
+    let [route, filter] = running.news.fds();
+    let mut waits =
+        [route, filter, running.programs.asks()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(PAUSE.subsec_nanos()) };
     let _ = poll(&mut waits, Some(&timeout));
 }

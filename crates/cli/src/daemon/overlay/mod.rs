@@ -6,10 +6,13 @@
 //! they and the rule of nftables are gone with the process.
 
 mod change;
+mod epochs;
 mod keeper;
+pub mod left;
 mod news;
 mod rule;
 mod telling;
+mod translation;
 mod world;
 
 use ::apps::overlay::{Overlay, Wanted};

@@ -13,8 +13,10 @@ const ROUTE_GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x80 | 1 << 31;
 /// Groups of nfnetlink: ended connections, and nftables.
 const FILTER_GROUPS: u32 = 1 << 2 | 1 << 6;
 
-/// Room for messages in the kernel, in bytes: more is lost, and then everything becomes void.
+/// Room for messages in the kernel, in bytes: more is lost, and then everything becomes void. Labs set the
+/// variable to have messages lost.
 const ROOM: usize = 1 << 20;
+const ROOM_VARIABLE: &str = "WEIR_NETLINK_ROOM";
 
 /// Datagrams that are read in a turn; the kernel may be faster than we are.
 const DATAGRAMS_MAX: usize = 4096;
@@ -79,7 +81,8 @@ impl Socket {
     fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Socket> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
-        set_socket_recv_buffer_size(&fd, ROOM)?;
+        let room = std::env::var(ROOM_VARIABLE).ok().and_then(|room| room.parse().ok());
+        set_socket_recv_buffer_size(&fd, room.unwrap_or(ROOM))?;
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Socket { fd })
     }

@@ -9,6 +9,7 @@
 //!     chain forward {
 //!         type filter hook forward priority 2147483647; policy accept;
 //!         meta mark & WANTS != 0 ct state & established != 0 meta mark set meta mark | ESTABLISHED
+//!         meta mark & WANTS != 0 ct status & (snat | dnat) != 0 meta mark set meta mark | TRANSLATED
 //!     }
 //! }
 //! ```
@@ -20,9 +21,12 @@ use rustix::net::{
 };
 use std::io;
 
-use port::netlink::{messages, word};
+use super::news::attribute as value_of;
+use port::netlink::{dump, messages, text, word};
 
 const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_GETTABLE: u16 = 1;
+const NFT_MSG_DELTABLE: u16 = 2;
 const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_NEWRULE: u16 = 6;
 /// NFNL_SUBSYS_NFTABLES.
@@ -36,13 +40,19 @@ const NLM_F_ACK: u16 = 4;
 const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_APPEND: u16 = 0x800;
 
-/// NFT_REG_1, NFT_META_MARK, NFT_CT_STATE, NFT_CMP_NEQ.
+/// NFT_REG_1, NFT_META_MARK, NFT_CT_STATE, NFT_CT_STATUS, NFT_CMP_NEQ.
 const REGISTER: u32 = 1;
 const META_MARK: u32 = 3;
 const CT_STATE: u32 = 0;
+const CT_STATUS: u32 = 2;
 const NOT_EQUAL: u32 = 1;
 /// NF_CT_STATE_BIT(IP_CT_ESTABLISHED).
 const STATE_ESTABLISHED: u32 = 2;
+/// IPS_SRC_NAT and IPS_DST_NAT: connection tracking changes something.
+const STATUS_NAT: u32 = 0x30;
+
+/// What the names of our tables begin with.
+const PREFIX: &str = "weir_";
 
 /// The rule; dropping it removes the table.
 pub struct Rule {
@@ -51,32 +61,68 @@ pub struct Rule {
 
 impl Rule {
     /// Makes the table. Frames with one of the bits `wants` whose connection is established get the bit
-    /// `established`.
-    pub fn make(name: &str, wants: u32, established: u32) -> io::Result<Rule> {
-        let owner =
-            socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
-        bind(&owner, &SocketAddrNetlink::new(0, 0))?;
-        let batch = batch(&format!("weir_{name}"), wants, established);
-        sendto(&owner, &batch, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-        let mut buffer = vec![0; 65536];
-        // One answer for each message that asks for one.
-        let mut left = 3;
-        while left > 0 {
-            let (_, length) = recv(&owner, &mut buffer[..], RecvFlags::empty())?;
-            for (kind, body) in messages(&buffer[..length]) {
-                const NLMSG_ERROR: u16 = 2;
-                if kind != NLMSG_ERROR {
-                    continue;
-                }
-                left -= 1;
-                match word(body) as i32 {
-                    0 => {}
-                    error => return Err(io::Error::from_raw_os_error(-error)),
-                }
+    /// `established`, and those that NAT changes the bit `translated`.
+    pub fn make(name: &str, wants: u32, [established, translated]: [u32; 2]) -> io::Result<Rule> {
+        let rules = [(CT_STATE, STATE_ESTABLISHED, established), (CT_STATUS, STATUS_NAT, translated)];
+        let batch = batch(&format!("{PREFIX}{name}"), wants, rules);
+        Ok(Rule { _owner: carry_out(&batch, 4)? })
+    }
+}
+
+/// A table of ours that is in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    pub name: String,
+    /// Whether it goes with the process that has made it.
+    pub has_owner: bool,
+}
+
+/// Returns our tables in this network namespace.
+pub fn tables() -> io::Result<Vec<Table>> {
+    let table = |body: &[u8]| {
+        const OWNER: u16 = 7;
+        let rest = body.get(4..)?;
+        let name = text(value_of(rest, 1)?);
+        let has_owner = value_of(rest, OWNER).is_some();
+        name.starts_with(PREFIX).then_some(Table { name, has_owner })
+    };
+    let question = [NFPROTO_INET, 0, 0, 0];
+    let answers = dump(Some(NETFILTER), NFTABLES << 8 | NFT_MSG_GETTABLE, &question)?;
+    Ok(answers.iter().filter_map(|(_, body)| table(body)).collect())
+}
+
+/// Removes a table.
+pub fn remove(table: &str) -> io::Result<()> {
+    let removal =
+        message(NFTABLES << 8 | NFT_MSG_DELTABLE, NLM_F_ACK, (NFPROTO_INET, 0), &[self::name(1, table)]);
+    let batch =
+        [message(BATCH_BEGIN, 0, (0, NFTABLES), &[]), removal, message(BATCH_END, 0, (0, NFTABLES), &[])];
+    carry_out(&batch.concat(), 1).map(drop)
+}
+
+/// Has the kernel carry out a batch of which so many messages are answered. Returns the socket, which owns
+/// what it has made.
+fn carry_out(batch: &[u8], answers: usize) -> io::Result<OwnedFd> {
+    let owner = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
+    bind(&owner, &SocketAddrNetlink::new(0, 0))?;
+    sendto(&owner, batch, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let mut buffer = vec![0; 65536];
+    let mut left = answers;
+    while left > 0 {
+        let (_, length) = recv(&owner, &mut buffer[..], RecvFlags::empty())?;
+        for (kind, body) in messages(&buffer[..length]) {
+            const NLMSG_ERROR: u16 = 2;
+            if kind != NLMSG_ERROR {
+                continue;
+            }
+            left = left.saturating_sub(1);
+            match word(body) as i32 {
+                0 => {}
+                error => return Err(io::Error::from_raw_os_error(-error)),
             }
         }
-        Ok(Rule { _owner: owner })
     }
+    Ok(owner)
 }
 
 /// Returns an attribute.
@@ -130,36 +176,43 @@ fn message(kind: u16, flags: u16, (family, resource): (u8, u16), body: &[Vec<u8>
     bytes
 }
 
-fn batch(table: &str, wants: u32, established: u32) -> Vec<u8> {
-    const OWNER: u32 = 2;
-    const FORWARD: u32 = 2;
-    const LAST: u32 = i32::MAX as u32;
+/// A rule: frames with one of the bits `wants` of whose connection `what` has one of the bits `has` get the
+/// bit `gets`.
+fn rule(wants: u32, (what, has, gets): (u32, u32, u32)) -> Vec<u8> {
     let load_mark = expression("meta", &[number(1, REGISTER), number(2, META_MARK)]);
     let is_not_zero = || expression("cmp", &[number(1, REGISTER), number(2, NOT_EQUAL), data(3, 0)]);
-    let rule = [
+    let expressions = [
         load_mark.clone(),
         bits(wants, 0),
         is_not_zero(),
-        expression("ct", &[number(1, REGISTER), number(2, CT_STATE)]),
-        bits(STATE_ESTABLISHED, 0),
+        expression("ct", &[number(1, REGISTER), number(2, what)]),
+        bits(has, 0),
         is_not_zero(),
         load_mark,
-        bits(!established, established),
+        bits(!gets, gets),
         expression("meta", &[number(2, META_MARK), number(3, REGISTER)]),
     ];
+    nested(4, &expressions)
+}
+
+fn batch(table: &str, wants: u32, rules: [(u32, u32, u32); 2]) -> Vec<u8> {
+    const OWNER: u32 = 2;
+    const FORWARD: u32 = 2;
+    const LAST: u32 = i32::MAX as u32;
     let of = |kind: u16, flags, body: &[Vec<u8>]| {
         message(NFTABLES << 8 | kind, flags | NLM_F_ACK, (NFPROTO_INET, 0), body)
     };
     let hook = nested(4, &[number(1, FORWARD), number(2, LAST)]);
+    let rule = |one| {
+        let body = [name(1, table), name(2, "forward"), rule(wants, one)];
+        of(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, &body)
+    };
     [
         message(BATCH_BEGIN, 0, (0, NFTABLES), &[]),
         of(NFT_MSG_NEWTABLE, NLM_F_CREATE, &[name(1, table), number(2, OWNER)]),
         of(NFT_MSG_NEWCHAIN, NLM_F_CREATE, &[name(1, table), name(3, "forward"), hook, name(7, "filter")]),
-        of(
-            NFT_MSG_NEWRULE,
-            NLM_F_CREATE | NLM_F_APPEND,
-            &[name(1, table), name(2, "forward"), nested(4, &rule)],
-        ),
+        rule(rules[0]),
+        rule(rules[1]),
         message(BATCH_END, 0, (0, NFTABLES), &[]),
     ]
     .concat()

@@ -2,7 +2,10 @@
 
 use super::change::Cause;
 use ::apps::overlay::{Board, FlowRow};
-use bpf::{OVERLAY_COUNTS, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, TcOverlay};
+use bpf::{
+    OVERLAY_COUNTS, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, STAMP_GLOBAL, STAMP_POLICY,
+    TcOverlay,
+};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::SystemTime;
@@ -71,10 +74,17 @@ impl Telling {
     }
 
     /// Writes the board now and then, and has flows listed if somebody waits for them.
-    pub fn tell(&mut self, now_ns: u64, programs: &TcOverlay, pods: &[String], nodes: &[Ipv4Addr]) {
+    pub fn tell(
+        &mut self,
+        now_ns: u64,
+        programs: &TcOverlay,
+        pods: &BTreeMap<u32, (String, u32)>,
+        nodes: &BTreeMap<Ipv4Addr, u32>,
+    ) {
         let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
         if wants_flows && let Ok(flows) = programs.flows() {
-            list(flows, self.board.clone(), now_ns);
+            let names = pods.iter().map(|(index, (name, _))| (*index, name.clone())).collect();
+            list(flows, self.board.clone(), Reading { now_ns, names, stamps: programs.stamps() });
         }
         if now_ns < self.next_ns {
             return;
@@ -84,7 +94,8 @@ impl Telling {
         let mut told = self.board.look();
         (told.frames, told.entries) = (frames, entries);
         told.causes.clone_from(&self.causes);
-        (told.pods, told.nodes) = (pods.to_vec(), nodes.to_vec());
+        told.pods = pods.values().map(|(name, _)| name.clone()).collect();
+        told.nodes = nodes.keys().copied().collect();
     }
 
     /// The programs are about to go; what they have counted stays.
@@ -113,20 +124,42 @@ fn since_1970() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
+/// When flows are read, and what their numbers mean then.
+struct Reading {
+    now_ns: u64,
+    /// Of pods' interfaces, by index.
+    names: BTreeMap<u32, String>,
+    stamps: Vec<u64>,
+}
+
+impl Reading {
+    fn row(&self, flow: &OverlayFlow) -> FlowRow {
+        let stamp = |at: u32| self.stamps.get(at as usize).copied().unwrap_or_default();
+        let name = |index| self.names.get(&index).cloned().unwrap_or_default();
+        FlowRow {
+            addresses: flow.key.addresses,
+            ports: flow.key.ports,
+            protocol: flow.key.protocol,
+            node: flow.node,
+            pod: name(flow.pod),
+            peer: flow.peer.map(name),
+            known: flow.learnt_ns.map(|learnt| learnt > 0),
+            usable: flow.is_usable,
+            stamps: flow.stamps,
+            stamps_now: flow.stamp_of.map(|own| [stamp(STAMP_GLOBAL), stamp(STAMP_POLICY), stamp(own)]),
+            age_ns: flow.learnt_ns.map(|learnt| self.now_ns.saturating_sub(learnt)),
+            translated: flow.translated.map(|nat| nat.map(|nat| (nat.addresses, nat.ports))),
+            packets: flow.packets,
+            bytes: flow.bytes,
+            idle_ns: self.now_ns.saturating_sub(flow.used_ns),
+        }
+    }
+}
+
 /// Lists flows on a thread of its own: there may be a million, and the lease does not wait.
-fn list(flows: OverlayFlows, board: Board, now_ns: u64) {
-    let row = move |flow: OverlayFlow| FlowRow {
-        addresses: flow.key.addresses,
-        ports: flow.key.ports,
-        protocol: flow.key.protocol,
-        node: flow.node,
-        known: flow.learnt_ns.map(|learnt| learnt > 0),
-        packets: flow.packets,
-        bytes: flow.bytes,
-        idle_ns: now_ns.saturating_sub(flow.used_ns),
-    };
+fn list(flows: OverlayFlows, board: Board, reading: Reading) {
     let read = move || {
-        let rows = flows.read().into_iter().map(row).collect();
+        let rows = flows.read().iter().map(|flow| reading.row(flow)).collect();
         board.look().flows = Some(rows);
     };
     // Who waits is told after a while that there is no answer.
@@ -152,5 +185,7 @@ fn entries(entries: &OverlayEntries) -> Vec<(&'static str, u64)> {
         ("overlay_void_by_policy", policy),
         ("overlay_void_by_node", node),
         ("overlay_void_by_pod", pod),
+        ("overlay_nat_asked", entries.asked),
+        ("overlay_flooded", entries.flooded),
     ]
 }

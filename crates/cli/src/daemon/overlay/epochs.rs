@@ -1,0 +1,42 @@
+//! When learning must wait: a frame's mark tells few epochs apart, so an epoch must not look like one in
+//! which a frame that is still on its way was marked.
+
+/// How long a frame may be on the kernel's way, in nanoseconds: three attempts to find a neighbour, and some.
+const FLIGHT_NS: u64 = 4_000_000_000;
+
+/// The epochs that a mark tells apart.
+pub struct Epochs {
+    /// When each ended last; 0 if it did not.
+    ended: Vec<u64>,
+    present: usize,
+}
+
+impl Epochs {
+    /// `count` epochs, the first of which begins.
+    pub fn new(count: usize) -> Epochs {
+        Epochs { ended: vec![0; count.max(1)], present: 0 }
+    }
+
+    /// Begins the next epoch. Returns from when on a frame that is marked as of it is of it, if that is
+    /// later.
+    pub fn next(&mut self, now_ns: u64) -> Option<u64> {
+        self.ended[self.present] = now_ns;
+        self.present = (self.present + 1) % self.ended.len();
+        let ended = self.ended[self.present];
+        (ended > 0).then_some(ended + FLIGHT_NS).filter(|from| *from > now_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_that_comes_again_waits_for_frames_of_the_former() {
+        let mut epochs = Epochs::new(4);
+        assert_eq!([epochs.next(10), epochs.next(20), epochs.next(30)], [None; 3]);
+        assert_eq!(epochs.next(40), Some(10 + FLIGHT_NS), "the first comes again");
+        assert_eq!(epochs.next(50), Some(20 + FLIGHT_NS));
+        assert_eq!(epochs.next(FLIGHT_NS * 2), None, "all frames of before have arrived");
+    }
+}

@@ -1,0 +1,127 @@
+//! What connection tracking says of connections that NAT changes.
+
+use super::news::attribute;
+use bpf::{OverlayTuple, TcOverlay};
+use port::netlink::talk;
+use rustix::net::netlink::NETFILTER;
+use std::collections::BTreeSet;
+use std::io;
+use std::net::Ipv4Addr;
+
+/// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET.
+const GET: u16 = 1 << 8 | 1;
+/// CTA_TUPLE_ORIG, CTA_TUPLE_REPLY.
+pub const ORIGINAL: u16 = 1;
+pub const REPLY: u16 = 2;
+
+/// The translations that the programs know.
+#[derive(Default)]
+pub struct Translations {
+    /// Tuples with which frames leave.
+    known: BTreeSet<OverlayTuple>,
+    /// Those of which the kernel said nothing, and until when they are not asked for again.
+    unknown: BTreeSet<OverlayTuple>,
+    until_ns: u64,
+}
+
+/// How long an answer that there is none stands, in nanoseconds.
+const UNKNOWN_NS: u64 = 1_000_000_000;
+
+impl Translations {
+    /// Answers what the programs asked: which connections frames with these tuples are of.
+    pub fn answer(&mut self, now_ns: u64, programs: &mut TcOverlay) {
+        if now_ns >= self.until_ns {
+            self.unknown.clear();
+            self.until_ns = now_ns + UNKNOWN_NS;
+        }
+        for tuple in programs.asked() {
+            if self.known.contains(&tuple) || self.unknown.contains(&tuple) {
+                continue;
+            }
+            // Such as one that has ended meanwhile.
+            let Some([original, reply]) = connection(&tuple.reversed()).ok().flatten() else {
+                self.unknown.insert(tuple);
+                continue;
+            };
+            // Without room, it keeps the kernel's way.
+            for (from, to) in [(original, reply.reversed()), (reply, original.reversed())] {
+                if programs.translate(&from, &to).is_ok() {
+                    self.known.insert(to);
+                }
+            }
+        }
+    }
+
+    /// Forgets a tuple with which frames left, if it is known.
+    pub fn forget(&mut self, tuple: &OverlayTuple, programs: &mut TcOverlay) {
+        if self.known.remove(tuple) {
+            programs.forget_translation(tuple);
+        }
+    }
+
+    /// Forgets all, because the end of some may not have been told.
+    pub fn clear(&mut self, programs: &mut TcOverlay) {
+        if !std::mem::take(&mut self.known).is_empty() {
+            programs.forget_translations();
+        }
+    }
+}
+
+/// Returns both tuples of a connection that has this one; `None` if what the kernel answers has no ports.
+fn connection(tuple: &OverlayTuple) -> io::Result<Option<[OverlayTuple; 2]>> {
+    const AF_INET: u8 = 2;
+    let question = [&[AF_INET, 0, 0, 0][..], &written(tuple)].concat();
+    let answers = talk(Some(NETFILTER), GET, 0, &question)?;
+    let both = |body: &[u8]| {
+        let rest = body.get(4..)?;
+        Some([read(attribute(rest, ORIGINAL)?)?, read(attribute(rest, REPLY)?)?])
+    };
+    Ok(answers.first().and_then(|(_, body)| both(body)))
+}
+
+/// Writes CTA_TUPLE_ORIG.
+fn written(tuple: &OverlayTuple) -> Vec<u8> {
+    const NESTED: u16 = 1 << 15;
+    let attribute = |kind: u16, value: &[u8]| {
+        let mut bytes = [((value.len() + 4) as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    };
+    let [source, destination] = tuple.addresses.map(|address| address.octets());
+    let ip = [attribute(1, &source), attribute(2, &destination)].concat();
+    let [from, to] = tuple.ports.map(u16::to_be_bytes);
+    let ports = [attribute(1, &[tuple.protocol]), attribute(2, &from), attribute(3, &to)].concat();
+    attribute(ORIGINAL | NESTED, &[attribute(1 | NESTED, &ip), attribute(2 | NESTED, &ports)].concat())
+}
+
+/// Reads CTA_TUPLE_ORIG or CTA_TUPLE_REPLY, of IPv4 and a protocol with ports.
+pub fn read(value: &[u8]) -> Option<OverlayTuple> {
+    let (ip, protocol) = (attribute(value, 1)?, attribute(value, 2)?);
+    let port = |kind: u16| attribute(protocol, kind)?.first_chunk().map(|two| u16::from_be_bytes(*two));
+    let address = |kind: u16| attribute(ip, kind).and_then(|four| <[u8; 4]>::try_from(four).ok());
+    Some(OverlayTuple {
+        addresses: [Ipv4Addr::from(address(1)?), Ipv4Addr::from(address(2)?)],
+        ports: [port(2)?, port(3)?],
+        protocol: *attribute(protocol, 1)?.first()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tuple_is_read_as_it_was_written() {
+        let tuple = OverlayTuple {
+            addresses: [[10, 244, 1, 11].into(), [10, 96, 0, 1].into()],
+            ports: [40_000, 443],
+            protocol: 6,
+        };
+        let bytes = written(&tuple);
+        assert_eq!(attribute(&bytes, ORIGINAL).and_then(read), Some(tuple));
+        for length in 0..bytes.len() {
+            assert!(attribute(&bytes[..length], ORIGINAL).and_then(read).is_none(), "cut short");
+        }
+    }
+}

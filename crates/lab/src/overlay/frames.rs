@@ -1,0 +1,161 @@
+//! Phases about frames: long ones, segments, checksums, a slow end, other programs at the same interfaces.
+
+use anyhow::Result;
+
+use super::bed::Bed;
+use super::phases::{Phase, SOME, TCP, UDP};
+use super::topology::{PORT, UPLINK, pod};
+use crate::Interrupt;
+use crate::run::Run;
+
+/// Requests that just fit a pod's MTU, with the bit that forbids fragments.
+const LONG_UDP: [&str; 6] = ["--flows", "4", "--pause-ms", "5", "--size", "1400"];
+/// Requests of many segments.
+const LONG_TCP: [&str; 7] = ["--tcp", "--flows", "2", "--pause-ms", "5", "--size", "60000"];
+/// The longest packet that a pod may send.
+const MTU: u64 = 1450;
+
+/// What does not fit the underlay any more is cut in pieces by the kernel, as without a cache.
+pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talks = [bed.ask(run, &LONG_UDP)?, bed.ask(run, &LONG_TCP)?];
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    let oversize =
+        |bed: &Bed| anyhow::Ok(bed.show(0)?["frames"]["sent"]["oversize"].as_u64().unwrap_or_default());
+    let before = oversize(bed)?;
+    for mtu in [1400, 1500] {
+        for node in [0, 1] {
+            bed.topology.nodes[node].ip(&format!("link set {UPLINK} mtu {mtu}\n"))?;
+        }
+        for talk in &talks {
+            phase.must(
+                bed.wait_for_answers(talk, SOME, interrupt)?,
+                format!("no answers with an MTU of {mtu}"),
+            );
+        }
+    }
+    phase.must(oversize(bed)? > before, "nothing was too long");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
+    }
+    // Between the changes of the two nodes, one sends what the other does not receive.
+    phase.must(phase.lost < phase.sent / 10, "many requests were lost");
+    Ok(phase)
+}
+
+/// Segments and checksums, made by the pods or left to the devices; each frame of segments counts as so many
+/// packets.
+pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    for offload in [&["tx", "off"][..], &["tx", "on"], &["gro", "on"], &["gso", "off", "tso", "off"]] {
+        for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {
+            pod.output("ethtool", &[&["-K", "eth0"], offload].concat())?;
+        }
+        let talks = [bed.ask(run, &LONG_TCP)?, bed.ask(run, &UDP)?];
+        phase.must(bed.wait_for_fast(0, SOME, interrupt)?, format!("no short way with {offload:?}"));
+        for talk in &talks {
+            phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, format!("no answers with {offload:?}"));
+        }
+        let flows = bed.flows(0)?;
+        for flow in flows["flows"].as_array().into_iter().flatten() {
+            let of = |what: &str| flow[what]["sent"].as_u64().unwrap_or_default();
+            let (packets, bytes) = (of("packets"), of("bytes"));
+            // A frame of segments has one header for all of them.
+            phase.must(bytes <= packets * MTU, format!("{bytes} bytes in {packets} packets: {flow}"));
+        }
+        for talk in talks {
+            phase.add(&talk.end(run, interrupt)?);
+        }
+    }
+    for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {
+        pod.output("ethtool", &["-K", "eth0", "gso", "on", "tso", "on", "gro", "off"])?;
+    }
+    phase.must(phase.lost == 0, "requests were lost");
+    Ok(phase)
+}
+
+/// One end has a cache and the other has none, with complete checksums from the pods; and the other way
+/// round.
+pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {
+        pod.output("ethtool", &["-K", "eth0", "tx", "off"])?;
+    }
+    let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
+    for (without, with) in [(1, 0), (0, 1)] {
+        phase.must(bed.wait_for_fast(with, SOME, interrupt)?, "no short way");
+        run.kill(bed.daemons[without].process())?;
+        phase.must(bed.wait_for_fast(with, SOME, interrupt)?, format!("no short way at n{} alone", with + 1));
+        for talk in &talks {
+            phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "no answers");
+        }
+        bed.restart(run, without, interrupt)?;
+    }
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
+    }
+    for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {
+        pod.output("ethtool", &["-K", "eth0", "tx", "on"])?;
+    }
+    phase.must(phase.lost == 0, "requests were lost");
+    Ok(phase)
+}
+
+/// Filters of others at the same interfaces stay, and see what the cache leaves to the kernel.
+pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let node = &bed.topology.nodes[0];
+    for interface in ["vp1", UPLINK] {
+        node.output("tc", &["qdisc", "add", "dev", interface, "clsact"])?;
+        for hook in ["ingress", "egress"] {
+            let filter = ["u32", "match", "u32", "0", "0", "classid", "1:1"];
+            let add = ["filter", "add", "dev", interface, hook, "protocol", "ip"];
+            node.output("tc", &[&add[..], &filter].concat())?;
+        }
+    }
+    let talk = bed.ask(run, &UDP)?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    run.kill(bed.daemons[0].process())?;
+    phase.must(bed.wait_for_answers(&talk, SOME, interrupt)?, "no answers without a daemon");
+    bed.restart(run, 0, interrupt)?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when they were there first");
+    for interface in ["vp1", UPLINK] {
+        for hook in ["ingress", "egress"] {
+            let there = bed.topology.nodes[0].output("tc", &["filter", "show", "dev", interface, hook])?;
+            phase.must(there.contains("u32"), format!("the filter at {interface} {hook} is gone"));
+        }
+        bed.topology.nodes[0].output("tc", &["qdisc", "del", "dev", interface, "clsact"])?;
+    }
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when they are gone");
+    phase.add(&talk.end(run, interrupt)?);
+    // For a moment, an interface that gets or loses such a queue sends nothing.
+    phase.must(phase.lost < phase.sent / 10, "many requests were lost");
+    Ok(phase)
+}
+
+/// What `weir overlay explain` says of a flow is what becomes of it.
+pub fn explained(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talk = bed.ask(run, &UDP)?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    let flows = bed.flows(0)?;
+    let mut flows = flows["flows"].as_array().into_iter().flatten();
+    let is_its = |flow: &&serde_json::Value| {
+        let idle = flow["idle_ms"].as_u64();
+        flow["protocol"] == 17 && flow["remote"] == pod(1, 0).as_str() && idle < Some(500)
+    };
+    let port = flows.find(is_its).map(|flow| flow["local_port"].clone());
+    let from = format!("{}:{}", pod(0, 0), port.unwrap_or_default());
+    let to = format!("{}:{PORT}", pod(1, 0));
+    // At the moment when it is looked at, it may be time for the kernel to see a frame.
+    let is_short = || {
+        let said = bed.explain(0, &format!("{from} {to} udp"))?;
+        Ok(said["sent"]["short_way"] == true && said["received"]["short_way"] == true)
+    };
+    phase.must(interrupt.wait(super::bed::PATIENCE, is_short)?, "a fast flow is explained as slow");
+    let said = bed.explain(0, &format!("{from} {to} tcp"))?;
+    phase.must(said["in_table"] == false, format!("another flow is in the table: {said}"));
+    phase.add(&talk.end(run, interrupt)?);
+    Ok(phase)
+}
