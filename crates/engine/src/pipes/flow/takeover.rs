@@ -198,7 +198,7 @@ mod tests {
         record(Some(("192.0.2.1".parse().unwrap(), 9)), Some(1)).write(&mut bytes);
         assert!(Record::read(&bytes[..HEAD - 1]).is_none());
         // Offset, value: a state, a family, and an address that is not IPv4.
-        for (at, wrong) in [(52, 6), (53, 5), (66, 0)] {
+        for (at, wrong) in [(52, 6), (53, 5), (60, 0)] {
             let mut wrongly = bytes.clone();
             wrongly[at] = wrong;
             assert!(Record::read(&wrongly).is_none(), "byte {at}");
