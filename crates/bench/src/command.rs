@@ -3,6 +3,7 @@
 use crate::{
     arm, bond, changes, dpdk, engine, generate, measure, memory, overlay, path, pipes, rate, record, scaling,
     xdp,
+    arm, bond, changes, dpdk, engine, generate, lb, measure, memory, path, pipes, rate, record, scaling, xdp,
 };
 use anyhow::Result;
 use lab::screen::{Screen, line};
@@ -82,6 +83,9 @@ pub enum Bench {
     /// Traffic whose truth is known: true Zipf, popzipf, packet trains, a SYN flood, or a recording again and
     /// again; into a recording, or out of an interface.
     Generate(generate::Options),
+    /// The load balancer beside the engine's programs that do the least of the same: a service without flows, a
+    /// million flows that stay, new flows, IP in IP, ten thousand services.
+    Lb(lb::Options),
     /// Schemes by which flows are given to paths: the time of messages through a tunnel over four links, one
     /// of which is full; how soon a cut link is left; connections per second.
     Path(path::Options),
@@ -141,6 +145,12 @@ fn print(what: &Bench) -> Result<()> {
         }
         Bench::Record(options) => {
             let found = record::run(options, |text| line(text))?;
+            if options.json {
+                line(found)?;
+            }
+        }
+        Bench::Lb(options) => {
+            let found = lb::run(options, |text| line(text))?;
             if options.json {
                 line(found)?;
             }

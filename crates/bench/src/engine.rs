@@ -8,7 +8,7 @@ use super::scenarios::{ALL, Scenario};
 use anyhow::Result;
 use engine::batch::Engine;
 use engine::change::Change;
-use engine::program::{Fill, GroupId, Program};
+use engine::program::{Fill, GroupId, PipeId, Program};
 use engine::worker::Worker;
 use lab::spread::Spread;
 use packet::{Batch, Pools, Port, TableHash};
@@ -19,7 +19,7 @@ use std::time::Instant;
 const ROUNDS: usize = 5;
 
 /// Packets in a round of a program whose traffic repeats.
-const PACKETS: u64 = 1 << 22;
+pub const PACKETS: u64 = 1 << 22;
 
 /// Chunks of the pool: a few batches, which then stay in the cache as they would with a NIC's recycled
 /// buffers.
@@ -64,8 +64,8 @@ pub fn run(only: &[String], mut progress: impl FnMut(&Row, &str) -> Result<()>) 
 fn measure(scenario: &Scenario) -> Row {
     let port_ns = ports_alone(scenario);
     let mut bench = Bench::new(scenario);
-    bench.round(scenario);
-    let mut rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|_| bench.round(scenario)).collect();
+    bench.round(scenario, PACKETS);
+    let mut rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|_| bench.round(scenario, PACKETS)).collect();
     rounds.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (ns, tsc_cycles) = rounds[ROUNDS / 2];
     Row {
@@ -83,8 +83,8 @@ fn measure(scenario: &Scenario) -> Row {
 #[must_use]
 pub fn mpps(scenario: &Scenario) -> Spread {
     let mut bench = Bench::new(scenario);
-    bench.round(scenario);
-    Spread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario).0).collect())
+    bench.round(scenario, PACKETS);
+    Spread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario, PACKETS).0).collect())
 }
 
 /// Gives the buckets of groups that are given to their targets in turn.
@@ -97,13 +97,15 @@ pub fn give_buckets(program: &Program, engine: &mut Engine) {
     }
 }
 
-struct Bench {
+/// A worker with a scenario's program and traffic.
+pub struct Bench {
     worker: Worker,
     now_ns: u64,
 }
 
 impl Bench {
-    fn new(scenario: &Scenario) -> Bench {
+    /// Makes one.
+    pub fn new(scenario: &Scenario) -> Bench {
         let mut pools = Pools::region(CHUNKS);
         let pool = pools.first().id();
         let stream = || Stream::udp(64, scenario.flows.iter().copied());
@@ -120,14 +122,13 @@ impl Bench {
         Bench { worker, now_ns: 1_000_000_000 }
     }
 
-    /// Nanoseconds and cycles a packet.
-    fn round(&mut self, scenario: &Scenario) -> (f64, f64) {
+    /// Runs a round of at least so many packets, or one of each flow if every packet is of a new flow. Returns
+    /// nanoseconds and cycles a packet.
+    pub fn round(&mut self, scenario: &Scenario, packets: u64) -> (f64, f64) {
         if scenario.learns {
-            self.now_ns += 3_600_000_000_000;
-            self.worker.engine_mut().age(self.now_ns);
-            self.worker.engine_mut().take_deltas(|_| true);
+            self.age();
         }
-        let packets = if scenario.learns { scenario.flows.len() as u64 } else { PACKETS };
+        let packets = if scenario.learns { scenario.flows.len() as u64 } else { packets };
         let (start, start_cycles) = (Instant::now(), cycles());
         let mut done = 0;
         while done < packets {
@@ -136,6 +137,28 @@ impl Bench {
         }
         let taken = start.elapsed().as_nanos() as f64;
         (taken / done as f64, (cycles() - start_cycles) as f64 / done as f64)
+    }
+}
+
+impl Bench {
+    /// Returns how many packets of all rounds were not sent, and how many there were.
+    pub fn unsent(&self) -> (u64, u64) {
+        let received: u64 = self.worker.ports().iter().map(|port| port.statistics().received).sum();
+        let sent: u64 = self.worker.ports().iter().map(|port| port.statistics().transmitted).sum();
+        (received - sent, received)
+    }
+
+    /// Returns how many flows live in the pipes of the program.
+    pub fn flows(&self, program: &Program) -> usize {
+        let live = |pipe| self.worker.engine().flows(PipeId(pipe), 0).1;
+        (0..program.pipes.len() as u16).map(live).sum()
+    }
+
+    /// Ends every flow, as an hour without packets does.
+    pub fn age(&mut self) {
+        self.now_ns += 3_600_000_000_000;
+        self.worker.engine_mut().age(self.now_ns);
+        self.worker.engine_mut().take_deltas(|_| true);
     }
 }
 

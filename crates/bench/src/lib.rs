@@ -12,6 +12,7 @@
 //! - `path.rs`: schemes of choosing paths, in the network of `weir lab path`.
 //! - `overlay/`: the cache of containers' networks beside plain VXLAN, mode `oncache`, and no overlay.
 //! - `bond/`: a bond beside Open vSwitch's.
+//! - `lb.rs`: the load balancer's programs beside those of `engine.rs`.
 //! - `generate.rs`: traffic whose truth is known, into a recording or out of an interface.
 //! - `record.rs`: `weir measure` on a recording, beside others that read one.
 //! - `measure/`: what sketches and their aggregator cost, and how true they are.
@@ -25,6 +26,7 @@ mod command;
 mod dpdk;
 mod engine;
 mod generate;
+mod lb;
 mod measure;
 mod memory;
 mod million;

@@ -230,7 +230,8 @@ pub fn flow1m() -> Scenario {
     Scenario { name: "flow1m", what, program: one(flow_pipe()), flows: shuffled(MILLION), learns: false }
 }
 
-fn learn() -> Scenario {
+#[must_use]
+pub fn learn() -> Scenario {
     let what = "every packet is of a new flow";
     Scenario { name: "learn", what, program: one(flow_pipe()), flows: shuffled(MILLION), learns: true }
 }

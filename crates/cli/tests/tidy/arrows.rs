@@ -22,7 +22,11 @@ const ARROWS: &[Arrows] = &[
     ("apps", &["config", "engine", "measure", "packet", "path", "sketch", "table"], &["port"]),
     ("control", &[], &[]),
     ("lab", &["control", "path"], &[]),
-    ("bench", &["apps", "bpf", "engine", "lab", "measure", "packet", "plot", "port", "sketch"], &[]),
+    (
+        "bench",
+        &["apps", "bpf", "config", "engine", "lab", "measure", "packet", "plot", "port", "sketch"],
+        &[],
+    ),
     (
         "weir",
         &[
