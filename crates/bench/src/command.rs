@@ -83,8 +83,8 @@ pub enum Bench {
     /// Traffic whose truth is known: true Zipf, popzipf, packet trains, a SYN flood, or a recording again and
     /// again; into a recording, or out of an interface.
     Generate(generate::Options),
-    /// The load balancer beside the engine's programs that do the least of the same: a service without flows, a
-    /// million flows that stay, new flows, IP in IP, ten thousand services.
+    /// The load balancer beside the engine's programs that do the least of the same: a service without flows,
+    /// a million flows that stay, new flows, IP in IP, ten thousand services.
     Lb(lb::Options),
     /// Schemes by which flows are given to paths: the time of messages through a tunnel over four links, one
     /// of which is full; how soon a cut link is left; connections per second.

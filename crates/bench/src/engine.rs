@@ -122,8 +122,8 @@ impl Bench {
         Bench { worker, now_ns: 1_000_000_000 }
     }
 
-    /// Runs a round of at least so many packets, or one of each flow if every packet is of a new flow. Returns
-    /// nanoseconds and cycles a packet.
+    /// Runs a round of at least so many packets, or one of each flow if every packet is of a new flow.
+    /// Returns nanoseconds and cycles a packet.
     pub fn round(&mut self, scenario: &Scenario, packets: u64) -> (f64, f64) {
         if scenario.learns {
             self.age();

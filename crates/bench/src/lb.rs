@@ -1,9 +1,10 @@
-//! `weir bench lb`: what the load balancer costs, beside the programs of `weir bench engine` that do the least
-//! of the same: a hash without services, a million flows without back ends, flows learnt and nothing else.
+//! `weir bench lb`: what the load balancer costs, beside the programs of `weir bench engine` that do the
+//! least of the same: a hash without services, a million flows without back ends, flows learnt and nothing
+//! else.
 //!
 //! Both programs of a row run on memory ports, take turns in the same process, and each turn of one is
-//! divided by the turn of the other beside it, because a machine that is shared is faster at some minutes than
-//! at others. The programs of the load balancer are those that its app writes for a configuration with two
+//! divided by the turn of the other beside it, because a machine that is shared is faster at some minutes
+//! than at others. The programs of the load balancer are those that its app writes for a configuration with two
 //! ports whose MAC addresses are known.
 
 use crate::engine::{Bench, PACKETS};
@@ -215,8 +216,8 @@ impl Goal {
 fn line(row: &Value, what: &str) -> String {
     let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
     format!(
-        "{:<21} {:>6.2} Mpps ({:.2} - {:.2})  reference {:>6.2}  ratio {:>5.2} ({:.2} - {:.2})  goal {:>5.2} {}  \
-         {what}",
+        "{:<21} {:>6.2} Mpps ({:.2} - {:.2})  reference {:>6.2}  ratio {:>5.2} ({:.2} - {:.2})  \
+         goal {:>5.2} {}  {what}",
         row["name"].as_str().unwrap_or_default(),
         number("mpps"),
         number("mpps_min"),
