@@ -4,8 +4,8 @@
 //!
 //! Both programs of a row run on memory ports, take turns in the same process, and each turn of one is
 //! divided by the turn of the other beside it, because a machine that is shared is faster at some minutes
-//! than at others. The programs of the load balancer are those that its app writes for a configuration with two
-//! ports whose MAC addresses are known.
+//! than at others. The programs of the load balancer are those that its app writes for a configuration with
+//! two ports whose MAC addresses are known.
 
 use crate::engine::{Bench, PACKETS};
 use crate::scenarios::{MILLION, Scenario, flow1m, hash256, learn, shuffled};
