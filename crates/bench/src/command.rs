@@ -1,9 +1,8 @@
 //! `weir bench`: how fast, on this machine, now.
 
 use crate::{
-    arm, bond, changes, dpdk, engine, generate, measure, memory, overlay, path, pipes, rate, record, scaling,
-    xdp,
-    arm, bond, changes, dpdk, engine, generate, lb, measure, memory, path, pipes, rate, record, scaling, xdp,
+    arm, bond, changes, dpdk, engine, generate, lb, measure, memory, overlay, path, pipes, rate, record,
+    scaling, xdp,
 };
 use anyhow::Result;
 use lab::screen::{Screen, line};
