@@ -274,6 +274,7 @@ fn back_end(at: u16, ipip: bool) -> BackEnd {
         mode: if ipip { Mode::Ipip(address.into()) } else { Mode::L2 },
         weight: 1,
         state: State::Up,
+        address: None,
         origin: Origin::default(),
     }
 }
@@ -288,6 +289,7 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         by: By::FiveTuple,
         stateless: setting.stateless,
         timeouts: timeouts(),
+        fill: Fill::Maglev,
         size: default_size(Fill::Maglev, Some(1), back_ends.len()),
         back_ends: Arc::clone(back_ends),
         source_mac: SourceMac::Auto,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::{bond, dns, overlay, path, stream};
+use crate::{bond, dns, lb, overlay, path, stream};
 
 /// The available labs.
 #[derive(Subcommand)]
@@ -13,6 +13,8 @@ pub enum Lab {
     Dns(dns::Options),
     /// Bond weir to an Open vSwitch; links fail and recover, members come and go, both ends restart.
     Bond(bond::Options),
+    /// Balance TCP connections and UDP flows while back ends come, go and die, and another weir takes over.
+    Lb(lb::Options),
     /// Put a cache in front of a container network of three nodes, while what it depends on changes.
     Overlay(overlay::Options),
     /// Send flows through a tunnel over four links, one of which is full, by several schemes.
@@ -26,6 +28,9 @@ pub enum Lab {
     /// One end of requests and answers in a lab.
     #[command(hide = true, subcommand)]
     Talk(overlay::talk::End),
+    /// The clients of a load balancer in a lab.
+    #[command(hide = true)]
+    Questions(lb::questions::Options),
     /// A flow that fills a link.
     #[command(hide = true)]
     Elephant(path::elephant::Options),
@@ -39,6 +44,8 @@ pub fn perform(lab: &Lab) -> anyhow::Result<ExitCode> {
     match lab {
         Lab::Dns(options) => dns::run(options),
         Lab::Bond(options) => bond::run(options),
+        Lab::Lb(options) => lb::run(options),
+        Lab::Questions(options) => lb::questions::run_end(options).map(|()| ExitCode::SUCCESS),
         Lab::Overlay(options) => overlay::run(options),
         Lab::Talk(end) => overlay::talk::run_end(end).map(|()| ExitCode::SUCCESS),
         Lab::Path(options) => path::run(options),

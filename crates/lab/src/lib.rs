@@ -19,6 +19,7 @@ mod daemon;
 mod dns;
 mod dnsperf;
 mod latency;
+mod lb;
 pub mod namespace;
 mod nsd;
 pub mod overlay;

@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use anyhow::Result;
 
-use super::run::Run;
+use super::run::{Run, Started};
 use super::topology::{BackEnd, VIP};
 
 /// Number of names in the zone.
@@ -18,17 +18,19 @@ pub const NAMES: u32 = 256;
 /// bytes for each), because a server that is not scheduled for a while must not lose any.
 const SOCKET_BUFFER: u32 = 4 << 20;
 
-/// Starts a name server, which answers a few milliseconds later.
-pub fn start(run: &mut Run, back_end: &BackEnd) -> Result<()> {
+/// Connections over TCP at once.
+const CONNECTIONS: u32 = 1000;
+
+/// Starts a name server, which answers a few milliseconds later; its identity is the back end's name.
+pub fn start(run: &mut Run, back_end: &BackEnd) -> Result<Started> {
     let folder = run.folder().join(back_end.name);
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("zone"), zone())?;
     let file = folder.join("nsd.conf");
-    fs::write(&file, configuration(&folder, back_end.address))?;
+    fs::write(&file, configuration(&folder, back_end))?;
     let mut command = back_end.namespace.command("nsd");
     command.arg("-d").arg("-c").arg(file).stdout(Stdio::null());
-    run.start(&format!("nsd-{}", back_end.name), &mut command)?;
-    Ok(())
+    run.start(&format!("nsd-{}", back_end.name), &mut command)
 }
 
 /// Writes a file of `count` queries through which dnsperf cycles.
@@ -48,10 +50,10 @@ fn zone() -> String {
     zone
 }
 
-fn configuration(folder: &Path, address: &str) -> String {
-    let folder = folder.display();
+fn configuration(folder: &Path, back_end: &BackEnd) -> String {
+    let (folder, BackEnd { name, address, .. }) = (folder.display(), back_end);
     format!(
-        "server:\n  server-count: 1\n  ip-address: {VIP}\n  ip-address: {address}\n  username: \"\"\n  \
+        "server:\n  server-count: 1\n  identity: \"{name}\"\n  tcp-count: {CONNECTIONS}\n  ip-address: {VIP}\n  ip-address: {address}\n  username: \"\"\n  \
          zonesdir: \"{folder}\"\n  database: \"\"\n  pidfile: \"{folder}/nsd.pid\"\n  \
          xfrdfile: \"{folder}/xfrd.state\"\n  xfrdir: \"{folder}\"\n  zonelistfile: \
          \"{folder}/zone.list\"\n  \

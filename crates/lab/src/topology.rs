@@ -29,7 +29,8 @@ pub const INTERFACE: &str = "eth0";
 
 const CLIENT: &str = "10.77.0.1";
 const CLIENT_MAC: &str = "02:77:00:00:00:01";
-const WEIR: &str = "10.77.0.2";
+/// Address of the weir node.
+pub const WEIR: &str = "10.77.0.2";
 const WEIR_MAC: &str = "02:77:00:00:00:02";
 const BACK_ENDS: [(&str, &str, &str); 3] = [
     ("b1", "10.77.0.11", "02:77:00:00:00:11"),
@@ -75,6 +76,13 @@ impl Topology {
             BACK_ENDS.iter().map(|&host| back_end(run, &switch, host)).collect::<Result<Vec<_>>>()?;
         wire_client(&client, &back_ends)?;
         Ok(Topology { switch, client, weir, back_ends })
+    }
+
+    /// Takes the VIP from the weir node's kernel, which resets connections to its own addresses whenever no
+    /// weir takes their frames. The client gets a static entry, because nobody answers ARP for the VIP then.
+    pub fn hide_vip(&self) -> Result<()> {
+        self.weir.ip(&format!("address del {VIP}/32 dev {INTERFACE}\n"))?;
+        self.client.ip(&format!("neighbour add {VIP} lladdr {WEIR_MAC} dev {INTERFACE} nud permanent\n"))
     }
 }
 
