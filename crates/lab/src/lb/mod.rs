@@ -1,8 +1,8 @@
 //! `weir lab lb`: connections and flows through a load balancer, while everything behind it changes.
 //!
 //! The network is that of `weir lab dns`: a client, the weir node and three name servers, which answer over
-//! TCP and UDP and say who they are. In each phase something happens: a back end is added, drained, killed, or
-//! comes back, weights change, the configuration is replaced, another weir takes over. No connection may
+//! TCP and UDP and say who they are. In each phase something happens: a back end is added, drained, killed,
+//! or comes back, weights change, the configuration is replaced, another weir takes over. No connection may
 //! break but those of a back end that dies.
 
 mod bed;

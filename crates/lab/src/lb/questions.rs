@@ -2,9 +2,9 @@
 //!
 //! A question is `id.server` in the class CHAOS (RFC 4892), which a name server answers with its identity. A
 //! flow over TCP asks all its questions over one connection (RFC 7766), and one over UDP from one port, for
-//! as long as the lab runs; others ask once and are replaced. All run in one process in the client's namespace
-//! (`weir lab questions`), which writes what it has counted into a file and ends when its standard input is
-//! closed.
+//! as long as the lab runs; others ask once and are replaced. All run in one process in the client's
+//! namespace (`weir lab questions`), which writes what it has counted into a file and ends when its standard
+//! input is closed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,8 +30,8 @@ const SAY: Duration = Duration::from_millis(20);
 const UDP_ANSWER: Duration = Duration::from_millis(500);
 /// How long an answer over TCP may take: retransmissions of what was lost need a second at most.
 const TCP_ANSWER: Duration = Duration::from_secs(4);
-/// Source ports of UDP flows that ask once, one after the other: the kernel would choose a port again while the
-/// load balancer still knows the flow that had it. No port here is one that the kernel chooses.
+/// Source ports of UDP flows that ask once, one after the other: the kernel would choose a port again while
+/// the load balancer still knows the flow that had it. No port here is one that the kernel chooses.
 const PORTS: std::ops::Range<u16> = 1024..32_768;
 /// The length of a query's header, and of an answer's.
 const HEADER: usize = 12;
