@@ -54,7 +54,8 @@ fn configuration(folder: &Path, back_end: &BackEnd) -> String {
     let (folder, BackEnd { name, address, .. }) = (folder.display(), back_end);
     format!(
         "server:\n  server-count: 1\n  identity: \"{name}\"\n  tcp-count: {CONNECTIONS}\n  \
-         ip-address: {VIP}\n  ip-address: {address}\n  username: \"\"\n  zonesdir: \"{folder}\"\n  database: \"\"\n  pidfile: \"{folder}/nsd.pid\"\n  \
+         ip-address: {VIP}\n  ip-address: {address}\n  username: \"\"\n  \
+         zonesdir: \"{folder}\"\n  database: \"\"\n  pidfile: \"{folder}/nsd.pid\"\n  \
          xfrdfile: \"{folder}/xfrd.state\"\n  xfrdir: \"{folder}\"\n  zonelistfile: \
          \"{folder}/zone.list\"\n  \
          receive-buffer-size: {SOCKET_BUFFER}\n  send-buffer-size: {SOCKET_BUFFER}\n  \
