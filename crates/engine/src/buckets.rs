@@ -88,8 +88,8 @@ impl GroupTables {
     /// Fills the buckets of all groups.
     #[must_use]
     pub fn new(program: &Program) -> GroupTables {
-        let fill = |group| Arc::new(BucketTable::fill(group, None));
-        let tables = program.groups.iter().map(fill).collect();
+        let mut filler = Filler::default();
+        let tables = program.groups.iter().map(|group| filler.fill(group)).collect();
         GroupTables { groups: program.groups.clone(), tables, retired: Vec::new() }
     }
 
@@ -107,15 +107,16 @@ impl GroupTables {
         let before =
             self.groups.iter().zip(&self.tables).map(|(group, table)| (group.name.as_str(), (group, table)));
         let before: HashMap<&str, (&Group, &Arc<BucketTable>)> = before.collect();
-        let follow = |group: &Group| match before.get(group.name.as_str()) {
+        let mut filler = Filler::default();
+        let mut follow = |group: &Group| match before.get(group.name.as_str()) {
             Some((was, table)) if is_filled_alike(was, group) => Arc::clone(table),
             Some((was, table)) if group.fill == Fill::Wants && was.size == group.size => {
                 let previous = renamed(table.buckets.slots(), was, group);
                 Arc::new(BucketTable::fill(group, Some(&previous)))
             }
-            _ => Arc::new(BucketTable::fill(group, None)),
+            _ => filler.fill(group),
         };
-        let tables = new.groups.iter().map(follow).collect();
+        let tables = new.groups.iter().map(&mut follow).collect();
         GroupTables { groups: new.groups.clone(), tables, retired: Vec::new() }
     }
 
@@ -146,6 +147,26 @@ impl GroupTables {
         self.retired.retain(Retired::is_held);
         self.retired.push(before);
         Ok(Change::Publish { group: id, targets: Arc::clone(&group.targets), table: Arc::clone(table) })
+    }
+}
+
+/// Fills tables without a history. Groups that share a list of targets, and are filled alike, share a table:
+/// ten thousand services over the same back ends have one, which stays in the cache.
+#[derive(Default)]
+struct Filler {
+    /// By the address of the list, and the number of buckets.
+    filled: HashMap<(*const Target, u32), Vec<(Fill, Arc<BucketTable>)>>,
+}
+
+impl Filler {
+    fn fill(&mut self, group: &Group) -> Arc<BucketTable> {
+        let alike = self.filled.entry((group.targets.as_ptr(), group.size)).or_default();
+        if let Some((_, table)) = alike.iter().find(|(fill, _)| *fill == group.fill) {
+            return Arc::clone(table);
+        }
+        let table = Arc::new(BucketTable::fill(group, None));
+        alike.push((group.fill, Arc::clone(&table)));
+        table
     }
 }
 
@@ -229,6 +250,25 @@ mod tests {
         assert!(Arc::ptr_eq(&targets, &tables.groups[0].targets));
         assert_eq!(*table, BucketTable::fill(&tables.groups[0], None));
         assert_eq!((tables.groups[0].targets[1].weight, table.share(1)), (0, 0));
+    }
+
+    #[test]
+    fn groups_over_the_same_list_of_targets_share_a_table_until_a_weight_changes() {
+        let one = program(Fill::Maglev, &["a", "b", "c"]).groups.remove(0);
+        let other = Group { name: "h".into(), targets: Arc::clone(&one.targets), ..one.clone() };
+        let sized = Group { name: "i".into(), size: 1021, ..other.clone() };
+        let equal = program(Fill::Maglev, &["a", "b", "c"]).groups.remove(0);
+        let groups = vec![one, other, sized, Group { name: "j".into(), ..equal }];
+        let program = Program { groups, ..Program::default() };
+        let mut tables = GroupTables::new(&program);
+        let table = |tables: &GroupTables, at| Arc::clone(tables.table(GroupId(at)));
+        assert!(Arc::ptr_eq(&table(&tables, 0), &table(&tables, 1)));
+        assert!(!Arc::ptr_eq(&table(&tables, 0), &table(&tables, 2)));
+        assert_eq!(table(&tables, 0), table(&tables, 3));
+        let before = table(&tables, 1);
+        drop(tables.publish(&weigh(7)).unwrap());
+        assert!(Arc::ptr_eq(&before, &table(&tables, 1)), "the other group's weights stay");
+        assert_ne!(before, table(&tables, 0));
     }
 
     #[test]
