@@ -34,7 +34,7 @@ const PHASES: [&str; 19] = [
 #[test]
 fn links_come_and_go_and_both_ends_restart() {
     let Some(_alone) = may_run() else { return };
-    let (result, told, _) = lab::run(&["bond", "--seconds", "2", "--cuts", "5"]);
+    let (result, told, _) = lab::run(&["bond", "--seconds", "1", "--cuts", "2"]);
     let phases = result["phases"].as_array().expect("phases");
     let names: Vec<&str> = phases.iter().map(|phase| phase["name"].as_str().expect("a name")).collect();
     assert_eq!(names, PHASES, "{told}");
