@@ -155,8 +155,11 @@ impl GroupTables {
 #[derive(Default)]
 struct Filler {
     /// By the address of the list, and the number of buckets.
-    filled: HashMap<(*const Target, u32), Vec<(Fill, Arc<BucketTable>)>>,
+    filled: HashMap<(*const Target, u32), Vec<Filled>>,
 }
+
+/// A table, and how it was filled.
+type Filled = (Fill, Arc<BucketTable>);
 
 impl Filler {
     fn fill(&mut self, group: &Group) -> Arc<BucketTable> {
