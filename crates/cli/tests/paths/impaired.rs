@@ -23,14 +23,20 @@ fn path_by(bed: &Bed, link: usize) -> Option<Value> {
         .find(|path| path["hops"].as_array().is_some_and(|hops| hops.contains(&hop.as_str().into())))
 }
 
-#[test]
-fn a_path_that_loses_some_probes_is_grey_and_left() {
-    let Some(mut bed) = Bed::build('l') else { return };
+/// A bed with four good paths, a stream over one of them, and the link that it takes.
+fn flow(name: char) -> Option<(Bed, Stream, usize)> {
+    let mut bed = Bed::build(name)?;
     bed.start();
     bed.wait_for("four good paths", Bed::paths);
     let mut stream = Stream::open(&bed, 7001);
     stream.lost_of(50);
     let link = bed.wait_for("the flow's link", |bed| bed.link_of(7001));
+    Some((bed, stream, link))
+}
+
+#[test]
+fn a_path_that_loses_some_probes_is_grey_and_left() {
+    let Some((bed, mut stream, link)) = flow('l') else { return };
     let mut impair = impaired(&bed, link);
     // Three times what makes a path grey, so that chance does not keep it below for long.
     impair.set(&Impairment { lost: 0.03, ..Impairment::default() }).unwrap();
@@ -53,12 +59,7 @@ fn a_path_that_loses_some_probes_is_grey_and_left() {
 
 #[test]
 fn a_path_whose_port_dies_goes_on_by_another_port() {
-    let Some(mut bed) = Bed::build('h') else { return };
-    bed.start();
-    bed.wait_for("four good paths", Bed::paths);
-    let mut stream = Stream::open(&bed, 7001);
-    stream.lost_of(50);
-    let link = bed.wait_for("the flow's link", |bed| bed.link_of(7001));
+    let Some((bed, mut stream, link)) = flow('h') else { return };
     let port = path_by(&bed, link).unwrap()["port"].as_u64().unwrap() as u16;
     let mut impair = impaired(&bed, link);
     // A third of the ports of this link, that of its path among them.
@@ -76,12 +77,7 @@ fn a_path_whose_port_dies_goes_on_by_another_port() {
 
 #[test]
 fn marks_drive_new_flows_away() {
-    let Some(mut bed) = Bed::build('m') else { return };
-    bed.start();
-    bed.wait_for("four good paths", Bed::paths);
-    let mut stream = Stream::open(&bed, 7001);
-    stream.lost_of(50);
-    let link = bed.wait_for("the flow's link", |bed| bed.link_of(7001));
+    let Some((bed, mut stream, link)) = flow('m') else { return };
     let mut impair = impaired(&bed, link);
     // So slow that probes alone fill it.
     impair.set(&Impairment { queue: Some((1000, 500)), ..Impairment::default() }).unwrap();

@@ -50,7 +50,7 @@ impl Daemon {
         }
         let hello = json!({
             "say": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
-            "clock_ns": self.clock.origin_ns(), "ports": self.interface_names(),
+            "clock_ns": self.clock.origin_ns(), "interfaces": self.interface_names(),
             "weights": self.weights_by_name(),
         });
         let (workers, path) = (self.fleet.questioner(), PathBuf::from(path));
@@ -79,13 +79,13 @@ impl Daemon {
         gift.inspect_err(|error| warn!("the other weir does not take over: {error:#}")).ok()
     }
 
-    /// Returns the interfaces by the names of their ports.
+    /// Returns the names of the ports' interfaces.
     fn interface_names(&self) -> Value {
         let name = |port: &PortConfig| match &port.kind {
-            PortKind::Xdp(xdp) => Some((port.name.clone(), Value::from(xdp.interface.clone()))),
+            PortKind::Xdp(xdp) => Some(Value::from(xdp.interface.clone())),
             _ => None,
         };
-        self.plan.ports.iter().filter_map(name).collect::<serde_json::Map<_, _>>().into()
+        self.plan.ports.iter().filter_map(name).collect()
     }
 
     /// Returns weights that were set at run time: group, target, weight.
@@ -102,10 +102,8 @@ impl Daemon {
     /// when all sockets of this daemon are closed, before the successor is told.
     pub(in super::super) fn give(mut self, gift: Gift, last: impl FnOnce()) -> Result<()> {
         let Gift { mut wire, stocks, since_ms } = gift;
-        let handed = |(port, at): (&PortConfig, u16)| {
-            Some((port.name.clone(), self.interfaces.of(PortId(at))?.hand_over()?))
-        };
-        let handed: Vec<(String, Handover)> = self.plan.ports.iter().zip(0..).filter_map(handed).collect();
+        let ports = (0..self.plan.ports.len()).map(|at| PortId(at as u16));
+        let handed: Vec<Handover> = ports.filter_map(|port| self.interfaces.of(port)?.hand_over()).collect();
         let interfaces = std::mem::take(&mut self.interfaces);
         let workers = self.fleet.questioner();
         workers.ask_all(|_, answer| Command::Quiesce(answer))?;
@@ -116,9 +114,8 @@ impl Daemon {
         let apps = self.host.running.states();
         let (ledger, balanced, flows) = self.stop()?;
         last();
-        let of = |(port, one): &(String, Handover)| json!([port, one.index, one.native]);
-        let list: Vec<Value> = handed.iter().map(of).collect();
-        let links: Vec<_> = handed.iter().map(|(_, one)| one.link.as_fd()).collect();
+        let list: Vec<Value> = handed.iter().map(|one| json!([one.index, one.native])).collect();
+        let links: Vec<_> = handed.iter().map(|one| one.link.as_fd()).collect();
         wire.send(&json!({ "say": "end", "interfaces": list, "apps": apps }), &[], &links)?;
         let done = wire.receive().context("the other weir has not taken over");
         flows.into_iter().for_each(|words| info!("{words}"));

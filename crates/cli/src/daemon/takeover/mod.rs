@@ -5,7 +5,7 @@
 //!
 //! | who | says | and then |
 //! |---|---|---|
-//! | old | its clock, ports, weights | changes of clients are refused; frames go on |
+//! | old | its clock, interfaces, weights | changes of clients are refused; frames go on |
 //! | old | the flows that there are, by pages | |
 //! | old | `ready` | |
 //! | new | `go` | the old daemon's workers stop; what is taken from now on is dropped and counted |

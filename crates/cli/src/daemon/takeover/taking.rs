@@ -70,12 +70,10 @@ impl Taking {
     /// Returns true if the old daemon has the interface of this port.
     pub fn has(&self, port: &PortConfig) -> bool {
         let PortKind::Xdp(xdp) = &port.kind else { return false };
-        let ports = self.hello["ports"].as_object();
-        ports.is_some_and(|ports| ports.values().any(|one| *one == xdp.interface))
+        self.hello["interfaces"].as_array().is_some_and(|all| all.iter().any(|one| *one == xdp.interface))
     }
 
-    /// Sets the weights that were set at run time, of targets that are still there.
-    /// Returns them.
+    /// Sets the weights that were set at run time, of targets that are still there, and returns them.
     pub fn set_weights(&self, plan: &mut Plan) -> Weights {
         let mut weights = Weights::default();
         for one in self.hello["weights"].as_array().into_iter().flatten() {
@@ -144,7 +142,7 @@ impl Taking {
         let Message { head, descriptors, .. } = end;
         let mut all = Vec::new();
         for (one, link) in head["interfaces"].as_array().into_iter().flatten().zip(descriptors) {
-            let (Some(index), Some(native)) = (one[1].as_u64(), one[2].as_bool()) else {
+            let (Some(index), Some(native)) = (one[0].as_u64(), one[1].as_bool()) else {
                 bail!("the old weir's interfaces are not understood");
             };
             all.push(Handover { index: index as u32, native, link });
