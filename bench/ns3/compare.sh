@@ -3,14 +3,14 @@
 # take. Once with buffers that hold everything, so that only windows and queues matter, and once with those of
 # a switch, where loss and its repair do.
 #
-# Use: bench/ns3/compare.sh [FLOWS [LOAD...]]     WEIR=target/release/weir
+# Use: bench/ns3/compare.sh [FLOWS [LOAD...]]     WEIR=target/release/weir TIMEOUT=1000 (the least, in us)
 set -eu
 
 weir=${WEIR:-target/release/weir}
 flows=${1:-300}
 [ $# -gt 0 ] && shift
 [ $# -gt 0 ] || set -- 40 70
-leaves=2 spines=2 hosts=4 gbps=10 delay=5000 timeout=1000
+leaves=2 spines=2 hosts=4 gbps=10 delay=5000 timeout=${TIMEOUT:-1000}
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
 

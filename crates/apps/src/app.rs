@@ -12,8 +12,10 @@
 //! goes through the same, with this app as its predecessor.
 
 use crate::check::{Check, CheckId, Outcome};
+use crate::neighbour::{Found, Hop};
 use engine::change::{Change, ChangeError};
-use engine::program::{GroupId, PortId, Program};
+use engine::program::{Entry, GroupId, PipeId, PortId, Program};
+use engine::snapshot::Seen;
 use engine::worker::BucketReport;
 use serde_json::Value;
 use std::any::Any;
@@ -82,6 +84,13 @@ pub enum Event<'a> {
         /// first worker, from which others differ only while moves are pending.
         report: &'a BucketReport,
     },
+    /// Entries of a pipe, requested by [`Action::ReadEntries`].
+    Entries {
+        /// The pipe.
+        pipe: PipeId,
+        /// Its entries, and what all workers know of them.
+        entries: &'a [(Entry, Seen)],
+    },
     /// A change that it asked for was refused, and nothing has changed.
     Refused {
         /// The change.
@@ -95,6 +104,22 @@ pub enum Event<'a> {
         id: CheckId,
         /// How it has ended.
         outcome: &'a Outcome,
+    },
+    /// What is known of a neighbour that it wants to know ([`Action::Resolve`]): at once, and then whenever
+    /// it changes.
+    Neighbour {
+        /// The neighbour.
+        hop: &'a Hop,
+        /// Its MAC address, or why there is none.
+        found: &'a Found,
+    },
+    /// What it asked for with [`Action::Configure`] has ended. If that was done, the app is already the one
+    /// of the new configuration.
+    Configured {
+        /// The request.
+        id: RequestId,
+        /// Why it was refused; then nothing has changed.
+        outcome: &'a Result<(), String>,
     },
     /// An event on its socket ([`App::socket`]).
     Client {
@@ -140,6 +165,13 @@ pub enum Action {
     Change(Change),
     /// Request [`Event::Buckets`].
     ReadBuckets(GroupId),
+    /// Request [`Event::Entries`] of a pipe.
+    ReadEntries {
+        /// The pipe.
+        pipe: PipeId,
+        /// Some hundreds more may come.
+        limit: usize,
+    },
     /// A line for the operator, in the daemon's output after the app's name.
     Say(String),
     /// Answer a request.
@@ -149,6 +181,14 @@ pub enum Action {
         /// The answer; an error is one sentence.
         answer: Result<Value, String>,
     },
+    /// Change the app's own configuration by a list of requests ([`crate::lb::edits`]), as a reload would:
+    /// all of them or none. [`Event::Configured`] follows; not in replay, where nobody requests anything.
+    Configure {
+        /// The operator's request, which stays to be answered.
+        id: RequestId,
+        /// The list.
+        orders: Value,
+    },
     /// Check a server. [`Event::Checked`] follows, whatever comes of it; replay checks nothing and says that
     /// everything works.
     Check {
@@ -157,6 +197,10 @@ pub enum Action {
         /// What is checked.
         check: Arc<Check>,
     },
+    /// Find the MAC addresses of neighbours and follow them: of these alone, from now on.
+    /// [`Event::Neighbour`] says what is found. Replay knows no host, and gives each an address made up from
+    /// its own.
+    Resolve(Arc<[Hop]>),
     /// Send a datagram to a client of the app's socket.
     Tell {
         /// The client.
@@ -250,9 +294,9 @@ pub trait App: Any + Send {
     /// Looks up the numbers of what it knows by name. Called once, before the first event.
     fn bind(&mut self, program: &Program);
 
-    /// Returns targets of groups that it keeps without weight, by name: the next program begins with 0 for
-    /// them instead of what is configured.
-    fn withheld(&self) -> Vec<(String, String)> {
+    /// Returns targets of groups, by name, whose weights the next program begins with instead of those that
+    /// are configured: 0 for what is down.
+    fn first_weights(&self) -> Vec<(String, String, u32)> {
         Vec::new()
     }
 

@@ -3,6 +3,7 @@
 //! `weir KEY`. The command line, the daemon and replay iterate over [`KINDS`] and know none of them by name.
 
 use crate::measure::Measurement;
+use crate::neighbour::{Hop, Mac};
 use crate::overlay;
 use crate::page::Page;
 use crate::path::Wanted;
@@ -14,10 +15,11 @@ use config::schema::Schema;
 use config::section::{Section, list, name, named, pairs, position, text};
 use config::{Frames, Key, Report, TakeRule};
 use engine::builder::ProgramBuilder;
-use engine::program::PortId;
+use engine::program::{PortId, Program};
 use engine::snapshot::Count;
 use serde_json::{Map, Value, json};
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,6 +63,21 @@ pub trait Configured: Any + Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Returns whether what was changed at run time survives a restart.
+    fn persists(&self) -> bool {
+        false
+    }
+
+    /// Says what of a list of requests ([`crate::Action::Configure`]) cannot be carried out when this is the
+    /// configuration of `program`.
+    ///
+    /// # Errors
+    /// Says which, and why.
+    fn refuses(&self, orders: &Value, program: &Program) -> Result<(), String> {
+        let _ = (orders, program);
+        Ok(())
+    }
+
     /// Returns what the collector measures for them.
     fn measurements(&self) -> Vec<Measurement> {
         Vec::new()
@@ -74,6 +91,26 @@ pub trait Configured: Any + Debug + Send + Sync {
     /// Returns the overlays in front of which there is a cache for them.
     fn overlays(&self) -> Vec<overlay::Wanted> {
         Vec::new()
+    }
+
+    /// Checks what refers to apps of other kinds, when all are read.
+    fn refer(&self, apps: &Apps, report: &mut Report) {
+        let _ = (apps, report);
+    }
+
+    /// Returns the neighbours that they want to know.
+    fn hops(&self) -> Vec<Hop> {
+        Vec::new()
+    }
+
+    /// Returns the neighbours that their running apps know.
+    fn known(&self) -> HashMap<Hop, Mac> {
+        HashMap::new()
+    }
+
+    /// Writes neighbours that are known into the program before it begins. Whoever runs it must call this.
+    fn settle(&self, known: &HashMap<Hop, Mac>, program: &mut Program) {
+        let _ = (known, program);
     }
 
     /// Writes what depends on the roots of ports, when all of them are known.
@@ -107,6 +144,8 @@ pub struct Verb {
     pub about: &'static str,
     /// The arguments after the app's name.
     pub arguments: &'static [Argument],
+    /// Whether it is about all apps of the kind and has no NAME.
+    pub whole: bool,
     /// Flags and their descriptions in the help.
     pub flags: &'static [(&'static str, &'static str)],
     /// Converts an answer other than a string to text, depending on the given flags.
@@ -169,7 +208,9 @@ impl Apps {
                 items.iter().filter(|(key, _)| *key == kind.key).map(|(_, node)| *node).collect();
             (kind.read)(&own, scope)
         };
-        Apps(KINDS.iter().map(read).collect())
+        let apps = Apps(KINDS.iter().map(read).collect());
+        apps.0.iter().for_each(|one| one.refer(&apps, scope.report));
+        apps
     }
 
     /// Returns the apps of one kind.
@@ -192,6 +233,20 @@ impl Apps {
         self.0.iter().flat_map(|one| one.running()).collect()
     }
 
+    /// Returns whether what was changed at run time survives a restart.
+    #[must_use]
+    pub fn persist(&self) -> bool {
+        self.0.iter().any(|one| one.persists())
+    }
+
+    /// Says what of a list of requests cannot be carried out with these apps.
+    ///
+    /// # Errors
+    /// Says which, and why.
+    pub fn refuse(&self, orders: &Value, program: &Program) -> Result<(), String> {
+        self.0.iter().try_for_each(|one| one.refuses(orders, program))
+    }
+
     /// Returns what the collector measures.
     #[must_use]
     pub fn measurements(&self) -> Vec<Measurement> {
@@ -208,6 +263,23 @@ impl Apps {
     #[must_use]
     pub fn overlays(&self) -> Vec<overlay::Wanted> {
         self.0.iter().flat_map(|one| one.overlays()).collect()
+    }
+
+    /// Returns the neighbours that apps want to know.
+    #[must_use]
+    pub fn hops(&self) -> Vec<Hop> {
+        self.0.iter().flat_map(|one| one.hops()).collect()
+    }
+
+    /// Returns the neighbours that running apps know.
+    #[must_use]
+    pub fn known(&self) -> HashMap<Hop, Mac> {
+        self.0.iter().flat_map(|one| one.known()).collect()
+    }
+
+    /// Writes neighbours that are known into the program before it begins.
+    pub fn settle(&self, known: &HashMap<Hop, Mac>, program: &mut Program) {
+        self.0.iter().for_each(|one| one.settle(known, program));
     }
 
     /// Writes what depends on the roots of ports.

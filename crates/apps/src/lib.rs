@@ -9,6 +9,7 @@ pub mod external;
 pub mod kind;
 pub mod lb;
 pub mod measure;
+pub mod neighbour;
 pub mod overlay;
 pub mod page;
 pub mod path;

@@ -151,10 +151,10 @@ impl RunningApps {
         actions
     }
 
-    /// Returns targets of groups that apps keep without weight, by name.
+    /// Returns weights that the next program begins with, by the names of groups and targets.
     #[must_use]
-    pub fn withheld(&self) -> Vec<(String, String)> {
-        self.apps.iter().flat_map(|one| one.app.withheld()).collect()
+    pub fn first_weights(&self) -> Vec<(String, String, u32)> {
+        self.apps.iter().flat_map(|one| one.app.first_weights()).collect()
     }
 
     /// Returns when the next app must be woken.

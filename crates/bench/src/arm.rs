@@ -52,6 +52,8 @@ pub struct Arm {
 
 #[derive(clap::Subcommand)]
 enum Ports {
+    /// No worker: the far end of the change of `weir bench lb`.
+    Changes(crate::lb::Probe),
     /// Two DPDK devices.
     #[cfg(feature = "dpdk")]
     Dpdk {
@@ -114,6 +116,7 @@ pub fn run(arm: &Arm) -> Result<()> {
         Ports::Sink { mebibytes, queues, devices } => sink(*mebibytes, *queues, devices),
         Ports::Xdp { input, output } => forward(&basic2().program, xdp([input, output])?),
         Ports::Source { interface } => source(interface),
+        Ports::Changes(probe) => crate::lb::probe(probe),
     }
 }
 

@@ -83,7 +83,8 @@ pub enum Bench {
     /// again; into a recording, or out of an interface.
     Generate(generate::Options),
     /// The load balancer beside the engine's programs that do the least of the same: a service without flows,
-    /// a million flows that stay, new flows, IP in IP, ten thousand services.
+    /// a million flows that stay, new flows, IP in IP, ten thousand services; and how soon packets follow a
+    /// change.
     Lb(lb::Options),
     /// Schemes by which flows are given to paths: the time of messages through a tunnel over four links, one
     /// of which is full; how soon a cut link is left; connections per second.
@@ -199,7 +200,18 @@ fn print_memory(json: bool) -> Result<()> {
         "a million entries in a configuration: check {:.1} s, start {:.1} s, {:.0} MB",
         million.check_s, million.start_s, million.rss_mb
     ))?;
-    if json { line(json!({ "results": rows, "million": million })) } else { Ok(()) }
+    let services = memory::services()?;
+    line(format_args!(
+        "10 000 services, a million pairs: check {:.1} s, start {:.1} s, {:.0} MB; reload {:.1} s, then \
+         {:.0} MB; another worker {:.0} MB",
+        services.check_s,
+        services.start_s,
+        services.rss_mb,
+        services.reload_s,
+        services.reloaded_rss_mb,
+        services.worker_mb,
+    ))?;
+    if json { line(json!({ "results": rows, "million": million, "services": services })) } else { Ok(()) }
 }
 
 fn print_bond(streams: &[u32], json: bool) -> Result<()> {

@@ -7,6 +7,8 @@
 //! than at others. The programs of the load balancer are those that its app writes for a configuration with
 //! two ports whose MAC addresses are known.
 
+mod change;
+
 use crate::engine::{Bench, PACKETS};
 use crate::scenarios::{MILLION, Scenario, flow1m, hash256, learn, shuffled};
 use anyhow::{Result, ensure};
@@ -23,6 +25,8 @@ use serde_json::{Value, json};
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+
+pub use change::{Probe, probe};
 
 /// Back ends of a service.
 const BACK_ENDS: u16 = 100;
@@ -42,14 +46,14 @@ const VIP: u32 = 0xac10_0000;
 /// UDP port of every service.
 const PORT: u16 = 53;
 
-/// Why the time of a change is not given.
-const NO_CHANGE: &str = "not measured: the time from a change to the first packet that follows it needs a \
-    receiver behind an AF_XDP port, which this bench does not have yet";
+/// Changes of a back end in each phase of `change`.
+const CHANGES: u32 = 200;
 
 /// How much is measured.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only these rows: stateless, `pinned1m`, learn, `ipip_ns_more`, services10k, `services10k_stateless`.
+    /// Only these rows: stateless, `pinned1m`, learn, `ipip_ns_more`, services10k, `services10k_stateless`;
+    /// or change: how soon packets follow a change of a back end, on AF_XDP.
     only: Vec<String>,
     /// Rounds, of which the medians are reported.
     #[arg(long, default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -157,9 +161,12 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
             rows.push(row);
         }
     }
-    say(&format_args!("change: {NO_CHANGE}"))?;
-    let change = json!({ "median_us": null, "p99_us": null, "lost": null, "why": NO_CHANGE });
-    Ok(json!({ "results": rows, "change": change, "back_ends": BACK_ENDS, "rounds": options.rounds }))
+    let mut changed = Value::Null;
+    if options.only.is_empty() || options.only.iter().any(|wanted| wanted == "change") {
+        changed = change::measure(CHANGES)?;
+        say(&change_line(&changed))?;
+    }
+    Ok(json!({ "results": rows, "change": changed, "back_ends": BACK_ENDS, "rounds": options.rounds }))
 }
 
 fn measure(pair: &Pair, rounds: u16, packets: u64) -> Result<Value> {
@@ -211,6 +218,22 @@ impl Goal {
             Goal::NanosecondsMore(most) => ratio <= most,
         }
     }
+}
+
+fn change_line(change: &Value) -> String {
+    if let Some(why) = change["why"].as_str() {
+        return format!("change: not measured: {why}");
+    }
+    let number = |key: &str| change[key].as_f64().unwrap_or(f64::NAN);
+    format!(
+        "change                {:>6.0} us median, {:.0} us p99 of the slowest phase, {} frames lost at \
+         {:.0} % of {:.3} Mpps",
+        number("median_us"),
+        number("p99_us"),
+        change["lost"],
+        number("load") * 100.0,
+        number("rate_without_loss") / 1e6,
+    )
 }
 
 fn line(row: &Value, what: &str) -> String {
@@ -271,6 +294,7 @@ fn back_end(at: u16, ipip: bool) -> BackEnd {
     BackEnd {
         name: format!("b{at}"),
         mac: [2, 0, 0, 1, high, low],
+        resolve: None,
         mode: if ipip { Mode::Ipip(address.into()) } else { Mode::L2 },
         weight: 1,
         state: State::Up,

@@ -108,6 +108,51 @@ pub fn million() -> Result<Million> {
     Ok(Million { check_s, start_s, rss_mb })
 }
 
+/// What ten thousand services take: a million pairs of service and back end.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Services {
+    /// Seconds of `weir check`.
+    pub check_s: f64,
+    /// Seconds until a daemon answers, and of a reload that changes a weight.
+    pub start_s: f64,
+    pub reload_s: f64,
+    /// Its resident memory with one worker before the reload and after it, in MB (10^6 bytes).
+    pub rss_mb: f64,
+    pub reloaded_rss_mb: f64,
+    /// What another worker takes.
+    pub worker_mb: f64,
+}
+
+/// Checks, starts and reloads a configuration of the load balancer with ten thousand services.
+pub fn services() -> Result<Services> {
+    let interrupt = Interrupt::on_signals()?;
+    let mut run = Run::begin(false)?;
+    let text = million::services(1, 2);
+    let file = run.folder().join("services.yaml");
+    std::fs::write(&file, &text)?;
+    let start = Instant::now();
+    let checked = Command::new(weir::program()?).arg("check").arg(&file).stdout(Stdio::null()).status()?;
+    let check_s = start.elapsed().as_secs_f64();
+    ensure!(checked.success(), "`weir check` refuses ten thousand services");
+    let start = Instant::now();
+    let mut begin = |name, text: &str| {
+        let command = |program: &str| Command::new(program);
+        let weir = Weir::start_within(PATIENCE, &mut run, name, command, text, &interrupt)?;
+        let process = run.child(weir.process()).id().to_string();
+        anyhow::Ok((resident(&process)? as f64 / 1e6, process, weir))
+    };
+    let (rss_mb, process, weir) = begin("weir", &text)?;
+    let start_s = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    weir.reload(&million::services(1, 3))?;
+    let reload_s = start.elapsed().as_secs_f64();
+    let reloaded_rss_mb = resident(&process)? as f64 / 1e6;
+    let (two_mb, _, two) = begin("two", &million::services(2, 2))?;
+    weir.stop(&mut run)?;
+    two.stop(&mut run)?;
+    Ok(Services { check_s, start_s, reload_s, rss_mb, reloaded_rss_mb, worker_mb: two_mb - rss_mb })
+}
+
 /// Resident bytes of a process.
 fn resident(process: &str) -> Result<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).context("/proc is not mounted")?;

@@ -72,6 +72,34 @@ pipes:
     text
 }
 
+/// Returns a configuration of the load balancer without traffic: 10 000 services on 4100 back ends in lists
+/// of 100 that services share, so a million pairs. `weight` is that of the first back end.
+pub fn services(workers: usize, weight: u32) -> String {
+    const LISTS: u32 = 41;
+    const SERVICES: u32 = 10_000;
+    let mut text = format!(
+        "workers: {workers}\nports:\n  p0: {{ mem: {{ flows: 1, frames: 0 }}, mac: 02:00:00:00:00:10 }}\n\
+         apps:\n  - lb:\n      pools:\n"
+    );
+    for list in 0..LISTS {
+        let _ = writeln!(text, "        l{list}:");
+        for at in 0..TARGETS {
+            let weight = if (list, at) == (0, 0) { weight } else { 1 };
+            let mac = format!("02:00:00:01:{list:02x}:{at:02x}");
+            let _ = writeln!(text, "          - {{ name: b{at}, mac: {mac}, weight: {weight} }}");
+        }
+    }
+    for at in 0..SERVICES {
+        let (vip, list) = (address(0xac10_0000 + at), at % LISTS);
+        let _ = write!(
+            text,
+            "  - lb:\n      name: s{at}\n      port: p0\n      back_ends: l{list}\n      \
+             service: {{ vip: {vip}, protocol: udp, port: 53 }}\n"
+        );
+    }
+    text
+}
+
 /// Returns an entry of `exact` that no configuration has.
 pub fn entry(number: u32) -> String {
     format!("{{ match: {{ ipv4.src: {} }} }}", address(0x0b00_0000 + number))

@@ -52,9 +52,18 @@ pub struct Options {
     /// Bytes of a frame without FCS.
     #[arg(long, default_value = "60", value_parser = clap::value_parser!(u32).range(60..=1514))]
     length: u32,
+    /// A tenth of the time, to see that it runs. What it finds is rough.
+    #[arg(long)]
+    quick: bool,
     /// End with one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+impl Options {
+    fn time(&self, whole: Duration) -> Duration {
+        if self.quick { whole / 10 } else { whole }
+    }
 }
 
 /// Finds the rate, says it, and returns what the JSON holds.
@@ -70,9 +79,9 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
             let mut pair = Pair::open(options, from, to)?;
             let rate = pair.search(&interrupt)?;
             ensure!(rate > 0.0, "frames are lost at every rate from {from} to {to}");
-            pair.cost(rate, &weir)?
+            pair.cost(rate, options.time(MEASURED), &weir)?
         }
-        _ => in_memory(&weir, &interrupt)?,
+        _ => in_memory(&weir, options.time(MEASURED), &interrupt)?,
     };
     weir.stop(&mut run)?;
     let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
@@ -88,7 +97,7 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
 }
 
 /// Waits until a `mem` port has found its rate, and measures at its share.
-fn in_memory(weir: &Weir, interrupt: &Interrupt) -> Result<Value> {
+fn in_memory(weir: &Weir, measured: Duration, interrupt: &Interrupt) -> Result<Value> {
     let mut found = None;
     interrupt.wait(PATIENCE, || {
         let ports = weir.show("ports")?;
@@ -107,7 +116,7 @@ fn in_memory(weir: &Weir, interrupt: &Interrupt) -> Result<Value> {
     })?;
     let rate = found.context("no port has found a rate without loss: does one have a `share`?")?;
     let before = Reading::take(weir)?;
-    interrupt.sleep(MEASURED)?;
+    interrupt.sleep(measured)?;
     Ok(Reading::take(weir)?.since(&before, rate as f64))
 }
 
@@ -116,12 +125,15 @@ struct Pair {
     sender: Sender,
     frames: Frames,
     to: String,
+    /// How long a trial sends.
+    trial: Duration,
 }
 
 impl Pair {
     fn open(options: &Options, from: &str, to: &str) -> Result<Pair> {
         let frames = Frames::zipf(options.flows, options.length);
-        let pair = Pair { sender: Sender::open(from)?, frames, to: to.to_owned() };
+        let pair =
+            Pair { sender: Sender::open(from)?, frames, to: to.to_owned(), trial: options.time(TRIAL) };
         pair.arrived()?;
         Ok(pair)
     }
@@ -149,7 +161,7 @@ impl Pair {
     /// were sent, and in how many seconds.
     fn send(&mut self, rate: f64) -> Result<(u64, f64)> {
         let start = Instant::now();
-        let sent = self.sender.send(&mut self.frames, rate as u64, (u64::MAX, TRIAL))?;
+        let sent = self.sender.send(&mut self.frames, rate as u64, (u64::MAX, self.trial))?;
         Ok((sent, start.elapsed().as_secs_f64()))
     }
 
@@ -166,10 +178,10 @@ impl Pair {
     }
 
     /// What a packet costs the daemon at a rate.
-    fn cost(&mut self, rate: f64, weir: &Weir) -> Result<Value> {
+    fn cost(&mut self, rate: f64, measured: Duration, weir: &Weir) -> Result<Value> {
         let before = Reading::take(weir)?;
         let start = Instant::now();
-        while start.elapsed() < MEASURED {
+        while start.elapsed() < measured {
             self.send(rate)?;
         }
         Ok(Reading::take(weir)?.since(&before, rate))

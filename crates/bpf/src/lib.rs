@@ -23,9 +23,9 @@ pub use impair::{Impaired, Impairment, TcImpair, class_of};
 pub use oncache::Oncache;
 pub use overlay::{
     OVERLAY_COUNTS, OVERLAY_FLOWS_MAX, OVERLAY_MARK_BITS, OVERLAY_NODES_MAX, OVERLAY_TRANSLATIONS_MAX,
-    OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, OverlayGone, OverlayKey, OverlayProgram,
-    OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY, TcOverlay, overlay_pins,
-    overlay_programs, overlay_programs_at,
+    OverlayEnd, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, OverlayGone, OverlayIp, OverlayKey,
+    OverlayProgram, OverlaySettings, OverlaySweep, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY,
+    TcOverlay, overlay_pins, overlay_programs, overlay_programs_at,
 };
 pub use path::{
     PATHS_MAX, PEERS_MAX, PathActivity, PathAnswer, PathCounters, PathFlow, PathFlowKey, PathFlows,

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Commands of bpf(2), as in linux/bpf.h.
+const PROG_QUERY: i32 = 16;
 const LINK_CREATE: i32 = 28;
 const LINK_UPDATE: i32 = 29;
 
@@ -30,6 +31,32 @@ pub fn create(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result
 /// Returns the kernel's error: `ENOLINK` if the interface is gone.
 pub fn update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     bpf(LINK_UPDATE, &[raw(link), raw(program), 0, 0]).map(drop)
+}
+
+/// Returns the ids of the programs at the tcx ingress of the interface with this index, in the order in
+/// which they run. Their names would take another privilege.
+///
+/// # Errors
+/// Returns the kernel's error: `EINVAL` before Linux 6.6.
+pub fn at_ingress(interface: u32) -> io::Result<Vec<u32>> {
+    const TCX_INGRESS: u64 = 46;
+    /// As many as the kernel allows.
+    const IDS: usize = 64;
+    let mut ids = [0_u32; IDS];
+    // The part of `union bpf_attr` for queries: interface and attach type, flags, where ids go, and their
+    // number, then nothing that is wanted.
+    let mut attributes = [0_u64; 8];
+    attributes[0] = u64::from(interface) | TCX_INGRESS << 32;
+    attributes[2] = ids.as_mut_ptr() as u64;
+    attributes[3] = IDS as u64;
+    let size = size_of_val(&attributes) as u32;
+    // SAFETY: the kernel reads and writes within `attributes`, whose size it is told, and writes so many
+    // ids as it is told to `ids`; both live until it returns.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, attributes.as_mut_ptr(), size) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(ids[..(attributes[3] as u32 as usize).min(IDS)].to_vec())
 }
 
 fn raw(fd: BorrowedFd<'_>) -> u32 {

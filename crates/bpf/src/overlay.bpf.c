@@ -20,10 +20,11 @@
  * direction, frames seen = fast + slow (by reason) + dropped.
  */
 #include "overlay/maps.h"
-#include "overlay/table.h"
 #include "overlay/frame.h"
+#include "overlay/table.h"
 #include "overlay/send.h"
 #include "overlay/receive.h"
 #include "overlay/learn.h"
+#include "overlay/sweep.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -2,7 +2,8 @@
 /*
  * The paths of VXLAN frames that the kernel sends. `path_egress`, at the tc egress of the uplink, chooses the
  * outer UDP source port, by which routers choose among equal paths. `path_reflect`, at its tc ingress,
- * answers probes of configured peers and collects the answers to our own.
+ * answers probes of configured peers and collects the answers to our own. `path_egress6` and `path_reflect6`
+ * do the same over IPv6; maps are shared, but for those by address.
  *
  * A flow keeps its path. A new one, one after a pause, and one whose path is not usable take the better path
  * of two random buckets of the peer (power of two choices): that with less delay, what was sent there lately

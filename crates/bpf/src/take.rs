@@ -30,6 +30,8 @@ const FOREIGN: u32 = 1;
 const GROUP: u32 = 2;
 const FRAGMENT: u32 = 4;
 const PORT_PRESENT: u32 = 1 << 31;
+const ICMP_PRESENT: u32 = 1 << 30;
+const ICMP: u8 = 1;
 const VNI_PRESENT: u32 = 1 << 31;
 const VNI_BITS: u32 = (1 << 24) - 1;
 
@@ -68,7 +70,7 @@ pub struct TakeRule {
     pub protocol: Option<u8>,
     /// Destination address.
     pub destination: Option<Prefix>,
-    /// Destination ports; match TCP and UDP only.
+    /// Destination ports; match TCP and UDP only. With ICMP (1) as protocol, its type (upper byte) and code.
     pub dport: Option<Ports>,
     /// Source address under an arbitrary mask.
     pub source: Option<MaskedSource>,
@@ -366,9 +368,10 @@ fn with_ports(entry: &Entry, rule: &TakeRule, entries: &mut Vec<Entry>) -> Resul
     if ports.first > ports.last {
         return Err(TakeError::PortsEmpty { first: ports.first, last: ports.last });
     }
+    let present = if rule.protocol == Some(ICMP) { ICMP_PRESENT } else { PORT_PRESENT };
     entries.extend(ports.pieces().into_iter().map(|(mask, value)| {
         let mut piece = entry.clone();
-        piece.require(DPORT, PORT_PRESENT | mask, PORT_PRESENT | value);
+        piece.require(DPORT, present | mask, present | value);
         piece
     }));
     Ok(())

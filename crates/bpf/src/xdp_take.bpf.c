@@ -43,6 +43,7 @@ enum { KIND, DPORT, VNI, DESTINATION, SOURCE = DESTINATION + 4, WORDS = SOURCE +
 enum { FOREIGN = 1, GROUP = 2, FRAGMENT = 4 };
 
 #define PORT_PRESENT (1U << 31)
+#define ICMP_PRESENT (1U << 30) /* instead of a port: type and code */
 #define VNI_PRESENT (1U << 31)
 
 struct summary {
@@ -264,6 +265,12 @@ static __always_inline void read_ports(struct cursor *cursor, __u8 protocol, __u
 	__be16 *ports;
 	__u32 *vxlan;
 
+	if (protocol == IPPROTO_ICMP) {
+		ports = next(cursor, sizeof(*ports));
+		if (ports)
+			words[DPORT] = ICMP_PRESENT | bpf_ntohs(ports[0]); /* RFC 792: type and code */
+		return;
+	}
 	if (protocol != IPPROTO_UDP && protocol != IPPROTO_TCP)
 		return;
 	ports = next(cursor, sizeof(struct udphdr));

@@ -75,6 +75,8 @@ pub struct XdpTake {
     keys: [HashSet<Key>; 2],
     /// Dropping the link detaches the program, unless another process has it, too.
     link: Option<OwnedFd>,
+    /// The sockets of the program whose place this one will take.
+    before: Option<XskMap<MapData>>,
 }
 
 impl XdpTake {
@@ -89,7 +91,7 @@ impl XdpTake {
             .map_max_entries("counters", queues)
             .load(OBJECT)?;
         program(&mut ebpf)?.load()?;
-        Ok(XdpTake { ebpf, queues, half: 0, keys: Default::default(), link: None })
+        Ok(XdpTake { ebpf, queues, half: 0, keys: Default::default(), link: None, before: None })
     }
 
     /// Replaces the rules and the port's own MAC addresses atomically, whether the program is attached or
@@ -168,13 +170,33 @@ impl XdpTake {
         Ok(())
     }
 
+    /// From now on, sockets are given to another process's program, too, whose map of sockets this is, until
+    /// this program [takes its place](XdpTake::attach_by).
+    ///
+    /// # Errors
+    /// It is not such a map.
+    pub fn follow(&mut self, sockets: OwnedFd) -> Result<(), MapError> {
+        let map = aya::maps::Map::from_map_data(MapData::from_fd(sockets)?)?;
+        self.before = Some(XskMap::try_from(map)?);
+        Ok(())
+    }
+
+    /// Returns the map of sockets, for another process to [follow](XdpTake::follow).
+    #[must_use]
+    pub fn sockets(&self) -> Option<BorrowedFd<'_>> {
+        match self.ebpf.map("sockets") {
+            Some(aya::maps::Map::XskMap(map)) => Some(map.fd().as_fd()),
+            _ => None,
+        }
+    }
+
     /// Takes the place of another process's program, whose link this is: each frame meets one of the two.
     ///
     /// # Errors
     /// Returns the kernel's error: `ENOLINK` if the interface is gone.
     pub fn attach_by(&mut self, link: OwnedFd) -> io::Result<()> {
         link::update(link.as_fd(), self.program()?.as_fd())?;
-        self.link = Some(link);
+        (self.link, self.before) = (Some(link), None);
         Ok(())
     }
 
@@ -206,7 +228,11 @@ impl XdpTake {
     /// Returns the kernel's error.
     pub fn set_socket(&mut self, queue: u32, socket: impl AsFd) -> Result<(), MapError> {
         let map = self.ebpf.map_mut("sockets").expect("xdp_take.bpf.c defines it");
-        XskMap::try_from(map)?.set(queue, socket.as_fd().as_raw_fd(), 0)
+        XskMap::try_from(map)?.set(queue, socket.as_fd().as_raw_fd(), 0)?;
+        match &mut self.before {
+            Some(before) => before.set(queue, socket.as_fd().as_raw_fd(), 0),
+            None => Ok(()),
+        }
     }
 
     /// Returns the number of receive queues given to [`XdpTake::load`].

@@ -52,6 +52,8 @@ struct Facts {
     source: Option<IpAddr>,
     fragment: bool,
     dport: Option<u16>,
+    /// Type and code of ICMP.
+    icmp: Option<u16>,
     vni: Option<u32>,
 }
 
@@ -78,7 +80,9 @@ fn facts(frame: &[u8]) -> Facts {
         0x86dd => ipv6(frame.get(at..).unwrap_or_default(), &mut facts).map(|length| at + length),
         _ => None,
     };
-    if let Some(payload) = transport.and_then(|at| frame.get(at..))
+    let payload = transport.and_then(|at| frame.get(at..));
+    facts.icmp = payload.filter(|_| facts.protocol == Some(1)).and_then(|payload| be16(payload, 0));
+    if let Some(payload) = payload
         && matches!(facts.protocol, Some(6 | 17))
         && payload.len() >= 8
     {
@@ -150,7 +154,8 @@ fn expected(take: &Take, frame: &[u8]) -> Verdict {
 }
 
 fn fits(rule: &TakeRule, facts: &Facts) -> bool {
-    let in_range = |ports: Ports| facts.dport.is_some_and(|port| (ports.first..=ports.last).contains(&port));
+    let place = if rule.protocol == Some(1) { facts.icmp } else { facts.dport };
+    let in_range = |ports: Ports| place.is_some_and(|port| (ports.first..=ports.last).contains(&port));
     let ports_known = rule.dport.is_none_or(in_range) && rule.vni.is_none_or(|vni| facts.vni == Some(vni));
     rule.ethertype.is_none_or(|ethertype| facts.ethertype == ethertype)
         && rule.protocol.is_none_or(|protocol| facts.protocol == Some(protocol))
@@ -246,7 +251,8 @@ impl Random {
             dport: self.sometimes(|random| match random.below(5) {
                 0 => Ports { first: 53, last: random.pick(&[60, 79, 80, 4789]) },
                 1 => Ports { first: 0, last: u16::MAX },
-                _ => random.pick(&[53, 80, 4789]).into(),
+                // The last is the type and the code that frames of ICMP have here.
+                _ => random.pick(&[53, 80, 4789, 12_345]).into(),
             }),
             vni: self.one_in(4).then(|| self.below(2) as u32 * 0xff_ffff),
             fragments: self.pick(&[Fragments::Also, Fragments::Alone, Fragments::No]),

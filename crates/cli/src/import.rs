@@ -11,6 +11,7 @@ mod tests;
 
 use crate::config::{self, Loaded, Macs, Report};
 use anyhow::{Context, Result};
+use apps::lb::edits::Edits;
 use apps::lb::{BackEnd, By};
 use engine::builder::Number;
 use std::fmt::Write;
@@ -73,16 +74,24 @@ pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
 /// # Errors
 /// The file cannot be read. Errors in its contents are in the report.
 pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
+    load_edited(file, options, &Edits::default())
+}
+
+/// The same, with what was changed at run time.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn load_edited(file: &Path, options: &Options, edits: &Edits) -> Result<Loaded> {
     let text = match text(file)? {
         Ok(text) => text,
-        Err(report) => return Ok(Loaded { plan: None, report }),
+        Err(report) => return Ok(Loaded { plan: None, report, forgotten: Vec::new() }),
     };
     if !is_xenoflow(&text) {
-        return Ok(config::read_text(&file.display().to_string(), Arc::new(text), &Macs::new()));
+        return Ok(config::read_edited(&file.display().to_string(), Arc::new(text), &Macs::new(), edits));
     }
     Ok(match xenoflow(file, &text, options) {
         Ok(yaml) => config::read(&format!("{} (imported)", file.display()), &yaml),
-        Err(report) => Loaded { plan: None, report },
+        Err(report) => Loaded { plan: None, report, forgotten: Vec::new() },
     })
 }
 

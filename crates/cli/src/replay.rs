@@ -12,6 +12,7 @@ use crate::config::{Plan, PortConfig, PortKind};
 use crate::daemon::{recording, wrap};
 use crate::files::{self, Use};
 use ::apps::Account;
+use ::apps::neighbour::Hop;
 use anyhow::{Context, Result, bail};
 use apps::Acting;
 pub use assignment::{assign, assign_apps};
@@ -23,6 +24,7 @@ use engine::worker::{Report, Worker};
 use packet::{Pool, Pools, Port, RegionPool, Remark, TableHash};
 use port::PcapPort;
 use port::pcap::Record;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Frames in the pool: batches, and what a fault port holds back.
@@ -89,8 +91,24 @@ pub struct Recordings {
     pub configuration: PathBuf,
 }
 
+/// Returns a plan for which neighbours need not be found: where there is no host to ask, each has a MAC
+/// address made up from its IP address.
+pub fn imagine(mut plan: Plan) -> Plan {
+    let mac = |hop: &Hop| match hop.address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => *address.octets().last_chunk().unwrap_or(&[0; 4]),
+    };
+    let known = plan.apps.hops().into_iter().map(|hop| {
+        let [a, b, c, d] = mac(&hop);
+        (hop, [2, 0, a, b, c, d])
+    });
+    plan.apps.settle(&known.collect(), &mut plan.program);
+    plan
+}
+
 /// Runs the plan's program on the recordings.
 pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
+    let plan = &imagine(plan.clone());
     let mut pools = Pools::new();
     let pool = pools.add(Pool::Region(RegionPool::new(CHUNKS, plan.chunk())));
     let configured: Vec<PortConfig> = plan.ports.iter().map(|port| recorded(port, recordings)).collect();

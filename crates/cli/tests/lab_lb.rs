@@ -9,12 +9,13 @@ mod lab;
 use lab::{Lab, may_run};
 use rustix::process::Signal;
 
-const PHASES: [&str; 8] = [
+const PHASES: [&str; 9] = [
     "steady",
     "add_back_end",
     "drain",
     "kill_back_end",
     "back_end_returns",
+    "mac_moves",
     "weights",
     "reloads",
     "takeover",

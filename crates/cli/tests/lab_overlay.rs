@@ -14,7 +14,7 @@ fn nothing_is_delivered_to_the_wrong_pod_whatever_changes() {
     let Some(_alone) = may_run() else { return };
     let (result, told, status) = lab::run(&["overlay"]);
     let phases = result["phases"].as_array().expect("phases");
-    assert_eq!(phases.len(), 20, "{told}");
+    assert_eq!(phases.len(), 26, "{told}");
     for phase in phases {
         assert_eq!((&phase["ok"], &phase["misdelivered"]), (&true.into(), &0.into()), "{phase}; {told}");
         assert!(phase["sent"].as_u64() > Some(0), "{phase}; {told}");

@@ -71,7 +71,7 @@ fn a_rate_is_found_between_veth_pairs_and_nothing_is_left() {
     command
         .current_dir(folder.path())
         .arg(file)
-        .args(["--from", "f0", "--to", "f1", "--flows", "1000", "--json"]);
+        .args(["--from", "f0", "--to", "f1", "--flows", "1000", "--quick", "--json"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // `ip netns exec` becomes the program, so that the run's folder has this number.
     let run = format!("/run/weir/lab/{}", child.id());

@@ -81,7 +81,9 @@ impl Report {
         self.files.first().map(|(_, text)| text.clone()).unwrap_or_default()
     }
 
-    fn name_of(&self, file: u16) -> &str {
+    /// Returns the name of a file by its number.
+    #[must_use]
+    pub fn name_of(&self, file: u16) -> &str {
         self.files.get(usize::from(file)).map_or("", |(name, _)| name)
     }
 

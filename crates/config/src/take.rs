@@ -35,7 +35,7 @@ pub struct IpRule {
     pub prefix: u8,
     /// Transport protocol; `None` means any.
     pub protocol: Option<u8>,
-    /// The lowest and the highest destination port; `None` means any.
+    /// The lowest and the highest destination port; `None` means any. Of ICMP, type (upper byte) and code.
     pub dport: Option<(u16, u16)>,
     /// If true, only fragments, which have no ports. If false, whole packets, and also fragments if neither
     /// port nor protocol is given.

@@ -132,17 +132,17 @@ impl GroupTables {
         &self.groups
     }
 
-    /// Carries out a [`Change::SetWeight`] here. Returns what workers apply instead of it: they get the
+    /// Carries out a change of weights here. Returns what workers apply instead of it: they get the
     /// filled table. Other changes are returned as they are.
     ///
     /// # Errors
     /// The group fills its buckets in another way, or there is no such group, target or weight.
     pub fn publish(&mut self, change: &Change) -> Result<Change, ChangeError> {
         change.fits_groups(&self.groups)?;
-        let Change::SetWeight { group: id, target, weight } = *change else { return Ok(change.clone()) };
+        let Some((id, weights)) = change.weights() else { return Ok(change.clone()) };
         let (group, table) = (&mut self.groups[id.index()], &mut self.tables[id.index()]);
         let before = Retired { targets: Arc::clone(&group.targets), table: Arc::clone(table) };
-        group.set_weight(usize::from(target), weight);
+        weights.iter().for_each(|(target, weight)| group.set_weight(usize::from(*target), *weight));
         *table = Arc::new(BucketTable::fill(group, Some(table.buckets.slots())));
         self.retired.retain(Retired::is_held);
         self.retired.push(before);
@@ -253,6 +253,20 @@ mod tests {
         assert!(Arc::ptr_eq(&targets, &tables.groups[0].targets));
         assert_eq!(*table, BucketTable::fill(&tables.groups[0], None));
         assert_eq!((tables.groups[0].targets[1].weight, table.share(1)), (0, 0));
+    }
+
+    #[test]
+    fn several_weights_are_one_table() {
+        let mut tables = GroupTables::new(&program(Fill::Maglev, &["a", "b", "c"]));
+        let several =
+            |weights: &[(u16, u32)]| Change::SetWeights { group: GroupId(0), weights: weights.into() };
+        let Ok(Change::Publish { targets, table, .. }) = tables.publish(&several(&[(0, 0), (2, 3)])) else {
+            panic!("not published")
+        };
+        assert_eq!(targets.iter().map(|target| target.weight).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(*table, BucketTable::fill(&tables.groups[0], None));
+        assert!(tables.publish(&several(&[(0, 1), (3, 1)])).is_err(), "there is no fourth target");
+        assert_eq!(tables.groups[0].targets[0].weight, 0, "and nothing has changed");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use crate::buckets::BucketTable;
 use crate::check::WEIGHT_MAX;
 use crate::program::{Entry, EntryMatch, Fill, Group, GroupId, PipeId, Target};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::slice::from_ref;
@@ -48,6 +49,13 @@ pub enum Change {
         /// The weight.
         weight: u32,
     },
+    /// Changes the shares of several targets, each once: all or none. The buckets are filled once.
+    SetWeights {
+        /// The group.
+        group: GroupId,
+        /// Positions of targets in the group, and their weights.
+        weights: Arc<[(u16, u32)]>,
+    },
     /// Replaces a group's targets, of which only weights differ, and the buckets filled for them.
     Publish {
         /// The group.
@@ -73,6 +81,9 @@ pub enum Change {
     /// Several changes, in this order: all of them or none.
     Batch(Changes),
 }
+
+/// A group, positions of targets in it, and their weights.
+pub type Weights<'a> = (GroupId, Cow<'a, [(u16, u32)]>);
 
 /// Changes that are carried out together or not at all. No two of them change the same entry, so each can be
 /// judged beside the others without carrying them out. A copy shares the list.
@@ -100,7 +111,7 @@ impl Changes {
         let mut apart: Vec<(u64, usize)> = Vec::new();
         for (index, change) in changes.iter().enumerate() {
             let at = |why| ChangeError::At { index, why: Box::new(why) };
-            if let Change::SetWeight { .. } | Change::Publish { .. } | Change::Batch(_) = change {
+            if change.weights().is_some() || matches!(change, Change::Publish { .. } | Change::Batch(_)) {
                 return Err(at(ChangeError::Alone));
             }
             let Some(place) = change.place() else { continue };
@@ -274,6 +285,18 @@ impl Change {
         if let Change::Batch(changes) = self { changes } else { from_ref(self) }
     }
 
+    /// Returns the weights that it sets: the group, the positions of targets, and their weights.
+    #[must_use]
+    pub fn weights(&self) -> Option<Weights<'_>> {
+        match self {
+            Change::SetWeight { group, target, weight } => {
+                Some((*group, Cow::Owned(vec![(*target, *weight)])))
+            }
+            Change::SetWeights { group, weights } => Some((*group, Cow::Borrowed(weights))),
+            _ => None,
+        }
+    }
+
     /// Returns what identifies the entry that it changes: the pipe, and the matches and the priority in it.
     fn place(&self) -> Option<(PipeId, &[EntryMatch], u32)> {
         match self {
@@ -282,6 +305,7 @@ impl Change {
             }
             Change::Remove { pipe, key } => Some((*pipe, &key.matches, key.priority)),
             Change::SetWeight { .. }
+            | Change::SetWeights { .. }
             | Change::Publish { .. }
             | Change::MoveBuckets { .. }
             | Change::Batch(_) => None,
@@ -295,6 +319,7 @@ impl Change {
     pub(crate) fn fits_groups(&self, groups: &[Group]) -> Result<(), ChangeError> {
         let unknown = |what: String| Err(ChangeError::Unknown { what });
         let (Change::SetWeight { group, .. }
+        | Change::SetWeights { group, .. }
         | Change::Publish { group, .. }
         | Change::MoveBuckets { group, .. }) = self
         else {
@@ -304,15 +329,17 @@ impl Change {
             return unknown("group".into());
         };
         let filled = |why| Err(ChangeError::Filled { group: name.clone(), why });
+        for &(target, weight) in self.weights().iter().flat_map(|(_, weights)| weights.iter()) {
+            if usize::from(target) >= targets.len() && *fill != Fill::Given {
+                return unknown("target".into());
+            }
+            if weight > WEIGHT_MAX && *fill != Fill::Given {
+                return Err(ChangeError::Weight { group: name.clone(), weight, max: WEIGHT_MAX });
+            }
+        }
         match self {
-            Change::SetWeight { .. } if *fill == Fill::Given => {
+            Change::SetWeight { .. } | Change::SetWeights { .. } if *fill == Fill::Given => {
                 filled("are given one by one, weights have no part in it: move buckets")
-            }
-            Change::SetWeight { target, .. } if usize::from(*target) >= targets.len() => {
-                unknown("target".into())
-            }
-            Change::SetWeight { weight, .. } if *weight > WEIGHT_MAX => {
-                Err(ChangeError::Weight { group: name.clone(), weight: *weight, max: WEIGHT_MAX })
             }
             Change::Publish { .. } if *fill == Fill::Given => filled("are given one by one: move them"),
             Change::Publish { targets: others, .. } if others.len() != targets.len() => {

@@ -29,7 +29,9 @@ fn run(seed: u64, events: usize, coverage: &mut Coverage) {
             }
             Event::Change(change) => {
                 let result = interpreter.apply(&change);
-                if let (Change::SetWeight { group, .. }, Ok(())) = (&change, &result) {
+                if let (Change::SetWeight { group, .. } | Change::SetWeights { group, .. }, Ok(())) =
+                    (&change, &result)
+                {
                     let buckets = dealt_buckets(&interpreter.program().groups[group.index()]);
                     interpreter.set_buckets(*group, buckets);
                 }

@@ -398,7 +398,7 @@ fn is_shared(change: &Change) -> bool {
     match change {
         Change::Add { entry, .. } | Change::Update { entry, .. } => !of_flow(&entry.matches),
         Change::Remove { key, .. } => !of_flow(&key.matches),
-        Change::SetWeight { .. } => true,
+        Change::SetWeight { .. } | Change::SetWeights { .. } => true,
         _ => false,
     }
 }

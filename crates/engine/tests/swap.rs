@@ -465,6 +465,7 @@ fn grown(random: &mut Random) -> Bench {
                     Change::Update { pipe, entry } => configured(*pipe, &EntryKey::of(entry)),
                     Change::Remove { pipe, key } => configured(*pipe, key),
                     Change::SetWeight { .. }
+                    | Change::SetWeights { .. }
                     | Change::Publish { .. }
                     | Change::MoveBuckets { .. }
                     | Change::Batch(_) => false,

@@ -22,6 +22,11 @@ pub fn program() -> Result<String> {
     Ok(path.to_string_lossy().into_owned())
 }
 
+/// Sends a request to the daemon behind a control socket and returns the answer.
+pub fn ask(socket: &Path, request: &Value) -> Result<Value> {
+    control::ask(socket, request)
+}
+
 /// A running daemon.
 pub struct Weir {
     name: &'static str,

@@ -56,11 +56,17 @@ impl Budget {
         Budget { tokens: BURST * PROBE, at: now }
     }
 
-    /// Takes so many probes, or none if they are not there.
-    pub fn take(&mut self, now: u64, probes: u64) -> bool {
+    /// How many probes may be taken now.
+    pub fn left(&mut self, now: u64) -> u64 {
         let earned = now.saturating_sub(self.at).saturating_mul(PACKETS_PER_SECOND_MAX);
         self.tokens = self.tokens.saturating_add(earned).min(BURST * PROBE);
         self.at = now;
+        self.tokens / PROBE
+    }
+
+    /// Takes so many probes, or none if they are not there.
+    pub fn take(&mut self, now: u64, probes: u64) -> bool {
+        self.left(now);
         let enough = self.tokens >= probes.saturating_mul(PROBE);
         if enough {
             self.tokens -= probes * PROBE;
@@ -69,7 +75,50 @@ impl Budget {
     }
 }
 
+/// When the paths of a node are probed that may be used at any time: often
+/// ([`crate::settings::Settings::probe_ns`]) while data leaves for it, those in doubt as often whatever
+/// leaves, and seldom otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct Rounds {
+    round_ns: u64,
+    doubts_ns: u64,
+}
+
+impl Rounds {
+    /// The next round is due now.
+    pub fn hasten(&mut self, now: u64) {
+        self.round_ns = now;
+    }
+
+    /// The paths to be probed now: those of a round, or between the rounds of a node that nothing is sent to,
+    /// those that are in doubt. `idle_ns`: between two rounds of such a node.
+    pub fn due(&mut self, now: u64, paths: &Paths, idle_ns: u64, random: &mut Random) -> Vec<usize> {
+        let probe_ns = paths.settings().probe_ns;
+        let interval = if paths.usage(now) == Use::Active { probe_ns } else { idle_ns };
+        // Later than any jitter: it was another interval, when nothing was sent.
+        if now.saturating_add(2 * interval) < self.round_ns {
+            self.round_ns = now;
+        }
+        if now >= self.round_ns {
+            self.round_ns = now + random.jittered(interval);
+            self.doubts_ns = now + random.jittered(probe_ns);
+            return paths.round(now, random);
+        }
+        if now < self.doubts_ns {
+            return Vec::new();
+        }
+        self.doubts_ns = now + random.jittered(probe_ns);
+        paths.doubtful(now)
+    }
+}
+
 impl Paths {
+    /// Returns true if the node needs attention every few milliseconds: it is in use, or a path is in doubt.
+    #[must_use]
+    pub fn is_busy(&self, now: u64) -> bool {
+        self.usage(now) == Use::Active || self.all().iter().any(|path| path.is_doubtful(now, self.settings()))
+    }
+
     /// How much the node is used.
     #[must_use]
     pub fn usage(&self, now: u64) -> Use {
@@ -173,6 +222,21 @@ mod tests {
         let idle = paths.next_round_in(1_000_000_000, &mut random).unwrap();
         assert!(idle > 5 * active);
         assert_eq!(paths.next_round_in(20_000_000_000, &mut random), None);
+    }
+
+    #[test]
+    fn rounds_come_once_an_interval_and_at_once_when_data_leaves() {
+        let (mut paths, mut random, mut rounds) = (paths(2), Random::new(1), Rounds::default());
+        const MS: u64 = 1_000_000;
+        let mut probed = |paths: &Paths, times: std::ops::Range<u64>| {
+            let due = times.map(|at| rounds.due(at * MS, paths, 1000 * MS, &mut random).len());
+            due.filter(|probes| *probes > 0).count()
+        };
+        let idle = probed(&paths, 1..100_000);
+        assert!((95..=105).contains(&idle), "{idle}");
+        paths.sent(100_000 * MS, 0, 1);
+        let used = probed(&paths, 100_000..100_100);
+        assert!((8..=12).contains(&used), "{used}");
     }
 
     #[test]

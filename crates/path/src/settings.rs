@@ -68,6 +68,12 @@ impl Settings {
         }
     }
 
+    /// The same where an answer takes so long, ns.
+    #[must_use]
+    pub fn allowing(self, round_trip_ns: u64) -> Settings {
+        Settings { lost_after_ns: self.lost_after_ns.max(2 * round_trip_ns), ..self }
+    }
+
     /// The time in which a path sends so many bytes, ns.
     #[inline]
     #[must_use]

@@ -1,8 +1,8 @@
 //! Probes as they are on the wire, from the Ethernet header on.
 //!
-//! A probe is a VXLAN packet like those of the data, so that routers treat it alike: IPv4 without options,
-//! UDP from the port that is the path, VXLAN with a VNI that no overlay should use. Behind it, in network
-//! order:
+//! A probe is a VXLAN packet like those of the data, so that routers treat it alike: IPv4 without options, or
+//! IPv6 (`six`), UDP from the port that is the path, VXLAN with a VNI that no overlay should use. Behind it,
+//! in network order:
 //!
 //! ```text
 //!   0      4      5    6      7      8         12       16     18     19
@@ -21,6 +21,10 @@
 //!
 //! `bpf/src/path/maps.h` has the same layout for the kernel's data plane, and a test with this one's bytes.
 
+mod six;
+
+pub use six::{DATAGRAM6, FRAME6, quoted_id};
+
 use packet::{Sum, checksum};
 use std::net::Ipv4Addr;
 
@@ -28,7 +32,7 @@ use std::net::Ipv4Addr;
 pub const VNI: u32 = 0xff_ffff;
 
 /// Bytes of a probe and of an answer.
-pub const FRAME: usize = BODY + 48;
+pub const FRAME: usize = BODY + BODY_LENGTH;
 
 /// The same without the Ethernet header.
 pub const DATAGRAM: usize = FRAME - ETHERNET;
@@ -40,6 +44,7 @@ const ETHERNET: usize = 14;
 const IP: usize = 20;
 const UDP: usize = 8;
 const BODY: usize = ETHERNET + IP + UDP + 8;
+const BODY_LENGTH: usize = 48;
 const MAGIC: &[u8; 4] = b"wpr2";
 const TTL: u8 = 64;
 /// ECN-capable, so that a marking queue marks it instead of dropping it; and marked.
@@ -66,15 +71,27 @@ pub enum Kind {
     Answer = 2,
 }
 
+/// An address of the underlay: of IPv4 or IPv6.
+pub trait Address: Copy {
+    /// What goes into the cookie of source and destination.
+    fn words(pair: [Self; 2]) -> Vec<u64>;
+}
+
+impl Address for Ipv4Addr {
+    fn words([source, destination]: [Ipv4Addr; 2]) -> Vec<u64> {
+        vec![u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits())]
+    }
+}
+
 /// What is around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outer {
+pub struct Outer<A = Ipv4Addr> {
     /// MAC addresses: destination, source.
     pub macs: [[u8; 6]; 2],
     /// Who sends it.
-    pub source: Ipv4Addr,
+    pub source: A,
     /// To whom.
-    pub destination: Ipv4Addr,
+    pub destination: A,
     /// The UDP source port: the path that it takes.
     pub port: u16,
     /// The UDP port of VXLAN.
@@ -83,7 +100,7 @@ pub struct Outer {
     pub dscp: u8,
     /// It is marked (CE).
     pub marked: bool,
-    /// The identification of IP, which routers quote.
+    /// The identification of IP, which routers quote; IPv6 has none, and the probe itself carries it.
     pub id: u16,
     /// The TTL.
     pub ttl: u8,
@@ -91,9 +108,9 @@ pub struct Outer {
 
 /// A probe, or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct Packet<A = Ipv4Addr> {
     /// What is around it.
-    pub outer: Outer,
+    pub outer: Outer<A>,
     /// Which it is.
     pub kind: Kind,
     /// In an answer: the probe came marked.
@@ -127,11 +144,11 @@ pub enum Refusal {
     BadCookie,
 }
 
-impl Packet {
+impl<A: Address> Packet<A> {
     /// A request that leaves from a port and belongs to no path; the rest of `outer` is as it will be on the
     /// wire.
     #[must_use]
-    pub fn request(outer: Outer, (session, number): (u32, u32), turn: u8, sent_ns: u64) -> Packet {
+    pub fn request(outer: Outer<A>, (session, number): (u32, u32), turn: u8, sent_ns: u64) -> Packet<A> {
         Packet {
             outer,
             kind: Kind::Request,
@@ -150,7 +167,7 @@ impl Packet {
 
     /// The answer to it, from a port; `arrived` probes of its path have come.
     #[must_use]
-    pub fn answer(&self, port: u16, arrived: u32, now_ns: u64) -> Packet {
+    pub fn answer(&self, port: u16, arrived: u32, now_ns: u64) -> Packet<A> {
         let Outer { macs: [to, from], source, destination, .. } = self.outer;
         let outer = Outer {
             macs: [from, to],
@@ -166,6 +183,69 @@ impl Packet {
         Packet { outer, kind: Kind::Answer, marked, hops, arrived, reflected_ns: now_ns, ..*self }
     }
 
+    /// What is behind the VXLAN header.
+    fn body(&self, secret: Secret) -> [u8; BODY_LENGTH] {
+        let mut body = [0; BODY_LENGTH];
+        let mut put = |at: usize, bytes: &[u8]| body[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, MAGIC);
+        put(4, &[self.kind as u8, u8::from(self.marked), self.hops, self.turn]);
+        put(8, &self.session.to_be_bytes());
+        put(12, &self.number.to_be_bytes());
+        put(16, &self.port.to_be_bytes());
+        put(18, &[self.path, 0]);
+        put(20, &self.arrived.to_be_bytes());
+        put(24, &self.sent_ns.to_be_bytes());
+        put(32, &self.reflected_ns.to_be_bytes());
+        put(40, &self.cookie(secret).to_be_bytes());
+        body
+    }
+
+    /// Reads what `body` writes, and checks its cookie.
+    fn read_body(outer: Outer<A>, body: &[u8; BODY_LENGTH], secret: Secret) -> Result<Packet<A>, Refusal> {
+        let [kind, marked, hops, turn] = bytes(body, 4);
+        let kind = match kind {
+            1 => Kind::Request,
+            2 => Kind::Answer,
+            _ => return Err(Refusal::Malformed),
+        };
+        if body[..4] != *MAGIC || marked > 1 {
+            return Err(Refusal::Malformed);
+        }
+        let packet = Packet {
+            outer,
+            kind,
+            marked: marked == 1,
+            hops,
+            turn,
+            session: u32::from_be_bytes(bytes(body, 8)),
+            number: u32::from_be_bytes(bytes(body, 12)),
+            port: u16::from_be_bytes(bytes(body, 16)),
+            path: body[18],
+            arrived: u32::from_be_bytes(bytes(body, 20)),
+            sent_ns: u64::from_be_bytes(bytes(body, 24)),
+            reflected_ns: u64::from_be_bytes(bytes(body, 32)),
+        };
+        let cookie = u64::from_be_bytes(bytes(body, 40));
+        if cookie == packet.cookie(secret) { Ok(packet) } else { Err(Refusal::BadCookie) }
+    }
+
+    fn cookie(&self, secret: Secret) -> u64 {
+        let Outer { source, destination, .. } = self.outer;
+        let flags = [self.kind as u8, u8::from(self.marked), self.hops, self.turn];
+        let sent_ns = if self.kind == Kind::Answer { self.sent_ns } else { 0 };
+        let mut words = A::words([source, destination]);
+        words.extend([
+            u64::from(u32::from_be_bytes(flags)) << 32 | u64::from(self.port),
+            u64::from(self.session) << 32 | u64::from(self.number),
+            u64::from(self.arrived) << 32 | u64::from(self.path),
+            sent_ns,
+            self.reflected_ns,
+        ]);
+        siphash(secret, &words)
+    }
+}
+
+impl Packet {
     /// Its bytes, without FCS.
     #[must_use]
     pub fn frame(&self, secret: Secret) -> [u8; FRAME] {
@@ -185,16 +265,7 @@ impl Packet {
         put(38, &((FRAME - ETHERNET - IP) as u16).to_be_bytes());
         put(42, &[8, 0, 0, 0]);
         put(46, &(VNI << 8).to_be_bytes());
-        put(BODY, MAGIC);
-        put(BODY + 4, &[self.kind as u8, u8::from(self.marked), self.hops, self.turn]);
-        put(BODY + 8, &self.session.to_be_bytes());
-        put(BODY + 12, &self.number.to_be_bytes());
-        put(BODY + 16, &self.port.to_be_bytes());
-        put(BODY + 18, &[self.path, 0]);
-        put(BODY + 20, &self.arrived.to_be_bytes());
-        put(BODY + 24, &self.sent_ns.to_be_bytes());
-        put(BODY + 32, &self.reflected_ns.to_be_bytes());
-        put(BODY + 40, &self.cookie(secret).to_be_bytes());
+        put(BODY, &self.body(secret));
         let sum = checksum(Sum::default().bytes(&frame[ETHERNET..ETHERNET + IP]));
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
         frame
@@ -213,16 +284,6 @@ impl Packet {
     /// Says why it is not believed.
     pub fn read(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet, Refusal> {
         let frame: &[u8; FRAME] = frame.try_into().map_err(|_| Refusal::Malformed)?;
-        let packet = Packet::plain(frame).ok_or(Refusal::Malformed)?;
-        if packet.outer.vxlan_port != vxlan_port {
-            return Err(Refusal::Malformed);
-        }
-        let cookie = u64::from_be_bytes(bytes(frame, BODY + 40));
-        if cookie == packet.cookie(secret) { Ok(packet) } else { Err(Refusal::BadCookie) }
-    }
-
-    fn plain(frame: &[u8; FRAME]) -> Option<Packet> {
-        let [kind, marked, hops, turn] = bytes(frame, BODY + 4);
         let [tos, long, longer] = [frame[15], 16, 38].map(usize::from);
         let length = |at: usize| usize::from(u16::from_be_bytes(bytes(frame, at)));
         let shape = frame[12..15] == [8, 0, 0x45]
@@ -232,14 +293,7 @@ impl Packet {
             && frame[21] == 0
             && frame[23] == 17
             && frame[42] & 8 != 0
-            && frame[46..49] == [0xff; 3]
-            && frame[BODY..BODY + 4] == *MAGIC
-            && marked < 2;
-        let kind = match kind {
-            1 => Kind::Request,
-            2 => Kind::Answer,
-            _ => return None,
-        };
+            && frame[46..49] == [0xff; 3];
         let outer = Outer {
             macs: [bytes(frame, 0), bytes(frame, 6)],
             source: Ipv4Addr::from(bytes(frame, 26)),
@@ -251,39 +305,14 @@ impl Packet {
             id: u16::from_be_bytes(bytes(frame, 18)),
             ttl: frame[22],
         };
-        shape.then_some(Packet {
-            outer,
-            kind,
-            marked: marked == 1,
-            hops,
-            turn,
-            session: u32::from_be_bytes(bytes(frame, BODY + 8)),
-            number: u32::from_be_bytes(bytes(frame, BODY + 12)),
-            port: u16::from_be_bytes(bytes(frame, BODY + 16)),
-            path: frame[BODY + 18],
-            arrived: u32::from_be_bytes(bytes(frame, BODY + 20)),
-            sent_ns: u64::from_be_bytes(bytes(frame, BODY + 24)),
-            reflected_ns: u64::from_be_bytes(bytes(frame, BODY + 32)),
-        })
-    }
-
-    fn cookie(&self, secret: Secret) -> u64 {
-        let Outer { source, destination, .. } = self.outer;
-        let flags = [self.kind as u8, u8::from(self.marked), self.hops, self.turn];
-        let sent_ns = if self.kind == Kind::Answer { self.sent_ns } else { 0 };
-        let words = [
-            u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()),
-            u64::from(u32::from_be_bytes(flags)) << 32 | u64::from(self.port),
-            u64::from(self.session) << 32 | u64::from(self.number),
-            u64::from(self.arrived) << 32 | u64::from(self.path),
-            sent_ns,
-            self.reflected_ns,
-        ];
-        siphash(secret, &words)
+        if !shape || outer.vxlan_port != vxlan_port {
+            return Err(Refusal::Malformed);
+        }
+        Packet::read_body(outer, &bytes(frame, BODY), secret)
     }
 }
 
-fn bytes<const N: usize>(frame: &[u8; FRAME], at: usize) -> [u8; N] {
+fn bytes<const N: usize>(frame: &[u8], at: usize) -> [u8; N] {
     frame[at..].first_chunk().copied().unwrap_or([0; N])
 }
 

@@ -314,6 +314,12 @@ impl FlowTable {
         self.store.prefetch(hash);
     }
 
+    /// Prefetches the likely rows of the hashes in `mask`, whose buckets have been prefetched.
+    #[inline]
+    pub fn prefetch_rows(&self, hashes: &[u64; 64], mask: u64) {
+        self.store.prefetch_rows(hashes, mask);
+    }
+
     /// Inserts a flow with zero counters. A key that exists keeps its row, decision and counters.
     ///
     /// # Errors

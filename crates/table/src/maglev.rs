@@ -164,6 +164,9 @@ mod tests {
         let mut all = targets(100);
         let equal = moved(&all, 65_537);
         assert!(equal <= 0.02, "{equal}");
+        // What a service with so many back ends has by default.
+        let equal = moved(&all, 10_007);
+        assert!(equal <= 0.02, "{equal}");
         all.iter_mut().enumerate().for_each(|(at, target)| target.weight = 1 + at as u32 % 7);
         let unequal = moved(&all, 65_537);
         assert!(unequal <= 0.03, "{unequal}");

@@ -102,6 +102,14 @@ impl<R: Record> Store<R> {
         self.index.prefetch(hash);
     }
 
+    /// Prefetches the likely rows of the hashes in `mask`.
+    #[inline]
+    pub(crate) fn prefetch_rows(&self, hashes: &[u64; 64], mask: u64) {
+        for i in Bits(mask) {
+            self.index.guess_home(hashes[i]).into_iter().for_each(|row| self.touch(row));
+        }
+    }
+
     #[inline]
     pub(crate) fn get(&self, hash: u64, key: &R::Key) -> Option<u32> {
         self.index.find(hash, |row| self.is_row(row, |record| record.has(key)))

@@ -431,7 +431,8 @@ impl App for BondApp {
             // The entry to be removed is already gone.
             Event::Refused { change: Change::Remove { .. }, .. } => {}
             Event::Refused { why, .. } => actions.push(Action::Say(format!("a change was refused: {why}"))),
-            Event::Client { .. } | Event::Checked { .. } => {}
+            Event::Entries { .. } | Event::Client { .. } | Event::Checked { .. } => {}
+            Event::Neighbour { .. } | Event::Configured { .. } => {}
         }
     }
 

@@ -34,13 +34,21 @@ pub(super) const VERBS: &[Verb] = &[
         &[MEMBER],
     ),
     Verb {
+        whole: false,
         flags: &[("dry-run", "Say what would move, and move nothing")],
         ..verb("rebalance", "Even out the loads of the members now", &[])
     },
 ];
 
 const fn verb(name: &'static str, about: &'static str, arguments: &'static [Argument]) -> Verb {
-    Verb { name, about, arguments, flags: &[], text: |answer, flags| plan_text(answer, !flags.is_empty()) }
+    Verb {
+        name,
+        about,
+        arguments,
+        whole: false,
+        flags: &[],
+        text: |answer, flags| plan_text(answer, !flags.is_empty()),
+    }
 }
 
 /// Prints a bond, its members, its latest moves, and the LACP state of each member.

@@ -129,8 +129,11 @@ impl App for External {
             | Event::Tick
             | Event::Link { .. }
             | Event::Buckets { .. }
+            | Event::Entries { .. }
             | Event::Refused { .. }
-            | Event::Checked { .. } => {}
+            | Event::Checked { .. }
+            | Event::Neighbour { .. }
+            | Event::Configured { .. } => {}
         }
     }
 

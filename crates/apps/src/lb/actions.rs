@@ -190,6 +190,18 @@ pub(super) fn own_mac(service: &Service, is_tunnel: bool, of_port: Option<Mac>) 
     service.out.as_ref().filter(|out| !is_back(out)).and_then(|out| out.mac)
 }
 
+/// Writes the MAC address of a back end into its entry.
+pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
+    let at = match mode {
+        Mode::Vxlan { .. } => 1,
+        _ if mode.is_tunnel() => 0,
+        _ => entry.values.len().saturating_sub(1),
+    };
+    if let Some(value) = entry.values.get_mut(at) {
+        *value = mac.number();
+    }
+}
+
 /// Returns the entry of a back end in a pipe with these actions. The back end must be possible: see
 /// [`super::problems`].
 pub(super) fn entry(

@@ -2,13 +2,14 @@
 //! choose a back end and send the packet there (`pipes.rs`).
 
 use super::choosers::Translated;
-use super::health::{Health, LbApp};
+use super::health::{Health, LbApp, Told};
 use super::pipes::{self, Writer};
 use super::problems::{Problem, Surroundings, problems};
 use super::service::{Address, BackEnd, Mode, Service};
 use super::tables::{Finder, back_ports, ports};
 use crate::App;
 use crate::kind::Configured;
+use crate::neighbour::{Hop, Mac};
 use config::attachment::{Attachment, Attachments};
 use config::value::write_mac;
 use config::{Frames, IpRule, TakeRule};
@@ -17,7 +18,7 @@ use engine::program::{Forward, NatPool, NatPrefix, Origin, Pipe, PipeId, PortId,
 use engine::snapshot::Count;
 use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The load balancer of a program, with all its services.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +31,10 @@ pub struct Lb {
     pub nat_pools: Vec<NatPool>,
     /// The services' health.
     pub health: Health,
+    /// Whether what was changed at run time survives a restart.
+    pub persist: bool,
+    /// Whether there is an item, so that services can be added.
+    pub is_there: bool,
 }
 
 /// The pipe that all packets for the load balancer enter, used with `root:` and `forward:`.
@@ -40,7 +45,8 @@ pub const FLOWS: u32 = 1 << 18;
 
 impl Default for Lb {
     fn default() -> Lb {
-        Lb { services: Vec::new(), flows: FLOWS, nat_pools: Vec::new(), health: Health::default() }
+        let (nat_pools, health) = (Vec::new(), Health::default());
+        Lb { services: Vec::new(), flows: FLOWS, nat_pools, health, persist: false, is_there: false }
     }
 }
 
@@ -148,9 +154,36 @@ impl Configured for Lb {
         rules
     }
 
+    fn hops(&self) -> Vec<Hop> {
+        self.health.neighbours.hops.to_vec()
+    }
+
+    fn known(&self) -> HashMap<Hop, Mac> {
+        self.health.neighbours.known()
+    }
+
+    fn settle(&self, known: &HashMap<Hop, Mac>, program: &mut Program) {
+        self.health.neighbours.settle(&self.health.services, known, program);
+    }
+
     fn running(&self) -> Vec<Box<dyn App>> {
         let app = || -> Box<dyn App> { Box::new(LbApp::new(self.health.clone())) };
-        (!self.services.is_empty()).then(app).into_iter().collect()
+        self.is_there.then(app).into_iter().collect()
+    }
+
+    fn persists(&self) -> bool {
+        self.persist
+    }
+
+    fn refuses(&self, orders: &Value, program: &Program) -> Result<(), String> {
+        let is_edit = |one: &Value| super::edits::is_edit(one);
+        if orders.as_array().is_none_or(|all| all.iter().all(is_edit)) {
+            return Ok(());
+        }
+        // One that puts nothing on the board of the app that runs.
+        let mut app = LbApp::new(Health { board: Default::default(), ..self.health.clone() });
+        app.bind(program);
+        app.refuses(orders)
     }
 
     /// Returns the back ends of every service, with their shared counters; the services alone where there are
@@ -163,7 +196,7 @@ impl Configured for Lb {
                 let told = self.health.board.of(&service.name, &back_end.name);
                 let mut row = json!({
                     "service": service.name, "name": back_end.name, "mode": back_end.mode.word(),
-                    "mac": write_mac(back_end.mac.number()), "address": address(&back_end.mode),
+                    "mac": mac(back_end, &told), "address": address(back_end),
                     "weight": back_end.weight, "state": back_end.state.word(),
                     "packets": count.packets, "bytes": count.bytes,
                     "health": told.health, "reason": told.reason,
@@ -180,13 +213,21 @@ impl Configured for Lb {
     }
 }
 
+/// Returns the MAC address of a back end; empty while it is not known.
+fn mac(back_end: &BackEnd, told: &Told) -> String {
+    match back_end.resolve {
+        None => write_mac(back_end.mac.number()),
+        Some(_) => told.mac.map_or_else(String::new, |mac| write_mac(mac.number())),
+    }
+}
+
 /// Returns the address that packets get on their way to a back end, and the port if there is one; empty if
 /// they keep theirs.
-fn address(mode: &Mode) -> String {
-    match *mode {
+fn address(back_end: &BackEnd) -> String {
+    match back_end.mode {
         Mode::Nat { ip, port: Some(port) } | Mode::FullNat { ip, port: Some(port) } => {
             std::net::SocketAddr::new(ip, port).to_string()
         }
-        _ => mode.ip().map_or_else(String::new, |ip| ip.to_string()),
+        mode => mode.ip().or(back_end.resolve).map_or_else(String::new, |ip| ip.to_string()),
     }
 }

@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 pub(super) const BACK_END: &[Key] = config::keys! {
     needed "name": Shape::Name, "what it is called";
-    needed "mac": Shape::Mac,
-        "the destination MAC address of frames for it: its own, or the router's towards it";
+    "mac": Shape::Mac,
+        "the destination MAC address of frames for it: its own, or the router's towards it; by default that \
+         of `gateway`, `ip` or `address` is found out";
+    "gateway": Shape::Ip, "the router towards it, without `mac`; by default the host's routes say";
     "weight": Shape::Number(0, WEIGHT_MAX),
         "its share of new flows; with 0 it only keeps those it has" or "1";
     "state": Shape::Words(|| words(&STATES)), "whether it gets new flows, and keeps those it has" or "up";
@@ -22,7 +24,7 @@ pub(super) const BACK_END: &[Key] = config::keys! {
     "address": Shape::Ip,
         "its own IP address, where it is checked and by which other rings know it; by default `ip`";
     "check": Shape::Map(health::CHECK), "how it is checked: these keys instead of the service's";
-    "ip": Shape::Ip, "the address that packets are sent to, in every mode but `l2`";
+    "ip": Shape::Ip, "the address that packets are sent to; with `l2`, its own, the same as `address`";
     "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";
     "vni": Shape::Number(0, (1 << 24) - 1), "the network's identifier (vxlan)";
     "inner_mac": Shape::Mac, "the destination MAC address in the tunnel (vxlan)";
@@ -46,14 +48,59 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Arc<[BackEnd]> {
 fn back_end(node: &Node, report: &mut Report) -> Option<BackEnd> {
     let section = Section::read(node, BACK_END, report);
     let name = named(&section, report);
-    let mac = section.needed("mac", report).and_then(|node| mac(node, report));
     let weight = section.number("weight", report);
     let state = section.choice("state", &STATES, report);
     let mode = mode(&section, report);
-    let address = section.get("address").and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
+    let address = address(&section, mode, report);
+    let station = station(&section, node, mode.and_then(|mode| mode.ip()).or(address), report);
     let span = section.get("name").unwrap_or(node).span;
-    let (name, mac, weight) = (name?, mac?, weight? as u32);
-    Some(BackEnd { name, mac, mode: mode?, weight, state: state?, address, origin: report.origin(span) })
+    let ((mac, resolve), origin) = (station?, report.origin(span));
+    let (name, weight, mode, state) = (name?, weight? as u32, mode?, state?);
+    Some(BackEnd { name, mac, resolve, mode, weight, state, address, origin })
+}
+
+/// Its own address, where it is not the one that packets are sent to. With `l2`, `ip` means the same.
+fn address(section: &Section<'_>, mode: Option<Mode>, report: &mut Report) -> Option<IpAddr> {
+    let mut read = |key| section.get(key).and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
+    let (ip, address) = (if mode == Some(Mode::L2) { read("ip") } else { None }, read("address"));
+    if let (Some(ip), Some(address), Some(node)) = (ip, address, section.get("ip"))
+        && ip != address
+    {
+        let message = format!("with `mode: l2`, `ip` and `address` ({address}) mean the same");
+        report.error_help(node.span, message, "leave one of them out");
+    }
+    address.or(ip)
+}
+
+/// The MAC address that frames for it are sent to, or the address whose MAC address that is.
+fn station(
+    section: &Section<'_>,
+    node: &Node,
+    own: Option<IpAddr>,
+    report: &mut Report,
+) -> Option<([u8; 6], Option<IpAddr>)> {
+    let gateway = section.get("gateway");
+    if let Some(fixed) = section.get("mac") {
+        if let Some(node) = gateway {
+            report.error_help(node.span, "`mac` says already where frames are sent", "leave one of them out");
+        }
+        return Some((mac(fixed, report)?, None));
+    }
+    let read = gateway.map(|node| parsed::<IpAddr>(node, "an IP address", report));
+    // If the gateway cannot be read, that is in the report.
+    let Some(resolve) = read.map_or(own, |gateway| gateway) else {
+        if gateway.is_none() {
+            let message = "a back end needs `ip`, whose MAC address is found out, or `mac`";
+            report.error(section.get("name").unwrap_or(node).span, message);
+        }
+        return None;
+    };
+    if resolve.is_unspecified() || resolve.is_multicast() || resolve.is_loopback() {
+        let at = gateway.or(section.get("ip")).or(section.get("address")).unwrap_or(node);
+        report.error(at.span, format!("{resolve} has no MAC address: it is not the address of a host"));
+        return None;
+    }
+    Some(([0; 6], Some(resolve)))
 }
 
 /// Reads how packets are sent to a back end; `None` if there is an error, which is reported.
@@ -61,7 +108,7 @@ fn mode(section: &Section<'_>, report: &mut Report) -> Option<Mode> {
     let choices: Vec<(&str, &str)> = Mode::WORDS.iter().map(|word| (*word, *word)).collect();
     let word = section.choice("mode", &choices, report)?;
     let before = report.errors();
-    let only = [("ip", &Mode::WORDS[1..]), ("port", &["nat", "full_nat"]), ("vni", &["vxlan"])];
+    let only = [("port", &["nat", "full_nat"][..]), ("vni", &["vxlan"])];
     for (key, modes) in only.into_iter().chain([("inner_mac", &["vxlan"][..])]) {
         if let Some(node) = section.get(key).filter(|_| !modes.contains(&word)) {
             let message = format!("`{key}` has no part in `mode: {word}`");
@@ -116,6 +163,7 @@ pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
         back_ends.extend(mac.map(|mac| BackEnd {
             name,
             mac,
+            resolve: None,
             mode: Mode::L2,
             weight: 1,
             state: State::Up,

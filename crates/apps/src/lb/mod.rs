@@ -4,7 +4,9 @@ mod actions;
 mod app;
 mod back_ends;
 mod choosers;
+pub mod edits;
 pub mod health;
+mod neighbours;
 mod pipes;
 mod problems;
 mod service;
@@ -12,10 +14,12 @@ mod state;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod verbs;
 mod yaml;
 
 pub use app::{FLOWS, Lb, NAME};
 pub use back_ends::xenoflow;
+pub use neighbours::{Neighbours, Way};
 pub use pipes::spread;
 pub use problems::Problem;
 pub use service::{ALL_PORTS, Address, BITS_MAX, BackEnd, By, Mode, Service, SourceMac, State, timeouts};
@@ -35,8 +39,8 @@ pub const KIND: Kind = Kind {
     table: Some("backends"),
     views: &[],
     pages: &[PAGE],
-    about: "Drain back ends, and change their weights",
-    verbs: health::VERBS,
+    about: "List, add, remove and drain back ends and services, and change weights",
+    verbs: verbs::VERBS,
 };
 
 /// The back ends of every service, with what each gets now.

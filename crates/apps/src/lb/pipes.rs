@@ -109,6 +109,8 @@ impl<'a> Writer<'a> {
         let counters = self.counters(service);
         let entry = |back_end: usize, given: EntryMatch| {
             let pair = (service, &service.back_ends[back_end]);
+            let is_known = pair.1.resolve.is_none();
+            let to = if is_known { to } else { Forward::Drop };
             actions::entry(pair, of_port, actions, given).to(to).counter(counters[back_end])
         };
         match (chooser, self.groups[at]) {

@@ -152,8 +152,12 @@ impl FromStr for By {
 pub struct BackEnd {
     /// Its name.
     pub name: String,
-    /// The destination MAC address of frames for it: its own, or that of the router towards it.
+    /// The destination MAC address of frames for it: its own, or that of the router towards it. It is 0 if it
+    /// is resolved.
     pub mac: [u8; 6],
+    /// The address whose MAC address frames for it are sent to, if that is resolved: its own, or that of the
+    /// router towards it.
+    pub resolve: Option<IpAddr>,
     /// How packets are sent to it.
     pub mode: Mode,
     /// Its share relative to the others; with 0 it gets no new flows.

@@ -3,6 +3,7 @@
 
 use super::NAME;
 use super::service::State;
+use crate::app::Action;
 use engine::change::{Change, EntryKey};
 use engine::program::{Entry, EntryMatch, GroupChoice, GroupId, PipeId, Program};
 use std::collections::HashMap;
@@ -54,6 +55,19 @@ impl Place {
             }
         }
         all
+    }
+
+    /// Returns what gives the back end its entries.
+    pub(super) fn add(&self) -> impl Iterator<Item = Action> + '_ {
+        let add = |(pipe, entry): &(PipeId, Entry)| Change::Add { pipe: *pipe, entry: entry.clone() };
+        self.entries.iter().map(add).map(Action::Change)
+    }
+
+    /// Returns what takes its entries away, which ends its flows.
+    pub(super) fn remove(&self) -> impl Iterator<Item = Action> + '_ {
+        let remove =
+            |(pipe, entry): &(PipeId, Entry)| Change::Remove { pipe: *pipe, key: EntryKey::of(entry) };
+        self.entries.iter().map(remove).map(Action::Change)
     }
 
     /// Returns what must change when the back end gets from one state to another, with this weight while it

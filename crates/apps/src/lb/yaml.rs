@@ -48,6 +48,8 @@ pub(super) const SERVICE: &[Key] = config::keys! {
         "room for flows of all services; in an item without `service`" or "262144";
     "pools": Shape::Named(&Shape::List(&Shape::Map(BACK_END))),
         "back ends that services share, by name; in an item without `service`";
+    "persist": Shape::Boolean,
+        "whether changes at run time survive a restart; in an item without `service`" or "false";
 };
 const ADDRESS: &[Key] = config::keys! {
     needed "vip": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
@@ -69,12 +71,13 @@ const TIMEOUTS: &[Key] = config::keys! {
 /// The choices of `scheduler`.
 const SCHEDULERS: [&str; 4] = ["maglev", "katran", "katran_v2", "glb"];
 /// Keys of what services share.
-const SHARED: [&str; 2] = ["flows", "pools"];
+const SHARED: [&str; 3] = ["flows", "pools", "persist"];
 
 /// What services share.
 #[derive(Default)]
 struct Shared {
     flows: Option<u32>,
+    persist: bool,
     pools: HashMap<String, Arc<[BackEnd]>>,
     /// NAT pools by name.
     nat_pools: HashMap<String, NatPoolId>,
@@ -95,7 +98,8 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     let pools = items.iter().filter(|item| is_shared(item)).filter_map(|item| health::value(item, "pools"));
     let health = health::read(&services, &pools.collect::<Vec<_>>(), scope.report);
     let services = services.into_iter().map(|(_, service)| service).collect();
-    let mut lb = Lb { services, flows: shared.flows.unwrap_or(FLOWS), nat_pools, health };
+    let (flows, persist) = (shared.flows.unwrap_or(FLOWS), shared.persist);
+    let mut lb = Lb { services, flows, nat_pools, health, persist, is_there: !items.is_empty() };
     for (origin, problem) in lb.problems() {
         scope.report.error(scope.report.span_of(origin), problem.to_string());
     }
@@ -103,15 +107,20 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     if scope.report.errors() == before && !lb.services.is_empty() {
         lb.write(scope.program, scope.attachments);
         lb.health.find(scope.program);
+        lb.health.neighbours = super::Neighbours::of(&lb.services, &lb.health.services, scope.ports);
+        can_be_resolved(&lb, scope);
         receives(&lb, scope);
         addresses_known(&lb, scope);
     }
     Arc::new(lb)
 }
 
-/// Whether an item says what services share, and is none itself.
+/// Whether an item says what services share, perhaps nothing, and is none itself.
 fn is_shared(item: &Node) -> bool {
     let Kind::Map(map) = &item.kind else { return false };
+    if map.is_empty() {
+        return true;
+    }
     let has = |word: &str| map.iter().any(|(key, _)| key.is(word));
     SHARED.iter().any(|key| has(key)) && !has("service") && !has("name")
 }
@@ -133,6 +142,7 @@ fn share(item: &Node, shared: &mut Shared, report: &mut Report) {
         }
         shared.flows = section.number("flows", report).map(|flows| flows as u32);
     }
+    shared.persist |= section.boolean("persist", report);
     for (name, span, node) in section.get("pools").map(|node| pairs(node, report)).unwrap_or_default() {
         let Some(name) = config::section::name(name, span, report) else { continue };
         let read = back_ends::read(node, report);
@@ -160,6 +170,24 @@ fn receives(lb: &Lb, scope: &mut Scope<'_>) {
             let message = format!("{}, not to {}", closed.why, super::NAME);
             scope.report.error_help(scope.report.span_of(below.origin), message, closed.help);
         }
+    }
+}
+
+/// Back ends without `mac` are resolved by the host, so they are behind an interface of it.
+fn can_be_resolved(lb: &Lb, scope: &mut Scope<'_>) {
+    for service in &lb.services {
+        let lead = service.out.as_ref().map_or(service.ports[0], |out| out.lead);
+        let port = &scope.ports[lead.index()];
+        if matches!(port.kind, PortKind::Xdp(_)) && !matches!(service.by, By::SourceBits(_)) {
+            continue;
+        }
+        let Some(first) = service.back_ends.iter().find(|one| one.resolve.is_some()) else { continue };
+        let (span, name) = (scope.report.span_of(first.origin), &first.name);
+        let message = match service.by {
+            By::SourceBits(_) => format!("back end `{name}` needs `mac`, because of `by: src/MASK`"),
+            _ => format!("back end `{name}` needs `mac`: the host has no neighbours at port `{}`", port.name),
+        };
+        scope.report.error(span, message);
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Measurement {
     pub name: String,
     /// The pipes that are measured.
     pub pipes: Vec<String>,
+    /// The overlay that is measured instead.
+    pub overlay: Option<OfOverlay>,
     /// How long an interval is, in milliseconds.
     pub interval_ms: u64,
     /// What is summed up.
@@ -54,6 +56,23 @@ pub struct Measurement {
     pub parquet: Option<Parquet>,
     /// Where results go.
     pub board: Board,
+}
+
+/// An overlay whose flows are measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfOverlay {
+    /// The name of the app.
+    pub name: String,
+    /// How often its flows give their counts, in milliseconds.
+    pub flush_ms: u64,
+}
+
+impl Measurement {
+    /// Returns how many threads say when flows have given what they counted, of so many workers.
+    #[must_use]
+    pub fn givers(&self, workers: usize) -> usize {
+        if self.overlay.is_some() { 1 } else { workers }
+    }
 }
 
 /// An IPFIX collector.

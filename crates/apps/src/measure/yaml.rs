@@ -1,9 +1,10 @@
 //! Reads measurements from the configuration, and writes their pipes.
 
 use super::app::Measure;
-use super::{Board, Ipfix, Measurement, Parquet};
+use super::{Board, Ipfix, Measurement, OfOverlay, Parquet};
 use crate::App;
-use crate::kind::{Configured, Scope};
+use crate::kind::{Apps, Configured, Scope};
+use crate::overlay::flows_of;
 use config::raw::{Kind, Node};
 use config::section::{Section, choice, duration, named, parsed, text, words};
 use config::{Key, Report, Shape};
@@ -37,8 +38,9 @@ const MEASUREMENTS_MAX: usize = 16;
 pub(super) const KEYS: &[Key] = config::keys! {
     needed "name": Shape::Name, "what it is called";
     "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
-        "the port (or list of ports) whose frames are measured; or `pipe`";
-    "pipe": Shape::Name, "the pipe whose flows or packets are measured; or `port`";
+        "the port (or list of ports) whose frames are measured; or `pipe`, or `overlay`";
+    "pipe": Shape::Name, "the pipe whose flows or packets are measured; or `port`, or `overlay`";
+    "overlay": Shape::Name, "the overlay app whose flows between pods are measured; or `port`, or `pipe`";
     "key": Shape::Words(|| words(&SOURCES)), "with `port`: the headers that tell flows apart" or "outer";
     "flows": Shape::Number(1, CAPACITY_MAX as u64),
         "with `port`: keeps flows instead of summing packets up; so many, at each port and worker";
@@ -119,6 +121,24 @@ impl Configured for Measurements {
         self.0.iter().map(|written| written.measurement.clone()).collect()
     }
 
+    fn refer(&self, apps: &Apps, report: &mut Report) {
+        let overlays = apps.overlays();
+        for Written { measurement, origin, .. } in &self.0 {
+            let Some(of) = &measurement.overlay else { continue };
+            let others = || self.0.iter().map(|one| &one.measurement);
+            if !overlays.iter().any(|wanted| wanted.overlay.name == of.name) {
+                let message = format!("there is no overlay app `{}`", of.name);
+                report.error(report.span_of(*origin), message);
+            } else if others()
+                .find(|one| one.overlay.is_some())
+                .is_some_and(|one| one.name != measurement.name)
+            {
+                let message = format!("another measurement has the overlay `{}`", of.name);
+                report.error(report.span_of(*origin), message);
+            }
+        }
+    }
+
     /// Puts each pipe in front of what its port's frames went to.
     fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
         for Written { fronts, own, origin, .. } in &self.0 {
@@ -184,7 +204,13 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
         return None;
     }
     let (name, board) = (name?, Board::default());
+    let mut overlay = None;
     let (fronts, pipes, own) = match at {
+        Place::Overlay(name) => {
+            let pipes = vec![flows_of(&name)];
+            overlay = Some(OfOverlay { name, flush_ms: u64::from(measured.period_ms) });
+            (Vec::new(), pipes, None)
+        }
         Place::Ports(ports) => {
             let (fronts, pipes) = write(&name, &ports, &front, scope);
             (fronts, pipes, None)
@@ -197,7 +223,7 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
         }
     };
     let interval_ms = interval_ns / NS_PER_MS;
-    let measurement = Measurement { name, pipes, interval_ms, settings, ipfix, parquet, board };
+    let measurement = Measurement { name, pipes, overlay, interval_ms, settings, ipfix, parquet, board };
     Some(Written { measurement, fronts, own, origin })
 }
 
@@ -211,9 +237,21 @@ fn parts() -> Vec<Part> {
 enum Place {
     Ports(Vec<PortId>),
     Pipe(PipeId),
+    Overlay(String),
 }
 
 fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
+    if let Some(node) = section.get("overlay") {
+        for key in ["port", "pipe", "key", "flows", "idle_timeout", "flush_packets"] {
+            if let Some(node) = section.get(key) {
+                let message = format!("`{key}` is not for a measured `overlay`");
+                let help = "leave it out: the overlay app keeps flows by what pods see";
+                scope.report.error_help(node.span, message, help);
+            }
+        }
+        return text(node, "the name of an overlay app", scope.report)
+            .map(|name| Place::Overlay(name.into()));
+    }
     match (section.get("port"), section.get("pipe")) {
         (Some(node), None) => ports(node, scope).map(Place::Ports),
         (None, Some(node)) => {
@@ -231,7 +269,7 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
             None
         }
         (None, None) => {
-            scope.report.error(section.span, "`port` or `pipe` is missing: what is measured");
+            scope.report.error(section.span, "`port`, `pipe` or `overlay` is missing: what is measured");
             None
         }
     }

@@ -1,7 +1,7 @@
 //! What the thread that minds the cache tells, and the app shows.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Events that are kept.
@@ -15,7 +15,7 @@ pub struct Told {
     /// Names of the pods' interfaces.
     pub pods: Vec<String>,
     /// The remote nodes.
-    pub nodes: Vec<Ipv4Addr>,
+    pub nodes: Vec<IpAddr>,
     /// What became of the frames that pods sent, and of those that the uplink received, by name: frames seen,
     /// fast, dropped, and then why they were slow.
     pub frames: [Vec<(&'static str, u64)>; 2],
@@ -41,19 +41,19 @@ pub struct Event {
 }
 
 /// Addresses and ports after NAT: source and destination.
-pub type Translated = ([Ipv4Addr; 2], [u16; 2]);
+pub type Translated = ([IpAddr; 2], [u16; 2]);
 
 /// A flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRow {
     /// The pod, and the one that it talks to.
-    pub addresses: [Ipv4Addr; 2],
+    pub addresses: [IpAddr; 2],
     /// Their ports.
     pub ports: [u16; 2],
     /// The protocol's number.
     pub protocol: u8,
     /// The remote node.
-    pub node: Ipv4Addr,
+    pub node: IpAddr,
     /// The name of the pod's interface.
     pub pod: String,
     /// That of the other pod's, if it is on this node.

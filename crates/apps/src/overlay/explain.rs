@@ -3,7 +3,7 @@
 
 use super::board::{FlowRow, Translated};
 use serde_json::{Value, json};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 /// What makes an entry void, in the order of its stamps: those of all entries, and its own.
 const STAMPS: [&str; 2] =
@@ -12,8 +12,8 @@ const STAMPS: [&str; 2] =
 /// A flow as a pod of this node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pair {
-    local: SocketAddrV4,
-    remote: SocketAddrV4,
+    local: SocketAddr,
+    remote: SocketAddr,
     protocol: u8,
 }
 
@@ -23,10 +23,13 @@ impl Pair {
         let mut words = words.split_whitespace();
         let mut end = || {
             let word = words.next().unwrap_or_default();
-            word.parse::<SocketAddrV4>()
-                .map_err(|_| format!("`{word}` is no address with a port, as 10.244.1.5:80"))
+            word.parse::<SocketAddr>()
+                .map_err(|_| format!("`{word}` is no address with a port, as 10.244.1.5:80 or [fd00::5]:80"))
         };
         let (local, remote) = (end()?, end()?);
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(format!("`{local}` and `{remote}` are of two versions of IP"));
+        }
         let protocol = match words.next() {
             Some("tcp") => 6,
             Some("udp") => 17,
@@ -38,7 +41,7 @@ impl Pair {
     fn has(&self, row: &FlowRow) -> bool {
         let ends = [self.local, self.remote];
         row.protocol == self.protocol
-            && row.addresses == ends.map(|end| *end.ip())
+            && row.addresses == ends.map(|end| end.ip())
             && row.ports == ends.map(|end| end.port())
     }
 }
@@ -99,9 +102,9 @@ fn there(row: &FlowRow, at: usize) -> String {
     to + &nat.unwrap_or_default()
 }
 
-fn end(translated: Translated, at: usize) -> SocketAddrV4 {
-    let (addresses, ports): ([Ipv4Addr; 2], [u16; 2]) = translated;
-    SocketAddrV4::new(addresses[at], ports[at])
+fn end(translated: Translated, at: usize) -> SocketAddr {
+    let (addresses, ports): ([IpAddr; 2], [u16; 2]) = translated;
+    SocketAddr::new(addresses[at], ports[at])
 }
 
 /// The explanation as text.
@@ -129,7 +132,7 @@ mod tests {
 
     fn row() -> FlowRow {
         FlowRow {
-            addresses: [[10, 244, 1, 5].into(), [10, 244, 2, 7].into()],
+            addresses: [[10, 244, 1, 5], [10, 244, 2, 7]].map(IpAddr::from),
             ports: [40_000, 80],
             protocol: 6,
             node: [10, 0, 1, 2].into(),
@@ -159,7 +162,7 @@ mod tests {
         assert!(said(&good, "received").1.contains("`vp1`"));
         let near = FlowRow { peer: Some("vp2".into()), ..row() };
         assert!(said(&near, "sent").1.contains("the pod at `vp2`"));
-        let nat = ([[10, 244, 1, 5].into(), [10, 244, 2, 9].into()], [40_000, 5001]);
+        let nat = ([[10, 244, 1, 5], [10, 244, 2, 9]].map(IpAddr::from), [40_000, 5001]);
         let nat = FlowRow { translated: [Some(nat), None], ..row() };
         assert!(said(&nat, "sent").1.ends_with("to 10.244.2.9:5001"));
         for (bad, word) in [
@@ -175,13 +178,23 @@ mod tests {
             let (is_short, why) = said(&bad, "sent");
             assert!(!is_short && why.contains(word), "{word}: {why}");
         }
+        let six = Pair::read("[fd00::5]:40000 [fd00::7]:80 tcp").unwrap();
+        let addresses = ["fd00::5", "fd00::7"].map(|address| address.parse().unwrap());
+        let said = explain(&six, &[FlowRow { addresses, ..row() }], 10, None);
+        assert_eq!((&said["in_table"], &said["local"]), (&json!(true), &json!("[fd00::5]:40000")));
         let stuck = explain(&pair, &[row()], 10, Some("no VXLAN device"));
         assert!(
             text(&stuck, &[]).starts_with("sent: the kernel's way: the programs are not at work: no VXLAN")
         );
-        for bad in
-            ["", "1.2.3.4:5", "1.2.3.4 5.6.7.8:9 tcp", "1.2.3.4:5 5.6.7.8:9 sctp", "1.2.3.4:5 5.6.7.8:9"]
-        {
+        for bad in [
+            "",
+            "1.2.3.4:5 [fd00::7]:80 tcp",
+            "fd00::5:80 fd00::7:80 tcp",
+            "1.2.3.4:5",
+            "1.2.3.4 5.6.7.8:9 tcp",
+            "1.2.3.4:5 5.6.7.8:9 sctp",
+            "1.2.3.4:5 5.6.7.8:9",
+        ] {
             assert!(Pair::read(bad).is_err(), "{bad}");
         }
     }

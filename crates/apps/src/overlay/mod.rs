@@ -33,6 +33,7 @@ pub const KIND: Kind = Kind {
             name: "flows",
             about: "List the flows that are known",
             arguments: &[],
+            whole: false,
             flags: &[],
             text: text::flows,
         },
@@ -40,10 +41,14 @@ pub const KIND: Kind = Kind {
             name: "explain",
             about: "Say which way the next frame of a flow takes, and why",
             arguments: &[
-                argument("LOCAL", "The pod of this node and its port, as 10.244.1.5:40000"),
+                argument(
+                    "LOCAL",
+                    "The pod of this node and its port, as 10.244.1.5:40000 or [fd00::5]:40000",
+                ),
                 argument("REMOTE", "Whom it talks to, as the pod sees it: 10.244.2.7:80"),
                 argument("PROTOCOL", "tcp or udp"),
             ],
+            whole: false,
             flags: &[],
             text: explain::text,
         },
@@ -84,6 +89,14 @@ pub struct Overlay {
     pub refresh_ns: u64,
     /// What new rules mean to flows.
     pub policy: Policy,
+    /// How long a flow is kept that is not used, in nanoseconds.
+    pub idle_ns: u64,
+}
+
+/// Returns the name under which the flows of an overlay are measured and shown, as those of pipes.
+#[must_use]
+pub fn flows_of(overlay: &str) -> String {
+    format!("overlay/{overlay}")
 }
 
 /// An overlay, and where what is known of it goes.

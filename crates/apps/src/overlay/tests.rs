@@ -18,6 +18,7 @@ fn app() -> OverlayApp {
         flows: 64,
         refresh_ns: 1_000_000_000,
         policy: Policy::Strict,
+        idle_ns: 30_000_000_000,
     };
     OverlayApp { overlay, board: Board::default(), waiting: Vec::new(), wake_ns: None }
 }

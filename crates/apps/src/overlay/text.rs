@@ -64,12 +64,10 @@ pub fn flows(answer: &Value, _flags: &[&str]) -> String {
         let known = |field: &str| if flow[field] == true { "known" } else { "-" };
         let _ = writeln!(
             text,
-            "{}:{} -> {}:{} protocol {} {}: sent {} ({} packets, {} bytes), \
+            "{} -> {} protocol {} {}: sent {} ({} packets, {} bytes), \
              received {} ({} packets, {} bytes)",
-            word(&flow["local"]),
-            flow["local_port"],
-            word(&flow["remote"]),
-            flow["remote_port"],
+            end(flow, "local"),
+            end(flow, "remote"),
             flow["protocol"],
             flow["peer"]
                 .as_str()
@@ -84,6 +82,12 @@ pub fn flows(answer: &Value, _flags: &[&str]) -> String {
     }
     let _ = writeln!(text, "{} flows", answer["count"]);
     text
+}
+
+/// One end of a flow, as `10.244.1.5:80` or `[fd00::5]:80`.
+fn end(flow: &Value, which: &str) -> String {
+    let (address, port) = (word(&flow[which]), &flow[format!("{which}_port")]);
+    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
 
 pub(super) fn word(value: &Value) -> &str {

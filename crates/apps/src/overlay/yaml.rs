@@ -4,7 +4,7 @@ use super::app::OverlayApp;
 use super::{Board, Overlay, Policy, Wanted};
 use crate::App;
 use crate::kind::{Configured, Scope};
-use config::raw::Node;
+use config::raw::{Kind, Node};
 use config::section::{Section, text, words};
 use config::{Key, Report, Shape};
 use std::sync::Arc;
@@ -24,8 +24,13 @@ pub(super) const KEYS: &[Key] = config::keys! {
     "mark": Shape::Number(1, 0xffff_ffff), "neighbouring bits of skb->mark of our own" or "0xff000000";
     "flows": Shape::Number(64, 1 << 20), "how many flows are kept" or "65536";
     "refresh": Shape::Time, "the kernel sees a frame of each flow and direction that often" or "1s";
+    "mode": Shape::Words(|| words(&MODES)), "whose cache; `weir bench overlay` has another" or "weir";
+    "idle_timeout": Shape::Time, "flows that are not used for longer go" or "30s";
     "policy": Shape::Words(|| words(&POLICIES)), "what new rules of nftables mean to flows" or "strict";
 };
+/// The shortest and the longest time for which a flow is kept that is not used.
+const IDLE_NS: [u64; 2] = [1_000_000_000, 3_600_000_000_000];
+const MODES: [(&str, ()); 1] = [("weir", ())];
 const POLICIES: [(&str, Policy); 2] = [("strict", Policy::Strict), ("connection", Policy::Connection)];
 
 /// The overlay apps of a configuration.
@@ -81,6 +86,8 @@ fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Sectio
     let mark = mark(&section, report);
     let flows = section.number("flows", report).unwrap_or(1);
     let refresh_ns = refresh(&section, report);
+    let idle_ns = idle(&section, report);
+    mode(&section, report);
     let policy = section.choice("policy", &POLICIES, report);
     if report.errors() > before {
         return None;
@@ -95,6 +102,7 @@ fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Sectio
         flows: flows as u32,
         refresh_ns,
         policy: policy?,
+        idle_ns,
     };
     Some((overlay, section))
 }
@@ -134,6 +142,17 @@ fn mark(section: &Section<'_>, report: &mut Report) -> u32 {
     mark
 }
 
+/// Only one can be had here; whoever has read of the other is told where it is.
+fn mode(section: &Section<'_>, report: &mut Report) {
+    match section.get("mode") {
+        Some(node) if matches!(&node.kind, Kind::Scalar(word) if word == "oncache") => {
+            let message = "`mode: oncache` is for comparisons: it does not notice when what it knows changes";
+            report.error_help(node.span, message, "leave it out here; `weir bench overlay` measures both");
+        }
+        _ => drop(section.choice("mode", &MODES, report)),
+    }
+}
+
 fn refresh(section: &Section<'_>, report: &mut Report) -> u64 {
     let time = section.time("refresh", report);
     let [least, most] = REFRESH_NS;
@@ -142,6 +161,17 @@ fn refresh(section: &Section<'_>, report: &mut Report) -> u64 {
     {
         let help = "write 10 ms at least and 20 s at most: the kernel forgets a UDP flow after 30 s";
         report.error_help(node.span, "`refresh` cannot be this", help);
+    }
+    time
+}
+
+fn idle(section: &Section<'_>, report: &mut Report) -> u64 {
+    let time = section.time("idle_timeout", report);
+    let [least, most] = IDLE_NS;
+    if let Some(node) = section.get("idle_timeout")
+        && !(least..=most).contains(&time)
+    {
+        report.error_help(node.span, "`idle_timeout` cannot be this", "write 1 s to 1 h");
     }
     time
 }

@@ -6,7 +6,7 @@ use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
 use engine::program::Program;
 use serde_json::{Value, json};
 use std::any::Any;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// How often the board is looked at while somebody waits for flows, in nanoseconds.
 const LOOK_NS: u64 = 5_000_000;
@@ -45,8 +45,7 @@ impl PathApp {
         let flows = self.board.look().flows.take();
         let name = &self.fabric.name;
         if let Some(flows) = flows {
-            let rows: Vec<Value> = flows.iter().map(flow).collect();
-            let all = json!({ "name": name, "count": rows.len(), "flows": rows });
+            let all = all_flows(name, &flows);
             let answer = |(id, _): (RequestId, u64)| Action::Answer { id, answer: Ok(all.clone()) };
             actions.extend(self.waiting.drain(..).map(answer));
         }
@@ -61,7 +60,13 @@ impl PathApp {
     }
 }
 
-fn node(node: &NodeTold) -> Value {
+/// The answer to `conntrack`.
+pub(super) fn all_flows(name: &str, flows: &[FlowRow]) -> Value {
+    let rows: Vec<Value> = flows.iter().map(flow).collect();
+    json!({ "name": name, "count": rows.len(), "flows": rows })
+}
+
+pub(super) fn node(node: &NodeTold) -> Value {
     let paths: Vec<Value> = node.paths.iter().enumerate().map(path).collect();
     json!({ "address": node.address.to_string(), "state": node.state, "paths": paths })
 }
@@ -85,7 +90,7 @@ fn path((number, path): (usize, &PathTold)) -> Value {
 }
 
 /// The series of a path. There are as many paths as discovery finds, 16 to a node at most.
-fn samples(peer: Ipv4Addr, number: usize, path: &PathTold) -> Vec<Sample> {
+pub(super) fn samples(peer: IpAddr, number: usize, path: &PathTold) -> Vec<Sample> {
     use SampleValue::{Count, Gauge};
     let loss = f64::from(path.lost) / f64::from(path.probes.max(1));
     let one = |(name, help, value)| {

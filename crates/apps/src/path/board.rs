@@ -1,7 +1,7 @@
 //! What the thread that watches paths tells, and the app shows.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Events that are kept.
@@ -28,7 +28,7 @@ pub struct Told {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeTold {
     /// Its underlay address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// How much is known: one sentence.
     pub state: String,
     /// Its paths, by number.
@@ -88,7 +88,7 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRow {
     /// The remote node.
-    pub peer: Ipv4Addr,
+    pub peer: IpAddr,
     /// The VNI; 0 if the tunnel's header is what tells flows apart.
     pub vni: u32,
     /// Source and destination.

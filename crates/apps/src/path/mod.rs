@@ -6,6 +6,7 @@
 
 mod app;
 mod board;
+mod exchange;
 mod pages;
 pub mod port;
 #[cfg(test)]
@@ -14,11 +15,12 @@ mod text;
 mod yaml;
 
 pub use board::{Board, Event, FlowRow, NodeTold, PathTold, Told};
+pub use exchange::{Between, Claim, Exchange, Form, Member, Shared};
 
 use crate::kind::{Argument, Kind, Verb, View};
 use ::path::scheme::Scheme;
 use ::path::wire::Secret;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// The kind of app with the key `path`.
 pub const KIND: Kind = Kind {
@@ -36,6 +38,7 @@ pub const KIND: Kind = Kind {
         name: "conntrack",
         about: "List flows with their paths",
         arguments: NO_ARGUMENTS,
+        whole: false,
         flags: &[],
         text: text::conntrack,
     }],
@@ -51,9 +54,9 @@ pub struct Fabric {
     /// The kernel's interface by which encapsulated frames leave.
     pub uplink: String,
     /// Underlay addresses of remote nodes.
-    pub peers: Vec<Ipv4Addr>,
+    pub peers: Vec<IpAddr>,
     /// Our own underlay address; that of the route to the peer if there is none.
-    pub local: Option<Ipv4Addr>,
+    pub local: Option<IpAddr>,
     /// How a path is chosen: ECMP, DOCA-AR or adaptive.
     pub scheme: Scheme,
     /// The UDP port of VXLAN.

@@ -5,9 +5,9 @@ use super::{Board, Fabric, FlowRow, NodeTold, PathTold, Told, text};
 use crate::app::{Action, App, Event, RequestId, SampleValue};
 use ::path::scheme::Scheme;
 use serde_json::{Value, json};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 1));
 
 fn app() -> PathApp {
     let fabric = Fabric {
@@ -121,4 +121,24 @@ fn a_successor_keeps_the_board_if_nothing_has_changed() {
     other.fabric.scheme = Scheme::Ecmp;
     other.inherit(Box::new(old));
     assert_eq!(other.board.look().nodes.len(), 0);
+}
+
+#[test]
+fn two_hundred_nodes_are_shown_within_bounds() {
+    let mut app = app();
+    let path = told().nodes[0].paths[0].clone();
+    let node = |at: u32| NodeTold {
+        address: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)),
+        state: "16 paths".into(),
+        paths: vec![path.clone(); 16],
+    };
+    let mut many = Told { nodes: (0..200).map(node).collect(), ..Told::default() };
+    (0..10_000).for_each(|at| many.note(at, format!("path 0 to 10.0.0.1 is failed: event {at}")));
+    *app.board.look() = many;
+    let shown = answer(&asked(&mut app, "show"));
+    assert_eq!(shown["events"].as_array().map(Vec::len), Some(super::board::EVENTS));
+    // The control socket takes more, and a terminal scrolls: a node has a line and one for each path.
+    assert!(shown.to_string().len() < 3_000_000, "{}", shown.to_string().len());
+    assert_eq!(text::show(&shown).lines().count(), 2 + 200 * 18 + 8);
+    assert_eq!(app.samples().len(), 200 * 16 * 8);
 }

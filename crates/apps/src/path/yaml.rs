@@ -3,7 +3,7 @@
 
 use super::app::PathApp;
 use super::port::{self, PathPort, PathPortApp};
-use super::{Board, Fabric, Wanted};
+use super::{Board, Exchange, Fabric, Wanted};
 use crate::App;
 use crate::kind::{Configured, Scope};
 use ::path::scheme::{PORTS, Scheme};
@@ -12,7 +12,9 @@ use config::raw::{Kind, Node};
 use config::section::{Section, list, parsed, text, words};
 use config::{Key, Report, Shape, Span, TakeRule};
 use packet::KeySource;
-use std::net::Ipv4Addr;
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
 use std::sync::Arc;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -28,11 +30,11 @@ pub(super) const KEYS: &[Key] = config::keys! {
     needed "name": Shape::Name, "what it is called";
     "uplink": Shape::Text, "the kernel's interface by which tunnels leave, or else `port`" only "uplink";
     "port": Shape::Name, "the port of weir by which tunnels leave, or else `uplink`" only "port";
-    needed "peers": Shape::List(&Shape::Ipv4), "underlay addresses of remote nodes";
-    "local": Shape::Ipv4, "our underlay address; with `uplink` by default that of the route to the peer";
+    needed "peers": Shape::List(&Shape::Ip), "underlay addresses of remote nodes; with `port` of IPv4";
+    "local": Shape::Ip, "our underlay address; with `uplink` by default that of the route to the peer";
     "scheme": Shape::Words(|| words(&SCHEMES)), "how a path is chosen" or "adaptive";
     "vxlan_port": Shape::Number(1, 65_535), "the UDP port of VXLAN" or "4789" only "uplink";
-    "sources": Shape::Text, "UDP source ports that may be used" or "49152-65535" only "uplink";
+    "sources": Shape::Text, "UDP source ports that may be used" or "49152-65535";
     "ports": Shape::List(&Shape::Number(1, 65_535)), "the UDP source ports that are paths" only "port";
     "input": Shape::Name, "the port or bond where tunnels come from, and go to" only "port";
     "root": Shape::Name, "the pipe that frames from the fabric enter, instead of `input`" only "port";
@@ -49,8 +51,8 @@ pub(super) const KEYS: &[Key] = config::keys! {
 };
 const PROBE_KEYS: &[Key] = config::keys! {
     "interval": Shape::Time, "between two probes of a path to a node in use" or "10ms";
-    "idle_interval": Shape::Time, "the same for a node that nothing is sent to" or "1s" only "uplink";
-    "discover": Shape::Time, "how often paths are discovered anew" or "15s" only "uplink";
+    "idle_interval": Shape::Time, "the same for a node that nothing is sent to" or "1s";
+    "discover": Shape::Time, "how often paths are discovered anew" or "15s";
     "answers": Shape::Number(1, 1_000_000), "probes of a peer that are answered, per second" or "5000";
 };
 const SCHEMES: [(&str, Scheme); 5] = [
@@ -81,7 +83,10 @@ impl Configured for PathApps {
             let Wanted { fabric, board } = wanted.clone();
             Box::new(PathApp { fabric, board, waiting: Vec::new(), wake_ns: None })
         };
-        let at_port = |one: &PathPort| -> Box<dyn App> { Box::new(PathPortApp::new(one.clone())) };
+        // Threads at uplinks live longer than a configuration.
+        let alone = self.fabrics.is_empty();
+        let exchange = if alone { Exchange::default() } else { Exchange::of_process() };
+        let at_port = |one: &PathPort| -> Box<dyn App> { Box::new(PathPortApp::new(one.clone(), &exchange)) };
         self.fabrics.iter().map(app).chain(self.ports.iter().map(at_port)).collect()
     }
 
@@ -169,9 +174,13 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
     let report = &mut *scope.report;
     let uplink = uplink(&section, report);
-    let peers = peers(&section, report);
-    let local = section.get("local").and_then(|node| parsed::<Ipv4Addr>(node, "an IPv4 address", report));
+    let peers = addresses::<IpAddr>(&section, "an IP address", report);
+    let local = local(&section, &peers, report);
     let scheme = section.choice("scheme", &SCHEMES, report);
+    if scheme == Some(Scheme::DocaAr) && peers.iter().any(IpAddr::is_ipv6) {
+        let message = "`doca_ar` is there to compare with, over IPv4 only";
+        report.error_help(span_of(&section, "scheme"), message, "take another scheme, or peers of IPv4");
+    }
     let sources = sources(&section, report);
     let secret = section.get("key").and_then(|node| secret(node, report));
     let mut number = |key| section.number(key, report).unwrap_or(1);
@@ -211,13 +220,42 @@ fn uplink(section: &Section<'_>, report: &mut Report) -> Option<String> {
     Some(uplink.to_string())
 }
 
+/// Our address, which is of the version of every peer's.
+fn local(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) -> Option<IpAddr> {
+    let node = section.get("local")?;
+    let local = parsed::<IpAddr>(node, "an IP address", report)?;
+    if let Some(other) = peers.iter().find(|peer| peer.is_ipv4() != local.is_ipv4()) {
+        let message = format!("{local} cannot send to {other}, which is of the other version of IP");
+        let help = "leave `local` out: it is that of the route to each peer then";
+        report.error_help(node.span, message, help);
+    }
+    Some(local)
+}
+
+/// The peers of an app at a port.
 pub(super) fn peers(section: &Section<'_>, report: &mut Report) -> Vec<Ipv4Addr> {
+    addresses(section, "an IPv4 address", report)
+}
+
+/// Returns false for an address that no remote node has; one of a link would need the link's name.
+fn is_of_a_node(address: IpAddr) -> bool {
+    let is_special = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
+    };
+    !(is_special || address.is_unspecified() || address.is_multicast() || address.is_loopback())
+}
+
+fn addresses<A>(section: &Section<'_>, what: &str, report: &mut Report) -> Vec<A>
+where
+    A: FromStr + Copy + PartialEq + Display + Into<IpAddr>,
+{
     let Some(node) = section.needed("peers", report) else { return Vec::new() };
     let (mut peers, before) = (Vec::new(), report.errors());
     let items = list(node, "peers", report);
     for item in items {
-        let Some(peer) = parsed::<Ipv4Addr>(item, "an IPv4 address", report) else { continue };
-        if peer.is_unspecified() || peer.is_multicast() || peer.is_broadcast() || peer.is_loopback() {
+        let Some(peer) = parsed::<A>(item, what, report) else { continue };
+        if !is_of_a_node(peer.into()) {
             report.error(item.span, format!("{peer} is no address of a remote node"));
         } else if peers.contains(&peer) {
             report.error(item.span, format!("{peer} is listed twice"));
@@ -234,7 +272,7 @@ pub(super) fn peers(section: &Section<'_>, report: &mut Report) -> Vec<Ipv4Addr>
 }
 
 /// Reads a range of ports such as `49152-65535`.
-fn sources(section: &Section<'_>, report: &mut Report) -> Option<[u16; 2]> {
+pub(super) fn sources(section: &Section<'_>, report: &mut Report) -> Option<[u16; 2]> {
     let Some(node) = section.get("sources") else { return Some([*PORTS.start(), *PORTS.end()]) };
     let range = text(node, "a range of ports", report)?;
     let ends = range.split_once('-').and_then(|(first, last)| {

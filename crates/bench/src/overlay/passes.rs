@@ -24,7 +24,7 @@ const SWITCH: [&str; 4] = ["f1", "f2", "f3", "br0"];
 /// Traces in a mount namespace and an instance of its own, until a line comes.
 const SCRIPT: &str = r#"
 set -e
-mount -t tracefs nodev /sys/kernel/tracing
+[ -d /sys/kernel/tracing/instances ] || mount -t tracefs nodev /sys/kernel/tracing
 instance=/sys/kernel/tracing/instances/$1
 mkdir "$instance"
 trap 'echo 0 >"$instance/events/enable"; rmdir "$instance"' EXIT

@@ -119,3 +119,39 @@ impl Row {
         row
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_medians_of_the_arms_and_their_ratio_in_each_round() {
+        let samples = [[100.0, 50.0, 70.0, 80.0], [120.0, 40.0, 72.0, 90.0], [110.0, 60.0, 71.0, 85.0]];
+        let row = Row::of(TESTS[0], &samples).json();
+        assert_eq!(
+            (&row["test"], &row["flows"], &row["unit"]),
+            (&json!("tcp_rr"), &json!(1), &json!("transactions/s"))
+        );
+        let medians = ["host", "vxlan", "oncache", "weir"].map(|arm| row[arm].as_f64());
+        assert_eq!(medians, [110.0, 50.0, 71.0, 85.0].map(Some));
+        assert_eq!((&row["samples"], &row["spread"]["weir"]), (&json!(3), &json!([80.0, 90.0])));
+        // Of 80/50, 90/40 and 85/60.
+        assert_eq!(
+            (row["over_vxlan"]["weir"].as_f64(), row["over_vxlan"]["vxlan"].as_f64()),
+            (Some(1.6), Some(1.0))
+        );
+        let line = Row::of(SOFTIRQ, &samples[..1]).text();
+        assert!(line.contains("ns/packet") && line.contains("1.600 (1.600 - 1.600)"), "{line}");
+        assert_eq!(Row::heading().split_whitespace().nth(3), Some("host"), "{}", Row::heading());
+    }
+
+    #[test]
+    fn the_value_of_a_test_is_a_rate() {
+        let answer = json!({ "count": 2_000, "ns": 1_000_000_000_u64, "softirq_ns": 500_000 });
+        assert_eq!(value(&TESTS[0], &answer), 2_000.0);
+        assert_eq!(softirq_ns(&answer), 250.0);
+        let stream = TESTS.iter().find(|test| test.name == "tcp_stream").expect("a test");
+        assert_eq!(value(stream, &json!({ "count": 1_000_000_000_u64, "ns": 1_000_000_000_u64 })), 8.0);
+        assert!(value(&TESTS[0], &json!({})).is_nan(), "who gives no answer has no rate");
+    }
+}

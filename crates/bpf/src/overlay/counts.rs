@@ -1,7 +1,7 @@
 //! What the programs have counted, in the order of `overlay/maps.h`.
 
 /// What became of frames, by name: three sums, then why frames took the kernel's way.
-pub const OVERLAY_COUNTS: [&str; 27] = [
+pub const OVERLAY_COUNTS: [&str; 28] = [
     "seen",
     "fast",
     "dropped",
@@ -9,6 +9,7 @@ pub const OVERLAY_COUNTS: [&str; 27] = [
     "options",
     "fragment",
     "multicast",
+    "link_local",
     "protocol",
     "control",
     "malformed",
@@ -76,20 +77,24 @@ pub struct OverlayEntries {
     pub asked: u64,
     /// Frames of which copies went to several nodes.
     pub flooded: u64,
-    /// Packets sent and received by flows that are gone.
+    /// Packets sent and received that flows have given: all of those that are gone, and some of others.
     pub gone_packets: [u64; 2],
     /// Their bytes.
     pub gone_bytes: [u64; 2],
+    /// Flows that went because they were not used.
+    pub idled: u64,
+    /// Records of what flows have given for which there was no room, and their packets.
+    pub lost: [u64; 2],
 }
 
 /// Counts of `enum event`.
-pub(super) const EVENTS: usize = 17;
+pub(super) const EVENTS: usize = 20;
 
 impl OverlayEntries {
     pub(super) fn new(values: [u64; EVENTS]) -> OverlayEntries {
         let [sent, received, not_established, outdated, unlearnable, evicted, forgotten, rest @ ..] = values;
         let [global, policy, node, pod, asked, flooded, rest @ ..] = rest;
-        let [sent_packets, received_packets, sent_bytes, received_bytes] = rest;
+        let [sent_packets, received_packets, sent_bytes, received_bytes, idled, lost @ ..] = rest;
         OverlayEntries {
             learnt: [sent, received],
             not_established,
@@ -102,6 +107,8 @@ impl OverlayEntries {
             flooded,
             gone_packets: [sent_packets, received_packets],
             gone_bytes: [sent_bytes, received_bytes],
+            idled,
+            lost,
         }
     }
 }

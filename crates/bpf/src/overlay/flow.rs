@@ -1,41 +1,19 @@
 //! The flows of the cache, to be read.
 
+use super::layout::{GONE_TO, HALF_AT, HALF_FLAGS, HALF_TO, Layout, OverlayIp};
 use aya::maps::{Array, Map, MapData, MapError};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Flows of a set.
-pub(super) const WAYS: usize = 4;
-/// Words of `struct way`, of 8 bytes, and where its fields are.
-const WAY: usize = 36;
-const SEND: usize = 3;
-const RECEIVE: usize = SEND + HALF;
-const POD: usize = (RECEIVE + HALF) * 8 + 4;
-const HEADERS: usize = POD + 4;
-const PEER: usize = HEADERS + 64 + 16;
-const BORN: usize = 30;
-const USED: usize = 31;
-const PACKETS: usize = 32;
-const BYTES: usize = 34;
-/// Words of `struct half`, and where its fields are: four stamps and times, two numbers, a tuple.
-const HALF: usize = 7;
-const FLAGS: usize = 4 * 8 + 4;
-const TO: usize = 5 * 8;
-/// Words of `struct set`.
-pub(super) const SET: usize = 1 + WAYS * WAY;
-/// The outer destination address in the headers, in bytes.
-const NODE: usize = HEADERS + 30;
 /// Bits of the flags of `struct half`.
 const USABLE: u32 = 1;
 const TRANSLATED: u32 = 2;
 const LOCAL: u32 = 4;
-/// Words of `struct gone`.
-pub(super) const GONE: usize = 9;
 
 /// The addresses and ports of a frame, in its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OverlayTuple {
-    /// Source and destination.
-    pub addresses: [Ipv4Addr; 2],
+    /// Source and destination, of one version.
+    pub addresses: [IpAddr; 2],
     /// Their ports.
     pub ports: [u16; 2],
     /// The protocol of IP.
@@ -50,35 +28,32 @@ impl OverlayTuple {
         OverlayTuple { addresses: [b, a], ports: [d, c], ..*self }
     }
 
+    /// Returns the version of its addresses.
+    #[must_use]
+    pub fn ip(&self) -> OverlayIp {
+        version(self.addresses)
+    }
+
     /// Returns the bytes of `struct tuple`.
     #[must_use]
-    pub fn bytes(&self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        let [source, destination] = self.addresses.map(|address| address.octets());
-        bytes[..4].copy_from_slice(&source);
-        bytes[4..8].copy_from_slice(&destination);
-        bytes[8..10].copy_from_slice(&self.ports[0].to_be_bytes());
-        bytes[10..12].copy_from_slice(&self.ports[1].to_be_bytes());
-        bytes[12..].copy_from_slice(&u32::from(self.protocol).to_ne_bytes());
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = begin(self.addresses, self.ports);
+        bytes.extend(u32::from(self.protocol).to_ne_bytes());
         bytes
     }
 
-    pub(super) fn new(bytes: &[u8; 16]) -> OverlayTuple {
-        let address = |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
-        let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        OverlayTuple {
-            addresses: [address(0), address(4)],
-            ports: [port(8), port(10)],
-            protocol: u32::from_ne_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as u8,
-        }
+    /// Reads `struct tuple`.
+    pub(super) fn new(bytes: &[u8], ip: OverlayIp) -> Option<OverlayTuple> {
+        let (addresses, ports, rest) = read(bytes, ip)?;
+        Some(OverlayTuple { addresses, ports, protocol: u32::from_ne_bytes(*rest.first_chunk()?) as u8 })
     }
 }
 
 /// A flow as its pod sees it, for both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OverlayKey {
-    /// The pod, and the one that it talks to.
-    pub addresses: [Ipv4Addr; 2],
+    /// The pod, and the one that it talks to; of one version.
+    pub addresses: [IpAddr; 2],
     /// Their ports.
     pub ports: [u16; 2],
     /// The VNI.
@@ -87,8 +62,79 @@ pub struct OverlayKey {
     pub protocol: u8,
 }
 
+impl OverlayKey {
+    /// Returns the version of its addresses.
+    #[must_use]
+    pub fn ip(&self) -> OverlayIp {
+        version(self.addresses)
+    }
+
+    /// Returns the bytes of `struct key`.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = begin(self.addresses, self.ports);
+        bytes.extend(self.vni.to_ne_bytes());
+        bytes.extend(u64::from(self.protocol).to_ne_bytes());
+        bytes
+    }
+
+    /// Returns the tuple of what its pod sends.
+    #[must_use]
+    pub fn sent(&self) -> OverlayTuple {
+        OverlayTuple { addresses: self.addresses, ports: self.ports, protocol: self.protocol }
+    }
+
+    /// Reads `struct key`.
+    fn new(bytes: &[u8], ip: OverlayIp) -> Option<OverlayKey> {
+        let (addresses, ports, rest) = read(bytes, ip)?;
+        let protocol = u64::from_ne_bytes(*rest.get(4..)?.first_chunk()?) as u8;
+        Some(OverlayKey { addresses, ports, vni: u32::from_ne_bytes(*rest.first_chunk()?), protocol })
+    }
+}
+
+fn version(addresses: [IpAddr; 2]) -> OverlayIp {
+    if addresses.iter().all(IpAddr::is_ipv4) { OverlayIp::V4 } else { OverlayIp::V6 }
+}
+
+/// What keys and tuples begin with: addresses and ports as on the wire.
+fn begin(addresses: [IpAddr; 2], ports: [u16; 2]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(48);
+    let ip = version(addresses);
+    for address in addresses {
+        match address {
+            IpAddr::V4(address) if ip == OverlayIp::V4 => bytes.extend(address.octets()),
+            IpAddr::V4(address) => bytes.extend(address.to_ipv6_mapped().octets()),
+            IpAddr::V6(address) => bytes.extend(address.octets()),
+        }
+    }
+    bytes.extend(ports.map(u16::to_be_bytes).concat());
+    bytes
+}
+
+/// Reads it, and returns what is behind it.
+fn read(bytes: &[u8], ip: OverlayIp) -> Option<([IpAddr; 2], [u16; 2], &[u8])> {
+    let (one, rest) = address(bytes, ip)?;
+    let (other, rest) = address(rest, ip)?;
+    let ([a, b, c, d], rest) = rest.split_first_chunk()?;
+    Some(([one, other], [u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])], rest))
+}
+
+/// Reads an address as on the wire, and returns what is behind it.
+fn address(bytes: &[u8], ip: OverlayIp) -> Option<(IpAddr, &[u8])> {
+    Some(match ip {
+        OverlayIp::V4 => {
+            let (four, rest) = bytes.split_first_chunk::<4>()?;
+            (Ipv4Addr::from(*four).into(), rest)
+        }
+        OverlayIp::V6 => {
+            let (all, rest) = bytes.split_first_chunk::<16>()?;
+            (Ipv6Addr::from(*all).into(), rest)
+        }
+    })
+}
+
 /// A flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlayFlow {
     /// What tells it apart.
     pub key: OverlayKey,
@@ -106,127 +152,177 @@ pub struct OverlayFlow {
     pub translated: [Option<OverlayTuple>; 2],
     /// The interface of the other pod, if that is on this node.
     pub peer: Option<u32>,
-    /// The remote node; not set before what it sends was learnt.
-    pub node: Ipv4Addr,
-    /// The headers in front of what it sends, as the kernel wrote them.
-    pub headers: [u8; 64],
+    /// The remote node; unspecified before what it sends was learnt.
+    pub node: IpAddr,
+    /// The headers in front of what it sends, as the kernel wrote them: 64 bytes, or 84 with outer IPv6.
+    pub headers: Vec<u8>,
     /// The index of the pod's interface.
     pub pod: u32,
-    /// When the first direction was learnt, on the same clock.
+    /// When the first direction was learnt or the flow last gave its counts, on the same clock.
     pub born_ns: u64,
     /// When its last frame took the short way, on the same clock.
     pub used_ns: u64,
-    /// Packets sent and received by the short way.
+    /// Packets sent and received by the short way since then.
     pub packets: [u64; 2],
-    /// Their bytes, from the inner IP header on.
+    /// Their bytes, as on the pod's wire.
     pub bytes: [u64; 2],
 }
 
-impl OverlayKey {
-    /// Returns the bytes of `struct key`.
-    #[must_use]
-    pub fn bytes(&self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        let [local, remote] = self.addresses;
-        bytes[..4].copy_from_slice(&local.octets());
-        bytes[4..8].copy_from_slice(&remote.octets());
-        bytes[8..10].copy_from_slice(&self.ports[0].to_be_bytes());
-        bytes[10..12].copy_from_slice(&self.ports[1].to_be_bytes());
-        bytes[12..16].copy_from_slice(&self.vni.to_ne_bytes());
-        bytes[16..].copy_from_slice(&u64::from(self.protocol).to_ne_bytes());
-        bytes
-    }
-
-    fn new(bytes: &[u8; 24]) -> OverlayKey {
-        let address = |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
-        let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        OverlayKey {
-            addresses: [address(0), address(4)],
-            ports: [port(8), port(10)],
-            vni: u32::from_ne_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]),
-            protocol: u64::from_ne_bytes(*bytes.last_chunk().expect("8 bytes")) as u8,
-        }
-    }
+/// Why a flow gives what it has counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverlayEnd {
+    /// It has made room for another.
+    MadeRoom,
+    /// Its connection has ended.
+    Ended,
+    /// It was not used for long.
+    Idle,
+    /// It has not ended: this is what it has counted until now.
+    Alive,
+    /// The programs are being detached.
+    Stopped,
 }
 
-/// Reads flows.
-pub struct OverlayFlows(Array<MapData, [u64; SET]>);
-
-impl OverlayFlows {
-    pub(super) fn new(map: Map) -> Result<OverlayFlows, MapError> {
-        Ok(OverlayFlows(Array::try_from(map)?))
-    }
-
-    /// Returns all flows. A system call for each set of four.
-    #[must_use]
-    pub fn read(&self) -> Vec<OverlayFlow> {
-        /// `BPF_F_LOCK`: with the set's lock, so that no flow is half another.
-        const LOCK: u64 = 4;
-        let sets = (0..self.0.len()).filter_map(|at| self.0.get(&at, LOCK).ok());
-        let ways =
-            |set: [u64; SET]| set[1..].as_chunks::<WAY>().0.iter().filter_map(flow).collect::<Vec<_>>();
-        sets.flat_map(ways).collect()
-    }
-}
-
-/// A flow that has made room for another, or whose connection has ended.
+/// What a flow has counted since it was learnt or last gave its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlayGone {
     /// What tells it apart.
     pub key: OverlayKey,
-    /// When the first direction was learnt, on the clock `CLOCK_MONOTONIC`, in nanoseconds.
+    /// When that was, on the clock `CLOCK_MONOTONIC`, in nanoseconds; 0 if the flow had given its counts as
+    /// its last, and these are of frames that were on their way.
     pub born_ns: u64,
     /// When its last frame took the short way.
     pub used_ns: u64,
     /// Packets sent and received by the short way.
     pub packets: [u64; 2],
-    /// Their bytes, from the inner IP header on.
+    /// Their bytes, as on the pod's wire.
     pub bytes: [u64; 2],
+    /// What it received, as the pod saw it.
+    pub received: OverlayTuple,
+    /// Why it is given.
+    pub why: OverlayEnd,
 }
 
 impl OverlayGone {
     /// Reads `struct gone`.
-    pub(super) fn new(bytes: &[u8; GONE * 8]) -> OverlayGone {
-        let word = |at: usize| {
-            let bytes = bytes[at * 8..].first_chunk().expect("within the structure");
-            u64::from_ne_bytes(*bytes)
-        };
-        OverlayGone {
-            key: OverlayKey::new(bytes.first_chunk().expect("24 bytes")),
-            born_ns: word(3),
-            used_ns: word(4),
-            packets: [word(5), word(6)],
-            bytes: [word(7), word(8)],
-        }
+    pub(super) fn new(bytes: &[u8], layout: &Layout) -> Option<OverlayGone> {
+        let bytes = bytes.get(..layout.gone())?;
+        let at = |at: usize| word(bytes, layout.key + at * 8);
+        let key = OverlayKey::new(bytes, layout.pods)?;
+        let to = OverlayTuple::new(bytes.get(layout.key + GONE_TO..)?, layout.pods)?;
+        let [is_translated, why] = [8, 4].map(|back| number(bytes, layout.gone() - back));
+        Some(OverlayGone {
+            key,
+            born_ns: at(0),
+            used_ns: at(1),
+            packets: [at(2), at(3)],
+            bytes: [at(4), at(5)],
+            received: if is_translated == 0 { key.sent().reversed() } else { to },
+            why: [OverlayEnd::MadeRoom, OverlayEnd::Ended, OverlayEnd::Idle, OverlayEnd::Alive]
+                .get(why as usize)
+                .copied()
+                .unwrap_or(OverlayEnd::Stopped),
+        })
     }
 }
 
-fn flow(way: &[u64; WAY]) -> Option<OverlayFlow> {
-    let mut bytes = [0; WAY * 8];
-    for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(way) {
-        *bytes = word.to_ne_bytes();
+/// A word at an offset; 0 if it is not there.
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |number| u32::from_ne_bytes(*number))
+}
+
+/// Reads flows.
+pub struct OverlayFlows(Vec<Table>);
+
+/// Reads those of a version of IP.
+pub(super) struct Table {
+    layout: Layout,
+    map: Map,
+}
+
+impl OverlayFlows {
+    pub(super) fn new(tables: Vec<Table>) -> OverlayFlows {
+        OverlayFlows(tables)
     }
-    let key = OverlayKey::new(bytes.first_chunk()?);
-    let number = |at: usize| bytes[at..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-    let halves = [SEND, RECEIVE];
-    let flags = halves.map(|at| number(at * 8 + FLAGS));
-    let to = |at: usize| bytes[at * 8 + TO..].first_chunk().map(OverlayTuple::new);
-    let translated =
-        [0, 1].map(|at| to(halves[at]).filter(|_| flags[at] & (USABLE | TRANSLATED) == USABLE | TRANSLATED));
-    (key.protocol != 0).then_some(OverlayFlow {
-        key,
-        learnt_ns: halves.map(|at| way[at]),
-        stamps: halves.map(|at| [way[at + 1], way[at + 2], way[at + 3]]),
-        stamp_of: halves.map(|at| number((at + 4) * 8)),
-        is_usable: flags.map(|flags| flags & USABLE != 0),
-        translated,
-        peer: (flags[0] & LOCAL != 0).then(|| number(PEER)),
-        node: Ipv4Addr::from(number(NODE).to_ne_bytes()),
-        headers: *bytes.get(HEADERS..)?.first_chunk()?,
-        pod: number(POD),
-        born_ns: way[BORN],
-        used_ns: way[USED],
-        packets: [way[PACKETS], way[PACKETS + 1]],
-        bytes: [way[BYTES], way[BYTES + 1]],
-    })
+
+    /// Returns all flows. A system call for each set of four.
+    #[must_use]
+    pub fn read(&self) -> Vec<OverlayFlow> {
+        self.0.iter().flat_map(Table::read).collect()
+    }
+}
+
+impl Table {
+    pub fn new(layout: Layout, map: Map) -> Table {
+        Table { layout, map }
+    }
+
+    fn read(&self) -> Vec<OverlayFlow> {
+        const fn bytes(pods: OverlayIp, nodes: OverlayIp) -> usize {
+            Layout::new(pods, nodes).set()
+        }
+        use OverlayIp::{V4, V6};
+        let all = match (self.layout.pods, self.layout.nodes) {
+            (V4, V4) => self.sets::<{ bytes(V4, V4) }>(),
+            (V4, V6) => self.sets::<{ bytes(V4, V6) }>(),
+            (V6, V4) => self.sets::<{ bytes(V6, V4) }>(),
+            (V6, V6) => self.sets::<{ bytes(V6, V6) }>(),
+        };
+        all.unwrap_or_default()
+    }
+
+    fn sets<const BYTES: usize>(&self) -> Result<Vec<OverlayFlow>, MapError> {
+        /// `BPF_F_LOCK`: with the set's lock, so that no flow is half another.
+        const LOCK: u64 = 4;
+        let map = Array::<&MapData, [u8; BYTES]>::try_from(&self.map)?;
+        let sets = (0..map.len()).filter_map(|at| map.get(&at, LOCK).ok());
+        let ways = |set: [u8; BYTES]| {
+            set[8..].chunks_exact(self.layout.way).filter_map(|way| self.flow(way)).collect::<Vec<_>>()
+        };
+        Ok(sets.flat_map(ways).collect())
+    }
+
+    /// Reads `struct way`.
+    fn flow(&self, way: &[u8]) -> Option<OverlayFlow> {
+        let Layout { pods, nodes, halves, headers: [headers, length], born, .. } = self.layout;
+        let key = OverlayKey::new(way, pods).filter(|key| key.protocol != 0)?;
+        let flags = halves.map(|half| number(way, half + HALF_FLAGS));
+        let to = |half: usize| OverlayTuple::new(way.get(half + HALF_TO..)?, pods);
+        let is_translated = |at: usize| flags[at] & (USABLE | TRANSLATED) == USABLE | TRANSLATED;
+        let headers = way.get(headers..headers + length)?;
+        let at = |at: usize| word(way, born + at * 8);
+        // One that is gone keeps its key.
+        if at(0) == 0 {
+            return None;
+        }
+        Some(OverlayFlow {
+            key,
+            learnt_ns: halves.map(|half| word(way, half)),
+            stamps: halves.map(|half| [8, 16, 24].map(|at| word(way, half + at))),
+            stamp_of: halves.map(|half| number(way, half + HALF_AT)),
+            is_usable: flags.map(|flags| flags & USABLE != 0),
+            translated: [0, 1].map(|at| to(halves[at]).filter(|_| is_translated(at))),
+            peer: (flags[0] & LOCAL != 0).then(|| number(way, self.layout.peer)),
+            node: destination(headers, nodes)?,
+            headers: headers.to_vec(),
+            pod: number(way, self.layout.pod),
+            born_ns: at(0),
+            used_ns: at(1),
+            packets: [at(2), at(3)],
+            bytes: [at(4), at(5)],
+        })
+    }
+}
+
+/// Returns the outer destination of headers.
+fn destination(headers: &[u8], ip: OverlayIp) -> Option<IpAddr> {
+    let at = match ip {
+        OverlayIp::V4 => 30,
+        OverlayIp::V6 => 38,
+    };
+    Some(address(headers.get(at..)?, ip)?.0)
 }

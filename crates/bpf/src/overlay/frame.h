@@ -1,48 +1,75 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Reads frames, which may take the short way, which flow they are of; and changes them. */
 
-
-
 #define TCP_CONTROL 0x07 /* FIN, SYN, RST */
 
 /* The inner packet. */
 struct packet {
-	struct iphdr ip;
+	pod_header ip;
 	__be16 sport;
 	__be16 dport;
 	__u16 header; /* bytes of its TCP or UDP header */
 	__be16 check; /* of UDP */
 };
 
+/* The frame's headers as they are written at once: all of the tunnel, and the inner packet's. */
+struct written {
+	struct headers headers;
+	pod_header ip;
+} __attribute__((packed, aligned(2)));
+
+/* A frame without a tunnel, as it begins. */
+struct bared {
+	struct ethhdr ethernet;
+	pod_header ip;
+} __attribute__((packed, aligned(2)));
+
+/* The sum of the ten words of a header of IPv4, folded; 0xffff if its checksum is right. */
+static __always_inline __u32 header_sum(const void *header)
+{
+	const __u16 *words = header;
+	__u32 sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += words[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+#if POD_IP == 4
+#include "pods4.h"
+#else
+#include "pods6.h"
+#endif
+#if NODE_IP == 4
+#include "nodes4.h"
+#else
+#include "nodes6.h"
+#endif
+
 /* Reads an inner packet that begins at an offset and ends with the frame. Returns why it may not take the
  * short way, or FAST. */
 static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, struct packet *packet)
 {
+	enum count why;
 	struct {
-		struct iphdr ip;
+		pod_header ip;
 		struct udphdr udp; /* ports, and what UDP has behind them: length and checksum */
 	} begin;
 	__u8 tcp[2];
 
-	if (bpf_skb_load_bytes(skb, at, &begin, sizeof(begin)) || begin.ip.version != 4)
+	if (bpf_skb_load_bytes(skb, at, &begin, sizeof(begin)))
 		return MALFORMED;
 	packet->ip = begin.ip;
-	if (packet->ip.ihl != 5)
-		return OPTIONS;
-	if (packet->ip.frag_off & bpf_htons(FRAGMENT_BITS))
-		return FRAGMENT;
-	/* 224.0.0.0/4 and all above: multicast, reserved and broadcast. */
-	if ((packet->ip.daddr & bpf_htonl(0xe0000000)) == bpf_htonl(0xe0000000))
-		return MULTICAST;
-	if (packet->ip.protocol != IPPROTO_TCP && packet->ip.protocol != IPPROTO_UDP)
-		return PROTOCOL;
-	if (bpf_ntohs(packet->ip.tot_len) + at != skb->len)
-		return MALFORMED;
+	why = read_header(skb, at, &packet->ip);
+	if (why != FAST)
+		return why;
 	packet->sport = begin.udp.source;
 	packet->dport = begin.udp.dest;
 	packet->check = begin.udp.check;
 	packet->header = sizeof(begin.udp);
-	if (packet->ip.protocol == IPPROTO_UDP)
+	if (protocol_of(&packet->ip) == IPPROTO_UDP)
 		return FAST;
 	if (bpf_skb_load_bytes(skb, at + sizeof(packet->ip) + 12, tcp, sizeof(tcp)))
 		return MALFORMED;
@@ -56,7 +83,7 @@ static __always_inline void tuple_of(const struct packet *packet, struct tuple *
 	tuple->daddr = packet->ip.daddr;
 	tuple->sport = packet->sport;
 	tuple->dport = packet->dport;
-	tuple->protocol = packet->ip.protocol;
+	tuple->protocol = protocol_of(&packet->ip);
 }
 
 /* The key of a flow, from a frame's tuple and direction. */
@@ -82,24 +109,12 @@ static __always_inline void key_of(const struct settings *settings, const struct
 	key_from(settings, &tuple, direction, key);
 }
 
-/* What a VXLAN device may copy from a packet into its outer header besides ECN: DSCP and DF. */
-static __always_inline __u16 look_of(const struct iphdr *ip)
-{
-	return (ip->tos & ~ECN_MASK) | (ip->frag_off & bpf_htons(DONT_FRAGMENT) ? 1 << 8 : 0);
-}
-
-/* A frame without a tunnel, as it begins. */
-struct bared {
-	struct ethhdr ethernet;
-	struct iphdr ip;
-} __attribute__((packed, aligned(2)));
-
 /* Bytes of the longest IP packet that a frame is sent as: segments of GSO are cut later. */
 static __always_inline __u32 longest(const struct __sk_buff *skb, const struct packet *packet)
 {
 	if (skb->gso_size)
 		return sizeof(packet->ip) + packet->header + skb->gso_size;
-	return bpf_ntohs(packet->ip.tot_len);
+	return length_of(&packet->ip);
 }
 
 /* Returns whether an interface carries IP packets of so many bytes. */
@@ -118,12 +133,10 @@ static __always_inline int fits(struct __sk_buff *skb, __u32 interface, __u32 le
 static __always_inline enum count read_headers(struct __sk_buff *skb, const struct settings *settings,
 					       struct headers *headers)
 {
-	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present ||
+	if (skb->protocol != bpf_htons(NODE_ETHERTYPE) || skb->vlan_present ||
 	    bpf_skb_load_bytes(skb, 0, headers, sizeof(*headers)))
 		return NOT_TUNNEL;
-	if (headers->ethernet.h_proto != bpf_htons(ETH_P_IP) || headers->ip.version != 4 ||
-	    headers->ip.ihl != 5 || headers->ip.protocol != IPPROTO_UDP ||
-	    headers->ip.frag_off & bpf_htons(FRAGMENT_BITS) ||
+	if (headers->ethernet.h_proto != bpf_htons(NODE_ETHERTYPE) || !is_carrier(headers) ||
 	    headers->udp.dest != bpf_htons(settings->vxlan_port))
 		return NOT_TUNNEL;
 	/* Other flags are extensions, which only the device understands. */
@@ -131,47 +144,13 @@ static __always_inline enum count read_headers(struct __sk_buff *skb, const stru
 	    headers->vxlan.reserved[1] || headers->vxlan.reserved[2] ||
 	    headers->vxlan.vni != bpf_htonl(settings->vni << 8))
 		return OTHER_VNI;
-	if (headers->inner.h_proto != bpf_htons(ETH_P_IP))
+	if (headers->inner.h_proto != bpf_htons(POD_ETHERTYPE))
 		return NOT_IP;
 	return FAST;
 }
 
-/* The sum of the ten words of a header, folded; 0xffff if its checksum is right. */
-static __always_inline __u32 header_sum(const void *header)
-{
-	const __u16 *words = header;
-	__u32 sum = 0;
-
-#pragma unroll
-	for (int i = 0; i < 10; i++)
-		sum += words[i];
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
-
-/* Changes an address in a header; its checksum stays right or wrong (RFC 1624). */
-static __always_inline void readdress(struct iphdr *ip, __be32 *field, __be32 address)
-{
-	__u32 sum = (__u16)~ip->check;
-
-	sum += (__u16)~*field + (__u16)~(*field >> 16);
-	sum += (__u16)address + (address >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	ip->check = ~sum;
-	*field = address;
-}
-
-/* What NAT makes of an IP header. */
-static __always_inline void translate(struct iphdr *ip, const struct half *half)
-{
-	if (!(half->flags & TRANSLATED))
-		return;
-	readdress(ip, &ip->saddr, half->to.saddr);
-	readdress(ip, &ip->daddr, half->to.daddr);
-}
-
-/* And of ports and the checksum of what follows, which is at an offset. Returns an error of the kernel. */
+/* What NAT makes of ports and the checksum of what follows, which is at an offset. Returns an error of the
+ * kernel. */
 static __always_inline long translate_ports(struct __sk_buff *skb, const struct packet *packet,
 					    const struct half *half, __u32 at)
 {
@@ -182,49 +161,15 @@ static __always_inline long translate_ports(struct __sk_buff *skb, const struct 
 
 	if (!(half->flags & TRANSLATED))
 		return 0;
-	if (packet->ip.protocol == IPPROTO_UDP) {
+	if (protocol_of(&packet->ip) == IPPROTO_UDP) {
 		check = at + offsetof(struct udphdr, check);
 		flags = BPF_F_MARK_MANGLED_0;
 	}
-	if (packet->ip.protocol != IPPROTO_UDP || packet->check) {
-		__u64 address = flags | BPF_F_PSEUDO_HDR | 4, port = flags | 2;
-
-		if (bpf_l4_csum_replace(skb, check, packet->ip.saddr, to->saddr, address) ||
-		    bpf_l4_csum_replace(skb, check, packet->ip.daddr, to->daddr, address) ||
-		    bpf_l4_csum_replace(skb, check, packet->sport, to->sport, port) ||
-		    bpf_l4_csum_replace(skb, check, packet->dport, to->dport, port))
+	if (protocol_of(&packet->ip) != IPPROTO_UDP || packet->check) {
+		if (translate_addresses(skb, &packet->ip, to, check, flags) ||
+		    bpf_l4_csum_replace(skb, check, packet->sport, to->sport, flags | 2) ||
+		    bpf_l4_csum_replace(skb, check, packet->dport, to->dport, flags | 2))
 			return -1;
 	}
 	return bpf_skb_store_bytes(skb, at, ports, sizeof(ports), 0);
-}
-
-/* Writes the checksum of a header. */
-static __always_inline void seal(void *header)
-{
-	__u16 *check = (__u16 *)header + 5;
-
-	*check = 0;
-	*check = ~header_sum(header);
-}
-
-/* A router's work on a packet whose checksum is right or wrong: it stays so (RFC 1624). */
-static __always_inline void hop(struct iphdr *ip)
-{
-	__u32 sum = ip->check + bpf_htons(0x0100);
-
-	ip->ttl--;
-	ip->check = sum + (sum >= 0xffff);
-}
-
-/* Marks a packet that can carry it as having met congestion; the same for its checksum. */
-static __always_inline void mark_congestion(struct iphdr *ip)
-{
-	__u32 sum = (__u16)~ip->check;
-
-	/* The byte is the lower half of its word on the wire. */
-	sum += bpf_htons((ip->tos | ECN_CE)) + (__u16)~bpf_htons(ip->tos);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	ip->tos |= ECN_CE;
-	ip->check = ~sum;
 }

@@ -91,13 +91,17 @@ int overlay_learn_send(struct __sk_buff *skb)
 	struct plan *plan = get_scratch();
 	struct packet packet = {};
 	struct headers headers;
+	node_address node;
 	struct tuple from;
-	__u32 node, *at;
+	enum count why;
+	__u32 *at;
 
 	if (!settings || !plan || teaches_nothing(skb, settings, WANTS_SEND))
 		return TC_ACT_UNSPEC;
-	if (read_headers(skb, settings, &headers) != FAST ||
-	    read_packet(skb, sizeof(headers), &packet) != FAST ||
+	why = read_headers(skb, settings, &headers);
+	if (why == NOT_IP)
+		HAND_OVER(skb, headers.inner.h_proto, TWIN_LEARN_SEND);
+	if (why != FAST || read_packet(skb, sizeof(headers), &packet) != FAST ||
 	    !(node = headers.ip.daddr, at = bpf_map_lookup_elem(&nodes, &node)))
 		return leave(skb, settings);
 	__builtin_memset(plan, 0, sizeof(*plan));
@@ -126,7 +130,8 @@ static __always_inline void learn_near(const struct settings *settings, struct p
 	plan->send.flags |= LOCAL;
 	plan->peer = plan->pod;
 	__builtin_memcpy(inner, plan->macs, sizeof(plan->macs));
-	inner[sizeof(plan->macs)] = ETH_P_IP >> 8;
+	inner[sizeof(plan->macs)] = POD_ETHERTYPE >> 8;
+	inner[sizeof(plan->macs) + 1] = POD_ETHERTYPE & 0xff;
 	key_from(settings, &from, SEND, &key);
 	learn(settings, &key, plan, SEND);
 	plan->receive.flags = LOCAL;
@@ -146,9 +151,10 @@ int overlay_learn_receive(struct __sk_buff *skb)
 
 	if (!settings || !plan || teaches_nothing(skb, settings, WANTS_SEND | WANTS_RECEIVE))
 		return TC_ACT_UNSPEC;
+	HAND_OVER(skb, skb->protocol, TWIN_LEARN_RECEIVE);
 	wants = skb->mark & mark_of(settings, WANTS_SEND, 0) ? WANTS_SEND : WANTS_RECEIVE;
 	__builtin_memset(plan, 0, sizeof(*plan));
-	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present ||
+	if (skb->protocol != bpf_htons(POD_ETHERTYPE) || skb->vlan_present ||
 	    bpf_skb_load_bytes(skb, 0, plan->macs, sizeof(plan->macs)) ||
 	    read_packet(skb, sizeof(struct ethhdr), &packet) != FAST ||
 	    !(pod = bpf_map_lookup_elem(&pods, &interface)) || !same_mac(pod->mac, plan->macs))
@@ -184,16 +190,16 @@ int overlay_forget(struct __sk_buff *skb)
 	turn(set);
 	for (int i = 0; i < WAYS; i++) {
 		if (key.protocol && is_of(&set->ways[i], &key)) {
-			empty(&set->ways[i], &gone);
-			found = 1;
+			found = set->ways[i].born_ns != 0;
+			take(&set->ways[i], ENDED, &gone);
+			retire(&set->ways[i]);
 			break;
 		}
 	}
 	turn(set);
 	bpf_spin_unlock(&set->lock);
-	if (found) {
-		note_gone(&gone);
+	note_gone(&gone);
+	if (found)
 		note(FORGOTTEN, 1);
-	}
 	return hash_of(settings, &key);
 }

@@ -6,8 +6,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The names of all programs, as the kernel lists them: at most 15 letters.
-const NAMES: [&str; 5] =
-    ["overlay_send", "overlay_receive", "overlay_learn_s", "overlay_learn_r", "overlay_forget"];
+const NAMES: [&str; 6] = [
+    "overlay_send",
+    "overlay_receive",
+    "overlay_learn_s",
+    "overlay_learn_r",
+    "overlay_forget",
+    "overlay_sweep",
+];
 
 /// Folders of a bpffs in each other that are looked into.
 const DEPTH_MAX: usize = 8;

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* What all programs of overlay.bpf.c share: maps, marks and counts. */
 #include <linux/bpf.h>
-#include <linux/if_ether.h>
 #include <linux/if_packet.h>
-#include <linux/in.h>
-#include <linux/ip.h>
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "family.h"
 
 #define WAYS 4
 
-#define ECN_MASK 3
-#define ECN_CE 3
-#define ECN_ECT1 1
-#define MORE_FRAGMENTS 0x2000
 #define DONT_FRAGMENT 0x4000
 #define FRAGMENT_BITS 0x3fff /* more fragments, or an offset */
 #define VXLAN_VNI_PRESENT 0x08
@@ -32,7 +26,12 @@ struct settings {
 	__u32 sets; /* of the table, less 1; their number is a power of two */
 	__u64 ttl_ns; /* the kernel sees a frame of each flow and direction that often */
 	__u64 seed;
+	__u64 checks; /* which outer checksums of UDP over IPv6 are 0 */
 };
+
+/* The VXLAN device sends it so, and takes it so. */
+#define ZERO_SENT 1
+#define ZERO_TAKEN 2
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -76,7 +75,7 @@ struct pod {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, __u32);
+	__type(key, node_address);
 	__type(value, __u32);
 } nodes SEC(".maps");
 
@@ -89,8 +88,8 @@ struct {
 
 /* A flow as its pod sees it, for both directions. Addresses and ports as on the wire. */
 struct key {
-	__u32 local;
-	__u32 remote;
+	pod_address local;
+	pod_address remote;
 	__u16 local_port;
 	__u16 remote_port;
 	__u32 vni;
@@ -99,8 +98,8 @@ struct key {
 
 /* A frame's addresses and ports in its direction, as on the wire. */
 struct tuple {
-	__u32 saddr;
-	__u32 daddr;
+	pod_address saddr;
+	pod_address daddr;
 	__u16 sport;
 	__u16 dport;
 	__u32 protocol;
@@ -130,7 +129,7 @@ struct vxlan {
 /* All headers in front of the inner packet. */
 struct headers {
 	struct ethhdr ethernet;
-	struct iphdr ip;
+	node_header ip;
 	struct udphdr udp;
 	struct vxlan vxlan;
 	struct ethhdr inner;
@@ -164,7 +163,7 @@ struct plan {
 	__u32 pod; /* the interface */
 	/* In front of what it sends: `struct headers`, whose bit-fields the kernel refuses beside a lock; in
 	 * words, because that is how they are copied. With LOCAL, the inner Ethernet header alone. */
-	__u64 headers[sizeof(struct headers) / sizeof(__u64)];
+	__u64 headers[(sizeof(struct headers) + 7) / sizeof(__u64)];
 	__u16 look; /* of the packet that `headers` were learnt from */
 	__u8 macs[2 * ETH_ALEN]; /* of what it receives: destination and source */
 	__u8 reserved[2];
@@ -183,24 +182,34 @@ enum direction { SEND, RECEIVE };
 struct way {
 	struct key key;
 	struct plan plan;
+	/* When it was learnt or last gave its counts. 0: it is gone, but frames that had found it before may still be
+	 * counted; the key stays for them. */
 	__u64 born_ns;
 	__u64 used_ns;
 	__u64 packets[2];
 	__u64 bytes[2];
 };
 
-/* A flow that is gone, for user space. */
+/* Why a flow gives what it has counted. */
+enum end { MADE_ROOM, ENDED, IDLE, ALIVE, STOPPED };
+
+/* What a flow has counted since it was learnt or last gave its counts, for user space. */
 struct gone {
 	struct key key;
 	__u64 born_ns;
 	__u64 used_ns;
 	__u64 packets[2];
 	__u64 bytes[2];
+	struct tuple to; /* what it received, as its pod saw it */
+	__u32 is_translated; /* or `to` says nothing */
+	__u32 why; /* `enum end` */
 };
+
+#define LEFT_BYTES (1 << 22)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
+	__uint(max_entries, LEFT_BYTES);
 } left SEC(".maps");
 
 /* A plan is too large for the stack. Programs at tc hooks do not interrupt each other. */
@@ -228,8 +237,8 @@ struct {
 enum count {
 	SEEN, FAST, DROPPED,
 	/* Slow because of what they are. */
-	NOT_IP, OPTIONS, FRAGMENT, MULTICAST, PROTOCOL, CONTROL, MALFORMED, LAST_HOP, OVERSIZE, NOT_TUNNEL,
-	OTHER_VNI, CONGESTION, CHECKSUM,
+	NOT_IP, OPTIONS, FRAGMENT, MULTICAST, LINK_LOCAL, PROTOCOL, CONTROL, MALFORMED, LAST_HOP, OVERSIZE,
+	NOT_TUNNEL, OTHER_VNI, CONGESTION, CHECKSUM,
 	/* Slow because of what is known. */
 	LEASE, UNKNOWN, HALF, CHANGED, EXPIRED, STALE_GLOBAL, STALE_POLICY, STALE_OWN, STRANGER, NO_ROUTE,
 	NO_ROOM,
@@ -248,6 +257,7 @@ enum event {
 	LEARNT_SEND, LEARNT_RECEIVE, NOT_ESTABLISHED, OUTDATED, UNLEARNABLE, EVICTED, FORGOTTEN,
 	VOID_GLOBAL, VOID_POLICY, VOID_NODE, VOID_POD, ASKED, FLOODED,
 	GONE_SENT_PACKETS, GONE_RECEIVED_PACKETS, GONE_SENT_BYTES, GONE_RECEIVED_BYTES,
+	IDLED, LOST_RECORDS, LOST_PACKETS,
 	EVENTS
 };
 
@@ -316,6 +326,38 @@ static __always_inline __u64 get_stamp(__u32 which)
 static __always_inline __u32 mark_of(const struct settings *settings, __u32 bits, __u64 epoch)
 {
 	return ((__u32)(epoch << EPOCH_SHIFT) | bits) << (settings->mark_shift & 31) & settings->mark_mask;
+}
+
+/* The programs for pods with IPv6, where this object is the one for IPv4. */
+enum twin { TWIN_SEND, TWIN_RECEIVE, TWIN_LEARN_SEND, TWIN_LEARN_RECEIVE, TWINS };
+
+#if POD_IP == 4
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, TWINS);
+	__type(key, __u32);
+	__type(value, __u32);
+} twins SEC(".maps");
+
+/* Hands a frame over, if it has a packet of IPv6: then this does not return. It has been counted as seen. */
+#define HAND_OVER(skb, type, twin) \
+	do { \
+		if ((type) == bpf_htons(ETH_P_IPV6)) \
+			bpf_tail_call(skb, &twins, twin); \
+	} while (0)
+#else
+#define HAND_OVER(skb, type, twin) do { } while (0)
+#endif
+
+/* A frame has come; one that was handed over had been counted and marked before. */
+static __always_inline void begin(enum direction direction, struct __sk_buff *skb,
+				  const struct settings *settings)
+{
+#if POD_IP == 4
+	count(direction, SEEN);
+	/* Nobody else may say that a connection is established. */
+	skb->mark &= ~settings->mark_mask;
+#endif
 }
 
 /* Sends a frame the kernel's way. */

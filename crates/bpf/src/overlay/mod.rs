@@ -1,36 +1,35 @@
 //! The programs of `overlay.bpf.c` and their maps, laid out as integers in the order of its structures.
 
 mod counts;
+mod family;
 mod flow;
+mod layout;
 mod left;
 
 pub use counts::{OVERLAY_COUNTS, OverlayEntries, OverlayFrames};
-pub use flow::{OverlayFlow, OverlayFlows, OverlayGone, OverlayKey, OverlayTuple};
+pub use flow::{OverlayEnd, OverlayFlow, OverlayFlows, OverlayGone, OverlayKey, OverlayTuple};
+pub use layout::OverlayIp;
 pub use left::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use super::link;
+use aya::maps::MapError;
 use aya::programs::links::FdLink;
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
-use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
-use counts::EVENTS;
-use flow::{GONE, SET, WAYS};
+use aya::programs::{ProgramError, TcAttachType, TestRunOptions};
+use aya::{EbpfError, TestRun};
+use family::Family;
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, BorrowedFd};
-
-const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/overlay.bpf.o"));
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 
 /// The largest number of remote nodes, and of pods' interfaces.
 pub const OVERLAY_NODES_MAX: usize = 1024;
-/// The largest number of flows.
+/// The largest number of flows of a version of IP.
 pub const OVERLAY_FLOWS_MAX: u32 = 1 << 20;
 /// The largest number of connections with NAT that are known.
 pub const OVERLAY_TRANSLATIONS_MAX: usize = 65_536;
 /// Bits of a mark that are needed at least: two directions, whether a connection is established, whether NAT
 /// changes it, and two of the epoch.
 pub const OVERLAY_MARK_BITS: u32 = MARK_EPOCH + 2;
-/// Tuples that are returned at once.
-const ASKED_MAX: usize = 1024;
 /// The first bit of the epoch.
 const MARK_EPOCH: u32 = 4;
 
@@ -67,6 +66,8 @@ pub struct OverlaySettings {
     pub ttl_ns: u64,
     /// The seed of the table's hash.
     pub seed: u64,
+    /// Whether the device sends UDP over IPv6 with checksum 0, and whether it takes it so.
+    pub zero_checks: [bool; 2],
 }
 
 impl OverlaySettings {
@@ -95,45 +96,66 @@ impl OverlaySettings {
     }
 }
 
-/// The programs and their maps.
+/// What flows of the table are to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverlaySweep {
+    /// Those that were not used since then go, on the clock `CLOCK_MONOTONIC`, in nanoseconds.
+    pub idle_ns: u64,
+    /// Of the others, those that were learnt or gave their counts before then give them.
+    pub given_ns: u64,
+    /// Those that go do so because the programs end.
+    pub ends: bool,
+}
+
+/// The programs and their maps: for pods with IPv4, and for those with IPv6, to which the former hand frames
+/// over.
 pub struct TcOverlay {
-    ebpf: Ebpf,
+    families: [Family; 2],
+    /// Of the programs that are attached to an ingress.
+    ids: Vec<u32>,
     epoch: u64,
     stamps: Vec<u64>,
     /// By interface; dropping the links detaches the programs.
     pods: BTreeMap<u32, Vec<FdLink>>,
     uplink: Vec<FdLink>,
-    asked: RingBuf<MapData>,
-    left: RingBuf<MapData>,
 }
 
+/// Items of `pulse`.
+const UNTIL: u32 = 0;
+const EPOCH: u32 = 1;
+const LEARN_FROM: u32 = 2;
+
 impl TcOverlay {
-    /// Loads the programs with room for so many flows. They are attached to nothing yet, and without a lease
-    /// ([`TcOverlay::extend`]) do nothing.
+    /// Loads the programs for nodes whose addresses are of a version of IP, with room for so many flows of
+    /// each. They are attached to nothing yet, and without a lease ([`TcOverlay::extend`]) do nothing.
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
-    pub fn load(flows: u32) -> Result<TcOverlay, EbpfError> {
-        let sets = (flows.clamp(1, OVERLAY_FLOWS_MAX) / WAYS as u32).max(1).next_power_of_two();
-        let mut ebpf = EbpfLoader::new()
-            .map_max_entries("table", sets)
-            .map_max_entries("stamps", STAMPS as u32)
-            .map_max_entries("translations", 2 * OVERLAY_TRANSLATIONS_MAX as u32)
-            .load(OBJECT)?;
-        for (name, _) in AT_POD.into_iter().chain(AT_UPLINK) {
-            program(&mut ebpf, name)?.load()?;
-        }
-        program(&mut ebpf, "overlay_forget")?.load()?;
-        let (asked, left) = (ring(&mut ebpf, "asked")?, ring(&mut ebpf, "left")?);
+    pub fn load(flows: u32, nodes: OverlayIp) -> Result<TcOverlay, EbpfError> {
+        let flows = flows.clamp(1, OVERLAY_FLOWS_MAX);
+        let mut families =
+            [Family::load(OverlayIp::V4, nodes, flows)?, Family::load(OverlayIp::V6, nodes, flows)?];
+        let [four, six] = &mut families;
+        four.hand_over(six)?;
+        let ids = four.ids();
         Ok(TcOverlay {
-            ebpf,
+            families,
+            ids,
             epoch: 0,
             stamps: vec![0; STAMPS],
             pods: BTreeMap::new(),
             uplink: Vec::new(),
-            asked,
-            left,
         })
+    }
+
+    /// The programs for pods with a version of IP.
+    fn family(&mut self, ip: OverlayIp) -> &mut Family {
+        let [four, six] = &mut self.families;
+        if ip == OverlayIp::V4 { four } else { six }
+    }
+
+    fn write(&mut self, map: &str, at: u32, value: u64) -> Result<(), MapError> {
+        self.families.iter_mut().try_for_each(|family| family.write(map, at, value))
     }
 
     /// Changes what the programs go by.
@@ -141,21 +163,7 @@ impl TcOverlay {
     /// # Errors
     /// Returns the kernel's error.
     pub fn set(&mut self, settings: &OverlaySettings) -> Result<(), MapError> {
-        let sets = array::<[u64; SET]>(&mut self.ebpf, "table").len() - 1;
-        let [first, behind] = settings.sources.map(u32::from);
-        let two = |low: u32, high: u32| {
-            let ([a, b, c, d], [e, f, g, h]) = (low.to_ne_bytes(), high.to_ne_bytes());
-            u64::from_ne_bytes([a, b, c, d, e, f, g, h])
-        };
-        let words = [
-            two(settings.vni, u32::from(settings.vxlan_port)),
-            two(settings.tunnel, first),
-            two(behind.saturating_sub(first), settings.mark),
-            two(settings.mark.trailing_zeros(), sets),
-            settings.ttl_ns,
-            settings.seed,
-        ];
-        array::<[u64; 6]>(&mut self.ebpf, "settings").set(0, words, 0)
+        self.families.iter_mut().try_for_each(|family| family.set(settings))
     }
 
     /// Lets the programs work until a time of `CLOCK_MONOTONIC`, in nanoseconds.
@@ -163,7 +171,7 @@ impl TcOverlay {
     /// # Errors
     /// Returns the kernel's error.
     pub fn extend(&mut self, until_ns: u64) -> Result<(), MapError> {
-        array::<u64>(&mut self.ebpf, "pulse").set(0, until_ns, 0)
+        self.write("pulse", UNTIL, until_ns)
     }
 
     /// Lets nothing be learnt before a time of `CLOCK_MONOTONIC`, in nanoseconds.
@@ -171,7 +179,7 @@ impl TcOverlay {
     /// # Errors
     /// Returns the kernel's error.
     pub fn learn_from(&mut self, from_ns: u64) -> Result<(), MapError> {
-        array::<u64>(&mut self.ebpf, "pulse").set(2, from_ns, 0)
+        self.write("pulse", LEARN_FROM, from_ns)
     }
 
     /// Makes void what depends on these stamps, and what frames on their way would teach: an epoch begins.
@@ -180,12 +188,12 @@ impl TcOverlay {
     /// Returns the kernel's error.
     pub fn bump(&mut self, stamps: &[u32]) -> Result<(), MapError> {
         self.epoch += 1;
-        array::<u64>(&mut self.ebpf, "pulse").set(1, self.epoch, 0)?;
+        self.write("pulse", EPOCH, self.epoch)?;
         for &stamp in stamps {
             let value = &mut self.stamps[stamp as usize];
             *value += 1;
             let value = *value;
-            array::<u64>(&mut self.ebpf, "stamps").set(stamp, value, 0)?;
+            self.write("stamps", stamp, value)?;
         }
         Ok(())
     }
@@ -200,18 +208,14 @@ impl TcOverlay {
     /// once if there are many.
     pub fn asked(&mut self) -> Vec<OverlayTuple> {
         let mut all = Vec::new();
-        while all.len() < ASKED_MAX
-            && let Some(item) = self.asked.next()
-        {
-            all.extend(item.first_chunk().map(OverlayTuple::new));
-        }
+        self.families.iter_mut().for_each(|family| family.asked(&mut all));
         all
     }
 
-    /// Becomes readable when something was asked.
+    /// Become readable when something was asked.
     #[must_use]
-    pub fn asks(&self) -> BorrowedFd<'_> {
-        self.asked.as_fd()
+    pub fn asks(&self) -> [BorrowedFd<'_>; 2] {
+        self.families.each_ref().map(Family::asks)
     }
 
     /// Tells that NAT makes one tuple of another.
@@ -219,48 +223,62 @@ impl TcOverlay {
     /// # Errors
     /// Returns the kernel's error: there are too many.
     pub fn translate(&mut self, from: &OverlayTuple, to: &OverlayTuple) -> Result<(), MapError> {
-        translations(&mut self.ebpf).insert(to.bytes(), from.bytes(), 0)
+        self.family(to.ip()).translate(Some(from), to)
     }
 
     /// Forgets what NAT makes this tuple of.
     pub fn forget_translation(&mut self, to: &OverlayTuple) {
         // It is not there if nobody asked.
-        let _ = translations(&mut self.ebpf).remove(&to.bytes());
+        let _ = self.family(to.ip()).translate(None, to);
     }
 
     /// Forgets all NAT.
     pub fn forget_translations(&mut self) {
-        let mut map = translations(&mut self.ebpf);
-        let all: Vec<[u8; 16]> = map.keys().flatten().collect();
-        for key in all {
-            let _ = map.remove(&key);
-        }
+        self.families.iter_mut().for_each(Family::forget_translations);
     }
 
-    /// Returns the flows that have gone since the last call and had counted something. If there were too
-    /// many, some are in [`TcOverlay::entries`] alone.
+    /// Returns what flows have given since the last call; not all at once if there is much. If there was too
+    /// much, some is in [`TcOverlay::entries`] alone.
     pub fn left(&mut self) -> Vec<OverlayGone> {
         let mut all = Vec::new();
-        while let Some(item) = self.left.next() {
-            all.extend(item.first_chunk::<{ GONE * 8 }>().map(OverlayGone::new));
-        }
+        self.families.iter_mut().for_each(|family| family.left(&mut all));
         all
     }
 
-    /// Makes a remote node known: flows that it has may be learnt. Its stamp is from [`STAMP_FIRST`] on.
+    /// Returns the number of sets of flows: those of IPv4, and behind them those of IPv6.
+    #[must_use]
+    pub fn sets(&self) -> u32 {
+        self.families.iter().map(Family::sets).sum()
+    }
+
+    /// Has flows of some sets, not more than those of a version of IP, give what they have counted; returns
+    /// the set to go on with, which is that of before if there is no room for what they would give.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn sweep(&mut self, from: u32, sets: u32, what: &OverlaySweep) -> Result<u32, ProgramError> {
+        let [four, six] = &mut self.families;
+        match from.checked_sub(four.sets()) {
+            None => four.sweep(from, sets, what),
+            Some(at) => Ok(four.sets() + six.sweep(at, sets, what)?),
+        }
+    }
+
+    /// Makes a remote node known: flows that it has may be learnt. Its stamp is from [`STAMP_FIRST`] on. One
+    /// with an address of the other version than the programs are loaded for is none.
     ///
     /// # Errors
     /// Returns the kernel's error: there are too many.
-    pub fn set_node(&mut self, address: Ipv4Addr, stamp: u32) -> Result<(), MapError> {
-        numbers(&mut self.ebpf, "nodes").insert(u32::from_ne_bytes(address.octets()), stamp, 0)
+    pub fn set_node(&mut self, address: IpAddr, stamp: u32) -> Result<(), MapError> {
+        self.families.iter_mut().try_for_each(|family| family.set_node(address, Some(stamp)))
     }
 
     /// Forgets a remote node. Its stamp must be bumped, before or after.
     ///
     /// # Errors
     /// Returns the kernel's error: it is not known.
-    pub fn remove_node(&mut self, address: Ipv4Addr) -> Result<(), MapError> {
-        numbers(&mut self.ebpf, "nodes").remove(&u32::from_ne_bytes(address.octets()))
+    pub fn remove_node(&mut self, address: IpAddr) -> Result<(), MapError> {
+        self.families.iter_mut().try_for_each(|family| family.set_node(address, None))
     }
 
     /// Attaches the programs to the uplink; a former one is left.
@@ -270,7 +288,7 @@ impl TcOverlay {
     /// attachments end with the process.
     pub fn attach_uplink(&mut self, interface: &str) -> Result<(), ProgramError> {
         self.uplink.clear();
-        self.uplink = attach(&mut self.ebpf, interface, AT_UPLINK)?;
+        self.uplink = attach(&mut self.families[0], interface, AT_UPLINK)?;
         Ok(())
     }
 
@@ -279,8 +297,10 @@ impl TcOverlay {
     /// # Errors
     /// Those of [`TcOverlay::attach_uplink`].
     pub fn attach_pod(&mut self, (interface, index): (&str, u32), stamp: u32) -> Result<(), ProgramError> {
-        pods(&mut self.ebpf).insert(index, [stamp, 0, 0], 0)?;
-        let links = attach(&mut self.ebpf, interface, AT_POD)?;
+        for family in &mut self.families {
+            family.pods().insert(index, [stamp, 0, 0], 0)?;
+        }
+        let links = attach(&mut self.families[0], interface, AT_POD)?;
         self.pods.insert(index, links);
         Ok(())
     }
@@ -288,8 +308,20 @@ impl TcOverlay {
     /// Leaves the interface of a pod, which may be gone. Its stamp must be bumped, before or after.
     pub fn detach_pod(&mut self, index: u32) {
         self.pods.remove(&index);
-        // It is not there if attaching failed.
-        let _ = pods(&mut self.ebpf).remove(&index);
+        for family in &mut self.families {
+            // It is not there if attaching failed.
+            let _ = family.pods().remove(&index);
+        }
+    }
+
+    /// Returns the ids of programs of others at the ingress of an interface, before and behind ours.
+    #[must_use]
+    pub fn strangers_at(&self, interface: u32) -> [Vec<u32>; 2] {
+        let own = |id: &u32| self.ids.contains(id);
+        let all = link::at_ingress(interface).unwrap_or_default();
+        let Some(at) = all.iter().position(own) else { return Default::default() };
+        let behind = all[at..].iter().copied().filter(|id| !own(id)).collect();
+        [all[..at].to_vec(), behind]
     }
 
     /// Leaves all interfaces.
@@ -311,7 +343,7 @@ impl TcOverlay {
     /// Returns what became of frames that pods sent, and of those that the uplink received.
     #[must_use]
     pub fn frames(&self) -> [OverlayFrames; 2] {
-        let all: [u64; 2 * OVERLAY_COUNTS.len()] = sums(&self.ebpf, "frames");
+        let all = sums(self.families.each_ref().map(Family::frames));
         let (sent, received) = all.split_at(OVERLAY_COUNTS.len());
         [sent, received].map(|half| OverlayFrames(half.try_into().expect("half of them")))
     }
@@ -319,7 +351,7 @@ impl TcOverlay {
     /// Returns what became of entries.
     #[must_use]
     pub fn entries(&self) -> OverlayEntries {
-        OverlayEntries::new(sums::<EVENTS>(&self.ebpf, "entries"))
+        OverlayEntries::new(sums(self.families.each_ref().map(Family::entries)))
     }
 
     /// Returns what reads the flows, also from another thread.
@@ -327,9 +359,8 @@ impl TcOverlay {
     /// # Errors
     /// Returns the system's error.
     pub fn flows(&self) -> Result<OverlayFlows, MapError> {
-        let Some(Map::Array(data)) = self.ebpf.map("table") else { unreachable!("overlay.bpf.c defines it") };
-        let own = data.fd().as_fd().try_clone_to_owned()?;
-        OverlayFlows::new(Map::Array(MapData::from_fd(own)?))
+        let tables = self.families.iter().map(Family::flows).collect::<Result<_, _>>()?;
+        Ok(OverlayFlows::new(tables))
     }
 
     /// Returns the lower half of a flow's hash (`BPF_PROG_TEST_RUN`), and forgets the flow.
@@ -340,7 +371,7 @@ impl TcOverlay {
         // The kernel wants the Ethernet header of a frame in front.
         let bytes = [&[0; 14][..], &key.bytes()].concat();
         let options = TestRunOptions { data_in: Some(&bytes), ..TestRunOptions::new() };
-        Ok(program(&mut self.ebpf, "overlay_forget")?.test_run(options)?.return_value)
+        Ok(self.family(key.ip()).program("overlay_forget")?.test_run(options)?.return_value)
     }
 
     /// Runs one of the programs on a frame (`BPF_PROG_TEST_RUN`), which came by this interface with this mark
@@ -371,21 +402,22 @@ impl TcOverlay {
             ctx_out: Some(&mut after),
             ..TestRunOptions::new()
         };
-        let result = program(&mut self.ebpf, name)?.test_run(options)?;
+        let result = self.families[0].program(name)?.test_run(options)?;
         out.truncate(result.data_size_out as usize);
         let mark = after[MARK..].first_chunk().copied().map(u32::from_ne_bytes);
         Ok((result.return_value as i32, out, mark.unwrap_or_default()))
     }
 }
 
+/// Attaches programs, which are those for IPv4.
 fn attach(
-    ebpf: &mut Ebpf,
+    family: &mut Family,
     interface: &str,
     of: [(&str, TcAttachType); 2],
 ) -> Result<Vec<FdLink>, ProgramError> {
     let mut links = Vec::new();
     for (name, hook) in of {
-        let program = program(ebpf, name)?;
+        let program = family.program(name)?;
         let id = program.attach(interface, hook)?;
         let link = program.take_link(id)?;
         // Dropping an attachment by netlink undoes it.
@@ -394,39 +426,7 @@ fn attach(
     Ok(links)
 }
 
-fn sums<const N: usize>(ebpf: &Ebpf, name: &str) -> [u64; N] {
-    let map = ebpf.map(name).expect("overlay.bpf.c defines it");
-    let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("numbers");
-    std::array::from_fn(|at| map.get(&(at as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or_default())
-}
-
-/// `struct pod` by interface.
-fn pods(ebpf: &mut Ebpf) -> HashMap<&mut MapData, u32, [u32; 3]> {
-    let map = ebpf.map_mut("pods").expect("overlay.bpf.c defines it");
-    HashMap::try_from(map).expect("its value is laid out as here")
-}
-
-/// `struct tuple` by the same, as it leaves.
-fn translations(ebpf: &mut Ebpf) -> HashMap<&mut MapData, [u8; 16], [u8; 16]> {
-    let map = ebpf.map_mut("translations").expect("overlay.bpf.c defines it");
-    HashMap::try_from(map).expect("its value is laid out as here")
-}
-
-fn ring(ebpf: &mut Ebpf, name: &str) -> Result<RingBuf<MapData>, EbpfError> {
-    let map = ebpf.take_map(name).expect("overlay.bpf.c defines it");
-    Ok(RingBuf::try_from(map)?)
-}
-
-fn numbers<'a>(ebpf: &'a mut Ebpf, name: &str) -> HashMap<&'a mut MapData, u32, u32> {
-    let map = ebpf.map_mut(name).expect("overlay.bpf.c defines it");
-    HashMap::try_from(map).expect("a number for each number")
-}
-
-fn array<'a, T: aya::Pod>(ebpf: &'a mut Ebpf, name: &str) -> Array<&'a mut MapData, T> {
-    let map = ebpf.map_mut(name).expect("overlay.bpf.c defines it");
-    Array::try_from(map).expect("its value is laid out as here")
-}
-
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier, ProgramError> {
-    ebpf.program_mut(name).expect("overlay.bpf.c defines it").try_into()
+/// Adds the counts of both versions.
+fn sums<const N: usize>([four, six]: [[u64; N]; 2]) -> [u64; N] {
+    std::array::from_fn(|at| four[at] + six[at])
 }

@@ -3,9 +3,9 @@
 
 /* What the outer header says of congestion goes into the inner one: RFC 6040, section 4.2. Returns FAST, or
  * CONGESTION for combinations that are left to the kernel. */
-static __always_inline enum count take_congestion(const struct headers *headers, struct iphdr *ip)
+static __always_inline enum count take_congestion(const struct headers *headers, pod_header *ip)
 {
-	__u8 outer = headers->ip.tos & ECN_MASK, inner = ip->tos & ECN_MASK;
+	__u8 outer = outer_class(headers) & ECN_MASK, inner = ecn_of(ip);
 
 	if (outer == ECN_CE && inner == 0)
 		return CONGESTION;
@@ -21,8 +21,8 @@ static __always_inline int decapsulate(struct __sk_buff *skb, const struct heade
 				       const struct packet *packet, struct bared *bare, struct way *way,
 				       const struct plan *plan, __u64 now)
 {
-	__u32 bytes = bpf_ntohs(bare->ip.tot_len), packets = packets_of(skb);
-	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
+	__u32 bytes = length_of(&packet->ip), packets = packets_of(skb);
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET | DECAP_L3;
 
 	if (bpf_skb_adjust_room(skb, -(int)TUNNEL, BPF_ADJ_ROOM_MAC, flags))
 		return slow(RECEIVE, NO_ROOM);
@@ -34,7 +34,7 @@ static __always_inline int decapsulate(struct __sk_buff *skb, const struct heade
 	/* What the device has verified may have been the outer checksum alone. */
 	if (headers->udp.check)
 		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-	credit(way, RECEIVE, packets, bytes, now);
+	credit(way, RECEIVE, packets, bytes, packet, now);
 	skb->mark = 0;
 	return bpf_redirect_peer(plan->pod, 0);
 }
@@ -43,7 +43,7 @@ static __always_inline int receive_known(struct __sk_buff *skb, const struct set
 					 const struct headers *headers, const struct packet *packet,
 					 struct way *way, const struct plan *plan, __u64 now)
 {
-	struct iphdr ip = packet->ip;
+	pod_header ip = packet->ip;
 	struct bared bare;
 	enum count why;
 
@@ -53,15 +53,15 @@ static __always_inline int receive_known(struct __sk_buff *skb, const struct set
 	if (!plan->send.learnt_ns)
 		return learn_from(skb, settings, RECEIVE, HALF);
 	/* Frames come from where the flow's own are sent, and for the device that those come from. */
-	if (plan->send.flags & LOCAL || headers->ip.saddr != headers_of(plan)->ip.daddr ||
-	    headers->ip.daddr != headers_of(plan)->ip.saddr ||
+	if (plan->send.flags & LOCAL || !SAME_NODE(headers->ip.saddr, headers_of(plan)->ip.daddr) ||
+	    !SAME_NODE(headers->ip.daddr, headers_of(plan)->ip.saddr) ||
 	    !same_mac(headers->inner.h_dest, headers_of(plan)->inner.h_source) ||
 	    !same_mac(headers->inner.h_source, headers_of(plan)->inner.h_dest))
 		return slow(RECEIVE, STRANGER);
 	if (!fits(skb, plan->pod, longest(skb, packet)))
 		return slow(RECEIVE, OVERSIZE);
 	if (!same_mac(headers->inner.h_source, plan->macs + ETH_ALEN)) {
-		if (packet->ip.ttl <= 1)
+		if (hops_of(&packet->ip) <= 1)
 			return slow(RECEIVE, LAST_HOP);
 		hop(&ip);
 	}
@@ -70,7 +70,7 @@ static __always_inline int receive_known(struct __sk_buff *skb, const struct set
 		return slow(RECEIVE, why);
 	translate(&ip, &plan->receive);
 	__builtin_memcpy(&bare.ethernet, plan->macs, sizeof(plan->macs));
-	bare.ethernet.h_proto = bpf_htons(ETH_P_IP);
+	bare.ethernet.h_proto = bpf_htons(POD_ETHERTYPE);
 	bare.ip = ip;
 	return decapsulate(skb, headers, packet, &bare, way, plan, now);
 }
@@ -90,20 +90,21 @@ int overlay_receive(struct __sk_buff *skb)
 
 	if (!settings || !plan)
 		return TC_ACT_UNSPEC;
-	count(RECEIVE, SEEN);
-	skb->mark &= ~settings->mark_mask;
+	begin(RECEIVE, skb, settings);
 	why = read_headers(skb, settings, &headers);
+	if (why == NOT_IP)
+		HAND_OVER(skb, headers.inner.h_proto, TWIN_RECEIVE);
 	if (why != FAST)
 		return slow(RECEIVE, why);
-	if (skb->pkt_type != PACKET_HOST || header_sum(&headers.ip) != 0xffff ||
-	    bpf_ntohs(headers.ip.tot_len) + sizeof(struct ethhdr) != skb->len ||
-	    bpf_ntohs(headers.udp.len) + sizeof(struct ethhdr) + sizeof(struct iphdr) != skb->len)
+	if (skb->pkt_type != PACKET_HOST || !is_whole(skb, &headers))
 		return slow(RECEIVE, MALFORMED);
+	if (!takes_check(settings, &headers))
+		return slow(RECEIVE, CHECKSUM);
 	why = read_packet(skb, sizeof(headers), &packet);
 	if (why != FAST)
 		return slow(RECEIVE, why);
 	/* Without a checksum of its own, the outer one is all that it has. */
-	if (packet.ip.protocol == IPPROTO_UDP && !packet.check && headers.udp.check)
+	if (protocol_of(&packet.ip) == IPPROTO_UDP && !packet.check && headers.udp.check)
 		return slow(RECEIVE, CHECKSUM);
 	key_of(settings, &packet, RECEIVE, &key);
 	set = set_of(settings, &key);

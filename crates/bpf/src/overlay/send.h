@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* What pods send. */
 
-#define AF_INET 2
-
 /* As udp_flow_src_port() of the kernel, so that a flow keeps its port when it changes ways. A socket that
  * gives its frames a hash may change it; for other frames the kernel computes one, always the same, and
  * `learnt` is what came of it. */
@@ -22,10 +20,10 @@ struct next_hop {
 	__u64 asked_ns;
 	__u32 uplink;
 	__u32 mtu;
-	__be32 from;
-	__be32 to;
+	node_address from;
+	node_address to;
 	__be16 port;
-	__u8 tos;
+	__u8 class;
 	__u8 reserved;
 	__u8 macs[2 * ETH_ALEN]; /* destination and source */
 };
@@ -44,18 +42,15 @@ static __always_inline enum count ask(struct __sk_buff *skb, const struct plan *
 				      const struct headers *headers, struct next_hop *hop)
 {
 	struct bpf_fib_lookup fib = {
-		.family = AF_INET,
 		.l4_protocol = IPPROTO_UDP,
 		.sport = headers->udp.source,
 		.dport = headers->udp.dest,
 		.tot_len = length,
-		.ipv4_src = headers->ip.saddr,
-		.ipv4_dst = headers->ip.daddr,
 		.ifindex = plan->uplink,
 	};
 	long answer;
 
-	fib.tos = headers->ip.tos & ~ECN_MASK;
+	ask_for(&fib, headers);
 	answer = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 	if (answer == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return OVERSIZE;
@@ -74,16 +69,16 @@ static __always_inline enum count ask(struct __sk_buff *skb, const struct plan *
 static __always_inline enum count route(struct __sk_buff *skb, const struct plan *plan, __u32 length,
 					struct headers *headers, __u64 now)
 {
-	__u32 at = (headers->udp.source ^ headers->udp.source >> 8 ^ headers->ip.daddr >> 24) % NEXT_HOPS;
+	__u32 at = (headers->udp.source ^ headers->udp.source >> 8 ^ bits_of_node(headers)) % NEXT_HOPS;
 	struct next_hop *hop = bpf_map_lookup_elem(&next_hops, &at);
-	__u8 tos = headers->ip.tos & ~ECN_MASK;
+	__u8 class = outer_class(headers) & ~ECN_MASK;
 	enum count why;
 
 	if (!hop)
 		return NO_ROUTE;
-	if (hop->asked_ns != now || now <= plan->send.learnt_ns || hop->to != headers->ip.daddr ||
-	    hop->from != headers->ip.saddr || hop->port != headers->udp.source || hop->tos != tos ||
-	    hop->uplink != plan->uplink || hop->mtu < length) {
+	if (hop->asked_ns != now || now <= plan->send.learnt_ns || !SAME_NODE(hop->to, headers->ip.daddr) ||
+	    !SAME_NODE(hop->from, headers->ip.saddr) || hop->port != headers->udp.source ||
+	    hop->class != class || hop->uplink != plan->uplink || hop->mtu < length) {
 		hop->asked_ns = 0;
 		why = ask(skb, plan, length, headers, hop);
 		if (why != FAST)
@@ -93,32 +88,24 @@ static __always_inline enum count route(struct __sk_buff *skb, const struct plan
 		hop->from = headers->ip.saddr;
 		hop->to = headers->ip.daddr;
 		hop->port = headers->udp.source;
-		hop->tos = tos;
+		hop->class = class;
 	}
 	__builtin_memcpy(&headers->ethernet, hop->macs, sizeof(hop->macs));
 	return FAST;
 }
-
-/* The frame's headers as they are written at once: all of the tunnel, and the inner packet's. */
-struct written {
-	struct headers headers;
-	struct iphdr ip;
-} __attribute__((packed, aligned(2)));
 
 /* Fills in what differs from packet to packet. */
 static __always_inline void fill(struct __sk_buff *skb, const struct settings *settings,
 				 const struct packet *packet, struct written *out)
 {
 	struct headers *headers = &out->headers;
-	__u16 length = bpf_ntohs(packet->ip.tot_len) + TUNNEL;
-	__u8 ecn = packet->ip.tos & ECN_MASK;
+	__u16 length = length_of(&packet->ip) + TUNNEL - sizeof(node_header);
+	__u8 ecn = ecn_of(&packet->ip);
 
 	/* RFC 6040, section 4.1, compatibility mode, as the kernel: CE does not go into the tunnel twice. */
-	headers->ip.tos = (headers->ip.tos & ~ECN_MASK) | (ecn == ECN_CE ? 2 : ecn);
-	headers->ip.tot_len = bpf_htons(length);
-	headers->ip.id = bpf_get_prandom_u32();
+	fill_outer(headers, length, ecn == ECN_CE ? 2 : ecn);
 	headers->udp.source = source_port(skb, settings, headers->udp.source);
-	headers->udp.len = bpf_htons(length - sizeof(struct iphdr));
+	headers->udp.len = bpf_htons(length);
 	headers->udp.check = 0;
 }
 
@@ -127,9 +114,9 @@ static __always_inline int encapsulate(struct __sk_buff *skb, const struct packe
 				       struct written *out, struct way *way, const struct plan *plan,
 				       __u64 now)
 {
-	__u32 bytes = bpf_ntohs(out->ip.tot_len), packets = packets_of(skb);
-	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET |
-		      BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+	__u32 bytes = length_of(&packet->ip), packets = packets_of(skb);
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET | ENCAP_L3 |
+		      BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
 		      BPF_F_ADJ_ROOM_ENCAP_L2(sizeof(struct ethhdr)) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH;
 
 	if (bpf_skb_adjust_room(skb, TUNNEL, BPF_ADJ_ROOM_MAC, flags))
@@ -139,13 +126,13 @@ static __always_inline int encapsulate(struct __sk_buff *skb, const struct packe
 		count(SEND, DROPPED);
 		return TC_ACT_SHOT;
 	}
-	credit(way, SEND, packets, bytes, now);
+	credit(way, SEND, packets, bytes, packet, now);
 	return bpf_redirect(plan->uplink, 0);
 }
 
 /* Sends a frame through the tunnel; `ip` is its header as the node's routing leaves it. */
 static __always_inline int send_far(struct __sk_buff *skb, const struct settings *settings,
-				    const struct packet *packet, const struct iphdr *ip, struct way *way,
+				    const struct packet *packet, const pod_header *ip, struct way *way,
 				    const struct plan *plan, __u64 now)
 {
 	__u32 length = longest(skb, packet);
@@ -154,21 +141,23 @@ static __always_inline int send_far(struct __sk_buff *skb, const struct settings
 
 	if (plan->look != look_of(&packet->ip))
 		return learn_from(skb, settings, SEND, CHANGED);
-	if (!fits(skb, settings->tunnel, length) || bpf_ntohs(packet->ip.tot_len) + TUNNEL > 0xffff)
+	if (!fits(skb, settings->tunnel, length) || length_of(&packet->ip) + TUNNEL > 0xffff)
 		return slow(SEND, OVERSIZE);
+	if (!gives_check(settings, skb, packet))
+		return slow(SEND, CHECKSUM);
 	__builtin_memcpy(&out, plan->headers, sizeof(plan->headers));
 	fill(skb, settings, packet, &out);
 	why = route(skb, plan, length + TUNNEL, &out.headers, now);
 	if (why != FAST)
 		return slow(SEND, why);
-	seal(&out.headers.ip);
 	out.ip = *ip;
+	seal(settings, &out, ip);
 	return encapsulate(skb, packet, &out, way, plan, now);
 }
 
 /* Gives a frame to another pod of this node. */
 static __always_inline int send_near(struct __sk_buff *skb, const struct packet *packet,
-				     const struct iphdr *ip, struct way *way, const struct plan *plan,
+				     const pod_header *ip, struct way *way, const struct plan *plan,
 				     __u64 now)
 {
 	struct bared bare = { .ethernet = headers_of(plan)->inner, .ip = *ip };
@@ -183,7 +172,7 @@ static __always_inline int send_near(struct __sk_buff *skb, const struct packet 
 		count(SEND, DROPPED);
 		return TC_ACT_SHOT;
 	}
-	credit(way, SEND, packets_of(skb), bpf_ntohs(ip->tot_len), now);
+	credit(way, SEND, packets_of(skb), length_of(ip), packet, now);
 	skb->mark = 0;
 	/* It was for the gateway or the other pod, not for this interface; older kernels do not say so
 	 * themselves, and the pod would not take it. */
@@ -195,7 +184,7 @@ static __always_inline int send_known(struct __sk_buff *skb, const struct settin
 				      const struct packet *packet, struct way *way, const struct plan *plan,
 				      __u64 now)
 {
-	struct iphdr ip = packet->ip;
+	pod_header ip = packet->ip;
 	__u8 macs[2 * ETH_ALEN] __attribute__((aligned(2)));
 	enum count why;
 
@@ -214,7 +203,7 @@ static __always_inline int send_known(struct __sk_buff *skb, const struct settin
 		return learn_from(skb, settings, SEND, CHANGED);
 	/* With the source's own MAC address it was bridged, otherwise routed. */
 	if (!same_mac(macs + ETH_ALEN, headers_of(plan)->inner.h_source)) {
-		if (packet->ip.ttl <= 1)
+		if (hops_of(&packet->ip) <= 1)
 			return slow(SEND, LAST_HOP);
 		hop(&ip);
 	}
@@ -238,12 +227,13 @@ int overlay_send(struct __sk_buff *skb)
 
 	if (!settings || !plan)
 		return TC_ACT_UNSPEC;
-	count(SEND, SEEN);
-	/* Nobody else may say that a connection is established. */
-	skb->mark &= ~settings->mark_mask;
-	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present || skb->pkt_type == PACKET_MULTICAST ||
-	    skb->pkt_type == PACKET_BROADCAST)
+	begin(SEND, skb, settings);
+	if (skb->protocol != bpf_htons(POD_ETHERTYPE) || skb->vlan_present) {
+		HAND_OVER(skb, skb->protocol, TWIN_SEND);
 		return slow(SEND, NOT_IP);
+	}
+	if (skb->pkt_type == PACKET_MULTICAST || skb->pkt_type == PACKET_BROADCAST)
+		return slow(SEND, MULTICAST);
 	why = read_packet(skb, sizeof(struct ethhdr), &packet);
 	if (why != FAST)
 		return slow(SEND, why);

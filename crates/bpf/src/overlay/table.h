@@ -9,6 +9,7 @@
 #define K0 0x9e3779b97f4a7c15ULL
 #define K1 0xbb67ae8584caa73bULL
 #define K2 0x3c6ef372fe94f82bULL
+#define KEY_WORDS (sizeof(struct key) / sizeof(__u64))
 #define ROTATE(word, bits) (((word) << (bits)) | ((word) >> (64 - (bits))))
 
 static __always_inline __u64 product(__u64 word, __u64 key)
@@ -23,7 +24,7 @@ static __always_inline __u64 hash_of(const struct settings *settings, const stru
 	__u64 step = ROTATE((settings->seed ^ K1) * K0, 32), sum = step;
 
 #pragma unroll
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < KEY_WORDS; i++) {
 		sum += product(words[i], step);
 		step += K0;
 	}
@@ -43,14 +44,19 @@ static __always_inline int is_of(const struct way *way, const struct key *key)
 {
 	const __u64 *one = (const __u64 *)&way->key, *other = (const __u64 *)key;
 
-	return one[0] == other[0] && one[1] == other[1] && one[2] == other[2];
+#pragma unroll
+	for (int i = 0; i < KEY_WORDS; i++) {
+		if (one[i] != other[i])
+			return 0;
+	}
+	return 1;
 }
 
 /* Copies the plan of a flow, if it is there. */
 static __always_inline struct way *copy(struct set *set, const struct key *key, struct plan *plan)
 {
 	for (int i = 0; i < WAYS; i++) {
-		if (is_of(&set->ways[i], key)) {
+		if (is_of(&set->ways[i], key) && set->ways[i].born_ns) {
 			*plan = set->ways[i].plan;
 			return &set->ways[i];
 		}
@@ -87,8 +93,8 @@ static __always_inline struct way *find(struct set *set, const struct key *key, 
 	return found;
 }
 
-/* Empties a way; with the set's lock. */
-static __always_inline void empty(struct way *way, struct gone *gone)
+/* Takes what a way has counted; with the set's lock. */
+static __always_inline void take(struct way *way, enum end why, struct gone *gone)
 {
 	gone->key = way->key;
 	gone->born_ns = way->born_ns;
@@ -97,7 +103,16 @@ static __always_inline void empty(struct way *way, struct gone *gone)
 	gone->packets[RECEIVE] = __sync_lock_test_and_set(&way->packets[RECEIVE], 0);
 	gone->bytes[SEND] = __sync_lock_test_and_set(&way->bytes[SEND], 0);
 	gone->bytes[RECEIVE] = __sync_lock_test_and_set(&way->bytes[RECEIVE], 0);
-	way->key = (struct key){};
+	gone->to = way->plan.receive.to;
+	gone->is_translated = way->plan.receive.flags & TRANSLATED;
+	gone->why = why;
+}
+
+/* Ends the flow of a way, which keeps its key; with the set's lock. */
+static __always_inline void retire(struct way *way)
+{
+	way->born_ns = 0;
+	way->used_ns = 0;
 	way->plan.send.learnt_ns = 0;
 	way->plan.receive.learnt_ns = 0;
 	way->plan.send.at = 0;
@@ -105,15 +120,21 @@ static __always_inline void empty(struct way *way, struct gone *gone)
 	way->plan.torn_ns = 0;
 }
 
+/* Tells user space, which looks now and then and needs not be woken. */
 static __always_inline void note_gone(const struct gone *gone)
 {
+	__u64 packets = gone->packets[SEND] + gone->packets[RECEIVE];
+
+	if (!packets)
+		return;
 	note(GONE_SENT_PACKETS, gone->packets[SEND]);
 	note(GONE_RECEIVED_PACKETS, gone->packets[RECEIVE]);
 	note(GONE_SENT_BYTES, gone->bytes[SEND]);
 	note(GONE_RECEIVED_BYTES, gone->bytes[RECEIVE]);
-	/* If it does not fit, the counts above have it all the same. */
-	if (gone->packets[SEND] | gone->packets[RECEIVE])
-		bpf_ringbuf_output(&left, (void *)gone, sizeof(*gone), 0);
+	if (!bpf_ringbuf_output(&left, (void *)gone, sizeof(*gone), BPF_RB_NO_WAKEUP))
+		return;
+	note(LOST_RECORDS, 1);
+	note(LOST_PACKETS, packets);
 }
 
 /* Returns the way of a flow, an empty one, or the one that was unused for longest; with the set's lock. */
@@ -192,9 +213,12 @@ static __always_inline void learn(const struct settings *settings, const struct 
 	turn(set);
 	way = way_for(set, key);
 	if (!is_of(way, key)) {
-		evicted = way->key.protocol != 0;
-		empty(way, &gone);
+		evicted = way->born_ns != 0;
+		take(way, MADE_ROOM, &gone);
+		retire(way);
 		way->key = *key;
+	}
+	if (!way->born_ns) {
 		way->born_ns = now;
 		way->used_ns = now;
 	}
@@ -202,10 +226,9 @@ static __always_inline void learn(const struct settings *settings, const struct 
 				    learn_received(&way->plan, plan);
 	turn(set);
 	bpf_spin_unlock(&set->lock);
-	if (evicted) {
-		note_gone(&gone);
+	note_gone(&gone);
+	if (evicted)
 		note(EVICTED, 1);
-	}
 	note(event, 1);
 }
 
@@ -242,10 +265,14 @@ static __always_inline __u32 packets_of(const struct __sk_buff *skb)
 	return skb->gso_segs ?: 1;
 }
 
-/* Counts a frame that took the short way: its packets, and bytes from the IP header on. */
-static __always_inline void credit(struct way *way, enum direction direction, __u32 packets, __u32 bytes,
-				   __u64 now)
+/* Counts a frame that took the short way: its packets, and their bytes as on the pod's wire, where each has the
+ * headers of all; `length` is that of the inner packet. */
+static __always_inline void credit(struct way *way, enum direction direction, __u32 packets, __u32 length,
+				   const struct packet *packet, __u64 now)
 {
+	__u32 headers = sizeof(struct ethhdr) + sizeof(pod_header) + packet->header;
+	__u64 bytes = length + sizeof(struct ethhdr) + (__u64)(packets - 1) * headers;
+
 	way->used_ns = now;
 	__sync_fetch_and_add(&way->packets[direction], packets);
 	__sync_fetch_and_add(&way->bytes[direction], bytes);

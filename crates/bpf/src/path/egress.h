@@ -5,13 +5,14 @@
 #define PORT_SPREAD 0x9e3779b1U /* odd, so that neighbouring numbers come far apart */
 
 /* Reads what tells the inner flow apart; false if the inner frame is not IP. */
-static __always_inline int read_flow(struct __sk_buff *skb, const struct outer *outer, struct flow_key *key)
+static __always_inline int read_flow(struct __sk_buff *skb, const struct tunnel *tunnel,
+				     const struct peer *peer, struct flow_key *key)
 {
-	__u32 at = sizeof(*outer), has_ports = 0;
+	__u32 at = tunnel->at + BODY_OFFSET, has_ports = 0;
 	__be16 ethertype;
 
-	key->peer = outer->ip.daddr;
-	key->vni = vni_of(outer);
+	key->peer = peer->index;
+	key->vni = vni_of(tunnel->vxlan.vni);
 	if (bpf_skb_load_bytes(skb, at + offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype)))
 		return 0;
 	at += sizeof(struct ethhdr);
@@ -44,34 +45,30 @@ static __always_inline int read_flow(struct __sk_buff *skb, const struct outer *
 }
 
 /*
- * Writes the outer source port. A checksum of 0 stays. One that the device or the segmentation will compute
+ * Writes the outer source port. A checksum of 0 stays: over IPv6, too, that is how the device wants it. One that the device or the segmentation will compute
  * is the sum of the pseudo header until then, without the ports; every other is complete, even where the
  * inner one is still to be computed, and is updated.
  */
-static __always_inline void set_port(struct __sk_buff *skb, const struct outer *outer, __u32 port)
+static __always_inline void set_port(struct __sk_buff *skb, const struct tunnel *tunnel, __u32 port)
 {
+	const struct udphdr *udp = &tunnel->udp;
 	__be16 source = bpf_htons(port);
 	__u32 sum;
 	__u16 check;
 
-	if (source == outer->udp.source)
+	if (source == udp->source)
 		return;
-	bpf_skb_store_bytes(skb, SPORT_AT, &source, sizeof(source), 0);
-	if (!outer->udp.check || skb->gso_size)
+	bpf_skb_store_bytes(skb, tunnel->at + offsetof(struct udphdr, source), &source, sizeof(source), 0);
+	if (!udp->check || skb->gso_size)
 		return;
-	sum = (outer->ip.saddr & 0xffff) + (outer->ip.saddr >> 16) + (outer->ip.daddr & 0xffff) +
-	      (outer->ip.daddr >> 16) + bpf_htons(IPPROTO_UDP) + outer->udp.len;
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	if (outer->udp.check == (__u16)sum)
+	sum = tunnel->addresses + bpf_htons(IPPROTO_UDP) + udp->len;
+	if (udp->check == (__u16)halves(halves(sum)))
 		return;
-	sum = (__u16)~outer->udp.check + (__u16)~outer->udp.source + source;
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	check = ~sum;
+	sum = (__u16)~udp->check + (__u16)~udp->source + source;
+	check = ~halves(halves(sum));
 	if (!check)
 		check = 0xffff;
-	bpf_skb_store_bytes(skb, CHECK_AT, &check, sizeof(check), 0);
+	bpf_skb_store_bytes(skb, tunnel->at + offsetof(struct udphdr, check), &check, sizeof(check), 0);
 }
 
 /* What counts of a load by now: half of it after each half-life, linear between. */
@@ -324,10 +321,10 @@ static __always_inline __u32 scatter(const struct peer *peer, __u32 kernel_port)
 	return path_at(peer, PATHS_MAX, PATHS_MAX, (__u64)word * total >> 32);
 }
 
-static __always_inline void adapt(struct __sk_buff *skb, const struct outer *outer, const struct peer *peer,
+static __always_inline void adapt(struct __sk_buff *skb, const struct tunnel *tunnel, const struct peer *peer,
 				  const struct settings *settings)
 {
-	__u32 kernel_port = bpf_ntohs(outer->udp.source), path, length = skb->wire_len ?: skb->len;
+	__u32 kernel_port = bpf_ntohs(tunnel->udp.source), path, length = skb->wire_len ?: skb->len;
 	__u32 index = peer->index;
 	struct activity *activity = bpf_map_lookup_elem(&activity_map, &index);
 	__u64 now = clock_ns();
@@ -336,7 +333,7 @@ static __always_inline void adapt(struct __sk_buff *skb, const struct outer *out
 
 	if (!activity)
 		return;
-	if (!read_flow(skb, outer, &key)) {
+	if (!read_flow(skb, tunnel, peer, &key)) {
 		path = scatter(peer, kernel_port);
 	} else if ((flow = bpf_map_lookup_elem(&flows, &key))) {
 		path = follow(settings, peer, activity, flow, kernel_port, now);
@@ -350,7 +347,7 @@ static __always_inline void adapt(struct __sk_buff *skb, const struct outer *out
 		count(UNSTEERED);
 		return;
 	}
-	set_port(skb, outer, peer->port[bounded(path)]);
+	set_port(skb, tunnel, peer->port[bounded(path)]);
 	pass_by(skb, settings, peer, activity, path, now);
 	count(STEERED);
 }
@@ -362,12 +359,12 @@ static __always_inline __u32 random_port(const struct settings *settings)
 }
 
 /* Sends a frame from a port that is of no known path: all such are counted as the first. */
-static __always_inline void leave_by(struct __sk_buff *skb, const struct outer *outer,
+static __always_inline void leave_by(struct __sk_buff *skb, const struct tunnel *tunnel,
 				     const struct peer *peer, __u32 port)
 {
 	struct path_counters *sum = counters_of(peer, 0);
 
-	set_port(skb, outer, port);
+	set_port(skb, tunnel, port);
 	if (sum) {
 		sum->packets += skb->gso_segs ?: 1;
 		sum->bytes += skb->wire_len ?: skb->len;
@@ -376,17 +373,17 @@ static __always_inline void leave_by(struct __sk_buff *skb, const struct outer *
 }
 
 /* LetFlow (NSDI'17): a random port for each flowlet. */
-static __always_inline void let_flow(struct __sk_buff *skb, const struct outer *outer,
+static __always_inline void let_flow(struct __sk_buff *skb, const struct tunnel *tunnel,
 				     const struct peer *peer, const struct settings *settings)
 {
 	__u64 now = clock_ns();
 	struct flow_key key = {};
 	struct flow *flow, new = {
 		.last_ns = now, .packets = skb->gso_segs ?: 1, .bytes = skb->wire_len ?: skb->len,
-		.kernel_port = bpf_ntohs(outer->udp.source),
+		.kernel_port = bpf_ntohs(tunnel->udp.source),
 	};
 
-	if (!read_flow(skb, outer, &key)) {
+	if (!read_flow(skb, tunnel, peer, &key)) {
 		count(UNSTEERED);
 		return;
 	}
@@ -406,7 +403,7 @@ static __always_inline void let_flow(struct __sk_buff *skb, const struct outer *
 	} else {
 		bpf_map_update_elem(&flows, &key, &new, BPF_ANY);
 	}
-	leave_by(skb, outer, peer, new.port);
+	leave_by(skb, tunnel, peer, new.port);
 }
 
 /* Gives user space the first frame of a flow. One that is to be segmented it could not send. */
@@ -441,7 +438,8 @@ static __always_inline int pin(struct __sk_buff *skb, const struct outer *outer,
 {
 	__u32 kernel_port = bpf_ntohs(outer->udp.source);
 	__u64 now = bpf_ktime_get_ns();
-	struct flow_key key = { .peer = outer->ip.daddr, .protocol = IPPROTO_UDP };
+	struct flow_key key = { .peer = peer->index, .protocol = IPPROTO_UDP };
+	struct tunnel tunnel = tunnel_of(outer);
 	struct flow *flow;
 
 	key.source[0] = outer->ip.saddr;
@@ -453,14 +451,27 @@ static __always_inline int pin(struct __sk_buff *skb, const struct outer *outer,
 	flow->last_ns = now;
 	flow->packets += skb->gso_segs ?: 1;
 	flow->bytes += skb->wire_len ?: skb->len;
-	leave_by(skb, outer, peer, flow->port);
+	leave_by(skb, &tunnel, peer, flow->port);
 	return TC_ACT_UNSPEC;
 }
 
-/* Stamps a probe of ours. */
-static __always_inline void stamp(struct __sk_buff *skb)
+/* Adds eight bytes to the checksum of a probe, over IPv6, where it must have one. */
+static __always_inline void add_to_check(struct __sk_buff *skb, const struct tunnel *tunnel, __be64 bytes)
 {
-	__u32 at = sizeof(struct outer);
+	__u16 check;
+
+	if (!tunnel->udp.check)
+		return;
+	check = ~halves(halves(bpf_csum_diff(0, 0, (__be32 *)&bytes, sizeof(bytes), (__u16)~tunnel->udp.check)));
+	if (!check)
+		check = 0xffff;
+	bpf_skb_store_bytes(skb, tunnel->at + offsetof(struct udphdr, check), &check, sizeof(check), 0);
+}
+
+/* Stamps a probe of ours, which has no stamp yet. */
+static __always_inline void stamp(struct __sk_buff *skb, const struct tunnel *tunnel)
+{
+	__u32 at = tunnel->at + BODY_OFFSET;
 	__be64 now = bpf_cpu_to_be64(bpf_ktime_get_ns());
 	__u8 kind = 0;
 
@@ -470,21 +481,39 @@ static __always_inline void stamp(struct __sk_buff *skb)
 	if (kind != REQUEST)
 		return;
 	bpf_skb_store_bytes(skb, at + offsetof(struct probe, sent_ns), &now, sizeof(now), 0);
+	add_to_check(skb, tunnel, now);
 	count(PROBES_SENT);
+}
+
+/* Gives a frame to a peer its port, by all schemes but DOCA-AR's. */
+static __always_inline int steer(struct __sk_buff *skb, const struct tunnel *tunnel, const struct peer *peer,
+				 const struct settings *settings)
+{
+	if (settings->scheme == SCHEME_ADAPTIVE)
+		adapt(skb, tunnel, peer, settings);
+	else if (settings->scheme == SCHEME_LETFLOW)
+		let_flow(skb, tunnel, peer, settings);
+	else if (settings->scheme == SCHEME_SPRAY)
+		leave_by(skb, tunnel, peer, random_port(settings));
+	else
+		count(UNSTEERED);
+	return TC_ACT_UNSPEC;
 }
 
 SEC("classifier")
 int path_egress(struct __sk_buff *skb)
 {
 	struct settings *settings = get_settings();
+	struct tunnel tunnel;
 	struct outer outer;
 	struct peer *peer;
 
 	if (!settings || !read_outer(skb, settings, &outer))
 		return TC_ACT_UNSPEC;
-	if (vni_of(&outer) == settings->probe_vni) {
+	tunnel = tunnel_of(&outer);
+	if (vni_of(outer.vxlan.vni) == settings->probe_vni) {
 		if (is_local(outer.ip.saddr))
-			stamp(skb);
+			stamp(skb, &tunnel);
 		return TC_ACT_UNSPEC;
 	}
 	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
@@ -495,13 +524,31 @@ int path_egress(struct __sk_buff *skb)
 	bpf_set_hash_invalid(skb);
 	if (settings->scheme == SCHEME_DOCA_AR)
 		return pin(skb, &outer, peer, settings);
-	if (settings->scheme == SCHEME_ADAPTIVE)
-		adapt(skb, &outer, peer, settings);
-	else if (settings->scheme == SCHEME_LETFLOW)
-		let_flow(skb, &outer, peer, settings);
-	else if (settings->scheme == SCHEME_SPRAY)
-		leave_by(skb, &outer, peer, random_port(settings));
-	else
-		count(UNSTEERED);
-	return TC_ACT_UNSPEC;
+	return steer(skb, &tunnel, peer, settings);
+}
+
+/* A program of its own, so that IPv4 does not pay for it: it is attached where there is such a peer. */
+SEC("classifier")
+int path_egress6(struct __sk_buff *skb)
+{
+	struct settings *settings = get_settings();
+	struct tunnel tunnel;
+	struct outer6 outer;
+	struct peer *peer;
+
+	if (!settings || !read_outer6(skb, settings, &outer))
+		return TC_ACT_UNSPEC;
+	tunnel = tunnel_of6(&outer);
+	if (vni_of(outer.vxlan.vni) == settings->probe_vni) {
+		if (is_local6(source6(&outer)))
+			stamp(skb, &tunnel);
+		return TC_ACT_UNSPEC;
+	}
+	peer = bpf_map_lookup_elem(&peers6, destination6(&outer));
+	if (!peer) {
+		count(UNKNOWN_PEER);
+		return TC_ACT_UNSPEC;
+	}
+	bpf_set_hash_invalid(skb);
+	return steer(skb, &tunnel, peer, settings);
 }

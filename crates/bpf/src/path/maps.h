@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* What both programs of path.bpf.c share: maps, headers, and the cookie of a probe. */
+/* What the programs of path.bpf.c share: maps, headers, and the cookie of a probe. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -82,6 +82,15 @@ struct {
 	__type(value, struct peer);
 } peers SEC(".maps");
 
+/* Those over IPv6: in a map of their own, so that IPv4 pays nothing for the longer key. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct in6_addr);
+	__type(value, struct peer);
+} peers6 SEC(".maps");
+
 /* Our own underlay addresses: only what is sent to them is reflected or collected here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -90,8 +99,15 @@ struct {
 	__type(value, __u32);
 } locals SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct in6_addr);
+	__type(value, __u32);
+} locals6 SEC(".maps");
+
 struct flow_key {
-	__u32 peer;
+	__u32 peer; /* its index */
 	__u32 vni;
 	__u32 source[4];
 	__u32 destination[4];
@@ -207,7 +223,7 @@ struct {
 /* An answer to one of our probes. */
 struct collected {
 	__u32 kind; /* ANSWER */
-	__u32 peer;
+	__u32 peer; /* its index */
 	__u32 session;
 	__u32 number;
 	__u32 port; /* that the probe left from */
@@ -250,6 +266,21 @@ struct outer {
 	struct vxlan vxlan;
 } __attribute__((packed, aligned(2)));
 
+struct outer6 {
+	struct ethhdr ethernet;
+	struct ipv6hdr ip;
+	struct udphdr udp;
+	struct vxlan vxlan;
+} __attribute__((packed, aligned(2)));
+
+/* What is done to frames of both versions alike needs this of their outer headers. */
+struct tunnel {
+	__u32 at; /* of the UDP header, in the frame */
+	__u32 addresses; /* the sum of their halves, for the pseudo header */
+	struct udphdr udp;
+	struct vxlan vxlan;
+};
+
 /* What a probe carries behind its VXLAN header: wire.rs. All in network order. */
 struct probe {
 	__be32 magic;
@@ -268,9 +299,9 @@ struct probe {
 	__be64 cookie;
 } __attribute__((packed, aligned(2)));
 
-#define SPORT_AT (offsetof(struct outer, udp) + offsetof(struct udphdr, source))
-#define CHECK_AT (offsetof(struct outer, udp) + offsetof(struct udphdr, check))
 #define PROBE_LENGTH (sizeof(struct outer) - sizeof(struct ethhdr) + sizeof(struct probe))
+#define PROBE_UDP_LENGTH (sizeof(struct udphdr) + sizeof(struct vxlan) + sizeof(struct probe))
+#define BODY_OFFSET (sizeof(struct udphdr) + sizeof(struct vxlan)) /* from the UDP header on */
 
 static __always_inline void count(enum count what)
 {
@@ -284,6 +315,22 @@ static __always_inline void count(enum count what)
 static __always_inline int is_local(__u32 address)
 {
 	return bpf_map_lookup_elem(&locals, &address) != 0;
+}
+
+/* The addresses where they are: copies of them would not fit on the stack. */
+static __always_inline const void *source6(const struct outer6 *outer)
+{
+	return (const void *)outer + offsetof(struct outer6, ip) + offsetof(struct ipv6hdr, saddr);
+}
+
+static __always_inline const void *destination6(const struct outer6 *outer)
+{
+	return (const void *)outer + offsetof(struct outer6, ip) + offsetof(struct ipv6hdr, daddr);
+}
+
+static __always_inline int is_local6(const void *address)
+{
+	return bpf_map_lookup_elem(&locals6, address) != 0;
 }
 
 /* The time; in a test, what it says. */
@@ -331,9 +378,49 @@ static __always_inline int read_outer(struct __sk_buff *skb, const struct settin
 	       outer->vxlan.flags & VXLAN_VNI_PRESENT;
 }
 
-static __always_inline __u32 vni_of(const struct outer *outer)
+/* The same in IPv6 without extension headers. */
+static __always_inline int read_outer6(struct __sk_buff *skb, const struct settings *settings,
+				       struct outer6 *outer)
 {
-	return bpf_ntohl(outer->vxlan.vni) >> 8;
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) || bpf_skb_load_bytes(skb, 0, outer, sizeof(*outer)))
+		return 0;
+	return outer->ethernet.h_proto == bpf_htons(ETH_P_IPV6) && outer->ip.version == 6 &&
+	       outer->ip.nexthdr == IPPROTO_UDP && outer->udp.dest == bpf_htons(settings->vxlan_port) &&
+	       outer->vxlan.flags & VXLAN_VNI_PRESENT;
+}
+
+static __always_inline __u32 halves(__u32 word)
+{
+	return (word & 0xffff) + (word >> 16);
+}
+
+static __always_inline struct tunnel tunnel_of(const struct outer *outer)
+{
+	return (struct tunnel){
+		.at = offsetof(struct outer, udp),
+		.addresses = halves(outer->ip.saddr) + halves(outer->ip.daddr),
+		.udp = outer->udp,
+		.vxlan = outer->vxlan,
+	};
+}
+
+static __always_inline struct tunnel tunnel_of6(const struct outer6 *outer)
+{
+	struct tunnel tunnel = {
+		.at = offsetof(struct outer6, udp),
+		.udp = outer->udp,
+		.vxlan = outer->vxlan,
+	};
+
+	for (int word = 0; word < 4; word++)
+		tunnel.addresses += halves(outer->ip.saddr.in6_u.u6_addr32[word]) +
+				    halves(outer->ip.daddr.in6_u.u6_addr32[word]);
+	return tunnel;
+}
+
+static __always_inline __u32 vni_of(__be32 vni)
+{
+	return bpf_ntohl(vni) >> 8;
 }
 
 #define ROTATE(word, bits) (((word) << (bits)) | ((word) >> (64 - (bits))))
@@ -364,14 +451,17 @@ static __always_inline void sip_word(struct sip *s, __u64 word)
 	s->v0 ^= word;
 }
 
-/* SipHash-2-4 of six words, as wire.rs computes it. */
-static __noinline __u64 cookie(const struct settings *settings, const struct probe *probe, __u32 source,
-			       __u32 destination)
+/*
+ * SipHash-2-4, as wire.rs computes it: of both addresses, as so many words of 64 bits, and of five words.
+ * `addresses` has 8 words of 32 bits.
+ */
+static __noinline __u64 cookie(const struct settings *settings, const struct probe *probe,
+			       const __be32 *addresses, __u32 words)
 {
 	struct sip s = {};
 	__u64 fields;
 
-	if (!settings || !probe)
+	if (!settings || !probe || !addresses)
 		return 0;
 	s.v0 = settings->key[0] ^ 0x736f6d6570736575ULL;
 	s.v1 = settings->key[1] ^ 0x646f72616e646f6dULL;
@@ -379,18 +469,37 @@ static __noinline __u64 cookie(const struct settings *settings, const struct pro
 	s.v3 = settings->key[1] ^ 0x7465646279746573ULL;
 	fields = (__u64)probe->kind << 56 | (__u64)probe->ce << 48 | (__u64)probe->hops << 40 |
 		 (__u64)probe->turn << 32 | bpf_ntohs(probe->port);
-	sip_word(&s, (__u64)bpf_ntohl(source) << 32 | bpf_ntohl(destination));
+	for (__u32 word = 0; word < 4 && word < words; word++)
+		sip_word(&s, (__u64)bpf_ntohl(addresses[2 * word]) << 32 | bpf_ntohl(addresses[2 * word + 1]));
 	sip_word(&s, fields);
 	sip_word(&s, (__u64)bpf_ntohl(probe->session) << 32 | bpf_ntohl(probe->number));
 	sip_word(&s, (__u64)bpf_ntohl(probe->arrived) << 32 | probe->path);
 	/* A probe is stamped when its cookie is written already. */
 	sip_word(&s, probe->kind == ANSWER ? bpf_be64_to_cpu(probe->sent_ns) : 0);
 	sip_word(&s, bpf_be64_to_cpu(probe->reflected_ns));
-	sip_word(&s, 48ULL << 56);
+	sip_word(&s, (40ULL + 8 * words) << 56);
 	s.v2 ^= 0xff;
 	sip_round(&s);
 	sip_round(&s);
 	sip_round(&s);
 	sip_round(&s);
 	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+}
+
+static __always_inline __u64 cookie4(const struct settings *settings, const struct probe *probe,
+				     const struct outer *outer)
+{
+	__be32 addresses[8] = { outer->ip.saddr, outer->ip.daddr };
+
+	return cookie(settings, probe, addresses, 1);
+}
+
+static __always_inline __u64 cookie6(const struct settings *settings, const struct probe *probe,
+				     const struct outer6 *outer)
+{
+	struct in6_addr pair[2] = { outer->ip.saddr, outer->ip.daddr };
+	__be32 addresses[8];
+
+	__builtin_memcpy(addresses, pair, sizeof(pair));
+	return cookie(settings, probe, addresses, 4);
 }

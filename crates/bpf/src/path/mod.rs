@@ -4,7 +4,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/path.bpf.o"));
@@ -159,10 +159,10 @@ pub struct PathFlowKey {
 }
 
 impl PathFlowKey {
-    /// The peer's address.
+    /// The peer's index.
     #[must_use]
-    pub fn peer(&self) -> Ipv4Addr {
-        Ipv4Addr::from(self.words[0].to_ne_bytes())
+    pub fn peer(&self) -> u32 {
+        self.words[0]
     }
 
     /// The VNI, 0 if the tunnel header is what tells it apart.
@@ -173,7 +173,7 @@ impl PathFlowKey {
 
     /// Source and destination address; IPv4 if all but the first four bytes are 0.
     #[must_use]
-    pub fn addresses(&self) -> [std::net::IpAddr; 2] {
+    pub fn addresses(&self) -> [IpAddr; 2] {
         [2, 6].map(|at| {
             let words = &self.words[at..at + 4];
             if words[1..] == [0; 3] {
@@ -223,8 +223,8 @@ pub struct PathFlow {
 /// An answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathAnswer {
-    /// The peer.
-    pub peer: Ipv4Addr,
+    /// The peer's index.
+    pub peer: u32,
     /// The probe's session.
     pub session: u32,
     /// The probe's number.
@@ -288,9 +288,17 @@ pub struct TcPath {
     answers: RingBuf<MapData>,
     missed: RingBuf<MapData>,
     peers: u32,
+    /// There is a peer over IPv6, whose programs are then attached, too.
+    has_six: bool,
     /// Dropping the links detaches the programs.
     links: Vec<FdLink>,
 }
+
+/// The programs for each version of IP: their names and hooks.
+const PROGRAMS: [[(&str, TcAttachType); 2]; 2] = [
+    [("path_egress", TcAttachType::Egress), ("path_reflect", TcAttachType::Ingress)],
+    [("path_egress6", TcAttachType::Egress), ("path_reflect6", TcAttachType::Ingress)],
+];
 
 impl TcPath {
     /// Loads the programs for so many peers and flows. They are attached to nothing yet.
@@ -318,23 +326,23 @@ impl TcPath {
             .map_max_entries("flows", flows.max(1))
             .override_global("is_scripted", &is_scripted, true)
             .load(OBJECT)?;
-        for name in ["path_egress", "path_reflect"] {
+        for (name, _) in PROGRAMS.into_iter().flatten() {
             program(&mut ebpf, name)?.load()?;
         }
         let mut ring = |name| RingBuf::try_from(ebpf.take_map(name).expect("path.bpf.c defines it"));
         let (answers, missed) = (ring("answers")?, ring("missed")?);
-        Ok(TcPath { ebpf, answers, missed, peers, links: Vec::new() })
+        Ok(TcPath { ebpf, answers, missed, peers, has_six: false, links: Vec::new() })
     }
 
-    /// Attaches the programs to an interface; a former one is left.
+    /// Attaches the programs to an interface, those for IPv6 if such a peer was set; a former one is left.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6, whose
     /// attachments end with the process.
     pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
         self.links.clear();
-        let of = [("path_egress", TcAttachType::Egress), ("path_reflect", TcAttachType::Ingress)];
-        for (name, hook) in of {
+        let versions = &PROGRAMS[..1 + usize::from(self.has_six)];
+        for &(name, hook) in versions.iter().flatten() {
             let program = program(&mut self.ebpf, name)?;
             let id = program.attach(interface, hook)?;
             let link = program.take_link(id)?;
@@ -398,18 +406,16 @@ impl TcPath {
     ///
     /// # Errors
     /// Returns the kernel's error.
-    pub fn set_locals(&mut self, addresses: &[Ipv4Addr]) -> Result<(), MapError> {
-        let map = self.ebpf.map_mut("locals").expect("path.bpf.c defines it");
-        let mut map = HashMap::<_, u32, u32>::try_from(map).expect("its value is laid out as here");
-        let wanted: Vec<u32> = addresses.iter().map(|one| u32::from_ne_bytes(one.octets())).collect();
-        let there: Vec<u32> = map.keys().filter_map(Result::ok).collect();
-        for gone in there.iter().filter(|one| !wanted.contains(one)) {
-            map.remove(gone)?;
+    pub fn set_locals<A: Copy + Into<IpAddr>>(&mut self, addresses: &[A]) -> Result<(), MapError> {
+        let (mut four, mut six) = (Vec::new(), Vec::new());
+        for address in addresses.iter().take(PEERS_MAX) {
+            match (*address).into() {
+                IpAddr::V4(address) => four.push(u32::from_ne_bytes(address.octets())),
+                IpAddr::V6(address) => six.push(address.octets()),
+            }
         }
-        for new in wanted.iter().filter(|one| !there.contains(one)).take(PEERS_MAX) {
-            map.insert(new, 1, 0)?;
-        }
-        Ok(())
+        only(&mut self.by_address("locals"), &four)?;
+        only(&mut self.by_address("locals6"), &six)
     }
 
     /// Writes a peer and its paths. Its window, by which repeated probes are found, begins anew with an index
@@ -417,7 +423,7 @@ impl TcPath {
     ///
     /// # Errors
     /// Returns the kernel's error.
-    pub fn set_peer(&mut self, address: Ipv4Addr, peer: &PathPeer) -> Result<(), MapError> {
+    pub fn set_peer(&mut self, address: impl Into<IpAddr>, peer: &PathPeer) -> Result<(), MapError> {
         let paths = &peer.paths[..peer.paths.len().min(PATHS_MAX)];
         let mut words = [0; PEER];
         let usable = || paths.iter().filter(|path| path.weight > 0);
@@ -433,15 +439,32 @@ impl TcPath {
         for (((port, cost), weight), path) in ports.iter_mut().zip(costs).zip(weights).zip(paths) {
             (*port, *cost, *weight) = (u32::from(path.port), path.cost_ns, path.weight.min(1 << 16));
         }
-        self.peers_map().insert(u32::from_ne_bytes(address.octets()), words, 0)
+        match address.into() {
+            IpAddr::V4(address) => {
+                let key = u32::from_ne_bytes(address.octets());
+                self.by_address::<u32, [u32; PEER]>("peers").insert(key, words, 0)
+            }
+            IpAddr::V6(address) => {
+                self.has_six = true;
+                self.by_address::<[u8; 16], [u32; PEER]>("peers6").insert(address.octets(), words, 0)
+            }
+        }
     }
 
     /// Forgets a peer; its frames pass untouched, its probes are not answered.
     ///
     /// # Errors
     /// Returns the kernel's error.
-    pub fn remove_peer(&mut self, address: Ipv4Addr, index: u32) -> Result<(), MapError> {
-        self.peers_map().remove(&u32::from_ne_bytes(address.octets()))?;
+    pub fn remove_peer(&mut self, address: impl Into<IpAddr>, index: u32) -> Result<(), MapError> {
+        match address.into() {
+            IpAddr::V4(address) => {
+                let mut peers = self.by_address::<u32, [u32; PEER]>("peers");
+                peers.remove(&u32::from_ne_bytes(address.octets()))?;
+            }
+            IpAddr::V6(address) => {
+                self.by_address::<[u8; 16], [u32; PEER]>("peers6").remove(&address.octets())?;
+            }
+        }
         array::<[u64; WINDOW]>(&mut self.ebpf, "windows").set(index.min(self.peers - 1), [0; WINDOW], 0)
     }
 
@@ -567,7 +590,7 @@ impl TcPath {
     /// # Errors
     /// Returns the kernel's error. The kernel requires at least the 14 bytes of an Ethernet header.
     pub fn test_egress(&mut self, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
-        self.test_run("path_egress", frame)
+        self.test_run(Self::of_version(["path_egress", "path_egress6"], frame), frame)
     }
 
     /// The same for frames that arrive.
@@ -575,7 +598,12 @@ impl TcPath {
     /// # Errors
     /// Those of [`TcPath::test_egress`].
     pub fn test_reflect(&mut self, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
-        self.test_run("path_reflect", frame)
+        self.test_run(Self::of_version(["path_reflect", "path_reflect6"], frame), frame)
+    }
+
+    /// The program that has something to do with a frame.
+    fn of_version<'a>([four, six]: [&'a str; 2], frame: &[u8]) -> &'a str {
+        if frame.get(12..14) == Some(&[0x86, 0xdd]) { six } else { four }
     }
 
     fn test_run(&mut self, name: &str, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
@@ -587,15 +615,29 @@ impl TcPath {
         Ok((result.return_value as i32, out))
     }
 
-    fn peers_map(&mut self) -> HashMap<&mut MapData, u32, [u32; PEER]> {
-        let map = self.ebpf.map_mut("peers").expect("path.bpf.c defines it");
+    fn by_address<K: aya::Pod, V: aya::Pod>(&mut self, name: &str) -> HashMap<&mut MapData, K, V> {
+        let map = self.ebpf.map_mut(name).expect("path.bpf.c defines it");
         HashMap::try_from(map).expect("its value is laid out as here")
     }
 
     fn flows_map(&mut self) -> HashMap<&mut MapData, [u32; 12], [u32; FLOW]> {
-        let map = self.ebpf.map_mut("flows").expect("path.bpf.c defines it");
-        HashMap::try_from(map).expect("its value is laid out as here")
+        self.by_address("flows")
     }
+}
+
+/// Makes these the only keys of a map.
+fn only<K: aya::Pod + PartialEq>(
+    map: &mut HashMap<&mut MapData, K, u32>,
+    wanted: &[K],
+) -> Result<(), MapError> {
+    let there: Vec<K> = map.keys().filter_map(Result::ok).collect();
+    for gone in there.iter().filter(|one| !wanted.contains(one)) {
+        map.remove(gone)?;
+    }
+    for new in wanted.iter().filter(|one| !there.contains(one)) {
+        map.insert(new, 1, 0)?;
+    }
+    Ok(())
 }
 
 /// Returns how many programs are at the tc hooks of an interface, whoever put them there.
@@ -643,7 +685,7 @@ fn answer(record: &[u8; COLLECTED]) -> PathAnswer {
     };
     let half = |at: usize| u16::from_ne_bytes([record[at], record[at + 1]]);
     PathAnswer {
-        peer: Ipv4Addr::from(word(4).to_ne_bytes()),
+        peer: word(4),
         session: word(8),
         number: word(12),
         port: word(16) as u16,

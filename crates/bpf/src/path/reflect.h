@@ -67,32 +67,39 @@ static __always_inline __u32 answer_port(const struct settings *settings, const 
 	return settings->source_first + turn * 0x9e3779b1U % settings->source_count;
 }
 
-static __always_inline int answer(struct __sk_buff *skb, struct settings *settings, struct outer *outer,
+/* Returns whether a probe with a right cookie is to be answered; counts it, and writes what came with it. */
+static __always_inline int admit(const struct settings *settings, const struct peer *peer, struct probe *probe,
+				 __u64 now)
+{
+	__u32 index = peer->index, came;
+	struct window *window = bpf_map_lookup_elem(&windows, &index);
+
+	if (!window)
+		return 0;
+	if (!is_new(window, bpf_ntohl(probe->session), bpf_ntohl(probe->number), now)) {
+		count(REPEATED);
+		return 0;
+	}
+	came = arrived(window, probe->path);
+	/* The rate comes last, so that forged probes cannot use up what a peer may ask. */
+	if (!is_due(settings, window, now)) {
+		count(LIMITED);
+		return 0;
+	}
+	window->last_ns = now;
+	probe->kind = ANSWER;
+	probe->arrived = bpf_htonl(came);
+	probe->reflected_ns = bpf_cpu_to_be64(now);
+	return 1;
+}
+
+static __always_inline int answer(struct __sk_buff *skb, const struct settings *settings, struct outer *outer,
 				  struct probe *probe, const struct peer *peer)
 {
 	struct outer back = *outer;
-	__u64 now = bpf_ktime_get_ns();
-	__u32 index = peer->index;
-	struct window *window = bpf_map_lookup_elem(&windows, &index);
-	__u32 came;
 
-	if (!window)
+	if (!admit(settings, peer, probe, bpf_ktime_get_ns()))
 		return TC_ACT_SHOT;
-	/* The rate comes last, so that forged probes cannot use up what a peer may ask. */
-	if (bpf_be64_to_cpu(probe->cookie) != cookie(settings, probe, outer->ip.saddr, outer->ip.daddr)) {
-		count(BAD_COOKIE);
-		return TC_ACT_SHOT;
-	}
-	if (!is_new(window, bpf_ntohl(probe->session), bpf_ntohl(probe->number), now)) {
-		count(REPEATED);
-		return TC_ACT_SHOT;
-	}
-	came = arrived(window, probe->path);
-	if (!is_due(settings, window, now)) {
-		count(LIMITED);
-		return TC_ACT_SHOT;
-	}
-	window->last_ns = now;
 	__builtin_memcpy(back.ethernet.h_source, outer->ethernet.h_dest, ETH_ALEN);
 	__builtin_memcpy(back.ethernet.h_dest, outer->ethernet.h_source, ETH_ALEN);
 	back.ip.saddr = outer->ip.daddr;
@@ -102,12 +109,9 @@ static __always_inline int answer(struct __sk_buff *skb, struct settings *settin
 	back.ip.check = header_checksum(&back);
 	back.udp.source = bpf_htons(answer_port(settings, peer, probe));
 	back.udp.check = 0;
-	probe->kind = ANSWER;
 	probe->ce = (outer->ip.tos & ECN_MASK) == ECN_CE;
 	probe->hops = outer->ip.ttl;
-	probe->arrived = bpf_htonl(came);
-	probe->reflected_ns = bpf_cpu_to_be64(now);
-	probe->cookie = bpf_cpu_to_be64(cookie(settings, probe, back.ip.saddr, back.ip.daddr));
+	probe->cookie = bpf_cpu_to_be64(cookie4(settings, probe, &back));
 	if (bpf_skb_store_bytes(skb, 0, &back, sizeof(back), 0) ||
 	    bpf_skb_store_bytes(skb, sizeof(back), probe, sizeof(*probe), 0))
 		return TC_ACT_SHOT;
@@ -116,22 +120,61 @@ static __always_inline int answer(struct __sk_buff *skb, struct settings *settin
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-static __always_inline int collect(struct settings *settings, const struct outer *outer,
-				   const struct probe *probe)
+/* The checksum of a probe over IPv6, whose UDP header has 0 in its place: all of its parts are even. */
+static __always_inline __u16 probe_checksum(const struct outer6 *outer, const struct probe *probe)
 {
-	struct collected *record;
+	struct {
+		struct in6_addr addresses[2];
+		struct udphdr udp;
+		struct vxlan vxlan;
+	} head = { { outer->ip.saddr, outer->ip.daddr }, outer->udp, outer->vxlan };
+	__s64 sum = bpf_csum_diff(0, 0, (__be32 *)&head, sizeof(head),
+				  bpf_htons(IPPROTO_UDP) + bpf_htons(PROBE_UDP_LENGTH));
+	__u16 check;
 
-	if (bpf_be64_to_cpu(probe->cookie) != cookie(settings, probe, outer->ip.saddr, outer->ip.daddr)) {
-		count(BAD_COOKIE);
+	sum = bpf_csum_diff(0, 0, (__be32 *)probe, sizeof(*probe), sum);
+	check = ~halves(halves(sum));
+	return check ? check : 0xffff;
+}
+
+static __always_inline int answer6(struct __sk_buff *skb, const struct settings *settings,
+				   const struct outer6 *outer, struct probe *probe, const struct peer *peer)
+{
+	struct outer6 back = *outer;
+	__u8 ecn = outer->ip.flow_lbl[0] >> 4 & ECN_MASK;
+
+	if (!admit(settings, peer, probe, bpf_ktime_get_ns()))
 		return TC_ACT_SHOT;
-	}
-	record = bpf_ringbuf_reserve(&answers, sizeof(*record), 0);
+	__builtin_memcpy(back.ethernet.h_source, outer->ethernet.h_dest, ETH_ALEN);
+	__builtin_memcpy(back.ethernet.h_dest, outer->ethernet.h_source, ETH_ALEN);
+	back.ip.saddr = outer->ip.daddr;
+	back.ip.daddr = outer->ip.saddr;
+	back.ip.hop_limit = 64;
+	back.ip.flow_lbl[0] = (outer->ip.flow_lbl[0] & ~(ECN_MASK << 4)) | ECN_ECT0 << 4;
+	back.udp.source = bpf_htons(answer_port(settings, peer, probe));
+	back.udp.check = 0;
+	probe->ce = ecn == ECN_CE;
+	probe->hops = outer->ip.hop_limit;
+	probe->cookie = bpf_cpu_to_be64(cookie6(settings, probe, &back));
+	back.udp.check = probe_checksum(&back, probe);
+	if (bpf_skb_store_bytes(skb, 0, &back, sizeof(back), 0) ||
+	    bpf_skb_store_bytes(skb, sizeof(back), probe, sizeof(*probe), 0))
+		return TC_ACT_SHOT;
+	bpf_set_hash_invalid(skb);
+	count(ANSWERED);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+static __always_inline int collect(const struct peer *peer, const struct probe *probe)
+{
+	struct collected *record = bpf_ringbuf_reserve(&answers, sizeof(*record), 0);
+
 	if (!record) {
 		count(UNCOLLECTED);
 		return TC_ACT_SHOT;
 	}
 	record->kind = ANSWER;
-	record->peer = outer->ip.saddr;
+	record->peer = peer->index;
 	record->session = bpf_ntohl(probe->session);
 	record->number = bpf_ntohl(probe->number);
 	record->port = bpf_ntohs(probe->port);
@@ -146,6 +189,16 @@ static __always_inline int collect(struct settings *settings, const struct outer
 	return TC_ACT_SHOT;
 }
 
+/* Reads a probe behind its outer headers; false, and counts it, if it has another length or layout. */
+static __always_inline int read_probe(struct __sk_buff *skb, __u32 at, struct probe *probe)
+{
+	if (!bpf_skb_load_bytes(skb, at, probe, sizeof(*probe)) && skb->len == at + sizeof(*probe) &&
+	    probe->magic == bpf_htonl(PROBE_MAGIC) && (probe->kind == REQUEST || probe->kind == ANSWER))
+		return 1;
+	count(MALFORMED);
+	return 0;
+}
+
 SEC("classifier")
 int path_reflect(struct __sk_buff *skb)
 {
@@ -154,7 +207,7 @@ int path_reflect(struct __sk_buff *skb)
 	struct probe probe;
 	struct peer *peer;
 
-	if (!settings || !read_outer(skb, settings, &outer) || vni_of(&outer) != settings->probe_vni)
+	if (!settings || !read_outer(skb, settings, &outer) || vni_of(outer.vxlan.vni) != settings->probe_vni)
 		return TC_ACT_UNSPEC;
 	/* A host may forward the probes of others. */
 	if (!is_local(outer.ip.daddr))
@@ -164,17 +217,50 @@ int path_reflect(struct __sk_buff *skb)
 		count(STRANGER);
 		return TC_ACT_SHOT;
 	}
-	if (outer.ip.tot_len != bpf_htons(PROBE_LENGTH) ||
-	    outer.udp.len != bpf_htons(PROBE_LENGTH - sizeof(struct iphdr)) ||
-	    bpf_skb_load_bytes(skb, sizeof(outer), &probe, sizeof(probe)) ||
-	    skb->len != PROBE_LENGTH + sizeof(struct ethhdr) || probe.magic != bpf_htonl(PROBE_MAGIC)) {
+	if (outer.ip.tot_len != bpf_htons(PROBE_LENGTH) || outer.udp.len != bpf_htons(PROBE_UDP_LENGTH)) {
 		count(MALFORMED);
+		return TC_ACT_SHOT;
+	}
+	if (!read_probe(skb, sizeof(outer), &probe))
+		return TC_ACT_SHOT;
+	if (bpf_be64_to_cpu(probe.cookie) != cookie4(settings, &probe, &outer)) {
+		count(BAD_COOKIE);
 		return TC_ACT_SHOT;
 	}
 	if (probe.kind == REQUEST)
 		return answer(skb, settings, &outer, &probe, peer);
-	if (probe.kind == ANSWER)
-		return collect(settings, &outer, &probe);
-	count(MALFORMED);
-	return TC_ACT_SHOT;
+	return collect(peer, &probe);
+}
+
+/* The same over IPv6. */
+SEC("classifier")
+int path_reflect6(struct __sk_buff *skb)
+{
+	struct settings *settings = get_settings();
+	struct outer6 outer;
+	struct probe probe;
+	struct peer *peer;
+
+	if (!settings || !read_outer6(skb, settings, &outer) || vni_of(outer.vxlan.vni) != settings->probe_vni)
+		return TC_ACT_UNSPEC;
+	if (!is_local6(destination6(&outer)))
+		return TC_ACT_UNSPEC;
+	peer = bpf_map_lookup_elem(&peers6, source6(&outer));
+	if (!peer) {
+		count(STRANGER);
+		return TC_ACT_SHOT;
+	}
+	if (outer.ip.payload_len != bpf_htons(PROBE_UDP_LENGTH) || outer.udp.len != outer.ip.payload_len) {
+		count(MALFORMED);
+		return TC_ACT_SHOT;
+	}
+	if (!read_probe(skb, sizeof(outer), &probe))
+		return TC_ACT_SHOT;
+	if (bpf_be64_to_cpu(probe.cookie) != cookie6(settings, &probe, &outer)) {
+		count(BAD_COOKIE);
+		return TC_ACT_SHOT;
+	}
+	if (probe.kind == REQUEST)
+		return answer6(skb, settings, &outer, &probe, peer);
+	return collect(peer, &probe);
 }

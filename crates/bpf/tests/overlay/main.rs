@@ -1,14 +1,19 @@
 //! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): what takes the short way and how
 //! it looks then, and what takes the kernel's. Needs root, and makes a network namespace for each test.
 
+mod flows;
+mod handle;
 mod nat;
 mod near;
+mod oncache;
 mod rig;
+mod six;
 
 use bpf::{OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY, overlay_programs, overlay_programs_at};
 use packet::select_hash;
 use rig::*;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
 
 /// Returns a frame with other bytes at an offset, and right header checksums.
 fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
@@ -25,7 +30,7 @@ fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
 
 /// Returns the key of the flow of a port.
 fn key(protocol: u8, port: u16) -> OverlayKey {
-    OverlayKey { addresses: [POD, OTHER], ports: [port, 5001], vni: VNI, protocol }
+    OverlayKey { addresses: [POD, OTHER].map(Into::into), ports: [port, 5001], vni: VNI, protocol }
 }
 
 #[test]
@@ -50,7 +55,7 @@ fn a_learnt_flow_is_encapsulated_as_the_kernel_does_and_decapsulated() {
     let flows = rig.programs.flows().unwrap().read();
     assert_eq!(flows.len(), 2);
     let tcp = flows.iter().find(|flow| flow.key == key(TCP, 7000)).expect("the flow");
-    assert_eq!((tcp.node, tcp.pod, tcp.packets, tcp.bytes), (NODE, rig.pod, [1, 1], [50, 50]));
+    assert_eq!((tcp.node, tcp.pod, tcp.packets, tcp.bytes), (NODE.into(), rig.pod, [1, 1], [64, 64]));
     let [sent, received] = rig.programs.frames();
     assert_eq!((sent.of("fast"), received.of("fast")), (2, 2));
     assert!(sent.is_balanced() && received.is_balanced());
@@ -81,7 +86,7 @@ neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
         rig.run("overlay_send", &sent(UDP, port), 0);
         let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, port), 0);
         rig.run("overlay_learn_receive", &delivered(UDP, port), mark | ESTABLISHED);
-        let mut kernels = flow.headers;
+        let mut kernels = flow.headers.clone();
         let (verdict, out, _) = rig.run("overlay_send", &sent(UDP, port), 0);
         assert_eq!(verdict, REDIRECT);
         assert!((32_768..60_999).contains(&u16::from_be_bytes([kernels[34], kernels[35]])));
@@ -119,7 +124,7 @@ fn what_needs_the_kernel_takes_its_way() {
         ("multicast", with(&udp, 30, &[224, 0, 0, 9])),
         ("multicast", with(&udp, 30, &[255; 4])),
         ("not_ip", with(&udp, 12, &[8, 6])),
-        ("not_ip", with(&udp, 0, &[255; 6])),
+        ("multicast", with(&udp, 0, &[255; 6])),
         ("malformed", with(&udp, 16, &[0, 39])),
         ("malformed", udp[..40].to_vec()),
         ("last_hop", with(&udp, 22, &[1])),
@@ -136,7 +141,7 @@ fn what_needs_the_kernel_takes_its_way() {
         let expected = match *why {
             // What the pod's Ethernet header says does not come over, and others are not the sender's.
             "changed" => continue,
-            "not_ip" if frame[..6] == [255; 6] => continue,
+            "multicast" if frame[..6] == [255; 6] => continue,
             why => why,
         };
         assert_eq!(rig.slow("overlay_receive", &inner), expected, "received");
@@ -361,7 +366,7 @@ fn an_epoch_that_looks_like_a_former_one_teaches_nothing() {
 fn a_frame_that_goes_to_several_nodes_is_not_learnt_from() {
     let Some(mut rig) = Rig::new(64) else { return };
     rig.programs.set(&OverlaySettings { ttl_ns: 200_000_000, ..rig.settings }).unwrap();
-    rig.programs.set_node(SECOND_NODE, SECOND_NODE_STAMP).unwrap();
+    rig.programs.set_node(SECOND_NODE.into(), SECOND_NODE_STAMP).unwrap();
     let (_, _, mark) = rig.run("overlay_send", &sent(UDP, 7000), 0);
     let mut copies =
         [NODE, SECOND_NODE, NODE].map(|node| tunnelled(&routed(UDP, 7000), [HERE, node])).to_vec();
@@ -379,7 +384,7 @@ fn a_frame_that_goes_to_several_nodes_is_not_learnt_from() {
 #[test]
 fn another_pod_or_node_begins_anew_in_both_directions() {
     let Some(mut rig) = Rig::new(64) else { return };
-    rig.programs.set_node(SECOND_NODE, SECOND_NODE_STAMP).unwrap();
+    rig.programs.set_node(SECOND_NODE.into(), SECOND_NODE_STAMP).unwrap();
     rig.learn(UDP, 7000);
     // The address is another pod's now: nothing that it sends has passed the rules.
     let now = rig.neighbour;
@@ -441,7 +446,7 @@ fn more_flows_than_fit_lose_no_count() {
         let live: u64 = flows.iter().map(|flow| flow.packets[direction]).sum();
         assert_eq!(live + entries.gone_packets[direction], 640);
         let bytes: u64 = flows.iter().map(|flow| flow.bytes[direction]).sum();
-        assert_eq!(bytes + entries.gone_bytes[direction], 640 * 38);
+        assert_eq!(bytes + entries.gone_bytes[direction], 640 * 52);
     }
 }
 
@@ -469,28 +474,44 @@ fn what_is_attached_is_found_and_gone_with_its_links() {
     let all = overlay_programs().unwrap();
     assert!(ids.iter().all(|id| all.iter().any(|program| program.id == *id)), "{ids:?} {all:?}");
     rig.programs.detach();
-    assert!(names("pod0").is_empty() && names("up0").is_empty());
+    // For a moment, a process that another test starts has the links, too.
+    let gone = || names("pod0").is_empty() && names("up0").is_empty();
+    let waited = (0..100).find(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        gone()
+    });
+    assert!(waited.is_some());
     assert!(overlay_programs_at("none0").is_err());
 }
 
 #[test]
 fn the_hash_is_that_of_crate_packet() {
     let Some(mut rig) = Rig::new(64) else { return };
-    let mut state = 1_u64;
-    let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        state >> 32
-    };
+    let mut random = random();
     for _ in 0..1_000_000 {
         let key = OverlayKey {
-            addresses: [random() as u32, random() as u32].map(Into::into),
+            addresses: [random() as u32, random() as u32].map(|bits| Ipv4Addr::from(bits).into()),
             ports: [random() as u16, random() as u16],
             vni: random() as u32 & 0xff_ffff,
             protocol: random() as u8,
         };
-        let bytes = key.bytes();
-        let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let expected = select_hash(rig.settings.seed, &words) as u32;
-        assert_eq!(rig.programs.test_hash(&key).unwrap(), expected, "{key:?}");
+        assert_hash(&mut rig, &key);
     }
+}
+
+/// Numbers that look random.
+fn random() -> impl FnMut() -> u64 {
+    let mut state = 1_u64;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state >> 32
+    }
+}
+
+/// The hash of a key in the programs is that of its words in crate packet.
+fn assert_hash(rig: &mut Rig, key: &OverlayKey) {
+    let bytes = key.bytes();
+    let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let expected = select_hash(rig.settings.seed, &words) as u32;
+    assert_eq!(rig.programs.test_hash(key).unwrap(), expected, "{key:?}");
 }

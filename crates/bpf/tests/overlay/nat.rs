@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use bpf::OverlayTuple;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// What the pod says to the service, and what the node makes of it.
 const BEFORE: OverlayTuple = tuple([POD, SERVICE], [7000, 80], UDP);
@@ -10,8 +10,15 @@ const AFTER: OverlayTuple = tuple([HERE_POD, OTHER], [9000, 5001], UDP);
 /// The address that it is masqueraded to.
 const HERE_POD: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 0);
 
-const fn tuple(addresses: [Ipv4Addr; 2], ports: [u16; 2], protocol: u8) -> OverlayTuple {
-    OverlayTuple { addresses, ports, protocol }
+const fn tuple([from, to]: [Ipv4Addr; 2], ports: [u16; 2], protocol: u8) -> OverlayTuple {
+    OverlayTuple { addresses: [IpAddr::V4(from), IpAddr::V4(to)], ports, protocol }
+}
+
+fn v4(addresses: [IpAddr; 2]) -> [Ipv4Addr; 2] {
+    addresses.map(|address| match address {
+        IpAddr::V4(address) => address,
+        IpAddr::V6(_) => unreachable!("the tuples here are of IPv4"),
+    })
 }
 
 fn with_protocol(tuple: OverlayTuple, protocol: u8) -> OverlayTuple {
@@ -20,7 +27,7 @@ fn with_protocol(tuple: OverlayTuple, protocol: u8) -> OverlayTuple {
 
 /// A frame with this tuple, MAC addresses and TTL, and a right checksum.
 fn frame(tuple: OverlayTuple, macs: [u8; 2], ttl: u8) -> Vec<u8> {
-    let mut frame = inner(macs, tuple.addresses, tuple.ports, (tuple.protocol, ttl));
+    let mut frame = inner(macs, v4(tuple.addresses), tuple.ports, (tuple.protocol, ttl));
     let at = if tuple.protocol == TCP { 50 } else { 40 };
     frame[at..at + 2].fill(0);
     let check = !sum(&frame[14..]);

@@ -1,10 +1,10 @@
 //! A network namespace with the interfaces of a node, in which the test's thread runs, and frames as a pod
 //! and a remote node send them.
 
-use bpf::{OverlaySettings, STAMP_FIRST, TcOverlay};
+use bpf::{OverlayIp, OverlaySettings, STAMP_FIRST, TcOverlay};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +15,8 @@ pub const PASS: i32 = -1;
 pub const REDIRECT: i32 = 7;
 pub const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
+pub const HERE_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1);
+pub const NODE_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 2);
 pub const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 5);
 pub const OTHER: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 7);
 /// Another pod of this node, a service, and another node.
@@ -47,16 +49,26 @@ const INTERFACES: &str = "link set lo up
 link add up0 address 02:00:00:00:00:01 type veth peer name far0
 link add pod0 mtu 1450 type veth peer name peer0
 link add pod1 mtu 1450 type veth peer name peer1
-link add vx0 mtu 1450 type vxlan id 42 dstport 4789 local 10.0.1.1 dev up0 nolearning noudpcsum
 link set up0 up
 link set far0 up
 link set pod0 up
 link set peer0 up
 link set pod1 up
 link set peer1 up
+";
+/// With nodes of IPv4.
+const NODES_OF_4: &str =
+    "link add vx0 mtu 1450 type vxlan id 42 dstport 4789 local 10.0.1.1 dev up0 nolearning noudpcsum
 link set vx0 up
 address add 10.0.1.1/24 dev up0
 neighbour add 10.0.1.2 lladdr 02:00:00:00:00:02 dev up0 nud permanent
+";
+/// With nodes of IPv6.
+const NODES_OF_6: &str =
+    "link add vx0 mtu 1430 type vxlan id 42 dstport 4789 local fd00:1::1 dev up0 nolearning udp6zerocsumtx
+link set vx0 up
+address add fd00:1::1/64 dev up0 nodad
+neighbour add fd00:1::2 lladdr 02:00:00:00:00:02 dev up0 nud permanent
 ";
 
 /// The programs in a namespace of their own.
@@ -102,6 +114,11 @@ impl Rig {
     /// Loads the programs with a lease, a remote node and a pod. Without root, prints so and returns `None`;
     /// in CI that is a failure.
     pub fn new(flows: u32) -> Option<Rig> {
+        Rig::with(flows, OverlayIp::V4)
+    }
+
+    /// The same with nodes of a version of IP.
+    pub fn with(flows: u32, nodes: OverlayIp) -> Option<Rig> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
@@ -115,9 +132,17 @@ impl Rig {
         ip(&format!("netns add {namespace}"));
         let file = File::open(format!("/run/netns/{namespace}")).unwrap();
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        // The other ends must send nothing by themselves.
+        let before = [
+            "net.ipv4.ip_forward=1",
+            "net.ipv6.conf.all.forwarding=1",
+            "net.ipv6.conf.default.disable_ipv6=1",
+        ];
+        run("sysctl", &[&["-qw"][..], &before].concat());
         ip(INTERFACES);
-        let forward = Command::new("sysctl").args(["-qw", "net.ipv4.ip_forward=1"]).status().unwrap();
-        assert!(forward.success());
+        run("sysctl", &["-qw", "net.ipv6.conf.up0.disable_ipv6=0"]);
+        ip(if nodes == OverlayIp::V4 { NODES_OF_4 } else { NODES_OF_6 });
+        run("sysctl", &["-qw", "net.ipv6.conf.vx0.disable_ipv6=0"]);
         let settings = OverlaySettings {
             vni: VNI,
             vxlan_port: 4789,
@@ -126,12 +151,14 @@ impl Rig {
             mark: MASK,
             ttl_ns: u64::MAX,
             seed: 7,
+            zero_checks: [true; 2],
         };
-        let mut programs = TcOverlay::load(flows).unwrap();
+        let mut programs = TcOverlay::load(flows, nodes).unwrap();
         programs.set(&settings).unwrap();
         programs.extend(u64::MAX).unwrap();
         let pod = index("pod0");
-        programs.set_node(NODE, NODE_STAMP).unwrap();
+        let node = if nodes == OverlayIp::V4 { NODE.into() } else { NODE_6.into() };
+        programs.set_node(node, NODE_STAMP).unwrap();
         programs.attach_pod(("pod0", pod), POD_STAMP).unwrap();
         let neighbour = index("pod1");
         programs.attach_pod(("pod1", neighbour), NEIGHBOUR_STAMP).unwrap();

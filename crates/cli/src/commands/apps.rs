@@ -32,7 +32,7 @@ pub fn commands() -> impl Iterator<Item = Command> {
 
 fn subcommand(kind: &Kind, verb: &Verb) -> Command {
     let what = kind.one.map_or(kind.key, |(_, what)| what);
-    let name = Arg::new(NAME).help(format!("The {what}")).required(true);
+    let name = (!verb.whole).then(|| Arg::new(NAME).help(format!("The {what}")).required(true));
     let arguments = verb.arguments.iter().map(|argument| {
         let arg = Arg::new(argument.name).help(argument.help).required(true);
         if argument.number { arg.value_parser(value_parser!(u32)) } else { arg }
@@ -42,7 +42,7 @@ fn subcommand(kind: &Kind, verb: &Verb) -> Command {
         .iter()
         .map(|(flag, help)| Arg::new(*flag).long(*flag).help(*help).action(ArgAction::SetTrue));
     // The help of `Connection` must not take the place of the verb's.
-    let connected = Connection::augment_args(Command::new(verb.name).arg(name).args(arguments).args(flags));
+    let connected = Connection::augment_args(Command::new(verb.name).args(name).args(arguments).args(flags));
     connected.about(verb.about).long_about(None)
 }
 
@@ -62,7 +62,7 @@ pub fn run(key: &str, matches: &ArgMatches) -> Option<Result<ExitCode>> {
 
 fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
     let connection = Connection::from_arg_matches(matches)?;
-    let name = matches.get_one::<String>(NAME).map_or("", String::as_str);
+    let name = if verb.whole { "" } else { matches.get_one::<String>(NAME).map_or("", String::as_str) };
     let argument = |name: &str| match matches.try_get_one::<u32>(name) {
         Ok(number) => number.map(u32::to_string),
         Err(_) => matches.get_one::<String>(name).cloned(),
@@ -70,7 +70,8 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
     let arguments = verb.arguments.iter().filter_map(|one| argument(one.name));
     let flags: Vec<&str> =
         verb.flags.iter().map(|(flag, _)| *flag).filter(|flag| matches.get_flag(flag)).collect();
-    let (app, first) = kind.one.map_or((name, None), |(app, _)| (app, Some(name.to_string())));
+    let (app, first) =
+        kind.one.map_or((name, None), |(app, _)| (app, (!verb.whole).then(|| name.to_string())));
     let flagged = flags.iter().map(|flag| flag.to_string());
     let words = [verb.name.to_string()].into_iter().chain(first).chain(arguments).chain(flagged);
     named(&connection, kind, Some(app))?;

@@ -3,6 +3,7 @@
 use super::show::Connection;
 use super::{bad_input, packet};
 use crate::explain::{Explanation, Names};
+use crate::replay::imagine;
 use crate::{import, output, replay};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::program::PortId;
@@ -58,6 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         output::complain(&loaded.report);
         return Ok(bad_input());
     };
+    let plan = &imagine(plan.clone());
     let input = match &arguments.port {
         Some(name) => plan.program.port_named(name).ok_or_else(|| anyhow!("there is no port `{name}`"))?,
         None if plan.program.ports.is_empty() => bail!("there is no port on which a packet could arrive"),

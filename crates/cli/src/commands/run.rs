@@ -6,6 +6,7 @@ use crate::config::SOCKET;
 use crate::log::{Level, Log};
 use crate::{daemon, import, output};
 use anyhow::{Result, bail};
+use apps::lb::edits::Edits;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -37,8 +38,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Arguments { file, import, socket: own, .. } = arguments;
     let (file, import, own) = (file.clone(), import.clone(), own.clone());
-    let load = move || {
-        let loaded = import::load(&file, &import)?;
+    let load = move |edits: &Edits| {
+        let loaded = import::load_edited(&file, &import, edits)?;
+        loaded.forgotten.iter().for_each(|why| warn!("{why}"));
         let Some(mut plan) = loaded.plan else {
             bail!("{} has errors\n{}", file.display(), loaded.report.to_string().trim_end());
         };
@@ -60,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(bad_input());
     }
     let _log = Log::start(arguments.log)?;
-    let plan = load()?;
+    let plan = load(&Edits::default())?;
     daemon::run(arguments.file.clone(), plan, Arc::new(load), arguments.takeover)?;
     Ok(ExitCode::SUCCESS)
 }

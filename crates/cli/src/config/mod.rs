@@ -5,6 +5,7 @@
 //! `docs/configuration.md` describes every key.
 
 mod conflicts;
+mod control;
 mod frames;
 mod plan;
 #[cfg(test)]
@@ -16,9 +17,12 @@ pub use ::config::forward::write as write_forward;
 pub use ::config::ports::{Fault, LeaveRule, Macs, PortConfig, PortKind, Take, Xdp, XdpMode};
 pub use ::config::value::{duration, mac, masked, write as write_value, write_mac, write_masked};
 pub use ::config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
+pub use control::ControlOver;
 pub use plan::{Plan, SOCKET, Workers};
 
 use ::config::raw;
+use apps::lb::edits::{Draft, Edits};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// The result of reading a configuration.
@@ -28,6 +32,8 @@ pub struct Loaded {
     pub plan: Option<Plan>,
     /// Errors and warnings.
     pub report: Report,
+    /// Why changes of the run time are forgotten.
+    pub forgotten: Vec<String>,
 }
 
 /// Reads a configuration. `file` is the name used in the report.
@@ -45,10 +51,43 @@ pub fn read_knowing(file: &str, text: &str, macs: &Macs) -> Loaded {
 /// The same for a text that is not copied.
 #[must_use]
 pub fn read_text(file: &str, text: Arc<String>, macs: &Macs) -> Loaded {
+    read_edited(file, text, macs, &Edits::default())
+}
+
+/// The same, with what was changed at run time.
+#[must_use]
+pub fn read_edited(file: &str, text: Arc<String>, macs: &Macs, edits: &Edits) -> Loaded {
     let mut report = Report::about(file, text.clone());
-    let plan = raw::document(&mut report).and_then(|document| plan::plan(&document, macs, &mut report));
+    let Some(mut document) = raw::document(&mut report) else {
+        return Loaded { plan: None, report, forgotten: Vec::new() };
+    };
+    let (edits, forgotten) = edits.apply(&mut document, &mut report);
+    let plan = plan::plan(&document, macs, &mut report);
     let source = (file.to_string(), text);
-    Loaded { plan: plan.map(|plan| Plan { source, ..plan }), report }
+    Loaded { plan: plan.map(|plan| Plan { source, edits: Arc::new(edits), ..plan }), report, forgotten }
+}
+
+/// Reads the text of a plan again, with requests of an app ([`apps::Action::Configure`]) carried out.
+///
+/// # Errors
+/// Says which of them is wrong, and how.
+pub fn edit(old: &Plan, macs: &Macs, orders: &Value) -> Result<Plan, String> {
+    let (file, text) = &old.source;
+    let mut report = Report::about(file, text.clone());
+    let document = raw::document(&mut report).ok_or_else(|| report.to_string())?;
+    let mut draft = Draft::new(&document, &old.edits);
+    let orders_of = orders.as_array().map(Vec::as_slice).unwrap_or_default();
+    for (at, order) in orders_of.iter().enumerate() {
+        let place = if orders_of.len() > 1 { format!("request {at}: ") } else { String::new() };
+        draft.take(order).map_err(|why| format!("{place}{why}"))?;
+    }
+    let edits = draft.edits()?;
+    drop(document);
+    let Loaded { plan, report, .. } = read_edited(file, text.clone(), macs, &edits);
+    let mut plan = plan.ok_or_else(|| edits.explain(&report))?;
+    plan.socket.clone_from(&old.socket);
+    plan.apps.refuse(orders, &plan.program)?;
+    Ok(plan)
 }
 
 /// The JSON Schema (draft 2020-12) of a configuration.

@@ -2,6 +2,7 @@
 //! program.
 
 use super::conflicts;
+use super::control::{self, ControlOver};
 use ::config::attachment::{Attachment, Attachments};
 use ::config::entry::Counters;
 use ::config::nat;
@@ -14,6 +15,7 @@ use ::config::socket;
 use ::config::tunnels;
 use ::config::{Frames, Key, Report, Shape, Span};
 use apps::kind::{self, Apps, Scope};
+use apps::lb::edits::Edits;
 use engine::builder::ProgramBuilder;
 use engine::check::{Finding, FindingKind, Severity, check, owners};
 use engine::program::{
@@ -64,8 +66,14 @@ pub struct Plan {
     pub socket: PathBuf,
     /// Address on which metrics are served to Prometheus.
     pub metrics: Option<SocketAddr>,
+    /// Where services are controlled over HTTP.
+    pub control: Option<ControlOver>,
     /// The file's name and its text. Files of entries that it names are not kept.
     pub source: (String, Arc<String>),
+    /// What was changed at run time, which is in the program as if the file had it.
+    pub edits: Arc<Edits>,
+    /// The folder of what survives a restart; `None` means that of the system.
+    pub state: Option<PathBuf>,
 }
 
 /// The threads that carry frames.
@@ -97,6 +105,8 @@ pub const KEYS: &[Key] = ::config::keys! {
     "hash_seed": Shape::Number(0, u64::MAX), "seed of the select hash; equal over a fleet" or "0";
     "socket": Shape::Text, "path of the daemon's control socket" or SOCKET;
     "metrics": Shape::Endpoint, "address and port where Prometheus asks, such as 127.0.0.1:9105";
+    "control": Shape::Map(control::KEYS), "where services are controlled over HTTP, and by whom";
+    "state": Shape::Text, "the folder of what survives a restart" or "/var/lib/weir";
     "tunnels": Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels";
     "ports": Shape::Named(&Shape::Defined("port", ports::schema)), "where frames come from and go to";
     "root": Shape::Name, "the pipe that frames enter from ports without a `root` of their own";
@@ -124,7 +134,10 @@ pub fn plan(document: &Node, macs: &Macs, report: &mut Report) -> Option<Plan> {
         metrics: section
             .get("metrics")
             .and_then(|node| parsed(node, "an address and port such as 127.0.0.1:9105", report)),
+        control: section.get("control").and_then(|node| control::read(node, report)),
         source: Default::default(),
+        edits: Arc::default(),
+        state: section.get("state").and_then(|node| text(node, "a folder", report)).map(PathBuf::from),
     };
     let mut program = ProgramBuilder::new();
     program.select_seed(section.number("hash_seed", report).unwrap_or_default());

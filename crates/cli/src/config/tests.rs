@@ -3,6 +3,7 @@
 mod apps;
 mod bond;
 mod lines;
+mod neighbours;
 mod path;
 mod plain;
 
@@ -540,8 +541,8 @@ fn a_default_size_follows_the_targets_of_a_group_with_a_number() {
         plan(&text).program.groups[0].size
     };
     assert_eq!(
-        [1, 7, 8, 31, 127, 128].map(|targets| size("maglev", targets)),
-        [251, 251, 1021, 1021, 4093, 16_381]
+        [2, 3, 10, 11, 40, 41, 100, 101].map(|targets| size("maglev", targets)),
+        [251, 1021, 1021, 4093, 4093, 10_007, 10_007, 16_381]
     );
     assert_eq!([1, 8, 9, 128, 129].map(|targets| size("wants", targets)), [256, 256, 1024, 4096, 16_384]);
 }

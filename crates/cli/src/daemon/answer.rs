@@ -3,6 +3,7 @@
 
 use super::changing;
 use super::load::Load;
+use super::persist::Saving;
 use super::reload::Ticket;
 use super::{Daemon, live};
 use crate::config;
@@ -37,6 +38,8 @@ pub enum Later {
     Injected(Receiver<Injected>),
     /// An app answers.
     App(RequestId),
+    /// What has changed is written where it survives a restart.
+    Saved(Option<Value>, Saving),
     /// A reload ends, or the client's patience, and then it is told how far the reload has come.
     Reload(Ticket, Duration),
     /// The request is answered when all workers have taken over a new program.
@@ -52,7 +55,17 @@ impl Later {
     pub fn take(&mut self, daemon: &mut Daemon) -> Option<Result<Value>> {
         match self {
             Later::Load(load) => load.look(daemon),
-            Later::App(id) => daemon.take_answer(*id),
+            Later::App(id) => {
+                let answer = daemon.take_answer(*id)?;
+                match (answer, daemon.save()) {
+                    (Ok(answer), Some(saving)) => {
+                        *self = Later::Saved(Some(answer), saving);
+                        self.take(daemon)
+                    }
+                    (answer, _) => Some(answer),
+                }
+            }
+            Later::Saved(answer, saving) => saving.has_ended().then(|| answer.take().context("taken")),
             Later::Reload(ticket, _) => daemon.reloads.outcome(*ticket),
             Later::Change(ticket) => {
                 let made = daemon.fleet.outcome(*ticket)?;
@@ -90,6 +103,7 @@ impl Later {
     pub fn patience(&self) -> Duration {
         match self {
             Later::Reload(_, patience) => *patience,
+            Later::App(_) => RELOAD_PATIENCE,
             _ => ANSWER_PATIENCE,
         }
     }
@@ -98,7 +112,8 @@ impl Later {
     pub fn too_late(&self, daemon: &Daemon) -> Result<Value> {
         match self {
             Later::Injected(_) => bail!("the port's transmit queue is full: the frame waits for room there"),
-            Later::App(_) => bail!("the app has not answered"),
+            Later::App(_) => bail!("the app has not answered yet: what was asked may still be done"),
+            Later::Saved(..) => bail!("it was done, and cannot be written to where it survives a restart"),
             Later::Change(_) | Later::Load(_) => bail!("the workers have not answered"),
             Later::Settled(_) => bail!("the workers are taking over a new program: try again"),
             Later::Reload(ticket, _) => Ok(daemon.reloads.progress(*ticket)),

@@ -6,12 +6,14 @@ pub use super::app_socket::AppSocket as Socket;
 use super::app_socket::{AppSocket, Received};
 use super::checks::Checked;
 use super::links::{Links, News};
+use super::neighbours::{self, Met};
 use super::{Daemon, RING};
-use crate::config::Plan;
+use crate::config::{Plan, PortKind};
+use ::apps::neighbour::{Hop, Mac};
 use ::apps::{Action, ClientEvent, ClientId, Event, Refusal, RequestId, RunningApps, Sample, buckets};
 use anyhow::{Context, Result, anyhow};
 use engine::change::Change;
-use engine::program::{AppId, PortId, Program};
+use engine::program::{AppId, GroupId, PipeId, PortId, Program};
 use engine::ring::{CarrierReceiver, CarrierSender, carriers};
 use engine::worker::{Command, Histogram, Inject};
 use packet::BATCH;
@@ -96,6 +98,23 @@ pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>>
         new.push(if stays { None } else { Some(AppSocket::bind(app.name(), path)?) });
     }
     Ok(new)
+}
+
+/// Returns neighbours with the interface of the port where each is wanted.
+fn with_interfaces(plan: &Plan, hops: &[Hop]) -> Vec<(Hop, String)> {
+    let interface = |hop: &Hop| {
+        let port = plan.ports.iter().find(|port| *port.name == *hop.port)?;
+        let PortKind::Xdp(xdp) = &port.kind else { return None };
+        Some((hop.clone(), xdp.interface.clone()))
+    };
+    hops.iter().filter_map(interface).collect()
+}
+
+/// Writes neighbours into a plan's program before it begins: those that the kernel knows, and of the others
+/// what was `known` before.
+pub fn settle(plan: &mut Plan, mut known: HashMap<Hop, Mac>) {
+    known.extend(neighbours::known(with_interfaces(plan, &plan.apps.hops())));
+    plan.apps.settle(&known, &mut plan.program);
 }
 
 impl Daemon {
@@ -239,6 +258,7 @@ impl Daemon {
             self.deliver(at, Event::Tick);
         }
         self.take_checked();
+        self.take_met();
         for at in 0..self.host.sockets.len() {
             self.receive_from_clients(at);
         }
@@ -250,6 +270,15 @@ impl Daemon {
         while let Some(Checked { app, id, outcome }) = self.checks.take() {
             if let Some(at) = self.host.running.named(&app) {
                 self.deliver(at, Event::Checked { id, outcome: &outcome });
+            }
+        }
+    }
+
+    /// Tells apps what is known of neighbours.
+    fn take_met(&mut self) {
+        while let Some(Met { app, hop, found }) = self.neighbours.take() {
+            if let Some(at) = self.host.running.named(&app) {
+                self.deliver(at, Event::Neighbour { hop: &hop, found: &found });
             }
         }
     }
@@ -331,29 +360,32 @@ impl Daemon {
             }
             Action::Change(change) if self.reloads.are_full() => {
                 let why = "too many changes wait for the workers to take over a new program";
-                let why = Refusal::Now(why.to_string());
-                return self.step(at, Event::Refused { change: &change, why: &why });
+                return self.refuse(at, &change, Refusal::Now(why.to_string()));
             }
             // The workers would answer when they have taken over, and other apps cannot wait for that.
-            Action::Change(_) | Action::ReadBuckets(_) if self.reloads.are_taking_over() => {
+            Action::Change(_) | Action::ReadBuckets(_) | Action::ReadEntries { .. }
+                if self.reloads.are_taking_over() =>
+            {
                 self.reloads.put_off(at, action);
             }
             Action::Change(change) => {
                 if let Err(why) = self.change(&change) {
-                    let why =
-                        why.downcast().map_or_else(|why| Refusal::Now(why.to_string()), Refusal::Change);
-                    return self.step(at, Event::Refused { change: &change, why: &why });
+                    let now = |why: anyhow::Error| Refusal::Now(why.to_string());
+                    return self.refuse(at, &change, why.downcast().map_or_else(now, Refusal::Change));
                 }
             }
-            Action::ReadBuckets(group) => {
-                if let Ok(reports) = self.fleet.buckets(group) {
-                    return self.step(at, Event::Buckets { group, report: &buckets(reports) });
-                }
-            }
+            Action::ReadBuckets(group) => return self.read_buckets(at, group),
+            Action::ReadEntries { pipe, limit } => return self.read_entries(at, pipe, limit),
             Action::Say(text) => info!("{}: {text}", self.host.running.app(at).name()),
             Action::Answer { id, answer } => {
                 if let Some(waiting) = self.host.requests.get_mut(&id) {
                     *waiting = Some(answer);
+                }
+            }
+            Action::Configure { id, orders } => {
+                let app = self.host.running.app(at).name().to_string();
+                if let Err(why) = self.ask_configure(&app, id, orders) {
+                    return self.step(at, Event::Configured { id, outcome: &Err(why) });
                 }
             }
             Action::Check { id, check } => {
@@ -361,6 +393,7 @@ impl Daemon {
                     return self.step(at, Event::Checked { id, outcome: &Err(why) });
                 }
             }
+            Action::Resolve(hops) => self.resolve(at, &hops),
             Action::Tell { client, bytes } => {
                 if !self.socket_of(at).is_some_and(|socket| socket.send(client, &bytes)) {
                     return self.step(at, Event::Client { client, what: ClientEvent::Lost });
@@ -373,6 +406,27 @@ impl Daemon {
             }
         }
         Vec::new()
+    }
+
+    fn refuse(&mut self, at: usize, change: &Change, why: Refusal) -> Vec<Action> {
+        self.step(at, Event::Refused { change, why: &why })
+    }
+
+    fn resolve(&mut self, at: usize, hops: &[Hop]) {
+        let hops = with_interfaces(&self.plan, hops);
+        if let Err(error) = self.neighbours.follow(self.host.running.app(at).name(), hops) {
+            error!("neighbours cannot be found: {error:#}");
+        }
+    }
+
+    fn read_buckets(&mut self, at: usize, group: GroupId) -> Vec<Action> {
+        let Ok(reports) = self.fleet.buckets(group) else { return Vec::new() };
+        self.step(at, Event::Buckets { group, report: &buckets(reports) })
+    }
+
+    fn read_entries(&mut self, at: usize, pipe: PipeId, limit: usize) -> Vec<Action> {
+        let Ok(entries) = self.fleet.entries(pipe, limit) else { return Vec::new() };
+        self.step(at, Event::Entries { pipe, entries: &entries })
     }
 
     fn step(&mut self, at: usize, event: Event<'_>) -> Vec<Action> {
@@ -401,8 +455,8 @@ impl Daemon {
         let published = self.tables.publish(change)?;
         self.fleet.change(&published, self.clock)??;
         for one in change.singles() {
-            if let Change::SetWeight { group, target, weight } = *one {
-                self.note_weight(group, target, weight);
+            if let Some((group, weights)) = one.weights() {
+                weights.iter().for_each(|(target, weight)| self.note_weight(group, *target, *weight));
             }
         }
         Ok(())
@@ -419,6 +473,13 @@ impl Daemon {
         self.host.requests.insert(id, None);
         self.deliver(at, Event::Request { id, request });
         Ok(id)
+    }
+
+    /// Tells an app how a change of its configuration ended.
+    pub(super) fn tell_configured(&mut self, app: &str, id: RequestId, outcome: &Result<(), String>) {
+        if let Some(at) = self.host.running.named(app) {
+            self.deliver(at, Event::Configured { id, outcome });
+        }
     }
 
     /// Takes the answer to a request, if it has come.

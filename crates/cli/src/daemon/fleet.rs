@@ -3,11 +3,12 @@
 use super::changing::{Changing, Ended, Ticket};
 use super::clock::Clock;
 use super::doorbell::Doorbell;
+use super::load::PAGE_MAX;
 use super::stopwatch::Stopwatch;
 use anyhow::{Context, Result, anyhow, bail};
-use engine::change::{Change, Changes};
-use engine::program::GroupId;
-use engine::snapshot::BucketReport;
+use engine::change::{Change, Changes, EntryKey};
+use engine::program::{Entry, GroupId, PipeId};
+use engine::snapshot::{BucketReport, Seen};
 use engine::worker::{BUCKETS_AT_ONCE, Command, Report, Worker};
 use port::numa::Preferred;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -278,6 +279,32 @@ impl Workers {
             receive.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
         };
         answers.into_iter().enumerate().map(wait).collect()
+    }
+
+    fn ask_one<T>(&self, worker: usize, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T> {
+        let (answer, receive) = sync_channel(1);
+        self.send(worker, command(answer))?;
+        receive.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
+    }
+
+    /// Returns entries of a pipe with what all workers know of them, up to so many and a page. They come in
+    /// pages, so that no worker is kept for long.
+    pub fn entries(&self, pipe: PipeId, limit: usize) -> Result<Vec<(Entry, Seen)>> {
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next.filter(|_| all.len() < limit) {
+            let page = self.ask_one(0, |answer| Command::Page(pipe, from, PAGE_MAX, answer))?;
+            let keys: Vec<_> = page.entries.iter().map(|(entry, _)| (pipe, EntryKey::of(entry))).collect();
+            let keys = Arc::new(keys);
+            let seen = |worker| self.ask_one(worker, |answer| Command::Seen(keys.clone(), answer));
+            let others = (1..self.0.len()).map(seen).collect::<Result<Vec<_>>>()?;
+            for (at, (entry, mut seen)) in page.entries.into_iter().enumerate() {
+                let known = others.iter().filter_map(|other| other.get(at).copied().flatten());
+                known.for_each(|one| seen.add(one));
+                all.push((entry, seen));
+            }
+            next = page.next;
+        }
+        Ok(all)
     }
 
     /// Returns the buckets of a group in every worker. They come in parts, so that no worker is kept for

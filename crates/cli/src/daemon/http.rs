@@ -15,6 +15,7 @@
 use super::doorbell::Doorbell;
 use super::load::{Published, Read};
 use super::observer::{self, Board};
+use super::rest::{Acceptor, Entrance, Gate};
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
@@ -26,6 +27,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::future::ready;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -55,10 +57,10 @@ const PIECE_PATIENCE: Duration = Duration::from_secs(20);
 const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a client may take for the head of its request, and how long for the body.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the main thread may take: longer than it waits for a worker, and then for an app.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(25);
+pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(25);
 
 /// How long a connection may last after its last request.
 const LIFE: Duration = Duration::from_secs(40);
@@ -102,6 +104,18 @@ pub struct Asked {
 pub struct Listeners {
     pub socket: UnixListener,
     pub metrics: Option<TcpListener>,
+    pub rest: Option<Entrance>,
+}
+
+/// What may be asked at a door.
+#[derive(Clone)]
+enum Offers {
+    /// Every request that the server understands, changes too.
+    All,
+    /// Metrics and health.
+    Metrics,
+    /// Control of services, with a token.
+    Control(Arc<Gate>),
 }
 
 /// The running server; when dropped, it waits a moment for answers to be written.
@@ -145,16 +159,27 @@ impl Drop for Server {
 async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()>) -> Result<()> {
     let (scrapes, waiting) = mpsc::channel(CONNECTIONS_MAX);
     tokio::spawn(answer_scrapes(parts.clone(), waiting));
-    let door = |commands| Arc::new(Door::new(parts.clone(), scrapes.clone(), commands));
-    let mut doors = vec![door(true)];
+    let door = |offers| Arc::new(Door::new(parts.clone(), scrapes.clone(), offers));
+    let mut doors = vec![door(Offers::All)];
     listeners.socket.set_nonblocking(true).context("the control socket")?;
     let socket = tokio::net::UnixListener::from_std(listeners.socket).context("the control socket")?;
     let mut accepting = vec![tokio::spawn(accept(Listener::Unix(socket), doors[0].clone()))];
     if let Some(metrics) = listeners.metrics {
         metrics.set_nonblocking(true).context("metrics")?;
         let metrics = tokio::net::TcpListener::from_std(metrics).context("metrics")?;
-        doors.push(door(false));
+        doors.push(door(Offers::Metrics));
         accepting.push(tokio::spawn(accept(Listener::Tcp(metrics), doors[1].clone())));
+    }
+    if let Some(Entrance { listener, gate, tls }) = listeners.rest {
+        listener.set_nonblocking(true).context("control")?;
+        let listener = tokio::net::TcpListener::from_std(listener).context("control")?;
+        let door = door(Offers::Control(gate));
+        doors.push(door.clone());
+        let listener = match tls {
+            Some(acceptor) => Listener::Tls(listener, acceptor),
+            None => Listener::Tcp(listener),
+        };
+        accepting.push(tokio::spawn(accept(listener, door)));
     }
     let _ = stopped.await;
     accepting.iter().for_each(tokio::task::JoinHandle::abort);
@@ -178,7 +203,7 @@ async fn answer_scrapes(parts: Parts, mut waiting: mpsc::Receiver<oneshot::Sende
 
 /// The ways to the parts of the daemon that answer.
 #[derive(Clone)]
-struct Parts {
+pub(super) struct Parts {
     to_main: mpsc::Sender<Asked>,
     doorbell: Doorbell,
     to_observer: mpsc::Sender<Asked>,
@@ -204,7 +229,7 @@ impl Parts {
         self.ask_main(Question::Command(request), ANSWER_PATIENCE).await
     }
 
-    async fn ask_main(&self, question: Question, patience: Duration) -> Answer {
+    pub(super) async fn ask_main(&self, question: Question, patience: Duration) -> Answer {
         let _rings_at_last = Ring(&self.doorbell);
         let (answer, wait) = oneshot::channel();
         let asked = async {
@@ -236,14 +261,23 @@ async fn in_time(answer: impl Future<Output = Option<Answer>>, patience: Duratio
 enum Listener {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener),
+    Tls(tokio::net::TcpListener, Acceptor),
 }
 
 /// Accepts connections for ever.
 async fn accept(listener: Listener, door: Arc<Door>) {
     loop {
         let accepted = match &listener {
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| door.begin(stream)),
-            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| door.begin(stream)),
+            Listener::Tcp(listener) => {
+                listener.accept().await.map(|(stream, _)| door.begin(ready(Some(stream))))
+            }
+            Listener::Unix(listener) => {
+                listener.accept().await.map(|(stream, _)| door.begin(ready(Some(stream))))
+            }
+            Listener::Tls(listener, acceptor) => listener.accept().await.map(|(stream, _)| {
+                let opening = timeout(REQUEST_PATIENCE, acceptor.clone().accept(stream));
+                door.begin(async move { opening.await.ok().flatten() });
+            }),
         };
         if accepted.is_err() {
             // There are no descriptors left: a slow client gives its own.
@@ -260,13 +294,18 @@ struct Connection {
 }
 
 /// What a connection's client is doing.
-struct Client {
+pub(super) struct Client {
     state: AtomicU8,
     /// When it is closed, whatever it is doing.
     until: Mutex<Instant>,
 }
 
 impl Client {
+    /// Notes that the request is complete.
+    pub(super) fn note_asked(&self) {
+        self.set(ANSWERING, LIFE);
+    }
+
     fn set(&self, state: u8, patience: Duration) {
         self.state.store(state, Ordering::Relaxed);
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + patience;
@@ -287,20 +326,19 @@ const ANSWERING: u8 = 1;
 const WRITING: u8 = 2;
 
 /// What clients of a listener may ask, and their connections, oldest first.
-struct Door {
-    parts: Parts,
+pub(super) struct Door {
+    pub(super) parts: Parts,
     scrapes: mpsc::Sender<oneshot::Sender<Answer>>,
-    /// Whether commands are accepted here.
-    commands: bool,
+    offers: Offers,
     /// Texts of changes are read one at a time.
     reading: tokio::sync::Semaphore,
     connections: Mutex<BTreeMap<u64, Connection>>,
 }
 
 impl Door {
-    fn new(parts: Parts, scrapes: mpsc::Sender<oneshot::Sender<Answer>>, commands: bool) -> Door {
+    fn new(parts: Parts, scrapes: mpsc::Sender<oneshot::Sender<Answer>>, offers: Offers) -> Door {
         let reading = tokio::sync::Semaphore::new(1);
-        Door { parts, scrapes, commands, reading, connections: Mutex::default() }
+        Door { parts, scrapes, offers, reading, connections: Mutex::default() }
     }
 
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
@@ -322,8 +360,11 @@ impl Door {
         }
     }
 
-    /// Serves a connection.
-    fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self: &Arc<Door>, stream: S) {
+    /// Serves a connection, once it is there.
+    fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        self: &Arc<Door>,
+        opening: impl Future<Output = Option<S>> + Send + 'static,
+    ) {
         if self.connections().len() >= CONNECTIONS_MAX {
             self.shed();
         }
@@ -342,20 +383,22 @@ impl Door {
                 Ok::<_, Infallible>(answer)
             }
         });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(REQUEST_PATIENCE)
-            .max_buf_size(HEAD_MAX)
-            .serve_connection(TokioIo::new(stream), service);
         let id = self.connections().last_key_value().map_or(0, |(id, _)| id + 1);
         let (door, its) = (self.clone(), client.clone());
         // The task starts when this one waits, so it cannot end before it is in the map.
         let task = tokio::spawn(async move {
-            let mut connection = std::pin::pin!(connection);
-            // Errors of a client concern nobody else.
-            while timeout_at(its.until().into(), &mut connection).await.is_err() {
-                if its.until() <= Instant::now() {
-                    break;
+            if let Some(stream) = opening.await {
+                let connection = http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(REQUEST_PATIENCE)
+                    .max_buf_size(HEAD_MAX)
+                    .serve_connection(TokioIo::new(stream), service);
+                let mut connection = std::pin::pin!(connection);
+                // Errors of a client concern nobody else.
+                while timeout_at(its.until().into(), &mut connection).await.is_err() {
+                    if its.until() <= Instant::now() {
+                        break;
+                    }
                 }
             }
             door.connections().remove(&id);
@@ -365,15 +408,19 @@ impl Door {
 
     async fn answer(&self, request: Request<Incoming>, client: &Client) -> Response<Full<Bytes>> {
         client.set(READING, LIFE);
+        if let Offers::Control(gate) = &self.offers {
+            return self.control(gate, request, client).await;
+        }
+        let commands = matches!(self.offers, Offers::All);
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
             "/metrics" | "/healthz" if !is_get => not_allowed("GET, HEAD"),
             "/metrics" => told(self.scrape(client).await, METRICS),
             "/healthz" => told(self.health(client).await, TEXT),
-            "/command" if !self.commands => said(StatusCode::NOT_FOUND, ABSENT),
+            "/command" if !commands => said(StatusCode::NOT_FOUND, ABSENT),
             "/command" if *request.method() != Method::POST => not_allowed("POST"),
             "/command" => self.command(request.into_body(), client).await,
-            "/changes" if !self.commands => said(StatusCode::NOT_FOUND, ABSENT),
+            "/changes" if !commands => said(StatusCode::NOT_FOUND, ABSENT),
             "/changes" if *request.method() != Method::POST => not_allowed("POST"),
             "/changes" => self.changes(request.into_body(), client).await,
             _ => said(StatusCode::NOT_FOUND, ABSENT),
@@ -499,7 +546,12 @@ fn said(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     response(status, TEXT, text.to_string())
 }
 
-fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
+/// An answer in JSON.
+pub(super) fn json(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    response(status, JSON, text)
+}
+
+pub(super) fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
     response(status, JSON, format!("{}\n", json!({ "error": why })))
 }
 

@@ -43,15 +43,17 @@ impl Interfaces {
     }
 
     /// Takes over the interfaces that another daemon hands over, all at the same time, because the kernel
-    /// takes milliseconds for each. Returns how many there are; those that no port has are left.
-    pub fn take_over(&mut self, mut all: Vec<Handover>) -> Result<usize> {
+    /// takes milliseconds for each. Calls `opened` when the sockets of one are open. Returns how many there
+    /// are; those that no port has are left.
+    pub fn take_over(&mut self, mut all: Vec<Handover>, opened: impl Fn() + Sync) -> Result<usize> {
+        let opened = &opened;
         let prepared = self.of_ports.iter_mut().flatten().filter(|one| one.is_prepared());
         std::thread::scope(|scope| {
             let mut taking = Vec::new();
             for interface in prepared {
                 if let Some(at) = all.iter().position(|from| from.index == interface.index()) {
                     let from = all.swap_remove(at);
-                    taking.push(scope.spawn(move || interface.take_over(from)));
+                    taking.push(scope.spawn(move || interface.take_over(from, opened)));
                 }
             }
             let count = taking.len();
@@ -228,7 +230,7 @@ pub fn read_with(macs: &Macs, plan: Plan) -> Plan {
     if knows(&plan, macs) {
         return plan;
     }
-    match config::read_text(&plan.source.0, plan.source.1.clone(), macs).plan {
+    match config::read_edited(&plan.source.0, plan.source.1.clone(), macs, &plan.edits).plan {
         Some(read) => Plan { socket: plan.socket, ..read },
         None => plan,
     }

@@ -33,6 +33,9 @@ pub fn text(now: &Snapshot) -> Result<String> {
     totals.breaths(now);
     let lost: Counter = Counter::default();
     lost.inc_by(log::lost());
+    let refused: Counter = Counter::default();
+    refused.inc_by(super::rest::refused());
+    totals.registry.register("control_refused", "Requests for control without the token", refused);
     totals.registry.register("log_lost", "Lines of the log that nobody read", lost);
     for family in &now.families {
         totals.family((&format!("app_{}", family.name), "app"), family.help, family.counts.clone());

@@ -15,24 +15,29 @@ mod checks;
 mod claim;
 mod clock;
 mod collector;
+mod configure;
 mod doorbell;
 #[cfg_attr(not(feature = "dpdk"), path = "no_dpdk.rs")]
 mod dpdk;
 mod durations;
 mod fleet;
 mod http;
+mod http_control;
 mod interfaces;
 mod links;
 mod live;
 mod load;
 mod metrics;
+mod neighbours;
 mod observer;
 mod open;
 pub mod overlay;
 mod path;
+mod persist;
 mod privileges;
 mod reload;
 mod resize;
+mod rest;
 mod restart;
 mod shown;
 mod signals;
@@ -49,6 +54,7 @@ pub use shown::{ledger_json, shown};
 pub use signals::Signals;
 
 use crate::config::{Plan, Workers};
+use ::apps::lb::edits::Edits;
 use anyhow::{Context, Result};
 use apps::AppHost;
 use clock::Clock;
@@ -64,6 +70,7 @@ use fleet::Fleet;
 use interfaces::Interfaces;
 use observer::{Board, Scene};
 use packet::{Ledger, TableHash};
+use persist::Store;
 use port::numa::Preferred;
 use reload::{Reloads, Weights};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -81,7 +88,7 @@ use tracing::info;
 const RING: usize = 1024;
 
 /// Reads the configuration again for a reload, on a thread of its own.
-pub type Load = Arc<dyn Fn() -> Result<Plan> + Send + Sync>;
+pub type Load = Arc<dyn Fn(&Edits) -> Result<Plan> + Send + Sync>;
 
 /// A running daemon.
 pub struct Daemon {
@@ -108,6 +115,8 @@ pub struct Daemon {
     collector: Collector,
     /// Who checks servers for apps.
     checks: checks::Checks,
+    /// Who finds neighbours for apps.
+    neighbours: neighbours::Neighbours,
     /// Who watches paths of tunnels.
     watched: path::Watched,
     /// Who minds caches of overlays.
@@ -118,6 +127,8 @@ pub struct Daemon {
     vocabulary: load::Published,
     /// Another daemon that takes over from this one.
     giving: Option<Giving>,
+    /// What survives a restart.
+    store: Store,
 }
 
 /// Runs until told to stop. `load` reads the configuration again for a reload. With `takeover`, it goes on
@@ -127,11 +138,13 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
     let (mut daemon, mut control) = if takeover {
         Daemon::succeed(file, plan, load)?
     } else {
-        let control = Control::bind(&plan.socket, plan.metrics)?;
+        let (plan, states) = persist::recall(plan, &load);
+        let rest = plan.control.as_ref().map(rest::Ready::prepare).transpose()?;
+        let control = Control::bind(&plan.socket, plan.metrics, rest)?;
         // While the daemon still has the privileges to create sockets anywhere.
         let sockets = apps::sockets(&plan, &[])?;
         let (mut daemon, rings) = Daemon::start(file, plan, load, None)?;
-        daemon.begin(rings, sockets, &serde_json::Value::Null)?;
+        daemon.begin(rings, sockets, &states)?;
         (daemon, control)
     };
     control.start(daemon.doorbell.clone(), daemon.board.clone(), daemon.vocabulary.clone())?;
@@ -173,10 +186,11 @@ impl Daemon {
     /// Starts the workers. `taking` is the daemon whose interfaces will be handed over.
     fn start(
         file: PathBuf,
-        plan: Plan,
+        mut plan: Plan,
         load: Load,
         taking: Option<&Taking>,
     ) -> Result<(Daemon, Vec<apps::Ring>)> {
+        apps::settle(&mut plan, Default::default());
         let (hash, clock) = (TableHash::random(), taking.map_or_else(Clock::start, Taking::clock));
         let interfaces = Interfaces::attach(&plan, taking)?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
@@ -198,6 +212,7 @@ impl Daemon {
             host: AppHost::default(),
             board: Board::new(doorbell.clone()),
             checks: checks::Checks::new(doorbell.clone()),
+            neighbours: neighbours::Neighbours::new(doorbell.clone()),
             doorbell,
             systemd: Systemd::find()?,
             clock,
@@ -209,6 +224,7 @@ impl Daemon {
             generation: 1,
             vocabulary: load::Published::default(),
             giving: None,
+            store: Store::default(),
         };
         let measurements = daemon.plan.apps.measurements();
         let workers = daemon.plan.workers.count();
@@ -228,20 +244,26 @@ impl Daemon {
     ) -> Result<()> {
         // Their threads begin with the privileges that are left.
         self.watched.follow(self.plan.apps.paths())?;
-        self.kept.follow(self.plan.apps.overlays())?;
-        self.begin_apps(rings, sockets.into_iter().flatten().collect(), states)
+        self.kept.follow(&self.plan.apps, self.clock, &self.collector)?;
+        self.begin_apps(rings, sockets.into_iter().flatten().collect(), states)?;
+        self.save();
+        Ok(())
     }
 
     /// Takes over from the daemon that runs on the same socket.
     fn succeed(file: PathBuf, mut plan: Plan, load: Load) -> Result<(Daemon, Control)> {
+        let rest = plan.control.as_ref().map(rest::Ready::prepare).transpose()?;
         let mut taking = Taking::begin(&plan.socket)?;
+        if let Some(edits) = taking.edits() {
+            plan = load(&edits).context("with what was changed at run time (`weir lb reset` forgets it)")?;
+        }
         let weights = taking.set_weights(&mut plan);
         let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&taking))?;
         daemon.weights = weights;
         taking.add_entries(&mut daemon)?;
         taking.take_flows(&daemon.fleet)?;
         let states = taking.finish(&mut daemon)?;
-        let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics)?;
+        let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics, rest)?;
         let sockets = apps::sockets(&daemon.plan, &[])?;
         daemon.begin(rings, sockets, &states)?;
         Ok((daemon, control))
@@ -361,6 +383,7 @@ impl Daemon {
             gauges: self.app_gauges(),
             samples: self.app_samples(),
             read: self.collector.totals(),
+            pods: self.kept.tables(),
             late: self.host.late.clone(),
         };
         self.board.publish(number, scene);
@@ -389,6 +412,8 @@ impl Daemon {
         // Frames that workers passed on last.
         while self.take_frames() {}
         let balanced = ledger.balances();
+        // They give the collector what their flows have counted.
+        drop(std::mem::take(&mut self.kept));
         let totals = self.collector.finish()?;
         Ok((ledger, balanced, flows_at_end(&reports, &totals)))
     }

@@ -15,7 +15,7 @@ use super::doorbell::Doorbell;
 use super::fleet::{Offered, Workers};
 use super::http::{Answer, Asked, Question};
 use super::shown::total;
-use super::{live, metrics};
+use super::{live, metrics, overlay};
 use crate::config::Plan;
 use ::apps::Sample;
 use anyhow::{Context, Result, anyhow, bail};
@@ -79,6 +79,8 @@ pub struct Scene {
     pub samples: Vec<(String, Sample)>,
     /// What the collector had read, before the workers were asked what they gave.
     pub read: Totals,
+    /// The flows between pods.
+    pub pods: Vec<overlay::Table>,
     /// How late apps were served.
     pub late: Histogram,
 }

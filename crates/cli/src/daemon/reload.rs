@@ -17,17 +17,18 @@
 
 use super::added::Added;
 use super::clock::Clock;
+use super::configure::weigh;
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, read_with};
 use super::resize::{Crew, Making, Resizing};
 use super::{Daemon, Load, answer, apps, open, restart, rings_for};
 use crate::config::{self, Macs, Plan};
-use ::apps::Action;
+use ::apps::{Action, RequestId};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::{Engine, Moved};
 use engine::buckets::GroupTables;
 use engine::change::Change;
-use engine::program::{GroupId, Program};
+use engine::program::GroupId;
 use engine::ring::CarrierSender;
 use engine::worker::{Command, Rewire, Rewiring, Swapped};
 use packet::TableHash;
@@ -35,7 +36,7 @@ use port::XdpInterface;
 use port::numa::Preferred;
 use port::xdp::{Queues, Remnant};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel, sync_channel};
 use std::time::{Duration, Instant};
@@ -71,6 +72,8 @@ pub type Weights = BTreeMap<(GroupId, u16), u32>;
 enum Cause {
     /// Somebody asked for it.
     Asked(Ticket),
+    /// An app has, for an operator.
+    Configure(RequestId),
     /// An interface has another MAC address.
     Mac,
 }
@@ -157,6 +160,8 @@ pub struct Reloads {
     now: Option<Reload>,
     /// A reload is asked for and has not begun.
     next: Option<Ticket>,
+    /// Changes of apps' configurations that are asked for: app, request, what is asked.
+    pub(super) configures: VecDeque<(String, RequestId, Value)>,
     /// An interface has another MAC address than the program.
     mac: bool,
     tickets: Ticket,
@@ -240,7 +245,9 @@ impl Reloads {
             return None;
         }
         let asked = self.next.take().map(Cause::Asked);
-        asked.or_else(|| std::mem::take(&mut self.mac).then_some(Cause::Mac))
+        let configure = || self.configures.front().map(|(_, id, _)| Cause::Configure(*id));
+        let next = asked.or_else(configure);
+        next.or_else(|| std::mem::take(&mut self.mac).then_some(Cause::Mac))
     }
 }
 
@@ -351,15 +358,20 @@ impl Daemon {
         if cause == Cause::Mac && knows(&self.plan, &macs) {
             return;
         }
-        if cause != Cause::Mac {
+        if matches!(cause, Cause::Asked(_)) {
             self.systemd.reloading();
         }
+        let orders = match cause {
+            Cause::Configure(_) => self.reloads.configures.front().map(|(.., orders)| orders.clone()),
+            _ => None,
+        };
         let (answer, prepared) = sync_channel(1);
         let preparation = Preparation {
             cause,
+            orders: orders.unwrap_or_default(),
             old: self.plan.clone(),
             weights: self.weights.clone(),
-            withheld: self.host.running.withheld(),
+            first_weights: self.host.running.first_weights(),
             tables: self.tables.share(),
             macs,
             workers: self.fleet.len(),
@@ -421,7 +433,8 @@ impl Daemon {
             plan.apps.measurements(),
         );
         let followed = self.watched.follow(plan.apps.paths());
-        if let Err(error) = followed.and_then(|()| self.kept.follow(plan.apps.overlays())) {
+        if let Err(error) = followed.and_then(|()| self.kept.follow(&plan.apps, self.clock, &self.collector))
+        {
             error!("{error:#}");
         }
         let swaps = self.send_swaps(&plan, engines, punts, ports);
@@ -519,12 +532,17 @@ impl Daemon {
     }
 
     fn end(&mut self, cause: Cause, summary: Result<String>) {
-        let Cause::Asked(ticket) = cause else {
-            return match summary {
-                Ok(summary) => info!("the program was rebuilt for the new MAC address; {summary}"),
-                Err(error) => error!("the program was not rebuilt for the new MAC address: {error:#}"),
-            };
+        let ticket = match cause {
+            Cause::Asked(ticket) => ticket,
+            Cause::Configure(id) => return self.end_configure(id, summary),
+            Cause::Mac => {
+                return match summary {
+                    Ok(summary) => info!("the program was rebuilt for the new MAC address; {summary}"),
+                    Err(error) => error!("the program was not rebuilt for the new MAC address: {error:#}"),
+                };
+            }
         };
+        self.save();
         self.systemd.reloaded();
         match &summary {
             Ok(summary) => info!("{summary}"),
@@ -562,10 +580,12 @@ impl Drop for RingAtLast {
 /// What the thread needs to make a program.
 struct Preparation {
     cause: Cause,
+    /// What an app is asked to change.
+    orders: Value,
     old: Arc<Plan>,
     weights: Weights,
-    /// Targets that apps keep without weight.
-    withheld: Vec<(String, String)>,
+    /// Weights that targets of apps begin with.
+    first_weights: Vec<(String, String, u32)>,
     tables: GroupTables,
     macs: Macs,
     /// How many there are.
@@ -582,7 +602,11 @@ struct Preparation {
 impl Preparation {
     fn prepare(mut self) -> Result<Prepared> {
         let mut plan = match self.cause {
-            Cause::Asked(_) => read_with(&self.macs, (self.load)()?),
+            Cause::Asked(_) => read_with(&self.macs, (self.load)(&self.old.edits)?),
+            Cause::Configure(_) => {
+                let edited = config::edit(&self.old, &self.macs, &self.orders);
+                self.weighed(edited.map_err(|why| anyhow!("{why}"))?, false)
+            }
             Cause::Mac => self.rebuilt()?,
         };
         let needs = restart::needs(&self.old, &plan);
@@ -590,7 +614,8 @@ impl Preparation {
             bail!("only a restart of weir can change {}; nothing was changed", needs.join(", "));
         }
         keep_counters(&self.old.program.counters, &mut plan.program.counters);
-        withhold(&self.withheld, &mut plan.program);
+        super::apps::settle(&mut plan, self.old.apps.known());
+        weigh(&self.first_weights, &mut plan.program);
         let _near = Preferred::of(open::node(&plan));
         let tables = self.tables.succeed(&plan.program);
         let engine = |_| Ok(Box::new(Engine::with_tables(&plan.program, self.hash, &tables)?));
@@ -626,9 +651,14 @@ impl Preparation {
     /// Reads the text again that was read last. Nobody has asked for a reload, so weights stay as they are.
     fn rebuilt(&self) -> Result<Plan> {
         let (file, text) = &self.old.source;
-        let loaded = config::read_text(file, text.clone(), &self.macs);
+        let loaded = config::read_edited(file, text.clone(), &self.macs, &self.old.edits);
         let mut plan = loaded.plan.with_context(|| format!("the file has errors\n{}", loaded.report))?;
         plan.socket.clone_from(&self.old.socket);
+        Ok(self.weighed(plan, true))
+    }
+
+    /// Keeps weights that were set at run time, and perhaps all others.
+    fn weighed(&self, mut plan: Plan, all: bool) -> Plan {
         for group in &mut plan.program.groups {
             let Some(id) = self.old.program.group_named(&group.name) else { continue };
             let before = &self.old.program.groups[id.index()].targets;
@@ -636,11 +666,13 @@ impl Preparation {
                 before.iter().enumerate().map(|(at, one)| (one.name.as_str(), at)).collect();
             for target in Arc::make_mut(&mut group.targets) {
                 let Some(&at) = place.get(target.name.as_str()) else { continue };
-                let now = self.weights.get(&(id, at as u16));
-                target.weight = now.copied().unwrap_or(before[at].weight);
+                let now = self.weights.get(&(id, at as u16)).copied();
+                if let Some(weight) = now.or(all.then_some(before[at].weight)) {
+                    target.weight = weight;
+                }
             }
         }
-        Ok(plan)
+        plan
     }
 }
 
@@ -655,25 +687,6 @@ fn told_of_workers((workers, moved): (usize, Moved)) -> String {
 /// Leaves a plan's entries out: the engines have them, and copies and comparisons of plans are cheap then.
 pub fn without_entries(plan: Plan) -> Plan {
     Plan { program: plan.program.without_entries(), ..plan }
-}
-
-/// Begins without weight for targets that apps keep so: a back end that is down gets nothing from the new
-/// program either. The apps decide anew when they start.
-fn withhold(targets: &[(String, String)], program: &mut Program) {
-    let names: HashSet<(&str, &str)> =
-        targets.iter().map(|(group, target)| (group.as_str(), target.as_str())).collect();
-    if names.is_empty() {
-        return;
-    }
-    for group in &mut program.groups {
-        if group.targets.iter().any(|target| names.contains(&(group.name.as_str(), target.name.as_str()))) {
-            for target in Arc::make_mut(&mut group.targets) {
-                if names.contains(&(group.name.as_str(), target.name.as_str())) {
-                    target.weight = 0;
-                }
-            }
-        }
-    }
 }
 
 /// Keeps counters that the new program does not name: a back end that returns later continues from its

@@ -16,6 +16,7 @@ pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
     note(old.mtu != new.mtu, "`mtu`".into());
     note(old.socket != new.socket, "`socket`".into());
     note(old.metrics != new.metrics, "`metrics`".into());
+    note(old.control != new.control, "`control`".into());
     all.extend(ports(old, new));
     all
 }

@@ -4,6 +4,7 @@ use super::collector::{self, Sum, Totals};
 use super::durations;
 use super::load::PAGE_MAX;
 use super::observer::Snapshot;
+use super::overlay;
 use crate::config;
 use crate::explain::decision;
 use ::apps::{KINDS, buckets};
@@ -419,6 +420,9 @@ impl Snapshot {
                 }));
             }
         }
+        let pods: Vec<Value> = self.pods.iter().flat_map(overlay::Table::rows).collect();
+        live += pods.len();
+        all.extend(pods);
         all.truncate(limit);
         Ok(json!({ "live": live, "flows": all }))
     }

@@ -10,6 +10,7 @@ use super::doorbell::Doorbell;
 use super::http::{Answer, Asked, Listeners, Question, Server};
 use super::load::{Load, Published};
 use super::observer::Board;
+use super::rest::Ready;
 use super::takeover::Giving;
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -55,8 +56,8 @@ struct Waiting {
 }
 
 impl Control {
-    /// Listens on `path`, and for metrics; nobody is answered yet.
-    pub fn bind(path: &Path, metrics: Option<SocketAddr>) -> Result<Control> {
+    /// Listens on `path`, for metrics and for control over HTTP; nobody is answered yet.
+    pub fn bind(path: &Path, metrics: Option<SocketAddr>, rest: Option<Ready>) -> Result<Control> {
         claim(path, answers, "--socket")?;
         let told =
             || format!("cannot listen on {}: run as root, or give another socket (--socket)", path.display());
@@ -72,7 +73,8 @@ impl Control {
         let metrics = metrics.map(|address| {
             TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))
         });
-        control.listeners = Some(Listeners { socket, metrics: metrics.transpose()? });
+        let rest = rest.map(Ready::bind).transpose()?;
+        control.listeners = Some(Listeners { socket, metrics: metrics.transpose()?, rest });
         Ok(control)
     }
 

@@ -100,6 +100,7 @@ impl App for Probe {
             Event::Buckets { report, .. } => notes.events.push(format!("buckets {:?}", report.slots)),
             Event::Refused { why, .. } => notes.events.push(format!("refused {why}")),
             Event::Client { .. } | Event::Checked { .. } => {}
+            Event::Entries { .. } | Event::Neighbour { .. } | Event::Configured { .. } => {}
         }
     }
 }
@@ -125,7 +126,7 @@ struct Bench {
 fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
     let (give, given) = channel::<&str>();
     let given = Mutex::new(given);
-    let load = move || {
+    let load = move |_: &::apps::lb::edits::Edits| {
         let text = given.lock().unwrap().recv_timeout(Duration::from_secs(60))?;
         let loaded = config::read("t", &text.replace("PATH", &folder.display().to_string()));
         loaded.plan.with_context(|| loaded.report.to_string())
@@ -135,7 +136,7 @@ fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
 
 impl Bench {
     fn new(name: &str) -> Bench {
-        Bench::loading(name, |_| Arc::new(|| anyhow::bail!("not here")))
+        Bench::loading(name, |_| Arc::new(|_: &_| anyhow::bail!("not here")))
     }
 
     /// A daemon that reads its configuration again with what `load` makes of its folder.
@@ -145,7 +146,7 @@ impl Bench {
         let text = CONFIG.replace("PATH", &folder.display().to_string());
         let loaded = config::read("t", &text);
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
-        let mut control = Control::bind(&folder.join("weir.sock"), None).unwrap();
+        let mut control = Control::bind(&folder.join("weir.sock"), None, None).unwrap();
         let (mut daemon, rings) = Daemon::start("t".into(), plan, load(folder.clone()), None).unwrap();
         daemon.begin(rings, Vec::new(), &serde_json::Value::Null).unwrap();
         let Daemon { doorbell, board, vocabulary, .. } = &daemon;

@@ -5,7 +5,7 @@ use super::{Finding, Level};
 use ::path::scheme::Scheme;
 use apps::path::Fabric;
 use serde_json::{Value, json};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::Path;
 
 /// Asks the daemon for each app; without any, for those that it runs.
@@ -40,8 +40,8 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
     }
     let empty = Vec::new();
     let nodes = shown["nodes"].as_array().unwrap_or(&empty);
-    let node = |peer: &Ipv4Addr| nodes.iter().find(|node| node["address"] == peer.to_string());
-    let one = |peer: &Ipv4Addr| match node(peer) {
+    let node = |peer: &IpAddr| nodes.iter().find(|node| node["address"] == peer.to_string());
+    let one = |peer: &IpAddr| match node(peer) {
         Some(node) => of_node(&peer.to_string(), node),
         None => {
             let says = "the daemon runs without this peer: `weir reload`";
@@ -81,10 +81,13 @@ fn of_node(peer: &str, node: &Value) -> Finding {
         _ if state.ends_with("no answer") => (Level::Fault, "it answers no more: is it down?".to_string()),
         (count, 0) => (Level::Fault, format!("none of its {count} paths answers now: is it down?")),
         (1, _) => {
-            let says = "probes from 32 source ports took one path: the fabric has no other, or its routers \
-                        do not hash the UDP source port \
-                        (Linux: `sysctl -w net.ipv4.fib_multipath_hash_policy=1`)";
-            (Level::Warning, says.to_string())
+            let version = if peer.contains(':') { "ipv6" } else { "ipv4" };
+            let says = format!(
+                "probes from 32 source ports took one path: the fabric has no other, its routers do not tell \
+                 links apart, or they do not hash the UDP source port \
+                 (Linux: `sysctl -w net.{version}.fib_multipath_hash_policy=1`)"
+            );
+            (Level::Warning, says)
         }
         (count, _) if is_hidden => {
             let says = format!(

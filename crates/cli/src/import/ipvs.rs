@@ -98,21 +98,16 @@ fn add_service(all: &mut Imported, known: &mut HashMap<Key, usize>, at: Span, re
 
 /// Takes over how IPVS chooses, or what comes closest.
 fn scheduler(all: &mut Imported, place: usize, (word, span): Word<'_>) {
-    let (scheduler, note) = match word {
-        "rr" | "wrr" => ("round_robin", None),
-        "lc" | "wlc" => ("least_connections", None),
-        "sed" | "nq" => ("least_connections", Some("counts connections in another way")),
-        "mh" => ("maglev", Some("has another table: flows move when weir takes over")),
+    let note = match word {
+        "mh" => "has another table: flows move when weir takes over",
         "sh" => {
             all.services[place].keys.push("by: source".to_string());
-            ("maglev", Some("hashes the source address in another way: clients move when weir takes over"))
+            "hashes the source address in another way: clients move when weir takes over"
         }
-        _ => ("maglev", Some("is not there in weir: maglev stands in for it")),
+        _ => "is not there in weir: maglev, by hash and weight, stands in for it",
     };
-    all.services[place].scheduler = scheduler;
-    if let Some(note) = note {
-        all.note(Some(place), span, format!("scheduler `{word}` {note}"));
-    }
+    all.services[place].scheduler = "maglev";
+    all.note(Some(place), span, format!("scheduler `{word}` {note}"));
 }
 
 fn add_server(all: &mut Imported, known: &HashMap<Key, usize>, at: Span, rest: &[Word<'_>]) {

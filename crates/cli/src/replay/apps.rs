@@ -147,12 +147,18 @@ impl Acting {
                 let report = worker.engine().bucket_report(group, 0..usize::MAX);
                 return self.running.step(at, now_ns, Event::Buckets { group, report: &report });
             }
+            Action::ReadEntries { pipe, .. } => {
+                let page = worker.engine().page(pipe, 0, u32::MAX, now_ns);
+                return self.running.step(at, now_ns, Event::Entries { pipe, entries: &page.entries });
+            }
             Action::Check { id, .. } => {
                 return self.running.step(at, now_ns, Event::Checked { id, outcome: &Ok(()) });
             }
             Action::Say(text) => self.said.push((now_ns, format!("{}: {text}", self.running.app(at).name()))),
             // There is no operator and no client.
-            Action::Answer { .. } | Action::Tell { .. } | Action::Leave(_) => {}
+            Action::Answer { .. } | Action::Configure { .. } | Action::Tell { .. } | Action::Leave(_) => {}
+            // They were made up, and do not change.
+            Action::Resolve(_) => {}
         }
         Vec::new()
     }

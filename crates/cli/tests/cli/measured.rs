@@ -110,6 +110,7 @@ fn mistakes_are_shown_where_they_are() {
         ("interval: 200ms, flush: 70ms", "`flush` must divide the interval"),
         ("interval: 1ms", "`interval` cannot be this"),
         ("pipe: balance", "`port` or `pipe`, not both"),
+        ("overlay: pods", "`port` is not for a measured `overlay`"),
         ("ipfix: { to: nowhere }", "is not an address and port"),
         ("ipfix: {}", "`to` is missing"),
         ("parquet: {}", "`directory` is missing"),

@@ -11,11 +11,16 @@ fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
     folder.write("weir.yaml", APP);
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
+    folder.write("weir.yaml", APP.replace("10.0.2.1", "10.0.2.1, \"2001:db8::1\""));
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
     let twice = "\n  - path: { name: other, uplink: up0, peers: [10.0.2.2] }\n";
     for (old, new, words) in [
         ("peers: [10.0.2.1]", "peers: []", "no peers"),
         ("[10.0.2.1]", "[10.0.2.1, 10.0.2.1]", "10.0.2.1 is listed twice"),
-        ("[10.0.2.1]", "[\"2001:db8::1\"]", "IPv4"),
+        ("[10.0.2.1]", "[\"fe80::1\"]", "no address of a remote node"),
+        ("[10.0.2.1]", "[\"2001:db8::1\"], scheme: doca_ar", "IPv4 only"),
+        ("[10.0.2.1]", "[\"2001:db8::1\"], local: 10.0.1.1", "the other version of IP"),
         ("[10.0.2.1]", "[224.0.0.1]", "no address of a remote node"),
         ("uplink: up0, ", "", "`uplink` is missing"),
         ("up0", "a/b", "no interface can have this name"),

@@ -13,12 +13,18 @@ use std::time::{Duration, Instant};
 
 const HOSTS: [&str; 2] = ["a", "b"];
 pub const LINKS: usize = 4;
+/// Further routers, of beds over IPv6.
+pub const SPINES: usize = 2;
+const ROLES: [&str; 6] = ["a", "b", "r1", "r2", "s0", "s1"];
 
 /// The namespaces, daemons and files of a test; nothing is left of them, however it ends.
 pub struct Bed {
     prefix: String,
     folder: PathBuf,
     pub daemons: Vec<Child>,
+    /// The underlay addresses of both hosts, and those inside the tunnel.
+    outer: [&'static str; 2],
+    inner: [&'static str; 2],
 }
 
 impl Bed {
@@ -32,7 +38,8 @@ impl Bed {
         let prefix = format!("w{letter}{}", std::process::id());
         let folder = std::env::temp_dir().join(&prefix);
         std::fs::create_dir_all(&folder).unwrap();
-        let bed = Bed { prefix, folder, daemons: Vec::new() };
+        let (outer, inner) = (["10.0.1.1", "10.0.2.1"], ["192.168.0.1", "192.168.0.2"]);
+        let bed = Bed { prefix, folder, daemons: Vec::new(), outer, inner };
         bed.wire();
         bed.route();
         Some(bed)
@@ -47,6 +54,12 @@ impl Bed {
             let status = Command::new("ip").arg("-n").arg(self.name(role)).args(line.split(' ')).status();
             assert!(status.unwrap().success(), "ip -n {role} {line}");
         }
+    }
+
+    /// Runs `tc` in the first router.
+    pub fn tc(&self, line: &str) {
+        let status = Command::new("tc").args(["-n", &self.name("r1")]).args(line.split(' ')).status();
+        assert!(status.unwrap().success(), "tc {line}");
     }
 
     pub fn set(&self, role: &str, values: &[&str]) {
@@ -96,6 +109,51 @@ impl Bed {
         }
     }
 
+    /// Lets the hosts use IPv6 instead, over two more routers between those at the ends: a router of Linux
+    /// names one address only in its ICMPv6 messages, so it does not tell parallel links apart.
+    pub fn over_six(&mut self) {
+        let on = ["net.ipv6.conf.all.disable_ipv6=0", "net.ipv6.conf.default.disable_ipv6=0"];
+        let router = ["net.ipv6.conf.all.forwarding=1", "net.ipv6.icmp.ratelimit=0"];
+        for spine in 0..SPINES {
+            let status = Command::new("ip").args(["netns", "add", &self.name(&format!("s{spine}"))]).status();
+            assert!(status.unwrap().success());
+        }
+        for role in ROLES {
+            self.set(role, &on);
+            if !HOSTS.contains(&role) {
+                self.set(role, &router);
+                self.set(role, &["net.ipv6.fib_multipath_hash_policy=1"]);
+            }
+        }
+        for (host, router, net) in [("a", "r1", 1), ("b", "r2", 2)] {
+            self.ip(host, &format!("addr add fd00:{net}::1/64 dev up0 nodad"));
+            self.ip(router, &format!("addr add fd00:{net}::ff/64 dev host nodad"));
+            self.ip(host, &format!("route add default via fd00:{net}::ff"));
+            for spine in 0..SPINES {
+                let (name, at) = (format!("s{spine}"), self.name(&format!("s{spine}")));
+                self.ip(router, &format!("link add x{spine} type veth peer name x{net} netns {at}"));
+                let of = format!("fd09:{net}:{}:", spine + 1);
+                self.ip(router, &format!("addr add {of}:1/64 dev x{spine} nodad\nlink set dev x{spine} up"));
+                self.ip(&name, &format!("addr add {of}:2/64 dev x{net} nodad\nlink set dev x{net} up"));
+                self.ip(&name, &format!("route add fd00:{net}::/64 via {of}:1"));
+            }
+        }
+        for (router, net, to) in [("r1", 1, 2), ("r2", 2, 1)] {
+            let hops: String =
+                (1..=SPINES).map(|spine| format!(" nexthop via fd09:{net}:{spine}::2")).collect();
+            self.ip(router, &format!("route add fd00:{to}::/64{hops}"));
+        }
+        (self.outer, self.inner) = (["fd00:1::1", "fd00:2::1"], ["fd06::1", "fd06::2"]);
+        HOSTS.into_iter().for_each(|host| self.tunnel_over_six(host));
+    }
+
+    pub fn tunnel_over_six(&self, host: &str) {
+        let (own, peer) = if host == "a" { (0, 1) } else { (1, 0) };
+        let tunnel = format!("local {} remote {}", self.outer[own], self.outer[peer]);
+        self.ip(host, &format!("link add vx6 type vxlan id 43 dstport 4789 {tunnel}"));
+        self.ip(host, &format!("addr add {}/64 dev vx6 nodad\nlink set dev vx6 up", self.inner[own]));
+    }
+
     fn socket(&self, host: &str) -> PathBuf {
         self.folder.join(format!("{host}.sock"))
     }
@@ -112,10 +170,10 @@ impl Bed {
     /// Writes the configuration of a host. At 10 Mbit/s a pause is 40 ms long, so a stream with a packet each
     /// millisecond has none, and stays where it is.
     pub fn configure(&self, host: &str) {
-        let peer = if host == "a" { 2 } else { 1 };
+        let peer = self.outer[usize::from(host == "a")];
         let app = format!(
             "socket: {}\napps:\n  - path:\n      name: fabric\n      uplink: up0\n      \
-             peers: [10.0.{peer}.1]\n      key: 000102030405060708090a0b0c0d0e0f\n      rate: 10\n      \
+             peers: [\"{peer}\"]\n      key: 000102030405060708090a0b0c0d0e0f\n      rate: 10\n      \
              probe: {{ discover: 2s }}\n",
             self.socket(host).display()
         );
@@ -164,6 +222,13 @@ impl Bed {
         serde_json::from_slice(&output.stdout).ok()
     }
 
+    /// What a command prints for people.
+    pub fn told(&self, words: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let output = command.args(words).arg("--socket").arg(self.socket("a")).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// The paths of host a to host b, when all are good.
     pub fn paths(&self) -> Option<Vec<Value>> {
         let shown = self.ask(&["show", "path"])?;
@@ -207,11 +272,15 @@ impl Bed {
 
     /// The link that a flow to this port takes, by its path's last hop.
     pub fn link_of(&self, dport: u16) -> Option<usize> {
+        self.path_of(dport)?["hops"].as_array()?.last()?.as_str()?.split('.').nth(2)?.parse().ok()
+    }
+
+    /// The path of a flow to this port.
+    pub fn path_of(&self, dport: u16) -> Option<Value> {
         let flows = self.ask(&["path", "conntrack", "fabric"])?;
         let flow = flows["flows"].as_array()?.iter().find(|flow| flow["dport"] == dport)?.clone();
         let shown = self.ask(&["show", "path"])?;
-        let path = shown.pointer(&format!("/path/0/nodes/0/paths/{}", flow["path"]))?;
-        path["hops"].as_array()?.last()?.as_str()?.split('.').nth(2)?.parse().ok()
+        shown.pointer(&format!("/path/0/nodes/0/paths/{}", flow["path"])).cloned()
     }
 }
 
@@ -221,8 +290,9 @@ impl Drop for Bed {
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
-        for role in ["a", "b", "r1", "r2"] {
-            let _ = Command::new("ip").args(["netns", "del", &self.name(role)]).status();
+        for role in ROLES {
+            let _ =
+                Command::new("ip").args(["netns", "del", &self.name(role)]).stderr(Stdio::null()).status();
         }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -238,8 +308,9 @@ pub struct Stream {
 impl Stream {
     pub fn open(bed: &Bed, port: u16) -> Stream {
         let bind = |role, address| bed.inside(role, || UdpSocket::bind((address, port)).unwrap());
-        let (from, to) = (bind("a", "192.168.0.1"), bind("b", "192.168.0.2"));
-        from.connect(("192.168.0.2", port)).unwrap();
+        let [here, there] = bed.inner;
+        let (from, to) = (bind("a", here), bind("b", there));
+        from.connect((there, port)).unwrap();
         to.set_nonblocking(true).unwrap();
         Stream { from, to, next: 0 }
     }

@@ -3,6 +3,8 @@
 
 mod bed;
 mod impaired;
+mod silent;
+mod six;
 
 use bed::{Bed, LINKS, Stream};
 use std::collections::BTreeSet;
@@ -53,6 +55,14 @@ fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
     ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=0"]));
     bed.start_at("b");
     bed.wait_for_doctor("fabric", "warning", "probes from 32 source ports took one path");
+    let node = bed.ask(&["show", "path"]).and_then(|shown| shown.pointer("/path/0/nodes/0/state").cloned());
+    assert!(node.is_some_and(|state| state.as_str().is_some_and(|state| state.contains("by ECMP"))));
+    let mut stream = Stream::open(&bed, 7001);
+    stream.lost_of(50);
+    bed.wait_for("frames keep the kernel's port", |bed| {
+        let shown = bed.ask(&["show", "path"])?;
+        (shown.pointer("/path/0/counts/path_unsteered")?.as_u64()? > 0).then_some(())
+    });
     ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=1"]));
     bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports: 4 paths");
 

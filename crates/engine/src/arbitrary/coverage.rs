@@ -138,7 +138,7 @@ impl Coverage {
             Change::Add { .. } => "add",
             Change::Update { .. } => "update",
             Change::Remove { .. } => "remove",
-            Change::SetWeight { .. } | Change::Publish { .. } => "weight",
+            Change::SetWeight { .. } | Change::SetWeights { .. } | Change::Publish { .. } => "weight",
             Change::MoveBuckets { .. } => "move",
             Change::Batch(_) => "batch",
         };

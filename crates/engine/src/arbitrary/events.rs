@@ -122,6 +122,11 @@ fn set_weight(random: &mut Random, program: &Program) -> Change {
     let targets = program.groups[group].targets.len();
     let target = if random.percent(5) { targets } else { random.below(targets) };
     let weight = random.pick(&[0, 0, 1, 2, 7, 99_999]);
+    if random.percent(30) {
+        let other = (random.below(targets) as u16, random.pick(&[0, 1, 5]));
+        let weights = [(target as u16, weight), other].into();
+        return Change::SetWeights { group: GroupId(group as u16), weights };
+    }
     Change::SetWeight { group: GroupId(group as u16), target: target as u16, weight }
 }
 

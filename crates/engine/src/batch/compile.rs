@@ -8,7 +8,7 @@ use crate::change::{ChangeError, EntryKey};
 use crate::check::Shape;
 use crate::pipes::Making;
 use crate::pipes::table::Table;
-use crate::program::{Criterion, Forward, MeterConfig, Pipe, Program};
+use crate::program::{Criterion, Forward, MeterConfig, Pipe, Program, SharedUse};
 use crate::snapshot::Count;
 use packet::Field;
 use std::collections::HashMap;
@@ -107,12 +107,15 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
         .map(|one| Plan::new(one, &making.program.tunnels, pipe.kind.translates()))
         .collect();
     let given = (0..pipe.templates.len()).map(|at| pipe.values_wanted(at as u16)).max().unwrap_or(0);
-    let wide = PipeWide { forward: pipe.forward, counter: pipe.monitor.counter, meter: pipe.monitor.meter };
     let table = pipe.kind.table(pipe, making)?;
+    let has_slab = !matches!(table, Table::Basic(_));
+    let (counter, meter) = (pipe.monitor.counter, pipe.monitor.meter);
+    let apart = has_slab && counter == Some(SharedUse::PerEntry);
+    let wide = PipeWide { forward: pipe.forward, counter, apart, meter };
     Ok(CompiledPipe {
         shape: pipe.without_entries(),
         guards: guards(pipe),
-        slab: Slab::with_capacity(if matches!(table, Table::Basic(_)) { 0 } else { pipe.capacity as usize }),
+        slab: Slab::with_capacity(if has_slab { pipe.capacity as usize } else { 0 }),
         table,
         wide,
         actions: Actions::new(&plans, given, pipe.capacity as usize),

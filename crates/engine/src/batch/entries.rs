@@ -64,6 +64,7 @@ impl CompiledPipe {
             flows.set_entry(at, entry);
         }
         self.give(at, action);
+        self.slab.set_counter(at, entry.counter);
         Ok(())
     }
 
@@ -101,7 +102,8 @@ impl CompiledPipe {
         let (key, at) = self.table.at_place(&self.slab, place)?;
         let row = *self.row(at);
         let entry = self.actions.entry(row, &self.wide);
-        Some((Entry { matches: key.matches, priority: key.priority, ..entry }, row))
+        let counter = self.slab.counter(at).or(entry.counter);
+        Some((Entry { matches: key.matches, priority: key.priority, counter, ..entry }, row))
     }
 
     /// Returns how many places there are to look for entries.

@@ -113,6 +113,14 @@ impl GroupTable {
         }
     }
 
+    /// Prefetches the bucket that a packet with this hash picks, where another system does not choose it.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        let buckets = self.held.buckets();
+        let bucket = buckets.bucket(self.seed.map_or(hash, |seed| seeded(hash, seed)));
+        buckets.slots().get(bucket).into_iter().for_each(packet::prefetch);
+    }
+
     /// Returns the target of a packet without counting; used only where the check excludes given buckets.
     #[inline(always)]
     pub fn pick(&self, keys: &Keys, slot: usize) -> u16 {

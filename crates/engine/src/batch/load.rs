@@ -1,8 +1,8 @@
 //! Gathers fields into keys. A field becomes a load, a shift and a mask, and keys are filled load by load,
 //! for all packets at once, so that the kind of a field is examined only once per batch.
 
-use crate::batch::packets::Packets;
-use packet::{Base, Batch, Bits, Field, FieldKind, Layer, LevelId, LevelLayers};
+use crate::batch::packets::{LANES_MIN, Packets};
+use packet::{Base, Batch, Bits, Field, FieldKind, Layer, LevelId, LevelLayers, widest};
 
 /// Words of the widest key: four IPv6 addresses.
 pub const KEY_WORDS_MAX: usize = 8;
@@ -25,6 +25,20 @@ pub struct Load {
     word: u8,
     /// Whether it is the first load of its word and overwrites it; later ones are ORed in.
     first: bool,
+    /// Where the words of usual flow keys have the same: which of them, and below how many bits.
+    known: Option<(u8, u8)>,
+}
+
+/// Where the words of usual flow keys ([`packet::FlowKey::ipv4`]) have a field.
+fn known(field: Field) -> Option<(u8, u8)> {
+    match field {
+        Field::Ipv4Src => Some((0, 32)),
+        Field::Ipv4Dst => Some((0, 0)),
+        Field::L4Sport | Field::TcpSport | Field::UdpSport => Some((1, 48)),
+        Field::L4Dport | Field::TcpDport | Field::UdpDport => Some((1, 32)),
+        Field::IpProtocol => Some((1, 24)),
+        _ => None,
+    }
 }
 
 /// The loads of a key, and the layers a packet must have for all of them.
@@ -93,8 +107,8 @@ impl KeyPlan {
             Source::Frame(..) => 64 - 8 * spec.bytes + spec.shift,
             Source::Found(_) => 0,
         };
-        let (mask, left) = (mask as u64, place.left as u8);
-        self.load(Load { source, offset: spec.offset, right, mask, left, ..Load::at(place.word) });
+        let (mask, left, known) = (mask as u64, place.left as u8, known(field));
+        self.load(Load { source, offset: spec.offset, right, mask, left, known, ..Load::at(place.word) });
     }
 
     fn load(&mut self, load: Load) {
@@ -134,11 +148,35 @@ impl KeyPlan {
         list: u64,
         keys: &mut [[u64; W]; 64],
     ) {
+        if let Some(known) = packets.words_of(list).filter(|_| list.count_ones() >= LANES_MIN) {
+            return self.gather_lanes(batch, packets, (list, known), keys);
+        }
         for load in &self.loads {
             if load.first {
                 load.column(batch, packets, list, keys, |_, value| value);
             } else {
                 load.column(batch, packets, list, keys, |word, value| word | value);
+            }
+        }
+    }
+
+    /// The same for usual packets, whose flow keys have been made: what these have is taken from them, for 64
+    /// packets side by side.
+    #[inline(always)]
+    fn gather_lanes<const W: usize>(
+        &self,
+        batch: &Batch,
+        packets: &Packets,
+        (list, known): (u64, &[[u64; 64]; 2]),
+        keys: &mut [[u64; W]; 64],
+    ) {
+        for word in 0..self.words.min(W) {
+            let mut column = [0; 64];
+            for load in self.loads.iter().filter(|load| usize::from(load.word) == word) {
+                load.lanes(batch, packets, (list, known), &mut column);
+            }
+            for (key, value) in keys.iter_mut().zip(column) {
+                key[word] = value;
             }
         }
     }
@@ -209,6 +247,34 @@ impl Load {
             left: 0,
             word: word as u8,
             first: false,
+            known: None,
+        }
+    }
+
+    /// ORs its values into a column. What lies in slots that are not in the list means nothing.
+    #[inline]
+    fn lanes(
+        &self,
+        batch: &Batch,
+        packets: &Packets,
+        (list, known): (u64, &[[u64; 64]; 2]),
+        column: &mut [u64; 64],
+    ) {
+        let (mask, left) = (self.mask, self.left);
+        if let Some((from, right)) = self.known {
+            let from = &known[usize::from(from) & 1];
+            return widest(|| {
+                for (value, word) in column.iter_mut().zip(from) {
+                    *value |= ((word >> right) & mask) << left;
+                }
+            });
+        }
+        if self.source == Source::Found(Field::InputPort) {
+            let port = (u64::from(packets.input.0) & mask) << left;
+            return column.iter_mut().for_each(|value| *value |= port);
+        }
+        for slot in Bits(list) {
+            column[slot] |= self.one(batch, packets, slot);
         }
     }
 
@@ -346,4 +412,47 @@ pub fn read(plan: &KeyPlan, batch: &Batch, packets: &Packets, slot: usize) -> Op
         return None;
     }
     Some(plan.loads.iter().fold(0, |value, load| value << 64 | u128::from(load.one(batch, packets, slot))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::packets::Reading;
+    use crate::program::KeyUse;
+    use packet::{Depth, Pools, SelectIpv4, TableHash, TunnelPorts, craft};
+
+    #[test]
+    fn keys_from_frames_and_from_the_words_of_flow_keys_are_equal() {
+        let (mut pools, mut batch) = (Pools::region(64), Batch::new());
+        for at in 0..64 {
+            let mut frame = pools.first().take().unwrap();
+            let what = format!("src=10.{at}.0.7 dst=10.0.1.{at} proto=udp sport={} dport=53", 4000 + at);
+            frame.fill(&craft::frame(&what)).unwrap();
+            batch.push(frame).unwrap();
+        }
+        let reading = Reading {
+            depth: Depth::L4,
+            tunnels: TunnelPorts::default(),
+            seed: 7,
+            select: SelectIpv4::new(7),
+            hash: TableHash::new([1, 2]),
+            uses_meta: false,
+        };
+        let (port, mask) = (Field::InputPort, 0xff00_ffff);
+        let masks = [(Field::Ipv4Src, mask), (Field::Ipv4Dst, u128::MAX), (Field::L4Dport, 0xfff0)];
+        let others = [Field::EthDst, port, Field::L4Sport, Field::IpProtocol].map(|field| (field, u128::MAX));
+        let plan = KeyPlan::new(&[&masks[..], &others[..]].concat());
+        let gathered = |uses, list| {
+            let (mut packets, mut keys) = (Packets::new(uses, KeyUse::default()), [[0; 3]; 64]);
+            packets.read(&batch, u64::MAX, &reading, |_, _| {}, |_, _| {});
+            packets.input = crate::program::PortId(5);
+            plan.gather(&batch, &packets, list, &mut keys);
+            (packets.words_of(list).is_some(), keys)
+        };
+        let (from_words, keys) = gathered(KeyUse { table: true, ..KeyUse::default() }, u64::MAX);
+        let (from_words_too, from_frames) = gathered(KeyUse::default(), u64::MAX);
+        assert!(plan.words == 3 && from_words && !from_words_too);
+        assert_eq!(keys, from_frames);
+        (0..64).for_each(|slot| pools.give(batch.take(slot)));
+    }
 }

@@ -248,6 +248,12 @@ impl Engine {
         };
         let good =
             walk.packets.read(batch, list, &walk.reading, ahead, |slot, reason| outcome.drop(slot, reason));
+        // And the flows themselves, while the pipes in front of theirs run.
+        if self.flows.is_some_and(|at| at != root.index())
+            && let Some(flows) = flows
+        {
+            flows.prefetch_flows(&walk.packets, good);
+        }
         walk.lists[root.index()] = good;
         for &at in &self.order {
             let list = std::mem::take(&mut walk.lists[at]);
@@ -284,10 +290,12 @@ impl Engine {
             }
             Change::Remove { pipe, key } => self.free_pipe(*pipe)?.remove(key),
             Change::Batch(changes) => self.apply_batch(changes, now_ns),
-            Change::SetWeight { group, target, weight } => {
+            Change::SetWeight { group, .. } | Change::SetWeights { group, .. } => {
                 change.fits_groups(&self.program.groups)?;
                 let declared = &mut self.program.groups[group.index()];
-                declared.set_weight(usize::from(*target), *weight);
+                for (target, weight) in change.weights().iter().flat_map(|(_, weights)| weights.iter()) {
+                    declared.set_weight(usize::from(*target), *weight);
+                }
                 self.walk.targets[group.index()] = Arc::clone(&declared.targets);
                 let held = &mut self.walk.groups[group.index()];
                 held.publish(&Arc::new(BucketTable::fill(declared, Some(held.slots()))));

@@ -7,8 +7,8 @@ use packet::{
 };
 use table::Seen;
 
-/// Below this number packets are hashed one by one.
-const LANES_MIN: u32 = 16;
+/// Below this number packets are hashed, and keys gathered, one by one.
+pub const LANES_MIN: u32 = 16;
 
 /// Facts about the packets of one batch.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct Packets {
     pub inner: Keys,
     /// Packets whose headers an action has moved; they are parsed again on entering the next pipe.
     pub stale: u64,
+    /// Packets that an action may have written to since their keys were made.
+    pub written: u64,
     /// Packets of the next batch whose headers were found to tell their workers.
     parsed: u64,
 }
@@ -215,6 +217,7 @@ impl Packets {
             outer: Keys::new(KeySource::Outer, outer),
             inner: Keys::new(KeySource::Inner, inner),
             stale: 0,
+            written: 0,
             parsed: 0,
         }
     }
@@ -230,7 +233,7 @@ impl Packets {
         ahead: impl Fn(KeySource, u64),
         mut malformed: impl FnMut(usize, DropReason),
     ) -> u64 {
-        self.stale = 0;
+        (self.stale, self.written) = (0, 0);
         let parsed = list & std::mem::take(&mut self.parsed);
         if reading.uses_meta {
             self.meta = [[0; 4]; 64];
@@ -285,8 +288,19 @@ impl Packets {
     /// Makes flow keys and hashes again.
     #[inline]
     pub fn make_keys(&mut self, batch: &Batch, list: u64, reading: &Reading) {
+        self.written &= !list;
         self.outer.make(batch, &self.headers, list, reading, |_, _| {});
         self.inner.make(batch, &self.headers, list, reading, |_, _| {});
+    }
+
+    /// The words of the outer flow keys, by packet ([`FlowKey::ipv4`]), if they are there for all of `list`
+    /// and say what its bytes say now.
+    #[inline]
+    #[must_use]
+    pub fn words_of(&self, list: u64) -> Option<&[[u64; 64]; 2]> {
+        let KeyUse { table, select, sums, .. } = self.outer.uses;
+        let hold = list & (self.written | !self.outer.usual) == 0;
+        (hold && (table || select || sums)).then_some(&self.outer.ipv4)
     }
 
     /// The keys of one level.

@@ -2,7 +2,7 @@
 
 use crate::batch::Walk;
 use crate::batch::compile::CompiledPipe;
-use crate::batch::rows::{ActionOf, ActionRow, Rows};
+use crate::batch::rows::{ActionOf, ActionRow, Actions, NEAR_MAX, Rows};
 use crate::batch::steps::Site;
 use crate::pipes::flow::Flows;
 use crate::pipes::table::{Hits, Lookup, with_rows};
@@ -68,6 +68,7 @@ impl CompiledPipe {
     /// up once, or each its own.
     fn hit(&mut self, walk: &mut Walk, batch: &mut Batch, hits: u64, rows: &impl Numbers) {
         let actions = self.count(walk, batch, hits, rows);
+        actions.prefetch(hits, &self.actions);
         let hits = if self.metered { self.meter(walk, batch, hits, &actions) } else { hits };
         let done = self.act(walk, batch, hits, &actions);
         let done = self.make_keys(walk, batch, done);
@@ -118,15 +119,17 @@ impl CompiledPipe {
         let mut fail = |slot, reason| outcome.drop(slot, reason);
         let template = |action: u32| usize::from(self.actions.rows[action as usize].template);
         let kept = self.table.flows().and_then(Flows::kept);
+        let of_all = || self.actions.uses.only_lead().map(|(_, template)| usize::from(template));
         let only = if self.plans.len() == 1 { Some(0) } else { actions.same().map(template) };
+        let only = only.or_else(of_all);
         if let Some(only) = only {
             return self.plans[only].run(&mut site, (&self.actions, kept), hits, &mut fail);
         }
-        let mut done = 0;
-        for (at, plan) in self.plans.iter().enumerate() {
-            let named = |slot: &usize| template(actions.of(*slot)) == at;
-            let list = Bits(hits).filter(named).fold(0, |list, slot| list | 1 << slot);
-            done |= plan.run(&mut site, (&self.actions, kept), list, &mut fail);
+        let (mut rest, mut done) = (hits, 0);
+        while rest != 0 {
+            let (at, list) = alike(rest, |slot| template(actions.of(slot)));
+            done |= self.plans[at].run(&mut site, (&self.actions, kept), list, &mut fail);
+            rest &= !list;
         }
         done
     }
@@ -146,15 +149,30 @@ impl CompiledPipe {
     #[inline]
     fn send(&self, walk: &mut Walk, batch: &Batch, list: u64, actions: &impl Numbers) {
         let forward = |action: u32| self.actions.rows[action as usize].forward;
-        let all =
-            if self.forward == Forward::PerEntry { actions.same().map(forward) } else { Some(self.forward) };
+        let of_all = || self.actions.uses.only_lead().map(|(forward, _)| forward);
+        let all = match self.forward {
+            Forward::PerEntry => actions.same().map(forward).or_else(of_all),
+            forward => Some(forward),
+        };
         if let Some(all) = all {
             return walk.forward(batch, all, list, DropReason::Policy);
         }
-        for slot in Bits(list) {
-            walk.forward(batch, forward(actions.of(slot)), 1 << slot, DropReason::Policy);
+        let mut rest = list;
+        while rest != 0 {
+            let (to, list) = alike(rest, |slot| forward(actions.of(slot)));
+            walk.forward(batch, to, list, DropReason::Policy);
+            rest &= !list;
         }
     }
+}
+
+/// Returns what `of` says of the first packet of a list, which must not be empty, and all packets of which it
+/// says the same. Most lists are of few kinds, so to go by kinds is less work than to go by packets.
+#[inline(always)]
+fn alike<T: PartialEq>(list: u64, of: impl Fn(usize) -> T) -> (T, u64) {
+    let first = of(list.trailing_zeros() as usize & 63);
+    let alike = Bits(list).fold(0, |alike, slot| alike | u64::from(of(slot) == first) << slot);
+    (first, alike)
 }
 
 /// Counts packets in `all` and in shared counters, if there are any. Returns their actions.
@@ -165,12 +183,13 @@ fn count_in<N: Numbers>(
     now_ms: u32,
     shared: Option<(&[ActionRow], &mut [Count])>,
 ) -> N {
+    rows.prefetch_rows(hits, all);
     let Some((does, counters)) = shared else {
         return rows.tally(batch, hits, |row, count| all.at_mut(row).hit(count, now_ms));
     };
     rows.tally(batch, hits, |row, count| {
         let action = all.at_mut(row).hit(count, now_ms);
-        if let Some(counter) = does[action as usize].counter {
+        if let Some(counter) = all.counter(row).or_else(|| does[action as usize].counter) {
             counters[counter.index()].add(count);
         }
         action
@@ -193,6 +212,14 @@ trait Numbers: ActionOf {
     /// Returns the number that all packets have, if there is one.
     fn same(&self) -> Option<u32>;
 
+    /// Prefetches the rows with these numbers, if they may be far away.
+    #[inline(always)]
+    fn prefetch_rows(&self, _list: u64, _all: &impl Rows) {}
+
+    /// Prefetches the actions with these numbers, if they may be far away.
+    #[inline(always)]
+    fn prefetch(&self, _list: u64, _all: &Actions) {}
+
     /// Calls `each` with every number and the counts of its packets. Returns the numbers it returns.
     fn tally(&self, batch: &Batch, list: u64, each: impl FnMut(u32, Count) -> u32) -> Self;
 }
@@ -213,6 +240,18 @@ impl Numbers for u32 {
 
 /// A number for each packet.
 impl Numbers for [u32; 64] {
+    #[inline(always)]
+    fn prefetch_rows(&self, list: u64, all: &impl Rows) {
+        if all.used() > NEAR_MAX {
+            Bits(list).for_each(|slot| all.prefetch(self[slot]));
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, list: u64, all: &Actions) {
+        all.prefetch(list, self);
+    }
+
     #[inline(always)]
     fn same(&self) -> Option<u32> {
         None

@@ -1,8 +1,9 @@
-//! Entries as stored for the data path: a 24-byte row that is written on every hit, and the action row that
-//! it points to, which is only read.
+//! Entries as stored for the data path: a row of 24 bytes that is written on every hit, and the action row
+//! that it points to, which is only read.
 //!
 //! Many entries have the same action (a million prefixes, eight next hops), so action rows are shared by
-//! content: what is read stays in the first-level cache, and an entry costs its key and 24 bytes. Values are
+//! content: what is read stays in the first-level cache, and an entry costs its key and 24 bytes (32 where
+//! its table does not keep the rows; then its counter is there, too, because those differ most). Values are
 //! stored as the steps of the template need them, an encapsulation as the finished outer header, so that
 //! performing an action is copying.
 
@@ -12,13 +13,16 @@ use crate::check::Uses;
 use crate::entry_list::PackedKey;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
 use crate::snapshot::{Count, is_later};
-use packet::Frontier;
+use packet::{Bits, Frontier, prefetch};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use table::Exact;
 
 /// Bit of [`EntryRow::action`]: the entry was added at run time.
 pub const RUN_TIME: u32 = 1 << 31;
+
+/// Up to this many rows are always in a near cache.
+pub const NEAR_MAX: u32 = 1024;
 
 /// What a hit writes: counts and the time; and the number of the action row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,6 +148,9 @@ impl ActionOf for u32 {
 pub struct PipeWide {
     pub forward: Forward,
     pub counter: Option<SharedUse<CounterId>>,
+    /// Whether the entries' counters are beside their rows ([`Slab`]). Otherwise a million entries with eight
+    /// next hops and a counter each would have a million action rows.
+    pub apart: bool,
     pub meter: Option<SharedUse<MeterId>>,
 }
 
@@ -154,7 +161,7 @@ impl PipeWide {
         ActionRow {
             forward,
             template: entry.template,
-            counter: resolve(self.counter, entry.counter),
+            counter: resolve(self.counter.filter(|_| !self.apart), entry.counter),
             meter: resolve(self.meter, entry.meter),
             given: entry.values.len() as u16,
         }
@@ -229,6 +236,21 @@ impl Actions {
         at
     }
 
+    /// Prefetches what is read of these rows' actions, where there are many.
+    #[inline]
+    pub fn prefetch(&self, list: u64, actions: &impl ActionOf) {
+        if self.rows.len() <= NEAR_MAX as usize {
+            return;
+        }
+        for slot in Bits(list) {
+            let at = actions.of(slot) as usize;
+            self.values.get(at * self.stride).into_iter().for_each(prefetch);
+            if self.uses.only_lead().is_none() {
+                self.rows.get(at).into_iter().for_each(prefetch);
+            }
+        }
+    }
+
     /// Returns the entry from which a row was made, without its matches.
     #[must_use]
     pub fn entry(&self, row: EntryRow, wide: &PipeWide) -> Entry {
@@ -269,6 +291,16 @@ pub trait Rows {
     /// Returns a row for modification.
     fn at_mut(&mut self, row: u32) -> &mut EntryRow;
 
+    /// Returns the counter of the entry in a row, if that is here and not in its action row.
+    #[inline(always)]
+    fn counter(&self, _row: u32) -> Option<CounterId> {
+        None
+    }
+
+    /// Prefetches a row, where the look-up has not brought it along.
+    #[inline(always)]
+    fn prefetch(&self, _row: u32) {}
+
     /// Number of rows ever used; the numbers of all rows are below it.
     fn used(&self) -> u32;
 }
@@ -294,21 +326,42 @@ impl<const W: usize> Rows for Exact<W, EntryRow> {
 /// The rows of a pipe whose table leads from a key to a number only, with the keys, which no packet reads.
 #[derive(Debug, Default)]
 pub struct Slab {
-    rows: Vec<EntryRow>,
+    rows: Vec<SlabRow>,
     frontier: Option<Frontier>,
     keys: Vec<PackedKey>,
     free: Vec<u32>,
 }
 
+/// A row of a slab: half a cache line, so that none lies in two.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(32))]
+struct SlabRow {
+    row: EntryRow,
+    /// The counter of its entry, if entries give them.
+    counter: Option<CounterId>,
+}
+
+const _: () = assert!(size_of::<SlabRow>() == 32);
+
 impl Rows for Slab {
     #[inline(always)]
     fn at(&self, row: u32) -> &EntryRow {
-        &self.rows[row as usize]
+        &self.rows[row as usize].row
     }
 
     #[inline(always)]
     fn at_mut(&mut self, row: u32) -> &mut EntryRow {
-        &mut self.rows[row as usize]
+        &mut self.rows[row as usize].row
+    }
+
+    #[inline(always)]
+    fn counter(&self, row: u32) -> Option<CounterId> {
+        self.rows.get(row as usize)?.counter
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, row: u32) {
+        self.rows.get(row as usize).into_iter().for_each(prefetch);
     }
 
     fn used(&self) -> u32 {
@@ -337,8 +390,9 @@ impl Slab {
         self.free.last().copied().unwrap_or(self.rows.len() as u32)
     }
 
-    /// Inserts a row at [`Slab::next`].
-    pub fn insert(&mut self, row: EntryRow, key: PackedKey) {
+    /// Inserts a row at [`Slab::next`], with the counter of its entry.
+    pub fn insert(&mut self, row: EntryRow, key: PackedKey, counter: Option<CounterId>) {
+        let row = SlabRow { row, counter };
         match self.free.pop() {
             Some(at) => (self.rows[at as usize], self.keys[at as usize]) = (row, key),
             None => {
@@ -351,10 +405,15 @@ impl Slab {
         }
     }
 
+    /// Gives the entry of a row another counter.
+    pub fn set_counter(&mut self, at: u32, counter: Option<CounterId>) {
+        self.rows.get_mut(at as usize).into_iter().for_each(|row| row.counter = counter);
+    }
+
     /// Removes a row.
     pub fn remove(&mut self, at: u32) -> EntryRow {
         self.free.push(at);
         self.keys[at as usize] = PackedKey::default();
-        std::mem::take(&mut self.rows[at as usize])
+        std::mem::take(&mut self.rows[at as usize]).row
     }
 }

@@ -47,6 +47,8 @@ enum Step {
     FlowPort(usize, Layers),
     /// Address of the packet inside an ICMP error, of so many bytes.
     AddressInside(End, usize),
+    /// A word of the metadata.
+    Meta(usize),
     Set(Target),
     Add(Target, KeyPlan),
     Copy(Target, KeyPlan),
@@ -73,6 +75,8 @@ pub struct Plan {
     /// Bytes of values a flow keeps.
     pub flow_stride: usize,
     translates: bool,
+    /// Whether it writes to frames.
+    writes: bool,
 }
 
 /// How an operation's values are laid out in an action row.
@@ -100,6 +104,8 @@ impl Plan {
             before = Some(operation);
         }
         plan.join_macs();
+        let writes = |(step, ..): &(Step, Whose, usize)| !matches!(step, Step::Meta(_) | Step::FindHeaders);
+        plan.writes = plan.steps.iter().any(writes);
         plan
     }
 
@@ -139,6 +145,7 @@ impl Plan {
                 let step = if self.translates { Step::FlowPort } else { Step::Port };
                 (step(spec.offset as usize, spec.needs), 2)
             }
+            _ if field.meta_word().is_some() => (Step::Meta(field.meta_word().unwrap_or_default()), 4),
             _ => (Step::Set(Target::new(field)), 16),
         };
         self.with_value(whose, step, Fill::Number { value, bytes });
@@ -166,17 +173,23 @@ impl Plan {
         *stride += fill.bytes();
     }
 
-    /// Destination and source set one behind the other become one copy of twelve bytes.
+    /// Destination and source set one behind the other, in either order, become one copy of twelve bytes.
     fn join_macs(&mut self) {
-        let pair = |steps: &[(Step, Whose, usize)]| {
-            let joint = |two: &[(Step, Whose, usize)]| {
-                two[0].0 == Step::Mac(0) && two[1] == (Step::Mac(6), two[0].1, two[0].2 + 6)
-            };
-            steps.windows(2).position(joint)
+        let is_pair = |two: &[(Step, Whose, usize)]| {
+            let macs = matches!((&two[0].0, &two[1].0), (Step::Mac(one), Step::Mac(other)) if one != other);
+            macs && (two[1].1, two[1].2) == (two[0].1, two[0].2 + 6)
         };
-        while let Some(at) = pair(&self.steps) {
-            self.steps[at].0 = Step::Macs;
-            self.steps.remove(at + 1);
+        while let Some(pair) = self.steps.windows(2).position(is_pair) {
+            let (first, whose, at) = (self.steps[pair].0.clone(), self.steps[pair].1, self.steps[pair].2);
+            self.steps[pair].0 = Step::Macs;
+            self.steps.remove(pair + 1);
+            if first == Step::Mac(6) {
+                // The destination's value is laid out first, whichever is given first.
+                let fills = self.fills.iter_mut().filter(|(_, of, _)| *of == whose);
+                for (_, _, place) in fills.filter(|(_, _, place)| *place == at || *place == at + 6) {
+                    *place = 2 * at + 6 - *place;
+                }
+            }
         }
     }
 
@@ -217,6 +230,9 @@ impl Plan {
         mut failed: impl FnMut(usize, DropReason),
     ) -> u64 {
         let mut good = list;
+        if self.writes {
+            on.packets.written |= list;
+        }
         for (step, whose, at) in &self.steps {
             let mut gone = 0;
             let mut fail = |slot: usize, reason: DropReason| {
@@ -345,6 +361,12 @@ impl Step {
                     }
                 }
             }
+            Step::Meta(word) => {
+                for slot in Bits(list) {
+                    let value = u32::from_be_bytes(values.bytes(on.action.of(slot)));
+                    on.packets.meta[slot][word & 3] = value;
+                }
+            }
             Step::FindHeaders => {
                 on.packets.refresh(on.batch, list, on.reading, fail);
             }
@@ -405,7 +427,7 @@ impl Step {
             Step::Decap(kind) => moved(decap(frame, headers, *kind), on.packets, slot),
             Step::PopVlan => moved(pop_vlan(frame, headers), on.packets, slot),
             Step::PushVlan => moved(push_vlan(frame, values.bytes(action)), on.packets, slot),
-            Step::Mac(_) | Step::Macs | Step::FindHeaders | Step::Encap(_) => Ok(()),
+            Step::Mac(_) | Step::Macs | Step::Meta(_) | Step::FindHeaders | Step::Encap(_) => Ok(()),
         }
     }
 }

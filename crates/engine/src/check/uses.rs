@@ -55,6 +55,12 @@ impl Uses {
         self.leads.keys().copied()
     }
 
+    /// The way in which all entries leave, if there is one.
+    #[inline]
+    pub fn only_lead(&self) -> Option<Lead> {
+        self.leads.first_key_value().filter(|_| self.leads.len() == 1).map(|(lead, _)| *lead)
+    }
+
     /// Whether entries already leave in this way.
     pub fn has_lead(&self, lead: Lead) -> bool {
         self.leads.contains_key(&lead)

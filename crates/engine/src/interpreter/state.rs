@@ -406,6 +406,12 @@ impl Interpreter {
                 Ok(())
             }
             Change::SetWeight { group, target, weight } => self.set_weight(*group, *target, *weight),
+            Change::SetWeights { group, weights } => {
+                for (target, weight) in weights.iter() {
+                    self.check_weight(*group, *target, *weight)?;
+                }
+                weights.iter().try_for_each(|(target, weight)| self.set_weight(*group, *target, *weight))
+            }
             Change::Publish { group, targets, table } => {
                 let declared = self.program.groups.get_mut(group.index());
                 let unknown = || ChangeError::Unknown { what: "group".to_string() };
@@ -521,7 +527,10 @@ impl Interpreter {
             }
             Change::Remove { pipe, key } => self.find(*pipe, key).map(|_| ()),
             Change::MoveBuckets { group, moves, .. } => self.check_moves(*group, moves),
-            Change::SetWeight { .. } | Change::Publish { .. } | Change::Batch(_) => Err(ChangeError::Alone),
+            Change::SetWeight { .. }
+            | Change::SetWeights { .. }
+            | Change::Publish { .. }
+            | Change::Batch(_) => Err(ChangeError::Alone),
         }
     }
 

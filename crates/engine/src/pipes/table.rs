@@ -17,7 +17,7 @@ use crate::batch::packets::Packets;
 use crate::batch::rows::{EntryRow, Rows, Slab};
 use crate::change::EntryKey;
 use crate::entry_list::PackedKey;
-use crate::program::{Entry, GroupChoice};
+use crate::program::{Entry, GroupChoice, GroupId};
 use packet::{Batch, Bits, DropReason};
 
 /// Stands for no row.
@@ -128,7 +128,7 @@ impl Table {
             Table::Lpm(table) => table.insert(entry, at)?,
             Table::Acl(table) => table.insert(entry, at)?,
         }
-        slab.insert(row, PackedKey::of(entry));
+        slab.insert(row, PackedKey::of(entry), entry.counter);
         Ok(())
     }
 
@@ -266,24 +266,39 @@ impl Lookup<'_> {
     /// one.
     #[inline]
     pub fn choose(&self, choice: Option<GroupChoice>, list: u64, chosen: &mut [u16; 64]) -> u64 {
-        match choice {
-            None => list,
-            Some(GroupChoice::One(group)) => {
-                *chosen = [group.0; 64];
-                list
-            }
-            Some(GroupChoice::ByMeta(word)) => {
-                let mut able = 0;
-                for slot in Bits(list) {
-                    let number = self.packets.meta[slot][usize::from(word) & 3];
-                    if let Some(group) = self.numbers.group(number) {
-                        chosen[slot] = group.0;
-                        able |= 1 << slot;
-                    }
+        let Some(choice) = choice else { return list };
+        if let Some(group) = self.common(choice, list) {
+            *chosen = [group.0; 64];
+            return list;
+        }
+        let mut able = 0;
+        if let GroupChoice::ByMeta(word) = choice {
+            for slot in Bits(list) {
+                if let Some(group) = self.numbers.group(self.meta(slot, word)) {
+                    chosen[slot] = group.0;
+                    able |= 1 << slot;
                 }
-                able
             }
         }
+        able
+    }
+
+    /// Returns the group that all packets of `list` pick from, if there is one: with many services, most
+    /// batches of a busy one have no other.
+    #[inline]
+    pub fn common(&self, choice: GroupChoice, list: u64) -> Option<GroupId> {
+        let word = match choice {
+            GroupChoice::One(group) => return Some(group),
+            GroupChoice::ByMeta(word) => word,
+        };
+        let number = self.meta(list.trailing_zeros() as usize & 63, word);
+        let differ = Bits(list).fold(0, |differ, slot| differ | self.meta(slot, word) ^ number);
+        if differ == 0 { self.numbers.group(number) } else { None }
+    }
+
+    #[inline(always)]
+    fn meta(&self, slot: usize, word: u8) -> u32 {
+        self.packets.meta[slot][usize::from(word) & 3]
     }
 
     /// Drops packets whose flow gets no address and port of the NAT pool.

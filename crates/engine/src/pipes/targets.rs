@@ -6,6 +6,7 @@
 use super::table::{NO_ROW, Refusal};
 use crate::check::{Finding, FindingKind, found, lost};
 use crate::program::{Entry, EntryMatch, Group, GroupChoice, GroupId, Pipe, Program, Target};
+use packet::prefetch;
 
 /// The row of each target of each group.
 #[derive(Debug, Default)]
@@ -28,7 +29,10 @@ impl Targets {
         for at in 1..starts.len() {
             starts[at] += starts[at - 1];
         }
-        let rows = vec![NO_ROW; starts.last().map_or(0, |&end| end as usize)];
+        let count = starts.last().map_or(0, |&end| end as usize);
+        let mut rows = Vec::with_capacity(count);
+        packet::advise_huge(&rows);
+        rows.resize(count, NO_ROW);
         Targets { choice: choice.unwrap_or_default(), starts, rows, count: 0 }
     }
 
@@ -37,6 +41,20 @@ impl Targets {
     #[must_use]
     pub fn row(&self, group: usize, target: u16) -> u32 {
         self.place(group, target).map_or(NO_ROW, |place| self.rows[place])
+    }
+
+    /// Prefetches where the rows of a group begin.
+    #[inline(always)]
+    pub fn prefetch_start(&self, group: usize) {
+        self.starts.get(group).into_iter().for_each(prefetch);
+    }
+
+    /// Prefetches the row of a target of a group.
+    #[inline(always)]
+    pub fn prefetch(&self, group: usize, target: u16) {
+        if let Some(place) = self.place(group, target) {
+            prefetch(&self.rows[place]);
+        }
     }
 
     /// Returns the rows of the targets of a group, by their positions.

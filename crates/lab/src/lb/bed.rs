@@ -19,6 +19,8 @@ use crate::weir::{self, Weir};
 pub const SERVICES: [&str; 2] = ["tcp", "udp"];
 /// How long what must happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// The MAC address that the first back end gets.
+const MOVED: &str = "02:00:00:00:00:77";
 /// How long packets and counts may be on their way.
 const SETTLE: Duration = Duration::from_millis(200);
 
@@ -116,6 +118,28 @@ impl Bed {
         Ok(killed.elapsed().as_secs_f64() * 1e3)
     }
 
+    /// Gives the interface of the first back end another MAC address, which it announces.
+    pub fn move_mac(&self) -> Result<()> {
+        let host = &self.topology.back_ends[0].namespace;
+        host.set(&[(&format!("ipv4/conf/{INTERFACE}/arp_notify"), 1)])?;
+        host.ip(&format!("link set {INTERFACE} address {MOVED}\n"))
+    }
+
+    /// Waits until weir sends packets for the first back end to its new MAC address.
+    pub fn wait_for_move(&self, interrupt: &Interrupt) -> Result<()> {
+        let mut last = Value::Null;
+        let is_so = || {
+            last = self.weir.show("backends")?;
+            let rows = last["backends"].as_array().into_iter().flatten();
+            let mut its = rows.filter(|row| row["name"] == self.topology.back_ends[0].name);
+            Ok(its.clone().next().is_some() && its.all(|row| row["mac"] == MOVED))
+        };
+        if !interrupt.wait(PATIENCE, is_so)? {
+            bail!("the new MAC address is not known: {last}");
+        }
+        Ok(())
+    }
+
     /// Starts the server of a back end again, and waits until weir knows.
     pub fn revive(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<()> {
         let back_end = &self.topology.back_ends[at];
@@ -164,15 +188,16 @@ fn configuration(mode: Mode, back_ends: &[BackEnd], weights: &[u32]) -> String {
             let _ = writeln!(text, "      source: {WEIR}");
         }
         text += "      back_ends:\n";
-        for (BackEnd { name, address, mac, .. }, weight) in back_ends.iter().zip(weights) {
-            let way = match mode {
-                Mode::L2 => String::new(),
-                Mode::Ipip => format!("mode: ipip, ip: {address}, "),
+        for (at, (BackEnd { name, address, mac, .. }, weight)) in back_ends.iter().zip(weights).enumerate() {
+            // One service finds out where its back ends are, and both where the one is that will move.
+            let resolved = protocol == "tcp" || at == 0;
+            let mac = if resolved { String::new() } else { format!("mac: \"{mac}\", ") };
+            let mode = match mode {
+                Mode::L2 => "",
+                Mode::Ipip => "mode: ipip, ",
             };
-            let _ = writeln!(
-                text,
-                "        - {{ name: {name}, mac: \"{mac}\", address: {address}, {way}weight: {weight} }}"
-            );
+            let _ =
+                writeln!(text, "        - {{ name: {name}, {mac}{mode}ip: {address}, weight: {weight} }}");
         }
     }
     text

@@ -29,12 +29,13 @@ pub struct Phase {
 type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
 
 /// All phases, in their order: each begins with the network as the one before leaves it.
-pub const ALL: [(&str, Perform); 8] = [
+pub const ALL: [(&str, Perform); 9] = [
     ("steady", steady),
     ("add_back_end", add),
     ("drain", drain),
     ("kill_back_end", kill),
     ("back_end_returns", returns),
+    ("mac_moves", mac_moves),
     ("weights", weights),
     ("reloads", reloads),
     ("takeover", takeover),
@@ -160,6 +161,20 @@ fn kill(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
 fn returns(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let counts = during(bed, run, interrupt, |bed, run| bed.revive(run, 1, interrupt))?;
     Ok(Phase::of(bed, counts, None).without_failures().with_new_at("b2"))
+}
+
+/// A back end gets another MAC address, which the kernel hears of: no flow moves.
+fn mac_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let counts = during(bed, run, interrupt, |bed, _| {
+        bed.move_mac()?;
+        bed.wait_for_move(interrupt)
+    })?;
+    // What was on its way to the former address is lost, which is at most one question of each flow.
+    let most = bed.flows;
+    let failures = counts.failures;
+    let mut phase = Phase::of(bed, counts, None).with_new_at("b1");
+    phase.must(failures <= most, format!("{failures} requests failed"));
+    Ok(phase)
 }
 
 /// Weights change at run time.

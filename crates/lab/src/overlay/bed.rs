@@ -71,7 +71,8 @@ impl Bed {
         self.wait_for_work(at, interrupt)
     }
 
-    fn wait_for_work(&self, at: usize, interrupt: &Interrupt) -> Result<()> {
+    /// Waits until a node's programs are at work.
+    pub fn wait_for_work(&self, at: usize, interrupt: &Interrupt) -> Result<()> {
         let works = || {
             let shown = self.show(at)?;
             Ok(shown["obstacle"].is_null() && shown["pods"].as_array().is_some_and(|pods| !pods.is_empty()))
@@ -151,6 +152,14 @@ impl Bed {
     }
 }
 
+/// Returns a node's configuration: where its pods are.
+pub fn configuration(pods: &str) -> String {
+    format!(
+        "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, {pods}, \
+         flows: {ROOM} }}\n"
+    )
+}
+
 /// Starts a node's daemon: where its pods are, and variables of its environment.
 fn daemon(
     topology: &Topology,
@@ -158,10 +167,7 @@ fn daemon(
     (at, pods, variables): (usize, &str, &[(&str, &str)]),
     interrupt: &Interrupt,
 ) -> Result<Weir> {
-    let configuration = format!(
-        "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, {pods}, \
-         flows: {ROOM} }}\n"
-    );
+    let configuration = configuration(pods);
     let start = |program: &str| {
         let mut command = topology.nodes[at].command(program);
         command.envs(variables.iter().copied());

@@ -6,7 +6,10 @@
 
 mod bed;
 mod frames;
+mod others;
 mod phases;
+mod records;
+mod six;
 mod storms;
 pub mod talk;
 pub mod topology;
@@ -22,7 +25,7 @@ use crate::session::{self, Outcome};
 use bed::Bed;
 
 /// Programs that the lab runs.
-const NEEDED: [&str; 5] = ["ip", "bridge", "nft", "tc", "ethtool"];
+const NEEDED: [&str; 7] = ["ip", "bridge", "nft", "tc", "ethtool", "nfcapd", "nfdump"];
 
 /// The options of `weir lab overlay`.
 #[derive(clap::Args)]

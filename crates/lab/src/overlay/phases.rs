@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::bed::{Bed, ROOM};
 use super::talk::Talk;
 use super::topology::{BRIDGE, OTHER_PORT, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
-use super::{frames, storms};
+use super::{frames, others, records, six, storms};
 use crate::Interrupt;
 use crate::run::Run;
 
@@ -36,8 +36,9 @@ pub struct Phase {
 type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
 
 /// All phases, in their order.
-pub const ALL: [(&str, Perform); 20] = [
+pub const ALL: [(&str, Perform); 26] = [
     ("short_way", short_way),
+    ("flow_records", records::flow_records),
     ("same_node", same_node),
     ("service", service),
     ("deny", deny),
@@ -52,9 +53,14 @@ pub const ALL: [(&str, Perform); 20] = [
     ("segments_and_checksums", frames::segments_and_checksums),
     ("one_end_alone", frames::one_end_alone),
     ("foreign_filters", frames::foreign_filters),
+    ("foreign_programs", others::foreign_programs),
+    ("pod_forwards", others::pod_forwards),
+    ("node_replaced", others::node_replaced),
     ("connections", storms::connections),
     ("rule_flips", storms::rule_flips),
     ("neighbour_events", storms::neighbour_events),
+    ("ipv6", six::pods),
+    ("ipv6_between_nodes", six::nodes),
     // The last two: afterwards, the pod is elsewhere, and pods are not at the bridge.
     ("pod_moves", pod_moves),
     ("without_bridge", without_bridge),

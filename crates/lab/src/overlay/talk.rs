@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -145,6 +145,15 @@ struct Asking {
 }
 
 impl Asking {
+    /// Returns a socket of its version of IP that asks it.
+    fn socket(&self) -> Result<UdpSocket> {
+        let any: IpAddr =
+            if self.address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(self.address)?;
+        Ok(socket)
+    }
+
     /// Returns a request, which begins with its length.
     fn request(&self) -> Vec<u8> {
         let mut message = vec![0; self.size.max(MESSAGE)];
@@ -240,8 +249,7 @@ fn take(message: &[u8], counts: &Counts) {
 /// UDP flows that ask whether or not they are answered.
 fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
     let open = |_| -> Result<UdpSocket> {
-        let socket = UdpSocket::bind(("0.0.0.0", 0))?;
-        socket.connect(asking.address)?;
+        let socket = asking.socket()?;
         socket.set_nonblocking(true)?;
         Ok(socket)
     };
@@ -275,8 +283,7 @@ fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
 
 /// A UDP flow that asks when it is answered.
 fn ask_at_once(asking: Asking, counts: &Counts) -> Result<()> {
-    let socket = UdpSocket::bind(("0.0.0.0", 0))?;
-    socket.connect(asking.address)?;
+    let socket = asking.socket()?;
     socket.set_read_timeout(Some(SETTLE))?;
     let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
     while !counts.stops() {
@@ -350,6 +357,11 @@ impl Talk {
             bail!("{} did not start", self.log.display());
         }
         Ok(())
+    }
+
+    /// Ends one that answers, whose address another may have then.
+    pub fn stop(&self, run: &mut Run) -> Result<()> {
+        run.stop(self.process).map(drop)
     }
 
     /// Has one that asks end, and returns what it has counted.

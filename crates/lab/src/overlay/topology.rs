@@ -5,9 +5,10 @@
 //!  pod p12 ---/                      node n1                      VXLAN 42
 //! ```
 //!
-//! Node `n` has the pods 10.244.n.11 and 10.244.n.12. Forwarding tables and neighbours of the tunnel are
-//! permanent, as an agent of the container network writes them. Rules of nftables let pods begin flows to the
-//! ports of the lab, let established flows go on, and drop all others.
+//! Node `n` has the pods 10.244.n.11 and 10.244.n.12, which are fd00:244:n::11 and fd00:244:n::12, too.
+//! Forwarding tables and neighbours of the tunnel are permanent, as an agent of the container network writes
+//! them. Rules of nftables let pods begin flows to the ports of the lab, let established flows go on, and
+//! drop all others.
 
 use anyhow::Result;
 
@@ -33,6 +34,14 @@ const GATEWAY: &str = "169.254.1.1";
 /// The address of a service, which is nobody's own.
 pub const SERVICE: &str = "10.96.0.9";
 
+/// What has IPv6, and asks for nothing by itself.
+const IPV6: [(&str, u32); 4] = [
+    ("ipv6/conf/default/router_solicitations", 0),
+    ("ipv6/conf/default/accept_dad", 0),
+    ("ipv6/conf/default/disable_ipv6", 0),
+    ("ipv6/conf/all/disable_ipv6", 0),
+];
+
 const POLICY: &str = "
 table inet guard {
     chain deny { }
@@ -40,6 +49,7 @@ table inet guard {
         type filter hook forward priority 0; policy drop;
         jump deny
         ct state established,related accept
+        meta l4proto ipv6-icmp accept
         ct state invalid drop
         tcp dport 5001 ct state new accept
         udp dport 5001 ct state new accept
@@ -67,6 +77,16 @@ pub fn pod(node: usize, at: usize) -> String {
     format!("10.244.{}.{}", node + 1, at + 11)
 }
 
+/// The same of IPv6.
+pub fn node_6(at: usize) -> String {
+    format!("fd98::{}", at + 1)
+}
+
+/// The same of IPv6.
+pub fn pod_6(node: usize, at: usize) -> String {
+    format!("fd00:244:{}::{}", node + 1, at + 11)
+}
+
 /// The MAC address of a node's VXLAN device.
 pub fn tunnel_mac(at: usize) -> String {
     format!("02:98:00:00:01:{:02x}", at + 1)
@@ -83,13 +103,16 @@ impl Topology {
         let nodes = (1..=NODES).map(|node| named(format!("n{node}"))).collect::<Result<Vec<_>>>()?;
         let of = |node: usize| (1..=PODS).map(|pod| named(format!("p{node}{pod}"))).collect::<Result<_>>();
         let pods = (1..=NODES).map(of).collect::<Result<Vec<Vec<_>>>>()?;
+        for one in nodes.iter().chain(pods.iter().flatten()) {
+            one.set(&IPV6)?;
+        }
         let topology = Topology { nodes, pods, switch: named("switch".into())? };
         topology.switch.ip("link add br0 type bridge\nlink set br0 up\n")?;
         for at in 0..NODES {
             topology.node(at)?;
         }
         for at in 0..NODES {
-            topology.tunnel(at)?;
+            topology.tunnel(at, false)?;
         }
         Ok(topology)
     }
@@ -101,14 +124,17 @@ impl Topology {
             "link add {UPLINK} address 02:98:00:00:00:{:02x} type veth peer name {port} netns {switch}\n\
              address add {}/24 dev {UPLINK}\nlink set {UPLINK} up\n\
              link add {BRIDGE} address 02:98:00:00:02:{:02x} type bridge\n\
-             address add 10.244.{}.1/24 dev {BRIDGE}\nlink set {BRIDGE} up\n",
+             address add 10.244.{}.1/24 dev {BRIDGE}\nlink set {BRIDGE} up\n\
+             address add {}/64 dev {UPLINK} nodad\naddress add fd00:244:{}::1/64 dev {BRIDGE} nodad\n",
             at + 1,
             self::node(at),
             at + 1,
+            at + 1,
+            node_6(at),
             at + 1
         ))?;
         self.switch.ip(&format!("link set {port} master br0\nlink set {port} up\n"))?;
-        node.set(&[("ipv4/ip_forward", 1)])?;
+        node.set(&[("ipv4/ip_forward", 1), ("ipv6/conf/all/forwarding", 1)])?;
         node.input("nft", &["-f", "-"], POLICY)?;
         node.set(&[("netfilter/nf_conntrack_tcp_be_liberal", 1)])?;
         for (number, pod) in self.pods[at].iter().enumerate() {
@@ -117,11 +143,21 @@ impl Topology {
         Ok(())
     }
 
-    fn tunnel(&self, at: usize) -> Result<()> {
-        let (node, local) = (&self.nodes[at], self::node(at));
+    /// Has tunnels between nodes go by IPv6, whose devices have the kernel's checksums, or by IPv4.
+    pub fn underlay(&self, is_six: bool) -> Result<()> {
+        (0..NODES).try_for_each(|at| {
+            self.nodes[at].ip(&format!("link del {TUNNEL}\n"))?;
+            self.tunnel(at, is_six)
+        })
+    }
+
+    fn tunnel(&self, at: usize, is_six: bool) -> Result<()> {
+        let address = |at| if is_six { node_6(at) } else { self::node(at) };
+        let (node, local) = (&self.nodes[at], address(at));
+        let (mtu, checks) = if is_six { (1430, "") } else { (1450, "noudpcsum") };
         node.ip(&format!(
-            "link add {TUNNEL} address {} mtu 1450 type vxlan id 42 local {local} dstport 4789 dev {UPLINK} \
-             nolearning noudpcsum\n\
+            "link add {TUNNEL} address {} mtu {mtu} type vxlan id 42 local {local} dstport 4789 dev {UPLINK} \
+             nolearning {checks}\n\
              address add 10.244.{}.0/32 dev {TUNNEL}\nlink set {TUNNEL} up\n",
             tunnel_mac(at),
             at + 1
@@ -130,9 +166,11 @@ impl Topology {
             let (net, mac) = (other + 1, tunnel_mac(other));
             node.ip(&format!(
                 "route add 10.244.{net}.0/24 via 10.244.{net}.0 dev {TUNNEL} onlink\n\
-                 neighbour add 10.244.{net}.0 lladdr {mac} dev {TUNNEL} nud permanent\n"
+                 neighbour add 10.244.{net}.0 lladdr {mac} dev {TUNNEL} nud permanent\n\
+                 route add fd00:244:{net}::/64 via fd00:244:{net}::ffff dev {TUNNEL} onlink\n\
+                 neighbour add fd00:244:{net}::ffff lladdr {mac} dev {TUNNEL} nud permanent\n"
             ))?;
-            node.bridge(&format!("fdb add {mac} dev {TUNNEL} dst {}\n", self::node(other)))?;
+            node.bridge(&format!("fdb add {mac} dev {TUNNEL} dst {}\n", address(other)))?;
         }
         Ok(())
     }
@@ -212,6 +250,10 @@ fn plug(node: &Namespace, pod: &Namespace, at: usize, number: usize) -> Result<(
          link set {port} master {BRIDGE}\nlink set {port} up\n",
         pod.name()
     ))?;
-    let gateway = format!("10.244.{}.1", at + 1);
-    pod.ip(&format!("address add {address}/24 dev eth0\nlink set eth0 up\nroute add default via {gateway}\n"))
+    let net = at + 1;
+    pod.ip(&format!(
+        "address add {address}/24 dev eth0\naddress add {}/64 dev eth0 nodad\nlink set eth0 up\n\
+         route add default via 10.244.{net}.1\nroute add default via fd00:244:{net}::1\n",
+        pod_6(at, number)
+    ))
 }

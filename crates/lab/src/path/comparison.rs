@@ -217,15 +217,20 @@ impl Bed {
     }
 
     /// Opens connections with weir and without, in turns. Returns the rate with it over the rate without, the
-    /// median of `rounds`.
+    /// median of `rounds`. In a round each comes first once (with, without, without, with), so that what
+    /// grows or fades on the machine meanwhile is no difference between them.
     pub fn new_flows(&mut self, run: &mut Run, rounds: usize, interrupt: &Interrupt) -> Result<f64> {
         let mut ratios = Vec::new();
         for _ in 0..rounds {
             self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
-            let with = self.messages.connect(run, CONNECTING)?;
+            let mut with = self.messages.connect(run, CONNECTING)?;
             self.nodes.stop(run)?;
-            let without = self.messages.connect(run, CONNECTING)?;
+            let mut without = 0;
+            for _ in 0..2 {
+                without += self.messages.connect(run, CONNECTING)?;
+            }
             self.nodes = Nodes::start(run, &self.topology, Arm::OURS, interrupt)?;
+            with += self.messages.connect(run, CONNECTING)?;
             ratios.push(with as f64 / without.max(1) as f64);
         }
         Ok(at(&sorted(ratios), 0.5))

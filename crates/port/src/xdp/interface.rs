@@ -11,7 +11,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bpf::{AttachMode, Counters, EbpfError, MapError, ProgramError, Take, XdpTake};
 use packet::{PoolId, Pools};
@@ -102,8 +102,12 @@ pub struct Handover {
     pub index: u32,
     /// Whether the program runs in the driver.
     pub native: bool,
+    /// Whether the driver reads and writes frames in place; `None` if no socket was open.
+    pub zero_copy: Option<bool>,
     /// The link between program and interface.
     pub link: OwnedFd,
+    /// The program's map of sockets.
+    pub sockets: OwnedFd,
 }
 
 impl XdpInterface {
@@ -147,18 +151,24 @@ impl XdpInterface {
         Ok(XdpInterface { config, link, attached, membership, lines, refused: None, prepared })
     }
 
-    /// Takes the place of the other process's program, opens a socket for each port, and only then takes
-    /// frames. Those that arrive meanwhile are dropped, and counted as `held_back`.
+    /// Takes the place of the other process, whose sockets are closed. First a socket is opened for each
+    /// port and given to the other's program, which then sends it frames, and `opened` is called; then this
+    /// program, which takes tens of milliseconds to attach, takes the other's place. Frames that arrive
+    /// before a socket is open are dropped, and the other program counts them as `held_back`.
     ///
     /// # Errors
     /// The interface is gone, or another process still has its queues.
-    pub fn take_over(&mut self, from: Handover) -> Result<(), XdpError> {
+    pub fn take_over(&mut self, from: Handover, opened: impl FnOnce()) -> Result<(), XdpError> {
         let Some(mut program) = self.prepared.take() else { return Ok(()) };
         let system = |doing, reason| XdpError::System { doing, interface: self.link.name.clone(), reason };
-        program.attach_by(from.link).map_err(|reason| system("taking the XDP program's place", reason))?;
+        program.follow(from.sockets).map_err(|error| system("using the old sockets' map", map_io(error)))?;
         let attached = Arc::new(Attached::of(&self.config, &self.link, program, from.native));
-        self.membership = join(&self.config.frames, &self.link)?;
+        from.zero_copy.map(|zero_copy| attached.zero_copy.set(zero_copy));
         self.lines().iter().try_for_each(|line| line.attach(&attached))?;
+        opened();
+        self.membership = join(&self.config.frames, &self.link)?;
+        let placed = attached.program().attach_by(from.link);
+        placed.map_err(|reason| system("taking the XDP program's place", reason))?;
         let held = attached.program().hold_back(false);
         held.map_err(|error| system("taking frames", map_io(error)))?;
         self.attached = Some(attached);
@@ -174,7 +184,9 @@ impl XdpInterface {
         // Where that fails, the kernel gets the frames between two sockets.
         let _ = program.hold_back(true);
         let link = program.link()?.try_clone_to_owned().ok()?;
-        Some(Handover { index: attached.index, native: attached.native, link })
+        let sockets = program.sockets()?.try_clone_to_owned().ok()?;
+        let (index, native, zero_copy) = (attached.index, attached.native, attached.zero_copy.get().copied());
+        Some(Handover { index, native, zero_copy, link, sockets })
     }
 
     /// Returns its index in this network namespace, present or last.
@@ -489,6 +501,8 @@ pub(super) struct Attached {
     native: bool,
     mode: Option<Mode>,
     rings: Rings,
+    /// What the driver does, once a socket is bound. It does the same for all, and asking costs milliseconds.
+    zero_copy: OnceLock<bool>,
     program: Mutex<XdpTake>,
 }
 
@@ -518,7 +532,8 @@ impl Attached {
 
     fn of(config: &XdpConfig, link: &Link, program: XdpTake, native: bool) -> Attached {
         let (name, index, program) = (link.name.clone(), link.index, Mutex::new(program));
-        Attached { name, index, native, mode: config.mode, rings: config.rings, program }
+        let zero_copy = OnceLock::new();
+        Attached { name, index, native, mode: config.mode, rings: config.rings, zero_copy, program }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -552,11 +567,14 @@ impl Attached {
     pub(super) fn zero_copy(&self) -> Option<bool> {
         match (self.native, self.mode) {
             (false, _) => Some(false),
-            (true, wanted) => wanted.map(|mode| mode == Mode::NativeZeroCopy),
+            (true, Some(mode)) => Some(mode == Mode::NativeZeroCopy),
+            (true, None) => self.zero_copy.get().copied(),
         }
     }
 
+    /// Returns the mode of a socket that was bound.
     pub(super) fn mode(&self, zero_copy: bool) -> Mode {
+        self.zero_copy.get_or_init(|| zero_copy);
         match (self.native, zero_copy) {
             (true, true) => Mode::NativeZeroCopy,
             (true, false) => Mode::NativeCopy,

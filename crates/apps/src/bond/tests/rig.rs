@@ -303,9 +303,7 @@ impl Rig {
             }
             Action::Say(text) => self.said.push(text),
             Action::Answer { id, answer } => self.answers.push((id, answer)),
-            Action::Tell { .. } | Action::Leave(_) | Action::Check { .. } => {
-                panic!("a bond has no clients and checks nobody")
-            }
+            other => panic!("a bond has no clients and checks nobody: {other:?}"),
         }
         more
     }

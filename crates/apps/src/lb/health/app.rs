@@ -1,11 +1,14 @@
 //! The running app: asks for the checks that are due, hears how they end, and changes the weights of groups.
 
 use super::monitor::{Monitor, State as Seen, Step};
+use super::neighbours::Neighbour;
+use super::requests::Pending;
 use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{Health, Told, Watch, scale};
-use crate::app::{Action, App, Event, Sample, SampleValue};
+use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
 use crate::check::{CheckId, Outcome};
-use crate::lb::{NAME, Place, State};
+use crate::lb::{NAME, Place};
+use crate::neighbour::{Found, Hop};
 use ::path::random::Random;
 use engine::change::Change;
 use engine::program::{GroupId, Program};
@@ -34,16 +37,20 @@ pub(super) struct Row {
     pub name: String,
     /// What its weight is when nothing is wrong, as the group has it.
     pub full: u32,
+    /// The weight that is configured.
+    pub configured: u32,
     /// Its place in the group, and the weight that the group has for it, if that is known.
     target: Option<u16>,
     set: Option<u32>,
     /// Where its entries are, and whether it has them: without, it keeps no flows.
-    place: Option<Place>,
-    kept: bool,
+    pub place: Option<Place>,
+    pub kept: bool,
+    /// Which of the neighbours it is, if its MAC address is resolved.
+    pub hop: Option<usize>,
     /// Which of the servers it is, if it is checked.
     server: Option<usize>,
     pub wish: Wish,
-    wished_ns: u64,
+    pub wished_ns: u64,
 }
 
 /// A service.
@@ -53,8 +60,8 @@ pub(super) struct Service {
     pub scale: u32,
     pub group: Option<GroupId>,
     pub rows: Vec<Row>,
-    /// When the weight of one of its back ends rises next.
-    grows_ns: Option<u64>,
+    /// When it is looked at next: the weight of one of its back ends rises, or neighbours were found or lost.
+    due_ns: Option<u64>,
     /// No back end is up.
     failing: bool,
 }
@@ -80,8 +87,11 @@ enum Timer {
 
 /// The load balancer as an app.
 pub(crate) struct LbApp {
-    health: Health,
+    pub(super) health: Health,
     pub(super) services: Vec<Service>,
+    pub(super) neighbours: Vec<Neighbour>,
+    /// What is known of neighbours from a predecessor.
+    pub(super) former: HashMap<Hop, Found>,
     servers: Vec<Server>,
     /// What the predecessor knew of servers.
     known: HashMap<Arc<Watch>, (Monitor, Option<CheckId>)>,
@@ -89,6 +99,8 @@ pub(crate) struct LbApp {
     timers: BTreeSet<(u64, Timer)>,
     next_id: u64,
     random: Random,
+    /// Requests that wait for another configuration.
+    pub(super) pending: HashMap<RequestId, Pending>,
 }
 
 impl LbApp {
@@ -98,10 +110,12 @@ impl LbApp {
             move |(name, weight, _): &(String, u32, Option<Watch>)| Row {
                 name: name.clone(),
                 full: weight * scale,
+                configured: *weight,
                 target: None,
                 set: None,
                 place: None,
                 kept: true,
+                hop: None,
                 server: None,
                 wish: Wish::Work,
                 wished_ns: 0,
@@ -113,18 +127,21 @@ impl LbApp {
             scale: scale(one),
             group: None,
             rows: one.back_ends.iter().map(row(scale(one))).collect(),
-            grows_ns: None,
+            due_ns: None,
             failing: false,
         };
         LbApp {
             services: health.services.iter().map(service).collect(),
             health,
+            neighbours: Vec::new(),
+            former: HashMap::new(),
             servers: Vec::new(),
             known: HashMap::new(),
             asked: BTreeMap::new(),
             timers: BTreeSet::new(),
             next_id: 0,
             random: Random::new(0),
+            pending: HashMap::new(),
         }
     }
 
@@ -152,6 +169,7 @@ impl LbApp {
             }
         }
         self.known.clear();
+        self.begin_neighbours(actions);
         (0..self.servers.len()).for_each(|server| self.set_timer(server));
         (0..self.services.len()).for_each(|service| self.evaluate(service, now_ns, actions));
     }
@@ -163,7 +181,7 @@ impl LbApp {
             self.timers.pop_first();
             match timer {
                 Timer::Service(service) => {
-                    self.services[service].grows_ns = None;
+                    self.services[service].due_ns = None;
                     self.evaluate(service, now_ns, actions);
                 }
                 Timer::Server(server) => {
@@ -250,6 +268,9 @@ impl LbApp {
         let monitor = row.server.and_then(|server| self.servers.get(server)).map(|server| &server.monitor);
         let standing = match (row.wish, monitor.map(Monitor::state)) {
             (Wish::Maintain, _) => Standing::Maintenance,
+            _ if self.neighbour(row).is_some_and(|neighbour| neighbour.mac().is_none()) => {
+                Standing::NoNeighbour
+            }
             (Wish::Drain, _) => Standing::Draining,
             (Wish::Work, None) => Standing::Unchecked,
             (Wish::Work, Some(Seen::Unknown)) => Standing::Unknown,
@@ -273,32 +294,49 @@ impl LbApp {
         let grows_ns = service.rows.iter().filter_map(grows).min();
         let (weights, failing) = weights(&members, service.fail);
         let service = &mut self.services[at];
-        if let Some(old_ns) = std::mem::replace(&mut service.grows_ns, grows_ns) {
+        if let Some(old_ns) = std::mem::replace(&mut service.due_ns, grows_ns) {
             self.timers.remove(&(old_ns, Timer::Service(at)));
         }
         self.timers.extend(grows_ns.map(|grows_ns| (grows_ns, Timer::Service(at))));
         if std::mem::replace(&mut service.failing, failing) != failing {
             actions.push(Action::Say(service.says_failing()));
         }
-        let gone = |member: &Member| matches!(member.standing, Standing::Down | Standing::Maintenance);
+        let gone = |member: &Member| {
+            matches!(member.standing, Standing::Down | Standing::Maintenance | Standing::NoNeighbour)
+        };
         let gone: Vec<bool> = members.iter().map(gone).collect();
         service.set(&weights, &gone, actions);
         (0..self.services[at].rows.len()).for_each(|place| self.tell(at, place, now_ns));
     }
 
+    /// Has a service evaluated at a time, or before.
+    pub(super) fn evaluate_at(&mut self, at: usize, due_ns: u64) {
+        let service = &mut self.services[at];
+        if service.due_ns.is_some_and(|before| before <= due_ns) {
+            return;
+        }
+        if let Some(old_ns) = service.due_ns.replace(due_ns) {
+            self.timers.remove(&(old_ns, Timer::Service(at)));
+        }
+        self.timers.insert((due_ns, Timer::Service(at)));
+    }
+
     /// Puts what is known of a back end on the board.
-    fn tell(&self, at: usize, place: usize, now_ns: u64) {
+    pub(super) fn tell(&self, at: usize, place: usize, now_ns: u64) {
         let (service, row) = (&self.services[at], &self.services[at].rows[place]);
         let (standing, monitor) = self.standing(row);
         let rising = monitor.filter(|monitor| monitor.grows_ns(now_ns).is_some());
+        let neighbour = self.neighbour(row);
         let reason = match (standing, monitor) {
+            (Standing::NoNeighbour, _) => neighbour.map(Neighbour::reason).unwrap_or_default(),
             (Standing::Maintenance, _) | (_, None) => String::new(),
             (_, Some(monitor)) => match rising.map(|monitor| monitor.share(now_ns)) {
                 Some(share) if monitor.reason().is_empty() => format!("slow start: {share} of {RAMP}"),
                 _ => monitor.reason(),
             },
         };
-        let told = Told { health: standing.word(), reason };
+        let mac = neighbour.and_then(Neighbour::mac);
+        let told = Told { health: standing.word(), reason, mac };
         self.health.board.look().insert((service.name.clone(), row.name.clone()), told);
     }
 
@@ -334,6 +372,13 @@ impl LbApp {
     }
 }
 
+impl Row {
+    /// Returns the weight that the group has for it, if that is known.
+    pub fn now(&self) -> Option<u32> {
+        self.set
+    }
+}
+
 impl Service {
     fn says_failing(&self) -> String {
         let what = match (self.failing, self.fail) {
@@ -345,29 +390,31 @@ impl Service {
         format!("{}: no back end is up, {what}", self.name)
     }
 
-    /// Changes the weights that differ. Those that grow are first, so that the group is never without any.
-    /// `gone` says which back ends have gone: unless one gets packets all the same, its flows end.
+    /// Changes the weights that differ, all at once, because buckets are filled for them. No packet may be
+    /// sent to a back end without an entry, so entries are added before and removed after that. `gone` says
+    /// which back ends have gone: unless one gets packets all the same, its flows end.
     fn set(&mut self, weights: &[u32], gone: &[bool], actions: &mut Vec<Action>) {
         let Some(group) = self.group else { return };
-        for grows in [true, false] {
-            for ((row, &weight), &gone) in self.rows.iter_mut().zip(weights).zip(gone) {
-                let Some(target) = row.target else { continue };
-                let keeps = weight > 0 || !gone;
-                if let Some(place) = row.place.as_ref().filter(|_| keeps != row.kept) {
-                    if keeps == grows {
-                        let states = if keeps { (State::Down, State::Up) } else { (State::Up, State::Down) };
-                        actions.extend(place.changes(states, weight).into_iter().map(Action::Change));
-                        (row.kept, row.set) = (keeps, Some(weight));
-                    }
-                    continue;
-                }
-                if row.set == Some(weight) || grows != (row.set.is_none_or(|set| weight > set)) {
-                    continue;
-                }
+        let (mut set, mut removed) = (Vec::new(), Vec::new());
+        for ((row, &weight), &gone) in self.rows.iter_mut().zip(weights).zip(gone) {
+            let Some(target) = row.target else { continue };
+            let keeps = weight > 0 || !gone;
+            if let Some(place) = row.place.as_ref().filter(|_| keeps != row.kept) {
+                row.kept = keeps;
+                if keeps { actions.extend(place.add()) } else { removed.extend(place.remove()) }
+            }
+            if row.set != Some(weight) {
                 row.set = Some(weight);
-                actions.push(Action::Change(Change::SetWeight { group, target, weight }));
+                set.push((target, weight));
             }
         }
+        let change = match set[..] {
+            [] => None,
+            [(target, weight)] => Some(Change::SetWeight { group, target, weight }),
+            _ => Some(Change::SetWeights { group, weights: set.into() }),
+        };
+        actions.extend(change.map(Action::Change));
+        actions.extend(removed);
     }
 }
 
@@ -388,48 +435,26 @@ impl App for LbApp {
     fn inherit(&mut self, predecessor: Box<dyn App>) {
         let predecessor: Box<dyn Any> = predecessor;
         let Ok(old) = predecessor.downcast::<LbApp>() else { return };
-        (self.next_id, self.random) = (old.next_id, old.random);
+        (self.next_id, self.random, self.pending) = (old.next_id, old.random, old.pending);
+        self.former = old.neighbours.into_iter().map(Neighbour::leave).collect();
         self.known =
             old.servers.into_iter().map(|server| (server.watch, (server.monitor, server.asked))).collect();
-        let wishes = old.services.iter().flat_map(|service| {
-            service.rows.iter().map(|row| ((service.name.as_str(), row.name.as_str()), row))
-        });
-        let wishes: HashMap<(&str, &str), &Row> = wishes.collect();
-        for service in &mut self.services {
-            for row in &mut service.rows {
-                if let Some(old) = wishes.get(&(service.name.as_str(), row.name.as_str())) {
-                    (row.wish, row.wished_ns) = (old.wish, old.wished_ns);
-                }
-            }
-        }
+        self.keep_wishes(&old.services);
     }
 
-    /// What an operator wants of back ends, by the names of services and back ends.
+    /// What an operator wants of back ends, by the names of services and back ends; and neighbours.
     fn state(&self) -> Option<Value> {
-        let rows =
-            self.services.iter().flat_map(|service| service.rows.iter().map(move |row| (service, row)));
-        let wish = |row: &Row| match row.wish {
-            Wish::Work => None,
-            Wish::Drain => Some("drain"),
-            Wish::Maintain => Some("maintenance"),
+        let mut told = match self.wishes() {
+            Some(Value::Array(wishes)) => wishes,
+            _ => Vec::new(),
         };
-        let told: Vec<Value> =
-            rows.filter_map(|(service, row)| Some(json!([service.name, row.name, wish(row)?]))).collect();
+        told.extend(self.told_neighbours());
         (!told.is_empty()).then(|| json!(told))
     }
 
     fn resume(&mut self, state: &Value) {
-        for told in state.as_array().into_iter().flatten() {
-            let service = self.services.iter_mut().find(|service| told[0] == service.name.as_str());
-            let row =
-                service.and_then(|service| service.rows.iter_mut().find(|row| told[1] == row.name.as_str()));
-            let wish = match told[2].as_str() {
-                Some("drain") => Wish::Drain,
-                Some("maintenance") => Wish::Maintain,
-                _ => continue,
-            };
-            row.into_iter().for_each(|row| row.wish = wish);
-        }
+        state.as_array().into_iter().flatten().for_each(|told| self.resume_neighbour(told));
+        self.resume_wishes(state);
     }
 
     fn bind(&mut self, program: &Program) {
@@ -465,22 +490,19 @@ impl App for LbApp {
                     self.hear(server, now_ns, outcome, actions);
                 }
             }
+            Event::Neighbour { hop, found } => self.met(hop, found, now_ns, actions),
             Event::Request { id, request } => {
-                let answer = self.request(request, now_ns, actions);
-                actions.push(Action::Answer { id, answer });
+                let answer = self.request(id, request, now_ns, actions);
+                actions.extend(answer.map(|answer| Action::Answer { id, answer }));
             }
+            Event::Configured { id, outcome } => self.configured(id, outcome, now_ns, actions),
             Event::Refused { change, why } => self.refused(change, &why.to_string(), actions),
             _ => {}
         }
     }
 
-    fn withheld(&self) -> Vec<(String, String)> {
-        let of = |service: &Service| {
-            let rows = service.rows.iter().filter(|row| row.set == Some(0) && row.full > 0);
-            let name = format!("{NAME}/{}", service.name);
-            rows.map(|row| (name.clone(), row.name.clone())).collect::<Vec<_>>()
-        };
-        self.services.iter().flat_map(of).collect()
+    fn first_weights(&self) -> Vec<(String, String, u32)> {
+        LbApp::first_weights(self)
     }
 
     fn wake_ns(&self) -> Option<u64> {
@@ -496,7 +518,8 @@ impl App for LbApp {
     fn report(&self, _now_ns: u64) -> Value {
         let rows = || self.services.iter().flat_map(|service| &service.rows);
         let up = rows().filter(|row| self.standing(row).0.is_up()).count();
-        let down = rows().filter(|row| self.standing(row).0 == Standing::Down).count();
+        let is_down = |row: &&Row| matches!(self.standing(row).0, Standing::Down | Standing::NoNeighbour);
+        let down = rows().filter(is_down).count();
         json!({ "services": self.services.len(), "back_ends": rows().count(), "up": up, "down": down,
             "checked": self.servers.len() })
     }
@@ -505,12 +528,19 @@ impl App for LbApp {
 impl LbApp {
     /// A weight was not set; the next change of the service's tries again.
     fn refused(&mut self, change: &Change, why: &str, actions: &mut Vec<Action>) {
-        let Change::SetWeight { group, target, .. } = *change else { return };
+        let Some((group, weights)) = change.weights() else { return };
         let service = self.services.iter_mut().find(|service| service.group == Some(group));
         let Some(service) = service else { return };
-        let Some(row) = service.rows.iter_mut().find(|row| row.target == Some(target)) else { return };
-        row.set = None;
-        let text = format!("the weight of {} of {} could not be changed: {why}", row.name, service.name);
+        let mut names = Vec::new();
+        for row in &mut service.rows {
+            if weights.iter().any(|(target, _)| row.target == Some(*target)) {
+                row.set = None;
+                names.push(row.name.as_str());
+            }
+        }
+        let Some(first) = names.first() else { return };
+        let others = if names.len() > 1 { format!(" and {} others", names.len() - 1) } else { String::new() };
+        let text = format!("the weight of {first}{others} of {} could not be changed: {why}", service.name);
         actions.push(Action::Say(text));
     }
 

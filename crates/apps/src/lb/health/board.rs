@@ -1,5 +1,6 @@
 //! What the running app tells of back ends, for the table of `weir show backends`, which others make.
 
+use crate::neighbour::Mac;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,6 +11,8 @@ pub struct Told {
     pub health: &'static str,
     /// Why; empty if there is nothing to say.
     pub reason: String,
+    /// Its MAC address, if that is resolved and known.
+    pub mac: Option<Mac>,
 }
 
 /// Back ends by service and name.

@@ -8,10 +8,12 @@
 mod app;
 mod board;
 mod monitor;
+mod neighbours;
 mod requests;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod wishes;
 mod yaml;
 
 pub(super) use app::LbApp;
@@ -20,9 +22,9 @@ pub use monitor::{Monitor, State, Step, Times};
 pub use weights::{Fail, Member, RAMP, Standing, weights};
 pub(super) use yaml::{CHECK, FAIL, read, value};
 
+use super::neighbours::Neighbours;
 use super::state::Place;
 use crate::check::Check;
-use crate::kind::{Argument, Verb};
 use engine::program::Program;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -63,6 +65,8 @@ pub struct Health {
     pub board: Board,
     /// Where their back ends are in the program.
     pub places: Arc<Vec<Vec<Place>>>,
+    /// Back ends whose MAC addresses are resolved.
+    pub neighbours: Neighbours,
 }
 
 impl Health {
@@ -87,22 +91,4 @@ impl Scales {
     pub fn of(&self, service: &str) -> u32 {
         self.0.get(service).copied().unwrap_or(1)
     }
-}
-
-/// The subcommands of `weir lb`.
-pub(super) const VERBS: &[Verb] = &[
-    verb("drain", "Give a back end no new flows", BACK_END),
-    verb("maintenance", "Give a back end nothing, and do not check it", BACK_END),
-    verb("enable", "Let a back end work again", BACK_END),
-    verb("weight", "Give a back end another weight until the next reload", WEIGHT),
-];
-
-const BACK_END: &[Argument] = &[THE_BACK_END];
-const WEIGHT: &[Argument] =
-    &[THE_BACK_END, Argument { name: "WEIGHT", help: "Its new weight; 0 gets nothing", number: true }];
-const THE_BACK_END: Argument = Argument { name: "BACK_END", help: "Its name", number: false };
-
-const fn verb(name: &'static str, about: &'static str, arguments: &'static [Argument]) -> Verb {
-    // Every answer is a sentence, which is printed as it is.
-    Verb { name, about, arguments, flags: &[], text: |_, _| String::new() }
 }

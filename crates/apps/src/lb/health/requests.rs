@@ -1,16 +1,24 @@
 //! Requests of operators and programs: words, as from `weir lb drain SERVICE BACK_END`, or JSON, one request
-//! or a list of them, which are carried out all or none.
+//! or a list of them, which are carried out all or none. Those that add and remove change the configuration,
+//! which the app leaves to whoever drives it ([`Action::Configure`]); what else is in their list follows when
+//! that is done.
 
 use super::app::{LbApp, Wish};
-use crate::app::Action;
+use crate::app::{Action, RequestId};
+use crate::lb::edits::{is_edit, json as to_json};
+use config::Report;
 use config::sets::WEIGHT_MAX;
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
 
-const USAGE: &str =
-    "a request is `drain`, `maintenance`, `enable` or `weight`, a service, a back end, and the new weight";
+const USAGE: &str = "a request is `drain`, `maintenance`, `enable` or `weight`, a service, a back end, and \
+    the new weight; or `add`, `remove`, `add-service`, `remove-service`, `list` or `reset`";
 
 /// The largest number of requests in a list.
 const LIST_MAX: usize = 65_536;
+
+/// The words of `do`.
+const WORDS: [&str; 8] = ["drain", "maintenance", "enable", "weight", "add", "remove", "reset", "list"];
 
 /// The keys of a request in JSON.
 const KEYS: [&str; 4] = ["do", "service", "back_end", "weight"];
@@ -30,38 +38,145 @@ enum What {
     Weigh(u32),
 }
 
+/// A list of requests that waits for another configuration.
+pub(super) struct Pending {
+    /// What does not edit it.
+    rest: Vec<Value>,
+    /// Whether everything that was changed at run time is forgotten.
+    resets: bool,
+    /// The answer.
+    said: Value,
+}
+
 impl LbApp {
-    /// Does what is requested. Returns the answer, or why it cannot be done; then nothing has changed.
+    /// Does what is requested. Returns the answer, or why it cannot be done; then nothing has changed. `None`
+    /// if the answer follows.
     pub(super) fn request(
         &mut self,
+        id: RequestId,
         request: &Value,
         now_ns: u64,
         actions: &mut Vec<Action>,
-    ) -> Result<Value, String> {
+    ) -> Option<Result<Value, String>> {
+        let words = match request {
+            Value::String(words) => Some(words.trim()),
+            _ => None,
+        };
+        let read = match words.map(edit_of) {
+            Some(Ok(Some((edit, said)))) => Ok((vec![edit], Some(said))),
+            Some(Err(why)) => Err(why),
+            _ => match request {
+                Value::Array(all) if all.len() > LIST_MAX => {
+                    Err(format!("a list has at most {LIST_MAX} requests"))
+                }
+                Value::Array(all) => Ok((all.clone(), None)),
+                one => Ok((vec![one.clone()], None)),
+            },
+        };
+        let (orders, said) = match read {
+            Ok(read) => read,
+            Err(why) => return Some(Err(why)),
+        };
+        if !orders.iter().any(is_edit) {
+            return Some(self.at_once(request, now_ns, actions));
+        }
+        let said = said.map_or_else(|| json!({ "done": orders.len() }), Value::from);
+        let resets = orders.iter().any(|order| order["do"] == "reset");
+        let rest = orders.iter().filter(|order| !is_edit(order)).cloned().collect();
+        self.pending.insert(id, Pending { rest, resets, said });
+        actions.push(Action::Configure { id, orders: Value::Array(orders) });
+        None
+    }
+
+    /// Does what needs no other configuration.
+    fn at_once(&mut self, request: &Value, now_ns: u64, actions: &mut Vec<Action>) -> Result<Value, String> {
         let orders = match request {
+            Value::String(words) if words.trim() == "list" => return Ok(self.list()),
             Value::String(words) => {
                 let order = self.order_of(&words.split_whitespace().collect::<Vec<_>>())?;
+                self.leave_somebody(&[order])?;
                 self.carry_out(order, now_ns, actions);
                 return Ok(Value::from(self.told(order)));
             }
             Value::Object(_) if request["do"] == "list" => return Ok(self.list()),
-            Value::Array(all) if all.len() > LIST_MAX => {
-                return Err(format!("a list has at most {LIST_MAX} requests"));
-            }
             Value::Array(all) => {
                 let one = |(at, one)| self.read(one).map_err(|why| format!("request {at}: {why}"));
                 all.iter().enumerate().map(one).collect::<Result<Vec<Order>, String>>()?
             }
             one => vec![self.read(one)?],
         };
+        self.leave_somebody(&orders)?;
         orders.iter().for_each(|order| self.carry_out(*order, now_ns, actions));
         Ok(json!({ "done": orders.len() }))
+    }
+
+    /// Goes on when the configuration is another, or stays as it was.
+    pub(super) fn configured(
+        &mut self,
+        id: RequestId,
+        outcome: &Result<(), String>,
+        now_ns: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Pending { rest, resets, said }) = self.pending.remove(&id) else { return };
+        if outcome.is_ok() {
+            if resets {
+                self.forget_wishes(now_ns, actions);
+            }
+            // What a later one of the list has removed needs nothing.
+            let orders: Vec<Order> = rest.iter().filter_map(|one| self.read(one).ok()).collect();
+            orders.into_iter().for_each(|order| self.carry_out(order, now_ns, actions));
+        }
+        actions.push(Action::Answer { id, answer: outcome.clone().map(|()| said) });
+    }
+
+    /// Says what of a list's requests cannot be carried out when the configuration is this app's.
+    pub(crate) fn refuses(&self, orders: &Value) -> Result<(), String> {
+        let mut read = Vec::new();
+        for (at, order) in
+            orders.as_array().into_iter().flatten().enumerate().filter(|(_, one)| !is_edit(one))
+        {
+            let name = |key: &str| order[key].as_str().unwrap_or_default().to_string();
+            let [service, back_end] = [name("service"), name("back_end")];
+            let is_there = self
+                .services
+                .iter()
+                .any(|one| one.name == service && one.rows.iter().any(|row| row.name == back_end));
+            if is_there {
+                read.push(self.read(order).map_err(|why| format!("request {at}: {why}"))?);
+            }
+        }
+        self.leave_somebody(&read)
+    }
+
+    /// Refuses to give every back end of a service the weight 0.
+    fn leave_somebody(&self, orders: &[Order]) -> Result<(), String> {
+        let mut weights: BTreeMap<usize, HashMap<usize, u32>> = BTreeMap::new();
+        for Order { at, what } in orders {
+            if let What::Weigh(weight) = what {
+                weights.entry(at.0).or_default().insert(at.1, *weight);
+            }
+        }
+        for (at, new) in weights {
+            let service = &self.services[at];
+            let weight = |(place, row): (usize, &super::app::Row)| *new.get(&place).unwrap_or(&row.full);
+            if service.rows.iter().enumerate().all(|one| weight(one) == 0) {
+                let name = &service.name;
+                return Err(format!(
+                    "`weight`: all back ends of service `{name}` would have 0: nobody answers"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Reads a request in JSON; an error names the field that is wrong.
     fn read(&self, request: &Value) -> Result<Order, String> {
         let fields =
             request.as_object().ok_or("a request is an object with `do`, `service` and `back_end`")?;
+        if request["do"] == "list" {
+            return Err("`do`: `list` stands alone, in no list of requests".to_string());
+        }
         if let Some(unknown) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
             return Err(format!("there is no field `{unknown}`, but {}", KEYS.join(", ")));
         }
@@ -77,7 +192,7 @@ impl LbApp {
             ("weight", _) => Err("`weight` is missing, or not a number".to_string()),
             ("drain" | "maintenance" | "enable", Value::Null) => self.order_of(&words.collect::<Vec<_>>()),
             ("drain" | "maintenance" | "enable", _) => Err(format!("`weight` is not for `{what}`")),
-            _ => Err(format!("`do` is drain, maintenance, enable, weight or list, not `{what}`")),
+            _ => Err(format!("`do` is {}, not `{what}`", WORDS.join(", "))),
         }
     }
 
@@ -141,7 +256,7 @@ impl LbApp {
             What::Wish(Wish::Maintain) => format!("{name} of {of} gets nothing and is not checked"),
             What::Wish(Wish::Work) => format!("{name} of {of} works again, as far as its checks say so"),
             What::Weigh(weight) => {
-                format!("the weight of {name} of {of} is {} until the next reload", weight / service.scale)
+                format!("the weight of {name} of {of} is {}", weight / service.scale)
             }
         }
     }
@@ -159,4 +274,46 @@ impl LbApp {
         });
         json!({ "services": services.collect::<Vec<_>>() })
     }
+}
+
+/// Reads words that edit the configuration: the request that they are, and what is said when it is done.
+/// `None` for others.
+fn edit_of(words: &str) -> Result<Option<(Value, String)>, String> {
+    let (word, rest) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
+    let rest = rest.trim();
+    let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let of = name.strip_prefix("pool:").unwrap_or(name);
+    Ok(Some(match (word, name, value.trim()) {
+        ("reset", "", "") => (json!({ "do": "reset" }), "everything is as the file says".to_string()),
+        ("add-service", mapping, _) if !mapping.is_empty() => {
+            let service = mapping_of(rest)?;
+            let said = format!("service {} was added", service["name"].as_str().unwrap_or_default());
+            (json!({ "do": "add", "service": service }), said)
+        }
+        ("add", name, mapping) if !mapping.is_empty() => {
+            let back_end = mapping_of(mapping)?;
+            let said = format!("{} of {of} was added", back_end["name"].as_str().unwrap_or_default());
+            (json!({ "do": "add", "service": name, "back_end": back_end }), said)
+        }
+        ("remove-service", name, "") if !name.is_empty() => {
+            (json!({ "do": "remove", "service": name }), format!("service {name} was removed"))
+        }
+        ("remove", name, back_end) if !back_end.is_empty() && !back_end.contains(char::is_whitespace) => (
+            json!({ "do": "remove", "service": name, "back_end": back_end }),
+            format!("{back_end} of {of} was removed"),
+        ),
+        ("add" | "add-service" | "remove" | "remove-service" | "reset", ..) => return Err(USAGE.to_string()),
+        _ => return Ok(None),
+    }))
+}
+
+/// Reads a mapping as it would stand in the file.
+fn mapping_of(text: &str) -> Result<Value, String> {
+    let mut report = Report::new("the mapping", text);
+    let node = config::raw::parse(text, &mut report);
+    let value = node.map(|node| to_json(&node)).filter(Value::is_object);
+    value.ok_or_else(|| match report.diagnostics().first() {
+        Some(wrong) => wrong.message.clone(),
+        None => "a mapping is wanted, such as '{ name: b1, mac: 02:00:00:00:00:11 }'".to_string(),
+    })
 }

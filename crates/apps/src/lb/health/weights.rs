@@ -26,6 +26,8 @@ pub enum Standing {
     Up,
     /// It does not.
     Down,
+    /// Its MAC address is not known, so nothing can be sent to it.
+    NoNeighbour,
     /// An operator wants it to get no new flows.
     Draining,
     /// An operator wants it to get nothing, and it is not checked.
@@ -46,7 +48,7 @@ impl Standing {
             Standing::Unchecked => "unchecked",
             Standing::Unknown => "unknown",
             Standing::Up => "up",
-            Standing::Down => "down",
+            Standing::Down | Standing::NoNeighbour => "down",
             Standing::Draining => "draining",
             Standing::Maintenance => "maintenance",
         }

@@ -72,12 +72,14 @@ const RCODES: [(&str, Option<u8>); 7] = [
 
 /// Reads the health of services from the sections that they were read from, each with its service.
 /// `pools` are the mappings of back ends that services share. Where there are too many back ends to count
-/// each, only services with checks are among them.
+/// each, only services with checks or without `mac` are among them.
 pub(in crate::lb) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut Report) -> Health {
     let few = services.iter().map(|(_, service)| service.back_ends.len()).sum::<usize>() <= COUNTED_MAX;
-    let guarded = services.iter().map(|(node, service)| guarded(node, service, pools, report));
+    let resolved = |service: &Service| service.back_ends.iter().any(|one| one.resolve.is_some());
+    let guarded = services.iter().map(|(node, one)| (resolved(one), guarded(node, one, pools, report)));
     let checked = |one: &Guarded| few || one.back_ends.iter().any(|(.., watch)| watch.is_some());
-    let guarded: Vec<Guarded> = guarded.filter(checked).collect();
+    let guarded = guarded.filter(|(resolved, one)| *resolved || checked(one));
+    let guarded: Vec<Guarded> = guarded.map(|(_, one)| one).collect();
     let watches =
         guarded.iter().flat_map(|service| service.back_ends.iter().filter_map(|one| one.2.as_ref()));
     let different: std::collections::HashSet<&Watch> = watches.collect();

@@ -7,7 +7,7 @@ use packet::{Batch, Pools, TableHash};
 use proptest::prelude::*;
 
 /// A program in a batch engine, and its clock.
-struct Rig {
+pub(super) struct Rig {
     engine: Engine,
     pools: Pools,
     batch: Batch,
@@ -15,7 +15,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(program: &Program) -> Rig {
+    pub fn new(program: &Program) -> Rig {
         let engine = Engine::new(program, TableHash::new([1, 2])).expect("it compiles");
         Rig { engine, pools: Pools::region(2), batch: Batch::new(), now_ns: 0 }
     }
@@ -27,14 +27,14 @@ impl Rig {
         self.engine = engine;
     }
 
-    fn apply(&mut self, changes: Vec<Change>) {
+    pub fn apply(&mut self, changes: Vec<Change>) {
         for change in changes {
             self.engine.apply(&change, self.now_ns).expect("it is possible");
         }
     }
 
     /// Returns the back end that a client's packet is sent to, `None` if it is dropped.
-    fn send(&mut self, sport: u16) -> Option<u8> {
+    pub fn send(&mut self, sport: u16) -> Option<u8> {
         let frame = query(OURS, Ipv4Addr::new(192, 0, 2, 1), VIP, sport, 0);
         let mut chunk = self.pools.first().take().expect("one frame at a time");
         chunk.fill(&frame).expect("a frame that fits a chunk");

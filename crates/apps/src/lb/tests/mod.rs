@@ -3,6 +3,7 @@
 
 mod flows;
 mod modes;
+mod neighbours;
 
 use super::*;
 use crate::kind::Configured;
@@ -25,6 +26,7 @@ fn back_ends(count: u8) -> Arc<[BackEnd]> {
     let one = |at| BackEnd {
         name: format!("b{at}"),
         mac: [2, 0, 0, 0, 1, at],
+        resolve: None,
         mode: Mode::L2,
         weight: 1,
         state: State::Up,

@@ -1,5 +1,5 @@
-//! The running app: it probes, answers probes, gives flows their bucket or port, and lets buckets follow the
-//! paths.
+//! The running app: it answers probes, gives flows their bucket or port, and tells what it knows. What it
+//! does about paths is in `watch.rs`.
 
 use super::config::PathPort;
 use super::flows::{Begun, Hashes, Waiting, bucket_to};
@@ -7,9 +7,12 @@ use super::node::Node;
 use super::pipes::Names;
 use super::reflector::Unanswered;
 use super::show;
-use crate::app::{Action, App, Event, Refusal};
+use crate::app::{Action, App, Event, Refusal, RequestId, Sample};
+use crate::path::{Exchange, Form, Member};
 use engine::change::{Change, ChangeError, EntryKey};
 use engine::program::{Entry, PipeId, Program};
+use engine::snapshot::Seen;
+use path::icmp;
 use path::probing::Budget;
 use path::random::Random;
 use path::scheme::{DOCA_PROBES, Scheme, doca_ports};
@@ -19,15 +22,14 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-/// While paths are probed, states are judged so often.
-const JUDGE_NS: u64 = 2_000_000;
-
-/// How often buckets are read while paths are probed, and while nothing is sent.
-const READ_NS: u64 = 50_000_000;
-const READ_IDLE_NS: u64 = 1_000_000_000;
+/// The length of an Ethernet header.
+const ETHERNET: usize = 14;
 
 /// After a refusal no flow is pinned for so long: the table is full.
 const REST_NS: u64 = 100_000_000;
+
+/// Flows that are listed at most: those of DOCA-AR. Workers list them between frames.
+const LISTED_MAX: usize = 16_384;
 
 /// Events that are remembered.
 const EVENTS: usize = 64;
@@ -41,6 +43,7 @@ pub(super) struct Counts {
     pub probes_sent: u64,
     pub collected: u64,
     pub late: u64,
+    pub expired: u64,
     pub answered: u64,
     pub malformed: u64,
     pub bad_cookie: u64,
@@ -58,44 +61,55 @@ pub struct PathPortApp {
     /// The time of day when it started, in nanoseconds since 1970, and the time of its own clock then.
     started: [u64; 2],
     pub(super) waiting: Waiting,
+    /// Who waits for flows to be listed.
+    asked: Vec<RequestId>,
     /// The peers in the first pipe, with the numbers of their groups.
     entered: Vec<(Ipv4Addr, u16)>,
     out: Option<PipeId>,
     flows: Option<PipeId>,
-    hashes: Hashes,
-    random: Random,
-    budget: Budget,
+    /// The pipes whose entries are paths.
+    pub(super) ways: [Option<PipeId>; 2],
+    pub(super) hashes: Hashes,
+    pub(super) member: Member,
+    pub(super) random: Random,
+    pub(super) budget: Budget,
     session: u32,
     rest_until_ns: u64,
-    read_ns: u64,
+    pub(super) read_ns: u64,
+    pub(super) ticked_ns: u64,
     numbers: Vec<u16>,
 }
 
 impl PathPortApp {
-    /// An app that knows nothing yet.
+    /// An app that knows nothing yet, and tells others what it finds.
     #[must_use]
-    pub fn new(config: PathPort) -> PathPortApp {
+    pub fn new(config: PathPort, exchange: &Exchange) -> PathPortApp {
+        let nodes = config.peers.iter().zip(0..).map(|(peer, id)| Node::new(peer, id, &config));
         PathPortApp {
-            nodes: config.peers.iter().map(|peer| Node::new(peer, &config)).collect(),
+            nodes: nodes.collect(),
             counts: Counts::default(),
             events: VecDeque::new(),
             started: [0; 2],
             waiting: Waiting::default(),
+            asked: Vec::new(),
             entered: Vec::new(),
             out: None,
             flows: None,
-            hashes: Hashes::default(),
+            ways: [None; 2],
+            hashes: Hashes::new(0),
+            member: exchange.join(Form::Port),
             random: Random::new(u64::from(config.local.to_bits())),
             budget: Budget::new(0),
             session: 1,
             rest_until_ns: 0,
             read_ns: 0,
+            ticked_ns: 0,
             numbers: Vec::new(),
             config,
         }
     }
 
-    fn secret(&self) -> Secret {
+    pub(super) fn secret(&self) -> Secret {
         self.config.secret.unwrap_or_default()
     }
 
@@ -104,10 +118,22 @@ impl PathPortApp {
         let same_pipes = old.config.scheme == self.config.scheme
             && old.config.keyed() == self.config.keyed()
             && old.config.vxlan_port == self.config.vxlan_port;
+        let [was, is] = [&old.config, &self.config];
+        let is_same = (&was.ports, was.discovery, was.settings) == (&is.ports, is.discovery, is.settings);
+        let mut known: Vec<(Ipv4Addr, u16)> = old.nodes.iter().map(|node| (node.address, node.id)).collect();
+        for node in &mut self.nodes {
+            if known.iter().all(|known| known.0 != node.address) {
+                let free = (0..=u16::MAX).find(|id| known.iter().all(|known| known.1 != *id));
+                node.id = free.unwrap_or_default();
+                known.push((node.address, node.id));
+            }
+        }
         for mut was in old.nodes {
-            was.is_given &= same_pipes;
+            if !same_pipes {
+                (was.is_given, was.entered) = (false, Default::default());
+            }
             if let Some(node) = self.nodes.iter_mut().find(|node| node.address == was.address) {
-                node.take_over(was);
+                node.take_over(was, is_same);
             }
         }
         self.entered = if same_pipes { old.entered } else { Vec::new() };
@@ -115,7 +141,7 @@ impl PathPortApp {
         if same_pipes {
             self.waiting = old.waiting;
         }
-        (self.random, self.budget) = (old.random, old.budget);
+        (self.random, self.budget, self.asked) = (old.random, old.budget, old.asked);
         // Paths that are new number their probes from the start, which must not look like repetitions.
         self.session = old.session.wrapping_add(1);
     }
@@ -127,6 +153,7 @@ impl PathPortApp {
         }
         let session = self.session;
         self.nodes.iter_mut().for_each(|node| node.begin(session));
+        actions.extend(self.entries());
         self.nodes.iter_mut().filter(|node| !node.is_given).for_each(|node| node.give(actions));
         let Some(pipe) = self.out else { return };
         let addresses: Vec<Ipv4Addr> = self.nodes.iter().map(|node| node.address).collect();
@@ -146,36 +173,15 @@ impl PathPortApp {
 
     fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         if self.config.scheme == Scheme::Adaptive {
-            self.probe(now_ns, actions);
+            self.watch(now_ns, actions);
         }
         while let Some(flow) = self.waiting.overdue(now_ns) {
             self.counts.timed_out += 1;
             self.pin(now_ns, &flow, u32::from(flow.port), actions);
         }
-        if now_ns >= self.read_ns {
-            let used = self.nodes.iter().any(|node| node.round_ns.is_some());
-            self.read_ns = now_ns + if used { READ_NS } else { READ_IDLE_NS };
-            actions.extend(self.nodes.iter().filter_map(|node| node.group.map(Action::ReadBuckets)));
-        }
     }
 
-    fn probe(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
-        let secret = self.secret();
-        let PathPortApp { nodes, config, random, budget, .. } = self;
-        let (mut told, mut sent) = (Vec::new(), 0);
-        for node in nodes.iter_mut().filter(|node| node.round_ns.is_some()) {
-            told.extend(node.follow(now_ns, random, actions));
-            let probes = node.probe(now_ns, config, budget, random);
-            sent += probes.len() as u64;
-            let inject =
-                |probe: &Packet| Action::Inject { bytes: probe.frame(secret).to_vec(), output: config.port };
-            actions.extend(probes.iter().map(inject));
-        }
-        self.counts.probes_sent += sent;
-        told.into_iter().for_each(|what| self.tell(now_ns, what, actions));
-    }
-
-    fn tell(&mut self, now_ns: u64, what: String, actions: &mut Vec<Action>) {
+    pub(super) fn tell(&mut self, now_ns: u64, what: String, actions: &mut Vec<Action>) {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
@@ -210,7 +216,7 @@ impl PathPortApp {
         if let Some(traffic) = node.traffic.get_mut(path) {
             traffic.flows += 1;
         }
-        let number = self.hashes.number_of(bucket);
+        let number = self.hashes.number_of(node.id, bucket);
         self.pin(now_ns, flow, number, actions);
     }
 
@@ -245,16 +251,49 @@ impl PathPortApp {
         actions.push(Action::Change(Change::Add { pipe, entry: flow.entry(number) }));
     }
 
-    /// A flow was not pinned: it is already, or there is no room.
-    fn refused(&mut self, now_ns: u64, change: &Change, why: &Refusal) {
-        if !matches!(change, Change::Add { pipe, .. } if Some(*pipe) == self.flows) {
-            return;
+    /// A change was refused. A flow was not pinned: it is already, or there is no room.
+    fn refused(&mut self, now_ns: u64, change: &Change, why: &Refusal, actions: &mut Vec<Action>) {
+        match change {
+            Change::Add { pipe, .. } if Some(*pipe) == self.flows => {
+                self.counts.pinned -= 1;
+                if !matches!(why, Refusal::Change(ChangeError::Exists { .. })) {
+                    self.counts.unpinned += 1;
+                    self.rest_until_ns = now_ns + REST_NS;
+                }
+            }
+            _ => actions.extend(self.otherwise(change, why)),
         }
-        self.counts.pinned -= 1;
-        if !matches!(why, Refusal::Change(ChangeError::Exists { .. })) {
-            self.counts.unpinned += 1;
-            self.rest_until_ns = now_ns + REST_NS;
+    }
+
+    /// What a router says of a probe.
+    fn expired(&mut self, frame: &[u8]) {
+        let Some(expired) = frame.get(ETHERNET..).and_then(icmp::expired) else { return };
+        let PathPort { local, vxlan_port, .. } = self.config;
+        let Some(node) = self.nodes.iter_mut().find(|node| expired.to == node.address) else { return };
+        if expired.from == local && expired.dport == vxlan_port {
+            self.counts.expired += 1;
+            node.expired(&expired);
         }
+    }
+
+    /// Flows were listed.
+    fn listed(&mut self, now_ns: u64, entries: &[(Entry, Seen)], actions: &mut Vec<Action>) {
+        let answer = show::flows(self, now_ns, entries);
+        let each = |id| Action::Answer { id, answer: Ok(answer.clone()) };
+        actions.extend(self.asked.drain(..).map(each));
+    }
+
+    fn requested(&mut self, id: RequestId, request: &Value, actions: &mut Vec<Action>) {
+        let answer = match (request.as_str().map(str::trim), self.flows) {
+            (Some("show"), _) => Ok(show::json(self)),
+            (Some("conntrack"), Some(pipe)) => {
+                self.asked.push(id);
+                return actions.push(Action::ReadEntries { pipe, limit: LISTED_MAX });
+            }
+            (Some("conntrack"), None) => Ok(show::flows(self, 0, &[])),
+            _ => Err("a path app answers `show` and `conntrack`".to_string()),
+        };
+        actions.push(Action::Answer { id, answer });
     }
 
     /// A probe of a peer, or an answer.
@@ -315,7 +354,7 @@ impl App for PathPortApp {
 
     fn punts(&self) -> Vec<String> {
         let names = Names(&self.config.name);
-        vec![names.flows(), names.probes()]
+        vec![names.flows(), names.probes(), names.expired()]
     }
 
     fn inherit(&mut self, predecessor: Box<dyn App>) {
@@ -329,6 +368,7 @@ impl App for PathPortApp {
         let names = Names(&self.config.name);
         self.out = program.pipe_named(&self.config.name);
         self.flows = program.pipe_named(&names.flows());
+        self.ways = names.ways().map(|name| program.pipe_named(&name));
         self.config.port = program.port_named(&self.config.port_name).unwrap_or_default();
         self.hashes = Hashes::new(program.select_seed);
         self.numbers.clear();
@@ -354,6 +394,9 @@ impl App for PathPortApp {
             Event::Frame { app, bytes, .. } if app == Names(&self.config.name).flows() => {
                 self.begun(now_ns, bytes, actions);
             }
+            Event::Frame { app, bytes, .. } if app == Names(&self.config.name).expired() => {
+                self.expired(bytes);
+            }
             Event::Frame { bytes, .. } => self.arrived(now_ns, bytes, actions),
             Event::Tick => self.tick(now_ns, actions),
             Event::Buckets { group, report } => {
@@ -361,24 +404,17 @@ impl App for PathPortApp {
                     node.count(now_ns, report);
                 }
             }
-            Event::Refused { change, why } => self.refused(now_ns, change, why),
-            Event::Request { id, request } => {
-                let answer = match request.as_str().map(str::trim) {
-                    Some("show") => Ok(show::json(self)),
-                    Some("conntrack") => Err(show::flows_are_elsewhere(&self.config.name)),
-                    _ => Err("a path app answers `show` and `conntrack`".to_string()),
-                };
-                actions.push(Action::Answer { id, answer });
-            }
+            Event::Refused { change, why } => self.refused(now_ns, change, why, actions),
+            Event::Entries { entries, .. } => self.listed(now_ns, entries, actions),
+            Event::Request { id, request } => self.requested(id, request, actions),
             Event::Link { .. } | Event::Client { .. } | Event::Checked { .. } => {}
+            Event::Neighbour { .. } | Event::Configured { .. } => {}
         }
     }
 
     fn wake_ns(&self) -> Option<u64> {
-        let judge = |node: &Node| node.round_ns.map(|round_ns| round_ns.min(node.judged_ns + JUDGE_NS));
-        let buckets = (self.config.scheme == Scheme::Adaptive).then_some(self.read_ns);
-        let times = self.nodes.iter().filter_map(judge).chain(self.waiting.wake_ns()).chain(buckets);
-        times.min()
+        let watch = (self.config.scheme == Scheme::Adaptive).then(|| self.watch_ns());
+        self.waiting.wake_ns().into_iter().chain(watch).min()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
@@ -389,6 +425,10 @@ impl App for PathPortApp {
         let paths = || self.nodes.iter().flat_map(|node| node.paths.all());
         let usable = paths().filter(|path| path.weight() > 0).count();
         vec![("paths", paths().count() as f64), ("paths_usable", usable as f64)]
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        show::samples(self)
     }
 
     fn report(&self, _now_ns: u64) -> Value {

@@ -31,14 +31,18 @@ pub struct PathPort {
     pub scheme: Scheme,
     /// The headers of encapsulated frames that tell flows apart.
     pub key: KeySource,
-    /// The UDP source ports that are paths, at most [`path::paths::PATHS_MAX`].
+    /// The UDP source ports that are paths, until others are discovered; at most [`path::paths::PATHS_MAX`].
     pub ports: Vec<u16>,
+    /// How paths are discovered; `None`: [`PathPort::ports`] are the paths.
+    pub discovery: Option<Discovery>,
     /// The UDP port of VXLAN.
     pub vxlan_port: u16,
     /// The DSCP of the data, and so of probes.
     pub dscp: u8,
     /// What depends on the rate of a path.
     pub settings: Settings,
+    /// How often the paths of a node are probed that nothing is sent to, in nanoseconds.
+    pub idle_ns: u64,
     /// How many flows keep their bucket or port.
     pub flows: u32,
     /// A flow that is idle for longer is a new one, in nanoseconds.
@@ -49,6 +53,15 @@ pub struct PathPort {
     pub secret: Option<Secret>,
     /// Place in the configuration.
     pub origin: Origin,
+}
+
+/// How paths are discovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// The first and the last source port that may be used.
+    pub sources: [u16; 2],
+    /// How often, in nanoseconds.
+    pub every_ns: u64,
 }
 
 /// A remote node.

@@ -53,32 +53,39 @@ fn inside(frame: &[u8]) -> Option<&[u8]> {
     (frame.get(12..15)? == [8, 0, 0x45]).then(|| frame.get(50..)).flatten()
 }
 
-/// How flows and numbers find their buckets (docs/pipes.md M7).
-#[derive(Clone, Debug, Default)]
+/// How flows and numbers find their buckets (docs/pipes.md M7). A number also says whose flow it is: its
+/// upper half is that of the remote node.
+#[derive(Clone, Debug)]
 pub struct Hashes {
     select_seed: u64,
-    /// For each bucket, a number that hashes to it.
-    numbers: Vec<u32>,
+    buckets: Buckets,
 }
 
 impl Hashes {
     /// Those of a program with this seed.
     pub fn new(select_seed: u64) -> Hashes {
-        let buckets = Buckets::new(vec![0; SIZE]);
-        let of = |number: u32| buckets.bucket(seeded(select_hash(select_seed, &[u64::from(number)]), SEED));
-        // Of the first few hundred numbers, each bucket has one.
-        let number = |bucket| (0..=u32::MAX).find(|number| of(*number) == bucket).unwrap_or_default();
-        Hashes { select_seed, numbers: (0..SIZE).map(number).collect() }
+        Hashes { select_seed, buckets: Buckets::new(vec![0; SIZE]) }
+    }
+
+    fn bucket(&self, words: &[u64]) -> usize {
+        self.buckets.bucket(seeded(select_hash(self.select_seed, words), SEED))
     }
 
     /// The bucket of a flow.
     pub fn bucket_of(&self, key: &FlowKey) -> usize {
-        Buckets::new(vec![0; SIZE]).bucket(seeded(select_hash(self.select_seed, &key.0), SEED))
+        self.bucket(&key.0)
     }
 
-    /// A number that hashes to this bucket.
-    pub fn number_of(&self, bucket: usize) -> u32 {
-        self.numbers.get(bucket).copied().unwrap_or_default()
+    /// A number of a node that hashes to this bucket. Of the first few hundred, each bucket has one.
+    pub fn number_of(&self, node: u16, bucket: usize) -> u32 {
+        let numbers = (0..=u32::from(u16::MAX)).map(|low| u32::from(node) << 16 | low);
+        let mut fit = numbers.filter(|number| self.bucket(&[u64::from(*number)]) == bucket);
+        fit.next().unwrap_or_default()
+    }
+
+    /// The node of a number, and the bucket that it hashes to.
+    pub fn place_of(&self, number: u32) -> (u16, usize) {
+        ((number >> 16) as u16, self.bucket(&[u64::from(number)]))
     }
 }
 

@@ -9,8 +9,9 @@ mod reflector;
 mod show;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod yaml;
 
 pub use app::PathPortApp;
-pub use config::{PathPort, Peer};
+pub use config::{Discovery, PathPort, Peer};
 pub(super) use yaml::read;

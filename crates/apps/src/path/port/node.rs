@@ -7,20 +7,28 @@ use engine::change::Change;
 use engine::program::GroupId;
 use engine::worker::BucketReport;
 use path::buckets::PathBuckets;
-use path::paths::{Answer, PATHS_MAX, Paths, Ports, STEP_NS, State};
-use path::probing::Budget;
+use path::icmp::Expired;
+use path::known::{self, Known};
+use path::paths::{Answer, PATHS_MAX, Path, Paths, Ports, STEP_NS, State};
+use path::probing::{Budget, Rounds};
 use path::random::Random;
-use path::wire::{Outer, Packet};
+use path::settings::Settings;
+use path::survey::{Survey, Surveyed, TTL_WHOLE, Wish};
+use path::wire::{NO_PATH, Outer, Packet};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-/// Probes whose answers are waited for: of each path as many as crate path waits for.
-const ASKED_MAX: usize = PATHS_MAX * 64;
-
-const TTL: u8 = 64;
+/// Probes whose answers are waited for: of each path as many as crate path waits for, and those of a survey.
+const ASKED_MAX: usize = PATHS_MAX * 64 * 2;
 
 /// A bucket in use moves after so many idle gaps at the latest: its flows are then reordered once.
 const GAPS_MAX: u64 = 100;
+
+/// How long after a node did not answer it is surveyed again, in nanoseconds.
+const RETRY_NS: u64 = 5_000_000_000;
+
+/// The least time between two surveys, in nanoseconds.
+const SURVEY_PAUSE_NS: u64 = 1_000_000_000;
 
 /// What was sent along a path, and why buckets came to it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,34 +41,46 @@ pub struct Traffic {
     pub round_trip_ns: u64,
 }
 
-/// A probe on its way: its number, its path, and its sequence number there.
+/// A probe on its way: its number, its path and its sequence number there, [`NO_PATH`] if it is of a survey,
+/// and when it left.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     session: u32,
     number: u32,
     path: u8,
     sequence: u32,
+    sent_ns: u64,
 }
 
 /// A remote node.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Node {
     pub address: Ipv4Addr,
     mac: [u8; 6],
+    /// What tells it apart in numbers that flows keep, over reloads.
+    pub id: u16,
     pub paths: Paths,
+    /// What surveys have found; nothing if the ports are configured.
+    pub known: Known,
+    pub survey: Option<Survey>,
+    /// What the last survey has told.
+    pub found: Option<String>,
+    /// Its paths are ports over which flows are spread, and no paths that were found.
+    is_spread: bool,
     pub buckets: PathBuckets,
-    pub traffic: Vec<Traffic>,
+    pub traffic: [Traffic; PATHS_MAX],
     /// What the peer asks.
     pub window: Window,
     /// The group of its buckets; `None` unless the scheme uses them.
     pub group: Option<GroupId>,
     /// The buckets have targets.
     pub is_given: bool,
-    /// When paths are probed next; `None` while nothing is sent to it.
-    pub round_ns: Option<u64>,
-    /// When states were judged last.
-    pub judged_ns: u64,
+    /// The ports that the pipes' entries have for its paths; `None`: no entry.
+    pub entered: [Option<u16>; PATHS_MAX],
+    rounds: Rounds,
     step_ns: u64,
+    survey_ns: u64,
+    surveys: u8,
     /// In which its probes are numbered, those of all paths together: a peer takes no probe of an earlier
     /// session than the last. 0 before the first.
     session: u32,
@@ -73,38 +93,42 @@ pub struct Node {
 
 impl Node {
     /// A node of which nothing is known.
-    pub fn new(peer: &Peer, config: &PathPort) -> Node {
-        let ports: Vec<Ports> = config.ports.iter().map(|&main| Ports { main, spare: None }).collect();
-        let paths = Paths::new(0, config.settings, &ports);
-        let buckets = PathBuckets::new(&paths);
-        let states = states(&paths);
+    pub fn new(peer: &Peer, id: u16, config: &PathPort) -> Node {
+        let paths = spread(0, config.settings, &config.ports);
         Node {
             address: peer.address,
             mac: peer.mac,
-            traffic: vec![Traffic::default(); ports.len()],
+            id,
+            buckets: PathBuckets::new(&paths),
+            states: states(&paths),
             paths,
-            buckets,
+            known: Known::default(),
+            survey: None,
+            found: None,
+            is_spread: true,
+            traffic: Default::default(),
             window: Window::new(),
             group: None,
             is_given: false,
-            round_ns: None,
-            judged_ns: 0,
+            entered: [None; PATHS_MAX],
+            rounds: Rounds::default(),
             step_ns: 0,
+            survey_ns: 0,
+            surveys: 0,
             session: 0,
             number: 0,
             asked: VecDeque::new(),
-            states,
             counted: BucketReport::default(),
         }
     }
 
-    /// Goes on as `old`, the same node before a reload, if its paths are the same.
-    pub fn take_over(&mut self, old: Node) {
-        let ports = |node: &Node| node.paths.all().iter().map(|path| path.ports()).collect::<Vec<_>>();
-        if ports(self) == ports(&old) && self.paths.settings() == old.paths.settings() {
+    /// Goes on as `old`, the same node before a reload; with `is_same`, what is known of its paths is kept.
+    pub fn take_over(&mut self, old: Node, is_same: bool) {
+        if is_same {
             *self = Node { mac: self.mac, group: None, ..old };
         } else {
-            self.window = old.window;
+            (self.window, self.id, self.traffic) = (old.window, old.id, old.traffic);
+            self.entered = old.entered;
         }
     }
 
@@ -119,7 +143,6 @@ impl Node {
     pub fn sent(&mut self, now_ns: u64, path: usize, bytes: u64) {
         // Nothing was ever sent at 0.
         self.paths.sent(now_ns.max(1), path, bytes);
-        self.round_ns.get_or_insert(now_ns);
     }
 
     /// Takes in what its buckets have carried.
@@ -147,7 +170,82 @@ impl Node {
         self.is_given = true;
     }
 
-    /// Probes its paths if it is time.
+    /// Returns whether it is time to survey the ways to it.
+    pub fn wants_survey(&self, now_ns: u64) -> bool {
+        self.survey.is_none() && now_ns >= self.survey_ns
+    }
+
+    /// It is looked again after so long.
+    pub fn put_off(&mut self, until_ns: u64) {
+        self.survey_ns = until_ns;
+    }
+
+    /// Begins a survey.
+    pub fn begin_survey(&mut self, now_ns: u64, sources: [u16; 2], random: &mut Random) {
+        self.surveys = self.surveys.wrapping_add(1);
+        self.survey = Some(Survey::new(now_ns, self.surveys, &self.known.ports(), sources, random));
+    }
+
+    /// Takes what a survey has found.
+    pub fn learn(
+        &mut self,
+        now_ns: u64,
+        found: &Surveyed,
+        every_ns: u64,
+        config: &PathPort,
+    ) -> known::Change {
+        self.survey = None;
+        self.survey_ns = now_ns + if found.round_trip_ns.is_none() { RETRY_NS } else { every_ns };
+        if found.round_trip_ns.is_some() {
+            let change = self.known.learn(found, &config.settings);
+            self.found = Some(self.known.sentence());
+            return change;
+        }
+        self.found = Some(match self.known.all().len() {
+            0 => "no answer to probes: weir runs there with a path app, this node among its peers, and the \
+                  same key? Flows are spread over all ports"
+                .to_string(),
+            // States of paths say it: the node may be away for a moment.
+            count => format!("{count} paths, and no answer"),
+        });
+        known::Change::None
+    }
+
+    /// Lets paths and buckets follow what is known now. A single path may hide links that routers do not tell
+    /// apart, so flows are then spread over all `ports`, as they are before anything is known.
+    pub fn apply(
+        &mut self,
+        now_ns: u64,
+        change: known::Change,
+        (settings, ports): (Settings, &[u16]),
+        actions: &mut Vec<Action>,
+    ) {
+        let was_spread = std::mem::replace(&mut self.is_spread, self.known.all().len() < 2);
+        match change {
+            known::Change::None => return,
+            known::Change::Followed(_) if was_spread && self.is_spread => return,
+            known::Change::Followed(followed) if !was_spread => {
+                self.paths.follow(now_ns, &self.known, &followed)
+            }
+            _ => {
+                let is_busy = self.paths.is_busy(now_ns);
+                self.paths = match self.is_spread {
+                    true => spread(now_ns, settings, ports),
+                    false => Paths::of(now_ns, settings, &self.known),
+                };
+                self.buckets = PathBuckets::new(&self.paths);
+                self.states.clear();
+                self.rounds.hasten(now_ns);
+                self.give(actions);
+                if is_busy {
+                    self.sent(now_ns, 0, 0);
+                }
+            }
+        }
+        self.states.extend(self.paths.all()[self.states.len()..].iter().map(Path::state));
+    }
+
+    /// Returns the probes that are due: of paths, and of a survey.
     pub fn probe(
         &mut self,
         now_ns: u64,
@@ -155,31 +253,34 @@ impl Node {
         budget: &mut Budget,
         random: &mut Random,
     ) -> Vec<Packet> {
-        if self.round_ns.is_none_or(|round_ns| round_ns > now_ns) {
-            return Vec::new();
+        let mut probes = Vec::new();
+        let round = self.rounds.due(now_ns, &self.paths, config.idle_ns, random);
+        if budget.take(now_ns, round.len() as u64) {
+            for path in round {
+                let sequence = self.paths.probe_sent(now_ns, path);
+                let wish = Wish { port: self.paths.all()[path].ports().main, ttl: TTL_WHOLE, id: 0 };
+                probes.push(self.ask(now_ns, (path as u8, sequence), wish, config));
+            }
         }
-        let round = self.paths.round(now_ns, random);
-        let next = self.paths.next_round_in(now_ns, random);
-        self.round_ns = next.map(|time| now_ns + time);
-        if next.is_none() || !budget.take(now_ns, round.len() as u64) {
-            return Vec::new();
+        while let Some(wish) = self.survey.as_mut().and_then(|survey| survey.wish(now_ns)) {
+            if budget.take(now_ns, 1) {
+                probes.push(self.ask(now_ns, (NO_PATH, 0), wish, config));
+            }
         }
-        round.into_iter().map(|path| self.ask(now_ns, path, config)).collect()
+        probes
     }
 
-    fn ask(&mut self, now_ns: u64, path: usize, config: &PathPort) -> Packet {
+    fn ask(&mut self, now_ns: u64, (path, sequence): (u8, u32), wish: Wish, config: &PathPort) -> Packet {
         if self.number == u32::MAX {
             (self.session, self.number) = (self.session.wrapping_add(1), 0);
         }
         self.number += 1;
-        let sequence = self.paths.probe_sent(now_ns, path);
-        let (session, number, path) = (self.session, self.number, path as u8);
+        let (session, number) = (self.session, self.number);
         if self.asked.len() == ASKED_MAX {
             self.asked.pop_front();
         }
-        self.asked.push_back(Asked { session, number, path, sequence });
-        let port = self.paths.all()[usize::from(path)].ports().main;
-        let outer = self.outer(config, port);
+        self.asked.push_back(Asked { session, number, path, sequence, sent_ns: now_ns });
+        let outer = Outer { id: wish.id, ttl: wish.ttl, ..self.outer(config, wish.port) };
         Packet { path, ..Packet::request(outer, (session, number), sequence as u8, now_ns) }
     }
 
@@ -194,23 +295,40 @@ impl Node {
             dscp: config.dscp,
             marked: false,
             id: 0,
-            ttl: TTL,
+            ttl: TTL_WHOLE,
         }
     }
 
     /// Takes the answer to one of its probes. Returns false if none is on its way.
     pub fn answered(&mut self, now_ns: u64, packet: &Packet) -> bool {
-        let is_it = |one: &Asked| (one.session, one.number) == (packet.session, packet.number);
-        let Some(asked) = self.asked.iter().find(|one| is_it(one)) else { return false };
-        let (path, sequence) = (usize::from(asked.path), asked.sequence);
-        let is_ours = self.paths.all().get(path).is_some_and(|path| path.ports().main == packet.port);
+        let place = (packet.session, packet.number);
+        let Ok(at) = self.asked.binary_search_by_key(&place, |one| (one.session, one.number)) else {
+            return false;
+        };
+        let Asked { path, sequence, sent_ns, .. } = self.asked[at];
         let delay_ns = packet.reflected_ns.wrapping_sub(packet.sent_ns) as i64;
+        let round_trip_ns = now_ns.saturating_sub(sent_ns);
+        if path == NO_PATH {
+            if let Some(survey) = &mut self.survey {
+                survey.arrived(packet.port, packet.hops, sent_ns, (round_trip_ns, delay_ns));
+            }
+            return true;
+        }
+        let path = usize::from(path);
+        let is_ours = self.paths.all().get(path).is_some_and(|path| path.ports().main == packet.port);
         let answer = Answer { delay_ns, marked: packet.marked, arrived: packet.arrived };
         if !is_ours || !self.paths.probe_answered(now_ns, path, sequence, answer) {
             return false;
         }
-        self.traffic[path].round_trip_ns = now_ns.saturating_sub(packet.sent_ns);
+        self.traffic[path].round_trip_ns = round_trip_ns;
         true
+    }
+
+    /// A router has met the last hop of a probe.
+    pub fn expired(&mut self, expired: &Expired) {
+        if let Some(survey) = &mut self.survey {
+            survey.expired(expired.port, expired.id, expired.router);
+        }
     }
 
     /// The port of an answer to the peer: successive turns of a path come back by different paths.
@@ -230,7 +348,6 @@ impl Node {
     /// have changed, for the operator.
     pub fn follow(&mut self, now_ns: u64, random: &mut Random, actions: &mut Vec<Action>) -> Vec<String> {
         self.paths.tick(now_ns);
-        self.judged_ns = now_ns;
         let now = states(&self.paths);
         let told = self.told(&now);
         let is_turn = self.is_given && (now_ns >= self.step_ns || !told.is_empty());
@@ -238,6 +355,10 @@ impl Node {
         if is_turn {
             self.step_ns = now_ns + STEP_NS;
             self.move_buckets(random, actions);
+        }
+        if !told.is_empty() {
+            // Routers may choose other ports now.
+            self.survey_ns = self.survey_ns.min(now_ns + SURVEY_PAUSE_NS);
         }
         told
     }
@@ -282,8 +403,19 @@ impl Node {
         let change = Change::MoveBuckets { group, moves: moves.into(), idle_gap_ns, wait_max_ns };
         Some(Action::Change(change))
     }
+
+    /// Returns true if it needs attention every few milliseconds.
+    pub fn is_busy(&self, now_ns: u64) -> bool {
+        self.survey.is_some() || self.paths.is_busy(now_ns)
+    }
+}
+
+/// Ports that are taken for paths.
+fn spread(now_ns: u64, settings: Settings, ports: &[u16]) -> Paths {
+    let ports: Vec<Ports> = ports.iter().map(|&main| Ports { main, spare: None }).collect();
+    Paths::new(now_ns, settings, &ports)
 }
 
 fn states(paths: &Paths) -> Vec<State> {
-    paths.all().iter().map(|path| path.state()).collect()
+    paths.all().iter().map(Path::state).collect()
 }

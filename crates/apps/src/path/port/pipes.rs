@@ -8,6 +8,7 @@ use engine::program::{
 };
 use packet::{Field, PROTOCOL_UDP};
 use path::buckets::SIZE;
+use path::icmp::{IN_TRANSIT, TIME_EXCEEDED};
 use path::paths::PATHS_MAX;
 use path::scheme::Scheme;
 use path::wire;
@@ -15,6 +16,9 @@ use std::net::Ipv4Addr;
 
 /// Separates the choice of a bucket from that of other groups and of the fabric.
 pub(super) const SEED: u64 = 0x7061_7468_0000_0000;
+
+/// What chooses a peer's group.
+pub(super) const CHOSEN: GroupChoice = GroupChoice::ByMeta(PEER_WORD);
 
 /// Holds the number of the peer's group.
 const PEER: Field = Field::Meta0;
@@ -42,6 +46,17 @@ impl Names<'_> {
     /// The pipe of probes that have arrived, and the app that receives those of peers.
     pub fn probes(&self) -> String {
         self.part("probes")
+    }
+
+    /// The pipe of what routers say of probes, and the app that receives copies.
+    pub fn expired(&self) -> String {
+        self.part("expired")
+    }
+
+    /// The pipes that give a frame the port of its path: by the hash of its flow, and by the number that the
+    /// flow keeps.
+    pub fn ways(&self) -> [String; 2] {
+        [self.part("buckets"), self.part("pinned")]
     }
 
     /// The group of a peer's paths.
@@ -76,37 +91,50 @@ impl PathPort {
         let app = program.app(names.probes());
         let peers = self.pipe(names.part("peers")).per_entry(Field::Ipv4Src);
         let peers = program.pipe(peers.entries(self.peers.iter().map(|peer| peer.address)).forward(app));
+        let onwards = self.expired(program, names, onwards);
         let probes = self.pipe(names.probes()).constant(Field::VxlanVni, wire::VNI);
         program.pipe(probes.entry(Entry::default()).forward(peers).miss(onwards))
     }
 
+    /// What routers say of packets whose TTL has ended goes on, and a copy to the app: it may be about a
+    /// packet of somebody else, as one of traceroute.
+    fn expired(&self, program: &mut ProgramBuilder, names: &Names<'_>, onwards: Forward) -> Forward {
+        if self.discovery.is_none() {
+            return onwards;
+        }
+        let app = program.app(names.expired());
+        let next = program.pipe(self.pipe(names.part("on")).entry(Entry::default()).forward(onwards));
+        let expired = self.pipe(names.expired()).constant(Field::Ipv4Dst, self.local);
+        let expired = expired.constant(Field::IcmpType, TIME_EXCEEDED).constant(Field::IcmpCode, IN_TRANSIT);
+        let expired = expired.entry(Entry::default()).forward(Forward::Tee { app, next }).miss(onwards);
+        Forward::Pipe(program.pipe(expired))
+    }
+
     /// Frames to peers find a bucket of their peer: that of their flow, or of its hash. The app adds entries
-    /// for the peers when their buckets have targets, so no frame meets an empty bucket.
+    /// for paths, gives the buckets targets, and then adds entries for the peers, so no frame meets an empty
+    /// bucket.
     fn by_bucket(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let taken: Vec<u16> = program.groups.iter().filter_map(|group| group.number).collect();
         let mut free = (NUMBERS..=u16::MAX).filter(|number| !taken.contains(number));
-        let mut ways = Vec::new();
         for peer in &self.peers {
             let target = |at: usize| Target::new(at.to_string(), self.port);
             let number = free.next().unwrap_or(NUMBERS);
             let group = Group::new(names.group(peer.address), Fill::Given, SIZE as u32);
             let group = group.number(number).seed(SEED).targets((0..PATHS_MAX).map(target));
-            let group = program.group(group.origin(self.origin));
-            let port = |at: usize| self.ports.get(at).or(self.ports.first()).copied().unwrap_or_default();
-            ways.extend((0..PATHS_MAX).map(|at| (group, at as u16, port(at))));
+            program.group(group.origin(self.origin));
         }
-        let chosen = GroupChoice::ByMeta(PEER_WORD);
-        let hash = |name: &str, input| {
-            let entry = |&(group, at, port): &(_, u16, u16)| Entry::on(chosen.key(group, at)).value(port);
-            Pipe::hash(names.part(name), input, chosen)
+        let ways = (self.peers.len() * PATHS_MAX) as u32;
+        let hash = |name: &String, input| {
+            Pipe::hash(name.clone(), input, CHOSEN)
                 .origin(self.origin)
                 .act([Operation::Set(Field::UdpSport, Value::PerEntry)])
-                .entries(ways.iter().map(entry))
+                .capacity(ways)
                 .forward(self.port)
                 .miss(self.port)
         };
-        let buckets = program.pipe(hash("buckets", HashInput::Select(self.keyed().source)));
-        let pinned = program.pipe(hash("pinned", HashInput::Fields(vec![(BUCKET, BUCKET.max())])));
+        let [buckets, pinned] = &names.ways();
+        let buckets = program.pipe(hash(buckets, HashInput::Select(self.keyed().source)));
+        let pinned = program.pipe(hash(pinned, HashInput::Fields(vec![(BUCKET, BUCKET.max())])));
         let app = program.app(names.flows());
         let flows = self.flows(names, BUCKET).forward(pinned).miss(Forward::Tee { app, next: buckets });
         let flows = program.pipe(flows);

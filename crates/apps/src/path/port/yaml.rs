@@ -1,6 +1,6 @@
 //! Reads path apps at ports from the configuration.
 
-use super::config::{PathPort, Peer};
+use super::config::{Discovery, PathPort, Peer};
 use crate::kind::Scope;
 use crate::path::yaml;
 use config::attachment::Attachment;
@@ -9,9 +9,10 @@ use config::raw::Node;
 use config::section::{Section, list, named, number, parsed};
 use config::{Frames, IpRule, Report, TakeRule};
 use engine::program::{Forward, PipeId};
-use packet::{PROTOCOL_UDP, TunnelKind};
+use packet::{PROTOCOL_ICMP, PROTOCOL_UDP, TunnelKind};
+use path::icmp::{IN_TRANSIT, TIME_EXCEEDED};
 use path::paths::PATHS_MAX;
-use path::scheme::PORTS;
+use path::scheme::Scheme;
 use path::settings::Settings;
 use std::net::Ipv4Addr;
 
@@ -22,8 +23,13 @@ impl PathPort {
         let Some(input) = &self.input else {
             let dport = Some((self.vxlan_port, self.vxlan_port));
             let (dst, protocol) = (self.local.into(), Some(PROTOCOL_UDP));
-            let rule = IpRule { dst, prefix: 32, protocol, dport, fragments: false };
-            return vec![TakeRule { port: self.port, frames: Frames::Ip(rule) }];
+            let tunnels = IpRule { dst, prefix: 32, protocol, dport, fragments: false };
+            // Of ICMP, type and code stand where a port would.
+            let expired = u16::from(TIME_EXCEEDED) << 8 | u16::from(IN_TRANSIT);
+            let expired =
+                IpRule { protocol: Some(PROTOCOL_ICMP), dport: Some((expired, expired)), ..tunnels };
+            let rules = [tunnels].into_iter().chain(self.discovery.map(|_| expired));
+            return rules.map(|rule| TakeRule { port: self.port, frames: Frames::Ip(rule) }).collect();
         };
         let ports = input.ports.iter().copied().chain([self.port]);
         ports.map(|port| TakeRule { port, frames: Frames::All }).collect()
@@ -45,8 +51,9 @@ pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Sect
     let peers = peers(&section, report);
     let scheme = section.choice("scheme", &yaml::PORT_SCHEMES, report);
     let key = section.choice("headers", &yaml::HEADERS, report);
-    let ports = ports(&section, report);
-    let (settings, answers) = settings(&section, report);
+    let sources = yaml::sources(&section, report).unwrap_or([0; 2]);
+    let ports = ports(&section, sources, report);
+    let (settings, [idle_ns, discover_ns, answers]) = settings(&section, report);
     let secret = section.get("key").and_then(|node| yaml::secret(node, report));
     let [dscp, flows] = ["dscp", "flows"].map(|key| section.number(key, report).unwrap_or(1));
     let idle_timeout_ns = section.time("idle_timeout", report);
@@ -67,12 +74,15 @@ pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Sect
         scheme: scheme?,
         key: key?,
         ports,
+        discovery: (section.get("ports").is_none() && scheme == Some(Scheme::Adaptive))
+            .then_some(Discovery { sources, every_ns: discover_ns }),
+        idle_ns,
         vxlan_port,
         dscp: dscp as u8,
         settings,
         flows: flows as u32,
         idle_timeout_ns,
-        answers,
+        answers: answers as u32,
         secret,
         origin,
     };
@@ -135,12 +145,19 @@ fn peers(section: &Section<'_>, report: &mut Report) -> Vec<Peer> {
     addresses.into_iter().map(|address| Peer { address, mac: next_hop }).collect()
 }
 
-/// The ports that are paths: if none are given, as many as are possible, evenly over the ephemeral ones.
-fn ports(section: &Section<'_>, report: &mut Report) -> Vec<u16> {
+/// The ports that are paths: if none are given, as many as are possible, evenly over those that may be used,
+/// until discovery has found which are.
+fn ports(section: &Section<'_>, [first, last]: [u16; 2], report: &mut Report) -> Vec<u16> {
     let Some(node) = section.get("ports") else {
-        let step = (PORTS.end() - PORTS.start()) / PATHS_MAX as u16 + 1;
-        return (0..PATHS_MAX as u16).map(|at| PORTS.start() + at * step).collect();
+        let step = (last - first) / PATHS_MAX as u16 + 1;
+        return (0..PATHS_MAX as u16).map(|at| first + at * step).filter(|port| *port <= last).collect();
     };
+    if let Some(sources) = section.get("sources") {
+        report.error(
+            sources.span,
+            "`ports` says which ports are paths, so there is nothing to be found in `sources`",
+        );
+    }
     let items = list(node, "ports", report);
     let mut ports = Vec::new();
     for item in items {
@@ -158,13 +175,14 @@ fn ports(section: &Section<'_>, report: &mut Report) -> Vec<u16> {
     ports
 }
 
-/// What depends on the rate, and how many probes are answered.
-fn settings(section: &Section<'_>, report: &mut Report) -> (Settings, u32) {
-    let [probe_ns, .., answers] = yaml::probe(section, "port", report);
+/// What depends on the rate; how often paths are probed where nothing is sent and discovered, and how many
+/// probes are answered.
+fn settings(section: &Section<'_>, report: &mut Report) -> (Settings, [u64; 3]) {
+    let [probe_ns, others @ ..] = yaml::probe(section, "port", report);
     let mut settings = Settings::of_rate(section.number("rate", report).unwrap_or(1) * 1_000_000);
     (settings.probe_ns, settings.lost_after_ns) = (probe_ns, probe_ns);
     if section.get("idle_gap").is_some() {
         settings.flowlet_ns = section.time("idle_gap", report);
     }
-    (settings, answers as u32)
+    (settings, others)
 }

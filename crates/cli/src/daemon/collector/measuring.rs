@@ -111,6 +111,12 @@ impl Measuring {
         self.wanted.pipes.iter().any(|one| one == pipe)
     }
 
+    /// Returns what stands for a pipe's name if it measures an overlay.
+    pub fn overlay(&self) -> Option<&str> {
+        self.wanted.overlay.as_ref()?;
+        self.wanted.pipes.first().map(String::as_str)
+    }
+
     /// Takes a delta of one of its pipes, and the name of the target that it is for.
     pub fn take(&mut self, delta: &FlowDelta, pipe: &Arc<str>, target: Option<&Arc<str>>, times: &Times) {
         if delta.reason() == DeltaReason::Swept {
@@ -158,7 +164,8 @@ impl Measuring {
     /// Ends the intervals that all workers have ended.
     fn close_due(&mut self, times: &Times) {
         let pipes = self.wanted.pipes.iter().map(|pipe| Arc::<str>::from(pipe.as_str()));
-        let each = pipes.flat_map(|pipe| (0..self.workers).map(move |worker| (worker as u8, pipe.clone())));
+        let givers = self.wanted.givers(self.workers);
+        let each = pipes.flat_map(|pipe| (0..givers).map(move |worker| (worker as u8, pipe.clone())));
         let until_ms = each.map(|one| self.complete_ms.get(&one).copied().unwrap_or(0)).min().unwrap_or(0);
         let next = until_ms / self.wanted.interval_ms;
         if self.interval.is_none() && next > 0 {

@@ -18,7 +18,7 @@ mod pressure;
 use super::clock::Clock;
 use ::apps::measure::Measurement;
 use anyhow::{Result, anyhow};
-use engine::delta::{DeltaReason, FlowDelta};
+use engine::delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 use engine::program::{Group, Program, Target};
 use measuring::{Measuring, Times};
 use names::Names;
@@ -36,6 +36,9 @@ pub const RING: usize = 16_384;
 /// could be measured, and the pause shrinks as soon as there are deltas.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(64)];
 
+/// What deltas of flows between pods belong to, which no program has; the largest number of a pipe is less.
+pub const OF_PODS: Belonging = Belonging { generation: 0, pipe: u16::MAX, target: NO_DELTA_TARGET };
+
 /// What deltas of one reason add up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
@@ -47,15 +50,30 @@ pub struct Sum {
     pub bytes: u64,
 }
 
+impl Sum {
+    fn add(&mut self, delta: &FlowDelta) {
+        self.deltas += 1;
+        self.packets += delta.packets();
+        self.bytes += delta.bytes();
+    }
+}
+
 /// What all deltas add up to, by reason, in the order of [`DeltaReason::ALL`].
 pub type Totals = [Sum; DeltaReason::ALL.len()];
 
 /// What the main thread tells the collector.
 enum News {
-    /// A worker's ring.
-    Ring(Receiver<FlowDelta>),
+    /// A worker's ring, or that of who minds an overlay.
+    Ring(Ring),
     /// A program, which workers take over after this.
     Program(Plan),
+}
+
+/// A ring to be read.
+struct Ring {
+    deltas: Receiver<FlowDelta>,
+    /// Whether its deltas are of the program's flows, which are added up by reason.
+    of_program: bool,
 }
 
 /// What the collector must know of a program.
@@ -87,7 +105,12 @@ impl Collector {
 
     /// Lets it read a worker's ring, until the worker drops its end.
     pub fn read(&self, ring: Receiver<FlowDelta>) -> Result<()> {
-        self.tell(News::Ring(ring))
+        self.tell(News::Ring(Ring { deltas: ring, of_program: true }))
+    }
+
+    /// Lets it read the ring of who minds an overlay, until that is dropped.
+    pub fn read_pods(&self, ring: Receiver<FlowDelta>) -> Result<()> {
+        self.tell(News::Ring(Ring { deltas: ring, of_program: false }))
     }
 
     /// Tells it what deltas of a generation of the program are about, and what is measured from now on. Must
@@ -135,7 +158,7 @@ pub fn over_reasons(totals: &Totals) -> Sum {
 
 /// What runs on the thread.
 struct Reader {
-    rings: Vec<Receiver<FlowDelta>>,
+    rings: Vec<Ring>,
     /// `None` when there will be no more news.
     news: Option<Receiver<News>>,
     totals: Arc<Mutex<Totals>>,
@@ -231,13 +254,12 @@ impl Reader {
         let keeps = !measured.is_empty();
         rings.retain(|ring| {
             for _ in 0..RING {
-                match ring.try_recv() {
+                match ring.deltas.try_recv() {
                     Ok(delta) => {
                         read += 1;
-                        let sum = &mut sums[delta.reason() as usize];
-                        sum.deltas += 1;
-                        sum.packets += delta.packets();
-                        sum.bytes += delta.bytes();
+                        if ring.of_program {
+                            sums[delta.reason() as usize].add(&delta);
+                        }
                         if keeps {
                             deltas.push(delta);
                         }
@@ -261,7 +283,7 @@ impl Reader {
         let mut deltas = std::mem::take(&mut self.deltas);
         for delta in &deltas {
             let of = delta.of();
-            if !self.names.knows(of.generation) {
+            if !self.names.knows(of) {
                 // The program was told before a worker ran it, so the news is there by now.
                 self.take_news();
             }

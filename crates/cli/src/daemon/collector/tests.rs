@@ -46,6 +46,7 @@ fn wanted(board: &Board) -> Measurement {
     Measurement {
         name: "m".into(),
         pipes: vec!["f".into()],
+        overlay: None,
         interval_ms: 100,
         settings: Settings { memory: 8 << 20, keys: 1024, ..Settings::default() },
         ipfix: None,

@@ -1,7 +1,7 @@
 //! What a message of the kernel means to the cache.
 
 use bpf::OverlayTuple;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Why something became void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,11 +42,11 @@ pub enum Change {
     /// The rules of nftables.
     Policy,
     /// What flows with this remote node depend on.
-    Node(Ipv4Addr, Cause),
+    Node(IpAddr, Cause),
     /// What flows of this pod depend on, by the index of its interface.
     Pod(u32, Cause),
     /// A remote node is known.
-    NodeCame(Ipv4Addr),
+    NodeCame(IpAddr),
     /// A pod's interface is there.
     PodCame(u32, String),
     /// A pod's interface is not there any more, or has left the bridge.

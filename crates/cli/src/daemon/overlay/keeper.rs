@@ -2,23 +2,27 @@
 
 use super::change::{Cause, Change};
 use super::epochs::Epochs;
+use super::giver::Giver;
 use super::news::{News, Read, Source};
+use super::others::{Others, no_other_overlay};
 use super::rule::Rule;
+use super::table::Table;
 use super::telling::Telling;
 use super::translation::Translations;
-use super::world::{AF_BRIDGE, AF_INET, Link, Parts, Pods, RTM_NEWLINK, World, link};
+use super::world::{AF_BRIDGE, AF_INET, AF_INET6, Link, Parts, Pods, RTM_NEWLINK, World, link};
 use ::apps::overlay::{Overlay, Policy, Wanted};
 use anyhow::{Context, Result, bail};
 use bpf::{
-    OVERLAY_NODES_MAX, OverlayKey, OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY,
-    TcOverlay, overlay_programs_at,
+    OVERLAY_NODES_MAX, OverlayIp, OverlayKey, OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL,
+    STAMP_POLICY, TcOverlay,
 };
 use port::netlink::dump;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CapabilitySet, capabilities};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,8 +31,12 @@ use std::time::Duration;
 const LEASE_NS: u64 = 500_000_000;
 /// How long a turn waits at most: a part of the lease.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The same while flow records wait for the collector, or the table is swept.
+const PAUSE_BUSY: Duration = Duration::from_millis(1);
 /// How long after an obstacle it is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// After so long without a change, frames come with the epoch of now, in nanoseconds.
+const QUIET_NS: u64 = 5_000_000_000;
 /// How often the kernel's settings are looked at, in nanoseconds.
 const LOOK_NS: u64 = 500_000_000;
 
@@ -40,6 +48,8 @@ pub struct Keeper {
     overlay: Overlay,
     stop: Arc<AtomicBool>,
     telling: Telling,
+    giver: Giver,
+    table: Table,
 }
 
 /// What it has while the programs are at work.
@@ -53,9 +63,15 @@ struct Running {
     epochs: Epochs,
     translations: Translations,
     stamps: Vec<u32>,
-    nodes: BTreeMap<Ipv4Addr, u32>,
+    nodes: BTreeMap<IpAddr, u32>,
     pods: BTreeMap<u32, (String, u32)>,
     look_ns: u64,
+    /// When something became void last.
+    void_ns: u64,
+    /// Directions that were learnt, and frames that were not because they came with other bits, when it was
+    /// looked last.
+    learnt: [u64; 2],
+    others: Others,
 }
 
 /// Nanoseconds of the clock of the programs.
@@ -65,9 +81,9 @@ fn now_ns() -> u64 {
 }
 
 impl Keeper {
-    pub fn new(wanted: Wanted, stop: Arc<AtomicBool>) -> Keeper {
+    pub fn new(wanted: Wanted, stop: Arc<AtomicBool>, giver: Giver, table: Table) -> Keeper {
         let Wanted { overlay, board } = wanted;
-        Keeper { telling: Telling::new(overlay.name.clone(), board), overlay, stop }
+        Keeper { telling: Telling::new(overlay.name.clone(), board), overlay, stop, giver, table }
     }
 
     /// Runs until told to stop.
@@ -76,7 +92,10 @@ impl Keeper {
             let why = match self.open() {
                 Ok(mut running) => {
                     self.telling.obstacle(None);
+                    self.table.set(running.programs.flows().ok());
                     let why = self.keep(&mut running);
+                    self.table.set(None);
+                    self.telling.missed(self.giver.finish(&mut running.programs));
                     self.telling.end(&running.programs);
                     why
                 }
@@ -101,21 +120,23 @@ impl Keeper {
     }
 
     fn open(&mut self) -> Result<Running> {
+        must_be_privileged()?;
         // Before anything is read, so that no change after that is missed.
         let news = News::open().context("netlink does not tell of changes")?;
         must_be_liberal()?;
         let links = links()?;
-        let (parts, settings) = settings(&self.overlay, &links)?;
-        let mut programs = TcOverlay::load(self.overlay.flows)
+        let (parts, settings, nodes) = settings(&self.overlay, &links)?;
+        if nodes == OverlayIp::V6 {
+            must_forward(&self.overlay.uplink)?;
+        }
+        let mut programs = TcOverlay::load(self.overlay.flows, nodes)
             .context("the kernel does not load the programs for overlays")?;
         programs.set(&settings)?;
+        no_other_overlay(&self.overlay)?;
         let bits = [settings.established(), settings.translated()];
         let rule = Rule::make(&self.overlay.name, settings.wants(), bits)
             .context("nftables does not take the rule that tells established connections")?;
         let uplink = &self.overlay.uplink;
-        if !overlay_programs_at(uplink).unwrap_or_default().is_empty() {
-            bail!("the programs of another overlay are at `{uplink}`: `weir overlay cleanup` says whose");
-        }
         programs.attach_uplink(uplink).with_context(|| format!("`{uplink}` does not take the programs"))?;
         let world = World::new(parts, links);
         let mut running = Running {
@@ -130,6 +151,9 @@ impl Keeper {
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
             look_ns: 0,
+            void_ns: 0,
+            learnt: [0; 2],
+            others: Others::default(),
         };
         let mut changes = running.world.pods();
         running.read_tables(&mut changes)?;
@@ -145,7 +169,7 @@ impl Keeper {
                 Ok(false) => return Some("the VXLAN device, the uplink or the bridge has changed".into()),
                 Err(error) => return Some(format!("{error:#}")),
             }
-            wait(running);
+            wait(running, self.giver.is_busy());
         }
         None
     }
@@ -159,6 +183,7 @@ impl Keeper {
         if now >= running.look_ns {
             running.look_ns = now + LOOK_NS;
             must_be_liberal()?;
+            running.look_for_others(&mut self.telling, (now, &self.overlay));
         }
         if read == Read::Lost {
             // At once, because reading everything again takes its time.
@@ -176,6 +201,7 @@ impl Keeper {
         if read != Read::More {
             running.programs.extend(now + LEASE_NS)?;
         }
+        self.giver.turn(now, &mut running.programs)?;
         self.telling.tell(now, &running.programs, &running.pods, &running.nodes);
         Ok(true)
     }
@@ -185,7 +211,7 @@ impl Running {
     /// Reads forwarding tables and neighbours.
     fn read_tables(&mut self, changes: &mut Vec<Change>) -> Result<()> {
         const RTM_GETNEIGH: u16 = 30;
-        for family in [AF_BRIDGE, AF_INET] {
+        for family in [AF_BRIDGE, AF_INET, AF_INET6] {
             let mut question = [0; 12];
             question[0] = family;
             for (kind, body) in dump(None, RTM_GETNEIGH, &question).context("neighbours cannot be read")? {
@@ -246,9 +272,26 @@ impl Running {
         Ok(())
     }
 
+    /// Looks for others at the same hooks, an interface each time, and for others that use bits of the mark.
+    fn look_for_others(&mut self, telling: &mut Telling, (now, overlay): (u64, &Overlay)) {
+        let uplink = (self.world.uplink(), overlay.uplink.as_str());
+        let pods = self.pods.iter().map(|(index, (name, _))| (*index, name.as_str()));
+        self.others.look(&self.programs, telling, std::iter::once(uplink).chain(pods));
+        let entries = self.programs.entries();
+        let learnt = [entries.learnt.iter().sum(), entries.outdated];
+        let [before, outdated] = std::mem::replace(&mut self.learnt, learnt);
+        let is_quiet = now.saturating_sub(self.void_ns) > QUIET_NS;
+        if learnt[0] > before {
+            telling.mark_in_use(None);
+        } else if is_quiet && learnt[1] > outdated {
+            telling.mark_in_use(Some(overlay.mark));
+        }
+    }
+
     /// Makes void what depends on these stamps.
     fn void(&mut self, stamps: &BTreeSet<u32>) -> Result<()> {
-        if let Some(from) = self.epochs.next(now_ns()) {
+        self.void_ns = now_ns();
+        if let Some(from) = self.epochs.next(self.void_ns) {
             self.programs.learn_from(from).context("a time cannot be written")?;
         }
         let stamps: Vec<u32> = stamps.iter().copied().collect();
@@ -266,7 +309,7 @@ impl Running {
     }
 
     /// A node stays known: flows to it are void when its tables change.
-    fn node_came(&mut self, telling: &mut Telling, node: Ipv4Addr) -> Result<()> {
+    fn node_came(&mut self, telling: &mut Telling, node: IpAddr) -> Result<()> {
         if self.nodes.contains_key(&node) {
             return Ok(());
         }
@@ -321,7 +364,7 @@ pub fn links() -> Result<Vec<Link>> {
 }
 
 /// Finds the links, and returns what the programs go by.
-fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings)> {
+fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings, OverlayIp)> {
     let named = |name: &str| {
         let found = links.iter().find(|link| link.name == name);
         found.with_context(|| format!("there is no interface `{name}`"))
@@ -331,9 +374,14 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         (Some(bridge), _) => Pods::Bridge(named(bridge)?.index),
         (None, start) => Pods::Named(start.clone().context("an overlay has pods")?),
     };
-    let Some(vxlan) = tunnel.vxlan else { bail!("`{}` is not a VXLAN device", overlay.tunnel) };
+    let Some(vxlan) = tunnel.vxlan else {
+        bail!("`{}` is not a VXLAN device; Geneve and other tunnels keep the kernel's way", overlay.tunnel)
+    };
     if vxlan.external {
         bail!("`{}` is a VXLAN device with `external`, which has no VNI of its own", overlay.tunnel);
+    }
+    if vxlan.copies_label {
+        bail!("`{}` copies the flow labels of packets, which the cache does not", overlay.tunnel);
     }
     let sources = match vxlan.sources {
         [first, last] if first < last => [first, last],
@@ -348,8 +396,9 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         mark: overlay.mark,
         ttl_ns: overlay.refresh_ns,
         seed: RandomState::new().hash_one(0_u64),
+        zero_checks: vxlan.zero_checks,
     };
-    Ok((parts, settings))
+    Ok((parts, settings, if vxlan.is_six { OverlayIp::V6 } else { OverlayIp::V4 }))
 }
 
 fn local_ports() -> Result<[u16; 2]> {
@@ -372,11 +421,42 @@ fn must_be_liberal() -> Result<()> {
     }
 }
 
+/// Says in a sentence what the kernel's errors would say one after the other.
+fn must_be_privileged() -> Result<()> {
+    const NEEDED: [(CapabilitySet, &str); 3] = [
+        (CapabilitySet::BPF, "CAP_BPF"),
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::PERFMON, "CAP_PERFMON"),
+    ];
+    let has = capabilities(None).context("privileges cannot be read")?.effective;
+    let missing = NEEDED.iter().filter(|(one, _)| !has.contains(*one)).map(|(_, name)| *name);
+    let missing = missing.collect::<Vec<_>>().join(" and ");
+    if !missing.is_empty() {
+        bail!(
+            "an overlay needs {missing}, which this process does not have: run weir as root, or give it that"
+        );
+    }
+    Ok(())
+}
+
+/// Programs are told the way to other nodes at interfaces that forward, and nothing at others.
+fn must_forward(uplink: &str) -> Result<()> {
+    let path = format!("/proc/sys/net/ipv6/conf/{uplink}/forwarding");
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.trim() == "0" => bail!(
+            "net.ipv6.conf.{uplink}.forwarding is 0, so the kernel does not tell the way to nodes with IPv6: \
+             set net.ipv6.conf.all.forwarding to 1"
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Waits for news, or for the next turn.
-fn wait(running: &Running) {
+fn wait(running: &Running, is_busy: bool) {
     let [route, filter] = running.news.fds();
-    let mut waits =
-        [route, filter, running.programs.asks()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(PAUSE.subsec_nanos()) };
+    let [four, six] = running.programs.asks();
+    let mut waits = [route, filter, four, six].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let pause = if is_busy { PAUSE_BUSY } else { PAUSE };
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(pause.subsec_nanos()) };
     let _ = poll(&mut waits, Some(&timeout));
 }

@@ -7,20 +7,28 @@
 
 mod change;
 mod epochs;
+mod giver;
 mod keeper;
 pub mod left;
 mod news;
+mod others;
 mod rule;
+mod table;
 mod telling;
 mod translation;
 mod world;
 
+use super::clock::Clock;
+use super::collector::{Collector, RING};
+use ::apps::kind::Apps;
 use ::apps::overlay::{Overlay, Wanted};
 use anyhow::{Context, Result};
+use giver::Giver;
 use keeper::Keeper;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+pub use table::Table;
 
 /// The threads of all overlay apps.
 #[derive(Default)]
@@ -30,13 +38,17 @@ pub struct Kept(Vec<Keep>);
 struct Keep {
     overlay: Overlay,
     stop: Arc<AtomicBool>,
+    /// How often its flows give their counts.
+    period_ms: Arc<AtomicU64>,
+    table: Table,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Kept {
     /// Goes on with overlays that are as they were, and begins and ends others. Threads begin with the
     /// caller's privileges.
-    pub fn follow(&mut self, wanted: Vec<Wanted>) -> Result<()> {
+    pub fn follow(&mut self, apps: &Apps, clock: Clock, collector: &Collector) -> Result<()> {
+        let wanted = apps.overlays();
         let mut before = std::mem::take(&mut self.0);
         let mut new = Vec::new();
         for one in wanted {
@@ -48,21 +60,36 @@ impl Kept {
         // Two caches at one uplink would both mark frames.
         drop(before);
         for one in new {
-            self.0.push(Keep::start(one)?);
+            self.0.push(Keep::start(one, clock, collector)?);
+        }
+        let measured: Vec<_> = apps.measurements().into_iter().filter_map(|one| one.overlay).collect();
+        for keep in &self.0 {
+            let of = measured.iter().find(|of| of.name == keep.overlay.name);
+            keep.period_ms.store(of.map_or(0, |of| of.flush_ms), Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Returns what reads the flows of each.
+    pub fn tables(&self) -> Vec<Table> {
+        self.0.iter().map(|keep| keep.table.clone()).collect()
     }
 }
 
 impl Keep {
-    fn start(wanted: Wanted) -> Result<Keep> {
-        let stop = Arc::new(AtomicBool::new(false));
+    fn start(wanted: Wanted, clock: Clock, collector: &Collector) -> Result<Keep> {
+        let (stop, period_ms) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (overlay, seen) = (wanted.overlay.clone(), stop.clone());
+        let (deltas, ring) = engine::ring::deltas(0, RING);
+        collector.read_pods(ring)?;
+        let giver = Giver::new(deltas, clock, overlay.idle_ns, period_ms.clone());
+        let table = Table::new(&overlay.name, clock);
+        let shown = table.clone();
         let thread = std::thread::Builder::new()
             .name("weir-overlay".into())
-            .spawn(move || Keeper::new(wanted, seen).run())
+            .spawn(move || Keeper::new(wanted, seen, giver, shown).run())
             .context("a thread for an overlay")?;
-        Ok(Keep { overlay, stop, thread: Some(thread) })
+        Ok(Keep { overlay, stop, period_ms, table, thread: Some(thread) })
     }
 }
 

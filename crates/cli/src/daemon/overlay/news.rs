@@ -8,8 +8,9 @@ use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 use std::io;
 
-/// Groups of rtnetlink(7), as bits: links, neighbours, IPv4 addresses, routes and rules, next hops.
-const ROUTE_GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x80 | 1 << 31;
+/// Groups of rtnetlink(7), as bits: links, neighbours; addresses, routes and rules of IPv4 and IPv6; next
+/// hops.
+const ROUTE_GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000 | 1 << 31;
 /// Groups of nfnetlink: ended connections, and nftables.
 const FILTER_GROUPS: u32 = 1 << 2 | 1 << 6;
 

@@ -54,6 +54,11 @@ const STATUS_NAT: u32 = 0x30;
 /// What the names of our tables begin with.
 const PREFIX: &str = "weir_";
 
+/// Returns the name of an overlay's table.
+pub fn name_of(overlay: &str) -> String {
+    format!("{PREFIX}{overlay}")
+}
+
 /// The rule; dropping it removes the table.
 pub struct Rule {
     _owner: OwnedFd,
@@ -64,7 +69,7 @@ impl Rule {
     /// `established`, and those that NAT changes the bit `translated`.
     pub fn make(name: &str, wants: u32, [established, translated]: [u32; 2]) -> io::Result<Rule> {
         let rules = [(CT_STATE, STATE_ESTABLISHED, established), (CT_STATUS, STATUS_NAT, translated)];
-        let batch = batch(&format!("{PREFIX}{name}"), wants, rules);
+        let batch = batch(&name_of(name), wants, rules);
         Ok(Rule { _owner: carry_out(&batch, 4)? })
     }
 }

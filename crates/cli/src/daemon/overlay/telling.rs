@@ -7,12 +7,15 @@ use bpf::{
     TcOverlay,
 };
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::SystemTime;
 use tracing::{info, warn};
 
 /// How often the board is written, in nanoseconds.
 const EVERY_NS: u64 = 50_000_000;
+
+/// How often it is said that flow records are lost, in nanoseconds.
+const EVERY_LOSS_NS: u64 = 1_000_000_000;
 
 /// What is told of an app.
 pub struct Telling {
@@ -24,6 +27,10 @@ pub struct Telling {
     /// Counts of programs that are gone.
     before: Sums,
     next_ns: u64,
+    /// Flow records and their packets that were said to be lost, and when more may be said.
+    lost: [u64; 2],
+    is_mark_in_use: bool,
+    say_lost_ns: u64,
 }
 
 /// Counts of programs.
@@ -43,6 +50,9 @@ impl Telling {
             causes: BTreeMap::new(),
             before: Sums::default(),
             next_ns: 0,
+            lost: [0; 2],
+            is_mark_in_use: false,
+            say_lost_ns: 0,
         }
     }
 
@@ -79,7 +89,7 @@ impl Telling {
         now_ns: u64,
         programs: &TcOverlay,
         pods: &BTreeMap<u32, (String, u32)>,
-        nodes: &BTreeMap<Ipv4Addr, u32>,
+        nodes: &BTreeMap<IpAddr, u32>,
     ) {
         let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
         if wants_flows && let Ok(flows) = programs.flows() {
@@ -91,11 +101,48 @@ impl Telling {
         }
         self.next_ns = now_ns + EVERY_NS;
         let Sums { frames, entries } = self.before.with(programs);
+        self.say_lost(now_ns, &entries);
         let mut told = self.board.look();
         (told.frames, told.entries) = (frames, entries);
         told.causes.clone_from(&self.causes);
         told.pods = pods.values().map(|(name, _)| name.clone()).collect();
         told.nodes = nodes.keys().copied().collect();
+    }
+
+    /// Says that flow records were lost, once in a while.
+    fn say_lost(&mut self, now_ns: u64, entries: &[(&'static str, u64)]) {
+        let of = |name| entries.iter().find(|(one, _)| *one == name).map_or(0, |(_, count)| *count);
+        let lost = [of("overlay_lost_records"), of("overlay_lost_packets")];
+        if lost == self.lost || now_ns < self.say_lost_ns {
+            return;
+        }
+        let [records, packets] = [lost[0] - self.lost[0], lost[1] - self.lost[1]];
+        warn!(
+            "{}: {records} flow records of {packets} packets are lost: flows come and go faster than \
+             they are read",
+            self.name
+        );
+        (self.lost, self.say_lost_ns) = (lost, now_ns + EVERY_LOSS_NS);
+    }
+
+    /// Says that somebody else uses bits of the mark, when that is new.
+    pub fn mark_in_use(&mut self, mark: Option<u32>) {
+        if let Some(mark) = mark.filter(|_| !self.is_mark_in_use) {
+            self.say(&format!(
+                "somebody else changes bits {mark:#x} of skb->mark, so nothing is learnt: give `mark` others"
+            ));
+        }
+        self.is_mark_in_use = mark.is_some();
+    }
+
+    /// Says how many packets of flow records the collector did not take at the end.
+    pub fn missed(&self, packets: u64) {
+        if packets > 0 {
+            warn!(
+                "{}: flow records of {packets} packets are lost: the collector did not take them",
+                self.name
+            );
+        }
     }
 
     /// The programs are about to go; what they have counted stays.
@@ -187,5 +234,10 @@ fn entries(entries: &OverlayEntries) -> Vec<(&'static str, u64)> {
         ("overlay_void_by_pod", pod),
         ("overlay_nat_asked", entries.asked),
         ("overlay_flooded", entries.flooded),
+        ("overlay_idle", entries.idled),
+        ("overlay_given_sent", entries.gone_packets[0]),
+        ("overlay_given_received", entries.gone_packets[1]),
+        ("overlay_lost_records", entries.lost[0]),
+        ("overlay_lost_packets", entries.lost[1]),
     ]
 }

@@ -1,18 +1,22 @@
 //! What connection tracking says of connections that NAT changes.
 
 use super::news::attribute;
-use bpf::{OverlayTuple, TcOverlay};
+use super::world::{AF_INET, AF_INET6, address};
+use bpf::{OverlayIp, OverlayTuple, TcOverlay};
 use port::netlink::talk;
 use rustix::net::netlink::NETFILTER;
 use std::collections::BTreeSet;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET.
 const GET: u16 = 1 << 8 | 1;
 /// CTA_TUPLE_ORIG, CTA_TUPLE_REPLY.
 pub const ORIGINAL: u16 = 1;
 pub const REPLY: u16 = 2;
+/// CTA_IP_V4_SRC, CTA_IP_V4_DST, and of IPv6.
+const IPV4: [u16; 2] = [1, 2];
+const IPV6: [u16; 2] = [3, 4];
 
 /// The translations that the programs know.
 #[derive(Default)]
@@ -69,8 +73,8 @@ impl Translations {
 
 /// Returns both tuples of a connection that has this one; `None` if what the kernel answers has no ports.
 fn connection(tuple: &OverlayTuple) -> io::Result<Option<[OverlayTuple; 2]>> {
-    const AF_INET: u8 = 2;
-    let question = [&[AF_INET, 0, 0, 0][..], &written(tuple)].concat();
+    let family = if tuple.ip() == OverlayIp::V4 { AF_INET } else { AF_INET6 };
+    let question = [&[family, 0, 0, 0][..], &written(tuple)].concat();
     let answers = talk(Some(NETFILTER), GET, 0, &question)?;
     let both = |body: &[u8]| {
         let rest = body.get(4..)?;
@@ -88,20 +92,24 @@ fn written(tuple: &OverlayTuple) -> Vec<u8> {
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes
     };
-    let [source, destination] = tuple.addresses.map(|address| address.octets());
-    let ip = [attribute(1, &source), attribute(2, &destination)].concat();
+    let address = |at: usize| match tuple.addresses[at] {
+        IpAddr::V4(address) => attribute(IPV4[at], &address.octets()),
+        IpAddr::V6(address) => attribute(IPV6[at], &address.octets()),
+    };
+    let ip = [address(0), address(1)].concat();
     let [from, to] = tuple.ports.map(u16::to_be_bytes);
     let ports = [attribute(1, &[tuple.protocol]), attribute(2, &from), attribute(3, &to)].concat();
     attribute(ORIGINAL | NESTED, &[attribute(1 | NESTED, &ip), attribute(2 | NESTED, &ports)].concat())
 }
 
-/// Reads CTA_TUPLE_ORIG or CTA_TUPLE_REPLY, of IPv4 and a protocol with ports.
+/// Reads CTA_TUPLE_ORIG or CTA_TUPLE_REPLY, of a protocol with ports.
 pub fn read(value: &[u8]) -> Option<OverlayTuple> {
     let (ip, protocol) = (attribute(value, 1)?, attribute(value, 2)?);
     let port = |kind: u16| attribute(protocol, kind)?.first_chunk().map(|two| u16::from_be_bytes(*two));
-    let address = |kind: u16| attribute(ip, kind).and_then(|four| <[u8; 4]>::try_from(four).ok());
+    let kinds = if attribute(ip, IPV4[0]).is_some() { IPV4 } else { IPV6 };
+    let address = |at: usize| address(attribute(ip, kinds[at])?);
     Some(OverlayTuple {
-        addresses: [Ipv4Addr::from(address(1)?), Ipv4Addr::from(address(2)?)],
+        addresses: [address(0)?, address(1)?],
         ports: [port(2)?, port(3)?],
         protocol: *attribute(protocol, 1)?.first()?,
     })
@@ -113,15 +121,14 @@ mod tests {
 
     #[test]
     fn a_tuple_is_read_as_it_was_written() {
-        let tuple = OverlayTuple {
-            addresses: [[10, 244, 1, 11].into(), [10, 96, 0, 1].into()],
-            ports: [40_000, 443],
-            protocol: 6,
-        };
-        let bytes = written(&tuple);
-        assert_eq!(attribute(&bytes, ORIGINAL).and_then(read), Some(tuple));
-        for length in 0..bytes.len() {
-            assert!(attribute(&bytes[..length], ORIGINAL).and_then(read).is_none(), "cut short");
+        for addresses in [["10.244.1.11", "10.96.0.1"], ["fd00:244::11", "fd00:96::1"]] {
+            let addresses = addresses.map(|address| address.parse().unwrap());
+            let tuple = OverlayTuple { addresses, ports: [40_000, 443], protocol: 6 };
+            let bytes = written(&tuple);
+            assert_eq!(attribute(&bytes, ORIGINAL).and_then(read), Some(tuple));
+            for length in 0..bytes.len() {
+                assert!(attribute(&bytes[..length], ORIGINAL).and_then(read).is_none(), "cut short");
+            }
         }
     }
 }

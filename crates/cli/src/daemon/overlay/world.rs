@@ -6,8 +6,8 @@ use super::news::{Source, attribute};
 use super::translation::{ORIGINAL, REPLY, read};
 use bpf::OverlayTuple;
 use port::netlink::{attributes, text, word};
-use std::collections::{BTreeMap, HashMap};
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 
 pub const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
@@ -29,8 +29,11 @@ const CONNECTION_ENDED: u16 = 1 << 8 | 2;
 pub const AF_UNSPEC: u8 = 0;
 pub const AF_INET: u8 = 2;
 pub const AF_BRIDGE: u8 = 7;
+pub const AF_INET6: u8 = 10;
 
 type Mac = [u8; 6];
+
+const IP: [u8; 2] = [AF_INET, AF_INET6];
 
 /// The VXLAN device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +44,12 @@ pub struct Vxlan {
     pub sources: [u16; 2],
     /// Whether each frame says for itself where it goes.
     pub external: bool,
+    /// Whether the nodes' addresses are of IPv6.
+    pub is_six: bool,
+    /// Whether UDP over IPv6 is sent with checksum 0, and whether it is taken so.
+    pub zero_checks: [bool; 2],
+    /// Whether it copies the flow label of packets.
+    pub copies_label: bool,
 }
 
 /// A link, as far as flows depend on it.
@@ -88,7 +97,7 @@ impl Parts {
 /// Where frames for a MAC address go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    Node(Ipv4Addr),
+    Node(IpAddr),
     Port(u32),
 }
 
@@ -98,7 +107,9 @@ pub struct World {
     links: BTreeMap<u32, Link>,
     /// By the VXLAN device or the bridge, and MAC address.
     places: HashMap<(u32, Mac), Place>,
-    neighbours: HashMap<(u32, Ipv4Addr), Mac>,
+    neighbours: HashMap<(u32, IpAddr), Mac>,
+    /// Addresses of the node: interface, prefix, address.
+    addresses: HashSet<(u32, u8, IpAddr)>,
 }
 
 /// Kinds of links to whose other end a program may give a frame.
@@ -144,22 +155,38 @@ fn vxlan(data: &[u8]) -> Vxlan {
             1 => vxlan.vni = word(value),
             10 => vxlan.sources = [half(value, 0), half(value, 2)],
             15 => vxlan.port = half(value, 0),
+            16 | 17 => vxlan.is_six = true,
+            19 => vxlan.zero_checks[0] = value != [0],
+            20 => vxlan.zero_checks[1] = value != [0],
             25 => vxlan.external = value != [0],
+            32 => vxlan.copies_label = word(value) == 1,
             _ => {}
         }
     }
     vxlan
 }
 
-fn address(value: &[u8]) -> Option<Ipv4Addr> {
-    <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from)
+/// Reads an address of IPv4 or IPv6.
+pub fn address(value: &[u8]) -> Option<IpAddr> {
+    let six = || <[u8; 16]>::try_from(value).ok().map(IpAddr::from);
+    <[u8; 4]>::try_from(value).ok().map(IpAddr::from).or_else(six)
+}
+
+/// Returns whether an address is of no other link than its own: no frame for one is forwarded.
+fn is_of_link(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local() || address.is_multicast())
 }
 
 impl World {
     /// A world of which only the links are known.
     pub fn new(parts: Parts, links: Vec<Link>) -> World {
         let links = links.into_iter().map(|link| (link.index, link)).collect();
-        World { parts, links, places: HashMap::new(), neighbours: HashMap::new() }
+        World { parts, links, places: HashMap::new(), neighbours: HashMap::new(), addresses: HashSet::new() }
+    }
+
+    /// Returns the index of the uplink.
+    pub fn uplink(&self) -> u32 {
+        self.parts.uplink
     }
 
     /// Returns the pods' interfaces.
@@ -172,6 +199,7 @@ impl World {
     pub fn forget_tables(&mut self) {
         self.places.clear();
         self.neighbours.clear();
+        self.addresses.clear();
     }
 
     /// Takes all the links that there are, because messages were lost. An interface that has another name may
@@ -206,11 +234,14 @@ impl World {
             (Source::Route, RTM_DELLINK) if family == AF_UNSPEC => {
                 changes.extend(body.get(4..).and_then(|index| self.link_gone(word(index))));
             }
-            (Source::Route, RTM_NEWADDR | RTM_DELADDR) => changes.push(Change::All(Cause::Address)),
-            (Source::Route, RTM_NEWROUTE | RTM_DELROUTE) if family == AF_INET => {
+            (Source::Route, RTM_NEWADDR | RTM_DELADDR) => {
+                let changed = self.address(kind == RTM_NEWADDR, body).unwrap_or(true);
+                changes.extend(changed.then_some(Change::All(Cause::Address)));
+            }
+            (Source::Route, RTM_NEWROUTE | RTM_DELROUTE) if IP.contains(&family) => {
                 changes.extend(is_routing(body).then_some(Change::All(Cause::Route)));
             }
-            (Source::Route, RTM_NEWRULE | RTM_DELRULE) if family == AF_INET => {
+            (Source::Route, RTM_NEWRULE | RTM_DELRULE) if IP.contains(&family) => {
                 changes.push(Change::All(Cause::Rule));
             }
             (Source::Route, RTM_NEWNEXTHOP | RTM_DELNEXTHOP) => changes.push(Change::All(Cause::Route)),
@@ -230,6 +261,16 @@ impl World {
     fn port(&self, body: &[u8]) -> Option<Change> {
         let port = self.links.get(&word(body.get(4..)?))?;
         self.is_pod(port).then_some(Change::Pod(port.index, Cause::Link))
+    }
+
+    /// Reads `struct ifaddrmsg` and attributes: whether an address came or went. Of IPv6, the same is told
+    /// again with each advertisement of a router, and each interface has one that nothing is routed by.
+    fn address(&mut self, is_new: bool, body: &[u8]) -> Option<bool> {
+        let address = address(attribute(body.get(8..)?, 1)?)?;
+        let one = (word(body.get(4..)?), *body.get(1)?, address);
+        let was_known = if is_new { !self.addresses.insert(one) } else { self.addresses.remove(&one) };
+        // One that goes may have been there before anything was told.
+        Some(!(is_new && was_known || is_of_link(address)))
     }
 
     fn link_is(&mut self, link: Link) -> Option<Change> {
@@ -257,7 +298,7 @@ impl World {
         self.is_pod(&before).then_some(Change::PodLeft(index))
     }
 
-    /// Reads `struct ndmsg` and attributes: of a forwarding table, or a neighbour of IPv4.
+    /// Reads `struct ndmsg` and attributes: of a forwarding table, or a neighbour.
     fn neighbour(&mut self, is_new: bool, body: &[u8], changes: &mut Vec<Change>) -> Option<()> {
         const NUD_FAILED: u16 = 0x20;
         const NUD_INCOMPLETE: u16 = 1;
@@ -269,7 +310,7 @@ impl World {
         let destination = attribute(rest, 1).and_then(address);
         if family == AF_BRIDGE {
             self.place(is_new, index, (mac?, destination), changes);
-        } else if family == AF_INET && (index == self.parts.tunnel || self.leads_to_pods(index)) {
+        } else if IP.contains(&family) && (index == self.parts.tunnel || self.leads_to_pods(index)) {
             let is_there = is_new && state & (NUD_FAILED | NUD_INCOMPLETE) == 0;
             self.resolved((index, destination?), mac.filter(|_| is_there), changes);
         }
@@ -287,7 +328,7 @@ impl World {
         &mut self,
         is_new: bool,
         index: u32,
-        (mac, node): (Mac, Option<Ipv4Addr>),
+        (mac, node): (Mac, Option<IpAddr>),
         changes: &mut Vec<Change>,
     ) {
         let bridge = self.parts.bridge();
@@ -320,7 +361,7 @@ impl World {
     }
 
     /// A neighbour has this MAC address now.
-    fn resolved(&mut self, at: (u32, Ipv4Addr), mac: Option<Mac>, changes: &mut Vec<Change>) {
+    fn resolved(&mut self, at: (u32, IpAddr), mac: Option<Mac>, changes: &mut Vec<Change>) {
         let before = match mac {
             Some(mac) => self.neighbours.insert(at, mac).filter(|before| *before != mac),
             None => self.neighbours.remove(&at),
@@ -349,7 +390,10 @@ fn is_routing(body: &[u8]) -> bool {
     const RTM_F_CLONED: u32 = 0x200;
     const LOCAL: u8 = 255;
     let flags = body.get(8..).map_or(0, word);
-    body.get(4).is_some_and(|table| *table != LOCAL) && flags & RTM_F_CLONED == 0
+    let to = body.get(12..).and_then(|rest| address(attribute(rest, 1)?));
+    body.get(4).is_some_and(|table| *table != LOCAL)
+        && flags & RTM_F_CLONED == 0
+        && !to.is_some_and(is_of_link)
 }
 
 /// Reads the tuples of a connection that has ended: before and after NAT, in both directions.
@@ -368,9 +412,11 @@ fn ended(body: &[u8]) -> Vec<OverlayTuple> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     const PARTS: Parts = Parts { tunnel: 5, uplink: 2, pods: Pods::Bridge(4) };
-    const NODES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 98, 0, 2), Ipv4Addr::new(10, 98, 0, 3)];
+    const NODES: [IpAddr; 2] =
+        [IpAddr::V4(Ipv4Addr::new(10, 98, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 3))];
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
         let mut bytes = [((value.len() + 4) as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
@@ -392,12 +438,19 @@ mod tests {
         World::new(PARTS, links)
     }
 
+    fn octets(address: IpAddr) -> Vec<u8> {
+        match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        }
+    }
+
     /// A neighbour's message: family, interface, MAC address (its last byte), and where.
-    fn neighbour(family: u8, index: u32, mac: u8, to: Option<Ipv4Addr>) -> Vec<u8> {
+    fn neighbour(family: u8, index: u32, mac: u8, to: Option<IpAddr>) -> Vec<u8> {
         let mut body = vec![family, 0, 0, 0];
         body.extend(index.to_ne_bytes());
         body.extend([2, 0, 0, 0]);
-        body.extend(to.map(|to| attribute(1, &to.octets())).unwrap_or_default());
+        body.extend(to.map(|to| attribute(1, &octets(to))).unwrap_or_default());
         body.extend(attribute(2, &[2, 0, 0, 0, 0, mac]));
         body
     }
@@ -427,10 +480,14 @@ mod tests {
 
     #[test]
     fn a_neighbour_with_another_mac_address_makes_void_what_led_to_the_former() {
+        neighbour_changes(AF_INET, Ipv4Addr::new(10, 244, 1, 11).into());
+        neighbour_changes(AF_INET6, Ipv6Addr::new(0xfd00, 10, 244, 1, 0, 0, 0, 11).into());
+    }
+
+    fn neighbour_changes(family: u8, pod: IpAddr) {
         let mut world = world();
-        let pod = Ipv4Addr::new(10, 244, 1, 11);
         took(&mut world, RTM_NEWNEIGH, &neighbour(AF_BRIDGE, 7, 1, None));
-        let is = |mac| neighbour(AF_INET, 4, mac, Some(pod));
+        let is = |mac| neighbour(family, 4, mac, Some(pod));
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(1)), []);
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(1)), [], "as before");
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(3)), [Change::Pod(7, Cause::Neighbour)]);
@@ -440,9 +497,26 @@ mod tests {
             "an unknown place"
         );
         // The next hop on the uplink is asked for with every frame.
-        let hop = |mac| neighbour(AF_INET, 2, mac, Some(NODES[0]));
+        let hop = |mac| neighbour(family, 2, mac, Some(NODES[0]));
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &hop(1)), []);
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &hop(2)), []);
+    }
+
+    #[test]
+    fn addresses_and_routes_of_one_link_change_nothing() {
+        let mut world = world();
+        let of = |address: &str| attribute(1, &octets(address.parse().unwrap()));
+        let address = |text: &str| [vec![AF_INET6, 64, 0, 0, 2, 0, 0, 0], of(text)].concat();
+        let route = |text: &str| [vec![AF_INET6, 64, 0, 0, 254, 0, 0, 0, 0, 0, 0, 0], of(text)].concat();
+        let all = |cause| vec![Change::All(cause)];
+        assert_eq!(took(&mut world, RTM_NEWADDR, &address("fd00::5")), all(Cause::Address));
+        assert_eq!(took(&mut world, RTM_NEWADDR, &address("fd00::5")), [], "told again");
+        assert_eq!(took(&mut world, RTM_DELADDR, &address("fd00::5")), all(Cause::Address));
+        assert_eq!(took(&mut world, RTM_NEWADDR, &address("fe80::5")), []);
+        assert_eq!(took(&mut world, RTM_NEWADDR, &[AF_INET6]), all(Cause::Address), "what is not understood");
+        assert_eq!(took(&mut world, RTM_NEWROUTE, &route("fd00::")), all(Cause::Route));
+        assert_eq!(took(&mut world, RTM_NEWROUTE, &route("fe80::")), []);
+        assert_eq!(took(&mut world, RTM_DELROUTE, &route("ff00::")), []);
     }
 
     #[test]
@@ -479,7 +553,7 @@ mod tests {
         world.parts.pods = Pods::Named("vp".into());
         let pods = [Change::PodCame(7, "vp1".into()), Change::PodCame(8, "vp2".into())];
         assert_eq!(world.pods(), pods);
-        let is = |mac| neighbour(AF_INET, 7, mac, Some(Ipv4Addr::new(10, 244, 1, 11)));
+        let is = |mac| neighbour(AF_INET, 7, mac, Some(Ipv4Addr::new(10, 244, 1, 11).into()));
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(1)), []);
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(2)), [Change::Pod(7, Cause::Neighbour)]);
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &neighbour(AF_BRIDGE, 7, 9, None)), [], "no bridge");

@@ -2,10 +2,10 @@
 //! first answer for as long as it is used. One thread, one flow after the other, 50 ms without an answer.
 
 use super::prober::{Prober, now_ns, wait};
-use super::survey::{TTL_WHOLE, Wish};
 use super::uplink::Uplink;
 use super::wire::Wire;
 use ::path::scheme::{DOCA_TIMEOUT_NS, doca_ports};
+use ::path::survey::{TTL_WHOLE, Wish};
 use ::path::wire::NO_PATH;
 use bpf::PathMissed;
 use packet::{Sum, checksum};
@@ -42,7 +42,7 @@ fn place(prober: &mut Prober, uplink: &mut Uplink, wire: &Wire, missed: &PathMis
     let _ = uplink.programs.pin(missed.key, (missed.kernel_port, port), now_ns());
     let mut packet = missed.frame.get(ETHERNET..).unwrap_or_default().to_vec();
     complete(&mut packet);
-    let _ = wire.send(&packet, peer);
+    let _ = wire.send(&packet, peer.into());
 }
 
 /// Sends four probes and returns the port of the first that is answered in time, otherwise the kernel's.
@@ -57,8 +57,10 @@ fn race(
     while uplink.programs.answer().is_some() {}
     let mut numbers = Vec::new();
     for port in doca_ports(kernel_port) {
-        let (number, packet) = prober.packet(addresses, &Wish { port, ttl: TTL_WHOLE, id: 0 }, (0, NO_PATH));
-        if wire.send(&packet, addresses.1).is_ok() {
+        let wish = Wish { port, ttl: TTL_WHOLE, id: 0 };
+        let (source, peer): (IpAddr, IpAddr) = (addresses.0.into(), addresses.1.into());
+        let (number, packet) = prober.packet(source, peer, &wish, (0, NO_PATH));
+        if wire.send(&packet, peer).is_ok() {
             numbers.push(number);
         }
     }

@@ -9,8 +9,8 @@
 mod doca;
 mod node;
 mod prober;
-mod survey;
 mod telling;
+mod turns;
 mod uplink;
 mod wire;
 

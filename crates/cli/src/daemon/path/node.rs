@@ -1,15 +1,14 @@
 //! A remote node: its paths, what is known of them, and what the programs are told.
 
-use super::survey::{Survey, Surveyed};
-use ::apps::path::Fabric;
-use ::path::covariation::groups;
-use ::path::discovery::{Found, distinct, follow, is_hidden};
-use ::path::paths::{NOISE, Offer, PATHS_MAX, Path, Paths, Ports, REHASHES_MAX, State};
-use ::path::probing::Use;
+use ::apps::path::{Fabric, Shared};
+use ::path::known::{Change, Known};
+use ::path::paths::{Offer, PATHS_MAX, Path, Paths, REHASHES_MAX, State};
+use ::path::probing::Rounds;
 use ::path::random::Random;
 use ::path::settings::Settings;
+use ::path::survey::{Survey, Surveyed};
 use bpf::{PathOut, PathPeer, TcPath};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// How often it is looked at what is sent to a node, in nanoseconds: as often as an active one is probed.
 /// With many nodes it is less often, so that a thread makes 20,000 system calls a second at most.
@@ -26,15 +25,18 @@ const SURVEY_PAUSE_NS: u64 = 1_000_000_000;
 /// How long after a node did not answer it is tried again, in nanoseconds.
 const RETRY_NS: u64 = 5_000_000_000;
 
+/// How often it is looked what another app has found, in nanoseconds.
+const ADOPT_NS: u64 = 100_000_000;
+
 /// Something to be said once.
 pub type News = String;
 
 /// A remote node.
 pub struct Node {
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its index among the peers of the programs.
     pub index: u32,
-    pub found: Vec<Found>,
+    pub known: Known,
     pub paths: Option<Paths>,
     pub survey: Option<Survey>,
     /// What is known, in a sentence.
@@ -47,17 +49,16 @@ pub struct Node {
     written: Option<PathPeer>,
     surveys: u8,
     survey_ns: u64,
-    round_ns: u64,
-    doubts_ns: u64,
+    rounds: Rounds,
     look_ns: u64,
 }
 
 impl Node {
-    pub fn new(address: Ipv4Addr, index: u32) -> Node {
+    pub fn new(address: IpAddr, index: u32) -> Node {
         Node {
             address,
             index,
-            found: Vec::new(),
+            known: Known::default(),
             paths: None,
             survey: None,
             state: "not surveyed yet".to_string(),
@@ -68,21 +69,31 @@ impl Node {
             written: None,
             surveys: 0,
             survey_ns: 0,
-            round_ns: 0,
-            doubts_ns: 0,
+            rounds: Rounds::default(),
             look_ns: 0,
         }
     }
 
-    /// Begins a survey if it is time.
-    pub fn mind_survey(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) {
-        if self.survey.is_some() || now_ns < self.survey_ns {
-            return;
-        }
-        let spares = self.found.iter().filter_map(|found| found.ports.spare);
-        let known: Vec<u16> = self.found.iter().map(|found| found.ports.main).chain(spares).collect();
+    /// Returns whether it is time to survey the ways to it.
+    pub fn wants_survey(&self, now_ns: u64) -> bool {
+        self.survey.is_none() && now_ns >= self.survey_ns
+    }
+
+    /// Begins a survey.
+    pub fn begin_survey(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) {
+        let known = self.known.ports();
         self.surveys = self.surveys.wrapping_add(1);
         self.survey = Some(Survey::new(now_ns, self.surveys, &known, fabric.sources, random));
+    }
+
+    /// Takes what another app has found; nothing yet. Returns what is to be said.
+    pub fn adopt(&mut self, now_ns: u64, shared: Option<&Shared>, settings: Settings) -> Option<News> {
+        self.survey_ns = now_ns + ADOPT_NS;
+        let Shared { known, round_trip_ns } = shared?;
+        let change = self.known.adopt(known);
+        self.apply(now_ns, change, settings.allowing(*round_trip_ns));
+        let before = std::mem::replace(&mut self.state, self.known.sentence());
+        (self.state != before).then(|| format!("{}: {}", self.address, self.state))
     }
 
     /// Takes what a survey has found. Returns what is to be said.
@@ -100,11 +111,11 @@ impl Node {
         (self.state != before).then(|| format!("{}: {}", self.address, self.state))
     }
 
-    fn learn(&mut self, now_ns: u64, found: &Surveyed, mut settings: Settings) -> String {
+    fn learn(&mut self, now_ns: u64, found: &Surveyed, settings: Settings) -> String {
         let Some(round_trip_ns) = found.round_trip_ns else {
             return match self.paths {
                 // States of paths say it: the node may be away for a moment.
-                Some(_) => format!("{} paths, and no answer", self.found.len()),
+                Some(_) => format!("{} paths, and no answer", self.known.all().len()),
                 None => {
                     "no answer to probes: weir runs there with a path app, this node among its peers, and \
                          the same key? Traffic goes by ECMP"
@@ -112,85 +123,26 @@ impl Node {
                 }
             };
         };
-        settings.lost_after_ns = settings.lost_after_ns.max(2 * round_trip_ns);
-        let mut now = distinct(&found.seen);
-        let hidden = is_hidden(&now);
-        if hidden {
-            now = self.by_delays(found, settings);
-        }
-        let knew = self.paths.is_some();
-        if !knew {
-            self.begin(now_ns, now, settings);
-        } else if !hidden {
-            self.follow(now_ns, found, settings);
-        } else if now.len() < self.found.len() && self.is_by_delays() {
-            self.begin(now_ns, now, settings);
-        }
-        match (hidden, self.found.len()) {
-            (true, count) if self.is_by_delays() => {
-                format!("routers do not say who they are: {count} ports are taken for paths")
-            }
-            (true, count) => format!("{count} paths; routers do not answer now"),
-            (false, 1) => {
-                "one path: the fabric has no other, or does not hash the UDP source port".to_string()
-            }
-            (false, count) => format!("{count} paths"),
-        }
+        let settings = settings.allowing(round_trip_ns);
+        let change = self.known.learn(found, &settings);
+        self.apply(now_ns, change, settings);
+        self.known.sentence()
     }
 
-    /// Returns true if no hops are known: ports are told apart by their delays, or not at all.
-    fn is_by_delays(&self) -> bool {
-        self.found.iter().all(|found| found.hops.is_empty())
-    }
-
-    /// The paths as far as delays tell: ports that move together are one, every other port is a path of its
-    /// own. What was once put together stays so, since queues are not always there to tell.
-    fn by_delays(&self, found: &Surveyed, settings: Settings) -> Vec<Found> {
-        let groups = groups(&found.delays, settings.congested_ns / NOISE);
-        let ports =
-            groups.iter().map(|group| group.iter().map(|at| found.seen[*at].port).collect::<Vec<_>>());
-        let alone = |main, spare| Found { ports: Ports { main, spare }, hops: Vec::new() };
-        if self.found.is_empty() {
-            return ports.map(|ports| alone(ports[0], ports.get(1).copied())).collect();
-        }
-        let mut known = self.found.clone();
-        for ports in ports {
-            let is_known = |port: &u16| known.iter().any(|known| known.ports.main == *port);
-            let same: Vec<u16> = ports.into_iter().filter(is_known).collect();
-            let [first, others @ ..] = &same[..] else { continue };
-            known.retain(|known| !others.contains(&known.ports.main));
-            for path in known.iter_mut().filter(|known| known.ports.main == *first) {
-                path.ports.spare = path.ports.spare.or(others.first().copied());
-            }
-        }
-        known
-    }
-
-    fn begin(&mut self, now_ns: u64, found: Vec<Found>, settings: Settings) {
-        let ports: Vec<Ports> = found.iter().map(|found| found.ports).collect();
-        let paths = Paths::new(now_ns, settings, &ports);
-        self.states = paths.all().iter().map(|path| path.state()).collect();
-        self.found = found;
-        self.found.truncate(paths.all().len());
-        self.paths = Some(paths);
-        self.round_ns = now_ns;
-    }
-
-    fn follow(&mut self, now_ns: u64, surveyed: &Surveyed, settings: Settings) {
-        let followed = follow(&mut self.found, &surveyed.seen);
-        let Some(paths) = self.paths.as_mut().filter(|_| !followed.is_renumbered) else {
+    /// Has paths follow what is known now.
+    fn apply(&mut self, now_ns: u64, change: Change, settings: Settings) {
+        match (change, &mut self.paths) {
+            (Change::None, Some(_)) => return,
+            (Change::Followed(followed), Some(paths)) => paths.follow(now_ns, &self.known, &followed),
             // Flows keep numbers, and so go by other paths once.
-            let found = std::mem::take(&mut self.found);
-            self.begin(now_ns, found, settings);
-            return;
-        };
-        for (path, elsewhere) in followed.changed {
-            paths.set_ports(now_ns, path, self.found[path].ports, elsewhere);
+            _ => {
+                self.paths = Some(Paths::of(now_ns, settings, &self.known));
+                self.states.clear();
+                self.rounds.hasten(now_ns);
+            }
         }
-        for found in &self.found[paths.all().len()..] {
-            paths.add(now_ns, found.ports);
-        }
-        self.states.extend(paths.all()[self.states.len()..].iter().map(Path::state));
+        let paths = self.paths.as_ref().map(Paths::all).unwrap_or_default();
+        self.states.extend(paths[self.states.len()..].iter().map(Path::state));
     }
 
     /// A path has failed or is grey: routers may choose other ports now.
@@ -219,21 +171,7 @@ impl Node {
     /// that nothing is sent to, those that are in doubt.
     pub fn round(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) -> Vec<usize> {
         let Some(paths) = &self.paths else { return Vec::new() };
-        let probe_ns = paths.settings().probe_ns;
-        let interval = if paths.usage(now_ns) == Use::Active { probe_ns } else { fabric.idle_ns };
-        if now_ns.saturating_add(interval) < self.round_ns {
-            self.round_ns = now_ns;
-        }
-        if now_ns >= self.round_ns {
-            self.round_ns = now_ns + random.jittered(interval);
-            self.doubts_ns = now_ns + random.jittered(probe_ns);
-            return paths.round(now_ns, random);
-        }
-        if now_ns < self.doubts_ns {
-            return Vec::new();
-        }
-        self.doubts_ns = now_ns + random.jittered(probe_ns);
-        paths.doubtful(now_ns)
+        self.rounds.due(now_ns, paths, fabric.idle_ns, random)
     }
 
     /// Returns the port of a path, and the turn of the next probe there.
@@ -279,7 +217,9 @@ impl Node {
             };
             paths.offers().into_iter().map(one).collect()
         };
-        let paths = self.paths.as_ref().map(out).unwrap_or_default();
+        // A single one may hide links that routers do not tell apart, so all flows cannot be put on its port.
+        let several = self.paths.as_ref().filter(|paths| paths.all().len() > 1);
+        let paths = several.map(out).unwrap_or_default();
         let peer = PathPeer { index: self.index, paths };
         if self.written.as_ref() == Some(&peer) {
             return None;
@@ -295,8 +235,6 @@ impl Node {
 
     /// Returns true if it needs attention every few milliseconds.
     pub fn is_busy(&self, now_ns: u64) -> bool {
-        let Some(paths) = &self.paths else { return self.survey.is_some() };
-        let is_doubtful = |path: &Path| path.is_doubtful(now_ns, paths.settings());
-        self.survey.is_some() || paths.usage(now_ns) == Use::Active || paths.all().iter().any(is_doubtful)
+        self.survey.is_some() || self.paths.as_ref().is_some_and(|paths| paths.is_busy(now_ns))
     }
 }

@@ -2,23 +2,23 @@
 
 use super::doca;
 use super::node::Node;
-use super::survey::{TTL_WHOLE, Wish};
 use super::telling::Telling;
+use super::turns::Turns;
 use super::uplink::{Uplink, secret};
 use super::wire::Wire;
-use ::apps::path::{Fabric, Wanted};
+use ::apps::path::{Between, Claim, Exchange, Fabric, Form, Member, Shared, Wanted};
 use ::path::paths::Answer;
-use ::path::probing::Budget;
 use ::path::random::Random;
 use ::path::scheme::Scheme;
 use ::path::settings::Settings;
-use ::path::wire::{DATAGRAM, NO_PATH, Outer, Packet};
+use ::path::survey::{TTL_WHOLE, Wish};
+use ::path::wire::{Address, NO_PATH, Outer, Packet};
 use bpf::PathAnswer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -59,6 +59,8 @@ pub struct Prober {
     pub stop: Arc<AtomicBool>,
     pub telling: Telling,
     pub random: Random,
+    /// What it shares with apps at ports.
+    member: Member,
     session: u32,
     number: u32,
 }
@@ -69,7 +71,7 @@ struct Running {
     wire: Wire,
     nodes: Vec<Node>,
     sent: BTreeMap<u32, Sent>,
-    budget: Budget,
+    turns: Turns,
 }
 
 /// Nanoseconds of the clock that the programs stamp with.
@@ -88,7 +90,7 @@ impl Prober {
             ..Settings::of_rate(fabric.rate)
         };
         Prober {
-            telling: Telling::new(fabric.name.clone(), board),
+            telling: Telling::new(&fabric, board),
             settings,
             fabric,
             stop,
@@ -96,6 +98,7 @@ impl Prober {
             // Later than that of any process before, as long as the clock is right.
             session: since_1970.as_secs() as u32,
             number: 0,
+            member: Exchange::of_process().join(Form::Uplink),
         }
     }
 
@@ -136,8 +139,8 @@ impl Prober {
             }
             nodes.push(node);
         }
-        let wire = Wire::open()?;
-        Ok(Running { uplink, wire, nodes, sent: BTreeMap::new(), budget: Budget::new(now_ns()) })
+        let wire = Wire::open(self.fabric.peers.iter().any(IpAddr::is_ipv6))?;
+        Ok(Running { uplink, wire, nodes, sent: BTreeMap::new(), turns: Turns::new(now_ns()) })
     }
 
     /// ECMP and adaptive: everything in turns of a few milliseconds.
@@ -162,15 +165,31 @@ impl Prober {
         self.take_answers(running);
         let now = now_ns();
         self.forget_old(running, now);
-        for at in 0..running.nodes.len() {
-            self.attend(running, at, now);
+        self.survey(running, now);
+        let count = running.nodes.len();
+        for node in &mut running.nodes {
+            node.look(now, &running.uplink.programs, count);
+        }
+        for (at, path) in running.turns.probes(&mut running.nodes, now, &self.fabric, &mut self.random) {
+            self.probe(running, at, path, now);
+        }
+        for node in &mut running.nodes {
+            for news in node.tick(now) {
+                self.telling.say(&news);
+            }
+            if let Some(peer) = node.peer()
+                && let Err(error) = running.uplink.programs.set_peer(node.address, &peer)
+            {
+                node.forget_written();
+                self.telling.say_once(&format!("the paths of {} cannot be written: {error}", node.address));
+            }
         }
     }
 
     /// Takes answers of nodes and messages of routers.
     fn take_answers(&mut self, running: &mut Running) {
         while let Some(answer) = running.uplink.programs.answer() {
-            let Some(sent) = self.claim(&mut running.sent, &running.nodes, &answer) else { continue };
+            let Some(sent) = self.claim(&mut running.sent, &answer) else { continue };
             let round_trip_ns = answer.received_ns.saturating_sub(answer.sent_ns);
             let delay_ns = (answer.reflected_ns as i64).wrapping_sub(answer.sent_ns as i64);
             let node = &mut running.nodes[sent.node];
@@ -191,7 +210,7 @@ impl Prober {
             }
         }
         while let Some(expired) = running.wire.expired() {
-            let node = running.nodes.iter_mut().find(|node| node.address == expired.to);
+            let node = running.nodes.iter_mut().find(|node| expired.to == node.address);
             if let Some(survey) = node.and_then(|node| node.survey.as_mut()) {
                 survey.expired(expired.port, expired.id, expired.router);
             }
@@ -199,11 +218,10 @@ impl Prober {
     }
 
     /// Returns what an answer is to, and forgets it: each counts once.
-    fn claim(&self, sent: &mut BTreeMap<u32, Sent>, nodes: &[Node], answer: &PathAnswer) -> Option<Sent> {
+    fn claim(&self, sent: &mut BTreeMap<u32, Sent>, answer: &PathAnswer) -> Option<Sent> {
         let one = sent.get(&answer.number).copied()?;
-        let is_ours = answer.session == self.session
-            && nodes.get(one.node).is_some_and(|node| node.address == answer.peer)
-            && one.port == answer.port;
+        let is_ours =
+            answer.session == self.session && one.node == answer.peer as usize && one.port == answer.port;
         is_ours.then(|| sent.remove(&answer.number)).flatten()
     }
 
@@ -215,47 +233,47 @@ impl Prober {
         }
     }
 
-    /// Does for a node what is due.
-    fn attend(&mut self, running: &mut Running, at: usize, now: u64) {
-        self.survey(running, at, now);
-        let nodes = running.nodes.len();
-        let node = &mut running.nodes[at];
-        node.look(now, &running.uplink.programs, nodes);
-        let round = node.round(now, &self.fabric, &mut self.random);
-        if running.budget.take(now, round.len() as u64) {
-            for path in round {
-                self.probe(running, at, path, now);
-            }
-        }
-        let node = &mut running.nodes[at];
-        for news in node.tick(now) {
-            self.telling.say(&news);
-        }
-        if let Some(peer) = node.peer()
-            && let Err(error) = running.uplink.programs.set_peer(node.address, &peer)
-        {
-            node.forget_written();
-            self.telling.say_once(&format!("the paths of {} cannot be written: {error}", node.address));
-        }
-    }
-
-    fn survey(&mut self, running: &mut Running, at: usize, now: u64) {
-        let node = &mut running.nodes[at];
-        node.mind_survey(now, &self.fabric, &mut self.random);
-        let Some(survey) = &mut node.survey else { return };
-        if let Some(found) = survey.turn(now) {
+    fn survey(&mut self, running: &mut Running, now: u64) {
+        self.adopt(running, now);
+        running.turns.begin_surveys(&mut running.nodes, now, &self.fabric, &mut self.random);
+        for at in 0..running.nodes.len() {
+            let node = &mut running.nodes[at];
+            let Some(found) = node.survey.as_mut().and_then(|survey| survey.turn(now)) else { continue };
             if let Some(news) = node.take(now, &found, &self.fabric, self.settings) {
                 self.telling.say(&news);
             }
-            return;
-        }
-        while let Some(survey) = &mut running.nodes[at].survey
-            && let Some(wish) = survey.wish(now)
-        {
-            if running.budget.take(now, 1) {
-                self.send(running, at, wish, (0, NO_PATH), Asked::Survey, now);
+            let Some(between) = self.between(running, at) else { continue };
+            match found.round_trip_ns {
+                Some(round_trip_ns) => {
+                    let known = running.nodes[at].known.clone();
+                    self.member.tell(between, Shared { known, round_trip_ns });
+                }
+                None => self.member.give_up(between),
             }
         }
+        for (at, wish) in running.turns.wishes(&mut running.nodes, now) {
+            self.send(running, at, wish, (0, NO_PATH), Asked::Survey, now);
+        }
+    }
+
+    /// Takes what other apps have found of nodes that are due for a survey, which then is not needed.
+    fn adopt(&mut self, running: &mut Running, now: u64) {
+        for at in 0..running.nodes.len() {
+            if !running.nodes[at].wants_survey(now) {
+                continue;
+            }
+            let Some(between) = self.between(running, at) else { continue };
+            if let Claim::Other(shared) = self.member.claim(between) {
+                let news = running.nodes[at].adopt(now, shared.as_ref(), self.settings);
+                news.iter().for_each(|news| self.telling.say(news));
+            }
+        }
+    }
+
+    /// Under what apps share what they find of a node, if there is a route to it.
+    fn between(&self, running: &Running, at: usize) -> Option<Between> {
+        let local = running.uplink.source(at)?;
+        Some(Between { local, peer: running.nodes[at].address, vxlan_port: self.fabric.vxlan_port })
     }
 
     fn probe(&mut self, running: &mut Running, at: usize, path: usize, now: u64) {
@@ -281,7 +299,7 @@ impl Prober {
             self.telling.say_once(&format!("there is no route to {address}"));
             return;
         };
-        let (number, packet) = self.packet((source, address), &wish, place);
+        let (number, packet) = self.packet(source, address, &wish, place);
         running.sent.insert(number, Sent { node: at, port: wish.port, at_ns: now, asked });
         if running.wire.send(&packet, address).is_err() {
             running.uplink.doubt_sources();
@@ -289,17 +307,39 @@ impl Prober {
     }
 
     /// Returns the next probe from its IP header on, and its number; it has a turn and belongs to a path, or
-    /// to [`NO_PATH`]. eBPF stamps it when it leaves.
+    /// to [`NO_PATH`]. eBPF stamps it when it leaves. Both addresses are of the same version of IP, which the
+    /// configuration and the route see to.
     pub fn packet(
         &mut self,
-        (source, destination): (Ipv4Addr, Ipv4Addr),
+        source: IpAddr,
+        destination: IpAddr,
         wish: &Wish,
-        (turn, path): (u8, u8),
-    ) -> (u32, [u8; DATAGRAM]) {
+        place: (u8, u8),
+    ) -> (u32, Vec<u8>) {
         if self.number == u32::MAX {
             (self.session, self.number) = (self.session.wrapping_add(1), 0);
         }
         self.number += 1;
+        let secret = secret(&self.fabric);
+        let packet = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                self.request(source, destination, wish, place).datagram(secret).to_vec()
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                self.request(source, destination, wish, place).with_id().datagram6(secret).to_vec()
+            }
+            _ => Vec::new(),
+        };
+        (self.number, packet)
+    }
+
+    fn request<A: Address>(
+        &self,
+        source: A,
+        destination: A,
+        wish: &Wish,
+        (turn, path): (u8, u8),
+    ) -> Packet<A> {
         let outer = Outer {
             macs: [[0; 6]; 2],
             source,
@@ -311,8 +351,7 @@ impl Prober {
             id: wish.id,
             ttl: wish.ttl,
         };
-        let probe = Packet { path, ..Packet::request(outer, (self.session, self.number), turn, 0) };
-        (self.number, probe.datagram(secret(&self.fabric)))
+        Packet { path, ..Packet::request(outer, (self.session, self.number), turn, 0) }
     }
 
     /// The session of its probes.

@@ -1,9 +1,10 @@
 //! What is told to operators: lines of the log, and what the app shows.
 
 use super::node::Node;
-use ::apps::path::{Board, FlowRow, NodeTold, PathTold};
+use ::apps::path::{Board, Fabric, FlowRow, NodeTold, PathTold};
 use ::path::paths::{Path, Paths};
-use bpf::{PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
+use bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
+use std::net::IpAddr;
 use std::time::SystemTime;
 use tracing::{info, warn};
 
@@ -18,6 +19,8 @@ const FLOWS_MAX: usize = 1 << 20;
 /// What is told of an app.
 pub struct Telling {
     name: String,
+    /// By their indexes.
+    peers: Vec<IpAddr>,
     board: Board,
     obstacle: Option<String>,
     said: Option<String>,
@@ -25,8 +28,9 @@ pub struct Telling {
 }
 
 impl Telling {
-    pub fn new(name: String, board: Board) -> Telling {
-        Telling { name, board, obstacle: None, said: None, next_ns: 0 }
+    pub fn new(fabric: &Fabric, board: Board) -> Telling {
+        let (name, peers) = (fabric.name.clone(), fabric.peers.clone());
+        Telling { name, peers, board, obstacle: None, said: None, next_ns: 0 }
     }
 
     /// Notes whether the programs are at the uplink; a change is said.
@@ -63,7 +67,7 @@ impl Telling {
     pub fn tell(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
         let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
         if wants_flows && let Ok(flows) = programs.flows() {
-            list(flows, self.board.clone(), nodes, now_ns);
+            list(flows, self.board.clone(), &self.peers, nodes, now_ns);
         }
         if now_ns < self.next_ns {
             return;
@@ -81,19 +85,19 @@ fn since_1970() -> u64 {
 }
 
 /// Lists flows on a thread of its own: there may be a million, and probes do not wait.
-fn list(flows: PathFlows, board: Board, nodes: &[Node], now_ns: u64) {
+fn list(flows: PathFlows, board: Board, peers: &[IpAddr], nodes: &[Node], now_ns: u64) {
     let port = |node: &Node, path: usize| {
         node.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main)
     };
-    let ports: Vec<_> = nodes
-        .iter()
-        .map(|node| (node.address, (0..bpf::PATHS_MAX).map(|path| port(node, path)).collect::<Vec<_>>()))
-        .collect();
+    // With DOCA-AR there are peers, and no nodes.
+    let ports = |at: usize| nodes.get(at).map(|node| (0..PATHS_MAX).map(|path| port(node, path)).collect());
+    let peers: Vec<(IpAddr, Vec<Option<u16>>)> =
+        peers.iter().enumerate().map(|(at, peer)| (*peer, ports(at).unwrap_or_default())).collect();
     let row = move |(key, flow): (PathFlowKey, PathFlow)| {
-        let ports = ports.iter().find(|(address, _)| *address == key.peer()).map(|(_, ports)| ports);
-        let port = ports.and_then(|ports| ports.get(flow.path as usize).copied().flatten());
-        FlowRow {
-            peer: key.peer(),
+        let (peer, ports) = peers.get(key.peer() as usize)?;
+        let port = ports.get(flow.path as usize).copied().flatten();
+        Some(FlowRow {
+            peer: *peer,
             vni: key.vni(),
             addresses: key.addresses(),
             ports: key.ports(),
@@ -104,10 +108,10 @@ fn list(flows: PathFlows, board: Board, nodes: &[Node], now_ns: u64) {
             bytes: flow.bytes,
             moves: flow.moves,
             idle_ns: now_ns.saturating_sub(flow.last_ns),
-        }
+        })
     };
     let read = move || {
-        let rows = flows.read(FLOWS_MAX).into_iter().map(row).collect();
+        let rows = flows.read(FLOWS_MAX).into_iter().filter_map(row).collect();
         board.look().flows = Some(rows);
     };
     // Who waits is told after a while that there is no answer.
@@ -154,7 +158,7 @@ fn path(node: &Node, number: usize, path: &Path, traffic: &PathTraffic) -> PathT
     PathTold {
         port: path.ports().main,
         spare: path.ports().spare,
-        hops: node.found.get(number).map(|found| found.hops.clone()).unwrap_or_default(),
+        hops: node.known.all().get(number).map(|found| found.hops.clone()).unwrap_or_default(),
         state: path.state().to_string(),
         why: reason.to_string(),
         since_ns,

@@ -11,7 +11,7 @@ use bpf::{PEERS_MAX, PathSettings, Steer, TcPath};
 use rustix::fd::OwnedFd;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// How often the interface's index is checked.
@@ -30,11 +30,11 @@ pub struct Uplink {
     ioctl: OwnedFd,
     index: Option<u32>,
     look_ns: u64,
-    peers: Vec<Ipv4Addr>,
+    peers: Vec<IpAddr>,
     vxlan_port: u16,
-    local: Option<Ipv4Addr>,
+    local: Option<IpAddr>,
     /// Our address on the way to each peer; `None` without a route.
-    sources: Vec<Option<Ipv4Addr>>,
+    sources: Vec<Option<IpAddr>>,
     sources_ns: u64,
 }
 
@@ -105,7 +105,7 @@ impl Uplink {
         self.sources_ns = now_ns + if is_whole { SOURCES_NS } else { LOOK_NS };
         // A peer may use another address of ours than the one that our route to it picks.
         let own = local_addresses().map_err(|error| format!("our own addresses cannot be read: {error}"))?;
-        let mut locals: Vec<Ipv4Addr> = Vec::new();
+        let mut locals: Vec<IpAddr> = Vec::new();
         for address in self.sources.iter().flatten().copied().chain(own) {
             if locals.len() < PEERS_MAX && !locals.contains(&address) {
                 locals.push(address);
@@ -116,7 +116,7 @@ impl Uplink {
     }
 
     /// Returns our address on the way to a peer, by its index; `None` without a route.
-    pub fn source(&self, peer: usize) -> Option<Ipv4Addr> {
+    pub fn source(&self, peer: usize) -> Option<IpAddr> {
         self.sources.get(peer).copied().flatten()
     }
 

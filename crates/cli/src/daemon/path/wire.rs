@@ -1,12 +1,13 @@
-//! The sockets of probes: one that sends whole IPv4 packets, one that receives ICMP.
+//! The sockets of probes: for each version of IP one that sends whole packets, and one that receives ICMP.
 
+use ::path::icmp::{Expired, expired, expired6};
 use port::netlink;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SendFlags, SocketFlags, SocketType};
-use rustix::net::{recv, sendto, socket_with};
+use rustix::net::{recvfrom, sendto, socket_with};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// IPPROTO_RAW: what is sent begins with the IP header.
 const RAW: RawProtocol = match RawProtocol::new(255) {
@@ -14,54 +15,32 @@ const RAW: RawProtocol = match RawProtocol::new(255) {
     None => unreachable!(),
 };
 
-/// More than what a router quotes, in bytes.
+/// More than what a router quotes, in bytes: of IPv4 576 at most, of IPv6 all of a probe.
 const ICMP_MAX: usize = 576;
 
-const TIME_EXCEEDED: u8 = 11;
-const UDP: u8 = 17;
-
-/// A router says that a probe of ours has met its last hop there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Expired {
-    /// The router.
-    pub router: Ipv4Addr,
-    /// Where the probe was going.
-    pub to: Ipv4Addr,
-    /// The probe's source port.
-    pub port: u16,
-    /// The probe's IP identification.
-    pub id: u16,
-}
-
-/// The sockets.
-pub struct Wire {
+/// The sockets of a version of IP.
+struct Pair {
     out: OwnedFd,
     icmp: OwnedFd,
 }
 
-impl Wire {
-    /// Opens the sockets, which needs CAP_NET_RAW.
-    pub fn open() -> io::Result<Wire> {
+impl Pair {
+    fn open(family: AddressFamily, icmp: Protocol) -> io::Result<Pair> {
         let open = |protocol| {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(protocol))
+            socket_with(family, SocketType::RAW, flags, Some(protocol))
         };
-        Ok(Wire { out: open(Protocol::from_raw(RAW))?, icmp: open(rustix::net::ipproto::ICMP)? })
+        Ok(Pair { out: open(Protocol::from_raw(RAW))?, icmp: open(icmp)? })
     }
 
-    /// Sends an IPv4 packet. The kernel fills in its checksum.
-    pub fn send(&self, packet: &[u8], to: Ipv4Addr) -> io::Result<()> {
-        sendto(&self.out, packet, SendFlags::empty(), &SocketAddrV4::new(to, 0))?;
-        Ok(())
-    }
-
-    /// Returns the next message of a router about a UDP packet.
-    pub fn expired(&self) -> Option<Expired> {
+    /// Returns the next message about a UDP packet, as `read` finds it.
+    fn expired(&self, read: impl Fn(&[u8], Option<SocketAddr>) -> Option<Expired>) -> Option<Expired> {
         let mut buffer = [0; ICMP_MAX];
         loop {
-            match recv(&self.icmp, &mut buffer, RecvFlags::TRUNC) {
-                Ok((length, _)) => {
-                    if let found @ Some(_) = expired(&buffer[..length.min(ICMP_MAX)]) {
+            match recvfrom(&self.icmp, &mut buffer, RecvFlags::TRUNC) {
+                Ok((length, _, from)) => {
+                    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                    if let found @ Some(_) = read(&buffer[..length.min(ICMP_MAX)], from) {
                         return found;
                     }
                 }
@@ -72,91 +51,90 @@ impl Wire {
     }
 }
 
-/// Reads an ICMP message in its IP packet: time exceeded, about a UDP packet, of which it quotes the IP
-/// header and 8 bytes at least (RFC 792).
-fn expired(packet: &[u8]) -> Option<Expired> {
-    let address =
-        |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets));
-    let header = |packet: &[u8]| {
-        let length = usize::from(packet.first()? & 15) * 4;
-        (packet.first()? >> 4 == 4 && length >= 20).then_some(length)
-    };
-    let icmp = packet.get(header(packet)?..)?;
-    if icmp.first() != Some(&TIME_EXCEEDED) || icmp.get(1) != Some(&0) {
-        return None;
-    }
-    let quoted = icmp.get(8..)?;
-    let udp = quoted.get(header(quoted)?..)?;
-    let half =
-        |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two));
-    (quoted.get(9) == Some(&UDP)).then_some(())?;
-    Some(Expired {
-        router: address(packet, 12)?,
-        to: address(quoted, 16)?,
-        port: half(udp, 0)?,
-        id: half(quoted, 4)?,
-    })
+/// The sockets.
+pub struct Wire {
+    four: Pair,
+    six: Option<Pair>,
 }
 
-/// Returns all IPv4 addresses of this host (RTM_GETADDR, rtnetlink(7)).
-pub fn local_addresses() -> io::Result<Vec<Ipv4Addr>> {
+impl Wire {
+    /// Opens the sockets, which needs CAP_NET_RAW; those of IPv6 if there is such a peer.
+    pub fn open(has_six: bool) -> io::Result<Wire> {
+        let four = Pair::open(AddressFamily::INET, rustix::net::ipproto::ICMP)?;
+        let six = || Pair::open(AddressFamily::INET6, rustix::net::ipproto::ICMPV6);
+        Ok(Wire { four, six: has_six.then(six).transpose()? })
+    }
+
+    /// Sends an IP packet. The kernel fills in the checksum of an IPv4 header.
+    pub fn send(&self, packet: &[u8], to: IpAddr) -> io::Result<()> {
+        let out = match to {
+            IpAddr::V4(_) => &self.four.out,
+            IpAddr::V6(_) => &self.six.as_ref().ok_or(io::ErrorKind::Unsupported)?.out,
+        };
+        sendto(out, packet, SendFlags::empty(), &SocketAddr::new(to, 0))?;
+        Ok(())
+    }
+
+    /// Returns the next message of a router about a UDP packet.
+    pub fn expired(&self) -> Option<Expired> {
+        let six = || self.six.as_ref()?.expired(|icmp, from| expired6(icmp, from?.ip()));
+        self.four.expired(|packet, _| expired(packet)).or_else(six)
+    }
+}
+
+/// Returns all IP addresses of this host (RTM_GETADDR, rtnetlink(7)), those of links alone left out.
+pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
     const RTM_GETADDR: u16 = 22;
-    const AF_INET: u8 = 2;
-    let answers = netlink::dump(None, RTM_GETADDR, &[AF_INET, 0, 0, 0, 0, 0, 0, 0])?;
+    const AF_UNSPEC: u8 = 0;
+    let answers = netlink::dump(None, RTM_GETADDR, &[AF_UNSPEC, 0, 0, 0, 0, 0, 0, 0])?;
     Ok(answers.iter().filter_map(|(_, body)| local_address(body)).collect())
 }
 
-/// Reads the address in a message of type RTM_NEWADDR: a header of 8 bytes, and attributes.
-fn local_address(body: &[u8]) -> Option<Ipv4Addr> {
+/// Reads the address in a message of type RTM_NEWADDR: a header of 8 bytes, and attributes. That of IPv4 is
+/// local where the other end of a link is named, too.
+fn local_address(body: &[u8]) -> Option<IpAddr> {
+    const IFA_ADDRESS: u16 = 1;
     const IFA_LOCAL: u16 = 2;
-    let (_, value) = netlink::attributes(body.get(8..)?).find(|(kind, _)| *kind == IFA_LOCAL)?;
-    value.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets))
+    const AF_INET: u8 = 2;
+    const AF_INET6: u8 = 10;
+    let attribute = |wanted| {
+        netlink::attributes(body.get(8..)?).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    };
+    match *body.first()? {
+        AF_INET => attribute(IFA_LOCAL)?.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into()),
+        AF_INET6 => {
+            let octets = attribute(IFA_LOCAL).or_else(|| attribute(IFA_ADDRESS))?.first_chunk::<16>()?;
+            let address = Ipv6Addr::from(*octets);
+            (!address.is_unicast_link_local()).then_some(address.into())
+        }
+        _ => None,
+    }
 }
 
 /// Returns the source address of the route to a node.
-pub fn source_to(address: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+pub fn source_to(address: IpAddr, port: u16) -> io::Result<IpAddr> {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
     socket.connect((address, port))?;
-    match socket.local_addr()?.ip() {
-        std::net::IpAddr::V4(source) => Ok(source),
-        std::net::IpAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
-    }
+    Ok(socket.local_addr()?.ip())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn message() -> Vec<u8> {
-        let mut packet = vec![0x45, 0, 0, 56, 0, 0, 0, 0, 64, 1, 0, 0, 10, 9, 1, 2, 10, 0, 1, 1];
-        packet.extend([TIME_EXCEEDED, 0, 0, 0, 0, 0, 0, 0]);
-        packet.extend([0x45, 0, 0, 84, 2, 7, 0x40, 0, 1, UDP, 0, 0, 10, 0, 1, 1, 10, 0, 2, 1]);
-        packet.extend([0xc3, 0x51, 0x12, 0xb5, 0, 64, 0, 0]);
-        packet
-    }
-
-    #[test]
-    fn a_router_names_itself_and_the_probe() {
-        let [router, to] = [[10, 9, 1, 2], [10, 0, 2, 1]].map(Ipv4Addr::from);
-        assert_eq!(expired(&message()), Some(Expired { router, to, port: 50_001, id: 0x0207 }));
-    }
-
     #[test]
     fn all_addresses_of_the_host_are_its_own() {
-        assert!(local_addresses().unwrap().contains(&Ipv4Addr::LOCALHOST));
+        assert!(local_addresses().unwrap().contains(&Ipv4Addr::LOCALHOST.into()));
         let body = [2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 1, 0, 10, 0, 0, 9, 8, 0, 2, 0, 10, 0, 0, 1];
         assert_eq!(local_address(&body), Some([10, 0, 0, 1].into()));
+        let six =
+            |first: u8| [&[10, 64, 0, 0, 1, 0, 0, 0, 20, 0, 1, 0, first, 0x80][..], &[0; 13], &[1]].concat();
+        assert_eq!(local_address(&six(0xfd)), Some(Ipv6Addr::new(0xfd80, 0, 0, 0, 0, 0, 0, 1).into()));
+        assert_eq!(local_address(&six(0xfe)), None, "of a link");
         assert!((0..body.len() - 1).all(|length| local_address(&body[..length]).is_none()));
-    }
-
-    #[test]
-    fn what_is_cut_short_or_something_else_says_nothing() {
-        let whole = message();
-        assert!((0..whole.len() - 6).all(|length| expired(&whole[..length]).is_none()));
-        for (at, value) in [(20, 3), (21, 1), (0, 0x65), (28, 0x41), (37, 6)] {
-            let mut other = whole.clone();
-            other[at] = value;
-            assert_eq!(expired(&other), None, "byte {at}");
-        }
     }
 }

@@ -51,7 +51,7 @@ impl Daemon {
         let hello = json!({
             "say": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
             "clock_ns": self.clock.origin_ns(), "interfaces": self.interface_names(),
-            "weights": self.weights_by_name(),
+            "weights": self.weights_by_name(), "edits": self.plan.edits.json(),
         });
         let (workers, path) = (self.fleet.questioner(), PathBuf::from(path));
         let since_ms = (self.clock.now_ns() / 1_000_000) as u32;
@@ -114,8 +114,9 @@ impl Daemon {
         let apps = self.host.running.states();
         let (ledger, balanced, flows) = self.stop()?;
         last();
-        let list: Vec<Value> = handed.iter().map(|one| json!([one.index, one.native])).collect();
-        let links: Vec<_> = handed.iter().map(|one| one.link.as_fd()).collect();
+        let list: Vec<Value> =
+            handed.iter().map(|one| json!([one.index, one.native, one.zero_copy])).collect();
+        let links: Vec<_> = handed.iter().flat_map(|one| [one.link.as_fd(), one.sockets.as_fd()]).collect();
         wire.send(&json!({ "say": "end", "interfaces": list, "apps": apps }), &[], &links)?;
         let done = wire.receive().context("the other weir has not taken over");
         flows.into_iter().for_each(|words| info!("{words}"));

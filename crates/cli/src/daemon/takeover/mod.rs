@@ -10,9 +10,10 @@
 //! | old | `ready` | |
 //! | new | `go` | the old daemon's workers stop; what is taken from now on is dropped and counted |
 //! | old | flows since the first page, states of apps | |
-//! | old | `end`, with the links of its XDP programs | the old daemon's sockets are closed |
-//! | new | `done` | its programs are in the old ones' place; the old daemon ends |
+//! | old | `end`, with its XDP programs' links and maps of sockets | the old daemon's sockets are closed |
+//! | new | `done` | its programs take the old ones' place; the old daemon ends |
 //!
+//! Before `done`, the new sockets get frames through the old programs.
 //! Until `go`, whatever goes wrong leaves the old daemon as it was. Each message is a JSON object and bytes.
 //! Both sides run as the same user, and the sockets admit only that one.
 
@@ -24,7 +25,7 @@ pub use giving::Giving;
 pub use taking::Taking;
 
 /// The number of the protocol. A successor that speaks another one is refused.
-const PROTOCOL: u64 = 1;
+const PROTOCOL: u64 = 2;
 
 /// Rows of a flow table that a worker writes or reads between two breaths.
 const ROWS: u32 = 2048;

@@ -8,6 +8,7 @@ use super::wire::{Message, PATIENCE, Wire};
 use super::{PROTOCOL, ROWS};
 use crate::config::{Plan, PortConfig, PortKind};
 use anyhow::{Context, Result, anyhow, bail};
+use apps::lb::edits::Edits;
 use engine::batch::{DecidedFor, FlowPage, FlowStock, TakenOver};
 use engine::change::Changes;
 use engine::program::{Pipe, PipeId};
@@ -71,6 +72,11 @@ impl Taking {
     pub fn has(&self, port: &PortConfig) -> bool {
         let PortKind::Xdp(xdp) = &port.kind else { return false };
         self.hello["interfaces"].as_array().is_some_and(|all| all.iter().any(|one| *one == xdp.interface))
+    }
+
+    /// Returns what was changed at run time in the old daemon's configuration, if anything was.
+    pub fn edits(&self) -> Option<Edits> {
+        Edits::read(&self.hello["edits"]).filter(|edits| !edits.is_empty())
     }
 
     /// Sets the weights that were set at run time, of targets that are still there, and returns them.
@@ -141,15 +147,19 @@ impl Taking {
         workers.ask_all(|_, answer| Command::ResumeFlows(None, answer))?;
         let Message { head, descriptors, .. } = end;
         let mut all = Vec::new();
-        for (one, link) in head["interfaces"].as_array().into_iter().flatten().zip(descriptors) {
-            let (Some(index), Some(native)) = (one[0].as_u64(), one[1].as_bool()) else {
+        let mut descriptors = descriptors.into_iter();
+        for one in head["interfaces"].as_array().into_iter().flatten() {
+            let (Some(index), Some(native), Some(link), Some(sockets)) =
+                (one[0].as_u64(), one[1].as_bool(), descriptors.next(), descriptors.next())
+            else {
                 bail!("the old weir's interfaces are not understood");
             };
-            all.push(Handover { index: index as u32, native, link });
+            let (index, zero_copy) = (index as u32, one[2].as_bool());
+            all.push(Handover { index, native, zero_copy, link, sockets });
         }
-        let taken = daemon.interfaces.take_over(all)?;
-        // A worker that sleeps finds its sockets now.
-        workers.ask_all(|_, answer| Command::Report(answer))?;
+        // A worker that sleeps finds its sockets when it is asked for something.
+        let wake = || drop(workers.ask_all(|_, answer| Command::Report(answer)));
+        let taken = daemon.interfaces.take_over(all, wake)?;
         self.wire.send(&json!({ "say": "done" }), &[], &[])?;
         for (pipe, flows) in &self.flows {
             let TakenOver { flows, ended, unreadable } = flows;

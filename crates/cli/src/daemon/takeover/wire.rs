@@ -63,7 +63,7 @@ impl Wire {
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
-            bail!("more than {DESCRIPTORS_MAX} interfaces cannot be handed over");
+            bail!("more than {} interfaces cannot be handed over", DESCRIPTORS_MAX / 2);
         }
         let sent = sendmsg(&self.0, &[IoSlice::new(&lengths)], &mut ancillary, SendFlags::NOSIGNAL);
         let sent = sent.context("the other daemon does not listen")?;

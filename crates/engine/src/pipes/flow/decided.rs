@@ -6,7 +6,11 @@
 //! its last flow has left.
 
 use crate::pipes::table::NO_ROW;
+use packet::prefetch;
 use table::Belonging;
+
+/// Up to this many numbers are always in a near cache.
+const FAR_MIN: usize = 4096;
 
 /// Numbers of decisions, and where they lead.
 #[derive(Clone, Debug, Default)]
@@ -105,6 +109,18 @@ impl Decided {
     #[inline(always)]
     pub fn row(&self, number: u32) -> u32 {
         self.rows.get(number as usize).copied().unwrap_or(NO_ROW)
+    }
+
+    /// Whether so much leads somewhere that it may be far away.
+    #[inline(always)]
+    pub fn is_far(&self) -> bool {
+        self.rows.len() > FAR_MIN
+    }
+
+    /// Prefetches what a number leads to.
+    #[inline(always)]
+    pub fn prefetch(&self, number: u32) {
+        self.rows.get(number as usize).into_iter().for_each(prefetch);
     }
 
     /// Returns the number that leads to a row.

@@ -59,6 +59,13 @@ impl Flows {
     #[inline(always)]
     fn rows_of_flows(&mut self, known: u64, flows: &[u32; 64], look: &mut Lookup<'_>) -> (u64, u64) {
         let (mut hits, mut gone) = (0, 0);
+        if self.decided.is_far() {
+            for slot in Bits(known) {
+                if let Some(Decision::Pinned(number)) = self.table.flow(flows[slot]).map(Flow::decision) {
+                    self.decided.prefetch(number);
+                }
+            }
+        }
         for slot in Bits(known) {
             let row = self.row_of_flow(flows[slot], slot, look);
             gone |= u64::from(row.is_none()) << slot;
@@ -92,8 +99,11 @@ impl Flows {
             if flows[slot] == NO_ROW {
                 continue;
             }
-            if self.by_state || self.first || self.period.is_some() {
-                self.follow_up(flows[slot], slot, look);
+            if self.by_state {
+                self.table.see(flows[slot], look.packets.keys(self.source).seen[slot]);
+            }
+            if self.first || self.period.is_some() {
+                self.tell_and_give(flows[slot], look.now_ms);
             }
             self.account.live += 1;
             match self.table.count(flows[slot], batch.frame(slot).len() as u32, now_ms) {
@@ -107,17 +117,14 @@ impl Flows {
         }
     }
 
-    /// Follows the state of a flow, tells its first packet, and lets it give what a measurement waits for.
+    /// Tells the first packet of a flow, and lets it give what a measurement waits for.
     #[inline(never)]
-    fn follow_up(&mut self, at: u32, slot: usize, look: &Lookup<'_>) {
-        if self.by_state {
-            self.table.see(at, look.packets.keys(self.source).seen[slot]);
-        }
+    fn tell_and_give(&mut self, at: u32, now_ms: u32) {
         if self.first {
             self.tell(at);
         }
         if self.period.is_some() {
-            self.give_due(at, look.now_ms);
+            self.give_due(at, now_ms);
         }
     }
 

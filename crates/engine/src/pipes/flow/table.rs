@@ -7,6 +7,7 @@ use super::period::Period;
 use super::{Learn, Timeouts};
 use crate::batch::DELTAS_MAX;
 use crate::batch::compile::{self, CompileError, milliseconds};
+use crate::batch::packets::Packets;
 use crate::batch::steps::Kept;
 use crate::change::EntryKey;
 use crate::nat::{Binding, SLICES};
@@ -176,6 +177,13 @@ impl Flows {
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         self.table.prefetch_bucket(hash);
+    }
+
+    /// Prefetches the flows of packets that come here by way of other pipes.
+    #[inline]
+    pub fn prefetch_flows(&self, packets: &Packets, list: u64) {
+        let keys = packets.keys(self.source);
+        self.table.prefetch_rows(&keys.table, list & keys.known);
     }
 
     /// Inserts an entry whose row is `row`.

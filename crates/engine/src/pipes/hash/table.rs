@@ -10,7 +10,7 @@ use crate::pipes::table::{Hits, Lookup, NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
 use crate::program::{Entry, GroupChoice, GroupId, Pipe, Program};
 use packet::{Batch, Bits, KeySource, select_hash, widest};
-use table::{seeded, spread};
+use table::{NO_TARGET, seeded, spread};
 
 /// What is hashed, the group whose buckets are picked, and the row of each target.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl HashTable {
             }
             HashInput::RoundRobin => return self.deal(able, look),
         };
-        let GroupChoice::One(group) = self.choice else { return self.choose(able, hashes, look) };
+        let Some(group) = look.common(self.choice, able) else { return self.choose(able, hashes, look) };
         let (now_ns, live) = (look.now_ns, look.live);
         let (targets, keys) = (self.targets.of(group), packets.keys(self.input.source()));
         let group = &mut look.groups[group.index()];
@@ -129,17 +129,26 @@ impl HashTable {
     }
 
     /// Returns the packets of `list` whose metadata chooses a group, and whose bucket there has a target with
-    /// an entry.
+    /// an entry. Groups, buckets and rows are many, so each is fetched for all packets before it is read.
     fn choose(&self, list: u64, hashes: &[u64; 64], look: &mut Lookup<'_>) -> Hits {
         let mut chosen = [0; 64];
         let able = look.choose(Some(self.choice), list, &mut chosen);
         let (now_ns, live, mut lost) = (look.now_ns, look.live, 0);
         let keys = look.packets.keys(self.input.source());
         for slot in Bits(able) {
-            let (group, meeting) =
-                (usize::from(chosen[slot]), Meeting { bytes: look.batch.frame(slot).len(), now_ns, live });
-            let target = look.groups[group].meet(hashes[slot], (keys, slot), meeting);
-            look.rows[slot] = self.targets.row(group, target);
+            let group = usize::from(chosen[slot]);
+            look.groups[group].prefetch(hashes[slot]);
+            self.targets.prefetch_start(group);
+        }
+        let mut picked = [NO_TARGET; 64];
+        for slot in Bits(able) {
+            let group = usize::from(chosen[slot]);
+            let meeting = Meeting { bytes: look.batch.frame(slot).len(), now_ns, live };
+            picked[slot] = look.groups[group].meet(hashes[slot], (keys, slot), meeting);
+            self.targets.prefetch(group, picked[slot]);
+        }
+        for slot in Bits(able) {
+            look.rows[slot] = self.targets.row(usize::from(chosen[slot]), picked[slot]);
             lost |= u64::from(look.rows[slot] == NO_ROW) << slot;
         }
         look.without_target(lost);

@@ -9,9 +9,9 @@ fn member(standing: Standing, since_ns: u64, weight: u32) -> Member {
 
 #[test]
 fn those_that_are_not_up_get_nothing() {
-    use Standing::{Down, Draining, Maintenance, Unchecked, Unknown, Up};
-    let all = [Unchecked, Unknown, Up, Down, Draining, Maintenance].map(|one| member(one, 0, 3));
-    assert_eq!(weights(&all, Fail::All), (vec![3, 3, 3, 0, 0, 0], false));
+    use Standing::{Down, Draining, Maintenance, NoNeighbour, Unchecked, Unknown, Up};
+    let all = [Unchecked, Unknown, Up, Down, Draining, Maintenance, NoNeighbour].map(|one| member(one, 0, 3));
+    assert_eq!(weights(&all, Fail::All), (vec![3, 3, 3, 0, 0, 0, 0], false));
 }
 
 #[test]
@@ -30,6 +30,8 @@ fn what_an_operator_takes_away_stays_away() {
     for fail in [Fail::Drop, Fail::All, Fail::Last] {
         assert_eq!(weights(&all, fail), (vec![0, 0], false));
     }
+    let unknown = [member(Standing::NoNeighbour, 0, 1), member(Standing::Down, 0, 1)];
+    assert_eq!(weights(&unknown, Fail::All), (vec![0, 1], true), "nothing can be sent to nobody");
     let zero = [member(Standing::Down, 0, 0), member(Standing::Up, 0, 0)];
     assert_eq!(weights(&zero, Fail::All), (vec![0, 0], false), "nothing is configured for anybody");
 }

@@ -12,6 +12,7 @@ fn service(back_ends: &[&str]) -> Service {
     let one = |name: &&str| BackEnd {
         name: (*name).to_string(),
         mac: [2, 0, 0, 0, 0, 1],
+        resolve: None,
         mode: Mode::L2,
         weight: 1,
         state: State::Up,

@@ -1,9 +1,11 @@
-//! A path app and a fabric on a virtual clock: the program runs in a real engine, and four links lead to a
-//! remote node, of which a frame takes that of its outer source port.
+//! A path app and a fabric on a virtual clock: the program runs in a real engine, and links lead to a remote
+//! node, of which a frame takes that of its outer source port: of four, or that of a hash, by a spine between
+//! two leaves. Routers say so when a TTL ends.
 
 use crate::app::{Action, App, Event, RequestId};
+use crate::path::Exchange;
 use crate::path::port::pipes::Names;
-use crate::path::port::{PathPort, PathPortApp, Peer};
+use crate::path::port::{Discovery, PathPort, PathPortApp, Peer};
 use config::attachment::Attachment;
 use config::ports::{PortConfig, PortKind};
 use engine::batch::Engine;
@@ -11,6 +13,8 @@ use engine::builder::ProgramBuilder;
 use engine::check::{Severity, check};
 use engine::program::{Encap, Entry, Operation, Origin, Pipe, PortId, Program};
 use packet::{Batch, Bits, KeySource, Pools, TableHash, TunnelKind};
+use path::icmp;
+use path::random::Random;
 use path::scheme::Scheme;
 use path::settings::Settings;
 use path::wire::{Kind, Packet, Secret};
@@ -52,7 +56,11 @@ pub struct Rig {
     pub program: Program,
     pub engine: Engine,
     pub app: Box<PathPortApp>,
-    pub links: [Link; 4],
+    pub links: Vec<Link>,
+    /// The fabric hashes ports; otherwise they take turns.
+    pub hashes: bool,
+    /// Routers do not say when a TTL ends.
+    pub is_silent: bool,
     /// The remote node answers probes.
     pub answers: bool,
     /// The remote node does not know that answers by its first link are lost.
@@ -89,6 +97,8 @@ pub fn config(scheme: Scheme) -> PathPort {
         scheme,
         key: KeySource::Inner,
         ports: PORTS.to_vec(),
+        discovery: None,
+        idle_ns: SEC,
         vxlan_port: 4789,
         dscp: 0,
         settings: Settings::of_rate(1_000_000_000),
@@ -98,6 +108,13 @@ pub fn config(scheme: Scheme) -> PathPort {
         secret: Some(SECRET),
         origin: Origin::default(),
     }
+}
+
+/// The same, with paths to be discovered.
+pub fn discovering() -> PathPort {
+    let ports = (0..16).map(|at| 49_152 + 1024 * at).collect();
+    let discovery = Some(Discovery { sources: [49_152, 65_535], every_ns: 5 * SEC });
+    PathPort { ports, discovery, ..config(Scheme::Adaptive) }
 }
 
 fn input() -> Attachment {
@@ -166,14 +183,28 @@ fn port_of(frame: &[u8]) -> u16 {
 
 impl Rig {
     pub fn new(config: PathPort) -> Rig {
+        Rig::sharing(config, &Exchange::default())
+    }
+
+    /// In front of a fabric of so many spines, whose paths are to be discovered.
+    pub fn spines(count: usize) -> Rig {
+        let mut rig = Rig::new(discovering());
+        rig.links = vec![Link { delay_ns: MS / 10, is_cut: false }; count];
+        rig.hashes = true;
+        rig
+    }
+
+    pub fn sharing(config: PathPort, exchange: &Exchange) -> Rig {
         let program = program_of(&config);
         let mut rig = Rig {
             now_ns: 0,
             engine: Engine::new(&program, TableHash::new([1, 2])).expect("it compiles"),
-            app: Box::new(PathPortApp::new(config.clone())),
+            app: Box::new(PathPortApp::new(config.clone(), exchange)),
             config,
             program,
-            links: [Link { delay_ns: MS / 10, is_cut: false }; 4],
+            links: vec![Link { delay_ns: MS / 10, is_cut: false }; 4],
+            hashes: false,
+            is_silent: false,
             answers: true,
             is_broken_back: false,
             sent: Vec::new(),
@@ -205,7 +236,10 @@ impl Rig {
         let mut engine = Engine::new(&self.program, TableHash::new([1, 2])).expect("it compiles");
         engine.inherit(&mut self.engine, self.now_ns);
         self.engine = engine;
-        let old = std::mem::replace(&mut self.app, Box::new(PathPortApp::new(config.clone())));
+        let old = std::mem::replace(
+            &mut self.app,
+            Box::new(PathPortApp::new(config.clone(), &Exchange::default())),
+        );
         self.config = config;
         self.app.inherit(old);
         self.begin();
@@ -242,6 +276,10 @@ impl Rig {
                 let report = self.engine.bucket_reports()[group.index()].clone();
                 self.app.step(self.now_ns, Event::Buckets { group, report: &report }, &mut more);
             }
+            Action::ReadEntries { pipe, .. } => {
+                let page = self.engine.page(pipe, 0, u32::MAX, self.now_ns);
+                self.app.step(self.now_ns, Event::Entries { pipe, entries: &page.entries }, &mut more);
+            }
             Action::Say(text) => self.said.push(text),
             Action::Answer { answer, .. } => self.answered.push(answer.expect("it is understood")),
             other => panic!("{other:?}"),
@@ -249,23 +287,42 @@ impl Rig {
         more
     }
 
+    /// The link of a source port.
+    pub fn link_of(&self, port: u16) -> usize {
+        let links = self.links.len();
+        if self.hashes {
+            Random::new(port.into()).below(links as u64) as usize
+        } else {
+            usize::from(port) % links
+        }
+    }
+
     /// A frame is on its way through the fabric.
     fn carry(&mut self, frame: Vec<u8>) {
-        let link = self.links[usize::from(port_of(&frame)) % 4];
-        let Ok(packet) = Packet::read(&frame, 4789, SECRET) else { return };
+        let at = self.link_of(port_of(&frame));
+        let link = self.links[at];
+        let Ok(mut packet) = Packet::read(&frame, 4789, SECRET) else { return };
         if link.is_cut || !self.answers || packet.kind == Kind::Answer {
             return;
         }
         let there_ns = self.now_ns + link.delay_ns;
+        if packet.outer.ttl < 3 {
+            let router = [Ipv4Addr::new(10, 8, 0, 1), Ipv4Addr::new(10, 9, at as u8, 2)];
+            let router = router[usize::from(packet.outer.ttl) - 1];
+            let message = [&OURS[..], &THEIRS, &[8, 0], &icmp::message(router, &frame[14..])].concat();
+            self.flying.extend(Some((there_ns, message)).filter(|_| !self.is_silent));
+            return;
+        }
+        packet.outer.ttl -= 2;
         // The remote node probes, too, and answers by links that work.
-        let whole: Vec<usize> = (0..4).filter(|link| !self.links[*link].is_cut).collect();
+        let whole: Vec<usize> = (0..self.links.len()).filter(|link| !self.links[*link].is_cut).collect();
         let back = whole[usize::from(packet.turn) % whole.len()];
         let arrived = &mut self.arrived[usize::from(packet.path)];
         *arrived += 1;
         if self.is_broken_back && back == 0 {
             return;
         }
-        let answer = packet.answer(PORTS[back], *arrived, there_ns + AHEAD_NS);
+        let answer = packet.answer(PORTS[0] + back as u16, *arrived, there_ns + AHEAD_NS);
         self.flying.push((there_ns + self.links[back].delay_ns, answer.frame(SECRET).to_vec()));
     }
 
@@ -357,7 +414,11 @@ impl Rig {
 
     /// What `weir show path` answers.
     pub fn show(&mut self) -> Value {
-        self.deliver(Event::Request { id: RequestId(1), request: &json!("show") });
+        self.ask("show")
+    }
+
+    pub fn ask(&mut self, request: &str) -> Value {
+        self.deliver(Event::Request { id: RequestId(1), request: &json!(request) });
         self.answered.pop().expect("an answer")
     }
 

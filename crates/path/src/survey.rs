@@ -1,5 +1,5 @@
 //! A survey of the ways to a node: which routers the probes from many source ports pass. It decides what to
-//! send and when; the sockets are the caller's.
+//! send and when; sockets and ports are the caller's.
 //!
 //! First it is found out from every port whether the node answers, and how many routers are between. Then
 //! probes of growing TTL are sent. Routers limit how many they answer, so probes are paced, and missing
@@ -9,12 +9,12 @@
 //! Where routers are silent, some ports are probed at the same time again and again, so that their delays can
 //! be compared.
 
-use ::path::covariation::ROUNDS;
-use ::path::discovery::{Observation, PORTS_TRIED, distinct, is_hidden, ports_needed};
-use ::path::paths::PATHS_MAX;
-use ::path::random::Random;
+use crate::covariation::ROUNDS;
+use crate::discovery::{Observation, PORTS_TRIED, distinct, is_hidden, ports_needed};
+use crate::paths::PATHS_MAX;
+use crate::random::Random;
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// The TTL of a probe that is to arrive.
 pub const TTL_WHOLE: u8 = 64;
@@ -154,13 +154,13 @@ impl Survey {
     }
 
     /// A router has answered a probe.
-    pub fn expired(&mut self, port: u16, id: u16, router: Ipv4Addr) {
+    pub fn expired(&mut self, port: u16, id: u16, router: IpAddr) {
         let [ttl, run] = id.to_be_bytes();
         let Some(at) = self.ports.iter().position(|one| *one == port).filter(|_| run == self.run) else {
             return;
         };
         if let Some(hop) = self.hops[at].get_mut(usize::from(ttl).wrapping_sub(1)) {
-            *hop = Some(router.into());
+            *hop = Some(router);
         }
     }
 
@@ -257,8 +257,8 @@ mod tests {
             while let Some(Wish { port, ttl, id }) = survey.wish(now) {
                 let spine = Random::new(port.into()).below(spines.into());
                 match ttl {
-                    1 if answers(1, port) => survey.expired(port, id, [10, 0, 0, 1].into()),
-                    2 if answers(2, port) => survey.expired(port, id, [10, 9, spine as u8, 2].into()),
+                    1 if answers(1, port) => survey.expired(port, id, IpAddr::from([10, 0, 0, 1])),
+                    2 if answers(2, port) => survey.expired(port, id, IpAddr::from([10, 9, spine as u8, 2])),
                     TTL_WHOLE => survey.arrived(port, 62, now, (1000 + u64::from(port), delay(port, now))),
                     _ => {}
                 }
@@ -319,7 +319,7 @@ mod tests {
         for answers in [|_, _| false, |ttl, _| ttl == 1] {
             let (found, took_ns) = surveyed(4, answers);
             assert!(took_ns < 6_000_000_000, "{took_ns}");
-            let groups = ::path::covariation::groups(&found.delays, 1000);
+            let groups = crate::covariation::groups(&found.delays, 1000);
             let busy = |group: &Vec<usize>| found.seen[group[0]].port.is_multiple_of(4);
             let on_busy = found.seen[..PATHS_MAX].iter().filter(|one| one.port.is_multiple_of(4)).count();
             assert!(

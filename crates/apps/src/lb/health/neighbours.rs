@@ -1,0 +1,172 @@
+//! Back ends whose MAC addresses are resolved: the app follows them. One without is down, because nothing can
+//! be sent to it; with another, its entries change and its flows stay.
+
+use super::app::{LbApp, Row};
+use crate::app::Action;
+use crate::neighbour::{Found, Hop, Mac};
+use config::value::write_mac;
+use engine::builder::Number;
+use engine::change::Change;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Neighbours that are found or lost within this time are one change of weights: when a network comes up
+/// there are thousands, and buckets are filled for each change.
+const TOGETHER_NS: u64 = 10_000_000;
+
+/// What is known of a neighbour.
+pub(in crate::lb) struct Neighbour {
+    hop: Hop,
+    found: Found,
+    /// Nothing has been heard of it yet.
+    is_new: bool,
+    /// The MAC address in the entries of its back ends, whether or not the program has these now.
+    written: Option<Mac>,
+    /// The back ends: service and place in it.
+    users: Vec<(usize, usize)>,
+}
+
+impl Neighbour {
+    /// Returns its MAC address, if that is known.
+    pub fn mac(&self) -> Option<Mac> {
+        self.found.as_ref().ok().copied()
+    }
+
+    /// Says why there is none.
+    pub fn reason(&self) -> String {
+        self.found.as_ref().err().map_or_else(String::new, |why| format!("no neighbour: {why}"))
+    }
+
+    /// Returns what a successor must know of it.
+    pub fn leave(self) -> (Hop, Found) {
+        (self.hop, self.found)
+    }
+}
+
+impl LbApp {
+    /// Returns the neighbour that a back end is, if its MAC address is resolved.
+    pub(super) fn neighbour(&self, row: &Row) -> Option<&Neighbour> {
+        self.neighbours.get(row.hop?)
+    }
+
+    /// Returns which neighbours are known.
+    #[cfg(test)]
+    pub fn app_known(&self) -> Vec<bool> {
+        self.neighbours.iter().map(|one| one.mac().is_some()).collect()
+    }
+
+    /// Notes what the program was written with, corrects what is known better, and asks for all.
+    pub(super) fn begin_neighbours(&mut self, actions: &mut Vec<Action>) {
+        let all = self.health.neighbours.clone();
+        if all.hops.is_empty() {
+            return;
+        }
+        let mut former = std::mem::take(&mut self.former);
+        let neighbour = |(at, hop): (usize, &Hop)| {
+            let written = all.mac(at);
+            let unknown = || Err(format!("{} is being looked for", hop.address));
+            // What the predecessor has heard since is newer.
+            let found = former.remove(hop).filter(|found| found.is_ok() || written.is_none());
+            let found = found.unwrap_or_else(|| written.map_or_else(unknown, Ok));
+            Neighbour { hop: hop.clone(), found, is_new: true, written: None, users: Vec::new() }
+        };
+        self.neighbours = all.hops.iter().enumerate().map(neighbour).collect();
+        for (at, ways) in all.ways.iter().enumerate() {
+            for (place, way) in ways.iter().enumerate() {
+                let Some(way) = way else { continue };
+                let row = &mut self.services[at].rows[place];
+                row.hop = Some(way.hop);
+                row.kept &= !all.is_settled() || all.mac(way.hop).is_some();
+                self.neighbours[way.hop].users.push((at, place));
+            }
+        }
+        for at in 0..self.neighbours.len() {
+            // The program has these: only what is different from them is a change.
+            if let Some(mac) = all.mac(at) {
+                self.write(at, mac, &mut Vec::new());
+            }
+            if let Some(mac) = self.neighbours[at].mac() {
+                self.write(at, mac, actions);
+            }
+        }
+        actions.push(Action::Resolve(all.hops));
+    }
+
+    /// Notes what was found.
+    pub(super) fn met(&mut self, hop: &Hop, found: &Found, now_ns: u64, actions: &mut Vec<Action>) {
+        let Some(at) = self.neighbours.iter().position(|one| one.hop == *hop) else { return };
+        let before = std::mem::replace(&mut self.neighbours[at].found, found.clone());
+        let is_new = std::mem::take(&mut self.neighbours[at].is_new);
+        if before == *found {
+            return;
+        }
+        self.say(at, (&before, is_new), actions);
+        match found {
+            Ok(mac) => self.write(at, *mac, actions),
+            Err(_) => self.health.neighbours.note(at, None),
+        }
+        let users = self.neighbours[at].users.clone();
+        if before.is_ok() == found.is_ok() {
+            users.into_iter().for_each(|(service, place)| self.tell(service, place, now_ns));
+        } else {
+            users.into_iter().for_each(|(service, _)| self.evaluate_at(service, now_ns + TOGETHER_NS));
+        }
+    }
+
+    /// Says what has become of a neighbour, unless it was just found for the first time.
+    fn say(&self, at: usize, (before, is_new): (&Found, bool), actions: &mut Vec<Action>) {
+        let one = &self.neighbours[at];
+        let (address, port) = (one.hop.address, &one.hop.port);
+        let mac = |mac: &Mac| write_mac(mac.number());
+        let text = match (before, &one.found) {
+            (Ok(from), Ok(to)) => format!("{address} at {port} has moved from {} to {}", mac(from), mac(to)),
+            (Err(_), Ok(_)) if is_new => return,
+            (Err(_), Ok(to)) => format!("{address} at {port} is {}", mac(to)),
+            (Ok(_), Err(why)) => format!("{address} at {port} is no neighbour any more: {why}"),
+            (Err(_), Err(why)) if is_new => format!("{address} at {port} is no neighbour: {why}"),
+            (Err(_), Err(_)) => return,
+        };
+        actions.push(Action::Say(text));
+    }
+
+    /// Writes a MAC address into the entries of its back ends; those that the program has are changed.
+    fn write(&mut self, at: usize, mac: Mac, actions: &mut Vec<Action>) {
+        self.health.neighbours.note(at, Some(mac));
+        let one = &mut self.neighbours[at];
+        if one.written.replace(mac) == Some(mac) {
+            return;
+        }
+        for &(service, place) in &one.users {
+            let Some(way) = self.health.neighbours.ways[service][place] else { continue };
+            let row = &mut self.services[service].rows[place];
+            let kept = row.kept;
+            for (pipe, entry) in row.place.iter_mut().flat_map(|place| &mut place.entries) {
+                way.lead(entry, mac);
+                if kept {
+                    actions.push(Action::Change(Change::Update { pipe: *pipe, entry: entry.clone() }));
+                }
+            }
+        }
+    }
+
+    /// What another process must know of neighbours.
+    pub(super) fn told_neighbours(&self) -> impl Iterator<Item = Value> + '_ {
+        let told = |one: &Neighbour| {
+            let mac = one.mac()?;
+            Some(json!({ "port": *one.hop.port, "neighbour": one.hop.address.to_string(), "mac": mac }))
+        };
+        self.neighbours.iter().filter_map(told)
+    }
+
+    /// Takes over what another process has told of a neighbour.
+    pub(super) fn resume_neighbour(&mut self, told: &Value) {
+        let read = || -> Option<(Hop, Mac)> {
+            let address: IpAddr = told["neighbour"].as_str()?.parse().ok()?;
+            let mac: Mac = serde_json::from_value(told["mac"].clone()).ok()?;
+            Some((Hop { port: told["port"].as_str()?.into(), address }, mac))
+        };
+        let known: HashMap<Hop, Found> = read().map(|(hop, mac)| (hop, Ok(mac))).into_iter().collect();
+        self.former.extend(known);
+    }
+}

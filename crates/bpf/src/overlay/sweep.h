@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What user space does to the table, set by set, while frames pass: flows that are idle go, and others give
+ * what they have counted. A count is exchanged for 0 with the set's lock, and frames add to it without, so that
+ * each is given once. What a frame adds to a flow that has gone meanwhile is given the next time.
+ */
+
+struct sweep {
+	__u64 idle_ns; /* flows that were not used since then go */
+	__u64 given_ns; /* flows that were learnt or gave their counts before then give them */
+	__u32 at; /* the next set */
+	__u32 why; /* `enum end` of those that go */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sweep);
+} sweeps SEC(".maps");
+
+/* What the ways of a set give: too large for the stack. There is one who sweeps. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WAYS);
+	__type(key, __u32);
+	__type(value, struct gone);
+} swept SEC(".maps");
+
+/* Room that is left in the ring for flows that go by themselves meanwhile. */
+#define ROOM (LEFT_BYTES / 4)
+
+/* Takes what is due of a way; with the set's lock. Returns whether the flow has gone. */
+static __always_inline int sweep_way(struct way *way, const struct sweep *sweep, struct gone *gone, __u64 now)
+{
+	int goes = way->born_ns && way->used_ns < sweep->idle_ns;
+
+	gone->packets[SEND] = 0;
+	gone->packets[RECEIVE] = 0;
+	/* What is left of one that is gone is due at once. */
+	if (!goes && way->born_ns && way->born_ns >= sweep->given_ns)
+		return 0;
+	if (goes || way->packets[SEND] | way->packets[RECEIVE]) {
+		take(way, goes ? sweep->why : way->born_ns ? ALIVE : ENDED, gone);
+		if (way->born_ns)
+			way->born_ns = now;
+	}
+	if (goes)
+		retire(way);
+	return goes;
+}
+
+static __always_inline struct gone *swept_of(__u32 way)
+{
+	return bpf_map_lookup_elem(&swept, &way);
+}
+
+/* Sweeps the next set (BPF_PROG_TEST_RUN, which repeats it), unless there is no room for what it gives. */
+SEC("classifier")
+int overlay_sweep(struct __sk_buff *skb)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct gone *one = swept_of(0), *two = swept_of(1), *three = swept_of(2), *four = swept_of(3);
+	struct sweep *sweep;
+	__u32 zero = 0, gone = 0;
+	struct set *set;
+
+	sweep = bpf_map_lookup_elem(&sweeps, &zero);
+	if (!sweep || !one || !two || !three || !four ||
+	    bpf_ringbuf_query(&left, BPF_RB_AVAIL_DATA) > LEFT_BYTES - ROOM)
+		return 0;
+	set = bpf_map_lookup_elem(&table, &sweep->at);
+	if (!set)
+		return 0;
+	sweep->at += 1;
+	bpf_spin_lock(&set->lock);
+	turn(set);
+	gone += sweep_way(&set->ways[0], sweep, one, now);
+	gone += sweep_way(&set->ways[1], sweep, two, now);
+	gone += sweep_way(&set->ways[2], sweep, three, now);
+	gone += sweep_way(&set->ways[3], sweep, four, now);
+	turn(set);
+	bpf_spin_unlock(&set->lock);
+	note_gone(one);
+	note_gone(two);
+	note_gone(three);
+	note_gone(four);
+	if (gone)
+		note(IDLED, gone);
+	return 0;
+}

@@ -1,0 +1,52 @@
+//! Changes of apps' own configurations at run time: each is a reload of the text that was read last, with
+//! what the app was asked for beside it.
+
+use super::Daemon;
+use ::apps::RequestId;
+use anyhow::Result;
+use engine::program::Program;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tracing::info;
+
+/// The largest number of changes of apps' configurations that wait.
+const CONFIGURES_MAX: usize = 64;
+
+impl Daemon {
+    /// Asks for a program with an app's configuration changed. The app hears how it ended.
+    pub(super) fn ask_configure(&mut self, app: &str, id: RequestId, orders: Value) -> Result<(), String> {
+        if self.reloads.configures.len() >= CONFIGURES_MAX {
+            return Err("too many changes of the configuration wait: try again".to_string());
+        }
+        self.doorbell.ring();
+        self.reloads.configures.push_back((app.to_string(), id, orders));
+        Ok(())
+    }
+
+    /// Tells the app that asked for it how a change of its configuration ended.
+    pub(super) fn end_configure(&mut self, id: RequestId, summary: Result<String>) {
+        let Some((app, ..)) = self.reloads.configures.pop_front() else { return };
+        if let Ok(summary) = &summary {
+            info!("{app} was changed at run time; {summary}");
+        }
+        self.tell_configured(&app, id, &summary.map(drop).map_err(|error| format!("{error:#}")));
+    }
+}
+
+/// Begins with the weights that apps want: a back end that is down gets nothing from the new program either.
+/// The apps decide anew when they start.
+pub fn weigh(weights: &[(String, String, u32)], program: &mut Program) {
+    let mut wanted: BTreeMap<&str, BTreeMap<&str, u32>> = BTreeMap::new();
+    for (group, target, weight) in weights {
+        wanted.entry(group).or_default().insert(target, *weight);
+    }
+    for group in &mut program.groups {
+        let Some(weights) = wanted.get(group.name.as_str()) else { continue };
+        for target in Arc::make_mut(&mut group.targets) {
+            if let Some(weight) = weights.get(target.name.as_str()) {
+                target.weight = *weight;
+            }
+        }
+    }
+}

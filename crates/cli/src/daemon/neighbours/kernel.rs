@@ -1,0 +1,203 @@
+//! What is asked of the kernel about neighbours, over netlink: links, routes, its table of neighbours.
+
+use super::world::{Link, State};
+use ::apps::neighbour::Mac;
+use port::netlink::{Answers, attributes, dump, talk, text, word};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use std::io;
+use std::net::IpAddr;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_GETROUTE: u16 = 26;
+pub const RTM_NEWNEIGH: u16 = 28;
+pub const RTM_DELNEIGH: u16 = 29;
+const RTM_GETNEIGH: u16 = 30;
+
+/// Groups of rtnetlink(7), as bits: links, neighbours, and addresses, routes and rules of IPv4 and IPv6.
+const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
+
+/// Datagrams that are read in a turn; the kernel may be faster than we are.
+const DATAGRAMS_MAX: usize = 4096;
+
+/// The socket that is told of changes.
+pub struct News {
+    fd: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl News {
+    /// Opens the socket, which is told of what happens from now on.
+    pub fn open() -> io::Result<News> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        bind(&fd, &SocketAddrNetlink::new(0, GROUPS))?;
+        Ok(News { fd, buffer: vec![0; 65536] })
+    }
+
+    /// What becomes readable when there is news.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Reads messages, and gives each to `take`: its type and its body. Returns false if some were lost.
+    pub fn read(&mut self, mut take: impl FnMut(u16, &[u8])) -> bool {
+        let mut all = true;
+        for _ in 0..DATAGRAMS_MAX {
+            match recv(&self.fd, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((length, _)) => {
+                    let messages = port::netlink::messages(&self.buffer[..length]);
+                    messages.for_each(|(kind, body)| take(kind, body));
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::NOBUFS) => all = false,
+                Err(_) => break,
+            }
+        }
+        all
+    }
+}
+
+/// Returns all interfaces.
+pub fn links() -> io::Result<Vec<Link>> {
+    let answers = dump(None, RTM_GETLINK, &[0; 16])?;
+    Ok(answers.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
+}
+
+fn link(body: &[u8]) -> Option<Link> {
+    if *body.first()? != 0 {
+        return None;
+    }
+    let mut link = Link { index: word(body.get(4..)?), ..Link::default() };
+    for (kind, value) in attributes(body.get(16..)?) {
+        match kind {
+            3 => link.name = text(value),
+            5 => link.below = word(value),
+            10 => link.master = word(value),
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+/// Returns the kernel's neighbours: interface, address, and what is known.
+pub fn neighbours() -> io::Result<Vec<(u32, IpAddr, State)>> {
+    let answers: Answers = dump(None, RTM_GETNEIGH, &[0; 12])?;
+    Ok(answers.iter().filter_map(|(_, body)| neighbour(body)).collect())
+}
+
+/// Reads `struct ndmsg` and its attributes.
+pub fn neighbour(body: &[u8]) -> Option<(u32, IpAddr, State)> {
+    let index = word(body.get(4..)?);
+    let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);
+    let attributes = body.get(12..)?;
+    let address = ip(attribute(attributes, 1)?)?;
+    let mac = attribute(attributes, 2).and_then(|value| Mac::try_from(value).ok());
+    Some((index, address, State::of(state, mac)))
+}
+
+/// What the kernel says of the way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// It leaves by this interface, to this next hop.
+    To(u32, IpAddr),
+    /// It is an address of this host, or of a group.
+    Local,
+    /// No route leads there.
+    Nowhere,
+}
+
+/// Returns the way to an address, through an interface if one is given.
+pub fn route(address: IpAddr, through: Option<u32>) -> Route {
+    const UNICAST: u8 = 1;
+    let (family, length, bytes) = family(address);
+    let mut question = vec![family, length, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    push(&mut question, 1, &bytes);
+    through.iter().for_each(|index| push(&mut question, 4, &index.to_ne_bytes()));
+    let Ok(answers) = talk(None, RTM_GETROUTE, 0, &question) else { return Route::Nowhere };
+    let Some((_, body)) = answers.first() else { return Route::Nowhere };
+    if body.get(7) != Some(&UNICAST) {
+        return Route::Local;
+    }
+    let attributes = body.get(12..).unwrap_or_default();
+    // RTA_VIA has the family of the next hop in front.
+    let via = attribute(attributes, 18).and_then(|value| value.get(2..));
+    let gateway = attribute(attributes, 5).or(via).and_then(ip);
+    match attribute(attributes, 4).map(word) {
+        Some(index) => Route::To(index, gateway.unwrap_or(address)),
+        None => Route::Nowhere,
+    }
+}
+
+/// Has the kernel look for a neighbour, or ask one whether it is still there, as if there were a packet for
+/// it.
+pub fn ask(index: u32, address: IpAddr) -> io::Result<()> {
+    const CREATE_AND_ANSWER: u16 = 0x400 | 4;
+    const NTF_USE: u8 = 1;
+    let (family, _, bytes) = family(address);
+    let mut question = vec![family, 0, 0, 0];
+    question.extend(index.to_ne_bytes());
+    question.extend([0, 0, NTF_USE, 0]);
+    push(&mut question, 1, &bytes);
+    match talk(None, RTM_NEWNEIGH, CREATE_AND_ANSWER, &question) {
+        // The answer that all is well is an error without number.
+        Err(error) if error.raw_os_error() == Some(0) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn family(address: IpAddr) -> (u8, u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => (2, 32, address.octets().to_vec()),
+        IpAddr::V6(address) => (10, 128, address.octets().to_vec()),
+    }
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
+/// Returns the value of an attribute.
+fn attribute(body: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// Appends an attribute.
+fn push(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    message.extend(((value.len() + 4) as u16).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn the_kernel_is_asked_in_its_language() {
+        assert!(links().unwrap().iter().any(|link| (link.index, link.name.as_str()) == (1, "lo")));
+        assert_eq!(route(Ipv4Addr::LOCALHOST.into(), None), Route::Local);
+        neighbours().unwrap();
+    }
+
+    #[test]
+    fn what_is_told_of_a_neighbour_is_read_whole_or_not_at_all() {
+        let mut body = vec![2, 0, 0, 0, 7, 0, 0, 0, 2, 0, 0, 1];
+        push(&mut body, 1, &[10, 0, 0, 9]);
+        let without = body.len();
+        push(&mut body, 2, &[2, 0, 0, 0, 0, 9]);
+        let address: IpAddr = Ipv4Addr::new(10, 0, 0, 9).into();
+        assert_eq!(neighbour(&body), Some((7, address, State::Sure([2, 0, 0, 0, 0, 9]))));
+        assert_eq!(neighbour(&body[..without]), Some((7, address, State::Failed)));
+        for length in 0..body.len() {
+            let _ = neighbour(&body[..length]);
+        }
+        assert_eq!(neighbour(&body[..15]), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! Finds the MAC addresses of neighbours that apps want to know: a thread that asks the kernel, whose table
+//! of neighbours is the only one there is. The kernel sends ARP requests and neighbour solicitations,
+//! refreshes what it knows by asking the neighbour itself, and decides what it believes of what nobody asked
+//! for; its routes say which router leads to an address. All that is asked of it is to use a neighbour
+//! (`NTF_USE`), so nothing is left behind when the process ends.
+
+mod kernel;
+mod world;
+
+use super::doorbell::Doorbell;
+use ::apps::neighbour::{Found, Hop, Mac};
+use anyhow::{Context, Result};
+use kernel::{News, RTM_DELNEIGH, RTM_NEWNEIGH};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+use tracing::warn;
+use world::World;
+
+/// How long a turn waits while some are still to be asked, or after news of routes, so that many come
+/// together; and otherwise.
+const SHORT: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_secs(1);
+
+/// Something that is known of a neighbour.
+pub struct Met {
+    /// The app that wants to know.
+    pub app: Arc<str>,
+    pub hop: Hop,
+    pub found: Found,
+}
+
+type Order = (Arc<str>, Vec<(Hop, String)>);
+
+/// The thread, if an app has wanted to know neighbours yet.
+pub struct Neighbours {
+    doorbell: Doorbell,
+    thread: Option<Thread>,
+}
+
+struct Thread {
+    orders: Sender<Order>,
+    bell: Doorbell,
+    met: Receiver<Met>,
+}
+
+impl Neighbours {
+    /// Looks for none yet; `doorbell` wakes the main thread when there is news.
+    pub fn new(doorbell: Doorbell) -> Neighbours {
+        Neighbours { doorbell, thread: None }
+    }
+
+    /// Looks for neighbours from now on, each at an interface: for these alone, as far as this app is
+    /// concerned.
+    ///
+    /// # Errors
+    /// Fails if there is no thread.
+    pub fn follow(&mut self, app: &str, hops: Vec<(Hop, String)>) -> Result<()> {
+        if self.thread.is_none() {
+            self.thread = Some(Thread::start(self.doorbell.clone()).context("a thread for neighbours")?);
+        }
+        if let Some(thread) = &self.thread {
+            let _ = thread.orders.send((app.into(), hops));
+            thread.bell.ring();
+        }
+        Ok(())
+    }
+
+    /// Returns news, if there is any.
+    pub fn take(&self) -> Option<Met> {
+        self.thread.as_ref()?.met.try_recv().ok()
+    }
+}
+
+impl Drop for Neighbours {
+    /// Its thread ends when it finds that nobody can give it orders any more.
+    fn drop(&mut self) {
+        if let Some(Thread { orders, bell, .. }) = self.thread.take() {
+            drop(orders);
+            bell.ring();
+        }
+    }
+}
+
+impl Thread {
+    fn start(doorbell: Doorbell) -> Result<Thread> {
+        let (orders, taken) = channel();
+        let (tell, met) = channel();
+        let bell = Doorbell::new()?;
+        let keeper = Keeper { orders: taken, bell: bell.clone(), tell, doorbell, world: World::default() };
+        std::thread::Builder::new().name("weir-neighbours".into()).spawn(move || keeper.run())?;
+        Ok(Thread { orders, bell, met })
+    }
+}
+
+/// What runs on the thread.
+struct Keeper {
+    orders: Receiver<Order>,
+    bell: Doorbell,
+    tell: Sender<Met>,
+    doorbell: Doorbell,
+    world: World,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        // Before anything is read, so that no change after that is missed.
+        let mut news = match News::open() {
+            Ok(news) => news,
+            Err(error) => return warn!("netlink does not tell of neighbours: {error}"),
+        };
+        let begun = Instant::now();
+        let (mut pause, mut dirty) = (Duration::ZERO, true);
+        loop {
+            let mut fds = [news.fd(), self.bell.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            let _ = poll(
+                &mut fds,
+                Some(&Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() }),
+            );
+            self.bell.answer();
+            let was_dirty = dirty;
+            match self.obey() {
+                Some(ordered) => dirty |= ordered,
+                None => return,
+            }
+            let ordered = dirty && !was_dirty;
+            dirty |= self.hear(&mut news);
+            // Routes come in crowds.
+            if (was_dirty || ordered) && dirty {
+                dirty = false;
+                if let Err(error) = look(&mut self.world) {
+                    warn!("the kernel's neighbours cannot be read: {error}");
+                }
+            }
+            self.tell();
+            let more = self.ask(begun.elapsed().as_nanos() as u64);
+            self.tell();
+            pause = LONG;
+            if more || dirty {
+                std::thread::sleep(SHORT);
+                pause = Duration::ZERO;
+            }
+        }
+    }
+
+    /// Takes orders. Returns whether there were any; `None` if there will be none.
+    fn obey(&mut self) -> Option<bool> {
+        let mut any = false;
+        loop {
+            match self.orders.try_recv() {
+                Ok((app, hops)) => {
+                    self.world.want(&app, hops);
+                    any = true;
+                }
+                Err(TryRecvError::Empty) => return Some(any),
+                Err(TryRecvError::Disconnected) => return None,
+            }
+        }
+    }
+
+    /// Reads news. Returns true if ways must be found anew.
+    fn hear(&mut self, news: &mut News) -> bool {
+        let mut dirty = false;
+        let world = &mut self.world;
+        let all = news.read(|kind, body| match kind {
+            RTM_NEWNEIGH | RTM_DELNEIGH => {
+                if let Some((index, address, state)) = kernel::neighbour(body) {
+                    world.set(index, address, Some(state).filter(|_| kind == RTM_NEWNEIGH));
+                }
+            }
+            _ => dirty = true,
+        });
+        dirty || !all
+    }
+
+    fn tell(&mut self) {
+        let news = self.world.news();
+        let any = !news.is_empty();
+        for (app, hop, found) in news {
+            let _ = self.tell.send(Met { app, hop, found });
+        }
+        if any {
+            self.doorbell.ring();
+        }
+    }
+
+    /// Asks for some. Returns true if there are more.
+    fn ask(&mut self, now_ns: u64) -> bool {
+        let (some, more) = self.world.ask(now_ns);
+        for way in some {
+            let why = kernel::ask(way.0, way.1).err().map(|error| said(&error));
+            self.world.answered(way, why.as_deref());
+        }
+        more
+    }
+}
+
+/// Finds the ways anew and reads all neighbours.
+fn look(world: &mut World) -> io::Result<()> {
+    world.find_ways(kernel::links()?, &kernel::route);
+    world.replace(kernel::neighbours()?);
+    Ok(())
+}
+
+/// Says why the kernel does not ask for a neighbour.
+fn said(error: &io::Error) -> String {
+    const ENOBUFS: i32 = 105;
+    const EPERM: i32 = 1;
+    match error.raw_os_error() {
+        Some(ENOBUFS) => "its table of neighbours is full (net.ipv4.neigh.default.gc_thresh3)".to_string(),
+        Some(EPERM) => "that needs CAP_NET_ADMIN".to_string(),
+        _ => error.to_string(),
+    }
+}
+
+/// Returns what the kernel knows already, without asking anybody.
+pub fn known(hops: Vec<(Hop, String)>) -> HashMap<Hop, Mac> {
+    if hops.is_empty() {
+        return HashMap::new();
+    }
+    let mut world = World::default();
+    world.want(&"".into(), hops);
+    if look(&mut world).is_err() {
+        return HashMap::new();
+    }
+    world.news().into_iter().filter_map(|(_, hop, found)| Some((hop, found.ok()?))).collect()
+}

@@ -1,0 +1,351 @@
+//! What is known of neighbours, as a plain function of what the kernel told and of time: whom to ask, and
+//! what apps are told.
+
+use super::kernel::Route;
+use ::apps::neighbour::{Found, Hop, Mac};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The kernel is asked about so many neighbours in a turn, and turns are 50 ms apart at least.
+pub const AT_ONCE: usize = 64;
+/// A neighbour is looked for again after this long. The kernel itself asks three times, a second apart.
+const AGAIN_NS: u64 = 3_000_000_000;
+/// A neighbour that is not sure any more is asked again after this long; the kernel waits 5 s before it does.
+const REFRESH_NS: u64 = 10_000_000_000;
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    pub index: u32,
+    pub name: String,
+    /// The interface that it is a VLAN of, or the like; 0 if there is none.
+    pub below: u32,
+    /// The bridge or bond that it is a port of; 0 if there is none.
+    pub master: u32,
+}
+
+/// How the kernel knows a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has answered lately, or need not.
+    Sure(Mac),
+    /// It was there; nobody knows whether it still is.
+    Stale(Mac),
+    /// It is being asked.
+    Asked,
+    /// It has not answered.
+    Failed,
+}
+
+impl State {
+    /// Reads a state of neighbours (`NUD_*`).
+    pub fn of(state: u16, mac: Option<Mac>) -> State {
+        const INCOMPLETE: u16 = 1;
+        const STALE: u16 = 4;
+        const USABLE: u16 = 2 | 4 | 8 | 0x10 | 0x40 | 0x80;
+        match mac {
+            Some(mac) if state & STALE != 0 => State::Stale(mac),
+            Some(mac) if state & USABLE != 0 && mac != [0; 6] => State::Sure(mac),
+            _ if state & INCOMPLETE != 0 || state == 0 => State::Asked,
+            _ => State::Failed,
+        }
+    }
+}
+
+/// A neighbour that an app wants to know.
+struct Target {
+    app: Arc<str>,
+    hop: Hop,
+    interface: String,
+    /// Where it is: the interface and the next hop, or why it is nowhere.
+    way: Result<(u32, IpAddr), String>,
+    told: Option<Found>,
+    /// When it was asked for last.
+    asked_ns: Option<u64>,
+    /// Why it could not be asked for.
+    refused: Option<String>,
+}
+
+/// What the kernel has told of links, routes and neighbours, and what apps want to know.
+#[derive(Default)]
+pub struct World {
+    links: HashMap<u32, Link>,
+    /// Those that are wanted, by interface and address.
+    neighbours: HashMap<(u32, IpAddr), State>,
+    wanted: HashSet<(u32, IpAddr)>,
+    targets: Vec<Target>,
+    /// Where the next turn begins to ask.
+    next: usize,
+}
+
+impl World {
+    /// Replaces the neighbours that an app wants to know, each with the interface of its port.
+    pub fn want(&mut self, app: &Arc<str>, hops: Vec<(Hop, String)>) {
+        self.targets.retain(|target| target.app != *app);
+        let target = |(hop, interface)| Target {
+            app: app.clone(),
+            hop,
+            interface,
+            way: Err(String::new()),
+            told: None,
+            asked_ns: None,
+            refused: None,
+        };
+        self.targets.extend(hops.into_iter().map(target));
+    }
+
+    /// Replaces links, and finds the ways anew.
+    pub fn find_ways(&mut self, links: Vec<Link>, route: &dyn Fn(IpAddr, Option<u32>) -> Route) {
+        self.links = links.into_iter().map(|link| (link.index, link)).collect();
+        let mut known: BTreeMap<(String, IpAddr), Result<(u32, IpAddr), String>> = BTreeMap::new();
+        for at in 0..self.targets.len() {
+            let Target { interface, hop, .. } = &self.targets[at];
+            let key = (interface.clone(), hop.address);
+            let way = known.entry(key).or_insert_with(|| self.way(interface, hop.address, route)).clone();
+            self.targets[at].way = way;
+        }
+        self.wanted = self.targets.iter().filter_map(|target| target.way.as_ref().ok()).copied().collect();
+    }
+
+    /// Returns the interface and the next hop to an address behind a port's interface.
+    fn way(
+        &self,
+        interface: &str,
+        address: IpAddr,
+        route: &dyn Fn(IpAddr, Option<u32>) -> Route,
+    ) -> Result<(u32, IpAddr), String> {
+        let Some(port) = self.links.values().find(|link| link.name == interface) else {
+            return Err(format!("there is no interface {interface}"));
+        };
+        match route(address, None) {
+            Route::Local => return Err(format!("{address} is an address of this host")),
+            Route::To(index, hop) if self.is_at(index, port) => return Ok((index, hop)),
+            _ => {}
+        }
+        // The host would take another way, or none, but weir sends through this port.
+        match route(address, Some(port.index)) {
+            Route::To(index, hop) if self.is_at(index, port) => Ok((index, hop)),
+            _ => Err(format!("the host has no route to {address} at {interface}")),
+        }
+    }
+
+    /// Whether frames that the host sends by an interface leave by the port's: it is the same, a VLAN of it,
+    /// or the bridge that it is a port of.
+    fn is_at(&self, index: u32, port: &Link) -> bool {
+        let below = self.links.get(&index).map_or(0, |link| link.below);
+        index == port.index || below == port.index || index == port.master
+    }
+
+    /// Replaces all neighbours.
+    pub fn replace(&mut self, all: Vec<(u32, IpAddr, State)>) {
+        let all = all.into_iter().map(|(index, address, state)| ((index, address), state));
+        self.neighbours = all.filter(|(at, _)| self.wanted.contains(at)).collect();
+    }
+
+    /// A neighbour is so now, or gone.
+    pub fn set(&mut self, index: u32, address: IpAddr, state: Option<State>) {
+        let at = (index, address);
+        match state.filter(|_| self.wanted.contains(&at)) {
+            Some(state) => _ = self.neighbours.insert(at, state),
+            None => _ = self.neighbours.remove(&at),
+        }
+    }
+
+    /// Returns what apps must be told.
+    pub fn news(&mut self) -> Vec<(Arc<str>, Hop, Found)> {
+        let mut news = Vec::new();
+        for target in &mut self.targets {
+            let Some(found) = found(target, &self.neighbours) else { continue };
+            if target.told.as_ref() != Some(&found) {
+                target.told = Some(found.clone());
+                news.push((target.app.clone(), target.hop.clone(), found));
+            }
+        }
+        news
+    }
+
+    /// Returns the neighbours that the kernel must look for now, at most [`AT_ONCE`] of them, and whether
+    /// more wait.
+    pub fn ask(&mut self, now_ns: u64) -> (Vec<(u32, IpAddr)>, bool) {
+        let mut asked: Vec<(u32, IpAddr)> = Vec::new();
+        let count = self.targets.len();
+        for step in 0..count {
+            let at = (self.next + step) % count;
+            let target = &mut self.targets[at];
+            let Ok(way) = target.way else { continue };
+            let pause_ns = match self.neighbours.get(&way) {
+                Some(State::Sure(_) | State::Asked) => continue,
+                Some(State::Stale(_)) => REFRESH_NS,
+                Some(State::Failed) | None => AGAIN_NS,
+            };
+            if target.asked_ns.is_some_and(|asked_ns| now_ns < asked_ns + pause_ns) {
+                continue;
+            }
+            if asked.len() == AT_ONCE {
+                self.next = at;
+                return (asked, true);
+            }
+            target.asked_ns = Some(now_ns);
+            if !asked.contains(&way) {
+                asked.push(way);
+            }
+        }
+        (asked, false)
+    }
+
+    /// Notes whether the kernel could be asked for a neighbour.
+    pub fn answered(&mut self, way: (u32, IpAddr), why: Option<&str>) {
+        for target in self.targets.iter_mut().filter(|target| target.way == Ok(way)) {
+            target.refused = why.map(str::to_string);
+        }
+    }
+}
+
+/// Returns what is known of a neighbour; `None` if that is what was known before.
+fn found(target: &Target, neighbours: &HashMap<(u32, IpAddr), State>) -> Option<Found> {
+    let way = match &target.way {
+        Ok(way) => way,
+        Err(why) => return Some(Err(why.clone())),
+    };
+    let by = || {
+        if way.1 == target.hop.address {
+            String::new()
+        } else {
+            format!(", the router to {}", target.hop.address)
+        }
+    };
+    match neighbours.get(way) {
+        Some(State::Sure(mac) | State::Stale(mac)) => Some(Ok(*mac)),
+        Some(State::Failed) => {
+            Some(Err(format!("{}{} does not answer at {}", way.1, by(), target.interface)))
+        }
+        // It is found out; one that was there is so until it fails.
+        Some(State::Asked) | None => {
+            target.refused.as_ref().map(|why| Err(format!("the host does not ask for {}: {why}", way.1)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 1];
+    const OTHER: Mac = [2, 0, 0, 0, 0, 2];
+    const S: u64 = 1_000_000_000;
+
+    fn ip(last: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, last).into()
+    }
+
+    fn link(index: u32, name: &str, below: u32) -> Link {
+        Link { index, name: name.to_string(), below, master: 0 }
+    }
+
+    fn hops(all: &[IpAddr]) -> Vec<(Hop, String)> {
+        let one = |address: &IpAddr| (Hop { port: "p0".into(), address: *address }, "eth0".to_string());
+        all.iter().map(one).collect()
+    }
+
+    fn world(all: &[IpAddr], route: &dyn Fn(IpAddr, Option<u32>) -> Route) -> World {
+        let mut world = World::default();
+        world.want(&"lb".into(), hops(all));
+        world.find_ways(vec![link(2, "eth0", 0), link(3, "eth1", 0), link(4, "eth0.7", 2)], route);
+        world
+    }
+
+    fn on_link(address: IpAddr, _: Option<u32>) -> Route {
+        Route::To(2, address)
+    }
+
+    fn told(world: &mut World) -> Vec<Found> {
+        world.news().into_iter().map(|(_, _, found)| found).collect()
+    }
+
+    #[test]
+    fn what_is_found_moves_and_is_lost_is_told_once() {
+        let mut world = world(&[ip(1)], &on_link);
+        assert_eq!(told(&mut world), [], "nothing is known yet");
+        assert_eq!(world.ask(0), (vec![(2, ip(1))], false));
+        world.set(2, ip(1), Some(State::Asked));
+        assert_eq!(told(&mut world), []);
+        for state in [State::Sure(MAC), State::Stale(MAC), State::Sure(MAC)] {
+            world.set(2, ip(1), Some(state));
+            let expected: Vec<Found> = if state == State::Stale(MAC) { vec![] } else { vec![Ok(MAC)] };
+            let got = told(&mut world);
+            assert!(got.is_empty() || got == expected, "{state:?}: {got:?}");
+        }
+        world.set(2, ip(1), Some(State::Sure(OTHER)));
+        assert_eq!(told(&mut world), [Ok(OTHER)]);
+        world.set(2, ip(1), None);
+        assert_eq!(told(&mut world), [], "what the kernel has forgotten is asked for first");
+        world.set(2, ip(1), Some(State::Failed));
+        assert_eq!(told(&mut world), [Err("10.0.0.1 does not answer at eth0".to_string())]);
+        assert_eq!(told(&mut world), []);
+    }
+
+    #[test]
+    fn those_that_do_not_answer_are_asked_again_and_again_but_not_at_once() {
+        let mut world = world(&[ip(1)], &on_link);
+        world.set(2, ip(1), Some(State::Failed));
+        assert_eq!(world.ask(0).0.len(), 1);
+        assert_eq!(world.ask(AGAIN_NS - 1).0, []);
+        assert_eq!(world.ask(AGAIN_NS).0.len(), 1);
+        world.set(2, ip(1), Some(State::Sure(MAC)));
+        assert_eq!(world.ask(60 * S).0, [], "the kernel is sure");
+        world.set(2, ip(1), Some(State::Stale(MAC)));
+        assert_eq!(world.ask(61 * S).0, [(2, ip(1))]);
+        assert_eq!(world.ask(62 * S).0, []);
+    }
+
+    #[test]
+    fn thousands_are_asked_for_some_at_a_time() {
+        let all: Vec<IpAddr> = (0..4096_u32).map(|at| Ipv4Addr::from(0x0a00_0000 + at).into()).collect();
+        let mut world = world(&all, &on_link);
+        let (mut turns, mut asked) = (1, HashSet::new());
+        loop {
+            let (some, more) = world.ask(0);
+            assert!(some.len() <= AT_ONCE);
+            some.into_iter().for_each(|one| assert!(asked.insert(one), "twice"));
+            if !more {
+                break;
+            }
+            turns += 1;
+        }
+        assert_eq!((turns, asked.len()), (4096 / AT_ONCE, 4096));
+    }
+
+    #[test]
+    fn the_host_s_routes_say_who_the_neighbour_is() {
+        let routes = |address: IpAddr, through: Option<u32>| match (address, through) {
+            (address, _) if address == ip(1) => Route::To(2, ip(254)),
+            (address, None) if address == ip(2) => Route::To(3, ip(2)),
+            (address, Some(2)) if address == ip(2) => Route::To(2, ip(2)),
+            (address, _) if address == ip(3) => Route::To(4, ip(3)),
+            (address, _) if address == ip(4) => Route::Local,
+            _ => Route::Nowhere,
+        };
+        let mut world = world(&[ip(1), ip(2), ip(3), ip(4), ip(5)], &routes);
+        let (asked, _) = world.ask(0);
+        assert_eq!(asked, [(2, ip(254)), (2, ip(2)), (4, ip(3))], "a router, this port, a VLAN of it");
+        let none = ["10.0.0.4 is an address of this host", "the host has no route to 10.0.0.5 at eth0"];
+        assert_eq!(told(&mut world), none.map(|why| Err(why.to_string())));
+        world.set(2, ip(254), Some(State::Failed));
+        let why = "10.0.0.254, the router to 10.0.0.1 does not answer at eth0";
+        assert_eq!(told(&mut world), [Err(why.to_string())]);
+        world.set(2, ip(77), Some(State::Sure(MAC)));
+        assert_eq!(world.neighbours.len(), 1, "nobody wants to know of others");
+    }
+
+    #[test]
+    fn states_of_the_kernel() {
+        assert_eq!(State::of(2, Some(MAC)), State::Sure(MAC));
+        assert_eq!(State::of(0x80, Some(MAC)), State::Sure(MAC));
+        assert_eq!(State::of(4, Some(MAC)), State::Stale(MAC));
+        assert_eq!(State::of(1, None), State::Asked);
+        assert_eq!(State::of(0x20, Some(MAC)), State::Failed);
+        assert_eq!(State::of(0x40, Some([0; 6])), State::Failed, "a loopback has no neighbours");
+    }
+}

@@ -1,0 +1,205 @@
+//! What survives a restart, if an app wants that: changes of the configuration at run time, and the states of
+//! apps. It is one file of JSON, which a thread writes anew after each change; who asked for the change is
+//! answered when that is done. A file that cannot be used is put aside, and never keeps weir from starting.
+
+use super::{Daemon, Load};
+use crate::config::Plan;
+use ::apps::lb::edits::Edits;
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use tracing::{error, info, warn};
+
+/// The version of the file's format.
+const VERSION: u64 = 1;
+
+/// The largest size of the file in bytes.
+const SIZE_MAX: u64 = 64 << 20;
+
+/// The folder, unless the configuration or systemd names another.
+const FOLDER: &str = "/var/lib/weir";
+
+/// Returns the file of a plan: it has the name of the control socket.
+fn file(plan: &Plan) -> PathBuf {
+    // systemd may name several folders.
+    let told = std::env::var("STATE_DIRECTORY").ok();
+    let told = told.as_deref().and_then(|all| all.split(':').next()).filter(|one| !one.is_empty());
+    let folder = plan.state.clone().unwrap_or_else(|| told.unwrap_or(FOLDER).into());
+    let name = plan.socket.file_stem().unwrap_or_default();
+    folder.join(name).with_extension("json")
+}
+
+/// What was in the file.
+struct Saved {
+    edits: Edits,
+    states: Value,
+}
+
+/// Returns a plan with what has survived, and the states of apps.
+pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
+    if !plan.apps.persist() {
+        return (plan, Value::Null);
+    }
+    let path = file(&plan);
+    let Saved { edits, states } = match read(&path) {
+        Ok(Some(saved)) => saved,
+        Ok(None) => return (plan, Value::Null),
+        Err(error) => {
+            put_aside(&path, &format!("{error:#}"));
+            return (plan, Value::Null);
+        }
+    };
+    if edits.is_empty() {
+        return (plan, states);
+    }
+    match load(&edits) {
+        Ok(edited) => {
+            info!("{} changes of the run time are back, from {}", edited.edits.len(), path.display());
+            (edited, states)
+        }
+        Err(error) => {
+            put_aside(&path, &format!("with it, {error:#}"));
+            (plan, states)
+        }
+    }
+}
+
+/// Says why a file is not used, and keeps it for people.
+fn put_aside(path: &Path, why: &str) {
+    let aside = path.with_extension("json.refused");
+    let kept = match fs::rename(path, &aside) {
+        Ok(()) => format!("it is {} now", aside.display()),
+        Err(error) => format!("it cannot be put aside: {error}"),
+    };
+    error!("what was changed at run time is forgotten, {} cannot be used: {why}; {kept}", path.display());
+}
+
+fn read(path: &Path) -> Result<Option<Saved>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    if !file.metadata()?.is_file() {
+        bail!("it is no regular file");
+    }
+    let mut text = Vec::new();
+    file.take(SIZE_MAX + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > SIZE_MAX {
+        bail!("it is longer than weir writes any");
+    }
+    let value: Value = serde_json::from_slice(&text).context("it is not JSON")?;
+    if value["version"] != VERSION {
+        bail!("its version is {}, not {VERSION}", value["version"]);
+    }
+    let edits = Edits::read(&value["edits"]).context("`edits` is not what weir writes")?;
+    Ok(Some(Saved { edits, states: value["states"].clone() }))
+}
+
+/// What is written, and where.
+type Job = (PathBuf, String, SyncSender<()>);
+
+/// Writes what survives.
+#[derive(Default)]
+pub struct Store {
+    thread: Option<Sender<Job>>,
+    /// What was written last.
+    last: String,
+}
+
+/// A file that is being written.
+pub struct Saving(Receiver<()>);
+
+impl Saving {
+    /// Returns true when it is there, or will not be.
+    pub fn has_ended(&self) -> bool {
+        !matches!(self.0.try_recv(), Err(TryRecvError::Empty))
+    }
+}
+
+impl Daemon {
+    /// Begins to write what has changed, if anything has that is to survive.
+    pub(super) fn save(&mut self) -> Option<Saving> {
+        if !self.plan.apps.persist() {
+            return None;
+        }
+        let (edits, states) = (self.plan.edits.json(), self.host.running.states());
+        let text = format!("{}\n", json!({ "version": VERSION, "edits": edits, "states": states }));
+        let path = file(&self.plan);
+        if text == self.store.last {
+            return None;
+        }
+        let (told, ended) = sync_channel(1);
+        let bell = self.doorbell.clone();
+        let thread = self.store.thread.get_or_insert_with(|| {
+            let (thread, jobs) = channel::<Job>();
+            let work = move || {
+                for (path, text, told) in jobs {
+                    if let Err(error) = write(&path, &text) {
+                        warn!(
+                            "{} cannot be written, a restart will forget changes: {error:#}",
+                            path.display()
+                        );
+                    }
+                    let _ = told.send(());
+                    bell.ring();
+                }
+            };
+            let _ = std::thread::Builder::new().name("weir-save".into()).spawn(work);
+            thread
+        });
+        let _ = thread.send((path, text.clone(), told));
+        self.store.last = text;
+        Some(Saving(ended))
+    }
+}
+
+/// Replaces the file as a whole.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let folder = path.parent().context("it has no folder")?;
+    if !folder.exists() {
+        fs::DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+    }
+    let new = path.with_extension("json.new");
+    let _ = fs::remove_file(&new);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(folder)?.sync_all()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_what_weir_writes_is_refused() {
+        let folder = std::env::temp_dir().join(format!("weir-persist-{}", std::process::id()));
+        let path = folder.join("deep").join("weir.json");
+        write(&path, "{}").unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::mode(&path.metadata().unwrap()) & 0o777, 0o600);
+        for (text, part) in [
+            ("", "not JSON"),
+            ("{\"version\": 2}", "its version is 2"),
+            ("{\"version\": 1}", "`edits`"),
+            ("{\"version\": 1, \"edits\": [{\"service\": 7}]}", "`edits`"),
+            ("\u{0}\u{1}", "not JSON"),
+        ] {
+            write(&path, text).unwrap();
+            let why = format!("{:#}", read(&path).err().expect("refused"));
+            assert!(why.contains(part), "{text}: {why}");
+        }
+        write(&path, "{\"version\": 1, \"edits\": [], \"states\": null}").unwrap();
+        assert!(read(&path).unwrap().is_some_and(|saved| saved.edits.is_empty()));
+        assert!(read(&folder.join("none")).unwrap().is_none());
+        put_aside(&path, "a test says so");
+        assert!(!path.exists() && path.with_extension("json.refused").exists());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

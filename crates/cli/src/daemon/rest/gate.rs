@@ -1,0 +1,137 @@
+//! Who may control weir over HTTP: whoever knows the token.
+
+use crate::config::ControlOver;
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::warn;
+
+/// The least and the largest length of a token: the least cannot be guessed if it is random.
+const LENGTH: [usize; 2] = [32, 4096];
+
+/// Requests without the token that are answered in a second; further ones are told to wait.
+const WRONG_MAX: u32 = 10;
+
+/// How often the log says that there are some.
+const SAID: Duration = Duration::from_secs(60);
+
+/// Requests that did not have the token, of this process.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how many requests did not have the token.
+pub fn refused() -> u64 {
+    REFUSED.load(Ordering::Relaxed)
+}
+
+/// What a request's authorization is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has the token.
+    Good,
+    /// It does not have the token.
+    Wrong,
+    /// It does not have the token, and too many others did not either. One with the token is never told so.
+    TooMany,
+}
+
+/// Knows the token.
+pub struct Gate {
+    token: Vec<u8>,
+    wrong: Mutex<Wrong>,
+}
+
+struct Wrong {
+    since: Instant,
+    count: u32,
+    said: Option<Instant>,
+}
+
+impl Gate {
+    /// Reads the token, which nobody else may read.
+    pub fn open(control: &ControlOver) -> Result<Gate> {
+        Ok(Gate::with(read(&control.token).with_context(|| format!("control: {}", control.token.display()))?))
+    }
+
+    /// A gate with this token.
+    pub fn with(token: Vec<u8>) -> Gate {
+        Gate { token, wrong: Mutex::new(Wrong { since: Instant::now(), count: 0, said: None }) }
+    }
+
+    /// Looks at the value of a request's header `Authorization`.
+    pub fn look(&self, header: Option<&[u8]>, now: Instant) -> Verdict {
+        let given = header.and_then(|header| {
+            let (scheme, token) = header.split_at_checked("Bearer ".len())?;
+            scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
+        });
+        // Compared whatever else is known, so that nobody who asks in vain keeps those out who know it.
+        if is_same(given.unwrap_or_default(), &self.token) {
+            return Verdict::Good;
+        }
+        REFUSED.fetch_add(1, Ordering::Relaxed);
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        if wrong.said.is_none_or(|said| now.saturating_duration_since(said) >= SAID) {
+            wrong.said = Some(now);
+            warn!("control: a request has no token, or a wrong one; the metrics count them");
+        }
+        if now.saturating_duration_since(wrong.since) >= Duration::from_secs(1) {
+            (wrong.since, wrong.count) = (now, 0);
+        }
+        wrong.count = wrong.count.saturating_add(1);
+        if wrong.count > WRONG_MAX { Verdict::TooMany } else { Verdict::Wrong }
+    }
+}
+
+/// Compares in a time that depends on lengths alone.
+fn is_same(given: &[u8], token: &[u8]) -> bool {
+    let differ = |at: usize| given.get(at).copied().unwrap_or_default() ^ token[at];
+    let differing = (0..token.len()).fold(0, |all, at| std::hint::black_box(all | differ(at)));
+    std::hint::black_box(differing) == 0 && given.len() == token.len()
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let file = File::open(path).context("the token cannot be read")?;
+    let about = file.metadata()?;
+    if !about.is_file() {
+        bail!("the token is in a regular file, and this is none");
+    }
+    if about.mode() & 0o077 != 0 {
+        bail!("others than its owner can read or write the token: `chmod 600` it");
+    }
+    let mut token = Vec::new();
+    file.take(LENGTH[1] as u64 + 2).read_to_end(&mut token)?;
+    let token = token.trim_ascii().to_vec();
+    let [least, most] = LENGTH;
+    if !(least..=most).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
+        bail!("a token is {least} to {most} letters and digits: `openssl rand -hex 32` makes one");
+    }
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_token_opens_and_those_who_guess_keep_nobody_out() {
+        let token = "0123456789abcdef0123456789abcdef";
+        let gate = Gate::with(token.into());
+        let now = Instant::now();
+        let look = |header: &str| gate.look(Some(header.as_bytes()), now);
+        assert_eq!(look(&format!("Bearer {token}")), Verdict::Good);
+        assert_eq!(look(&format!("bearer  {token} ")), Verdict::Good);
+        assert_eq!(gate.look(None, now), Verdict::Wrong);
+        for wrong in ["", "Bearer", "Bearer ", "Basic x", token, &format!("Bearer {token}0"), "Bearer 0"] {
+            assert_eq!(look(wrong), Verdict::Wrong, "{wrong}");
+        }
+        let told: Vec<Verdict> = (0..4).map(|_| look("Bearer guess")).collect();
+        assert_eq!(told[2..], [Verdict::TooMany, Verdict::TooMany]);
+        assert_eq!(look(&format!("Bearer {token}")), Verdict::Good);
+        assert_eq!(gate.look(None, now + Duration::from_secs(1)), Verdict::Wrong);
+        assert!(refused() >= 13);
+    }
+}

@@ -1,0 +1,401 @@
+//! Services and back ends that come and go while the daemon runs, and what survives a restart.
+
+use super::folder::Folder;
+use super::running::Daemon;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+const CONFIG: &str = "\
+state: state
+ports: { p0: { pcap: {} } }
+apps:
+  - lb:
+      name: web
+      port: p0
+      service: { vip: 10.0.0.80, protocol: tcp, port: 80 }
+      size: 251
+      back_ends:
+        - { name: b1, mac: 02:00:00:00:00:11 }
+        - { name: b2, mac: 02:00:00:00:00:12 }
+  - lb: { persist: true }
+";
+
+fn packets() -> Vec<String> {
+    let packet = |at| {
+        let port = 4000 + at;
+        format!("eth.dst=02:00:00:00:00:fe src=192.0.2.1 dst=10.0.0.80 proto=tcp sport={port} dport=80")
+    };
+    (0..48).map(packet).collect()
+}
+
+fn send(daemon: &Daemon) {
+    daemon.receive(&packets().iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+fn count(daemon: &Daemon, back_end: &str) -> u64 {
+    daemon.count(&format!("lb/web/{back_end}"))
+}
+
+/// Back ends of all services, with weight and health.
+fn list(daemon: &Daemon) -> Vec<String> {
+    let answer = daemon.ask(&json!({ "command": "app", "app": "lb", "request": { "do": "list" } }));
+    let services = answer["services"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    let of = |service: &Value| {
+        let name = service["name"].as_str().unwrap().to_string();
+        let row = |one: &Value| {
+            format!(
+                "{name}/{} {} {}",
+                one["name"].as_str().unwrap(),
+                one["weight"],
+                one["health"].as_str().unwrap()
+            )
+        };
+        service["back_ends"].as_array().unwrap().iter().map(row).collect::<Vec<_>>()
+    };
+    services.iter().flat_map(of).collect()
+}
+
+fn ask(daemon: &Daemon, request: Value) -> Value {
+    daemon.ask(&json!({ "command": "app", "app": "lb", "request": request }))
+}
+
+fn back_end(name: &str, mac: &str) -> Value {
+    json!({ "name": name, "mac": mac, "weight": 1 })
+}
+
+#[test]
+fn back_ends_and_services_come_and_go_and_no_flow_moves() {
+    let mut daemon = Daemon::start(CONFIG);
+    send(&daemon);
+    let before = [count(&daemon, "b1"), count(&daemon, "b2")];
+    assert_eq!(before.iter().sum::<u64>(), 48);
+    let said =
+        daemon.weir(&["lb", "add", "web", "{ name: b3, mac: 02:00:00:00:00:13, weight: 9 }"]).good().out;
+    assert_eq!(said, "b3 of web was added\n");
+    // Flows stay where they are, and new ones come to the new back end.
+    send(&daemon);
+    assert_eq!([count(&daemon, "b1"), count(&daemon, "b2")], before.map(|count| 2 * count));
+    assert_eq!(count(&daemon, "b3"), 0);
+    daemon.weir(&["lb", "weight", "web", "b2", "3"]).good();
+    // A list is done whole, and in its order.
+    let all = json!([
+        { "do": "add", "service": "web", "back_end": back_end("b4", "02:00:00:00:00:14") },
+        { "do": "drain", "service": "web", "back_end": "b4" },
+        { "do": "weight", "service": "web", "back_end": "b1", "weight": 7 },
+        { "do": "remove", "service": "web", "back_end": "b3" },
+        { "do": "add", "service": { "name": "dns", "port": "p0",
+            "back_ends": [back_end("d1", "02:00:00:00:00:21")],
+            "service": { "vip": "10.0.0.53", "protocol": "udp", "port": 53 } } },
+    ]);
+    assert_eq!(ask(&daemon, all), json!({ "done": 5 }));
+    let now = ["web/b1 7 unchecked", "web/b2 3 unchecked", "web/b4 1 draining", "dns/d1 1 unchecked"];
+    assert_eq!(list(&daemon), now);
+    send(&daemon);
+    assert_eq!([count(&daemon, "b1"), count(&daemon, "b2")], before.map(|count| 3 * count));
+    // A reload keeps it all.
+    daemon.weir(&["reload"]).good();
+    assert_eq!(list(&daemon), now);
+    let table = daemon.weir(&["lb", "list"]).good().out;
+    assert!(table.starts_with("service  back end") && table.contains("dns      d1"), "{table}");
+    // And so does a daemon that is killed, and another that finds what it has left.
+    let mode =
+        || std::os::unix::fs::MetadataExt::mode(&daemon.folder.file("state/weir.json").metadata().unwrap());
+    assert_eq!(mode() & 0o777, 0o600);
+    daemon.signal(Signal::KILL);
+    daemon.end();
+    let mut daemon = Daemon::start_in(daemon.into_folder());
+    assert_eq!(list(&daemon), now);
+    assert!(daemon.log().contains("2 changes of the run time are back"), "{}", daemon.log());
+    // The file is edited: it holds there.
+    let edited = CONFIG.replace("name: b2,", "name: b2, weight: 5,");
+    daemon.folder.write("weir.yaml", edited.replace("- lb: { per", "- lb: { flows: 4096, per"));
+    daemon.weir(&["reload"]).good();
+    assert_eq!(list(&daemon)[1], "web/b2 5 unchecked");
+    assert_eq!(daemon.weir(&["lb", "remove-service", "dns"]).good().out, "service dns was removed\n");
+    assert_eq!(daemon.weir(&["lb", "reset"]).good().out, "everything is as the file says\n");
+    assert_eq!(list(&daemon), ["web/b1 1 unchecked", "web/b2 5 unchecked"]);
+    // What nobody can read is put aside.
+    daemon.signal(Signal::TERM);
+    daemon.end();
+    let folder = daemon.into_folder();
+    folder.write("state/weir.json", "{ \"version\": 1, \"edits\": 7 }");
+    let daemon = Daemon::start_in(folder);
+    assert_eq!(list(&daemon).len(), 2);
+    assert!(daemon.log().contains("cannot be used: `edits` is not what weir writes"), "{}", daemon.log());
+    assert!(daemon.folder.file("state/weir.json.refused").exists());
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_is_half_applied() {
+    let daemon = Daemon::start(&CONFIG.replace("persist: true", "flows: 4096"));
+    let before = list(&daemon);
+    let add = |more: Value| {
+        let mut back_end = back_end("b9", "02:00:00:00:00:19");
+        more.as_object().unwrap().iter().for_each(|(key, value)| back_end[key] = value.clone());
+        json!({ "do": "add", "service": "web", "back_end": back_end })
+    };
+    for (request, parts) in [
+        (add(json!({ "mac": "x" })), vec!["back end `b9` of service `web`", "field `mac`", "`x`"]),
+        (add(json!({ "mca": "x" })), vec!["field `mca`", "there is no key `mca`"]),
+        (add(json!({ "weight": 65_536 })), vec!["field `weight`", "65535"]),
+        (add(json!({ "mode": "ipip" })), vec!["field `ip`", "`ip` is missing"]),
+        (add(json!({ "mode": "l2", "port": 8080 })), vec!["`port` has no part in `mode: l2`"]),
+        (
+            json!({ "do": "add", "service": "web", "back_end": { "name": "b9" } }),
+            vec!["needs `ip`", "or `mac`"],
+        ),
+        (
+            json!([add(json!({})), { "do": "weight", "service": "web", "back_end": "b9", "weight": 70_000 }]),
+            vec!["request 1", "from 0 to 65535"],
+        ),
+        (
+            json!([add(json!({})), { "do": "drain", "service": "web", "back_end": "b8" }]),
+            vec!["request 1", "no back end `b8`"],
+        ),
+        (
+            json!([
+                { "do": "weight", "service": "web", "back_end": "b1", "weight": 0 },
+                { "do": "weight", "service": "web", "back_end": "b2", "weight": 0 },
+            ]),
+            vec!["would have 0: nobody answers"],
+        ),
+        (
+            json!([
+                { "do": "remove", "service": "web", "back_end": "b1" },
+                { "do": "remove", "service": "web", "back_end": "b2" },
+            ]),
+            vec!["service `web` has no back ends"],
+        ),
+        (
+            json!({ "do": "add", "service": { "name": "two", "port": "p0",
+                "back_ends": [back_end("x", "02:00:00:00:00:01")],
+                "service": { "vip": "10.0.0.80", "protocol": "tcp", "port": 80 } } }),
+            vec!["has this address"],
+        ),
+        (json!([{ "do": "list" }]), vec!["stands alone"]),
+        (json!(7), vec!["a request is an object"]),
+    ] {
+        let answer = ask(&daemon, request.clone());
+        let why = answer["error"].as_str().unwrap_or_else(|| panic!("{request}: {answer}"));
+        assert!(parts.iter().all(|part| why.contains(part)), "{request}: {why}");
+        assert_eq!(list(&daemon), before, "{request}");
+    }
+}
+
+#[test]
+fn the_last_service_may_go_and_another_come() {
+    let daemon = Daemon::start(CONFIG);
+    daemon.weir(&["lb", "add", "web", "{ name: b9, mac"]).refused(1, &["not YAML"]);
+    daemon.weir(&["lb", "add", "web", "b9"]).refused(1, &["a mapping is wanted"]);
+    daemon.weir(&["lb", "remove", "api", "b9"]).refused(1, &["there is no service `api`"]);
+    daemon.weir(&["lb", "remove-service", "web"]).good();
+    assert_eq!(list(&daemon), Vec::<String>::new());
+    let web = "{ name: api, port: p0, service: { vip: 10.0.0.81, protocol: tcp, port: 80 }, \
+        back_ends: [{ name: a1, mac: 02:00:00:00:00:31 }] }";
+    assert_eq!(daemon.weir(&["lb", "add-service", web]).good().out, "service api was added\n");
+    assert_eq!(list(&daemon), ["api/a1 1 unchecked"]);
+}
+
+/// With or without `persist`.
+#[test]
+fn a_successor_goes_on_with_what_was_changed() {
+    let Some(wire) = super::nat::wire("lbc") else { return };
+    let folder = Folder::new();
+    let config = CONFIG.replace("ports: { p0: { pcap: {} } }", "workers: 2\nports: { p0: { xdp: w0 } }");
+    folder.write("weir.yaml", config.replace("persist: true", "flows: 4096"));
+    let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    daemon.weir(&["lb", "add", "web", "{ name: b3, mac: 02:00:00:00:00:13 }"]).good();
+    daemon.weir(&["lb", "remove", "web", "b1"]).good();
+    daemon.weir(&["lb", "drain", "web", "b3"]).good();
+    daemon.weir(&["lb", "weight", "web", "b2", "4"]).good();
+    let now = ["web/b2 4 unchecked", "web/b3 1 draining"];
+    assert_eq!(list(&daemon), now);
+    assert!(daemon.succeed_in_namespace(&wire.weir).success(), "{}", daemon.log());
+    assert_eq!(list(&daemon), now);
+    assert!(!daemon.folder.file("state").exists());
+}
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A daemon with control over HTTP, and its address.
+fn controlled() -> (Daemon, SocketAddr) {
+    let folder = Folder::new();
+    folder.write("token", TOKEN);
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(folder.file("token"), private).unwrap();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    folder.write("weir.yaml", format!("control: {{ listen: \"{address}\", token: token }}\n{CONFIG}"));
+    (Daemon::start_in(folder), address)
+}
+
+/// Sends a request with the token. Returns the status and the body.
+fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, Value) {
+    http_as(&format!("Bearer {TOKEN}"), address, (method, path), body)
+}
+
+fn http_as(who: &str, address: SocketAddr, (method, path): (&str, &str), body: &str) -> (u16, Value) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: w\r\nAuthorization: {who}\r\nContent-Length: {length}\r\n"
+    );
+    // What is too long is refused by its length alone.
+    let body = if length > 1 << 20 { "" } else { body };
+    let _ = stream.write_all(format!("{head}\r\n{body}").as_bytes());
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text);
+    let status = text.get(9..12).and_then(|status| status.parse().ok());
+    let status = status.unwrap_or_else(|| panic!("{method} {path}: `{text}`"));
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{method} {path}: {error}: {text}")))
+}
+
+/// Requests that are refused; nothing changes.
+fn refuses(daemon: &Daemon, address: SocketAddr, (back_ends, b3): (&str, &str)) {
+    let before = list(daemon);
+    let large = "x".repeat(1 << 21);
+    for (method, path, body, status, part) in [
+        ("POST", back_ends, "{\"name\": ", 400, "the body is not JSON"),
+        ("POST", back_ends, "7", 400, "the body is an object"),
+        ("POST", back_ends, r#"{"name": "b4", "mac": "x"}"#, 400, "field `mac`"),
+        ("POST", back_ends, r#"{"name": "b4", "mac": "02:00:00:00:00:14", "x": 1}"#, 400, "field `x`"),
+        ("POST", back_ends, r#"{"name": "b1", "mac": "02:00:00:00:00:14"}"#, 400, "already"),
+        ("POST", back_ends, &large, 413, "a mebibyte"),
+        ("PATCH", b3, r#"{"weight": -1}"#, 400, "a weight is a number"),
+        ("PATCH", b3, r#"{"weight": 2, "wait": 1}"#, 400, "no field `wait`"),
+        (
+            "POST",
+            "/v1/changes",
+            r#"[{"do": "remove", "service": "web", "back_end": "b3"}, {"do": "fly"}]"#,
+            400,
+            "request 1",
+        ),
+        (
+            "POST",
+            "/v1/pools/p/back_ends",
+            r#"{"name": "b4", "mac": "02:00:00:00:00:14"}"#,
+            404,
+            "no pool `p`",
+        ),
+        ("GET", "/v1/services/api", "", 404, "no such service"),
+        ("DELETE", "/v1/services/web/back_ends/b9", "", 404, "no such"),
+        ("GET", "/v1/other", "", 404, "no such path"),
+        ("PUT", "/v1/services", "", 405, "no such method"),
+    ] {
+        let (said, answer) = http(address, method, path, body);
+        let why = answer["error"].as_str().unwrap_or_default();
+        assert!(said == status && why.contains(part), "{method} {path}: {said} {answer}");
+        assert_eq!(list(daemon), before, "{method} {path} {answer}");
+    }
+}
+
+#[test]
+fn control_over_http_is_for_those_with_the_token() {
+    let (daemon, address) = controlled();
+    // Connections that say nothing, or stop in the middle, delay nobody.
+    let _silent = TcpStream::connect(address).unwrap();
+    let mut cut = TcpStream::connect(address).unwrap();
+    let head = format!(
+        "POST /v1/services HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 50\r\n\r\n{{"
+    );
+    cut.write_all(head.as_bytes()).unwrap();
+    let back_ends = "/v1/services/web/back_ends";
+    let (status, answer) = http(address, "POST", back_ends, r#"{"name": "b3", "mac": "02:00:00:00:00:13"}"#);
+    assert_eq!((status, answer), (201, json!({ "done": 1 })));
+    let b3 = "/v1/services/web/back_ends/b3";
+    assert_eq!(http(address, "GET", b3, "").1["weight"], json!(1));
+    assert_eq!(
+        http(address, "PATCH", b3, r#"{"weight": 4, "state": "draining"}"#),
+        (200, json!({ "done": 2 }))
+    );
+    assert_eq!(list(&daemon)[2], "web/b3 4 draining");
+    refuses(&daemon, address, (back_ends, b3));
+    assert_eq!(http(address, "DELETE", b3, ""), (200, json!({ "done": 1 })));
+    let whole = r#"[{"do": "drain", "service": "web", "back_end": "b1"},
+        {"do": "weight", "service": "web", "back_end": "b2", "weight": 3}]"#;
+    assert_eq!(http(address, "POST", "/v1/changes", whole), (200, json!({ "done": 2 })));
+    assert_eq!(http(address, "DELETE", "/v1/changes", "").0, 200);
+    assert_eq!(list(&daemon), ["web/b1 1 unchecked", "web/b2 1 unchecked"]);
+    // Nothing without the token, and too many are told to wait; who has it is not.
+    let wrong = |path| http_as("Bearer 0123", address, ("GET", path), "").0;
+    assert_eq!(wrong("/v1/services"), 401);
+    let many: Vec<u16> = (0..40).map(|_| wrong("/v1/services")).collect();
+    assert!(many.contains(&429), "{many:?}");
+    assert_eq!(http(address, "GET", "/v1/services", "").0, 200);
+    let refused = daemon.metrics().lines().find_map(|line| {
+        line.strip_prefix("weir_control_refused_total ").and_then(|count| count.parse::<u64>().ok())
+    });
+    assert!(refused.is_some_and(|count| count >= 41), "{refused:?}");
+}
+
+/// Every path answers as the description says, without the token, too.
+#[test]
+fn the_description_is_true() {
+    let (_daemon, address) = controlled();
+    let (status, description) = http_as("nobody", address, ("GET", "/openapi.json"), "");
+    assert_eq!((status, &description["openapi"]), (200, &json!("3.1.0")));
+    let service = r#"{"name": "api", "port": "p0",
+        "service": {"vip": "10.0.0.81", "protocol": "tcp", "port": 80}, 
+        "back_ends": [{"name": "a1", "mac": "02:00:00:00:00:31"}]}"#;
+    let schemas = &description["components"]["schemas"];
+    let validator = jsonschema::draft202012::new(&schemas["Service"]).expect("a schema");
+    assert!(validator.is_valid(&serde_json::from_str(service).unwrap()));
+    let mut asked = 0;
+    let mut paths: Vec<_> = description["paths"].as_object().unwrap().iter().collect();
+    paths.sort_by(|one, two| two.0.cmp(one.0));
+    // In an order in which what is removed is there.
+    for method in ["post", "get", "patch", "delete"] {
+        for (path, operations) in &paths {
+            let Some(operation) = operations.get(method).filter(|_| path.as_str() != "/openapi.json") else {
+                continue;
+            };
+            let body = match operation["requestBody"].pointer("/content/application~1json/schema/$ref") {
+                None => "",
+                Some(schema) => match schema.as_str().unwrap().rsplit('/').next().unwrap() {
+                    "Service" => service,
+                    "BackEnd" => r#"{"name": "b7", "mac": "02:00:00:00:00:17"}"#,
+                    "Patch" => r#"{"state": "draining"}"#,
+                    _ => r#"[{"do": "drain", "service": "web", "back_end": "b1"}]"#,
+                },
+            };
+            let real = path.replace("{service}", "web").replace("{back_end}", "b7").replace("{pool}", "none");
+            let (status, answer) = http(address, &method.to_uppercase(), &real, body);
+            let described = &operation["responses"][status.to_string()];
+            assert!(described.is_object(), "{method} {real}: {status} {answer}");
+            let adds = method == "post" && real != "/v1/changes";
+            let wanted = match (real.contains("pools"), adds) {
+                (true, _) => 404,
+                (false, true) => 201,
+                (false, false) => 200,
+            };
+            assert_eq!(status, wanted, "{method} {real}: {answer}");
+            let unknown =
+                http_as("Bearer x", address, (method.to_uppercase().as_str(), real.as_str()), body).0;
+            assert!([401, 429].contains(&unknown), "{method} {real}: {unknown}");
+            asked += 1;
+        }
+    }
+    assert_eq!(asked, 13);
+}
+
+#[test]
+fn a_token_that_others_can_read_is_refused() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", format!("control: {{ listen: 127.0.0.1:0, token: token }}\n{CONFIG}"));
+    let run = || super::weir(folder.path(), &["run", "weir.yaml", "--socket", "weir.sock"]);
+    run().refused(1, &["token", "cannot be read"]);
+    folder.write("token", TOKEN);
+    let mode = |mode| {
+        std::fs::set_permissions(folder.file("token"), std::os::unix::fs::PermissionsExt::from_mode(mode))
+    };
+    mode(0o644).unwrap();
+    run().refused(1, &["chmod 600"]);
+    mode(0o600).unwrap();
+    folder.write("token", "short");
+    run().refused(1, &["32 to 4096"]);
+    folder.write("weir.yaml", format!("control: {{ listen: 10.0.0.1:9106, token: token }}\n{CONFIG}"));
+    let said = super::weir(folder.path(), &["check", "weir.yaml"]);
+    assert!(said.code == Some(2) && said.err.contains("10.0.0.1 is not a loopback address"), "{}", said.err);
+}

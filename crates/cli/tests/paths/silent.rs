@@ -1,0 +1,64 @@
+//! Routers that do not say who they are.
+
+use crate::bed::{Bed, LINKS, Stream};
+use ::path::random::Random;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[test]
+fn without_icmp_ports_are_paths_until_their_delays_tell_and_a_failed_one_is_left() {
+    let Some(mut bed) = Bed::build('s') else { return };
+    for router in ["r1", "r2"] {
+        // Time exceeded, once in a thousand seconds.
+        bed.set(router, &["net.ipv4.icmp_ratelimit=1000000", "net.ipv4.icmp_ratemask=2048"]);
+    }
+    for link in 0..LINKS {
+        bed.tc(&format!("qdisc add dev p{link} root tbf rate 20mbit burst 4kb limit 400kb"));
+    }
+    bed.start();
+    let ports = bed.wait_for("ports for paths", Bed::paths).len();
+    let state = || bed.ask(&["show", "path"])?.pointer("/path/0/nodes/0/state")?.as_str().map(str::to_string);
+    assert_eq!(ports, 16);
+    assert!(state().is_some_and(|state| state.contains("routers do not say who they are: 16 ports")));
+
+    let stops = AtomicBool::new(false);
+    let found = std::thread::scope(|scope| {
+        // All links but the first have queues that come and go, each by itself.
+        for link in 1..LINKS {
+            let (bed, stops) = (&bed, &stops);
+            scope.spawn(move || bed.inside("r1", || bursts(link, stops)));
+        }
+        let found = bed.wait_for("ports of one link taken for one path", |bed| {
+            let paths = bed.ask(&["show", "path"])?.pointer("/path/0/nodes/0/paths")?.as_array()?.len();
+            (paths + 3 <= ports).then_some(paths)
+        });
+        stops.store(true, Ordering::Relaxed);
+        found
+    });
+    eprintln!("{found} paths of {ports} ports");
+    assert!(found >= LINKS - 1, "one of four links may have none of 16 ports");
+
+    let mut stream = Stream::open(&bed, 7001);
+    stream.lost_of(50);
+    let before = bed.sent_by_link();
+    stream.lost_of(300);
+    let sent = bed.sent_by_link();
+    let link = (0..LINKS).max_by_key(|link| sent[*link] - before[*link]).expect("links");
+    bed.ip("r1", &format!("neigh replace 10.9.{link}.2 lladdr 02:de:ad:00:00:01 dev p{link}"));
+    let lost = stream.lost_of(1000);
+    eprintln!("{lost} of 1000 packets, one each millisecond, were lost");
+    assert!(lost < 400, "{lost} packets were lost");
+}
+
+/// Fills the queue of a link now and then, for 33 ms.
+fn bursts(link: usize, stops: &AtomicBool) {
+    let socket = UdpSocket::bind((format!("10.9.{link}.1"), 0)).unwrap();
+    let mut random = Random::new(link as u64);
+    while !stops.load(Ordering::Relaxed) {
+        for _ in 0..60 {
+            let _ = socket.send_to(&[0; 1400], (format!("10.9.{link}.2"), 9));
+        }
+        std::thread::sleep(Duration::from_millis(30 + random.below(60)));
+    }
+}

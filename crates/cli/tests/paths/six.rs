@@ -1,0 +1,59 @@
+//! Tunnels over IPv6, with IPv6 inside.
+
+use crate::bed::{Bed, SPINES, Stream};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+#[test]
+fn over_ipv6_paths_are_found_and_a_failed_one_is_left() {
+    let Some(mut bed) = Bed::build('6') else { return };
+    bed.over_six();
+    bed.start();
+    let both = |bed: &Bed| bed.paths().filter(|paths| paths.len() == SPINES);
+    let paths = bed.wait_for("two good paths", both);
+    let spines: BTreeSet<&str> = paths.iter().filter_map(|path| path["hops"][1].as_str()).collect();
+    assert_eq!(spines, BTreeSet::from(["fd09:1:1::2", "fd09:1:2::2"]));
+    assert!(paths.iter().all(|path| path["hops"][0] == "fd00:1::ff"));
+
+    let mut stream = Stream::open(&bed, 7001);
+    // The first packets wait for neighbours.
+    stream.lost_of(50);
+    let path = bed
+        .wait_for("the flow's path", |bed| (stream.lost_of(300) == 0).then(|| bed.path_of(7001)).flatten());
+    let spine = path["hops"][1].as_str().expect("a router").to_string();
+    let link = if spine == "fd09:1:1::2" { "x0" } else { "x1" };
+    bed.ip("r1", &format!("neigh replace {spine} lladdr 02:de:ad:00:00:01 dev {link}"));
+    let lost = stream.lost_of(1000);
+    eprintln!("{lost} of 1000 packets, one each millisecond, were lost");
+    assert!(lost < 200, "{lost} packets were lost");
+    let now = bed.wait_for("the flow's path", |bed| bed.path_of(7001));
+    assert_ne!(now["hops"][1], spine.as_str());
+    let text = bed.told(&["path", "conntrack", "fabric"]);
+    assert!(text.contains("fd06::1") && text.contains("by fd00:2::1"), "{text}");
+    let told = bed.told(&["show", "path"]);
+    assert!(told.contains("fd00:2::1: 2 paths") && told.contains("fd09:1:2::2"), "{told}");
+
+    bed.ip("r1", &format!("neigh del {spine} dev {link}"));
+    bed.wait_for("two good paths", both);
+    devices_come_and_go(&bed, &mut stream);
+}
+
+/// A device that vanishes is said once, and frames go on by the kernel's ports.
+fn devices_come_and_go(bed: &Bed, stream: &mut Stream) {
+    let obstacle = |bed: &Bed| bed.ask(&["show", "path"])?.pointer("/path/0/obstacle").cloned();
+    bed.ip("a", "link set dev up0 name gone0");
+    bed.wait_for("an obstacle", |bed| obstacle(bed)?.as_str().map(|_| ()));
+    assert!(stream.lost_of(300) < 30);
+    bed.ip("a", "link set dev gone0 name up0");
+    bed.wait_for("no obstacle", |bed| obstacle(bed).filter(Value::is_null));
+    let shown = bed.ask(&["show", "path"]).expect("it runs");
+    let events = shown.pointer("/path/0/events").and_then(Value::as_array).expect("events");
+    let says = |event: &&Value| event["what"].as_str().is_some_and(|what| what.contains("no interface"));
+    assert_eq!(events.iter().filter(says).count(), 1, "{events:?}");
+    bed.ip("a", "link del vx6");
+    bed.tunnel_over_six("a");
+    let mut stream = Stream::open(bed, 7002);
+    stream.lost_of(50);
+    assert!(stream.lost_of(300) < 30);
+    bed.wait_for("the flow's path", |bed| bed.path_of(7002));
+}

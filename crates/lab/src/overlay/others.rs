@@ -1,0 +1,186 @@
+//! Phases about others: a node that is replaced, a pod that forwards, programs of somebody else.
+
+use std::fs::{self, File};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::bed::{Bed, PATIENCE};
+use super::phases::{Phase, SETTLED, SOME, TCP, UDP};
+use super::talk::Talk;
+use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, pod, tunnel_mac};
+use crate::Interrupt;
+use crate::namespace::Namespace;
+use crate::run::Run;
+use crate::weir;
+
+/// The MAC addresses of the node that comes in the second one's place: its uplink, and its VXLAN device.
+const NEW_NODE: [&str; 2] = ["02:98:00:00:00:22", "02:98:00:00:01:22"];
+/// An address behind a pod of the second node.
+const BEHIND: &str = "10.244.2.99";
+/// Requests of many segments, which the pod that forwards gets in large frames.
+const LONG_TCP: [&str; 7] = ["--tcp", "--flows", "2", "--pause-ms", "5", "--size", "60000"];
+
+/// Another node comes with the address of the second one, and a pod with the address of its pod. The former
+/// are still there, and would take what came to their MAC addresses.
+pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talk = bed.ask(run, &UDP)?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    let [other, new] = replacement(bed, run)?;
+    let answers = Talk::answer(run, &new, &format!("0.0.0.0:{PORT}"), 61)?;
+    answers.started(interrupt)?;
+    leads_to(bed, [&tunnel_mac(1), NEW_NODE[1]], NEW_NODE[0])?;
+    interrupt.sleep(SETTLED)?;
+    let before = bed.answers.of("answered");
+    phase.must(interrupt.wait(PATIENCE, || Ok(talk.of("name") == 61))?, "the new pod does not answer");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way to the new node");
+    phase.misdelivered = bed.answers.of("answered") - before;
+    phase.must(phase.misdelivered == 0, "the former pod got requests");
+    // And back, as a node that was gone for a while.
+    let own = bed.topology.nodes[1].output("cat", &[&format!("/sys/class/net/{UPLINK}/address")])?;
+    leads_to(bed, [NEW_NODE[1], &tunnel_mac(1)], own.trim())?;
+    interrupt.sleep(SETTLED)?;
+    let before = answers.of("answered");
+    phase.must(
+        interrupt.wait(PATIENCE, || Ok(talk.of("name") == 21))?,
+        "the former pod does not answer again",
+    );
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way to the former node");
+    let wrong = answers.of("answered") - before;
+    phase.misdelivered += wrong;
+    phase.must(wrong == 0, "the other pod got requests");
+    phase.add(&talk.end(run, interrupt)?);
+    other.ip(&format!("link del {UPLINK}\n"))?;
+    Ok(phase)
+}
+
+/// Makes a node without a cache at the switch, and returns it and its pod.
+fn replacement(bed: &Bed, run: &Run) -> Result<[Namespace; 2]> {
+    let (new, inside) = (run.namespace("n2b")?, run.namespace("p2b")?);
+    let (switch, [mac, tunnel]) = (&bed.topology.switch, NEW_NODE);
+    let (local, first, address) = (node(1), node(0), pod(1, 0));
+    new.ip(&format!(
+        "link add {UPLINK} address {mac} type veth peer name f2b netns {}\n\
+         address add {local}/24 dev {UPLINK}\nlink set {UPLINK} up\n\
+         link add {TUNNEL} address {tunnel} mtu 1450 type vxlan id 42 local {local} dstport 4789 \
+         dev {UPLINK} nolearning noudpcsum\nlink set {TUNNEL} up\n\
+         link add vp1 mtu 1450 type veth peer name eth0 mtu 1450 netns {}\nlink set vp1 up\n\
+         address add 10.244.2.1/32 dev vp1\nroute add {address}/32 dev vp1\n\
+         route add 10.244.1.0/24 via 10.244.1.0 dev {TUNNEL} onlink\n\
+         neighbour add 10.244.1.0 lladdr {} dev {TUNNEL} nud permanent\n",
+        switch.name(),
+        inside.name(),
+        tunnel_mac(0)
+    ))?;
+    new.bridge(&format!("fdb add {} dev {TUNNEL} dst {first}\n", tunnel_mac(0)))?;
+    // Two hosts must not answer for one address: who leads to which is written.
+    new.set(&[("ipv4/ip_forward", 1), (&format!("ipv4/conf/{UPLINK}/arp_ignore"), 8)])?;
+    new.ip(&format!("neighbour add {first} lladdr 02:98:00:00:00:01 dev {UPLINK} nud permanent\n"))?;
+    switch.ip("link set f2b master br0\nlink set f2b up\n")?;
+    inside.ip(&format!(
+        "address add {address}/32 dev eth0\nlink set eth0 up\nroute add 10.244.2.1/32 dev eth0\n\
+         route add default via 10.244.2.1 dev eth0\n"
+    ))?;
+    Ok([new, inside])
+}
+
+/// Has the first node take the second one for one with these MAC addresses, as an agent of the container
+/// network does: those of the former and of the new VXLAN device, and that of the uplink.
+fn leads_to(bed: &Bed, [former, new]: [&str; 2], uplink: &str) -> Result<()> {
+    let first = &bed.topology.nodes[0];
+    first.bridge(&format!("fdb add {new} dev {TUNNEL} dst {}\n", node(1)))?;
+    first.ip(&format!(
+        "neighbour replace {} lladdr {uplink} dev {UPLINK} nud reachable\n\
+         neighbour replace 10.244.2.0 lladdr {new} dev {TUNNEL} nud permanent\n",
+        node(1)
+    ))?;
+    first.bridge(&format!("fdb del {former} dev {TUNNEL} dst {}\n", node(1)))
+}
+
+/// A pod forwards to an address behind it, short frames and long ones, whoever cuts them.
+pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let behind = run.namespace("p21b")?;
+    let router = &bed.topology.pods[1][0];
+    router.ip(&format!(
+        "link add down0 mtu 1450 type veth peer name eth0 mtu 1450 netns {}\nlink set down0 up\n\
+         address add 10.244.2.98/32 dev down0\nroute add {BEHIND}/32 dev down0\n",
+        behind.name()
+    ))?;
+    router.set(&[("ipv4/ip_forward", 1)])?;
+    behind.ip(&format!(
+        "address add {BEHIND}/32 dev eth0\nlink set eth0 up\nroute add 10.244.2.98/32 dev eth0\n\
+         route add default via 10.244.2.98 dev eth0\n"
+    ))?;
+    bed.topology.nodes[1].ip(&format!("route add {BEHIND}/32 via {} dev {BRIDGE}\n", pod(1, 0)))?;
+    Talk::answer(run, &behind, &format!("0.0.0.0:{PORT}"), 41)?.started(interrupt)?;
+    let to = format!("{BEHIND}:{PORT}");
+    let own = bed.answers.of("answered");
+    for offload in ["on", "off"] {
+        // Without it, the pod cuts large frames itself before it forwards them.
+        bed.topology.pods[1][0].output("ethtool", &["-K", "down0", "tso", offload, "gso", offload])?;
+        let talks = [bed.ask_from(run, [0, 0], &to, &UDP)?, bed.ask_from(run, [0, 0], &to, &LONG_TCP)?];
+        for at in [0, 1] {
+            phase.must(bed.wait_for_fast(at, 4 * SOME, interrupt)?, format!("n{} has no short way", at + 1));
+        }
+        for talk in talks {
+            phase.must(
+                bed.wait_for_answers(&talk, 10, interrupt)?,
+                format!("no answers with offload {offload}"),
+            );
+            phase.must(talk.of("name") == 41, "somebody else answers");
+            phase.add(&talk.end(run, interrupt)?);
+        }
+    }
+    phase.misdelivered = bed.answers.of("answered") - own;
+    phase.must(phase.misdelivered == 0, "the pod that forwards got requests itself");
+    phase.must(phase.lost == 0, "requests were lost");
+    bed.topology.nodes[1].ip(&format!("route del {BEHIND}/32\n"))?;
+    bed.topology.pods[1][0].ip("link del down0\n")?;
+    Ok(phase)
+}
+
+/// Programs of others at the same hook: what was there before sees all frames, what came later those of the
+/// kernel's way; and operators are told.
+pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    let file = run.folder().join("foreign.json");
+    // It takes off tunnels that nobody has here, and counts all others.
+    let mut foreign = bed.topology.nodes[0].command(&weir::program()?);
+    foreign.args(["decap", UPLINK, "--json", "--vni", "7", "--from", "192.0.2.0/24", "--to", &node(0)]);
+    let foreign = run.start("foreign", foreign.stdout(File::create(&file)?))?;
+    phase.must(
+        interrupt.wait(PATIENCE, || told(bed, "runs behind ours"))?,
+        "nobody is told of the one behind",
+    );
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way with another program behind");
+    run.kill(bed.daemons[0].process())?;
+    bed.restart(run, 0, interrupt)?;
+    phase.must(
+        interrupt.wait(PATIENCE, || told(bed, "runs before ours"))?,
+        "nobody is told of the one in front",
+    );
+    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way with another program in front");
+    let [_, received] = bed.fast(0)?;
+    run.stop(foreign)?;
+    let counts = fs::read_to_string(&file)?;
+    let counts: Value = serde_json::from_str(counts.lines().last().unwrap_or_default())?;
+    let seen: u64 = counts["counts"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
+    phase.must(seen >= received, format!("the one in front has seen {seen} of {received} frames: {counts}"));
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when it is gone");
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
+    }
+    phase.must(phase.lost == 0, "requests were lost");
+    Ok(phase)
+}
+
+/// Whether an event says so.
+fn told(bed: &Bed, what: &str) -> Result<bool> {
+    let shown = bed.show(0)?;
+    let mut events = shown["events"].as_array().into_iter().flatten();
+    Ok(events.any(|event| event["what"].as_str().is_some_and(|said| said.contains(what))))
+}

@@ -1,0 +1,163 @@
+//! The phase about flow records: what flows of pods have counted, as `weir show flows`, a measurement and
+//! another program that collects IPFIX see it, against the ledger and what was sent.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::bed::{AT_BRIDGE, Bed, PATIENCE, configuration};
+use super::phases::{Phase, SOME, TCP, UDP};
+use super::six;
+use super::topology::pod_6;
+use crate::Interrupt;
+use crate::run::{Run, Started};
+
+/// The collector's port.
+const COLLECTOR: &str = "4739";
+/// Bytes of a request by UDP on the pod's wire: Ethernet, IPv4, UDP, and what the lab asks.
+const REQUEST: u64 = 14 + 20 + 8 + 64;
+/// More bytes of a header of IPv6.
+const LONGER: u64 = 20;
+/// The measurement, whose intervals are short, and flows that are soon idle.
+const MEASURED: &str =
+    "  - measure: { name: records, overlay: pods, interval: 500ms, ipfix: { to: \"127.0.0.1:4739\" } }\n";
+const SOON_IDLE: &str = ", idle_timeout: 1s";
+
+/// What a node says of frames, entries and records.
+struct Seen {
+    shown: Value,
+    measured: Value,
+}
+
+impl Seen {
+    fn look(bed: &Bed) -> Result<Seen> {
+        Ok(Seen { shown: bed.show(0)?, measured: bed.daemons[0].app("records", "interval")? })
+    }
+
+    fn frames(&self, direction: &str, count: &str) -> u64 {
+        self.shown["frames"][direction][count].as_u64().unwrap_or_default()
+    }
+
+    /// Frames that took the short way, both directions.
+    fn fast(&self) -> u64 {
+        self.frames("sent", "fast") + self.frames("received", "fast")
+    }
+
+    /// Packets in what flows have given.
+    fn given(&self) -> u64 {
+        self.entry("overlay_given_sent") + self.entry("overlay_given_received")
+    }
+
+    fn entry(&self, name: &str) -> u64 {
+        self.shown["entries"][name].as_u64().unwrap_or_default()
+    }
+
+    /// Packets and bytes that the measurement has counted.
+    fn measured(&self) -> (u64, u64) {
+        let of = |name: &str| self.measured[name].as_u64().unwrap_or_default();
+        (of("packets"), of("bytes"))
+    }
+}
+
+/// Each packet of the short way is in one record, whoever adds them up; what the pods sent besides has
+/// taken the kernel's way.
+pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let folder = run.folder().join("records");
+    fs::create_dir_all(&folder)?;
+    let collector = collect(bed, run, &folder.to_string_lossy())?;
+    // What was counted until now is nobody's: the first change begins a new table.
+    let quick = configuration(&format!("{AT_BRIDGE}{SOON_IDLE}"));
+    for configuration in [&quick, &(quick.clone() + MEASURED)] {
+        bed.daemons[0].reload(configuration)?;
+        bed.wait_for_work(0, interrupt)?;
+    }
+
+    let udp = bed.ask(run, &UDP)?;
+    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way");
+    phase.must(shown_flows(bed)? > 0, "`show flows` has no flow of pods");
+    let asked = udp.end(run, interrupt)?;
+    phase.add(&asked);
+    let seen = settled(bed, &mut phase, interrupt)?;
+    // What pods with IPv6 say about themselves to all.
+    let others = ["not_ip", "options", "multicast", "link_local", "protocol"];
+    let sent = seen.frames("sent", "seen") - others.map(|why| seen.frames("sent", why)).iter().sum::<u64>();
+    phase.must(asked["sent"] == sent, format!("{} requests and {sent} frames", asked["sent"]));
+    let (packets, bytes) = seen.measured();
+    phase.must(bytes == packets * REQUEST, format!("{bytes} bytes in {packets} packets"));
+
+    let tcp = bed.ask(run, &TCP)?;
+    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way");
+    phase.add(&tcp.end(run, interrupt)?);
+    let seen = settled(bed, &mut phase, interrupt)?;
+    let seen = with_ipv6(bed, run, interrupt, (&mut phase, seen.measured()))?;
+    phase.must(phase.lost == 0, "requests were lost");
+
+    run.stop(collector)?;
+    let exported = exported(bed, &folder.to_string_lossy())?;
+    phase.must(
+        exported == seen.fast(),
+        format!("{exported} packets by IPFIX, {} by the short way", seen.fast()),
+    );
+    bed.daemons[0].reload(&configuration(AT_BRIDGE))?;
+    bed.wait_for_work(0, interrupt)?;
+    Ok(phase)
+}
+
+/// Flows of pods with IPv6 have records as others, with headers of their own; so much was measured before.
+fn with_ipv6(
+    bed: &mut Bed,
+    run: &mut Run,
+    interrupt: &Interrupt,
+    (phase, before): (&mut Phase, (u64, u64)),
+) -> Result<Seen> {
+    let answers = six::answer(bed, run, [1, 0], &pod_6(1, 0), 60)?;
+    answers.started(interrupt)?;
+    let udp = bed.ask_from(run, [0, 0], &six::asked(), &UDP)?;
+    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way with IPv6");
+    phase.add(&udp.end(run, interrupt)?);
+    let seen = settled(bed, phase, interrupt)?;
+    let (packets, bytes) = seen.measured();
+    let (packets, bytes) = (packets - before.0, bytes - before.1);
+    phase.must(
+        packets > 8 * SOME && bytes == packets * (REQUEST + LONGER),
+        format!("{bytes} bytes in {packets} packets of IPv6"),
+    );
+    answers.stop(run)?;
+    Ok(seen)
+}
+
+/// Starts a program that collects records by IPFIX.
+fn collect(bed: &Bed, run: &mut Run, folder: &str) -> Result<Started> {
+    let mut command = bed.topology.nodes[0].command("nfcapd");
+    command.args(["-b", "127.0.0.1", "-p", COLLECTOR, "-w", folder]);
+    run.start("nfcapd", &mut command)
+}
+
+/// Adds up the packets of all records that it has.
+fn exported(bed: &Bed, folder: &str) -> Result<u64> {
+    let text = bed.topology.nodes[0].output("nfdump", &["-R", folder, "-q", "-N", "-o", "fmt:%pkt"])?;
+    let packets = |line: &str| line.trim().parse::<u64>().with_context(|| format!("nfdump says `{line}`"));
+    text.lines().map(packets).sum()
+}
+
+/// Returns the packets of the flows between pods that live.
+fn shown_flows(bed: &Bed) -> Result<u64> {
+    let shown = bed.daemons[0].show("flows")?;
+    let flows = shown["flows"].as_array().into_iter().flatten();
+    Ok(flows.filter(|flow| flow["pipe"] == "overlay/pods").filter_map(|flow| flow["packets"].as_u64()).sum())
+}
+
+/// Waits until all flows have gone, and what they have counted is measured; and checks the sums.
+fn settled(bed: &Bed, phase: &mut Phase, interrupt: &Interrupt) -> Result<Seen> {
+    let gone = || Ok(bed.daemons[0].show("flows")?["live"] == 0);
+    phase.must(interrupt.wait(PATIENCE, gone)?, "idle flows do not go");
+    let complete = || Seen::look(bed).map(|seen| seen.measured().0 == seen.given());
+    phase.must(interrupt.wait(PATIENCE, complete)?, "what flows have given is not measured");
+    let seen = Seen::look(bed)?;
+    let (fast, given) = (seen.fast(), seen.given());
+    phase.must(given == fast, format!("{given} packets in records, {fast} by the short way"));
+    phase.must(seen.entry("overlay_lost_packets") == 0, "records were lost");
+    Ok(seen)
+}

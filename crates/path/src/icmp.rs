@@ -1,0 +1,162 @@
+//! What routers say of probes whose TTL has ended.
+
+use crate::wire::quoted_id;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// ICMP "time exceeded", and its code "in transit" (RFC 792).
+pub const TIME_EXCEEDED: u8 = 11;
+/// See [`TIME_EXCEEDED`].
+pub const IN_TRANSIT: u8 = 0;
+
+/// The same of ICMPv6 (RFC 4443), with the same code.
+const TIME_EXCEEDED6: u8 = 3;
+
+const UDP: u8 = 17;
+
+/// A router says that a probe has met its last hop there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expired {
+    /// The router.
+    pub router: IpAddr,
+    /// Who sent the probe.
+    pub from: IpAddr,
+    /// Where the probe was going.
+    pub to: IpAddr,
+    /// The probe's source port.
+    pub port: u16,
+    /// The port that it was for.
+    pub dport: u16,
+    /// The probe's identification.
+    pub id: u16,
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
+}
+
+/// Reads an ICMP message in its IPv4 packet: time exceeded, about a UDP packet, of which it quotes the IP
+/// header and 8 bytes at least (RFC 792).
+#[must_use]
+pub fn expired(packet: &[u8]) -> Option<Expired> {
+    let address = |bytes: &[u8], at: usize| {
+        bytes.get(at..)?.first_chunk::<4>().map(|octets| IpAddr::from(Ipv4Addr::from(*octets)))
+    };
+    let header = |packet: &[u8]| {
+        let length = usize::from(packet.first()? & 15) * 4;
+        (packet.first()? >> 4 == 4 && length >= 20).then_some(length)
+    };
+    let icmp = packet.get(header(packet)?..)?;
+    if icmp.first() != Some(&TIME_EXCEEDED) || icmp.get(1) != Some(&IN_TRANSIT) {
+        return None;
+    }
+    let quoted = icmp.get(8..)?;
+    let udp = quoted.get(header(quoted)?..)?;
+    (quoted.get(9) == Some(&UDP)).then_some(())?;
+    Some(Expired {
+        router: address(packet, 12)?,
+        from: address(quoted, 12)?,
+        to: address(quoted, 16)?,
+        port: half(udp, 0)?,
+        dport: half(udp, 2)?,
+        id: half(quoted, 4)?,
+    })
+}
+
+/// Reads an ICMPv6 message, which comes without its IP header: time exceeded, about a UDP packet, of which it
+/// quotes as much as fits (RFC 4443, section 3.3). Ours have no extension headers.
+#[must_use]
+pub fn expired6(icmp: &[u8], router: IpAddr) -> Option<Expired> {
+    const IP: usize = 40;
+    if icmp.first() != Some(&TIME_EXCEEDED6) || icmp.get(1) != Some(&IN_TRANSIT) {
+        return None;
+    }
+    let quoted = icmp.get(8..)?;
+    let udp = quoted.get(IP..)?;
+    (quoted.first()? >> 4 == 6 && quoted.get(6) == Some(&UDP)).then_some(())?;
+    let address =
+        |at: usize| quoted.get(at..)?.first_chunk::<16>().map(|octets| IpAddr::from(Ipv6Addr::from(*octets)));
+    Some(Expired {
+        router,
+        from: address(8)?,
+        to: address(24)?,
+        port: half(udp, 0)?,
+        dport: half(udp, 2)?,
+        id: quoted_id(udp)?,
+    })
+}
+
+/// The message of a router, from its IPv4 header on, about a packet that begins with its own: for simulated
+/// fabrics.
+#[must_use]
+pub fn message(router: Ipv4Addr, packet: &[u8]) -> Vec<u8> {
+    let quoted = &packet[..packet.len().min(28)];
+    let mut message = vec![0x45, 0, 0, 28 + quoted.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0];
+    message.extend(router.octets());
+    message.extend(packet.get(12..16).unwrap_or(&[0; 4]));
+    let sum = packet::checksum(packet::Sum::default().bytes(&message));
+    message[10..12].copy_from_slice(&sum.to_be_bytes());
+    message.extend([TIME_EXCEEDED, IN_TRANSIT, 0, 0, 0, 0, 0, 0]);
+    message.extend(quoted);
+    let sum = packet::checksum(packet::Sum::default().bytes(&message[20..]));
+    message[22..24].copy_from_slice(&sum.to_be_bytes());
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Outer, Packet, Secret};
+
+    fn quoted() -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 84, 2, 7, 0x40, 0, 1, UDP, 0, 0, 10, 0, 1, 1, 10, 0, 2, 1];
+        packet.extend([0xc3, 0x51, 0x12, 0xb5, 0, 64, 0, 0]);
+        packet
+    }
+
+    #[test]
+    fn a_router_names_itself_and_the_probe() {
+        let [router, from, to] = [[10, 9, 1, 2], [10, 0, 1, 1], [10, 0, 2, 1]].map(IpAddr::from);
+        let message = message(Ipv4Addr::new(10, 9, 1, 2), &quoted());
+        let read = Expired { router, from, to, port: 50_001, dport: 4789, id: 0x0207 };
+        assert_eq!(expired(&message), Some(read));
+    }
+
+    #[test]
+    fn a_router_of_ipv6_quotes_the_whole_probe() {
+        let [here, to, router] = [1, 2, 3].map(|last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
+        let outer = Outer {
+            macs: [[0; 6]; 2],
+            source: here,
+            destination: to,
+            port: 50_001,
+            vxlan_port: 4789,
+            dscp: 0,
+            marked: false,
+            id: 0x0207,
+            ttl: 2,
+        };
+        let probe = Packet::request(outer, (1, 2), 3, 0).with_id().datagram6(Secret::default());
+        let mut message = vec![TIME_EXCEEDED6, 0, 0, 0, 0, 0, 0, 0];
+        message.extend(probe);
+        let [router, from, to] = [router, here, to].map(IpAddr::from);
+        let found = Expired { router, from, to, port: 50_001, dport: 4789, id: 0x0207 };
+        assert_eq!(expired6(&message, router), Some(found));
+        for (at, value) in [(0, 1), (1, 1), (8, 0x45), (14, 6)] {
+            let mut other = message.clone();
+            other[at] = value;
+            assert_eq!(expired6(&other, router), None, "byte {at}");
+        }
+        assert!((0..80).all(|length| expired6(&message[..length], router).is_none()));
+    }
+
+    #[test]
+    fn what_is_cut_short_or_something_else_says_nothing() {
+        let whole = message(Ipv4Addr::new(10, 9, 1, 2), &quoted());
+        assert!((0..whole.len() - 4).all(|length| expired(&whole[..length]).is_none()));
+        for (at, value) in [(20, 3), (21, 1), (0, 0x65), (28, 0x41), (37, 6)] {
+            let mut other = whole.clone();
+            other[at] = value;
+            assert_eq!(expired(&other), None, "byte {at}");
+        }
+    }
+}

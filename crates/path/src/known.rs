@@ -1,0 +1,179 @@
+//! The paths to a node as surveys have found them, one after the other.
+
+use crate::covariation::groups;
+use crate::discovery::{Followed, Found, distinct, follow, is_hidden};
+use crate::paths::{NOISE, PATHS_MAX, Paths, Ports};
+use crate::settings::Settings;
+use crate::survey::Surveyed;
+
+/// What is known; nothing at first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    found: Vec<Found>,
+    /// The last survey met silent routers.
+    is_hidden: bool,
+}
+
+/// What became of the list of paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is as it was.
+    None,
+    /// It is another one: numbers mean other paths than before.
+    Anew,
+    /// It has changed in places.
+    Followed(Followed),
+}
+
+impl Known {
+    /// The paths; a path's number is its place.
+    #[must_use]
+    pub fn all(&self) -> &[Found] {
+        &self.found
+    }
+
+    /// All their ports, which the next survey is to try.
+    #[must_use]
+    pub fn ports(&self) -> Vec<u16> {
+        let spares = self.found.iter().filter_map(|found| found.ports.spare);
+        self.found.iter().map(|found| found.ports.main).chain(spares).collect()
+    }
+
+    /// Takes what a survey of a node has found that has answered.
+    pub fn learn(&mut self, surveyed: &Surveyed, settings: &Settings) -> Change {
+        let mut now = distinct(&surveyed.seen);
+        self.is_hidden = is_hidden(&now);
+        if self.is_hidden {
+            now = self.by_delays(surveyed, settings);
+        }
+        now.truncate(PATHS_MAX);
+        let fewer = self.is_hidden && now.len() < self.found.len() && self.is_by_delays();
+        if self.found.is_empty() || fewer {
+            self.found = now;
+            return Change::Anew;
+        }
+        if self.is_hidden {
+            return Change::None;
+        }
+        let followed = follow(&mut self.found, &surveyed.seen);
+        if followed.is_renumbered { Change::Anew } else { Change::Followed(followed) }
+    }
+
+    /// Takes what somebody else has found in the same fabric, between the same addresses.
+    pub fn adopt(&mut self, other: &Known) -> Change {
+        if *self == *other {
+            return Change::None;
+        }
+        let before = std::mem::replace(self, other.clone()).found;
+        if before.is_empty() || before.len() > self.found.len() {
+            return Change::Anew;
+        }
+        let pairs = before.iter().zip(&self.found).enumerate().filter(|(_, (was, is))| was != is);
+        let changed = pairs.map(|(path, (was, is))| (path, was.hops != is.hops)).collect();
+        let added = self.found.len() - before.len();
+        Change::Followed(Followed { changed, added, is_renumbered: false })
+    }
+
+    /// What is known, in a sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        match (self.is_hidden, self.found.len()) {
+            (true, count) if self.is_by_delays() => {
+                format!("routers do not say who they are: {count} ports are taken for paths")
+            }
+            (true, count) => format!("{count} paths; routers do not answer now"),
+            (false, 1) => {
+                "one path, so traffic goes by ECMP: the fabric has no other, does not hash the UDP source \
+                 port, or its routers do not tell links apart"
+                    .to_string()
+            }
+            (false, count) => format!("{count} paths"),
+        }
+    }
+
+    /// Returns true if no hops are known: ports are told apart by their delays, or not at all.
+    fn is_by_delays(&self) -> bool {
+        self.found.iter().all(|found| found.hops.is_empty())
+    }
+
+    /// The paths as far as delays tell: ports that move together are one, every other port is a path of its
+    /// own. What was once put together stays so, since queues are not always there to tell.
+    fn by_delays(&self, found: &Surveyed, settings: &Settings) -> Vec<Found> {
+        let groups = groups(&found.delays, settings.congested_ns / NOISE);
+        let ports =
+            groups.iter().map(|group| group.iter().map(|at| found.seen[*at].port).collect::<Vec<_>>());
+        let alone = |main, spare| Found { ports: Ports { main, spare }, hops: Vec::new() };
+        if self.found.is_empty() {
+            return ports.map(|ports| alone(ports[0], ports.get(1).copied())).collect();
+        }
+        let mut known = self.found.clone();
+        for ports in ports {
+            let is_known = |port: &u16| known.iter().any(|known| known.ports.main == *port);
+            let same: Vec<u16> = ports.into_iter().filter(is_known).collect();
+            let [first, others @ ..] = &same[..] else { continue };
+            known.retain(|known| !others.contains(&known.ports.main));
+            for path in known.iter_mut().filter(|known| known.ports.main == *first) {
+                path.ports.spare = path.ports.spare.or(others.first().copied());
+            }
+        }
+        known
+    }
+}
+
+impl Paths {
+    /// Paths of which nothing but their ports is known.
+    #[must_use]
+    pub fn of(now: u64, settings: Settings, known: &Known) -> Paths {
+        let ports: Vec<Ports> = known.all().iter().map(|found| found.ports).collect();
+        Paths::new(now, settings, &ports)
+    }
+
+    /// Brings the list up to date with what is known now.
+    pub fn follow(&mut self, now: u64, known: &Known, followed: &Followed) {
+        for &(path, elsewhere) in &followed.changed {
+            self.set_ports(now, path, known.all()[path].ports, elsewhere);
+        }
+        for found in &known.all()[self.all().len().min(known.all().len())..] {
+            self.add(now, found.ports);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discovery::Observation;
+    use std::net::IpAddr;
+
+    fn surveyed(seen: &[(u16, u8)]) -> Surveyed {
+        let hops = |spine: u8| vec![Some(IpAddr::from([10, 9, spine, 1]))];
+        let seen = seen.iter().map(|&(port, spine)| Observation { port, hops: hops(spine) }).collect();
+        Surveyed { seen, round_trip_ns: Some(1000), delays: Vec::new() }
+    }
+
+    #[test]
+    fn who_adopts_has_the_same_paths_under_the_same_numbers() {
+        let settings = Settings::of_rate(1_000_000_000);
+        let (mut finder, mut other) = (Known::default(), Known::default());
+        let mut paths = Paths::new(0, settings, &[]);
+        let surveys = [
+            vec![(1, 1), (2, 2), (3, 1)],
+            vec![(1, 1), (2, 2), (3, 1)],
+            vec![(1, 2), (2, 2), (3, 1), (4, 3)],
+            vec![(1, 2), (2, 2), (4, 3), (3, 2)],
+            vec![(1, 1), (2, 1), (3, 1), (4, 1)],
+        ];
+        for (turn, seen) in surveys.iter().enumerate() {
+            let learnt = finder.learn(&surveyed(seen), &settings);
+            assert_eq!(learnt == Change::Anew, [0, 3, 4].contains(&turn), "{turn}: {learnt:?}");
+            match other.adopt(&finder) {
+                Change::Anew => paths = Paths::of(0, settings, &other),
+                Change::Followed(followed) => paths.follow(0, &other, &followed),
+                Change::None => assert_eq!(turn, 1),
+            }
+            assert_eq!(other, finder);
+            let ports = paths.all().iter().map(|path| path.ports());
+            assert!(ports.eq(finder.all().iter().map(|found| found.ports)), "{turn}");
+        }
+    }
+}

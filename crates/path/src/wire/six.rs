@@ -1,0 +1,168 @@
+//! Probes over IPv6: without extension headers, and with the flow label 0, which is that of the kernel's
+//! VXLAN unless its device says otherwise: a fabric that hashes it sees one label for all ports.
+//!
+//! Two things differ from IPv4. UDP has a checksum, since not every box on the way lets one of 0 pass
+//! (RFC 6936), and the kernel's VXLAN has one unless told otherwise. IPv6 has no identification by which the
+//! message of a router could be told apart, so a request carries it in the place of `arrived`, which means
+//! nothing there: routers quote as much of a packet as fits (RFC 4443, section 3.3).
+
+use super::{
+    Address, BODY_LENGTH, CE, ECT0, ETHERNET, Kind, Outer, Packet, Refusal, Secret, UDP, VNI, bytes,
+};
+use packet::{Sum, checksum};
+use std::net::Ipv6Addr;
+
+const IP: usize = 40;
+const BODY: usize = ETHERNET + IP + UDP + 8;
+
+/// Bytes of a probe and of an answer over IPv6.
+pub const FRAME6: usize = BODY + BODY_LENGTH;
+
+/// The same without the Ethernet header.
+pub const DATAGRAM6: usize = FRAME6 - ETHERNET;
+
+impl Address for Ipv6Addr {
+    fn words(pair: [Ipv6Addr; 2]) -> Vec<u64> {
+        pair.iter().flat_map(|address| [(address.to_bits() >> 64) as u64, address.to_bits() as u64]).collect()
+    }
+}
+
+impl Packet<Ipv6Addr> {
+    /// The same as a request is on the wire, and is read: with its identification in it.
+    #[must_use]
+    pub fn with_id(self) -> Packet<Ipv6Addr> {
+        Packet { arrived: self.outer.id.into(), ..self }
+    }
+
+    /// Its bytes, without FCS.
+    #[must_use]
+    pub fn frame6(&self, secret: Secret) -> [u8; FRAME6] {
+        let mut frame = [0; FRAME6];
+        let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
+        let Outer { macs, source, destination, port, vxlan_port, dscp, marked, ttl, .. } = self.outer;
+        let class = dscp << 2 | if marked { CE } else { ECT0 };
+        let length = ((FRAME6 - ETHERNET - IP) as u16).to_be_bytes();
+        put(0, macs.as_flattened());
+        put(12, &[0x86, 0xdd, 0x60 | class >> 4, class << 4]);
+        put(18, &length);
+        put(20, &[17, ttl]);
+        put(22, &source.octets());
+        put(38, &destination.octets());
+        put(54, &port.to_be_bytes());
+        put(56, &vxlan_port.to_be_bytes());
+        put(58, &length);
+        put(62, &[8, 0, 0, 0]);
+        put(66, &(VNI << 8).to_be_bytes());
+        put(BODY, &self.body(secret));
+        let check = match checksum(covered(&frame)) {
+            0 => 0xffff,
+            check => check,
+        };
+        frame[60..62].copy_from_slice(&check.to_be_bytes());
+        frame
+    }
+
+    /// Its bytes from the IP header on, for a socket that adds the rest.
+    #[must_use]
+    pub fn datagram6(&self, secret: Secret) -> [u8; DATAGRAM6] {
+        let frame = self.frame6(secret);
+        std::array::from_fn(|at| frame[ETHERNET + at])
+    }
+
+    /// Reads a frame without VLAN tags.
+    ///
+    /// # Errors
+    /// Says why it is not believed.
+    pub fn read6(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet<Ipv6Addr>, Refusal> {
+        let frame: &[u8; FRAME6] = frame.try_into().map_err(|_| Refusal::Malformed)?;
+        let length = ((FRAME6 - ETHERNET - IP) as u16).to_be_bytes();
+        let class = frame[14] << 4 | frame[15] >> 4;
+        let shape = frame[12..14] == [0x86, 0xdd]
+            && frame[14] >> 4 == 6
+            && frame[18..20] == length
+            && frame[20] == 17
+            && frame[58..60] == length
+            && frame[62] & 8 != 0
+            && frame[66..69] == [0xff; 3]
+            && checksum(covered(frame)) == 0;
+        let outer = Outer {
+            macs: [bytes(frame, 0), bytes(frame, 6)],
+            source: Ipv6Addr::from(bytes(frame, 22)),
+            destination: Ipv6Addr::from(bytes(frame, 38)),
+            port: u16::from_be_bytes(bytes(frame, 54)),
+            vxlan_port: u16::from_be_bytes(bytes(frame, 56)),
+            dscp: class >> 2,
+            marked: class & CE == CE,
+            id: u16::from_be_bytes(bytes(frame, BODY + 22)),
+            ttl: frame[21],
+        };
+        if !shape || outer.vxlan_port != vxlan_port {
+            return Err(Refusal::Malformed);
+        }
+        let packet = Packet::read_body(outer, &bytes(frame, BODY), secret)?;
+        let id = if packet.kind == Kind::Request { outer.id } else { 0 };
+        Ok(Packet { outer: Outer { id, ..outer }, ..packet })
+    }
+}
+
+/// What the UDP checksum covers: the pseudo header, and all from the UDP header on (RFC 8200, section 8.1).
+fn covered(frame: &[u8; FRAME6]) -> Sum {
+    let length = (FRAME6 - ETHERNET - IP) as u16;
+    Sum::default().bytes(&frame[22..]).word(17).word(length)
+}
+
+/// The identification of a request that a router has quoted, from the UDP header on.
+#[must_use]
+pub fn quoted_id(udp: &[u8]) -> Option<u16> {
+    let at = UDP + 8 + 22;
+    udp.get(at..)?.first_chunk().map(|two| u16::from_be_bytes(*two))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: Secret = Secret([7, 9]);
+
+    fn request() -> Packet<Ipv6Addr> {
+        let outer = Outer {
+            macs: [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]],
+            source: Ipv6Addr::new(0xfd00, 1, 2, 3, 4, 5, 6, 7),
+            destination: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9),
+            port: 50_000,
+            vxlan_port: 4789,
+            dscp: 9,
+            marked: false,
+            id: 0x0203,
+            ttl: 3,
+        };
+        Packet::request(outer, (7, 0x0102_0304), 5, 0).with_id()
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_answered() {
+        let request = request();
+        let frame = request.frame6(SECRET);
+        assert_eq!((frame.len(), &frame[18..20]), (118, &[0, 64][..]));
+        assert_eq!(Packet::read6(&frame, 4789, SECRET), Ok(request));
+        assert_eq!(quoted_id(&frame[54..]), Some(0x0203));
+        let answer = Packet { marked: true, ..request.answer(50_001, 3, 9) };
+        assert_eq!((answer.arrived, answer.outer.id, answer.outer.source), (3, 0, request.outer.destination));
+        assert_eq!(Packet::read6(&answer.frame6(SECRET), 4789, SECRET), Ok(answer));
+    }
+
+    #[test]
+    fn a_changed_bit_is_seen_and_what_is_cut_short_refused() {
+        let frame = request().frame6(SECRET);
+        for at in 12..FRAME6 {
+            let mut other = frame;
+            other[at] ^= 0x40;
+            // The traffic class, flow label and hop limit are covered by nothing.
+            let says = [15, 16, 17, 21].contains(&at);
+            assert_eq!(Packet::read6(&other, 4789, SECRET).is_ok(), says, "byte {at}");
+        }
+        assert_eq!(Packet::read6(&frame, 4789, Secret([7, 8])), Err(Refusal::BadCookie));
+        assert_eq!(Packet::read6(&frame[..FRAME6 - 1], 4789, SECRET), Err(Refusal::Malformed));
+        assert!((0..40).all(|length| quoted_id(&frame[54..][..length.min(39)]).is_none()));
+    }
+}
