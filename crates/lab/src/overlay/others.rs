@@ -28,12 +28,12 @@ pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
     let [other, new] = replacement(bed, run)?;
-    let answers = Talk::answer(run, &new, &format!("0.0.0.0:{PORT}"), 61)?;
+    let answers = Talk::answer(run, &new, &format!("0.0.0.0:{PORT}"), 51)?;
     answers.started(interrupt)?;
     leads_to(bed, [&tunnel_mac(1), NEW_NODE[1]], NEW_NODE[0])?;
     interrupt.sleep(SETTLED)?;
     let before = bed.answers.of("answered");
-    phase.must(interrupt.wait(PATIENCE, || Ok(talk.of("name") == 61))?, "the new pod does not answer");
+    phase.must(interrupt.wait(PATIENCE, || Ok(talk.of("name") == 51))?, "the new pod does not answer");
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way to the new node");
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");

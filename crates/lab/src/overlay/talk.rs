@@ -321,9 +321,12 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Starts one that answers in a namespace.
+    /// Starts one that answers in a namespace. No two may have a name: they would write to one file.
     pub fn answer(run: &mut Run, at: &Namespace, address: &str, name: u64) -> Result<Talk> {
         let log = run.folder().join(format!("answer-{name}.json"));
+        if log.exists() {
+            bail!("{} belongs to another that answers", log.display());
+        }
         let mut command = at.command(&weir::program()?);
         command.args(["lab", "talk", "answer", address, &name.to_string()]).arg(&log).stdout(Stdio::null());
         let process = run.start(&format!("answer-{name}"), &mut command)?;
