@@ -219,13 +219,18 @@ fn a_successor_goes_on_with_what_was_changed() {
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// A daemon with control over HTTP, and its address.
-fn controlled() -> (Daemon, SocketAddr) {
+/// A folder with a token, and an address that nobody listens at.
+fn with_token() -> (Folder, SocketAddr) {
     let folder = Folder::new();
     folder.write("token", TOKEN);
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(folder.file("token"), private).unwrap();
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    (folder, TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
+}
+
+/// A daemon with control over HTTP, and its address.
+fn controlled() -> (Daemon, SocketAddr) {
+    let (folder, address) = with_token();
     folder.write("weir.yaml", format!("control: {{ listen: \"{address}\", token: token }}\n{CONFIG}"));
     (Daemon::start_in(folder), address)
 }
@@ -378,6 +383,61 @@ fn the_description_is_true() {
         }
     }
     assert_eq!(asked, 13);
+}
+
+/// Over TLS, as `openssl s_client` speaks it, which verifies the certificate; what is no handshake gets
+/// nothing.
+#[cfg(feature = "tls")]
+#[test]
+fn control_over_tls() {
+    use std::process::{Command, Stdio};
+    let (folder, address) = with_token();
+    let openssl = |arguments: &[&str]| {
+        let mut command = Command::new("openssl");
+        command.args(arguments).current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::null()).spawn()
+    };
+    let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"];
+    let names = ["-subj", "/CN=weir", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"];
+    let Ok(made) = openssl(&[&request[..], &names].concat()) else {
+        assert!(std::env::var_os("CI").is_none(), "CI has openssl");
+        eprintln!("skipped: openssl is not installed");
+        return;
+    };
+    assert!(made.wait_with_output().unwrap().status.success());
+    let tls = "tls: { certificate: cert.pem, key: key.pem }";
+    folder.write("weir.yaml", format!("control: {{ listen: \"{address}\", token: token, {tls} }}\n{CONFIG}"));
+    let daemon = Daemon::start_in(folder);
+    let ask = |token: &str, version: &str| {
+        let server = address.to_string();
+        let verified = ["-CAfile", "cert.pem", "-verify_ip", "127.0.0.1", "-verify_return_error"];
+        let client = ["s_client", "-connect", &server, version, "-quiet", "-ign_eof"];
+        let mut command = Command::new("openssl");
+        command.args(client).args(verified).current_dir(daemon.folder.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut client = command.spawn().unwrap();
+        let head = "POST /v1/services/web/back_ends HTTP/1.1\r\nHost: w\r\nConnection: close\r\n";
+        let name = &version[4..];
+        let body = format!("{{\"name\": \"{name}\", \"mac\": \"02:00:00:00:00:19\"}}");
+        let rest = format!("Authorization: Bearer {token}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        client.stdin.take().unwrap().write_all(format!("{head}{rest}").as_bytes()).unwrap();
+        let output = client.wait_with_output().unwrap();
+        assert!(output.status.success(), "{version}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_string()
+    };
+    assert!(ask(&TOKEN.replace('0', "x"), "-tls1_3").contains(" 401 "));
+    assert!(ask(TOKEN, "-tls1_3").contains(" 201 "));
+    assert!(ask(TOKEN, "-tls1_2").contains(" 201 "));
+    let now = list(&daemon);
+    assert!(
+        ["web/1_3 1", "web/1_2 1"].iter().all(|one| now.iter().any(|has| has.starts_with(one))),
+        "{now:?}"
+    );
+    let mut plain = TcpStream::connect(address).unwrap();
+    plain.write_all(b"GET /openapi.json HTTP/1.1\r\nHost: w\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
 }
 
 #[test]
