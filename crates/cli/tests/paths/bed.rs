@@ -238,7 +238,7 @@ impl Bed {
     }
 
     pub fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&Bed) -> Option<T>) -> T {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(90);
         loop {
             if let Some(found) = look(self) {
                 return found;
