@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -96,6 +97,11 @@ pub trait Configured: Any + Debug + Send + Sync {
     /// Checks what refers to apps of other kinds, when all are read.
     fn refer(&self, apps: &Apps, report: &mut Report) {
         let _ = (apps, report);
+    }
+
+    /// Returns addresses that they announce to others, which the host should not have.
+    fn announced(&self) -> Vec<IpAddr> {
+        Vec::new()
     }
 
     /// Returns the neighbours that they want to know.
@@ -263,6 +269,15 @@ impl Apps {
     #[must_use]
     pub fn overlays(&self) -> Vec<overlay::Wanted> {
         self.0.iter().flat_map(|one| one.overlays()).collect()
+    }
+
+    /// Returns addresses that apps announce to others, which the host should not have, each once.
+    #[must_use]
+    pub fn announced(&self) -> Vec<IpAddr> {
+        let mut all: Vec<IpAddr> = self.0.iter().flat_map(|one| one.announced()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// Returns the neighbours that apps want to know.

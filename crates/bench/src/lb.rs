@@ -296,6 +296,7 @@ fn back_end(at: u16, ipip: bool) -> BackEnd {
         mac: [2, 0, 0, 1, high, low],
         resolve: None,
         mode: if ipip { Mode::Ipip(address.into()) } else { Mode::L2 },
+        vlan: None,
         weight: 1,
         state: State::Up,
         address: None,
@@ -319,6 +320,8 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         source_mac: SourceMac::Auto,
         source: (Some(Ipv4Addr::new(10, 9, 255, 254)), None),
         nat_pool: None,
+        announce: Default::default(),
+        icmp_echo: Default::default(),
         origin: Origin::default(),
     }
 }

@@ -29,13 +29,16 @@ const SOURCE: usize = 7;
 const FOREIGN: u32 = 1;
 const GROUP: u32 = 2;
 const FRAGMENT: u32 = 4;
+const QUESTION: u32 = 8;
 const PORT_PRESENT: u32 = 1 << 31;
 const ICMP_PRESENT: u32 = 1 << 30;
 const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
 const VNI_PRESENT: u32 = 1 << 31;
 const VNI_BITS: u32 = (1 << 24) - 1;
 
 const ETHER_IPV4: u16 = 0x0800;
+const ETHER_ARP: u16 = 0x0806;
 const ETHER_IPV6: u16 = 0x86dd;
 
 /// Which part of an interface's traffic weir takes. By default, none.
@@ -70,10 +73,14 @@ pub struct TakeRule {
     pub protocol: Option<u8>,
     /// Destination address.
     pub destination: Option<Prefix>,
-    /// Destination ports; match TCP and UDP only. With ICMP (1) as protocol, its type (upper byte) and code.
+    /// Destination ports; match TCP and UDP only. With ICMP (1) or ICMPv6 (58) as protocol, its type (upper
+    /// byte) and code.
     pub dport: Option<Ports>,
-    /// Source address under an arbitrary mask.
+    /// Source address under an arbitrary mask; never matches a neighbour solicitation.
     pub source: Option<MaskedSource>,
+    /// The address that an ARP request or a neighbour solicitation asks for; matches nothing else. Not
+    /// together with `source`.
+    pub asked: Option<IpAddr>,
     /// VXLAN network identifier in the header behind UDP.
     pub vni: Option<u32>,
     /// Whether fragments match. They do not show their port or VNI.
@@ -102,6 +109,7 @@ impl Default for TakeRule {
             destination: None,
             dport: None,
             source: None,
+            asked: None,
             vni: None,
             fragments: Fragments::Also,
             group: false,
@@ -214,7 +222,7 @@ pub enum TakeError {
         mask: IpAddr,
     },
     /// The rule has addresses of two families, or an EtherType of neither.
-    #[error("the rule mixes IPv4 and IPv6, or its ethertype is not that of its addresses")]
+    #[error("the rule mixes IPv4, IPv6 and ARP, or its ethertype is not that of its addresses")]
     FamiliesDiffer,
 }
 
@@ -348,6 +356,13 @@ fn base(rule: &TakeRule, promiscuous: bool) -> Result<Entry, TakeError> {
         for (at, (mask, value)) in words(masks).into_iter().zip(words(values)).enumerate() {
             entry.require(SOURCE + at, mask, value);
         }
+        entry.require(KIND, QUESTION, 0);
+    }
+    if let Some(address) = rule.asked {
+        for (at, word) in octets(address).as_chunks::<4>().0.iter().enumerate() {
+            entry.require(SOURCE + at, u32::MAX, u32::from_ne_bytes(*word));
+        }
+        entry.require(KIND, QUESTION, QUESTION);
     }
     Ok(entry)
 }
@@ -368,7 +383,8 @@ fn with_ports(entry: &Entry, rule: &TakeRule, entries: &mut Vec<Entry>) -> Resul
     if ports.first > ports.last {
         return Err(TakeError::PortsEmpty { first: ports.first, last: ports.last });
     }
-    let present = if rule.protocol == Some(ICMP) { ICMP_PRESENT } else { PORT_PRESENT };
+    let is_icmp = matches!(rule.protocol, Some(ICMP | ICMPV6));
+    let present = if is_icmp { ICMP_PRESENT } else { PORT_PRESENT };
     entries.extend(ports.pieces().into_iter().map(|(mask, value)| {
         let mut piece = entry.clone();
         piece.require(DPORT, present | mask, present | value);
@@ -382,7 +398,8 @@ fn ethertype(rule: &TakeRule) -> Result<Option<u16>, TakeError> {
     let destination =
         rule.destination.map(|prefix| if prefix.address.is_ipv4() { ETHER_IPV4 } else { ETHER_IPV6 });
     let source = rule.source.map(|source| if source.value.is_ipv4() { ETHER_IPV4 } else { ETHER_IPV6 });
-    let mut named = [rule.ethertype, destination, source].into_iter().flatten();
+    let asked = rule.asked.map(|asked| if asked.is_ipv4() { ETHER_ARP } else { ETHER_IPV6 });
+    let mut named = [rule.ethertype, destination, source, asked].into_iter().flatten();
     let first = named.next();
     if named.any(|other| Some(other) != first) { Err(TakeError::FamiliesDiffer) } else { Ok(first) }
 }
@@ -440,6 +457,19 @@ mod tests {
         let alone = one(TakeRule { fragments: Fragments::Alone, dport: None, ..rule }).unwrap();
         assert_eq!((alone.len(), alone[0].value[KIND] & FRAGMENT), (1, FRAGMENT));
         assert_eq!(one(to("10.0.0.1", 32)).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_question_is_of_arp_or_of_neighbour_discovery() {
+        let asked = |text: &str| TakeRule { asked: Some(text.parse().unwrap()), ..TakeRule::default() };
+        let entry = &one(asked("10.0.0.1")).unwrap()[0];
+        assert_eq!(entry.value[KIND], u32::from(ETHER_ARP) << 16 | QUESTION);
+        assert_eq!(entry.value[SOURCE].to_ne_bytes(), [10, 0, 0, 1]);
+        let entry = &one(asked("fd00::1")).unwrap()[0];
+        assert_eq!(entry.value[KIND], u32::from(ETHER_IPV6) << 16 | QUESTION);
+        assert_eq!(entry.mask[SOURCE..], [u32::MAX; 4]);
+        let mixed = TakeRule { asked: asked("10.0.0.1").asked, ..to("10.0.0.1", 32) };
+        assert_eq!(one(mixed), Err(TakeError::FamiliesDiffer));
     }
 
     #[test]

@@ -30,17 +30,21 @@
 #define VALUES_MAX (2 << 17) /* of both copies: xdp_take.rs */
 #define VLAN_TAGS_MAX 2
 #define EXTENSION_HEADERS_MAX 8 /* as many as packet::parse follows */
+#define ND_SOLICITATION 135
 #define OFFSET_MAX 0x7ff /* size of a chunk: headers beyond it are not needed */
 
 /*
  * KIND is ethertype << 16 | protocol << 8 | traits. The addresses are as on the wire, IPv4 in the first word.
+ * Of a QUESTION, SOURCE is the address that is asked for: a solicitation's own source decides nothing, and
+ * ARP has no other place.
  */
 enum { KIND, DPORT, VNI, DESTINATION, SOURCE = DESTINATION + 4, WORDS = SOURCE + 4 };
 
 /*
- * Traits of a frame: not for this port's MAC; broadcast or multicast; an IP fragment (including the first).
+ * Traits of a frame: not for this port's MAC; broadcast or multicast; an IP fragment (including the first);
+ * an ARP request or a neighbour solicitation.
  */
-enum { FOREIGN = 1, GROUP = 2, FRAGMENT = 4 };
+enum { FOREIGN = 1, GROUP = 2, FRAGMENT = 4, QUESTION = 8 };
 
 #define PORT_PRESENT (1U << 31)
 #define ICMP_PRESENT (1U << 30) /* instead of a port: type and code */
@@ -260,17 +264,48 @@ static __always_inline int read_ipv6(struct cursor *cursor, __u32 *words)
 	return found & 0xff;
 }
 
+/* RFC 826, for IPv4 over Ethernet: the address that a request asks for. */
+static __always_inline void read_arp(struct cursor *cursor, __u32 *words)
+{
+	__be32 *arp = next(cursor, 28);
+
+	if (!arp || arp[0] != bpf_htonl(0x00010800) || arp[1] != bpf_htonl(0x06040001))
+		return;
+	words[SOURCE] = arp[6];
+	words[KIND] |= QUESTION;
+}
+
+/* RFC 4861 4.3: the target of a neighbour solicitation. The cursor is behind its type and code. */
+static __always_inline void read_solicitation(struct cursor *cursor, __u32 *words)
+{
+	__u8 *rest = next(cursor, 22);
+
+	if (!rest)
+		return;
+	__builtin_memcpy(&words[SOURCE], rest + 6, 16);
+	words[KIND] |= QUESTION;
+}
+
+/* RFC 792, RFC 4443: type and code. */
+static __always_inline void read_icmp(struct cursor *cursor, __u8 protocol, __u32 *words)
+{
+	__be16 *icmp = next(cursor, sizeof(*icmp));
+
+	if (!icmp)
+		return;
+	words[DPORT] = ICMP_PRESENT | bpf_ntohs(*icmp);
+	if (protocol == IPPROTO_ICMPV6 && words[KIND] >> 16 == ETH_P_IPV6 &&
+	    (words[DPORT] >> 8 & 0xff) == ND_SOLICITATION)
+		read_solicitation(cursor, words);
+}
+
 static __always_inline void read_ports(struct cursor *cursor, __u8 protocol, __u32 *words)
 {
 	__be16 *ports;
 	__u32 *vxlan;
 
-	if (protocol == IPPROTO_ICMP) {
-		ports = next(cursor, sizeof(*ports));
-		if (ports)
-			words[DPORT] = ICMP_PRESENT | bpf_ntohs(ports[0]); /* RFC 792: type and code */
-		return;
-	}
+	if (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6)
+		return read_icmp(cursor, protocol, words);
 	if (protocol != IPPROTO_UDP && protocol != IPPROTO_TCP)
 		return;
 	ports = next(cursor, sizeof(struct udphdr));
@@ -296,6 +331,8 @@ static __always_inline void read_frame(struct cursor *cursor, const struct setti
 		protocol = read_ipv4(cursor, words);
 	else if (ethertype == bpf_htons(ETH_P_IPV6))
 		protocol = read_ipv6(cursor, words);
+	else if (ethertype == bpf_htons(ETH_P_ARP))
+		read_arp(cursor, words);
 	if (protocol < 0)
 		return;
 	words[KIND] |= (protocol & 0xff) << 8;

@@ -52,8 +52,10 @@ struct Facts {
     source: Option<IpAddr>,
     fragment: bool,
     dport: Option<u16>,
-    /// Type and code of ICMP.
+    /// Type and code of ICMP, for IPv4 or IPv6.
     icmp: Option<u16>,
+    /// What a question for a neighbour asks for.
+    asked: Option<IpAddr>,
     vni: Option<u32>,
 }
 
@@ -81,7 +83,13 @@ fn facts(frame: &[u8]) -> Facts {
         _ => None,
     };
     let payload = transport.and_then(|at| frame.get(at..));
-    facts.icmp = payload.filter(|_| facts.protocol == Some(1)).and_then(|payload| be16(payload, 0));
+    facts.icmp =
+        payload.filter(|_| matches!(facts.protocol, Some(1 | 58))).and_then(|payload| be16(payload, 0));
+    facts.asked = match facts.ethertype {
+        0x0806 => frame.get(at..).and_then(arp_asks),
+        0x86dd if facts.protocol == Some(58) => payload.and_then(solicits),
+        _ => None,
+    };
     if let Some(payload) = payload
         && matches!(facts.protocol, Some(6 | 17))
         && payload.len() >= 8
@@ -92,6 +100,19 @@ fn facts(frame: &[u8]) -> Facts {
         }
     }
     facts
+}
+
+/// What an ARP request for IPv4 over Ethernet asks for.
+fn arp_asks(packet: &[u8]) -> Option<IpAddr> {
+    let packet: &[u8; 28] = packet.first_chunk()?;
+    let is_request = packet[..8] == [0, 1, 8, 0, 6, 4, 0, 1];
+    is_request.then(|| IpAddr::from(<[u8; 4]>::try_from(&packet[24..]).unwrap()))
+}
+
+/// What a neighbour solicitation asks for.
+fn solicits(message: &[u8]) -> Option<IpAddr> {
+    let message: &[u8; 24] = message.first_chunk()?;
+    (message[0] == 135).then(|| IpAddr::from(<[u8; 16]>::try_from(&message[8..]).unwrap()))
 }
 
 /// Returns the header's length if ports may follow it.
@@ -154,7 +175,7 @@ fn expected(take: &Take, frame: &[u8]) -> Verdict {
 }
 
 fn fits(rule: &TakeRule, facts: &Facts) -> bool {
-    let place = if rule.protocol == Some(1) { facts.icmp } else { facts.dport };
+    let place = if matches!(rule.protocol, Some(1 | 58)) { facts.icmp } else { facts.dport };
     let in_range = |ports: Ports| place.is_some_and(|port| (ports.first..=ports.last).contains(&port));
     let ports_known = rule.dport.is_none_or(in_range) && rule.vni.is_none_or(|vni| facts.vni == Some(vni));
     rule.ethertype.is_none_or(|ethertype| facts.ethertype == ethertype)
@@ -163,9 +184,13 @@ fn fits(rule: &TakeRule, facts: &Facts) -> bool {
             .destination
             .is_none_or(|prefix| facts.destination.is_some_and(|address| covers(prefix, address)))
         && rule.source.is_none_or(|MaskedSource { mask, value }| match facts.source {
-            Some(source) => masked(source, mask) == Some(value),
+            Some(source) => {
+                let solicits = facts.ethertype == 0x86dd && facts.asked.is_some();
+                !solicits && masked(source, mask) == Some(value)
+            }
             None => false,
         })
+        && rule.asked.is_none_or(|asked| facts.asked == Some(asked))
         && match rule.fragments {
             Fragments::Also => ports_known || facts.fragment,
             Fragments::Alone => facts.fragment,
@@ -242,6 +267,10 @@ impl Random {
                 length: random.pick(&[0, 16, 31, 32, 63, 64, 127, 128]),
             },
         });
+        if self.one_in(6) {
+            let asked = if v4 { self.v4().into() } else { self.v6().into() };
+            return TakeRule { asked: Some(asked), group: self.one_in(2), ..TakeRule::default() };
+        }
         let source = self.one_in(3).then(|| self.source(v4));
         TakeRule {
             ethertype: self.sometimes(|_| if v4 { 0x0800 } else { 0x86dd }),
@@ -273,7 +302,7 @@ impl Random {
             frame.extend(self.pick(&[[0x81, 0, 0, 5], [0x88, 0xa8, 0, 6]]));
         }
         match self.below(5) {
-            0 => frame.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]),
+            0 => self.add_arp(&mut frame),
             1 | 2 => self.add_ipv6(&mut frame),
             _ => self.add_ipv4(&mut frame),
         }
@@ -283,6 +312,14 @@ impl Random {
         }
         frame.resize(frame.len().max(14), 0);
         frame
+    }
+
+    fn add_arp(&mut self, frame: &mut Vec<u8>) {
+        frame.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, self.pick(&[1, 1, 1, 2])]);
+        frame.extend([2, 0, 0, 0, 0, 9]);
+        frame.extend(self.v4().octets());
+        frame.extend([0; 6]);
+        frame.extend(self.v4().octets());
     }
 
     fn add_ipv4(&mut self, frame: &mut Vec<u8>) {
@@ -313,7 +350,12 @@ impl Random {
                 if *kind == 51 { (usize::from(words) + 2) * 4 } else { (usize::from(words) + 1) * 8 };
             frame.extend(vec![0; length - 4]);
         }
-        self.add_transport(frame);
+        if last == 58 && self.one_in(2) {
+            frame.extend([self.pick(&[135, 135, 136]), 0, 0, 0, 0, 0, 0, 0]);
+            frame.extend(self.v6().octets());
+        } else {
+            self.add_transport(frame);
+        }
     }
 
     fn add_transport(&mut self, frame: &mut Vec<u8>) {

@@ -126,7 +126,7 @@ impl Walk {
         let files = |kind: &str, ports: Vec<&String>| -> Vec<(String, PathBuf)> {
             ports
                 .into_iter()
-                .map(|port| (port.clone(), folder.file(&format!("{port}.{kind}.pcap"))))
+                .map(|port| (port.clone(), folder.file(&format!("{}.{kind}.pcap", port.replace('/', "-")))))
                 .collect()
         };
         let all = || plan.ports.iter().map(|port| &port.name).collect();
@@ -462,7 +462,9 @@ fn the_interpreter_agrees_and_everything_is_met() {
         let bytes = |all: &[Vec<Timed>]| -> Vec<Vec<Vec<u8>>> {
             all.iter().map(|frames| frames.iter().map(|(_, bytes)| bytes.clone()).collect()).collect()
         };
-        assert!(bytes(&walked.output) == witness.output, "{}: other frames sent", walk.name());
+        // The interpreter has no apps that answer.
+        let answers = walked.replayed.report.ledger.originated > 0;
+        assert!(answers || bytes(&walked.output) == witness.output, "{}: other frames sent", walk.name());
         assert!(bytes(&walked.kernel) == witness.kernel, "{}: other frames for the kernel", walk.name());
         assert!(bytes(&walked.apps) == witness.apps, "{}: other frames for apps", walk.name());
         let (engine, interpreter) = (in_order(walked.replayed.snapshot), in_order(witness.snapshot));

@@ -24,6 +24,9 @@ pub enum Frames {
     Ip(IpRule),
     /// IP packets from this address.
     From(IpAddr),
+    /// Questions for the MAC address of this address, to whatever station: ARP requests (RFC 826) or
+    /// neighbour solicitations (RFC 4861 §4.3).
+    Asked(IpAddr),
 }
 
 /// IP packets that a port takes.
@@ -35,7 +38,8 @@ pub struct IpRule {
     pub prefix: u8,
     /// Transport protocol; `None` means any.
     pub protocol: Option<u8>,
-    /// The lowest and the highest destination port; `None` means any. Of ICMP, type (upper byte) and code.
+    /// The lowest and the highest destination port; `None` means any. Of ICMP and
+    /// ICMPv6, type (upper byte) and code.
     pub dport: Option<(u16, u16)>,
     /// If true, only fragments, which have no ports. If false, whole packets, and also fragments if neither
     /// port nor protocol is given.

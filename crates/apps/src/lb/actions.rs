@@ -5,6 +5,7 @@
 //! flows (docs/pipes.md S2).
 
 use super::service::{BackEnd, Mode, Service, SourceMac};
+use super::vlan::{OUT, VLAN};
 use config::attachment::{Attachment, Mac};
 use engine::builder::Number;
 use engine::program::{Encap, Entry, EntryMatch, Forward, NatPart, Operation, Template, Value};
@@ -13,7 +14,15 @@ use std::net::IpAddr;
 
 /// An action of a pipe that balances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) struct Action {
+    what: What,
+    /// Whether the VLAN is written into metadata, for the pipes of `vlan.rs`.
+    tagged: bool,
+}
+
+/// What an action does to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
     /// New MAC addresses.
     L2(Source),
     /// A tunnel, over IPv6 or IPv4.
@@ -49,68 +58,87 @@ pub(super) struct Translation {
 /// Tunnels to back ends.
 const TUNNELS: [TunnelKind; 4] = [TunnelKind::Ipip, TunnelKind::Gue, TunnelKind::Gre, TunnelKind::Vxlan];
 
+/// Returns actions, and the same with a VLAN.
+fn with_tags(all: Vec<What>) -> Vec<Action> {
+    let action = |tagged| move |what: &What| Action { what: *what, tagged };
+    all.iter().map(action(false)).chain(all.iter().map(action(true))).collect()
+}
+
 impl Action {
     /// Returns all actions that leave addresses alone.
     pub fn direct() -> Vec<Action> {
-        let tunnels =
-            TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| Action::Tunnel(kind, ipv6)));
-        [Action::L2(Source::Given), Action::L2(Source::Copied)].into_iter().chain(tunnels).collect()
+        let tunnels = TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| What::Tunnel(kind, ipv6)));
+        with_tags([What::L2(Source::Given), What::L2(Source::Copied)].into_iter().chain(tunnels).collect())
     }
 
-    /// Returns all actions that translate addresses, with that of answers behind them.
+    /// Returns all actions that translate addresses, with those of answers.
     pub fn translating(ipv6: bool, full: bool) -> Vec<Action> {
         let mut all = Vec::new();
         for source in [Source::Given, Source::Copied] {
             for port in [false, true] {
-                all.push(Action::Nat(Translation { ipv6, port, full, source }));
+                all.push(What::Nat(Translation { ipv6, port, full, source }));
             }
         }
-        all.push(Action::Answers(Translation { ipv6, port: true, full, source: Source::Copied }));
-        all
+        all.push(Action::answers(ipv6, full, false).what);
+        with_tags(all)
+    }
+
+    /// Returns the action of answers.
+    pub fn answers(ipv6: bool, full: bool, tagged: bool) -> Action {
+        let what = What::Answers(Translation { ipv6, port: true, full, source: Source::Copied });
+        Action { what, tagged }
     }
 
     /// Returns the action of a back end.
     pub fn of(service: &Service, back_end: &BackEnd, own: Option<Mac>) -> Action {
         let source = if own.is_some() { Source::Given } else { Source::Copied };
-        let tunnel = |kind, ip: IpAddr| Action::Tunnel(kind, ip.is_ipv6());
+        let tunnel = |kind, ip: IpAddr| What::Tunnel(kind, ip.is_ipv6());
         let nat = |port: Option<u16>, full| {
             let ipv6 = service.has(true);
-            Action::Nat(Translation { ipv6, port: port.is_some(), full, source })
+            What::Nat(Translation { ipv6, port: port.is_some(), full, source })
         };
-        match back_end.mode {
-            Mode::L2 => Action::L2(source),
+        let what = match back_end.mode {
+            Mode::L2 => What::L2(source),
             Mode::Ipip(ip) => tunnel(TunnelKind::Ipip, ip),
             Mode::Gue(ip) => tunnel(TunnelKind::Gue, ip),
             Mode::Gre(ip) => tunnel(TunnelKind::Gre, ip),
             Mode::Vxlan { ip, .. } => tunnel(TunnelKind::Vxlan, ip),
             Mode::Nat { port, .. } => nat(port, false),
             Mode::FullNat { port, .. } => nat(port, true),
-        }
+        };
+        Action { what, tagged: back_end.vlan.is_some() }
     }
 
     /// Returns its name in the pipe.
     fn name(self) -> String {
         let from = |source| if source == Source::Copied { "_back" } else { "" };
-        match self {
-            Action::L2(source) => format!("l2{}", from(source)),
-            Action::Tunnel(kind, ipv6) => format!("{kind}_over_{}", if ipv6 { "ipv6" } else { "ipv4" }),
-            Action::Nat(Translation { port, full, source, .. }) => {
+        let name = match self.what {
+            What::L2(source) => format!("l2{}", from(source)),
+            What::Tunnel(kind, ipv6) => format!("{kind}_over_{}", if ipv6 { "ipv6" } else { "ipv4" }),
+            What::Nat(Translation { port, full, source, .. }) => {
                 let (kind, port) = (if full { "full_nat" } else { "nat" }, if port { "_port" } else { "" });
                 format!("{kind}{port}{}", from(source))
             }
-            Action::Answers(_) => "answers".to_string(),
-        }
+            What::Answers(_) => "answers".to_string(),
+        };
+        if self.tagged { format!("{name}_vlan") } else { name }
     }
 
     /// Returns it as the pipe has it.
     pub fn template(self) -> Template {
-        let operations = match self {
-            Action::L2(source) => stations(source).to_vec(),
-            Action::Tunnel(kind, ipv6) => tunnel(kind, ipv6),
-            Action::Nat(translation) => translate(translation),
-            Action::Answers(translation) => restore(translation),
+        let operations = match self.what {
+            What::L2(source) => stations(source).to_vec(),
+            What::Tunnel(kind, ipv6) => tunnel(kind, ipv6),
+            What::Nat(translation) => translate(translation),
+            What::Answers(translation) => restore(translation),
         };
-        Template::new(self.name(), operations)
+        let mut tags = Vec::new();
+        if self.tagged {
+            let is_back = matches!(self.what, What::Answers(_));
+            let vlan = if is_back { Value::Learnt(Field::VlanVid) } else { Value::PerEntry };
+            tags = vec![Operation::Set(VLAN, vlan), Operation::Set(OUT, Value::PerEntry)];
+        }
+        Template::new(self.name(), tags.into_iter().chain(operations))
     }
 }
 
@@ -202,11 +230,11 @@ pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
     }
 }
 
-/// Returns the entry of a back end in a pipe with these actions. The back end must be possible: see
-/// [`super::problems`].
+/// Returns the entry of a back end in a pipe with these actions. `out` is the number of where packets go, for
+/// those that get a VLAN tag. The back end must be possible: see [`super::problems`].
 pub(super) fn entry(
     (service, back_end): (&Service, &BackEnd),
-    of_port: Option<Mac>,
+    (of_port, out): (Option<Mac>, u16),
     actions: &[Action],
     given: impl Into<EntryMatch>,
 ) -> Entry {
@@ -214,8 +242,11 @@ pub(super) fn entry(
     let action = Action::of(service, back_end, own);
     let position = actions.iter().position(|one| *one == action).unwrap_or_default();
     let mut entry = Entry::on(given).template(position as u16).origin(back_end.origin);
-    match (back_end.mode, action) {
-        (mode, Action::Tunnel(_, ipv6)) => {
+    if let Some(vlan) = back_end.vlan {
+        entry = entry.value(vlan).value(out);
+    }
+    match (back_end.mode, action.what) {
+        (mode, What::Tunnel(_, ipv6)) => {
             if let Mode::Vxlan { inner_mac, .. } = mode {
                 entry = entry.value(inner_mac);
             }

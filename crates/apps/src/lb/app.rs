@@ -1,12 +1,14 @@
 //! Writes services as pipes: tables that find a packet's service (`tables.rs`), and behind them pipes that
 //! choose a back end and send the packet there (`pipes.rs`).
 
+use super::announce::Answered;
+use super::answers;
 use super::choosers::Translated;
 use super::health::{Health, LbApp, Told};
 use super::pipes::{self, Writer};
 use super::problems::{Problem, Surroundings, problems};
 use super::service::{Address, BackEnd, Mode, Service};
-use super::tables::{Finder, back_ports, ports};
+use super::tables::{Finder, Replies, back_ports, ports};
 use crate::App;
 use crate::kind::Configured;
 use crate::neighbour::{Hop, Mac};
@@ -14,11 +16,13 @@ use config::attachment::{Attachment, Attachments};
 use config::value::write_mac;
 use config::{Frames, IpRule, TakeRule};
 use engine::builder::{Number, ProgramBuilder};
-use engine::program::{Forward, NatPool, NatPrefix, Origin, Pipe, PipeId, PortId, Program};
+use engine::program::{Entry, Forward, NatPool, NatPrefix, Origin, Pipe, PipeId, PortId, Program};
 use engine::snapshot::Count;
 use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The load balancer of a program, with all its services.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +35,8 @@ pub struct Lb {
     pub nat_pools: Vec<NatPool>,
     /// The services' health.
     pub health: Health,
+    /// What weir answers for them.
+    pub answered: Arc<Answered>,
     /// Whether what was changed at run time survives a restart.
     pub persist: bool,
     /// Whether there is an item, so that services can be added.
@@ -45,8 +51,9 @@ pub const FLOWS: u32 = 1 << 18;
 
 impl Default for Lb {
     fn default() -> Lb {
-        let (nat_pools, health) = (Vec::new(), Health::default());
-        Lb { services: Vec::new(), flows: FLOWS, nat_pools, health, persist: false, is_there: false }
+        let (nat_pools, health, answered) = (Vec::new(), Health::default(), Arc::default());
+        let services = Vec::new();
+        Lb { services, flows: FLOWS, nat_pools, health, answered, persist: false, is_there: false }
     }
 }
 
@@ -66,7 +73,9 @@ impl Lb {
         let scales = self.health.scales();
         let shared = (miss, self.flows, &scales);
         let pipes = Writer::new(&self.services, attachments, program, shared).write();
+        let replies = self.replies(program, miss);
         let finder = Finder::new(&self.services, attachments, &pipes, &self.nat_pools);
+        let finder = finder.answering(&self.answered, replies);
         let tables = finder.tables();
         let mut ids: Vec<PipeId> = vec![root];
         ids.extend(tables.iter().skip(1).map(|table| program.pipe(Pipe::basic(table.name()))));
@@ -79,6 +88,25 @@ impl Lb {
         for below in self.below(attachments) {
             below.lead(program, root);
         }
+    }
+
+    /// Adds the app to which frames go that weir answers itself.
+    fn replies(&self, program: &mut ProgramBuilder, miss: Forward) -> Replies {
+        let mut replies = Replies { asked: [Forward::Drop; 2], echo: Forward::Drop };
+        if !self.answered.vips.is_empty() {
+            let app = program.app(answers::ANNOUNCE);
+            replies.asked = [Forward::App(app); 2];
+            // Solicitations are found by their group, in which the host may have addresses, too.
+            if miss == Forward::Kernel && self.answered.vips.iter().any(|one| one.vip.is_ipv6()) {
+                let host = Pipe::basic(format!("{NAME}/host")).entry(Entry::default());
+                let next = program.pipe(host.forward(Forward::Kernel).miss(Forward::Kernel));
+                replies.asked[1] = Forward::Tee { app, next };
+            }
+        }
+        if self.answered.pings.iter().any(|ping| ping.service.is_none()) {
+            replies.echo = Forward::App(program.app(answers::ECHO));
+        }
+        replies
     }
 
     /// Returns what the services are attached to: their ports, or what those ports are members of.
@@ -151,7 +179,12 @@ impl Configured for Lb {
                 self.answers(service).into_iter().for_each(|frames| add(port, frames));
             }
         }
+        self.answered.take().for_each(|rule| add(rule.port, rule.frames));
         rules
+    }
+
+    fn announced(&self) -> Vec<IpAddr> {
+        self.answered.vips.iter().map(|one| one.vip).collect()
     }
 
     fn hops(&self) -> Vec<Hop> {
@@ -167,7 +200,7 @@ impl Configured for Lb {
     }
 
     fn running(&self) -> Vec<Box<dyn App>> {
-        let app = || -> Box<dyn App> { Box::new(LbApp::new(self.health.clone())) };
+        let app = || -> Box<dyn App> { Box::new(LbApp::new(self.health.clone()).answering(&self.answered)) };
         self.is_there.then(app).into_iter().collect()
     }
 

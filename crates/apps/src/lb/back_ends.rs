@@ -26,9 +26,13 @@ pub(super) const BACK_END: &[Key] = config::keys! {
     "check": Shape::Map(health::CHECK), "how it is checked: these keys instead of the service's";
     "ip": Shape::Ip, "the address that packets are sent to; with `l2`, its own, the same as `address`";
     "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";
+    "vlan": Shape::Number(0, VID_MAX),
+        "the VLAN that frames for it are tagged with; without it, tags stay as they are";
     "vni": Shape::Number(0, (1 << 24) - 1), "the network's identifier (vxlan)";
     "inner_mac": Shape::Mac, "the destination MAC address in the tunnel (vxlan)";
 };
+/// The highest VLAN identifier (IEEE 802.1Q; 4095 is reserved).
+const VID_MAX: u64 = 4094;
 /// The states that can be configured.
 const STATES: [(&str, State); 3] =
     [("up", State::Up), ("draining", State::Draining), ("maintenance", State::Maintenance)];
@@ -51,12 +55,14 @@ fn back_end(node: &Node, report: &mut Report) -> Option<BackEnd> {
     let weight = section.number("weight", report);
     let state = section.choice("state", &STATES, report);
     let mode = mode(&section, report);
+    let vlan = section.get("vlan").map(|_| section.number("vlan", report));
     let address = address(&section, mode, report);
     let station = station(&section, node, mode.and_then(|mode| mode.ip()).or(address), report);
     let span = section.get("name").unwrap_or(node).span;
     let ((mac, resolve), origin) = (station?, report.origin(span));
     let (name, weight, mode, state) = (name?, weight? as u32, mode?, state?);
-    Some(BackEnd { name, mac, resolve, mode, weight, state, address, origin })
+    let vlan = vlan.map_or(Some(None), |vlan| vlan.map(|vlan| Some(vlan as u16)))?;
+    Some(BackEnd { name, mac, resolve, mode, vlan, weight, state, address, origin })
 }
 
 /// Its own address, where it is not the one that packets are sent to. With `l2`, `ip` means the same.
@@ -165,6 +171,7 @@ pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
             mac,
             resolve: None,
             mode: Mode::L2,
+            vlan: None,
             weight: 1,
             state: State::Up,
             address: None,

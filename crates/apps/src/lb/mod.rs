@@ -1,6 +1,8 @@
 //! The load balancer: services and their back ends. See README.md.
 
 mod actions;
+mod announce;
+mod answers;
 mod app;
 mod back_ends;
 mod choosers;
@@ -15,8 +17,10 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod verbs;
+mod vlan;
 mod yaml;
 
+pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Speaker};
 pub use app::{FLOWS, Lb, NAME};
 pub use back_ends::xenoflow;
 pub use neighbours::{Neighbours, Way};

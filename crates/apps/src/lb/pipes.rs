@@ -6,6 +6,7 @@ use super::actions::{self, Action};
 use super::choosers::{Chooser, Translated, number};
 use super::health::Scales;
 use super::service::{BITS_MAX, BackEnd, By, Service};
+use super::vlan::{self, Tags};
 use config::attachment::Attachments;
 use engine::builder::ProgramBuilder;
 use engine::program::{
@@ -32,6 +33,8 @@ pub(super) struct Writer<'a> {
     /// By service: its group, unless it needs none.
     groups: Vec<Option<GroupId>>,
     pipes: Vec<(Chooser, PipeId)>,
+    /// What changes VLAN tags, if something does.
+    tags: Option<Tags>,
 }
 
 impl<'a> Writer<'a> {
@@ -48,7 +51,8 @@ impl<'a> Writer<'a> {
         let groups = groups
             .map(|(at, service)| group((at, service), scales.of(&service.name), &mut lists, program))
             .collect();
-        Writer { services, attachments, program, miss, flows, counted, groups, pipes: Vec::new() }
+        let (pipes, tags) = (Vec::new(), None);
+        Writer { services, attachments, program, miss, flows, counted, groups, pipes, tags }
     }
 
     /// Adds the pipes, and returns them.
@@ -63,6 +67,9 @@ impl<'a> Writer<'a> {
                 }
             }
         }
+        let ways = |service| [self.back_end_at(service), self.client_at(service)];
+        let outs: Vec<Forward> = self.services.iter().flat_map(ways).collect();
+        self.tags = Tags::write(self.services, &outs, self.program);
         for (chooser, id) in self.pipes.clone() {
             let pipe = self.pipe(chooser, id);
             self.program.define(id, pipe);
@@ -82,8 +89,8 @@ impl<'a> Writer<'a> {
                 room += service.back_ends.len() as u32;
             }
         }
-        if let Chooser::Translated(_) = chooser {
-            entries.extend(self.answers(chooser, actions.len() - 1));
+        if let Chooser::Translated(translated) = chooser {
+            entries.extend(self.answers(translated, &actions));
         }
         if !matches!(chooser, Chooser::Flows(_) | Chooser::Translated(_)) {
             only_used(&mut actions, &mut entries);
@@ -105,13 +112,16 @@ impl<'a> Writer<'a> {
     ) {
         let of_port = service.ports.first().and_then(|port| self.attachments.at(port.index()));
         let of_port = of_port.and_then(|port| port.mac);
-        let to = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
+        let to = self.back_end_at(service);
+        let out = self.tags.as_ref().map_or(0, |tags| tags.number(to));
+        let tagged = self.tags.as_ref().map_or(to, |tags| Forward::Pipe(tags.packets));
         let counters = self.counters(service);
         let entry = |back_end: usize, given: EntryMatch| {
             let pair = (service, &service.back_ends[back_end]);
             let is_known = pair.1.resolve.is_none();
+            let to = if pair.1.vlan.is_some() { tagged } else { to };
             let to = if is_known { to } else { Forward::Drop };
-            actions::entry(pair, of_port, actions, given).to(to).counter(counters[back_end])
+            actions::entry(pair, (of_port, out), actions, given).to(to).counter(counters[back_end])
         };
         match (chooser, self.groups[at]) {
             (Chooser::SourceBits(mask), _) => {
@@ -149,19 +159,33 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Returns the entry of the answers to translated flows. They leave by the way on which the flows came.
-    fn answers(&mut self, chooser: Chooser, action: usize) -> Option<Entry> {
-        let Chooser::Translated(translated) = chooser else { return None };
-        let mut all = self.services.iter();
-        let service = all.find(|service| Translated::of(service) == Some(translated))?;
-        let port = service.ports.first()?;
-        let to = match service.out {
-            None => Forward::InputPort,
-            Some(_) => self.attachments.with(*port)?.to,
+    /// Returns where packets to the back ends of a service go.
+    fn back_end_at(&self, service: &Service) -> Forward {
+        service.out.as_ref().map_or(Forward::InputPort, |out| out.to)
+    }
+
+    /// Returns where answers from the back ends of a service go: the way on which the flows came.
+    fn client_at(&self, service: &Service) -> Forward {
+        let port = service.ports.first().and_then(|port| self.attachments.with(*port));
+        service.out.as_ref().and(port).map_or(Forward::InputPort, |port| port.to)
+    }
+
+    /// Returns the entry of the answers to translated flows.
+    fn answers(&mut self, translated: Translated, actions: &[Action]) -> Option<Entry> {
+        let all = self.services;
+        let mut own = all.iter().filter(|service| Translated::of(service) == Some(translated));
+        let service = own.clone().next()?;
+        let (ipv6, full) = (translated.is_ipv6(), matches!(translated, Translated::Both(..)));
+        let tags = self.tags.as_ref().filter(|_| own.any(vlan::is_used));
+        let action = Action::answers(ipv6, full, tags.is_some());
+        let action = actions.iter().position(|one| *one == action)?;
+        let to = self.client_at(service);
+        let entry = Entry::on(EntryMatch::Default).template(action as u16).origin(service.origin);
+        let entry = match tags {
+            Some(tags) => entry.value(tags.number(to)).to(tags.answers),
+            None => entry.to(to),
         };
-        let counter = self.program.counter(format!("{NAME}/answers"));
-        let entry = Entry::on(EntryMatch::Default).template(action as u16).to(to).counter(counter);
-        Some(entry.origin(service.origin))
+        Some(entry.counter(self.program.counter(format!("{NAME}/answers"))))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can be wrong with services.
 
+use super::announce::{Announce, IcmpEcho};
 use super::choosers::Translated;
 use super::service::{Address, BITS_MAX, BackEnd, By, Mode, Service};
 use engine::program::{NatPool, Origin};
@@ -72,6 +73,19 @@ pub enum Problem {
     OneTable { first: String, what: &'static str },
     #[error("{count} different `timeouts`, the limit is {most}: each takes a table of flows of its own")]
     TooManyTimeouts { count: usize, most: usize },
+    #[error(
+        "service `{name}` has no VIP that is a single address: prefixes are routed to weir, not announced on \
+         a link"
+    )]
+    NothingToAnnounce { name: String },
+    #[error("back end `{name}` gets no pings (`icmp_echo: forward`): `mode: {mode}` translates ports")]
+    EchoTranslated { name: String, mode: &'static str },
+    #[error(
+        "back end `{name}` has a `vlan` and needs `mac`: the host has no neighbours in a VLAN of the port"
+    )]
+    VlanNeighbour { name: String },
+    #[error("back ends get no pings (`icmp_echo: forward`) with `by: source + dport`: pings have no port")]
+    EchoByPort,
 }
 
 /// What services are checked with.
@@ -102,6 +116,7 @@ pub(super) fn problems(services: &[Service], around: &Surroundings<'_>) -> Vec<(
         source_bits(service, &mut add);
         back_ends(service, &mut list);
         modes(service, &mut list);
+        answered(service, &mut list);
         pool(service, around, &mut list);
     }
     overlaps(services, &mut list);
@@ -190,6 +205,9 @@ fn back_ends(service: &Service, list: &mut Vec<(Origin, Problem)>) {
         if !names.insert(&back_end.name) {
             list.push((back_end.origin, Problem::BackEndTwice { service: name(), name: own() }));
         }
+        if back_end.vlan.is_some() && back_end.resolve.is_some() {
+            list.push((back_end.origin, Problem::VlanNeighbour { name: own() }));
+        }
         let Some(ip) = back_end.mode.ip() else { continue };
         let first = *ips.entry(ip).or_insert(back_end);
         let (one, other) = (first.mode.word(), back_end.mode.word());
@@ -222,6 +240,25 @@ fn modes(service: &Service, list: &mut Vec<(Origin, Problem)>) {
                 add(Problem::NatWithoutFlows { name: name(), mode, key });
             }
         }
+    }
+}
+
+/// Finds what weir cannot answer, or back ends cannot get.
+fn answered(service: &Service, list: &mut Vec<(Origin, Problem)>) {
+    let name = || service.name.clone();
+    if service.announce == Announce::Arp && service.hosts().next().is_none() && !service.addresses.is_empty()
+    {
+        list.push((service.origin, Problem::NothingToAnnounce { name: name() }));
+    }
+    if service.icmp_echo != IcmpEcho::Forward {
+        return;
+    }
+    if service.by == By::SourcePort {
+        list.push((service.origin, Problem::EchoByPort));
+    }
+    if let Some(nat) = service.back_ends.iter().find(|back_end| back_end.mode.is_nat()) {
+        let (name, mode) = (nat.name.clone(), nat.mode.word());
+        list.push((nat.origin, Problem::EchoTranslated { name, mode }));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The configuration of a service with names resolved.
 
+use super::announce::{Announce, IcmpEcho};
 use super::problems::Problem;
 use config::attachment::Attachment;
 use engine::program::{Fill, FlowState, NatPoolId, Origin, PortId, Timeouts};
@@ -42,6 +43,10 @@ pub struct Service {
     pub source: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     /// The pool that flows to back ends of [`Mode::FullNat`] take of.
     pub nat_pool: Option<NatPoolId>,
+    /// Who says where its VIPs are.
+    pub announce: Announce,
+    /// What becomes of pings to its VIPs.
+    pub icmp_echo: IcmpEcho,
     /// Place in the configuration.
     pub origin: Origin,
 }
@@ -160,6 +165,8 @@ pub struct BackEnd {
     pub resolve: Option<IpAddr>,
     /// How packets are sent to it.
     pub mode: Mode,
+    /// The VLAN that frames for it are tagged with; `None` leaves tags as they are.
+    pub vlan: Option<u16>,
     /// Its share relative to the others; with 0 it gets no new flows.
     pub weight: u32,
     /// Whether it may get flows.

@@ -3,6 +3,7 @@
 //! the number of the service's group and leads to the pipe that chooses its back end.
 
 use super::NAME;
+use super::announce::{Answered, ECHO_V4, ECHO_V6, Pinged, solicited_node};
 use super::choosers::{Chooser, Translated, number};
 use super::service::{Address, Mode, Service};
 use config::attachment::{Attachments, Mac};
@@ -16,6 +17,9 @@ use std::net::IpAddr;
 
 /// Capacity for services that are added at run time.
 const CAPACITY: u32 = 1024;
+/// The operation of an ARP request (RFC 826), and the type of a neighbour solicitation (RFC 4861 §4.3).
+const ARP_REQUEST: u16 = 1;
+const SOLICITATION: u8 = 135;
 /// The bit of a destination MAC address that marks broadcast and multicast.
 const GROUP_BIT: u128 = 1 << 40;
 
@@ -39,6 +43,20 @@ enum Of {
     WideFragments,
     /// Answers to translated flows.
     Answers,
+    /// Questions for the MAC addresses of VIPs: ARP, or neighbour discovery.
+    Asked,
+    /// Echo requests to an address.
+    Echo,
+    /// Echo requests to a prefix.
+    WideEcho,
+}
+
+/// Where frames go that weir answers itself.
+pub(super) struct Replies {
+    /// Questions for MAC addresses, of ARP and of neighbour discovery.
+    pub asked: [Forward; 2],
+    /// Pings.
+    pub echo: Forward,
 }
 
 /// What tables are written from.
@@ -48,6 +66,8 @@ pub(super) struct Finder<'a> {
     pools: &'a [NatPool],
     /// The addresses of frames to accept at each port, if the ports' own addresses are known.
     macs: Option<Vec<(PortId, Vec<Mac>)>>,
+    /// What weir answers itself, and where that goes.
+    answered: Option<(&'a Answered, Replies)>,
 }
 
 impl<'a> Finder<'a> {
@@ -60,13 +80,19 @@ impl<'a> Finder<'a> {
     ) -> Finder<'a> {
         let macs = |port: PortId| Some((port, attachments.macs(port)?));
         let macs = ports(services).into_iter().map(macs).collect();
-        Finder { services, pipes, pools, macs }
+        Finder { services, pipes, pools, macs, answered: None }
+    }
+
+    /// Adds what weir answers itself.
+    pub fn answering(self, answered: &'a Answered, replies: Replies) -> Finder<'a> {
+        Finder { answered: Some((answered, replies)), ..self }
     }
 
     /// Returns the tables that are needed, in the order in which packets meet them.
     pub fn tables(&self) -> Vec<Table> {
-        let all = [Of::Exact, Of::Wide, Of::Fragments, Of::WideFragments, Of::Answers];
-        let tables = all.into_iter().flat_map(|of| [false, true].map(|ipv6| Table { ipv6, of }));
+        let services = [Of::Exact, Of::Wide, Of::Fragments, Of::WideFragments, Of::Answers];
+        let all = services.into_iter().chain([Of::Asked, Of::Echo, Of::WideEcho]);
+        let tables = all.flat_map(|of| [false, true].map(|ipv6| Table { ipv6, of }));
         tables.filter(|table| self.is_needed(*table)).collect()
     }
 
@@ -74,6 +100,7 @@ impl<'a> Finder<'a> {
         let mut addresses = self.services.iter().flat_map(|service| &service.addresses);
         addresses.any(|address| table.has(address))
             || table.of == Of::Answers && self.translated().any(|(_, ipv6, _)| ipv6 == table.ipv6)
+            || self.answered.as_ref().is_some_and(|(answered, _)| table.answers(answered))
     }
 
     /// Returns the tables of translated flows, the version of IP of each, and its pipe.
@@ -86,7 +113,12 @@ impl<'a> Finder<'a> {
 
     /// Returns a table as a pipe.
     pub fn pipe(&self, table: Table, blank: Pipe) -> Pipe {
-        let entries = if table.of == Of::Answers { self.answers(table.ipv6) } else { self.entries(table) };
+        let entries = match table.of {
+            Of::Asked => return self.asked(table.ipv6, blank),
+            Of::Answers => self.answers(table.ipv6),
+            Of::Echo | Of::WideEcho => self.pings(table),
+            _ => self.entries(table),
+        };
         let mut pipe = self.matching(table, blank).forward(Forward::PerEntry);
         let number = if table.of == Of::Answers { Value::Const(0) } else { Value::PerEntry };
         pipe = pipe.act([Operation::Set(Field::Meta0, number)]);
@@ -115,7 +147,62 @@ impl<'a> Finder<'a> {
             Of::Fragments | Of::WideFragments => {
                 given(pipe, Field::IpProtocol).constant(Field::IpFragment, 1)
             }
+            Of::Echo | Of::WideEcho if table.ipv6 => pipe.constant(Field::Icmpv6Type, ECHO_V6),
+            Of::Echo | Of::WideEcho => pipe.constant(Field::IcmpType, ECHO_V4),
+            // It has its own way.
+            Of::Asked => pipe,
         }
+    }
+
+    /// Returns the table of questions for VIPs. They may be sent to any station. Solicitations are sent to
+    /// the VIP's group, or to the VIP by who wants to know whether it is still there.
+    fn asked(&self, ipv6: bool, blank: Pipe) -> Pipe {
+        let Some((answered, replies)) = &self.answered else { return blank };
+        let pipe = if ipv6 {
+            blank
+                .constant(Field::Icmpv6Type, SOLICITATION)
+                .per_entry(Field::InputPort)
+                .per_entry(Field::Ipv6Dst)
+        } else {
+            let requests = blank.constant(Field::ArpOperation, ARP_REQUEST);
+            requests.per_entry(Field::InputPort).per_entry(Field::ArpTargetIp)
+        };
+        let mut entries = Vec::new();
+        for one in answered.vips.iter().filter(|one| one.vip.is_ipv6() == ipv6) {
+            let mut add = |address: IpAddr| {
+                let port = EntryMatch::Value(one.port.number());
+                entries.push(Entry::on(port).and(address).origin(one.origin));
+            };
+            add(one.vip);
+            if let IpAddr::V6(vip) = one.vip {
+                add(solicited_node(vip).into());
+            }
+        }
+        let mut seen = HashSet::new();
+        entries.retain(|entry| seen.insert(entry.matches.clone()));
+        pipe.capacity(CAPACITY).entries(entries).forward(replies.asked[usize::from(ipv6)])
+    }
+
+    /// Returns the entries for pings: to the app, or to the back ends of a service.
+    fn pings(&self, table: Table) -> Vec<Entry> {
+        let Some((answered, replies)) = &self.answered else { return Vec::new() };
+        let mut entries = Vec::new();
+        for ping in answered.pings.iter().filter(|ping| table.has_ping(ping)) {
+            let service = ping.service.and_then(|at| Some((at, self.services.get(at)?)));
+            let (number, to) = match service {
+                None => (0, replies.echo),
+                Some((at, service)) => {
+                    let chooser = Chooser::of(service, table.ipv6);
+                    let Some((_, to)) = self.pipes.iter().find(|(one, _)| *one == chooser) else { continue };
+                    (number(at), Forward::Pipe(*to))
+                }
+            };
+            for head in self.heads(ping.port, table.is_wide(), ping.origin) {
+                let dst = if table.is_wide() { masked(ping.vip, ping.prefix) } else { ping.vip.into() };
+                entries.push(head.and(dst).value(number).to(to));
+            }
+        }
+        entries
     }
 
     /// Returns the beginnings of entries for frames that arrive on a port: the addresses that they may have.
@@ -219,12 +306,16 @@ impl Table {
             Of::Fragments => "/fragments",
             Of::WideFragments => "/fragments/ranges",
             Of::Answers => "/answers",
+            Of::Asked if self.ipv6 => return format!("{NAME}/nd"),
+            Of::Asked => return format!("{NAME}/arp"),
+            Of::Echo => "/echo",
+            Of::WideEcho => "/echo/ranges",
         };
         format!("{NAME}{part}/{family}")
     }
 
     fn is_wide(self) -> bool {
-        matches!(self.of, Of::Wide | Of::WideFragments | Of::Answers)
+        matches!(self.of, Of::Wide | Of::WideFragments | Of::Answers | Of::WideEcho)
     }
 
     fn has_fragments(self) -> bool {
@@ -238,9 +329,23 @@ impl Table {
             Of::Wide => !address.is_exact(),
             Of::Fragments => address.is_host(),
             Of::WideFragments => !address.is_host(),
-            Of::Answers => false,
+            Of::Answers | Of::Asked | Of::Echo | Of::WideEcho => false,
         };
         here && address.is_ipv6() == self.ipv6
+    }
+
+    /// Whether what weir answers is looked up here.
+    fn answers(self, answered: &Answered) -> bool {
+        match self.of {
+            Of::Asked => answered.vips.iter().any(|one| one.vip.is_ipv6() == self.ipv6),
+            _ => answered.pings.iter().any(|ping| self.has_ping(ping)),
+        }
+    }
+
+    /// Whether pings to an address are looked up here.
+    fn has_ping(self, ping: &Pinged) -> bool {
+        let of = if ping.is_host() { Of::Echo } else { Of::WideEcho };
+        self.of == of && ping.vip.is_ipv6() == self.ipv6
     }
 
     /// Returns the entry of an address.

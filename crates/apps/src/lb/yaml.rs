@@ -1,5 +1,6 @@
 //! Reads services from the configuration, and what they share.
 
+use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO};
 use super::app::FLOWS;
 use super::back_ends::{self, BACK_END};
 use super::service::{ALL_PORTS, Address, BackEnd, By, Service, SourceMac};
@@ -15,7 +16,7 @@ use config::{Key, Report, Shape};
 use engine::check::{CAPACITY_MAX, MAGLEV_MAX};
 use engine::program::{Fill, FlowState, Forward, NatPoolId, PortId, Program, Timeouts};
 use packet::{Field, PROTOCOL_TCP, PROTOCOL_UDP};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -44,6 +45,10 @@ pub(super) const SERVICE: &[Key] = config::keys! {
     "source": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
         "the source address of tunnels to back ends, or one of each version of IP";
     "nat_pool": Shape::Name, "the NAT pool of which connections to `full_nat` back ends get their source";
+    "announce": Shape::Words(|| words(&ANNOUNCE)),
+        "whether weir answers ARP and neighbour discovery for its VIPs, by default if it has TCP";
+    "icmp_echo": Shape::Words(|| words(&ICMP_ECHO)),
+        "who answers pings to its VIPs: weir, by default if it announces them, or a back end";
     "flows": Shape::Number(2, CAPACITY_MAX as u64),
         "room for flows of all services; in an item without `service`" or "262144";
     "pools": Shape::Named(&Shape::List(&Shape::Map(BACK_END))),
@@ -97,9 +102,11 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         services.filter_map(|item| Some((*item, service(item, &shared, scope)?))).collect();
     let pools = items.iter().filter(|item| is_shared(item)).filter_map(|item| health::value(item, "pools"));
     let health = health::read(&services, &pools.collect::<Vec<_>>(), scope.report);
-    let services = services.into_iter().map(|(_, service)| service).collect();
+    let nodes: Vec<&Node> = services.iter().map(|(node, _)| *node).collect();
+    let services: Vec<Service> = services.into_iter().map(|(_, service)| service).collect();
     let (flows, persist) = (shared.flows.unwrap_or(FLOWS), shared.persist);
-    let mut lb = Lb { services, flows, nat_pools, health, persist, is_there: !items.is_empty() };
+    let answered = Arc::new(Answered::of(&services, scope.attachments, scope.ports));
+    let mut lb = Lb { services, flows, nat_pools, health, answered, persist, is_there: !items.is_empty() };
     for (origin, problem) in lb.problems() {
         scope.report.error(scope.report.span_of(origin), problem.to_string());
     }
@@ -111,6 +118,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         can_be_resolved(&lb, scope);
         receives(&lb, scope);
         addresses_known(&lb, scope);
+        stays_silent(&lb, &nodes, scope);
     }
     Arc::new(lb)
 }
@@ -220,6 +228,38 @@ fn addresses_known(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
+/// Warns of services with TCP whose VIPs nobody announces: if the host has them, stopping weir resets
+/// connections. And of ports at which it cannot be done.
+fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
+    let announced: HashSet<IpAddr> = lb.answered.vips.iter().map(|one| one.vip).collect();
+    for (service, node) in lb.services.iter().zip(nodes) {
+        let unknown = service
+            .ports
+            .iter()
+            .map(|port| &scope.ports[port.index()])
+            .find(|port| matches!(port.kind, PortKind::Dpdk { .. }) && port.mac.is_none());
+        let vip = service.hosts().find(|vip| !announced.contains(vip));
+        if let (true, Some(vip), Some(port)) = (service.announces(), vip, unknown) {
+            let message = format!(
+                "{vip} is not announced at port `{}`, whose MAC address is not known: write its `mac`",
+                port.name
+            );
+            scope.report.warning(scope.report.span_of(service.origin), message);
+        }
+        let Some(vip) = vip.filter(|_| service.announce == Announce::Nobody && service.has_tcp()) else {
+            continue;
+        };
+        let span =
+            health::value(node, "announce").map_or(scope.report.span_of(service.origin), |node| node.span);
+        let message = format!(
+            "if the host has {vip}, it resets the connections of `{}` whenever weir does not run: write \
+             `arp`, unless routers lead {vip} here",
+            service.name
+        );
+        scope.report.warning(span, message);
+    }
+}
+
 /// A service; `None` if it cannot be used, which the report says.
 fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Service> {
     let before = scope.report.errors();
@@ -242,6 +282,8 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
     let source = section.get("source").map(|node| sources(node, report)).unwrap_or_default();
     let nat_pool = section.get("nat_pool").and_then(|node| nat_pool(node, shared, report));
+    let announce = section.choice("announce", &ANNOUNCE, report).unwrap_or_default();
+    let icmp_echo = section.choice("icmp_echo", &ICMP_ECHO, report).unwrap_or_default();
     for key in SHARED {
         if let Some(node) = section.get(key) {
             let message = format!("`{key}` is what all services share: write it in an item of its own");
@@ -271,6 +313,8 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         source_mac,
         source,
         nat_pool,
+        announce,
+        icmp_echo,
         origin,
     })
 }

@@ -27,7 +27,12 @@ impl Plan {
         let promiscuous = xdp.promisc || self.bridges(port);
         let leave = xdp.leave.iter().map(left).collect();
         match self.take(port) {
-            None => bpf::Take { promiscuous, leave, ..bpf::Take::all() },
+            None => {
+                // The NIC must let questions through whatever is taken of what it lets through.
+                let asked = self.apps.take(port).into_iter().filter(|one| matches!(one, Frames::Asked(_)));
+                let rules = bpf::Take::all().rules.into_iter().chain(asked.map(|one| rule(&one)));
+                bpf::Take { promiscuous, leave, rules: rules.collect() }
+            }
             Some(rules) => bpf::Take { promiscuous, leave, rules: rules.iter().map(rule).collect() },
         }
     }
@@ -50,6 +55,9 @@ fn rule(frames: &Frames) -> bpf::TakeRule {
             bpf::TakeRule { ethertype: Some(ethertype), group: true, ..bpf::TakeRule::default() }
         }
         Frames::From(source) => bpf::TakeRule { source: Some(source.into()), ..bpf::TakeRule::default() },
+        Frames::Asked(address) => {
+            bpf::TakeRule { asked: Some(address), group: true, ..bpf::TakeRule::default() }
+        }
         Frames::Ip(IpRule { dst, prefix, protocol, dport, fragments }) => bpf::TakeRule {
             protocol,
             destination: Some(bpf::Prefix { address: dst, length: prefix }),

@@ -47,6 +47,7 @@ mod systemd;
 mod takeover;
 #[cfg(test)]
 mod tests;
+pub mod vips;
 
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
@@ -246,6 +247,7 @@ impl Daemon {
         self.watched.follow(self.plan.apps.paths())?;
         self.kept.follow(&self.plan.apps, self.clock, &self.collector)?;
         self.begin_apps(rings, sockets.into_iter().flatten().collect(), states)?;
+        vips::warn_of_owned(&self.plan.apps, &Default::default());
         self.save();
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::tunnel::told;
 use super::{Finding, Level};
 use crate::config::{Plan, PortConfig, PortKind};
+use crate::daemon::vips;
 use rustix::thread::{CapabilitySet, capabilities};
 use std::fs;
 use std::path::Path;
@@ -37,6 +38,20 @@ pub fn findings(plan: Option<&Plan>, has_paths: bool) -> Vec<Finding> {
         found.push(hash_policy(family, (policy, fields), role));
     }
     found.extend(rehash());
+    found.extend(plan.into_iter().flat_map(vips));
+    found
+}
+
+/// VIPs that weir announces: the host must not have them.
+fn vips(plan: &Plan) -> Vec<Finding> {
+    let all = vips::owned(&plan.apps);
+    let owned = all.iter().filter(|(_, owned)| *owned);
+    let found: Vec<Finding> =
+        owned.map(|(vip, _)| Finding::new("vip", vip.to_string(), Level::Warning, vips::ADVICE)).collect();
+    if found.is_empty() && !all.is_empty() {
+        let says = format!("the host has none of the {} that weir announces", all.len());
+        return vec![Finding::new("vip", "announced", Level::Ok, says)];
+    }
     found
 }
 

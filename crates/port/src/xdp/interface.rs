@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::ethtool::Ethtool;
 use super::line::Line;
 use super::links::{Link, links};
-use super::membership::{Admit, Membership};
+use super::membership::{Admit, Groups, Membership};
 use super::{InterfaceNews, InterfaceState, Links, Rings, XdpError, XdpPort};
 
 /// How frames get from the driver to weir.
@@ -88,6 +88,7 @@ pub struct XdpInterface {
     /// `None` while it is gone.
     attached: Option<Arc<Attached>>,
     membership: Option<Membership>,
+    groups: Option<Groups>,
     lines: Lines,
     /// Why it cannot be used although it is there.
     refused: Option<String>,
@@ -122,11 +123,13 @@ impl XdpInterface {
         let link = find(&config.interface)?;
         let attached = Some(Arc::new(Attached::new(&config, &link)?));
         let membership = join(&config.frames, &link)?;
+        let groups = Some(join_groups(&config.frames, &link)?);
         Ok(XdpInterface {
             config,
             link,
             attached,
             membership,
+            groups,
             lines: Lines::default(),
             refused: None,
             prepared: None,
@@ -147,8 +150,8 @@ impl XdpInterface {
             reason: map_io(error),
         })?;
         let prepared = Some(program);
-        let (lines, attached, membership) = (Lines::default(), None, None);
-        Ok(XdpInterface { config, link, attached, membership, lines, refused: None, prepared })
+        let (lines, attached, membership, groups) = (Lines::default(), None, None, None);
+        Ok(XdpInterface { config, link, attached, membership, groups, lines, refused: None, prepared })
     }
 
     /// Takes the place of the other process, whose sockets are closed. First a socket is opened for each
@@ -167,6 +170,7 @@ impl XdpInterface {
         self.lines().iter().try_for_each(|line| line.attach(&attached))?;
         opened();
         self.membership = join(&self.config.frames, &self.link)?;
+        self.groups = Some(join_groups(&self.config.frames, &self.link)?);
         let placed = attached.program().attach_by(from.link);
         placed.map_err(|reason| system("taking the XDP program's place", reason))?;
         let held = attached.program().hold_back(false);
@@ -234,10 +238,13 @@ impl XdpInterface {
             let asked = |frames: &Wanted| admit(frames, &self.link);
             let same = asked(&frames) == asked(&self.config.frames);
             let membership = if same { None } else { join(&frames, &self.link)? };
+            let are_same = self.groups.as_ref().is_some_and(|groups| groups.are_those_of(&frames.take));
+            let groups = if are_same { None } else { Some(join_groups(&frames, &self.link)?) };
             attached.set_rules(&frames, &self.link)?;
             if !same {
                 self.membership = membership;
             }
+            self.groups = groups.or(self.groups.take());
         }
         self.config.frames = frames;
         Ok(())
@@ -329,7 +336,7 @@ impl XdpInterface {
     fn detach(&mut self) {
         self.lines().iter().for_each(|line| line.detach());
         self.attached = None;
-        self.membership = None;
+        (self.membership, self.groups) = (None, None);
     }
 
     /// Takes an interface in use that was gone.
@@ -354,6 +361,7 @@ impl XdpInterface {
     fn reopen(&mut self, link: &Link) -> Result<(), XdpError> {
         let attached = Arc::new(Attached::new(&self.config, link)?);
         let membership = join(&self.config.frames, link)?;
+        let groups = Some(join_groups(&self.config.frames, link)?);
         let mut lines = self.lines();
         lines.retain(|line| !line.is_closed());
         if let Err(error) = lines.iter().try_for_each(|line| line.attach(&attached)) {
@@ -361,7 +369,7 @@ impl XdpInterface {
             return Err(error);
         }
         drop(lines);
-        (self.attached, self.membership) = (Some(attached), membership);
+        (self.attached, self.membership, self.groups) = (Some(attached), membership, groups);
         Ok(())
     }
 
@@ -472,14 +480,22 @@ fn admit(frames: &Wanted, link: &Link) -> Option<Admit> {
 
 fn join(frames: &Wanted, link: &Link) -> Result<Option<Membership>, XdpError> {
     let joined = admit(frames, link).map(|admit| Membership::join(link.index, admit)).transpose();
-    joined.map_err(|errno| match errno {
+    joined.map_err(|errno| refused(errno, link))
+}
+
+fn join_groups(frames: &Wanted, link: &Link) -> Result<Groups, XdpError> {
+    Groups::join(link.index, &frames.take).map_err(|errno| refused(errno, link))
+}
+
+fn refused(errno: Errno, link: &Link) -> XdpError {
+    match errno {
         Errno::PERM => XdpError::NoPrivilege("frames for other MAC addresses"),
         _ => XdpError::System {
             doing: "asking for frames for other MAC addresses",
             interface: link.name.clone(),
             reason: errno.into(),
         },
-    })
+    }
 }
 
 /// What is left of an interface that was [withdrawn](XdpInterface::withdraw).

@@ -3,9 +3,12 @@
 //! which it does not do for the flag that `ip link set eth0 promisc on` sets.
 
 use std::ffi::c_int;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use bpf::Take;
 use rustix::io;
+use rustix::net::sockopt::set_ipv6_add_membership;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// A request to let more frames through, in force until it is dropped.
@@ -18,6 +21,8 @@ pub(super) enum Admit {
     Everything,
     /// Frames for one more MAC address.
     Address([u8; 6]),
+    /// All multicast frames.
+    Groups,
 }
 
 impl Membership {
@@ -28,6 +33,7 @@ impl Membership {
         let (kind, address) = match admit {
             Admit::Everything => (libc::PACKET_MR_PROMISC, [0; 6]),
             Admit::Address(address) => (libc::PACKET_MR_UNICAST, address),
+            Admit::Groups => (libc::PACKET_MR_ALLMULTI, [0; 6]),
         };
         let mut request = libc::packet_mreq {
             mr_ifindex: index as c_int,
@@ -52,4 +58,54 @@ impl Membership {
         }
         Ok(Membership(socket))
     }
+}
+
+/// Membership in the groups to which neighbour solicitations are sent, for the addresses that are asked for.
+/// The kernel is the member, so that the NIC lets these frames through, and switches that snoop MLD do.
+pub(super) struct Groups {
+    joined: Vec<Ipv6Addr>,
+    #[allow(dead_code, reason = "closed on drop")]
+    socket: Option<OwnedFd>,
+    /// Where that is not possible, the NIC lets all groups through.
+    #[allow(dead_code, reason = "closed on drop")]
+    all: Option<Membership>,
+}
+
+impl Groups {
+    /// Joins the groups at the interface with this index.
+    pub(super) fn join(index: u32, take: &Take) -> io::Result<Groups> {
+        let joined = groups(take);
+        if joined.is_empty() {
+            return Ok(Groups { joined, socket: None, all: None });
+        }
+        let socket = || {
+            let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+            joined.iter().try_for_each(|group| set_ipv6_add_membership(&socket, group, index))?;
+            Ok::<_, io::Errno>(socket)
+        };
+        let socket = socket().ok();
+        let all = if socket.is_none() { Some(Membership::join(index, Admit::Groups)?) } else { None };
+        Ok(Groups { joined, socket, all })
+    }
+
+    /// Whether these are the groups for what is taken.
+    pub(super) fn are_those_of(&self, take: &Take) -> bool {
+        self.joined == groups(take)
+    }
+}
+
+/// The solicited-node groups (RFC 4291 §2.7.1) of the addresses that are asked for, each once.
+fn groups(take: &Take) -> Vec<Ipv6Addr> {
+    let asked = take.rules.iter().filter_map(|rule| match rule.asked {
+        Some(IpAddr::V6(address)) => Some(address),
+        _ => None,
+    });
+    let group = |address: Ipv6Addr| {
+        let bits = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0).to_bits();
+        Ipv6Addr::from_bits(bits | address.to_bits() & 0xff_ffff)
+    };
+    let mut all: Vec<Ipv6Addr> = asked.map(group).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }

@@ -7,7 +7,8 @@ use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{Health, Told, Watch, scale};
 use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
 use crate::check::{CheckId, Outcome};
-use crate::lb::{NAME, Place};
+use crate::lb::answers::{Answers, Heard};
+use crate::lb::{Answered, NAME, Place};
 use crate::neighbour::{Found, Hop};
 use ::path::random::Random;
 use engine::change::Change;
@@ -101,6 +102,8 @@ pub(crate) struct LbApp {
     random: Random,
     /// Requests that wait for another configuration.
     pub(super) pending: HashMap<RequestId, Pending>,
+    /// What answers frames that are forwarded to the app.
+    answers: Answers,
 }
 
 impl LbApp {
@@ -142,7 +145,13 @@ impl LbApp {
             next_id: 0,
             random: Random::new(0),
             pending: HashMap::new(),
+            answers: Answers::new(&Arc::default()),
         }
+    }
+
+    /// Answers for the services, too.
+    pub fn answering(self, answered: &Arc<Answered>) -> LbApp {
+        LbApp { answers: Answers::new(answered), ..self }
     }
 
     /// Returns where it puts what it knows.
@@ -428,7 +437,7 @@ impl App for LbApp {
     }
 
     fn punts(&self) -> Vec<String> {
-        Vec::new()
+        Answers::punts()
     }
 
     /// Servers that are checked as before go on, and so do the operator's wishes.
@@ -436,6 +445,7 @@ impl App for LbApp {
         let predecessor: Box<dyn Any> = predecessor;
         let Ok(old) = predecessor.downcast::<LbApp>() else { return };
         (self.next_id, self.random, self.pending) = (old.next_id, old.random, old.pending);
+        self.answers.inherit(old.answers);
         self.former = old.neighbours.into_iter().map(Neighbour::leave).collect();
         self.known =
             old.servers.into_iter().map(|server| (server.watch, (server.monitor, server.asked))).collect();
@@ -483,8 +493,17 @@ impl App for LbApp {
 
     fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
         match event {
-            Event::Start => self.start(now_ns, actions),
-            Event::Tick => self.tick(now_ns, actions),
+            Event::Start => {
+                self.start(now_ns, actions);
+                self.answers.start(now_ns, actions);
+            }
+            Event::Tick => {
+                self.tick(now_ns, actions);
+                self.answers.tick(now_ns, actions);
+            }
+            Event::Frame { app, input, bytes } => {
+                self.answers.hear(now_ns, Heard { app, input, bytes }, actions);
+            }
             Event::Checked { id, outcome } => {
                 if let Some(&server) = self.asked.get(&id) {
                     self.hear(server, now_ns, outcome, actions);
@@ -506,7 +525,12 @@ impl App for LbApp {
     }
 
     fn wake_ns(&self) -> Option<u64> {
-        self.timers.first().map(|(due_ns, _)| *due_ns)
+        let due_ns = self.timers.first().map(|(due_ns, _)| *due_ns);
+        due_ns.into_iter().chain(self.answers.wake_ns()).min()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.answers.counts()
     }
 
     fn samples(&self) -> Vec<Sample> {

@@ -1,9 +1,11 @@
 //! The program generated for services: it passes the check, and the reference interpreter runs it as
 //! expected.
 
+mod answers;
 mod flows;
 mod modes;
 mod neighbours;
+mod vlan;
 
 use super::*;
 use crate::kind::Configured;
@@ -28,6 +30,7 @@ fn back_ends(count: u8) -> Arc<[BackEnd]> {
         mac: [2, 0, 0, 0, 1, at],
         resolve: None,
         mode: Mode::L2,
+        vlan: None,
         weight: 1,
         state: State::Up,
         address: None,
@@ -68,6 +71,8 @@ fn service(name: &str, by: By) -> Service {
         source_mac: SourceMac::Auto,
         source: (None, None),
         nat_pool: None,
+        announce: Announce::Auto,
+        icmp_echo: IcmpEcho::Auto,
         origin: Origin(100),
     }
 }

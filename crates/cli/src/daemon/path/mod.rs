@@ -14,6 +14,8 @@ mod turns;
 mod uplink;
 mod wire;
 
+pub use wire::local_addresses;
+
 use ::apps::path::{Fabric, Wanted};
 use anyhow::{Context, Result};
 use prober::Prober;

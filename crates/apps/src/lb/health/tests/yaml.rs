@@ -14,6 +14,7 @@ fn service(back_ends: &[&str]) -> Service {
         mac: [2, 0, 0, 0, 0, 1],
         resolve: None,
         mode: Mode::L2,
+        vlan: None,
         weight: 1,
         state: State::Up,
         address: None,
@@ -38,6 +39,8 @@ fn service(back_ends: &[&str]) -> Service {
         source_mac: SourceMac::Auto,
         source: (None, None),
         nat_pool: None,
+        announce: Default::default(),
+        icmp_echo: Default::default(),
         origin: Default::default(),
     }
 }

@@ -1,0 +1,101 @@
+//! Frames that the pipes forward to the running app, and what it answers. Each subject has a name under which
+//! its frames are forwarded ([`crate::App::punts`]), so that a flood of one fills only its own ring, and a
+//! file: [`announce`] answers who asks for a VIP's MAC address, [`echo`] who pings one. All answers are
+//! limited by [`limit`].
+
+mod announce;
+mod echo;
+mod limit;
+
+use super::announce::Answered;
+use crate::app::Action;
+use announce::Announcer;
+use echo::Echo;
+use engine::program::PortId;
+use packet::{PROTOCOL_ICMPV6, Sum, checksum};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The name under which questions for MAC addresses are forwarded.
+pub(super) const ANNOUNCE: &str = "lb/announce";
+/// The name under which pings are forwarded.
+pub(super) const ECHO: &str = "lb/echo";
+
+/// A frame that was forwarded to the app.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard<'a> {
+    /// The name under which it was.
+    pub app: &'a str,
+    /// The port on which it arrived.
+    pub input: PortId,
+    /// The frame, without FCS.
+    pub bytes: &'a [u8],
+}
+
+/// Whatever answers.
+pub(super) struct Answers {
+    announcer: Announcer,
+    echo: Echo,
+}
+
+impl Answers {
+    /// Creates what answers for services.
+    pub fn new(answered: &Arc<Answered>) -> Answers {
+        Answers { announcer: Announcer::new(answered.clone()), echo: Echo::default() }
+    }
+
+    /// Returns the names under which frames are forwarded.
+    pub fn punts() -> Vec<String> {
+        [ANNOUNCE, ECHO].map(str::to_string).into()
+    }
+
+    /// Answers a frame.
+    pub fn hear(&mut self, now_ns: u64, heard: Heard<'_>, actions: &mut Vec<Action>) {
+        match heard.app {
+            ANNOUNCE => self.announcer.hear(now_ns, heard, actions),
+            ECHO => self.echo.hear(now_ns, heard, actions),
+            _ => {}
+        }
+    }
+
+    /// Takes over from the app that ran before a reload.
+    pub fn inherit(&mut self, old: Answers) {
+        self.announcer.inherit(old.announcer);
+        self.echo = old.echo;
+    }
+
+    /// Begins.
+    pub fn start(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        self.announcer.start(now_ns);
+        self.tick(now_ns, actions);
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        self.announcer.tick(now_ns, actions);
+    }
+
+    /// Returns when it wants to be woken.
+    pub fn wake_ns(&self) -> Option<u64> {
+        self.announcer.wake_ns()
+    }
+
+    /// Returns what it has counted.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.announcer.counts().into_iter().chain(self.echo.counts()).collect()
+    }
+}
+
+/// Returns the checksum of a message: 0 if it has the right one in it. That of ICMPv6 includes a pseudo
+/// header (RFC 4443 §2.3).
+fn sum((src, dst): (IpAddr, IpAddr), message: &[u8]) -> u16 {
+    let sum = Sum::default().bytes(message);
+    let sum = match (src, dst) {
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let sum = sum.bytes(&src.octets()).bytes(&dst.octets());
+            sum.value32(message.len() as u32).word(PROTOCOL_ICMPV6.into())
+        }
+        _ => sum,
+    };
+    checksum(sum)
+}

@@ -1,0 +1,33 @@
+//! Addresses that apps announce because the host does not have them, and that it has all the same: it takes
+//! part in connections that are not its own whenever weir does not take their frames, and resets them. Said
+//! in the log when weir starts and when a reload brings such an address, and by `weir doctor`.
+
+use super::path::local_addresses;
+use ::apps::kind::Apps;
+use std::collections::HashSet;
+use std::net::IpAddr;
+use tracing::warn;
+
+/// What is said of such an address.
+pub const ADVICE: &str = "the host has it, and would reset its connections whenever weir does not run: remove \
+     it from the host, or write `announce: none` for the service";
+
+/// Returns the addresses that are announced, and whether the host has each.
+pub fn owned(apps: &Apps) -> Vec<(IpAddr, bool)> {
+    let announced = apps.announced();
+    if announced.is_empty() {
+        return Vec::new();
+    }
+    // If the kernel cannot be asked, nothing is known to be wrong.
+    let own: HashSet<IpAddr> = local_addresses().unwrap_or_default().into_iter().collect();
+    announced.into_iter().map(|address| (address, own.contains(&address))).collect()
+}
+
+/// Warns of those that were not announced before.
+pub fn warn_of_owned(apps: &Apps, before: &Apps) {
+    let before: HashSet<IpAddr> = before.announced().into_iter().collect();
+    for (address, _) in owned(apps).into_iter().filter(|(address, owned)| *owned && !before.contains(address))
+    {
+        warn!("weir announces {address}: {ADVICE}");
+    }
+}
