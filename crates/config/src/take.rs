@@ -24,6 +24,9 @@ pub enum Frames {
     Ip(IpRule),
     /// IP packets from this address.
     From(IpAddr),
+    /// ICMP errors about packets that such a rule would take if they went the other way: `dst` is where they
+    /// come from, and where the errors are sent, and `dport` their source port.
+    Errors(IpRule),
 }
 
 /// IP packets that a port takes.

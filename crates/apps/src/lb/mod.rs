@@ -14,15 +14,18 @@ mod state;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod too_big;
 mod verbs;
 mod yaml;
 
-pub use app::{FLOWS, Lb, NAME};
+pub use app::{FLOWS, Lb, NAME, TOO_LONG};
 pub use back_ends::xenoflow;
 pub use neighbours::{Neighbours, Way};
 pub use pipes::spread;
 pub use problems::Problem;
-pub use service::{ALL_PORTS, Address, BITS_MAX, BackEnd, By, Mode, Service, SourceMac, State, timeouts};
+pub use service::{
+    ALL_PORTS, Address, BITS_MAX, BackEnd, By, MTU, Mode, Mss, Service, SourceMac, State, timeouts,
+};
 pub use state::Place;
 
 use crate::kind::Kind;

@@ -7,7 +7,8 @@ use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{Health, Told, Watch, scale};
 use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
 use crate::check::{CheckId, Outcome};
-use crate::lb::{NAME, Place};
+use crate::lb::too_big::TooBig;
+use crate::lb::{NAME, Place, TOO_LONG};
 use crate::neighbour::{Found, Hop};
 use ::path::random::Random;
 use engine::change::Change;
@@ -101,6 +102,8 @@ pub(crate) struct LbApp {
     random: Random,
     /// Requests that wait for another configuration.
     pub(super) pending: HashMap<RequestId, Pending>,
+    /// Answers to packets that are too long.
+    too_big: TooBig,
 }
 
 impl LbApp {
@@ -142,6 +145,7 @@ impl LbApp {
             next_id: 0,
             random: Random::new(0),
             pending: HashMap::new(),
+            too_big: TooBig::default(),
         }
     }
 
@@ -428,7 +432,7 @@ impl App for LbApp {
     }
 
     fn punts(&self) -> Vec<String> {
-        Vec::new()
+        vec![TOO_LONG.to_string()]
     }
 
     /// Servers that are checked as before go on, and so do the operator's wishes.
@@ -436,6 +440,7 @@ impl App for LbApp {
         let predecessor: Box<dyn Any> = predecessor;
         let Ok(old) = predecessor.downcast::<LbApp>() else { return };
         (self.next_id, self.random, self.pending) = (old.next_id, old.random, old.pending);
+        self.too_big = old.too_big;
         self.former = old.neighbours.into_iter().map(Neighbour::leave).collect();
         self.known =
             old.servers.into_iter().map(|server| (server.watch, (server.monitor, server.asked))).collect();
@@ -490,6 +495,10 @@ impl App for LbApp {
                     self.hear(server, now_ns, outcome, actions);
                 }
             }
+            Event::TooLong { input, bytes, limit, .. } => {
+                let answer = self.too_big.answer(bytes, limit, now_ns);
+                actions.extend(answer.map(|bytes| Action::Inject { bytes, output: input }));
+            }
             Event::Neighbour { hop, found } => self.met(hop, found, now_ns, actions),
             Event::Request { id, request } => {
                 let answer = self.request(id, request, now_ns, actions);
@@ -507,6 +516,10 @@ impl App for LbApp {
 
     fn wake_ns(&self) -> Option<u64> {
         self.timers.first().map(|(due_ns, _)| *due_ns)
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.too_big.counts()
     }
 
     fn samples(&self) -> Vec<Sample> {
