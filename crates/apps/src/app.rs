@@ -15,6 +15,7 @@ use crate::check::{Check, CheckId, Outcome};
 use crate::neighbour::{Found, Hop};
 use engine::change::{Change, ChangeError};
 use engine::program::{Entry, GroupId, PipeId, PortId, Program};
+use engine::ring::Carrier;
 use engine::snapshot::Seen;
 use engine::worker::BucketReport;
 use serde_json::Value;
@@ -54,6 +55,17 @@ pub enum Event<'a> {
         input: PortId,
         /// The frame, without FCS.
         bytes: &'a [u8],
+    },
+    /// A frame was refused by `limit_length`, in a pipe whose `too_long` names it.
+    TooLong {
+        /// The name under which it was forwarded, one of [`App::punts`].
+        app: &'a str,
+        /// The port on which it arrived.
+        input: PortId,
+        /// The frame as the operation met it, without FCS.
+        bytes: &'a [u8],
+        /// The length that its IP packet may have, in bytes.
+        limit: u16,
     },
     /// The time the app asked for has come ([`App::wake_ns`]). It may be up to 2 ms late, or more under heavy
     /// load.
@@ -128,6 +140,17 @@ pub enum Event<'a> {
         /// The event.
         what: ClientEvent<'a>,
     },
+}
+
+impl<'a> Event<'a> {
+    /// Returns the event of a frame that comes out of a ring to an app.
+    #[must_use]
+    pub fn of_frame(app: &'a str, input: PortId, carrier: &'a Carrier) -> Event<'a> {
+        match carrier.limit {
+            None => Event::Frame { app, input, bytes: carrier.bytes() },
+            Some(limit) => Event::TooLong { app, input, bytes: carrier.bytes(), limit },
+        }
+    }
 }
 
 /// An event on an app's socket.

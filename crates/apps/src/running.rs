@@ -142,7 +142,7 @@ impl RunningApps {
     pub fn step(&mut self, at: usize, now_ns: u64, event: Event<'_>) -> Vec<Action> {
         let one = &mut self.apps[at];
         match event {
-            Event::Frame { .. } => one.account.punted += 1,
+            Event::Frame { .. } | Event::TooLong { .. } => one.account.punted += 1,
             Event::Tick => one.last_tick_ns = Some(now_ns),
             _ => {}
         }

@@ -12,7 +12,7 @@ mod change;
 use crate::engine::{Bench, PACKETS};
 use crate::scenarios::{MILLION, Scenario, flow1m, hash256, learn, shuffled};
 use anyhow::{Result, ensure};
-use apps::lb::{Address, BackEnd, By, Lb, Mode, Service, SourceMac, State, timeouts};
+use apps::lb::{Address, BackEnd, By, Lb, MTU, Mode, Service, SourceMac, State, timeouts};
 use config::attachment::{Attachment, Attachments};
 use config::ports::{PortConfig, PortKind};
 use config::sets::default_size;
@@ -320,6 +320,8 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         source_mac: SourceMac::Auto,
         source: (Some(Ipv4Addr::new(10, 9, 255, 254)), None),
         nat_pool: None,
+        mtu: MTU,
+        mss: None,
         announce: Default::default(),
         icmp_echo: Default::default(),
         origin: Origin::default(),

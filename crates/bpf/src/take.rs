@@ -34,6 +34,7 @@ const PORT_PRESENT: u32 = 1 << 31;
 const ICMP_PRESENT: u32 = 1 << 30;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
+const ERROR_PRESENT: u32 = 1 << 30;
 const VNI_PRESENT: u32 = 1 << 31;
 const VNI_BITS: u32 = (1 << 24) - 1;
 
@@ -87,6 +88,9 @@ pub struct TakeRule {
     pub fragments: Fragments,
     /// Also match broadcast and multicast frames, not only those for the port's own MAC address.
     pub group: bool,
+    /// Match ICMP errors instead (RFC 792, RFC 4443 §3), about packets of `protocol` that come from
+    /// `destination`, to which the errors are sent, and from these ports.
+    pub errors: bool,
 }
 
 /// Which fragments match, among the frames that satisfy the other conditions.
@@ -113,6 +117,7 @@ impl Default for TakeRule {
             vni: None,
             fragments: Fragments::Also,
             group: false,
+            errors: false,
         }
     }
 }
@@ -305,6 +310,9 @@ fn by_mask(entries: Vec<Entry>) -> Vec<Masked> {
 
 /// Appends the entries of a rule.
 fn entries(rule: &TakeRule, promiscuous: bool, entries: &mut Vec<Entry>) -> Result<(), TakeError> {
+    if rule.errors {
+        return errors(rule, promiscuous, entries);
+    }
     let entry = base(rule, promiscuous)?;
     let whole = rule.dport.is_none() && rule.vni.is_none();
     if rule.fragments == Fragments::Alone || rule.fragments == Fragments::Also && !whole {
@@ -317,6 +325,26 @@ fn entries(rule: &TakeRule, promiscuous: bool, entries: &mut Vec<Entry>) -> Resu
         _ if whole => entries.push(entry),
         _ => with_ports(&entry, rule, entries)?,
     }
+    Ok(())
+}
+
+/// Appends the entries of a rule for ICMP errors.
+fn errors(rule: &TakeRule, promiscuous: bool, entries: &mut Vec<Entry>) -> Result<(), TakeError> {
+    let icmp = if ethertype(rule)? == Some(ETHER_IPV6) { ICMPV6 } else { ICMP };
+    let mut entry = base(&TakeRule { protocol: Some(icmp), ..rule.clone() }, promiscuous)?;
+    entry.require(VNI, ERROR_PRESENT, ERROR_PRESENT);
+    if let Some(protocol) = rule.protocol {
+        entry.require(VNI, 0xff << 16, u32::from(protocol) << 16);
+    }
+    let ports = rule.dport.unwrap_or(Ports { first: 0, last: u16::MAX });
+    if ports.first > ports.last {
+        return Err(TakeError::PortsEmpty { first: ports.first, last: ports.last });
+    }
+    entries.extend(ports.pieces().into_iter().map(|(mask, value)| {
+        let mut piece = entry.clone();
+        piece.require(VNI, mask, value);
+        piece
+    }));
     Ok(())
 }
 

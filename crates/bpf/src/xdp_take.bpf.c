@@ -12,6 +12,9 @@
  * So the program goes through the masks, and looks the frame's bits under each up in one hash map of values.
  * A mask with a single value needs no look-up.
  *
+ * An ICMP error shows the protocol and the source port of the packet inside it: it is about a service if that
+ * packet came from there.
+ *
  * Promises: nothing is dropped here, except while another process takes over (`without_socket`); every frame
  * is counted once. Fields missing from a malformed header are
  * zero. Cost: about 40 instructions to parse; for each mask that does not match, some 10 instructions if it
@@ -20,6 +23,7 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
+#include <linux/in6.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/udp.h>
@@ -49,6 +53,7 @@ enum { FOREIGN = 1, GROUP = 2, FRAGMENT = 4, QUESTION = 8 };
 #define PORT_PRESENT (1U << 31)
 #define ICMP_PRESENT (1U << 30) /* instead of a port: type and code */
 #define VNI_PRESENT (1U << 31)
+#define ERROR_PRESENT (1U << 30) /* instead of a VNI: protocol << 16 | source port of the packet inside */
 
 struct summary {
 	__u32 words[WORDS];
@@ -286,9 +291,10 @@ static __always_inline void read_solicitation(struct cursor *cursor, __u32 *word
 	words[KIND] |= QUESTION;
 }
 
-/* RFC 792, RFC 4443: type and code. */
+/* RFC 792, RFC 4443: type and code. Leaves the cursor where ICMP begins, for error_word. */
 static __always_inline void read_icmp(struct cursor *cursor, __u8 protocol, __u32 *words)
 {
+	__u32 begin = cursor->offset;
 	__be16 *icmp = next(cursor, sizeof(*icmp));
 
 	if (!icmp)
@@ -297,6 +303,7 @@ static __always_inline void read_icmp(struct cursor *cursor, __u8 protocol, __u3
 	if (protocol == IPPROTO_ICMPV6 && words[KIND] >> 16 == ETH_P_IPV6 &&
 	    (words[DPORT] >> 8 & 0xff) == ND_SOLICITATION)
 		read_solicitation(cursor, words);
+	cursor->offset = begin;
 }
 
 static __always_inline void read_ports(struct cursor *cursor, __u8 protocol, __u32 *words)
@@ -338,6 +345,65 @@ static __always_inline void read_frame(struct cursor *cursor, const struct setti
 	words[KIND] |= (protocol & 0xff) << 8;
 	if (!(words[KIND] & FRAGMENT))
 		read_ports(cursor, protocol, words);
+}
+
+static __always_inline int is_icmp(const __u32 *words)
+{
+	__u32 kind = words[KIND] & ~(__u32)(FOREIGN | GROUP);
+
+	return kind == (ETH_P_IP << 16 | IPPROTO_ICMP << 8) || kind == (ETH_P_IPV6 << 16 | IPPROTO_ICMPV6 << 8);
+}
+
+static __always_inline int is_error(int is_ipv4, __u8 type)
+{
+	if (!is_ipv4)
+		return type >= 1 && type <= 4; /* RFC 4443 3 */
+	return (type >= 3 && type <= 5) || type == 11 || type == 12; /* RFC 792 */
+}
+
+/*
+ * Returns ERROR_PRESENT | protocol << 16 | source port of the packet that an ICMP error is about, if the error
+ * was sent to who sent that packet; otherwise 0. A fragment inside has no ports, and extension headers inside
+ * are not followed, as in packet::icmp_error. `offset` is that of the ICMP header. It copies the headers, and
+ * is not static, so that the verifier checks it once for an unknown offset.
+ */
+__attribute__((noinline)) int error_word(struct xdp_md *context, __u32 offset, const struct summary *summary)
+{
+	struct ipv6hdr ipv6;
+	struct iphdr ipv4;
+	__u8 type, protocol;
+	__be16 port;
+	int is_ipv4;
+
+	if (!summary || bpf_xdp_load_bytes(context, offset, &type, sizeof(type)))
+		return 0;
+	is_ipv4 = summary->words[KIND] >> 16 == ETH_P_IP;
+	if (!is_error(is_ipv4, type))
+		return 0;
+	offset += 8;
+	if (is_ipv4) {
+		if (bpf_xdp_load_bytes(context, offset, &ipv4, sizeof(ipv4)))
+			return 0;
+		if (ipv4.version != 4 || ipv4.ihl < 5 || ipv4.frag_off & bpf_htons(0x3fff))
+			return 0;
+		if (ipv4.saddr != summary->words[DESTINATION])
+			return 0;
+		protocol = ipv4.protocol;
+		offset += ipv4.ihl * 4;
+	} else {
+		if (bpf_xdp_load_bytes(context, offset, &ipv6, sizeof(ipv6)) || ipv6.version != 6)
+			return 0;
+		for (int i = 0; i < 4; i++)
+			if (ipv6.saddr.in6_u.u6_addr32[i] != summary->words[DESTINATION + i])
+				return 0;
+		protocol = ipv6.nexthdr;
+		offset += sizeof(ipv6);
+	}
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return 0;
+	if (bpf_xdp_load_bytes(context, offset, &port, sizeof(port)))
+		return 0;
+	return ERROR_PRESENT | protocol << 16 | bpf_ntohs(port);
 }
 
 /* Not static, so that the verifier checks it once rather than for every mask. */
@@ -390,6 +456,8 @@ int xdp_take(struct xdp_md *context)
 	if (!chosen || !count || !otherwise)
 		return XDP_PASS;
 	read_frame(&cursor, chosen, summary.words);
+	if (is_icmp(summary.words))
+		summary.words[VNI] = error_word(context, cursor.offset, &summary);
 	if (!is_taken(chosen, &summary)) {
 		if (summary.words[KIND] & FOREIGN)
 			count->not_ours++;

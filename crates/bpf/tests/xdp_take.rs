@@ -286,6 +286,7 @@ impl Random {
             vni: self.one_in(4).then(|| self.below(2) as u32 * 0xff_ffff),
             fragments: self.pick(&[Fragments::Also, Fragments::Alone, Fragments::No]),
             group: self.one_in(2),
+            errors: false,
         }
     }
 
@@ -530,4 +531,77 @@ fn while_a_successor_is_awaited_what_is_taken_is_dropped_and_the_rest_passes() {
     assert_eq!((after.held_back, after.passed, after.redirect_failed), (1, 1, 0));
     program.hold_back(false).unwrap();
     assert_eq!(verdict(&mut program, &packet_for(1, 53, false)), Verdict::Taken);
+}
+
+/// An ICMP error to 10.0.0.80 or fd00::80 about a packet that came from there, in a frame with a tag or none.
+fn error(kind: u8, protocol: u8, sport: u16, is_ipv6: bool) -> Vec<u8> {
+    let mut frame = [&OWN[..], &[2, 0, 0, 0, 0, 9]].concat();
+    let (vip, other): (Vec<u8>, Vec<u8>) = match is_ipv6 {
+        true => {
+            let of = |last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last).octets().to_vec();
+            (of(0x80), of(9))
+        }
+        false => (vec![10, 0, 0, 80], vec![192, 0, 2, 9]),
+    };
+    let header = |protocol: u8, src: &[u8], dst: &[u8]| -> Vec<u8> {
+        let front = match is_ipv6 {
+            true => vec![0x60, 0, 0, 0, 0, 60, protocol, 64],
+            false => vec![0x46, 0, 0, 60, 0, 0, 0x40, 0, 64, protocol, 0, 0],
+        };
+        // IPv4 has four bytes of options.
+        [&front[..], src, dst, if is_ipv6 { &[] } else { &[1, 1, 1, 1] }].concat()
+    };
+    frame.extend(if is_ipv6 { [0x86, 0xdd] } else { [8, 0] });
+    frame.extend(header(if is_ipv6 { 58 } else { 1 }, &other, &vip));
+    frame.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+    frame.extend(header(protocol, &vip, &other));
+    frame.extend(sport.to_be_bytes());
+    frame.extend([0x0f, 0xa0, 0, 0, 0, 0]);
+    frame
+}
+
+#[test]
+fn an_error_is_taken_by_the_packet_inside() {
+    let Some(mut program) = load() else { return };
+    let rule = |address: IpAddr, length| TakeRule {
+        protocol: Some(6),
+        destination: Some(Prefix { address, length }),
+        dport: Some(Ports { first: 443, last: 445 }),
+        errors: true,
+        ..TakeRule::default()
+    };
+    let v4 = rule(Ipv4Addr::new(10, 0, 0, 80).into(), 32);
+    let v6 = rule(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0).into(), 64);
+    program.set_take([OWN, ALSO_OWN], &Take { rules: vec![v4, v6], ..Take::default() }).unwrap();
+    for is_ipv6 in [false, true] {
+        let kinds: &[u8] = if is_ipv6 { &[1, 2, 3, 4] } else { &[3, 4, 5, 11, 12] };
+        for kind in 0..=20 {
+            let wanted = if kinds.contains(&kind) { Verdict::Taken } else { Verdict::Passed };
+            assert_eq!(verdict(&mut program, &error(kind, 6, 444, is_ipv6)), wanted, "type {kind} {is_ipv6}");
+        }
+        let taken = error(3, 6, 443, is_ipv6);
+        let mut tagged = taken[..12].to_vec();
+        tagged.extend([0x81, 0, 0, 7]);
+        tagged.extend(&taken[12..]);
+        assert_eq!(verdict(&mut program, &tagged), Verdict::Taken);
+        // Another port, another protocol.
+        for other in [error(3, 6, 442, is_ipv6), error(3, 6, 446, is_ipv6), error(3, 17, 444, is_ipv6)] {
+            assert_eq!(verdict(&mut program, &other), Verdict::Passed);
+        }
+        // Cut short before the port, or about a packet that another host has sent.
+        assert_eq!(verdict(&mut program, &taken[..taken.len() - 7]), Verdict::Passed);
+        let inside = taken.len() - if is_ipv6 { 24 + 16 } else { 16 + 4 };
+        let mut forged = taken.clone();
+        forged[inside] ^= 1;
+        assert_eq!(verdict(&mut program, &forged), Verdict::Passed, "{is_ipv6}");
+        // The packets themselves are not meant.
+        let mut packet = taken;
+        packet[if is_ipv6 { 20 } else { 23 }] = 6;
+        assert_eq!(verdict(&mut program, &packet), Verdict::Passed);
+    }
+    // A fragment inside has no ports.
+    let mut fragment = error(3, 6, 444, false);
+    let flags = fragment.len() - 8 - 24 + 6;
+    fragment[flags] = 0x20;
+    assert_eq!(verdict(&mut program, &fragment), Verdict::Passed);
 }

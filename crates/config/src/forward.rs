@@ -88,6 +88,15 @@ fn named(kind: &str, node: &Node, program: &Program, report: &mut Report) -> Opt
     found
 }
 
+/// Reads the name of an app.
+#[must_use]
+pub fn app(node: &Node, program: &Program, report: &mut Report) -> Option<AppId> {
+    match named("app", node, program, report) {
+        Some(Forward::App(app)) => Some(app),
+        _ => None,
+    }
+}
+
 /// Reads `{ copy: app, then: pipe }`.
 fn tee(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
     let section = Section::read(node, TEE, report);

@@ -14,8 +14,8 @@ use crate::section::{Section, boolean, choice, list, named, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
-    Criterion, Entry, EntryList, FlowState, Forward, GroupChoice, GroupId, HashInput, Learn, Match, Monitor,
-    NatPoolId, OwnedBy, Pipe, PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
+    AppId, Criterion, Entry, EntryList, FlowState, Forward, GroupChoice, GroupId, HashInput, Learn, Match,
+    Monitor, NatPoolId, OwnedBy, Pipe, PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
 };
 use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
@@ -40,6 +40,7 @@ const KEYS: &[Key] = crate::keys! {
     "actions": Shape::Named(&action::SHAPE), "several actions by name, of which each entry has one";
     needed "forward": forward::SHAPE, "where hits go";
     needed "miss": forward::SHAPE, "where packets go that match nothing: a pipe, a port, `kernel`, `drop`";
+    "too_long": Shape::Name, "the app that gets packets which `limit_length` refuses" or "drop";
     "rehash": Shape::Boolean, "whether flow key and select hash are made anew after the action" or "false";
     "capacity": Shape::Number(1, CAPACITY_MAX as u64),
         "entries that the pipe has room for; flow: flows for each worker";
@@ -148,6 +149,7 @@ pub fn read(
     pipe.templates = reader.templates(report);
     pipe.forward = reader.forward("forward", report);
     pipe.miss = reader.forward("miss", report);
+    pipe.too_long = section.get("too_long").and_then(|node| too_long(node, program, report));
     pipe.nat = reader.nat_pool(report);
     pipe.owner = section.choice("owner", &OwnedBy::WORDS, report).unwrap_or_default();
     pipe.rehash = section.boolean("rehash", report);
@@ -176,6 +178,14 @@ pub fn read(
     }
     pipe.capacity = reader.capacity(&pipe, report);
     pipe
+}
+
+/// Reads the app that gets packets which are too long; `drop` is none.
+fn too_long(node: &Node, program: &Program, report: &mut Report) -> Option<AppId> {
+    match &node.kind {
+        Kind::Scalar(word) if word == "drop" => None,
+        _ => forward::app(node, program, report),
+    }
 }
 
 /// Goes through a list of entries, those of a file, or lines of the configuration. Lines that `plain` takes

@@ -158,6 +158,12 @@ pub struct Fault {
 }
 
 impl PortConfig {
+    /// Returns the MTU of its interface as it is now, in bytes; `None` without an interface.
+    #[must_use]
+    pub fn mtu(&self) -> Option<u16> {
+        interface_mtu(&self.kind)
+    }
+
     /// Returns true if frames can be passed to the host's stack here. AF_XDP cannot return what it has taken.
     #[must_use]
     pub fn kernel_path(&self) -> bool {
@@ -516,6 +522,16 @@ pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
         return None;
     }
     Some(mac)
+}
+
+/// Returns the MTU of an interface as the system says it, in bytes.
+fn interface_mtu(kind: &PortKind) -> Option<u16> {
+    let PortKind::Xdp(xdp) = kind else { return None };
+    if xdp.interface.is_empty() || xdp.interface.contains('/') {
+        return None;
+    }
+    let text = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", xdp.interface)).ok()?;
+    text.trim().parse::<u32>().ok().map(|mtu| mtu.min(u16::MAX.into()) as u16)
 }
 
 /// Returns the MAC address of an interface: what the caller knows, or else what the system says.

@@ -27,6 +27,9 @@ pub enum Frames {
     /// Questions for the MAC address of this address, to whatever station: ARP requests (RFC 826) or
     /// neighbour solicitations (RFC 4861 §4.3).
     Asked(IpAddr),
+    /// ICMP errors about packets that such a rule would take if they went the other way: `dst` is where they
+    /// come from, and where the errors are sent, and `dport` their source port.
+    Errors(IpRule),
 }
 
 /// IP packets that a port takes.

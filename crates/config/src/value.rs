@@ -13,6 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const NAMES: &[(FieldKind, &[(&str, u128)])] = &[
     (FieldKind::EthType, ETHER_TYPES),
     (FieldKind::IpProtocol, PROTOCOLS),
+    (FieldKind::ErrorV4Protocol, PROTOCOLS),
+    (FieldKind::ErrorV6Protocol, PROTOCOLS),
     (FieldKind::MeterColor, &[("green", 0), ("yellow", 1), ("red", 2)]),
 ];
 const ETHER_TYPES: &[(&str, u128)] = &[("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd)];
@@ -159,7 +161,7 @@ fn example(field: Field, program: &Program) -> String {
 /// Returns true if the field is an IP address, whose mask may be a prefix length.
 fn is_address(field: Field) -> bool {
     let spec = field.spec();
-    matches!(spec.bits, 32 | 128) && spec.source == Source::Frame(Base::L3)
+    matches!(spec.bits, 32 | 128) && matches!(spec.source, Source::Frame(Base::L3 | Base::L4))
 }
 
 /// Returns the schema of a value of `field`.

@@ -298,6 +298,8 @@ setters! {
         forward(forward: impl Into<Forward>) forward = forward.into();
         /// Sets where misses go.
         miss(miss: impl Into<Forward>) miss = miss.into();
+        /// Sets the app that gets packets which are too long.
+        too_long(app: AppId) too_long = Some(app);
         /// Sets the place in the configuration.
         origin(place: Origin) origin = place;
     }
@@ -459,6 +461,7 @@ impl Pipe {
             templates: vec![Template::default()],
             forward: Forward::Drop,
             miss: Forward::Drop,
+            too_long: None,
             rehash: false,
             owner: OwnedBy::Both,
             capacity: 1,

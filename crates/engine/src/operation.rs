@@ -222,6 +222,17 @@ operations! {
     /// Decrements the IPv4 TTL or IPv6 hop limit; 0 or 1 drops the packet.
     DecrementTtl = "decrement_ttl", Rewrite Alone L3 Stay [Operation::DecrementTtl] => vec![];
 
+    /// Refuses a packet that is longer: it goes to the app that the pipe's `too_long` names, as it is then.
+    LimitLength { bytes: Value, frame: bool } = "limit_length", Rewrite Keys L3 Stay
+        [Operation::LimitLength { bytes: Value::Const(u16::MAX as u128), frame: false }] => vec![
+            needed("bytes", "the length of the longest", Slot::Number(bytes, Field::UdpSport)),
+            optional("of", "what is measured", Slot::Either(frame, ["ip", "frame"]))];
+
+    /// Lowers the maximum segment size in the options of a TCP SYN; other packets stay as they are.
+    ClampMss { mss: Value } = "clamp_mss", Rewrite Keys L4 Stay
+        [Operation::ClampMss { mss: Value::Const(u16::MAX as u128) }] => vec![
+            needed("mss", "the largest", Slot::Number(mss, Field::UdpSport))];
+
     /// Adds a VLAN tag in front of the others.
     PushVlan { tpid: u16, vid: Value, pcp: Value } = "push_vlan", PushVlan Keys L2 Added
         [Operation::PushVlan { tpid: ETHER_VLAN, vid: Value::Const(0), pcp: Value::Const(0) }] => vec![

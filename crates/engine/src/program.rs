@@ -123,6 +123,8 @@ pub struct Pipe {
     pub forward: Forward,
     /// Where misses go.
     pub miss: Forward,
+    /// The app that gets packets which `limit_length` refuses; otherwise they are dropped.
+    pub too_long: Option<AppId>,
     /// Whether to recompute flow key and select hash from the bytes after the actions.
     pub rehash: bool,
     /// What of a flow's key says which worker it belongs to (FLOW).

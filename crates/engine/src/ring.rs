@@ -25,6 +25,8 @@ pub struct Carrier {
     pub input: PortId,
     /// The app it is for, on a punt ring.
     pub app: AppId,
+    /// If the app gets it because it is too long: the length that its IP packet may have, in bytes.
+    pub limit: Option<u16>,
 }
 
 impl Carrier {
@@ -63,6 +65,7 @@ pub fn carriers(capacity: usize) -> (CarrierSender, CarrierReceiver) {
             hash: 0,
             input: PortId(0),
             app: AppId(0),
+            limit: None,
         };
         // The ring has room for all of its carriers.
         let _ = empty.try_send(carrier);
@@ -82,12 +85,28 @@ impl CarrierSender {
     /// Like [`CarrierSender::send`], with the hash delivered by the NIC (0: none), for a worker that
     /// continues with the frame.
     pub fn send_hashed(&mut self, bytes: &[u8], hash: u32, input: PortId, app: AppId) -> bool {
+        self.send_all(bytes, (hash, None), input, app)
+    }
+
+    /// Like [`CarrierSender::send`], for a frame that may be too long, and no longer than this.
+    pub fn send_limited(&mut self, bytes: &[u8], limit: Option<u16>, input: PortId, app: AppId) -> bool {
+        self.send_all(bytes, (0, limit), input, app)
+    }
+
+    fn send_all(
+        &mut self,
+        bytes: &[u8],
+        (hash, limit): (u32, Option<u16>),
+        input: PortId,
+        app: AppId,
+    ) -> bool {
         if bytes.len() > CARRIER_BYTES {
             return false;
         }
         let Ok(mut carrier) = self.empty.try_recv() else { return false };
         carrier.bytes[..bytes.len()].copy_from_slice(bytes);
         (carrier.length, carrier.hash, carrier.input, carrier.app) = (bytes.len(), hash, input, app);
+        carrier.limit = limit;
         self.held.fetch_add(1, Ordering::Release);
         let sent = self.full.try_send(carrier).is_ok();
         if !sent {

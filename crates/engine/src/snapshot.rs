@@ -107,6 +107,8 @@ pub struct Unflowed {
     pub no_group: u64,
     /// The flow is unknown, and the pipe learns none.
     pub unknown: u64,
+    /// They are ICMP errors about a flow that is pinned.
+    pub icmp_error: u64,
     /// There is no target for the flow, or no entry for its target.
     pub no_target: u64,
     /// The table is full.
@@ -154,12 +156,13 @@ impl FlowAccount {
 impl Unflowed {
     /// Returns the counts and what they are called in tables and JSON.
     #[must_use]
-    pub fn by_reason(&self) -> [(&'static str, u64); 7] {
-        let Unflowed { no_key, no_group, unknown, no_target, full, no_nat_port, delta } = *self;
+    pub fn by_reason(&self) -> [(&'static str, u64); 8] {
+        let Unflowed { no_key, no_group, unknown, icmp_error, no_target, full, no_nat_port, delta } = *self;
         [
             ("no_key", no_key),
             ("no_group", no_group),
             ("unknown", unknown),
+            ("icmp_error", icmp_error),
             ("no_target", no_target),
             ("full", full),
             ("no_nat_port", no_nat_port),
@@ -177,6 +180,7 @@ impl Unflowed {
         self.no_key += other.no_key;
         self.no_group += other.no_group;
         self.unknown += other.unknown;
+        self.icmp_error += other.icmp_error;
         self.no_target += other.no_target;
         self.full += other.full;
         self.no_nat_port += other.no_nat_port;

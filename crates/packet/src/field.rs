@@ -150,6 +150,14 @@ fields! {
     IcmpCode           "icmp.code"           L4        1  1   8 0 ReadOnly [Icmp];
     Icmpv6Type         "icmpv6.type"         L4        0  1   8 0 ReadOnly [Icmpv6];
     Icmpv6Code         "icmpv6.code"         L4        1  1   8 0 ReadOnly [Icmpv6];
+    ErrorV4Protocol    "error.ipv4.protocol" L4       17  1   8 0 ReadOnly [Icmp IcmpError];
+    ErrorV4Src         "error.ipv4.src"      L4       20  4  32 0 ReadOnly [Icmp IcmpError];
+    ErrorV4Dst         "error.ipv4.dst"      L4       24  4  32 0 ReadOnly [Icmp IcmpError];
+    ErrorV6Protocol    "error.ipv6.protocol" L4       14  1   8 0 ReadOnly [Icmpv6 IcmpError];
+    ErrorV6Src         "error.ipv6.src"      L4       16 16 128 0 ReadOnly [Icmpv6 IcmpError];
+    ErrorV6Dst         "error.ipv6.dst"      L4       32 16 128 0 ReadOnly [Icmpv6 IcmpError];
+    ErrorSport         "error.sport"         ErrorL4   0  2  16 0 ReadOnly [ErrorPorts];
+    ErrorDport         "error.dport"         ErrorL4   2  2  16 0 ReadOnly [ErrorPorts];
     VxlanVni           "vxlan.vni"           TunnelId  0  3  24 0 Writable [] of Vxlan;
     GeneveVni          "geneve.vni"          TunnelId  0  3  24 0 Writable [] of Geneve;
     GreKey             "gre.key"             TunnelId  0  4  32 0 Writable [TunnelId] of Gre;
@@ -272,7 +280,7 @@ impl Field {
             (LevelId::Inner, ..) | (_, Source::Frame(Base::TunnelId), _) | (.., FieldKind::TunnelId) => {
                 Depth::Inner
             }
-            (_, Source::Frame(Base::L4), _) => Depth::L4,
+            (_, Source::Frame(Base::L4 | Base::ErrorL4), _) => Depth::L4,
             (_, Source::Frame(Base::L3), _) => Depth::L3,
             (.., FieldKind::IpVersion | FieldKind::IpProtocol | FieldKind::IpFragment) => Depth::L3,
             _ => Depth::L2,

@@ -37,10 +37,14 @@ pub enum Layer {
     Tunnel = 1 << 13,
     /// The tunnel header has an id.
     TunnelId = 1 << 14,
+    /// An ICMP error with the header of the packet that it is about.
+    IcmpError = 1 << 15,
+    /// That packet has ports.
+    ErrorPorts = 1 << 16,
 }
 
 /// The bit of the first kind of tunnel; the others follow.
-const TUNNEL_KINDS: u32 = 16;
+const TUNNEL_KINDS: u32 = 17;
 
 /// A set of layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,6 +134,9 @@ pub enum Base {
     L4 = 2,
     /// Id of the tunnel header: a VNI, a key.
     TunnelId = 3,
+    /// What the packet inside an ICMP error carries. No packet has this and a tunnel, so both have one place:
+    /// that of the low two bits.
+    ErrorL4 = 7,
 }
 
 /// The headers of one level.
@@ -150,7 +157,7 @@ impl Level {
     #[inline(always)]
     #[must_use]
     pub const fn at(&self, base: Base) -> usize {
-        self.at[base as usize] as usize
+        self.at[base as usize & 3] as usize
     }
 }
 

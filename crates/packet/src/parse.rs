@@ -7,6 +7,7 @@
 use crate::extension;
 use crate::field::Depth;
 use crate::headers::{Base, Headers, Layer, Layers, Level};
+use crate::icmp_error::inside_icmp_error;
 use crate::tunnel::{Inside, Unread};
 use crate::{DropReason, TunnelKind, TunnelPorts};
 
@@ -133,6 +134,7 @@ fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut Headers) 
             transport(frame, &mut payload)?;
         }
         outer.carries(&payload);
+        outer.reads_error(frame);
         if depth == Depth::Inner {
             tunnel(frame, &payload, ports, headers)?;
         }
@@ -147,6 +149,24 @@ impl Level {
         self.protocol = payload.protocol;
         self.at[Base::L4 as usize] = payload.start as u16;
         self.layers.0 |= payload.layers.0;
+    }
+
+    /// Finds the packet inside an ICMP error.
+    #[inline(always)]
+    fn reads_error(&mut self, frame: &[u8]) {
+        if self.layers.0 & (Layer::Icmp as u32 | Layer::Icmpv6 as u32) != 0 {
+            self.reads_packet_inside(frame);
+        }
+    }
+
+    #[inline(never)]
+    fn reads_packet_inside(&mut self, frame: &[u8]) {
+        let Some(inside) = inside_icmp_error(frame, self) else { return };
+        self.layers.add(Layer::IcmpError);
+        if inside.has_ports() {
+            self.layers.add(Layer::ErrorPorts);
+            self.at[Base::ErrorL4 as usize & 3] = inside.transport as u16;
+        }
     }
 }
 
@@ -374,6 +394,7 @@ fn inner_level(frame: &[u8], start: usize, inside: Inside, level: &mut Level) ->
     network(frame, l3, level.ether_type, &mut payload)?;
     transport(frame, &mut payload)?;
     level.carries(&payload);
+    level.reads_error(frame);
     Ok(())
 }
 

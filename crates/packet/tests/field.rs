@@ -23,6 +23,13 @@ const MACS: &[(&str, u128)] = &[("eth.src", 0x0211_2233_4455), ("eth.dst", 0x026
 const IPV4: &str = "src=1.2.3.4 dst=5.6.7.8 ttl=77 dscp=46 ecn=1 id=0x1357 options=2";
 const IPV6: &str = "src=fd00::1:2 dst=fd00::3:4 ttl=78 dscp=42 ecn=2 flow_label=0xabcde ext=hbh,dst";
 
+/// A TCP packet as an ICMP error carries it, in hexadecimal digits.
+fn inside(src: &str, dst: &str) -> String {
+    let mut packet = frame(&format!("src={src} dst={dst} proto=tcp sport=4002 dport=81")).split_off(14);
+    packet.truncate(if src.contains(':') { 48 } else { 28 });
+    packet.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Recipes and what fields must read from them.
 fn cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
     let v4 = || {
@@ -66,6 +73,26 @@ fn cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
         (
             format!("{IPV6} proto=icmpv6 icmp_type=1 icmp_code=6"),
             vec![("icmpv6.type", 1), ("icmpv6.code", 6)],
+        ),
+        (
+            format!("{IPV4} proto=icmp icmp_type=3 payload={}", inside("1.1.1.1", "2.2.2.2")),
+            vec![
+                ("error.ipv4.protocol", 6),
+                ("error.ipv4.src", 0x0101_0101),
+                ("error.ipv4.dst", 0x0202_0202),
+                ("error.sport", 4002),
+                ("error.dport", 81),
+            ],
+        ),
+        (
+            format!("{IPV6} proto=icmpv6 icmp_type=2 payload={}", inside("fd00::5", "fd00::6")),
+            vec![
+                ("error.ipv6.protocol", 6),
+                ("error.ipv6.src", 0xfd00 << 112 | 5),
+                ("error.ipv6.dst", 0xfd00 << 112 | 6),
+                ("error.sport", 4002),
+                ("error.dport", 81),
+            ],
         ),
         (
             "arp=reply sender_ip=9.8.7.6 target_ip=5.4.3.2".to_string(),

@@ -119,7 +119,9 @@ impl App for External {
 
     fn step(&mut self, _now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
         match event {
-            Event::Frame { input, bytes, .. } => self.deliver(input, bytes, actions),
+            Event::Frame { input, bytes, .. } | Event::TooLong { input, bytes, .. } => {
+                self.deliver(input, bytes, actions)
+            }
             Event::Client { client, what } => self.hear(client, what, actions),
             Event::Request { id, .. } => {
                 let answer = Err("an external app takes no requests: speak to its clients".to_string());

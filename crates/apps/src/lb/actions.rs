@@ -167,8 +167,26 @@ fn tunnel(kind: TunnelKind, ipv6: bool) -> Vec<Operation> {
         ethernet: is_vxlan,
         ..Encap::new(kind)
     };
+    // First, so that a packet that is too long goes to the app as it came.
+    let limit = Operation::LimitLength { bytes: given, frame: is_vxlan };
     let inside = is_vxlan.then_some(Operation::Set(Field::EthDst, given));
-    inside.into_iter().chain([Operation::Encap(encap)]).collect()
+    [limit].into_iter().chain(inside).chain([Operation::Encap(encap)]).collect()
+}
+
+/// Bytes of an Ethernet header without tags.
+pub(super) const ETHERNET: u16 = 14;
+
+/// Returns how many bytes a mode puts around what it carries: a packet, or the whole frame in VXLAN.
+pub(super) fn around(mode: Mode) -> u16 {
+    let (kind, ip) = match mode {
+        Mode::Ipip(ip) => (TunnelKind::Ipip, ip),
+        Mode::Gue(ip) => (TunnelKind::Gue, ip),
+        Mode::Gre(ip) => (TunnelKind::Gre, ip),
+        Mode::Vxlan { ip, .. } => (TunnelKind::Vxlan, ip),
+        Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } => return 0,
+    };
+    let encap = Encap { ipv6: ip.is_ipv6(), ..Encap::new(kind) };
+    (encap.shape().length() as u16).saturating_sub(ETHERNET)
 }
 
 /// The fields of source and destination addresses.
@@ -221,8 +239,8 @@ pub(super) fn own_mac(service: &Service, is_tunnel: bool, of_port: Option<Mac>) 
 /// Writes the MAC address of a back end into its entry.
 pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
     let at = match mode {
-        Mode::Vxlan { .. } => 1,
-        _ if mode.is_tunnel() => 0,
+        Mode::Vxlan { .. } => 2,
+        _ if mode.is_tunnel() => 1,
         _ => entry.values.len().saturating_sub(1),
     };
     if let Some(value) = entry.values.get_mut(at) {
@@ -247,6 +265,7 @@ pub(super) fn entry(
     }
     match (back_end.mode, action.what) {
         (mode, What::Tunnel(_, ipv6)) => {
+            entry = entry.value(service.mtu.saturating_sub(around(mode)));
             if let Mode::Vxlan { inner_mac, .. } = mode {
                 entry = entry.value(inner_mac);
             }

@@ -46,6 +46,9 @@ pub struct Lb {
 /// The pipe that all packets for the load balancer enter, used with `root:` and `forward:`.
 pub const NAME: &str = "lb";
 
+/// The name under which the app gets packets that are too long for the way to their back end.
+pub const TOO_LONG: &str = "lb/too_long";
+
 /// Room for flows in each pipe that keeps some, unless the configuration says otherwise.
 pub const FLOWS: u32 = 1 << 18;
 
@@ -145,10 +148,11 @@ impl Lb {
             let dport = Some((pool.first, pool.last));
             let rule = move |prefix: &NatPrefix, protocol| {
                 let (dst, prefix) = (prefix.first, prefix.length);
-                Frames::Ip(IpRule { dst, prefix, protocol: Some(protocol), dport, fragments: false })
+                IpRule { dst, prefix, protocol: Some(protocol), dport, fragments: false }
             };
             let both = |prefix| [PROTOCOL_TCP, PROTOCOL_UDP].map(|protocol| rule(prefix, protocol));
-            pool.prefixes.iter().flat_map(both).collect::<Vec<_>>()
+            let rules = || pool.prefixes.iter().flat_map(&both);
+            rules().map(Frames::Ip).chain(rules().map(Frames::Errors)).collect::<Vec<_>>()
         };
         pool.flat_map(answers).collect()
     }
@@ -156,7 +160,7 @@ impl Lb {
 
 impl Configured for Lb {
     /// Takes the services' packets, and all their fragments, because only the first of them shows the port;
-    /// and answers that come back through weir.
+    /// ICMP errors about what their back ends sent; and answers that come back through weir.
     fn take(&self) -> Vec<TakeRule> {
         let (mut rules, mut seen) = (Vec::new(), HashSet::new());
         let mut add = |port: PortId, frames: Frames| {
@@ -173,6 +177,7 @@ impl Configured for Lb {
                 for port in &service.ports {
                     add(*port, Frames::Ip(whole));
                     add(*port, Frames::Ip(fragments));
+                    add(*port, Frames::Errors(whole));
                 }
             }
             for port in back_ports(service) {

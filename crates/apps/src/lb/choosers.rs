@@ -31,6 +31,19 @@ pub(super) enum Chooser {
     SourcePort(bool),
     /// Each packet by these bits of its IPv4 source address.
     SourceBits(u32),
+    /// ICMP errors as the packets of the client that they are about, where a source address chooses.
+    Errors(ErrorsBy),
+}
+
+/// What of the packet inside an ICMP error chooses, as its source does of a client's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum ErrorsBy {
+    /// The client's address, of IPv6 or IPv4.
+    Source(bool),
+    /// The same with the service's port.
+    SourcePort(bool),
+    /// These bits of the client's IPv4 address.
+    SourceBits(u32),
 }
 
 /// A table of flows and their answers, which come back through weir.
@@ -74,6 +87,24 @@ impl Chooser {
         }
     }
 
+    /// Returns the pipe for ICMP errors about packets of a service. An error has the flow key of what it is
+    /// about (docs/pipes.md M9), but another source address.
+    pub fn of_errors(service: &Service, ipv6: bool) -> Chooser {
+        match Chooser::of(service, ipv6) {
+            Chooser::Source(ipv6) => Chooser::Errors(ErrorsBy::Source(ipv6)),
+            Chooser::SourcePort(ipv6) => Chooser::Errors(ErrorsBy::SourcePort(ipv6)),
+            Chooser::SourceBits(mask) => Chooser::Errors(ErrorsBy::SourceBits(mask)),
+            by_key => by_key,
+        }
+    }
+
+    /// Returns the pipes for packets of a service and for ICMP errors about them.
+    pub fn all_of(service: &Service, ipv6: bool) -> Vec<Chooser> {
+        let mut all = vec![Chooser::of(service, ipv6), Chooser::of_errors(service, ipv6)];
+        all.dedup();
+        all
+    }
+
     /// Returns its name, which does not depend on other services: flows go on where a reload finds a pipe of
     /// that name.
     pub fn name(self, program: &ProgramBuilder) -> String {
@@ -88,6 +119,14 @@ impl Chooser {
             Chooser::Source(ipv6) => format!("{NAME}/source/{}", family(ipv6)),
             Chooser::SourcePort(ipv6) => format!("{NAME}/source+dport/{}", family(ipv6)),
             Chooser::SourceBits(mask) => format!("{NAME}/src/{}", Ipv4Addr::from_bits(mask)),
+            Chooser::Errors(by) => {
+                let packets = match by {
+                    ErrorsBy::Source(ipv6) => Chooser::Source(ipv6),
+                    ErrorsBy::SourcePort(ipv6) => Chooser::SourcePort(ipv6),
+                    ErrorsBy::SourceBits(mask) => Chooser::SourceBits(mask),
+                };
+                format!("{}/errors", packets.name(program))
+            }
         }
     }
 
@@ -100,6 +139,7 @@ impl Chooser {
             Pipe::hash(name.clone(), HashInput::Fields(fields), choice)
         };
         let source = |ipv6| if ipv6 { Field::Ipv6Src } else { Field::Ipv4Src };
+        let client = |ipv6| if ipv6 { Field::ErrorV6Dst } else { Field::ErrorV4Dst };
         let pinned = || Pipe::flow(name.clone(), Learn::Pin(choice)).timeouts(timeouts).capacity(flows);
         match self {
             Chooser::Flows(_) => pinned(),
@@ -110,6 +150,11 @@ impl Chooser {
             Chooser::SourcePort(ipv6) => hash(vec![source(ipv6), Field::L4Dport]),
             Chooser::SourceBits(mask) => {
                 Pipe::basic(name).per_entry(Field::Meta0).per_entry_bits(Field::Ipv4Src, mask.into())
+            }
+            Chooser::Errors(ErrorsBy::Source(ipv6)) => hash(vec![client(ipv6)]),
+            Chooser::Errors(ErrorsBy::SourcePort(ipv6)) => hash(vec![client(ipv6), Field::ErrorSport]),
+            Chooser::Errors(ErrorsBy::SourceBits(mask)) => {
+                Pipe::basic(name).per_entry(Field::Meta0).per_entry_bits(client(false), mask.into())
             }
         }
     }

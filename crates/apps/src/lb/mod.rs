@@ -21,12 +21,14 @@ mod vlan;
 mod yaml;
 
 pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Speaker};
-pub use app::{FLOWS, Lb, NAME};
+pub use app::{FLOWS, Lb, NAME, TOO_LONG};
 pub use back_ends::xenoflow;
 pub use neighbours::{Neighbours, Way};
 pub use pipes::spread;
 pub use problems::Problem;
-pub use service::{ALL_PORTS, Address, BITS_MAX, BackEnd, By, Mode, Service, SourceMac, State, timeouts};
+pub use service::{
+    ALL_PORTS, Address, BITS_MAX, BackEnd, By, MTU, Mode, Mss, Service, SourceMac, State, timeouts,
+};
 pub use state::Place;
 
 use crate::kind::Kind;

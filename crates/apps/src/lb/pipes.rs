@@ -1,16 +1,16 @@
 //! Writes the pipes that choose back ends: one for each way of choosing, with an entry for each back end of
 //! each service that chooses so.
 
-use super::NAME;
 use super::actions::{self, Action};
-use super::choosers::{Chooser, Translated, number};
+use super::choosers::{Chooser, ErrorsBy, Translated, number};
 use super::health::Scales;
 use super::service::{BITS_MAX, BackEnd, By, Service};
 use super::vlan::{self, Tags};
+use super::{NAME, TOO_LONG};
 use config::attachment::Attachments;
 use engine::builder::ProgramBuilder;
 use engine::program::{
-    CounterId, Entry, EntryMatch, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
+    AppId, CounterId, Entry, EntryMatch, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub(super) struct Writer<'a> {
     flows: u32,
     /// Whether each back end of each service has a counter.
     counted: bool,
+    /// The app that answers packets which are too long, if there is a back end behind a tunnel.
+    too_long: Option<AppId>,
     /// By service: its group, unless it needs none.
     groups: Vec<Option<GroupId>>,
     pipes: Vec<(Chooser, PipeId)>,
@@ -51,19 +53,22 @@ impl<'a> Writer<'a> {
         let groups = groups
             .map(|(at, service)| group((at, service), scales.of(&service.name), &mut lists, program))
             .collect();
+        let mut all = services.iter().flat_map(|service| &*service.back_ends);
+        let too_long = all.any(|back_end| back_end.mode.is_tunnel()).then(|| program.app(TOO_LONG));
         let (pipes, tags) = (Vec::new(), None);
-        Writer { services, attachments, program, miss, flows, counted, groups, pipes, tags }
+        Writer { services, attachments, program, miss, flows, counted, too_long, groups, pipes, tags }
     }
 
     /// Adds the pipes, and returns them.
     pub fn write(mut self) -> Vec<(Chooser, PipeId)> {
         for service in self.services {
             for ipv6 in [false, true].into_iter().filter(|ipv6| service.has(*ipv6)) {
-                let chooser = Chooser::of(service, ipv6);
-                if !self.pipes.iter().any(|(one, _)| *one == chooser) {
-                    let blank = chooser.blank(self.program, self.flows, service.timeouts);
-                    let pipe = self.program.pipe(blank);
-                    self.pipes.push((chooser, pipe));
+                for chooser in Chooser::all_of(service, ipv6) {
+                    if !self.pipes.iter().any(|(one, _)| *one == chooser) {
+                        let blank = chooser.blank(self.program, self.flows, service.timeouts);
+                        let pipe = self.program.pipe(blank);
+                        self.pipes.push((chooser, pipe));
+                    }
                 }
             }
         }
@@ -83,7 +88,8 @@ impl<'a> Writer<'a> {
         // Back ends without an entry may get one while the program runs.
         let mut room = 1;
         for (at, service) in self.services.iter().enumerate() {
-            let chosen_by = |ipv6: &bool| service.has(*ipv6) && Chooser::of(service, *ipv6) == chooser;
+            let chosen_by =
+                |ipv6: &bool| service.has(*ipv6) && Chooser::all_of(service, *ipv6).contains(&chooser);
             if [false, true].iter().any(chosen_by) {
                 self.entries((at, service), chooser, &actions, &mut entries);
                 room += service.back_ends.len() as u32;
@@ -98,6 +104,7 @@ impl<'a> Writer<'a> {
         let blank = self.program.pipes[id.index()].clone();
         let templates: Vec<_> = actions.into_iter().map(Action::template).collect();
         let pipe = blank.actions(templates).forward(Forward::PerEntry).miss(self.miss);
+        let pipe = Pipe { too_long: self.too_long, ..pipe };
         let room = pipe.capacity.max(room);
         pipe.counter(SharedUse::PerEntry).capacity(room).entries(entries)
     }
@@ -124,7 +131,7 @@ impl<'a> Writer<'a> {
             actions::entry(pair, (of_port, out), actions, given).to(to).counter(counters[back_end])
         };
         match (chooser, self.groups[at]) {
-            (Chooser::SourceBits(mask), _) => {
+            (Chooser::SourceBits(mask) | Chooser::Errors(ErrorsBy::SourceBits(mask)), _) => {
                 let value = |value: u32| EntryMatch::Value(spread(value, mask).into());
                 let deal = |(bits, back_end): (u32, usize)| {
                     let mut entry = entry(back_end, EntryMatch::Value(number(at).into()));

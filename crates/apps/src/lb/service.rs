@@ -1,5 +1,6 @@
 //! The configuration of a service with names resolved.
 
+use super::actions;
 use super::announce::{Announce, IcmpEcho};
 use super::problems::Problem;
 use config::attachment::Attachment;
@@ -41,6 +42,10 @@ pub struct Service {
     pub source_mac: SourceMac,
     /// Source addresses of tunnels, of IPv4 and of IPv6.
     pub source: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    /// The longest IP packet that fits the way to the back ends, in bytes.
+    pub mtu: u16,
+    /// What the segments of TCP connections are limited to.
+    pub mss: Option<Mss>,
     /// The pool that flows to back ends of [`Mode::FullNat`] take of.
     pub nat_pool: Option<NatPoolId>,
     /// Who says where its VIPs are.
@@ -116,6 +121,22 @@ impl Address {
             && self.meets(other)
     }
 }
+
+/// A limit of TCP segments, to which the option of a client's SYN is lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mss {
+    /// What fits the way to every back end of the service.
+    Auto,
+    /// So many bytes.
+    Fixed(u16),
+}
+
+/// The MTU of a way unless anything says otherwise.
+pub const MTU: u16 = 1500;
+
+/// Bytes of an IP and a TCP header without options (RFC 6691 §2).
+const IPV4_AND_TCP: u16 = 40;
+const IPV6_AND_TCP: u16 = 60;
 
 /// How packets are assigned to back ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -347,6 +368,27 @@ impl Service {
     #[must_use]
     pub fn has(&self, ipv6: bool) -> bool {
         self.addresses.iter().any(|address| address.is_ipv6() == ipv6)
+    }
+
+    /// Returns the longest IP packet that fits the way to a back end, in bytes.
+    #[must_use]
+    pub fn fits(&self, back_end: &BackEnd) -> u16 {
+        let around = actions::around(back_end.mode);
+        let ethernet = if matches!(back_end.mode, Mode::Vxlan { .. }) { actions::ETHERNET } else { 0 };
+        self.mtu.saturating_sub(around).saturating_sub(ethernet)
+    }
+
+    /// Returns the largest segment that clients may send to addresses of this family, if it is limited.
+    #[must_use]
+    pub fn mss(&self, ipv6: bool) -> Option<u16> {
+        let headers = if ipv6 { IPV6_AND_TCP } else { IPV4_AND_TCP };
+        match self.mss? {
+            Mss::Fixed(mss) => Some(mss),
+            Mss::Auto => {
+                let least = self.back_ends.iter().map(|one| self.fits(one)).min();
+                Some(least.unwrap_or(self.mtu).saturating_sub(headers))
+            }
+        }
     }
 
     /// Returns whether its flows stay with their back end.

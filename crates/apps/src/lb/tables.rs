@@ -1,6 +1,7 @@
 //! The tables that find a packet's service: for each address family one for exact addresses and ports, one
-//! for prefixes and ranges, the same for fragments, which have no ports, and one for answers. An entry writes
-//! the number of the service's group and leads to the pipe that chooses its back end.
+//! for prefixes and ranges, the same for fragments, which have no ports, and for ICMP errors about packets
+//! from there, and one for answers. An entry writes the number of the service's group and leads to the pipe
+//! that chooses its back end.
 
 use super::NAME;
 use super::announce::{Answered, ECHO_V4, ECHO_V6, Pinged, solicited_node};
@@ -9,14 +10,17 @@ use super::service::{Address, Mode, Service};
 use config::attachment::{Attachments, Mac};
 use engine::builder::Number;
 use engine::program::{
-    Criterion, Entry, EntryMatch, Forward, NatPool, Operation, Origin, Pipe, PipeId, PipeKind, PortId, Value,
+    Criterion, Entry, EntryMatch, Forward, NatPool, Operation, Origin, Pipe, PipeId, PipeKind, PortId,
+    Template, Value,
 };
-use packet::Field;
+use packet::{Field, PROTOCOL_TCP};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
 /// Capacity for services that are added at run time.
 const CAPACITY: u32 = 1024;
+/// The action that limits the segments of a connection.
+const CLAMPED: u16 = 1;
 /// The operation of an ARP request (RFC 826), and the type of a neighbour solicitation (RFC 4861 §4.3).
 const ARP_REQUEST: u16 = 1;
 const SOLICITATION: u8 = 135;
@@ -41,6 +45,10 @@ enum Of {
     Fragments,
     /// Fragments to a prefix.
     WideFragments,
+    /// ICMP errors about packets from an address and a port.
+    Errors,
+    /// ICMP errors about packets from a prefix, or a range of ports.
+    WideErrors,
     /// Answers to translated flows.
     Answers,
     /// Questions for the MAC addresses of VIPs: ARP, or neighbour discovery.
@@ -90,8 +98,9 @@ impl<'a> Finder<'a> {
 
     /// Returns the tables that are needed, in the order in which packets meet them.
     pub fn tables(&self) -> Vec<Table> {
-        let services = [Of::Exact, Of::Wide, Of::Fragments, Of::WideFragments, Of::Answers];
-        let all = services.into_iter().chain([Of::Asked, Of::Echo, Of::WideEcho]);
+        let services = [Of::Exact, Of::Wide, Of::Fragments, Of::WideFragments];
+        let others = [Of::Errors, Of::WideErrors, Of::Answers, Of::Asked, Of::Echo, Of::WideEcho];
+        let all = services.into_iter().chain(others);
         let tables = all.flat_map(|of| [false, true].map(|ipv6| Table { ipv6, of }));
         tables.filter(|table| self.is_needed(*table)).collect()
     }
@@ -121,8 +130,27 @@ impl<'a> Finder<'a> {
         };
         let mut pipe = self.matching(table, blank).forward(Forward::PerEntry);
         let number = if table.of == Of::Answers { Value::Const(0) } else { Value::PerEntry };
-        pipe = pipe.act([Operation::Set(Field::Meta0, number)]);
+        let number = Operation::Set(Field::Meta0, number);
+        pipe = if self.clamps(table) {
+            // In this order, which that of `CLAMPED` follows.
+            let clamp = Operation::ClampMss { mss: Value::PerEntry };
+            pipe.actions([Template::new("plain", [number]), Template::new("clamped", [number, clamp])])
+        } else {
+            pipe.act([number])
+        };
         pipe.capacity(CAPACITY).entries(entries)
+    }
+
+    /// Whether segments of connections that are found in a table are limited.
+    fn clamps(&self, table: Table) -> bool {
+        let limits = |service: &&Service| service.mss(table.ipv6).is_some();
+        let mut services = self.services.iter().filter(limits);
+        let finds = |address: &Address| table.has(address) && address.protocol == PROTOCOL_TCP;
+        match table.of {
+            Of::Exact | Of::Wide => services.any(|service| service.addresses.iter().any(finds)),
+            Of::Answers => services.any(|service| Translated::of(service).is_some()),
+            _ => false,
+        }
     }
 
     fn matching(&self, table: Table, blank: Pipe) -> Pipe {
@@ -139,7 +167,19 @@ impl<'a> Finder<'a> {
         };
         let [src, dst] =
             if table.ipv6 { [Field::Ipv6Src, Field::Ipv6Dst] } else { [Field::Ipv4Src, Field::Ipv4Dst] };
-        let pipe = given(given(pipe, Field::InputPort), dst);
+        let pipe = given(pipe, Field::InputPort);
+        if table.has_errors() {
+            let [from, protocol] = match table.ipv6 {
+                true => [Field::ErrorV6Src, Field::ErrorV6Protocol],
+                false => [Field::ErrorV4Src, Field::ErrorV4Protocol],
+            };
+            let pipe = given(given(pipe, from), protocol);
+            return match table.of {
+                Of::WideErrors => pipe.matching(Field::ErrorSport, Criterion::Range),
+                _ => given(pipe, Field::ErrorSport),
+            };
+        }
+        let pipe = given(pipe, dst);
         match table.of {
             Of::Answers => given(pipe, src),
             Of::Exact => given(given(pipe, Field::IpProtocol), Field::L4Dport),
@@ -149,8 +189,8 @@ impl<'a> Finder<'a> {
             }
             Of::Echo | Of::WideEcho if table.ipv6 => pipe.constant(Field::Icmpv6Type, ECHO_V6),
             Of::Echo | Of::WideEcho => pipe.constant(Field::IcmpType, ECHO_V4),
-            // It has its own way.
-            Of::Asked => pipe,
+            // They have their own way.
+            Of::Asked | Of::Errors | Of::WideErrors => pipe,
         }
     }
 
@@ -222,12 +262,19 @@ impl<'a> Finder<'a> {
     fn entries(&self, table: Table) -> Vec<Entry> {
         let (mut entries, mut seen) = (Vec::new(), HashSet::new());
         for (at, service) in self.services.iter().enumerate() {
-            let chooser = Chooser::of(service, table.ipv6);
+            let chooser = match table.has_errors() {
+                true => Chooser::of_errors(service, table.ipv6),
+                false => Chooser::of(service, table.ipv6),
+            };
             let Some((_, to)) = self.pipes.iter().find(|(one, _)| *one == chooser) else { continue };
+            let mss = service.mss(table.ipv6).filter(|_| self.clamps(table));
             for address in service.addresses.iter().filter(|address| table.has(address)) {
                 for port in &service.ports {
                     for head in self.heads(*port, table.is_wide(), service.origin) {
-                        let entry = table.entry(head, address).value(number(at)).to(*to);
+                        let mut entry = table.entry(head, address).value(number(at)).to(*to);
+                        if let Some(mss) = mss.filter(|_| address.protocol == PROTOCOL_TCP) {
+                            entry = entry.template(CLAMPED).value(mss);
+                        }
                         // Fragments for several services on one address go to the first of these.
                         if !table.has_fragments() || seen.insert(entry.matches.clone()) {
                             entries.push(entry);
@@ -249,8 +296,13 @@ impl<'a> Finder<'a> {
                 for port in back_ports(service) {
                     for head in self.heads(port, true, service.origin) {
                         let ends = ends(service, translated, self.pools);
-                        let entry =
-                            |(dst, src): (EntryMatch, EntryMatch)| head.clone().and(dst).and(src).to(to);
+                        let entry = |(dst, src): (EntryMatch, EntryMatch)| {
+                            let entry = head.clone().and(dst).and(src).to(to);
+                            match service.mss(ipv6) {
+                                Some(mss) => entry.template(CLAMPED).value(mss),
+                                None => entry,
+                            }
+                        };
                         let entries_of = ends.into_iter().map(entry);
                         // The pool's addresses say more than a back end's, which may have several services.
                         let priority = u32::from(matches!(translated, Translated::Destination(_)));
@@ -305,6 +357,8 @@ impl Table {
             Of::Wide => "/ranges",
             Of::Fragments => "/fragments",
             Of::WideFragments => "/fragments/ranges",
+            Of::Errors => "/errors",
+            Of::WideErrors => "/errors/ranges",
             Of::Answers => "/answers",
             Of::Asked if self.ipv6 => return format!("{NAME}/nd"),
             Of::Asked => return format!("{NAME}/arp"),
@@ -315,7 +369,11 @@ impl Table {
     }
 
     fn is_wide(self) -> bool {
-        matches!(self.of, Of::Wide | Of::WideFragments | Of::Answers | Of::WideEcho)
+        matches!(self.of, Of::Wide | Of::WideFragments | Of::WideErrors | Of::Answers | Of::WideEcho)
+    }
+
+    fn has_errors(self) -> bool {
+        matches!(self.of, Of::Errors | Of::WideErrors)
     }
 
     fn has_fragments(self) -> bool {
@@ -325,8 +383,8 @@ impl Table {
     /// Whether packets to an address are looked up here.
     fn has(self, address: &Address) -> bool {
         let here = match self.of {
-            Of::Exact => address.is_exact(),
-            Of::Wide => !address.is_exact(),
+            Of::Exact | Of::Errors => address.is_exact(),
+            Of::Wide | Of::WideErrors => !address.is_exact(),
             Of::Fragments => address.is_host(),
             Of::WideFragments => !address.is_host(),
             Of::Answers | Of::Asked | Of::Echo | Of::WideEcho => false,
@@ -354,9 +412,9 @@ impl Table {
         let entry = if wide { head.and(masked(address.vip, address.prefix)) } else { head.and(address.vip) };
         let entry = entry.and(given(address.protocol.into(), Field::IpProtocol.max(), wide));
         match (self.of, address.ports) {
-            (Of::Exact, (port, _)) => entry.and(port),
+            (Of::Exact | Of::Errors, (port, _)) => entry.and(port),
             // Packets without ports must miss, so this is a range like others.
-            (Of::Wide, (first, last)) => entry.and(EntryMatch::Range { first, last }),
+            (Of::Wide | Of::WideErrors, (first, last)) => entry.and(EntryMatch::Range { first, last }),
             _ => entry,
         }
     }

@@ -3,14 +3,14 @@
 use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO};
 use super::app::FLOWS;
 use super::back_ends::{self, BACK_END};
-use super::service::{ALL_PORTS, Address, BackEnd, By, Service, SourceMac};
+use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac};
 use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
 use config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
-use config::ports::{PortKind, mac};
+use config::ports::{PortConfig, PortKind, mac};
 use config::raw::{Kind, Node};
-use config::section::{Section, named, pairs, parsed, text, words};
+use config::section::{Section, named, number, pairs, parsed, text, words};
 use config::sets::default_size;
 use config::{Key, Report, Shape};
 use engine::check::{CAPACITY_MAX, MAGLEV_MAX};
@@ -44,6 +44,10 @@ pub(super) const SERVICE: &[Key] = config::keys! {
         "the source MAC address of packets to back ends" or "auto";
     "source": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
         "the source address of tunnels to back ends, or one of each version of IP";
+    "mtu": Shape::Number(MTU_MIN, MTU_MAX),
+        "the MTU of the way to the back ends, by default that of the port they are behind, if it has one" or "1500";
+    "mss": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Number(MSS_MIN, MTU_MAX)]),
+        "what the segments of TCP connections are limited to: `auto` is what fits the way to every back end";
     "nat_pool": Shape::Name, "the NAT pool of which connections to `full_nat` back ends get their source";
     "announce": Shape::Words(|| words(&ANNOUNCE)),
         "whether weir answers ARP and neighbour discovery for its VIPs, by default if it has TCP";
@@ -56,6 +60,11 @@ pub(super) const SERVICE: &[Key] = config::keys! {
     "persist": Shape::Boolean,
         "whether changes at run time survive a restart; in an item without `service`" or "false";
 };
+/// The smallest MTU that every host must take (RFC 791 §3.1), and the longest IP packet.
+const MTU_MIN: u64 = 576;
+const MTU_MAX: u64 = 65_535;
+/// The segments of a host that says nothing of them (RFC 9293 §3.7.1) are no larger than fits that MTU.
+const MSS_MIN: u64 = 536;
 const ADDRESS: &[Key] = config::keys! {
     needed "vip": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
         "the address clients know, a prefix, or a list of them";
@@ -282,6 +291,8 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
     let source = section.get("source").map(|node| sources(node, report)).unwrap_or_default();
     let nat_pool = section.get("nat_pool").and_then(|node| nat_pool(node, shared, report));
+    let mtu = section.get("mtu").and_then(|_| section.number("mtu", report)).map(|mtu| mtu as u16);
+    let mss = mss(&section, report);
     let announce = section.choice("announce", &ANNOUNCE, report).unwrap_or_default();
     let icmp_echo = section.choice("icmp_echo", &ICMP_ECHO, report).unwrap_or_default();
     for key in SHARED {
@@ -299,6 +310,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let size = size.map_or_else(|| default_size(fill, Some(1), back_ends.len()), |size| size as u32);
     let (name, ports, addresses, by) = (called?, ports?, addresses?, by?);
     let source_mac = source_mac?;
+    let mtu = mtu.or_else(|| way_mtu(out.as_ref().map_or(&ports, |out| &out.ports), scope.ports));
     Some(Service {
         name,
         ports,
@@ -312,11 +324,30 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         back_ends,
         source_mac,
         source,
+        mtu: mtu.unwrap_or(MTU),
+        mss,
         nat_pool,
         announce,
         icmp_echo,
         origin,
     })
+}
+
+/// The smallest MTU of the ports that back ends are behind, of those that are known.
+fn way_mtu(ports: &[PortId], all: &[PortConfig]) -> Option<u16> {
+    ports.iter().filter_map(|port| all.get(port.index())?.mtu()).min()
+}
+
+/// What the segments of a service's connections are limited to.
+fn mss(section: &Section<'_>, report: &mut Report) -> Option<Mss> {
+    match &section.get("mss")?.kind {
+        Kind::Scalar(text) if text == "auto" => Some(Mss::Auto),
+        _ => {
+            let node = section.get("mss")?;
+            let mss = number(node, "`mss`, if it is not `auto`,", MSS_MIN..=MTU_MAX, report);
+            mss.map(|mss| Mss::Fixed(mss as u16))
+        }
+    }
 }
 
 /// How the buckets of a service's group are filled.

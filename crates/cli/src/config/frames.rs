@@ -65,6 +65,13 @@ fn rule(frames: &Frames) -> bpf::TakeRule {
             fragments: if fragments { bpf::Fragments::Alone } else { bpf::Fragments::No },
             ..bpf::TakeRule::default()
         },
+        Frames::Errors(IpRule { dst, prefix, protocol, dport, .. }) => bpf::TakeRule {
+            protocol,
+            destination: Some(bpf::Prefix { address: dst, length: prefix }),
+            dport: dport.map(ports),
+            errors: true,
+            ..bpf::TakeRule::default()
+        },
     }
 }
 

@@ -179,7 +179,7 @@ impl Daemon {
                 let app = app.and_then(|app| self.host.running.owner(AppId(app as u16)));
                 if let (Some(at), Some(input)) = (app, input) {
                     let input = PortId(input as u16);
-                    self.deliver(at, Event::Frame { app: &ring.name, input, bytes: carrier.bytes() });
+                    self.deliver(at, Event::of_frame(&ring.name, input, &carrier));
                 }
                 ring.receiver.done(carrier);
             }
@@ -300,10 +300,7 @@ impl Daemon {
                 let Ring { app, name, .. } = &self.host.rings[at];
                 let name = name.clone();
                 if let Some(owner) = self.host.running.owner(*app) {
-                    self.deliver(
-                        owner,
-                        Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() },
-                    );
+                    self.deliver(owner, Event::of_frame(&name, carrier.input, &carrier));
                 }
                 self.host.rings[at].receiver.done(carrier);
             }

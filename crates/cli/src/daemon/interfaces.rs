@@ -8,7 +8,7 @@ use super::takeover::Taking;
 use super::{Daemon, open};
 use crate::config::{self, Macs, Plan, PortKind};
 use anyhow::{Context, Result, anyhow};
-use engine::program::PortId;
+use engine::program::{Operation, PortId, Program};
 use port::XdpInterface;
 use port::xdp::{Handover, InterfaceNews, InterfaceState, LinkMonitor, Queues, Remnant, obstacles};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -204,6 +204,10 @@ impl Daemon {
             if matches!(news, InterfaceNews::Back | InterfaceNews::Mtu(..)) {
                 say_obstacles(port_name, name, self.plan.chunk());
             }
+            if matches!(news, InterfaceNews::Mtu(..)) && limits_length(&self.plan.program) {
+                self.reloads.mtu = true;
+                self.ask_rebuild();
+            }
             let usable = self.interfaces.usable_name(*port).map(str::to_string);
             self.host.links.set_interface(*port, usable);
         }
@@ -211,6 +215,12 @@ impl Daemon {
             self.ask_rebuild();
         }
     }
+}
+
+/// Returns whether a program has limits of length, which may follow from the MTU of an interface.
+fn limits_length(program: &Program) -> bool {
+    let mut all = program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
+    all.any(|operation| matches!(operation, Operation::LimitLength { .. } | Operation::ClampMss { .. }))
 }
 
 /// Returns true if `plan` was read with these MAC addresses.

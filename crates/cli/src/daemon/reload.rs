@@ -162,8 +162,9 @@ pub struct Reloads {
     next: Option<Ticket>,
     /// Changes of apps' configurations that are asked for: app, request, what is asked.
     pub(super) configures: VecDeque<(String, RequestId, Value)>,
-    /// An interface has another MAC address than the program.
+    /// An interface has another MAC address than the program, or its MTU has changed.
     mac: bool,
+    pub(super) mtu: bool,
     tickets: Ticket,
     outcomes: VecDeque<(Ticket, Result<Value, String>)>,
     put_off: VecDeque<(usize, Action)>,
@@ -355,7 +356,7 @@ impl Daemon {
     fn prepare(&mut self, cause: Cause) {
         // A reload may have brought the addresses already.
         let macs = self.interfaces.macs();
-        if cause == Cause::Mac && knows(&self.plan, &macs) {
+        if cause == Cause::Mac && !std::mem::take(&mut self.reloads.mtu) && knows(&self.plan, &macs) {
             return;
         }
         if matches!(cause, Cause::Asked(_)) {
@@ -537,8 +538,8 @@ impl Daemon {
             Cause::Configure(id) => return self.end_configure(id, summary),
             Cause::Mac => {
                 return match summary {
-                    Ok(summary) => info!("the program was rebuilt for the new MAC address; {summary}"),
-                    Err(error) => error!("the program was not rebuilt for the new MAC address: {error:#}"),
+                    Ok(summary) => info!("the program was rebuilt for the interface; {summary}"),
+                    Err(error) => error!("the program was not rebuilt for the interface: {error:#}"),
                 };
             }
         };

@@ -73,6 +73,9 @@ pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Stri
         let _ = writeln!(out, "copy    {}, {bytes}", names.verdict(copy.to));
     }
     let _ = writeln!(out, "verdict {}", names.verdict(walk.verdict));
+    if let Some(limit) = walk.limit {
+        let _ = writeln!(out, "limit   the packet may have {limit} bytes");
+    }
     if !matches!(walk.verdict, Verdict::Drop(_)) {
         let _ = writeln!(out, "frame   {} bytes out: {}", walk.bytes.len(), describe_short(&walk.bytes));
     }
@@ -235,6 +238,9 @@ fn change(names: &Names<'_>, change: Change, operation: &Operation) -> String {
         }
         Change::Removed(bytes) => format!("{}: {bytes} bytes off the front", operation),
         Change::Added(bytes) => format!("{}: {bytes} bytes in front", operation),
+        Change::Fits { length, most } => format!("{operation}: {length} bytes, {most} at most"),
+        Change::Mss { before, after } => format!("{operation}: {before} -> {after}"),
+        Change::Nothing => format!("{operation}: nothing to do"),
         Change::Failed(reason) => format!("{} failed: {}", operation, reason.explanation()),
     }
 }
@@ -268,6 +274,7 @@ pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Valu
         "input": names.port(input),
         "frame": describe_short(frame),
         "verdict": verdict(walk.verdict),
+        "limit": walk.limit,
         "bytes": hex(&walk.bytes),
         "copies": walk.copies.iter().map(copy).collect::<Vec<_>>(),
         "pipes": walk.trace.iter().map(|step| step_json(names, step)).collect::<Vec<_>>(),

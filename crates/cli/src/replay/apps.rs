@@ -95,8 +95,7 @@ impl Acting {
                     written.with_context(|| format!("{} cannot be written", path.display()))?;
                 }
                 if let Some(owner) = self.running.owner(app) {
-                    let frame = Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() };
-                    self.deliver(owner, now_ns, frame, worker);
+                    self.deliver(owner, now_ns, Event::of_frame(&name, carrier.input, &carrier), worker);
                 }
                 self.rings[at].receiver.done(carrier);
             }

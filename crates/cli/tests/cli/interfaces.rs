@@ -149,7 +149,7 @@ fn an_input_that_is_made_anew_is_used_with_its_new_address() {
     assert_eq!((is_ours(&daemon, 0), is_ours(&daemon, 7)), (false, true));
     let told = daemon.log();
     assert!(told.contains("port p0: interface w0 has MAC address 02:00:00:00:00:07"), "{told}");
-    assert!(told.contains("the program was rebuilt for the new MAC address"), "{told}");
+    assert!(told.contains("the program was rebuilt for the interface"), "{told}");
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 

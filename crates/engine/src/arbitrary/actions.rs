@@ -37,6 +37,14 @@ fn operation(random: &mut Random, mut operation: Operation, flows: Flows) -> Ope
         let value = number(random, *field, flows);
         operation = Operation::Set(*field, value);
     }
+    if let Operation::LimitLength { frame, .. } = operation {
+        // About as long as packets are.
+        let bytes = Value::Const(random.pick(&[0, 28, 40, 48, 60, 74, 100, 1500]));
+        if random.percent(50) {
+            return Operation::LimitLength { bytes, frame: random.percent(50) };
+        }
+        operation = Operation::LimitLength { bytes, frame };
+    }
     for at in 0..operation.arguments().len() {
         let argument = &mut operation.arguments()[at];
         let needed = argument.needed;

@@ -47,6 +47,8 @@ const REASONS: &[DropReason] = &[
     DropReason::NoTarget,
     DropReason::NoNatPort,
     DropReason::Metered,
+    DropReason::TooLong,
+    DropReason::NotFragmented,
 ];
 
 /// Everything else there is, apart from pipe types, operations and the fields that are matched and written.
@@ -70,7 +72,7 @@ const KINDS: &str = "
     meter:srtcm:aware:yellow meter:srtcm:aware:red
     meter:trtcm:blind:green meter:trtcm:blind:yellow meter:trtcm:blind:red
     meter:trtcm:aware:yellow meter:trtcm:aware:red
-    verdict:transmit verdict:kernel verdict:app no_root
+    verdict:transmit verdict:kernel verdict:app verdict:too_long flow:error:pinned no_root
     change:add:done change:add:exists change:add:full change:add:unknown change:update:done
         change:update:not_found
     change:remove:done change:remove:not_found change:weight:done change:weight:unknown change:weight:filled
@@ -118,6 +120,7 @@ impl Coverage {
         match walk.verdict {
             Verdict::Transmit(_) => self.meet("verdict:transmit"),
             Verdict::Kernel(_) => self.meet("verdict:kernel"),
+            Verdict::App(_) if walk.limit.is_some() => self.meet("verdict:too_long"),
             Verdict::App(_) => self.meet("verdict:app"),
             Verdict::Drop(reason) => {
                 self.meet(&format!("drop:{reason}"));
@@ -185,13 +188,18 @@ impl Coverage {
     #[must_use]
     pub fn wanted() -> Vec<String> {
         let writable = |field: &&Field| field.spec().access == Access::Writable;
-        // ARP inside a tunnel is made too seldom to be counted on: tests/interpreter/frames.rs reads it.
-        let usual = |field: &&Field| !field.name().starts_with("inner.arp.");
+        // ARP and ICMP errors inside a tunnel are made too seldom to be counted on: tests/interpreter/frames.rs
+        // reads them.
+        let usual =
+            |field: &&Field| !["inner.arp.", "inner.error."].iter().any(|one| field.name().starts_with(one));
         let matched = Field::ALL.iter().filter(usual).map(|field| format!("field:{field}"));
         let written = Field::ALL.iter().filter(writable).map(|field| format!("write:{field}"));
         let reasons = REASONS.iter().map(|reason| format!("drop:{reason}"));
         let operations =
             OPERATIONS.iter().flat_map(|line| [format!("do:{}", line.word), format!("fail:{}", line.word)]);
+        // It leaves packets alone that it does not concern.
+        let operations =
+            operations.filter(|word| word != "fail:clamp_mss").chain(["lowered:mss".to_string()]);
         let results =
             |kind: &PipeKind| ["hit", "miss"].map(|result| format!("pipe:{}:{result}", kind.word()));
         let types = PipeKind::BLANK.iter().flat_map(results);
@@ -251,8 +259,10 @@ impl Coverage {
             let failed = matches!(done.change, Done::Failed(_));
             let verb = if failed { "fail" } else { "do" };
             self.meet(&format!("{verb}:{}", done.operation.word()));
-            if let Done::Field { field, .. } = done.change {
-                self.meet(&format!("write:{field}"));
+            match done.change {
+                Done::Field { field, .. } => self.meet(&format!("write:{field}")),
+                Done::Mss { .. } => self.meet("lowered:mss"),
+                _ => {}
             }
             for mended in &done.mended {
                 self.meet(&format!("mended:{}", mended.name.replace(' ', "_")));

@@ -289,6 +289,7 @@ fn same_end(walk: &Walk, outcome: &Outcome, slot: usize, input: PortId, bytes: &
     if verdict != walk.verdict {
         return Err(format!("{verdict:?}, not {:?}", walk.verdict));
     }
+    same("limit", &walk.limit, &outcome.limit(slot))?;
     if matches!(verdict, crate::Verdict::Drop(_)) || bytes == walk.bytes {
         return Ok(());
     }

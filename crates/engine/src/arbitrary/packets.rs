@@ -8,6 +8,22 @@ use std::net::IpAddr;
 /// Protocols that are not read, but have checksums with a pseudo header: DCCP, PIM, mobility, UDP-Lite, HIP.
 const OTHER_PROTOCOLS: &[u8] = &[33, 103, 135, 136, 139];
 
+/// Options of TCP: a maximum segment size, also behind others and at an odd place, and such as contradict
+/// themselves.
+const TCP_OPTIONS: &[&str] = &[
+    "020405b4",
+    "020405b40402010303070101",
+    "01020405b4010101",
+    "0103030702040218",
+    "02040000020405b4",
+    "00020405b4000000",
+    "0200000000000000",
+    "0302020405b4ff00",
+    "0102030001010101",
+    "01010204",
+    "1e00020405b40101",
+];
+
 /// Extension headers, among them a segment left and a home address, which change the pseudo header.
 const EXTENSIONS: &[&str] = &[
     "hbh",
@@ -267,6 +283,7 @@ fn transport(random: &mut Random, protocol: u8, ports: (u16, u16), tunnel: bool)
     }
     if protocol == 6 {
         words.push(format!("flags={}", random.pick(&["S", "A", "SA", "FA", "none"])));
+        words.extend(random.percent(40).then(|| format!("tcp_options={}", random.pick(TCP_OPTIONS))));
     }
     if tunnel {
         words.push(tunnel_in_udp(random, word));

@@ -60,15 +60,22 @@ pub(super) fn value(random: &mut Random, field: Field) -> u128 {
         FieldKind::EthType => random.pick(&[0x0800, 0x86dd, 0x0806, 0x88cc, 0x8100]),
         FieldKind::VlanVid | FieldKind::SecondVlanVid => u128::from(random.pick(VIDS)),
         FieldKind::ArpSenderIp | FieldKind::ArpTargetIp => u128::from(random.pick(V4).to_bits()),
-        FieldKind::Ipv4Src | FieldKind::Ipv4Dst => u128::from(random.pick(V4).to_bits()),
-        FieldKind::Ipv6Src | FieldKind::Ipv6Dst => random.pick(V6).to_bits(),
+        FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::ErrorV4Src | FieldKind::ErrorV4Dst => {
+            u128::from(random.pick(V4).to_bits())
+        }
+        FieldKind::Ipv6Src | FieldKind::Ipv6Dst | FieldKind::ErrorV6Src | FieldKind::ErrorV6Dst => {
+            random.pick(V6).to_bits()
+        }
+        FieldKind::ErrorSport | FieldKind::ErrorDport => u128::from(random.pick(PORTS)),
         FieldKind::L4Sport | FieldKind::TcpSport | FieldKind::UdpSport => u128::from(random.pick(PORTS)),
         FieldKind::L4Dport | FieldKind::TcpDport | FieldKind::UdpDport if random.percent(8) => 4789,
         FieldKind::L4Dport | FieldKind::TcpDport | FieldKind::UdpDport => u128::from(random.pick(PORTS)),
         FieldKind::VxlanVni | FieldKind::GeneveVni => u128::from(random.pick(VNIS)),
         FieldKind::GreKey | FieldKind::TunnelId => u128::from(random.pick(KEYS)),
         FieldKind::IpVersion => random.pick(&[4, 4, 6, 6, 0]),
-        FieldKind::IpProtocol => u128::from(random.pick(PROTOCOLS)),
+        FieldKind::IpProtocol | FieldKind::ErrorV4Protocol | FieldKind::ErrorV6Protocol => {
+            u128::from(random.pick(PROTOCOLS))
+        }
         FieldKind::Ipv4Ttl | FieldKind::Ipv6HopLimit => u128::from(random.pick(TTLS)),
         FieldKind::Ipv4Dscp => u128::from(random.pick(DSCPS)),
         FieldKind::TcpFlags => random.pick(&[0x02, 0x10, 0x12, 0x11, 0]),

@@ -186,6 +186,8 @@ impl Maker {
         pipe.nat = nat;
         pipe.forward = if per_entry { Forward::PerEntry } else { forward(random, &self.program) };
         pipe.miss = forward(random, &self.program);
+        let apps = self.program.apps.len();
+        pipe.too_long = (apps > 0 && random.percent(60)).then(|| AppId(random.below(apps) as u16));
         pipe.rehash = random.percent(20);
         pipe.monitor = self.monitor(random);
         pipe.entries = entries(random, &self.program, &pipe, at, self.pipes).into();

@@ -8,7 +8,7 @@ use crate::change::{ChangeError, EntryKey};
 use crate::check::Shape;
 use crate::pipes::Making;
 use crate::pipes::table::Table;
-use crate::program::{Criterion, Forward, MeterConfig, Pipe, Program, SharedUse};
+use crate::program::{AppId, Criterion, Forward, MeterConfig, Pipe, Program, SharedUse};
 use crate::snapshot::Count;
 use packet::Field;
 use std::collections::HashMap;
@@ -79,6 +79,7 @@ pub struct CompiledPipe {
     pub sums: Option<Box<Aggregate>>,
     pub forward: Forward,
     pub miss: Forward,
+    pub too_long: Option<AppId>,
     pub drop_red: bool,
     pub metered: bool,
     pub counted: bool,
@@ -123,6 +124,7 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
         sums: sums(pipe, making)?,
         forward: pipe.forward,
         miss: pipe.miss,
+        too_long: pipe.too_long,
         drop_red: pipe.monitor.drop_red,
         metered: pipe.monitor.meter.is_some(),
         counted: pipe.monitor.counter.is_some(),

@@ -12,6 +12,7 @@ pub(crate) mod compile;
 mod entries;
 pub(crate) mod group;
 mod icmp_error;
+mod length;
 pub(crate) mod load;
 mod mend;
 mod outcome;

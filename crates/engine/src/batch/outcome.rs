@@ -22,6 +22,9 @@ pub struct Outcome {
     /// Packets in the masks of several ports: all but the last port send a copy, the last sends the frame
     /// itself.
     pub flooded: u64,
+    /// Packets that go to an app because they are too long; `limits` has the length that each may have.
+    pub too_long: u64,
+    limits: [u16; 64],
     /// Copies for apps of packets that went on.
     pub tees: Tees,
 }
@@ -35,6 +38,8 @@ impl Outcome {
             dropped: 0,
             reasons: vec![DropReason::Policy; 64],
             flooded: 0,
+            too_long: 0,
+            limits: [0; 64],
             tees: Tees::new(program),
         }
     }
@@ -49,6 +54,7 @@ impl Outcome {
         self.kernel = 0;
         self.dropped = 0;
         self.flooded = 0;
+        self.too_long = 0;
         self.tees.clear();
     }
 
@@ -56,6 +62,20 @@ impl Outcome {
     pub(crate) fn drop(&mut self, slot: usize, reason: DropReason) {
         self.dropped |= 1 << slot;
         self.reasons[slot & 63] = reason;
+    }
+
+    /// Gives packets to an app that are longer than these limits.
+    #[cold]
+    pub(crate) fn give_too_long(&mut self, list: u64, app: AppId, limits: &[u16; 64]) {
+        self.apps[app.index()] |= list;
+        self.too_long |= list;
+        self.limits = *limits;
+    }
+
+    /// Returns the length that a packet may have, if it goes to an app because it is longer.
+    #[must_use]
+    pub fn limit(&self, slot: usize) -> Option<u16> {
+        (self.too_long >> slot & 1 == 1).then_some(self.limits[slot & 63])
     }
 
     /// Returns the outcome of one packet, which arrived on `input`.

@@ -2,7 +2,7 @@
 
 use crate::program::{KeyUse, PortId};
 use packet::{
-    Base, Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layer, LevelLayers, SelectIpv4,
+    Base, Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, LevelLayers, SelectIpv4,
     TableHash, TunnelPorts, parse_into, select_hash,
 };
 use table::Seen;
@@ -18,6 +18,8 @@ pub struct Packets {
     all: LevelLayers,
     pub meta: [[u32; 4]; 64],
     pub color: [u8; 64],
+    /// Of packets that `limit_length` has just refused: the length that they may have.
+    pub limit: [u16; 64],
     pub input: PortId,
     pub outer: Keys,
     pub inner: Keys,
@@ -39,6 +41,8 @@ pub struct Keys {
     pub known: u64,
     /// Those of them that are usual ([`FlowKey::ipv4`]).
     pub usual: u64,
+    /// Those that are ICMP errors about the flow that the key is of.
+    pub errors: u64,
     /// What the TCP headers behind the keys say, if that is used.
     pub seen: [Seen; 64],
     /// Addresses and last words of the keys of usual packets ([`FlowKey::ipv4`]), for select hashes.
@@ -67,6 +71,7 @@ impl Keys {
             select: [0; 64],
             known: 0,
             usual: 0,
+            errors: 0,
             seen: [Seen::NO_TCP; 64],
             ipv4: [[0; 64]; 2],
             uses,
@@ -93,7 +98,7 @@ impl Keys {
             (false, false) => return,
         };
         // Short loops keep their operands in registers, and let packets overlap in the pipeline.
-        let (mut usual, mut known) = (0, 0);
+        let (mut usual, mut known, mut errors) = (0, 0, 0);
         for slot in Bits(list) {
             let (bytes, headers) = (batch.frame(slot).bytes(), &headers[slot]);
             if let Some((addresses, last)) = FlowKey::ipv4(bytes, headers, self.source) {
@@ -105,11 +110,13 @@ impl Keys {
                 }
             } else if let Some(key) = FlowKey::of(bytes, headers, self.source) {
                 known |= 1 << slot;
+                errors |= u64::from(level(headers, self.source).layers.has(Layer::IcmpError)) << slot;
                 self.key[slot] = key;
             }
         }
         self.known = self.known & !list | usual | known;
         self.usual = self.usual & !list | usual;
+        self.errors = self.errors & !list | errors;
         if flags {
             for slot in Bits(usual | known) {
                 self.seen[slot] = seen(batch.frame(slot).bytes(), &headers[slot], self.source);
@@ -180,14 +187,19 @@ fn unhashed(batch: &Batch, list: u64) -> u64 {
     Bits(list).fold(0, |unhashed, slot| unhashed | u64::from(batch.frame(slot).hash() == 0) << slot)
 }
 
-/// What the TCP header says that belongs to a packet's key.
-fn seen(bytes: &[u8], headers: &Headers, source: KeySource) -> Seen {
+/// The headers that a key is made of.
+fn level(headers: &Headers, source: KeySource) -> &Level {
     let inner = headers.inner();
     let is_inside = |layer| inner.layers.has(layer);
-    let level = match source {
+    match source {
         KeySource::Inner if is_inside(Layer::Ipv4) || is_inside(Layer::Ipv6) => inner,
         _ => headers.outer(),
-    };
+    }
+}
+
+/// What the TCP header says that belongs to a packet's key.
+fn seen(bytes: &[u8], headers: &Headers, source: KeySource) -> Seen {
+    let level = level(headers, source);
     let flags = level.layers.has(Layer::Tcp).then(|| bytes.get(level.at(Base::L4) + 13)).flatten();
     flags.map_or(Seen::NO_TCP, |flags| Seen::flags(*flags))
 }
@@ -213,6 +225,7 @@ impl Packets {
             all: LevelLayers::default(),
             meta: [[0; 4]; 64],
             color: [0; 64],
+            limit: [0; 64],
             input: PortId(0),
             outer: Keys::new(KeySource::Outer, outer),
             inner: Keys::new(KeySource::Inner, inner),

@@ -116,19 +116,39 @@ impl CompiledPipe {
     fn act(&self, walk: &mut Walk, batch: &mut Batch, hits: u64, actions: &impl Numbers) -> u64 {
         let Walk { packets, outcome, reading, .. } = walk;
         let mut site = Site { batch, packets, action: actions, reading };
-        let mut fail = |slot, reason| outcome.drop(slot, reason);
+        let mut too_long = 0_u64;
+        let mut fail = |slot: usize, reason| match reason {
+            DropReason::TooLong if self.too_long.is_some() => too_long |= 1 << slot,
+            reason => outcome.drop(slot, reason),
+        };
+        let done = self.act_on(&mut site, hits, actions, &mut fail);
+        if let Some(app) = self.too_long.filter(|_| too_long != 0) {
+            outcome.give_too_long(too_long, app, &packets.limit);
+        }
+        done
+    }
+
+    /// The same; those that fail are told to `fail`.
+    #[inline(always)]
+    fn act_on<N: Numbers>(
+        &self,
+        site: &mut Site<'_, N>,
+        hits: u64,
+        actions: &N,
+        fail: &mut impl FnMut(usize, DropReason),
+    ) -> u64 {
         let template = |action: u32| usize::from(self.actions.rows[action as usize].template);
         let kept = self.table.flows().and_then(Flows::kept);
         let of_all = || self.actions.uses.only_lead().map(|(_, template)| usize::from(template));
         let only = if self.plans.len() == 1 { Some(0) } else { actions.same().map(template) };
         let only = only.or_else(of_all);
         if let Some(only) = only {
-            return self.plans[only].run(&mut site, (&self.actions, kept), hits, &mut fail);
+            return self.plans[only].run(site, (&self.actions, kept), hits, fail);
         }
         let (mut rest, mut done) = (hits, 0);
         while rest != 0 {
             let (at, list) = alike(rest, |slot| template(actions.of(slot)));
-            done |= self.plans[at].run(&mut site, (&self.actions, kept), list, &mut fail);
+            done |= self.plans[at].run(site, (&self.actions, kept), list, &mut *fail);
             rest &= !list;
         }
         done

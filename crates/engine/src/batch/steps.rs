@@ -2,6 +2,7 @@
 //! packets of a list before the next one starts, so that what to do is decided once a batch.
 
 use crate::batch::icmp_error::{self, End};
+use crate::batch::length;
 use crate::batch::load::{KeyPlan, read};
 use crate::batch::mend::{Cover, Transport, mend};
 use crate::batch::packets::{Packets, Reading};
@@ -53,6 +54,9 @@ enum Step {
     Add(Target, KeyPlan),
     Copy(Target, KeyPlan),
     DecrementTtl,
+    /// A limit of the IP packet's length, or of the whole frame's.
+    LimitLength(bool),
+    ClampMss,
     PushVlan,
     Encap(Encapsulation),
 }
@@ -104,7 +108,9 @@ impl Plan {
             before = Some(operation);
         }
         plan.join_macs();
-        let writes = |(step, ..): &(Step, Whose, usize)| !matches!(step, Step::Meta(_) | Step::FindHeaders);
+        let writes = |(step, ..): &(Step, Whose, usize)| {
+            !matches!(step, Step::Meta(_) | Step::FindHeaders | Step::LimitLength(_))
+        };
         plan.writes = plan.steps.iter().any(writes);
         plan
     }
@@ -124,6 +130,12 @@ impl Plan {
                 self.bare(step);
             }
             Operation::DecrementTtl => self.bare(Step::DecrementTtl),
+            Operation::LimitLength { bytes, frame } => {
+                self.with_value(whose, Step::LimitLength(frame), Fill::Number { value: bytes, bytes: 2 });
+            }
+            Operation::ClampMss { mss } => {
+                self.with_value(whose, Step::ClampMss, Fill::Number { value: mss, bytes: 2 });
+            }
             Operation::PushVlan { tpid, vid, pcp } => {
                 self.with_value(whose, Step::PushVlan, Fill::Tag { tpid, vid, pcp })
             }
@@ -424,6 +436,18 @@ impl Step {
                 target.write(on, slot, value)
             }
             Step::DecrementTtl => decrement_ttl(frame.bytes_mut(), headers),
+            Step::LimitLength(of_frame) => {
+                let most = u16::from_be_bytes(values.bytes(action));
+                let Some((reason, limit)) = length::refused(frame.bytes(), headers, most, *of_frame) else {
+                    return Ok(());
+                };
+                on.packets.limit[slot] = limit;
+                Err(reason)
+            }
+            Step::ClampMss => {
+                length::clamp(frame.bytes_mut(), headers, u16::from_be_bytes(values.bytes(action)));
+                Ok(())
+            }
             Step::Decap(kind) => moved(decap(frame, headers, *kind), on.packets, slot),
             Step::PopVlan => moved(pop_vlan(frame, headers), on.packets, slot),
             Step::PushVlan => moved(push_vlan(frame, values.bytes(action)), on.packets, slot),

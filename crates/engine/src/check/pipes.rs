@@ -45,6 +45,7 @@ fn names(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     }
     kinds.extend(dangling(program, pipe.forward));
     kinds.extend(dangling(program, pipe.miss));
+    kinds.extend(pipe.too_long.and_then(|app| dangling(program, Forward::App(app))));
     if let Some(SharedUse::Pipe(id)) = pipe.monitor.counter {
         kinds.extend(lost("counter", id.index(), program.counters.len()));
     }

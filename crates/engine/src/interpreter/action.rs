@@ -2,6 +2,7 @@
 
 use super::fields::{ones, width};
 use super::icmp_error;
+use super::length;
 use super::packet::Packet;
 use super::trace::{Change, Mended, Performed};
 use super::tunnel;
@@ -152,6 +153,14 @@ fn perform(packet: &mut Packet, operation: Operation, values: &mut Values<'_>, p
             write(packet, to, value)
         }
         Operation::DecrementTtl => decrement_ttl(packet),
+        Operation::LimitLength { bytes, frame } => {
+            let most = values.get(bytes);
+            length::limit(packet, most as u16, frame)
+        }
+        Operation::ClampMss { mss } => {
+            let most = values.get(mss);
+            length::clamp(packet, most as u16)
+        }
         Operation::PushVlan { tpid, vid, pcp } => {
             let (vid, pcp) = (values.get(vid), values.get(pcp));
             push_vlan(packet, tpid, vid as u16, pcp as u16)

@@ -130,7 +130,9 @@ pub(super) fn width(field: Field) -> usize {
         | FieldKind::Ipv4Ttl
         | FieldKind::Ipv6TrafficClass
         | FieldKind::Ipv6HopLimit
-        | FieldKind::TcpFlags => 8,
+        | FieldKind::TcpFlags
+        | FieldKind::ErrorV4Protocol
+        | FieldKind::ErrorV6Protocol => 8,
         FieldKind::IcmpType | FieldKind::IcmpCode | FieldKind::Icmpv6Type | FieldKind::Icmpv6Code => 8,
         FieldKind::VlanVid | FieldKind::SecondVlanVid => 12,
         FieldKind::EthType
@@ -142,13 +144,16 @@ pub(super) fn width(field: Field) -> usize {
         | FieldKind::TcpSport
         | FieldKind::TcpDport
         | FieldKind::UdpSport
-        | FieldKind::UdpDport => 16,
+        | FieldKind::UdpDport
+        | FieldKind::ErrorSport
+        | FieldKind::ErrorDport => 16,
         FieldKind::Ipv6FlowLabel => 20,
         FieldKind::TunnelId => 32,
         FieldKind::ArpSenderIp | FieldKind::ArpTargetIp | FieldKind::Ipv4Src | FieldKind::Ipv4Dst => 32,
+        FieldKind::ErrorV4Src | FieldKind::ErrorV4Dst => 32,
         FieldKind::Meta0 | FieldKind::Meta1 | FieldKind::Meta2 | FieldKind::Meta3 => 32,
         FieldKind::EthDst | FieldKind::EthSrc => 48,
-        FieldKind::Ipv6Src | FieldKind::Ipv6Dst => 128,
+        FieldKind::Ipv6Src | FieldKind::Ipv6Dst | FieldKind::ErrorV6Src | FieldKind::ErrorV6Dst => 128,
         // VNIs and keys.
         _ => field.spec().tunnel.and_then(|kind| kind.spec().id).map_or(0, |(_, bits)| usize::from(bits)),
     }

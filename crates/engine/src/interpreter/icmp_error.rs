@@ -90,6 +90,30 @@ fn ip(version: u8, payload: usize, protocol: u8, fragment: Fragment) -> Ip {
     Ip { version, start: 0, payload, end: 0, protocol, fragment, other_source, other_destination }
 }
 
+/// Where a field of the packet inside an ICMP error is; `None` if the field is another one.
+pub(super) fn place_inside(bytes: &[u8], headers: &Headers, field: Field) -> Option<Place> {
+    let of_packet = match field.kind {
+        FieldKind::ErrorV4Src => Field::Ipv4Src,
+        FieldKind::ErrorV4Dst => Field::Ipv4Dst,
+        FieldKind::ErrorV6Src => Field::Ipv6Src,
+        FieldKind::ErrorV6Dst => Field::Ipv6Dst,
+        FieldKind::ErrorSport => Field::L4Sport,
+        FieldKind::ErrorDport => Field::L4Dport,
+        FieldKind::ErrorV4Protocol | FieldKind::ErrorV6Protocol => Field::IpProtocol,
+        _ => return None,
+    };
+    let level = if field.level == LevelId::Outer { Some(headers) } else { headers.inner() };
+    let Some(inside) = level.and_then(|level| packet_inside(bytes, level)) else {
+        return Some(Place::Absent);
+    };
+    let is_version = |version| inside.ip.as_ref().is_some_and(|ip| ip.version == version);
+    Some(match field.kind {
+        FieldKind::ErrorV4Protocol if !is_version(4) => Place::Absent,
+        FieldKind::ErrorV6Protocol if !is_version(6) => Place::Absent,
+        _ => place(of_packet, &inside, Facts { input: 0, color: 0 }),
+    })
+}
+
 /// The field at the other end of a packet.
 fn opposite(field: Field) -> Option<(Field, bool)> {
     let is_address = matches!(

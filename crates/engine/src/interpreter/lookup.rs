@@ -2,7 +2,6 @@
 
 use super::action::{KeptOperations, keep};
 use super::fields::{ones, width};
-use super::icmp_error;
 use super::near::{absent, difference, nearest, nearest_flow};
 use super::packet::Packet;
 use super::state::{PipeState, Row, Why};
@@ -271,15 +270,18 @@ impl Interpreter {
                 (None, Found::Row(row)) => self.keep(id, *row, packet, flow.binding),
                 (None, _) => Vec::new(),
             };
-            let hit = matches!(answer.found, Found::Row(_));
-            answer.effects.push(if hit { counted } else { unflowed(Why::NoTarget) });
+            answer.effects.push(match answer.found {
+                Found::Row(_) if self.is_about_pinned(id, packet) => unflowed(Why::IcmpError),
+                Found::Row(_) => counted,
+                _ => unflowed(Why::NoTarget),
+            });
             return;
         }
         self.by_new_flow(id, (packet, key), (learn, group, counted), flows, answer);
     }
 
-    /// Returns whether the packet is an ICMP error where answers are learnt with a flow, or its flow could
-    /// not take of the pipe's NAT pool.
+    /// Returns whether the packet is an ICMP error where flows are pinned, or its flow could not take of the
+    /// pipe's NAT pool.
     fn begins_no_flow(&self, id: PipeId, packet: &Packet, key: &FlowKey) -> bool {
         let nat = &self.pipes[id.index()].nat;
         if nat.is_there() {
@@ -287,8 +289,15 @@ impl Interpreter {
             let has = |field: Field| packet.read(field).is_some();
             return !has(source) || !has(Field::L4Sport) || nat.has(key.dst());
         }
-        matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. })
-            && icmp_error::packet_inside(&packet.bytes, &packet.headers).is_some()
+        self.is_about_pinned(id, packet)
+    }
+
+    /// Returns whether the packet is an ICMP error about a flow, in a pipe that pins flows.
+    fn is_about_pinned(&self, id: PipeId, packet: &Packet) -> bool {
+        match self.program.pipes[id.index()].kind {
+            PipeKind::Flow { key, learn: Learn::Pin(_), .. } => packet.is_error(key),
+            _ => false,
+        }
     }
 
     /// Looks up a packet whose flow is unknown.

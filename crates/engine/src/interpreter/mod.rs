@@ -18,6 +18,7 @@ mod fields;
 mod flow_row;
 mod given;
 mod icmp_error;
+mod length;
 mod lookup;
 mod meter;
 mod nat;
@@ -90,6 +91,8 @@ pub struct Walk {
     pub trace: Vec<Step>,
     /// The changes of state it causes.
     pub effects: Vec<Effect>,
+    /// If it goes to an app because it is too long: the length that it may have.
+    pub limit: Option<u16>,
 }
 
 /// A source of live flows: the interpreter's own state, or the workers of a running daemon.
@@ -183,6 +186,7 @@ impl Interpreter {
             copies: Vec::new(),
             trace: Vec::new(),
             effects: Vec::new(),
+            limit: None,
         };
         let Some(root) = self.program.ports[arrival.input.index()].root else {
             return dropped(DropReason::Policy);
@@ -200,6 +204,7 @@ impl Interpreter {
             copies: visit.copies,
             trace: visit.trace,
             effects: visit.effects,
+            limit: packet.limit.filter(|_| matches!(verdict, Verdict::App(_))),
         }
     }
 }
@@ -300,8 +305,10 @@ impl Visit<'_> {
         }
         let acted = act(packet, (pipe, template), (&entry.values, kept), &interpreter.program);
         step.operations = acted.operations;
-        if let Some(reason) = acted.failed {
-            return Err(reason);
+        match (acted.failed, pipe.too_long) {
+            (None, _) => {}
+            (Some(DropReason::TooLong), Some(app)) => return Ok(End::Verdict(Verdict::App(app))),
+            (Some(reason), _) => return Err(reason),
         }
         if pipe.rehash {
             packet.find_headers()?;

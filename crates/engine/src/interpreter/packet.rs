@@ -27,6 +27,8 @@ pub(super) struct Packet {
     /// The hash delivered by the NIC; 0 if there is none. No action changes it.
     pub hash: u32,
     pub color: Color,
+    /// The length that it may have, once it is too long.
+    pub limit: Option<u16>,
     meta: [u32; 4],
     /// The outer flow key, made on arrival or at the last rehash.
     pub outer: Option<FlowKey>,
@@ -34,6 +36,9 @@ pub(super) struct Packet {
     /// Flags of the TCP headers that belong to the keys, at that time.
     outer_flags: Option<u8>,
     inner_flags: Option<u8>,
+    /// Whether each key is that of a flow that the packet is an ICMP error about.
+    outer_error: bool,
+    inner_error: bool,
     /// MAC addresses and EtherType at that time.
     ethernet: [u64; 3],
 }
@@ -53,11 +58,14 @@ impl Packet {
             input,
             hash,
             color: Color::Green,
+            limit: None,
             meta: [0; 4],
             outer: None,
             inner: None,
             outer_flags: None,
             inner_flags: None,
+            outer_error: false,
+            inner_error: false,
             ethernet: [0; 3],
         };
         packet.make_keys();
@@ -90,6 +98,11 @@ impl Packet {
         let is_inside = self.headers.inner().is_some_and(|inner| inner.ip.is_some());
         self.outer_flags = outer_flags;
         self.inner_flags = if is_inside { inner_flags } else { outer_flags };
+        let is_error = |headers: &Headers| icmp_error::packet_inside(&self.bytes, headers).is_some();
+        let outer_error = is_error(&self.headers);
+        let inner_error = self.headers.inner().is_some_and(is_error);
+        (self.outer_error, self.inner_error) =
+            (outer_error, if is_inside { inner_error } else { outer_error });
         let mac = |first: usize| fields::read_bits(&self.bytes, first, 48) as u64;
         self.ethernet = [mac(0), mac(48), u64::from(self.headers.ether_type)];
     }
@@ -139,6 +152,14 @@ impl Packet {
         }
     }
 
+    /// Whether it is an ICMP error about the flow that a key is of.
+    pub fn is_error(&self, source: KeySource) -> bool {
+        match source {
+            KeySource::Outer => self.outer_error,
+            KeySource::Inner => self.inner_error,
+        }
+    }
+
     /// The value of a field; `None` if the packet does not have it.
     pub fn read(&self, field: Field) -> Option<u128> {
         match self.place(field) {
@@ -166,6 +187,9 @@ impl Packet {
     }
 
     fn place(&self, field: Field) -> Place {
+        if let Some(place) = icmp_error::place_inside(&self.bytes, &self.headers, field) {
+            return place;
+        }
         place(field, &self.headers, Facts { input: self.input.0, color: self.color as u8 })
     }
 

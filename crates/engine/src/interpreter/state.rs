@@ -127,6 +127,8 @@ pub enum Why {
     NoGroup,
     /// Its flow is unknown, and the pipe learns none.
     Unknown,
+    /// It is an ICMP error about its flow, which is pinned.
+    IcmpError,
     /// There is no target, or no entry for it.
     NoTarget,
     /// The table is full.
@@ -377,6 +379,7 @@ impl Interpreter {
                         Why::NoKey => unflowed.no_key += 1,
                         Why::NoGroup => unflowed.no_group += 1,
                         Why::Unknown => unflowed.unknown += 1,
+                        Why::IcmpError => unflowed.icmp_error += 1,
                         Why::NoTarget => unflowed.no_target += 1,
                         Why::Full => unflowed.full += 1,
                         Why::NoNatPort => unflowed.no_nat_port += 1,

@@ -236,7 +236,23 @@ pub enum Change {
     Removed(usize),
     /// This many bytes were added to the front.
     Added(usize),
-    /// The operation failed, and the packet is dropped.
+    /// The packet is no longer than it may be: how long it is, and may be.
+    Fits {
+        /// Its length.
+        length: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// A maximum segment size was lowered.
+    Mss {
+        /// Value before.
+        before: u16,
+        /// Value after.
+        after: u16,
+    },
+    /// The operation does not concern the packet.
+    Nothing,
+    /// The operation failed, and the packet is dropped, or is too long and goes to an app.
     Failed(DropReason),
 }
 
@@ -300,10 +316,15 @@ impl fmt::Display for FieldValue {
                 let [_, _, a, b, c, d, e, g] = (value as u64).to_be_bytes();
                 write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
             }
-            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::ArpSenderIp | FieldKind::ArpTargetIp => {
-                write!(f, "{}", Ipv4Addr::from_bits(value as u32))
+            FieldKind::Ipv4Src
+            | FieldKind::Ipv4Dst
+            | FieldKind::ArpSenderIp
+            | FieldKind::ArpTargetIp
+            | FieldKind::ErrorV4Src
+            | FieldKind::ErrorV4Dst => write!(f, "{}", Ipv4Addr::from_bits(value as u32)),
+            FieldKind::Ipv6Src | FieldKind::Ipv6Dst | FieldKind::ErrorV6Src | FieldKind::ErrorV6Dst => {
+                write!(f, "{}", Ipv6Addr::from_bits(value))
             }
-            FieldKind::Ipv6Src | FieldKind::Ipv6Dst => write!(f, "{}", Ipv6Addr::from_bits(value)),
             FieldKind::EthType | FieldKind::TcpFlags => write!(f, "{value:#x}"),
             FieldKind::Ipv4Identification | FieldKind::Ipv4Dscp => write!(f, "{value:#x}"),
             FieldKind::Ipv6FlowLabel | FieldKind::Ipv6TrafficClass => write!(f, "{value:#x}"),

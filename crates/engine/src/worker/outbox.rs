@@ -72,7 +72,7 @@ impl Outbox {
             self.punt_with_copies(batch, input, outcome);
         }
         for (app, &list) in outcome.apps.iter().enumerate() {
-            self.punt(batch, AppId(app as u16), input, list);
+            self.punt(batch, (AppId(app as u16), input), list, |slot| outcome.limit(slot));
         }
         batch.clear();
     }
@@ -135,7 +135,9 @@ impl Outbox {
                 self.signal |= sent != 0;
             }
             let own = outcome.apps.iter().position(|list| list & 1 << slot != 0);
-            own.into_iter().for_each(|app| self.punt(batch, AppId(app as u16), input, 1 << slot));
+            if let Some(app) = own {
+                self.punt(batch, (AppId(app as u16), input), 1 << slot, |slot| outcome.limit(slot));
+            }
         }
         outcome.apps.fill(0);
     }
@@ -166,12 +168,21 @@ impl Outbox {
         self.drop_list(batch, list & !accepted, DropReason::NoKernelPath);
     }
 
-    fn punt(&mut self, batch: &mut Batch, app: AppId, input: PortId, list: u64) {
+    fn punt(
+        &mut self,
+        batch: &mut Batch,
+        (app, input): (AppId, PortId),
+        list: u64,
+        limit: impl Fn(usize) -> Option<u16>,
+    ) {
         self.signal |= list != 0;
         for slot in Bits(list) {
             let frame = batch.take(slot);
             let ring = self.punts.get_mut(app.index());
-            if ring.is_some_and(|ring| ring.send(frame.bytes(), input, app)) {
+            let (bytes, limit) = (frame.bytes(), limit(slot));
+            // Who answers a frame that is too long needs its beginning.
+            let bytes = if limit.is_some() { &bytes[..bytes.len().min(CARRIER_BYTES)] } else { bytes };
+            if ring.is_some_and(|ring| ring.send_limited(bytes, limit, input, app)) {
                 self.ledger.to_app += 1;
             } else {
                 self.ledger.drop_one(not_sent(&frame, DropReason::AppFull));

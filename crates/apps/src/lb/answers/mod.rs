@@ -1,12 +1,14 @@
 //! Frames that the pipes forward to the running app, and what it answers. Each subject has a name under which
 //! its frames are forwarded ([`crate::App::punts`]), so that a flood of one fills only its own ring, and a
-//! file: [`announce`] answers who asks for a VIP's MAC address, [`echo`] who pings one. All answers are
-//! limited by [`limit`].
+//! file: [`announce`] answers who asks for a VIP's MAC address, [`echo`] who pings one, and [`too_big`] who sends
+//! what does not fit the way to a back end. All answers are limited in number.
 
 mod announce;
 mod echo;
 mod limit;
+mod too_big;
 
+use super::TOO_LONG;
 use super::announce::Answered;
 use crate::app::Action;
 use announce::Announcer;
@@ -15,6 +17,7 @@ use engine::program::PortId;
 use packet::{PROTOCOL_ICMPV6, Sum, checksum};
 use std::net::IpAddr;
 use std::sync::Arc;
+use too_big::TooBig;
 
 /// The name under which questions for MAC addresses are forwarded.
 pub(super) const ANNOUNCE: &str = "lb/announce";
@@ -36,17 +39,22 @@ pub(super) struct Heard<'a> {
 pub(super) struct Answers {
     announcer: Announcer,
     echo: Echo,
+    too_big: TooBig,
 }
 
 impl Answers {
     /// Creates what answers for services.
     pub fn new(answered: &Arc<Answered>) -> Answers {
-        Answers { announcer: Announcer::new(answered.clone()), echo: Echo::default() }
+        Answers {
+            announcer: Announcer::new(answered.clone()),
+            echo: Echo::default(),
+            too_big: TooBig::default(),
+        }
     }
 
     /// Returns the names under which frames are forwarded.
     pub fn punts() -> Vec<String> {
-        [ANNOUNCE, ECHO].map(str::to_string).into()
+        [ANNOUNCE, ECHO, TOO_LONG].map(str::to_string).into()
     }
 
     /// Answers a frame.
@@ -58,10 +66,22 @@ impl Answers {
         }
     }
 
+    /// Answers a packet that may have at most `limit` bytes: on the port it came by.
+    pub fn refuse(
+        &mut self,
+        now_ns: u64,
+        (input, bytes): (PortId, &[u8]),
+        limit: u16,
+        actions: &mut Vec<Action>,
+    ) {
+        let answer = self.too_big.answer(bytes, limit, now_ns);
+        actions.extend(answer.map(|bytes| Action::Inject { bytes, output: input }));
+    }
+
     /// Takes over from the app that ran before a reload.
     pub fn inherit(&mut self, old: Answers) {
         self.announcer.inherit(old.announcer);
-        self.echo = old.echo;
+        (self.echo, self.too_big) = (old.echo, old.too_big);
     }
 
     /// Begins.
@@ -82,7 +102,8 @@ impl Answers {
 
     /// Returns what it has counted.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
-        self.announcer.counts().into_iter().chain(self.echo.counts()).collect()
+        let others = self.echo.counts().into_iter().chain(self.too_big.counts());
+        self.announcer.counts().into_iter().chain(others).collect()
     }
 }
 

@@ -509,6 +509,9 @@ impl App for LbApp {
                     self.hear(server, now_ns, outcome, actions);
                 }
             }
+            Event::TooLong { input, bytes, limit, .. } => {
+                self.answers.refuse(now_ns, (input, bytes), limit, actions);
+            }
             Event::Neighbour { hop, found } => self.met(hop, found, now_ns, actions),
             Event::Request { id, request } => {
                 let answer = self.request(id, request, now_ns, actions);

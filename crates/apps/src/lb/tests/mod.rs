@@ -3,6 +3,7 @@
 
 mod answers;
 mod flows;
+mod lengths;
 mod modes;
 mod neighbours;
 mod vlan;
@@ -71,6 +72,8 @@ fn service(name: &str, by: By) -> Service {
         source_mac: SourceMac::Auto,
         source: (None, None),
         nat_pool: None,
+        mtu: MTU,
+        mss: None,
         announce: Announce::Auto,
         icmp_echo: IcmpEcho::Auto,
         origin: Origin(100),
@@ -223,12 +226,14 @@ fn services_share_tables() {
         .filter(|pipe| pipe.kind == PipeKind::Basic)
         .map(|pipe| pipe.name.as_str())
         .collect();
-    assert_eq!(tables, ["lb", "lb/v6", "lb/fragments/v4", "lb/fragments/v6"]);
+    let others = ["lb/fragments/v4", "lb/fragments/v6", "lb/errors/v4", "lb/errors/v6"];
+    assert_eq!(tables, [&["lb", "lb/v6"][..], &others].concat());
     let entries = |name: &str| program.pipes[program.pipe_named(name).unwrap().index()].entries.len();
     assert_eq!(entries("lb"), 100);
     assert_eq!(entries("lb/v6"), 2, "one for each port");
     assert_eq!(entries("lb/fragments/v4"), 1, "fragments of one address are those of its first service");
-    assert_eq!(program.pipes.len(), 6, "and one that keeps flows, and one that hashes");
+    assert_eq!(program.pipes.len(), 9, "and one that keeps flows, one that hashes, and one for its errors");
+    assert_eq!(entries("lb/errors/v4"), 100);
     assert_eq!(entries("lb/flows"), 300);
     assert_eq!(program.counters[..2], ["lb/s1/b0", "lb/s1/b1"]);
 }
@@ -250,7 +255,11 @@ fn ip(frames: Frames) -> IpRule {
 fn ports_take_what_services_name() {
     let services = vec![service("a", By::FiveTuple), at(54, service("b", By::FiveTuple))];
     let lb = Lb { services, ..Lb::default() };
-    let rules: Vec<IpRule> = lb.take().iter().map(|rule| ip(rule.frames)).collect();
+    let all = lb.take();
+    let errors = all.iter().filter(|rule| matches!(rule.frames, Frames::Errors(_))).count();
+    assert_eq!(errors, 2, "about packets from each port");
+    let others = all.iter().filter(|rule| matches!(rule.frames, Frames::Ip(_)));
+    let rules: Vec<IpRule> = others.map(|rule| ip(rule.frames)).collect();
     assert_eq!(rules.len(), 3, "two ports, and the fragments once");
     assert_eq!(rules.iter().filter(|rule| rule.fragments).count(), 1);
     assert!(rules.iter().all(|rule| (rule.prefix, rule.protocol) == (32, Some(17))));

@@ -8,18 +8,18 @@ use engine::program::{Fill, KatranHash, KatranVersion, NatPool, NatPoolId, NatPr
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use packet::{TableHash, craft};
 
-const CLIENTS: [&str; 2] = ["192.0.2.7", "2001:db8:1::7"];
-const VIPS: [&str; 2] = ["10.0.0.53", "2001:db8::53"];
-const BACK_END: [&str; 2] = ["198.51.100.1", "2001:db8:2::1"];
+pub(super) const CLIENTS: [&str; 2] = ["192.0.2.7", "2001:db8:1::7"];
+pub(super) const VIPS: [&str; 2] = ["10.0.0.53", "2001:db8::53"];
+pub(super) const BACK_END: [&str; 2] = ["198.51.100.1", "2001:db8:2::1"];
 const WEIR: [&str; 2] = ["198.51.100.254", "2001:db8:2::fe"];
 const POOL: [&str; 2] = ["203.0.113.8", "2001:db8:3::8"];
 
-fn ip(text: &str) -> IpAddr {
+pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
 /// A service of a version of IP and a protocol, with one back end.
-fn of(family: usize, protocol: u8, mode: Mode) -> Lb {
+pub(super) fn of(family: usize, protocol: u8, mode: Mode) -> Lb {
     let back_end = BackEnd { mode, ..back_ends(1)[0].clone() };
     let full = matches!(mode, Mode::FullNat { .. });
     let (IpAddr::V4(v4), IpAddr::V6(v6)) = (ip(WEIR[0]), ip(WEIR[1])) else { unreachable!() };
@@ -80,11 +80,11 @@ fn ends(frame: &[u8]) -> [(IpAddr, u16); 2] {
     [(addresses[0], ports[0]), (addresses[1], ports[1])]
 }
 
-fn word(protocol: u8) -> &'static str {
+pub(super) fn word(protocol: u8) -> &'static str {
     if protocol == 6 { "tcp" } else { "udp" }
 }
 
-fn request(family: usize, protocol: u8) -> Vec<u8> {
+pub(super) fn request(family: usize, protocol: u8) -> Vec<u8> {
     let (src, dst, protocol) = (CLIENTS[family], VIPS[family], word(protocol));
     craft::frame(&format!(
         "eth.dst=02:00:00:00:00:fe src={src} dst={dst} proto={protocol} sport=4000 dport=53 payload=c0ffee"
@@ -92,7 +92,7 @@ fn request(family: usize, protocol: u8) -> Vec<u8> {
 }
 
 /// Every version of IP of clients with every protocol.
-fn kinds() -> impl Iterator<Item = (usize, u8)> {
+pub(super) fn kinds() -> impl Iterator<Item = (usize, u8)> {
     [0, 1].into_iter().flat_map(|family| [6, 17].map(|protocol| (family, protocol)))
 }
 
@@ -257,7 +257,9 @@ fn ports_take_what_answers() {
     assert_eq!(taken(Mode::Gue(to)), []);
     assert_eq!(taken(Mode::Nat { ip: to, port: None }), [Frames::From(to)]);
     let answers = taken(Mode::FullNat { ip: to, port: None });
-    assert_eq!(answers.len(), 2, "TCP and UDP");
+    let (errors, answers): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|frames| matches!(frames, Frames::Errors(_)));
+    assert_eq!((answers.len(), errors.len()), (2, 2), "TCP and UDP, and errors about both");
     assert!(answers.iter().all(|frames| super::ip(*frames).dport == Some((1024, 65_535))));
 }
 

@@ -5,7 +5,7 @@ use super::nat::Place;
 use super::{Flows, Learn};
 use crate::batch::packets::Packets;
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
-use packet::{Bits, FlowKey, Layer, inside_icmp_error};
+use packet::{Bits, FlowKey, Layer};
 use table::{Counted, Decision, DeltaReason, Flow, NO_TARGET};
 
 /// Why a flow was not learnt.
@@ -47,7 +47,9 @@ impl Flows {
         } else {
             self.account.unflowed.unknown += u64::from(strange.count_ones());
         }
-        self.count(hits, &flows, look);
+        let errors = self.about_pinned(hits, look);
+        self.account.unflowed.icmp_error += u64::from(errors.count_ones());
+        self.count(hits & !errors, &flows, look);
         if let Some(values) = &mut self.values {
             Bits(hits).for_each(|slot| values.meet(slot, Some(flows[slot]).filter(|&flow| flow != NO_ROW)));
         }
@@ -192,14 +194,27 @@ impl Flows {
         self.own.get(&packets.keys(self.source).key[slot]).copied()
     }
 
-    /// Where answers are learnt with a flow, an ICMP error begins none: what would be kept of it is not what
-    /// the flow's packets have.
+    /// The ICMP errors among packets of flows that are pinned. Anyone can send one, so none makes a flow
+    /// younger or changes its state; but a flow with an entry of its own counts everything.
+    #[inline(always)]
+    fn about_pinned(&self, list: u64, look: &Lookup<'_>) -> u64 {
+        let keys = look.packets.keys(self.source);
+        let errors = list & keys.errors;
+        if errors == 0 || !matches!(self.learn, Learn::Pin(_)) {
+            return 0;
+        }
+        let own = Bits(errors).filter(|&slot| self.own.contains_key(&keys.key[slot]));
+        own.fold(errors, |errors, slot| errors & !(1 << slot))
+    }
+
+    /// Where flows are pinned, an ICMP error begins none: whoever sends one need not have seen the flow, and
+    /// what would be kept of it is not what the flow's packets have.
     fn learns_nothing_for(&self, slot: usize, look: &Lookup<'_>) -> bool {
         let is_error = || {
-            let (frame, headers) = (look.batch.frame(slot), &look.packets.headers[slot]);
-            inside_icmp_error(frame.bytes(), headers.outer()).is_some()
+            let errors = look.packets.keys(self.source).errors;
+            errors >> slot & 1 == 1 && matches!(self.learn, Learn::Pin(_))
         };
-        (self.learn == Learn::Nothing || self.reverse && is_error() || self.cannot_be_bound(slot, look))
+        (self.learn == Learn::Nothing || is_error() || self.cannot_be_bound(slot, look))
             && !(self.own_missing && self.own_row(slot, look.packets).is_some())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::check::{Ask, Request};
 use crate::lb::health::{CHECK, Fail, Health, read};
-use crate::lb::{Address, BackEnd, By, Mode, Service, SourceMac, State, timeouts};
+use crate::lb::{Address, BackEnd, By, MTU, Mode, Service, SourceMac, State, timeouts};
 use config::{Report, raw};
 use engine::program::Fill;
 use std::net::IpAddr;
@@ -39,6 +39,8 @@ fn service(back_ends: &[&str]) -> Service {
         source_mac: SourceMac::Auto,
         source: (None, None),
         nat_pool: None,
+        mtu: MTU,
+        mss: None,
         announce: Default::default(),
         icmp_echo: Default::default(),
         origin: Default::default(),

@@ -1,0 +1,311 @@
+//! Tells clients that their packets are too long for the way to a back end: ICMP "fragmentation needed" (RFC
+//! 792, RFC 1191 §4) and ICMPv6 "packet too big" (RFC 4443 §3.2), from the address that they were sent to.
+//!
+//! The program refuses such packets before it changes them (docs/pipes.md A21) and says how long they may be,
+//! so that an answer is a function of both. How many answers there are is limited, for all clients together
+//! and for each: a flood of long packets gets few, and keeps those of nobody else.
+
+use packet::{ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Sum, checksum};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Answers in a second, and at once, to all clients.
+const ALL: Rate = Rate { per_second: 1000, burst: 200 };
+/// The same to those clients whose addresses share a bucket.
+const CLIENT: Rate = Rate { per_second: 20, burst: 20 };
+/// Buckets for clients.
+const CLIENTS: usize = 256;
+
+/// The longest answer of IPv4 (RFC 1812 §4.3.2.3), and of IPv6: its smallest MTU (RFC 4443 §2.4).
+const IPV4_MAX: usize = 576;
+const IPV6_MAX: usize = 1280;
+/// Bytes of headers.
+const ETHERNET: usize = 14;
+const VLAN_TAG: usize = 4;
+const VLAN_TAGS_MAX: usize = 2;
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+const ICMP: usize = 8;
+/// Internetwork control (RFC 1812 §4.3.2.5), and how far an answer may go.
+const CLASS: u8 = 0xc0;
+const TTL: u8 = 64;
+/// Destination unreachable, fragmentation needed and DF set; packet too big.
+const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
+const PACKET_TOO_BIG: [u8; 2] = [2, 0];
+
+/// Returns the answer to a packet that may have so many bytes, for the port that it came by. `None` if there
+/// must be none: to IPv4 without DF or a fragment other than the first, to ICMP, and to addresses that are not
+/// one station's (RFC 1122 §3.2.2, RFC 4443 §2.4).
+#[must_use]
+pub fn answer(frame: &[u8], limit: u16) -> Option<Vec<u8>> {
+    let (l3, is_ipv4) = network(frame)?;
+    let (header, packet) = (frame.get(..l3)?, frame.get(l3..)?);
+    let is_group = |mac: &[u8]| mac[0] & 1 != 0;
+    let (to, from) = (header.get(..6)?, header.get(6..12)?);
+    if is_group(to) || is_group(from) {
+        return None;
+    }
+    let mut answer = [from, to, &header[12..]].concat();
+    let message = if is_ipv4 { ipv4 } else { ipv6 };
+    message(packet, limit, &mut answer)?;
+    Some(answer)
+}
+
+/// Returns where the IP packet begins, and whether it is IPv4. The frame may be cut off behind: of a very long
+/// one, only the beginning comes here.
+fn network(frame: &[u8]) -> Option<(usize, bool)> {
+    let mut at = ETHERNET;
+    for _ in 0..=VLAN_TAGS_MAX {
+        match u16::from_be_bytes([*frame.get(at - 2)?, *frame.get(at - 1)?]) {
+            ETHER_VLAN | ETHER_QINQ => at += VLAN_TAG,
+            ETHER_IPV4 => return Some((at, true)),
+            ETHER_IPV6 => return Some((at, false)),
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn ipv4(packet: &[u8], limit: u16, answer: &mut Vec<u8>) -> Option<()> {
+    let header: &[u8; IPV4] = packet.first_chunk()?;
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let flags = u16::from_be_bytes([header[6], header[7]]);
+    let [.., a, b, c, d, _, _, _, _] = *header;
+    let from = Ipv4Addr::new(a, b, c, d);
+    if header[9] == PROTOCOL_ICMP || flags & 0x4000 == 0 || flags & 0x1fff != 0 || !is_station(from) {
+        return None;
+    }
+    let inside = &packet[..length.min(IPV4_MAX - IPV4 - ICMP).min(packet.len())];
+    let total = (IPV4 + ICMP + inside.len()) as u16;
+    let [high, low] = total.to_be_bytes();
+    let mut ip = [0x45, CLASS, high, low, 0, 0, 0x40, 0, TTL, PROTOCOL_ICMP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    ip[12..16].copy_from_slice(&header[16..20]);
+    ip[16..20].copy_from_slice(&header[12..16]);
+    let sum = checksum(Sum::default().bytes(&ip));
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    answer.extend(ip);
+    let [kind, code] = FRAGMENTATION_NEEDED;
+    let [high, low] = limit.to_be_bytes();
+    message([kind, code, 0, 0, 0, 0, high, low], inside, Sum::default(), answer);
+    Some(())
+}
+
+fn ipv6(packet: &[u8], limit: u16, answer: &mut Vec<u8>) -> Option<()> {
+    let header: &[u8; IPV6] = packet.first_chunk()?;
+    let address: [u8; 16] = *header[8..24].first_chunk()?;
+    let source = Ipv6Addr::from(address);
+    if header[6] == PROTOCOL_ICMPV6
+        || source.is_multicast()
+        || source.is_unspecified()
+        || source.is_loopback()
+    {
+        return None;
+    }
+    let length = IPV6 + usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let inside = &packet[..length.min(IPV6_MAX - IPV6 - ICMP).min(packet.len())];
+    let payload = (ICMP + inside.len()) as u16;
+    let [high, low] = payload.to_be_bytes();
+    answer.extend([0x60 | CLASS >> 4, CLASS << 4, 0, 0, high, low, PROTOCOL_ICMPV6, TTL]);
+    answer.extend(&header[24..40]);
+    answer.extend(&header[8..24]);
+    let pseudo = Sum::default().bytes(&header[8..40]).word(payload).word(PROTOCOL_ICMPV6.into());
+    let [kind, code] = PACKET_TOO_BIG;
+    let [high, low] = limit.to_be_bytes();
+    message([kind, code, 0, 0, 0, 0, high, low], inside, pseudo, answer);
+    Some(())
+}
+
+/// Appends a message of ICMP, whose checksum begins with `sum`.
+fn message(mut header: [u8; ICMP], inside: &[u8], sum: Sum, answer: &mut Vec<u8>) {
+    let sum = checksum(sum.bytes(&header).bytes(inside));
+    header[2..4].copy_from_slice(&sum.to_be_bytes());
+    answer.extend(header);
+    answer.extend(inside);
+}
+
+/// Whether it is the address of one station: not of a group, everybody, nobody or itself.
+fn is_station(address: Ipv4Addr) -> bool {
+    let first = address.octets()[0];
+    first != 0 && first < 224 && !address.is_loopback()
+}
+
+/// How often something may happen.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    per_second: u64,
+    burst: u64,
+}
+
+/// A token bucket: it begins full, and nothing more fits in.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    /// Nanoseconds of what is missing from it, as of a time.
+    debt_ns: u64,
+    at_ns: u64,
+}
+
+impl Bucket {
+    /// Whether it has a token.
+    fn has(&mut self, rate: Rate, now_ns: u64) -> bool {
+        self.debt_ns = self.debt_ns.saturating_sub(now_ns.saturating_sub(self.at_ns));
+        self.at_ns = now_ns;
+        let token_ns = 1_000_000_000 / rate.per_second;
+        self.debt_ns + token_ns <= rate.burst * token_ns
+    }
+
+    fn take(&mut self, rate: Rate) {
+        self.debt_ns += 1_000_000_000 / rate.per_second;
+    }
+}
+
+/// Answers, as many as may be, and how many there were.
+#[derive(Clone, Debug)]
+pub(super) struct TooBig {
+    all: Bucket,
+    clients: Box<[Bucket; CLIENTS]>,
+    /// Answers sent, kept back because there were too many, and not possible.
+    sent: u64,
+    limited: u64,
+    unanswerable: u64,
+}
+
+impl Default for TooBig {
+    fn default() -> TooBig {
+        let clients = Box::new([Bucket::default(); CLIENTS]);
+        TooBig { all: Bucket::default(), clients, sent: 0, limited: 0, unanswerable: 0 }
+    }
+}
+
+impl TooBig {
+    /// Returns the answer to a packet that may have so many bytes, if there may be one now.
+    pub fn answer(&mut self, frame: &[u8], limit: u16, now_ns: u64) -> Option<Vec<u8>> {
+        let Some(answer) = answer(frame, limit) else {
+            self.unanswerable += 1;
+            return None;
+        };
+        let client = &mut self.clients[bucket_of(frame)];
+        if !(self.all.has(ALL, now_ns) && client.has(CLIENT, now_ns)) {
+            self.limited += 1;
+            return None;
+        }
+        self.all.take(ALL);
+        client.take(CLIENT);
+        self.sent += 1;
+        Some(answer)
+    }
+
+    /// Returns its counters.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("too_big_sent", self.sent),
+            ("too_big_limited", self.limited),
+            ("too_big_unanswerable", self.unanswerable),
+        ]
+    }
+}
+
+/// Returns the bucket of a client: by its address, and of IPv6 by the network of 64 bits that it is in.
+fn bucket_of(frame: &[u8]) -> usize {
+    let Some((l3, is_ipv4)) = network(frame) else { return 0 };
+    let address = if is_ipv4 { l3 + 12..l3 + 16 } else { l3 + 8..l3 + 16 };
+    let address = frame.get(address).unwrap_or_default();
+    let word = address.iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
+    // Fibonacci hashing; clients that share a bucket share its tokens.
+    (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::craft;
+
+    const MS: u64 = 1_000_000;
+
+    fn long(what: &str, bytes: usize) -> Vec<u8> {
+        craft::frame(&format!(
+            "eth.src=02:00:00:00:00:0c eth.dst=02:00:00:00:00:01 {what} payload={}",
+            "5a".repeat(bytes)
+        ))
+    }
+
+    #[test]
+    fn a_long_packet_with_df_is_answered_from_where_it_was_sent() {
+        let frame = long("vlan=7.3 src=10.0.0.9 dst=10.0.0.80 df=1 proto=tcp sport=4000 dport=80", 1460);
+        let answer = answer(&frame, 1480).unwrap();
+        assert_eq!(answer[..12], [[2, 0, 0, 0, 0, 0xc], [2, 0, 0, 0, 0, 1]].concat());
+        assert_eq!(answer[12..18], frame[12..18], "the tag stays");
+        assert_eq!(answer.len(), 18 + IPV4_MAX);
+        let parsed = etherparse(&answer[18..]);
+        assert_eq!((parsed.0, parsed.1), ([10, 0, 0, 80], [10, 0, 0, 9]));
+        assert_eq!(answer[38..40], FRAGMENTATION_NEEDED);
+        assert_eq!(answer[42..46], [0, 0, 0x05, 0xc8], "the MTU of the next hop is 1480");
+        assert_eq!(answer[46..], frame[18..18 + 548], "as much as may be of the packet, as it was");
+        assert_eq!(Sum::default().bytes(&answer[18..38]).fold(), 0xffff);
+        assert_eq!(Sum::default().bytes(&answer[38..]).fold(), 0xffff);
+    }
+
+    /// Source and destination of an IPv4 packet.
+    fn etherparse(packet: &[u8]) -> ([u8; 4], [u8; 4]) {
+        (packet[12..16].try_into().unwrap(), packet[16..20].try_into().unwrap())
+    }
+
+    #[test]
+    fn of_ipv6_as_much_is_sent_back_as_fits_the_smallest_mtu() {
+        let frame = long("src=fd00::9 dst=fd00::80 proto=udp sport=4000 dport=80", 1440);
+        let answer = answer(&frame, 1460).unwrap();
+        assert_eq!(answer.len(), 14 + IPV6_MAX);
+        assert_eq!(answer[22..38], frame[38..54], "from the address that it was sent to");
+        assert_eq!(answer[38..54], frame[22..38]);
+        assert_eq!(answer[54..56], PACKET_TOO_BIG);
+        assert_eq!(answer[58..62], 1460_u32.to_be_bytes());
+        assert_eq!(answer[62..], frame[14..14 + 1232]);
+        let pseudo = Sum::default().bytes(&answer[22..54]).word(1240).word(58);
+        assert_eq!(pseudo.bytes(&answer[54..]).fold(), 0xffff);
+        let short = long("src=fd00::9 dst=fd00::80 proto=udp sport=4000 dport=80", 100);
+        assert_eq!(super::answer(&short, 100).unwrap().len(), 14 + 48 + 148, "the whole of a shorter one");
+    }
+
+    #[test]
+    fn what_must_not_be_answered_is_not() {
+        let to = "dst=10.0.0.80";
+        for what in [
+            format!("src=10.0.0.9 {to} proto=udp sport=1 dport=2"),
+            format!("src=10.0.0.9 {to} df=1 frag=1480+ proto=udp"),
+            format!("src=0.0.0.0 {to} df=1 proto=udp sport=1 dport=2"),
+            format!("src=224.0.0.1 {to} df=1 proto=udp sport=1 dport=2"),
+            format!("src=255.255.255.255 {to} df=1 proto=udp sport=1 dport=2"),
+            format!("src=127.0.0.1 {to} df=1 proto=udp sport=1 dport=2"),
+            format!("src=10.0.0.9 {to} df=1 proto=icmp icmp_type=3 icmp_code=4"),
+            "src=:: dst=fd00::80 proto=udp sport=1 dport=2".to_string(),
+            "src=fd00::9 dst=fd00::80 proto=icmpv6 icmp_type=1".to_string(),
+            "arp=request sender_ip=10.0.0.9 target_ip=10.0.0.80".to_string(),
+        ] {
+            assert_eq!(answer(&long(&what, 100), 60), None, "{what}");
+        }
+        let mut group = long(&format!("src=10.0.0.9 {to} df=1 proto=udp sport=1 dport=2"), 100);
+        assert!(answer(&group, 60).is_some());
+        group[6] |= 1;
+        assert_eq!(answer(&group, 60), None, "from a group address");
+        for length in 0..group.len() {
+            // Never a panic, and nothing without a whole header.
+            let whole = long("src=10.0.0.9 dst=10.0.0.80 df=1 proto=udp sport=1 dport=2", 100);
+            assert_eq!(answer(&whole[..length], 60).is_some(), length >= 34);
+        }
+    }
+
+    #[test]
+    fn a_client_gets_few_answers_and_others_get_theirs() {
+        let mut answers = TooBig::default();
+        let from = |client: u8| {
+            long(&format!("src=10.0.1.{client} dst=10.0.0.80 df=1 proto=udp sport=1 dport=2"), 100)
+        };
+        let mut ask = |client, now_ms: u64| answers.answer(&from(client), 60, now_ms * MS).is_some();
+        let got = (0..100).filter(|_| ask(1, 0)).count();
+        assert_eq!(got, CLIENT.burst as usize);
+        assert!(ask(2, 0), "another client");
+        assert!(!ask(1, 49) && ask(1, 50) && !ask(1, 50), "twenty in a second");
+        let got = (0..=255).filter(|client| ask(*client, 60)).count();
+        assert!(got >= ALL.burst as usize - 25, "{got}");
+        assert!(got <= ALL.burst as usize, "{got}: all together have a limit");
+        assert_eq!(answers.counts()[0].1 + answers.counts()[1].1, 100 + 1 + 3 + 256);
+    }
+}
