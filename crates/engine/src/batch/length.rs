@@ -59,7 +59,7 @@ pub fn clamp(bytes: &mut [u8], headers: &Headers, most: u16) -> Option<()> {
         return None;
     }
     // The checksum is over words, which the option need not begin at.
-    let words = tcp + (at - tcp & !1)..tcp + (at - tcp + 3 & !1);
+    let words = tcp + ((at - tcp) & !1)..tcp + ((at - tcp + 3) & !1);
     let mut before = [0; 4];
     let before = &mut before[..words.len()];
     before.copy_from_slice(bytes.get(words.clone())?);
