@@ -267,7 +267,7 @@ impl Random {
                 length: random.pick(&[0, 16, 31, 32, 63, 64, 127, 128]),
             },
         });
-        if self.one_in(6) {
+        if self.one_in(12) {
             let asked = if v4 { self.v4().into() } else { self.v6().into() };
             return TakeRule { asked: Some(asked), group: self.one_in(2), ..TakeRule::default() };
         }
@@ -277,6 +277,7 @@ impl Random {
             protocol: self.sometimes(|random| random.pick(&[1, 6, 17, 58, 132])),
             destination,
             source,
+            asked: None,
             dport: self.sometimes(|random| match random.below(5) {
                 0 => Ports { first: 53, last: random.pick(&[60, 79, 80, 4789]) },
                 1 => Ports { first: 0, last: u16::MAX },
@@ -371,7 +372,7 @@ impl Random {
 fn the_kernels_verdict_is_that_of_a_naive_reading() {
     let Some(mut program) = load() else { return };
     let mut random = Random(0x5eed_cafe_f00d_0001);
-    let (mut taken, mut refused) = (0, 0);
+    let (mut taken, mut refused, mut asked) = (0, 0, 0);
     for _ in 0..400 {
         let take = random.take();
         match program.set_take([OWN, ALSO_OWN], &take) {
@@ -385,6 +386,8 @@ fn the_kernels_verdict_is_that_of_a_naive_reading() {
             let frame = random.frame();
             let expected = expected(&take, &frame);
             taken += usize::from(expected == Verdict::Taken);
+            let by_question = |rule: &TakeRule| rule.asked.is_some() && fits(rule, &facts(&frame));
+            asked += usize::from(expected == Verdict::Taken && take.rules.iter().any(by_question));
             assert_eq!(
                 verdict(&mut program, &frame),
                 expected,
@@ -394,6 +397,7 @@ fn the_kernels_verdict_is_that_of_a_naive_reading() {
         }
     }
     assert!((4000..16000).contains(&taken), "{taken} of 20000: the cases are not well mixed");
+    assert!(asked > 100, "{asked} questions of 20000 frames: the cases are not well mixed");
     assert!(refused < 100, "{refused} of 400 have too many masks");
 }
 

@@ -9,7 +9,7 @@ use super::service::{Address, Service};
 use config::attachment::{Attachments, Mac};
 use config::ports::{PortConfig, PortKind};
 use config::{Frames, IpRule, TakeRule};
-use engine::program::{Origin, PortId};
+use engine::program::{Forward, Origin, PortId};
 use packet::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -106,7 +106,8 @@ pub struct Speaker {
     pub name: Arc<str>,
     /// The MAC address that VIPs have here: the port's, or that of the bond it belongs to.
     pub mac: Mac,
-    /// Whether somebody is there who must be told unasked. Recordings and memory have nobody.
+    /// Whether somebody is there who must be told unasked. Recordings and memory have nobody, and on a bond
+    /// that is the bond's part.
     pub is_wire: bool,
 }
 
@@ -126,8 +127,11 @@ impl Answered {
     #[must_use]
     pub fn of(services: &[Service], attachments: &Attachments, ports: &[PortConfig]) -> Answered {
         let speaker = |port: PortId| {
-            let (config, mac) = (ports.get(port.index())?, attachments.with(port)?.mac?);
-            let is_wire = matches!(config.kind, PortKind::Xdp(_) | PortKind::Dpdk { .. });
+            let (config, below) = (ports.get(port.index())?, attachments.with(port)?);
+            let mac = below.mac?;
+            // Of a bond's members, some must send nothing; the bond knows which.
+            let is_alone = below.to == Forward::Port(port);
+            let is_wire = is_alone && matches!(config.kind, PortKind::Xdp(_) | PortKind::Dpdk { .. });
             Some(Speaker { port, name: config.name.as_str().into(), mac, is_wire })
         };
         let mut speakers: HashMap<PortId, Speaker> = HashMap::new();

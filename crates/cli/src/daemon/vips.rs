@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use tracing::warn;
 
 /// What is said of such an address.
-pub const ADVICE: &str = "the host has it, and would reset its connections whenever weir does not run: remove \
-     it from the host, or write `announce: none` for the service";
+pub const ADVICE: &str = "the host has it, and would reset its connections whenever weir does not run: \
+     remove it from the host, or write `announce: none` for the service";
 
 /// Returns the addresses that are announced, and whether the host has each.
 pub fn owned(apps: &Apps) -> Vec<(IpAddr, bool)> {

@@ -3,7 +3,7 @@
 //! detection is answered as well, which is what keeps others from taking a VIP.
 
 use super::limit::Limit;
-use super::{Heard, sum};
+use super::{Punted, sum};
 use crate::app::Action;
 use crate::lb::announce::{Answered, Speaker, solicited_node};
 use config::attachment::Mac;
@@ -181,21 +181,21 @@ impl Announcer {
     }
 
     /// Answers a question.
-    pub fn hear(&mut self, now_ns: u64, heard: Heard<'_>, actions: &mut Vec<Action>) {
-        let Some(speaker) = self.speakers.get(&heard.input) else { return };
-        let (mac, frame) = (speaker.mac, heard.bytes);
+    pub fn hear(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
+        let Some(speaker) = self.speakers.get(&punted.input) else { return };
+        let (mac, frame) = (speaker.mac, punted.bytes);
         // Frames of weir itself may come back, and those for other stations may be let through.
         let is_for_us = frame.len() > 12 && frame[6..12] != mac && (frame[0] & 1 == 1 || frame[..6] == mac);
         let Some(question) = question(frame).filter(|_| is_for_us) else { return };
         let vip = question.vip();
-        if !self.vips.contains(&(heard.input, vip)) {
+        if !self.vips.contains(&(punted.input, vip)) {
             return;
         }
         if let Some(rival) = question.rival() {
-            self.conflict(now_ns, (rival, vip), heard.input, actions);
+            self.conflict(now_ns, (rival, vip), punted.input, actions);
         } else if self.limit.allows(now_ns) {
             self.answers += 1;
-            actions.push(Action::Inject { bytes: answer(frame, mac, question), output: heard.input });
+            actions.push(Action::Inject { bytes: answer(frame, mac, question), output: punted.input });
         }
     }
 

@@ -2,7 +2,7 @@
 //! same identifier, number and data, and the same VLAN tags. The pipes have found the VIP already.
 
 use super::limit::Limit;
-use super::{Heard, sum};
+use super::{Punted, sum};
 use crate::app::Action;
 use crate::lb::announce::{ECHO_V4, ECHO_V6};
 use packet::{Base, Depth, Layer, Level, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Sum, checksum};
@@ -37,11 +37,11 @@ impl Default for Echo {
 
 impl Echo {
     /// Answers an echo request.
-    pub fn hear(&mut self, now_ns: u64, heard: Heard<'_>, actions: &mut Vec<Action>) {
-        let Some(bytes) = reply(heard.bytes) else { return };
+    pub fn hear(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
+        let Some(bytes) = reply(punted.bytes) else { return };
         if self.limit.allows(now_ns) {
             self.answered += 1;
-            actions.push(Action::Inject { bytes, output: heard.input });
+            actions.push(Action::Inject { bytes, output: punted.input });
         }
     }
 

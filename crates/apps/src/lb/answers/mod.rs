@@ -26,7 +26,7 @@ pub(super) const ECHO: &str = "lb/echo";
 
 /// A frame that was forwarded to the app.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard<'a> {
+pub(super) struct Punted<'a> {
     /// The name under which it was.
     pub app: &'a str,
     /// The port on which it arrived.
@@ -58,10 +58,10 @@ impl Answers {
     }
 
     /// Answers a frame.
-    pub fn hear(&mut self, now_ns: u64, heard: Heard<'_>, actions: &mut Vec<Action>) {
-        match heard.app {
-            ANNOUNCE => self.announcer.hear(now_ns, heard, actions),
-            ECHO => self.echo.hear(now_ns, heard, actions),
+    pub fn hear(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
+        match punted.app {
+            ANNOUNCE => self.announcer.hear(now_ns, punted, actions),
+            ECHO => self.echo.hear(now_ns, punted, actions),
             _ => {}
         }
     }

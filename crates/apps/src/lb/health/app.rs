@@ -7,7 +7,7 @@ use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{Health, Told, Watch, scale};
 use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
 use crate::check::{CheckId, Outcome};
-use crate::lb::answers::{Answers, Heard};
+use crate::lb::answers::{Answers, Punted};
 use crate::lb::{Answered, NAME, Place};
 use crate::neighbour::{Found, Hop};
 use ::path::random::Random;
@@ -502,7 +502,7 @@ impl App for LbApp {
                 self.answers.tick(now_ns, actions);
             }
             Event::Frame { app, input, bytes } => {
-                self.answers.hear(now_ns, Heard { app, input, bytes }, actions);
+                self.answers.hear(now_ns, Punted { app, input, bytes }, actions);
             }
             Event::Checked { id, outcome } => {
                 if let Some(&server) = self.asked.get(&id) {
