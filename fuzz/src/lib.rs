@@ -100,7 +100,7 @@ pub fn config(text: &[u8]) {
     let mut lockstep = Lockstep::new(&plan.program, 1).expect("a plan compiles");
     let frame = |recipe: &str| {
         let bytes = recipe.parse::<Recipe>().expect("ours").build();
-        Arriving { bytes, headroom: usize::from(HEADROOM), hash: 0 }
+        Arriving { bytes, headroom: usize::from(HEADROOM), hash: 0, ports: None }
     };
     let frames: Vec<_> = PACKETS.map(frame).into();
     for input in 0..plan.program.ports.len() as u16 {

@@ -143,6 +143,11 @@ impl ProgramBuilder {
         self.program.tunnels = ports;
     }
 
+    /// Gives fragments of TCP and UDP the ports of their datagram's first fragment.
+    pub fn follow_fragments(&mut self) {
+        self.program.follow_fragments = true;
+    }
+
     /// Returns the program.
     ///
     /// # Panics

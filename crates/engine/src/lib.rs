@@ -10,6 +10,7 @@ pub mod builder;
 pub mod change;
 pub mod check;
 pub(crate) mod entry_list;
+pub mod fragments;
 pub mod interpreter;
 pub mod nat;
 pub mod operation;

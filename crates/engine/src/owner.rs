@@ -4,8 +4,10 @@
 //! frames. A frame is given to its worker when it is received, before any pipe has seen it: what the FLOW
 //! pipes of a program need of the frame as it is received is found by [`crate::check::owners`].
 
+use crate::batch::packets::Reading;
 use crate::check::owners;
 use crate::program::{NatPool, NatPoolId, PortId, Program};
+use packet::fragment;
 use packet::{Depth, FlowKey, Headers, KeySource, TableHash, TunnelPorts, parse_into, rss_hash};
 
 /// What of a flow's key says to which worker the flow belongs.
@@ -67,22 +69,37 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Returns the worker of a received frame, of so many; `None` without IP.
+    /// Returns the worker of a received frame, of so many; `None` without IP. With the headers come the ports
+    /// of a fragment, if they are known.
     #[inline]
     #[must_use]
     pub fn of(
         self,
         frame: &[u8],
-        headers: &Headers,
+        (headers, ports): (&Headers, Option<[u8; 4]>),
         pools: &[NatPool],
         (steering, workers): (&Steering, usize),
     ) -> Option<usize> {
-        let key = FlowKey::without_id(frame, headers, self.source)?;
+        let mut key = FlowKey::without_id(frame, headers, self.source)?;
+        if let Some(ports) = ports {
+            key.set_ports(ports);
+        }
         Some(match self.nat.and_then(|id| pools.get(id.index())) {
             Some(pool) => NatPool::worker(pool.slice(&key), workers),
             None => worker(self.by, &key, steering, workers),
         })
     }
+}
+
+/// Returns the worker that learns the ports of a fragment's datagram, of so many; `None` without IP.
+#[must_use]
+pub fn of_fragment(
+    frame: &[u8],
+    headers: &Headers,
+    (steering, workers): (&Steering, usize),
+) -> Option<usize> {
+    let key = FlowKey::without_id(frame, headers, KeySource::Outer)?;
+    Some(worker(OwnedBy::Addresses, &key, steering, workers))
 }
 
 /// Returns the worker of the flows with this key, of so many. The tunnel's id has no part in it, since it is
@@ -115,6 +132,7 @@ pub struct Owners {
     pools: Vec<NatPool>,
     depth: Depth,
     tunnels: TunnelPorts,
+    follows: bool,
     steering: Steering,
     workers: usize,
 }
@@ -124,16 +142,17 @@ impl Owners {
     #[must_use]
     pub fn new(program: &Program, steering: Steering, workers: usize) -> Owners {
         let (depth, tunnels, pools) = (program.depth(), program.tunnels, program.nat_pools.clone());
-        Owners { ports: owners(program).0, pools, depth, tunnels, steering, workers }
+        let (ports, follows) = (owners(program).0, program.follows());
+        Owners { ports, pools, depth, tunnels, follows, steering, workers }
     }
 
     /// The same from what tells the workers of the frames of each port.
     pub(crate) fn of_ports(
         (ports, pools): (Vec<Option<Owner>>, Vec<NatPool>),
-        (depth, tunnels): (Depth, TunnelPorts),
+        &Reading { depth, tunnels, follows, .. }: &Reading,
         (steering, workers): (Steering, usize),
     ) -> Owners {
-        Owners { ports, pools, depth, tunnels, steering, workers }
+        Owners { ports, pools, depth, tunnels, follows, steering, workers }
     }
 
     /// Returns the same for another number of workers.
@@ -151,15 +170,21 @@ impl Owners {
     /// Returns the worker of a frame that seems to arrive on a port; the first for a frame of no flow.
     #[must_use]
     pub fn worker(&self, input: PortId, frame: &[u8]) -> usize {
-        let Some(owner) = self.ports.get(input.index()).copied().flatten() else { return 0 };
-        let mut headers = Headers::default();
-        match parse_into(frame, self.depth, &self.tunnels, &mut headers) {
-            Ok(()) => {
-                let spread = (&self.steering, self.workers);
-                owner.of(frame, &headers, &self.pools, spread).unwrap_or_default()
-            }
-            Err(_) => 0,
+        let owner = self.ports.get(input.index()).copied().flatten();
+        if owner.is_none() && !self.follows {
+            return 0;
         }
+        let mut headers = Headers::default();
+        if parse_into(frame, self.depth, &self.tunnels, &mut headers).is_err() {
+            return 0;
+        }
+        let spread = (&self.steering, self.workers);
+        let worker = if self.follows && fragment::is_of_ports(headers.outer()) {
+            of_fragment(frame, &headers, spread)
+        } else {
+            owner.and_then(|owner| owner.of(frame, (&headers, None), &self.pools, spread))
+        };
+        worker.unwrap_or_default()
     }
 }
 
@@ -176,7 +201,7 @@ mod tests {
         let frame = craft::frame(text);
         let headers = parse(&frame, Depth::Inner).unwrap();
         let owner = Owner { source, by, nat: None };
-        owner.of(&frame, &headers, &[], (&steering, workers)).expect("IP")
+        owner.of(&frame, (&headers, None), &[], (&steering, workers)).expect("IP")
     }
 
     fn outer(text: &str, by: OwnedBy) -> usize {

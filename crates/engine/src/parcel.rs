@@ -27,6 +27,7 @@ struct Packed {
     end: u32,
     hash: u32,
     input: u32,
+    ports: Option<[u8; 4]>,
 }
 
 /// Frames on their way to another worker.
@@ -40,7 +41,7 @@ struct Parcel {
 /// Memory of a parcel, in bytes.
 pub const PARCEL_MEMORY: usize = PARCEL_BYTES + size_of::<Parcel>();
 
-/// A frame that arrives in a parcel.
+/// A frame in a parcel, with what belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived<'a> {
     /// Its bytes.
@@ -49,6 +50,8 @@ pub struct Arrived<'a> {
     pub hash: u32,
     /// The port on which it arrived, by the number that the sender gave.
     pub input: u32,
+    /// The ports of the datagram of which it is a fragment, if they are known.
+    pub ports: Option<[u8; 4]>,
 }
 
 /// What the receiver has taken, for the sender to read.
@@ -122,23 +125,25 @@ impl Parcel {
         self.count < PARCEL_FRAMES && self.start(self.count) + length <= PARCEL_BYTES
     }
 
-    fn push(&mut self, bytes: &[u8], hash: u32, input: u32) {
+    fn push(&mut self, frame: Arrived<'_>) {
+        let Arrived { bytes, hash, input, ports } = frame;
         let start = self.start(self.count);
         let end = start + bytes.len();
         self.bytes[start..end].copy_from_slice(bytes);
-        self.frames[self.count] = Packed { end: end as u32, hash, input };
+        self.frames[self.count] = Packed { end: end as u32, hash, input, ports };
         self.count += 1;
     }
 
     fn get(&self, at: usize) -> Arrived<'_> {
-        let Packed { end, hash, input } = self.frames[at];
-        Arrived { bytes: &self.bytes[self.start(at)..end as usize], hash, input }
+        let Packed { end, hash, input, ports } = self.frames[at];
+        Arrived { bytes: &self.bytes[self.start(at)..end as usize], hash, input, ports }
     }
 }
 
 impl ParcelSender {
     /// Packs a frame. Returns false if the ring is full or the frame is longer than [`PARCEL_BYTES`].
-    pub fn push(&mut self, bytes: &[u8], hash: u32, input: u32) -> bool {
+    pub fn push(&mut self, frame: Arrived<'_>) -> bool {
+        let bytes = frame.bytes;
         if bytes.len() > PARCEL_BYTES {
             return false;
         }
@@ -149,7 +154,7 @@ impl ParcelSender {
             self.open = self.empty.try_recv().ok();
         }
         let Some(open) = &mut self.open else { return false };
-        open.push(bytes, hash, input);
+        open.push(frame);
         self.frames += 1;
         true
     }
@@ -234,6 +239,10 @@ impl ParcelReceiver {
 mod tests {
     use super::*;
 
+    fn of(bytes: &[u8], hash: u32, input: u32) -> Arrived<'_> {
+        Arrived { bytes, hash, input, ports: None }
+    }
+
     fn take(receiver: &mut ParcelReceiver) -> Option<(Vec<u8>, u32, u32)> {
         let taken = receiver.peek().map(|frame| (frame.bytes.to_vec(), frame.hash, frame.input));
         receiver.take();
@@ -244,7 +253,8 @@ mod tests {
     #[test]
     fn frames_pass_in_order_with_what_belongs_to_them() {
         let (mut sender, mut receiver) = parcels(2);
-        assert!(sender.push(b"one", 0, 1) && sender.push(b"", 2, 2) && sender.push(b"three", 3, 3));
+        let all = [of(b"one", 0, 1), of(b"", 2, 2), of(b"three", 3, 3)];
+        assert!(all.into_iter().all(|frame| sender.push(frame)));
         assert!(receiver.peek().is_none(), "the parcel is open");
         assert!(sender.flush() && !sender.flush());
         assert_eq!(sender.held(), 3);
@@ -258,27 +268,27 @@ mod tests {
     #[test]
     fn a_ring_is_full_when_all_parcels_are_and_a_frame_longer_than_one_is_refused() {
         let (mut sender, mut receiver) = parcels(3);
-        assert!(!sender.push(&[0; PARCEL_BYTES + 1], 0, 0));
+        assert!(!sender.push(of(&[0; PARCEL_BYTES + 1], 0, 0)));
         let long = [7; PARCEL_BYTES / 2];
-        let taken = (0..10).take_while(|_| sender.push(&long, 0, 0)).count();
+        let taken = (0..10).take_while(|_| sender.push(of(&long, 0, 0))).count();
         assert_eq!(taken, 6, "two in each of three");
         for _ in 0..2 {
             assert_eq!(take(&mut receiver).map(|frame| frame.0), Some(long.to_vec()));
         }
-        assert!(sender.push(b"short", 0, 0));
+        assert!(sender.push(of(b"short", 0, 0)));
         assert!(!sender.flush(), "more than half of the ring is under way, so it waits for more");
-        assert!(sender.push(b"short", 0, 0));
+        assert!(sender.push(of(b"short", 0, 0)));
         (0..2).for_each(|_| assert!(take(&mut receiver).is_some()));
         assert!(sender.flush());
         assert!((0..4).all(|_| take(&mut receiver).is_some()) && take(&mut receiver).is_none());
-        let short = (0..1000).take_while(|_| sender.push(&[1], 0, 0)).count();
+        let short = (0..1000).take_while(|_| sender.push(of(&[1], 0, 0))).count();
         assert_eq!((short, sender.held()), (3 * PARCEL_FRAMES, 3 * PARCEL_FRAMES as u64));
     }
 
     #[test]
     fn a_receiver_is_finished_when_the_sender_is_gone_and_all_is_taken() {
         let (mut sender, mut receiver) = parcels(1);
-        sender.push(b"last", 0, 0);
+        sender.push(of(b"last", 0, 0));
         sender.send();
         assert!(!receiver.is_finished());
         drop(sender);
@@ -293,7 +303,7 @@ mod tests {
         const FRAMES: u32 = 50_000;
         let thread = std::thread::spawn(move || {
             for number in 0..FRAMES {
-                while !sender.push(&number.to_be_bytes(), number, 7) {
+                while !sender.push(of(&number.to_be_bytes(), number, 7)) {
                     sender.flush();
                     std::thread::yield_now();
                 }

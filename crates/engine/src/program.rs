@@ -75,6 +75,8 @@ pub struct Program {
     pub select_seed: u64,
     /// UDP ports by which tunnels are recognised and to which they are sent.
     pub tunnels: TunnelPorts,
+    /// Whether fragments of TCP and UDP have the ports of their datagram's first fragment.
+    pub follow_fragments: bool,
 }
 
 /// How a program uses flow keys of one kind, so that nothing unused is computed.
@@ -527,6 +529,18 @@ impl Program {
         self.pipes.iter().any(|pipe| matches!(pipe.kind, PipeKind::Flow { .. }))
     }
 
+    /// Returns whether fragments have ports: only a program that reads any needs them.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        self.follow_fragments && self.depth() >= Depth::L4
+    }
+
+    /// Returns whether frames may be handed over to other workers: those of flows, and fragments.
+    #[must_use]
+    pub fn hands_over(&self) -> bool {
+        self.keeps_flows() || self.follows()
+    }
+
     /// Returns the program without entries. There may be a million of them, so they are not copied in the
     /// first place.
     #[must_use]
@@ -541,6 +555,7 @@ impl Program {
             apps: self.apps.clone(),
             select_seed: self.select_seed,
             tunnels: self.tunnels,
+            follow_fragments: self.follow_fragments,
         }
     }
 

@@ -147,11 +147,11 @@ fn report(seed: u64, failure: &Failure) -> String {
     for act in &failure.acts {
         let _ = match act {
             Act::Frames { input, frames } => {
-                frames.iter().try_for_each(|Arriving { bytes, headroom, hash }| {
+                frames.iter().try_for_each(|Arriving { bytes, headroom, hash, ports }| {
                     let frame = packet::craft::describe(bytes);
                     writeln!(
                         text,
-                        "frame at port {} with headroom {headroom}, hash {hash:#x}: {frame}",
+                        "frame at port {} with headroom {headroom}, hash {hash:#x}, ports {ports:?}: {frame}",
                         input.0
                     )
                 })

@@ -21,7 +21,7 @@ fn run(seed: u64, events: usize, coverage: &mut Coverage) {
     for _ in 0..events {
         match event(&mut random, &program, &interpreter.snapshot()) {
             Event::Frame { input, bytes, headroom, hash } => {
-                let arrival = Arrival { input, bytes: &bytes, headroom, hash };
+                let arrival = Arrival { input, bytes: &bytes, headroom, hash, ports: None };
                 let explained = interpreter.explain_arrival(&arrival, now_ns, &interpreter);
                 let walk = interpreter.walk_arrival(&arrival, now_ns);
                 assert_eq!(explained, walk, "seed {seed}: explaining is walking");

@@ -385,11 +385,13 @@ fn learns_answers(program: &Program) -> bool {
     program.pipes.iter().any(|pipe| matches!(pipe.kind, PipeKind::Flow { reverse: true, .. }))
 }
 
-/// Whether it matters which packet of a flow, and of its answers, is met first.
+/// Whether it matters which packet of a flow, of its answers, or of a datagram is met first.
 fn is_ordered(program: &Program) -> bool {
     let operations = program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
     let mut numbers = operations.flat_map(|one| one.numbers());
-    learns_answers(program) || numbers.any(|(_, value, _)| matches!(value, Value::Learnt(_)))
+    program.follow_fragments
+        || learns_answers(program)
+        || numbers.any(|(_, value, _)| matches!(value, Value::Learnt(_)))
 }
 
 /// Whether the change means the same for every number of workers: an entry of a flow is of its worker alone.
@@ -427,9 +429,13 @@ struct Met {
 /// Swaps the program of all crews. The last one also changes its number, with frames between its workers.
 /// Returns the number.
 fn swap(crews: &mut [Crew], program: &Program, random: &mut Random) -> usize {
-    let (rings, after) = (random.percent(50), random.pick(&[1, 2, 4]));
+    let (rings, mut after) = (random.percent(50), random.pick(&[1, 2, 4]));
+    if program.follow_fragments {
+        // What a worker knows of datagrams does not move with them.
+        after = crews[crews.len() - 1].workers.len();
+    }
     crews.iter_mut().for_each(|crew| crew.swap(program, rings));
-    let frame = |_| Arriving { bytes: engine::arbitrary::frame(random), headroom: 0, hash: 0 };
+    let frame = |_| Arriving { bytes: engine::arbitrary::frame(random), headroom: 0, hash: 0, ports: None };
     let frames: Vec<Arriving> = (0..if is_ordered(program) { 1 } else { 100 }).map(frame).collect();
     if let [others @ .., last] = crews {
         others.iter_mut().for_each(|crew| crew.arrive(PortId(0), &frames));
@@ -468,11 +474,11 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
         let state = crews[0].workers[0].0.engine().snapshot();
         let what = match event(&mut random, &program, &state) {
             Event::Frame { input, bytes, headroom, hash } => {
-                let mut frames = vec![Arriving { bytes, headroom, hash }];
+                let mut frames = vec![Arriving { bytes, headroom, hash, ports: None }];
                 let ordered = is_ordered(&program);
                 for _ in 0..random.pick(if ordered { &[1, 5, 20, 40] } else { &[1, 5, 40, 150] }) {
                     let bytes = engine::arbitrary::frame(&mut random);
-                    frames.push(Arriving { bytes, headroom, hash: 0 });
+                    frames.push(Arriving { bytes, headroom, hash: 0, ports: None });
                 }
                 for some in frames.chunks(if ordered { 1 } else { frames.len() }) {
                     crews.iter_mut().for_each(|crew| crew.arrive(input, some));
@@ -554,7 +560,7 @@ fn propose_under_way(
             continue;
         }
         let frames: Vec<Arriving> = (0..100)
-            .map(|_| Arriving { bytes: engine::arbitrary::frame(random), headroom: 0, hash: 0 })
+            .map(|_| Arriving { bytes: engine::arbitrary::frame(random), headroom: 0, hash: 0, ports: None })
             .collect();
         crew.arrive_in_part(PortId(0), &frames);
         arrived += frames.len() as u64;

@@ -244,7 +244,7 @@ fn change(random: &mut Random, field: Field, met: &mut BTreeMap<(u8, bool), u32>
     let operation = random.pick(&[Operation::Set(field, value), Operation::Add(field, value)]);
     let program = program(operation);
     let all: Vec<Made> = (0..64).map(|_| made(random, is_ipv6, field.level)).collect();
-    let arriving = |one: &Made| Arriving { bytes: one.bytes.clone(), headroom: 128, hash: 0 };
+    let arriving = |one: &Made| Arriving { bytes: one.bytes.clone(), headroom: 128, hash: 0, ports: None };
     let act = Act::Frames { input: PortId(0), frames: all.iter().map(arriving).collect() };
     Lockstep::new(&program, 1).unwrap().act(&act, &mut Coverage::new()).unwrap();
     let mut interpreter = Interpreter::new(&program, Vec::new());

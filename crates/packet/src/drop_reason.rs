@@ -47,6 +47,10 @@ drop_reasons! {
     MalformedGre = "malformed_gre", "The GRE header is cut short.";
     MalformedGue = "malformed_gue", "The GUE header is cut short.";
     MalformedInner = "malformed_inner", "A header inside a tunnel is cut short or contradicts itself.";
+    FirstFragmentMissing = "first_fragment_missing", "A fragment, and the first one of its datagram, which \
+        has the ports, did not come before it or soon after.";
+    FragmentsFull = "fragments_full", "Fragments that came before the first one of their datagram were \
+        waiting for it, and too many others came after them.";
     TooManyExtensionHeaders = "too_many_extension_headers", "More IPv6 extension headers than weir follows \
         (8).";
     TtlExpired = "ttl_expired", "`decrement_ttl` met a TTL or hop limit of 0 or 1.";

@@ -10,8 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// id`.
 ///
 /// An IPv4 source has [`IPV4_MARK`] in its upper word: an IPv6 source cannot, since parsing refuses multicast
-/// sources (RFC 4291 §2.7). Ports are 0 for fragments and for protocols without ports. An ICMP error has the
-/// key of the packet inside it, turned round: it belongs to the flow that it is about.
+/// sources (RFC 4291 §2.7). Ports are 0 for protocols without ports, and for fragments unless somebody knows
+/// theirs ([`FlowKey::set_ports`]). An ICMP error has the key of the packet inside it, turned round: it belongs
+/// to the flow that it is about.
 ///
 /// The id is 0 outside tunnels. Inside a tunnel whose id is 0, or that has none, the upper source word says
 /// so: it begins with [`INSIDE_IPV4`] or with [`INSIDE_IPV6`], and the 16 bits that the latter displaces are
@@ -121,7 +122,9 @@ impl FlowKey {
     pub fn ipv4(frame: &[u8], headers: &Headers, source: KeySource) -> Option<(u64, u64)> {
         let outer = headers.outer();
         let usual = Layer::Ipv4 as u32 | Layer::Ports as u32;
-        if outer.layers.0 & usual != usual || source == KeySource::Inner && headers.inner().layers.0 & IP != 0
+        // The ports of a fragment are not in its bytes.
+        if outer.layers.0 & (usual | Layer::Fragment as u32) != usual
+            || source == KeySource::Inner && headers.inner().layers.0 & IP != 0
         {
             return None;
         }
@@ -140,6 +143,11 @@ impl FlowKey {
         self.0[2] = 0;
         self.0[3] = addresses & 0xffff_ffff;
         self.0[4] = last;
+    }
+
+    /// Gives the key of a fragment the ports of its datagram, as its first fragment has them.
+    pub fn set_ports(&mut self, ports: [u8; 4]) {
+        self.0[4] = u64::from(u32::from_be_bytes(ports)) << 32 | self.0[4] & 0xffff_ffff;
     }
 
     /// As [`FlowKey::of`], of any frame.
@@ -167,7 +175,8 @@ impl FlowKey {
         }
         let addresses = addresses(frame, level.at(Base::L3), level.layers.has(Layer::Ipv4))?;
         let l4 = level.at(Base::L4);
-        let ports = match level.layers.has(Layer::Ports) {
+        let in_bytes = level.layers.has(Layer::Ports) && !level.layers.has(Layer::Fragment);
+        let ports = match in_bytes {
             true => frame.get(l4..l4 + 4)?,
             false => &[0; 4],
         };
@@ -255,7 +264,7 @@ fn last_word(ports: (u16, u16), protocol: u8) -> u64 {
 }
 
 #[inline(always)]
-fn addresses(frame: &[u8], l3: usize, is_ipv4: bool) -> Option<[u64; 4]> {
+pub(crate) fn addresses(frame: &[u8], l3: usize, is_ipv4: bool) -> Option<[u64; 4]> {
     if is_ipv4 {
         let pair = frame.get(l3 + 12..l3 + 20)?;
         let pair = u64::from_be_bytes(pair.try_into().ok()?);

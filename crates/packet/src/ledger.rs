@@ -47,6 +47,11 @@ impl Ledger {
         self.dropped[reason as usize] += 1;
     }
 
+    /// Counts so many dropped frames.
+    pub fn drop_many(&mut self, reason: DropReason, frames: usize) {
+        self.dropped[reason as usize] += frames as u64;
+    }
+
     /// Returns the number of frames dropped for any reason.
     #[must_use]
     pub fn dropped_sum(&self) -> u64 {

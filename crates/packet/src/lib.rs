@@ -12,6 +12,7 @@ mod drop_reason;
 mod extension;
 mod field;
 mod flow_key;
+pub mod fragment;
 mod hash;
 mod headers;
 mod icmp_error;

@@ -2,7 +2,8 @@
 //!
 //! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is
 //! [`Headers`]. A fragment has no L4 layer, the first one included: ports that only some packets of a
-//! datagram carry must not decide where it goes. Nor has it a tunnel.
+//! datagram carry must not decide where it goes. Nor has it a tunnel. (`fragment.rs` is for who knows the
+//! ports of all.)
 
 use crate::extension;
 use crate::field::Depth;

@@ -421,9 +421,10 @@ impl Daemon {
     }
 }
 
-/// Returns the rings between so many workers: there are some only for a program that keeps flows.
+/// Returns the rings between so many workers: there are some only for a program that
+/// hands frames over.
 fn rings_for(program: &Program, workers: usize) -> Vec<HandOver> {
-    if program.keeps_flows() { HandOver::between(workers) } else { HandOver::none(workers) }
+    if program.hands_over() { HandOver::between(workers) } else { HandOver::none(workers) }
 }
 
 /// Asks a worker for a report, which shows that it lives. If it has too much to do, there is no answer.

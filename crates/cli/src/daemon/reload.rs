@@ -464,7 +464,7 @@ impl Daemon {
         ports: Vec<Vec<Rewire>>,
     ) -> Vec<Swap> {
         // Rings between workers come and go with the program's flows.
-        let flows = (self.plan.program.keeps_flows(), plan.program.keeps_flows());
+        let flows = (self.plan.program.hands_over(), plan.program.hands_over());
         let mut hand_over =
             (flows.0 != flows.1).then(|| rings_for(&plan.program, self.fleet.len()).into_iter());
         let generation = self.generation;

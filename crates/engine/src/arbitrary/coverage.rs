@@ -38,6 +38,7 @@ const REASONS: &[DropReason] = &[
     DropReason::MalformedGre,
     DropReason::MalformedGue,
     DropReason::MalformedInner,
+    DropReason::FirstFragmentMissing,
     DropReason::TooManyExtensionHeaders,
     DropReason::TtlExpired,
     DropReason::NoHeadroom,

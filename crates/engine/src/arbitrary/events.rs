@@ -2,6 +2,7 @@
 
 use super::entries::entry;
 use super::packets::frame_of;
+use super::pools::PORTS;
 use super::{Random, frame};
 use crate::change::{Change, Changes, EntryKey};
 use crate::program::{Entry, Fill, GroupId, PipeId, PortId, Program};
@@ -73,6 +74,12 @@ fn of_flow(random: &mut Random, state: &Snapshot) -> Option<Vec<u8>> {
 #[must_use]
 pub fn hash(random: &mut Random) -> u32 {
     random.pick(&[0, 0, 0, 0, 1, 0x4000_0000, 0x8000_0001, u32::MAX])
+}
+
+/// The ports that are known of a later fragment's datagram.
+#[must_use]
+pub fn datagram_ports(random: &mut Random) -> Option<[u16; 2]> {
+    random.percent(80).then(|| [random.pick(PORTS), random.pick(PORTS)])
 }
 
 /// Generates a change, or a few of them as one.

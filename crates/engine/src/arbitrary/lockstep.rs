@@ -42,13 +42,15 @@ pub struct Arriving {
     pub headroom: usize,
     /// The hash delivered by its NIC; 0 means none.
     pub hash: u32,
+    /// The ports of the datagram of which it is a later fragment, if they are known.
+    pub ports: Option<[u16; 2]>,
 }
 
 impl Arriving {
     /// Returns this frame as it arrives on a port.
     #[must_use]
     pub fn at(&self, input: PortId) -> Arrival<'_> {
-        Arrival { input, bytes: &self.bytes, headroom: self.headroom, hash: self.hash }
+        Arrival { input, bytes: &self.bytes, headroom: self.headroom, hash: self.hash, ports: self.ports }
     }
 }
 
@@ -101,13 +103,15 @@ impl Lockstep {
     pub fn choose(&self, random: &mut Random) -> Act {
         match event(random, &self.program, &self.interpreter.snapshot()) {
             Event::Frame { input, bytes, headroom, hash } => {
-                let mut frames = vec![Arriving { bytes, headroom, hash }];
+                let ports = super::datagram_ports(random);
+                let mut frames = vec![Arriving { bytes, headroom, hash, ports }];
                 for _ in 0..random.pick(&[0, 0, 1, 2, 4, 9, 66]) {
                     let again = random.percent(50).then(|| frames[random.below(frames.len())].clone());
                     frames.push(again.unwrap_or_else(|| Arriving {
                         bytes: super::frame(random),
                         headroom: usize::from(HEADROOM),
                         hash: super::hash(random),
+                        ports: super::datagram_ports(random),
                     }));
                 }
                 Act::Frames { input, frames }
@@ -204,7 +208,7 @@ impl Lockstep {
 }
 
 impl Cutter {
-    fn frame(&mut self, Arriving { bytes, headroom, hash }: &Arriving) -> Frame {
+    fn frame(&mut self, Arriving { bytes, headroom, hash, .. }: &Arriving) -> Frame {
         let mut frame = self.pools.first().take().expect("a batch of frames is returned before the next");
         frame.prepend(HEADROOM - *headroom as u16).expect("headroom is at most that of a pool");
         frame.fill(bytes).expect("random frames fit a chunk");
@@ -215,8 +219,11 @@ impl Cutter {
     /// Fills the batch.
     fn load(&mut self, frames: &[Arriving]) {
         for frame in frames {
+            let ports = frame.ports;
             let frame = self.frame(frame);
             self.batch.push(frame).expect("a part is no larger than a batch");
+            let told = ports.map(|[sport, dport]| (u32::from(sport) << 16 | u32::from(dport)).to_be_bytes());
+            told.into_iter().for_each(|ports| self.engine.tell_ports(self.batch.len() - 1, ports));
         }
     }
 

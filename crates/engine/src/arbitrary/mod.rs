@@ -15,7 +15,7 @@ mod programs;
 mod random;
 
 pub use coverage::Coverage;
-pub use events::{Event, event, hash};
+pub use events::{Event, datagram_ports, event, hash};
 pub use lockstep::{Act, Arriving, BATCH_SIZES, Lockstep};
 pub use packets::frame;
 pub use programs::program;

@@ -24,6 +24,7 @@ pub fn program(random: &mut Random) -> Program {
         counters: names("counter", random.below(4)),
         apps: names("app", random.below(3)),
         select_seed: random.bits(),
+        follow_fragments: random.percent(50),
         ..Program::default()
     };
     if random.percent(10) {

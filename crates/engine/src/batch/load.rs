@@ -290,8 +290,13 @@ impl Load {
         let word = usize::from(self.word) % W;
         match self.source {
             Source::Frame(level, base) => {
+                let ported = if self.is_port() { list & packets.fragments.ported } else { 0 };
+                for slot in Bits(ported) {
+                    let key = &mut keys[slot][word];
+                    *key = join(*key, self.of_fragment(packets, slot));
+                }
                 let (level, base) = (level as usize & 1, base as usize & 3);
-                for slot in Bits(list) {
+                for slot in Bits(list & !ported) {
                     let start =
                         i32::from(packets.headers[slot].levels[level].at[base]) + i32::from(self.offset);
                     let value = load_be64(batch.frame(slot).window(), start as usize);
@@ -308,9 +313,25 @@ impl Load {
         }
     }
 
+    /// Whether it may be of the port of a fragment: of nothing else behind IP has a fragment the layer.
+    #[inline(always)]
+    fn is_port(&self) -> bool {
+        self.source == Source::Frame(LevelId::Outer, Base::L4)
+    }
+
+    /// The port of a fragment, shifted to its place in the word.
+    #[cold]
+    fn of_fragment(&self, packets: &Packets, slot: usize) -> u64 {
+        let ports = &packets.fragments.ports[slot % 64];
+        ((load_be64(ports, self.offset as usize) >> self.right) & self.mask) << self.left
+    }
+
     /// The value of this load for one packet, shifted to its place in the word.
     #[inline(always)]
     fn one(&self, batch: &Batch, packets: &Packets, slot: usize) -> u64 {
+        if self.is_port() && packets.fragments.ported >> slot & 1 == 1 {
+            return self.of_fragment(packets, slot);
+        }
         let value = match self.source {
             Source::Frame(level, base) => {
                 let at = packets.headers[slot].levels[level as usize & 1].at[base as usize & 3];
@@ -437,6 +458,7 @@ mod tests {
             select: SelectIpv4::new(7),
             hash: TableHash::new([1, 2]),
             uses_meta: false,
+            follows: false,
         };
         let (port, mask) = (Field::InputPort, 0xff00_ffff);
         let masks = [(Field::Ipv4Src, mask), (Field::Ipv4Dst, u128::MAX), (Field::L4Dport, 0xfff0)];

@@ -34,7 +34,7 @@ use crate::aggregate::Aggregate;
 use crate::buckets::{BucketTable, GroupTables};
 use crate::change::{Change, ChangeError};
 use crate::check::{Shape, Uses, fits, owners_of};
-use crate::owner::{Owner, Owners, Steering};
+use crate::owner::{self, Owner, Owners, Steering};
 use crate::pipes::Making;
 use crate::pipes::flow::Flows;
 use crate::program::{Entry, PipeId, PortId, Program};
@@ -43,7 +43,8 @@ use ::table::Patience;
 pub use compile::CompileError;
 use compile::CompiledPipe;
 pub use outcome::Outcome;
-use packet::{Batch, DropReason, TableHash};
+use packet::fragment::{DatagramId, Part};
+use packet::{Batch, Bits, DropReason, TableHash};
 pub use reserve::Reservation;
 pub use resize::Moved;
 use std::sync::Arc;
@@ -174,7 +175,7 @@ impl Engine {
     pub fn owners(&self, steering: Steering, workers: usize) -> Owners {
         let reading = &self.walk.reading;
         let ports = (self.owners.clone(), self.program.nat_pools.clone());
-        Owners::of_ports(ports, (reading.depth, reading.tunnels), (steering, workers))
+        Owners::of_ports(ports, reading, (steering, workers))
     }
 
     /// Finds out how the workers of frames are found, with the present entries.
@@ -195,28 +196,103 @@ impl Engine {
         self.flows.is_some()
     }
 
-    /// Finds the frames of `list`, received on `input`, whose flows belong to another of so many workers than
-    /// this one, and calls `found` with slot and worker of each. Returns their mask. The others must be
+    /// Whether fragments have the ports of their datagram, which must be told before they are processed.
+    #[inline]
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        self.walk.reading.follows
+    }
+
+    /// Returns the secret hash of the tables.
+    #[must_use]
+    pub fn table_hash(&self) -> TableHash {
+        self.walk.reading.hash
+    }
+
+    /// Finds the frames of `list`, received on `input`, that belong to another of so many workers than this
+    /// one (`own`), and calls `found` with slot and worker of each. Returns their mask. The others must be
     /// processed next.
+    ///
+    /// Fragments without ports belong to the worker that learns those of their datagram; if this one does,
+    /// they are in the second mask, and ports must be told before they are processed.
     pub fn of_others(
         &mut self,
         batch: &Batch,
         (list, input): (u64, PortId),
         (own, workers): (usize, usize),
         mut found: impl FnMut(usize, usize),
-    ) -> u64 {
-        let Some(owner) = self.owners.get(input.index()).copied().flatten() else { return 0 };
+    ) -> (u64, u64) {
+        let owner = self.owners.get(input.index()).copied().flatten();
+        let follows = self.follows() && self.has_root(input);
+        if owner.is_none() && !follows || workers <= 1 && !follows {
+            return (0, 0);
+        }
         let (Walk { packets, reading, .. }, steering) = (&mut self.walk, &self.steering);
-        let pools = &self.program.nat_pools;
-        packets.sort(batch, list, reading, |slot, headers| {
-            match owner.of(batch.frame(slot).bytes(), headers, pools, (steering, workers)) {
-                Some(worker) if worker != own => {
+        let all = packets.find(batch, list, reading);
+        let untold = packets.untold(all);
+        let spread = (steering, workers);
+        let mut others = 0;
+        if workers > 1 {
+            let mut look = |slot: usize, worker: Option<usize>| {
+                if let Some(worker) = worker.filter(|worker| *worker != own) {
                     found(slot, worker);
-                    false
+                    others |= 1 << slot;
                 }
-                _ => true,
+            };
+            if let Some(owner) = owner {
+                let pools = &self.program.nat_pools;
+                for slot in Bits(all & !untold) {
+                    let (bytes, ports) = (batch.frame(slot).bytes(), packets.ports_of(slot));
+                    look(slot, owner.of(bytes, (&packets.headers[slot], ports), pools, spread));
+                }
             }
-        })
+            for slot in Bits(untold) {
+                look(slot, owner::of_fragment(batch.frame(slot).bytes(), &packets.headers[slot], spread));
+            }
+        }
+        (others, untold & !others)
+    }
+
+    /// Finds the fragments of `list` whose ports must be told before they are processed, as
+    /// [`Engine::of_others`] does.
+    pub fn fragments(&mut self, batch: &Batch, list: u64, input: PortId) -> u64 {
+        self.of_others(batch, (list, input), (0, 1), |_, _| ()).1
+    }
+
+    /// Returns the worker of a fragment, received on `input`, whose ports were told; `None` if it is not of a
+    /// FLOW pipe.
+    #[must_use]
+    pub fn owner_of_told(&self, batch: &Batch, slot: usize, input: PortId, workers: usize) -> Option<usize> {
+        let owner = self.owners.get(input.index()).copied().flatten()?;
+        let packets = &self.walk.packets;
+        let found = (&packets.headers[slot], packets.ports_of(slot));
+        owner.of(batch.frame(slot).bytes(), found, &self.program.nat_pools, (&self.steering, workers))
+    }
+
+    /// Returns the datagram of a fragment that [`Engine::of_others`] found, and which part of it is there.
+    #[must_use]
+    pub fn piece(&self, batch: &Batch, slot: usize) -> Option<(DatagramId, Part)> {
+        self.walk.packets.piece(batch, slot)
+    }
+
+    /// Tells the ports of the datagram of which the frame in a slot of the next batch is a fragment.
+    pub fn tell_ports(&mut self, slot: usize, ports: [u8; 4]) {
+        self.walk.packets.tell_ports(slot, ports);
+    }
+
+    /// Forgets the ports that were told: the batch is not processed.
+    pub fn forget_ports(&mut self) {
+        self.walk.packets.forget();
+    }
+
+    /// Returns the ports that were told.
+    #[must_use]
+    pub fn told_ports(&self, slot: usize) -> Option<[u8; 4]> {
+        self.walk.packets.told_ports(slot)
+    }
+
+    fn has_root(&self, input: PortId) -> bool {
+        self.program.ports.get(input.index()).is_some_and(|port| port.root.is_some())
     }
 
     /// Runs the packets of `list`, received on `input`, through the program. The frames are rewritten in the
@@ -236,6 +312,7 @@ impl Engine {
         let walk = &mut self.walk;
         walk.start(now_ns, input);
         let Some(root) = self.program.ports.get(input.index()).and_then(|port| port.root) else {
+            walk.packets.forget();
             walk.drop_list(list, DropReason::Policy);
             return &mut walk.outcome;
         };

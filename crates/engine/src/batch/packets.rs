@@ -1,6 +1,7 @@
 //! Facts about the packets of a batch other than their bytes: one column for each kind, 64 rows.
 
 use crate::program::{KeyUse, PortId};
+use packet::fragment::{self, DatagramId, Part};
 use packet::{
     Base, Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, LevelLayers, SelectIpv4,
     TableHash, TunnelPorts, parse_into, select_hash,
@@ -29,6 +30,22 @@ pub struct Packets {
     pub written: u64,
     /// Packets of the next batch whose headers were found to tell their workers.
     parsed: u64,
+    pub fragments: Fragments,
+}
+
+/// What is known of the fragments of a batch (docs/pipes.md F11).
+#[derive(Debug)]
+pub struct Fragments {
+    /// Packets whose outermost IP header is that of a fragment whose ports are known.
+    pub ported: u64,
+    /// Their ports, as a TCP or UDP header begins with them; that of first fragments has the same.
+    pub ports: [[u8; 4]; 64],
+    /// Fragments that the next batch arrives with ports of.
+    told: u64,
+    /// Packets that arrived as fragments of TCP or UDP, with ports that are known.
+    followed: u64,
+    /// Fragments of TCP or UDP whose ports nobody has told, among those whose headers were found.
+    untold: u64,
 }
 
 /// Flow keys of one level, their hashes, and the packets that have them.
@@ -61,6 +78,8 @@ pub struct Reading {
     pub select: SelectIpv4,
     pub hash: TableHash,
     pub uses_meta: bool,
+    /// Whether fragments have the ports of their datagram.
+    pub follows: bool,
 }
 
 impl Keys {
@@ -85,7 +104,7 @@ impl Keys {
     fn make(
         &mut self,
         batch: &Batch,
-        headers: &[Headers; 64],
+        (headers, fragments): (&[Headers; 64], &Fragments),
         list: u64,
         reading: &Reading,
         ahead: impl Fn(KeySource, u64),
@@ -113,6 +132,10 @@ impl Keys {
                 errors |= u64::from(level(headers, self.source).layers.has(Layer::IcmpError)) << slot;
                 self.key[slot] = key;
             }
+        }
+        // A fragment has no tunnel, so both keys are those of its outer headers.
+        for slot in Bits(known & fragments.ported) {
+            self.key[slot].set_ports(fragments.ports[slot]);
         }
         self.known = self.known & !list | usual | known;
         self.usual = self.usual & !list | usual;
@@ -232,7 +255,53 @@ impl Packets {
             stale: 0,
             written: 0,
             parsed: 0,
+            fragments: Fragments { ported: 0, ports: [[0; 4]; 64], told: 0, followed: 0, untold: 0 },
         }
+    }
+
+    /// Tells the ports of the datagram of which the frame in a slot of the next batch is a fragment.
+    pub fn tell_ports(&mut self, slot: usize, ports: [u8; 4]) {
+        self.fragments.told |= 1 << slot;
+        self.fragments.ports[slot & 63] = ports;
+    }
+
+    /// The ports of a fragment of the next batch, if they were told.
+    #[must_use]
+    pub fn told_ports(&self, slot: usize) -> Option<[u8; 4]> {
+        (self.fragments.told >> slot & 1 == 1).then(|| self.fragments.ports[slot & 63])
+    }
+
+    /// Those of `list` that are fragments of TCP or UDP whose ports nobody has told. Their headers must have
+    /// been found.
+    #[must_use]
+    pub fn untold(&self, list: u64) -> u64 {
+        list & self.fragments.untold & !self.fragments.told
+    }
+
+    /// The ports of a fragment whose headers were found, as far as they are known.
+    #[must_use]
+    pub fn ports_of(&self, slot: usize) -> Option<[u8; 4]> {
+        let known = (self.fragments.told | self.fragments.ported) >> slot & 1 == 1;
+        known.then(|| self.fragments.ports[slot & 63])
+    }
+
+    /// Forgets what was told of the next batch, which nobody will read.
+    pub fn forget(&mut self) {
+        (self.parsed, self.fragments.told) = (0, 0);
+    }
+
+    /// Whether the outermost IP header of a packet is that of a fragment whose ports are known.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_ported(&self, slot: usize) -> bool {
+        self.fragments.ported >> slot & 1 == 1
+    }
+
+    /// The datagram and the part of it that a fragment is, whose headers were found.
+    #[must_use]
+    pub fn piece(&self, batch: &Batch, slot: usize) -> Option<(DatagramId, Part)> {
+        let (bytes, level) = (batch.frame(slot).bytes(), self.headers[slot].outer());
+        Some((fragment::datagram(bytes, level)?, fragment::part(bytes, level).ok()?))
     }
 
     /// Reads a batch that has just arrived. Malformed frames are told to `malformed`; the mask of the others
@@ -253,31 +322,32 @@ impl Packets {
             self.color = [0; 64];
         }
         if parsed == 0 {
-            self.all = LevelLayers::ALL;
+            self.start();
         }
-        let good = parsed | self.parse(batch, list & !parsed, reading, &mut malformed);
-        self.outer.make(batch, &self.headers, good, reading, &ahead);
-        self.inner.make(batch, &self.headers, good, reading, &ahead);
+        let good = parsed | self.parse(batch, list & !parsed, reading, true, &mut malformed);
+        self.fragments.told = 0;
+        let found = (&self.headers, &self.fragments);
+        self.outer.make(batch, found, good, reading, &ahead);
+        self.inner.make(batch, found, good, reading, &ahead);
         good
     }
 
-    /// Finds the headers of a batch that has just arrived, and calls `stays` for each packet that is not
-    /// malformed. Those that stay need not be parsed again by the [`Packets::read`] that follows. Returns the
-    /// others.
-    #[inline]
-    pub fn sort(
-        &mut self,
-        batch: &Batch,
-        list: u64,
-        reading: &Reading,
-        mut stays: impl FnMut(usize, &Headers) -> bool,
-    ) -> u64 {
+    fn start(&mut self) {
         self.all = LevelLayers::ALL;
-        let good = self.parse(batch, list, reading, |_, _| {});
-        let others = Bits(good).filter(|&slot| !stays(slot, &self.headers[slot]));
-        let others = others.fold(0, |others, slot| others | 1 << slot);
-        self.parsed = good & !others;
-        others
+        (self.fragments.ported, self.fragments.followed, self.fragments.untold) = (0, 0, 0);
+    }
+
+    /// Finds the headers of a batch that has just arrived, which need not be found again by the
+    /// [`Packets::read`] of some of its packets that follows. Returns the packets that are not malformed,
+    /// with fragments whose ports are still to be told.
+    #[inline]
+    pub fn find(&mut self, batch: &Batch, list: u64, reading: &Reading) -> u64 {
+        self.start();
+        let mut without_ports = 0;
+        self.parsed = self.parse(batch, list, reading, true, |slot, reason| {
+            without_ports |= u64::from(reason == DropReason::FirstFragmentMissing) << slot;
+        });
+        self.parsed | without_ports
     }
 
     /// Parses again those of `list` whose headers have moved.
@@ -294,7 +364,8 @@ impl Packets {
             return list;
         }
         self.stale &= !stale;
-        let good = self.parse(batch, stale, reading, malformed);
+        self.fragments.ported &= !stale;
+        let good = self.parse(batch, stale, reading, false, malformed);
         list & !stale | good
     }
 
@@ -302,8 +373,9 @@ impl Packets {
     #[inline]
     pub fn make_keys(&mut self, batch: &Batch, list: u64, reading: &Reading) {
         self.written &= !list;
-        self.outer.make(batch, &self.headers, list, reading, |_, _| {});
-        self.inner.make(batch, &self.headers, list, reading, |_, _| {});
+        let found = (&self.headers, &self.fragments);
+        self.outer.make(batch, found, list, reading, |_, _| {});
+        self.inner.make(batch, found, list, reading, |_, _| {});
     }
 
     /// The words of the outer flow keys, by packet ([`FlowKey::ipv4`]), if they are there for all of `list`
@@ -326,20 +398,24 @@ impl Packets {
         }
     }
 
+    /// Finds headers. `arrives` is false where an action has moved them.
     #[inline]
     fn parse(
         &mut self,
         batch: &Batch,
         list: u64,
         reading: &Reading,
+        arrives: bool,
         mut malformed: impl FnMut(usize, DropReason),
     ) -> u64 {
-        let mut good = list;
-        let mut all = self.all;
+        let (mut good, mut all, mut fragments) = (list, self.all, 0);
         for slot in Bits(list) {
             let headers = &mut self.headers[slot];
             match parse_into(batch.frame(slot).bytes(), reading.depth, &reading.tunnels, headers) {
-                Ok(()) => all.keep(headers),
+                Ok(()) => {
+                    all.keep(headers);
+                    fragments |= u64::from(headers.outer().layers.has(Layer::Fragment)) << slot;
+                }
                 Err(reason) => {
                     good &= !(1 << slot);
                     malformed(slot, reason);
@@ -347,7 +423,48 @@ impl Packets {
             }
         }
         self.all = all;
+        if reading.follows && fragments != 0 {
+            good &= !self.follow(batch, fragments, arrives, malformed);
+        }
         good
+    }
+
+    /// Gives fragments their ports. Returns those that have none, or are malformed.
+    #[cold]
+    fn follow(
+        &mut self,
+        batch: &Batch,
+        list: u64,
+        arrives: bool,
+        mut malformed: impl FnMut(usize, DropReason),
+    ) -> u64 {
+        let mut bad = 0;
+        for slot in Bits(list) {
+            let (bytes, level) = (batch.frame(slot).bytes(), self.headers[slot].outer());
+            if arrives && fragment::is_of_ports(level) {
+                self.fragments.untold |= 1 << slot;
+                let told = self.fragments.told >> slot & 1 == 1;
+                let found = match fragment::part(bytes, level) {
+                    Ok(Part::First(ports)) => {
+                        self.fragments.ports[slot] = ports;
+                        Ok(())
+                    }
+                    Ok(Part::Later) if !told => Err(DropReason::FirstFragmentMissing),
+                    found => found.map(|_| ()),
+                };
+                if let Err(reason) = found {
+                    bad |= 1 << slot;
+                    malformed(slot, reason);
+                    continue;
+                }
+                self.fragments.followed |= 1 << slot;
+            }
+            if self.fragments.followed >> slot & 1 == 1 {
+                self.fragments.ported |= 1 << slot;
+                self.headers[slot].levels[0].layers.0 |= Layer::Ports as u32;
+            }
+        }
+        bad
     }
 
     /// The packets of `list` that have every layer of `needs`.
@@ -382,6 +499,7 @@ mod tests {
             select: SelectIpv4::new(7),
             hash: TableHash::new([1, 2]),
             uses_meta: false,
+            follows: false,
         };
         let made = |uses| {
             let mut packets = Packets::new(uses, KeyUse::default());

@@ -10,6 +10,7 @@ use crate::batch::rows::{ActionOf, Actions};
 use crate::batch::tunnel::{Encapsulation, decap, write_outer};
 use crate::operation::Headers as Moved;
 use crate::program::{Encap, Operation, Template, Value};
+use packet::fragment;
 use packet::{
     Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Layers, LevelId, LevelLayers, Source, Sum,
     TunnelKind, TunnelPorts,
@@ -414,6 +415,10 @@ impl Step {
         let frame = on.batch.frame_mut(slot);
         match self {
             Step::Ipv4Address(at) => ipv4_address(frame.bytes_mut(), headers, *at, values.bytes(action)),
+            Step::Port(at, needs) | Step::FlowPort(at, needs) if on.packets.is_ported(slot) => {
+                let new = values.bytes(action);
+                port_of_fragment(frame.bytes_mut(), on.packets, slot, (*at, *needs), new)
+            }
             Step::Port(at, needs) => port(frame.bytes_mut(), headers, (*at, *needs), values.bytes(action)),
             Step::FlowPort(at, needs) => {
                 let (bytes, port_at, new) = (frame.bytes_mut(), (*at, *needs), values.bytes(action));
@@ -495,6 +500,26 @@ fn port(
     Ok(())
 }
 
+/// Sets a port of a fragment. The first one has it in its bytes, and a checksum, as whole packets have.
+#[cold]
+fn port_of_fragment(
+    bytes: &mut [u8],
+    packets: &mut Packets,
+    slot: usize,
+    (at, needs): (usize, Layers),
+    new: [u8; 2],
+) -> Result<(), DropReason> {
+    let headers = &packets.headers[slot];
+    if !headers.outer().layers.has_all(needs) {
+        return Err(DropReason::NotApplicable);
+    }
+    packets.fragments.ports[slot][at & 2..][..2].copy_from_slice(&new);
+    match fragment::offset(bytes, headers.outer()) {
+        0 => port(bytes, headers, (at, needs), new),
+        _ => Ok(()),
+    }
+}
+
 fn decrement_ttl(bytes: &mut [u8], headers: &Headers) -> Result<(), DropReason> {
     let outer = headers.outer();
     let l3 = outer.at(Base::L3);
@@ -535,6 +560,10 @@ impl Target {
         Target { field, needs: field.needs(), cover: Cover::of(field) }
     }
 
+    fn is_outer_l4(&self) -> bool {
+        self.field.level == LevelId::Outer && self.field.spec().source == Source::Frame(Base::L4)
+    }
+
     /// Writes the low bits of `value` into the field and mends what covers it.
     fn write<Action>(&self, on: &mut Site<'_, Action>, slot: usize, value: u128) -> Result<(), DropReason> {
         let value = value & self.field.max();
@@ -543,6 +572,11 @@ impl Target {
             return Ok(());
         }
         let spec = self.field.spec();
+        if self.is_outer_l4() && on.packets.is_ported(slot) {
+            let bytes = on.batch.frame_mut(slot).bytes_mut();
+            let (at, new) = ((spec.offset as usize, spec.needs), (value as u16).to_be_bytes());
+            return port_of_fragment(bytes, on.packets, slot, at, new);
+        }
         let headers = &mut on.packets.headers[slot];
         if !headers.has_all(self.needs) {
             return Err(DropReason::NotApplicable);

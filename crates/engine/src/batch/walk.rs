@@ -54,6 +54,7 @@ impl Walk {
             select: SelectIpv4::new(program.select_seed),
             hash,
             uses_meta: uses_metadata(program),
+            follows: program.follows(),
         };
         Ok(Walk {
             packets: Box::new(Packets::new(

@@ -25,7 +25,8 @@ const fn bit(layer: Layer) -> u64 {
 const EXCLUSIVE: &[&[u64]] = &[
     &[bit(Layer::Arp), bit(Layer::Ipv4), bit(Layer::Ipv6)],
     &[TCP, UDP, ICMP, ICMPV6, OTHER, bit(Layer::Arp)],
-    &[bit(Layer::Ports), ICMP, bit(Layer::Fragment)],
+    &[bit(Layer::Ports), ICMP],
+    &[ICMP, bit(Layer::Fragment)],
     &[bit(Layer::Ports), ICMPV6, bit(Layer::Arp)],
     &[bit(Layer::Ports), OTHER],
     &[ICMP, bit(Layer::Ipv6)],
@@ -38,12 +39,20 @@ const EXCLUSIVE: &[&[u64]] = &[
     &[bit(Layer::Tunnel), bit(Layer::Arp)],
 ];
 
-/// Reports two fields that no packet can have together.
-pub(super) fn contradiction(fields: impl Iterator<Item = (Field, Meant)>, kinds: &mut Vec<FindingKind>) {
+/// The same, where fragments do not have the ports of their datagram.
+const WITHOUT_FOLLOWING: &[&[u64]] = &[&[bit(Layer::Ports), bit(Layer::Fragment)]];
+
+/// Reports two fields that no packet can have together. `follows` says whether fragments may have ports.
+pub(super) fn contradiction(
+    fields: impl Iterator<Item = (Field, Meant)>,
+    follows: bool,
+    kinds: &mut Vec<FindingKind>,
+) {
+    let more = if follows { &[] } else { WITHOUT_FOLLOWING };
     let fields: Vec<_> = fields.collect();
     for (at, (first, mine)) in fields.iter().enumerate() {
         for (second, theirs) in &fields[at + 1..] {
-            if excludes(*mine, *theirs) {
+            if excludes(*mine, *theirs, more) {
                 let (first, second) = (first.to_string(), second.to_string());
                 kinds.push(FindingKind::NeverHits { first, second });
                 return;
@@ -52,10 +61,10 @@ pub(super) fn contradiction(fields: impl Iterator<Item = (Field, Meant)>, kinds:
     }
 }
 
-fn excludes(one: Meant, other: Meant) -> bool {
+fn excludes(one: Meant, other: Meant, more: &[&[u64]]) -> bool {
     one.0.into_iter().zip(other.0).any(|(one, other)| {
         let tunnels: Vec<u64> = TunnelKind::ALL.iter().map(|kind| own_bit(*kind)).collect();
-        EXCLUSIVE.iter().copied().chain([tunnels.as_slice()]).any(|set| {
+        EXCLUSIVE.iter().chain(more).copied().chain([tunnels.as_slice()]).any(|set| {
             let mut pairs = set.iter().flat_map(|first| set.iter().map(move |second| (*first, *second)));
             pairs.any(|(first, second)| first != second && one & first != 0 && other & second != 0)
         })

@@ -46,7 +46,8 @@ pub(crate) fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     // pipe's.
     if pipe.varying().any(|one| one.criterion.has_any()) {
         let given = pipe.varying().zip(&entry.matches).filter(|(one, _)| one.criterion.has_any());
-        contradiction(given.filter_map(|(one, given)| layers(one.field, *given)), kinds);
+        // Whether fragments have ports is said by the program, which an entry must fit only later.
+        contradiction(given.filter_map(|(one, given)| layers(one.field, *given)), true, kinds);
     }
 }
 

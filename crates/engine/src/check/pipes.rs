@@ -17,7 +17,7 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     names(program, pipe, &mut kinds);
     pipe.kind.check(program, pipe, &mut kinds);
     nat::pipe(program, pipe, &mut kinds);
-    contradiction(pipe.matches.iter().filter_map(of_match), &mut kinds);
+    contradiction(pipe.matches.iter().filter_map(of_match), program.follow_fragments, &mut kinds);
     for template in &pipe.templates {
         operations::check(template, pipe.kind.keeps_values(), &mut kinds);
     }

@@ -14,6 +14,8 @@ pub(super) enum Place {
     Fact(u128),
     /// In this word of metadata.
     Meta(usize),
+    /// It is a port of the datagram that the packet is a fragment of: 0 for the source, 1 for the destination.
+    Port(usize),
 }
 
 /// What is known of a packet besides its bytes.

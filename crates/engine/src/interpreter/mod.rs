@@ -16,6 +16,7 @@ mod bytes;
 mod checksum;
 mod fields;
 mod flow_row;
+mod fragments;
 mod given;
 mod icmp_error;
 mod length;
@@ -29,6 +30,7 @@ pub mod trace;
 mod tunnel;
 mod tunnel_headers;
 
+pub use self::fragments::Datagrams;
 pub use self::meter::MeterState;
 pub use self::state::{Effect, Ended, Why};
 
@@ -53,6 +55,8 @@ use std::collections::BTreeSet;
 pub struct Interpreter {
     program: Program,
     depth: Depth,
+    /// Whether fragments have the ports of their datagram.
+    follows: bool,
     /// The properties that entries added at run time must preserve.
     shape: Shape,
     buckets: Vec<Vec<u16>>,
@@ -76,6 +80,8 @@ pub struct Arrival<'a> {
     pub headroom: usize,
     /// The hash delivered by the NIC; 0 if there is none.
     pub hash: u32,
+    /// Source and destination port of the datagram of which it is a later fragment, if they are known.
+    pub ports: Option<[u16; 2]>,
 }
 
 /// What happened to a packet, and why.
@@ -116,7 +122,7 @@ impl Interpreter {
     pub fn new(program: &Program, buckets: Vec<Vec<u16>>) -> Interpreter {
         assert_eq!(buckets.len(), program.groups.len(), "every group has buckets");
         let mut program = program.clone();
-        let (depth, shape) = (program.depth(), Shape::of(&program));
+        let (depth, follows, shape) = (program.depth(), program.follows(), Shape::of(&program));
         // From here on the entries are part of the state.
         let nat: Vec<NatState> = program.pipes.iter().map(|pipe| NatState::new(&program, pipe)).collect();
         let state = |(pipe, nat): (&mut Pipe, NatState)| {
@@ -126,7 +132,7 @@ impl Interpreter {
         let counters = vec![Count::default(); program.counters.len()];
         let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
         let given = vec![GivenState::default(); program.groups.len()];
-        Interpreter { program, depth, shape, buckets, given, pipes, counters, meters, clock_ns: 0 }
+        Interpreter { program, depth, follows, shape, buckets, given, pipes, counters, meters, clock_ns: 0 }
     }
 
     /// Replaces the buckets of a group that is filled by weights.
@@ -148,7 +154,7 @@ impl Interpreter {
     /// Runs a packet through the program, with all effects: it is counted, flows are learnt, tokens are
     /// spent.
     pub fn walk(&mut self, input: PortId, frame: &[u8], headroom: usize, now_ns: u64) -> Walk {
-        self.walk_arrival(&Arrival { input, bytes: frame, headroom, hash: 0 }, now_ns)
+        self.walk_arrival(&Arrival { input, bytes: frame, headroom, hash: 0, ports: None }, now_ns)
     }
 
     /// The same for a frame that may have a NIC hash.
@@ -174,7 +180,7 @@ impl Interpreter {
         now_ns: u64,
         flows: &dyn FlowSource,
     ) -> Walk {
-        self.explain_arrival(&Arrival { input, bytes: frame, headroom, hash: 0 }, now_ns, flows)
+        self.explain_arrival(&Arrival { input, bytes: frame, headroom, hash: 0, ports: None }, now_ns, flows)
     }
 
     /// The same for a frame that may have a NIC hash.
@@ -191,7 +197,8 @@ impl Interpreter {
         let Some(root) = self.program.ports[arrival.input.index()].root else {
             return dropped(DropReason::Policy);
         };
-        let mut packet = match Packet::receive(arrival, self.depth, self.program.tunnels) {
+        let received = Packet::receive(arrival, self.depth, self.program.tunnels, self.follows);
+        let mut packet = match received {
             Ok(packet) => packet,
             Err(reason) => return dropped(reason),
         };

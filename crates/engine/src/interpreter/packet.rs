@@ -1,9 +1,10 @@
 //! A packet on its way: its bytes, the headers last found in them, and other facts.
 
 use super::Arrival;
-use super::bytes::{self, Headers, Ip};
+use super::bytes::{self, Fragment, Headers, Ip};
 use super::checksum::mend;
 use super::fields::{self, Facts, Place, place};
+use super::fragments::ports_of;
 use super::icmp_error;
 use super::trace::{Color, Mended};
 use crate::program::PortId;
@@ -33,6 +34,8 @@ pub(super) struct Packet {
     /// The outer flow key, made on arrival or at the last rehash.
     pub outer: Option<FlowKey>,
     pub inner: Option<FlowKey>,
+    /// Of a packet that arrived as a fragment: the ports of its datagram, source first, as they are now.
+    ports: Option<[u16; 2]>,
     /// Flags of the TCP headers that belong to the keys, at that time.
     outer_flags: Option<u8>,
     inner_flags: Option<u8>,
@@ -44,10 +47,16 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// Receives a packet: finds headers and makes keys.
-    pub fn receive(arrival: &Arrival<'_>, depth: Depth, tunnels: TunnelPorts) -> Result<Packet, DropReason> {
-        let Arrival { input, bytes: frame, headroom, hash } = *arrival;
+    /// Receives a packet: finds headers and makes keys. `follows` says whether fragments have ports.
+    pub fn receive(
+        arrival: &Arrival<'_>,
+        depth: Depth,
+        tunnels: TunnelPorts,
+        follows: bool,
+    ) -> Result<Packet, DropReason> {
+        let Arrival { input, bytes: frame, headroom, hash, ports } = *arrival;
         let headers = bytes::headers(frame, depth, &tunnels)?;
+        let ports = if follows { ports_of(frame, &headers, ports)? } else { None };
         let mut packet = Packet {
             bytes: frame.to_vec(),
             headroom,
@@ -62,6 +71,7 @@ impl Packet {
             meta: [0; 4],
             outer: None,
             inner: None,
+            ports,
             outer_flags: None,
             inner_flags: None,
             outer_error: false,
@@ -131,10 +141,19 @@ impl Packet {
                 )))
             }
         };
+        // A packet inside a tunnel is none that arrived as a fragment.
+        if let Some([sport, dport]) = self.fragment_ports().filter(|_| vni.is_none()) {
+            return FlowKey::new(address(12, 8), address(16, 24), ip.protocol, (sport, dport), None);
+        }
         let port = |offset: usize| {
             headers.ports().and_then(|start| bytes::number16(&self.bytes, start + offset)).unwrap_or_default()
         };
         FlowKey::new(address(12, 8), address(16, 24), ip.protocol, (port(0), port(2)), vni)
+    }
+
+    /// The ports of the datagram, if the outermost IP header is that of a fragment that arrived as one.
+    fn fragment_ports(&self) -> Option<[u16; 2]> {
+        self.ports.filter(|_| self.headers.ip.as_ref().is_some_and(|ip| ip.fragment != Fragment::Whole))
     }
 
     pub fn key(&self, source: KeySource) -> Option<FlowKey> {
@@ -167,6 +186,7 @@ impl Packet {
             Place::Bits { first, count } => Some(fields::read_bits(&self.bytes, first, count)),
             Place::Fact(value) => Some(value),
             Place::Meta(word) => Some(u128::from(self.meta[word])),
+            Place::Port(end) => self.ports.map(|ports| u128::from(ports[end])),
         }
     }
 
@@ -183,12 +203,30 @@ impl Packet {
                 self.meta[word] = value as u32;
                 Ok(Vec::new())
             }
+            Place::Port(end) => Ok(self.write_port(end, field, value as u16)),
         }
+    }
+
+    /// Writes a port of a fragment's datagram. The first fragment has it in its bytes as well.
+    fn write_port(&mut self, end: usize, field: Field, value: u16) -> Vec<Mended> {
+        if let Some(ports) = &mut self.ports {
+            ports[end] = value;
+        }
+        let first = self.headers.ip.as_ref().filter(|ip| ip.fragment == Fragment::First);
+        let Some(start) = first.map(|ip| ip.payload) else { return Vec::new() };
+        let before = self.bytes.clone();
+        fields::write_bits(&mut self.bytes, 8 * start + 16 * end, 16, value.into());
+        mend(&before, &mut self.bytes, &self.headers, field)
     }
 
     fn place(&self, field: Field) -> Place {
         if let Some(place) = icmp_error::place_inside(&self.bytes, &self.headers, field) {
             return place;
+        }
+        match field {
+            Field::L4Sport if self.fragment_ports().is_some() => return Place::Port(0),
+            Field::L4Dport if self.fragment_ports().is_some() => return Place::Port(1),
+            _ => {}
         }
         place(field, &self.headers, Facts { input: self.input.0, color: self.color as u8 })
     }

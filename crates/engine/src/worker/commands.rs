@@ -259,6 +259,7 @@ impl Worker {
     pub fn stop(&mut self) {
         self.hand_over.finish();
         let mut stopped = self.waiting.give_up(DropReason::Stopped) + self.hand_over.drain();
+        stopped += self.fragments.give_up() as u64;
         self.close_leaving();
         let (ports, pools) = (&mut self.outbox.ports, &mut self.outbox.pools);
         // The kernel takes milliseconds to close a socket, and closes several in the time of one.

@@ -4,7 +4,7 @@
 //! ones until they are empty, so that nothing under way is lost.
 
 use super::outbox::Outbox;
-use crate::parcel::{PARCEL_BYTES, PARCEL_MEMORY, ParcelReceiver, ParcelSender, parcels};
+use crate::parcel::{Arrived, PARCEL_BYTES, PARCEL_MEMORY, ParcelReceiver, ParcelSender, parcels};
 use crate::program::PortId;
 use packet::{BATCH, Batch, Bits, DropReason};
 use std::fmt;
@@ -167,23 +167,24 @@ impl HandOver {
         (self.present > 0).then_some((self.own, self.to.len()))
     }
 
-    /// Hands the frames of `list` over to the workers in `owners`, by slot. `number` is that of the port for
-    /// the other workers.
+    /// Hands the frames of `list` over to the workers in `owners`, by slot. `input` is the port's number for
+    /// the other workers; `ports` are those of fragments.
     pub(super) fn give(
         &mut self,
         batch: &mut Batch,
         (list, owners): (u64, &[usize; BATCH]),
         outbox: &mut Outbox,
-        number: u32,
+        (input, ports): (u32, impl Fn(usize) -> Option<[u8; 4]>),
     ) {
         for slot in Bits(list) {
             let frame = batch.take(slot);
+            let packed = Arrived { bytes: frame.bytes(), hash: frame.hash(), input, ports: ports(slot) };
             let Some(Some(to)) = self.to.get_mut(owners[slot]) else {
                 outbox.ledger.drop_one(DropReason::HandOverFull);
                 outbox.pools.give(frame);
                 continue;
             };
-            if to.ring.push(frame.bytes(), frame.hash(), number) {
+            if to.ring.push(packed) {
                 self.given += 1;
             } else {
                 let oversize = frame.len() > PARCEL_BYTES;

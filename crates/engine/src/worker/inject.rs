@@ -49,10 +49,9 @@ impl Worker {
             return Err(DropReason::Policy);
         }
         self.outbox.originate(&mut self.batch, &inject.bytes, None)?;
-        match self.hand_over_others(inject.input) {
-            0 => self.batch.clear(),
-            list => self.walk(inject.input, list, now_ns),
-        }
+        let list = self.admit(inject.input, now_ns);
+        self.walk(inject.input, list, now_ns);
+        self.release_fragments(now_ns);
         self.hand_over.flush();
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! ```text
 //!   frames of apps that wait for room in a port         (before data takes it)
 //!   receive -> program -> transmit, port by port        (inhale, walk, exhale)
+//!   fragments whose first one has come since            (the same walk)
 //!   frames handed over by other workers, frames of apps (the same walk)
 //!   flush, tick, commands                               (between breaths: entries, swaps, queries)
 //! ```
@@ -15,6 +16,7 @@
 mod aging;
 mod breaths;
 mod commands;
+mod fragments;
 mod hand_over;
 mod inject;
 mod leaving;
@@ -40,6 +42,7 @@ pub use resize::{Assembly, Estate, Part};
 pub use waiting::WAITING_MAX;
 
 use crate::batch::Engine;
+use crate::fragments::Fragments;
 use crate::program::PortId;
 use crate::ring::{CarrierSender, DeltaSender};
 use hand_over::PortNumbers;
@@ -70,6 +73,8 @@ pub struct Worker {
     numbers: PortNumbers,
     /// Frames of apps that wait for room in a port.
     waiting: Waiting,
+    /// What is known of fragmented datagrams.
+    fragments: Fragments,
     /// Ports that the program does not have any more.
     leaving: Leaving,
     /// Changes that are reserved or being carried out.
@@ -95,13 +100,15 @@ impl Worker {
     /// Creates a worker for these ports, in the program's order, opened on these pools.
     #[must_use]
     pub fn new(engine: Engine, ports: Vec<Box<dyn Port>>, pools: Pools) -> Worker {
-        Worker {
+        let fragments = Fragments::new(engine.table_hash());
+        let mut worker = Worker {
             engine,
             numbers: PortNumbers::new(ports.len()),
             batch: Box::default(),
             outbox: Outbox::new(ports, pools),
             hand_over: HandOver::default(),
             waiting: Waiting::default(),
+            fragments,
             leaving: Leaving::default(),
             pending: Vec::new(),
             commands: None,
@@ -116,7 +123,9 @@ impl Worker {
             unread: (0, 0),
             quiet: false,
             stopped: false,
-        }
+        };
+        worker.mind_program();
+        worker
     }
 
     /// Sets the channel for commands.
@@ -229,11 +238,14 @@ impl Worker {
             ports[at].receive(pools, &mut self.batch);
             handled += self.batch.len();
             if !self.batch.is_empty() {
-                let list = self.hand_over_others(PortId(at as u16));
+                let list = self.admit(PortId(at as u16), now_ns);
                 self.walk(PortId(at as u16), list, now_ns);
+                self.release_fragments(now_ns);
             }
         }
         handled += self.take_handed_over(now_ns);
+        self.release_fragments(now_ns);
+        self.expire_fragments(now_ns);
         self.outbox.flush();
         self.hand_over.flush();
         self.mind_leaving();
@@ -258,19 +270,6 @@ impl Worker {
         self.outbox.deliver(&mut self.batch, input, outcome);
     }
 
-    /// Hands over frames whose flows belong to another worker. Returns the mask of those that stay. A program
-    /// without flow state leaves every frame where it arrived, and so does a worker that is about to stop.
-    fn hand_over_others(&mut self, input: PortId) -> u64 {
-        let all = self.batch.mask();
-        let Some(share) = self.hand_over.share().filter(|_| !self.quiet) else { return all };
-        let mut owners = [0; packet::BATCH];
-        let others =
-            self.engine.of_others(&self.batch, (all, input), share, |slot, worker| owners[slot] = worker);
-        let number = self.numbers.of(input);
-        self.hand_over.give(&mut self.batch, (others, &owners), &mut self.outbox, number);
-        all & !others
-    }
-
     /// Runs frames that other workers handed over through the program: up to a batch from each, joined to
     /// batches as full as they can be.
     fn take_handed_over(&mut self, now_ns: u64) -> usize {
@@ -278,7 +277,7 @@ impl Worker {
         for source in 0..self.hand_over.sources() {
             for _ in 0..packet::BATCH {
                 let Some(frame) = self.hand_over.source(source).peek() else { break };
-                let (hash, number) = (frame.hash, frame.input);
+                let (hash, number, ports) = (frame.hash, frame.input, frame.ports);
                 // The sender has taken over a program with a new port; this worker will in a moment.
                 if self.numbers.is_to_come(number) {
                     break;
@@ -290,7 +289,11 @@ impl Worker {
                 // The walk may not keep the ring's frame, so look at it again.
                 let Some(frame) = self.hand_over.source(source).peek() else { break };
                 match self.outbox.originate(&mut self.batch, frame.bytes, None) {
-                    Ok(()) => self.batch.frame_mut(self.batch.len() - 1).set_hash(hash),
+                    Ok(()) => {
+                        let slot = self.batch.len() - 1;
+                        self.batch.frame_mut(slot).set_hash(hash);
+                        ports.into_iter().for_each(|ports| self.engine.tell_ports(slot, ports));
+                    }
                     Err(reason) => self.outbox.ledger.drop_one(reason),
                 }
                 self.hand_over.source(source).take();
@@ -309,10 +312,15 @@ impl Worker {
         if self.batch.is_empty() {
             return;
         }
-        let list = self.batch.mask();
         match number.and_then(|number| self.numbers.port(number)) {
-            Some(input) => self.walk(input, list, now_ns),
-            None => self.outbox.drop_all(&mut self.batch, DropReason::PortRemoved),
+            Some(input) => {
+                let list = self.admit_handed_over(input, now_ns);
+                self.walk(input, list, now_ns);
+            }
+            None => {
+                self.engine.forget_ports();
+                self.outbox.drop_all(&mut self.batch, DropReason::PortRemoved);
+            }
         }
     }
 

@@ -89,7 +89,7 @@ impl Worker {
         let mut ledger = self.outbox.ledger.clone();
         self.outbox.ports.iter().for_each(|port| add_port(&mut ledger, &port.statistics()));
         self.leaving.statistics().for_each(|statistics| add_port(&mut ledger, &statistics));
-        ledger.held += self.waiting.len() as u64;
+        ledger.held += (self.waiting.len() + self.fragments.held()) as u64;
         // Frames between two workers are held by the sender; when all stop, the receiver drops them.
         if !self.stopped {
             ledger.held += self.hand_over.held();

@@ -281,8 +281,13 @@ impl Worker {
                     self.numbers = numbers.unwrap_or_else(|| PortNumbers::new(self.outbox.ports.len()));
                 }
                 self.quiet = false;
+                self.mind_program();
+                // They may belong to other workers now.
+                self.fragments.look_again();
             }
             None => {
+                let given_up = self.fragments.give_up();
+                self.outbox.ledger.drop_many(DropReason::PortRemoved, given_up);
                 let closed = vec![false; self.outbox.ports.len()];
                 self.resizing = Resizing::Leaving(estate, closed, 0);
             }

@@ -87,6 +87,7 @@ impl Worker {
         std::mem::swap(&mut self.engine, &mut *engine);
         self.engine.take_over(engine, now_ns);
         self.rewire(rewiring);
+        self.mind_program();
         self.swaps.asker = Some(asker);
         self.settle(entries);
     }

@@ -267,7 +267,7 @@ fn m19_the_nics_hash_picks_the_bucket_and_without_one_the_select_hash() {
     let rewriting = rewrite.forward(PipeId(1)).rehash(true);
     let mut program = with_group(program(vec![rewriting, hash(HashInput::Rss)]), 2);
     let picked = |program: &Program, hash| {
-        let arrival = Arrival { input: PortId(0), bytes: &frame(TCP), headroom: 128, hash };
+        let arrival = Arrival { input: PortId(0), bytes: &frame(TCP), headroom: 128, hash, ports: None };
         start(program)
             .walk_arrival(&arrival, 0)
             .trace

@@ -39,6 +39,8 @@ fn ledgers_balance_whatever_random_programs_do() {
         DropReason::PoolEmpty,
         DropReason::Oversize,
         DropReason::HandOverFull,
+        // tests/fragments.rs.
+        DropReason::FragmentsFull,
         DropReason::Stopped,
         DropReason::PortRemoved,
         DropReason::InterfaceGone,
