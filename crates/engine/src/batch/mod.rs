@@ -8,6 +8,7 @@
 //! those of [`crate::interpreter`], which shares none of this code.
 
 mod age;
+mod ahead;
 pub(crate) mod compile;
 mod entries;
 pub(crate) mod group;
@@ -33,7 +34,7 @@ use crate::aggregate::Aggregate;
 use crate::buckets::{BucketTable, GroupTables};
 use crate::change::{Change, ChangeError};
 use crate::check::{Shape, Uses, fits, owners_of};
-use crate::owner::{Owner, Owners, Steering};
+use crate::owner::{Owners, Owning, Side, Steering};
 use crate::pipes::Making;
 use crate::pipes::flow::Flows;
 use crate::program::{Entry, PipeId, PortId, Program};
@@ -72,7 +73,7 @@ pub struct Engine {
     /// The first FLOW pipe, whose table is prefetched for each batch.
     flows: Option<usize>,
     /// How the workers of frames are found, by port.
-    owners: Vec<Option<Owner>>,
+    owners: Vec<Option<Owning>>,
     /// How flows are spread over workers.
     steering: Steering,
     walk: Walk,
@@ -199,16 +200,24 @@ impl Engine {
     /// processed next.
     pub fn of_others(
         &mut self,
-        batch: &Batch,
+        batch: &mut Batch,
         (list, input): (u64, PortId),
         (own, workers): (usize, usize),
         mut found: impl FnMut(usize, usize),
     ) -> u64 {
-        let Some(owner) = self.owners.get(input.index()).copied().flatten() else { return 0 };
+        let owner = match self.owners.get(input.index()) {
+            Some(Some(Owning::Same(owner))) => *owner,
+            Some(Some(Owning::Ahead(pipes))) => {
+                let pipes = Arc::clone(pipes);
+                return self.look_ahead(&pipes, batch, (list, input), (own, workers), found);
+            }
+            Some(None) | None => return 0,
+        };
         let (Walk { packets, reading, .. }, steering) = (&mut self.walk, &self.steering);
         let pools = &self.program.nat_pools;
         packets.sort(batch, list, reading, |slot, headers| {
-            match owner.of(batch.frame(slot).bytes(), headers, pools, (steering, workers)) {
+            let frame = (batch.frame(slot).bytes(), headers);
+            match owner.of(frame, Side::Client, pools, (steering, workers)) {
                 Some(worker) if worker != own => {
                     found(slot, worker);
                     false

@@ -263,8 +263,24 @@ impl Packets {
         let good = self.parse(batch, list, reading, |_, _| {});
         let others = Bits(good).filter(|&slot| !stays(slot, &self.headers[slot]));
         let others = others.fold(0, |others, slot| others | 1 << slot);
-        self.parsed = good & !others;
+        self.stay(good & !others);
         others
+    }
+
+    /// Finds the headers of a batch that has just arrived, for pipes that are looked through before it is
+    /// [read](Packets::read). No keys are made. Returns the packets that are not malformed.
+    pub fn open(&mut self, batch: &Batch, list: u64, reading: &Reading) -> u64 {
+        // Keys are those of another batch.
+        (self.stale, self.written) = (0, u64::MAX);
+        self.meta = [[0; 4]; 64];
+        self.color = [0; 64];
+        self.all = LevelLayers::ALL;
+        self.parse(batch, list, reading, |_, _| {})
+    }
+
+    /// Takes note of packets whose headers are found, and which are read next.
+    pub fn stay(&mut self, list: u64) {
+        self.parsed = list;
     }
 
     /// Parses again those of `list` whose headers have moved.

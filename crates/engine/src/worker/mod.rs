@@ -265,7 +265,7 @@ impl Worker {
         let Some(share) = self.hand_over.share().filter(|_| !self.quiet) else { return all };
         let mut owners = [0; packet::BATCH];
         let others =
-            self.engine.of_others(&self.batch, (all, input), share, |slot, worker| owners[slot] = worker);
+            self.engine.of_others(&mut self.batch, (all, input), share, |slot, worker| owners[slot] = worker);
         let number = self.numbers.of(input);
         self.hand_over.give(&mut self.batch, (others, &owners), &mut self.outbox, number);
         all & !others
