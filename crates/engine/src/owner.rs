@@ -2,13 +2,15 @@
 //!
 //! A flow lives on one worker, so the worker is computed from a part of the flow's key, the same for all its
 //! frames. A frame is given to its worker when it is received, before any pipe has seen it: what the FLOW
-//! pipes of a program need of the frame as it is received is found by [`crate::check::owners`].
+//! pipes of a program need of the frame as it is received is found by [`crate::check::owners`]. Where they
+//! need different things, the pipes in front of them are looked through first ([`Owning::Ahead`]).
 
 use crate::batch::packets::Reading;
 use crate::check::owners;
-use crate::program::{NatPool, NatPoolId, PortId, Program};
+use crate::program::{NatPool, NatPoolId, PipeId, PortId, Program};
 use packet::fragment;
 use packet::{Depth, FlowKey, Headers, KeySource, TableHash, TunnelPorts, parse_into, rss_hash};
+use std::sync::Arc;
 
 /// What of a flow's key says to which worker the flow belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,15 +24,19 @@ pub enum OwnedBy {
     Src,
     /// The destination address: all flows to a host belong to one worker.
     Dst,
+    /// Address, port and protocol of the end that flows begin at, where answers are learnt with them: the
+    /// other end may be translated. Which end it is follows from the [`Side`] that a packet comes from.
+    Client,
 }
 
 impl OwnedBy {
     /// Its words in YAML.
-    pub const WORDS: [(&'static str, OwnedBy); 4] = [
+    pub const WORDS: [(&'static str, OwnedBy); 5] = [
         ("both", OwnedBy::Both),
         ("addresses", OwnedBy::Addresses),
         ("src", OwnedBy::Src),
         ("dst", OwnedBy::Dst),
+        ("client", OwnedBy::Client),
     ];
 
     /// Returns its word in YAML.
@@ -38,6 +44,15 @@ impl OwnedBy {
     pub fn word(self) -> &'static str {
         OwnedBy::WORDS.iter().find(|(_, by)| *by == self).map_or("both", |(word, _)| word)
     }
+}
+
+/// Where a packet comes from, in a pipe that learns answers with its flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// From the end that flows begin at: metadata chooses a group for it.
+    Client,
+    /// From the end that answers.
+    Server,
 }
 
 /// The hash that spreads flows over workers.
@@ -57,7 +72,18 @@ impl From<TableHash> for Steering {
     }
 }
 
-/// How the worker of a received frame is found.
+/// How the workers of frames are found that arrive on one port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owning {
+    /// From the headers of each, in the same way.
+    Same(Owner),
+    /// As the first FLOW pipe wants it that a frame meets. These pipes are looked through to find that,
+    /// without counting, in this order: those with an owner are the FLOW pipes. A frame that meets none stays
+    /// where it arrived.
+    Ahead(Arc<[(PipeId, Option<Owner>)]>),
+}
+
+/// What the worker of a frame is computed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     /// The headers that it is computed from.
@@ -77,6 +103,7 @@ impl Owner {
         self,
         frame: &[u8],
         (headers, ports): (&Headers, Option<[u8; 4]>),
+        side: Side,
         pools: &[NatPool],
         (steering, workers): (&Steering, usize),
     ) -> Option<usize> {
@@ -86,7 +113,7 @@ impl Owner {
         }
         Some(match self.nat.and_then(|id| pools.get(id.index())) {
             Some(pool) => NatPool::worker(pool.slice(&key), workers),
-            None => worker(self.by, &key, steering, workers),
+            None => worker(self.by, (&key, side), steering, workers),
         })
     }
 }
@@ -99,28 +126,32 @@ pub fn of_fragment(
     (steering, workers): (&Steering, usize),
 ) -> Option<usize> {
     let key = FlowKey::without_id(frame, headers, KeySource::Outer)?;
-    Some(worker(OwnedBy::Addresses, &key, steering, workers))
+    Some(worker(OwnedBy::Addresses, (&key, Side::Client), steering, workers))
 }
 
 /// Returns the worker of the flows with this key, of so many. The tunnel's id has no part in it, since it is
 /// gone from the key when the frame has left the tunnel.
 #[inline]
 #[must_use]
-pub fn worker(by: OwnedBy, key: &FlowKey, steering: &Steering, workers: usize) -> usize {
+pub fn worker(by: OwnedBy, (key, side): (&FlowKey, Side), steering: &Steering, workers: usize) -> usize {
     if by == OwnedBy::Both && steering.rss_table != 0 {
         return (rss_hash(key) % steering.rss_table) as usize % workers;
     }
     let [[src_hi, src_lo, sport], [dst_hi, dst_lo, dport]] = key.ends();
     let of = |words: [u64; 3]| steering.hash.hash(&words);
+    let protocol = u64::from(key.protocol()) << 16;
     // A sum is the same for both directions, and needs no comparison whose outcome nobody can predict.
     let hash = match by {
         OwnedBy::Both => {
-            let protocol = u64::from(key.protocol()) << 16;
             of([src_hi, src_lo, protocol | sport]).wrapping_add(of([dst_hi, dst_lo, protocol | dport]))
         }
         OwnedBy::Addresses => of([src_hi, src_lo, 0]).wrapping_add(of([dst_hi, dst_lo, 0])),
         OwnedBy::Src => of([src_hi, src_lo, 0]),
         OwnedBy::Dst => of([dst_hi, dst_lo, 0]),
+        OwnedBy::Client => match side {
+            Side::Client => of([src_hi, src_lo, protocol | sport]),
+            Side::Server => of([dst_hi, dst_lo, protocol | dport]),
+        },
     };
     ((hash >> 32) as usize * workers) >> 32
 }
@@ -128,7 +159,7 @@ pub fn worker(by: OwnedBy, key: &FlowKey, steering: &Steering, workers: usize) -
 /// Tells the workers of frames outside of them: of those that apps send, and of those that are explained.
 #[derive(Clone, Debug)]
 pub struct Owners {
-    ports: Vec<Option<Owner>>,
+    ports: Vec<Option<Owning>>,
     pools: Vec<NatPool>,
     depth: Depth,
     tunnels: TunnelPorts,
@@ -148,7 +179,7 @@ impl Owners {
 
     /// The same from what tells the workers of the frames of each port.
     pub(crate) fn of_ports(
-        (ports, pools): (Vec<Option<Owner>>, Vec<NatPool>),
+        (ports, pools): (Vec<Option<Owning>>, Vec<NatPool>),
         &Reading { depth, tunnels, follows, .. }: &Reading,
         (steering, workers): (Steering, usize),
     ) -> Owners {
@@ -167,10 +198,14 @@ impl Owners {
         self.steering
     }
 
-    /// Returns the worker of a frame that seems to arrive on a port; the first for a frame of no flow.
+    /// Returns the worker of a frame that seems to arrive on a port; the first for a frame of no flow, and
+    /// where pipes must be looked through: then that worker finds it out, see [`crate::worker::Probe`].
     #[must_use]
     pub fn worker(&self, input: PortId, frame: &[u8]) -> usize {
-        let owner = self.ports.get(input.index()).copied().flatten();
+        let owner = match self.ports.get(input.index()) {
+            Some(Some(Owning::Same(owner))) => Some(*owner),
+            _ => None,
+        };
         if owner.is_none() && !self.follows {
             return 0;
         }
@@ -182,7 +217,7 @@ impl Owners {
         let worker = if self.follows && fragment::is_of_ports(headers.outer()) {
             of_fragment(frame, &headers, spread)
         } else {
-            owner.and_then(|owner| owner.of(frame, (&headers, None), &self.pools, spread))
+            owner.and_then(|owner| owner.of(frame, (&headers, None), Side::Client, &self.pools, spread))
         };
         worker.unwrap_or_default()
     }
@@ -201,7 +236,7 @@ mod tests {
         let frame = craft::frame(text);
         let headers = parse(&frame, Depth::Inner).unwrap();
         let owner = Owner { source, by, nat: None };
-        owner.of(&frame, (&headers, None), &[], (&steering, workers)).expect("IP")
+        owner.of(&frame, (&headers, None), Side::Client, &[], (&steering, workers)).expect("IP")
     }
 
     fn outer(text: &str, by: OwnedBy) -> usize {
@@ -235,6 +270,20 @@ mod tests {
         same(OwnedBy::Dst, [false, true, false]);
         let [to, back] = [outer(whole, OwnedBy::Src), outer(back, OwnedBy::Dst)];
         assert_eq!(to, back, "a host's flows out by src, and their answers by dst");
+    }
+
+    #[test]
+    fn o2_client_is_one_end_whatever_the_other_becomes() {
+        let key = |src: [u8; 4], dst: [u8; 4], protocol, ports| {
+            FlowKey::new(src.into(), dst.into(), protocol, ports, None)
+        };
+        let (client, vip, back_end) = ([10, 0, 0, 1], [192, 0, 2, 1], [10, 0, 1, 1]);
+        let of = |key, side| worker(OwnedBy::Client, (&key, side), &TableHash::new([1, 2]).into(), 1 << 20);
+        let there = of(key(client, vip, 6, (4000, 80)), Side::Client);
+        assert_eq!(there, of(key(back_end, client, 6, (8080, 4000)), Side::Server));
+        assert_ne!(there, of(key(back_end, client, 6, (8080, 4000)), Side::Client));
+        assert_ne!(there, of(key(client, vip, 17, (4000, 80)), Side::Client));
+        assert_ne!(there, of(key(client, vip, 6, (4001, 80)), Side::Client));
     }
 
     #[test]

@@ -75,6 +75,32 @@ fn c9_a_flow_goes_after_the_timeout_of_its_state() {
 }
 
 #[test]
+fn c13_flows_that_are_not_established_go_earlier_as_a_table_fills() {
+    let timeouts = FlowState::ALL.into_iter().fold(Timeouts::NEVER, |all, one| all.with(one, 3_200 * MS));
+    let udp_flow = |sport| FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (sport, 53), None);
+    // Flows in a table of 64, and when those of one packet go.
+    for (flows, goes_ms) in [(48, 3_200), (49, 3_000), (56, 1_600), (63, 200), (64, 100)] {
+        let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(timeouts)));
+        // One of two packets is a stream, which nothing hurries.
+        (0..2).for_each(|_| _ = bench.frame(PortId(0), &udp(9999, 53)));
+        bench.learn(flows - 1);
+        assert_eq!(bench.engine.next_age_ns(0), Some((goes_ms + 1) * MS), "{flows} flows");
+        bench.engine.age(goes_ms * MS);
+        assert_eq!(bench.engine.flows(PipeId(0), 0).1, usize::from(flows), "{flows} flows");
+        bench.engine.age((goes_ms + 1) * MS);
+        let left: Vec<FlowKey> = bench.engine.flows(PipeId(0), 99).0.iter().map(|flow| flow.key).collect();
+        if goes_ms < 3_200 {
+            assert_eq!(left, [udp_flow(9999)], "{flows} flows");
+        }
+    }
+    // One timeout for all states hurries nobody.
+    let mut bench = Bench::new(&learning(|pipe| pipe.idle_timeout_ns(3_200 * MS)));
+    bench.learn(64);
+    bench.engine.age(3_200 * MS);
+    assert_eq!(bench.engine.flows(PipeId(0), 0).1, 64);
+}
+
+#[test]
 fn without_timeouts_by_state_no_state_is_kept() {
     let mut bench = Bench::new(&learning(|pipe| pipe.idle_timeout_ns(MS)));
     bench.frame(PortId(0), &tcp("R"));

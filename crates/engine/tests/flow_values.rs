@@ -7,11 +7,11 @@ use engine::check::{check, owners};
 use engine::interpreter::Interpreter;
 use engine::operation::Value;
 use engine::program::{
-    Entry, EntryMatch, Fill, Group, GroupChoice, GroupId, Learn, Operation, OwnedBy, Pipe, PipeId, PipeKind,
-    PortId, Program, Template,
+    Entry, EntryMatch, Fill, FlowState, Group, GroupChoice, GroupId, Learn, Operation, OwnedBy, Pipe, PipeId,
+    PipeKind, PortId, Program, Template, Timeouts,
 };
 use packet::{DropReason, Field, FlowKey};
-use support::{Bench, start, targets, udp};
+use support::{Bench, balancer, start, targets, udp};
 
 /// A program with one FLOW pipe that learns for its default entry, with this action.
 fn keeping(operations: &[Operation], values: &[u128], capacity: u32) -> Program {
@@ -194,6 +194,62 @@ fn m20_both_or_none_are_learnt() {
 }
 
 #[test]
+fn m20_no_two_flows_become_the_same() {
+    let program = translating(64);
+    let mut bench = Bench::new(&program);
+    let mut twin = Interpreter::new(&program, bench.engine.buckets());
+    let mut verdict = |frame: &[u8]| {
+        let found = bench.frame(PortId(0), frame);
+        assert_eq!(twin.walk(PortId(0), frame, 128, 0).verdict, found);
+        found
+    };
+    // Both become a flow from 10.0.0.9:4000 to the target.
+    let [first, second] = ["10.1.1.1", "10.1.1.2"].map(|client| frame(client, 4000, "10.0.0.80", 80));
+    assert_eq!(verdict(&first), engine::Verdict::Transmit(PortId(0)));
+    assert_eq!(verdict(&second), engine::Verdict::Drop(DropReason::NoNatPort));
+    assert_eq!(verdict(&frame("10.1.1.2", 4001, "10.0.0.80", 80)), engine::Verdict::Transmit(PortId(0)));
+    assert_eq!(bench.engine.flow_account().unflowed.no_nat_port, 1);
+}
+
+#[test]
+fn m20_a_flow_and_its_answers_age_as_one() {
+    const SECOND: u64 = 1_000_000_000;
+    let of_capacity = |capacity| {
+        let mut program = translating(capacity);
+        let long = Timeouts::CONNTRACK.with(FlowState::TcpSyn, 5 * SECOND);
+        let PipeKind::Flow { timeouts, .. } = &mut program.pipes[0].kind else { unreachable!() };
+        *timeouts = long.with(FlowState::TcpEstablished, 100 * SECOND).with(FlowState::TcpFin, 2 * SECOND);
+        program
+    };
+    let tcp = |source: &str, sport: u16, destination: &str, dport: u16, flags: &str| {
+        packet::craft::frame(&format!(
+            "src={source} dst={destination} proto=tcp sport={sport} dport={dport} flags={flags}"
+        ))
+    };
+    let there = |flags| tcp("10.1.1.1", 4000, "10.0.0.80", 80, flags);
+    let back = |flags| tcp("10.0.0.11", 8080, "10.0.0.9", 4000, flags);
+    let mut bench = Bench::new(&of_capacity(64));
+    let live = |bench: &Bench| bench.engine.flows(PipeId(0), 9).1;
+    bench.frame(PortId(0), &there("S"));
+    bench.frame(PortId(0), &back("SA"));
+    bench.frame(PortId(0), &there("A"));
+    // The server has said nothing since; the client's state holds for both.
+    bench.now_ns += 90 * SECOND;
+    bench.engine.age(bench.now_ns);
+    assert_eq!(live(&bench), 2);
+    assert_eq!(bench.engine.next_age_ns(bench.now_ns), Some(100 * SECOND + 1_000_000));
+    // In another table, too.
+    bench.swap(&of_capacity(200));
+    bench.engine.age(bench.now_ns);
+    assert_eq!(live(&bench), 2);
+    // The end of one is the end of both.
+    bench.frame(PortId(0), &back("FA"));
+    bench.now_ns += 3 * SECOND;
+    bench.engine.age(bench.now_ns);
+    assert_eq!(live(&bench), 0);
+}
+
+#[test]
 fn m20_the_check_refuses_what_hides_the_key_of_answers() {
     let finds = |change: &dyn Fn(&mut Pipe)| {
         let mut program = translating(64);
@@ -218,6 +274,33 @@ fn m20_with_several_workers_answers_stay_with_their_flow() {
     assert!(!refused(&plain), "{:?}", owners(&plain).1);
     plain.pipes[0].owner = OwnedBy::Src;
     assert!(refused(&plain));
+}
+
+#[test]
+fn o2_the_check_refuses_what_hides_the_client() {
+    let finds = |change: &dyn Fn(&mut Program)| {
+        let mut program = balancer::program();
+        change(&mut program);
+        check(&program).iter().any(|one| one.kind.to_string().contains("`owner: client`"))
+    };
+    assert_eq!(check(&balancer::program()), []);
+    assert_eq!(owners(&balancer::program()).1, []);
+    assert!(!finds(&|_| {}));
+    // Which side a packet comes from is not known where one group is for all.
+    assert!(finds(&|program| program.pipes[3].owner = OwnedBy::Client));
+    let group = |program: &mut Program| {
+        if let PipeKind::Flow { learn, .. } = &mut program.pipes[2].kind {
+            *learn = Learn::Pin(GroupId(0).into());
+        }
+    };
+    assert!(finds(&group));
+    let source = Operation::Set(Field::L4Sport, Value::Const(7));
+    assert!(finds(&|program| program.pipes[2].templates[0].operations.push(source)));
+    assert!(!finds(&|program| program.pipes[2].templates[1].operations.push(source)));
+    // At run time as well.
+    let mut bench = Bench::new(&balancer::program());
+    let entry = Entry::on(EntryMatch::Member { group: GroupId(0), target: 0 }).template(1);
+    assert!(bench.apply(Change::Update { pipe: PipeId(2), entry }).is_err());
 }
 
 /// An ICMP error from one address to another, about so many bytes of an IP packet.

@@ -7,6 +7,7 @@
 //! that rest, and entries of the run time that age (docs/pipes.md O1). Where answers are learnt with a flow
 //! (`reverse`), or a flow keeps fields of its first packet, frames come one at a time: which of two packets
 //! is met first depends on the order in which workers take turns, which a NIC's queues do not keep either.
+//! Where the pipes in front of FLOW pipes are looked through, no change opens other ways.
 //!
 //! A case ends with changes proposed to all workers while frames are on their way between them. When each is
 //! carried out is then left open, so what must hold is that all workers have the same entries and buckets,
@@ -22,6 +23,7 @@ use engine::change::{Change, Changes, EntryKey};
 use engine::check::owners;
 use engine::nat::Binding;
 use engine::operation::Value;
+use engine::owner::Owning;
 use engine::program::{
     EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
 };
@@ -32,7 +34,7 @@ use port::{MemPort, MemWire};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use support::SECRET;
+use support::{SECRET, balancer};
 
 /// Cases of a default run; most random programs keep no flows.
 const CASES: u64 = 600;
@@ -40,6 +42,8 @@ const CASES: u64 = 600;
 const ACTS: usize = 40;
 /// Changes proposed at the end of a case.
 const PROPOSALS: usize = 12;
+/// Of eight seeds, the one that runs the balancer's program.
+const BALANCER: u64 = 6;
 /// Chunks of a worker: more than the frames of an act.
 const CHUNKS: u32 = 1024;
 
@@ -342,7 +346,8 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
     if !program.keeps_flows() || program.groups.iter().any(|group| group.fill == Fill::Given) {
         return None;
     }
-    let by = random.pick(&[OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst]);
+    const BY: [OwnedBy; 5] = [OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst];
+    let (by, each) = (random.pick(&BY), random.percent(30));
     for pipe in &mut program.pipes {
         if let Some(SharedUse::Pipe(_) | SharedUse::PerEntry) = pipe.monitor.meter.take() {
             pipe.entries.edit(|all| all.iter_mut().for_each(|entry| entry.meter = None));
@@ -359,6 +364,7 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
                 // The state of a flow depends on the order in which flags come.
                 *timeouts = Timeouts::all(random.pick(&[0, 1_000_000, 50_000_000, 1_000_000_000]));
                 pipe.capacity = 4096;
+                let by = if each { random.pick(&BY) } else { by };
                 pipe.owner = if pipe.nat.is_some() { OwnedBy::Both } else { by };
             }
             _ => {}
@@ -370,6 +376,10 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
         program.ports.iter_mut().for_each(|port| port.root = Some(nat));
     }
     if !owners(&program).1.is_empty() {
+        let others = program.pipes.iter_mut().filter(|pipe| pipe.nat.is_none());
+        others.for_each(|pipe| pipe.owner = by);
+    }
+    if !owners(&program).1.is_empty() {
         // Answers may belong to another worker.
         for pipe in &mut program.pipes {
             if let PipeKind::Flow { reverse, .. } = &mut pipe.kind {
@@ -379,6 +389,11 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
         }
     }
     owners(&program).1.is_empty().then_some(program)
+}
+
+/// Whether workers look through pipes to find whose a frame is.
+fn looks_ahead(program: &Program) -> bool {
+    owners(program).0.iter().flatten().any(|one| matches!(one, Owning::Ahead(_)))
 }
 
 fn learns_answers(program: &Program) -> bool {
@@ -395,7 +410,13 @@ fn is_ordered(program: &Program) -> bool {
 }
 
 /// Whether the change means the same for every number of workers: an entry of a flow is of its worker alone.
-fn is_shared(change: &Change) -> bool {
+fn is_shared(program: &Program, change: &Change) -> bool {
+    if let Change::Add { entry, .. } | Change::Update { entry, .. } = change
+        && entry.forward.is_some()
+        && looks_ahead(program)
+    {
+        return false;
+    }
     let of_flow = |matches: &[EntryMatch]| matches.iter().any(|one| matches!(one, EntryMatch::Flow(_)));
     match change {
         Change::Add { entry, .. } | Change::Update { entry, .. } => !of_flow(&entry.matches),
@@ -415,6 +436,8 @@ struct Met {
     swaps: usize,
     moved: usize,
     inner: u64,
+    /// Programs whose pipes are looked through.
+    ahead: u64,
     aged: usize,
     /// Flows of answers that were learnt with another.
     answers: usize,
@@ -460,13 +483,22 @@ fn compare(crews: &[Crew], program: &Program, met: &mut Met) -> Result<Shown, St
 
 fn run(seed: u64, met: &mut Met) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
-    let program = match seed % 4 {
-        0 => Some(support::source_nat((1024, 1024 + random.pick(&[63, 127, 191])), random.pick(&[32, 31]))),
+    let program = match seed % 8 {
+        0 | 4 => {
+            Some(support::source_nat((1024, 1024 + random.pick(&[63, 127, 191])), random.pick(&[32, 31])))
+        }
+        BALANCER => Some(balancer::program()),
         _ => Some(program(&mut random)).and_then(|program| shared(program, &mut random)),
     };
     let Some(program) = program else { return Ok(()) };
     met.cases += 1;
-    met.inner += u64::from(owners(&program).0.iter().flatten().any(|one| one.source == KeySource::Inner));
+    let is_inner = |one: &Owning| matches!(one, Owning::Same(owner) if owner.source == KeySource::Inner);
+    met.inner += u64::from(owners(&program).0.iter().flatten().any(is_inner));
+    met.ahead += u64::from(looks_ahead(&program));
+    let arriving = |random: &mut Random| match seed % 8 == BALANCER && random.percent(90) {
+        true => balancer::frame(random),
+        false => engine::arbitrary::frame(random),
+    };
     // The last one changes its number.
     let mut crews = [1, 2, 4, 2].map(|count| Crew::new(&program, count));
     let mut now_ns = 0;
@@ -477,7 +509,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
                 let mut frames = vec![Arriving { bytes, headroom, hash, ports: None }];
                 let ordered = is_ordered(&program);
                 for _ in 0..random.pick(if ordered { &[1, 5, 20, 40] } else { &[1, 5, 40, 150] }) {
-                    let bytes = engine::arbitrary::frame(&mut random);
+                    let bytes = arriving(&mut random);
                     frames.push(Arriving { bytes, headroom, hash: 0, ports: None });
                 }
                 for some in frames.chunks(if ordered { 1 } else { frames.len() }) {
@@ -485,7 +517,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
                 }
                 format!("{} frames at port {}", frames.len(), input.0)
             }
-            Event::Change(change) if is_shared(&change) => {
+            Event::Change(change) if is_shared(&program, &change) => {
                 let done: Vec<bool> = crews.iter_mut().flat_map(|crew| crew.change(&change)).collect();
                 if done.iter().any(|one| *one != done[0]) {
                     return Err(format!("act {act}: {change:?} is refused by some: {done:?}"));
@@ -556,7 +588,9 @@ fn propose_under_way(
     for _ in 0..PROPOSALS {
         let state = crew.workers[0].0.engine().snapshot();
         let Event::Change(change) = event(random, program, &state) else { continue };
-        if matches!(change, Change::MoveBuckets { .. }) {
+        if matches!(change, Change::MoveBuckets { .. })
+            || looks_ahead(program) && !is_shared(program, &change)
+        {
             continue;
         }
         let frames: Vec<Arriving> = (0..100)
@@ -606,6 +640,7 @@ fn many_workers_do_what_one_does() {
         swaps,
         moved,
         inner,
+        ahead,
         aged,
         answers,
         bound,
@@ -621,6 +656,7 @@ fn many_workers_do_what_one_does() {
             swaps as u64,
             moved as u64,
             inner,
+            ahead,
             aged as u64,
             answers as u64,
             bound as u64,

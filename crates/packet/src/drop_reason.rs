@@ -63,7 +63,7 @@ drop_reasons! {
         unknown (RFC 8926 §3.5).";
     NoTarget = "no_target", "The group has no live target.";
     NoNatPort = "no_nat_port", "The flow could get no address and port of the NAT pool: they are used up, or \
-        the flow table is full.";
+        the flow table is full. Without a pool: another flow is translated to the same addresses and ports.";
     Metered = "metered", "The meter coloured it red and the monitor says `red: drop`.";
     AppFull = "app_full", "The app's ring of punted frames is full.";
     TransmitFull = "transmit_full", "The port's transmit queue is full.";

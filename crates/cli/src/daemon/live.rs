@@ -73,11 +73,16 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
         program.pipes[at].entries =
             now.entries(PipeId(at as u16))?.into_iter().map(|(entry, _)| entry).collect();
     }
-    let worker = now.owners.worker(input, &frame);
+    let mut worker = now.owners.worker(input, &frame);
     let ids = (0..program.groups.len()).map(|at| GroupId(at as u16));
     let buckets = ids.map(|group| now.slots(group)).collect::<Result<_>>()?;
     let mut interpreter = Interpreter::new(&program, buckets);
-    let probe = now.ask_one(worker, |answer| Command::Probe(input, frame.clone(), answer))?;
+    let ask = |worker| now.ask_one(worker, |answer| Command::Probe(input, frame.clone(), answer));
+    let mut probe = ask(worker)?;
+    // Which worker the frame belongs to may depend on entries, which the workers have.
+    if let Some(other) = probe.as_ref().map(|probe| probe.worker).filter(|&other| other != worker) {
+        (worker, probe) = (other, ask(other)?);
+    }
     // Turns are taken all the time, so use those of the packet that was probed.
     for (at, turns) in probe.iter().flat_map(|probe| &probe.turns).enumerate() {
         interpreter.set_turns(PipeId(at as u16), *turns);

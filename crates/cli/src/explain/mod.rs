@@ -95,5 +95,5 @@ fn probe(engine: &mut Engine, input: PortId, frame: &[u8], chunk: usize) -> Opti
     let bytes = batch.frame(0).bytes().to_vec();
     pools.give(batch.take(0));
     let (verdict, copies) = (outcome.verdict(0, input), outcome.copies(0, &bytes));
-    Some(Probe { verdict, copies, bytes, turns, next_bindings })
+    Some(Probe { verdict, copies, bytes, worker: 0, turns, next_bindings })
 }

@@ -172,7 +172,7 @@ fn known(program: &Program, pipe: PipeId, known: Known) -> String {
         Known::No => "unknown".into(),
         Known::Found(found) => format!("live, {}", decision(found)),
         Known::Learnt(new) => format!("new, would be learnt: {}", decision(new)),
-        Known::NoNatPort => "new, and no port of the NAT pool is free".into(),
+        Known::NoNatPort => "new, and no address and port are free for it".into(),
         Known::Full(new) => format!("new, and the table is full: {}", decision(new)),
     }
 }

@@ -8,6 +8,7 @@ use crate::pipes::table::{Refusal, with_rows};
 use crate::program::{Entry, EntryMatch};
 use crate::snapshot::{Count, FlowAccount, Page, Seen, is_later};
 use crate::worker::PipeReport;
+use table::FlowState;
 
 /// Why an entry of a pipe whose flows keep values cannot get another action.
 pub const OTHER_ACTION: &str = "flows keep values of its action: remove it and add it with the other one";
@@ -234,14 +235,20 @@ impl CompiledPipe {
         flows.chain([self.idle_timeout_ms]).filter(|timeout| *timeout != 0)
     }
 
-    /// Removes idle and removed flows in the next `rows` rows of the flow table. Those with a configured
-    /// entry start anew.
-    pub fn age_flows(&mut self, rows: u32, now_ms: u32) {
+    /// Returns after what times flows go now, by state.
+    #[must_use]
+    pub fn present_timeouts_ms(&self) -> [u32; FlowState::ALL.len()] {
+        self.table.flows().map(Flows::present_timeouts_ms).unwrap_or_default()
+    }
+
+    /// Removes idle and removed flows in the next rows of the flow table: so many, as of a time in
+    /// milliseconds, with these timeouts. Those with a configured entry start anew.
+    pub fn age_flows(&mut self, slice: (u32, u32), timeouts_ms: &[u32; FlowState::ALL.len()]) {
         let Some(flows) = self.table.flows_mut().filter(|_| self.held.is_none()) else { return };
         let slab = &self.slab;
         // Other workers may have packets of a flow whose entry is shared.
         let stays = |at: u32| self.shared || !slab.at(at).is_run_time();
-        let gone = flows.age(rows, now_ms, stays);
+        let gone = flows.age(slice, timeouts_ms, stays);
         gone.into_iter().for_each(|at| self.actions.release(self.slab.remove(at).action()));
     }
 
@@ -270,9 +277,9 @@ impl CompiledPipe {
         rests.chain(self.table.flows().and_then(|flows| flows.rest_ms(now_ms))).min()
     }
 
-    /// Iterates over the timeouts of its flows and run-time entries.
+    /// Iterates over the shortest timeouts that its flows and run-time entries may have.
     pub fn timeouts_ms(&self) -> impl Iterator<Item = u32> {
-        let flows = self.table.flows().map(Flows::timeouts_ms).into_iter().flatten();
+        let flows = self.table.flows().map(Flows::least_timeouts_ms).into_iter().flatten();
         flows.chain([self.idle_timeout_ms]).filter(|timeout| *timeout != 0)
     }
 

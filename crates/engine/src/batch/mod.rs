@@ -8,6 +8,7 @@
 //! those of [`crate::interpreter`], which shares none of this code.
 
 mod age;
+mod ahead;
 pub(crate) mod compile;
 mod entries;
 pub(crate) mod group;
@@ -34,7 +35,7 @@ use crate::aggregate::Aggregate;
 use crate::buckets::{BucketTable, GroupTables};
 use crate::change::{Change, ChangeError};
 use crate::check::{Shape, Uses, fits, owners_of};
-use crate::owner::{self, Owner, Owners, Steering};
+use crate::owner::{Owners, Owning, Side, Steering};
 use crate::pipes::Making;
 use crate::pipes::flow::Flows;
 use crate::program::{Entry, PipeId, PortId, Program};
@@ -74,7 +75,7 @@ pub struct Engine {
     /// The first FLOW pipe, whose table is prefetched for each batch.
     flows: Option<usize>,
     /// How the workers of frames are found, by port.
-    owners: Vec<Option<Owner>>,
+    owners: Vec<Option<Owning>>,
     /// How flows are spread over workers.
     steering: Steering,
     walk: Walk,
@@ -217,56 +218,78 @@ impl Engine {
     /// they are in the second mask, and ports must be told before they are processed.
     pub fn of_others(
         &mut self,
-        batch: &Batch,
+        batch: &mut Batch,
         (list, input): (u64, PortId),
         (own, workers): (usize, usize),
         mut found: impl FnMut(usize, usize),
     ) -> (u64, u64) {
-        let owner = self.owners.get(input.index()).copied().flatten();
+        let owning = self.owners.get(input.index()).and_then(Option::as_ref);
         let follows = self.follows() && self.has_root(input);
-        if owner.is_none() && !follows || workers <= 1 && !follows {
+        if owning.is_none() && !follows || workers <= 1 && !follows {
             return (0, 0);
         }
+        if let Some(Owning::Ahead(pipes)) = owning
+            && workers > 1
+        {
+            let pipes = Arc::clone(pipes);
+            return self.look_ahead(&pipes, batch, (list, input), (own, workers), found);
+        }
+        let owner =
+            owning.and_then(|owning| if let Owning::Same(owner) = owning { Some(*owner) } else { None });
         let (Walk { packets, reading, .. }, steering) = (&mut self.walk, &self.steering);
         let all = packets.find(batch, list, reading);
         let untold = packets.untold(all);
+        if workers <= 1 {
+            return (0, untold);
+        }
         let spread = (steering, workers);
         let mut others = 0;
-        if workers > 1 {
-            let mut look = |slot: usize, worker: Option<usize>| {
+        if let Some(owner) = owner {
+            let pools = &self.program.nat_pools;
+            for slot in Bits(all & !untold) {
+                let (bytes, ports) = (batch.frame(slot).bytes(), packets.ports_of(slot));
+                let worker = owner.of(bytes, (&packets.headers[slot], ports), Side::Client, pools, spread);
                 if let Some(worker) = worker.filter(|worker| *worker != own) {
                     found(slot, worker);
                     others |= 1 << slot;
                 }
-            };
-            if let Some(owner) = owner {
-                let pools = &self.program.nat_pools;
-                for slot in Bits(all & !untold) {
-                    let (bytes, ports) = (batch.frame(slot).bytes(), packets.ports_of(slot));
-                    look(slot, owner.of(bytes, (&packets.headers[slot], ports), pools, spread));
-                }
-            }
-            for slot in Bits(untold) {
-                look(slot, owner::of_fragment(batch.frame(slot).bytes(), &packets.headers[slot], spread));
             }
         }
+        others |= packets.untold_of_others(batch, untold, (own, spread), found);
         (others, untold & !others)
     }
 
     /// Finds the fragments of `list` whose ports must be told before they are processed, as
     /// [`Engine::of_others`] does.
-    pub fn fragments(&mut self, batch: &Batch, list: u64, input: PortId) -> u64 {
+    pub fn fragments(&mut self, batch: &mut Batch, list: u64, input: PortId) -> u64 {
         self.of_others(batch, (list, input), (0, 1), |_, _| ()).1
     }
 
     /// Returns the worker of a fragment, received on `input`, whose ports were told; `None` if it is not of a
     /// FLOW pipe.
     #[must_use]
-    pub fn owner_of_told(&self, batch: &Batch, slot: usize, input: PortId, workers: usize) -> Option<usize> {
-        let owner = self.owners.get(input.index()).copied().flatten()?;
-        let packets = &self.walk.packets;
-        let found = (&packets.headers[slot], packets.ports_of(slot));
-        owner.of(batch.frame(slot).bytes(), found, &self.program.nat_pools, (&self.steering, workers))
+    pub fn owner_of_told(
+        &mut self,
+        batch: &mut Batch,
+        slot: usize,
+        input: PortId,
+        workers: usize,
+    ) -> Option<usize> {
+        match self.owners.get(input.index())?.as_ref()? {
+            Owning::Same(owner) => {
+                let packets = &self.walk.packets;
+                let found = (&packets.headers[slot], packets.ports_of(slot));
+                let (pools, spread) = (&self.program.nat_pools, (&self.steering, workers));
+                owner.of(batch.frame(slot).bytes(), found, Side::Client, pools, spread)
+            }
+            Owning::Ahead(pipes) => {
+                let (pipes, mut worker) = (Arc::clone(pipes), None);
+                // No worker has this number, so every one is another.
+                let every = (usize::MAX, workers);
+                self.look_ahead(&pipes, batch, (1 << slot, input), every, |_, owner| worker = Some(owner));
+                worker
+            }
+        }
     }
 
     /// Returns the datagram of a fragment that [`Engine::of_others`] found, and which part of it is there.

@@ -1,5 +1,6 @@
 //! Facts about the packets of a batch other than their bytes: one column for each kind, 64 rows.
 
+use crate::owner::{self, Steering};
 use crate::program::{KeyUse, PortId};
 use packet::fragment::{self, DatagramId, Part};
 use packet::{
@@ -278,6 +279,26 @@ impl Packets {
         list & self.fragments.untold & !self.fragments.told
     }
 
+    /// Calls `found` with slot and worker of each of these untold fragments whose ports another worker than
+    /// `own` learns. Returns their mask.
+    pub fn untold_of_others(
+        &self,
+        batch: &Batch,
+        untold: u64,
+        (own, spread): (usize, (&Steering, usize)),
+        mut found: impl FnMut(usize, usize),
+    ) -> u64 {
+        let mut others = 0;
+        for slot in Bits(untold) {
+            let worker = owner::of_fragment(batch.frame(slot).bytes(), &self.headers[slot], spread);
+            if let Some(worker) = worker.filter(|worker| *worker != own) {
+                found(slot, worker);
+                others |= 1 << slot;
+            }
+        }
+        others
+    }
+
     /// The ports of a fragment whose headers were found, as far as they are known.
     #[must_use]
     pub fn ports_of(&self, slot: usize) -> Option<[u8; 4]> {
@@ -348,6 +369,16 @@ impl Packets {
             without_ports |= u64::from(reason == DropReason::FirstFragmentMissing) << slot;
         });
         self.parsed | without_ports
+    }
+
+    /// Does the same for pipes that are looked through before the batch is [read](Packets::read). No keys are
+    /// made.
+    pub fn open(&mut self, batch: &Batch, list: u64, reading: &Reading) -> u64 {
+        // Keys are those of another batch.
+        (self.stale, self.written) = (0, u64::MAX);
+        self.meta = [[0; 4]; 64];
+        self.color = [0; 64];
+        self.find(batch, list, reading)
     }
 
     /// Parses again those of `list` whose headers have moved.

@@ -11,7 +11,7 @@ use super::group::Held;
 use super::{DELTAS_MAX, Engine};
 use crate::batch::compile::CompiledPipe;
 use crate::change::EntryKey;
-use crate::owner::{Steering, worker};
+use crate::owner::{Side, Steering, worker};
 use crate::pipes::flow::{Flows, Migrants};
 use crate::pipes::table::NO_ROW;
 use crate::program::{NatPool, Program};
@@ -145,9 +145,9 @@ fn move_flows(
     let by = engines[0].pipes[pipe].shape.owner;
     let nat = engines[0].pipes[pipe].shape.nat;
     let pool = nat.and_then(|id| engines[0].program.nat_pools.get(id.index())).cloned();
-    let owner = |key: &FlowKey| match &pool {
+    let owner = |key: &FlowKey, side: Side| match &pool {
         Some(pool) => NatPool::worker(pool.slice(key), workers),
-        None => worker(by, key, &steering, workers),
+        None => worker(by, (key, side), &steering, workers),
     };
     let mut all: Vec<Migrants> = Vec::new();
     for (here, engine) in engines.iter_mut().enumerate() {

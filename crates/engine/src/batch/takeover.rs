@@ -5,7 +5,7 @@ use super::compile::CompiledPipe;
 use crate::change::EntryKey;
 use crate::nat::NatPool;
 use crate::operation::Operation;
-use crate::owner::worker;
+use crate::owner::{Side, worker};
 use crate::pipes::flow::Record;
 use crate::pipes::table::NO_ROW;
 use crate::program::{EntryMatch, GroupChoice, GroupId, PipeId, Program};
@@ -128,9 +128,11 @@ impl Engine {
                 done.unreadable += 1;
                 continue;
             };
+            let of = record.entry.and_then(|entry| page.entries.get(entry as usize));
+            let side = if of == Some(&DecidedFor::Default) { Side::Server } else { Side::Client };
             let owner = match pool {
                 Some(pool) => NatPool::worker(pool.slice(&record.key), workers),
-                None => worker(by, &record.key, steering, workers),
+                None => worker(by, (&record.key, side), steering, workers),
             };
             if owner != here {
                 continue;

@@ -206,6 +206,14 @@ pub enum FindingKind {
             the key of changed headers, and the worker is chosen when a frame is received: {instead}"
     )]
     OwnerChanged { pipe: String, by: &'static str, instead: String },
+    #[error(
+        "the worker of a flow of pipe `{pipe}` follows from what the pipes in front of it say, but what \
+            `{by}` does with a packet cannot be known before: it may match and write metadata, and neither \
+            meter, hash, pick from a group, change headers nor keep flows; or use one worker"
+    )]
+    OwnerHidden { pipe: String, by: String },
+    #[error("`owner: client` {why}")]
+    OwnerClient { why: &'static str },
     #[error("a meter's {what} is above 0")]
     MeterZero { what: &'static str },
     #[error("a peak rate is not below the committed one: pir {pir}, cir {cir}")]

@@ -9,10 +9,11 @@
 use super::finding::{Finding, FindingKind};
 use super::shape::{Shape, ends, leads_to};
 use super::uses::Uses;
-use crate::owner::{OwnedBy, Owner};
+use crate::owner::{OwnedBy, Owner, Owning};
 use crate::program::{Forward, Operation, Pipe, PipeId, PipeKind, Program, Template};
 use packet::{FieldKind, KeySource, LevelId};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Most different states of knowledge that are followed into one pipe; beyond it, nothing is known there.
 const KNOWN_MAX: usize = 256;
@@ -79,17 +80,17 @@ impl Known {
 /// What of a key the worker is computed from.
 fn parts(by: OwnedBy) -> u8 {
     match by {
-        OwnedBy::Both => SRC | DST | PORTS,
+        OwnedBy::Both | OwnedBy::Client => SRC | DST | PORTS,
         OwnedBy::Addresses => SRC | DST,
         OwnedBy::Src => SRC,
         OwnedBy::Dst => DST,
     }
 }
 
-/// Returns how the worker of a frame that arrives at each port is found, `None` where frames meet no FLOW
+/// Returns how the workers of frames are found that arrive at each port, `None` where frames meet no FLOW
 /// pipe; and everything that makes it impossible, which matters to a program with several workers.
 #[must_use]
-pub fn owners(program: &Program) -> (Vec<Option<Owner>>, Vec<Finding>) {
+pub fn owners(program: &Program) -> (Vec<Option<Owning>>, Vec<Finding>) {
     let uses: Vec<Uses> = program.pipes.iter().map(|pipe| Uses::of(&pipe.entries)).collect();
     owners_of(program, &Shape::of(program), &uses.iter().collect::<Vec<_>>())
 }
@@ -99,52 +100,130 @@ pub(crate) fn owners_of(
     program: &Program,
     shape: &Shape,
     uses: &[&Uses],
-) -> (Vec<Option<Owner>>, Vec<Finding>) {
+) -> (Vec<Option<Owning>>, Vec<Finding>) {
     let mut findings = Vec::new();
-    let mut known: Vec<(PipeId, Option<Owner>)> = Vec::new();
+    let mut known: Vec<(PipeId, Option<Owning>)> = Vec::new();
     let owners = program.ports.iter().map(|port| {
         let root = port.root.filter(|root| root.index() < program.pipes.len())?;
         if let Some((_, owner)) = known.iter().find(|(one, _)| *one == root) {
-            return *owner;
+            return owner.clone();
         }
-        let owner = owner_from(program, shape, uses, root, &mut findings);
-        known.push((root, owner));
+        let met = flows_from(program, shape, uses, root, &mut findings);
+        let owner = owning(program, shape, uses, (root, &met), &mut findings);
+        known.push((root, owner.clone()));
         owner
     });
     (owners.collect(), findings)
 }
 
-/// Returns the owner of the frames that begin at a pipe.
-fn owner_from(
+/// Returns how the workers of frames are found that begin at a pipe and can meet these FLOW pipes.
+fn owning(
+    program: &Program,
+    shape: &Shape,
+    uses: &[&Uses],
+    (root, met): (PipeId, &[(PipeId, Owner)]),
+    findings: &mut Vec<Finding>,
+) -> Option<Owning> {
+    let &(other, first) = met.first()?;
+    let name = |id: PipeId| program.pipes[id.index()].name.clone();
+    let agree = met.iter().all(|(_, owner)| *owner == first);
+    if agree && first.by != OwnedBy::Client {
+        return Some(Owning::Same(first));
+    }
+    let hidden = match ahead(program, shape, uses, (root, met)) {
+        Ok(pipes) => return Some(Owning::Ahead(pipes)),
+        Err(hidden) => hidden,
+    };
+    for &(pipe, owner) in met {
+        let kind = match owner.by {
+            OwnedBy::Client => FindingKind::OwnerHidden { pipe: name(pipe), by: name(hidden) },
+            _ if owner == first => continue,
+            _ => FindingKind::TwoOwners {
+                pipe: name(pipe),
+                by: said(owner),
+                other: name(other),
+                other_by: said(first),
+            },
+        };
+        findings.push(Finding::new(program.pipes[pipe.index()].origin, kind));
+    }
+    Some(Owning::Same(first))
+}
+
+/// Returns the pipes that a worker looks through to find which FLOW pipe a frame meets first, and the FLOW
+/// pipes with what they want, in order; or the pipe because of which that cannot be known before.
+fn ahead(
+    program: &Program,
+    shape: &Shape,
+    uses: &[&Uses],
+    (root, met): (PipeId, &[(PipeId, Owner)]),
+) -> Result<Arc<[(PipeId, Option<Owner>)]>, PipeId> {
+    let is_flow = |id: PipeId| matches!(program.pipes[id.index()].kind, PipeKind::Flow { .. });
+    let received = BTreeSet::from([Known::RECEIVED]);
+    let next = |id: PipeId| onward(program, &program.pipes[id.index()], uses[id.index()], &received);
+    let mut leads = vec![false; program.pipes.len()];
+    for &at in shape.order.iter().rev() {
+        leads[at.index()] = is_flow(at) || next(at).iter().any(|(to, _)| leads[to.index()]);
+    }
+    let mut reached = vec![false; program.pipes.len()];
+    reached[root.index()] = true;
+    let mut pipes = Vec::new();
+    for &at in shape.order.iter().filter(|at| leads[at.index()]) {
+        if !reached[at.index()] {
+            continue;
+        }
+        let mut all = met.iter().filter(|(pipe, _)| *pipe == at).map(|(_, owner)| *owner);
+        let (owner, other) = (all.next(), all.next());
+        if other.is_some() {
+            return Err(at);
+        }
+        for (to, _) in next(at) {
+            // Of a frame that meets two, the first alone would be asked.
+            if owner.is_some() && leads[to.index()] {
+                return Err(at);
+            }
+            reached[to.index()] = true;
+        }
+        if owner.is_none() && !leaves_alone(&program.pipes[at.index()], uses[at.index()]) {
+            return Err(at);
+        }
+        pipes.push((at, owner));
+    }
+    Ok(pipes.into())
+}
+
+/// Whether a pipe does the same to a packet each time, and changes nothing but its metadata. Buckets move, and
+/// the hashes that pick from them are not made yet.
+fn leaves_alone(pipe: &Pipe, uses: &Uses) -> bool {
+    let is_meta = |operation: &Operation| {
+        let written = operation.writes().is_some_and(|field| field.meta_word().is_some());
+        written && matches!(operation, Operation::Set(..) | Operation::Add(..) | Operation::Copy { .. })
+    };
+    let mut ways = uses.leads().map(|(forward, _)| forward).chain([pipe.forward, pipe.miss]);
+    matches!(pipe.kind, PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl)
+        && !ways.any(|forward| matches!(forward, Forward::Group(_)))
+        && pipe.monitor.meter.is_none()
+        && !pipe.rehash
+        && pipe.templates.iter().flat_map(|template| &template.operations).all(is_meta)
+}
+
+/// Returns the FLOW pipes that frames can meet that begin at a pipe, with what each wants.
+fn flows_from(
     program: &Program,
     shape: &Shape,
     uses: &[&Uses],
     root: PipeId,
     findings: &mut Vec<Finding>,
-) -> Option<Owner> {
+) -> Vec<(PipeId, Owner)> {
     let mut known = vec![BTreeSet::new(); program.pipes.len()];
     known[root.index()].insert(Known::RECEIVED);
-    let mut first: Option<(Owner, &Pipe)> = None;
+    let mut met = Vec::new();
     for &at in &shape.order {
         let pipe = &program.pipes[at.index()];
         let states = std::mem::take(&mut known[at.index()]);
         if let PipeKind::Flow { key, .. } = pipe.kind {
             findings.extend(answers_elsewhere(pipe));
-            for owner in wanted(pipe, key, &states, findings) {
-                match first {
-                    None => first = Some((owner, pipe)),
-                    Some((before, other)) if before != owner => {
-                        let kind = FindingKind::TwoOwners {
-                            pipe: pipe.name.clone(),
-                            by: said(owner),
-                            other: other.name.clone(),
-                            other_by: said(before),
-                        };
-                        findings.push(Finding::new(pipe.origin, kind));
-                    }
-                    Some(_) => {}
-                }
-            }
+            met.extend(wanted(pipe, key, &states, findings).into_iter().map(|owner| (at, owner)));
         }
         for (to, state) in onward(program, pipe, uses[at.index()], &states) {
             let there = &mut known[to.index()];
@@ -155,7 +234,7 @@ fn owner_from(
             }
         }
     }
-    first.map(|(owner, _)| owner)
+    met
 }
 
 /// Returns what a FLOW pipe wants the worker to be computed from; one thing, if all frames agree.
@@ -192,8 +271,8 @@ fn wanted(
 /// if the worker is computed from one direction, or from what the pipe's actions set.
 fn answers_elsewhere(pipe: &Pipe) -> Option<Finding> {
     let PipeKind::Flow { reverse: true, .. } = pipe.kind else { return None };
-    // Then their destination says where they belong.
-    if pipe.nat.is_some() {
+    // Then their destination says where they belong, or the end that the actions leave alone.
+    if pipe.nat.is_some() || pipe.owner == OwnedBy::Client {
         return None;
     }
     let operations = pipe.templates.iter().flat_map(|template| &template.operations);

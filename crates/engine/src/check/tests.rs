@@ -5,6 +5,7 @@ use crate::batch::Engine;
 use crate::builder::ProgramBuilder;
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::interpreter::Interpreter;
+use crate::owner::{Owner, Owning};
 use crate::program::*;
 use packet::{Field, KeySource, TableHash};
 
@@ -512,13 +513,13 @@ fn does(operation: Operation, next: u16) -> Pipe {
 }
 
 /// What tells the worker of a frame at the first port, and what makes that impossible.
-fn owner(pipes: Vec<Pipe>) -> (Option<crate::owner::Owner>, Vec<String>) {
-    let (owners, findings) = owners(&program(pipes));
-    (owners[0], findings.iter().map(|finding| finding.kind.to_string()).collect())
+fn owner(pipes: Vec<Pipe>) -> (Option<Owning>, Vec<String>) {
+    let (mut owners, findings) = owners(&program(pipes));
+    (owners.swap_remove(0), findings.iter().map(|finding| finding.kind.to_string()).collect())
 }
 
-fn by(source: KeySource, by: OwnedBy) -> Option<crate::owner::Owner> {
-    Some(crate::owner::Owner { source, by, nat: None })
+fn by(source: KeySource, by: OwnedBy) -> Option<Owning> {
+    Some(Owning::Same(Owner { source, by, nat: None }))
 }
 
 #[test]
@@ -527,8 +528,8 @@ fn o3_behind_decap_and_rehash_the_inner_headers_tell_the_worker() {
     let flow = |key| learning("flows", key, OwnedBy::Both);
     let outer = by(KeySource::Outer, OwnedBy::Both);
     let inner = by(KeySource::Inner, OwnedBy::Both);
-    assert_eq!(owner(vec![flow(KeySource::Outer)]), (outer, vec![]));
-    assert_eq!(owner(vec![flow(KeySource::Inner)]), (inner, vec![]));
+    assert_eq!(owner(vec![flow(KeySource::Outer)]), (outer.clone(), vec![]));
+    assert_eq!(owner(vec![flow(KeySource::Inner)]), (inner.clone(), vec![]));
     assert_eq!(owner(vec![does(decap, 1), flow(KeySource::Outer)]), (inner, vec![]));
     // Without a rehash, the key is as received.
     let as_received = does(decap, 1).rehash(false);
@@ -570,4 +571,35 @@ fn o4_what_a_rehash_changes_tells_no_worker() {
     // On one of two ways.
     let ways = does(set(Field::Ipv4Src), 1).constant(Field::IpProtocol, 17).miss(PipeId(1));
     assert_eq!(owner(vec![ways, flow(OwnedBy::Src)]).1.len(), 1);
+}
+
+/// Writes metadata by the protocol, and leads TCP to the second pipe and UDP to the third.
+fn finds() -> Pipe {
+    let entry = |protocol: u8, to| Entry::on(protocol).value(1_u16).to(PipeId(to));
+    let pipe = Pipe::basic("finds").per_entry(Field::IpProtocol);
+    let pipe = pipe.act([Operation::Set(Field::Meta0, Value::PerEntry)]).forward(Forward::PerEntry);
+    pipe.entries([entry(6, 1), entry(17, 2)])
+}
+
+#[test]
+fn o4_pipes_that_match_and_write_metadata_are_looked_through() {
+    let flow = |name, by| learning(name, KeySource::Outer, by);
+    let two = || [flow("first", OwnedBy::Src), flow("second", OwnedBy::Dst)];
+    let with = |front: Pipe| owner([front].into_iter().chain(two()).collect());
+    let of = |by| Some(Owner { source: KeySource::Outer, by, nat: None });
+    let ahead = [(PipeId(0), None), (PipeId(1), of(OwnedBy::Src)), (PipeId(2), of(OwnedBy::Dst))];
+    assert_eq!(with(finds()), (Some(Owning::Ahead(ahead.into())), vec![]));
+    // Those that want the same need no look.
+    let same = owner(vec![finds(), flow("first", OwnedBy::Src), flow("second", OwnedBy::Src)]);
+    assert_eq!(same, (by(KeySource::Outer, OwnedBy::Src), vec![]));
+    let refused = |front: Pipe| with(front).1.iter().any(|one| one.contains("cannot be on two workers"));
+    assert!(refused(finds().rehash(true)));
+    assert!(refused(finds().act([Operation::DecrementTtl, Operation::Set(Field::Meta0, Value::PerEntry)])));
+    let mut metered = finds();
+    metered.monitor.meter = Some(SharedUse::PerEntry);
+    assert!(refused(metered));
+    // The second of two that one frame meets would not be asked.
+    let chain = flow("first", OwnedBy::Src).forward(PipeId(2));
+    let findings = owner(vec![finds(), chain, flow("second", OwnedBy::Dst)]).1;
+    assert!(findings.iter().any(|one| one.contains("cannot be on two workers")), "{findings:?}");
 }

@@ -5,6 +5,7 @@ use crate::nat::Binding;
 use crate::program::Measured;
 use crate::snapshot::{Count, FlowDecision, FlowSnapshot};
 use packet::FlowKey;
+use std::collections::BTreeMap;
 use table::FlowState;
 
 /// A flow.
@@ -22,6 +23,8 @@ pub(super) struct FlowRow {
     pub kept: KeptOperations,
     /// What it has of the NAT pool.
     pub binding: Option<Binding>,
+    /// The flow of the other direction, with which it was learnt: sentence M20.
+    pub pair: Option<FlowKey>,
 }
 
 /// Returns the state of a flow after a packet with these TCP flags: sentence C9.
@@ -47,6 +50,27 @@ pub(super) fn state_after(flow: &FlowRow, flags: Option<u8>) -> FlowState {
     }
 }
 
+/// Returns the live flow of the other direction: each must still be the one that the other was learnt with.
+pub(super) fn pair_of<'a>(
+    flows: &'a BTreeMap<FlowKey, FlowRow>,
+    key: &FlowKey,
+    flow: &FlowRow,
+) -> Option<&'a FlowRow> {
+    flows.get(&flow.pair?).filter(|other| other.pair == Some(*key))
+}
+
+/// Returns the timeout of a flow in this state while there is room for so many flows more, of so many:
+/// sentence C13.
+pub(super) fn hurried_ns(timeout_ns: u64, state: FlowState, (room, capacity): (usize, u32)) -> u64 {
+    let (room, scarce) = (room as u64, u64::from(capacity) / 4);
+    let waits = matches!(state, FlowState::Stream | FlowState::TcpEstablished);
+    if timeout_ns == 0 || waits || room >= scarce {
+        return timeout_ns;
+    }
+    let usual_ms = (timeout_ns / 1_000_000).max(1);
+    (usual_ms * room / scarce).max(usual_ms / 32).max(1) * 1_000_000
+}
+
 impl FlowRow {
     /// Whether it has counts from a former period: sentence C11.
     pub fn is_due(&self, measured: Measured, now_ms: u64) -> bool {
@@ -62,10 +86,11 @@ impl FlowRow {
 
     pub fn new(decision: FlowDecision, now_ms: u64) -> FlowRow {
         let (hits, state, kept) = (Count::default(), FlowState::Single, Vec::new());
-        FlowRow { decision, hits, first_ms: now_ms, last_ms: now_ms, state, kept, gave: false, binding: None }
+        let (first_ms, last_ms) = (now_ms, now_ms);
+        FlowRow { decision, hits, first_ms, last_ms, state, kept, gave: false, binding: None, pair: None }
     }
 
-    pub fn snapshot(&self, key: FlowKey, by_state: bool) -> FlowSnapshot {
+    pub fn snapshot(&self, key: FlowKey, by_state: bool, paired: bool) -> FlowSnapshot {
         FlowSnapshot {
             key,
             decision: self.decision,
@@ -74,6 +99,7 @@ impl FlowRow {
             last_ms: self.last_ms as u32,
             state: by_state.then_some(self.state),
             binding: self.binding,
+            paired,
         }
     }
 }

@@ -37,6 +37,9 @@ pub(super) enum Found {
     NoNatPort,
 }
 
+/// The answers to a flow that is to be learnt are those of another.
+struct Taken;
+
 impl Answer {
     fn new(key: Vec<KeyField>, found: Found) -> Answer {
         Answer { key, flow: None, pick: None, found, effects: Vec::new(), kept: Vec::new() }
@@ -338,10 +341,19 @@ impl Interpreter {
         }
         let binding = binding.flatten();
         answer.kept = self.keep(id, row, packet, binding);
-        let answers = self.answers(id, &key, (row, binding), packet, flows);
+        let answers = match self.answers(id, &key, (row, binding), packet, flows) {
+            Ok(answers) => answers,
+            Err(Taken) => {
+                answer.effects.push(unflowed(Why::NoNatPort));
+                answer.flow = Some(FlowMet { key: Some(key), known: Known::NoNatPort });
+                answer.found = Found::NoNatPort;
+                return;
+            }
+        };
         let known = if flows.has_room(id, 1 + answers.iter().len()) {
             let kept = answer.kept.clone();
-            answer.effects.extend([Effect::Learn { pipe: id, key, decision, kept, binding }, counted]);
+            let begun = Effect::Learn { pipe: id, key, decision, kept, binding, answers: None };
+            answer.effects.extend([begun, counted]);
             answer.effects.extend(answers);
             Known::Learnt(decision)
         } else {
@@ -361,7 +373,8 @@ impl Interpreter {
         keep(template, &entry.values, Some(packet), binding)
     }
 
-    /// Returns the learning of the answers to a flow that this packet begins: sentence M20.
+    /// Returns the learning of the answers to a flow that this packet begins: sentence M20. They may be those
+    /// of another flow.
     fn answers(
         &self,
         id: PipeId,
@@ -369,12 +382,12 @@ impl Interpreter {
         (row, binding): (usize, Option<Binding>),
         packet: &Packet,
         flows: &dyn FlowSource,
-    ) -> Option<Effect> {
+    ) -> Result<Option<Effect>, Taken> {
         if !matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. }) {
-            return None;
+            return Ok(None);
         }
         let state = &self.pipes[id.index()];
-        let default = state.row_of(&EntryMatch::Default)?;
+        let Some(default) = state.row_of(&EntryMatch::Default) else { return Ok(None) };
         let entry = &state.rows[row].entry;
         let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
         let (mut src, mut dst, mut sport, mut dport) = (key.src(), key.dst(), key.sport(), key.dport());
@@ -391,9 +404,16 @@ impl Interpreter {
             }
         }
         let answers = FlowKey::new(dst, src, key.protocol(), (dport, sport), None);
-        let known = flows.flow(id, &answers).is_some() || answers == *key;
+        if answers == *key {
+            return Ok(None);
+        }
+        let known = flows.flow(id, &answers);
+        if known.as_ref().is_some_and(|flow| flow.paired) {
+            return Err(Taken);
+        }
         let (decision, kept) = (FlowDecision::Default, self.keep(id, default, packet, None));
-        (!known).then_some(Effect::Learn { pipe: id, key: answers, decision, kept, binding })
+        let learnt = Effect::Learn { pipe: id, key: answers, decision, kept, binding, answers: Some(*key) };
+        Ok(known.is_none().then_some(learnt))
     }
 
     /// Returns what the first packet of a flow would write; `None` if nothing.

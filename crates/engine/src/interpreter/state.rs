@@ -2,7 +2,7 @@
 //! them.
 
 use super::action::{KeptOperations, keep};
-use super::flow_row::{FlowRow, state_after};
+use super::flow_row::{FlowRow, hurried_ns, pair_of, state_after};
 use super::meter::MeterState;
 use super::nat::NatState;
 use super::{FlowSource, Interpreter};
@@ -83,6 +83,8 @@ pub enum Effect {
         kept: Vec<Option<Operation>>,
         /// What it takes of the pipe's NAT pool, together with its answers.
         binding: Option<Binding>,
+        /// The flow of which it has the answers.
+        answers: Option<FlowKey>,
     },
     /// It belongs to a live flow.
     Flow {
@@ -194,7 +196,7 @@ impl PipeState {
         if let Some(key) = own_flow(&row) {
             let kept = self.keep_bare(&row.entry);
             let flow = self.flows.entry(key).or_insert(FlowRow::new(FlowDecision::Own, now_ms));
-            (flow.decision, flow.kept) = (FlowDecision::Own, kept);
+            (flow.decision, flow.kept, flow.pair) = (FlowDecision::Own, kept, None);
             let binding = flow.binding.take();
             self.unbind(binding);
         }
@@ -212,6 +214,9 @@ impl PipeState {
     }
 
     fn learn(&mut self, key: FlowKey, flow: FlowRow) {
+        if let Some(begun) = flow.pair.and_then(|begun| self.flows.get_mut(&begun)) {
+            begun.pair = Some(key);
+        }
         // The answers have what their flow has taken.
         if let Some(binding) = flow.binding.filter(|_| flow.decision != FlowDecision::Default) {
             self.nat.take(binding);
@@ -278,6 +283,10 @@ impl PipeState {
         }
     }
 
+    fn seen(&self, key: &FlowKey, flow: &FlowRow, by_state: bool) -> FlowSnapshot {
+        flow.snapshot(*key, by_state, pair_of(&self.flows, key, flow).is_some())
+    }
+
     fn snapshot(&self, by_state: bool) -> PipeSnapshot {
         let entry = |row: &Row| EntrySnapshot {
             key: EntryKey::of(&row.entry),
@@ -288,7 +297,7 @@ impl PipeState {
         PipeSnapshot {
             misses: self.misses,
             entries: self.rows.iter().map(entry).collect(),
-            flows: self.flows.iter().map(|(key, flow)| flow.snapshot(*key, by_state)).collect(),
+            flows: self.flows.iter().map(|(key, flow)| self.seen(key, flow, by_state)).collect(),
             account: FlowAccount {
                 met: self.met,
                 live: {
@@ -313,7 +322,8 @@ fn own_flow(row: &Row) -> Option<FlowKey> {
 
 impl FlowSource for Interpreter {
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
-        self.pipes[pipe.index()].flows.get(key).map(|flow| flow.snapshot(*key, self.by_state(pipe)))
+        let (state, by_state) = (&self.pipes[pipe.index()], self.by_state(pipe));
+        state.flows.get(key).map(|flow| state.seen(key, flow, by_state))
     }
 
     fn next_binding(&self, pipe: PipeId, key: &FlowKey) -> Option<Binding> {
@@ -344,8 +354,9 @@ impl Interpreter {
                 Effect::Flood { group } => self.settle_group(group, now_ns),
                 Effect::Turn { pipe } => self.pipes[pipe.index()].turns += 1,
                 Effect::Bucket { group, bucket, bytes } => self.meet(group, bucket, bytes, now_ns),
-                Effect::Learn { pipe, key, decision, ref kept, binding } => {
-                    let flow = FlowRow { kept: kept.clone(), binding, ..FlowRow::new(decision, now_ms) };
+                Effect::Learn { pipe, key, decision, ref kept, binding, answers: pair } => {
+                    let kept = kept.clone();
+                    let flow = FlowRow { kept, binding, pair, ..FlowRow::new(decision, now_ms) };
                     self.pipes[pipe.index()].learn(key, flow);
                 }
                 Effect::Flow { pipe, key, bytes, flags } => {
@@ -628,16 +639,18 @@ impl Interpreter {
                 row.entry.run_time && idle(row.last_hit_ms.unwrap_or(row.added_ms), entry_timeout)
             };
             if let PipeKind::Flow { timeouts, .. } = pipe.kind {
-                // Both directions with the same binding are one: the last packet counts, and the state that
-                // has come further (sentence N6).
-                let all: Vec<_> =
-                    state.flows.values().map(|flow| (flow.binding, flow.last_ms, flow.state)).collect();
-                let old = state.end_flows(DeltaReason::Aged, |_, flow| {
-                    let one = |binding: &Option<Binding>| binding.is_some() && *binding == flow.binding;
-                    let both = || all.iter().filter(|(binding, ..)| one(binding));
-                    let last_ms = both().map(|(_, last_ms, _)| *last_ms).max().unwrap_or(flow.last_ms);
-                    let state = both().map(|(.., state)| *state).max_by_key(|state| *state as u8);
-                    idle(last_ms, timeouts.ns(state.unwrap_or(flow.state)))
+                // Both directions are one: the last packet counts, and the state that has come further
+                // (sentence M20).
+                let all = state.flows.clone();
+                let room = (pipe.capacity as usize).saturating_sub(all.len());
+                let old = state.end_flows(DeltaReason::Aged, |key, flow| {
+                    let other = pair_of(&all, key, flow);
+                    let last_ms = other.map_or(flow.last_ms, |other| flow.last_ms.max(other.last_ms));
+                    let further = other.filter(|other| other.state as u8 > flow.state as u8);
+                    let state = further.map_or(flow.state, |other| other.state);
+                    let is_own = flow.decision == FlowDecision::Own;
+                    let room = if timeouts.are_by_state() && !is_own { room } else { pipe.capacity as usize };
+                    idle(last_ms, hurried_ns(timeouts.ns(state), state, (room, pipe.capacity)))
                 });
                 old.into_iter().for_each(|key| state.after_flow(key, now_ms));
             }

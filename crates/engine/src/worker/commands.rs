@@ -161,6 +161,8 @@ pub struct Probe {
     pub bytes: Vec<u8>,
     /// Copies that would be made on the way.
     pub copies: Vec<Copied>,
+    /// The worker that the frame belongs to. If that is another, ask it: it has the frame's flow.
+    pub worker: usize,
     /// Packets that each pipe of the program had distributed in turn before it.
     pub turns: Vec<u64>,
     /// What the next new flow of each slice of each pipe's NAT pool gets; empty without a pool.
@@ -246,10 +248,14 @@ impl Worker {
         let mut batch = Batch::new();
         self.outbox.originate(&mut batch, bytes, None).ok()?;
         let (turns, next_bindings) = (self.engine.turns(), self.engine.next_bindings());
+        let mut worker = self.hand_over.own();
+        if let Some(share) = self.hand_over.share() {
+            self.engine.of_others(&mut batch, (1, input), share, |_, other| worker = other);
+        }
         let outcome = self.engine.probe(&mut batch, input, now_ns);
         let bytes = batch.frame(0).bytes().to_vec();
         let (verdict, copies) = (outcome.verdict(0, input), outcome.copies(0, &bytes));
-        let probe = Probe { verdict, copies, bytes, turns, next_bindings };
+        let probe = Probe { verdict, copies, bytes, worker, turns, next_bindings };
         self.outbox.pools.give(batch.take(0));
         Some(probe)
     }

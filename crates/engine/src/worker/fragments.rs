@@ -30,7 +30,7 @@ impl Worker {
         };
         let mut owners = [0; BATCH];
         let (others, fragments) =
-            self.engine.of_others(&self.batch, (all, input), share, |slot, worker| owners[slot] = worker);
+            self.engine.of_others(&mut self.batch, (all, input), share, |slot, worker| owners[slot] = worker);
         self.give((others, &owners), input);
         all & !others & !self.tell_ports((fragments, input), now_ns)
     }
@@ -42,7 +42,7 @@ impl Worker {
         if !self.engine.follows() {
             return all;
         }
-        let fragments = self.engine.fragments(&self.batch, all, input);
+        let fragments = self.engine.fragments(&mut self.batch, all, input);
         all & !self.tell_ports((fragments, input), now_ns)
     }
 
@@ -82,7 +82,7 @@ impl Worker {
             };
             self.engine.tell_ports(slot, ports);
             let Some((own, workers)) = share else { continue };
-            let owner = self.engine.owner_of_told(&self.batch, slot, input, workers);
+            let owner = self.engine.owner_of_told(&mut self.batch, slot, input, workers);
             if let Some(owner) = owner.filter(|owner| *owner != own) {
                 gone |= 1 << slot;
                 self.give((1 << slot, &[owner; BATCH]), input);

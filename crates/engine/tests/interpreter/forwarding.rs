@@ -188,6 +188,7 @@ fn explaining_changes_nothing_and_may_ask_another_for_flows() {
         last_ms: 0,
         state: None,
         binding: None,
+        paired: false,
     };
     let walk = interpreter.explain_with(PortId(0), &frame(TCP), 128, 0, &Worker(live));
     assert_eq!((walk.verdict, known(&walk)), (Verdict::Transmit(PortId(1)), Known::Found(decision)));

@@ -1,6 +1,8 @@
 //! Small programs, and a bench to run an engine on, for the tests of the engine.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod balancer;
+
 use engine::Verdict;
 use engine::batch::{Engine, SwapReport};
 use engine::buckets::GroupTables;

@@ -4,6 +4,7 @@
 use super::Flows;
 use super::decided::Decided;
 use super::nat::Bindings;
+use super::pairs::Pairs;
 use super::table::{belonging_of, depart};
 use crate::pipes::table::NO_ROW;
 use crate::snapshot::FlowAccount;
@@ -14,24 +15,48 @@ use table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, 
 /// Rows visited for a new flow while a full table holds flows that are removed already.
 pub(super) const RECLAIM_ROWS: u32 = 64;
 
+/// The part of a table, as a divisor, that is scarce: while less is free, flows that are not established go
+/// earlier, so that a flood of them makes room for others instead of keeping it.
+const SCARCE: u64 = 4;
+
+/// By how much their timeouts are divided at most, when nothing is free.
+const HURRY_MAX: u32 = 32;
+
+/// The states of those flows.
+const HURRIED: [FlowState; 4] = [FlowState::Single, FlowState::TcpSyn, FlowState::TcpFin, FlowState::TcpRst];
+
 impl Flows {
     /// Removes idle flows, and flows that are gone already, in the next `rows` rows of the flow table. Flows
     /// with an entry of their own start anew if `stays` holds for their row; the rows of the others are
-    /// returned.
-    pub fn age(&mut self, rows: u32, now_ms: u32, stays: impl Fn(u32) -> bool) -> Vec<u32> {
+    /// returned. `timeouts_ms` are the present ones.
+    pub fn age(
+        &mut self,
+        (rows, now_ms): (u32, u32),
+        timeouts_ms: &[u32; FlowState::ALL.len()],
+        stays: impl Fn(u32) -> bool,
+    ) -> Vec<u32> {
         if self.timeouts_ms == [0; 6] && self.decided.removed() == 0 {
             return Vec::new();
         }
-        let timeouts_ms = self.timeouts_ms;
+        let usual_ms = self.timeouts_ms;
         // A flow goes when the timeout is exceeded, not when it is reached.
-        let old = |flow: &Flow, other: Option<&Flow>| match timeout_of(&timeouts_ms, flow, other) {
+        let old = |timeouts_ms: &[u32; 6], flow: &Flow, other: Option<&Flow>| match timeout_of(
+            timeouts_ms,
+            flow,
+            other,
+        ) {
             0 => false,
             timeout_ms => idle_of(flow, other, now_ms) > timeout_ms,
         };
-        let (expired, restarted) = self.visit((rows, now_ms), |flow, other, own| match old(flow, other) {
-            false => Fate::Stays,
-            true if own.get(flow.key()).is_some_and(|&row| stays(row)) => Fate::Restarts(DeltaReason::Aged),
-            true => Fate::Goes(DeltaReason::Aged),
+        let (expired, restarted) = self.visit((rows, now_ms), |flow, other, own| {
+            if !old(timeouts_ms, flow, other) {
+                return Fate::Stays;
+            }
+            match own.get(flow.key()) {
+                Some(_) if !old(&usual_ms, flow, other) => Fate::Stays,
+                Some(&row) if stays(row) => Fate::Restarts(DeltaReason::Aged),
+                Some(_) | None => Fate::Goes(DeltaReason::Aged),
+            }
         });
         if self.values.is_some() {
             for key in &restarted {
@@ -70,6 +95,32 @@ impl Flows {
         !is_full(self)
     }
 
+    /// Returns the ages from which flows go now that have no entry of their own, in milliseconds, by state; 0
+    /// if they stay. While little of the table is free, those that are not established go earlier.
+    #[must_use]
+    pub fn present_timeouts_ms(&self) -> [u32; FlowState::ALL.len()] {
+        let (capacity, mut timeouts_ms) = (self.table.capacity() as u64, self.timeouts_ms);
+        let (room, scarce) = (capacity.saturating_sub(self.live() as u64), capacity / SCARCE);
+        if self.by_state && room < scarce {
+            for state in HURRIED {
+                let usual = u64::from(timeouts_ms[state as usize]);
+                let hurried = (usual * room / scarce).max(usual / u64::from(HURRY_MAX));
+                timeouts_ms[state as usize] = if usual == 0 { 0 } else { hurried.max(1) as u32 };
+            }
+        }
+        timeouts_ms
+    }
+
+    /// Returns the shortest ages from which flows may go, as far as there are some.
+    pub fn least_timeouts_ms(&self) -> impl Iterator<Item = u32> {
+        let least = move |state: FlowState| match self.timeouts_ms[state as usize] {
+            0 => 0,
+            usual if self.by_state && HURRIED.contains(&state) => (usual / HURRY_MAX).max(1),
+            usual => usual,
+        };
+        FlowState::ALL.into_iter().map(least).filter(|&timeout| timeout != 0)
+    }
+
     /// Returns the ages from which flows go, in milliseconds, by state; 0 if they stay.
     pub fn timeouts_ms(&self) -> [u32; FlowState::ALL.len()] {
         self.timeouts_ms
@@ -84,9 +135,11 @@ impl Flows {
 
     /// Returns in how many milliseconds the next flow goes if no packet hits it.
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
+        let present_ms = self.present_timeouts_ms();
         let rest = |(row, flow): (u32, &Flow)| {
             let other = self.other_direction(row);
-            let timeout = timeout_of(&self.timeouts_ms, flow, other);
+            let is_own = self.own.contains_key(flow.key());
+            let timeout = timeout_of(if is_own { &self.timeouts_ms } else { &present_ms }, flow, other);
             (timeout != 0).then(|| timeout.saturating_add(1).saturating_sub(idle_of(flow, other, now_ms)))
         };
         self.table.iter().filter_map(rest).min()
@@ -99,7 +152,7 @@ impl Flows {
         slice: (u32, u32),
         judge: impl Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate,
     ) -> (Vec<FlowKey>, Vec<FlowKey>) {
-        let Flows { table, hash, decided, own, deltas, room, of, account, nat, .. } = self;
+        let Flows { table, hash, decided, own, deltas, room, of, account, nat, pairs, .. } = self;
         let mut leaving = Leaving {
             decided,
             own,
@@ -108,7 +161,7 @@ impl Flows {
             of: *of,
             account,
             judge,
-            nat: nat.as_deref_mut(),
+            links: Links { nat: nat.as_deref_mut(), pairs: pairs.as_deref_mut() },
             others: Vec::new(),
             aged: Vec::new(),
             restarted: Vec::new(),
@@ -123,22 +176,46 @@ impl Flows {
         (aged, restarted)
     }
 
-    /// Returns the flow of the other direction, with which a flow that has taken from a NAT pool ages.
+    /// Whether the flow of the other direction is live that the flow of a row ages with.
+    pub(super) fn is_paired(&self, row: u32) -> bool {
+        self.other_direction(row).is_some()
+    }
+
+    /// Returns the flow of the other direction, with which a flow ages as one.
     fn other_direction(&self, row: u32) -> Option<&Flow> {
-        other_direction(self.nat.as_deref(), &self.decided, row, &self.table)
+        let nat = self.nat.as_deref().and_then(|nat| nat.other(row));
+        let other = nat.or_else(|| self.pairs.as_deref().and_then(|pairs| pairs.other(row)));
+        live_one(&self.decided, other?, &self.table)
     }
 }
 
-/// Returns the flow of the other direction that has the same address and port of a NAT pool, if it is live.
-fn other_direction<'a>(
-    nat: Option<&Bindings>,
-    decided: &Decided,
-    row: u32,
-    table: &'a FlowTable,
-) -> Option<&'a Flow> {
+/// Returns the flow of a row, if it is live.
+fn live_one<'a>(decided: &Decided, row: u32, table: &'a FlowTable) -> Option<&'a Flow> {
     let is_alive =
         |flow: &&Flow| !matches!(flow.decision(), Decision::Pinned(number) if decided.row(number) == NO_ROW);
-    table.flow(nat?.other(row)?).filter(is_alive)
+    table.flow(row).filter(is_alive)
+}
+
+/// Which flows age as one: those that have the same of a NAT pool, or are a pair.
+struct Links<'a> {
+    nat: Option<&'a mut Bindings>,
+    pairs: Option<&'a mut Pairs>,
+}
+
+impl Links<'_> {
+    fn other(&self, row: u32) -> Option<u32> {
+        let nat = self.nat.as_ref().and_then(|nat| nat.other(row));
+        nat.or_else(|| self.pairs.as_ref().and_then(|pairs| pairs.other(row)))
+    }
+
+    fn leave(&mut self, row: u32) {
+        if let Some(nat) = &mut self.nat {
+            nat.leave(row);
+        }
+        if let Some(pairs) = &mut self.pairs {
+            pairs.part(row);
+        }
+    }
 }
 
 /// Returns the timeout of a flow in its present state, or in that of the other direction if that has come
@@ -163,7 +240,7 @@ struct Leaving<'a, Judge> {
     of: Belonging,
     account: &'a mut FlowAccount,
     judge: Judge,
-    nat: Option<&'a mut Bindings>,
+    links: Links<'a>,
     /// Rows of flows that go together with others.
     others: Vec<u32>,
     /// Keys of aged flows with an entry of their own.
@@ -179,7 +256,7 @@ impl<Judge: Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate> Visitor fo
                 Fate::Goes(DeltaReason::Removed)
             }
             _ => {
-                let other = other_direction(self.nat.as_deref(), self.decided, row, table);
+                let other = self.links.other(row).and_then(|other| live_one(self.decided, other, table));
                 (self.judge)(flow, other, self.own)
             }
         }
@@ -192,7 +269,7 @@ impl<Judge: Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate> Visitor fo
             return true;
         }
         // What ages together leaves together.
-        let other = self.nat.as_ref().and_then(|nat| nat.other(row)).filter(|_| reason == DeltaReason::Aged);
+        let other = self.links.other(row).filter(|_| reason == DeltaReason::Aged);
         if self.deltas.len() + self.others.len() + usize::from(other.is_some()) >= self.room {
             return false;
         }
@@ -204,9 +281,7 @@ impl<Judge: Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate> Visitor fo
         } else {
             depart(self.decided, flow);
             self.others.extend(other);
-            if let Some(nat) = &mut self.nat {
-                nat.leave(row);
-            }
+            self.links.leave(row);
             if reason == DeltaReason::Aged && self.own.contains_key(flow.key()) {
                 self.aged.push(*flow.key());
             }

@@ -3,7 +3,7 @@
 use super::Learn;
 use crate::check::{Finding, FindingKind, nat};
 use crate::pipes::targets;
-use crate::program::{Entry, EntryMatch, Fill, Operation, Pipe, PipeKind, Program};
+use crate::program::{Entry, EntryMatch, Fill, GroupChoice, Operation, OwnedBy, Pipe, PipeKind, Program};
 use packet::{Field, KeySource};
 
 /// Checks that the groups to learn from exist, that their buckets do not move with time, and that the key of
@@ -12,6 +12,11 @@ pub fn check(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     let PipeKind::Flow { key, learn, reverse, .. } = pipe.kind else { return };
     if reverse {
         answers(pipe, key, learn, kinds);
+    }
+    if pipe.owner == OwnedBy::Client && !(reverse && matches!(learn, Learn::Pin(GroupChoice::ByMeta(_)))) {
+        let why = "wants `learn: { pin: { by: meta.N }, reverse: true }`: a packet for which metadata \
+                   chooses no group comes from the end that answers";
+        kinds.push(FindingKind::OwnerClient { why });
     }
     let Some(choice) = learn.group() else { return };
     targets::check(program, choice, kinds);
@@ -35,6 +40,15 @@ fn answers(pipe: &Pipe, key: KeySource, learn: Learn, kinds: &mut Vec<FindingKin
     }
 }
 
+/// Whether the action of an entry sets the source address or the source port.
+fn sets_source(pipe: &Pipe, entry: &Entry) -> bool {
+    const SOURCES: [Field; 5] =
+        [Field::Ipv4Src, Field::Ipv6Src, Field::L4Sport, Field::TcpSport, Field::UdpSport];
+    let template = pipe.templates.get(usize::from(entry.template));
+    let operations = template.into_iter().flat_map(|template| &template.operations);
+    operations.filter_map(Operation::writes).any(|field| SOURCES.contains(&field))
+}
+
 /// Whether a field is part of the flow key.
 fn is_of_key(field: Field) -> bool {
     const PARTS: [Field; 10] = [
@@ -55,6 +69,11 @@ fn is_of_key(field: Field) -> bool {
 /// Checks that an entry is a flow, the default for new flows, or a target that they learn.
 pub fn fit(program: &Program, learn: Learn, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     nat::fit(pipe, entry, kinds);
+    if pipe.owner == OwnedBy::Client && entry.matches != [EntryMatch::Default] && sets_source(pipe, entry) {
+        let why = "computes the worker from the end that flows begin at: only the `default` entry, which \
+                   answers get, may set source address and port";
+        kinds.push(FindingKind::OwnerClient { why });
+    }
     if let [EntryMatch::Flow(_) | EntryMatch::Default] = entry.matches.as_slice() {
         return;
     }

@@ -17,6 +17,19 @@ enum Unlearnt {
     Full,
     /// There is no free port in the NAT pool.
     NoPort,
+    /// Another flow has the same answers.
+    Taken,
+}
+
+/// What is learnt with a flow.
+#[derive(Clone, Copy, Debug)]
+enum Answers {
+    /// Nothing.
+    None,
+    /// The flow with this key, decided for the entry with this number.
+    New(FlowKey, u32),
+    /// Another flow has learnt it.
+    Taken,
 }
 
 impl Flows {
@@ -249,9 +262,9 @@ impl Flows {
             Ok(at) => flows[slot] = at,
             Err(Unlearnt::Delta) => self.account.unflowed.delta += 1,
             Err(Unlearnt::Full) => self.account.unflowed.full += 1,
-            Err(Unlearnt::NoPort) => self.account.unflowed.no_nat_port += 1,
+            Err(Unlearnt::NoPort | Unlearnt::Taken) => self.account.unflowed.no_nat_port += 1,
         }
-        if learnt.is_err() && self.binds(slot, look) {
+        if matches!(learnt, Err(Unlearnt::Taken)) || learnt.is_err() && self.binds(slot, look) {
             look.without_port(1 << slot);
             return false;
         }
@@ -273,7 +286,11 @@ impl Flows {
         let keys = look.packets.keys(self.source);
         let (hash, key) = (keys.table[slot], &keys.key[slot]);
         let place = if self.binds(slot, look) { Some(self.choose_place(key)?) } else { None };
-        let answers = self.new_answers(slot, row, look);
+        let answers = match self.new_answers(slot, row, look) {
+            Answers::None => None,
+            Answers::New(key, number) => Some((key, number)),
+            Answers::Taken => return Err(Unlearnt::Taken),
+        };
         let wanted = 1 + usize::from(answers.is_some());
         if self.held > 0 && !self.has_places(wanted) {
             return Err(Unlearnt::Full);
@@ -295,6 +312,7 @@ impl Flows {
                 self.decided.joined(number);
                 values.begin(Some(at), self.default_row, slot, look);
                 self.nat.iter_mut().for_each(|nat| nat.join(learnt, at));
+                self.pairs.iter_mut().for_each(|pairs| pairs.join(learnt, at));
             }
         }
         Ok(learnt)
@@ -336,10 +354,10 @@ impl Flows {
     }
 
     /// For a probe: whether the flow that a packet would begin could be learnt, where it needs an address and
-    /// a port of a NAT pool.
+    /// a port of a NAT pool, or answers that no other flow has.
     fn could_learn(&mut self, slot: usize, row: u32, look: &Lookup<'_>) -> bool {
         if !self.binds(slot, look) {
-            return true;
+            return !self.has_others_answers(slot, row, look);
         }
         let key = &look.packets.keys(self.source).key[slot];
         let slice = self.nat.as_ref().map(|nat| nat.pool().slice(key)).unwrap_or_default();
@@ -355,22 +373,40 @@ impl Flows {
         self.has_places(1 + usize::from(has_default && answers.is_some_and(is_new)))
     }
 
-    /// Returns the key of the answers to the packet in a slot, and the number of their entry, if they are to
-    /// be learnt and are not known.
-    fn new_answers(&mut self, slot: usize, row: u32, look: &Lookup<'_>) -> Option<(FlowKey, u32)> {
+    /// Returns the key of the answers to the packet in a slot, and the number of their entry, if answers are
+    /// learnt with its flow.
+    fn answers(&self, slot: usize, row: u32, look: &Lookup<'_>) -> Option<(FlowKey, u32)> {
         let key = &look.packets.keys(self.source).key[slot];
         if !self.reverse || self.own_missing && self.own.contains_key(key) {
             return None;
         }
         let number = self.decided.of_row(self.default_row)?;
         let answers = self.values.as_ref()?.answers(key, row, slot, look);
-        if let Some(at) = self.table.get(self.hash(&answers), &answers)
-            && (self.table.flow(at).is_some_and(|flow| self.is_alive(flow))
-                || !self.clear(at, DeltaReason::Removed))
-        {
-            return None;
-        }
         (answers != *key).then_some((answers, number))
+    }
+
+    /// Returns what is learnt with the flow of the packet in a slot.
+    fn new_answers(&mut self, slot: usize, row: u32, look: &Lookup<'_>) -> Answers {
+        let Some((answers, number)) = self.answers(slot, row, look) else { return Answers::None };
+        match self.table.get(self.hash(&answers), &answers) {
+            None => Answers::New(answers, number),
+            Some(at) if self.table.flow(at).is_some_and(|flow| self.is_alive(flow)) => {
+                if self.is_paired(at) {
+                    Answers::Taken
+                } else {
+                    Answers::None
+                }
+            }
+            Some(at) if self.clear(at, DeltaReason::Removed) => Answers::New(answers, number),
+            Some(_) => Answers::None,
+        }
+    }
+
+    /// Whether the answers to the packet in a slot are those of another flow.
+    fn has_others_answers(&self, slot: usize, row: u32, look: &Lookup<'_>) -> bool {
+        let Some((answers, _)) = self.answers(slot, row, look) else { return false };
+        let at = self.table.get(self.hash(&answers), &answers);
+        at.is_some_and(|at| self.table.flow(at).is_some_and(|one| self.is_alive(one)) && self.is_paired(at))
     }
 
     /// Drops packets for which there is no target. Those whose metadata chooses no group are misses.

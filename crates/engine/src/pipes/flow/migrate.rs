@@ -8,6 +8,7 @@ use super::Flows;
 use super::nat::Place;
 use super::table::depart;
 use crate::nat::SLICES;
+use crate::owner::Side;
 use packet::FlowKey;
 use table::{Belonging, Decision, DeltaReason, Flow};
 
@@ -21,6 +22,8 @@ pub struct Migrant {
     own: bool,
     /// What it has of the NAT pool.
     place: Option<Place>,
+    /// What it and the other direction are both called.
+    pair: Option<u64>,
 }
 
 /// The flows that leave a worker.
@@ -43,17 +46,17 @@ impl Migrant {
 
 impl Flows {
     /// Takes out the flows that belong to another worker than `here`; `owner` tells to which.
-    pub fn take_out(&mut self, here: usize, owner: impl Fn(&FlowKey) -> usize) -> Migrants {
+    pub fn take_out(&mut self, here: usize, owner: impl Fn(&FlowKey, Side) -> usize) -> Migrants {
         let mut migrants = Migrants::default();
         let mut rows = Vec::new();
         for (at, flow) in self.table.iter().filter(|(_, flow)| self.is_alive(flow)) {
-            let to = owner(flow.key());
+            let to = owner(flow.key(), self.side_of(flow));
             if to != here {
-                rows.push((at, to, self.own.contains_key(flow.key())));
+                rows.push((at, to, self.own.contains_key(flow.key()), self.pair_name(at)));
             }
         }
         let hash = self.hash;
-        for (at, to, own) in rows {
+        for (at, to, own, pair) in rows {
             let mut taken = None;
             if own {
                 taken = self.table.hand_on(at).filter(|flow| flow.packets() > 0);
@@ -76,7 +79,10 @@ impl Flows {
                 migrants.kept.extend_from_slice(values.of_row(at));
             }
             let place = self.nat.as_mut().and_then(|nat| nat.detach(at));
-            migrants.flows.push(Migrant { to, flow, own, place });
+            if let Some(pairs) = &mut self.pairs {
+                pairs.part(at);
+            }
+            migrants.flows.push(Migrant { to, flow, own, place, pair });
         }
         migrants
     }
@@ -91,6 +97,7 @@ impl Flows {
     /// All flows that belong here have come.
     pub fn all_taken_in(&mut self) {
         self.nat.iter_mut().for_each(|nat| nat.arrived());
+        self.pairs.iter_mut().for_each(|pairs| pairs.arrived());
     }
 
     /// Takes in the flow at this position; `number` is that of its decision here. Returns false if it had to
@@ -141,6 +148,7 @@ impl Flows {
         if let Some(values) = &mut self.values {
             values.set_row(row, &all.kept, at);
         }
+        self.rejoin(row, all.flows[at].pair);
         Some(row)
     }
 

@@ -7,6 +7,7 @@ mod kept;
 mod lookup;
 mod migrate;
 mod nat;
+mod pairs;
 mod period;
 mod swap;
 mod table;

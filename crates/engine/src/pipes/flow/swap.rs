@@ -8,6 +8,7 @@ use super::table::depart;
 use crate::nat::SLICES;
 use crate::snapshot::FlowAccount;
 use packet::FlowKey;
+use std::collections::HashMap;
 use table::{Decision, DeltaReason, Flow};
 
 impl Flows {
@@ -41,6 +42,7 @@ impl Flows {
                 new.take_slab(old);
             }
             std::mem::swap(&mut self.nat, &mut old.nat);
+            std::mem::swap(&mut self.pairs, &mut old.pairs);
             gone += self.decided.follow(&mut old.decided, now);
             self.account = std::mem::take(&mut old.account);
         } else {
@@ -78,6 +80,9 @@ impl Flows {
         }
         self.decided.follow_without_flows(now);
         let all: Vec<(u32, Flow)> = old.table.iter().map(|(at, flow)| (at, *flow)).collect();
+        // By names that are known while both are there.
+        let named = |(at, _): &(u32, Flow)| Some((*at, old.pair_name(*at)?));
+        let pairs: HashMap<u32, u64> = all.iter().filter_map(named).collect();
         let mut moved = 0;
         if self.has_pool_of(old)
             && let (Some(new), Some(old)) = (&mut self.nat, &mut old.nat)
@@ -85,6 +90,7 @@ impl Flows {
             (0..SLICES).for_each(|slice| new.take_slice(old, slice));
         }
         for (at, flow) in all {
+            let pair = pairs.get(&at).copied();
             let place = old.nat.as_mut().and_then(|nat| nat.detach(at));
             let now = self.place_now(old, place, flow.key());
             let stays = old.is_alive(&flow) && self.is_alive(&flow) && now.is_some() == place.is_some();
@@ -99,7 +105,11 @@ impl Flows {
             if let (Some(new), Some(old)) = (&mut self.values, &old.values) {
                 new.copy_from(to, old, at);
             }
+            self.rejoin(to, pair);
             moved += flow.packets();
+            if let Some(pairs) = &mut old.pairs {
+                pairs.part(at);
+            }
             old.table.remove(at, |key| hash.hash(&key.0), |_| true);
             depart(&mut old.decided, &flow);
             if let Decision::Pinned(number) = flow.decision() {
@@ -107,6 +117,7 @@ impl Flows {
             }
         }
         self.nat.iter_mut().for_each(|nat| nat.arrived());
+        self.pairs.iter_mut().for_each(|pairs| pairs.arrived());
         self.account = old.account.without(old.account.live - moved);
         old.account = FlowAccount {
             met: old.account.live - moved,

@@ -3,6 +3,7 @@
 use super::decided::Decided;
 use super::kept::FlowValues;
 use super::nat::Bindings;
+use super::pairs::Pairs;
 use super::period::Period;
 use super::{Learn, Timeouts};
 use crate::batch::DELTAS_MAX;
@@ -11,6 +12,7 @@ use crate::batch::packets::Packets;
 use crate::batch::steps::Kept;
 use crate::change::EntryKey;
 use crate::nat::{Binding, SLICES};
+use crate::owner::Side;
 use crate::pipes::table::{NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
 use crate::program::{Entry, EntryMatch, GroupChoice, GroupId, Pipe, Program};
@@ -60,6 +62,8 @@ pub struct Flows {
     pub(super) reverse: bool,
     /// What flows have taken of the NAT pool.
     pub(super) nat: Option<Box<Bindings>>,
+    /// Which flows age as one, where answers are learnt and there is no pool.
+    pub(super) pairs: Option<Box<Pairs>>,
     pub(super) deltas: VecDeque<FlowDelta>,
     /// How many deltas may wait.
     pub(super) room: usize,
@@ -114,6 +118,7 @@ impl Flows {
                 .nat
                 .and_then(|id| program.nat_pools.get(id.index()))
                 .map(|pool| Box::new(Bindings::new(pool, pipe.capacity))),
+            pairs: None,
             deltas: VecDeque::with_capacity(DELTAS_MAX),
             room: DELTAS_MAX,
         })
@@ -131,6 +136,7 @@ impl Flows {
             deltas: VecDeque::new(),
             values: None,
             nat: None,
+            pairs: None,
             ..*self
         }
     }
@@ -139,6 +145,8 @@ impl Flows {
     pub fn keep_values(&mut self, pipe: &Pipe, program: &Program, reverse: bool) {
         self.values = FlowValues::new(pipe, program, reverse);
         self.reverse = reverse;
+        let has_pairs = reverse && self.nat.is_none();
+        self.pairs = has_pairs.then(|| Box::new(Pairs::new(pipe.capacity)));
     }
 
     /// Returns what the flows of the packets of a batch keep.
@@ -158,6 +166,24 @@ impl Flows {
     pub fn set_entry(&mut self, row: u32, entry: &Entry) {
         if let Some(values) = &mut self.values {
             values.set_entry(row, entry);
+        }
+    }
+
+    /// Returns which metadata chooses the group that flows learn from, if that does.
+    #[must_use]
+    pub fn chosen_by(&self) -> Option<u8> {
+        match self.learn.group() {
+            Some(GroupChoice::ByMeta(word)) => Some(word),
+            Some(GroupChoice::One(_)) | None => None,
+        }
+    }
+
+    /// Returns where the packets of a flow come from: answers are decided for the `default` entry.
+    pub(super) fn side_of(&self, flow: &Flow) -> Side {
+        let is_answer = |number| self.reverse && self.decided.row(number) == self.default_row;
+        match flow.decision() {
+            Decision::Pinned(number) if is_answer(number) => Side::Server,
+            _ => Side::Client,
         }
     }
 
@@ -338,10 +364,29 @@ impl Flows {
         }
     }
 
-    /// The flow of a row has no part in the NAT pool any more.
+    /// The flow of a row has no part in the NAT pool any more, and belongs to no pair.
     pub(super) fn leave_pool(&mut self, at: u32) {
         if let Some(nat) = &mut self.nat {
             nat.leave(at);
+        }
+        if let Some(pairs) = &mut self.pairs {
+            pairs.part(at);
+        }
+    }
+
+    /// Returns what both flows of a pair are called while they move to another table: the hash of the one
+    /// that packets began.
+    pub(super) fn pair_name(&self, at: u32) -> Option<u64> {
+        let other = self.pairs.as_ref()?.other(at)?;
+        let (flow, other) = (self.table.flow(at)?, self.table.flow(other)?);
+        let begun = if self.side_of(flow) == Side::Client { flow } else { other };
+        Some(self.hash(begun.key()))
+    }
+
+    /// A flow of a pair with this name has come into a row.
+    pub(super) fn rejoin(&mut self, at: u32, name: Option<u64>) {
+        if let (Some(pairs), Some(name)) = (&mut self.pairs, name) {
+            pairs.attach(at, name);
         }
     }
 
@@ -514,6 +559,7 @@ impl Flows {
             last_ms: flow.last(),
             state: self.by_state.then(|| flow.state()),
             binding: self.nat.as_ref().and_then(|nat| nat.binding(nat.of_row(at)?)),
+            paired: self.is_paired(at),
         }
     }
 

@@ -1,0 +1,67 @@
+//! Finds the workers of frames that have just arrived where FLOW pipes want different things: the pipes in
+//! front of them are run without counting, and the FLOW pipe that a frame meets first says what its worker is
+//! computed from. The check has made sure that these pipes do the same when the frame is processed, and write
+//! nothing but metadata, which begins anew then.
+
+use super::Engine;
+use crate::owner::{Owner, Side};
+use crate::pipes::flow::Flows;
+use crate::program::{PipeId, PortId};
+use packet::{Batch, Bits};
+
+impl Engine {
+    /// Does what [`Engine::of_others`] does, by way of these pipes.
+    pub(super) fn look_ahead(
+        &mut self,
+        pipes: &[(PipeId, Option<Owner>)],
+        batch: &mut Batch,
+        (list, input): (u64, PortId),
+        (own, workers): (usize, usize),
+        mut found: impl FnMut(usize, usize),
+    ) -> (u64, u64) {
+        let Engine { walk, program, steering, pipes: compiled, .. } = self;
+        let Some(root) = program.ports.get(input.index()).and_then(|port| port.root) else { return (0, 0) };
+        walk.live = false;
+        walk.start(walk.now_ns, input);
+        let good = walk.packets.open(batch, list, &walk.reading);
+        let untold = walk.packets.untold(good);
+        walk.lists[root.index()] = good & !untold;
+        let mut others = 0;
+        for &(pipe, owner) in pipes {
+            let list = std::mem::take(&mut walk.lists[pipe.index()]);
+            if list == 0 {
+                continue;
+            }
+            let pipe = &mut compiled[pipe.index()];
+            let Some(owner) = owner else {
+                pipe.run(walk, batch, list);
+                continue;
+            };
+            let Some(flows) = pipe.table.flows() else { continue };
+            for slot in Bits(list) {
+                let frame = batch.frame(slot).bytes();
+                let headers = (&walk.packets.headers[slot], walk.packets.ports_of(slot));
+                let side =
+                    side(flows, walk.packets.meta[slot], |number| walk.numbers.group(number).is_some());
+                let worker = owner.of(frame, headers, side, &program.nat_pools, (&*steering, workers));
+                if let Some(worker) = worker.filter(|&worker| worker != own) {
+                    others |= 1 << slot;
+                    found(slot, worker);
+                }
+            }
+        }
+        // Where others lead does not matter.
+        walk.lists.fill(0);
+        let every = (own, (&*steering, workers));
+        others |= walk.packets.untold_of_others(batch, untold, every, found);
+        (others, untold & !others)
+    }
+}
+
+/// Returns where a packet comes from: for those from the end that answers, metadata chooses no group.
+fn side(flows: &Flows, meta: [u32; 4], is_group: impl Fn(u32) -> bool) -> Side {
+    match flows.chosen_by().is_none_or(|word| is_group(meta[usize::from(word) & 3])) {
+        true => Side::Client,
+        false => Side::Server,
+    }
+}
