@@ -124,7 +124,7 @@ fn icmpv6(headers: &PacketHeaders<'_>, hop_limit: u8) -> (Ipv6Addr, Ipv6Addr, Ic
     let payload = headers.payload.slice();
     let sum = icmp.icmp_type.calc_checksum(ip.source, ip.destination, payload).unwrap();
     assert_eq!((icmp.checksum, ip.hop_limit), (sum, hop_limit));
-    (ip.source.into(), ip.destination.into(), icmp.icmp_type.clone())
+    (ip.source.into(), ip.destination.into(), icmp.icmp_type)
 }
 
 #[test]
@@ -381,6 +381,34 @@ fn vips_are_announced_three_times_and_not_again_by_a_reload() {
     assert_eq!(next.begin().len(), 3);
     // A recording has nobody to tell.
     assert!(Talk::new(&balancer(vec![tcp("web")], &PortKind::Mem)).begin().is_empty());
+}
+
+#[test]
+fn on_a_bond_vips_have_its_address_and_the_bond_tells_unasked() {
+    let bond = [2, 0, 0, 0, 0, 0xbb];
+    let mut attachments = attachments();
+    attachments.add(Attachment {
+        name: "bond0".into(),
+        to: engine::program::Forward::Pipe(engine::program::PipeId(0)),
+        ports: vec![PortId(0), PortId(1)],
+        mac: Some(bond),
+        ..port(0, OURS)
+    });
+    let ports = [0, 1].map(|at| PortConfig {
+        name: format!("p{at}"),
+        kind: PortKind::Dpdk { devargs: String::new(), tap: None, frames: 0 },
+        mac: Some(OURS),
+        mac_configured: true,
+        fault: None,
+        trace: None,
+    });
+    let services = vec![Service { ports: vec![PortId(0), PortId(1)], ..tcp("web") }];
+    let answered = Arc::new(Answered::of(&services, &attachments, &ports));
+    assert_eq!(answered.vips.len(), 4);
+    let mut talk = Talk::new(&Lb { services, answered, ..Lb::default() });
+    assert!(talk.begin().is_empty());
+    let answer = talk.hear("lb/announce", &arp("sender_ip=192.0.2.7 target_ip=10.0.0.53")).expect("one");
+    assert_eq!(answer[6..12], bond);
 }
 
 #[test]
