@@ -100,7 +100,10 @@ impl App for Probe {
             Event::Buckets { report, .. } => notes.events.push(format!("buckets {:?}", report.slots)),
             Event::Refused { why, .. } => notes.events.push(format!("refused {why}")),
             Event::Client { .. } | Event::Checked { .. } => {}
-            Event::Entries { .. } | Event::Neighbour { .. } | Event::Configured { .. } => {}
+            Event::Entries { .. }
+            | Event::TooLong { .. }
+            | Event::Neighbour { .. }
+            | Event::Configured { .. } => {}
         }
     }
 }
