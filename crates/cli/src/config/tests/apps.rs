@@ -6,7 +6,7 @@ use super::*;
 fn a_port_of_an_app_has_the_apps_root() {
     let plan = plan(&example("lb-dns"));
     assert_eq!(plan.program.ports[0].root, plan.program.pipe_named("lb"));
-    assert_eq!(plan.take(PortId(0)).unwrap().len(), 4, "two services, fragments of two protocols");
+    assert_eq!(plan.take(PortId(0)).unwrap().len(), 6, "two services, fragments and ICMP errors of both");
     assert_eq!(plan.program.counters[0], "lb/dns/b1");
 }
 
