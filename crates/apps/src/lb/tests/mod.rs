@@ -1,9 +1,11 @@
 //! The program generated for services: it passes the check, and the reference interpreter runs it as
 //! expected.
 
+mod flood;
 mod flows;
 mod modes;
 mod neighbours;
+mod workers;
 
 use super::*;
 use crate::kind::Configured;
