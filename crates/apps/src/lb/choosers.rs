@@ -5,7 +5,7 @@ use super::NAME;
 use super::actions::Action;
 use super::service::{BackEnd, By, Service};
 use engine::builder::ProgramBuilder;
-use engine::program::{FlowState, GroupChoice, HashInput, Learn, NatPoolId, Origin, Pipe, Timeouts};
+use engine::program::{FlowState, GroupChoice, HashInput, Learn, NatPoolId, Origin, OwnedBy, Pipe, Timeouts};
 use packet::{Field, KeySource};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -143,7 +143,8 @@ impl Chooser {
         let pinned = || Pipe::flow(name.clone(), Learn::Pin(choice)).timeouts(timeouts).capacity(flows);
         match self {
             Chooser::Flows(_) => pinned(),
-            Chooser::Translated(Translated::Destination(_)) => pinned().reverse(true),
+            // Answers come from another address than clients send to, and to the same client.
+            Chooser::Translated(Translated::Destination(_)) => pinned().reverse(true).owner(OwnedBy::Client),
             Chooser::Translated(Translated::Both(pool, _)) => pinned().reverse(true).nat(pool),
             Chooser::Hash => Pipe::hash(name, HashInput::Select(KeySource::Outer), choice),
             Chooser::Source(ipv6) => hash(vec![source(ipv6)]),

@@ -1,4 +1,6 @@
 //! What becomes of flows when back ends change: the batch engine carries out the changes, as in the daemon.
+//!
+//! `WEIR_FLOWS=1000000 cargo test --release -p apps random_changes` has a million flows where there are 20 000.
 
 use super::*;
 use engine::batch::Engine;
@@ -35,13 +37,18 @@ impl Rig {
 
     /// Returns the back end that a client's packet is sent to, `None` if it is dropped.
     pub fn send(&mut self, sport: u16) -> Option<u8> {
-        let frame = query(OURS, Ipv4Addr::new(192, 0, 2, 1), VIP, sport, 0);
+        self.send_from(Ipv4Addr::new(192, 0, 2, 1), sport)
+    }
+
+    fn send_from(&mut self, src: Ipv4Addr, sport: u16) -> Option<u8> {
+        let frame = query(OURS, src, VIP, sport, 0);
         let mut chunk = self.pools.first().take().expect("one frame at a time");
         chunk.fill(&frame).expect("a frame that fits a chunk");
         self.batch.push(chunk).expect("one frame at a time");
         self.now_ns += 1_000;
         let outcome = self.engine.process(&mut self.batch, 1, PortId(0), self.now_ns);
         let sent = outcome.transmit[0] == 1;
+        self.engine.take_deltas(|_| true);
         let bytes = self.batch.frame(0).bytes().to_vec();
         self.pools.give(self.batch.take(0));
         self.batch.clear();
@@ -201,4 +208,100 @@ fn a_back_end_comes_out_of_maintenance_while_the_program_runs() {
         rig.apply(places[1].changes((State::Maintenance, State::Up), 1));
         assert!(sees(&mut rig, 100..200));
     }
+}
+
+/// Changes of the longest test.
+const CHANGES: u32 = 10_000;
+/// Flows that send a packet after each of them.
+const LOOKED_AT: u32 = 20;
+
+/// Back ends that come, go and get other weights.
+struct Fleet {
+    states: [State; BACK_ENDS],
+    weights: [u32; BACK_ENDS],
+    /// After which change each of them last lost its flows.
+    lost: [u32; BACK_ENDS],
+    flows: u32,
+    random: u64,
+}
+
+impl Fleet {
+    fn below(&mut self, limit: u32) -> u32 {
+        // An LCG of Knuth's, of which the upper bits are used.
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.random >> 33) % u64::from(limit)) as u32
+    }
+
+    fn program(&self, states: &[State]) -> Program {
+        let mut one = service("dns", By::FiveTuple);
+        let mut all = back_ends(BACK_ENDS as u8).to_vec();
+        for (at, back_end) in all.iter_mut().enumerate() {
+            (back_end.state, back_end.weight) = (states[at], self.weights[at]);
+        }
+        one.back_ends = all.into();
+        program_of(Lb { services: vec![one], flows: self.flows * 2, ..Lb::default() }, true)
+    }
+
+    /// Changes something: mostly a weight, sometimes a state, and now and then everything is loaded again.
+    fn change(&mut self, number: u32, rig: &mut Rig, places: &[Place]) {
+        let at = self.below(BACK_ENDS as u32) as usize;
+        match self.below(100) {
+            0 => rig.swap(&self.program(&self.states)),
+            1..40 => {
+                let to = [State::Up, State::Up, State::Draining, State::Down, State::Maintenance];
+                let to = to[self.below(5) as usize];
+                let others = (0..BACK_ENDS).any(|one| one != at && self.states[one] == State::Up);
+                if to == State::Up || others {
+                    rig.apply(places[at].changes((self.states[at], to), self.weights[at]));
+                    self.states[at] = to;
+                    if !to.keeps_flows() {
+                        self.lost[at] = number;
+                    }
+                }
+            }
+            _ if self.states[at] == State::Up => {
+                self.weights[at] = 1 + self.below(8);
+                rig.apply(places[at].changes((State::Up, State::Up), self.weights[at]));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_random_changes_move_no_flow_that_had_a_live_back_end() {
+    let flows = std::env::var("WEIR_FLOWS").ok().map_or(20_000, |text| text.parse().expect("a number"));
+    let (states, weights) = ([State::Up; BACK_ENDS], [1; BACK_ENDS]);
+    let mut fleet = Fleet { states, weights, lost: [0; BACK_ENDS], flows, random: 7 };
+    let full = fleet.program(&states);
+    let (mut rig, places) = (Rig::new(&full), Place::find(&full, "dns"));
+    let client =
+        |flow: u32| (Ipv4Addr::from_bits(0x0a01_0000 + flow / 50_000), (flow % 50_000) as u16 + 1024);
+    let send = |rig: &mut Rig, flow| {
+        let (src, sport) = client(flow);
+        rig.send_from(src, sport).expect("somebody is up")
+    };
+    // Where each flow is, and after which change that was seen.
+    let mut homes: Vec<(u8, u32)> = (0..flows).map(|flow| (send(&mut rig, flow), 0)).collect();
+    let mut moved = 0;
+    for number in 1..=CHANGES + 1 {
+        let last = number > CHANGES;
+        if !last {
+            fleet.change(number, &mut rig, &places);
+        }
+        for at in 0..if last { flows } else { LOOKED_AT } {
+            let flow = if last { at } else { fleet.below(flows) };
+            let (home, seen) = homes[flow as usize];
+            let now = send(&mut rig, flow);
+            if fleet.lost[usize::from(home)] <= seen {
+                assert_eq!(now, home, "flow {flow} moved, change {number}");
+            } else {
+                assert_eq!(fleet.states[usize::from(now)], State::Up, "change {number}");
+                moved += 1;
+            }
+            homes[flow as usize] = (now, number);
+        }
+    }
+    assert!(moved > 1000, "{moved} flows lost their back end");
 }

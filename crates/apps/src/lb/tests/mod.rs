@@ -2,11 +2,13 @@
 //! expected.
 
 mod answers;
+mod flood;
 mod flows;
 mod lengths;
 mod modes;
 mod neighbours;
 mod vlan;
+mod workers;
 
 use super::*;
 use crate::kind::Configured;
