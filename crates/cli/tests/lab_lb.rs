@@ -28,7 +28,7 @@ const MODES: [&str; 8] = ["l2", "ipip", "gue", "gre", "vxlan", "nat", "full_nat"
 #[test]
 fn no_flow_breaks_whatever_happens_to_other_back_ends_and_every_mode_answers() {
     let Some(_alone) = may_run() else { return };
-    let (result, told, status) = lab::run(&["lb", "--seconds", "1", "--flows", "4"]);
+    let (result, told, status) = lab::run(&["lb", "--seconds", "0.5", "--flows", "4", "--reloads", "12"]);
     let phases = result["phases"].as_array().expect("phases");
     let names: Vec<&str> = phases.iter().filter_map(|phase| phase["name"].as_str()).collect();
     let modes = MODES.iter().flat_map(|mode| ["v4", "v6"].map(|family| format!("{mode}_{family}")));

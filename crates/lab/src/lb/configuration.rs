@@ -61,7 +61,7 @@ pub enum Mode {
     /// From another address, too.
     #[value(name = "full_nat")]
     FullNat,
-    /// The four back ends by l2, ipip in the other version of IP, vxlan, and nat.
+    /// The four back ends by l2, nat, ipip in the other version of IP, and vxlan.
     Mixed,
 }
 
@@ -87,7 +87,8 @@ impl Mode {
     /// Returns the mode of a back end, numbered from 0.
     fn of(self, back_end: usize) -> Mode {
         match self {
-            Mode::Mixed => [Mode::L2, Mode::Ipip, Mode::Vxlan, Mode::Nat][back_end % 4],
+            // One that comes later than the others is not the first with nat: that is another table of flows.
+            Mode::Mixed => [Mode::L2, Mode::Nat, Mode::Ipip, Mode::Vxlan][back_end % 4],
             mode => mode,
         }
     }

@@ -41,9 +41,13 @@ pub struct Options {
     /// How packets are sent to back ends.
     #[arg(long, value_enum, default_value_t = Mode::L2)]
     mode: Mode,
-    /// How long each phase goes on after what happens in it.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
-    seconds: u64,
+    /// How long each phase goes on after what happens in it, in seconds.
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+    /// How often the configuration is replaced in the phase of reloads; twice at least, so that weights of
+    /// the phase before do not stay.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    reloads: u32,
     /// TCP connections, and as many UDP flows, that stay through the phases, of each client and version of
     /// IP.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(4..=100))]
@@ -57,6 +61,11 @@ pub struct Options {
     /// Leave the namespaces and their processes for inspection; the next lab removes them.
     #[arg(long)]
     keep: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().map_err(|_| "a number of seconds is wanted, such as 2".to_string())?;
+    if (0.2..=600.0).contains(&seconds) { Ok(seconds) } else { Err("0.2 to 600 are possible".to_string()) }
 }
 
 /// Runs the lab. Succeeds if every phase is as it must be.
@@ -82,8 +91,8 @@ fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Res
         options.mode.word(),
         bed.flows()
     ));
-    let phase = Duration::from_secs(options.seconds);
-    let mut stage = Stage { bed, run, interrupt, screen, phase, name: String::new() };
+    let (phase, reloads) = (Duration::from_secs_f64(options.seconds), options.reloads);
+    let mut stage = Stage { bed, run, interrupt, screen, phase, reloads, name: String::new() };
     let mut done = Vec::new();
     for (name, perform) in phases::ALL {
         stage.name = name.to_owned();

@@ -1,6 +1,7 @@
 //! A turn through all modes: does every client get every answer, over TCP and UDP, from every back end?
 
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -21,14 +22,16 @@ pub fn perform(stage: &mut Stage<'_>, mode: Mode) -> Result<Vec<(String, Phase)>
     stage.bed.change_mode(mode, stage.interrupt)?;
     let queries = write_queries(stage.run.folder(), QUERIES)?;
     let queries = &*queries.to_string_lossy();
+    let network = &stage.bed.network;
+    let names = network.back_ends.each_ref().map(|host| host.name);
+    // All at once: the clients, and both versions of IP.
+    let told = thread::scope(|scope| {
+        let start = |family, client| scope.spawn(move || ask(client, family, REQUESTS, queries));
+        let of = |family| network.clients.each_ref().map(|client| start(family, client));
+        [0, 1].map(of).map(|clients| clients.map(thread::ScopedJoinHandle::join))
+    });
     let mut phases = Vec::new();
-    for (family, version) in FAMILIES.into_iter().enumerate() {
-        stage.interrupt.sleep(std::time::Duration::ZERO)?;
-        let network = &stage.bed.network;
-        let told = thread::scope(|scope| {
-            let start = |client| scope.spawn(move || ask(client, family, REQUESTS, queries));
-            network.clients.each_ref().map(start).map(thread::ScopedJoinHandle::join)
-        });
+    for (told, version) in told.into_iter().zip(FAMILIES) {
         let (mut tally, mut faults) = (Tally::default(), Vec::new());
         for one in told {
             match one {
@@ -37,9 +40,10 @@ pub fn perform(stage: &mut Stage<'_>, mode: Mode) -> Result<Vec<(String, Phase)>
                 Err(_) => bail!("a thread that ran clients panicked"),
             }
         }
-        let mut phase = Phase::of_clients(tally, &network.back_ends.each_ref().map(|host| host.name));
+        let mut phase = Phase::of_clients(tally, &names);
         faults.into_iter().for_each(|fault| phase.must(false, fault));
         phases.push((format!("{}_{version}", mode.word()), phase));
     }
+    stage.interrupt.sleep(Duration::ZERO)?;
     Ok(phases)
 }

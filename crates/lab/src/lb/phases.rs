@@ -13,8 +13,6 @@ use crate::report::grouped;
 use crate::run::Run;
 use crate::screen::Screen;
 
-/// Reloads in the phase of reloads.
-const RELOADS: u32 = 50;
 /// The weights of all back ends, and others.
 const WEIGHTS: [[u32; 4]; 2] = [[1, 1, 1, 1], [3, 1, 2, 1]];
 /// How often it is looked whether the live line is due.
@@ -30,6 +28,8 @@ pub struct Stage<'a> {
     pub screen: &'a mut Screen,
     /// How long a phase goes on after what happens in it.
     pub phase: Duration,
+    /// How often the configuration is replaced in the phase of reloads.
+    pub reloads: u32,
     /// The phase that is performed.
     pub name: String,
 }
@@ -286,7 +286,7 @@ fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
     })?;
     let mut phase = Phase::of(stage.bed.flows(), seen, &Excused::Dead("b2", had));
     phase.detect_ms = detect_ms;
-    phase.must(phase.counts.broken.contains_key("b2"), "no connection of b2 broke");
+    phase.must(had > 0, "b2 had no flows");
     let (moved, least) = (phase.moved_share, phase.minimum_share);
     phase.must(moved <= least, format!("more flows moved ({moved:.3}) than b2 had ({least:.3})"));
     let after = stage.during(|_| Ok(()))?;
@@ -326,9 +326,10 @@ fn weights(stage: &mut Stage<'_>) -> Result<Phase> {
 /// Two configurations alternate.
 fn reloads(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|stage| {
-        for number in 1..=RELOADS as usize {
+        // The last one is the first of the two.
+        for number in (0..stage.reloads as usize).rev() {
             stage.bed.reload(&WEIGHTS[number % WEIGHTS.len()])?;
-            stage.rest(stage.phase / RELOADS)?;
+            stage.rest(stage.phase / stage.reloads)?;
         }
         Ok(())
     })?;
