@@ -1,8 +1,9 @@
 //! Labs: weir in network namespaces, with real programs around it and the kernel as witness.
 //!
 //! A lab does the real job on one machine: no mock, no recording, no network card. It uses Debian's own tools
-//! (`ip`, `ethtool`, `nsd`, `dnsperf`, `iperf3`, Open vSwitch), each as a process, because the people who
-//! read a lab know these commands, and because a process with threads cannot enter a namespace.
+//! (`ip`, `ethtool`, `nsd`, `nginx`, `dnsperf`, `wrk`, `curl`, `iperf3`, Open vSwitch), each as a process,
+//! because the people who read a lab know these commands, and because a process with threads cannot enter a
+//! namespace.
 //!
 //! Promises: a lab ends in bounded time; it fails if a frame or a query is unaccounted for; it leaves nothing
 //! behind, even if it is interrupted or was killed (`run.rs`).

@@ -1,6 +1,6 @@
 //! A name server on each back end: Debian's nsd, one process with one small zone.
 //!
-//! All its files are in the run's directory. It serves the VIP and the back end's own address.
+//! All its files are in the run's directory. It serves the VIPs and the back end's own addresses.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,6 +9,7 @@ use std::process::Stdio;
 
 use anyhow::Result;
 
+use super::namespace::Namespace;
 use super::run::{Run, Started};
 use super::topology::{BackEnd, VIP};
 
@@ -21,16 +22,21 @@ const SOCKET_BUFFER: u32 = 4 << 20;
 /// Connections over TCP at once.
 const CONNECTIONS: u32 = 1000;
 
-/// Starts a name server, which answers a few milliseconds later; its identity is the back end's name.
+/// Starts the name server of a back end of `topology.rs`.
 pub fn start(run: &mut Run, back_end: &BackEnd) -> Result<Started> {
-    let folder = run.folder().join(back_end.name);
+    serve(run, &back_end.namespace, back_end.name, &[VIP, back_end.address])
+}
+
+/// Starts a name server at these addresses, which answers a few milliseconds later; `name` is its identity.
+pub fn serve(run: &mut Run, host: &Namespace, name: &str, addresses: &[&str]) -> Result<Started> {
+    let folder = run.folder().join(name);
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("zone"), zone())?;
     let file = folder.join("nsd.conf");
-    fs::write(&file, configuration(&folder, back_end))?;
-    let mut command = back_end.namespace.command("nsd");
+    fs::write(&file, configuration(&folder, name, addresses))?;
+    let mut command = host.command("nsd");
     command.arg("-d").arg("-c").arg(file).stdout(Stdio::null());
-    run.start(&format!("nsd-{}", back_end.name), &mut command)
+    run.start(&format!("nsd-{name}"), &mut command)
 }
 
 /// Writes a file of `count` queries through which dnsperf cycles.
@@ -50,11 +56,12 @@ fn zone() -> String {
     zone
 }
 
-fn configuration(folder: &Path, back_end: &BackEnd) -> String {
-    let (folder, BackEnd { name, address, .. }) = (folder.display(), back_end);
+fn configuration(folder: &Path, name: &str, addresses: &[&str]) -> String {
+    let folder = folder.display();
+    let addresses: String = addresses.iter().map(|one| format!("  ip-address: {one}\n")).collect();
     format!(
-        "server:\n  server-count: 1\n  identity: \"{name}\"\n  tcp-count: {CONNECTIONS}\n  \
-         ip-address: {VIP}\n  ip-address: {address}\n  username: \"\"\n  \
+        "server:\n  server-count: 1\n  identity: \"{name}\"\n  tcp-count: {CONNECTIONS}\n{addresses}  \
+         username: \"\"\n  \
          zonesdir: \"{folder}\"\n  database: \"\"\n  pidfile: \"{folder}/nsd.pid\"\n  \
          xfrdfile: \"{folder}/xfrd.state\"\n  xfrdir: \"{folder}\"\n  zonelistfile: \
          \"{folder}/zone.list\"\n  \

@@ -89,6 +89,16 @@ impl Run {
         signal_group(self.children[started.0].id(), Signal::CONT);
     }
 
+    /// Interrupts a process (SIGINT), on which a load generator says what it has counted, and waits; kills it
+    /// if it takes longer than `patience`.
+    pub fn interrupt(&mut self, started: Started, patience: Duration) -> Result<ExitStatus> {
+        let child = &mut self.children[started.0];
+        if child.try_wait()?.is_none() {
+            signal_group(child.id(), Signal::INT);
+        }
+        Ok(end_by(child, Instant::now() + patience)?)
+    }
+
     /// Kills a process (SIGKILL) and waits.
     pub fn kill(&mut self, started: Started) -> Result<()> {
         let child = &mut self.children[started.0];

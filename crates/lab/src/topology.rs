@@ -77,18 +77,14 @@ impl Topology {
         wire_client(&client, &back_ends)?;
         Ok(Topology { switch, client, weir, back_ends })
     }
-
-    /// Takes the VIP from the weir node's kernel, which resets connections to its own addresses whenever no
-    /// weir takes their frames. The client gets a static entry, because nobody answers ARP for the VIP then.
-    pub fn hide_vip(&self) -> Result<()> {
-        self.weir.ip(&format!("address del {VIP}/32 dev {INTERFACE}\n"))?;
-        self.client.ip(&format!("neighbour add {VIP} lladdr {WEIR_MAC} dev {INTERFACE} nud permanent\n"))
-    }
 }
 
 /// Connects a host by a veth with `queues` queues: `eth0` in the host, an interface named after its role in
 /// the switch.
-fn cable(
+///
+/// # Errors
+/// A command of `ip`, `bridge` or `ethtool` fails.
+pub fn cable(
     switch: &Namespace,
     role: &str,
     host: &Namespace,
@@ -103,8 +99,8 @@ fn cable(
     ))?;
     host.ip(&format!("link set {INTERFACE} up\naddress add {address}/24 dev {INTERFACE}\n"))?;
     host.checksum_in_software(INTERFACE)?;
-    // With a static entry, the switch never floods frames to other hosts.
-    switch.bridge(&format!("fdb add {mac} dev {role} master static\n"))
+    // With a static entry, the switch never floods frames to other hosts. It may have learnt it already.
+    switch.bridge(&format!("fdb replace {mac} dev {role} master static\n"))
 }
 
 /// Adds the VIP as local but unannounced: the host answers ARP only for addresses of the receiving interface,

@@ -1,100 +1,148 @@
 //! The network with everything that runs in it, and what an operator does to it.
 
-use std::fmt::Write;
-use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
+use super::Options;
+use super::configuration::{Mode, configuration, services};
+use super::network::{MOVED, Network};
 use super::questions::{Counts, Questions};
-use super::{Mode, Options};
+use super::servers::{Servers, decap};
 use crate::Interrupt;
-use crate::nsd;
-use crate::run::{Run, Started};
-use crate::topology::{BackEnd, INTERFACE, Topology, VIP, WEIR};
-use crate::weir::{self, Weir};
+use crate::run::Run;
+use crate::weir::Weir;
 
-/// The services, by protocol.
-pub const SERVICES: [&str; 2] = ["tcp", "udp"];
 /// How long what must happen may take.
-pub const PATIENCE: Duration = Duration::from_secs(20);
-/// The MAC address that the first back end gets.
-const MOVED: &str = "02:00:00:00:00:77";
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How long packets and counts may be on their way.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// The network.
 pub struct Bed {
-    pub topology: Topology,
+    pub network: Network,
     weir: Weir,
-    servers: Vec<Started>,
-    questions: Questions,
+    servers: Vec<Servers>,
+    questions: Vec<Questions>,
     mode: Mode,
-    /// How long a phase goes on after what happens in it.
-    pub phase: Duration,
-    /// The number of flows that stay, of both protocols.
-    pub flows: u64,
+    /// Flows that stay, of each protocol, version of IP and client.
+    flows: u32,
 }
 
 impl Bed {
     /// Sets it up, with all back ends but the last in the configuration; `run` removes it.
     pub fn start(run: &mut Run, options: &Options, interrupt: &Interrupt) -> Result<Bed> {
-        let topology = Topology::build(run, 1)?;
-        topology.hide_vip()?;
-        let servers = topology.back_ends.iter().map(|at| nsd::start(run, at)).collect::<Result<_>>()?;
-        if matches!(options.mode, Mode::Ipip) {
-            for back_end in &topology.back_ends {
-                decap(run, back_end, interrupt)?;
-            }
+        let network = Network::build(run)?;
+        let servers =
+            network.back_ends.iter().map(|host| Servers::start(run, host)).collect::<Result<_>>()?;
+        for host in &network.back_ends {
+            decap(run, host, interrupt)?;
         }
-        let some = &topology.back_ends[..topology.back_ends.len() - 1];
-        let configuration = configuration(options.mode, some, &[1, 1]);
-        let inside = |program: &str| topology.weir.command(program);
+        let mode = options.mode;
+        network.answer_directly(|at| mode.answers_directly(at))?;
+        let configuration = configuration(mode, &network.back_ends, &[1, 1, 1]);
+        let inside = |program: &str| network.weir.namespace.command(program);
         let weir = Weir::start(run, "weir", inside, &configuration, interrupt)?;
-        let questions = Questions::start(run, &topology.client, &format!("{VIP}:53"), options.flows)?;
-        let phase = Duration::from_secs(options.seconds);
-        let flows = 2 * u64::from(options.flows);
-        let bed = Bed { topology, weir, servers, questions, mode: options.mode, phase, flows };
-        for name in ["b1", "b2"] {
+        let flows = options.flows;
+        let mut bed = Bed { network, weir, servers, questions: Vec::new(), mode, flows };
+        for name in ["b1", "b2", "b3"] {
             bed.wait_for_health(name, "up", interrupt)?;
         }
-        let begun = || Ok(bed.questions.counts().began.values().sum::<u64>() >= bed.flows);
-        if !interrupt.wait(PATIENCE, begun)? {
-            bail!("clients get no answers: {}", run.last_words("questions"));
-        }
+        bed.ask(run, interrupt)?;
         Ok(bed)
     }
 
-    /// Returns what clients have counted, once what is on its way has arrived.
+    /// Begins flows that stay, and waits until all have a back end.
+    fn ask(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+        for client in &self.network.clients {
+            self.questions.push(Questions::start(run, client, self.flows)?);
+        }
+        let all = self.flows();
+        if !interrupt.wait(PATIENCE, || Ok(self.counts().held.values().sum::<u64>() == all))? {
+            let held = self.counts().held;
+            bail!(
+                "clients get no answers: of {all} flows, {held:?}; {}",
+                run.last_words("questions-client1")
+            );
+        }
+        Ok(())
+    }
+
+    /// Ends all flows that stay.
+    pub fn end_flows(&mut self, run: &mut Run) -> Result<()> {
+        self.questions.drain(..).try_for_each(|questions| questions.stop(run))
+    }
+
+    /// Ends all flows that stay, and begins others: each goes where the buckets say.
+    pub fn renew_flows(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+        self.end_flows(run)?;
+        self.ask(run, interrupt)
+    }
+
+    /// Returns how many flows stay: of two protocols, two versions of IP, two clients.
+    pub fn flows(&self) -> u64 {
+        8 * u64::from(self.flows)
+    }
+
+    /// Returns how packets are sent to back ends.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Returns what clients with flows that stay have counted.
+    pub fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        self.questions.iter().for_each(|questions| sum.add(&questions.counts()));
+        sum
+    }
+
+    /// Returns the same, once what is on its way has arrived.
     pub fn settled(&self, interrupt: &Interrupt) -> Result<Counts> {
         interrupt.sleep(SETTLE)?;
-        Ok(self.questions.counts())
+        Ok(self.counts())
+    }
+
+    /// Waits until no flow has this back end.
+    pub fn wait_until_left(&self, back_end: &str, interrupt: &Interrupt) -> Result<()> {
+        let held = || self.counts().held.get(back_end).copied().unwrap_or_default();
+        if !interrupt.wait(PATIENCE, || Ok(held() == 0))? {
+            bail!("{} flows stay at {back_end}", held());
+        }
+        Ok(())
     }
 
     /// Replaces the configuration by one with the first `weights.len()` back ends.
     pub fn reload(&self, weights: &[u32]) -> Result<()> {
-        let some = &self.topology.back_ends[..weights.len()];
-        self.weir.reload(&configuration(self.mode, some, weights))
+        self.weir.reload(&configuration(self.mode, &self.network.back_ends, weights))
     }
 
-    /// Does what `weir lb VERB SERVICE BACK_END` does, for both services: all or none.
+    /// Replaces the configuration by one with all back ends in another mode.
+    pub fn change_mode(&mut self, mode: Mode, interrupt: &Interrupt) -> Result<()> {
+        self.mode = mode;
+        self.network.answer_directly(|at| mode.answers_directly(at))?;
+        self.reload(&[1; 4])?;
+        let names = self.network.back_ends.each_ref().map(|host| host.name);
+        names.into_iter().try_for_each(|name| self.wait_for_health(name, "up", interrupt))
+    }
+
+    /// Does what `weir lb VERB SERVICE BACK_END` does, for all services: all or none.
     pub fn order(&self, verb: &str, back_end: &str, weight: Option<u32>) -> Result<()> {
-        let one = |service: &str| {
+        let one = |service: String| {
             let mut order = json!({ "do": verb, "service": service, "back_end": back_end });
             if let Some(weight) = weight {
                 order["weight"] = json!(weight);
             }
             order
         };
-        self.request(&json!(SERVICES.map(one))).map(drop)
+        self.request(&services().map(one).collect()).map(drop)
     }
 
     fn request(&self, request: &Value) -> Result<Value> {
         self.weir.ask(&json!({ "command": "app", "app": "lb", "request": request }))
     }
 
-    /// Waits until a back end is in this state in both services.
+    /// Waits until a back end is in this state in all services.
     pub fn wait_for_health(&self, back_end: &str, state: &str, interrupt: &Interrupt) -> Result<()> {
         let mut last = Value::Null;
         let is_so = || {
@@ -110,19 +158,19 @@ impl Bed {
         Ok(())
     }
 
-    /// Kills the server of a back end. Returns how long it took until weir knew, in milliseconds.
+    /// Kills the servers of a back end. Returns how long it took until weir knew, in milliseconds.
     pub fn kill(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<f64> {
         let killed = Instant::now();
-        run.kill(self.servers[at])?;
-        self.wait_for_health(self.topology.back_ends[at].name, "down", interrupt)?;
+        self.servers[at].kill(run)?;
+        self.wait_for_health(self.network.back_ends[at].name, "down", interrupt)?;
         Ok(killed.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// Gives the interface of the first back end another MAC address, which it announces.
-    pub fn move_mac(&self) -> Result<()> {
-        let host = &self.topology.back_ends[0].namespace;
-        host.set(&[(&format!("ipv4/conf/{INTERFACE}/arp_notify"), 1)])?;
-        host.ip(&format!("link set {INTERFACE} address {MOVED}\n"))
+    /// Starts the servers of a back end again, and waits until weir knows.
+    pub fn revive(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<()> {
+        let host = &self.network.back_ends[at];
+        self.servers[at] = Servers::start(run, host)?;
+        self.wait_for_health(host.name, "up", interrupt)
     }
 
     /// Waits until weir sends packets for the first back end to its new MAC address.
@@ -131,7 +179,7 @@ impl Bed {
         let is_so = || {
             last = self.weir.show("backends")?;
             let rows = last["backends"].as_array().into_iter().flatten();
-            let mut its = rows.filter(|row| row["name"] == self.topology.back_ends[0].name);
+            let mut its = rows.filter(|row| row["name"] == self.network.back_ends[0].name);
             Ok(its.clone().next().is_some() && its.all(|row| row["mac"] == MOVED))
         };
         if !interrupt.wait(PATIENCE, is_so)? {
@@ -140,65 +188,30 @@ impl Bed {
         Ok(())
     }
 
-    /// Starts the server of a back end again, and waits until weir knows.
-    pub fn revive(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<()> {
-        let back_end = &self.topology.back_ends[at];
-        self.servers[at] = nsd::start(run, back_end)?;
-        self.wait_for_health(back_end.name, "up", interrupt)
-    }
-
     /// Lets another weir take over.
     pub fn succeed(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
-        let inside = |program: &str| self.topology.weir.command(program);
+        let inside = |program: &str| self.network.weir.namespace.command(program);
         self.weir.succeed(run, "weir-2", inside, interrupt)
     }
+
+    /// Ends weir, by SIGTERM or by SIGKILL, and starts it again.
+    pub fn restart(&mut self, run: &mut Run, by: Death, interrupt: &Interrupt) -> Result<()> {
+        let name = match by {
+            Death::Stopped => self.weir.stop(run).map(|()| "weir-stopped")?,
+            Death::Killed => run.kill(self.weir.process()).map(|()| "weir-killed")?,
+        };
+        let inside = |program: &str| self.network.weir.namespace.command(program);
+        let text = configuration(self.mode, &self.network.back_ends, &[1; 4]);
+        self.weir = Weir::start(run, name, inside, &text, interrupt)?;
+        Ok(())
+    }
 }
 
-/// Starts `weir decap` at a back end, and waits until it is attached.
-fn decap(run: &mut Run, back_end: &BackEnd, interrupt: &Interrupt) -> Result<()> {
-    let name = format!("decap-{}", back_end.name);
-    let said = run.folder().join(&name);
-    let mut command = back_end.namespace.command(&weir::program()?);
-    command.args(["decap", INTERFACE, "--json", "--from", WEIR, "--to", back_end.address]);
-    let process = run.start(&name, command.stdout(File::create(&said)?))?;
-    let attached = || {
-        if let Some(status) = run.child(process).try_wait()? {
-            bail!("{name} has ended ({status}): {}", run.last_words(&name));
-        }
-        Ok(fs::read_to_string(&said)?.contains("attached"))
-    };
-    if !interrupt.wait(PATIENCE, attached)? {
-        bail!("{name} is not attached: {}", run.last_words(&name));
-    }
-    Ok(())
-}
-
-/// Returns a configuration with a service for each protocol.
-fn configuration(mode: Mode, back_ends: &[BackEnd], weights: &[u32]) -> String {
-    let mut text = format!("ports: {{ p0: {{ xdp: {INTERFACE} }} }}\napps:\n");
-    let checks = ["type: tcp", "type: dns, name: h0.weir.test"];
-    for (protocol, check) in SERVICES.into_iter().zip(checks) {
-        let _ = write!(
-            text,
-            "  - lb:\n      name: {protocol}\n      port: p0\n      \
-             service: {{ vip: {VIP}, protocol: {protocol}, port: 53 }}\n      \
-             check: {{ {check}, interval: 100ms, timeout: 200ms, fall: 2, rise: 2 }}\n"
-        );
-        if matches!(mode, Mode::Ipip) {
-            let _ = writeln!(text, "      source: {WEIR}");
-        }
-        text += "      back_ends:\n";
-        for (at, (BackEnd { name, address, mac, .. }, weight)) in back_ends.iter().zip(weights).enumerate() {
-            // One service finds out where its back ends are, and both where the one is that will move.
-            let resolved = protocol == "tcp" || at == 0;
-            let mac = if resolved { String::new() } else { format!("mac: \"{mac}\", ") };
-            let mode = match mode {
-                Mode::L2 => "",
-                Mode::Ipip => "mode: ipip, ",
-            };
-            let _ =
-                writeln!(text, "        - {{ name: {name}, {mac}{mode}ip: {address}, weight: {weight} }}");
-        }
-    }
-    text
+/// How a weir ends.
+#[derive(Clone, Copy)]
+pub enum Death {
+    /// It is asked to (SIGTERM).
+    Stopped,
+    /// SIGKILL.
+    Killed,
 }

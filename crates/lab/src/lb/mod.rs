@@ -1,44 +1,39 @@
 //! `weir lab lb`: connections and flows through a load balancer, while everything behind it changes.
 //!
-//! The network is that of `weir lab dns`: a client, the weir node and three name servers, which answer over
-//! TCP and UDP and say who they are. In each phase something happens: a back end is added, drained, killed,
-//! or comes back, weights change, the configuration is replaced, another weir takes over. No connection may
-//! break but those of a back end that dies.
+//! Two clients, the weir node and four back ends with real servers (nginx, nsd), with IPv4 and IPv6. In each
+//! phase something happens: a back end is added, drained, killed, or comes back, weights change, the
+//! configuration is replaced, weir is restarted, succeeded, and killed. No connection may break but those of
+//! a back end that dies. Then all modes have a turn.
+//!
+//! Who asks: flows that stay through all phases and know who answered them (`questions.rs`), which is how it
+//! is seen what breaks or moves; and `wrk`, `dnsperf` and `curl` in each phase (`clients.rs`).
 
 mod bed;
+mod clients;
+mod configuration;
+mod modes;
+mod network;
 mod phases;
 pub mod questions;
+mod servers;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use crate::Interrupt;
 use crate::namespace;
 use crate::run::Run;
+use crate::screen::Screen;
 use crate::session::{self, Outcome};
 use bed::Bed;
+use configuration::Mode;
+use phases::{Phase, Stage};
 
-/// Programs that the lab runs.
-const NEEDED: [&str; 4] = ["ip", "bridge", "ethtool", "nsd"];
-
-/// How packets are sent to back ends.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Mode {
-    /// With other MAC addresses.
-    L2,
-    /// Through a tunnel, IP in IP, which `weir decap` takes off.
-    Ipip,
-}
-
-impl Mode {
-    fn word(self) -> &'static str {
-        match self {
-            Mode::L2 => "l2",
-            Mode::Ipip => "ipip",
-        }
-    }
-}
+/// Programs that the lab runs, besides those of clients.
+const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "nginx"];
 
 /// The options of `weir lab lb`.
 #[derive(clap::Args)]
@@ -46,12 +41,20 @@ pub struct Options {
     /// How packets are sent to back ends.
     #[arg(long, value_enum, default_value_t = Mode::L2)]
     mode: Mode,
-    /// How long each phase goes on after what happens in it.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
-    seconds: u64,
-    /// TCP connections, and UDP flows, that stay through all phases.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=400))]
+    /// How long each phase goes on after what happens in it, in seconds.
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+    /// How often the configuration is replaced in the phase of reloads; twice at least, so that weights of
+    /// the phase before do not stay.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    reloads: u32,
+    /// TCP connections, and as many UDP flows, that stay through the phases, of each client and version of
+    /// IP.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(4..=100))]
     flows: u32,
+    /// Leave out the turn through all modes at the end.
+    #[arg(long)]
+    no_modes: bool,
     /// Print a JSON object on the last line.
     #[arg(long)]
     json: bool,
@@ -60,26 +63,52 @@ pub struct Options {
     keep: bool,
 }
 
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().map_err(|_| "a number of seconds is wanted, such as 2".to_string())?;
+    if (0.2..=600.0).contains(&seconds) { Ok(seconds) } else { Err("0.2 to 600 are possible".to_string()) }
+}
+
 /// Runs the lab. Succeeds if every phase is as it must be.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    session::check_means("lb", &namespace::missing(&NEEDED), "./setup --for demo")?;
+    let needed = [NEEDED.as_slice(), &clients::NEEDED].concat();
+    session::check_means("lb", &namespace::missing(&needed), "./setup")?;
     session::run((options.keep, options.json), |interrupt, screen| {
-        let (flows, mode) = (options.flows, options.mode.word());
-        screen.say(&format!(
-            "client -- switch -- weir, three servers ({mode}): {flows} TCP connections and {flows} UDP flows \
-             that stay, and others that ask once"
-        ));
-        let mut run = Run::begin(options.keep)?;
-        let mut bed = Bed::start(&mut run, options, interrupt)?;
-        let mut done = Vec::new();
-        for (name, perform) in phases::ALL {
-            let phase = perform(&mut bed, &mut run, interrupt)?;
-            screen.say(&phase.text(name));
-            done.push((name, phase));
-        }
+        let done = perform(options, interrupt, screen)?;
         let ok = done.iter().all(|(_, phase)| phase.is_ok());
         let phases: Vec<Value> = done.iter().map(|(name, phase)| phase.json(name)).collect();
         let text = if ok { "All phases succeeded." } else { "Some phases failed." };
-        Ok(Outcome { ok, text: text.into(), json: json!({ "ok": ok, "mode": mode, "phases": phases }) })
+        let json = json!({ "ok": ok, "mode": options.mode.word(), "phases": phases });
+        Ok(Outcome { ok, text: text.into(), json })
     })
+}
+
+fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Result<Vec<(String, Phase)>> {
+    let mut run = Run::begin(options.keep)?;
+    let bed = Bed::start(&mut run, options, interrupt)?;
+    screen.say(&format!(
+        "two clients -- switch -- weir, four back ends ({}): {} connections and flows that stay; wrk, \
+         dnsperf, curl",
+        options.mode.word(),
+        bed.flows()
+    ));
+    let (phase, reloads) = (Duration::from_secs_f64(options.seconds), options.reloads);
+    let mut stage = Stage { bed, run, interrupt, screen, phase, reloads, name: String::new() };
+    let mut done = Vec::new();
+    for (name, perform) in phases::ALL {
+        stage.name = name.to_owned();
+        let phase = perform(&mut stage)?;
+        stage.screen.say(&phase.text(name));
+        done.push((name.to_owned(), phase));
+    }
+    if options.no_modes {
+        return Ok(done);
+    }
+    stage.bed.end_flows(&mut stage.run)?;
+    for mode in Mode::ALL {
+        for (name, phase) in modes::perform(&mut stage, mode)? {
+            stage.screen.say(&phase.text(&name));
+            done.push((name, phase));
+        }
+    }
+    Ok(done)
 }

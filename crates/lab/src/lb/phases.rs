@@ -1,35 +1,73 @@
 //! What happens to back ends and to weir, phase by phase.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::bed::Bed;
+use super::bed::{Bed, Death};
+use super::clients::{Load, Tally};
 use super::questions::{ByName, Counts};
 use crate::Interrupt;
+use crate::report::grouped;
 use crate::run::Run;
+use crate::screen::Screen;
 
-/// Reloads in the phase of reloads.
-const RELOADS: u32 = 20;
 /// The weights of all back ends, and others.
-const WEIGHTS: [[u32; 3]; 2] = [[1, 1, 1], [3, 1, 2]];
+const WEIGHTS: [[u32; 4]; 2] = [[1, 1, 1, 1], [3, 1, 2, 1]];
+/// How often it is looked whether the live line is due.
+const LOOK: Duration = Duration::from_millis(50);
+/// Clients over TCP: what is lost is sent again, so that no request may fail while nobody's server has died.
+const TCP: [&str; 2] = ["wrk", "curl"];
+
+/// The stage on which phases are performed.
+pub struct Stage<'a> {
+    pub bed: Bed,
+    pub run: Run,
+    pub interrupt: &'a Interrupt,
+    pub screen: &'a mut Screen,
+    /// How long a phase goes on after what happens in it.
+    pub phase: Duration,
+    /// How often the configuration is replaced in the phase of reloads.
+    pub reloads: u32,
+    /// The phase that is performed.
+    pub name: String,
+}
 
 /// What came out of a phase.
 pub struct Phase {
     counts: Counts,
+    /// What real clients have counted.
+    clients: Tally,
     /// Connections that should not have broken, and flows over UDP that should not have moved.
     broken: u64,
-    /// Flows that got another back end, as a share of those that stay.
+    /// Flows that got another back end, as a share of those that stay, and how many had to.
     moved_share: f64,
+    minimum_share: f64,
     /// From the death of a server until it was known, in milliseconds.
     detect_ms: Option<f64>,
     /// What was not as it must be.
     faults: Vec<String>,
 }
 
-type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
+/// What clients have counted in a phase.
+struct Seen {
+    counts: Counts,
+    clients: Tally,
+}
+
+/// Whose flows may break or move.
+enum Excused<'a> {
+    Nobody,
+    /// Those of a back end that dies, which had so many flows.
+    Dead(&'a str, u64),
+    Everybody,
+}
+
+type Perform = fn(&mut Stage<'_>) -> Result<Phase>;
 
 /// All phases, in their order: each begins with the network as the one before leaves it.
-pub const ALL: [(&str, Perform); 9] = [
+pub const ALL: [(&str, Perform); 11] = [
     ("steady", steady),
     ("add_back_end", add),
     ("drain", drain),
@@ -38,27 +76,56 @@ pub const ALL: [(&str, Perform); 9] = [
     ("mac_moves", mac_moves),
     ("weights", weights),
     ("reloads", reloads),
+    ("restart", |stage| restart(stage, Death::Stopped)),
     ("takeover", takeover),
+    ("kill_weir", |stage| restart(stage, Death::Killed)),
 ];
 
 impl Phase {
-    /// Judges what was counted: only flows of `dead` may break or move.
-    fn of(bed: &Bed, counts: Counts, dead: Option<&str>) -> Phase {
+    /// Judges what was counted of flows that stay.
+    fn of(flows: u64, seen: Seen, excused: &Excused<'_>) -> Phase {
+        let Seen { counts, clients } = seen;
+        let (dead, had) = match excused {
+            Excused::Nobody => (None, 0),
+            Excused::Dead(name, had) => (Some(*name), *had),
+            Excused::Everybody => (None, flows),
+        };
         let others = |by: &ByName| -> u64 {
             by.iter().filter(|(name, _)| Some(name.as_str()) != dead).map(|(_, count)| count).sum()
         };
-        let broken = others(&counts.broken) + others(&counts.moved);
+        let broken = match excused {
+            Excused::Everybody => 0,
+            _ => others(&counts.broken) + others(&counts.moved),
+        };
         // A connection of the dead back end moves by breaking.
         let moved: u64 = counts.moved.values().chain(counts.broken.values()).sum();
-        let moved_share = moved as f64 / bed.flows as f64;
-        let mut phase = Phase { counts, broken, moved_share, detect_ms: None, faults: Vec::new() };
+        let share = |count: u64| count as f64 / flows as f64;
+        let (moved_share, minimum_share) = (share(moved), share(had));
+        let faults = Vec::new();
+        let mut phase =
+            Phase { counts, clients, broken, moved_share, minimum_share, detect_ms: None, faults };
         phase.must(broken == 0, format!("{broken} flows broke or moved"));
         phase.must(phase.counts.requests > 0, "nothing was asked");
         phase
     }
 
+    /// Judges what clients have counted who asked once over.
+    pub fn of_clients(clients: Tally, back_ends: &[&str]) -> Phase {
+        let counts = Counts { began: clients.answered.clone(), ..Counts::default() };
+        let phase = Phase {
+            counts,
+            clients,
+            broken: 0,
+            moved_share: 0.0,
+            minimum_share: 0.0,
+            detect_ms: None,
+            faults: Vec::new(),
+        };
+        back_ends.iter().fold(phase.without_failures(), |phase, name| phase.with_new_at(name))
+    }
+
     /// Notes a fault unless it is as it must be.
-    fn must(&mut self, so: bool, fault: impl Into<String>) {
+    pub fn must(&mut self, so: bool, fault: impl Into<String>) {
         if !so {
             self.faults.push(fault.into());
         }
@@ -67,15 +134,33 @@ impl Phase {
     /// Notes a fault if requests were not answered.
     fn without_failures(mut self) -> Phase {
         let failures = self.counts.failures;
-        self.must(failures == 0, format!("{failures} requests failed"));
+        self.must(failures == 0, format!("{failures} requests of flows failed"));
+        let programs = self.clients.programs.clone();
+        for (program, count) in programs {
+            self.must(count.failures == 0, format!("{} requests of {program} failed", count.failures));
+            self.must(count.requests > 0, format!("{program} asked nothing"));
+        }
+        self
+    }
+
+    /// Notes a fault if a request over TCP was not answered in the end.
+    fn without_tcp_failures(mut self) -> Phase {
+        let count = self.clients.of(&TCP);
+        self.must(count.failures == 0, format!("{} requests over TCP failed", count.failures));
+        self.must(count.requests > 0, "nothing was asked over TCP");
         self
     }
 
     /// Notes a fault unless new flows went to a back end.
     fn with_new_at(mut self, name: &str) -> Phase {
-        let new = self.counts.began.get(name).is_some_and(|new| *new > 0);
+        let new = self.new_at(name) > 0;
         self.must(new, format!("no new flows at {name}"));
         self
+    }
+
+    fn new_at(&self, name: &str) -> u64 {
+        let of = |by: &ByName| by.get(name).copied().unwrap_or_default();
+        of(&self.counts.began) + of(&self.clients.answered)
     }
 
     /// Whether everything was as it must be.
@@ -83,123 +168,191 @@ impl Phase {
         self.faults.is_empty()
     }
 
+    fn sums(&self) -> (u64, u64) {
+        let clients = self.clients.programs.values();
+        clients.fold((self.counts.requests, self.counts.failures), |(requests, failures), count| {
+            (requests + count.requests, failures + count.failures)
+        })
+    }
+
     /// A line for a person.
     pub fn text(&self, name: &str) -> String {
         let word = if self.is_ok() { "ok" } else { "FAILED" };
-        let Phase { counts: Counts { requests, failures, .. }, broken, moved_share, faults, .. } = self;
+        let (requests, failures) = self.sums();
         let detected = self.detect_ms.map_or(String::new(), |ms| format!("  detected after {ms:.0} ms"));
+        let minimum = match self.minimum_share {
+            0.0 => String::new(),
+            share => format!(" of {:.1} %", 100.0 * share),
+        };
         format!(
-            "  {name:<18}{word:<7}requests {requests:>6}  failures {failures:>4}  broken {broken}  \
-             moved {:.1} %{detected}  {}",
-            100.0 * moved_share,
-            faults.join("; ")
+            "  {name:<18}{word:<7}requests {requests:>6}  failures {failures:>4}  broken {}  \
+             moved {:.1} %{minimum}{detected}  {}",
+            self.broken,
+            100.0 * self.moved_share,
+            self.faults.join("; ")
         )
     }
 
     /// The same for a program.
     pub fn json(&self, name: &str) -> Value {
+        let (requests, failures) = self.sums();
+        let flows = json!({ "requests": self.counts.requests, "failures": self.counts.failures });
+        let mut clients = self.clients.json();
+        clients["flows"] = flows;
         json!({
-            "name": name, "ok": self.is_ok(), "requests": self.counts.requests,
-            "failures": self.counts.failures, "broken": self.broken, "moved_share": self.moved_share,
-            "detect_ms": self.detect_ms, "new": self.counts.began, "faults": self.faults,
+            "name": name, "ok": self.is_ok(), "requests": requests, "failures": failures,
+            "broken": self.broken, "moved_share": self.moved_share, "minimum_share": self.minimum_share,
+            "detect_ms": self.detect_ms, "clients": clients, "new": self.counts.began,
+            "faults": self.faults,
         })
     }
 }
 
-/// Returns what clients count from before `event` until some time after it.
-fn during(
-    bed: &mut Bed,
-    run: &mut Run,
-    interrupt: &Interrupt,
-    event: impl FnOnce(&mut Bed, &mut Run) -> Result<()>,
-) -> Result<Counts> {
-    let before = bed.settled(interrupt)?;
-    event(bed, run)?;
-    interrupt.sleep(bed.phase)?;
-    Ok(bed.settled(interrupt)?.since(&before))
+impl Stage<'_> {
+    /// Returns what clients count from before `event` until some time after it.
+    fn during(&mut self, event: impl FnOnce(&mut Self) -> Result<()>) -> Result<Seen> {
+        let before = self.bed.settled(self.interrupt)?;
+        let load = Load::start(&mut self.run, &self.bed.network)?;
+        self.rest(self.phase / 4)?;
+        event(self)?;
+        self.rest(self.phase)?;
+        let clients = load.end(&mut self.run)?;
+        let counts = self.bed.settled(self.interrupt)?.since(&before);
+        Ok(Seen { counts, clients })
+    }
+
+    /// Waits for this time.
+    fn rest(&mut self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        loop {
+            if self.screen.is_due() {
+                let Counts { requests, failures, held, .. } = self.bed.counts();
+                let held: Vec<String> = held.iter().map(|(name, count)| format!("{name} {count}")).collect();
+                let (name, held, requests) = (&self.name, held.join(", "), grouped(requests));
+                let line = format!("  {name:<18}requests {requests}  failures {failures}  flows: {held}");
+                self.screen.live(&[line]);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.interrupt.sleep(left.min(LOOK))?;
+        }
+    }
+
+    /// Judges what was seen while nobody's flows may break or move.
+    fn judge(&self, seen: Seen) -> Phase {
+        Phase::of(self.bed.flows(), seen, &Excused::Nobody)
+    }
 }
 
 /// Nothing happens.
-fn steady(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let counts = during(bed, run, interrupt, |_, _| Ok(()))?;
-    Ok(Phase::of(bed, counts, None).without_failures().with_new_at("b1").with_new_at("b2"))
+fn steady(stage: &mut Stage<'_>) -> Result<Phase> {
+    let seen = stage.during(|_| Ok(()))?;
+    let phase = stage.judge(seen).without_failures();
+    Ok(["b1", "b2", "b3"].iter().fold(phase, |phase, name| phase.with_new_at(name)))
 }
 
 /// The last back end is added by a reload: new flows go there, too.
-fn add(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let counts = during(bed, run, interrupt, |bed, _| bed.reload(&WEIGHTS[0]))?;
-    Ok(Phase::of(bed, counts, None).without_failures().with_new_at("b3"))
+fn add(stage: &mut Stage<'_>) -> Result<Phase> {
+    let seen = stage.during(|stage| {
+        stage.bed.reload(&WEIGHTS[0])?;
+        stage.bed.wait_for_health("b4", "up", stage.interrupt)
+    })?;
+    Ok(stage.judge(seen).without_failures().with_new_at("b4"))
 }
 
 /// A back end is drained: it keeps its flows and gets no new ones; then it works again.
-fn drain(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    bed.order("drain", "b1", None)?;
-    let counts = during(bed, run, interrupt, |_, _| Ok(()))?;
-    let new = counts.began.get("b1").copied().unwrap_or_default();
-    let mut phase = Phase::of(bed, counts, None).without_failures().with_new_at("b2");
+fn drain(stage: &mut Stage<'_>) -> Result<Phase> {
+    stage.bed.order("drain", "b1", None)?;
+    let seen = stage.during(|_| Ok(()))?;
+    let mut phase = stage.judge(seen).without_failures().with_new_at("b2");
+    let new = phase.new_at("b1");
     phase.must(new == 0, format!("{new} new flows at b1, which is drained"));
-    bed.order("enable", "b1", None)?;
-    bed.wait_for_health("b1", "up", interrupt)?;
+    let held = phase.counts.held.get("b1").copied().unwrap_or_default();
+    phase.must(held > 0, "b1 has no flows that it could keep");
+    stage.bed.order("enable", "b1", None)?;
+    stage.bed.wait_for_health("b1", "up", stage.interrupt)?;
     Ok(phase)
 }
 
-/// A server dies: its flows go elsewhere, the others stay.
-fn kill(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+/// The servers of a back end die: its flows go elsewhere, the others stay.
+fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
     let mut detect_ms = None;
-    let counts = during(bed, run, interrupt, |bed, run| {
-        detect_ms = Some(bed.kill(run, 1, interrupt)?);
-        Ok(())
+    let had = stage.bed.counts().held.get("b2").copied().unwrap_or_default();
+    let seen = stage.during(|stage| {
+        detect_ms = Some(stage.bed.kill(&mut stage.run, 1, stage.interrupt)?);
+        stage.bed.wait_until_left("b2", stage.interrupt)
     })?;
-    let after = during(bed, run, interrupt, |_, _| Ok(()))?;
-    let mut phase = Phase { detect_ms, ..Phase::of(bed, counts, Some("b2")) };
-    phase.must(phase.counts.broken.contains_key("b2"), "no connection of b2 broke");
-    phase.must(after.failures == 0, format!("{} requests failed after b2 was out", after.failures));
+    let mut phase = Phase::of(stage.bed.flows(), seen, &Excused::Dead("b2", had));
+    phase.detect_ms = detect_ms;
+    phase.must(had > 0, "b2 had no flows");
+    let (moved, least) = (phase.moved_share, phase.minimum_share);
+    phase.must(moved <= least, format!("more flows moved ({moved:.3}) than b2 had ({least:.3})"));
+    let after = stage.during(|_| Ok(()))?;
+    let after = stage.judge(after).without_failures();
+    phase.faults.extend(after.faults.into_iter().map(|fault| format!("after b2 was out: {fault}")));
     Ok(phase)
 }
 
-/// The server works again: new flows go there, the others stay where they are.
-fn returns(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let counts = during(bed, run, interrupt, |bed, run| bed.revive(run, 1, interrupt))?;
-    Ok(Phase::of(bed, counts, None).without_failures().with_new_at("b2"))
+/// The servers work again: new flows go there, the others stay where they are.
+fn returns(stage: &mut Stage<'_>) -> Result<Phase> {
+    let seen = stage.during(|stage| stage.bed.revive(&mut stage.run, 1, stage.interrupt))?;
+    Ok(stage.judge(seen).without_failures().with_new_at("b2"))
 }
 
 /// A back end gets another MAC address, which the kernel hears of: no flow moves.
-fn mac_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let counts = during(bed, run, interrupt, |bed, _| {
-        bed.move_mac()?;
-        bed.wait_for_move(interrupt)
+fn mac_moves(stage: &mut Stage<'_>) -> Result<Phase> {
+    let seen = stage.during(|stage| {
+        stage.bed.network.move_mac()?;
+        stage.bed.wait_for_move(stage.interrupt)
     })?;
     // What was on its way to the former address is lost, which is at most one question of each flow.
-    let most = bed.flows;
-    let failures = counts.failures;
-    let mut phase = Phase::of(bed, counts, None).with_new_at("b1");
-    phase.must(failures <= most, format!("{failures} requests failed"));
+    let (failures, most) = (seen.counts.failures, stage.bed.flows());
+    let mut phase = stage.judge(seen).without_tcp_failures().with_new_at("b1");
+    phase.must(failures <= most, format!("{failures} requests of flows failed"));
     Ok(phase)
 }
 
 /// Weights change at run time.
-fn weights(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let counts = during(bed, run, interrupt, |bed, _| {
-        bed.order("weight", "b1", Some(5))?;
-        bed.order("weight", "b3", Some(0))
+fn weights(stage: &mut Stage<'_>) -> Result<Phase> {
+    let seen = stage.during(|stage| {
+        stage.bed.order("weight", "b1", Some(5))?;
+        stage.bed.order("weight", "b3", Some(0))
     })?;
-    Ok(Phase::of(bed, counts, None).without_failures().with_new_at("b1"))
+    Ok(stage.judge(seen).without_failures().with_new_at("b1"))
 }
 
 /// Two configurations alternate.
-fn reloads(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let counts = during(bed, run, interrupt, |bed, _| {
-        for number in 1..=RELOADS as usize {
-            bed.reload(&WEIGHTS[number % WEIGHTS.len()])?;
-            interrupt.sleep(bed.phase / RELOADS)?;
+fn reloads(stage: &mut Stage<'_>) -> Result<Phase> {
+    let seen = stage.during(|stage| {
+        // The last one is the first of the two.
+        for number in (0..stage.reloads as usize).rev() {
+            stage.bed.reload(&WEIGHTS[number % WEIGHTS.len()])?;
+            stage.rest(stage.phase / stage.reloads)?;
         }
         Ok(())
     })?;
-    Ok(Phase::of(bed, counts, None).without_failures())
+    Ok(stage.judge(seen).without_failures())
 }
 
 /// Another weir takes over. What arrives in the moment in between is dropped, so requests over UDP may fail.
-fn takeover(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let counts = during(bed, run, interrupt, |bed, run| bed.succeed(run, interrupt))?;
-    Ok(Phase::of(bed, counts, None))
+fn takeover(stage: &mut Stage<'_>) -> Result<Phase> {
+    let seen = stage.during(|stage| stage.bed.succeed(&mut stage.run, stage.interrupt))?;
+    Ok(stage.judge(seen).without_tcp_failures())
+}
+
+/// weir ends and starts again, without its flows: those of the same back ends lead to the same, if they began
+/// where the buckets say. Requests over UDP fail in between.
+fn restart(stage: &mut Stage<'_>, by: Death) -> Result<Phase> {
+    stage.bed.renew_flows(&mut stage.run, stage.interrupt)?;
+    let seen = stage.during(|stage| {
+        stage.bed.restart(&mut stage.run, by, stage.interrupt)?;
+        // Connections that have waited ask again.
+        stage.bed.settled(stage.interrupt).map(drop)
+    })?;
+    if stage.bed.mode().outlives_its_flows() {
+        return Ok(stage.judge(seen).without_tcp_failures());
+    }
+    Ok(Phase::of(stage.bed.flows(), seen, &Excused::Everybody))
 }

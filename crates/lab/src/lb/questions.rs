@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -20,16 +20,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::namespace::Namespace;
-use crate::run::Run;
+use super::network::{Host, VIPS};
+use crate::run::{Run, Started};
 use crate::weir;
 
 /// How often counts are written.
 const SAY: Duration = Duration::from_millis(20);
 /// How long an answer over UDP may take.
-const UDP_ANSWER: Duration = Duration::from_millis(500);
-/// How long an answer over TCP may take: retransmissions of what was lost need a second at most.
-const TCP_ANSWER: Duration = Duration::from_secs(4);
+const UDP_ANSWER: Duration = Duration::from_secs(2);
+/// How long an answer over TCP may take: what is lost is sent again after 0.2 s, 0.6 s, 1.4 s and so on.
+const TCP_ANSWER: Duration = Duration::from_secs(10);
 /// Source ports of UDP flows that ask once, one after the other: the kernel would choose a port again while
 /// the load balancer still knows the flow that had it. No port here is one that the kernel chooses.
 const PORTS: std::ops::Range<u16> = 1024..32_768;
@@ -41,19 +41,20 @@ const QUESTION: &[u8] = b"\x02id\x06server\x00\x00\x10\x00\x03";
 /// The options of `weir lab questions`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// The address of the service, which is offered over TCP and UDP.
-    address: SocketAddr,
-    /// Flows of each protocol that stay.
-    #[arg(long, default_value_t = 16)]
+    /// The file of its counts.
+    log: PathBuf,
+    /// The addresses of the service, which is offered over TCP and UDP.
+    #[arg(required = true)]
+    addresses: Vec<SocketAddr>,
+    /// Flows of each protocol, and to each address, that stay.
+    #[arg(long, default_value_t = 8)]
     flows: u32,
-    /// Flows of each protocol that ask once and are replaced.
+    /// Flows of each protocol, and to each address, that ask once and are replaced.
     #[arg(long, default_value_t = 2)]
     short: u32,
     /// Milliseconds between two questions of a flow.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 80)]
     pause_ms: u64,
-    /// The file of its counts.
-    log: PathBuf,
 }
 
 /// Flows by the name of a back end.
@@ -71,10 +72,24 @@ pub struct Counts {
     pub broken: ByName,
     /// Flows to which another back end answered than the one they had, by the latter.
     pub moved: ByName,
+    /// Flows that stay and have a back end now.
+    pub held: ByName,
 }
 
 impl Counts {
-    /// Returns what was counted since `before`.
+    /// Adds what others have counted.
+    pub fn add(&mut self, other: &Counts) {
+        self.requests += other.requests;
+        self.failures += other.failures;
+        let Counts { began, broken, moved, held, .. } = self;
+        let all =
+            [(began, &other.began), (broken, &other.broken), (moved, &other.moved), (held, &other.held)];
+        for (sum, more) in all {
+            more.iter().for_each(|(name, count)| *sum.entry(name.clone()).or_default() += count);
+        }
+    }
+
+    /// Returns what was counted since `before`, and who is held now.
     pub fn since(&self, before: &Counts) -> Counts {
         let less = |now: &ByName, then: &ByName| {
             let one = |(name, count): (&String, &u64)| {
@@ -88,13 +103,14 @@ impl Counts {
             began: less(&self.began, &before.began),
             broken: less(&self.broken, &before.broken),
             moved: less(&self.moved, &before.moved),
+            held: self.held.clone(),
         }
     }
 
     fn write(&self, log: &Path) -> Result<()> {
         let text = json!({
             "requests": self.requests, "failures": self.failures,
-            "began": self.began, "broken": self.broken, "moved": self.moved,
+            "began": self.began, "broken": self.broken, "moved": self.moved, "held": self.held,
         });
         let next = log.with_extension("next");
         fs::write(&next, text.to_string())?;
@@ -113,6 +129,7 @@ impl Counts {
             began: by_name("began"),
             broken: by_name("broken"),
             moved: by_name("moved"),
+            held: by_name("held"),
         })
     }
 }
@@ -123,7 +140,6 @@ struct Shared {
     stop: AtomicBool,
     /// How many UDP flows that ask once there were.
     ports: AtomicU16,
-    address: SocketAddr,
     pause: Duration,
 }
 
@@ -146,16 +162,32 @@ impl Shared {
     }
 
     /// Counts a request of a flow that was answered by `name`.
-    fn answered(&self, back_end: &mut Option<String>, name: String) {
+    fn answered(&self, flow: &mut Flow, name: String) {
         self.count(|counts| {
             counts.requests += 1;
-            match back_end.as_ref() {
+            match flow.back_end.as_ref() {
+                Some(before) if *before == name => return,
+                Some(before) => *counts.moved.entry(before.clone()).or_default() += 1,
                 None => *counts.began.entry(name.clone()).or_default() += 1,
-                Some(before) if *before != name => *counts.moved.entry(before.clone()).or_default() += 1,
-                Some(_) => {}
+            }
+            if flow.stays {
+                *counts.held.entry(name.clone()).or_default() += 1;
+                flow.leaves(counts);
             }
         });
-        *back_end = Some(name);
+        flow.back_end = Some(name);
+    }
+
+    /// Counts a connection that broke.
+    fn broke(&self, flow: &mut Flow) {
+        let Some(name) = flow.back_end.clone() else { return };
+        self.count(|counts| {
+            *counts.broken.entry(name).or_default() += 1;
+            if flow.stays {
+                flow.leaves(counts);
+            }
+        });
+        flow.back_end = None;
     }
 
     /// Counts a request that was not answered.
@@ -167,13 +199,28 @@ impl Shared {
     }
 }
 
+/// A connection, or a port that asks.
+struct Flow {
+    address: SocketAddr,
+    stays: bool,
+    back_end: Option<String>,
+}
+
+impl Flow {
+    /// Takes it from the back end that it had.
+    fn leaves(&self, counts: &mut Counts) {
+        if let Some(held) = self.back_end.as_ref().and_then(|name| counts.held.get_mut(name)) {
+            *held = held.saturating_sub(1);
+        }
+    }
+}
+
 /// Runs the clients.
 pub fn run_end(options: &Options) -> Result<()> {
     let shared = Arc::new(Shared {
         counts: Mutex::default(),
         stop: AtomicBool::new(false),
         ports: AtomicU16::new(0),
-        address: options.address,
         pause: Duration::from_millis(options.pause_ms),
     });
     let own = shared.clone();
@@ -182,12 +229,12 @@ pub fn run_end(options: &Options) -> Result<()> {
         own.stop.store(true, Ordering::Relaxed);
     });
     for (count, stays) in [(options.flows, true), (options.short, false)] {
-        for _ in 0..count {
-            for flow in [tcp_flow, udp_flow] {
-                let own = shared.clone();
+        for (_, address) in (0..count).flat_map(|_| options.addresses.iter().enumerate()) {
+            for ask in [tcp_flow, udp_flow] {
+                let (own, address) = (shared.clone(), *address);
                 thread::spawn(move || {
                     while !own.stops() {
-                        flow(&own, stays);
+                        ask(&own, Flow { address, stays, back_end: None });
                         thread::sleep(own.pause);
                     }
                 });
@@ -203,10 +250,9 @@ pub fn run_end(options: &Options) -> Result<()> {
 }
 
 /// A connection: until it breaks, or for one question.
-fn tcp_flow(shared: &Shared, stays: bool) {
-    let mut back_end = None;
+fn tcp_flow(shared: &Shared, mut flow: Flow) {
     let connect = || -> std::io::Result<TcpStream> {
-        let stream = TcpStream::connect_timeout(&shared.address, TCP_ANSWER)?;
+        let stream = TcpStream::connect_timeout(&flow.address, TCP_ANSWER)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TCP_ANSWER))?;
         Ok(stream)
@@ -221,13 +267,11 @@ fn tcp_flow(shared: &Shared, stays: bool) {
         }
         let Ok(name) = ask_by_tcp(&mut stream, id) else {
             shared.failed();
-            if let Some(name) = back_end {
-                shared.count(|counts| *counts.broken.entry(name).or_default() += 1);
-            }
+            shared.broke(&mut flow);
             return;
         };
-        shared.answered(&mut back_end, name);
-        if !stays {
+        shared.answered(&mut flow, name);
+        if !flow.stays {
             return;
         }
         thread::sleep(shared.pause);
@@ -246,11 +290,12 @@ fn ask_by_tcp(stream: &mut TcpStream, id: u16) -> std::io::Result<String> {
 }
 
 /// A port that asks: until the lab ends, or for one question.
-fn udp_flow(shared: &Shared, stays: bool) {
-    let mut back_end = None;
+fn udp_flow(shared: &Shared, mut flow: Flow) {
+    let any: IpAddr =
+        if flow.address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let open = || -> std::io::Result<UdpSocket> {
-        let socket = UdpSocket::bind(("0.0.0.0", shared.port(stays)))?;
-        socket.connect(shared.address)?;
+        let socket = UdpSocket::bind((any, shared.port(flow.stays)))?;
+        socket.connect(flow.address)?;
         Ok(socket)
     };
     let Ok(socket) = open() else {
@@ -262,10 +307,10 @@ fn udp_flow(shared: &Shared, stays: bool) {
             return;
         }
         match ask_by_udp(&socket, id) {
-            Ok(name) => shared.answered(&mut back_end, name),
+            Ok(name) => shared.answered(&mut flow, name),
             Err(_) => shared.failed(),
         }
-        if !stays {
+        if !flow.stays {
             return;
         }
         thread::sleep(shared.pause);
@@ -311,21 +356,34 @@ fn identity(answer: &[u8], id: u16) -> Option<String> {
 }
 
 /// Running clients.
-pub struct Questions(PathBuf);
+pub struct Questions {
+    process: Started,
+    log: PathBuf,
+}
 
 impl Questions {
-    /// Starts them; they ask until the run ends.
-    pub fn start(run: &mut Run, client: &Namespace, address: &str, flows: u32) -> Result<Questions> {
-        let log = run.folder().join("questions.json");
-        let mut command = client.command(&weir::program()?);
-        command.args(["lab", "questions", address, "--flows", &flows.to_string()]).arg(&log);
-        run.start("questions", command.stdin(Stdio::piped()).stdout(Stdio::null()))?;
-        Ok(Questions(log))
+    /// Starts them; they ask until they are stopped.
+    pub fn start(run: &mut Run, client: &Host, flows: u32) -> Result<Questions> {
+        let name = format!("questions-{}", client.name);
+        let log = run.folder().join(format!("{name}.json"));
+        // What former ones have counted.
+        let _ = fs::remove_file(&log);
+        let mut command = client.namespace.command(&weir::program()?);
+        command.args(["lab", "questions", "--flows", &flows.to_string()]).arg(&log);
+        let [v4, v6] = VIPS;
+        command.args([format!("{v4}:53"), format!("[{v6}]:53")]);
+        let process = run.start(&name, command.stdin(Stdio::piped()).stdout(Stdio::null()))?;
+        Ok(Questions { process, log })
+    }
+
+    /// Stops them.
+    pub fn stop(self, run: &mut Run) -> Result<()> {
+        run.stop(self.process).map(drop)
     }
 
     /// Returns what they have counted; nothing before they are at work.
     pub fn counts(&self) -> Counts {
-        Counts::read(&self.0).unwrap_or_default()
+        Counts::read(&self.log).unwrap_or_default()
     }
 }
 

@@ -1,0 +1,255 @@
+//! Clients as everybody has them, from Debian: `wrk`, `dnsperf` and `curl`, each with both versions of IP.
+//!
+//! They run for a phase, and then say what they have counted. `wrk` keeps connections open and asks again and
+//! again over each; `curl` makes a connection for each request, and hears who answers; `dnsperf` asks from a
+//! few ports. None of them asks as fast as it can: this is about what is lost, and weir and the servers are
+//! on the same cores.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::network::{FAMILIES, Host, Network, VIPS};
+use super::questions::ByName;
+use crate::run::{Run, Started};
+
+/// Programs that are run.
+pub const NEEDED: [&str; 4] = ["wrk", "dnsperf", "curl", "stdbuf"];
+
+/// wrk's pace, and what it says in the end.
+const WRK: &str = r#"function delay() return 20 end
+function done(summary, latency, requests)
+  local e = summary.errors
+  io.write("weir ", summary.requests, " ", e.connect + e.read + e.write + e.status + e.timeout, "\n")
+end
+"#;
+/// Connections of each wrk.
+const CONNECTIONS: &str = "4";
+/// Queries a second of each dnsperf, and the ports that they come from.
+const QUERIES: &str = "100";
+const SOCKETS: &str = "8";
+/// Requests of each curl.
+const REQUESTS: &str = "20/s";
+/// Seconds after which a query over UDP counts as lost.
+const UDP_S: &str = "3";
+/// Seconds after which a request over TCP has failed: what was lost is sent again some times until then.
+const TCP_S: &str = "10";
+/// How long a client may take to end: longer than what it may still wait for.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// More than a phase lasts; a lab that is killed leaves no client for longer.
+const AT_MOST_S: &str = "900";
+
+/// What a program has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Count {
+    pub requests: u64,
+    pub failures: u64,
+}
+
+/// What all of them have counted.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// By program.
+    pub programs: BTreeMap<&'static str, Count>,
+    /// Who answered curl.
+    pub answered: ByName,
+}
+
+impl Tally {
+    fn add(&mut self, program: &'static str, count: Count) {
+        let sum = self.programs.entry(program).or_default();
+        sum.requests += count.requests;
+        sum.failures += count.failures;
+    }
+
+    /// Returns the sum of what these programs have counted.
+    pub fn of(&self, programs: &[&str]) -> Count {
+        let some = self.programs.iter().filter(|(name, _)| programs.contains(*name));
+        some.fold(Count::default(), |sum, (_, count)| Count {
+            requests: sum.requests + count.requests,
+            failures: sum.failures + count.failures,
+        })
+    }
+
+    /// Adds another.
+    pub fn join(&mut self, other: Tally) {
+        other.programs.into_iter().for_each(|(program, count)| self.add(program, count));
+        other.answered.into_iter().for_each(|(name, count)| *self.answered.entry(name).or_default() += count);
+    }
+
+    /// The same for a program.
+    pub fn json(&self) -> Value {
+        let of = |(name, count): (&&str, &Count)| {
+            ((*name).to_string(), json!({ "requests": count.requests, "failures": count.failures }))
+        };
+        Value::Object(self.programs.iter().map(of).collect())
+    }
+}
+
+/// A client that runs.
+struct Client {
+    program: &'static str,
+    name: String,
+    process: Started,
+    output: PathBuf,
+}
+
+/// All clients of a phase.
+pub struct Load(Vec<Client>);
+
+impl Load {
+    /// Starts them.
+    pub fn start(run: &mut Run, network: &Network) -> Result<Load> {
+        let script = run.folder().join("wrk.lua");
+        let queries = crate::nsd::write_queries(run.folder(), crate::nsd::NAMES)?;
+        fs::write(&script, WRK)?;
+        let mut load = Vec::new();
+        for (at, vip) in VIPS.into_iter().enumerate() {
+            // Each version of IP from both clients, if not with all programs.
+            let [one, other] = [&network.clients[at], &network.clients[1 - at]];
+            let mut wrk = one.namespace.command("wrk");
+            wrk.args(["-t", "1", "-c", CONNECTIONS, "-d", AT_MOST_S, "--timeout", TCP_S, "-s"]);
+            wrk.arg(&script).arg(url(vip));
+            let mut dnsperf = other.namespace.command("dnsperf");
+            dnsperf.args(["-s", vip, "-T", "1", "-c", SOCKETS, "-Q", QUERIES, "-l", AT_MOST_S]);
+            dnsperf.args(["-t", UDP_S, "-d"]).arg(&queries);
+            let mut curl = curl(other, &["--rate", REQUESTS, "--max-time", TCP_S]);
+            curl.arg(format!("{}?[1-1000000]", url(vip)));
+            for (program, command) in [("wrk", wrk), ("dnsperf", dnsperf), ("curl", curl)] {
+                load.push(Client::start(run, (program, FAMILIES[at]), command)?);
+            }
+        }
+        Ok(Load(load))
+    }
+
+    /// Ends them, and returns what they have counted.
+    pub fn end(self, run: &mut Run) -> Result<Tally> {
+        let mut tally = Tally::default();
+        for Client { program, name, process, output } in self.0 {
+            run.interrupt(process, PATIENCE)?;
+            let text = fs::read_to_string(&output)?;
+            let told = || format!("{name} said nothing: {text} {}", run.last_words(&name));
+            let count = match program {
+                "wrk" => wrk_count(&text).with_context(told)?,
+                "dnsperf" => dnsperf_count(&text).with_context(told)?,
+                _ => curl_count(&text, &mut tally.answered),
+            };
+            tally.add(program, count);
+        }
+        Ok(tally)
+    }
+}
+
+impl Client {
+    fn start(run: &mut Run, (program, family): (&'static str, &str), mut command: Command) -> Result<Client> {
+        let name = format!("{program}-{family}");
+        let output = run.folder().join(format!("{name}.out"));
+        let process = run.start(&name, command.stdout(File::create(&output)?))?;
+        Ok(Client { program, name, process, output })
+    }
+}
+
+/// Has a client ask everything once over, `requests` times by curl: does every answer come?
+pub fn ask(client: &Host, family: usize, requests: u32, queries: &str) -> Result<Tally> {
+    let (vip, mut tally) = (VIPS[family], Tally::default());
+    let mut curl = curl(client, &["--parallel", "--parallel-max", "16", "--max-time", "5"]);
+    let text = said(curl.arg(format!("{}?[1-{requests}]", url(vip))))?;
+    let count = curl_count(&text, &mut tally.answered);
+    ensure!(count.requests == u64::from(requests), "curl made {} of {requests} requests", count.requests);
+    tally.add("curl", count);
+    for (transport, program) in [("udp", "dnsperf"), ("tcp", "dnsperf_tcp")] {
+        let mut dnsperf = client.namespace.command("dnsperf");
+        dnsperf.args(["-s", vip, "-m", transport, "-T", "1", "-c", SOCKETS, "-n", "1", "-q", "16"]);
+        let text = said(dnsperf.args(["-t", UDP_S, "-l", "8", "-d", queries]))?;
+        tally.add(program, dnsperf_count(&text).with_context(|| format!("dnsperf: {text}"))?);
+    }
+    Ok(tally)
+}
+
+/// Runs a client that ends by itself, and returns what it said.
+fn said(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A curl that makes a connection for each request, and says line by line who answered and how it ended.
+fn curl(client: &Host, options: &[&str]) -> Command {
+    let mut command = client.namespace.command("stdbuf");
+    command.args(["-oL", "curl", "--silent", "--header", "Connection: close"]).args(options);
+    command.args(["--write-out", "%{http_code} %{exitcode}\n"]);
+    command
+}
+
+fn url(vip: &str) -> String {
+    if vip.contains(':') { format!("http://[{vip}]/") } else { format!("http://{vip}/") }
+}
+
+/// Reads what WRK writes.
+fn wrk_count(text: &str) -> Option<Count> {
+    let mut numbers = text.lines().find_map(|line| line.strip_prefix("weir "))?.split(' ');
+    let mut next = || numbers.next()?.parse::<f64>().ok();
+    let (answers, failures) = (next()? as u64, next()? as u64);
+    Some(Count { requests: answers + failures, failures })
+}
+
+/// Reads dnsperf's summary. What it did not wait for at its end is not a request.
+fn dnsperf_count(text: &str) -> Option<Count> {
+    let of = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let (completed, lost) = (of("Queries completed:")?, of("Queries lost:")?);
+    let codes = text.lines().find_map(|line| line.trim().strip_prefix("Response codes:"));
+    let sound =
+        codes.and_then(|codes| codes.trim().strip_prefix("NOERROR ")?.split(' ').next()?.parse().ok());
+    let sound: u64 = sound.unwrap_or_default();
+    Some(Count { requests: completed + lost, failures: lost + completed.saturating_sub(sound) })
+}
+
+/// Reads curl's lines: who answered, and status and exit code of each request.
+fn curl_count(text: &str, answered: &mut ByName) -> Count {
+    let mut count = Count::default();
+    for line in text.lines() {
+        match line.split_once(' ') {
+            None => *answered.entry(line.to_string()).or_default() += 1,
+            Some(outcome) => {
+                count.requests += 1;
+                count.failures += u64::from(outcome != ("200", "0"));
+            }
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_wrk_says_is_read() {
+        assert_eq!(wrk_count("Running\nweir 12 3\n"), Some(Count { requests: 15, failures: 3 }));
+        assert_eq!(wrk_count("weir 12"), None);
+    }
+
+    #[test]
+    fn what_dnsperf_says_is_read() {
+        let text = "Statistics:\n\n  Queries sent:         21\n  Queries completed:    20 (95.24%)\n  \
+                    Queries lost:         1 (4.76%)\n\n  \
+                    Response codes:       NOERROR 18 (90.00%), REFUSED 2\n";
+        assert_eq!(dnsperf_count(text), Some(Count { requests: 21, failures: 3 }));
+        assert_eq!(dnsperf_count("Queries sent: 21\n"), None);
+    }
+
+    #[test]
+    fn what_curl_says_is_read() {
+        let mut answered = ByName::new();
+        let count = curl_count("b1\n200 0\nb2\n200 0\n000 28\nb1\n503 0\n", &mut answered);
+        assert_eq!(count, Count { requests: 4, failures: 2 });
+        assert_eq!(answered, [("b1".to_string(), 2), ("b2".to_string(), 1)].into());
+    }
+}

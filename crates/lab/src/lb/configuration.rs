@@ -1,0 +1,177 @@
+//! weir's configuration: services over TCP and UDP, for both versions of IP, in every mode.
+
+use std::fmt::Write;
+
+use super::network::{FAMILIES, Host, POOLS, VIPS, WEIR};
+use crate::topology::INTERFACE;
+
+/// The VXLAN network of tunnels to back ends.
+pub const VNI: &str = "77";
+/// Where web servers listen besides port 80: translated packets go there.
+pub const WEB_PORT_BEHIND: u16 = 8080;
+/// Room for flows. A pool must have a place for each connection, and a connection takes two flows.
+const FLOWS: u32 = 65_536;
+
+/// The services: HTTP over TCP, and DNS over both.
+const KINDS: [Kind; 2] = [
+    Kind {
+        name: "web",
+        protocol: "tcp",
+        port: 80,
+        behind: WEB_PORT_BEHIND,
+        check: "type: http",
+        resolves: true,
+    },
+    Kind {
+        name: "dns",
+        protocol: "both",
+        port: 53,
+        behind: 53,
+        check: "type: dns, name: h0.weir.test",
+        resolves: false,
+    },
+];
+
+struct Kind {
+    name: &'static str,
+    protocol: &'static str,
+    port: u16,
+    /// The port of its servers, where ports are translated.
+    behind: u16,
+    check: &'static str,
+    /// Whether it finds out where its back ends are; where the first one is, which moves, all find out.
+    resolves: bool,
+}
+
+/// How packets are sent to back ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// With other MAC addresses.
+    L2,
+    /// Through a tunnel, IP in IP, which `weir decap` takes off.
+    Ipip,
+    /// Through Generic UDP Encapsulation.
+    Gue,
+    /// Through GRE.
+    Gre,
+    /// Through VXLAN.
+    Vxlan,
+    /// To another address and port; answers come back through weir.
+    Nat,
+    /// From another address, too.
+    #[value(name = "full_nat")]
+    FullNat,
+    /// The four back ends by l2, nat, ipip in the other version of IP, and vxlan.
+    Mixed,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Mode; 8] =
+        [Mode::L2, Mode::Ipip, Mode::Gue, Mode::Gre, Mode::Vxlan, Mode::Nat, Mode::FullNat, Mode::Mixed];
+
+    /// Its name in the lab's options and results.
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::L2 => "l2",
+            Mode::Ipip => "ipip",
+            Mode::Gue => "gue",
+            Mode::Gre => "gre",
+            Mode::Vxlan => "vxlan",
+            Mode::Nat => "nat",
+            Mode::FullNat => "full_nat",
+            Mode::Mixed => "mixed",
+        }
+    }
+
+    /// Returns the mode of a back end, numbered from 0.
+    fn of(self, back_end: usize) -> Mode {
+        match self {
+            // One that comes later than the others is not the first with nat: that is another table of flows.
+            Mode::Mixed => [Mode::L2, Mode::Nat, Mode::Ipip, Mode::Vxlan][back_end % 4],
+            mode => mode,
+        }
+    }
+
+    /// Whether a back end answers clients directly.
+    pub fn answers_directly(self, back_end: usize) -> bool {
+        // With full_nat it answers weir, whatever its route to clients is.
+        self.of(back_end) != Mode::Nat
+    }
+
+    /// Whether a packet alone, without the flow's entry, says where it goes: the port that full_nat has given
+    /// a connection is known from nothing else.
+    pub fn outlives_its_flows(self) -> bool {
+        self != Mode::FullNat
+    }
+}
+
+/// The names of all services.
+pub fn services() -> impl Iterator<Item = String> {
+    KINDS.iter().flat_map(|kind| FAMILIES.map(|family| format!("{}-{family}", kind.name)))
+}
+
+/// Returns a configuration in which these back ends have these weights.
+pub fn configuration(mode: Mode, back_ends: &[Host], weights: &[u32]) -> String {
+    // What translated back ends send goes to weir, but not what they answer the host's own checks.
+    let leave = WEIR.map(|address| format!("{{ dst: \"{address}\" }}")).join(", ");
+    let mut text = format!("ports: {{ p0: {{ xdp: {INTERFACE}, leave: [{leave}] }} }}\n");
+    if mode == Mode::FullNat {
+        let pools = [0, 1].map(|at| format!("{}: {{ addresses: \"{}\" }}", FAMILIES[at], POOLS[at]));
+        let _ = writeln!(text, "nat_pools: {{ {} }}", pools.join(", "));
+    }
+    let _ = write!(text, "apps:\n  - lb: {{ flows: {FLOWS} }}\n");
+    for kind in &KINDS {
+        for family in [0, 1] {
+            service(&mut text, kind, family, mode);
+            text += "      back_ends:\n";
+            for (at, (host, weight)) in back_ends.iter().zip(weights).enumerate() {
+                text += &back_end(kind, family, mode.of(at), mode == Mode::Mixed, (at, host, *weight));
+            }
+        }
+    }
+    text
+}
+
+fn service(text: &mut String, kind: &Kind, family: usize, mode: Mode) {
+    let Kind { name, protocol, port, check, .. } = kind;
+    let [v4, v6] = WEIR;
+    let _ = write!(
+        text,
+        "  - lb:\n      name: {name}-{}\n      port: p0\n      \
+         service: {{ vip: \"{}\", protocol: {protocol}, port: {port} }}\n      \
+         source: [\"{v4}\", \"{v6}\"]\n      \
+         check: {{ {check}, interval: 200ms, timeout: 1s, fall: 2, rise: 2 }}\n",
+        FAMILIES[family], VIPS[family],
+    );
+    if mode == Mode::FullNat {
+        let _ = writeln!(text, "      nat_pool: {}", FAMILIES[family]);
+    }
+}
+
+fn back_end(
+    kind: &Kind,
+    family: usize,
+    mode: Mode,
+    crosses: bool,
+    (at, host, weight): (usize, &Host, u32),
+) -> String {
+    let Host { name, addresses, mac, .. } = host;
+    let is_other = crosses && mode == Mode::Ipip;
+    let ip = &addresses[if is_other { 1 - family } else { family }];
+    let mut line = format!("        - {{ name: {name}, mode: {}, ip: \"{ip}\"", mode.word());
+    if !kind.resolves && at > 0 {
+        let _ = write!(line, ", mac: \"{mac}\"");
+    }
+    match mode {
+        Mode::Vxlan => {
+            let _ = write!(line, ", vni: {VNI}, inner_mac: \"{mac}\"");
+        }
+        Mode::Nat | Mode::FullNat => {
+            let _ = write!(line, ", port: {}", kind.behind);
+        }
+        _ => {}
+    }
+    let _ = writeln!(line, ", weight: {weight} }}");
+    line
+}

@@ -1,0 +1,49 @@
+//! A turn through all modes: does every client get every answer, over TCP and UDP, from every back end?
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::clients::{Tally, ask};
+use super::configuration::Mode;
+use super::network::FAMILIES;
+use super::phases::{Phase, Stage};
+use crate::nsd::write_queries;
+
+/// Requests of each client by curl: that none of them is for one of four back ends has a chance of less than
+/// one in ten million.
+const REQUESTS: u32 = 32;
+/// Queries of each client, over TCP and over UDP.
+const QUERIES: u32 = 64;
+
+/// Changes to a mode, and has clients ask in each version of IP. Returns the phases with their names.
+pub fn perform(stage: &mut Stage<'_>, mode: Mode) -> Result<Vec<(String, Phase)>> {
+    stage.bed.change_mode(mode, stage.interrupt)?;
+    let queries = write_queries(stage.run.folder(), QUERIES)?;
+    let queries = &*queries.to_string_lossy();
+    let network = &stage.bed.network;
+    let names = network.back_ends.each_ref().map(|host| host.name);
+    // All at once: the clients, and both versions of IP.
+    let told = thread::scope(|scope| {
+        let start = |family, client| scope.spawn(move || ask(client, family, REQUESTS, queries));
+        let of = |family| network.clients.each_ref().map(|client| start(family, client));
+        [0, 1].map(of).map(|clients| clients.map(thread::ScopedJoinHandle::join))
+    });
+    let mut phases = Vec::new();
+    for (told, version) in told.into_iter().zip(FAMILIES) {
+        let (mut tally, mut faults) = (Tally::default(), Vec::new());
+        for one in told {
+            match one {
+                Ok(Ok(one)) => tally.join(one),
+                Ok(Err(error)) => faults.push(error.to_string()),
+                Err(_) => bail!("a thread that ran clients panicked"),
+            }
+        }
+        let mut phase = Phase::of_clients(tally, &names);
+        faults.into_iter().for_each(|fault| phase.must(false, fault));
+        phases.push((format!("{}_{version}", mode.word()), phase));
+    }
+    stage.interrupt.sleep(Duration::ZERO)?;
+    Ok(phases)
+}
