@@ -72,15 +72,17 @@ impl From<TableHash> for Steering {
     }
 }
 
+/// Pipes that are looked through in this order; those with an owner are FLOW pipes.
+pub type Ahead = Arc<[(PipeId, Option<Owner>)]>;
+
 /// How the workers of frames are found that arrive on one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owning {
     /// From the headers of each, in the same way.
     Same(Owner),
     /// As the first FLOW pipe wants it that a frame meets. These pipes are looked through to find that,
-    /// without counting, in this order: those with an owner are the FLOW pipes. A frame that meets none stays
-    /// where it arrived.
-    Ahead(Arc<[(PipeId, Option<Owner>)]>),
+    /// without counting. A frame that meets none stays where it arrived.
+    Ahead(Ahead),
 }
 
 /// What the worker of a frame is computed from.

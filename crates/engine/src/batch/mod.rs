@@ -225,7 +225,7 @@ impl Engine {
     ) -> (u64, u64) {
         let owning = self.owners.get(input.index()).and_then(Option::as_ref);
         let follows = self.follows() && self.has_root(input);
-        if owning.is_none() && !follows || workers <= 1 && !follows {
+        if !follows && (owning.is_none() || workers <= 1) {
             return (0, 0);
         }
         if let Some(Owning::Ahead(pipes)) = owning

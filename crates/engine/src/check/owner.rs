@@ -9,11 +9,10 @@
 use super::finding::{Finding, FindingKind};
 use super::shape::{Shape, ends, leads_to};
 use super::uses::Uses;
-use crate::owner::{OwnedBy, Owner, Owning};
+use crate::owner::{Ahead, OwnedBy, Owner, Owning};
 use crate::program::{Forward, Operation, Pipe, PipeId, PipeKind, Program, Template};
 use packet::{FieldKind, KeySource, LevelId};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// Most different states of knowledge that are followed into one pipe; beyond it, nothing is known there.
 const KNOWN_MAX: usize = 256;
@@ -157,7 +156,7 @@ fn ahead(
     shape: &Shape,
     uses: &[&Uses],
     (root, met): (PipeId, &[(PipeId, Owner)]),
-) -> Result<Arc<[(PipeId, Option<Owner>)]>, PipeId> {
+) -> Result<Ahead, PipeId> {
     let is_flow = |id: PipeId| matches!(program.pipes[id.index()].kind, PipeKind::Flow { .. });
     let received = BTreeSet::from([Known::RECEIVED]);
     let next = |id: PipeId| onward(program, &program.pipes[id.index()], uses[id.index()], &received);
