@@ -19,6 +19,7 @@ pub mod nat;
 pub mod pipes;
 mod plain_entry;
 pub mod ports;
+pub mod quic;
 pub mod raw;
 mod run_time;
 pub mod schema;

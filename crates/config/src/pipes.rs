@@ -26,7 +26,7 @@ const KEYS: &[Key] = crate::keys! {
     needed "type": Shape::Words(types), "how packets are looked up";
     "match": Shape::Defined("match", matches), "the fields that packets are looked up by";
     needed "hash": Shape::Either(&[Shape::Words(|| HASHES.to_vec()), Shape::List(&Shape::Text)]),
-        "`5-tuple`, `inner 5-tuple`, `rss`, `round_robin` or a list of fields" only "hash";
+        "`5-tuple`, `inner 5-tuple`, `rss`, `round_robin`, `quic` or a list of fields" only "hash";
     needed "group": GROUP, "the group whose buckets are used, or `{ by: meta.0 }`: metadata chooses it"
         only "hash";
     "key": Shape::Words(|| words(&SOURCES)), "the headers that tell flows apart" or "outer" only "flow";
@@ -63,7 +63,7 @@ const BY: &[Key] = crate::keys! {
 const WORDS: [(&str, u8); 4] = [("meta.0", 0), ("meta.1", 1), ("meta.2", 2), ("meta.3", 3)];
 const LEARNT: [(&str, Learn); 2] = [("nothing", Learn::Nothing), ("default", Learn::Default)];
 const SOURCES: [(&str, KeySource); 2] = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
-const HASHES: [&str; 4] = ["5-tuple", "inner 5-tuple", "rss", "round_robin"];
+const HASHES: [&str; 5] = ["5-tuple", "inner 5-tuple", "rss", "round_robin", "quic"];
 const MONITOR: &[Key] = crate::keys! {
     "counter": Shape::Name, "the shared counter that counts hits, or `per_entry`";
     "meter": Shape::Name, "the meter that colours hits, or `per_entry`";
@@ -254,7 +254,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads `5-tuple`, `inner 5-tuple`, `rss`, `round_robin`, or fields with masks.
+    /// Reads `5-tuple`, `inner 5-tuple`, `rss`, `round_robin`, `quic`, or fields with masks.
     fn hash(&self, report: &mut Report) -> HashInput {
         let Some(node) = self.section.needed("hash", report) else {
             return HashInput::Select(KeySource::Outer);
@@ -266,6 +266,7 @@ impl Reader<'_> {
                 HashInput::Select(KeySource::Inner),
                 HashInput::Rss,
                 HashInput::RoundRobin,
+                HashInput::Quic,
             ];
             let words: Vec<(&str, &HashInput)> = HASHES.into_iter().zip(&inputs).collect();
             return choice(node, "`hash`", &words, report).unwrap_or(&inputs[0]).clone();

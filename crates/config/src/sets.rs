@@ -4,11 +4,13 @@ use crate::diagnostic::{Report, Span};
 use crate::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
 use crate::forward;
 use crate::key::{Key, Shape};
+use crate::quic::{self, QUIC};
 use crate::raw::{Kind, Node};
 use crate::section::{Section, name, number, pairs, words};
 use engine::check::{MAGLEV_MAX, WANTS_MAX};
 use engine::program::{
-    Fill, Forward, Group, GroupId, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target,
+    Fill, Forward, Group, GroupId, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, NewFlows, Program,
+    Target,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,12 +37,16 @@ pub const GROUP: &[Key] = crate::keys! {
     "katran": Shape::Map(KATRAN_KEYS), "what of a flow Katran's hash is of";
     "glb": Shape::Map(GLB_KEYS), "what the GLB director's forwarding table says";
     "seed": Shape::Number(0, u64::MAX), "a number mixed into the hash before it picks a bucket";
+    "new_flows": Shape::Words(|| words(&NewFlows::WORDS)),
+        "how a flow pipe that pins chooses the targets of new flows" or "hash";
+    "quic": Shape::Map(QUIC), "how the server IDs of targets are encoded in QUIC connection IDs";
     needed "targets": Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])),
         "who gets the buckets";
 };
 const TARGET: &[Key] = crate::keys! {
     "weight": Shape::Number(0, WEIGHT_MAX), "the target's share of the buckets; 0 gets none" or "1";
     "address": Shape::Ip, "the address by which other systems know it (`katran`, `glb`)";
+    "server_id": Shape::Text, "its server ID in QUIC connection IDs, in hexadecimal";
     "forward": forward::SHAPE, "where the target's packets go" or "drop";
 };
 
@@ -67,6 +73,8 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
     let size = section.get("size").and_then(|node| number(node, "`size`", 1..=u64::from(max), report));
     let seed = section.number("seed", report);
     let number = section.number("number", report).map(|number| number as u16);
+    let new_flows = section.choice("new_flows", &NewFlows::WORDS, report).unwrap_or_default();
+    let quic = section.get("quic").and_then(|node| quic::configs(node, report));
     let targets = section.needed("targets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
     // The targets of a group mostly go the same way, and there may be a million of them.
@@ -76,7 +84,7 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
         .filter_map(|(name, span, node)| target((name, span, node), fill, (program, &mut read), report))
         .collect();
     let size = size.map_or_else(|| default_size(fill, number, targets.len()), |size| size as u32);
-    Group { number, fill, size, seed, targets, ..blank }
+    Group { number, fill, size, seed, new_flows, quic, targets, ..blank }
 }
 
 /// Returns the number of buckets of a group that does not say. Of groups with a number there may be
@@ -114,7 +122,7 @@ fn target<'n>(
         let forward = known.or_else(|| forward::read(node, program, report));
         forward.into_iter().for_each(|forward| _ = read.insert(way, forward));
         let forward = forward.unwrap_or_default();
-        return Some(Target { name, weight: 1, address: None, forward, origin });
+        return Some(Target { name, weight: 1, address: None, server_id: None, forward, origin });
     }
     let section = Section::read(node, TARGET, report);
     if let Some(node) = section.get("weight").filter(|_| fill == Fill::Given) {
@@ -128,7 +136,8 @@ fn target<'n>(
     if let Some(node) = section.get("weight").filter(|_| weight > 1 && matches!(fill, Fill::Glb(..))) {
         report.error(node.span, "the GLB director has no weights: 0 is `inactive`, 1 any other state");
     }
-    Some(Target { name, weight, address, forward, origin })
+    let server_id = section.get("server_id").and_then(|node| quic::server_id(node, report));
+    Some(Target { name, weight, address, server_id, forward, origin })
 }
 
 /// The largest weight.

@@ -6,14 +6,16 @@
 //! pointer ([`Change::Publish`]). What it replaces, the publisher keeps until no worker holds it: the worker
 //! frees nothing, either. What differs between workers (given buckets, and their counts) is theirs.
 
+use crate::census::{Census, places};
 use crate::change::{Change, ChangeError};
-use crate::program::{Fill, Group, GroupId, Program, Target};
+use crate::program::{Fill, Group, GroupId, NewFlows, PipeId, Program, QuicConfig, Target};
+use crate::quic::QuicServers;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use table::{
     Buckets, GlbRow, GlbState, GlbTarget, KatranTarget, MaglevTarget, NO_TARGET, fill_glb, fill_katran,
-    fill_maglev, fill_wants,
+    fill_maglev, fill_wants, in_turn,
 };
 
 /// The buckets of a group filled by weights, and how many each target has. Nothing changes it.
@@ -21,6 +23,31 @@ use table::{
 pub struct BucketTable {
     buckets: Buckets,
     shares: Vec<u32>,
+    choice: Choice,
+    quic: Option<Arc<QuicServers>>,
+}
+
+/// What the targets of new flows are chosen by, besides a hash.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// Nothing.
+    #[default]
+    Hash,
+    /// The targets in the order of their turns.
+    Turns(Vec<u16>),
+    /// The weights of all targets.
+    Weights(Vec<u32>),
+}
+
+impl Choice {
+    fn of(group: &Group) -> Choice {
+        let weights = || group.targets.iter().map(|target| target.weight).collect::<Vec<u32>>();
+        match group.new_flows {
+            NewFlows::Hash => Choice::Hash,
+            NewFlows::RoundRobin => Choice::Turns(in_turn(&weights(), group.size as usize)),
+            NewFlows::LeastFlows => Choice::Weights(weights()),
+        }
+    }
 }
 
 impl BucketTable {
@@ -51,7 +78,25 @@ impl BucketTable {
         for slot in &slots {
             shares.get_mut(usize::from(*slot)).into_iter().for_each(|share| *share += 1);
         }
-        BucketTable { buckets: Buckets::new(slots), shares }
+        BucketTable {
+            buckets: Buckets::new(slots),
+            shares,
+            choice: Choice::of(group),
+            quic: QuicServers::of(group),
+        }
+    }
+
+    /// Returns the targets by their server IDs, if the group has any.
+    #[must_use]
+    pub fn quic(&self) -> Option<&Arc<QuicServers>> {
+        self.quic.as_ref()
+    }
+
+    /// Returns what the targets of new flows are chosen by.
+    #[inline]
+    #[must_use]
+    pub fn choice(&self) -> &Choice {
+        &self.choice
     }
 
     /// Returns the buckets.
@@ -73,6 +118,8 @@ impl BucketTable {
 pub struct GroupTables {
     groups: Vec<Group>,
     tables: Vec<Arc<BucketTable>>,
+    /// The flows of each pipe, by its name and in the program's order.
+    censuses: Vec<(String, Arc<Census>)>,
     /// What was replaced while a worker may hold it.
     retired: Vec<Retired>,
 }
@@ -90,13 +137,25 @@ impl GroupTables {
     pub fn new(program: &Program) -> GroupTables {
         let mut filler = Filler::default();
         let tables = program.groups.iter().map(|group| filler.fill(group)).collect();
-        GroupTables { groups: program.groups.clone(), tables, retired: Vec::new() }
+        let censuses =
+            program.pipes.iter().map(|pipe| (pipe.name.clone(), Arc::new(Census::new(program, pipe))));
+        GroupTables {
+            groups: program.groups.clone(),
+            tables,
+            censuses: censuses.collect(),
+            retired: Vec::new(),
+        }
     }
 
     /// Returns a copy that shares the tables, such as for a thread that prepares the next program.
     #[must_use]
     pub fn share(&self) -> GroupTables {
-        GroupTables { groups: self.groups.clone(), tables: self.tables.clone(), retired: Vec::new() }
+        GroupTables {
+            groups: self.groups.clone(),
+            tables: self.tables.clone(),
+            censuses: self.censuses.clone(),
+            retired: Vec::new(),
+        }
     }
 
     /// Returns the tables for the program that follows. A group that keeps its name and everything its
@@ -117,13 +176,30 @@ impl GroupTables {
             _ => filler.fill(group),
         };
         let tables = new.groups.iter().map(&mut follow).collect();
-        GroupTables { groups: new.groups.clone(), tables, retired: Vec::new() }
+        let places = places(&self.groups, &new.groups);
+        let former: HashMap<&str, &Census> =
+            self.censuses.iter().map(|(name, census)| (name.as_str(), census.as_ref())).collect();
+        let census = |pipe: &crate::program::Pipe| match former.get(pipe.name.as_str()) {
+            Some(former) => former.succeed(new, pipe, &places),
+            None => Census::new(new, pipe),
+        };
+        let censuses = new.pipes.iter().map(|pipe| (pipe.name.clone(), Arc::new(census(pipe))));
+        GroupTables { groups: new.groups.clone(), tables, censuses: censuses.collect(), retired: Vec::new() }
     }
 
     /// Returns the table of a group, which has no buckets if they are given.
     #[must_use]
     pub fn table(&self, group: GroupId) -> &Arc<BucketTable> {
         &self.tables[group.index()]
+    }
+
+    /// Returns the flows of a pipe by their targets.
+    ///
+    /// # Panics
+    /// There is no such pipe.
+    #[must_use]
+    pub fn census(&self, pipe: PipeId) -> &Arc<Census> {
+        &self.censuses[pipe.index()].1
     }
 
     /// Returns the groups, with the weights that their targets have now.
@@ -159,16 +235,17 @@ struct Filler {
 }
 
 /// A table, and how it was filled.
-type Filled = (Fill, Arc<BucketTable>);
+type Filled = ((Fill, NewFlows, Option<Arc<[QuicConfig]>>), Arc<BucketTable>);
 
 impl Filler {
     fn fill(&mut self, group: &Group) -> Arc<BucketTable> {
         let alike = self.filled.entry((group.targets.as_ptr(), group.size)).or_default();
-        if let Some((_, table)) = alike.iter().find(|(fill, _)| *fill == group.fill) {
+        let how = (group.fill, group.new_flows, group.quic.clone());
+        if let Some((_, table)) = alike.iter().find(|(other, _)| *other == how) {
             return Arc::clone(table);
         }
         let table = Arc::new(BucketTable::fill(group, None));
-        alike.push((group.fill, Arc::clone(&table)));
+        alike.push((how, Arc::clone(&table)));
         table
     }
 }
@@ -201,9 +278,11 @@ fn as_glb(target: &Target, address: IpAddr) -> GlbTarget {
 
 /// Returns true if the buckets of both groups are filled from the same things.
 fn is_filled_alike(one: &Group, other: &Group) -> bool {
-    let of = |group: &Group| (group.fill, group.size, group.targets.len());
+    let of =
+        |group: &Group| (group.fill, group.new_flows, group.quic.clone(), group.size, group.targets.len());
     let alike = |(one, other): (&Target, &Target)| {
-        (&one.name, one.weight, one.address) == (&other.name, other.weight, other.address)
+        (&one.name, one.weight, one.address, one.server_id)
+            == (&other.name, other.weight, other.address, other.server_id)
     };
     of(one) == of(other) && one.targets.iter().zip(&*other.targets).all(alike)
 }

@@ -27,8 +27,8 @@
 use crate::program::{
     AppId, CounterId, Criterion, Entry, EntryList, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId,
     HashInput, Learn, Match, Measured, MeterConfig, MeterDeclaration, MeterId, Monitor, NatPool, NatPoolId,
-    Operation, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target,
-    Template, Timeouts, Value,
+    NewFlows, Operation, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program,
+    QuicConfig, ServerId, SharedUse, Target, Template, Timeouts, Value,
 };
 use packet::{Field, KeySource, TunnelPorts};
 use std::collections::{HashMap, HashSet};
@@ -369,9 +369,23 @@ impl Group {
             fill,
             size,
             seed: None,
+            new_flows: NewFlows::Hash,
+            quic: None,
             targets: [].into(),
             origin: Origin::default(),
         }
+    }
+
+    /// Sets how the targets of new flows are chosen.
+    #[must_use]
+    pub fn new_flows(self, new_flows: NewFlows) -> Group {
+        Group { new_flows, ..self }
+    }
+
+    /// Sets how server IDs are encoded in QUIC connection IDs.
+    #[must_use]
+    pub fn quic(self, configs: impl IntoIterator<Item = QuicConfig>) -> Group {
+        Group { quic: Some(configs.into_iter().collect()), ..self }
     }
 
     /// Sets the number by which metadata chooses the group.
@@ -395,11 +409,17 @@ impl Group {
 }
 
 impl Target {
+    /// Sets its server ID in QUIC connection IDs.
+    #[must_use]
+    pub fn server_id(self, id: ServerId) -> Target {
+        Target { server_id: Some(id), ..self }
+    }
+
     /// Creates a target of weight 1.
     #[must_use]
     pub fn new(name: impl Into<String>, forward: impl Into<Forward>) -> Target {
         let (name, forward) = (name.into(), forward.into());
-        Target { name, weight: 1, address: None, forward, origin: Origin::default() }
+        Target { name, weight: 1, address: None, server_id: None, forward, origin: Origin::default() }
     }
 }
 

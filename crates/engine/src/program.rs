@@ -9,6 +9,7 @@ pub use crate::nat::{NatPool, NatPrefix};
 pub use crate::operation::{Encap, NatPart, Operation, Place, Value};
 pub use crate::owner::OwnedBy;
 pub use crate::pipes::{HashInput, Learn, PipeKind, Timeouts};
+pub use crate::quic::{QuicConfig, ServerId};
 use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -417,11 +418,41 @@ pub struct Group {
     pub size: u32,
     /// Mixed into the hash before a bucket is picked, so that groups in sequence choose independently.
     pub seed: Option<u64>,
+    /// How a FLOW pipe that pins chooses the targets of new flows.
+    pub new_flows: NewFlows,
+    /// How the server IDs of targets are encoded in QUIC connection IDs, if they have any.
+    pub quic: Option<Arc<[QuicConfig]>>,
     /// The targets. A target's id is its position here. Shared by all copies of the program, because there
     /// may be a million of them, and a worker holds a copy.
     pub targets: Arc<[Target]>,
     /// Place in the configuration.
     pub origin: Origin,
+}
+
+/// How the targets of new flows are chosen. Whatever else picks from the group does so by hash, as a new flow
+/// does for which there is no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum NewFlows {
+    /// By hash.
+    #[default]
+    Hash,
+    /// In turn, by weight ([`mod@table::in_turn`]).
+    RoundRobin,
+    /// To the target that has the fewest live flows for its weight: of all in a small group, otherwise the
+    /// better one of two that the hash picks.
+    LeastFlows,
+}
+
+impl NewFlows {
+    /// The choices with their words.
+    pub const WORDS: [(&'static str, NewFlows); 3] = [
+        ("hash", NewFlows::Hash),
+        ("round_robin", NewFlows::RoundRobin),
+        ("least_flows", NewFlows::LeastFlows),
+    ];
+
+    /// In a group with up to so many targets, [`NewFlows::LeastFlows`] compares all.
+    pub const FEW: usize = 16;
 }
 
 /// How a group's buckets are filled.
@@ -474,6 +505,8 @@ pub struct Target {
     pub weight: u32,
     /// The address by which other systems know it, needed where buckets are filled as theirs.
     pub address: Option<IpAddr>,
+    /// Its server ID in QUIC connection IDs.
+    pub server_id: Option<ServerId>,
     /// Where `forward: group` sends packets for this target.
     pub forward: Forward,
     /// Place in the configuration.
@@ -514,13 +547,16 @@ impl Program {
     #[must_use]
     pub fn key_use(&self, source: KeySource) -> KeyUse {
         let uses = self.pipes.iter().map(|pipe| pipe.key_use(source, !self.groups.is_empty()));
-        uses.fold(KeyUse::default(), |all, one| KeyUse {
+        let all = uses.fold(KeyUse::default(), |all, one| KeyUse {
             table: all.table || one.table,
             select: all.select || one.select,
             select_unhashed: all.select_unhashed || one.select_unhashed,
             flags: all.flags || one.flags,
             sums: all.sums || one.sums,
-        })
+        });
+        // Which packet of TCP is a connection's first.
+        let begins = self.groups.iter().any(|group| group.new_flows != NewFlows::Hash);
+        KeyUse { flags: all.flags || begins && all.table, ..all }
     }
 
     /// Returns whether the program keeps flows, so that each flow must stay on one worker.

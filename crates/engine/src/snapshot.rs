@@ -42,6 +42,16 @@ pub struct Snapshot {
     pub buckets: Vec<BucketReport>,
 }
 
+/// How a FLOW pipe chooses the targets of new flows at this moment, besides by the flows that targets have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewFlowTurns {
+    /// The next turn of each group, by its position; `None` where none was taken. Empty if no group has
+    /// turns.
+    pub turns: Vec<Option<u64>>,
+    /// When its table had no room for a flow, in milliseconds.
+    pub full_ms: Option<u32>,
+}
+
 /// The buckets of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketReport {

@@ -3,11 +3,12 @@
 //! also changes the number of its workers, while frames are on their way between them.
 //!
 //! After each act, the frames that left, the flows and the counts of all workers together must be those of
-//! one worker. Left out is what is of one worker by its meaning: meters, packets dealt out in turn, buckets
-//! that rest, and entries of the run time that age (docs/pipes.md O1). Where answers are learnt with a flow
-//! (`reverse`), or a flow keeps fields of its first packet, frames come one at a time: which of two packets
-//! is met first depends on the order in which workers take turns, which a NIC's queues do not keep either.
-//! Where the pipes in front of FLOW pipes are looked through, no change opens other ways.
+//! one worker. Left out is what is of one worker by its meaning: meters, packets and new flows dealt out in
+//! turn, or to who has the fewest, buckets that rest, and entries of the run time that age (docs/pipes.md
+//! O1). Where answers are learnt with a flow (`reverse`), or a flow keeps fields of its first packet, frames
+//! come one at a time: which of two packets is met first depends on the order in which workers take turns,
+//! which a NIC's queues do not keep either. Where the pipes in front of FLOW pipes are looked through, no
+//! change opens other ways.
 //!
 //! A case ends with changes proposed to all workers while frames are on their way between them. When each is
 //! carried out is then left open, so what must hold is that all workers have the same entries and buckets,
@@ -25,7 +26,7 @@ use engine::nat::Binding;
 use engine::operation::Value;
 use engine::owner::Owning;
 use engine::program::{
-    EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
+    EntryMatch, Fill, HashInput, NewFlows, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
 };
 use engine::snapshot::{Count, FlowDecision};
 use engine::worker::{Assembly, Command, HandOver, Outcome, Part, Proposer, Rewire, Rewiring, Worker};
@@ -346,6 +347,8 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
     if !program.keeps_flows() || program.groups.iter().any(|group| group.fill == Fill::Given) {
         return None;
     }
+    // So do turns, and which target has the fewest flows when one begins.
+    program.groups.iter_mut().for_each(|group| group.new_flows = NewFlows::Hash);
     const BY: [OwnedBy; 5] = [OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst];
     let (by, each) = (random.pick(&BY), random.percent(30));
     for pipe in &mut program.pipes {

@@ -134,7 +134,7 @@ pub(crate) fn held(slots: &[u16], targets: usize) -> Vec<usize> {
 }
 
 /// Computes how many buckets each target wants: whole shares, then one each for the largest remainders.
-fn wants(weights: &[u32], held: &[usize], size: usize) -> Vec<usize> {
+pub(crate) fn wants(weights: &[u32], held: &[usize], size: usize) -> Vec<usize> {
     let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
     if total == 0 {
         return vec![0; weights.len()];

@@ -15,6 +15,7 @@
 //! | [`maglev`] | how are its buckets filled, the same on all nodes | turns through permutations |
 //! | [`katran`], [`glb`] | the same as nodes of Katran, or of the GLB director | their rings, to the bit |
 //! | [`published`] | what they hash with | others' hash functions |
+//! | [`mod@in_turn`] | whose turn is it | an array |
 //! | [`given`] | the same, where targets are given bucket by bucket | the array, a row of counts for each |
 //! | [`lpm`] | which is the longest prefix of this address | multibit trie, 4 bits a node |
 //! | [`acl`] | which rule of the least priority matches | tuple space over one cuckoo index |
@@ -29,6 +30,7 @@ pub mod exact;
 pub mod flow;
 pub mod given;
 pub mod glb;
+pub mod in_turn;
 mod index;
 pub mod katran;
 pub mod lpm;
@@ -49,6 +51,7 @@ pub use exact::{Exact, Row};
 pub use flow::{Counted, Decision, Flow, FlowTable, Resumed};
 pub use given::{GivenBuckets, Patience};
 pub use glb::{GlbHash, GlbRow, GlbState, GlbTarget, fill_glb};
+pub use in_turn::in_turn;
 pub use katran::{KatranHash, KatranTarget, KatranVersion, fill_katran};
 pub use lpm::{Lpm, LpmError, Width};
 pub use maglev::{MaglevTarget, fill_maglev};

@@ -37,6 +37,13 @@ impl Seen {
     pub fn flags(flags: u8) -> Seen {
         Seen(flags & (Seen::FIN | Seen::SYN | Seen::RST))
     }
+
+    /// Returns true if there is a TCP header with SYN.
+    #[inline]
+    #[must_use]
+    pub fn is_syn(self) -> bool {
+        self != Seen::NO_TCP && self.0 & Seen::SYN != 0
+    }
 }
 
 impl FlowState {

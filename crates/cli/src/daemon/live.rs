@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use engine::interpreter::{FlowSource, Interpreter};
 use engine::nat::Binding;
 use engine::program::{GroupId, PipeId, PortId};
-use engine::snapshot::FlowSnapshot;
+use engine::snapshot::{FlowSnapshot, NewFlowTurns};
 use engine::worker::Command;
 use packet::craft::Recipe;
 use packet::{FlowKey, HEADROOM};
@@ -19,6 +19,7 @@ struct LiveFlows<'a> {
     worker: usize,
     /// What new flows get there, as [`engine::worker::Probe`] says.
     next_bindings: Vec<Vec<Option<Binding>>>,
+    new_flows: Vec<NewFlowTurns>,
 }
 
 impl FlowSource for LiveFlows<'_> {
@@ -38,6 +39,20 @@ impl FlowSource for LiveFlows<'_> {
         let pipes = self.now.reports.get(self.worker).map(|report| &report.pipes);
         let held = pipes.and_then(|pipes| pipes.get(pipe.index())).map(|pipe| pipe.flows);
         held.is_some_and(|held| held + flows <= capacity)
+    }
+
+    fn turn(&self, pipe: PipeId, group: GroupId) -> Option<u64> {
+        self.new_flows.get(pipe.index())?.turns.get(group.index()).copied().flatten()
+    }
+
+    fn flows_of(&self, pipe: PipeId, group: GroupId, target: u16) -> u64 {
+        let groups = &self.now.plan.program.groups;
+        let before: usize = groups[..group.index()].iter().map(|group| group.targets.len()).sum();
+        self.now.tables.census(pipe).active((before + usize::from(target)) as u32).into()
+    }
+
+    fn full_ms(&self, pipe: PipeId) -> Option<u64> {
+        self.new_flows.get(pipe.index())?.full_ms.map(u64::from)
     }
 }
 
@@ -89,7 +104,8 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
     }
     let now_ns = now.clock.now_ns();
     let next_bindings = probe.as_ref().map(|probe| probe.next_bindings.clone()).unwrap_or_default();
-    let flows = LiveFlows { now, worker, next_bindings };
+    let new_flows = probe.as_ref().map(|probe| probe.new_flows.clone()).unwrap_or_default();
+    let flows = LiveFlows { now, worker, next_bindings, new_flows };
     let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &flows);
     let explanation = Explanation::new(walk, probe, &frame);
     let names = Names { program: &program, report: None };

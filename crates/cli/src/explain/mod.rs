@@ -90,10 +90,10 @@ fn probe(engine: &mut Engine, input: PortId, frame: &[u8], chunk: usize) -> Opti
         pools.give(copy);
         return None;
     }
-    let (turns, next_bindings) = (engine.turns(), engine.next_bindings());
+    let (turns, next_bindings, new_flows) = (engine.turns(), engine.next_bindings(), engine.new_flows());
     let outcome = engine.probe(&mut batch, input, 0);
     let bytes = batch.frame(0).bytes().to_vec();
     pools.give(batch.take(0));
     let (verdict, copies) = (outcome.verdict(0, input), outcome.copies(0, &bytes));
-    Some(Probe { verdict, copies, bytes, worker: 0, turns, next_bindings })
+    Some(Probe { verdict, copies, bytes, worker: 0, turns, next_bindings, new_flows })
 }

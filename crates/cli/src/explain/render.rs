@@ -185,8 +185,15 @@ fn pick(names: &Names<'_>, pick: &Pick) -> String {
         Moving::Rested => " (moved now: it has rested)",
         Moving::Overdue => " (moved now: it has waited long enough)",
     };
+    if let Some(id) = &pick.server_id {
+        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        return format!("server ID {id} of group {} -> {target}", pick.name);
+    }
     let by = match pick.turn {
         Some(turn) => format!("turn {turn}"),
+        None if pick.fewest.is_some() => {
+            format!("the fewest flows for its weight, {}", pick.fewest.unwrap_or_default())
+        }
         None if pick.foreign => {
             let whose = match names.program.groups[pick.group.index()].fill {
                 Fill::Glb(..) => "the GLB director's",

@@ -7,8 +7,8 @@ use crate::interpreter::trace::{
 };
 use crate::operation::{OPERATIONS, Value};
 use crate::program::{
-    Criterion, EntryMatch, Fill, Forward, GroupChoice, HashInput, Learn, MeterSecond, Pipe, PipeKind,
-    Program, SharedUse,
+    Criterion, EntryMatch, Fill, Forward, GroupChoice, HashInput, Learn, MeterSecond, NewFlows, Pipe,
+    PipeKind, Program, SharedUse,
 };
 use crate::snapshot::FlowDecision;
 use crate::verdict::Verdict;
@@ -82,7 +82,8 @@ const KINDS: &str = "
     change:move:done change:move:unknown change:move:filled aged:flow aged:entry aged:bucket
     given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
     given:group:rests given:group:waits given:group:moves given:group:moves_busy given:group:nobody
-    seed:hash seed:flow seed:group hash:round_robin
+    seed:hash seed:flow seed:group hash:round_robin hash:quic:hit hash:quic:miss
+    new_flows:turn new_flows:fewest new_flows:by_hash new_flows:full
     by_meta:hash:chosen by_meta:hash:none by_meta:flow:chosen by_meta:flow:none
     forward:tee:hit forward:tee:miss forward:flood:hit forward:flood:miss forward:flood:entry
     flood:nowhere flood:one flood:several copied:app copied:port copied:then_dropped";
@@ -275,6 +276,7 @@ impl Coverage {
         if let Some(pick) = &step.pick {
             let who = if step.flow.is_some() { "flow" } else { "hash" };
             self.picked(program, pick, who);
+            self.new_flow(program, step, pick);
         }
         if let Some(pick) = step.forward.as_ref().and_then(|forward| forward.pick.as_ref()) {
             self.picked(program, pick, "group");
@@ -287,6 +289,22 @@ impl Coverage {
             };
             self.meet(&format!("forward:{}:{from}", forward_name(forward.said)));
         }
+    }
+
+    /// Meets how the target of a new flow was chosen.
+    fn new_flow(&mut self, program: &Program, step: &Step, pick: &Pick) {
+        let pins =
+            matches!(program.pipes[step.pipe.index()].kind, PipeKind::Flow { learn: Learn::Pin(_), .. });
+        if !pins || program.groups[pick.group.index()].new_flows == NewFlows::Hash {
+            return;
+        }
+        let full = step.flow.is_some_and(|flow| matches!(flow.known, Known::Full(_)));
+        self.meet(match (pick.turn, pick.fewest) {
+            (Some(_), _) => "new_flows:turn",
+            (_, Some(_)) => "new_flows:fewest",
+            _ if full => "new_flows:full",
+            _ => "new_flows:by_hash",
+        });
     }
 
     fn picked(&mut self, program: &Program, pick: &Pick, who: &str) {
@@ -318,6 +336,8 @@ impl Coverage {
                 HashInput::Rss => "hash:rss:absent",
                 HashInput::Fields(_) => "hash:fields",
                 HashInput::RoundRobin => "hash:round_robin",
+                HashInput::Quic if step.lookup.is_hit() => "hash:quic:hit",
+                HashInput::Quic => "hash:quic:miss",
             });
         }
         let mut given = match &step.lookup {

@@ -214,8 +214,20 @@ fn packet(random: &mut Random) -> String {
 /// Some payload, unless there is one.
 fn payload(random: &mut Random, words: &mut Vec<String>) {
     if random.percent(30) && !words.iter().any(|word| word.starts_with("payload=")) {
-        words.push(format!("payload={}", "5a".repeat(random.below(40))));
+        let payload = if random.percent(40) { quic(random) } else { "5a".repeat(random.below(40)) };
+        words.push(format!("payload={payload}"));
     }
+}
+
+/// What may be a QUIC packet with a server ID of one octet, often one that is cut short.
+fn quic(random: &mut Random) -> String {
+    let first = random.pick(&[0x00, 0x10, 0x20, 0x3f, 0x40, 0x60, 0xe0]);
+    let id = format!("{first:02x}{:02x}{}", random.below(6), "5a".repeat(random.pick(&[3, 4, 5, 15, 18])));
+    if random.percent(60) {
+        return format!("40{id}");
+    }
+    let length = if random.percent(80) { id.len() / 2 } else { random.below(24) };
+    format!("c000000001{length:02x}{id}")
 }
 
 /// Whether a recipe writes a header for this protocol.

@@ -8,8 +8,8 @@ use crate::operation::{NatPart, Operation, Stage, Value};
 use crate::program::{
     AppId, CounterId, Criterion, Fill, FlowState, Forward, Group, GroupChoice, GroupId, HashInput, Learn,
     Match, Measured, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, NatPool,
-    NatPoolId, NatPrefix, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program,
-    SharedUse, Target, Template, Timeouts,
+    NatPoolId, NatPrefix, NewFlows, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId,
+    Program, QuicConfig, ServerId, SharedUse, Target, Template, Timeouts,
 };
 use packet::{Field, KeySource, TunnelKind};
 use std::net::IpAddr;
@@ -89,6 +89,7 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
         name: format!("target{number}"),
         weight: if dead || random.percent(15) { 0 } else { random.between(1, 3) as u32 },
         address: Some(IpAddr::from([10, 0, 0, number as u8])),
+        server_id: ServerId::new(&[number as u8]),
         forward: match random.below(8) {
             0 => Forward::InputPort,
             1 => Forward::Drop,
@@ -105,9 +106,26 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
         Some(fill) => (fill, fill.fixed_size().unwrap_or_default(), None),
         None => (fill, size, seed),
     };
+    let new_flows = match fill {
+        Fill::Maglev | Fill::Wants => {
+            random.pick(&[NewFlows::Hash, NewFlows::Hash, NewFlows::RoundRobin, NewFlows::LeastFlows])
+        }
+        Fill::Given | Fill::Katran(..) | Fill::Glb(..) => NewFlows::Hash,
+    };
     // A value that metadata often has; 0 is what it starts with.
     let number = random.percent(70).then_some(at as u16 + 1);
-    Group { name: format!("group{at}"), number, fill, size, seed, targets, origin: Origin(200 + at as u32) }
+    let (name, origin) = (format!("group{at}"), Origin(200 + at as u32));
+    let quic = random.percent(25).then(|| quic(random).into());
+    Group { name, number, fill, size, seed, new_flows, quic, targets, origin }
+}
+
+/// Configurations that server IDs of one octet are encoded by.
+fn quic(random: &mut Random) -> Vec<QuicConfig> {
+    let mut one = |id| {
+        let key = random.percent(40).then(|| [random.below(256) as u8; 16]);
+        QuicConfig { id, server_id: 1, nonce: random.pick(&[4, 5, 15]), key }
+    };
+    [0, 1, 2].map(&mut one).into()
 }
 
 /// Makes the fill of another system of random bits; few, because their buckets are many.
@@ -239,6 +257,9 @@ impl Maker {
             groups.any(|(at, group)| group.fill.fixed_size().is_some() && picked((at, group)))
         };
         match self.any_kind(random, source) {
+            PipeKind::Hash { input: HashInput::Quic, group } => {
+                PipeKind::Hash { input: HashInput::Quic, group }
+            }
             PipeKind::Hash { group, .. } if foreign(group) => {
                 PipeKind::Hash { input: HashInput::Select(source), group }
             }
@@ -250,6 +271,7 @@ impl Maker {
         let group = (!self.program.groups.is_empty())
             .then(|| GroupId(random.below(self.program.groups.len()) as u16));
         let given = |group: GroupId| self.program.groups[group.index()].fill == Fill::Given;
+        let has_quic = |group: GroupId| self.program.groups[group.index()].quic.is_some();
         let numbered =
             (0..).map(GroupId).zip(&self.program.groups).filter(|(_, group)| group.number.is_some());
         let numbered: Vec<GroupId> = numbered.map(|(id, _)| id).collect();
@@ -261,6 +283,9 @@ impl Maker {
             }
         };
         match (random.weighted(&[30, 18, 25, 12, 15]), group) {
+            (1, Some(group)) if has_quic(group) && random.percent(50) => {
+                PipeKind::Hash { input: HashInput::Quic, group: group.into() }
+            }
             (1, Some(group)) if random.percent(15) => {
                 PipeKind::Hash { input: HashInput::Rss, group: choice(random, group, false) }
             }

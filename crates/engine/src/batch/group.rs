@@ -5,8 +5,9 @@
 //! its own.
 
 use crate::batch::packets::Keys;
-use crate::buckets::BucketTable;
+use crate::buckets::{BucketTable, Choice};
 use crate::program::{Fill, Forward, Group, GroupChoice, GroupId, Pipe, Program, Target};
+use crate::quic::QuicServers;
 use crate::snapshot::BucketReport;
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub struct GroupTable {
     seed: Option<u64>,
     /// How it is filled, if that makes its packets pick by another system's hash.
     foreign: Option<Fill>,
+    /// The targets by their server IDs.
+    quic: Option<Arc<QuicServers>>,
     pub held: Held,
 }
 
@@ -80,14 +83,36 @@ impl GroupTable {
             Fill::Maglev | Fill::Wants | Fill::Katran(..) | Fill::Glb(..) => Held::Filled(Arc::clone(table)),
         };
         let foreign = Some(group.fill).filter(|fill| fill.fixed_size().is_some());
-        GroupTable { seed: group.seed, foreign, held }
+        GroupTable { seed: group.seed, foreign, quic: table.quic().cloned(), held }
     }
 
     /// Replaces the buckets by a table of the same group. Does nothing if they are given.
     pub fn publish(&mut self, table: &Arc<BucketTable>) {
+        // Weights change no server IDs.
         if let Held::Filled(held) = &mut self.held {
             *held = Arc::clone(table);
         }
+    }
+
+    /// Returns what the targets of new flows are chosen by.
+    #[inline]
+    pub fn choice(&self) -> &Choice {
+        match &self.held {
+            Held::Filled(table) => table.choice(),
+            Held::Given(_) => &Choice::Hash,
+        }
+    }
+
+    /// Returns the targets by their server IDs, if there are any.
+    #[inline]
+    pub fn quic(&self) -> Option<&QuicServers> {
+        self.quic.as_deref()
+    }
+
+    /// Returns the hash by which a packet's bucket is picked, where another system does not choose it.
+    #[inline]
+    pub fn hash(&self, hash: u64) -> u64 {
+        self.seed.map_or(hash, |seed| seeded(hash, seed))
     }
 
     /// Returns the targets of all buckets.

@@ -126,7 +126,12 @@ impl Engine {
         let pipes: Result<Vec<_>, _> = program.pipes.iter().map(|one| compile::pipe(one, making)).collect();
         let shape = Shape::of(program);
         let (walk, order) = (Walk::new(program, hash, tables)?, compile::order(program, &shape)?);
-        let pipes = pipes?;
+        let mut pipes = pipes?;
+        for (at, pipe) in (0..).zip(&mut pipes) {
+            if let Some(flows) = pipe.table.flows_mut() {
+                flows.count_in(tables.census(PipeId(at)));
+            }
+        }
         let flows = order.iter().copied().find(|&at| pipes[at].table.flows().is_some());
         let names = program.without_entries();
         let mut engine = Engine {

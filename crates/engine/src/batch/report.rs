@@ -7,7 +7,7 @@ use crate::nat::Binding;
 use crate::pipes::flow::Flows;
 use crate::program::{CounterId, Entry, GroupId, PipeId};
 use crate::snapshot::{
-    BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, Page, PipeSnapshot, Snapshot,
+    BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, NewFlowTurns, Page, PipeSnapshot, Snapshot,
 };
 use crate::worker::PipeReport;
 use packet::FlowKey;
@@ -115,6 +115,14 @@ impl Engine {
     #[must_use]
     pub fn turns(&self) -> Vec<u64> {
         self.pipes.iter().map(|pipe| pipe.table.turns()).collect()
+    }
+
+    /// Returns how each pipe chooses the targets of new flows now.
+    #[must_use]
+    pub fn new_flows(&self) -> Vec<NewFlowTurns> {
+        let flows = self.pipes.iter().map(|pipe| pipe.table.flows());
+        let one = |flows: &Flows| NewFlowTurns { turns: flows.new_flow_turns(), full_ms: flows.full_ms() };
+        flows.map(|flows| flows.map(one).unwrap_or_default()).collect()
     }
 
     /// Returns what the next new flow of each slice of each pipe's NAT pool gets; empty without a pool.

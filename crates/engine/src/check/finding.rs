@@ -162,6 +162,22 @@ pub enum FindingKind {
     AddressTwice { first: String, target: String },
     #[error("packets pick from group `{group}` by the hash of another system: write `hash: 5-tuple`")]
     HashOfOthers { group: String },
+    #[error(
+        "`new_flows` is for groups filled by maglev or wants: the buckets of `{group}` decide for every flow"
+    )]
+    NewFlowsOfFill { group: String },
+    #[error("no group that the pipe may pick from has `quic`: packets have no server IDs")]
+    NoServerIds,
+    #[error("a `quic` configuration has a number from 0 to 6, not {id}")]
+    QuicNumber { id: u8 },
+    #[error("group `{group}` has two `quic` configurations with the number {id}")]
+    QuicNumberTwice { group: String, id: u8 },
+    #[error("{why} (`quic` configuration {id})")]
+    QuicLengths { id: u8, why: String },
+    #[error("`{target}` has a server ID of {octets} octets, and `quic` configuration {id} wants {wanted}")]
+    ServerIdLength { target: String, octets: usize, id: u8, wanted: u8 },
+    #[error("`{target}` and `{first}` have the same server ID, so they cannot be told apart")]
+    ServerIdTwice { first: String, target: String },
     #[error("the size of a group whose buckets are given is a power of two up to {max}, not {size}")]
     GivenSize { size: u32, max: u32 },
     #[error("a FLOW pipe learns from a group filled by maglev or wants; the buckets of `{group}` are given")]

@@ -5,8 +5,8 @@ use super::pipes::{dangling, meters_of, too_large};
 use super::{BUCKETS_MAX, MAGLEV_MAX, WANTS_MAX, WEIGHT_MAX};
 use crate::pipes::targets;
 use crate::program::{
-    EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, MeterConfig, MeterSecond, Origin, Pipe, Program,
-    SharedUse,
+    EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, MeterConfig, MeterSecond, NewFlows, Origin, Pipe,
+    Program, ServerId, SharedUse,
 };
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -65,6 +65,10 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
     }
     findings.extend(size(group).map(|kind| Finding::new(group.origin, kind)));
     foreign(group, findings);
+    if group.new_flows != NewFlows::Hash && !matches!(group.fill, Fill::Maglev | Fill::Wants) {
+        findings.push(Finding::new(group.origin, FindingKind::NewFlowsOfFill { group: name() }));
+    }
+    quic(group, findings);
     twice("target", group.targets.iter().map(|target| (&target.name, target.origin)), findings);
     for target in &*group.targets {
         let (weight, max) = (target.weight.into(), WEIGHT_MAX.into());
@@ -167,6 +171,36 @@ fn foreign(group: &Group, findings: &mut Vec<Finding>) {
         if let Some(first) = seen.insert(address, &target.name) {
             let kind = FindingKind::AddressTwice { first: first.to_string(), target: name };
             findings.push(Finding::new(target.origin, kind));
+        }
+    }
+}
+
+/// Finds server IDs that cannot be told apart, and what no server can encode.
+fn quic(group: &Group, findings: &mut Vec<Finding>) {
+    let Some(configs) = &group.quic else { return };
+    let mut add = |origin, kind| findings.push(Finding::new(origin, kind));
+    for (at, config) in configs.iter().enumerate() {
+        let id = config.id;
+        if !config.has_number() {
+            add(group.origin, FindingKind::QuicNumber { id });
+        }
+        if configs[..at].iter().any(|other| other.id == id) {
+            add(group.origin, FindingKind::QuicNumberTwice { group: group.name.clone(), id });
+        }
+        if let Err(why) = config.decoder() {
+            add(group.origin, FindingKind::QuicLengths { id, why: why.to_string() });
+        }
+    }
+    let mut seen: HashMap<ServerId, &str> = HashMap::new();
+    for target in &*group.targets {
+        let Some(server_id) = target.server_id else { continue };
+        let (name, octets) = (target.name.clone(), server_id.as_bytes().len());
+        if let Some(config) = configs.iter().find(|config| usize::from(config.server_id) != octets) {
+            let (id, wanted) = (config.id, config.server_id);
+            add(target.origin, FindingKind::ServerIdLength { target: name.clone(), octets, id, wanted });
+        }
+        if let Some(first) = seen.insert(server_id, &target.name) {
+            add(target.origin, FindingKind::ServerIdTwice { first: first.to_string(), target: name });
         }
     }
 }

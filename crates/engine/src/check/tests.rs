@@ -232,6 +232,9 @@ finds!(a_wants_size_that_is_no_power_of_two: with_group(group(Fill::Wants, 100, 
     => FindingKind::WantsSize { size: 100, .. });
 finds!(a_given_size_that_is_no_power_of_two: with_group(group(Fill::Given, 3, &[1]))
     => FindingKind::GivenSize { size: 3, .. });
+finds!(what_changes_the_choice_of_new_flows_is_refused_elsewhere: with_group(
+    group(Fill::Given, 8, &[1]).new_flows(NewFlows::LeastFlows)
+) => FindingKind::NewFlowsOfFill { group } if group == "g");
 finds!(flows_learnt_from_given_buckets: Program {
     groups: vec![group(Fill::Given, 8, &[1])],
     ..only(Pipe::flow("a", Learn::Follow(GroupId(0).into())).entry(EntryMatch::Target(0)))

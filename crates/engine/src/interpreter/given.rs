@@ -61,7 +61,7 @@ impl Interpreter {
 
     /// Returns true if a packet that made this pick counts in its bucket.
     pub(super) fn counts(&self, pick: &Pick) -> bool {
-        self.program.groups[pick.group.index()].fill == Fill::Given
+        pick.server_id.is_none() && self.program.groups[pick.group.index()].fill == Fill::Given
     }
 
     /// Counts a packet that met a bucket.

@@ -4,13 +4,14 @@ use super::action::{KeptOperations, keep};
 use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
 use super::packet::Packet;
+use super::quic;
 use super::state::{PipeState, Row, Why};
 use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use super::{Effect, FlowSource, Interpreter};
 use crate::nat::Binding;
 use crate::operation::Value;
 use crate::program::{
-    Criterion, EntryMatch, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind,
+    Criterion, EntryMatch, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, Target,
 };
 use crate::snapshot::FlowDecision;
 use packet::{Field, FlowKey, KeySource, select_hash};
@@ -96,7 +97,7 @@ impl Interpreter {
             PipeKind::Hash { input, group } => self.by_hash(id, packet, key, (input, *group), now_ns),
             PipeKind::Flow { key: source, learn, .. } => {
                 let mut answer = Answer::new(key, Found::NoTarget);
-                self.by_flow(id, packet, *source, *learn, flows, &mut answer);
+                self.by_flow((id, *source, *learn), packet, (flows, now_ns), &mut answer);
                 answer
             }
         };
@@ -147,6 +148,7 @@ impl Interpreter {
         };
         let hash = match input {
             HashInput::RoundRobin => return self.in_turn(id, key, group, now_ns),
+            HashInput::Quic => return self.by_server(id, packet, key, (choice, group)),
             HashInput::Select(source) => Some(packet.select_hash(*source, self.program.select_seed)),
             // Buckets are picked by the upper 32 bits, so the NIC's hash is in both halves.
             HashInput::Rss if packet.hash != 0 => Some(u64::from(packet.hash) * 0x1_0000_0001),
@@ -165,6 +167,50 @@ impl Interpreter {
         let pick = Pick { rss, ..self.pick(group, hash, packet.key(input.source()), now_ns) };
         let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&row_key(choice, group, *target)));
         Answer { pick: Some(pick), ..Answer::new(key, row.map_or(Found::NoTarget, Found::Row)) }
+    }
+
+    /// Picks the target whose server ID is in the packet's connection ID.
+    fn by_server(
+        &self,
+        id: PipeId,
+        packet: &Packet,
+        key: Vec<KeyField>,
+        (choice, group): (GroupChoice, GroupId),
+    ) -> Answer {
+        let declared = &self.program.groups[group.index()];
+        let configs = declared.quic.as_deref().unwrap_or_default();
+        let server_id = quic::payload(packet).and_then(|payload| quic::server_id(configs, payload));
+        let has = |target: &Target| {
+            target.server_id.is_some_and(|one| server_id.as_deref() == Some(one.as_bytes()))
+        };
+        let target = declared.targets.iter().position(has);
+        let row = target.and_then(|at| self.pipes[id.index()].row_of(&row_key(choice, group, at as u16)));
+        let (Some(target), Some(row)) = (target, row) else {
+            let text = |id: &Vec<u8>| id.iter().map(|byte| format!("{byte:02x}")).collect();
+            let wanted = format!("that of a target of group {} with an entry", declared.name);
+            let failed = Difference {
+                name: "server ID".into(),
+                wanted,
+                actual: server_id.as_ref().map(text),
+                bits: 0,
+            };
+            return Answer::new(key, Found::Miss(Miss { failed: vec![failed], nearest: None }));
+        };
+        let named = Some((target as u16, declared.targets[target].name.clone()));
+        let pick = Pick {
+            group,
+            name: declared.name.clone(),
+            hash: 0,
+            foreign: false,
+            rss: Rss::NotAsked,
+            turn: None,
+            fewest: None,
+            server_id,
+            bucket: 0,
+            moving: super::trace::Moving::No,
+            target: named,
+        };
+        Answer { pick: Some(pick), ..Answer::new(key, Found::Row(row)) }
     }
 
     /// Picks in turn: the n-th packet of the pipe gets bucket n modulo their number.
@@ -213,6 +259,8 @@ impl Interpreter {
             rss: Rss::NotAsked,
             foreign: false,
             turn: None,
+            fewest: None,
+            server_id: None,
             bucket,
             moving,
             target,
@@ -221,11 +269,9 @@ impl Interpreter {
 
     fn by_flow(
         &self,
-        id: PipeId,
+        (id, source, learn): (PipeId, KeySource, Learn),
         packet: &Packet,
-        source: KeySource,
-        learn: Learn,
-        flows: &dyn FlowSource,
+        (flows, now_ns): (&dyn FlowSource, u64),
         answer: &mut Answer,
     ) {
         let (state, bytes) = (&self.pipes[id.index()], packet.bytes.len());
@@ -280,7 +326,7 @@ impl Interpreter {
             });
             return;
         }
-        self.by_new_flow(id, (packet, key), (learn, group, counted), flows, answer);
+        self.by_new_flow(id, (packet, key), (learn, group, counted), (flows, now_ns), answer);
     }
 
     /// Returns whether the packet is an ICMP error where flows are pinned, or its flow could not take of the
@@ -309,12 +355,18 @@ impl Interpreter {
         id: PipeId,
         (packet, key): (&Packet, FlowKey),
         (learn, group, counted): (Learn, Option<(GroupChoice, GroupId)>, Effect),
-        flows: &dyn FlowSource,
+        (flows, now_ns): (&dyn FlowSource, u64),
         answer: &mut Answer,
     ) {
         let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
-        let Some(decision) = self.decision_for(learn, group, &key, answer) else {
+        let pick = match (learn, group) {
+            (Learn::Pin(_), Some((_, group))) => {
+                Some(self.pick_new((id, group), (packet, key), (flows, now_ns)))
+            }
+            _ => None,
+        };
+        let Some(decision) = decision_for(learn, group, pick, answer) else {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
             answer.effects.push(unflowed(match learn {
                 Learn::Nothing => Why::Unknown,
@@ -352,18 +404,53 @@ impl Interpreter {
         };
         let known = if flows.has_room(id, 1 + answers.iter().len()) {
             let kept = answer.kept.clone();
+            if let Some(Pick { group, turn: Some(turn), .. }) = answer.pick {
+                answer.effects.push(Effect::TurnOfFlow { pipe: id, group, turn });
+            }
             let begun = Effect::Learn { pipe: id, key, decision, kept, binding, answers: None };
             answer.effects.extend([begun, counted]);
             answer.effects.extend(answers);
             Known::Learnt(decision)
-        } else {
+        } else if binding.is_some() {
             answer.effects.push(unflowed(Why::Full));
-            if binding.is_some() {
-                answer.found = Found::NoNatPort;
-            }
+            answer.found = Found::NoNatPort;
             Known::Full(decision)
+        } else {
+            self.without_room(id, (packet, key), (learn, group), answer)
         };
         answer.flow = Some(FlowMet { key: Some(key), known });
+    }
+
+    /// Looks up a packet of a flow that is unknown and finds no room: it goes where the hash says.
+    fn without_room(
+        &self,
+        id: PipeId,
+        (packet, key): (&Packet, FlowKey),
+        (learn, group): (Learn, Option<(GroupChoice, GroupId)>),
+        answer: &mut Answer,
+    ) -> Known {
+        let hash = select_hash(self.program.select_seed, &key.0);
+        let pick = match (learn, group) {
+            (Learn::Pin(_), Some((_, group))) => Some(self.pick(group, hash, Some(key), 0)),
+            _ => None,
+        };
+        let unflowed = |why| Effect::Unflowed { pipe: id, why };
+        let decision = decision_for(learn, group, pick, answer);
+        if let Some(decision) = decision {
+            self.decide(&self.pipes[id.index()], &key, decision, group, answer);
+        }
+        match (decision, &answer.found) {
+            (Some(decision), Found::Row(row)) => {
+                answer.kept = self.keep(id, *row, packet, None);
+                answer.effects.push(unflowed(Why::Full));
+                Known::Full(decision)
+            }
+            _ => {
+                answer.found = Found::NoTarget;
+                answer.effects.push(unflowed(Why::NoTarget));
+                Known::No
+            }
+        }
     }
 
     /// Returns what a flow keeps that this packet begins.
@@ -416,35 +503,6 @@ impl Interpreter {
         Ok(known.is_none().then_some(learnt))
     }
 
-    /// Returns what the first packet of a flow would write; `None` if nothing.
-    fn decision_for(
-        &self,
-        learn: Learn,
-        group: Option<(GroupChoice, GroupId)>,
-        key: &FlowKey,
-        answer: &mut Answer,
-    ) -> Option<FlowDecision> {
-        let by_meta = matches!(group, Some((GroupChoice::ByMeta(_), _)));
-        match (learn, group) {
-            (Learn::Nothing, _) => None,
-            (Learn::Default, _) => Some(FlowDecision::Default),
-            (Learn::Follow(_), _) if by_meta => Some(FlowDecision::FollowChosen),
-            (Learn::Follow(_), group) => group.map(|(_, group)| FlowDecision::Follow(group)),
-            (Learn::Pin(_), group) => {
-                // The check excludes buckets here that move with time.
-                let (_, group) = group?;
-                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), Some(*key), 0);
-                let target = pick.target.as_ref().map(|(target, _)| *target);
-                answer.pick = Some(pick);
-                let target = target?;
-                Some(match by_meta {
-                    true => FlowDecision::PinnedIn(group, target),
-                    false => FlowDecision::Pinned(target),
-                })
-            }
-        }
-    }
-
     /// Finds the entry for a flow's decision; `group` is the one that the packet picks from.
     fn decide(
         &self,
@@ -471,6 +529,33 @@ impl Interpreter {
     }
 }
 
+/// Returns what the first packet of a flow would write; `None` if nothing. `pick` is the target that it is
+/// pinned to.
+fn decision_for(
+    learn: Learn,
+    group: Option<(GroupChoice, GroupId)>,
+    pick: Option<Pick>,
+    answer: &mut Answer,
+) -> Option<FlowDecision> {
+    let by_meta = matches!(group, Some((GroupChoice::ByMeta(_), _)));
+    match (learn, group) {
+        (Learn::Nothing, _) => None,
+        (Learn::Default, _) => Some(FlowDecision::Default),
+        (Learn::Follow(_), _) if by_meta => Some(FlowDecision::FollowChosen),
+        (Learn::Follow(_), group) => group.map(|(_, group)| FlowDecision::Follow(group)),
+        (Learn::Pin(_), group) => {
+            let (_, group) = group?;
+            let target = pick.as_ref().and_then(|pick| pick.target.as_ref()).map(|(target, _)| *target);
+            answer.pick = pick;
+            let target = target?;
+            Some(match by_meta {
+                true => FlowDecision::PinnedIn(group, target),
+                false => FlowDecision::Pinned(target),
+            })
+        }
+    }
+}
+
 /// Returns how the entry of a target is named: with its group, if metadata has chosen that.
 fn row_key(choice: GroupChoice, group: GroupId, target: u16) -> EntryMatch {
     match choice {
@@ -481,7 +566,7 @@ fn row_key(choice: GroupChoice, group: GroupId, target: u16) -> EntryMatch {
 
 /// One step of splitmix64 from a state: Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
 /// 2014.
-fn mixed(state: u64) -> u64 {
+pub(super) fn mixed(state: u64) -> u64 {
     let mut word = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9_u64), (27, 0x94d0_49bb_1331_11eb)] {
         word ^= word >> shift;

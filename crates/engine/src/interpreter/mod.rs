@@ -24,7 +24,9 @@ mod lookup;
 mod meter;
 mod nat;
 mod near;
+mod new_flows;
 mod packet;
+mod quic;
 mod state;
 pub mod trace;
 mod tunnel;
@@ -112,6 +114,21 @@ pub trait FlowSource {
     /// Whether the pipe's table has room for so many more flows.
     fn has_room(&self, _pipe: PipeId, _flows: usize) -> bool {
         true
+    }
+
+    /// The next turn of a group for new flows of a pipe; `None` if none was taken.
+    fn turn(&self, _pipe: PipeId, _group: GroupId) -> Option<u64> {
+        None
+    }
+
+    /// How many live flows of a pipe a target has.
+    fn flows_of(&self, _pipe: PipeId, _group: GroupId, _target: u16) -> u64 {
+        0
+    }
+
+    /// When the pipe's table had no room for a flow, in milliseconds.
+    fn full_ms(&self, _pipe: PipeId) -> Option<u64> {
+        None
     }
 }
 

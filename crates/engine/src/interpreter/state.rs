@@ -1,11 +1,11 @@
 //! State that outlives a packet: entries with their counts, flows, counters, meters; and the changes made to
 //! them.
 
+use super::Interpreter;
 use super::action::{KeptOperations, keep};
 use super::flow_row::{FlowRow, hurried_ns, pair_of, state_after};
 use super::meter::MeterState;
 use super::nat::NatState;
-use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
 use crate::nat::Binding;
@@ -70,6 +70,15 @@ pub enum Effect {
     Turn {
         /// The pipe.
         pipe: PipeId,
+    },
+    /// A flow that it writes takes a turn of its group.
+    TurnOfFlow {
+        /// The pipe.
+        pipe: PipeId,
+        /// The group.
+        group: GroupId,
+        /// The turn that was taken.
+        turn: u64,
     },
     /// It writes a flow.
     Learn {
@@ -171,6 +180,10 @@ pub(super) struct PipeState {
     pub given: u64,
     /// Packets that a HASH pipe has distributed in turn.
     pub turns: u64,
+    /// The next turn of each group whose new flows come in turn.
+    pub new_flow_turns: BTreeMap<GroupId, u64>,
+    /// When there was no room for a flow.
+    pub full_ms: Option<u64>,
     pub nat: NatState,
 }
 
@@ -283,7 +296,7 @@ impl PipeState {
         }
     }
 
-    fn seen(&self, key: &FlowKey, flow: &FlowRow, by_state: bool) -> FlowSnapshot {
+    pub(super) fn seen(&self, key: &FlowKey, flow: &FlowRow, by_state: bool) -> FlowSnapshot {
         flow.snapshot(*key, by_state, pair_of(&self.flows, key, flow).is_some())
     }
 
@@ -320,22 +333,6 @@ fn own_flow(row: &Row) -> Option<FlowKey> {
     }
 }
 
-impl FlowSource for Interpreter {
-    fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
-        let (state, by_state) = (&self.pipes[pipe.index()], self.by_state(pipe));
-        state.flows.get(key).map(|flow| state.seen(key, flow, by_state))
-    }
-
-    fn next_binding(&self, pipe: PipeId, key: &FlowKey) -> Option<Binding> {
-        self.pipes[pipe.index()].nat.next(key)
-    }
-
-    fn has_room(&self, pipe: PipeId, flows: usize) -> bool {
-        let capacity = self.program.pipes[pipe.index()].capacity as usize;
-        self.pipes[pipe.index()].flows.len() + flows <= capacity
-    }
-}
-
 impl Interpreter {
     /// Applies the effects of a walk.
     pub(super) fn apply_effects(&mut self, effects: &[Effect], now_ns: u64) {
@@ -353,6 +350,9 @@ impl Interpreter {
                 Effect::Meter { meter, left } => self.meters[meter.index()] = left,
                 Effect::Flood { group } => self.settle_group(group, now_ns),
                 Effect::Turn { pipe } => self.pipes[pipe.index()].turns += 1,
+                Effect::TurnOfFlow { pipe, group, turn } => {
+                    self.pipes[pipe.index()].new_flow_turns.insert(group, turn + 1);
+                }
                 Effect::Bucket { group, bucket, bytes } => self.meet(group, bucket, bytes, now_ns),
                 Effect::Learn { pipe, key, decision, ref kept, binding, answers: pair } => {
                     let kept = kept.clone();
@@ -385,7 +385,11 @@ impl Interpreter {
                 }
                 Effect::Met { pipe } => self.pipes[pipe.index()].met += 1,
                 Effect::Unflowed { pipe, why } => {
-                    let unflowed = &mut self.pipes[pipe.index()].unflowed;
+                    let state = &mut self.pipes[pipe.index()];
+                    if why == Why::Full {
+                        state.full_ms = Some(now_ms);
+                    }
+                    let unflowed = &mut state.unflowed;
                     match why {
                         Why::NoKey => unflowed.no_key += 1,
                         Why::NoGroup => unflowed.no_group += 1,
@@ -401,7 +405,7 @@ impl Interpreter {
     }
 
     /// Whether a pipe follows the state of its flows.
-    fn by_state(&self, pipe: PipeId) -> bool {
+    pub(super) fn by_state(&self, pipe: PipeId) -> bool {
         let kind = &self.program.pipes[pipe.index()].kind;
         matches!(kind, PipeKind::Flow { timeouts, .. } if timeouts.are_by_state())
     }
@@ -702,6 +706,6 @@ impl Interpreter {
 pub(super) const NS_PER_MS: u64 = 1_000_000;
 
 /// Returns true if an age exceeds a timeout. A timeout of 0 means none; any other is at least a millisecond.
-fn is_over(age_ms: u64, timeout_ns: u64) -> bool {
+pub(super) fn is_over(age_ms: u64, timeout_ns: u64) -> bool {
     timeout_ns != 0 && age_ms > (timeout_ns / NS_PER_MS).max(1)
 }

@@ -129,8 +129,13 @@ pub struct Pick {
     pub foreign: bool,
     /// Whether the hash is the NIC's.
     pub rss: Rss,
-    /// With round robin, the number of packets dealt before; nothing is hashed then.
+    /// With round robin, the number of packets dealt before; nothing is hashed then. For a new flow, its
+    /// place in the round.
     pub turn: Option<u64>,
+    /// For a new flow that goes to the target with the fewest flows, how many that has.
+    pub fewest: Option<u64>,
+    /// For a QUIC packet, the server ID by which its target was found; then there is no bucket.
+    pub server_id: Option<Vec<u8>>,
     /// Index of the bucket.
     pub bucket: usize,
     /// Whether the bucket is about to move.

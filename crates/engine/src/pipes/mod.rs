@@ -180,6 +180,8 @@ impl PipeKind {
     pub(crate) fn check_entries(&self, program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
         match self {
             PipeKind::Acl => acl::shadowed(pipe, findings),
+            // Whoever is not there misses, and others choose then.
+            PipeKind::Hash { input: HashInput::Quic, .. } => {}
             PipeKind::Hash { group, .. } => targets::all_there(program, pipe, *group, findings),
             PipeKind::Flow { learn, .. } => flow::all_there(program, pipe, *learn, findings),
             PipeKind::Basic | PipeKind::Lpm => {}

@@ -7,7 +7,7 @@ use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::nat::Binding;
 use crate::program::{Entry, GroupId, PipeId, PortId};
 use crate::ring::CarrierSender;
-use crate::snapshot::{BucketReport, Count, FlowSnapshot, Page, Seen};
+use crate::snapshot::{BucketReport, Count, FlowSnapshot, NewFlowTurns, Page, Seen};
 use crate::verdict::{Copied, Verdict};
 use packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use std::fmt;
@@ -167,6 +167,8 @@ pub struct Probe {
     pub turns: Vec<u64>,
     /// What the next new flow of each slice of each pipe's NAT pool gets; empty without a pool.
     pub next_bindings: Vec<Vec<Option<Binding>>>,
+    /// How each pipe chose the targets of new flows before it.
+    pub new_flows: Vec<NewFlowTurns>,
 }
 
 /// Sends an answer, unless the other end is gone.
@@ -252,10 +254,11 @@ impl Worker {
         if let Some(share) = self.hand_over.share() {
             self.engine.of_others(&mut batch, (1, input), share, |_, other| worker = other);
         }
+        let new_flows = self.engine.new_flows();
         let outcome = self.engine.probe(&mut batch, input, now_ns);
         let bytes = batch.frame(0).bytes().to_vec();
         let (verdict, copies) = (outcome.verdict(0, input), outcome.copies(0, &bytes));
-        let probe = Probe { verdict, copies, bytes, worker, turns, next_bindings };
+        let probe = Probe { verdict, copies, bytes, worker, turns, next_bindings, new_flows };
         self.outbox.pools.give(batch.take(0));
         Some(probe)
     }

@@ -64,6 +64,11 @@ impl Bench {
         }
     }
 
+    /// What a daemon keeps: bucket tables, and how many flows targets have.
+    pub fn tables(&self) -> &GroupTables {
+        &self.tables
+    }
+
     /// Runs one frame through the engine.
     pub fn frame(&mut self, input: PortId, bytes: &[u8]) -> Verdict {
         self.frame_and_copies(input, bytes).0

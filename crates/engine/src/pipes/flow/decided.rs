@@ -5,8 +5,10 @@
 //! many they are, and leave the table in slices, as their deltas are accepted. A number is used again when
 //! its last flow has left.
 
+use crate::census::Census;
 use crate::pipes::table::NO_ROW;
 use packet::prefetch;
+use std::sync::Arc;
 use table::Belonging;
 
 /// Up to this many numbers are always in a near cache.
@@ -28,6 +30,10 @@ pub struct Decided {
     removed: usize,
     /// What a successor had no use for; the worker frees nothing.
     replaced: Option<Renumbering>,
+    /// Where all workers count the flows of each target.
+    census: Arc<Census>,
+    /// The flows of numbers below this one are counted there.
+    counted: usize,
 }
 
 /// Where the numbers of a former program lead in the one that takes over. That is found out number by number,
@@ -134,6 +140,36 @@ impl Decided {
         self.of.get(number as usize).copied()
     }
 
+    /// From now on flows are counted in this census. There must be none yet.
+    pub fn count_in(&mut self, census: &Arc<Census>) {
+        self.census = Arc::clone(census);
+    }
+
+    /// Returns where flows are counted.
+    #[inline]
+    pub fn census(&self) -> &Census {
+        &self.census
+    }
+
+    /// Counts the flows of up to `most` numbers of a predecessor in.
+    pub fn count_some(&mut self, most: usize) {
+        let end = self.rows.len().min(self.counted.saturating_add(most));
+        for number in self.counted..end {
+            if self.rows[number] != NO_ROW && self.flows[number] > 0 {
+                self.census.come(self.of[number].target, self.flows[number]);
+            }
+        }
+        self.counted = end;
+    }
+
+    /// Counts a flow that was learnt for a number.
+    #[inline]
+    pub fn begun(&self, number: u32) {
+        if let Some(of) = self.of.get(number as usize) {
+            self.census.begin(of.target);
+        }
+    }
+
     /// Number of flows that are removed but have not left the table.
     pub fn removed(&self) -> usize {
         self.removed
@@ -147,6 +183,7 @@ impl Decided {
                 number
             }
             None => {
+                self.counted += usize::from(self.counted == self.rows.len());
                 self.rows.push(row);
                 self.flows.push(0);
                 self.of.push(of);
@@ -174,7 +211,11 @@ impl Decided {
     pub fn joined(&mut self, number: u32) {
         if let Some(flows) = self.flows.get_mut(number as usize) {
             *flows += 1;
-            self.removed += usize::from(self.rows[number as usize] == NO_ROW);
+            if self.rows[number as usize] == NO_ROW {
+                self.removed += 1;
+            } else if (number as usize) < self.counted {
+                self.census.come(self.of[number as usize].target, 1);
+            }
         }
     }
 
@@ -187,6 +228,8 @@ impl Decided {
             if *flows == 0 {
                 self.free.push(number);
             }
+        } else if (number as usize) < self.counted {
+            self.census.go(self.of[number as usize].target, 1);
         }
     }
 
@@ -194,6 +237,10 @@ impl Decided {
     /// nowhere from now on. Returns how many flows are removed.
     pub fn follow(&mut self, old: &mut Decided, mut now: Renumbering) -> usize {
         std::mem::swap(self, old);
+        // The predecessor's census counts its flows as long as other workers go by it; here they are counted
+        // in slices.
+        std::mem::swap(&mut self.census, &mut old.census);
+        (self.counted, old.counted) = (0, 0);
         std::mem::swap(&mut self.rows, &mut now.rows);
         std::mem::swap(&mut self.of, &mut now.of);
         std::mem::swap(&mut self.of_rows, &mut now.of_rows);
@@ -209,7 +256,8 @@ impl Decided {
         let Renumbering { rows, of, of_rows, .. } = now;
         let nowhere = (0..).zip(&rows).filter(|(_, row)| **row == NO_ROW);
         let (free, flows) = (nowhere.map(|(number, _)| number).collect(), vec![0; rows.len()]);
-        *self = Decided { rows, flows, of, of_rows, free, removed: 0, replaced: None };
+        let (census, counted) = (Arc::clone(&self.census), rows.len());
+        *self = Decided { rows, flows, of, of_rows, free, removed: 0, replaced: None, census, counted };
     }
 
     /// Sets the generation of the program for what belongs to a number. Returns false if there is no such
@@ -222,6 +270,9 @@ impl Decided {
     fn lose(&mut self, number: u32) {
         let flows = self.flows[number as usize];
         self.removed += flows as usize;
+        if (number as usize) < self.counted && flows > 0 {
+            self.census.go(self.of[number as usize].target, flows);
+        }
         if flows == 0 {
             self.free.push(number);
         }

@@ -150,11 +150,19 @@ impl Flows {
         for slot in Bits(able) {
             let at = self.table.get(keys.table[slot], &keys.key[slot]);
             let known = at.and_then(|at| Some((at, self.row_of_flow(at, slot, look)?)));
-            let row = match known {
+            let mut row = match known {
                 Some((_, row)) => row,
                 None if self.learns_nothing_for(slot, look) => continue,
                 None => self.decide(slot, look).map_or(NO_ROW, |(_, row)| row),
             };
+            if known.is_none()
+                && row != NO_ROW
+                && self.new_flows.chooses
+                && !self.binds(slot, look)
+                && !self.has_room_for(slot, row, look)
+            {
+                row = self.row_without_flow(row, slot, look);
+            }
             if known.is_none() && row != NO_ROW && !self.could_learn(slot, row, look) {
                 look.without_port(1 << slot);
                 continue;
@@ -178,7 +186,7 @@ impl Flows {
     /// Returns the row of the target that the buckets of a packet's group give it now; [`NO_ROW`] if there is
     /// none, or if metadata chooses no group.
     #[inline]
-    fn pick(&self, slot: usize, look: &Lookup<'_>) -> u32 {
+    pub(super) fn pick(&self, slot: usize, look: &Lookup<'_>) -> u32 {
         if self.grouped >> slot & 1 == 0 {
             return NO_ROW;
         }
@@ -193,7 +201,7 @@ impl Flows {
             (Some(row), _) => row,
             (None, Learn::Nothing) => return None,
             (None, Learn::Default) => self.default_row,
-            (None, Learn::Pin(_)) => self.pick(slot, look),
+            (None, Learn::Pin(_)) => self.pick_new(slot, look),
             (None, Learn::Follow(_)) => {
                 let row = self.pick(slot, look);
                 return (row != NO_ROW).then_some((Decision::Group(0), row));
@@ -251,17 +259,28 @@ impl Flows {
             self.account.unflowed.unknown += 1;
             return false;
         }
-        let Some((decision, row)) = self.decide(slot, look) else {
+        let Some((decision, mut row)) = self.decide(slot, look) else {
             self.without_target(1 << slot, look);
             return false;
         };
         look.rows[slot] = row;
         flows[slot] = NO_ROW;
         let learnt = if refused { Err(Unlearnt::Delta) } else { self.learn(slot, decision, row, look) };
+        if learnt.is_err() && self.new_flows.chooses && !self.binds(slot, look) {
+            row = self.row_without_flow(row, slot, look);
+            look.rows[slot] = row;
+            if row == NO_ROW {
+                self.without_target(1 << slot, look);
+                return false;
+            }
+        }
         match learnt {
             Ok(at) => flows[slot] = at,
             Err(Unlearnt::Delta) => self.account.unflowed.delta += 1,
-            Err(Unlearnt::Full) => self.account.unflowed.full += 1,
+            Err(Unlearnt::Full) => {
+                self.account.unflowed.full += 1;
+                self.new_flows.full_ms = Some(look.now_ms);
+            }
             Err(Unlearnt::NoPort | Unlearnt::Taken) => self.account.unflowed.no_nat_port += 1,
         }
         if matches!(learnt, Err(Unlearnt::Taken)) || learnt.is_err() && self.binds(slot, look) {
@@ -304,6 +323,10 @@ impl Flows {
         }
         if let Decision::Pinned(number) = decision {
             self.decided.joined(number);
+            self.decided.begun(number);
+            if !(self.own_missing && self.own_row(slot, look.packets).is_some()) {
+                self.took_turn(slot, look);
+            }
         }
         if let Some((answers, number)) = answers {
             let hash = self.hash(&answers);
@@ -316,6 +339,13 @@ impl Flows {
             }
         }
         Ok(learnt)
+    }
+
+    /// Returns the row for a packet of an unknown flow that was not learnt: that of the target that the hash
+    /// picks, unless the flow has an entry of its own.
+    fn row_without_flow(&self, row: u32, slot: usize, look: &Lookup<'_>) -> u32 {
+        let has_own = self.own_missing && self.own_row(slot, look.packets).is_some();
+        if has_own { row } else { self.pick(slot, look) }
     }
 
     /// Whether the flow that a packet begins takes of a NAT pool: not if it has an entry of its own.
@@ -361,10 +391,14 @@ impl Flows {
         }
         let key = &look.packets.keys(self.source).key[slot];
         let slice = self.nat.as_ref().map(|nat| nat.pool().slice(key)).unwrap_or_default();
-        if self.propose_place(slice).is_none() {
-            return false;
-        }
-        let answers = self.values.as_ref().map(|values| values.answers(key, row, slot, look));
+        self.propose_place(slice).is_some() && self.has_room_for(slot, row, look)
+    }
+
+    /// For a probe: whether there is room for the flow that a packet would begin, and for its answers'.
+    fn has_room_for(&self, slot: usize, row: u32, look: &Lookup<'_>) -> bool {
+        let key = &look.packets.keys(self.source).key[slot];
+        let values = self.values.as_ref().filter(|_| self.reverse);
+        let answers = values.map(|values| values.answers(key, row, slot, look));
         let has_default = self.decided.of_row(self.default_row).is_some();
         let is_new = |answers: FlowKey| {
             let at = self.table.get(self.hash(&answers), &answers).and_then(|at| self.table.flow(at));

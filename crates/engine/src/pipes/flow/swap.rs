@@ -49,6 +49,7 @@ impl Flows {
             gone += self.move_flows(old, now);
         }
         std::mem::swap(&mut self.deltas, &mut old.deltas);
+        self.new_flows.full_ms = old.new_flows.full_ms;
         gone + self.enter_own(now_ms)
     }
 

@@ -5,11 +5,12 @@ use super::kept::FlowValues;
 use super::nat::Bindings;
 use super::pairs::Pairs;
 use super::period::Period;
-use super::{Learn, Timeouts};
+use super::{Learn, NewFlowState, Timeouts};
 use crate::batch::DELTAS_MAX;
 use crate::batch::compile::{self, CompileError, milliseconds};
 use crate::batch::packets::Packets;
 use crate::batch::steps::Kept;
+use crate::census::Census;
 use crate::change::EntryKey;
 use crate::nat::{Binding, SLICES};
 use crate::owner::Side;
@@ -19,6 +20,7 @@ use crate::program::{Entry, EntryMatch, GroupChoice, GroupId, Pipe, Program};
 use crate::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot};
 use packet::{FlowKey, KeySource, TableHash};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use table::delta::TARGET_MAX;
 use table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, NO_DELTA_TARGET};
 
@@ -45,6 +47,8 @@ pub struct Flows {
     pub(super) grouped: u64,
     /// The rows that flows were decided for.
     pub(super) decided: Decided,
+    /// How the targets of new flows are chosen.
+    pub(super) new_flows: NewFlowState,
     /// Rows of the flows that were configured or added at run time.
     pub(super) own: HashMap<FlowKey, u32>,
     /// Places held for the flows of entries that are inserted later.
@@ -106,6 +110,7 @@ impl Flows {
             chosen: [0; 64],
             grouped: 0,
             decided: Decided::default(),
+            new_flows: NewFlowState::new(program, learn),
             own: HashMap::new(),
             held: 0,
             own_missing: false,
@@ -130,6 +135,7 @@ impl Flows {
         Flows {
             table: FlowTable::with_capacity(0),
             decided: Decided::default(),
+            new_flows: NewFlowState::default(),
             own: HashMap::new(),
             targets: Targets::default(),
             first_targets: Vec::new(),
@@ -139,6 +145,24 @@ impl Flows {
             pairs: None,
             ..*self
         }
+    }
+
+    /// From now on flows are counted in this census, which all workers share. There must be none yet.
+    pub fn count_in(&mut self, census: &Arc<Census>) {
+        self.decided.count_in(census);
+    }
+
+    /// Returns the next turn of each group whose new flows come in turn, by its position; `None` where none
+    /// was taken yet.
+    #[must_use]
+    pub fn new_flow_turns(&self) -> Vec<Option<u64>> {
+        self.new_flows.turns()
+    }
+
+    /// Returns when the table had no room for a flow.
+    #[must_use]
+    pub fn full_ms(&self) -> Option<u32> {
+        self.new_flows.full_ms
     }
 
     /// Lets flows keep the values of the pipe's actions that are theirs, and learns answers with them.

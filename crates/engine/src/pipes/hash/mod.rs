@@ -31,6 +31,8 @@ pub enum HashInput {
     Rss,
     /// Nothing: packets take the buckets in turn, in each worker separately.
     RoundRobin,
+    /// Nothing: packets go to the target whose server ID is in their QUIC connection ID, and others miss.
+    Quic,
 }
 
 impl HashInput {
@@ -44,6 +46,7 @@ impl HashInput {
             // Not every frame has a NIC's hash.
             HashInput::Rss => key_depth(KeySource::Outer),
             HashInput::RoundRobin => Depth::L2,
+            HashInput::Quic => Depth::L4,
         }
     }
 
@@ -57,7 +60,7 @@ impl HashInput {
         match self {
             HashInput::Select(source) => KeyUse { select: *source == wanted, ..KeyUse::default() },
             HashInput::Rss => KeyUse { select_unhashed: wanted == KeySource::Outer, ..KeyUse::default() },
-            HashInput::Fields(_) | HashInput::RoundRobin => KeyUse::default(),
+            HashInput::Fields(_) | HashInput::RoundRobin | HashInput::Quic => KeyUse::default(),
         }
     }
 }
@@ -75,6 +78,12 @@ pub fn check(program: &Program, input: &HashInput, choice: GroupChoice, kinds: &
         kinds.push(FindingKind::TurnsOfSeveral);
     }
     let foreign = |id: &GroupId| program.groups[id.index()].fill.fixed_size().is_some();
+    if *input == HashInput::Quic {
+        if !targets::groups(program, choice).any(|id| program.groups[id.index()].quic.is_some()) {
+            kinds.push(FindingKind::NoServerIds);
+        }
+        return;
+    }
     if !matches!(input, HashInput::Select(_))
         && let Some(group) = targets::groups(program, choice).find(foreign)
     {

@@ -2,14 +2,14 @@
 
 use super::HashInput;
 use crate::batch::compile::{self, CompileError};
-use crate::batch::group::Meeting;
+use crate::batch::group::{GroupTable, Meeting};
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
 use crate::batch::packets::Packets;
 use crate::change::EntryKey;
 use crate::pipes::table::{Hits, Lookup, NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
 use crate::program::{Entry, GroupChoice, GroupId, Pipe, Program};
-use packet::{Batch, Bits, KeySource, select_hash, widest};
+use packet::{Base, Batch, Bits, KeySource, Layer, select_hash, widest};
 use table::{NO_TARGET, seeded, spread};
 
 /// What is hashed, the group whose buckets are picked, and the row of each target.
@@ -36,7 +36,9 @@ impl HashTable {
     ) -> Result<HashTable, CompileError> {
         compile::fields(pipe, |_| None)?;
         let plan = match input {
-            HashInput::Select(_) | HashInput::Rss | HashInput::RoundRobin => KeyPlan::default(),
+            HashInput::Select(_) | HashInput::Rss | HashInput::RoundRobin | HashInput::Quic => {
+                KeyPlan::default()
+            }
             HashInput::Fields(fields) => KeyPlan::unpacked(fields),
         };
         if plan.words > KEY_WORDS_MAX {
@@ -91,6 +93,7 @@ impl HashTable {
                 &made
             }
             HashInput::RoundRobin => return self.deal(able, look),
+            HashInput::Quic => return self.by_server(able, look),
         };
         let Some(group) = look.common(self.choice, able) else { return self.choose(able, hashes, look) };
         let (now_ns, live) = (look.now_ns, look.live);
@@ -155,6 +158,21 @@ impl HashTable {
         Hits::Each(able & !lost)
     }
 
+    /// Returns the packets of `list` with the server ID of a target that has an entry. All others miss.
+    fn by_server(&self, list: u64, look: &mut Lookup<'_>) -> Hits {
+        let mut chosen = [0; 64];
+        let able = look.choose(Some(self.choice), list, &mut chosen);
+        let mut hits = 0;
+        for slot in Bits(able) {
+            let group = usize::from(chosen[slot]);
+            let Some(servers) = look.groups.get(group).and_then(GroupTable::quic) else { continue };
+            let Some(payload) = datagram(look.batch, look.packets, slot) else { continue };
+            look.rows[slot] = self.targets.row(group, servers.target(payload));
+            hits |= u64::from(look.rows[slot] != NO_ROW) << slot;
+        }
+        Hits::Each(hits)
+    }
+
     /// Gives the packets of `list` the buckets in turn.
     fn deal(&mut self, list: u64, look: &mut Lookup<'_>) -> Hits {
         // The check refuses turns where metadata chooses the group.
@@ -183,6 +201,19 @@ impl HashTable {
             hashes[slot] = select_hash(seed, &keys[slot][..self.plan.words]);
         }
     }
+}
+
+/// Returns the payload of a packet's outer UDP datagram.
+#[inline]
+fn datagram<'b>(batch: &'b Batch, packets: &Packets, slot: usize) -> Option<&'b [u8]> {
+    const HEADER: usize = 8;
+    let outer = packets.headers[slot].outer();
+    if !outer.layers.has(Layer::Udp) {
+        return None;
+    }
+    let (bytes, at) = (batch.frame(slot).bytes(), outer.at(Base::L4));
+    let length = bytes.get(at + 4..at + 6)?;
+    bytes.get(at + HEADER..at + usize::from(u16::from_be_bytes([length[0], length[1]])))
 }
 
 /// Fills in the hashes delivered by the NIC with the frames of `list`, and the select hashes of frames

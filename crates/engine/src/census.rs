@@ -1,0 +1,206 @@
+//! How many live flows of a FLOW pipe each target has, over all workers, and how many have begun.
+//!
+//! Workers write here when a flow is learnt or ends, and read when a new one goes to the target that has the
+//! fewest ([`crate::program::NewFlows::LeastFlows`]). That is beside everything that packets of known flows
+//! touch. The numbers are atomic and nothing orders them, so another worker's flows of the last moments may
+//! be missing; sums are exact once all rest.
+//!
+//! Each program has a census of its own, which begins empty. A worker that takes over counts its flows in, in
+//! slices (`pipes/flow/decided.rs`), so nothing that goes wrong on the way can leave a false count behind.
+//! How many have begun goes on by the names of groups and targets.
+
+use crate::pipes::targets;
+use crate::program::{Learn, NewFlows, Pipe, PipeKind, Program};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// A program with more targets counts their flows only if it chooses by them: 24 bytes for each target and
+/// FLOW pipe.
+pub const COUNTED_MAX: usize = 32_768;
+
+/// Flows by the number of their target: targets of all groups are numbered in the program's order.
+#[derive(Debug, Default)]
+pub struct Census {
+    active: Box<[AtomicU32]>,
+    begun: Arc<[AtomicU64]>,
+    /// How many had begun before the former program.
+    before: Box<[u64]>,
+    /// Those of the former program, which workers may still run, and the number that each target has there.
+    former: Option<Former>,
+}
+
+/// The counts of a former program, and where each target is in them.
+type Former = (Arc<[AtomicU64]>, Box<[u32]>);
+
+/// The flows of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flows {
+    /// Live flows.
+    pub active: u64,
+    /// Flows learnt since the daemon started, or since the target was added.
+    pub begun: u64,
+}
+
+impl Census {
+    /// Creates the census of a pipe. It counts nothing if the pipe pins no flows, or nobody wants to know.
+    #[must_use]
+    pub fn new(program: &Program, pipe: &Pipe) -> Census {
+        let PipeKind::Flow { learn: Learn::Pin(choice), .. } = pipe.kind else { return Census::default() };
+        let count: usize = program.groups.iter().map(|group| group.targets.len()).sum();
+        let fewest =
+            |id: crate::program::GroupId| program.groups[id.index()].new_flows == NewFlows::LeastFlows;
+        if count > COUNTED_MAX && !targets::groups(program, choice).any(fewest) {
+            return Census::default();
+        }
+        Census {
+            active: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            begun: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            before: vec![0; count].into(),
+            former: None,
+        }
+    }
+
+    /// Creates the census of a pipe that goes on under the same name. `places` says where each target was.
+    #[must_use]
+    pub fn succeed(&self, program: &Program, pipe: &Pipe, places: &[Option<u32>]) -> Census {
+        let mut new = Census::new(program, pipe);
+        let before = |number: usize| places.get(number).copied().flatten();
+        for (number, sum) in new.before.iter_mut().enumerate() {
+            *sum = before(number).map_or(0, |was| self.begun(was) - self.own(was));
+        }
+        let was = (0..new.before.len()).map(|number| before(number).unwrap_or(u32::MAX)).collect();
+        new.former = Some((Arc::clone(&self.begun), was));
+        new
+    }
+
+    /// Returns how many targets it counts the flows of.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.active.len()
+    }
+
+    /// Whether it counts nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// Returns how many live flows a target has; 0 if it is not counted.
+    #[inline]
+    #[must_use]
+    pub fn active(&self, number: u32) -> u32 {
+        self.active.get(number as usize).map_or(0, |flows| flows.load(Relaxed))
+    }
+
+    /// Returns the flows of a target.
+    #[must_use]
+    pub fn flows(&self, number: u32) -> Flows {
+        Flows { active: self.active(number).into(), begun: self.begun(number) }
+    }
+
+    /// Counts flows that come.
+    #[inline]
+    pub(crate) fn come(&self, number: u32, flows: u32) {
+        if let Some(active) = self.active.get(number as usize) {
+            active.fetch_add(flows, Relaxed);
+        }
+    }
+
+    /// Counts flows that go.
+    #[inline]
+    pub(crate) fn go(&self, number: u32, flows: u32) {
+        if let Some(active) = self.active.get(number as usize) {
+            active.fetch_sub(flows, Relaxed);
+        }
+    }
+
+    /// Counts a flow that begins.
+    #[inline]
+    pub(crate) fn begin(&self, number: u32) {
+        if let Some(begun) = self.begun.get(number as usize) {
+            begun.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn own(&self, number: u32) -> u64 {
+        self.begun.get(number as usize).map_or(0, |begun| begun.load(Relaxed))
+    }
+
+    fn begun(&self, number: u32) -> u64 {
+        let at = number as usize;
+        let former = self.former.as_ref().and_then(|(begun, was)| begun.get(*was.get(at)? as usize));
+        let former = former.map_or(0, |begun| begun.load(Relaxed));
+        self.before.get(at).copied().unwrap_or(0) + former + self.own(number)
+    }
+}
+
+/// Returns where each target of `new` was in `old`, by the names of group and target.
+#[must_use]
+pub(crate) fn places(old: &[crate::program::Group], new: &[crate::program::Group]) -> Vec<Option<u32>> {
+    let mut next = 0;
+    let mut groups = HashMap::new();
+    for group in old {
+        groups.insert(group.name.as_str(), (group, next));
+        next += group.targets.len() as u32;
+    }
+    let mut places = Vec::new();
+    for group in new {
+        let Some(&(was, first)) = groups.get(group.name.as_str()) else {
+            places.resize(places.len() + group.targets.len(), None);
+            continue;
+        };
+        let same = |at: usize, name: &str| was.targets.get(at).is_some_and(|target| target.name == name);
+        let mut names: Option<HashMap<&str, u32>> = None;
+        for (at, target) in group.targets.iter().enumerate() {
+            let by_name = || was.targets.iter().map(|one| one.name.as_str()).zip(0..).collect();
+            places.push(match same(at, &target.name) {
+                true => Some(first + at as u32),
+                false => names.get_or_insert_with(by_name).get(target.name.as_str()).map(|at| first + at),
+            });
+        }
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::{Fill, Forward, Group, GroupChoice, GroupId, Target};
+
+    fn program(names: &[&str]) -> Program {
+        let targets = names.iter().map(|name| Target::new(*name, Forward::Drop));
+        let learn = Learn::Pin(GroupChoice::One(GroupId(1)));
+        Program {
+            groups: vec![
+                Group::new("other", Fill::Wants, 4).target(Target::new("x", Forward::Drop)),
+                Group::new("g", Fill::Wants, 64).targets(targets),
+            ],
+            pipes: vec![Pipe::flow("flows", learn)],
+            ..Program::default()
+        }
+    }
+
+    #[test]
+    fn what_has_begun_goes_on_by_names_and_what_is_alive_begins_anew() {
+        let old = program(&["a", "b", "c"]);
+        let census = Census::new(&old, &old.pipes[0]);
+        (1..4).for_each(|number| (0..number).for_each(|_| census.begin(number)));
+        census.come(1, 5);
+        census.go(1, 2);
+        assert_eq!(census.flows(1), Flows { active: 3, begun: 1 });
+        let new = program(&["c", "d", "b"]);
+        let next = census.succeed(&new, &new.pipes[0], &places(&old.groups, &new.groups));
+        // A worker that still runs the former program.
+        census.begin(3);
+        let flows = |census: &Census| (1..4).map(|number| census.flows(number)).collect::<Vec<_>>();
+        let begun = |all: [u64; 3]| all.map(|begun| Flows { active: 0, begun }).to_vec();
+        assert_eq!(flows(&next), begun([4, 0, 2]));
+        (0..2).for_each(|_| next.begin(2));
+        let last = next.succeed(&old, &old.pipes[0], &places(&new.groups, &old.groups));
+        assert_eq!(flows(&last), begun([0, 2, 4]));
+        let other = Pipe::flow("flows", Learn::Default);
+        assert!(Census::new(&old, &other).is_empty());
+        assert_eq!(Census::default().flows(7), Flows::default());
+    }
+}

@@ -1,0 +1,152 @@
+//! Chooses the targets of new flows in turn, or by the flows that targets have, where their group says so.
+//!
+//! A connection must not be torn. A packet that is not its first goes where the hash says, as it did if there
+//! was no room for its flow before; of TCP the flags tell, and of others whether the table was full lately.
+
+use super::{Flows, Learn};
+use crate::buckets::Choice;
+use crate::pipes::table::{Lookup, NO_ROW};
+use crate::pipes::targets;
+use crate::program::{NewFlows, Program};
+use packet::PROTOCOL_TCP;
+use table::{FlowState, NO_TARGET, seeded};
+
+/// A group none of whose flows had a turn yet.
+const NOT_BEGUN: u64 = u64::MAX;
+
+/// How the flows of a pipe are chosen for.
+#[derive(Clone, Debug, Default)]
+pub struct NewFlowState {
+    /// Whether a group may leave it to anything but the hash.
+    pub chooses: bool,
+    /// The place of the next turn of each group, by its position; empty if no group has turns.
+    turns: Vec<u64>,
+    /// When the table had no room for a flow.
+    pub full_ms: Option<u32>,
+}
+
+impl NewFlowState {
+    /// Creates that of a pipe.
+    pub fn new(program: &Program, learn: Learn) -> NewFlowState {
+        let Learn::Pin(choice) = learn else { return NewFlowState::default() };
+        let has = |wanted: fn(NewFlows) -> bool| {
+            targets::groups(program, choice).any(|id| wanted(program.groups[id.index()].new_flows))
+        };
+        let turns = if has(|one| one == NewFlows::RoundRobin) { program.groups.len() } else { 0 };
+        NewFlowState {
+            chooses: has(|one| one != NewFlows::Hash),
+            turns: vec![NOT_BEGUN; turns],
+            full_ms: None,
+        }
+    }
+
+    /// Returns the place of a group's next turn, of so many. The first one is where the hash says, so that
+    /// workers do not all begin with the same target.
+    fn turn(&self, group: usize, hash: u64, places: usize) -> usize {
+        match self.turns.get(group) {
+            Some(&NOT_BEGUN) | None => (((hash >> 32) * places as u64) >> 32) as usize,
+            Some(turn) => (turn % places as u64) as usize,
+        }
+    }
+
+    /// Returns the turns of all groups, by their positions: `None` where none was taken.
+    #[must_use]
+    pub fn turns(&self) -> Vec<Option<u64>> {
+        self.turns.iter().map(|&turn| (turn != NOT_BEGUN).then_some(turn)).collect()
+    }
+}
+
+impl Flows {
+    /// Returns the row of the target that a packet's flow gets if it is learnt now; [`NO_ROW`] if there is
+    /// none, or if metadata chooses no group.
+    #[inline]
+    pub(super) fn pick_new(&self, slot: usize, look: &Lookup<'_>) -> u32 {
+        if !self.new_flows.chooses || self.grouped >> slot & 1 == 0 || self.goes_by_hash(slot, look) {
+            return self.pick(slot, look);
+        }
+        let keys = look.packets.keys(self.source);
+        let at = usize::from(self.chosen[slot]);
+        let Some(group) = look.groups.get(at) else { return NO_ROW };
+        let hash = group.hash(keys.select[slot]);
+        let target = match group.choice() {
+            Choice::Hash => return self.pick(slot, look),
+            Choice::Turns(turns) => match turns.len() {
+                0 => NO_TARGET,
+                places => turns[self.new_flows.turn(at, hash, places)],
+            },
+            Choice::Weights(weights) => {
+                let buckets = group.held.buckets();
+                let first = buckets.pick(hash);
+                match weights.len() {
+                    ..=NewFlows::FEW => self.least_of_all(at, weights, first),
+                    _ => self.least(at, weights, [first, buckets.pick(seeded(hash, 0))]),
+                }
+            }
+        };
+        self.targets.row(at, target)
+    }
+
+    /// Whether the flow that a packet may begin goes where the hash says, whatever its group says.
+    fn goes_by_hash(&self, slot: usize, look: &Lookup<'_>) -> bool {
+        let keys = look.packets.keys(self.source);
+        if keys.key[slot].protocol() == PROTOCOL_TCP && !keys.seen[slot].is_syn() {
+            return true;
+        }
+        self.new_flows.full_ms.is_some_and(|full_ms| {
+            let timeout_ms = self.timeouts_ms[FlowState::Stream as usize];
+            timeout_ms == 0 || look.now_ms.wrapping_sub(full_ms) <= timeout_ms
+        })
+    }
+
+    /// Returns the least loaded of all targets, of equal ones the first from `first` on.
+    fn least_of_all(&self, group: usize, weights: &[u32], first: u16) -> u16 {
+        let count = weights.len() as u16;
+        if first >= count {
+            return NO_TARGET;
+        }
+        let all = (0..count).map(|step| ((usize::from(first) + usize::from(step)) % weights.len()) as u16);
+        self.least(group, weights, all)
+    }
+
+    /// Returns the target with the fewest flows for its weight, counting the new one; of equal ones the
+    /// first.
+    fn least(&self, group: usize, weights: &[u32], candidates: impl IntoIterator<Item = u16>) -> u16 {
+        let start = self.first_targets.get(group).copied().unwrap_or_default();
+        let census = self.decided.census();
+        let mut best = (0, 0, NO_TARGET);
+        for target in candidates {
+            let weight = weights.get(usize::from(target)).copied().unwrap_or(0);
+            if weight == 0 {
+                continue;
+            }
+            let (flows, weight) =
+                (u64::from(census.active(start + u32::from(target))) + 1, u64::from(weight));
+            if best.2 == NO_TARGET || flows * best.1 < best.0 * weight {
+                best = (flows, weight, target);
+            }
+        }
+        best.2
+    }
+
+    /// The flow of a packet was learnt: the next one of its group has the next turn.
+    #[inline]
+    pub(super) fn took_turn(&mut self, slot: usize, look: &Lookup<'_>) {
+        if self.new_flows.turns.is_empty() || self.goes_by_hash(slot, look) {
+            return;
+        }
+        let at = usize::from(self.chosen[slot]);
+        if self.grouped >> slot & 1 == 0 {
+            return;
+        }
+        if let Some(group) = look.groups.get(at)
+            && let Choice::Turns(turns) = group.choice()
+            && !turns.is_empty()
+        {
+            let hash = group.hash(look.packets.keys(self.source).select[slot]);
+            let turn = self.new_flows.turn(at, hash, turns.len()) as u64;
+            if let Some(next) = self.new_flows.turns.get_mut(at) {
+                *next = turn + 1;
+            }
+        }
+    }
+}

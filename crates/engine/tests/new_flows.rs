@@ -1,0 +1,229 @@
+//! New flows that go to targets in turn, or to who has the fewest (docs/pipes.md M24 to M26).
+
+mod support;
+
+use engine::Verdict;
+use engine::batch::Engine;
+use engine::buckets::GroupTables;
+use engine::census::Flows;
+use engine::change::{Change, EntryKey};
+use engine::interpreter::Interpreter;
+use engine::program::{
+    Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, Learn, NewFlows, Pipe, PipeId, PipeKind,
+    PortId, Program, Target, Timeouts,
+};
+use packet::{Batch, Pools, craft};
+use support::{Bench, SECRET, start, udp};
+
+const MS: u64 = 1_000_000;
+/// The group of each program, for which metadata does not choose.
+const ONE: GroupChoice = GroupChoice::One(GroupId(0));
+
+/// A program that pins flows to as many targets as there are weights, each of which leads to a port of its
+/// own.
+fn program(new_flows: NewFlows, weights: &[u32], capacity: u32) -> Program {
+    let names: Vec<String> = (0..weights.len()).map(|at| format!("p{at}")).collect();
+    let rows = (0..weights.len() as u16).map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at)));
+    let mut pipe = Pipe::flow("flows", Learn::Pin(ONE)).entries(rows).forward(Forward::PerEntry);
+    if let PipeKind::Flow { timeouts, .. } = &mut pipe.kind {
+        *timeouts = Timeouts::all(100 * MS);
+    }
+    let mut program = start(&names.iter().map(String::as_str).collect::<Vec<_>>(), [pipe.capacity(capacity)]);
+    let target = |(at, weight): (usize, &u32)| Target::new(format!("t{at}"), PortId(0)).weight(*weight);
+    let group = Group::new("g", Fill::Wants, 4096).new_flows(new_flows);
+    program.group(group.targets(weights.iter().enumerate().map(target)));
+    program.build()
+}
+
+/// An engine, and the interpreter, which must say the same.
+struct Both {
+    bench: Bench,
+    twin: Interpreter,
+}
+
+impl Both {
+    fn new(program: &Program) -> Both {
+        let bench = Bench::new(program);
+        let twin = Interpreter::new(program, bench.engine.buckets());
+        Both { bench, twin }
+    }
+
+    /// Returns the target that a frame goes to.
+    fn frame(&mut self, bytes: &[u8]) -> u16 {
+        let wanted = self.twin.walk(PortId(0), bytes, 128, self.bench.now_ns).verdict;
+        assert_eq!(self.bench.frame(PortId(0), bytes), wanted, "the twin says otherwise");
+        let Verdict::Transmit(port) = wanted else { panic!("{wanted:?}") };
+        port.0
+    }
+
+    fn udp(&mut self, sport: u16) -> u16 {
+        self.frame(&udp(sport, 53))
+    }
+
+    /// Where the hash sends a flow.
+    fn by_hash(&mut self, sport: u16) -> u16 {
+        Both::new(&program(NewFlows::Hash, &[1; 3], 1)).udp(sport)
+    }
+
+    fn flows(&self, target: u32) -> Flows {
+        self.bench.tables().census(PipeId(0)).flows(target)
+    }
+}
+
+fn tcp(sport: u16, flags: &str) -> Vec<u8> {
+    craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=tcp sport={sport} dport=80 flags={flags}"))
+}
+
+fn counts(to: &[u16], targets: u16) -> Vec<usize> {
+    (0..targets).map(|target| to.iter().filter(|&&one| one == target).count()).collect()
+}
+
+#[test]
+fn m24_new_flows_go_to_targets_in_turn_by_weight() {
+    let mut both = Both::new(&program(NewFlows::RoundRobin, &[2, 0, 1, 1], 4096));
+    let to: Vec<u16> = (0..400).map(|sport| both.udp(sport)).collect();
+    assert_eq!(counts(&to, 4), [200, 0, 100, 100]);
+    // Every round has the same order, from wherever the first flow began.
+    assert!(to.windows(5).all(|some| some[0] == some[4]), "{to:?}");
+    let order = to.iter().map(|to| char::from(b'0' + *to as u8)).collect::<String>();
+    assert!(order.contains("02300230"), "{order}");
+    // A flow stays.
+    assert!((0..400).all(|sport| both.udp(sport) == to[usize::from(sport)]));
+    // With other weights the turns go on, in another order.
+    let weigh = Change::SetWeight { group: GroupId(0), target: 0, weight: 0 };
+    both.bench.apply(weigh.clone()).unwrap();
+    both.twin.apply(&weigh).unwrap();
+    let to: Vec<u16> =
+        (400..500).map(|sport| both.bench.frame(PortId(0), &udp(sport, 53))).map(target).collect();
+    assert_eq!(counts(&to, 4), [0, 0, 50, 50]);
+}
+
+fn target(verdict: Verdict) -> u16 {
+    let Verdict::Transmit(port) = verdict else { panic!("{verdict:?}") };
+    port.0
+}
+
+#[test]
+fn m25_a_new_flow_goes_to_the_target_with_the_fewest_for_its_weight() {
+    let mut both = Both::new(&program(NewFlows::LeastFlows, &[1, 1, 2, 0], 4096));
+    let to: Vec<u16> = (0..40).map(|sport| both.udp(sport)).collect();
+    assert_eq!(counts(&to, 4), [10, 10, 20, 0]);
+    assert_eq!((both.flows(0), both.flows(3)), (Flows { active: 10, begun: 10 }, Flows::default()));
+    // The flows of one target end; those of the others go on.
+    both.bench.now_ns += 80 * MS;
+    (0..40).filter(|sport| to[*sport] != 1).for_each(|sport| _ = both.udp(sport as u16));
+    both.bench.now_ns += 80 * MS;
+    both.bench.engine.age(both.bench.now_ns);
+    both.twin.age(both.bench.now_ns);
+    assert_eq!(both.flows(1), Flows { active: 0, begun: 10 });
+    let to: Vec<u16> = (100..110).map(|sport| both.udp(sport)).collect();
+    assert_eq!(counts(&to, 4), [0, 10, 0, 0]);
+    // Whose entry goes has no flows any more.
+    let gone = Change::Remove { pipe: PipeId(0), key: EntryKey::one(EntryMatch::Target(2)) };
+    both.bench.apply(gone).unwrap();
+    assert_eq!(both.flows(2), Flows { active: 0, begun: 20 });
+}
+
+/// Mitzenmacher's bound for the better one of two: the largest load is above the mean by a little more than
+/// log2 log n, whatever the number of flows is. By hash alone it would be some three standard deviations.
+#[test]
+fn m25_of_many_targets_the_better_one_of_two_has_nearly_its_share() {
+    let loads = |new_flows| {
+        let mut both = Both::new(&program(new_flows, &[1; 64], 8192));
+        let to: Vec<u16> =
+            (0..6400).map(|sport| target(both.bench.frame(PortId(0), &udp(sport, 53)))).collect();
+        counts(&to, 64)
+    };
+    let (least, hash) = (loads(NewFlows::LeastFlows), loads(NewFlows::Hash));
+    assert!(least.iter().all(|load| (90..=104).contains(load)), "{least:?}");
+    assert!(hash.iter().max() > Some(&115), "{hash:?}");
+    // The twin takes the same two.
+    let mut both = Both::new(&program(NewFlows::LeastFlows, &[1; 64], 8192));
+    (0..300).for_each(|sport| _ = both.udp(sport));
+}
+
+#[test]
+fn m26_what_is_no_connections_first_packet_goes_by_hash() {
+    for new_flows in [NewFlows::RoundRobin, NewFlows::LeastFlows] {
+        let mut both = Both::new(&program(new_flows, &[1; 3], 4096));
+        let mut hash = Both::new(&program(NewFlows::Hash, &[1; 3], 4096));
+        for sport in 0..60 {
+            assert_eq!(both.frame(&tcp(sport, "A")), hash.frame(&tcp(sport, "A")));
+        }
+        let before = counts(&(0..60).map(|sport| both.frame(&tcp(sport, "A"))).collect::<Vec<_>>(), 3);
+        let to: Vec<u16> = (1000..1060).map(|sport| both.frame(&tcp(sport, "S"))).collect();
+        match new_flows {
+            NewFlows::RoundRobin => assert_eq!(counts(&to, 3), [20, 20, 20]),
+            _ => {
+                let all: Vec<usize> = before.iter().zip(counts(&to, 3)).map(|(one, two)| one + two).collect();
+                assert_eq!(all, [40, 40, 40]);
+            }
+        }
+    }
+}
+
+#[test]
+fn m26_without_room_flows_go_by_hash_and_stay_there_when_there_is_room_again() {
+    for new_flows in [NewFlows::RoundRobin, NewFlows::LeastFlows] {
+        let mut both = Both::new(&program(new_flows, &[1; 3], 4));
+        (0..4).for_each(|sport| _ = both.udp(sport));
+        // The table is full.
+        both.bench.now_ns += 50 * MS;
+        let late: Vec<u16> = (100..130).map(|sport| both.udp(sport)).collect();
+        let hash: Vec<u16> = (100..130).map(|sport| both.by_hash(sport)).collect();
+        assert_eq!(late, hash);
+        // The first ones end, and there is room. Those that have begun meanwhile stay where they are.
+        both.bench.now_ns += 51 * MS;
+        both.bench.engine.age(both.bench.now_ns);
+        both.twin.age(both.bench.now_ns);
+        assert_eq!(both.udp(103), hash[3]);
+        assert_eq!(both.bench.engine.flows(PipeId(0), 9).1, 1, "it is learnt now");
+        // Nobody was without room for as long as flows stay: turns go on.
+        both.bench.now_ns += 101 * MS;
+        both.bench.engine.age(both.bench.now_ns);
+        both.twin.age(both.bench.now_ns);
+        let to: Vec<u16> = (200..203).map(|sport| both.udp(sport)).collect();
+        assert_eq!(counts(&to, 3), [1, 1, 1]);
+    }
+}
+
+/// Runs a frame through an engine.
+fn through(engine: &mut Engine, bytes: &[u8]) -> u16 {
+    let (mut pools, mut batch) = (Pools::region(1), Batch::new());
+    let mut frame = pools.first().take().unwrap();
+    frame.fill(bytes).unwrap();
+    batch.push(frame).unwrap();
+    let verdict = engine.process(&mut batch, 1, PortId(0), 0).verdict(0, PortId(0));
+    pools.give(batch.take(0));
+    target(verdict)
+}
+
+#[test]
+fn m25_workers_share_the_counts_and_a_swap_counts_the_flows_in_again() {
+    let before = program(NewFlows::LeastFlows, &[1; 3], 4096);
+    let tables = GroupTables::new(&before);
+    let mut workers = [(); 2].map(|()| Engine::with_tables(&before, SECRET, &tables).unwrap());
+    let mut all = vec![0; 3];
+    for sport in 0..60 {
+        all[usize::from(through(&mut workers[usize::from(sport % 7 == 0)], &udp(sport, 53)))] += 1;
+    }
+    assert_eq!(all, [20, 20, 20], "as if there were one worker");
+    // A target is gone, and another one has come in front.
+    let mut after = program(NewFlows::LeastFlows, &[1; 3], 4096);
+    for (at, name) in ["new", "t0", "t1"].into_iter().enumerate() {
+        after.groups[0].target_mut(at).name = name.to_string();
+    }
+    let next = tables.succeed(&after);
+    for (at, worker) in workers.iter_mut().enumerate() {
+        let mut heir = Engine::with_tables(&after, SECRET, &next).unwrap();
+        heir.inherit(worker, 0);
+        *worker = heir;
+        worker.tick((at as u64 + 1) * MS);
+    }
+    let census = next.census(PipeId(0));
+    let flows = [0, 1, 2].map(|number| census.flows(number));
+    let kept = Flows { active: 20, begun: 20 };
+    assert_eq!(flows, [Flows::default(), kept, kept]);
+    let to: Vec<u16> = (100..120).map(|sport| through(&mut workers[0], &udp(sport, 53))).collect();
+    assert_eq!(counts(&to, 3), [20, 0, 0], "whoever is new gets all until it has as many");
+}
