@@ -1,4 +1,5 @@
-//! ICMP errors: the fields of the packet inside (docs/pipes.md M25), and what pinned flows make of them (M26).
+//! ICMP errors: the fields of the packet inside (docs/pipes.md M25), and what pinned flows make of them
+//! (M26).
 
 mod support;
 
