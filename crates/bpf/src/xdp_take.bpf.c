@@ -362,10 +362,10 @@ static __always_inline int is_error(int is_ipv4, __u8 type)
 }
 
 /*
- * Returns ERROR_PRESENT | protocol << 16 | source port of the packet that an ICMP error is about, if the error
- * was sent to who sent that packet; otherwise 0. A fragment inside has no ports, and extension headers inside
- * are not followed, as in packet::icmp_error. `offset` is that of the ICMP header. It copies the headers, and
- * is not static, so that the verifier checks it once for an unknown offset.
+ * Returns ERROR_PRESENT | protocol << 16 | source port of the packet that an ICMP error is about, if the
+ * error was sent to who sent that packet; otherwise 0. A fragment inside has no ports, and extension headers
+ * inside are not followed, as in packet::icmp_error. `offset` is that of the ICMP header. It copies the
+ * headers, and is not static, so that the verifier checks it once for an unknown offset.
  */
 __attribute__((noinline)) int error_word(struct xdp_md *context, __u32 offset, const struct summary *summary)
 {

@@ -1,7 +1,7 @@
-//! Path MTU discovery by real kernels, through every tunnel to a back end with `weir decap`: a client's upload
-//! learns from weir what fits the tunnel, and a back end's download learns from a router behind weir's back what
-//! fits the client's link, by an ICMP error that only weir can bring it. Needs root; skipped without, except in
-//! CI.
+//! Path MTU discovery by real kernels, through every tunnel to a back end with `weir decap`: a client's
+//! upload learns from weir what fits the tunnel, and a back end's download learns from a router behind weir's
+//! back what fits the client's link, by an ICMP error that only weir can bring it. Needs root; skipped
+//! without, except in CI.
 //!
 //! ```text
 //!  client ----- router ----- switch ----- weir
@@ -139,9 +139,9 @@ impl Bed {
     /// Starts weir with a service over one back end, and waits until it answers.
     fn weir(&mut self, back_end: &str) {
         let text = format!(
-            "ports: {{ p0: {{ xdp: eth0 }} }}\napps:\n  - lb:\n      name: web\n      port: p0\n      service: {{ \
-             vip: [{}, \"{}\"], protocol: both, port: 80 }}\n      source: [{}, \"{}\"]\n      back_ends: [{{ name: \
-             b, mac: \"{SERVER_MAC}\", {back_end} }}]\n",
+            "ports: {{ p0: {{ xdp: eth0 }} }}\napps:\n  - lb:\n      name: web\n      port: p0\n      \
+             service: {{ vip: [{}, \"{}\"], protocol: both, port: 80 }}\n      source: [{}, \"{}\"]\n      \
+             back_ends: [{{ name: b, mac: \"{SERVER_MAC}\", {back_end} }}]\n",
             VIP[0], VIP[1], WEIR[0], WEIR[1]
         );
         let (file, log) = (self.folder.join("weir.yaml"), self.folder.join("weir.log"));

@@ -1,4 +1,5 @@
-//! ICMP errors: the fields of the packet inside (docs/pipes.md M27), and what pinned flows make of them (M28).
+//! ICMP errors: the fields of the packet inside (docs/pipes.md M27), and what pinned flows make of them
+//! (M28).
 
 mod support;
 

@@ -76,8 +76,8 @@ drop_reasons! {
         than the MTU of the port it leaves through, or than 2048 bytes on the way to an app or worker. If it \
         is longer than any MTU, the sender leaves segmentation to an interface: run `ethtool -K DEV tso off \
         gso off gro off lro off` there (veth: at the peer).";
-    TooLong = "too_long", "The packet is longer than `limit_length` allows; the app that the pipe's `too_long` \
-        names gets such packets.";
+    TooLong = "too_long", "The packet is longer than `limit_length` allows; the app that the pipe's \
+        `too_long` names gets such packets.";
     NotFragmented = "not_fragmented", "The IPv4 packet is longer than `limit_length` allows and has no DF: \
         its sender is not told, and weir does not fragment.";
     HandOverFull = "hand_over_full", "The ring to the worker that owns the flow is full.";

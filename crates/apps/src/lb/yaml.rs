@@ -45,7 +45,7 @@ pub(super) const SERVICE: &[Key] = config::keys! {
     "source": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
         "the source address of tunnels to back ends, or one of each version of IP";
     "mtu": Shape::Number(MTU_MIN, MTU_MAX),
-        "the MTU of the way to the back ends, by default that of the port they are behind, if it has one" or "1500";
+        "the MTU of the way to the back ends, by default that of their port if it is known" or "1500";
     "mss": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Number(MSS_MIN, MTU_MAX)]),
         "what the segments of TCP connections are limited to: `auto` is what fits the way to every back end";
     "nat_pool": Shape::Name, "the NAT pool of which connections to `full_nat` back ends get their source";

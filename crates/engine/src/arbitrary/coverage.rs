@@ -190,8 +190,8 @@ impl Coverage {
     #[must_use]
     pub fn wanted() -> Vec<String> {
         let writable = |field: &&Field| field.spec().access == Access::Writable;
-        // ARP and ICMP errors inside a tunnel are made too seldom to be counted on: tests/interpreter/frames.rs
-        // reads them.
+        // ARP and ICMP errors inside a tunnel are made too seldom to be counted on: tests/icmp_errors.rs and
+        // tests/interpreter/frames.rs read them.
         let usual =
             |field: &&Field| !["inner.arp.", "inner.error."].iter().any(|one| field.name().starts_with(one));
         let matched = Field::ALL.iter().filter(usual).map(|field| format!("field:{field}"));

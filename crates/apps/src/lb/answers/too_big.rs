@@ -33,8 +33,8 @@ const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
 const PACKET_TOO_BIG: [u8; 2] = [2, 0];
 
 /// Returns the answer to a packet that may have so many bytes, for the port that it came by. `None` if there
-/// must be none: to IPv4 without DF or a fragment other than the first, to ICMP, and to addresses that are not
-/// one station's (RFC 1122 §3.2.2, RFC 4443 §2.4).
+/// must be none: to IPv4 without DF or a fragment other than the first, to ICMP, and to addresses that are
+/// not one station's (RFC 1122 §3.2.2, RFC 4443 §2.4).
 #[must_use]
 pub fn answer(frame: &[u8], limit: u16) -> Option<Vec<u8>> {
     let (l3, is_ipv4) = network(frame)?;
@@ -50,8 +50,8 @@ pub fn answer(frame: &[u8], limit: u16) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Returns where the IP packet begins, and whether it is IPv4. The frame may be cut off behind: of a very long
-/// one, only the beginning comes here.
+/// Returns where the IP packet begins, and whether it is IPv4. The frame may be cut off behind: of a very
+/// long one, only the beginning comes here.
 fn network(frame: &[u8]) -> Option<(usize, bool)> {
     let mut at = ETHERNET;
     for _ in 0..=VLAN_TAGS_MAX {

@@ -1,5 +1,5 @@
-//! ICMP errors about what back ends have sent, packets that are too long for the way to them, and the segments
-//! of connections.
+//! ICMP errors about what back ends have sent, packets that are too long for the way to them, and the
+//! segments of connections.
 
 use super::modes::{BACK_END, CLIENTS, VIPS, ip, kinds, of, request, word};
 use super::*;
