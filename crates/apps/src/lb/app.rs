@@ -61,6 +61,8 @@ impl Lb {
     /// Adds pipes, groups and counters to `program`, and directs frames from the services' attachments there.
     pub fn write(&self, program: &mut ProgramBuilder, attachments: &Attachments) {
         let miss = self.miss(program);
+        // All fragments of a datagram go where it would go if it were whole.
+        program.follow_fragments();
         // The table that packets enter first has the first place, where readers look for it.
         let root = program.pipe(Pipe::basic(NAME));
         let scales = self.health.scales();
@@ -115,12 +117,14 @@ impl Lb {
         let pool = self.nat_pools.get(pool.index()).into_iter();
         let answers = |pool: &NatPool| {
             let dport = Some((pool.first, pool.last));
-            let rule = move |prefix: &NatPrefix, protocol| {
-                let (dst, prefix) = (prefix.first, prefix.length);
-                Frames::Ip(IpRule { dst, prefix, protocol: Some(protocol), dport, fragments: false })
+            let rules = move |prefix: &NatPrefix, protocol| {
+                let (dst, prefix, protocol) = (prefix.first, prefix.length, Some(protocol));
+                let whole = IpRule { dst, prefix, protocol, dport, fragments: false };
+                [whole, IpRule { dport: None, fragments: true, ..whole }].map(Frames::Ip)
             };
-            let both = |prefix| [PROTOCOL_TCP, PROTOCOL_UDP].map(|protocol| rule(prefix, protocol));
-            pool.prefixes.iter().flat_map(both).collect::<Vec<_>>()
+            let all =
+                |prefix| [PROTOCOL_TCP, PROTOCOL_UDP].into_iter().flat_map(move |one| rules(prefix, one));
+            pool.prefixes.iter().flat_map(all).collect::<Vec<_>>()
         };
         pool.flat_map(answers).collect()
     }

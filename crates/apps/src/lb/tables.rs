@@ -1,6 +1,6 @@
 //! The tables that find a packet's service: for each address family one for exact addresses and ports, one
-//! for prefixes and ranges, the same for fragments, which have no ports, and one for answers. An entry writes
-//! the number of the service's group and leads to the pipe that chooses its back end.
+//! for prefixes and ranges, and one for answers. An entry writes the number of the service's group and leads
+//! to the pipe that chooses its back end.
 
 use super::NAME;
 use super::choosers::{Chooser, Translated, number};
@@ -33,10 +33,6 @@ enum Of {
     Exact,
     /// Packets to a prefix, or a range of ports.
     Wide,
-    /// Fragments to an address.
-    Fragments,
-    /// Fragments to a prefix.
-    WideFragments,
     /// Answers to translated flows.
     Answers,
 }
@@ -65,7 +61,7 @@ impl<'a> Finder<'a> {
 
     /// Returns the tables that are needed, in the order in which packets meet them.
     pub fn tables(&self) -> Vec<Table> {
-        let all = [Of::Exact, Of::Wide, Of::Fragments, Of::WideFragments, Of::Answers];
+        let all = [Of::Exact, Of::Wide, Of::Answers];
         let tables = all.into_iter().flat_map(|of| [false, true].map(|ipv6| Table { ipv6, of }));
         tables.filter(|table| self.is_needed(*table)).collect()
     }
@@ -112,9 +108,6 @@ impl<'a> Finder<'a> {
             Of::Answers => given(pipe, src),
             Of::Exact => given(given(pipe, Field::IpProtocol), Field::L4Dport),
             Of::Wide => given(pipe, Field::IpProtocol).matching(Field::L4Dport, Criterion::Range),
-            Of::Fragments | Of::WideFragments => {
-                given(pipe, Field::IpProtocol).constant(Field::IpFragment, 1)
-            }
         }
     }
 
@@ -133,18 +126,14 @@ impl<'a> Finder<'a> {
     }
 
     fn entries(&self, table: Table) -> Vec<Entry> {
-        let (mut entries, mut seen) = (Vec::new(), HashSet::new());
+        let mut entries = Vec::new();
         for (at, service) in self.services.iter().enumerate() {
             let chooser = Chooser::of(service, table.ipv6);
             let Some((_, to)) = self.pipes.iter().find(|(one, _)| *one == chooser) else { continue };
             for address in service.addresses.iter().filter(|address| table.has(address)) {
                 for port in &service.ports {
                     for head in self.heads(*port, table.is_wide(), service.origin) {
-                        let entry = table.entry(head, address).value(number(at)).to(*to);
-                        // Fragments for several services on one address go to the first of these.
-                        if !table.has_fragments() || seen.insert(entry.matches.clone()) {
-                            entries.push(entry);
-                        }
+                        entries.push(table.entry(head, address).value(number(at)).to(*to));
                     }
                 }
             }
@@ -216,19 +205,13 @@ impl Table {
         let part = match self.of {
             Of::Exact => "",
             Of::Wide => "/ranges",
-            Of::Fragments => "/fragments",
-            Of::WideFragments => "/fragments/ranges",
             Of::Answers => "/answers",
         };
         format!("{NAME}{part}/{family}")
     }
 
     fn is_wide(self) -> bool {
-        matches!(self.of, Of::Wide | Of::WideFragments | Of::Answers)
-    }
-
-    fn has_fragments(self) -> bool {
-        matches!(self.of, Of::Fragments | Of::WideFragments)
+        matches!(self.of, Of::Wide | Of::Answers)
     }
 
     /// Whether packets to an address are looked up here.
@@ -236,8 +219,6 @@ impl Table {
         let here = match self.of {
             Of::Exact => address.is_exact(),
             Of::Wide => !address.is_exact(),
-            Of::Fragments => address.is_host(),
-            Of::WideFragments => !address.is_host(),
             Of::Answers => false,
         };
         here && address.is_ipv6() == self.ipv6
