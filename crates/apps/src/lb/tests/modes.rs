@@ -257,8 +257,12 @@ fn ports_take_what_answers() {
     assert_eq!(taken(Mode::Gue(to)), []);
     assert_eq!(taken(Mode::Nat { ip: to, port: None }), [Frames::From(to)]);
     let answers = taken(Mode::FullNat { ip: to, port: None });
-    assert_eq!(answers.len(), 2, "TCP and UDP");
-    assert!(answers.iter().all(|frames| super::ip(*frames).dport == Some((1024, 65_535))));
+    assert_eq!(answers.len(), 4, "TCP and UDP, and fragments of both");
+    let of_pool = |frames: &Frames| {
+        let rule = super::ip(*frames);
+        rule.dport == if rule.fragments { None } else { Some((1024, 65_535)) }
+    };
+    assert!(answers.iter().all(of_pool));
 }
 
 #[test]
