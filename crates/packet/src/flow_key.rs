@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 ///
 /// An IPv4 source has [`IPV4_MARK`] in its upper word: an IPv6 source cannot, since parsing refuses multicast
 /// sources (RFC 4291 §2.7). Ports are 0 for protocols without ports, and for fragments unless somebody knows
-/// theirs ([`FlowKey::set_ports`]). An ICMP error has the key of the packet inside it, turned round: it belongs
-/// to the flow that it is about.
+/// theirs ([`FlowKey::set_ports`]). An ICMP error has the key of the packet inside it, turned round: it
+/// belongs to the flow that it is about.
 ///
 /// The id is 0 outside tunnels. Inside a tunnel whose id is 0, or that has none, the upper source word says
 /// so: it begins with [`INSIDE_IPV4`] or with [`INSIDE_IPV6`], and the 16 bits that the latter displaces are

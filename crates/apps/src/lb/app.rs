@@ -71,6 +71,8 @@ impl Lb {
     /// Adds pipes, groups and counters to `program`, and directs frames from the services' attachments there.
     pub fn write(&self, program: &mut ProgramBuilder, attachments: &Attachments) {
         let miss = self.miss(program);
+        // All fragments of a datagram go where it would go if it were whole.
+        program.follow_fragments();
         // The table that packets enter first has the first place, where readers look for it.
         let root = program.pipe(Pipe::basic(NAME));
         let scales = self.health.scales();
@@ -146,13 +148,15 @@ impl Lb {
         let pool = self.nat_pools.get(pool.index()).into_iter();
         let answers = |pool: &NatPool| {
             let dport = Some((pool.first, pool.last));
-            let rule = move |prefix: &NatPrefix, protocol| {
-                let (dst, prefix) = (prefix.first, prefix.length);
-                IpRule { dst, prefix, protocol: Some(protocol), dport, fragments: false }
+            let rules = |prefix: &NatPrefix, protocol| {
+                let (dst, prefix, protocol) = (prefix.first, prefix.length, Some(protocol));
+                let whole = IpRule { dst, prefix, protocol, dport, fragments: false };
+                let fragments = IpRule { dport: None, fragments: true, ..whole };
+                [Frames::Ip(whole), Frames::Ip(fragments), Frames::Errors(whole)]
             };
-            let both = |prefix| [PROTOCOL_TCP, PROTOCOL_UDP].map(|protocol| rule(prefix, protocol));
-            let rules = || pool.prefixes.iter().flat_map(&both);
-            rules().map(Frames::Ip).chain(rules().map(Frames::Errors)).collect::<Vec<_>>()
+            let all =
+                |prefix| [PROTOCOL_TCP, PROTOCOL_UDP].into_iter().flat_map(move |one| rules(prefix, one));
+            pool.prefixes.iter().flat_map(all).collect::<Vec<_>>()
         };
         pool.flat_map(answers).collect()
     }

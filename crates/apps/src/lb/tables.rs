@@ -1,7 +1,6 @@
 //! The tables that find a packet's service: for each address family one for exact addresses and ports, one
-//! for prefixes and ranges, the same for fragments, which have no ports, and for ICMP errors about packets
-//! from there, and one for answers. An entry writes the number of the service's group and leads to the pipe
-//! that chooses its back end.
+//! for prefixes and ranges, the same for ICMP errors about packets from there, and one for answers. An entry
+//! writes the number of the service's group and leads to the pipe that chooses its back end.
 
 use super::NAME;
 use super::announce::{Answered, ECHO_V4, ECHO_V6, Pinged, solicited_node};
@@ -41,10 +40,6 @@ enum Of {
     Exact,
     /// Packets to a prefix, or a range of ports.
     Wide,
-    /// Fragments to an address.
-    Fragments,
-    /// Fragments to a prefix.
-    WideFragments,
     /// ICMP errors about packets from an address and a port.
     Errors,
     /// ICMP errors about packets from a prefix, or a range of ports.
@@ -98,9 +93,8 @@ impl<'a> Finder<'a> {
 
     /// Returns the tables that are needed, in the order in which packets meet them.
     pub fn tables(&self) -> Vec<Table> {
-        let services = [Of::Exact, Of::Wide, Of::Fragments, Of::WideFragments];
-        let others = [Of::Errors, Of::WideErrors, Of::Answers, Of::Asked, Of::Echo, Of::WideEcho];
-        let all = services.into_iter().chain(others);
+        let services = [Of::Exact, Of::Wide, Of::Errors, Of::WideErrors, Of::Answers];
+        let all = services.into_iter().chain([Of::Asked, Of::Echo, Of::WideEcho]);
         let tables = all.flat_map(|of| [false, true].map(|ipv6| Table { ipv6, of }));
         tables.filter(|table| self.is_needed(*table)).collect()
     }
@@ -184,9 +178,6 @@ impl<'a> Finder<'a> {
             Of::Answers => given(pipe, src),
             Of::Exact => given(given(pipe, Field::IpProtocol), Field::L4Dport),
             Of::Wide => given(pipe, Field::IpProtocol).matching(Field::L4Dport, Criterion::Range),
-            Of::Fragments | Of::WideFragments => {
-                given(pipe, Field::IpProtocol).constant(Field::IpFragment, 1)
-            }
             Of::Echo | Of::WideEcho if table.ipv6 => pipe.constant(Field::Icmpv6Type, ECHO_V6),
             Of::Echo | Of::WideEcho => pipe.constant(Field::IcmpType, ECHO_V4),
             // They have their own way.
@@ -260,7 +251,7 @@ impl<'a> Finder<'a> {
     }
 
     fn entries(&self, table: Table) -> Vec<Entry> {
-        let (mut entries, mut seen) = (Vec::new(), HashSet::new());
+        let mut entries = Vec::new();
         for (at, service) in self.services.iter().enumerate() {
             let chooser = match table.has_errors() {
                 true => Chooser::of_errors(service, table.ipv6),
@@ -275,10 +266,7 @@ impl<'a> Finder<'a> {
                         if let Some(mss) = mss.filter(|_| address.protocol == PROTOCOL_TCP) {
                             entry = entry.template(CLAMPED).value(mss);
                         }
-                        // Fragments for several services on one address go to the first of these.
-                        if !table.has_fragments() || seen.insert(entry.matches.clone()) {
-                            entries.push(entry);
-                        }
+                        entries.push(entry);
                     }
                 }
             }
@@ -355,8 +343,6 @@ impl Table {
         let part = match self.of {
             Of::Exact => "",
             Of::Wide => "/ranges",
-            Of::Fragments => "/fragments",
-            Of::WideFragments => "/fragments/ranges",
             Of::Errors => "/errors",
             Of::WideErrors => "/errors/ranges",
             Of::Answers => "/answers",
@@ -369,15 +355,11 @@ impl Table {
     }
 
     fn is_wide(self) -> bool {
-        matches!(self.of, Of::Wide | Of::WideFragments | Of::WideErrors | Of::Answers | Of::WideEcho)
+        matches!(self.of, Of::Wide | Of::WideErrors | Of::Answers | Of::WideEcho)
     }
 
     fn has_errors(self) -> bool {
         matches!(self.of, Of::Errors | Of::WideErrors)
-    }
-
-    fn has_fragments(self) -> bool {
-        matches!(self.of, Of::Fragments | Of::WideFragments)
     }
 
     /// Whether packets to an address are looked up here.
@@ -385,8 +367,6 @@ impl Table {
         let here = match self.of {
             Of::Exact | Of::Errors => address.is_exact(),
             Of::Wide | Of::WideErrors => !address.is_exact(),
-            Of::Fragments => address.is_host(),
-            Of::WideFragments => !address.is_host(),
             Of::Answers | Of::Asked | Of::Echo | Of::WideEcho => false,
         };
         here && address.is_ipv6() == self.ipv6

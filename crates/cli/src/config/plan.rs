@@ -9,7 +9,7 @@ use ::config::nat;
 use ::config::pipes;
 use ::config::ports::{self, Macs, PortConfig, PortKind, Take};
 use ::config::raw::Node;
-use ::config::section::{Section, list, name, number, pairs, parsed, text};
+use ::config::section::{Section, list, name, number, pairs, parsed, text, words};
 use ::config::sets;
 use ::config::socket;
 use ::config::tunnels;
@@ -96,6 +96,9 @@ impl Workers {
     }
 }
 
+/// What fragments are to a program: whether they follow the first one of their datagram.
+const FRAGMENTS: [(&str, bool); 2] = [("follow", true), ("alone", false)];
+
 /// The keys at the top level of the file.
 pub const KEYS: &[Key] = ::config::keys! {
     "workers": Shape::Either(&[Shape::Number(1, WORKERS_MAX), Shape::List(&Shape::Number(0, CORE_MAX))]),
@@ -108,6 +111,8 @@ pub const KEYS: &[Key] = ::config::keys! {
     "control": Shape::Map(control::KEYS), "where services are controlled over HTTP, and by whom";
     "state": Shape::Text, "the folder of what survives a restart" or "/var/lib/weir";
     "tunnels": Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels";
+    "fragments": Shape::Words(|| words(&FRAGMENTS)), "whether fragments have the ports of their datagram"
+        or "alone";
     "ports": Shape::Named(&Shape::Defined("port", ports::schema)), "where frames come from and go to";
     "root": Shape::Name, "the pipe that frames enter from ports without a `root` of their own";
     "counters": Shape::List(&Shape::Name), "names of shared counters; then no others can be used";
@@ -143,6 +148,9 @@ pub fn plan(document: &Node, macs: &Macs, report: &mut Report) -> Option<Plan> {
     program.select_seed(section.number("hash_seed", report).unwrap_or_default());
     if let Some(node) = section.get("tunnels") {
         program.tunnels(tunnels::read(node, report));
+    }
+    if section.choice("fragments", &FRAGMENTS, report) == Some(true) {
+        program.follow_fragments();
     }
     let mut builder = Builder { section: &section, plan, program, macs, tainted: Vec::new() };
     builder.names(report);

@@ -14,7 +14,7 @@ pub(super) enum Place {
     Fact(u128),
     /// In this word of metadata.
     Meta(usize),
-    /// It is a port of the datagram that the packet is a fragment of: 0 for the source, 1 for the destination.
+    /// It is a port of the datagram of which the packet is a fragment: 0 the source, 1 the destination.
     Port(usize),
 }
 

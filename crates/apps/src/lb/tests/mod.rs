@@ -18,7 +18,7 @@ use config::{Frames, IpRule};
 use engine::Verdict;
 use engine::builder::ProgramBuilder;
 use engine::check::check;
-use engine::interpreter::Interpreter;
+use engine::interpreter::{Arrival, Interpreter};
 use engine::program::{Fill, Origin, PipeKind, PortDeclaration, PortId, Program};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -181,17 +181,20 @@ fn what_is_not_ours_is_not_forwarded() {
 }
 
 #[test]
-fn fragments_of_a_datagram_stay_together() {
-    for by in [By::FiveTuple, By::Source, By::SourceBits(3)] {
+fn fragments_go_where_the_whole_datagram_would_go() {
+    for by in [By::FiveTuple, By::Source, By::SourcePort, By::SourceBits(3)] {
         let mut interpreter = interpreter(&program(vec![service("dns", by)], true));
         for host in 0..50 {
             let src = Ipv4Addr::new(192, 0, 2, host);
             let mut to = |sport, fragment| {
-                chosen(&mut interpreter, &query(OURS, src, VIP, sport, fragment), PortId(0))
+                let bytes = query(OURS, src, VIP, sport, fragment);
+                let ports = (fragment == LAST).then_some([4000, 53]);
+                let arrival = Arrival { input: PortId(0), bytes: &bytes, headroom: 128, hash: 0, ports };
+                let walk = interpreter.walk_arrival(&arrival, 0);
+                (walk.verdict == Verdict::Transmit(PortId(0))).then(|| walk.bytes[5])
             };
             let (first, last, whole) = (to(4000, FIRST), to(0xabcd, LAST), to(4000, 0));
-            assert!(first.is_some() && first == last);
-            assert!(by == By::FiveTuple || first == whole, "a client stays with its back end");
+            assert!(whole.is_some() && [first, last] == [whole; 2], "{by:?}");
         }
     }
 }
@@ -228,13 +231,11 @@ fn services_share_tables() {
         .filter(|pipe| pipe.kind == PipeKind::Basic)
         .map(|pipe| pipe.name.as_str())
         .collect();
-    let others = ["lb/fragments/v4", "lb/fragments/v6", "lb/errors/v4", "lb/errors/v6"];
-    assert_eq!(tables, [&["lb", "lb/v6"][..], &others].concat());
+    assert_eq!(tables, ["lb", "lb/v6", "lb/errors/v4", "lb/errors/v6"]);
     let entries = |name: &str| program.pipes[program.pipe_named(name).unwrap().index()].entries.len();
     assert_eq!(entries("lb"), 100);
     assert_eq!(entries("lb/v6"), 2, "one for each port");
-    assert_eq!(entries("lb/fragments/v4"), 1, "fragments of one address are those of its first service");
-    assert_eq!(program.pipes.len(), 9, "and one that keeps flows, one that hashes, and one for its errors");
+    assert_eq!(program.pipes.len(), 7, "and one that keeps flows, one that hashes, and one for its errors");
     assert_eq!(entries("lb/errors/v4"), 100);
     assert_eq!(entries("lb/flows"), 300);
     assert_eq!(program.counters[..2], ["lb/s1/b0", "lb/s1/b1"]);
