@@ -212,21 +212,27 @@ fn tcp_count(netns: &str, name: &str) -> u64 {
     pairs.find(|(one, _)| *one == name).unwrap().1.parse().unwrap()
 }
 
+/// Opens a connection to the VIP. Returns it with who is at the other end.
+fn connect() -> (TcpStream, String) {
+    let address: SocketAddr = format!("{VIP}:80").parse().unwrap();
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let who = who(&mut stream).unwrap();
+    (stream, who)
+}
+
+/// Starts the server of both back ends.
+fn serve_at(netns: &str) {
+    let listener = inside(netns, || TcpListener::bind("0.0.0.0:80").unwrap());
+    std::thread::spawn(move || serve(&listener));
+}
+
 #[test]
 fn kill_9_shows_no_reset_and_connections_go_on_when_weir_is_back() {
     let Some(wire) = bed("kill9") else { return };
     let mut daemon = start(&wire);
-    let listener = inside(&wire.third, || TcpListener::bind("0.0.0.0:80").unwrap());
-    let server = listener.try_clone().unwrap();
-    std::thread::spawn(move || serve(&server));
-    let connect = || {
-        let address: SocketAddr = format!("{VIP}:80").parse().unwrap();
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let who = who(&mut stream).unwrap();
-        (stream, who)
-    };
+    serve_at(&wire.third);
     let mut open: Vec<(TcpStream, String)> = Vec::new();
     inside(&wire.far, || {
         // Enough, and both back ends have some.
@@ -260,6 +266,20 @@ fn kill_9_shows_no_reset_and_connections_go_on_when_weir_is_back() {
     }
     assert_eq!((tcp_count(&wire.weir, "OutRsts"), tcp_count(&wire.third, "OutRsts")), (0, 0));
     drop(daemon);
+}
+
+/// Why the host must not have a VIP: the test above would find this.
+#[test]
+fn a_host_that_has_the_vip_resets_connections_when_weir_is_killed() {
+    let Some(wire) = bed("reset") else { return };
+    sh(&format!("ip -n {} addr add {VIP}/32 dev w0", wire.weir));
+    let mut daemon = start(&wire);
+    serve_at(&wire.third);
+    let (mut stream, _) = inside(&wire.far, connect);
+    daemon.signal(Signal::KILL);
+    assert!(!daemon.end().success());
+    let error = who(&mut stream).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
 }
 
 #[test]
