@@ -484,24 +484,32 @@ fn compare(crews: &[Crew], program: &Program, met: &mut Met) -> Result<Shown, St
     Ok(wanted)
 }
 
-fn run(seed: u64, met: &mut Met) -> Result<(), String> {
-    let mut random = Random::from_seed(seed);
-    let program = match seed % 8 {
+/// Returns the program of a seed, if it is one whose meaning does not depend on the number of workers.
+fn program_of(seed: u64, random: &mut Random) -> Option<Program> {
+    match seed % 8 {
         0 | 4 => {
             Some(support::source_nat((1024, 1024 + random.pick(&[63, 127, 191])), random.pick(&[32, 31])))
         }
         BALANCER => Some(balancer::program()),
-        _ => Some(program(&mut random)).and_then(|program| shared(program, &mut random)),
-    };
-    let Some(program) = program else { return Ok(()) };
+        _ => Some(program(random)).and_then(|program| shared(program, random)),
+    }
+}
+
+/// Returns a frame for the program of a seed.
+fn frame_for(seed: u64, random: &mut Random) -> Vec<u8> {
+    match seed % 8 == BALANCER && random.percent(90) {
+        true => balancer::frame(random),
+        false => engine::arbitrary::frame(random),
+    }
+}
+
+fn run(seed: u64, met: &mut Met) -> Result<(), String> {
+    let mut random = Random::from_seed(seed);
+    let Some(program) = program_of(seed, &mut random) else { return Ok(()) };
     met.cases += 1;
     let is_inner = |one: &Owning| matches!(one, Owning::Same(owner) if owner.source == KeySource::Inner);
     met.inner += u64::from(owners(&program).0.iter().flatten().any(is_inner));
     met.ahead += u64::from(looks_ahead(&program));
-    let arriving = |random: &mut Random| match seed % 8 == BALANCER && random.percent(90) {
-        true => balancer::frame(random),
-        false => engine::arbitrary::frame(random),
-    };
     // The last one changes its number.
     let mut crews = [1, 2, 4, 2].map(|count| Crew::new(&program, count));
     let mut now_ns = 0;
@@ -512,7 +520,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
                 let mut frames = vec![Arriving { bytes, headroom, hash, ports: None }];
                 let ordered = is_ordered(&program);
                 for _ in 0..random.pick(if ordered { &[1, 5, 20, 40] } else { &[1, 5, 40, 150] }) {
-                    let bytes = arriving(&mut random);
+                    let bytes = frame_for(seed, &mut random);
                     frames.push(Arriving { bytes, headroom, hash: 0, ports: None });
                 }
                 for some in frames.chunks(if ordered { 1 } else { frames.len() }) {

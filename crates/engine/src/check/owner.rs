@@ -191,8 +191,8 @@ fn ahead(
     Ok(pipes.into())
 }
 
-/// Whether a pipe does the same to a packet each time, and changes nothing but its metadata. Buckets move, and
-/// the hashes that pick from them are not made yet.
+/// Whether a pipe does the same to a packet each time, and changes nothing but its metadata. Buckets move,
+/// and the hashes that pick from them are not made yet.
 fn leaves_alone(pipe: &Pipe, uses: &Uses) -> bool {
     let is_meta = |operation: &Operation| {
         let written = operation.writes().is_some_and(|field| field.meta_word().is_some());

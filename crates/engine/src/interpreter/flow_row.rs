@@ -59,6 +59,15 @@ pub(super) fn pair_of<'a>(
     flows.get(&flow.pair?).filter(|other| other.pair == Some(*key))
 }
 
+/// Returns the time of the last packet of a flow, and its state. Both directions are one: the last packet of
+/// the two counts, and the state that has come further (sentence M20).
+pub(super) fn as_one(flows: &BTreeMap<FlowKey, FlowRow>, key: &FlowKey, flow: &FlowRow) -> (u64, FlowState) {
+    let other = pair_of(flows, key, flow);
+    let last_ms = other.map_or(flow.last_ms, |other| flow.last_ms.max(other.last_ms));
+    let further = other.filter(|other| other.state as u8 > flow.state as u8);
+    (last_ms, further.map_or(flow.state, |other| other.state))
+}
+
 /// Returns the timeout of a flow in this state while there is room for so many flows more, of so many:
 /// sentence C13.
 pub(super) fn hurried_ns(timeout_ns: u64, state: FlowState, (room, capacity): (usize, u32)) -> u64 {

@@ -45,6 +45,13 @@ impl Answer {
     fn new(key: Vec<KeyField>, found: Found) -> Answer {
         Answer { key, flow: None, pick: None, found, effects: Vec::new(), kept: Vec::new() }
     }
+
+    /// The packet is of a new flow in this pipe that gets no address and port.
+    fn without_port(&mut self, pipe: PipeId, key: FlowKey) {
+        self.effects.push(Effect::Unflowed { pipe, why: Why::NoNatPort });
+        self.flow = Some(FlowMet { key: Some(key), known: Known::NoNatPort });
+        self.found = Found::NoNatPort;
+    }
 }
 
 /// Returns true if a field satisfies a criterion. `wanted` is the entry's match if the criterion is per
@@ -386,21 +393,13 @@ impl Interpreter {
         };
         let binding = state.nat.is_there().then(|| flows.next_binding(id, &key));
         if binding == Some(None) {
-            answer.effects.push(unflowed(Why::NoNatPort));
-            answer.flow = Some(FlowMet { key: Some(key), known: Known::NoNatPort });
-            answer.found = Found::NoNatPort;
-            return;
+            return answer.without_port(id, key);
         }
         let binding = binding.flatten();
         answer.kept = self.keep(id, row, packet, binding);
         let answers = match self.answers(id, &key, (row, binding), packet, flows) {
             Ok(answers) => answers,
-            Err(Taken) => {
-                answer.effects.push(unflowed(Why::NoNatPort));
-                answer.flow = Some(FlowMet { key: Some(key), known: Known::NoNatPort });
-                answer.found = Found::NoNatPort;
-                return;
-            }
+            Err(Taken) => return answer.without_port(id, key),
         };
         let known = if flows.has_room(id, 1 + answers.iter().len()) {
             let kept = answer.kept.clone();

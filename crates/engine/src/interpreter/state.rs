@@ -3,7 +3,7 @@
 
 use super::Interpreter;
 use super::action::{KeptOperations, keep};
-use super::flow_row::{FlowRow, hurried_ns, pair_of, state_after};
+use super::flow_row::{FlowRow, as_one, hurried_ns, pair_of, state_after};
 use super::meter::MeterState;
 use super::nat::NatState;
 use crate::change::{Change, ChangeError, EntryKey};
@@ -643,15 +643,10 @@ impl Interpreter {
                 row.entry.run_time && idle(row.last_hit_ms.unwrap_or(row.added_ms), entry_timeout)
             };
             if let PipeKind::Flow { timeouts, .. } = pipe.kind {
-                // Both directions are one: the last packet counts, and the state that has come further
-                // (sentence M20).
                 let all = state.flows.clone();
                 let room = (pipe.capacity as usize).saturating_sub(all.len());
                 let old = state.end_flows(DeltaReason::Aged, |key, flow| {
-                    let other = pair_of(&all, key, flow);
-                    let last_ms = other.map_or(flow.last_ms, |other| flow.last_ms.max(other.last_ms));
-                    let further = other.filter(|other| other.state as u8 > flow.state as u8);
-                    let state = further.map_or(flow.state, |other| other.state);
+                    let (last_ms, state) = as_one(&all, key, flow);
                     let is_own = flow.decision == FlowDecision::Own;
                     let room = if timeouts.are_by_state() && !is_own { room } else { pipe.capacity as usize };
                     idle(last_ms, hurried_ns(timeouts.ns(state), state, (room, pipe.capacity)))

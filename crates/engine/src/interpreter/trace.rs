@@ -188,7 +188,7 @@ pub enum Known {
     Learnt(FlowDecision),
     /// Nothing, and the table is full.
     Full(FlowDecision),
-    /// Nothing, and no port of the NAT pool is free.
+    /// Nothing: no address and port are free for it.
     NoNatPort,
 }
 

@@ -1,6 +1,6 @@
 //! What becomes of flows when back ends change: the batch engine carries out the changes, as in the daemon.
 //!
-//! `WEIR_FLOWS=1000000 cargo test --release -p apps random_changes` has a million flows where there are 20 000.
+//! `WEIR_FLOWS=1000000 cargo test --release -p apps random_changes` has a million flows instead of 20 000.
 
 use super::*;
 use engine::batch::Engine;
