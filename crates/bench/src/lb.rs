@@ -17,7 +17,7 @@ use config::attachment::{Attachment, Attachments};
 use config::ports::{PortConfig, PortKind};
 use config::sets::default_size;
 use engine::builder::ProgramBuilder;
-use engine::program::{Fill, Origin, PortId, Program};
+use engine::program::{Fill, NewFlows, Origin, PortId, Program};
 use lab::spread::Spread;
 use packet::PROTOCOL_UDP;
 use port::UdpFlow;
@@ -296,6 +296,7 @@ fn back_end(at: u16, ipip: bool) -> BackEnd {
         mac: [2, 0, 0, 1, high, low],
         resolve: None,
         mode: if ipip { Mode::Ipip(address.into()) } else { Mode::L2 },
+        server_id: None,
         weight: 1,
         state: State::Up,
         address: None,
@@ -314,6 +315,8 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         stateless: setting.stateless,
         timeouts: timeouts(),
         fill: Fill::Maglev,
+        new_flows: NewFlows::Hash,
+        quic: None,
         size: default_size(Fill::Maglev, Some(1), back_ends.len()),
         back_ends: Arc::clone(back_ends),
         source_mac: SourceMac::Auto,

@@ -4,13 +4,14 @@
 
 use super::NAME;
 use super::choosers::{Chooser, Translated, number};
+use super::pipes::Pipes;
 use super::service::{Address, Mode, Service};
 use config::attachment::{Attachments, Mac};
 use engine::builder::Number;
 use engine::program::{
     Criterion, Entry, EntryMatch, Forward, NatPool, Operation, Origin, Pipe, PipeId, PipeKind, PortId, Value,
 };
-use packet::Field;
+use packet::{Field, PROTOCOL_UDP};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
@@ -44,7 +45,7 @@ enum Of {
 /// What tables are written from.
 pub(super) struct Finder<'a> {
     services: &'a [Service],
-    pipes: &'a [(Chooser, PipeId)],
+    pipes: &'a Pipes,
     pools: &'a [NatPool],
     /// The addresses of frames to accept at each port, if the ports' own addresses are known.
     macs: Option<Vec<(PortId, Vec<Mac>)>>,
@@ -55,7 +56,7 @@ impl<'a> Finder<'a> {
     pub fn new(
         services: &'a [Service],
         attachments: &'a Attachments,
-        pipes: &'a [(Chooser, PipeId)],
+        pipes: &'a Pipes,
         pools: &'a [NatPool],
     ) -> Finder<'a> {
         let macs = |port: PortId| Some((port, attachments.macs(port)?));
@@ -78,7 +79,7 @@ impl<'a> Finder<'a> {
 
     /// Returns the tables of translated flows, the version of IP of each, and its pipe.
     fn translated(&self) -> impl Iterator<Item = (Translated, bool, PipeId)> + '_ {
-        self.pipes.iter().filter_map(|(chooser, pipe)| match chooser {
+        self.pipes.choosers.iter().filter_map(|(chooser, pipe)| match chooser {
             Chooser::Translated(translated) => Some((*translated, translated.is_ipv6(), *pipe)),
             _ => None,
         })
@@ -136,11 +137,15 @@ impl<'a> Finder<'a> {
         let (mut entries, mut seen) = (Vec::new(), HashSet::new());
         for (at, service) in self.services.iter().enumerate() {
             let chooser = Chooser::of(service, table.ipv6);
-            let Some((_, to)) = self.pipes.iter().find(|(one, _)| *one == chooser) else { continue };
+            let find =
+                |pipes: &[(Chooser, PipeId)]| pipes.iter().find(|(one, _)| *one == chooser).map(|one| one.1);
+            let Some(chooses) = find(&self.pipes.choosers) else { continue };
+            let quic = service.quic.as_ref().and_then(|_| find(&self.pipes.quic));
             for address in service.addresses.iter().filter(|address| table.has(address)) {
+                let to = quic.filter(|_| address.protocol == PROTOCOL_UDP).unwrap_or(chooses);
                 for port in &service.ports {
                     for head in self.heads(*port, table.is_wide(), service.origin) {
-                        let entry = table.entry(head, address).value(number(at)).to(*to);
+                        let entry = table.entry(head, address).value(number(at)).to(to);
                         // Fragments for several services on one address go to the first of these.
                         if !table.has_fragments() || seen.insert(entry.matches.clone()) {
                             entries.push(entry);

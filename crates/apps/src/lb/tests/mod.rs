@@ -4,6 +4,7 @@
 mod flows;
 mod modes;
 mod neighbours;
+mod quic;
 
 use super::*;
 use crate::kind::Configured;
@@ -14,7 +15,7 @@ use engine::Verdict;
 use engine::builder::ProgramBuilder;
 use engine::check::check;
 use engine::interpreter::Interpreter;
-use engine::program::{Fill, Origin, PipeKind, PortDeclaration, PortId, Program};
+use engine::program::{Fill, NewFlows, Origin, PipeKind, PortDeclaration, PortId, Program};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ fn back_ends(count: u8) -> Arc<[BackEnd]> {
         mac: [2, 0, 0, 0, 1, at],
         resolve: None,
         mode: Mode::L2,
+        server_id: None,
         weight: 1,
         state: State::Up,
         address: None,
@@ -63,6 +65,8 @@ fn service(name: &str, by: By) -> Service {
         stateless: false,
         timeouts: timeouts(),
         fill: Fill::Maglev,
+        new_flows: NewFlows::Hash,
+        quic: None,
         size: 251,
         back_ends: back_ends(3),
         source_mac: SourceMac::Auto,

@@ -4,7 +4,7 @@ use crate::check::{Ask, Request};
 use crate::lb::health::{CHECK, Fail, Health, read};
 use crate::lb::{Address, BackEnd, By, Mode, Service, SourceMac, State, timeouts};
 use config::{Report, raw};
-use engine::program::Fill;
+use engine::program::{Fill, NewFlows};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ fn service(back_ends: &[&str]) -> Service {
         mac: [2, 0, 0, 0, 0, 1],
         resolve: None,
         mode: Mode::L2,
+        server_id: None,
         weight: 1,
         state: State::Up,
         address: None,
@@ -33,6 +34,8 @@ fn service(back_ends: &[&str]) -> Service {
         stateless: true,
         timeouts: timeouts(),
         fill: Fill::Maglev,
+        new_flows: NewFlows::Hash,
+        quic: None,
         size: 251,
         back_ends: back_ends.iter().map(one).collect(),
         source_mac: SourceMac::Auto,
