@@ -15,6 +15,7 @@ use config::schema::Schema;
 use config::section::{Section, list, name, named, pairs, position, text};
 use config::{Frames, Key, Report, TakeRule};
 use engine::builder::ProgramBuilder;
+use engine::census::Flows;
 use engine::program::{PortId, Program};
 use engine::snapshot::Count;
 use serde_json::{Map, Value, json};
@@ -124,11 +125,19 @@ pub trait Configured: Any + Debug + Send + Sync {
         let _ = (program, report);
     }
 
-    /// Returns the rows of [`Kind::table`]; `count` looks up a shared counter.
-    fn table(&self, count: &dyn Fn(&str) -> Count) -> Value {
-        let _ = count;
+    /// Returns the rows of [`Kind::table`].
+    fn table(&self, counts: &Counts<'_>) -> Value {
+        let _ = counts;
         Value::Array(Vec::new())
     }
+}
+
+/// What tables look up by names.
+pub struct Counts<'a> {
+    /// A shared counter.
+    pub counter: &'a dyn Fn(&str) -> Count,
+    /// The flows that a target of a group has in pipes that pin them, if they are counted.
+    pub flows: &'a dyn Fn(&str, &str) -> Option<Flows>,
 }
 
 /// A view of a running app: `weir show KEY [WORD] [NAME]`.
@@ -303,11 +312,8 @@ impl Apps {
     }
 
     /// Returns the tables of `weir show`, by name.
-    pub fn tables<'a>(
-        &'a self,
-        count: &'a dyn Fn(&str) -> Count,
-    ) -> impl Iterator<Item = (&'static str, Value)> + 'a {
-        KINDS.iter().zip(&self.0).filter_map(move |(kind, one)| Some((kind.table?, one.table(count))))
+    pub fn tables<'a>(&'a self, counts: &'a Counts<'a>) -> impl Iterator<Item = (&'static str, Value)> + 'a {
+        KINDS.iter().zip(&self.0).filter_map(move |(kind, one)| Some((kind.table?, one.table(counts))))
     }
 }
 

@@ -17,7 +17,7 @@ use config::attachment::{Attachment, Attachments};
 use config::ports::{PortConfig, PortKind};
 use config::sets::default_size;
 use engine::builder::ProgramBuilder;
-use engine::program::{Fill, Origin, PortId, Program};
+use engine::program::{Fill, NewFlows, Origin, PortId, Program};
 use lab::spread::Spread;
 use packet::PROTOCOL_UDP;
 use port::UdpFlow;
@@ -297,6 +297,7 @@ fn back_end(at: u16, ipip: bool) -> BackEnd {
         resolve: None,
         mode: if ipip { Mode::Ipip(address.into()) } else { Mode::L2 },
         vlan: None,
+        server_id: None,
         weight: 1,
         state: State::Up,
         address: None,
@@ -315,6 +316,8 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         stateless: setting.stateless,
         timeouts: timeouts(),
         fill: Fill::Maglev,
+        new_flows: NewFlows::Hash,
+        quic: None,
         size: default_size(Fill::Maglev, Some(1), back_ends.len()),
         back_ends: Arc::clone(back_ends),
         source_mac: SourceMac::Auto,

@@ -10,14 +10,13 @@ use super::problems::{Problem, Surroundings, problems};
 use super::service::{Address, BackEnd, Mode, Service};
 use super::tables::{Finder, Replies, back_ports, ports};
 use crate::App;
-use crate::kind::Configured;
+use crate::kind::{Configured, Counts};
 use crate::neighbour::{Hop, Mac};
 use config::attachment::{Attachment, Attachments};
 use config::value::write_mac;
 use config::{Frames, IpRule, TakeRule};
 use engine::builder::{Number, ProgramBuilder};
 use engine::program::{Entry, Forward, NatPool, NatPrefix, Origin, Pipe, PipeId, PortId, Program};
-use engine::snapshot::Count;
 use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
@@ -230,17 +229,20 @@ impl Configured for Lb {
 
     /// Returns the back ends of every service, with their shared counters; the services alone where there are
     /// too many back ends to count.
-    fn table(&self, count: &dyn Fn(&str) -> Count) -> Value {
+    fn table(&self, counts: &Counts<'_>) -> Value {
         let counted = pipes::is_counted(&self.services);
         let of = |service: &Service| {
             let row = |back_end: &BackEnd| {
-                let count = count(&pipes::counter_name(service, back_end, counted));
+                let count = (counts.counter)(&pipes::counter_name(service, back_end, counted));
+                let flows = (counts.flows)(&pipes::group_name(service), &back_end.name).filter(|_| counted);
                 let told = self.health.board.of(&service.name, &back_end.name);
                 let mut row = json!({
                     "service": service.name, "name": back_end.name, "mode": back_end.mode.word(),
                     "mac": mac(back_end, &told), "address": address(back_end),
                     "weight": back_end.weight, "state": back_end.state.word(),
                     "packets": count.packets, "bytes": count.bytes,
+                    "flows": flows.map(|flows| flows.active),
+                    "flows_begun": flows.map(|flows| flows.begun),
                     "health": told.health, "reason": told.reason,
                 });
                 if !counted {

@@ -23,6 +23,8 @@ pub(super) const BACK_END: &[Key] = config::keys! {
     "mode": Shape::Words(|| Mode::WORDS.to_vec()), "how packets are sent to it" or "l2";
     "address": Shape::Ip,
         "its own IP address, where it is checked and by which other rings know it; by default `ip`";
+    "server_id": Shape::Text,
+        "its server ID in QUIC connection IDs, in hexadecimal, where the service has `quic`";
     "check": Shape::Map(health::CHECK), "how it is checked: these keys instead of the service's";
     "ip": Shape::Ip, "the address that packets are sent to; with `l2`, its own, the same as `address`";
     "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";
@@ -57,12 +59,13 @@ fn back_end(node: &Node, report: &mut Report) -> Option<BackEnd> {
     let mode = mode(&section, report);
     let vlan = section.get("vlan").map(|_| section.number("vlan", report));
     let address = address(&section, mode, report);
+    let server_id = section.get("server_id").and_then(|node| config::quic::server_id(node, report));
     let station = station(&section, node, mode.and_then(|mode| mode.ip()).or(address), report);
     let span = section.get("name").unwrap_or(node).span;
     let ((mac, resolve), origin) = (station?, report.origin(span));
     let (name, weight, mode, state) = (name?, weight? as u32, mode?, state?);
     let vlan = vlan.map_or(Some(None), |vlan| vlan.map(|vlan| Some(vlan as u16)))?;
-    Some(BackEnd { name, mac, resolve, mode, vlan, weight, state, address, origin })
+    Some(BackEnd { name, mac, resolve, mode, vlan, server_id, weight, state, address, origin })
 }
 
 /// Its own address, where it is not the one that packets are sent to. With `l2`, `ip` means the same.
@@ -172,6 +175,7 @@ pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
             resolve: None,
             mode: Mode::L2,
             vlan: None,
+            server_id: None,
             weight: 1,
             state: State::Up,
             address: None,

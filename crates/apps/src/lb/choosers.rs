@@ -160,6 +160,13 @@ impl Chooser {
         }
     }
 
+    /// Returns the blank pipe in front of it that finds back ends by server IDs in QUIC connection IDs.
+    pub fn quic(self, program: &ProgramBuilder) -> Pipe {
+        let name = self.name(program);
+        let name = format!("{NAME}/quic{}", name.strip_prefix(NAME).unwrap_or_default());
+        Pipe::hash(name, HashInput::Quic, GroupChoice::ByMeta(META))
+    }
+
     /// Returns its actions, whichever of them are used. That of answers is the last one.
     pub fn actions(self) -> Vec<Action> {
         match self {

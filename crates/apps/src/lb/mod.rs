@@ -59,6 +59,8 @@ const BACK_ENDS: &[Column] = &[
     column("packets/s", "packets", Holds::Rate),
     column("bit/s", "bytes", Holds::BitRate),
     column("share", "packets", Holds::Share),
+    column("flows", "flows", Holds::Number),
+    column("new/s", "flows_begun", Holds::Rate),
     column("packets", "packets", Holds::Total),
     column("mode", "mode", Holds::Text),
     column("address", "address", Holds::Text),

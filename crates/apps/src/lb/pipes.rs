@@ -34,9 +34,18 @@ pub(super) struct Writer<'a> {
     too_long: Option<AppId>,
     /// By service: its group, unless it needs none.
     groups: Vec<Option<GroupId>>,
-    pipes: Vec<(Chooser, PipeId)>,
+    pipes: Pipes,
     /// What changes VLAN tags, if something does.
     tags: Option<Tags>,
+}
+
+/// The pipes that choose back ends.
+#[derive(Default)]
+pub(super) struct Pipes {
+    /// By the way of choosing.
+    pub choosers: Vec<(Chooser, PipeId)>,
+    /// In front of these, for services whose back ends have server IDs.
+    pub quic: Vec<(Chooser, PipeId)>,
 }
 
 impl<'a> Writer<'a> {
@@ -55,31 +64,60 @@ impl<'a> Writer<'a> {
             .collect();
         let mut all = services.iter().flat_map(|service| &*service.back_ends);
         let too_long = all.any(|back_end| back_end.mode.is_tunnel()).then(|| program.app(TOO_LONG));
-        let (pipes, tags) = (Vec::new(), None);
+        let (pipes, tags) = (Pipes::default(), None);
         Writer { services, attachments, program, miss, flows, counted, too_long, groups, pipes, tags }
     }
 
     /// Adds the pipes, and returns them.
-    pub fn write(mut self) -> Vec<(Chooser, PipeId)> {
+    pub fn write(mut self) -> Pipes {
         for service in self.services {
             for ipv6 in [false, true].into_iter().filter(|ipv6| service.has(*ipv6)) {
+                let known = |list: &[(Chooser, PipeId)], chooser| list.iter().any(|(one, _)| *one == chooser);
                 for chooser in Chooser::all_of(service, ipv6) {
-                    if !self.pipes.iter().any(|(one, _)| *one == chooser) {
+                    if !known(&self.pipes.choosers, chooser) {
                         let blank = chooser.blank(self.program, self.flows, service.timeouts);
                         let pipe = self.program.pipe(blank);
-                        self.pipes.push((chooser, pipe));
+                        self.pipes.choosers.push((chooser, pipe));
                     }
+                }
+                let chooser = Chooser::of(service, ipv6);
+                if service.quic.is_some() && !known(&self.pipes.quic, chooser) {
+                    let blank = chooser.quic(self.program);
+                    let pipe = self.program.pipe(blank);
+                    self.pipes.quic.push((chooser, pipe));
                 }
             }
         }
         let ways = |service| [self.back_end_at(service), self.client_at(service)];
         let outs: Vec<Forward> = self.services.iter().flat_map(ways).collect();
         self.tags = Tags::write(self.services, &outs, self.program);
-        for (chooser, id) in self.pipes.clone() {
+        for (chooser, id) in self.pipes.choosers.clone() {
             let pipe = self.pipe(chooser, id);
             self.program.define(id, pipe);
         }
+        for (chooser, id) in self.pipes.quic.clone() {
+            let pipe = self.quic_pipe(chooser, id);
+            self.program.define(id, pipe);
+        }
         self.pipes
+    }
+
+    /// Returns the pipe that finds back ends by server IDs, in front of one that chooses.
+    fn quic_pipe(&mut self, chooser: Chooser, id: PipeId) -> Pipe {
+        let (mut actions, mut entries) = (Action::direct(), Vec::new());
+        for (at, service) in self.services.iter().enumerate().filter(|(_, service)| service.quic.is_some()) {
+            if [false, true].iter().any(|ipv6| service.has(*ipv6) && Chooser::of(service, *ipv6) == chooser) {
+                self.entries((at, service), chooser, &actions, &mut entries);
+            }
+        }
+        only_used(&mut actions, &mut entries);
+        let blank = self.program.pipes[id.index()].clone();
+        let templates: Vec<_> = actions.into_iter().map(Action::template).collect();
+        let others = self.pipes.choosers.iter().find(|(one, _)| *one == chooser);
+        let miss = others.map_or(self.miss, |(_, pipe)| Forward::Pipe(*pipe));
+        let pipe = blank.actions(templates).forward(Forward::PerEntry).miss(miss);
+        let pipe = Pipe { too_long: self.too_long, ..pipe };
+        pipe.counter(SharedUse::PerEntry).entries(entries)
     }
 
     fn pipe(&mut self, chooser: Chooser, id: PipeId) -> Pipe {
@@ -207,6 +245,11 @@ pub(super) fn counter_name(service: &Service, back_end: &BackEnd, counted: bool)
     if counted { format!("{NAME}/{service}/{}", back_end.name) } else { format!("{NAME}/{service}") }
 }
 
+/// Returns the name of a service's group.
+pub(super) fn group_name(service: &Service) -> String {
+    format!("{NAME}/{}", service.name)
+}
+
 /// Lists of targets, by the list of back ends and by where they are: services that share back ends share
 /// these as well, because there may be a million pairs of both.
 type Lists = HashMap<(*const BackEnd, Forward, u32), Arc<[Target]>>;
@@ -226,13 +269,15 @@ fn group(
     let target = |back_end: &BackEnd| {
         let weight = back_end.effective_weight() * scale;
         let target = Target::new(&back_end.name, forward).weight(weight).origin(back_end.origin);
-        back_end.known_as().map_or(target.clone(), |address| target.address(address))
+        let target = back_end.known_as().map_or(target.clone(), |address| target.address(address));
+        back_end.server_id.map_or(target.clone(), |id| target.server_id(id))
     };
     let list = lists.entry((service.back_ends.as_ptr(), forward, scale));
     let targets = Arc::clone(list.or_insert_with(|| service.back_ends.iter().map(target).collect()));
-    let name = format!("{NAME}/{}", service.name);
-    let group = Group::new(name, service.fill, service.size).number(number(at)).origin(service.origin);
-    Some(program.group(Group { targets, ..group }))
+    let group =
+        Group::new(group_name(service), service.fill, service.size).number(number(at)).origin(service.origin);
+    let group = group.new_flows(service.new_flows);
+    Some(program.group(Group { targets, quic: service.quic.clone(), ..group }))
 }
 
 /// Leaves out the actions that no entry has. Pipes without flows lose nothing when their actions change.

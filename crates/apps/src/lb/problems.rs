@@ -3,7 +3,7 @@
 use super::announce::{Announce, IcmpEcho};
 use super::choosers::Translated;
 use super::service::{Address, BITS_MAX, BackEnd, By, Mode, Service};
-use engine::program::{NatPool, Origin};
+use engine::program::{NatPool, Origin, ServerId};
 use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -54,6 +54,23 @@ pub enum Problem {
     OtherFamily { name: String, service: String, own: &'static str, other: &'static str, mode: &'static str },
     #[error("`mode: {mode}` keeps flows, which `{key}` does not: back end `{name}` needs another mode")]
     NatWithoutFlows { name: String, mode: &'static str, key: &'static str },
+    #[error("`quic` is for UDP, and service `{name}` has no address of it")]
+    QuicNotUdp { name: String },
+    #[error(
+        "`quic` finds back ends by their IDs, and `by: src/MASK` by the client's address: use one of them"
+    )]
+    QuicSourceBits,
+    #[error("with `quic`, back end `{name}` cannot be `{mode}`: its answers are known by their flow")]
+    QuicNat { name: String, mode: &'static str },
+    #[error("back end `{name}` needs a `server_id`: service `{service}` has `quic`")]
+    NoServerId { name: String, service: String },
+    #[error("back ends `{first}` and `{name}` have the same `server_id`")]
+    ServerIdTwice { first: String, name: String },
+    #[error(
+        "the `server_id` of back end `{name}` has {octets} octets, and configuration {id} of service \
+         `{service}` wants {wanted}"
+    )]
+    ServerIdLength { name: String, octets: usize, id: u8, service: String, wanted: u8 },
     #[error("back end `{name}` needs a pool of the clients' new addresses: write the service's `nat_pool`")]
     NoPool { name: String },
     #[error("service `{name}` has a `nat_pool`, and no back end with `mode: full_nat`")]
@@ -117,6 +134,7 @@ pub(super) fn problems(services: &[Service], around: &Surroundings<'_>) -> Vec<(
         back_ends(service, &mut list);
         modes(service, &mut list);
         answered(service, &mut list);
+        quic(service, &mut list);
         pool(service, around, &mut list);
     }
     overlaps(services, &mut list);
@@ -259,6 +277,37 @@ fn answered(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     if let Some(nat) = service.back_ends.iter().find(|back_end| back_end.mode.is_nat()) {
         let (name, mode) = (nat.name.clone(), nat.mode.word());
         list.push((nat.origin, Problem::EchoTranslated { name, mode }));
+    }
+}
+
+/// Finds back ends that cannot be found by their server IDs.
+fn quic(service: &Service, list: &mut Vec<(Origin, Problem)>) {
+    let Some(configs) = &service.quic else { return };
+    if !service.addresses.iter().any(|address| address.protocol == PROTOCOL_UDP) {
+        list.push((service.origin, Problem::QuicNotUdp { name: service.name.clone() }));
+    }
+    if let By::SourceBits(_) = service.by {
+        list.push((service.origin, Problem::QuicSourceBits));
+    }
+    let mut seen: HashMap<ServerId, &BackEnd> = HashMap::new();
+    for back_end in &*service.back_ends {
+        let (name, service) = (back_end.name.clone(), service.name.clone());
+        let mut add = |problem| list.push((back_end.origin, problem));
+        if back_end.mode.is_nat() {
+            add(Problem::QuicNat { name: name.clone(), mode: back_end.mode.word() });
+        }
+        let Some(server_id) = back_end.server_id else {
+            add(Problem::NoServerId { name, service });
+            continue;
+        };
+        let octets = server_id.as_bytes().len();
+        if let Some(config) = configs.iter().find(|config| usize::from(config.server_id) != octets) {
+            let (id, wanted) = (config.id, config.server_id);
+            add(Problem::ServerIdLength { name: name.clone(), octets, id, service, wanted });
+        }
+        if let Some(first) = seen.insert(server_id, back_end) {
+            add(Problem::ServerIdTwice { first: first.name.clone(), name });
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::actions;
 use super::announce::{Announce, IcmpEcho};
 use super::problems::Problem;
 use config::attachment::Attachment;
-use engine::program::{Fill, FlowState, NatPoolId, Origin, PortId, Timeouts};
+use engine::program::{Fill, FlowState, NatPoolId, NewFlows, Origin, PortId, QuicConfig, ServerId, Timeouts};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -34,6 +34,10 @@ pub struct Service {
     /// How the buckets of its group are filled: as Maglev does, or as those of another system, whose hash
     /// of flows picks from them then.
     pub fill: Fill,
+    /// How the back ends of new flows are chosen, if they are kept.
+    pub new_flows: NewFlows,
+    /// How server IDs are encoded in QUIC connection IDs, if back ends are found by these.
+    pub quic: Option<Arc<[QuicConfig]>>,
     /// Number of buckets in its group, a prime.
     pub size: u32,
     /// The back ends; services may share a list.
@@ -188,6 +192,8 @@ pub struct BackEnd {
     pub mode: Mode,
     /// The VLAN that frames for it are tagged with; `None` leaves tags as they are.
     pub vlan: Option<u16>,
+    /// Its server ID in QUIC connection IDs.
+    pub server_id: Option<ServerId>,
     /// Its share relative to the others; with 0 it gets no new flows.
     pub weight: u32,
     /// Whether it may get flows.

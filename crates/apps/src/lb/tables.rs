@@ -5,6 +5,7 @@
 use super::NAME;
 use super::announce::{Answered, ECHO_V4, ECHO_V6, Pinged, solicited_node};
 use super::choosers::{Chooser, Translated, number};
+use super::pipes::Pipes;
 use super::service::{Address, Mode, Service};
 use config::attachment::{Attachments, Mac};
 use engine::builder::Number;
@@ -12,7 +13,7 @@ use engine::program::{
     Criterion, Entry, EntryMatch, Forward, NatPool, Operation, Origin, Pipe, PipeId, PipeKind, PortId,
     Template, Value,
 };
-use packet::{Field, PROTOCOL_TCP};
+use packet::{Field, PROTOCOL_TCP, PROTOCOL_UDP};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
@@ -65,7 +66,7 @@ pub(super) struct Replies {
 /// What tables are written from.
 pub(super) struct Finder<'a> {
     services: &'a [Service],
-    pipes: &'a [(Chooser, PipeId)],
+    pipes: &'a Pipes,
     pools: &'a [NatPool],
     /// The addresses of frames to accept at each port, if the ports' own addresses are known.
     macs: Option<Vec<(PortId, Vec<Mac>)>>,
@@ -78,7 +79,7 @@ impl<'a> Finder<'a> {
     pub fn new(
         services: &'a [Service],
         attachments: &'a Attachments,
-        pipes: &'a [(Chooser, PipeId)],
+        pipes: &'a Pipes,
         pools: &'a [NatPool],
     ) -> Finder<'a> {
         let macs = |port: PortId| Some((port, attachments.macs(port)?));
@@ -108,7 +109,7 @@ impl<'a> Finder<'a> {
 
     /// Returns the tables of translated flows, the version of IP of each, and its pipe.
     fn translated(&self) -> impl Iterator<Item = (Translated, bool, PipeId)> + '_ {
-        self.pipes.iter().filter_map(|(chooser, pipe)| match chooser {
+        self.pipes.choosers.iter().filter_map(|(chooser, pipe)| match chooser {
             Chooser::Translated(translated) => Some((*translated, translated.is_ipv6(), *pipe)),
             _ => None,
         })
@@ -224,7 +225,9 @@ impl<'a> Finder<'a> {
                 None => (0, replies.echo),
                 Some((at, service)) => {
                     let chooser = Chooser::of(service, table.ipv6);
-                    let Some((_, to)) = self.pipes.iter().find(|(one, _)| *one == chooser) else { continue };
+                    let Some((_, to)) = self.pipes.choosers.iter().find(|(one, _)| *one == chooser) else {
+                        continue;
+                    };
                     (number(at), Forward::Pipe(*to))
                 }
             };
@@ -257,12 +260,17 @@ impl<'a> Finder<'a> {
                 true => Chooser::of_errors(service, table.ipv6),
                 false => Chooser::of(service, table.ipv6),
             };
-            let Some((_, to)) = self.pipes.iter().find(|(one, _)| *one == chooser) else { continue };
+            let find =
+                |pipes: &[(Chooser, PipeId)]| pipes.iter().find(|(one, _)| *one == chooser).map(|one| one.1);
+            let Some(chooses) = find(&self.pipes.choosers) else { continue };
+            let quic = service.quic.as_ref().filter(|_| !table.has_errors());
+            let quic = quic.and_then(|_| find(&self.pipes.quic));
             let mss = service.mss(table.ipv6).filter(|_| self.clamps(table));
             for address in service.addresses.iter().filter(|address| table.has(address)) {
+                let to = quic.filter(|_| address.protocol == PROTOCOL_UDP).unwrap_or(chooses);
                 for port in &service.ports {
                     for head in self.heads(*port, table.is_wide(), service.origin) {
-                        let mut entry = table.entry(head, address).value(number(at)).to(*to);
+                        let mut entry = table.entry(head, address).value(number(at)).to(to);
                         if let Some(mss) = mss.filter(|_| address.protocol == PROTOCOL_TCP) {
                             entry = entry.template(CLAMPED).value(mss);
                         }

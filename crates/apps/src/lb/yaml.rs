@@ -9,12 +9,13 @@ use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
 use config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
 use config::ports::{PortConfig, PortKind, mac};
+use config::quic::{self, QUIC};
 use config::raw::{Kind, Node};
 use config::section::{Section, named, number, pairs, parsed, text, words};
 use config::sets::default_size;
 use config::{Key, Report, Shape};
 use engine::check::{CAPACITY_MAX, MAGLEV_MAX};
-use engine::program::{Fill, FlowState, Forward, NatPoolId, PortId, Program, Timeouts};
+use engine::program::{Fill, FlowState, Forward, NatPoolId, NewFlows, PortId, Program, Timeouts};
 use packet::{Field, PROTOCOL_TCP, PROTOCOL_UDP};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -31,9 +32,12 @@ pub(super) const SERVICE: &[Key] = config::keys! {
     "stateless": Shape::Boolean, "whether each packet is assigned by itself, and no flow is kept" or "false";
     "timeouts": Shape::Map(TIMEOUTS), "how long a flow is kept without a packet, by its state";
     "scheduler": Shape::Words(|| SCHEDULERS.to_vec()),
-        "how buckets are filled: weir's Maglev, or the ring of another system" or "maglev";
+        "how back ends are chosen: by weir's Maglev or the ring of another system; new flows in turn, or by \
+         the connections that back ends have" or "maglev";
     "katran": Shape::Map(KATRAN_KEYS), "the flags of the VIP, with `scheduler: katran` or `katran_v2`";
     "glb": Shape::Map(GLB_KEYS), "what the forwarding table has, with `scheduler: glb`";
+    "quic": Shape::Map(QUIC),
+        "how server IDs of back ends are encoded in QUIC connection IDs, so that clients may migrate";
     "size": Shape::Number(1, MAGLEV_MAX as u64),
         "how many buckets, a prime; by default it follows the number of back ends";
     "back_ends": Shape::Either(&[Shape::Name, Shape::List(&Shape::Map(BACK_END))]),
@@ -82,8 +86,8 @@ const TIMEOUTS: &[Key] = config::keys! {
     "tcp_fin": Shape::Time, "TCP: a FIN" or "10 s";
     "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
 };
-/// The choices of `scheduler`.
-const SCHEDULERS: [&str; 4] = ["maglev", "katran", "katran_v2", "glb"];
+/// The choices of `scheduler`: how buckets are filled, and how new flows are assigned.
+const SCHEDULERS: [&str; 6] = ["maglev", "round_robin", "least_connections", "katran", "katran_v2", "glb"];
 /// Keys of what services share.
 const SHARED: [&str; 3] = ["flows", "pools", "persist"];
 
@@ -285,7 +289,8 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let by = section.get("by").map_or(Some(By::FiveTuple), |node| by(node, report));
     let stateless = section.boolean("stateless", report);
     let timeouts = timeouts(&section, report);
-    let fill = scheduler(&section, by, report);
+    let scheduler = scheduler(&section, (by, stateless), report);
+    let quic = section.get("quic").and_then(|node| quic::configs(node, report));
     let size = section.get("size").and_then(|_| section.number("size", report));
     let back_ends = section.needed("back_ends", report).and_then(|node| who_answers(node, shared, report));
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
@@ -306,7 +311,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         return None;
     }
     let back_ends = back_ends?;
-    let fill = fill?;
+    let (fill, new_flows) = scheduler?;
     let size = size.map_or_else(|| default_size(fill, Some(1), back_ends.len()), |size| size as u32);
     let (name, ports, addresses, by) = (called?, ports?, addresses?, by?);
     let source_mac = source_mac?;
@@ -320,6 +325,8 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         stateless,
         timeouts,
         fill,
+        new_flows,
+        quic,
         size,
         back_ends,
         source_mac,
@@ -350,13 +357,25 @@ fn mss(section: &Section<'_>, report: &mut Report) -> Option<Mss> {
     }
 }
 
-/// How the buckets of a service's group are filled.
-fn scheduler(section: &Section<'_>, by: Option<By>, report: &mut Report) -> Option<Fill> {
-    let choices = FILLS.map(|(word, fill)| (word, fill));
-    let choices: Vec<(&str, Fill)> =
-        choices.into_iter().filter(|(word, _)| SCHEDULERS.contains(word)).collect();
-    let fill = section.choice("scheduler", &choices, report)?;
+/// How the buckets of a service's group are filled, and how its new flows are assigned.
+fn scheduler(
+    section: &Section<'_>,
+    (by, stateless): (Option<By>, bool),
+    report: &mut Report,
+) -> Option<(Fill, NewFlows)> {
+    let by_hash = FILLS.into_iter().filter(|(word, _)| SCHEDULERS.contains(word));
+    let mut choices: Vec<(&str, (Fill, NewFlows))> =
+        by_hash.map(|(word, fill)| (word, (fill, NewFlows::Hash))).collect();
+    choices.push(("round_robin", (Fill::Maglev, NewFlows::RoundRobin)));
+    choices.push(("least_connections", (Fill::Maglev, NewFlows::LeastFlows)));
+    let (fill, new_flows) = section.choice("scheduler", &choices, report)?;
     let fill = fills::settings(fill, section, true, report);
+    let keeps = !stateless && by.is_none_or(|by| by == By::FiveTuple);
+    if let Some(node) = section.get("scheduler").filter(|_| new_flows != NewFlows::Hash && !keeps) {
+        let key = if stateless { "stateless" } else { "by" };
+        let message = format!("this scheduler assigns flows that stay, and with `{key}` none do");
+        report.error_help(node.span, message, format!("leave `{key}` out"));
+    }
     if let Some(node) = section.get("scheduler").filter(|_| fill.fixed_size().is_some()) {
         if let Some(size) = section.get("size") {
             report.error(size.span, "the ring of another system has its own size");
@@ -369,7 +388,7 @@ fn scheduler(section: &Section<'_>, by: Option<By>, report: &mut Report) -> Opti
             );
         }
     }
-    Some(fill)
+    Some((fill, new_flows))
 }
 
 /// The timeouts of a service's flows.

@@ -48,6 +48,7 @@ pub fn text(now: &Snapshot) -> Result<String> {
         registry.register(format!("app_{}", gauges.name), "A value of the app's own", family);
     }
     samples(&mut registry, &now.samples);
+    flows(&mut registry, now);
     nat_pools(&mut registry, now);
     gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", now.generation);
@@ -168,6 +169,19 @@ impl Totals<'_> {
         }
         self.registry.register(name, help, family);
     }
+}
+
+/// The flows of each target, where they are counted.
+fn flows(registry: &mut Registry, now: &Snapshot) {
+    let active = Family::<Labels, Gauge>::default();
+    let begun = Family::<Labels, Counter>::default();
+    for ((group, target), flows) in now.flows_of_targets() {
+        let labels = vec![("group", group.to_string()), ("target", target.to_string())];
+        active.get_or_create(&labels).set(flows.active as i64);
+        begun.get_or_create(&labels).inc_by(flows.begun);
+    }
+    registry.register("target_flows", "Live flows pinned to a target of a group", active);
+    registry.register("target_flows_begun", "Flows that were pinned to a target of a group", begun);
 }
 
 /// How many pairs of an address and a port of each NAT pool are taken, and how many are free.

@@ -7,8 +7,10 @@ use super::observer::Snapshot;
 use super::overlay;
 use crate::config;
 use crate::explain::decision;
+use ::apps::kind::Counts;
 use ::apps::{KINDS, buckets};
 use anyhow::{Context, Result, anyhow};
+use engine::census::{COUNTED_MAX, Flows};
 use engine::change::EntryKey;
 use engine::delta::DeltaReason;
 use engine::nat::Binding;
@@ -17,6 +19,7 @@ use engine::snapshot::{Count, FlowAccount, Seen};
 use engine::worker::{Breaths, Command, PipeReport, Report};
 use packet::{DropReason, Ledger};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -165,8 +168,40 @@ impl Snapshot {
             let at = self.plan.program.counters.iter().position(|counter| counter == name);
             at.map(|at| counts[at]).unwrap_or_default()
         };
-        let tables = self.plan.apps.tables(&counted).map(|(name, table)| (name.to_string(), table));
+        let by_target = self.flows_of_targets();
+        let flows = |group: &str, target: &str| by_target.get(&(group, target)).copied();
+        let counts = Counts { counter: &counted, flows: &flows };
+        let tables = self.plan.apps.tables(&counts).map(|(name, table)| (name.to_string(), table));
         tables.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Returns the flows of each target that any were ever pinned to, and of the others of its group, by the
+    /// names of both. Nothing if there are more targets than are counted for being shown.
+    pub fn flows_of_targets(&self) -> HashMap<(&str, &str), Flows> {
+        let program = &self.plan.program;
+        let mut all = HashMap::new();
+        if program.groups.iter().map(|group| group.targets.len()).sum::<usize>() > COUNTED_MAX {
+            return all;
+        }
+        let pipes = (0..program.pipes.len()).map(|at| self.tables.census(PipeId(at as u16)));
+        let censuses: Vec<_> = pipes.filter(|census| !census.is_empty()).collect();
+        let mut first = 0;
+        for group in &program.groups {
+            let of = |number: u32| {
+                let each = censuses.iter().map(|census| census.flows(number));
+                each.fold(Flows::default(), |sum, one| Flows {
+                    active: sum.active + one.active,
+                    begun: sum.begun + one.begun,
+                })
+            };
+            let flows: Vec<Flows> = (first..).take(group.targets.len()).map(of).collect();
+            first += group.targets.len() as u32;
+            if flows.iter().any(|flows| *flows != Flows::default()) {
+                let names = group.targets.iter().map(|target| (group.name.as_str(), target.name.as_str()));
+                all.extend(names.zip(flows));
+            }
+        }
+        all
     }
 
     /// Returns a line for each worker, with its breaths by processor time.

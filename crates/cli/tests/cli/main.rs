@@ -15,6 +15,7 @@ mod http;
 mod interfaces;
 mod ipfix;
 mod lb;
+mod lb_choice;
 mod lb_control;
 mod measure;
 mod measured;

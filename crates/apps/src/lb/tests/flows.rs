@@ -41,9 +41,13 @@ impl Rig {
     }
 
     fn send_from(&mut self, src: Ipv4Addr, sport: u16) -> Option<u8> {
-        let frame = query(OURS, src, VIP, sport, 0);
+        self.frame(&query(OURS, src, VIP, sport, 0))
+    }
+
+    /// The same for a frame.
+    pub fn frame(&mut self, frame: &[u8]) -> Option<u8> {
         let mut chunk = self.pools.first().take().expect("one frame at a time");
-        chunk.fill(&frame).expect("a frame that fits a chunk");
+        chunk.fill(frame).expect("a frame that fits a chunk");
         self.batch.push(chunk).expect("one frame at a time");
         self.now_ns += 1_000;
         let outcome = self.engine.process(&mut self.batch, 1, PortId(0), self.now_ns);

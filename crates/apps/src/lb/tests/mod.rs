@@ -7,6 +7,7 @@ mod flows;
 mod lengths;
 mod modes;
 mod neighbours;
+mod quic;
 mod vlan;
 mod workers;
 
@@ -19,7 +20,7 @@ use engine::Verdict;
 use engine::builder::ProgramBuilder;
 use engine::check::check;
 use engine::interpreter::{Arrival, Interpreter};
-use engine::program::{Fill, Origin, PipeKind, PortDeclaration, PortId, Program};
+use engine::program::{Fill, NewFlows, Origin, PipeKind, PortDeclaration, PortId, Program};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -34,6 +35,7 @@ fn back_ends(count: u8) -> Arc<[BackEnd]> {
         resolve: None,
         mode: Mode::L2,
         vlan: None,
+        server_id: None,
         weight: 1,
         state: State::Up,
         address: None,
@@ -69,6 +71,8 @@ fn service(name: &str, by: By) -> Service {
         stateless: false,
         timeouts: timeouts(),
         fill: Fill::Maglev,
+        new_flows: NewFlows::Hash,
+        quic: None,
         size: 251,
         back_ends: back_ends(3),
         source_mac: SourceMac::Auto,

@@ -4,7 +4,7 @@ use crate::check::{Ask, Request};
 use crate::lb::health::{CHECK, Fail, Health, read};
 use crate::lb::{Address, BackEnd, By, MTU, Mode, Service, SourceMac, State, timeouts};
 use config::{Report, raw};
-use engine::program::Fill;
+use engine::program::{Fill, NewFlows};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ fn service(back_ends: &[&str]) -> Service {
         resolve: None,
         mode: Mode::L2,
         vlan: None,
+        server_id: None,
         weight: 1,
         state: State::Up,
         address: None,
@@ -34,6 +35,8 @@ fn service(back_ends: &[&str]) -> Service {
         stateless: true,
         timeouts: timeouts(),
         fill: Fill::Maglev,
+        new_flows: NewFlows::Hash,
+        quic: None,
         size: 251,
         back_ends: back_ends.iter().map(one).collect(),
         source_mac: SourceMac::Auto,

@@ -1,0 +1,100 @@
+//! How new flows find their back end, and QUIC's packets theirs, in the daemon; and what of that cannot work.
+
+use super::folder::Folder;
+use super::running::Daemon;
+use super::weir;
+use serde_json::Value;
+
+const SERVICE: &str = "\
+ports:
+  p0: { pcap: {} }
+apps:
+  - lb:
+      name: h3
+      port: p0
+      service: { vip: 10.0.0.80, protocol: both, port: 443 }
+      scheduler: least_connections
+      quic: { configs: [{ id: 2, server_id_length: 1, nonce_length: 4 }] }
+      back_ends:
+        - { name: b1, mac: 02:00:00:00:00:11, server_id: 01 }
+        - { name: b2, mac: 02:00:00:00:00:12, server_id: 02, weight: 3 }
+";
+const SYN: &str = "eth.dst=02:00:00:00:00:fe src=192.0.2.1 dst=10.0.0.80 proto=tcp dport=443";
+const QUIC: &str = "eth.dst=02:00:00:00:00:fe dst=10.0.0.80 proto=udp dport=443 payload=40450101020304aabb";
+
+/// What `weir show backends` says of each back end.
+fn shown(daemon: &Daemon, column: &str) -> Vec<Value> {
+    let rows = daemon.show("backends");
+    rows.as_array().unwrap().iter().map(|row| row[column].clone()).collect()
+}
+
+#[test]
+fn new_connections_go_to_who_has_the_fewest_and_all_of_it_is_shown() {
+    let mut daemon = Daemon::start(SERVICE);
+    let syns: Vec<String> = (0..64).map(|port| format!("{SYN} sport={}", 4000 + port)).collect();
+    daemon.receive(&syns.iter().map(String::as_str).collect::<Vec<_>>());
+    daemon.wait_for("64 flows", |daemon| shown(daemon, "flows_begun") == [16, 48]);
+    assert_eq!(shown(&daemon, "flows"), [16, 48]);
+    let metrics = daemon.metrics();
+    let line = r#"weir_target_flows{group="lb/h3",target="b1"} 16"#;
+    assert!(metrics.contains(line), "no {line} in {metrics}");
+    // A client that moves from address to address, with a connection ID of the first back end.
+    let moves: Vec<String> = (0..20).map(|host| format!("{QUIC} src=198.51.100.{host} sport=99")).collect();
+    daemon.receive(&moves.iter().map(String::as_str).collect::<Vec<_>>());
+    daemon.wait_for("20 packets", |daemon| shown(daemon, "packets") == [36, 48]);
+    assert_eq!(shown(&daemon, "flows"), [16, 48], "they are no flows");
+    let explained = |packet: &str| {
+        let json = daemon.weir(&["explain", "--live", "--packet", packet, "--json"]).good().json();
+        assert_eq!(json["agrees"], true, "{json}");
+        json["text"].as_str().unwrap().to_string()
+    };
+    assert!(explained(&format!("{SYN} sport=9000")).contains("the fewest flows for its weight"));
+    assert!(
+        explained(&format!("{QUIC} src=203.0.113.1 sport=9")).contains("server ID 01 of group lb/h3 -> b1")
+    );
+    // A reload counts the flows in again, and what has begun goes on.
+    daemon.weir(&["reload"]).good();
+    daemon.wait_for("the flows", |daemon| shown(daemon, "flows") == [16, 48]);
+    assert_eq!(shown(&daemon, "flows_begun"), [16, 48]);
+    daemon.receive(&[&format!("{SYN} sport=5000")]);
+    daemon.wait_for("one more", |daemon| {
+        shown(daemon, "flows_begun").iter().filter_map(Value::as_u64).sum::<u64>() == 65
+    });
+}
+
+#[test]
+fn what_cannot_be_chosen_by_has_a_line_and_a_caret() {
+    let folder = Folder::new();
+    let all = |text: &str| SERVICE.replacen("      scheduler: least_connections\n", text, 1);
+    let quic = "{ id: 2, server_id_length: 1, nonce_length: 4 }";
+    let with = |text: &str| SERVICE.replacen(quic, text, 1);
+    for (config, under, why) in [
+        (
+            all("      scheduler: round_robin\n      stateless: true\n"),
+            "round_robin",
+            "with `stateless` none do",
+        ),
+        (all("      scheduler: round_robin\n      by: source\n"), "round_robin", "with `by` none do"),
+        (all("      scheduler: least\n"), "least", "`scheduler` cannot be `least`"),
+        (with("{ id: 7, server_id_length: 1, nonce_length: 4 }"), "7", "0"),
+        (with("{ id: 1, server_id_length: 1, nonce_length: 3 }"), "3", "4"),
+        (with("{ id: 1, server_id_length: 15, nonce_length: 5 }"), "{ id: 1", "at most 19"),
+        (with("{ id: 1, server_id_length: 1 }"), "{ id: 1", "`nonce_length` is missing"),
+        (with("{ id: 1, server_id_length: 1, nonce_length: 4, key: 00 }"), "00 }", "32 hexadecimal digits"),
+        (with(&format!("{quic}, {quic}")), "{ id: 2, server_id_length: 1, nonce_length: 4 }]", "number 2"),
+        (with("{ id: 2, server_id_length: 2, nonce_length: 4 }"), "b1", "1 octets, and configuration 2"),
+        (SERVICE.replacen("server_id: 02", "server_id: 01", 1), "b2", "the same `server_id`"),
+        (SERVICE.replacen("server_id: 02", "server_id: 0x2", 1), "0x2", "hexadecimal digits"),
+        (SERVICE.replacen(", server_id: 02", "", 1), "b2", "needs a `server_id`"),
+        (SERVICE.replacen("protocol: both", "protocol: tcp", 1), "h3", "`quic` is for UDP"),
+    ] {
+        folder.write("lb.yaml", &config);
+        let said = weir(folder.path(), &["check", "lb.yaml"]);
+        assert_eq!(said.code, Some(2), "{why}: {}", said.err);
+        let lines: Vec<&str> = said.err.lines().collect();
+        let at = lines.iter().position(|line| line.contains("error: ") && line.contains(why));
+        let at = at.unwrap_or_else(|| panic!("no `{why}` in {}", said.err));
+        let (text, caret) = (lines[at + 1], lines[at + 2]);
+        assert_eq!(caret.find('^'), text.find(under), "{why}: {}", said.err);
+    }
+}
