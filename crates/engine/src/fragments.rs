@@ -130,8 +130,8 @@ impl Fragments {
         self.datagrams.get_mut(set * WAYS..(set + 1) * WAYS).unwrap_or_default()
     }
 
-    /// Lets a copy of a fragment wait. Returns how many others have lost their place to it; `None` if there is
-    /// no place for it at all.
+    /// Lets a copy of a fragment wait. Returns how many others have lost their place to it; `None` if there
+    /// is no place for it at all.
     pub fn wait(&mut self, id: &DatagramId, frame: Arrived<'_>, now_ns: u64) -> Option<usize> {
         let length = frame.bytes.len();
         if length > self.bytes.len() {
