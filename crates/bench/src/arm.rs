@@ -87,6 +87,8 @@ enum Ports {
         #[arg(num_args = 2)]
         devices: Vec<String>,
     },
+    /// No worker: the far end of the loads of `weir bench xenoflow`.
+    Far(crate::xenoflow::Far),
     /// Two interfaces, by AF_XDP.
     Xdp {
         /// Where frames come from.
@@ -117,6 +119,7 @@ pub fn run(arm: &Arm) -> Result<()> {
         Ports::Xdp { input, output } => forward(&basic2().program, xdp([input, output])?),
         Ports::Source { interface } => source(interface),
         Ports::Changes(probe) => crate::lb::probe(probe),
+        Ports::Far(far) => crate::xenoflow::far(far),
     }
 }
 

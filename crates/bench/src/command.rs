@@ -2,7 +2,7 @@
 
 use crate::{
     arm, bond, changes, dpdk, engine, generate, lb, measure, memory, overlay, path, pipes, rate, record,
-    scaling, xdp,
+    scaling, xdp, xenoflow,
 };
 use anyhow::Result;
 use lab::screen::{Screen, line};
@@ -86,6 +86,9 @@ pub enum Bench {
     /// a million flows that stay, new flows, IP in IP, ten thousand services; and how soon packets follow a
     /// change.
     Lb(lb::Options),
+    /// The experiments of XenoFlow's thesis, with its program: rate by payload, added latency and loss by
+    /// load, beside its figures.
+    Xenoflow(xenoflow::Options),
     /// Schemes by which flows are given to paths: the time of messages through a tunnel over four links, one
     /// of which is full; how soon a cut link is left; connections per second.
     Path(path::Options),
@@ -137,24 +140,10 @@ fn print(what: &Bench) -> Result<()> {
             }
         }
         Bench::Bond { streams, json } => print_bond(streams, *json)?,
-        Bench::Rate(options) => {
-            let found = rate::run(options, |text| line(text))?;
-            if options.json {
-                line(found)?;
-            }
-        }
-        Bench::Record(options) => {
-            let found = record::run(options, |text| line(text))?;
-            if options.json {
-                line(found)?;
-            }
-        }
-        Bench::Lb(options) => {
-            let found = lb::run(options, |text| line(text))?;
-            if options.json {
-                line(found)?;
-            }
-        }
+        Bench::Rate(options) => end(options.json, rate::run(options, |text| line(text))?)?,
+        Bench::Record(options) => end(options.json, record::run(options, |text| line(text))?)?,
+        Bench::Lb(options) => end(options.json, lb::run(options, |text| line(text))?)?,
+        Bench::Xenoflow(options) => end(options.json, xenoflow::run(options, |text| line(text))?)?,
         Bench::Path(options) => path::run(options)?,
         Bench::Overlay(options) => overlay::run(options)?,
         Bench::OverlayEnd(end) => overlay::run_end(end)?,
@@ -168,6 +157,11 @@ fn print(what: &Bench) -> Result<()> {
         Bench::Arm(arm) => arm::run(arm)?,
     }
     Ok(())
+}
+
+/// Ends with one JSON object, if that is wanted.
+fn end(json: bool, found: Value) -> Result<()> {
+    if json { line(found) } else { Ok(()) }
 }
 
 fn print_engine(only: &[String], workers: u16, json: bool) -> Result<()> {

@@ -104,11 +104,16 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes one.
+    /// Makes one, with frames of 64 bytes.
     pub fn new(scenario: &Scenario) -> Bench {
+        Bench::of_length(scenario, 64)
+    }
+
+    /// Makes one, with frames of so many bytes without check sequence.
+    pub fn of_length(scenario: &Scenario, length: usize) -> Bench {
         let mut pools = Pools::region(CHUNKS);
         let pool = pools.first().id();
-        let stream = || Stream::udp(64, scenario.flows.iter().copied());
+        let stream = || Stream::udp(length, scenario.flows.iter().copied());
         let input = Generator::new("in", &mut pools, pool, stream(), u64::MAX);
         let mut engine = Engine::new(&scenario.program, TableHash::new([3, 5]))
             .expect("the scenarios' programs are sound");

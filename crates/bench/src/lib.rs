@@ -13,6 +13,7 @@
 //! - `overlay/`: the cache of containers' networks beside plain VXLAN, mode `oncache`, and no overlay.
 //! - `bond/`: a bond beside Open vSwitch's.
 //! - `lb.rs`: the load balancer's programs beside those of `engine.rs`.
+//! - `xenoflow/`: the experiments of XenoFlow's thesis.
 //! - `generate.rs`: traffic whose truth is known, into a recording or out of an interface.
 //! - `record.rs`: `weir measure` on a recording, beside others that read one.
 //! - `measure/`: what sketches and their aggregator cost, and how true they are.
@@ -41,5 +42,6 @@ mod scenarios;
 #[cfg(feature = "dpdk")]
 mod sink;
 mod xdp;
+mod xenoflow;
 
 pub use command::{Bench, run};
