@@ -367,12 +367,8 @@ impl Interpreter {
     ) {
         let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
-        let pick = match (learn, group) {
-            (Learn::Pin(_), Some((_, group))) => {
-                Some(self.pick_new((id, group), (packet, key), (flows, now_ns)))
-            }
-            _ => None,
-        };
+        let pins = group.filter(|_| matches!(learn, Learn::Pin(_)));
+        let pick = pins.map(|(_, group)| self.pick_new((id, group), (packet, key), (flows, now_ns)));
         let Some(decision) = decision_for(learn, group, pick, answer) else {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
             answer.effects.push(unflowed(match learn {
