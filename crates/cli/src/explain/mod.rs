@@ -39,10 +39,8 @@ impl Explanation {
         }
         let verdict = engine::Verdict::Drop(DropReason::Oversize);
         let (copies, trace, effects) = (Vec::new(), Vec::new(), Vec::new());
-        Explanation {
-            walk: Walk { verdict, bytes: frame.to_vec(), copies, trace, effects, limit: None },
-            probe,
-        }
+        let bytes = frame.to_vec();
+        Explanation { walk: Walk { verdict, bytes, copies, trace, effects, limit: None }, probe }
     }
 
     /// Returns the ports that the packet and its copies leave through.

@@ -119,6 +119,10 @@ impl Coverage {
                 "flood:several"
             });
         }
+        let is_error = |effect: &Effect| matches!(effect, Effect::Unflowed { why: Why::IcmpError, .. });
+        if walk.effects.iter().any(is_error) {
+            self.meet("flow:error:pinned");
+        }
         match walk.verdict {
             Verdict::Transmit(_) => self.meet("verdict:transmit"),
             Verdict::Kernel(_) => self.meet("verdict:kernel"),
