@@ -79,6 +79,76 @@ fn a_host_behind_weir_talks_to_the_world_by_an_address_of_the_pool() {
     assert_eq!((&ledger["dropped"], &ledger["held"]), (&json!({}), &json!(0)), "{ledger}");
 }
 
+/// Services of three kinds, whose flows have workers by different things.
+const BALANCING: &str = "\
+workers: 2
+ports: { p0: { xdp: w0 }, p1: { xdp: w1 } }
+nat_pools: { pool: { addresses: 10.0.9.8 } }
+apps:
+  - lb: { flows: 4096 }
+  - lb:
+      name: nat
+      port: p0
+      out: p1
+      service: { vip: 10.0.9.1, protocol: both, port: all }
+      back_ends: [{ name: b1, mode: nat, ip: 10.0.1.2, mac: 02:00:00:00:11:00 }]
+  - lb:
+      name: full
+      port: p0
+      out: p1
+      service: { vip: 10.0.9.2, protocol: both, port: all }
+      nat_pool: pool
+      back_ends: [{ name: b1, mode: full_nat, ip: 10.0.1.3, mac: 02:00:00:00:11:00 }]
+  - lb:
+      name: kept
+      port: p0
+      service: { vip: 10.0.9.3, protocol: both, port: 53 }
+      back_ends: [{ name: b1, mac: 02:00:00:00:10:00 }]
+";
+
+#[test]
+fn balanced_connections_come_back_to_the_worker_of_their_flow_whatever_is_translated() {
+    let Some(wire) = wire("balanced") else { return };
+    for line in [
+        format!("ip -n {} addr add 10.0.1.3/24 dev f1", wire.far),
+        format!("ip -n {} route add 10.0.0.0/24 via 10.0.1.1", wire.far),
+        format!("ip -n {} route add 10.0.9.8/32 via 10.0.1.1", wire.far),
+    ] {
+        sh(&line);
+    }
+    let folder = Folder::new();
+    folder.write("weir.yaml", BALANCING);
+    let daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    let folder = Folder::new();
+    folder.write("weir.yaml", "ports: { p0: { mem: ~ } }\nmetrics: 0.0.0.0:9105\n");
+    let _server = Daemon::start_in_namespace(folder, &wire.far);
+    for vip in ["10.0.9.1", "10.0.9.2"] {
+        let ask = format!(
+            "exec 3<>/dev/tcp/{vip}/9105 && printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3 && cat <&3"
+        );
+        for _ in 0..20 {
+            let page = sh(&format!("ip netns exec {} timeout 20 bash -c '{ask}'", wire.third));
+            assert!(page.contains("weir_ledger_balanced") && page.contains("# EOF"), "{page}");
+        }
+        // The back end's ICMP error comes back to who asked.
+        let refused = format!(
+            "exec 3<>/dev/udp/{vip}/9; for i in 1 2 3 4 5 6 7 8 9 10; do echo hello >&3 || exit 7; \
+             read -t 1 <&3; done"
+        );
+        let line = format!("ip netns exec {} timeout 20 bash -c '{refused}' 2>&1; echo $?", wire.third);
+        let said = sh(&line);
+        assert!(said.contains("refused"), "{vip}: {said}");
+    }
+    // Which worker has the flow of a packet is found out by that worker's look through the tables.
+    for vip in ["10.0.9.1", "10.0.9.2", "10.0.9.3"] {
+        let next = format!("eth.dst=02:00:00:00:00:00 src=10.0.0.2 dst={vip} proto=udp sport=4000 dport=53");
+        let said = daemon.weir(&["explain", "--live", "--port", "p0", "--packet", &next]).good().out;
+        assert!(said.contains("would be learnt") && !said.contains("BUG"), "{said}");
+    }
+    let ledger = daemon.show("ledger");
+    assert_eq!((&ledger["dropped"], &ledger["held"]), (&json!({}), &json!(0)), "{ledger}");
+}
+
 #[test]
 fn nat_pools_that_cannot_work_have_a_line_and_a_caret() {
     let folder = Folder::new();

@@ -1,10 +1,10 @@
 //! What a run has really met, counted from traces: a suite that never hit something fails and says what.
 
 use crate::change::{Change, ChangeError};
-use crate::interpreter::Walk;
 use crate::interpreter::trace::{
     Asked, Change as Done, Color, FlowMet, Known, Lookup, Miss, Moving, Pick, Rss, Step,
 };
+use crate::interpreter::{Effect, Walk, Why};
 use crate::operation::{OPERATIONS, Value};
 use crate::program::{
     Criterion, EntryMatch, Fill, Forward, GroupChoice, HashInput, Learn, MeterSecond, NewFlows, Pipe,
