@@ -69,7 +69,7 @@ fn random_programs_pass_the_check() {
 #[test]
 fn random_runs_meet_everything() {
     let mut coverage = Coverage::new();
-    for seed in 0..4_000 {
+    for seed in 0..9_000 {
         run(seed, 120, &mut coverage);
     }
     assert_eq!(coverage.missing(), Vec::<String>::new(), "met: {:#?}", coverage.met());

@@ -30,7 +30,7 @@ use engine::program::{
 };
 use engine::snapshot::{Count, FlowDecision};
 use engine::worker::{Assembly, Command, HandOver, Outcome, Part, Proposer, Rewire, Rewiring, Worker};
-use packet::{BATCH, FlowKey, KeySource, Ledger, Pools, Port};
+use packet::{BATCH, Depth, FlowKey, KeySource, Layer, Ledger, Level, Pools, Port, parse};
 use port::{MemPort, MemWire};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -412,6 +412,12 @@ fn is_ordered(program: &Program) -> bool {
         || numbers.any(|(_, value, _)| matches!(value, Value::Learnt(_)))
 }
 
+/// Whether a frame is an ICMP error, for which it matters whether its flow is known.
+fn reports(frame: &Arriving) -> bool {
+    let is_error = |level: &Level| level.layers.has(Layer::IcmpError);
+    parse(&frame.bytes, Depth::Inner).is_ok_and(|all| is_error(all.outer()) || is_error(all.inner()))
+}
+
 /// Whether the change means the same for every number of workers: an entry of a flow is of its worker alone.
 fn is_shared(program: &Program, change: &Change) -> bool {
     if let Change::Add { entry, .. } | Change::Update { entry, .. } = change
@@ -523,7 +529,8 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
                     let bytes = frame_for(seed, &mut random);
                     frames.push(Arriving { bytes, headroom, hash: 0, ports: None });
                 }
-                for some in frames.chunks(if ordered { 1 } else { frames.len() }) {
+                let together = |one: &Arriving, next: &Arriving| !ordered && !reports(one) && !reports(next);
+                for some in frames.chunk_by(together) {
                     crews.iter_mut().for_each(|crew| crew.arrive(input, some));
                 }
                 format!("{} frames at port {}", frames.len(), input.0)

@@ -337,6 +337,7 @@ impl Numbers {
         }
         pipe.forward = self.forward(pipe.forward);
         pipe.miss = self.forward(pipe.miss);
+        pipe.too_long = pipe.too_long.map(|app| AppId(self.apps[app.index()] as u16));
         if let Some(SharedUse::Pipe(counter)) = &mut pipe.monitor.counter {
             *counter = self.counter(*counter);
         }

@@ -361,8 +361,11 @@ impl<'a> Builder<'a> {
     fn pools_of_services(&self, report: &mut Report) {
         for pool in &self.program.nat_pools {
             let taken = (0..self.plan.ports.len()).flat_map(|port| self.plan.apps.take(PortId(port as u16)));
-            let mut rules =
-                taken.filter_map(|frames| if let Frames::Ip(rule) = frames { Some(rule) } else { None });
+            // Whoever takes fragments takes whole packets, too.
+            let mut rules = taken.filter_map(|frames| match frames {
+                Frames::Ip(rule) if !rule.fragments => Some(rule),
+                _ => None,
+            });
             let shared = rules.find(|rule| {
                 let taken = NatPrefix { first: rule.dst, length: rule.prefix };
                 // The app whose flows take of the pool takes what answers are sent to.

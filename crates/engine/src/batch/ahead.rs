@@ -54,6 +54,7 @@ impl Engine {
         walk.lists.fill(0);
         let every = (own, (&*steering, workers));
         others |= walk.packets.untold_of_others(batch, untold, every, found);
+        walk.packets.give_away(others);
         (others, untold & !others)
     }
 }

@@ -261,6 +261,7 @@ impl Engine {
             }
         }
         others |= packets.untold_of_others(batch, untold, (own, spread), found);
+        packets.give_away(others);
         (others, untold & !others)
     }
 

@@ -381,6 +381,11 @@ impl Packets {
         self.find(batch, list, reading)
     }
 
+    /// Forgets the headers of packets that are given away instead of being read.
+    pub fn give_away(&mut self, others: u64) {
+        self.parsed &= !others;
+    }
+
     /// Parses again those of `list` whose headers have moved.
     #[inline]
     pub fn refresh(

@@ -160,7 +160,7 @@ fn ports_take_questions_and_pings_for_vips_and_nothing_else() {
         .collect();
     assert_eq!(pings, [(1, Some((0x800, 0x8ff)), 32), (58, Some((0x8000, 0x80ff)), 128)]);
     let udp = balancer(vec![service("dns", By::FiveTuple)], &PortKind::Mem);
-    assert_eq!(udp.take().len(), 2, "the service and its fragments");
+    assert_eq!(udp.take().len(), 3, "the service, its fragments and ICMP errors");
 }
 
 #[test]

@@ -6,11 +6,10 @@ use super::decided::Decided;
 use super::nat::Bindings;
 use super::pairs::Pairs;
 use super::table::{belonging_of, depart};
-use crate::pipes::table::NO_ROW;
 use crate::snapshot::FlowAccount;
 use packet::FlowKey;
 use std::collections::{HashMap, VecDeque};
-use table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
+use table::{Belonging, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
 
 /// Rows visited for a new flow while a full table holds flows that are removed already.
 pub(super) const RECLAIM_ROWS: u32 = 64;
@@ -195,9 +194,7 @@ impl Flows {
 
 /// Returns the flow of a row, if it is live.
 fn live_one<'a>(decided: &Decided, row: u32, table: &'a FlowTable) -> Option<&'a Flow> {
-    let is_alive =
-        |flow: &&Flow| !matches!(flow.decision(), Decision::Pinned(number) if decided.row(number) == NO_ROW);
-    table.flow(row).filter(is_alive)
+    table.flow(row).filter(|flow| decided.is_alive(flow))
 }
 
 /// Which flows age as one: those that have the same of a NAT pool, or are a pair.
@@ -255,11 +252,9 @@ struct Leaving<'a, Judge> {
 
 impl<Judge: Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate> Visitor for Leaving<'_, Judge> {
     fn judge(&self, row: u32, flow: &Flow, table: &FlowTable) -> Fate {
-        match flow.decision() {
-            Decision::Pinned(number) if self.decided.row(number) == NO_ROW => {
-                Fate::Goes(DeltaReason::Removed)
-            }
-            _ => {
+        match self.decided.is_alive(flow) {
+            false => Fate::Goes(DeltaReason::Removed),
+            true => {
                 let other = self.links.other(row).and_then(|other| live_one(self.decided, other, table));
                 (self.judge)(flow, other, self.own)
             }

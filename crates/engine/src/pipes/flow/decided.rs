@@ -9,7 +9,7 @@ use crate::census::Census;
 use crate::pipes::table::NO_ROW;
 use packet::prefetch;
 use std::sync::Arc;
-use table::Belonging;
+use table::{Belonging, Decision, Flow};
 
 /// Up to this many numbers are always in a near cache.
 const FAR_MIN: usize = 4096;
@@ -115,6 +115,15 @@ impl Decided {
     #[inline(always)]
     pub fn row(&self, number: u32) -> u32 {
         self.rows.get(number as usize).copied().unwrap_or(NO_ROW)
+    }
+
+    /// Whether a flow is live, and did not go with its entry.
+    #[inline]
+    pub fn is_alive(&self, flow: &Flow) -> bool {
+        match flow.decision() {
+            Decision::Pinned(number) => self.row(number) != NO_ROW,
+            Decision::Group(_) | Decision::Cached(_) => true,
+        }
     }
 
     /// Whether so much leads somewhere that it may be far away.

@@ -6,6 +6,7 @@
 //! the pipe says so in a delta of its own, behind all others ([`DeltaReason::Swept`]).
 
 use super::Flows;
+use super::decided::Decided;
 use super::table::belonging_of;
 use crate::program::Measured;
 use table::{DeltaReason, Fate, Flow, FlowDelta, FlowTable, Visitor};
@@ -101,7 +102,7 @@ impl Flows {
     /// Visits flows from a row on; returns where to go on.
     fn give_former(&mut self, (start, rows): (u32, u32), period: Period, now_ms: u32) -> u32 {
         let Flows { table, hash, decided, deltas, room, of, account, .. } = self;
-        let (room, of) = (*room, *of);
+        let (room, of, decided) = (*room, *of, &*decided);
         let give = |flow: &Flow| {
             let accepted = deltas.len() < room;
             if accepted {
@@ -111,20 +112,22 @@ impl Flows {
             }
             accepted
         };
-        let mut giving = Giving { start_ms: period.start_ms, give };
+        let mut giving = Giving { start_ms: period.start_ms, decided, give };
         table.sweep_from((start, rows, now_ms), |key| hash.hash(&key.0), &mut giving)
     }
 }
 
 /// A visit to flows that give counts from before a period.
-struct Giving<Give> {
+struct Giving<'a, Give> {
     start_ms: u32,
+    decided: &'a Decided,
     give: Give,
 }
 
-impl<Give: FnMut(&Flow) -> bool> Visitor for Giving<Give> {
+impl<Give: FnMut(&Flow) -> bool> Visitor for Giving<'_, Give> {
+    /// A flow that went with its entry gives its counts when it leaves.
     fn judge(&self, _: u32, flow: &Flow, _: &FlowTable) -> Fate {
-        match flow.counted_before(self.start_ms) {
+        match flow.counted_before(self.start_ms) && self.decided.is_alive(flow) {
             true => Fate::Gives(DeltaReason::Interval),
             false => Fate::Stays,
         }

@@ -382,10 +382,7 @@ impl Flows {
     /// Returns true if a flow is live, and not removed.
     #[inline]
     pub(super) fn is_alive(&self, flow: &Flow) -> bool {
-        match flow.decision() {
-            Decision::Pinned(number) => self.decided.row(number) != NO_ROW,
-            Decision::Group(_) | Decision::Cached(_) => true,
-        }
+        self.decided.is_alive(flow)
     }
 
     /// The flow of a row has no part in the NAT pool any more, and belongs to no pair.
