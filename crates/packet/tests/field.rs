@@ -75,6 +75,16 @@ fn cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
             vec![("icmpv6.type", 1), ("icmpv6.code", 6)],
         ),
         (
+            "arp=reply sender_ip=9.8.7.6 target_ip=5.4.3.2".to_string(),
+            vec![("arp.operation", 2), ("arp.sender_ip", 0x0908_0706), ("arp.target_ip", 0x0504_0302)],
+        ),
+    ]
+}
+
+/// The packets inside ICMP errors.
+fn error_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
+    vec![
+        (
             format!("{IPV4} proto=icmp icmp_type=3 payload={}", inside("1.1.1.1", "2.2.2.2")),
             vec![
                 ("error.ipv4.protocol", 6),
@@ -93,10 +103,6 @@ fn cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
                 ("error.sport", 4002),
                 ("error.dport", 81),
             ],
-        ),
-        (
-            "arp=reply sender_ip=9.8.7.6 target_ip=5.4.3.2".to_string(),
-            vec![("arp.operation", 2), ("arp.sender_ip", 0x0908_0706), ("arp.target_ip", 0x0504_0302)],
         ),
     ]
 }
@@ -122,14 +128,16 @@ fn inner_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
             twins.chain([("vxlan.vni", 0xfe_dcba)]).collect(),
         )
     };
-    cases().into_iter().map(inner).collect()
+    cases().into_iter().chain(error_cases()).map(inner).collect()
 }
 
 #[test]
 fn fields_are_where_the_recipe_has_put_them() {
     let mut seen = HashSet::new();
-    let outer =
-        cases().into_iter().map(|(text, values)| (format!("{ETHERNET} {text}"), [MACS, &values].concat()));
+    let outer = cases()
+        .into_iter()
+        .chain(error_cases())
+        .map(|(text, values)| (format!("{ETHERNET} {text}"), [MACS, &values].concat()));
     let tunnels = tunnel_cases().into_iter().map(|(text, values)| (format!("{ETHERNET} {text}"), values));
     for (text, values) in outer.chain(inner_cases()).chain(tunnels) {
         let bytes = frame(&text);

@@ -300,12 +300,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let mss = mss(&section, report);
     let announce = section.choice("announce", &ANNOUNCE, report).unwrap_or_default();
     let icmp_echo = section.choice("icmp_echo", &ICMP_ECHO, report).unwrap_or_default();
-    for key in SHARED {
-        if let Some(node) = section.get(key) {
-            let message = format!("`{key}` is what all services share: write it in an item of its own");
-            report.error_help(node.span, message, "- lb: { flows: 1_000_000 }");
-        }
-    }
+    refuse_shared(&section, report);
     let origin = report.origin(section.get("name").unwrap_or(node).span);
     if report.errors() > before || out.as_ref().is_some_and(|out| !out.is_usable()) {
         return None;
@@ -338,6 +333,16 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         icmp_echo,
         origin,
     })
+}
+
+/// Reports keys that are not of one service.
+fn refuse_shared(section: &Section<'_>, report: &mut Report) {
+    for key in SHARED {
+        if let Some(node) = section.get(key) {
+            let message = format!("`{key}` is what all services share: write it in an item of its own");
+            report.error_help(node.span, message, "- lb: { flows: 1_000_000 }");
+        }
+    }
 }
 
 /// The smallest MTU of the ports that back ends are behind, of those that are known.

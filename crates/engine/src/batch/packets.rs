@@ -142,9 +142,7 @@ impl Keys {
         self.usual = self.usual & !list | usual;
         self.errors = self.errors & !list | errors;
         if flags {
-            for slot in Bits(usual | known) {
-                self.seen[slot] = seen(batch.frame(slot).bytes(), &headers[slot], self.source);
-            }
+            self.look_at_flags(batch, headers, usual | known);
         }
         if table {
             for slot in Bits(usual | known) {
@@ -161,6 +159,14 @@ impl Keys {
                 let words = ethernet_words(batch.frame(slot).bytes(), &headers[slot]);
                 self.select[slot] = select_hash(reading.seed, &words);
             }
+        }
+    }
+
+    /// Finds out what the TCP headers of `list` say.
+    #[inline]
+    fn look_at_flags(&mut self, batch: &Batch, headers: &[Headers; 64], list: u64) {
+        for slot in Bits(list) {
+            self.seen[slot] = seen(batch.frame(slot).bytes(), &headers[slot], self.source);
         }
     }
 

@@ -308,8 +308,7 @@ impl Interpreter {
             Some((_, Err(failed)))
                 if known.as_ref().is_none_or(|flow| flow.decision == FlowDecision::FollowChosen) =>
             {
-                let decision = known.as_ref().map(|flow| flow.decision);
-                let known = decision.map_or(Known::No, Known::Found);
+                let known = known.map_or(Known::No, |flow| Known::Found(flow.decision));
                 answer.flow = Some(FlowMet { key: Some(key), known });
                 answer.found = Found::Miss(Miss { failed: vec![failed], nearest: None });
                 answer.effects.push(unflowed(Why::NoGroup));

@@ -4,7 +4,7 @@
 use super::flow_row::FlowRow;
 use super::lookup::mixed;
 use super::packet::Packet;
-use super::state::is_over;
+use super::state::{PipeState, Why, is_over};
 use super::trace::Pick;
 use super::{FlowSource, Interpreter};
 use crate::nat::Binding;
@@ -169,4 +169,20 @@ fn round(group: &Group) -> Vec<u16> {
         had[next] += 1;
     }
     round
+}
+
+impl PipeState {
+    /// Counts a packet that counts in no flow.
+    pub(super) fn leave_out(&mut self, why: Why, now_ms: u64) {
+        let unflowed = &mut self.unflowed;
+        match why {
+            Why::NoKey => unflowed.no_key += 1,
+            Why::NoGroup => unflowed.no_group += 1,
+            Why::Unknown => unflowed.unknown += 1,
+            Why::IcmpError => unflowed.icmp_error += 1,
+            Why::NoTarget => unflowed.no_target += 1,
+            Why::Full => (unflowed.full, self.full_ms) = (unflowed.full + 1, Some(now_ms)),
+            Why::NoNatPort => unflowed.no_nat_port += 1,
+        }
+    }
 }

@@ -226,20 +226,6 @@ impl PipeState {
         self.templates.iter().flat_map(|template| &template.operations).any(Operation::is_kept)
     }
 
-    /// Counts a packet that counts in no flow.
-    fn leave_out(&mut self, why: Why, now_ms: u64) {
-        let unflowed = &mut self.unflowed;
-        match why {
-            Why::NoKey => unflowed.no_key += 1,
-            Why::NoGroup => unflowed.no_group += 1,
-            Why::Unknown => unflowed.unknown += 1,
-            Why::IcmpError => unflowed.icmp_error += 1,
-            Why::NoTarget => unflowed.no_target += 1,
-            Why::Full => (unflowed.full, self.full_ms) = (unflowed.full + 1, Some(now_ms)),
-            Why::NoNatPort => unflowed.no_nat_port += 1,
-        }
-    }
-
     fn learn(&mut self, key: FlowKey, flow: FlowRow) {
         if let Some(begun) = flow.pair.and_then(|begun| self.flows.get_mut(&begun)) {
             begun.pair = Some(key);
