@@ -339,12 +339,12 @@ impl Interpreter {
     /// pipe's NAT pool.
     fn begins_no_flow(&self, id: PipeId, packet: &Packet, key: &FlowKey) -> bool {
         let nat = &self.pipes[id.index()].nat;
-        if nat.is_there() {
+        let cannot_be_bound = || {
             let source = if nat.is_ipv4() { Field::Ipv4Src } else { Field::Ipv6Src };
             let has = |field: Field| packet.read(field).is_some();
-            return !has(source) || !has(Field::L4Sport) || nat.has(key.dst());
-        }
-        self.is_about_pinned(id, packet)
+            !has(source) || !has(Field::L4Sport) || nat.has(key.dst())
+        };
+        self.is_about_pinned(id, packet) || nat.is_there() && cannot_be_bound()
     }
 
     /// Returns whether the packet is an ICMP error about a flow, in a pipe that pins flows.
