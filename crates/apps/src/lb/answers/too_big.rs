@@ -5,13 +5,15 @@
 //! so that an answer is a function of both. How many answers there are is limited, for all clients together
 //! and for each: a flood of long packets gets few, and keeps those of nobody else.
 
+use super::limit::Limit;
 use packet::{ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Sum, checksum};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Answers in a second, and at once, to all clients.
-const ALL: Rate = Rate { per_second: 1000, burst: 200 };
-/// The same to those clients whose addresses share a bucket.
-const CLIENT: Rate = Rate { per_second: 20, burst: 20 };
+/// Answers to all clients in a second, and at once.
+const RATE: u64 = 1000;
+const BURST: u64 = 200;
+/// Answers in a second, and at once, to those clients whose addresses share a bucket.
+const CLIENT_RATE: u64 = 20;
 /// Buckets for clients.
 const CLIENTS: usize = 256;
 
@@ -128,40 +130,11 @@ fn is_station(address: Ipv4Addr) -> bool {
     first != 0 && first < 224 && !address.is_loopback()
 }
 
-/// How often something may happen.
-#[derive(Clone, Copy, Debug)]
-struct Rate {
-    per_second: u64,
-    burst: u64,
-}
-
-/// A token bucket: it begins full, and nothing more fits in.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
-    /// Nanoseconds of what is missing from it, as of a time.
-    debt_ns: u64,
-    at_ns: u64,
-}
-
-impl Bucket {
-    /// Whether it has a token.
-    fn has(&mut self, rate: Rate, now_ns: u64) -> bool {
-        self.debt_ns = self.debt_ns.saturating_sub(now_ns.saturating_sub(self.at_ns));
-        self.at_ns = now_ns;
-        let token_ns = 1_000_000_000 / rate.per_second;
-        self.debt_ns + token_ns <= rate.burst * token_ns
-    }
-
-    fn take(&mut self, rate: Rate) {
-        self.debt_ns += 1_000_000_000 / rate.per_second;
-    }
-}
-
 /// Answers, as many as may be, and how many there were.
 #[derive(Clone, Debug)]
 pub(super) struct TooBig {
-    all: Bucket,
-    clients: Box<[Bucket; CLIENTS]>,
+    all: Limit,
+    clients: Box<[Limit; CLIENTS]>,
     /// Answers sent, kept back because there were too many, and not possible.
     sent: u64,
     limited: u64,
@@ -170,8 +143,8 @@ pub(super) struct TooBig {
 
 impl Default for TooBig {
     fn default() -> TooBig {
-        let clients = Box::new([Bucket::default(); CLIENTS]);
-        TooBig { all: Bucket::default(), clients, sent: 0, limited: 0, unanswerable: 0 }
+        let clients = Box::new([Limit::new(CLIENT_RATE, CLIENT_RATE); CLIENTS]);
+        TooBig { all: Limit::new(RATE, BURST), clients, sent: 0, limited: 0, unanswerable: 0 }
     }
 }
 
@@ -182,13 +155,12 @@ impl TooBig {
             self.unanswerable += 1;
             return None;
         };
+        // The client's own limit comes first, so that a flood of one takes no answer from others.
         let client = &mut self.clients[bucket_of(frame)];
-        if !(self.all.has(ALL, now_ns) && client.has(CLIENT, now_ns)) {
+        if !(client.allows(now_ns) && self.all.allows(now_ns)) {
             self.limited += 1;
             return None;
         }
-        self.all.take(ALL);
-        client.take(CLIENT);
         self.sent += 1;
         Some(answer)
     }
@@ -300,12 +272,12 @@ mod tests {
         };
         let mut ask = |client, now_ms: u64| answers.answer(&from(client), 60, now_ms * MS).is_some();
         let got = (0..100).filter(|_| ask(1, 0)).count();
-        assert_eq!(got, CLIENT.burst as usize);
+        assert_eq!(got, CLIENT_RATE as usize);
         assert!(ask(2, 0), "another client");
         assert!(!ask(1, 49) && ask(1, 50) && !ask(1, 50), "twenty in a second");
         let got = (0..=255).filter(|client| ask(*client, 60)).count();
-        assert!(got >= ALL.burst as usize - 25, "{got}");
-        assert!(got <= ALL.burst as usize, "{got}: all together have a limit");
+        assert!(got >= BURST as usize - 25, "{got}");
+        assert!(got <= BURST as usize, "{got}: all together have a limit");
         assert_eq!(answers.counts()[0].1 + answers.counts()[1].1, 100 + 1 + 3 + 256);
     }
 }
