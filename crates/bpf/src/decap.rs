@@ -1,5 +1,6 @@
 //! The program of `decap.bpf.c` and its maps, laid out as integers in the order of its structures.
 
+use crate::load::uninterrupted;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
 use aya::programs::links::FdLink;
@@ -67,7 +68,8 @@ impl TcDecap {
     /// Returns the kernel's error, usually a missing privilege.
     pub fn load(settings: &DecapSettings) -> Result<TcDecap, EbpfError> {
         let mut ebpf = Ebpf::load(OBJECT)?;
-        program(&mut ebpf)?.load()?;
+        let loaded = program(&mut ebpf)?;
+        uninterrupted(|| loaded.load())?;
         let mut decap = TcDecap { ebpf, link: None };
         decap.set(settings)?;
         Ok(decap)

@@ -1,6 +1,7 @@
 //! Failures of a link, for tests and labs: not every kernel has netem, and netem knows no classes of source
 //! ports.
 
+use crate::load::uninterrupted;
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
@@ -52,7 +53,7 @@ impl TcImpair {
     /// Returns the kernel's error, usually a missing privilege.
     pub fn load(port: u16) -> Result<TcImpair, EbpfError> {
         let mut impair = TcImpair { ebpf: Ebpf::load(OBJECT)?, link: None };
-        impair.program().load()?;
+        uninterrupted(|| impair.program().load())?;
         impair.write([u32::from(port), 0, 0, 0, 0, 0])?;
         Ok(impair)
     }

@@ -11,6 +11,7 @@ mod decap;
 mod impair;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
 mod link;
+mod load;
 mod oncache;
 mod overlay;
 mod path;

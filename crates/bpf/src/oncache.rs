@@ -1,5 +1,6 @@
 //! The programs of `oncache.bpf.c`, for comparisons: `weir run` does not load them.
 
+use crate::load::uninterrupted;
 use aya::maps::{HashMap, MapData};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
@@ -32,7 +33,8 @@ impl Oncache {
     pub fn load() -> Result<Oncache, EbpfError> {
         let mut ebpf = Ebpf::load(OBJECT)?;
         for (name, _) in PROGRAMS {
-            program(&mut ebpf, name)?.load()?;
+            let loaded = program(&mut ebpf, name)?;
+            uninterrupted(|| loaded.load())?;
         }
         Ok(Oncache { ebpf, links: Vec::new() })
     }
@@ -71,7 +73,7 @@ impl Oncache {
     pub fn statistics_ns(&mut self, runs: u32) -> Result<f64, ProgramError> {
         let program = program(&mut self.ebpf, "oncache_nothing")?;
         if program.fd().is_err() {
-            program.load()?;
+            uninterrupted(|| program.load())?;
         }
         let options = TestRunOptions { data_in: Some(&[0; 64]), repeat: runs, ..TestRunOptions::new() };
         program.test_run(options)?;

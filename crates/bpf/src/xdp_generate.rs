@@ -1,5 +1,6 @@
 //! Traffic for benches, generated in the kernel.
 
+use crate::load::uninterrupted;
 use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfError};
 
@@ -18,7 +19,8 @@ impl XdpGenerate {
     /// Returns the kernel's error, usually a missing privilege.
     pub fn load() -> Result<XdpGenerate, EbpfError> {
         let mut ebpf = Ebpf::load(OBJECT)?;
-        program(&mut ebpf)?.load()?;
+        let loaded = program(&mut ebpf)?;
+        uninterrupted(|| loaded.load())?;
         Ok(XdpGenerate(ebpf))
     }
 

@@ -14,6 +14,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use std::collections::HashSet;
 
 use crate::link;
+use crate::load::uninterrupted;
 use crate::take::{Compiled, MASKS_MAX, Masked, Take, TakeError, WORDS, Words, compile};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_take.bpf.o"));
@@ -90,7 +91,8 @@ impl XdpTake {
             .map_max_entries("sockets", queues)
             .map_max_entries("counters", queues)
             .load(OBJECT)?;
-        program(&mut ebpf)?.load()?;
+        let loaded = program(&mut ebpf)?;
+        uninterrupted(|| loaded.load())?;
         Ok(XdpTake { ebpf, queues, half: 0, keys: Default::default(), link: None, before: None })
     }
 

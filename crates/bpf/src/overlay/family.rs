@@ -6,6 +6,7 @@ use super::layout::{Layout, OverlayIp, WAYS};
 use super::{
     AT_POD, AT_UPLINK, OVERLAY_COUNTS, OVERLAY_TRANSLATIONS_MAX, OverlaySettings, OverlaySweep, STAMPS,
 };
+use crate::load::uninterrupted;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod, TestRun};
@@ -55,10 +56,12 @@ impl Family {
             .map_max_entries("translations", 2 * OVERLAY_TRANSLATIONS_MAX as u32)
             .load(object)?;
         for (name, _) in AT_POD.into_iter().chain(AT_UPLINK) {
-            program(&mut ebpf, name)?.load()?;
+            let loaded = program(&mut ebpf, name)?;
+            uninterrupted(|| loaded.load())?;
         }
         for name in ["overlay_forget", "overlay_sweep"] {
-            program(&mut ebpf, name)?.load()?;
+            let loaded = program(&mut ebpf, name)?;
+            uninterrupted(|| loaded.load())?;
         }
         let (asked, left) = (ring(&mut ebpf, "asked")?, ring(&mut ebpf, "left")?);
         Ok(Family { ebpf, layout: Layout::new(pods, nodes), sets, asked, left })

@@ -1,5 +1,6 @@
 //! The programs of `path.bpf.c` and their maps, laid out as integers in the order of its structures.
 
+use crate::load::uninterrupted;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
@@ -327,7 +328,8 @@ impl TcPath {
             .override_global("is_scripted", &is_scripted, true)
             .load(OBJECT)?;
         for (name, _) in PROGRAMS.into_iter().flatten() {
-            program(&mut ebpf, name)?.load()?;
+            let loaded = program(&mut ebpf, name)?;
+            uninterrupted(|| loaded.load())?;
         }
         let mut ring = |name| RingBuf::try_from(ebpf.take_map(name).expect("path.bpf.c defines it"));
         let (answers, missed) = (ring("answers")?, ring("missed")?);

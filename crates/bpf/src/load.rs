@@ -1,0 +1,55 @@
+//! Loads programs into the kernel whatever signals arrive. The verifier gives up with `EAGAIN` once a signal
+//! waits for the thread, also one that no handler sees: a debugger's, or that of a container that is frozen
+//! and thawed. libbpf tries again for the same reason; aya 0.14 does not.
+
+use aya::programs::ProgramError;
+use std::io::ErrorKind::WouldBlock;
+
+/// Attempts of one load. libbpf makes five; two refusals in a row were seen on a busy machine.
+const ATTEMPTS: usize = 10;
+
+/// Calls `load` until no signal interrupts it, but not for ever.
+///
+/// # Errors
+/// Returns any other error of the kernel at once, and that of the last attempt.
+pub fn uninterrupted(load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    let is_interruption = |error: &ProgramError| matches!(error, ProgramError::LoadError { io_error, .. } if io_error.kind() == WouldBlock);
+    repeat(load, is_interruption)
+}
+
+fn repeat<E>(
+    mut attempt: impl FnMut() -> Result<(), E>,
+    is_interruption: impl Fn(&E) -> bool,
+) -> Result<(), E> {
+    for _ in 1..ATTEMPTS {
+        match attempt() {
+            Err(error) if is_interruption(&error) => {}
+            other => return other,
+        }
+    }
+    attempt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Interrupts so many attempts, then says this; returns the number of attempts and the result.
+    fn attempts(interrupted: usize, then: Result<(), &'static str>) -> (usize, Result<(), &'static str>) {
+        let mut count = 0;
+        let attempt = || {
+            count += 1;
+            if count <= interrupted { Err("interrupted") } else { then }
+        };
+        let result = repeat(attempt, |error| *error == "interrupted");
+        (count, result)
+    }
+
+    #[test]
+    fn an_interrupted_load_is_repeated_and_another_error_is_not() {
+        assert_eq!(attempts(0, Ok(())), (1, Ok(())));
+        assert_eq!(attempts(2, Ok(())), (3, Ok(())));
+        assert_eq!(attempts(1, Err("refused")), (2, Err("refused")));
+        assert_eq!(attempts(usize::MAX, Ok(())), (ATTEMPTS, Err("interrupted")));
+    }
+}
