@@ -68,8 +68,7 @@ impl TcDecap {
     /// Returns the kernel's error, usually a missing privilege.
     pub fn load(settings: &DecapSettings) -> Result<TcDecap, EbpfError> {
         let mut ebpf = Ebpf::load(OBJECT)?;
-        let loaded = program(&mut ebpf)?;
-        uninterrupted(|| loaded.load())?;
+        uninterrupted(|| program(&mut ebpf)?.load())?;
         let mut decap = TcDecap { ebpf, link: None };
         decap.set(settings)?;
         Ok(decap)

@@ -13,7 +13,10 @@ const ATTEMPTS: usize = 10;
 /// # Errors
 /// Returns any other error of the kernel at once, and that of the last attempt.
 pub fn uninterrupted(load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
-    let is_interruption = |error: &ProgramError| matches!(error, ProgramError::LoadError { io_error, .. } if io_error.kind() == WouldBlock);
+    let is_interruption = |error: &ProgramError| match error {
+        ProgramError::LoadError { io_error, .. } => io_error.kind() == WouldBlock,
+        _ => false,
+    };
     repeat(load, is_interruption)
 }
 

@@ -33,8 +33,7 @@ impl Oncache {
     pub fn load() -> Result<Oncache, EbpfError> {
         let mut ebpf = Ebpf::load(OBJECT)?;
         for (name, _) in PROGRAMS {
-            let loaded = program(&mut ebpf, name)?;
-            uninterrupted(|| loaded.load())?;
+            uninterrupted(|| program(&mut ebpf, name)?.load())?;
         }
         Ok(Oncache { ebpf, links: Vec::new() })
     }

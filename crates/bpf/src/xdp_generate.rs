@@ -19,8 +19,7 @@ impl XdpGenerate {
     /// Returns the kernel's error, usually a missing privilege.
     pub fn load() -> Result<XdpGenerate, EbpfError> {
         let mut ebpf = Ebpf::load(OBJECT)?;
-        let loaded = program(&mut ebpf)?;
-        uninterrupted(|| loaded.load())?;
+        uninterrupted(|| program(&mut ebpf)?.load())?;
         Ok(XdpGenerate(ebpf))
     }
 

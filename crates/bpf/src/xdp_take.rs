@@ -91,8 +91,7 @@ impl XdpTake {
             .map_max_entries("sockets", queues)
             .map_max_entries("counters", queues)
             .load(OBJECT)?;
-        let loaded = program(&mut ebpf)?;
-        uninterrupted(|| loaded.load())?;
+        uninterrupted(|| program(&mut ebpf)?.load())?;
         Ok(XdpTake { ebpf, queues, half: 0, keys: Default::default(), link: None, before: None })
     }
 

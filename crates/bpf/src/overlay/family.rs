@@ -56,12 +56,10 @@ impl Family {
             .map_max_entries("translations", 2 * OVERLAY_TRANSLATIONS_MAX as u32)
             .load(object)?;
         for (name, _) in AT_POD.into_iter().chain(AT_UPLINK) {
-            let loaded = program(&mut ebpf, name)?;
-            uninterrupted(|| loaded.load())?;
+            uninterrupted(|| program(&mut ebpf, name)?.load())?;
         }
         for name in ["overlay_forget", "overlay_sweep"] {
-            let loaded = program(&mut ebpf, name)?;
-            uninterrupted(|| loaded.load())?;
+            uninterrupted(|| program(&mut ebpf, name)?.load())?;
         }
         let (asked, left) = (ring(&mut ebpf, "asked")?, ring(&mut ebpf, "left")?);
         Ok(Family { ebpf, layout: Layout::new(pods, nodes), sets, asked, left })

@@ -328,8 +328,7 @@ impl TcPath {
             .override_global("is_scripted", &is_scripted, true)
             .load(OBJECT)?;
         for (name, _) in PROGRAMS.into_iter().flatten() {
-            let loaded = program(&mut ebpf, name)?;
-            uninterrupted(|| loaded.load())?;
+            uninterrupted(|| program(&mut ebpf, name)?.load())?;
         }
         let mut ring = |name| RingBuf::try_from(ebpf.take_map(name).expect("path.bpf.c defines it"));
         let (answers, missed) = (ring("answers")?, ring("missed")?);
