@@ -12,47 +12,84 @@ use packet::prefetch;
 #[derive(Debug, Default)]
 pub struct Targets {
     choice: GroupChoice,
-    /// Where the rows of each group begin, by its position, and where those of the last one end.
-    starts: Vec<u32>,
+    /// By position of the group.
+    places: Vec<Places>,
     rows: Vec<u32>,
     count: usize,
+}
+
+/// Where the rows of a group's targets are listed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    start: u32,
+    end: u32,
+    /// The row of the first target if those of the others follow it, as the rows of entries that are inserted
+    /// together do. Then the list need not be read: those of a million targets are four megabytes.
+    first: u32,
+    /// How many targets have the row that `first` says.
+    in_order: u32,
+}
+
+impl Places {
+    /// The row of a target, if it is in order.
+    #[inline(always)]
+    fn row(&self, target: u32) -> u32 {
+        self.first.wrapping_add(target)
+    }
+
+    #[inline(always)]
+    fn are_in_order(&self) -> bool {
+        self.in_order == self.end - self.start
+    }
 }
 
 impl Targets {
     /// Creates an empty list for the targets of all groups that a pipe may pick from.
     #[must_use]
     pub fn new(program: &Program, choice: Option<GroupChoice>) -> Targets {
-        let mut starts = vec![0; program.groups.len() + 1];
+        let mut places = vec![Places::default(); program.groups.len()];
         for id in choice.into_iter().flat_map(|choice| groups(program, choice)) {
-            starts[id.index() + 1] = program.groups[id.index()].targets.len() as u32;
+            places[id.index()].end = program.groups[id.index()].targets.len() as u32;
         }
-        for at in 1..starts.len() {
-            starts[at] += starts[at - 1];
+        let mut count = 0;
+        for group in &mut places {
+            (group.start, group.end) = (count, count + group.end);
+            count = group.end;
         }
-        let count = starts.last().map_or(0, |&end| end as usize);
+        let count = count as usize;
         let mut rows = Vec::with_capacity(count);
         packet::advise_huge(&rows);
         rows.resize(count, NO_ROW);
-        Targets { choice: choice.unwrap_or_default(), starts, rows, count: 0 }
+        Targets { choice: choice.unwrap_or_default(), places, rows, count: 0 }
     }
 
     /// Returns the row of a target of a group, by its position, or [`NO_ROW`].
     #[inline(always)]
     #[must_use]
     pub fn row(&self, group: usize, target: u16) -> u32 {
-        self.place(group, target).map_or(NO_ROW, |place| self.rows[place])
+        let Some(places) = self.places.get(group) else { return NO_ROW };
+        let (target, place) = (u32::from(target), places.start + u32::from(target));
+        if place >= places.end {
+            NO_ROW
+        } else if places.are_in_order() {
+            places.row(target)
+        } else {
+            self.rows[place as usize]
+        }
     }
 
-    /// Prefetches where the rows of a group begin.
+    /// Prefetches what is known of a group.
     #[inline(always)]
-    pub fn prefetch_start(&self, group: usize) {
-        self.starts.get(group).into_iter().for_each(prefetch);
+    pub fn prefetch_group(&self, group: usize) {
+        self.places.get(group).into_iter().for_each(prefetch);
     }
 
-    /// Prefetches the row of a target of a group.
+    /// Prefetches the row of a target of a group, if it has to be looked up.
     #[inline(always)]
     pub fn prefetch(&self, group: usize, target: u16) {
-        if let Some(place) = self.place(group, target) {
+        if self.places.get(group).is_some_and(|places| !places.are_in_order())
+            && let Some(place) = self.place(group, target)
+        {
             prefetch(&self.rows[place]);
         }
     }
@@ -61,37 +98,50 @@ impl Targets {
     #[inline(always)]
     #[must_use]
     pub fn of(&self, group: GroupId) -> &[u32] {
-        let end = self.starts.get(group.index() + 1).copied();
-        let both = self.starts.get(group.index()).zip(end);
-        both.and_then(|(&start, end)| self.rows.get(start as usize..end as usize)).unwrap_or_default()
+        let places = self.places.get(group.index()).copied().unwrap_or_default();
+        self.rows.get(places.start as usize..places.end as usize).unwrap_or_default()
     }
 
     /// Sets the row of the target named by `matches`.
     pub fn insert(&mut self, matches: &[EntryMatch], row: u32) -> Result<(), Refusal> {
-        let place = self.named(matches);
-        let place = place.ok_or_else(|| Refusal::Unfit("it names no target of the pipe's group".into()))?;
+        let (group, place) = self
+            .named(matches)
+            .ok_or_else(|| Refusal::Unfit("it names no target of the pipe's group".into()))?;
         if self.rows[place] != NO_ROW {
             return Err(Refusal::Exists);
         }
         self.rows[place] = row;
         self.count += 1;
+        let places = &mut self.places[group];
+        let target = place as u32 - places.start;
+        if places.in_order > 0 {
+            places.in_order += u32::from(row == places.row(target));
+        } else {
+            places.first = row.wrapping_sub(target);
+            let rows = (0..).zip(&self.rows[places.start as usize..places.end as usize]);
+            places.in_order =
+                rows.filter(|&(at, &row)| row != NO_ROW && row == places.row(at)).count() as u32;
+        }
         Ok(())
     }
 
     /// Returns the row of the target named by `matches`.
     #[must_use]
     pub fn find(&self, matches: &[EntryMatch]) -> Option<u32> {
-        self.rows.get(self.named(matches)?).copied().filter(|&row| row != NO_ROW)
+        self.rows.get(self.named(matches)?.1).copied().filter(|&row| row != NO_ROW)
     }
 
     /// Removes and returns the row of the target named by `matches`.
     pub fn remove(&mut self, matches: &[EntryMatch]) -> Option<u32> {
-        let place = self.named(matches)?;
+        let (group, place) = self.named(matches)?;
         let row = std::mem::replace(&mut self.rows[place], NO_ROW);
         if row == NO_ROW {
             return None;
         }
         self.count -= 1;
+        let places = &mut self.places[group];
+        let target = place as u32 - places.start;
+        places.in_order -= u32::from(row == places.row(target));
         Some(row)
     }
 
@@ -103,18 +153,19 @@ impl Targets {
 
     #[inline(always)]
     fn place(&self, group: usize, target: u16) -> Option<usize> {
-        let place = self.starts.get(group)? + u32::from(target);
-        (place < *self.starts.get(group + 1)?).then_some(place as usize)
+        let places = self.places.get(group)?;
+        let place = places.start + u32::from(target);
+        (place < places.end).then_some(place as usize)
     }
 
-    fn named(&self, matches: &[EntryMatch]) -> Option<usize> {
-        match (matches.first()?, self.choice) {
-            (EntryMatch::Target(target), GroupChoice::One(group)) => self.place(group.index(), *target),
-            (EntryMatch::Member { group, target }, GroupChoice::ByMeta(_)) => {
-                self.place(group.index(), *target)
-            }
-            _ => None,
-        }
+    /// Returns the group, and the place in the list of rows.
+    fn named(&self, matches: &[EntryMatch]) -> Option<(usize, usize)> {
+        let (group, target) = match (matches.first()?, self.choice) {
+            (EntryMatch::Target(target), GroupChoice::One(group)) => (group, target),
+            (EntryMatch::Member { group, target }, GroupChoice::ByMeta(_)) => (*group, target),
+            _ => return None,
+        };
+        Some((group.index(), self.place(group.index(), *target)?))
     }
 }
 
@@ -198,6 +249,53 @@ pub fn all_there(program: &Program, pipe: &Pipe, choice: GroupChoice, findings: 
             let (pipe_name, target) = (pipe.name.clone(), target.name.clone());
             let kind = FindingKind::TargetWithoutEntry { pipe: pipe_name, target, group: group.name.clone() };
             findings.push(Finding::new(pipe.origin, kind));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::{Fill, Forward};
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    const TARGETS: usize = 4;
+
+    fn member(place: usize) -> [EntryMatch; 1] {
+        let group = GroupId((place / TARGETS) as u16);
+        [EntryMatch::Member { group, target: (place % TARGETS) as u16 }]
+    }
+
+    proptest! {
+        /// Rows come and go, in the order of the targets and in others.
+        #[test]
+        fn rows_are_those_inserted(steps in prop::collection::vec(
+            (0..3 * TARGETS, 0..10_u32, any::<bool>()), 0..200)) {
+            let group = |number| {
+                let targets = (0..TARGETS).map(|at| Target::new(format!("t{at}"), Forward::Drop));
+                crate::program::Group::new(format!("g{number}"), Fill::Wants, 16).number(number).targets(targets)
+            };
+            let program = Program { groups: (0..3).map(group).collect(), ..Program::default() };
+            let mut targets = Targets::new(&program, Some(GroupChoice::ByMeta(0)));
+            let mut twin: HashMap<usize, u32> = HashMap::new();
+            for (place, row, is_next) in steps {
+                if is_next {
+                    // What an entry gets that is inserted behind that of the target before it.
+                    let row = twin.get(&place.wrapping_sub(1)).map_or(row, |before| before + 1);
+                    let is_new = !twin.contains_key(&place);
+                    prop_assert_eq!(targets.insert(&member(place), row).is_ok(), is_new);
+                    twin.entry(place).or_insert(row);
+                } else {
+                    prop_assert_eq!(targets.remove(&member(place)), twin.remove(&place));
+                }
+                for place in 0..3 * TARGETS {
+                    let row = targets.row(place / TARGETS, (place % TARGETS) as u16);
+                    prop_assert_eq!(Some(row).filter(|row| *row != NO_ROW), twin.get(&place).copied());
+                }
+                prop_assert_eq!(targets.row(0, TARGETS as u16), NO_ROW);
+                prop_assert_eq!(targets.len(), twin.len());
+            }
         }
     }
 }

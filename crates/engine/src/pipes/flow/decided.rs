@@ -17,14 +17,15 @@ const FAR_MIN: usize = 4096;
 /// Numbers of decisions, and where they lead.
 #[derive(Clone, Debug, Default)]
 pub struct Decided {
-    /// The row of each number, or [`NO_ROW`]; read for every packet.
-    rows: Vec<u32>,
+    /// The row of each number, or [`NO_ROW`].
+    rows: RowsOfNumbers,
     /// How many flows each number has.
     flows: Vec<u32>,
     /// What the flows of each number belong to.
     of: Vec<Belonging>,
     /// One more than the number of each row; 0 if it has none.
     of_rows: Vec<u32>,
+    /// Numbers that were free when they were listed here.
     free: Vec<u32>,
     /// Flows whose number leads nowhere.
     removed: usize,
@@ -36,11 +37,55 @@ pub struct Decided {
     counted: usize,
 }
 
+/// The row of each number, or [`NO_ROW`]. As long as each number is that of its row, as it is where no entry
+/// has been removed, looking up a packet's costs no access to memory: a million of them are four megabytes.
+#[derive(Clone, Debug, Default)]
+struct RowsOfNumbers {
+    rows: Vec<u32>,
+    /// How many numbers are not those of their rows.
+    strays: usize,
+}
+
+impl RowsOfNumbers {
+    fn with_capacity(numbers: usize) -> RowsOfNumbers {
+        RowsOfNumbers { rows: Vec::with_capacity(numbers), strays: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns the row of a number that exists.
+    fn at(&self, number: usize) -> u32 {
+        self.rows[number]
+    }
+
+    /// Returns the row of a number, or [`NO_ROW`].
+    #[inline(always)]
+    fn get(&self, number: u32) -> u32 {
+        if self.strays == 0 && (number as usize) < self.rows.len() {
+            return number;
+        }
+        self.rows.get(number as usize).copied().unwrap_or(NO_ROW)
+    }
+
+    fn push(&mut self, row: u32) {
+        self.strays += usize::from(self.rows.len() as u32 != row);
+        self.rows.push(row);
+    }
+
+    fn set(&mut self, number: usize, row: u32) {
+        let was = std::mem::replace(&mut self.rows[number], row);
+        self.strays -= usize::from(was != number as u32);
+        self.strays += usize::from(row != number as u32);
+    }
+}
+
 /// Where the numbers of a former program lead in the one that takes over. That is found out number by number,
 /// while the former program runs: there may be a million of them.
 #[derive(Clone, Debug)]
 pub struct Renumbering {
-    rows: Vec<u32>,
+    rows: RowsOfNumbers,
     of: Vec<Belonging>,
     of_rows: Vec<u32>,
     /// The numbers that led somewhere and do not any more.
@@ -54,7 +99,7 @@ impl Renumbering {
     pub fn new(old: &Decided, new: &Decided) -> Renumbering {
         let most = old.rows.len() + new.rows.len();
         Renumbering {
-            rows: Vec::with_capacity(most),
+            rows: RowsOfNumbers::with_capacity(most),
             of: Vec::with_capacity(most),
             of_rows: vec![0; new.of_rows.len()],
             lost: Vec::with_capacity(old.rows.len()),
@@ -75,8 +120,9 @@ impl Renumbering {
             let of = new.belonging(new.of_row(row)?)?;
             Some((row, Belonging { generation, ..of }))
         };
-        if let Some(&was) = old.rows.get(self.rows.len()) {
-            let number = self.rows.len();
+        let number = self.rows.len();
+        if number < old.rows.len() {
+            let was = old.rows.at(number);
             let now = if was == NO_ROW { None } else { row_now(was).and_then(present) };
             let now = now.filter(|&(row, _)| self.is_free(row));
             if now.is_none() && was != NO_ROW {
@@ -114,7 +160,7 @@ impl Decided {
     /// Returns the row that a number leads to, or [`NO_ROW`].
     #[inline(always)]
     pub fn row(&self, number: u32) -> u32 {
-        self.rows.get(number as usize).copied().unwrap_or(NO_ROW)
+        self.rows.get(number)
     }
 
     /// Whether a flow is live, and did not go with its entry.
@@ -126,16 +172,16 @@ impl Decided {
         }
     }
 
-    /// Whether so much leads somewhere that it may be far away.
+    /// Whether it has to be looked up where numbers lead, and is so much that it may be far away.
     #[inline(always)]
     pub fn is_far(&self) -> bool {
-        self.rows.len() > FAR_MIN
+        self.rows.len() > FAR_MIN && self.rows.strays > 0
     }
 
     /// Prefetches what a number leads to.
     #[inline(always)]
     pub fn prefetch(&self, number: u32) {
-        self.rows.get(number as usize).into_iter().for_each(prefetch);
+        self.rows.rows.get(number as usize).into_iter().for_each(prefetch);
     }
 
     /// Returns the number that leads to a row.
@@ -164,7 +210,7 @@ impl Decided {
     pub fn count_some(&mut self, most: usize) {
         let end = self.rows.len().min(self.counted.saturating_add(most));
         for number in self.counted..end {
-            if self.rows[number] != NO_ROW && self.flows[number] > 0 {
+            if self.rows.at(number) != NO_ROW && self.flows[number] > 0 {
                 self.census.come(self.of[number].target, self.flows[number]);
             }
         }
@@ -184,11 +230,12 @@ impl Decided {
         self.removed
     }
 
-    /// Makes a number for a new row.
+    /// Makes a number for a new row: the row's own, if no flow has it.
     pub fn add(&mut self, row: u32, of: Belonging) {
-        let number = match self.free.pop() {
+        let number = match self.take_free(row) {
             Some(number) => {
-                (self.rows[number as usize], self.of[number as usize]) = (row, of);
+                self.rows.set(number as usize, row);
+                self.of[number as usize] = of;
                 number
             }
             None => {
@@ -210,7 +257,7 @@ impl Decided {
     pub fn remove(&mut self, row: u32) {
         if let Some(number) = self.of_row(row) {
             self.of_rows[row as usize] = 0;
-            self.rows[number as usize] = NO_ROW;
+            self.rows.set(number as usize, NO_ROW);
             self.lose(number);
         }
     }
@@ -220,7 +267,7 @@ impl Decided {
     pub fn joined(&mut self, number: u32) {
         if let Some(flows) = self.flows.get_mut(number as usize) {
             *flows += 1;
-            if self.rows[number as usize] == NO_ROW {
+            if self.rows.at(number as usize) == NO_ROW {
                 self.removed += 1;
             } else if (number as usize) < self.counted {
                 self.census.come(self.of[number as usize].target, 1);
@@ -232,10 +279,10 @@ impl Decided {
     pub fn left(&mut self, number: u32) {
         let Some(flows) = self.flows.get_mut(number as usize) else { return };
         *flows -= 1;
-        if self.rows[number as usize] == NO_ROW {
+        if self.rows.at(number as usize) == NO_ROW {
             self.removed -= 1;
             if *flows == 0 {
-                self.free.push(number);
+                self.let_go(number);
             }
         } else if (number as usize) < self.counted {
             self.census.go(self.of[number as usize].target, 1);
@@ -263,7 +310,7 @@ impl Decided {
     /// Takes over the numbers of a predecessor without their flows.
     pub fn follow_without_flows(&mut self, now: Renumbering) {
         let Renumbering { rows, of, of_rows, .. } = now;
-        let nowhere = (0..).zip(&rows).filter(|(_, row)| **row == NO_ROW);
+        let nowhere = (0..).zip(&rows.rows).filter(|(_, row)| **row == NO_ROW);
         let (free, flows) = (nowhere.map(|(number, _)| number).collect(), vec![0; rows.len()]);
         let (census, counted) = (Arc::clone(&self.census), rows.len());
         *self = Decided { rows, flows, of, of_rows, free, removed: 0, replaced: None, census, counted };
@@ -283,8 +330,43 @@ impl Decided {
             self.census.go(self.of[number as usize].target, flows);
         }
         if flows == 0 {
-            self.free.push(number);
+            self.let_go(number);
         }
+    }
+
+    /// Whether a number exists, leads nowhere and has no flows.
+    fn is_free(&self, number: u32) -> bool {
+        let number = number as usize;
+        number < self.rows.len() && self.rows.at(number) == NO_ROW && self.flows[number] == 0
+    }
+
+    /// Takes a free number, if possible this one.
+    fn take_free(&mut self, wanted: u32) -> Option<u32> {
+        if self.is_free(wanted) {
+            return Some(wanted);
+        }
+        if wanted as usize == self.rows.len() {
+            // A new number is that of its row.
+            return None;
+        }
+        // Those taken in this way are still listed.
+        while let Some(number) = self.free.pop() {
+            if self.is_free(number) {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// Lists a number as free.
+    fn let_go(&mut self, number: u32) {
+        if self.free.len() > self.rows.len() {
+            let free = std::mem::take(&mut self.free);
+            self.free = free.into_iter().filter(|&number| self.is_free(number)).collect();
+            self.free.sort_unstable();
+            self.free.dedup();
+        }
+        self.free.push(number);
     }
 }
 
@@ -313,6 +395,30 @@ mod tests {
         assert_eq!(decided.removed(), 0);
         decided.add(9, of(2));
         assert_eq!(decided.of_row(9), Some(first));
+    }
+
+    #[test]
+    fn a_row_that_comes_back_has_its_own_number_and_others_take_what_is_free() {
+        let mut decided = Decided::default();
+        (0..4).for_each(|row| decided.add(row, of(0)));
+        for _ in 0..100 {
+            (0..4).for_each(|row| decided.remove(row));
+            [2, 0, 3, 1].into_iter().for_each(|row| decided.add(row, of(0)));
+            assert_eq!(
+                (decided.rows.strays, [0, 1, 2, 3].map(|number| decided.row(number))),
+                (0, [0, 1, 2, 3])
+            );
+        }
+        assert!(decided.free.len() <= 5, "{:?}", decided.free);
+        decided.joined(1);
+        decided.remove(1);
+        decided.remove(2);
+        // The number of row 1 has a flow, so that of row 2 is taken, which then gets another.
+        decided.add(1, of(1));
+        decided.add(2, of(1));
+        let numbers = [1, 2].map(|row| decided.of_row(row).unwrap());
+        assert_eq!((numbers, numbers.map(|number| decided.row(number))), ([2, 4], [1, 2]));
+        assert_eq!((decided.row(1), decided.rows.strays), (NO_ROW, 3));
     }
 
     #[test]

@@ -37,7 +37,9 @@ impl Flows {
     #[inline(never)]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         let able = look.list & look.packets.keys(self.source).known;
-        self.grouped = look.choose(self.learn.group(), able, &mut self.chosen);
+        // A pinned flow goes to its target, whatever the group is now.
+        let chooses = !look.live || !matches!(self.learn, Learn::Pin(_));
+        self.choose(if chooses { able } else { 0 }, look);
         if !look.live {
             return self.peek(able, look);
         }
@@ -52,6 +54,9 @@ impl Flows {
         let known = self.table.lookup_batch(&keys.key, &keys.table, able, &mut flows);
         let (mut hits, gone) = self.rows_of_flows(known, &flows, look);
         let strange = able & !known | gone;
+        if !chooses {
+            self.choose(strange, look);
+        }
         if self.learn != Learn::Nothing || self.own_missing {
             // In arrival order, so that what one packet learns is found by the next.
             for slot in Bits(strange) {
@@ -67,6 +72,15 @@ impl Flows {
             Bits(hits).for_each(|slot| values.meet(slot, Some(flows[slot]).filter(|&flow| flow != NO_ROW)));
         }
         Hits::Each(hits)
+    }
+
+    /// Finds the group that each packet of `list` picks from.
+    #[inline]
+    fn choose(&mut self, list: u64, look: &Lookup<'_>) {
+        self.grouped = match list {
+            0 => 0,
+            _ => look.choose(self.learn.group(), list, &mut self.chosen),
+        };
     }
 
     /// Finds the rows of the packets whose flows were found. Returns those that have a row, and those whose

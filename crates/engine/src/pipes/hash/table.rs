@@ -141,7 +141,7 @@ impl HashTable {
         for slot in Bits(able) {
             let group = usize::from(chosen[slot]);
             look.groups[group].prefetch(hashes[slot]);
-            self.targets.prefetch_start(group);
+            self.targets.prefetch_group(group);
         }
         let mut picked = [NO_TARGET; 64];
         for slot in Bits(able) {
