@@ -4,6 +4,7 @@ use super::changing::{Changing, Ended, Ticket};
 use super::clock::Clock;
 use super::doorbell::Doorbell;
 use super::load::PAGE_MAX;
+use super::priority;
 use super::stopwatch::Stopwatch;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::change::{Change, Changes, EntryKey};
@@ -226,6 +227,7 @@ impl Recruit {
         let (orders, order) = sync_channel::<Order>(1);
         let (placed, ready) = sync_channel(1);
         let work = move || {
+            priority::ordinary();
             let place = core.map_or(Ok(()), pin);
             let is_placed = place.is_ok();
             // What it touches first, such as further rows of tables.

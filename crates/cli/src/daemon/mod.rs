@@ -34,6 +34,7 @@ mod open;
 pub mod overlay;
 mod path;
 mod persist;
+mod priority;
 mod privileges;
 mod reload;
 mod resize;
@@ -136,6 +137,8 @@ pub struct Daemon {
 /// with the flows, interfaces and apps of the daemon that runs now on the same socket.
 pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> {
     let signals = Signals::take()?;
+    // While the daemon still has the privilege.
+    priority::urgent();
     let (mut daemon, mut control) = if takeover {
         Daemon::succeed(file, plan, load)?
     } else {
@@ -444,7 +447,10 @@ fn reorder<T>(of_ports: Vec<Option<T>>, order: &[Option<usize>]) -> Vec<Option<T
 /// Starts a thread that drops what takes long, such as a program or a socket. It ends with its last user.
 fn disposal() -> Result<Disposal> {
     let (disposal, burdens) = channel();
-    let drop_all = move || burdens.into_iter().for_each(drop);
+    let drop_all = move || {
+        priority::patient();
+        burdens.into_iter().for_each(drop);
+    };
     std::thread::Builder::new().name("weir-free".into()).spawn(drop_all)?;
     Ok(disposal)
 }

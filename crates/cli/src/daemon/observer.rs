@@ -15,7 +15,7 @@ use super::doorbell::Doorbell;
 use super::fleet::{Offered, Workers};
 use super::http::{Answer, Asked, Question};
 use super::shown::total;
-use super::{live, metrics, overlay};
+use super::{live, metrics, overlay, priority};
 use crate::config::Plan;
 use ::apps::Sample;
 use anyhow::{Context, Result, anyhow, bail};
@@ -266,6 +266,7 @@ pub fn start(board: Board, name: &str) -> Result<mpsc::Sender<Asked>> {
     let (ask, mut asked) = mpsc::channel::<Asked>(QUESTIONS);
     let mut observer = Observer { board, last: None };
     let work = move || {
+        priority::ordinary();
         while let Some(Asked { question, answer }) = asked.blocking_recv() {
             if !answer.is_closed() {
                 // Whoever asked may have gone.

@@ -2,7 +2,7 @@
 //! apps. It is one file of JSON, which a thread writes anew after each change; who asked for the change is
 //! answered when that is done. A file that cannot be used is put aside, and never keeps weir from starting.
 
-use super::{Daemon, Load};
+use super::{Daemon, Load, priority};
 use crate::config::Plan;
 use ::apps::lb::edits::Edits;
 use anyhow::{Context, Result, bail};
@@ -138,6 +138,7 @@ impl Daemon {
         let thread = self.store.thread.get_or_insert_with(|| {
             let (thread, jobs) = channel::<Job>();
             let work = move || {
+                priority::ordinary();
                 for (path, text, told) in jobs {
                     if let Err(error) = write(&path, &text) {
                         warn!(

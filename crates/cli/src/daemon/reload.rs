@@ -21,7 +21,7 @@ use super::configure::weigh;
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, read_with};
 use super::resize::{Crew, Making, Resizing};
-use super::{Daemon, Load, answer, apps, open, restart, rings_for};
+use super::{Daemon, Load, answer, apps, open, priority, restart, rings_for};
 use crate::config::{self, Macs, Plan};
 use ::apps::{Action, RequestId};
 use anyhow::{Context, Result, anyhow, bail};
@@ -52,10 +52,6 @@ const OUTCOMES: usize = 16;
 /// The largest number of actions of apps that are put off while workers take over; further changes are
 /// refused.
 pub const PUT_OFF_MAX: usize = 65_536;
-
-/// How much less of a busy processor the thread gets that compiles: it must not take the time of a worker
-/// that the kernel has placed on the same core.
-const NICENESS: i32 = 5;
 
 /// How long a reload may take that is under way when weir stops, and how often it is looked at.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -143,7 +139,8 @@ impl Workshop {
         };
         let (thread, all) = channel::<Work>();
         let run = move || {
-            let _ = rustix::process::nice(NICENESS);
+            // It must not take the time of a worker that the kernel has placed on the same core.
+            priority::patient();
             all.into_iter().for_each(|work| work());
         };
         std::thread::Builder::new().name("weir-reload".into()).spawn(run).context("no thread for it")?;

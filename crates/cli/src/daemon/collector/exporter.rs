@@ -1,6 +1,7 @@
 //! An export of flow records, on a thread of its own, so that another end that is away or slow disturbs
 //! nothing: what does not fit the bounded queue to the thread is lost, and counted.
 
+use crate::daemon::priority;
 use ::apps::measure::Export;
 use measure::export::Given;
 use std::sync::Arc;
@@ -54,6 +55,7 @@ impl Exporter {
         let told = Arc::new(Counts::default());
         let mut destination = destination(told.clone());
         let run = move || {
+            priority::ordinary();
             run(&mut destination, &receiver);
             drop(end);
         };

@@ -16,6 +16,7 @@ mod parquet;
 mod pressure;
 
 use super::clock::Clock;
+use super::priority;
 use ::apps::measure::Measurement;
 use anyhow::{Result, anyhow};
 use engine::delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
@@ -187,6 +188,7 @@ impl Reader {
     }
 
     fn run(&mut self) {
+        priority::ordinary();
         let [shortest, longest] = PAUSES;
         let mut pause = shortest;
         loop {
