@@ -173,7 +173,7 @@ pub fn quic(data: &[u8]) {
     let Some(([lengths, key @ ..], packets)) = data.split_first_chunk::<17>() else { return };
     let server = lengths & 15;
     let nonce = 4 + (lengths >> 4);
-    let key = key.iter().any(|byte| *byte != 0).then(|| *key);
+    let key = key.iter().any(|byte| *byte != 0).then_some(*key);
     let Ok(config) = QuicLbConfig::new(server.into(), nonce.into(), key) else { return };
     let mut fleet = QuicLb::default();
     (0..3).for_each(|id| assert!(fleet.set(id, Some(config.clone()))));
