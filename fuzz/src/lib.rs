@@ -6,8 +6,10 @@
 use cli::{config, import};
 use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random};
 use engine::program::{AppId, PortId, Program};
+use engine::quic::ServerId;
 use engine::ring::{CARRIER_BYTES, carriers};
 use packet::craft::{FRAME_MAX, Recipe, describe};
+use packet::quic_lb::{QuicLb, QuicLbConfig};
 use packet::{Depth, FlowKey, HEADROOM, KeySource, parse as parse_headers};
 use port::pcap::{Reader, Record, Writer};
 use std::collections::VecDeque;
@@ -162,6 +164,69 @@ pub fn program(choices: &[u8]) {
         let act = lockstep.choose(&mut random);
         lockstep.act(&act, &mut coverage).unwrap_or_else(|what| panic!("{act:?}: {what}\n{program:#?}"));
     }
+}
+
+/// Reads the bytes as lengths and a key of a configuration of QUIC connection IDs, and as packets: decoding
+/// returns a server ID as long as was agreed, or a reason, and both executors send each packet to the same
+/// back end.
+pub fn quic(data: &[u8]) {
+    let Some(([lengths, key @ ..], packets)) = data.split_first_chunk::<17>() else { return };
+    let server = lengths & 15;
+    let nonce = 4 + (lengths >> 4);
+    let key = key.iter().any(|byte| *byte != 0).then_some(*key);
+    let Ok(config) = QuicLbConfig::new(server.into(), nonce.into(), key) else { return };
+    let mut fleet = QuicLb::default();
+    (0..3).for_each(|id| assert!(fleet.set(id, Some(config.clone()))));
+    // Each packet begins with its length.
+    let mut rest = packets;
+    let mut found = Vec::new();
+    let mut frames = Vec::new();
+    while let Some((length, behind)) = rest.split_first().filter(|_| frames.len() < 16) {
+        let (packet, behind) = behind.split_at(usize::from(*length).min(behind.len()));
+        rest = behind;
+        if let Ok(id) = fleet.route(packet) {
+            assert_eq!(id.as_bytes().len(), usize::from(server));
+            let longer = [packet, &[0xaa; 30]].concat();
+            assert_eq!(fleet.route(&longer), Ok(id), "what is behind does not count");
+            found.push(id);
+        }
+        let octets: String = packet.iter().map(|octet| format!("{octet:02x}")).collect();
+        let payload = if octets.is_empty() { octets } else { format!(" payload={octets}") };
+        let frame = format!("src=192.0.2.1 dst=10.0.0.80 proto=udp sport=4000 dport=443{payload}");
+        let bytes = frame.parse::<Recipe>().expect("ours").build();
+        frames.push(Arriving { bytes, headroom: usize::from(HEADROOM), hash: 0, ports: None });
+    }
+    agree_on_quic(&quic_program((server, nonce), key, &found), frames);
+}
+
+/// A program that finds a back end for each of some server IDs.
+fn quic_program((server, nonce): (u8, u8), key: Option<[u8; 16]>, ids: &[ServerId]) -> String {
+    let hex = |octets: &[u8]| octets.iter().map(|octet| format!("{octet:02x}")).collect::<String>();
+    let key = key.map(|key| format!(", key: \"{}\"", hex(&key))).unwrap_or_default();
+    let config = |id: u8| format!("{{ id: {id}, server_id_length: {server}, nonce_length: {nonce}{key} }}");
+    let mut ids: Vec<String> = ids.iter().map(|id| hex(id.as_bytes())).collect();
+    ids.push("ff".repeat(server.into()));
+    ids.sort();
+    ids.dedup();
+    let lines =
+        |line: &dyn Fn((usize, &String)) -> String| ids.iter().enumerate().map(line).collect::<String>();
+    let targets = lines(&|(at, id)| format!("      t{at}: {{ forward: p0, server_id: \"{id}\" }}\n"));
+    let entries = lines(&|(at, _)| format!("      - {{ match: {{ target: t{at} }} }}\n"));
+    let [zero, one, two] = [0, 1, 2].map(config);
+    format!(
+        "ports: {{ p0: {{ mem: ~, root: q }} }}\ngroups:\n  q:\n    fill: maglev\n    size: 251\n    \
+         quic: {{ configs: [{zero}, {one}, {two}] }}\n    targets:\n{targets}pipes:\n  q:\n    \
+         type: hash\n    hash: quic\n    group: q\n    forward: in_port\n    miss: drop\n    \
+         entries:\n{entries}"
+    )
+}
+
+fn agree_on_quic(text: &str, frames: Vec<Arriving>) {
+    let loaded = config::read("fuzz", text);
+    let plan = loaded.plan.unwrap_or_else(|| panic!("{}\n{text}", loaded.report));
+    let mut lockstep = Lockstep::new(&plan.program, 1).expect("a plan compiles");
+    let act = Act::Frames { input: PortId(0), frames };
+    lockstep.act(&act, &mut Coverage::new()).unwrap_or_else(|what| panic!("{what}\n{text}"));
 }
 
 /// Uses a ring of carriers, one action per byte: it is a bounded queue whatever its ends do.

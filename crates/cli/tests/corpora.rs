@@ -50,3 +50,8 @@ fn program() {
 fn ring() {
     replay("ring", fuzz::ring);
 }
+
+#[test]
+fn quic() {
+    replay("quic", fuzz::quic);
+}

@@ -43,7 +43,13 @@ pub enum KatranVersion {
 pub fn fill_katran(targets: &[KatranTarget], version: KatranVersion, size: usize) -> Vec<u16> {
     let size = size.clamp(2, RING);
     let live = (0..=u16::MAX).zip(targets.iter().take(TARGETS_MAX)).filter(|(_, target)| target.weight > 0);
-    let mut walks: Vec<Walk> = live.map(|(at, target)| Walk::new(at, target, size)).collect();
+    let walk =
+        |(at, target): (u16, &KatranTarget)| Walk::new(at, address_hash(target.address), target.weight, size);
+    fill(live.map(walk).collect(), version, size)
+}
+
+/// Fills a ring with the back ends that have a weight, in any order.
+fn fill(mut walks: Vec<Walk>, version: KatranVersion, size: usize) -> Vec<u16> {
     walks.sort_by_key(|walk| walk.hash);
     let mut slots = vec![NO_TARGET; size];
     if let [only] = walks[..] {
@@ -80,12 +86,12 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(target: u16, from: &KatranTarget, size: usize) -> Walk {
-        let (hash, size) = (address_hash(from.address), size as u64);
+    fn new(target: u16, hash: u64, weight: u32, size: usize) -> Walk {
+        let size = size as u64;
         Walk {
             hash,
             target,
-            weight: u64::from(from.weight),
+            weight: u64::from(weight),
             credit: 0,
             offset: (murmur3_of_2(hash, 42, 0) % size) as u32,
             skip: (murmur3_of_2(hash, 2_718_281_828, 2307) % (size - 1) + 1) as u32,
@@ -253,6 +259,26 @@ mod tests {
         let targets: Vec<_> = (0..400).map(address).collect();
         let counts = crate::bucket::held(&fill_katran(&targets, V1, RING), 400);
         assert_eq!(counts.iter().max().unwrap() - counts.iter().min().unwrap(), 1);
+    }
+
+    /// How many slots change as a set of back ends does, as Katran's VipTest has it: there, back end `n` has
+    /// the hash `n`.
+    #[test]
+    fn rings_change_as_katrans_vip_test_says() {
+        let ring = |version, weights: &[u32]| {
+            let live = (0..).zip(weights).filter(|(_, weight)| **weight > 0);
+            fill(live.map(|(at, &weight)| Walk::new(at, at.into(), weight, RING)).collect(), version, RING)
+        };
+        let moved = |version, old: &[u32], new: &[u32]| {
+            ring(version, old).iter().zip(ring(version, new)).filter(|(old, new)| *old != new).count()
+        };
+        let hundred = |first, weight| [vec![first], vec![weight; 99]].concat();
+        for (version, removed, heavier, one_heavier) in [(V1, 1009, 17, 109), (V2, 1020, 0, 1013)] {
+            assert_eq!(moved(version, &hundred(10, 10), &hundred(0, 10)), removed);
+            assert_eq!(moved(version, &hundred(10, 10), &hundred(13, 13)), heavier);
+            assert_eq!(moved(version, &hundred(13, 13), &hundred(26, 13)), one_heavier);
+            assert_eq!(moved(version, &[1, 0], &[1, 1]), 32768);
+        }
     }
 
     #[test]

@@ -152,7 +152,8 @@ fn stations(source: Source) -> [Operation; 2] {
 }
 
 /// The outer headers. Where the tunnel has UDP, its source port is of the flow's hash, so that routers and
-/// NICs behind it spread flows.
+/// NICs behind it spread flows. Over IPv6 it has a checksum: without one, a receiver drops it unless it was
+/// told otherwise (RFC 6936 §4; Linux's vxlan and fou).
 fn tunnel(kind: TunnelKind, ipv6: bool) -> Vec<Operation> {
     let given = Value::PerEntry;
     let is_vxlan = kind == TunnelKind::Vxlan;
@@ -165,6 +166,7 @@ fn tunnel(kind: TunnelKind, ipv6: bool) -> Vec<Operation> {
         id: is_vxlan.then_some(given),
         dscp: None,
         ethernet: is_vxlan,
+        udp_checksum: ipv6 && kind.is_udp(),
         ..Encap::new(kind)
     };
     // First, so that a packet that is too long goes to the app as it came.

@@ -132,6 +132,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         receives(&lb, scope);
         addresses_known(&lb, scope);
         stays_silent(&lb, &nodes, scope);
+        too_narrow(&lb, &nodes, scope);
     }
     Arc::new(lb)
 }
@@ -268,6 +269,30 @@ fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
             "if the host has {vip}, it resets the connections of `{}` whenever weir does not run: write \
              `arp`, unless routers lead {vip} here",
             service.name
+        );
+        scope.report.warning(span, message);
+    }
+}
+
+/// What every way of IPv6 must carry (RFC 8200 §5).
+const IPV6_MTU: u16 = 1280;
+
+/// Warns of tunnels that do not take what every way of IPv6 must carry: clients send packets of that length
+/// whatever they are told (RFC 8201 §4).
+fn too_narrow(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
+    for (service, node) in lb.services.iter().zip(nodes).filter(|(service, _)| service.has(true)) {
+        let tunnels = service.back_ends.iter().filter(|one| one.mode.is_tunnel());
+        let Some(narrowest) = tunnels.min_by_key(|one| service.fits(one)) else { continue };
+        let fits = service.fits(narrowest);
+        if fits >= IPV6_MTU {
+            continue;
+        }
+        let span = health::value(node, "mtu").map_or(scope.report.span_of(service.origin), |node| node.span);
+        let message = format!(
+            "packets of IPv6 to back end `{}` may have {fits} bytes, and clients send {IPV6_MTU} whatever \
+             they are told: the way to it needs an MTU of {} (RFC 8200 §5)",
+            narrowest.name,
+            service.mtu.saturating_add(IPV6_MTU - fits)
         );
         scope.report.warning(span, message);
     }

@@ -15,7 +15,7 @@ use ::config::{Key, Shape};
 use anyhow::Result;
 use engine::buckets::{BucketTable, glb_rows};
 use engine::check::{Severity, check};
-use engine::program::{Fill, Forward, Group, Program, Target};
+use engine::program::{Fill, Forward, Group, NewFlows, Program, Target};
 use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 pub struct Arguments {
     /// How slots are filled: by weir itself, or as another system's nodes do; in a configuration, the group
     /// says it.
-    #[arg(long, value_name = "NAME", value_parser = ["maglev", "katran", "katran_v2", "glb"])]
+    #[arg(long, value_name = "NAME", value_parser = scheduler)]
     scheduler: Option<String>,
     /// A list of back ends `{ name, address, weight }`, or a configuration.
     file: PathBuf,
@@ -39,6 +39,33 @@ pub struct Arguments {
     /// Print a JSON object: `scheduler, size, slots[]`, and `second[]` with glb.
     #[arg(long)]
     json: bool,
+}
+
+/// What `--scheduler` may be.
+const RINGS: [&str; 4] = ["maglev", "katran", "katran_v2", "glb"];
+
+/// Reads `--scheduler`: the other schedulers of services have no ring.
+fn scheduler(text: &str) -> Result<String, String> {
+    let no_ring = match text {
+        _ if RINGS.contains(&text) => return Ok(text.to_string()),
+        "round_robin" => no_ring(text, NewFlows::RoundRobin),
+        "least_connections" => no_ring(text, NewFlows::LeastFlows),
+        _ => None,
+    };
+    Err(no_ring.unwrap_or_else(|| format!("it is one of {}", RINGS.join(", "))))
+}
+
+/// Says that there is no ring by which new flows are assigned, if so.
+fn no_ring(who: &str, new_flows: NewFlows) -> Option<String> {
+    let how = match new_flows {
+        NewFlows::Hash => return None,
+        NewFlows::RoundRobin => "to the next back end in turn (round_robin)",
+        NewFlows::LeastFlows => "to the back end with the fewest connections (least_connections)",
+    };
+    Some(format!(
+        "{who} has no ring: each new flow goes {how}. `--scheduler maglev` prints the ring for packets that \
+         no flow is kept for"
+    ))
 }
 
 const FILE: &[Key] = ::config::keys! {
@@ -108,6 +135,10 @@ fn chosen(program: &Program, arguments: &Arguments) -> Result<Group, String> {
             let is = word(group.fill);
             return Err(format!("group `{}` is filled by {is}, not {scheduler}", group.name));
         }
+    }
+    let asked = arguments.scheduler.is_some();
+    if let Some(message) = no_ring(&format!("group `{}`", group.name), group.new_flows).filter(|_| !asked) {
+        return Err(message);
     }
     if group.fill == Fill::Given {
         return Err(format!(

@@ -38,12 +38,13 @@ fn timeouts_by_state_have_the_defaults_of_connection_tracking() {
 }
 
 /// The examples that users start from.
-const EXAMPLES: [&str; 14] = [
+const EXAMPLES: [&str; 15] = [
     "acl",
     "bond",
     "bond-slb",
     "flow-table",
     "lb-dns",
+    "lb-edge",
     "lb-modes",
     "lb-over-bond",
     "lpm-router",

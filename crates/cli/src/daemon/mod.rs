@@ -23,6 +23,7 @@ mod durations;
 mod fleet;
 mod http;
 mod http_control;
+mod inherited;
 mod interfaces;
 mod links;
 mod live;
@@ -69,6 +70,7 @@ use engine::program::{Pipe, PipeKind, PortId, Program};
 use engine::snapshot::FlowAccount;
 use engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
 use fleet::Fleet;
+use inherited::Inherited;
 use interfaces::Interfaces;
 use observer::{Board, Scene};
 use packet::{Ledger, TableHash};
@@ -136,6 +138,7 @@ pub struct Daemon {
 /// Runs until told to stop. `load` reads the configuration again for a reload. With `takeover`, it goes on
 /// with the flows, interfaces and apps of the daemon that runs now on the same socket.
 pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> {
+    let inherited = Inherited::take()?;
     let signals = Signals::take()?;
     // While the daemon still has the privilege.
     priority::urgent();
@@ -144,7 +147,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
     } else {
         let (plan, states) = persist::recall(plan, &load);
         let rest = plan.control.as_ref().map(rest::Ready::prepare).transpose()?;
-        let control = Control::bind(&plan.socket, plan.metrics, rest)?;
+        let control = Control::bind(&plan.socket, plan.metrics, rest, inherited)?;
         // While the daemon still has the privileges to create sockets anywhere.
         let sockets = apps::sockets(&plan, &[])?;
         let (mut daemon, rings) = Daemon::start(file, plan, load, None)?;
@@ -174,7 +177,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         }
         if let Some(gift) = daemon.take_gift() {
             // The successor tells systemd.
-            return daemon.give(gift, move || drop(control));
+            return daemon.give(gift, move || control.end());
         }
     }
     daemon.systemd.stopping();
@@ -267,8 +270,8 @@ impl Daemon {
         daemon.weights = weights;
         taking.add_entries(&mut daemon)?;
         taking.take_flows(&daemon.fleet)?;
-        let states = taking.finish(&mut daemon)?;
-        let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics, rest)?;
+        let (states, inherited) = taking.finish(&mut daemon)?;
+        let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics, rest, inherited)?;
         let sockets = apps::sockets(&daemon.plan, &[])?;
         daemon.begin(rings, sockets, &states)?;
         Ok((daemon, control))

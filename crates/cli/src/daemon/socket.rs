@@ -8,6 +8,7 @@ use super::answer::{Later, Reply};
 use super::claim::claim;
 use super::doorbell::Doorbell;
 use super::http::{Answer, Asked, Listeners, Question, Server};
+use super::inherited::{Inherited, METRICS};
 use super::load::{Load, Published};
 use super::observer::Board;
 use super::rest::Ready;
@@ -39,9 +40,11 @@ const BACKLOG: i32 = 1024;
 /// File descriptors wanted: two listeners full of connections, and ports.
 const DESCRIPTORS: u64 = 4096;
 
-/// The socket, which is removed when dropped, and what clients ask.
+/// The socket, which is removed when dropped unless another process has made it, and what clients ask.
 pub struct Control {
-    path: PathBuf,
+    /// What is to be removed.
+    path: Option<PathBuf>,
+    inherited: Inherited,
     listeners: Option<Listeners>,
     server: Option<Server>,
     asked: Option<mpsc::Receiver<Asked>>,
@@ -56,26 +59,34 @@ struct Waiting {
 }
 
 impl Control {
-    /// Listens on `path`, for metrics and for control over HTTP; nobody is answered yet.
-    pub fn bind(path: &Path, metrics: Option<SocketAddr>, rest: Option<Ready>) -> Result<Control> {
-        claim(path, answers, "--socket")?;
-        let told =
-            || format!("cannot listen on {}: run as root, or give another socket (--socket)", path.display());
-        let flags = SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).with_context(told)?;
-        bind(&socket, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
-        // Nobody can connect before the socket listens.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
-        listen(&socket, BACKLOG).with_context(told)?;
-        let socket = UnixListener::from(socket);
+    /// Listens on `path`, for metrics and for control over HTTP, by inherited sockets where there are such;
+    /// nobody is answered yet.
+    pub fn bind(
+        path: &Path,
+        metrics: Option<SocketAddr>,
+        rest: Option<Ready>,
+        inherited: Inherited,
+    ) -> Result<Control> {
+        let (socket, path) = match inherited.unix(path)? {
+            Some(socket) => (socket, None),
+            None => (listen_on(path)?, Some(path.to_path_buf())),
+        };
         let mut control =
-            Control { path: path.into(), listeners: None, server: None, asked: None, waiting: Vec::new() };
-        let metrics = metrics.map(|address| {
-            TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))
+            Control { path, inherited, listeners: None, server: None, asked: None, waiting: Vec::new() };
+        let metrics = metrics.map(|address| match control.inherited.tcp(METRICS, address)? {
+            Some(listener) => Ok(listener),
+            None => {
+                TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))
+            }
         });
-        let rest = rest.map(Ready::bind).transpose()?;
+        let rest = rest.map(|rest| rest.bind(&control.inherited)).transpose()?;
         control.listeners = Some(Listeners { socket, metrics: metrics.transpose()?, rest });
         Ok(control)
+    }
+
+    /// Answers nobody any more. Returns the sockets that others have made, which a successor goes on with.
+    pub fn end(mut self) -> Inherited {
+        std::mem::take(&mut self.inherited)
     }
 
     /// Starts answering.
@@ -131,7 +142,7 @@ impl Drop for Control {
     fn drop(&mut self) {
         // Requests that still wait get no answer.
         (self.asked, self.server) = (None, None);
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.path.as_ref().map(std::fs::remove_file);
     }
 }
 
@@ -154,6 +165,20 @@ impl Waiting {
         }
         None
     }
+}
+
+/// Makes the control socket, to which only its owner can connect.
+fn listen_on(path: &Path) -> Result<UnixListener> {
+    claim(path, answers, "--socket")?;
+    let told =
+        || format!("cannot listen on {}: run as root, or give another socket (--socket)", path.display());
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).with_context(told)?;
+    bind(&socket, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
+    // Nobody can connect before the socket listens.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
+    listen(&socket, BACKLOG).with_context(told)?;
+    Ok(UnixListener::from(socket))
 }
 
 fn tell(to: oneshot::Sender<Answer>, answer: Result<Value>) {

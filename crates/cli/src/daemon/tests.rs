@@ -149,7 +149,7 @@ impl Bench {
         let text = CONFIG.replace("PATH", &folder.display().to_string());
         let loaded = config::read("t", &text);
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
-        let mut control = Control::bind(&folder.join("weir.sock"), None, None).unwrap();
+        let mut control = Control::bind(&folder.join("weir.sock"), None, None, Inherited::default()).unwrap();
         let (mut daemon, rings) = Daemon::start("t".into(), plan, load(folder.clone()), None).unwrap();
         daemon.begin(rings, Vec::new(), &serde_json::Value::Null).unwrap();
         let Daemon { doorbell, board, vocabulary, .. } = &daemon;

@@ -27,8 +27,16 @@ pub fn read(file: &str, text: &str) -> Imported {
     all
 }
 
-/// The address of a service as it is written, which servers name it by.
-type Key = (&'static str, String);
+/// The services by their address as it is written, which servers name them by.
+type Known = HashMap<(&'static str, String), Found>;
+
+/// A service that was read.
+#[derive(Clone, Copy)]
+struct Found {
+    place: usize,
+    /// Its scheduler has no regard for weights, but for 0.
+    unweighted: bool,
+}
 
 /// Finds which service a line is about. IPVS has services by firewall mark and for SCTP, too.
 fn service_of<'a>(all: &mut Imported, at: Span, rest: &[Word<'a>]) -> Option<(&'static str, Word<'a>)> {
@@ -58,23 +66,26 @@ fn service_of<'a>(all: &mut Imported, at: Span, rest: &[Word<'a>]) -> Option<(&'
     }
 }
 
-fn add_service(all: &mut Imported, known: &mut HashMap<Key, usize>, at: Span, rest: &[Word<'_>]) {
+fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>]) {
     let Some((protocol, address)) = service_of(all, at, rest) else { return };
     let Some((vip, port)) = endpoint(address, &mut all.report) else { return };
     let place = all.services.len();
-    if known.insert((protocol, address.0.to_string()), place).is_some() {
+    let key = (protocol, address.0.to_string());
+    if known.contains_key(&key) {
         all.report.error(address.1, format!("service `{}` is there twice", address.0));
         return;
     }
     let port = port.filter(|&port| port != 0).map_or_else(|| "all".to_string(), |port| port.to_string());
     let name = format!("{protocol}-{}-{port}", name_of_ip(&vip.to_string()));
     let addresses = vec![(vip.to_string(), protocol, port)];
-    all.services.push(Service { name, addresses, scheduler: "maglev", ..Service::default() });
+    all.services.push(Service { name, addresses, ..Service::default() });
+    // What ipvsadm takes if there is none.
+    let mut chosen = ("wlc", address.1);
     let mut options = rest[2..].iter();
     while let Some(&(word, span)) = options.next() {
         match word {
             "-s" | "--scheduler" => match options.next() {
-                Some(&scheduler) => self::scheduler(all, place, scheduler),
+                Some(&scheduler) => chosen = scheduler,
                 None => all.report.error(span, "the scheduler is missing"),
             },
             "-p" | "--persistent" => {
@@ -94,25 +105,41 @@ fn add_service(all: &mut Imported, known: &mut HashMap<Key, usize>, at: Span, re
             _ => all.note(Some(place), span, format!("`{word}` has no counterpart and was left out")),
         }
     }
+    let unweighted = scheduler(all, place, chosen);
+    known.insert(key, Found { place, unweighted });
 }
 
-/// Takes over how IPVS chooses, or what comes closest.
-fn scheduler(all: &mut Imported, place: usize, (word, span): Word<'_>) {
-    let note = match word {
-        "mh" => "has another table: flows move when weir takes over",
+/// Takes over how IPVS chooses, or what comes closest. Returns whether weights do not count.
+fn scheduler(all: &mut Imported, place: usize, (word, span): Word<'_>) -> bool {
+    let (scheduler, note) = match word {
+        "rr" | "wrr" => ("round_robin", None),
+        // `sed`, too, takes the least of (connections + 1) / weight.
+        "lc" | "wlc" | "sed" => ("least_connections", None),
+        "nq" => ("least_connections", Some("lets no back end be idle, which weir does not promise")),
+        "mh" => ("maglev", Some("has another table: flows move when weir takes over")),
         "sh" => {
-            all.services[place].keys.push("by: source".to_string());
-            "hashes the source address in another way: clients move when weir takes over"
+            ("maglev", Some("hashes the source address in another way: clients move when weir takes over"))
         }
-        _ => "is not there in weir: maglev, by hash and weight, stands in for it",
+        _ => ("maglev", Some("is not there in weir: maglev, by hash and weight, stands in for it")),
     };
-    all.services[place].scheduler = "maglev";
-    all.note(Some(place), span, format!("scheduler `{word}` {note}"));
+    let service = &mut all.services[place];
+    let persists = service.keys.iter().any(|key| key == "by: source");
+    if word == "sh" && !persists {
+        service.keys.push("by: source".to_string());
+    }
+    let kept = scheduler == "maglev" || !persists;
+    service.scheduler = if kept { scheduler } else { "maglev" };
+    let note =
+        if kept { note } else { Some("has no part in that: maglev, by hash and weight, stands in for it") };
+    if let Some(note) = note {
+        all.note(Some(place), span, format!("scheduler `{word}` {note}"));
+    }
+    matches!(word, "rr" | "lc")
 }
 
-fn add_server(all: &mut Imported, known: &HashMap<Key, usize>, at: Span, rest: &[Word<'_>]) {
+fn add_server(all: &mut Imported, known: &Known, at: Span, rest: &[Word<'_>]) {
     let Some((protocol, address)) = service_of(all, at, rest) else { return };
-    let Some(&place) = known.get(&(protocol, address.0.to_string())) else {
+    let Some(&Found { place, unweighted }) = known.get(&(protocol, address.0.to_string())) else {
         all.report.error(address.1, format!("there is no service `{}` above", address.0));
         return;
     };
@@ -159,6 +186,11 @@ fn add_server(all: &mut Imported, known: &HashMap<Key, usize>, at: Span, rest: &
         }
         return;
     };
+    if unweighted && weight > 1 {
+        let message = format!("weight {weight} does not count with this scheduler, and became 1");
+        all.note(Some(place), at, message);
+        weight = 1;
+    }
     let mode = if mode == "ipip" { tunnel } else { mode };
     let service = &mut all.services[place];
     let same = port.is_none_or(|port| port == 0 || service.addresses[0].2 == port.to_string());

@@ -65,8 +65,8 @@ fn services_of_ipvs_become_ours() {
 ports:
   in: { xdp: eth1 }
 apps:
-  # line 1: scheduler `wrr` is not there in weir: maglev, by hash and weight, stands in for it
   # line 1: clients stayed with their back end for 300 s; here they do by their source address
+  # line 1: scheduler `wrr` has no part in that: maglev, by hash and weight, stands in for it
   # line 3: `-x 100` has no counterpart and was left out
   - lb:
       name: tcp-192.0.2.1-80
@@ -77,8 +77,8 @@ apps:
       back_ends:
         - { name: 10.0.0.1, ip: 10.0.0.1, mode: l2, weight: 3 }
         - { name: 10.0.0.2, ip: 10.0.0.2, mode: nat, port: 8080, weight: 1 }
-  # line 4: scheduler `mh` has another table: flows move when weir takes over
   # line 4: `-b mh-port` has no counterpart and was left out
+  # line 4: scheduler `mh` has another table: flows move when weir takes over
   # line 5: `--tun-port 6080` has no counterpart and was left out
   - lb:
       name: udp-2001-db8--1-53
@@ -90,6 +90,36 @@ apps:
 ";
     assert_eq!(yaml, wanted);
     assert_eq!((report.errors(), report.warnings()), (0, 7), "what is left out is said twice: {report}");
+}
+
+/// What chooses in IPVS has a counterpart that keeps flows, unless clients persist.
+#[test]
+fn schedulers_of_ipvs_become_those_that_choose_alike() {
+    for (chosen, options, scheduler, weight, notes) in [
+        ("-s rr", "", "round_robin", 1, 1),
+        ("-s wrr", "", "round_robin", 3, 0),
+        ("-s lc", "", "least_connections", 1, 1),
+        ("-s wlc", "", "least_connections", 3, 0),
+        ("-s sed", "", "least_connections", 3, 0),
+        ("-s nq", "", "least_connections", 3, 1),
+        ("", "", "least_connections", 3, 0),
+        ("-s mh", "", "maglev", 3, 1),
+        ("-s sh", "", "maglev", 3, 1),
+        ("-s sh", "-p 60", "maglev", 3, 2),
+        ("-s lblc", "", "maglev", 3, 1),
+        ("-s wlc", "-p 60", "maglev", 3, 2),
+    ] {
+        let servers =
+            "-a -t 192.0.2.1:80 -r 10.0.0.1:80 -g -w 3\n-a -t 192.0.2.1:80 -r 10.0.0.2:80 -g -w 0\n";
+        for service in [format!("{chosen} {options}"), format!("{options} {chosen}")] {
+            let (yaml, report) = converted(System::Ipvs, &format!("-A -t 192.0.2.1:80 {service}\n{servers}"));
+            assert!(yaml.contains(&format!("scheduler: {scheduler}\n")), "{service}: {yaml}");
+            assert!(yaml.contains(&format!("10.0.0.1, mode: l2, weight: {weight} ")), "{service}: {yaml}");
+            assert!(yaml.contains("10.0.0.2, mode: l2, weight: 0 "), "{service}: {yaml}");
+            assert_eq!((report.warnings(), yaml.matches("by: source").count() < 2), (notes, true), "{yaml}");
+            assert_eq!(config::read("imported", &yaml).report.errors(), 0, "{yaml}");
+        }
+    }
 }
 
 #[test]

@@ -98,3 +98,82 @@ fn what_cannot_be_chosen_by_has_a_line_and_a_caret() {
         assert_eq!(caret.find('^'), text.find(under), "{why}: {}", said.err);
     }
 }
+
+const TUNNELS: &str = "\
+ports:
+  p0: { pcap: {}, mac: 02:00:00:00:00:01 }
+apps:
+  - lb:
+      name: web
+      port: p0
+      service: { vip: 10.0.0.80, protocol: tcp, port: 443 }
+      source: 198.51.100.1
+      mtu: 1500
+      mss: auto
+      announce: arp
+      icmp_echo: answer
+      back_ends:
+        - name: b1
+          mac: 02:00:00:00:00:11
+          mode: vxlan
+          ip: 198.51.100.11
+          vni: 7
+          inner_mac: 02:00:00:00:01:11
+        - { name: b2, mac: 02:00:00:00:00:12, vlan: 12 }
+";
+
+/// What packets are limited to, who answers for VIPs, and where back ends are.
+#[test]
+fn values_that_cannot_be_have_a_line_and_a_caret() {
+    let folder = Folder::new();
+    folder.write("lb.yaml", TUNNELS);
+    weir(folder.path(), &["check", "lb.yaml"]).good();
+    for (from, to, under, why) in [
+        ("mtu: 1500", "mtu: 575", "575", "576"),
+        ("mtu: 1500", "mtu: 65536", "65536", "65535"),
+        ("mtu: 1500", "mtu: auto", "auto", "`mtu` is a whole number from 576 to 65535"),
+        ("mtu: 1500", "mtu: [1500]", "[1500]", "`mtu` is wanted here, not a list"),
+        ("mss: auto", "mss: 535", "535", "536"),
+        ("mss: auto", "mss: 65536", "65536", "65535"),
+        ("mss: auto", "mss: max", "max", "`mss`, if it is not `auto`"),
+        ("announce: arp", "announce: ndp", "ndp", "`announce` cannot be `ndp`"),
+        ("icmp_echo: answer", "icmp_echo: drop", "drop", "`icmp_echo` cannot be `drop`"),
+        ("vlan: 12", "vlan: 4095", "4095", "4094"),
+        ("vni: 7", "vni: 16777216", "16777216", "16777215"),
+        ("inner_mac: 02:00:00:00:01:11", "inner_mac: 2:0", "2:0", "MAC address"),
+        ("source: 198.51.100.1", "source: 198.51.100", "198.51.100", "IP address"),
+        ("mac: 02:00:00:00:00:12, vlan: 12", "ip: 10.0.0.12, gateway: p0", "p0", "IP address"),
+        ("mac: 02:00:00:00:00:12, vlan: 12", "ip: 10.0.0.12, vlan: 12", "b2", "has a `vlan` and needs `mac`"),
+    ] {
+        assert!(TUNNELS.contains(from), "{from}");
+        folder.write("lb.yaml", TUNNELS.replacen(from, to, 1));
+        let said = weir(folder.path(), &["check", "lb.yaml"]);
+        assert_eq!(said.code, Some(2), "{to}: {}", said.err);
+        let lines: Vec<&str> = said.err.lines().collect();
+        let at = lines.iter().position(|line| line.contains("error: ") && line.contains(why));
+        let at = at.unwrap_or_else(|| panic!("no `{why}` in {}", said.err));
+        let (text, caret) = (lines[at + 1], lines[at + 2]);
+        assert_eq!(caret.find('^'), text.find(under), "{to}: {}", said.err);
+    }
+}
+
+/// Through VXLAN over IPv4, which takes 50 bytes.
+#[test]
+fn a_way_too_narrow_for_ipv6_is_warned_of() {
+    let folder = Folder::new();
+    let check = |vip: &str, mtu: &str| {
+        folder.write("lb.yaml", TUNNELS.replacen("10.0.0.80", vip, 1).replacen("mtu: 1500", mtu, 1));
+        let said = weir(folder.path(), &["check", "lb.yaml"]);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        said.err
+    };
+    let said = check("\"2001:db8::80\"", "mtu: 1329");
+    let lines: Vec<&str> = said.lines().collect();
+    let at = lines.iter().position(|line| line.contains("warning: packets of IPv6 to back end `b1`"));
+    let at = at.unwrap_or_else(|| panic!("{said}"));
+    assert!(lines[at].contains("1279 bytes") && lines[at].contains("an MTU of 1330"), "{said}");
+    assert_eq!(lines[at + 2].find('^'), lines[at + 1].find("1329"), "{said}");
+    for (vip, mtu) in [("\"2001:db8::80\"", "mtu: 1330"), ("10.0.0.80", "mtu: 576")] {
+        assert!(!check(vip, mtu).contains("packets of IPv6"), "{vip} {mtu}");
+    }
+}

@@ -136,6 +136,36 @@ fn the_ring_of_a_service_is_that_of_its_configuration() {
     file.ring(&["--service", "web", "--scheduler", "glb"]).refused(2, &["filled by katran, not glb"]);
 }
 
+/// Both assign new flows without a ring; Maglev's is for what they do not assign (docs/pipes.md M26).
+#[test]
+fn round_robin_and_least_connections_have_no_ring() {
+    let list = File::new("turns", "- { name: a }\n");
+    for (scheduler, how) in [("round_robin", "in turn"), ("least_connections", "fewest connections")] {
+        let said = ["has no ring", how, "--scheduler maglev"];
+        let asked = list.ring(&["--scheduler", scheduler]);
+        assert_eq!(asked.code, Some(2));
+        said.iter().for_each(|part| assert!(asked.err.contains(part), "no `{part}` in {}", asked.err));
+        let service = format!(
+            "ports: {{ p0: {{ pcap: {{}} }} }}\napps:\n  - lb:\n      name: web\n      port: p0\n      \
+             scheduler: {scheduler}\n      service: {{ vip: 192.0.2.1, protocol: udp, port: 80 }}\n      \
+             back_ends:\n        - {{ name: a, mac: 02:00:00:00:00:01 }}\n        \
+             - {{ name: b, mac: 02:00:00:00:00:02 }}\n"
+        );
+        let file = File::new(scheduler, &service);
+        file.ring(&["--service", "web"]).refused(2, &said);
+        let ring = file.ring(&["--service", "web", "--scheduler", "maglev"]).good().out;
+        assert_eq!(
+            ring,
+            File::new("both", "- { name: a }\n- { name: b }\n")
+                .ring(&["--scheduler", "maglev", "--size", "251"])
+                .good()
+                .out
+        );
+    }
+    let asked = list.ring(&["--scheduler", "rendezvous"]);
+    assert!(asked.code == Some(2) && asked.err.contains("maglev, katran, katran_v2, glb"), "{}", asked.err);
+}
+
 #[test]
 fn a_bad_list_is_refused_with_line_and_caret() {
     for (scheduler, text, place, message) in [

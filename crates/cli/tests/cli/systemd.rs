@@ -5,12 +5,16 @@ use super::running::Daemon;
 use super::wire::Wire;
 use super::{TWO, weir};
 use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const UNIT: &str = "configs/weir.service";
+const SOCKETS: [&str; 3] = ["weir.socket", "weir-metrics.socket", "weir-control.socket"];
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -147,17 +151,157 @@ pipes: {{ all: {{ type: basic, forward: drop, miss: drop }} }}
     daemon.wait_for("a frame", |daemon| daemon.show("ledger")["received"] == 1);
 }
 
+/// Plays systemd: opens sockets, passes them from descriptor 3 on, and becomes the program. Its arguments are
+/// the names, the addresses, and the program with its arguments.
+const PASSES: &str = "
+import os, socket, sys
+names, addresses = sys.argv[1], sys.argv[2].split(',')
+opened = []
+for address in addresses:
+    if ':' not in address:
+        one = socket.socket(socket.AF_UNIX)
+        one.bind(address)
+    else:
+        host, port = address.rsplit(':', 1)
+        one = socket.socket()
+        one.bind((host, int(port)))
+        print(one.getsockname()[1], flush=True)
+    one.listen()
+    opened.append(os.dup(one.detach()))
+# None of them is in the way of another.
+opened = [os.dup2(one, 100 + at) for at, one in enumerate(opened)]
+for at, one in enumerate(opened):
+    os.dup2(one, 3 + at)
+    os.close(one)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(opened)), LISTEN_FDNAMES=names)
+os.execvp(sys.argv[3], sys.argv[3:])
+";
+
+/// Where nobody listens: `metrics` and `control` of the configuration, whose sockets systemd has opened.
+const SERVED: &str = "\
+metrics: 127.0.0.1:1
+control: { listen: 127.0.0.1:2, token: token }
+ports: { p0: { pcap: {} } }
+";
+
+/// Asks an address over HTTP, and returns the status line.
+fn status_of(port: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.lines().next().unwrap_or_default().to_string()
+}
+
+/// Sockets that systemd has opened are used, each for what its name says, and are left to it in the end.
+#[test]
+fn sockets_that_systemd_opened_are_used() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", SERVED);
+    folder.write("token", "0123456789abcdef0123456789abcdef\n");
+    std::fs::set_permissions(folder.file("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let path = folder.file("weir.sock");
+    let mut command = Command::new("python3");
+    command.args(["-c", PASSES, "control:socket:metrics"]);
+    command.arg(format!("127.0.0.1:0,{},127.0.0.1:0", path.display()));
+    command.args([env!("CARGO_BIN_EXE_weir"), "run", "weir.yaml", "--socket", "weir.sock"]);
+    command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = Killed(command.spawn().expect("python3 runs"));
+    let mut said = BufReader::new(child.0.stdout.take().unwrap());
+    let mut port = || {
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        line.trim().to_string()
+    };
+    let (control, metrics) = (port(), port());
+    // Whoever connects waits until weir is there.
+    weir(folder.path(), &["show", "ledger", "--socket", "weir.sock"]).good();
+    assert!(status_of(&metrics, "/metrics").contains(" 200 "));
+    assert!(status_of(&metrics, "/v1/services").contains(" 404 "), "that is at the other one");
+    assert!(status_of(&control, "/v1/services").contains(" 401 "), "without the token");
+    weir(folder.path(), &["stop", "--socket", "weir.sock"]).good();
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    assert!(path.exists(), "the socket is systemd's");
+}
+
+/// Needs root. What systemd has opened outlives the daemon that it was passed to.
+#[test]
+fn a_successor_gets_the_sockets_that_systemd_opened() {
+    let Some(wire) = Wire::new("passed", 1) else { return };
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &wire.weir, "python3", "-c", PASSES, "socket:metrics"]);
+    command.args(["weir.sock,127.0.0.1:9105", env!("CARGO_BIN_EXE_weir")]);
+    wire.ip("link set lo up");
+    let config = "metrics: 127.0.0.1:1\nroot: all\n\
+        ports: { p0: { xdp: w0, queues: [0], take: [{ dst: 10.0.0.1, protocol: udp, dport: 7777 }] } }\n\
+        pipes: { all: { type: basic, forward: drop, miss: drop } }\n";
+    let mut daemon = Daemon::start_as(command, config);
+    let scrape = || {
+        let ask = "exec 3<>/dev/tcp/127.0.0.1/9105; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
+        let mut ip = Command::new("ip");
+        ip.args(["netns", "exec", &wire.weir, "timeout", "60", "bash", "-c", ask]);
+        let output = ip.output().expect("bash runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(scrape().contains("# EOF"), "{}", scrape());
+    for successor in ["first", "second"] {
+        assert!(daemon.succeed_in_namespace(&wire.weir).success(), "the {successor}");
+        assert!(scrape().contains("# EOF"), "the {successor}: {}", scrape());
+    }
+    assert!(daemon.folder.file("weir.sock").exists());
+}
+
+/// A child that does not outlive a test that fails.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn sockets_for_another_process_are_left_alone_and_wrong_ones_refused() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", TWO);
+    let run = |names: &str, address: &str| {
+        let mut command = Command::new("timeout");
+        command.args(["60", "python3", "-c", PASSES, names, address, env!("CARGO_BIN_EXE_weir"), "run"]);
+        command.args(["weir.yaml", "--socket", "weir.sock"]).current_dir(folder.path());
+        let output = command.output().expect("python3 runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = run("socket", "127.0.0.1:0");
+    assert!(code == Some(1) && said.contains("`socket` is not a Unix stream socket"), "{said}");
+    let (code, said) = run("socket", &folder.file("other.sock").display().to_string());
+    assert!(code == Some(1) && said.contains("other.sock, and `socket` says weir.sock"), "{said}");
+    let (code, said) = run("socket:metrics", &folder.file("third.sock").display().to_string());
+    assert!(code == Some(1) && said.contains("LISTEN_FDNAMES has 2 names, and LISTEN_FDS is 1"), "{said}");
+    // What is said to another process is not for this one.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.envs([("LISTEN_PID", "1"), ("LISTEN_FDS", "7"), ("LISTEN_FDNAMES", "socket")]);
+    Daemon::start_as(command, TWO).weir(&["show", "ledger"]).good();
+}
+
 #[test]
 fn systemd_understands_the_unit() {
     let folder = Folder::new();
     let unit = std::fs::read_to_string(repository().join(UNIT)).unwrap();
     let unit = unit.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
-    let path = folder.write("weir.service", unit);
-    let Ok(said) = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output() else {
+    let mut paths = vec![folder.write("weir.service", unit)];
+    for name in SOCKETS {
+        let unit = std::fs::read_to_string(repository().join("packaging").join(name)).unwrap();
+        assert_eq!(settings(&unit, "Service"), ["weir.service"]);
+        paths.push(folder.write(name, unit));
+    }
+    let Ok(said) = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&paths).output() else {
         return println!("skipped: there is no systemd-analyze");
     };
     // Of other units of this machine, it complains as well.
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    let ours: Vec<&str> = said.lines().filter(|line| line.contains("weir.service")).collect();
+    let is_ours = |line: &&str| SOCKETS.iter().chain(&["weir.service"]).any(|name| line.contains(name));
+    let ours: Vec<&str> = said.lines().filter(is_ours).collect();
     assert!(ours.is_empty(), "{ours:?}");
 }

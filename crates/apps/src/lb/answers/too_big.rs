@@ -34,9 +34,22 @@ const TTL: u8 = 64;
 const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
 const PACKET_TOO_BIG: [u8; 2] = [2, 0];
 
+/// IPv6 extension headers (IANA) in front of which a message of ICMPv6 may be hidden.
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+const MOBILITY: u8 = 135;
+/// How many of them are followed, as in docs/pipes.md F2.
+const EXTENSIONS_MAX: usize = 8;
+/// Informational messages of ICMPv6 have this bit (RFC 4443 §2.1). A redirect has it, too: it gets no answer.
+const INFORMATIONAL: u8 = 0x80;
+const REDIRECT: u8 = 137;
+
 /// Returns the answer to a packet that may have so many bytes, for the port that it came by. `None` if there
-/// must be none: to IPv4 without DF or a fragment other than the first, to ICMP, and to addresses that are
-/// not one station's (RFC 1122 §3.2.2, RFC 4443 §2.4).
+/// must be none: to IPv4 without DF or a fragment other than the first, to ICMP errors, and to addresses that
+/// are not one station's (RFC 1122 §3.2.2, RFC 4443 §2.4). A ping is answered: it may look for the MTU.
 #[must_use]
 pub fn answer(frame: &[u8], limit: u16) -> Option<Vec<u8>> {
     let (l3, is_ipv4) = network(frame)?;
@@ -73,7 +86,11 @@ fn ipv4(packet: &[u8], limit: u16, answer: &mut Vec<u8>) -> Option<()> {
     let flags = u16::from_be_bytes([header[6], header[7]]);
     let [.., a, b, c, d, _, _, _, _] = *header;
     let from = Ipv4Addr::new(a, b, c, d);
-    if header[9] == PROTOCOL_ICMP || flags & 0x4000 == 0 || flags & 0x1fff != 0 || !is_station(from) {
+    if flags & 0x4000 == 0 || flags & 0x1fff != 0 || !is_station(from) {
+        return None;
+    }
+    let behind = usize::from(header[0] & 0x0f) * 4;
+    if header[9] == PROTOCOL_ICMP && !packet.get(behind).is_some_and(|kind| is_query(*kind)) {
         return None;
     }
     let inside = &packet[..length.min(IPV4_MAX - IPV4 - ICMP).min(packet.len())];
@@ -95,11 +112,8 @@ fn ipv6(packet: &[u8], limit: u16, answer: &mut Vec<u8>) -> Option<()> {
     let header: &[u8; IPV6] = packet.first_chunk()?;
     let address: [u8; 16] = *header[8..24].first_chunk()?;
     let source = Ipv6Addr::from(address);
-    if header[6] == PROTOCOL_ICMPV6
-        || source.is_multicast()
-        || source.is_unspecified()
-        || source.is_loopback()
-    {
+    let is_station = !(source.is_multicast() || source.is_unspecified() || source.is_loopback());
+    if !is_station || may_be_error(packet)? {
         return None;
     }
     let length = IPV6 + usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -114,6 +128,41 @@ fn ipv6(packet: &[u8], limit: u16, answer: &mut Vec<u8>) -> Option<()> {
     let [high, low] = limit.to_be_bytes();
     message([kind, code, 0, 0, 0, 0, high, low], inside, pseudo, answer);
     Some(())
+}
+
+/// Whether a message of ICMP asks something or answers: echo, router discovery, timestamp, information, mask
+/// (RFC 792, RFC 950, RFC 1256). All others are errors, or nobody knows (RFC 1122 §3.2.2).
+fn is_query(kind: u8) -> bool {
+    matches!(kind, 0 | 8..=10 | 13..=18)
+}
+
+/// Whether an IPv6 packet is an error or a redirect of ICMPv6, behind whatever extension headers, or could be
+/// a later fragment of one. `None` if it is cut short, or has too many of these headers.
+fn may_be_error(packet: &[u8]) -> Option<bool> {
+    let (mut next, mut at) = (*packet.get(6)?, IPV6);
+    for _ in 0..=EXTENSIONS_MAX {
+        let header = packet.get(at..)?;
+        let length = match next {
+            PROTOCOL_ICMPV6 => {
+                let kind = *header.first()?;
+                return Some(kind & INFORMATIONAL == 0 || kind == REDIRECT);
+            }
+            // Behind the first one, it is not known what a fragment has.
+            FRAGMENT if u16::from_be_bytes([*header.get(2)?, *header.get(3)?]) >> 3 != 0 => {
+                return Some(header[0] == PROTOCOL_ICMPV6 || is_extension(header[0]));
+            }
+            FRAGMENT => 8,
+            AUTHENTICATION => (usize::from(*header.get(1)?) + 2) * 4,
+            _ if is_extension(next) => (usize::from(*header.get(1)?) + 1) * 8,
+            _ => return Some(false),
+        };
+        (next, at) = (*header.first()?, at + length);
+    }
+    None
+}
+
+fn is_extension(next: u8) -> bool {
+    matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS | MOBILITY)
 }
 
 /// Appends a message of ICMP, whose checksum begins with `sum`.
@@ -248,20 +297,67 @@ mod tests {
             format!("src=127.0.0.1 {to} df=1 proto=udp sport=1 dport=2"),
             format!("src=10.0.0.9 {to} df=1 proto=icmp icmp_type=3 icmp_code=4"),
             "src=:: dst=fd00::80 proto=udp sport=1 dport=2".to_string(),
+            format!("src=10.0.0.9 {to} df=1 proto=icmp icmp_type=5"),
+            format!("src=10.0.0.9 {to} df=1 proto=icmp icmp_type=40"),
             "src=fd00::9 dst=fd00::80 proto=icmpv6 icmp_type=1".to_string(),
+            "src=fd00::9 dst=fd00::80 proto=icmpv6 icmp_type=2".to_string(),
+            "src=fd00::9 dst=fd00::80 proto=icmpv6 icmp_type=137".to_string(),
             "arp=request sender_ip=10.0.0.9 target_ip=10.0.0.80".to_string(),
         ] {
             assert_eq!(answer(&long(&what, 100), 60), None, "{what}");
         }
+        let hidden = behind_options(&long("src=fd00::9 dst=fd00::80 proto=icmpv6 icmp_type=1", 100));
+        assert_eq!(answer(&hidden, 60), None, "an error behind an extension header");
         let mut group = long(&format!("src=10.0.0.9 {to} df=1 proto=udp sport=1 dport=2"), 100);
         assert!(answer(&group, 60).is_some());
         group[6] |= 1;
         assert_eq!(answer(&group, 60), None, "from a group address");
         for length in 0..group.len() {
             // Never a panic, and nothing without a whole header.
+            let _ = answer(&hidden[..length.min(hidden.len())], 60);
             let whole = long("src=10.0.0.9 dst=10.0.0.80 df=1 proto=udp sport=1 dport=2", 100);
             assert_eq!(answer(&whole[..length], 60).is_some(), length >= 34);
         }
+    }
+
+    /// The frame with a header of destination options in front of what its IPv6 packet carries.
+    fn behind_options(frame: &[u8]) -> Vec<u8> {
+        let (mut ip, rest) = (frame[14..54].to_vec(), &frame[54..]);
+        ip[4..6].copy_from_slice(&(8 + rest.len() as u16).to_be_bytes());
+        let options = [ip[6], 0, 1, 4, 0, 0, 0, 0];
+        ip[6] = DESTINATION_OPTIONS;
+        [&frame[..14], &ip, &options, rest].concat()
+    }
+
+    /// A host may look for the MTU with pings, and ICMP says so of them, too (RFC 1122 §3.2.2).
+    #[test]
+    fn a_long_ping_is_answered() {
+        for what in [
+            "src=10.0.0.9 dst=10.0.0.80 df=1 proto=icmp icmp_type=8",
+            "src=10.0.0.9 dst=10.0.0.80 df=1 proto=icmp icmp_type=0",
+            "src=fd00::9 dst=fd00::80 proto=icmpv6 icmp_type=128",
+        ] {
+            assert!(answer(&long(what, 100), 60).is_some(), "{what}");
+        }
+        let ping = long("src=fd00::9 dst=fd00::80 proto=icmpv6 icmp_type=128", 100);
+        assert!(answer(&behind_options(&ping), 60).is_some());
+        let udp = long("src=fd00::9 dst=fd00::80 proto=udp sport=1 dport=2", 100);
+        assert!(answer(&behind_options(&udp), 60).is_some());
+    }
+
+    /// Behind the first one, fragments of anything but ICMP are answered (RFC 4443 §2.4 excepts errors only).
+    #[test]
+    fn later_fragments_of_ipv6_are_answered_unless_they_may_be_of_an_error() {
+        let fragment = |next: u8, offset: u16| {
+            let mut frame = behind_options(&long("src=fd00::9 dst=fd00::80 proto=udp sport=1 dport=2", 100));
+            frame[20] = FRAGMENT;
+            frame[54] = next;
+            frame[56..58].copy_from_slice(&(offset << 3 | 1).to_be_bytes());
+            answer(&frame, 60).is_some()
+        };
+        assert_eq!([fragment(17, 0), fragment(17, 9)], [true, true]);
+        assert_eq!([fragment(PROTOCOL_ICMPV6, 0), fragment(PROTOCOL_ICMPV6, 9)], [false, false]);
+        assert_eq!([fragment(DESTINATION_OPTIONS, 9), fragment(6, 9)], [false, true]);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(super) fn of(family: usize, protocol: u8, mode: Mode) -> Lb {
 }
 
 /// Whether all checksums of an IP packet are right, a tunnel's outer ones as well. A UDP checksum of 0 means
-/// there is none.
+/// there is none, which receivers of IPv6 drop unless they are told otherwise (RFC 6936 §4).
 fn checksums_are_right(headers: &PacketHeaders<'_>) -> bool {
     let payload = headers.payload.slice();
     let mut wanted = headers.transport.clone();
@@ -59,8 +59,9 @@ fn checksums_are_right(headers: &PacketHeaders<'_>) -> bool {
         }
         NetHeaders::Arp(_) => false,
     };
+    let is_ipv4 = matches!(headers.net, Some(NetHeaders::Ipv4(..)));
     let none = matches!(&headers.transport, Some(TransportHeader::Udp(udp)) if udp.checksum == 0);
-    net_is_right && (none || wanted == headers.transport)
+    net_is_right && (none && is_ipv4 || wanted == headers.transport)
 }
 
 /// Returns source and destination of a frame, with ports.

@@ -10,6 +10,7 @@ pub use gate::{Gate, Verdict, refused};
 pub use routes::{Names, Route, Takes, description, find, pick, request};
 pub use tls::Acceptor;
 
+use super::inherited::{CONTROL, Inherited};
 use crate::config::ControlOver;
 use anyhow::{Context, Result};
 use std::net::TcpListener;
@@ -38,11 +39,15 @@ impl Ready {
         Ok(Ready { control: control.clone(), gate, tls })
     }
 
-    /// Begins to listen on the configured address.
-    pub fn bind(self) -> Result<Entrance> {
+    /// Begins to listen on the configured address, or goes on with an inherited socket.
+    pub fn bind(self, inherited: &Inherited) -> Result<Entrance> {
         let address = self.control.listen;
-        let listener = TcpListener::bind(address);
-        let listener = listener.with_context(|| format!("control: cannot listen on {address}"))?;
+        let listener = match inherited.tcp(CONTROL, address)? {
+            Some(listener) => listener,
+            None => {
+                TcpListener::bind(address).with_context(|| format!("control: cannot listen on {address}"))?
+            }
+        };
         Ok(Entrance { listener, gate: self.gate, tls: self.tls })
     }
 }

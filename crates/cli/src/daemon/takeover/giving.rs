@@ -2,6 +2,7 @@
 //! interfaces when that is ready.
 
 use super::super::fleet::Workers;
+use super::super::inherited::Inherited;
 use super::super::{Daemon, Doorbell};
 use super::wire::Wire;
 use super::{PROTOCOL, ROWS, ROWS_AT_REST};
@@ -99,8 +100,9 @@ impl Daemon {
     }
 
     /// Stops carrying frames, gives the successor what has changed since, and the interfaces. `last` runs
-    /// when all sockets of this daemon are closed, before the successor is told.
-    pub(in super::super) fn give(mut self, gift: Gift, last: impl FnOnce()) -> Result<()> {
+    /// when all sockets of this daemon are closed, before the successor is told, and returns those that
+    /// others have opened.
+    pub(in super::super) fn give(mut self, gift: Gift, last: impl FnOnce() -> Inherited) -> Result<()> {
         let Gift { mut wire, stocks, since_ms } = gift;
         let ports = (0..self.plan.ports.len()).map(|at| PortId(at as u16));
         let handed: Vec<Handover> = ports.filter_map(|port| self.interfaces.of(port)?.hand_over()).collect();
@@ -113,11 +115,14 @@ impl Daemon {
         }
         let apps = self.host.running.states();
         let (ledger, balanced, flows) = self.stop()?;
-        last();
+        let inherited = last();
         let list: Vec<Value> =
             handed.iter().map(|one| json!([one.index, one.native, one.zero_copy])).collect();
-        let links: Vec<_> = handed.iter().flat_map(|one| [one.link.as_fd(), one.sockets.as_fd()]).collect();
-        wire.send(&json!({ "say": "end", "interfaces": list, "apps": apps }), &[], &links)?;
+        let links = handed.iter().flat_map(|one| [one.link.as_fd(), one.sockets.as_fd()]);
+        let (names, sockets): (Vec<_>, Vec<_>) = inherited.all().unzip();
+        let descriptors: Vec<_> = links.chain(sockets).collect();
+        let end = json!({ "say": "end", "interfaces": list, "apps": apps, "listeners": names });
+        wire.send(&end, &[], &descriptors)?;
         let done = wire.receive().context("the other weir has not taken over");
         flows.into_iter().for_each(|words| info!("{words}"));
         info!("{}", super::super::farewell(&ledger, balanced));

@@ -3,6 +3,7 @@
 use super::super::Daemon;
 use super::super::clock::Clock;
 use super::super::fleet::Workers;
+use super::super::inherited::Inherited;
 use super::super::reload::Weights;
 use super::wire::{Message, PATIENCE, Wire};
 use super::{PROTOCOL, ROWS};
@@ -139,8 +140,9 @@ impl Taking {
         self.take_until("ready", workers).map(drop)
     }
 
-    /// Lets the old daemon stop, and takes what is left of it. Returns the states of its apps.
-    pub fn finish(mut self, daemon: &mut Daemon) -> Result<Value> {
+    /// Lets the old daemon stop, and takes what is left of it. Returns the states of its apps, and the
+    /// sockets that it has from others.
+    pub fn finish(mut self, daemon: &mut Daemon) -> Result<(Value, Inherited)> {
         self.wire.send(&json!({ "say": "go" }), &[], &[])?;
         let workers = daemon.fleet.questioner();
         let end = self.take_until("end", &workers)?;
@@ -157,6 +159,8 @@ impl Taking {
             let (index, zero_copy) = (index as u32, one[2].as_bool());
             all.push(Handover { index, native, zero_copy, link, sockets });
         }
+        let names = head["listeners"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let listeners = Inherited::from(names.map(str::to_string).zip(descriptors));
         // A worker that sleeps finds its sockets when it is asked for something.
         let wake = || drop(workers.ask_all(|_, answer| Command::Report(answer)));
         let taken = daemon.interfaces.take_over(all, wake)?;
@@ -166,7 +170,7 @@ impl Taking {
             info!("pipe {pipe}: {flows} flows go on, {ended} have ended, {unreadable} could not be read");
         }
         info!("{taken} interfaces are taken over");
-        Ok(head["apps"].clone())
+        Ok((head["apps"].clone(), listeners))
     }
 
     /// Takes flows over until the message with this word.
