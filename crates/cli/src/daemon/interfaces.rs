@@ -10,7 +10,7 @@ use crate::config::{self, Macs, Plan, PortKind};
 use anyhow::{Context, Result, anyhow};
 use engine::program::{Operation, PortId, Program};
 use port::XdpInterface;
-use port::xdp::{Handover, InterfaceNews, InterfaceState, LinkMonitor, Queues, Remnant, obstacles};
+use port::xdp::{Handover, InterfaceNews, InterfaceState, LinkMonitor, Offer, Queues, Remnant, obstacles};
 use rustix::fd::{AsFd, BorrowedFd};
 use tracing::{error, info, warn};
 
@@ -62,6 +62,27 @@ impl Interfaces {
             }
             Ok(count)
         })
+    }
+
+    /// Gives interfaces that will be handed over the sockets that the other daemon offers, by their indices.
+    pub fn offer(&self, mut offers: Vec<(u32, Offer)>) {
+        for interface in self.prepared() {
+            let mut own = Vec::new();
+            while let Some(at) = offers.iter().position(|(index, _)| *index == interface.index()) {
+                own.push(offers.swap_remove(at).1);
+            }
+            interface.offer(own);
+        }
+    }
+
+    /// Returns the prepared interfaces.
+    pub fn prepared(&self) -> impl Iterator<Item = &XdpInterface> {
+        self.of_ports.iter().flatten().filter(|one| one.is_prepared())
+    }
+
+    /// Returns the interfaces of all ports that have one.
+    pub fn all(&self) -> impl Iterator<Item = &XdpInterface> {
+        self.of_ports.iter().flatten()
     }
 
     /// Returns how many frames were dropped so far because another daemon takes over.

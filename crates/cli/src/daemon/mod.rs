@@ -82,7 +82,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::time::{Duration, Instant};
 use systemd::Systemd;
-use takeover::{Giving, Taking};
+use takeover::{Giving, Offered, Taking};
 use tracing::info;
 
 /// Frames that may wait for an app: two batches, and room for a pause of the receiver.
@@ -189,11 +189,11 @@ impl Daemon {
         file: PathBuf,
         mut plan: Plan,
         load: Load,
-        taking: Option<&Taking>,
+        mut taking: Option<&mut Taking>,
     ) -> Result<(Daemon, Vec<apps::Ring>)> {
         apps::settle(&mut plan, Default::default());
-        let (hash, clock) = (TableHash::random(), taking.map_or_else(Clock::start, Taking::clock));
-        let interfaces = Interfaces::attach(&plan, taking)?;
+        let (hash, clock) = (TableHash::random(), taking.as_deref().map_or_else(Clock::start, Taking::clock));
+        let interfaces = Interfaces::attach(&plan, taking.as_deref())?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
         let owners = Owners::new(&plan.program, hash.into(), plan.workers.count());
         let tables = GroupTables::new(&plan.program);
@@ -230,7 +230,9 @@ impl Daemon {
         let measurements = daemon.plan.apps.measurements();
         let workers = daemon.plan.workers.count();
         daemon.collector.follow(daemon.generation, &daemon.plan.program, workers, measurements)?;
-        let rings = daemon.start_workers()?;
+        let mut none = Offered::default();
+        let offered = taking.as_mut().map(|taking| taking.offer(&daemon.interfaces));
+        let rings = daemon.start_workers(offered.unwrap_or(&mut none))?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
         daemon.vocabulary.set(daemon.generation, &daemon.plan);
         Ok((daemon, rings))
@@ -260,7 +262,7 @@ impl Daemon {
             plan = load(&edits).context("with what was changed at run time (`weir lb reset` forgets it)")?;
         }
         let weights = taking.set_weights(&mut plan);
-        let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&taking))?;
+        let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&mut taking))?;
         daemon.weights = weights;
         taking.add_entries(&mut daemon)?;
         taking.take_flows(&daemon.fleet)?;
@@ -272,7 +274,7 @@ impl Daemon {
     }
 
     /// Starts the workers, and returns our ends of their rings for the apps.
-    fn start_workers(&mut self) -> Result<Vec<apps::Ring>> {
+    fn start_workers(&mut self, offered: &mut Offered) -> Result<Vec<apps::Ring>> {
         let count = self.plan.workers.count();
         let mut rings = rings_for(&self.plan.program, count);
         let (mut punts, ours) = apps::rings(&self.plan.program, count);
@@ -286,7 +288,7 @@ impl Daemon {
         let node = open::node(&self.plan);
         let _near = Preferred::of(node);
         let queues = self.interfaces.queues();
-        let open = |worker| open::ports(&self.plan, &queues, &mut dpdk, worker);
+        let open = |worker| open::ports(&self.plan, &queues, &mut dpdk, worker, offered);
         let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
         // DPDK's drivers may map devices and memory as long as they run.
         if dpdk.is_none() {

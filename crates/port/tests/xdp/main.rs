@@ -2,6 +2,7 @@
 
 mod big_frames;
 mod lab;
+mod succession;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -3,7 +3,9 @@
 use super::super::Daemon;
 use super::super::clock::Clock;
 use super::super::fleet::Workers;
+use super::super::interfaces::Interfaces;
 use super::super::reload::Weights;
+use super::sockets::{Offered, Offering, SOCKETS, adopted_json, of_interface, read_left};
 use super::wire::{Message, PATIENCE, Wire};
 use super::{PROTOCOL, ROWS};
 use crate::config::{Plan, PortConfig, PortKind};
@@ -28,6 +30,8 @@ pub struct Taking {
     wire: Wire,
     socket: PathBuf,
     hello: Value,
+    offering: Offering,
+    offered: Offered,
     flows: HashMap<String, TakenOver>,
 }
 
@@ -42,7 +46,7 @@ impl Taking {
             .with_context(|| format!("cannot listen on {} to be handed over to", path.display()))?;
         let removed = Removed(&path);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let request = json!({ "command": "hand_over", "socket": path });
+        let request = json!({ "command": "hand_over", "socket": path, "sockets": SOCKETS });
         control::ask(socket, &request).context("the running weir does not hand over")?;
         let mut comes = [PollFd::new(&listener, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
@@ -60,7 +64,17 @@ impl Taking {
                 hello.head["version"].as_str().unwrap_or("unknown")
             );
         }
-        Ok(Taking { wire, socket: socket.into(), hello: hello.head, flows: HashMap::new() })
+        let has_sockets = hello.head["sockets"] == SOCKETS;
+        let offering = if has_sockets { Offering::receive(&mut wire)? } else { Offering::default() };
+        let (offered, flows) = (Offered::default(), HashMap::new());
+        Ok(Taking { wire, socket: socket.into(), hello: hello.head, offering, offered, flows })
+    }
+
+    /// Gives prepared interfaces the sockets that the old daemon offers, and returns what is to be known of
+    /// them.
+    pub fn offer(&mut self, interfaces: &Interfaces) -> &mut Offered {
+        self.offered = Offered::give(std::mem::take(&mut self.offering), interfaces);
+        &mut self.offered
     }
 
     /// Returns the old daemon's clock, so that times of flows mean the same.
@@ -141,11 +155,14 @@ impl Taking {
 
     /// Lets the old daemon stop, and takes what is left of it. Returns the states of its apps.
     pub fn finish(mut self, daemon: &mut Daemon) -> Result<Value> {
-        self.wire.send(&json!({ "say": "go" }), &[], &[])?;
+        let sockets = adopted_json(&daemon.interfaces);
+        self.wire.send(&json!({ "say": "go", "sockets": sockets }), &[], &[])?;
         let workers = daemon.fleet.questioner();
         let end = self.take_until("end", &workers)?;
         workers.ask_all(|_, answer| Command::ResumeFlows(None, answer))?;
-        let Message { head, descriptors, .. } = end;
+        let Message { head, descriptors, bytes } = end;
+        let left = read_left(&head["left"], &bytes).context("the old weir's sockets are not understood")?;
+        self.offered.bring_home(&left, &daemon.interfaces)?;
         let mut all = Vec::new();
         let mut descriptors = descriptors.into_iter();
         for one in head["interfaces"].as_array().into_iter().flatten() {
@@ -155,7 +172,8 @@ impl Taking {
                 bail!("the old weir's interfaces are not understood");
             };
             let (index, zero_copy) = (index as u32, one[2].as_bool());
-            all.push(Handover { index, native, zero_copy, link, sockets });
+            let left = of_interface(&left, index);
+            all.push(Handover { index, native, zero_copy, link, sockets, left });
         }
         // A worker that sleeps finds its sockets when it is asked for something.
         let wake = || drop(workers.ask_all(|_, answer| Command::Report(answer)));
@@ -165,7 +183,7 @@ impl Taking {
             let TakenOver { flows, ended, unreadable } = flows;
             info!("pipe {pipe}: {flows} flows go on, {ended} have ended, {unreadable} could not be read");
         }
-        info!("{taken} interfaces are taken over");
+        info!("{taken} interfaces are taken over, with {} open sockets", left.len());
         Ok(head["apps"].clone())
     }
 
