@@ -266,10 +266,11 @@ impl Daemon {
         daemon.weights = weights;
         taking.add_entries(&mut daemon)?;
         taking.take_flows(&daemon.fleet)?;
-        let states = taking.finish(&mut daemon)?;
+        let states = taking.go_on(&mut daemon)?;
         let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics, rest)?;
         let sockets = apps::sockets(&daemon.plan, &[])?;
         daemon.begin(rings, sockets, &states)?;
+        taking.finish(&mut daemon)?;
         Ok((daemon, control))
     }
 
@@ -407,20 +408,29 @@ impl Daemon {
     }
 
     /// Stops workers and collector. Returns the ledger, whether it balances, and what is to be said of flows.
-    fn stop(mut self) -> Result<(Ledger, bool, Option<String>)> {
+    fn stop(self) -> Result<(Ledger, bool, Option<String>)> {
+        let (reports, collector) = self.stop_but_collector()?;
+        settle(&reports, collector)
+    }
+
+    /// Stops everything but the collector. Returns the workers' reports.
+    fn stop_but_collector(mut self) -> Result<(Vec<Report>, Collector)> {
         self.end_reload();
-        let fleet = std::mem::take(&mut self.fleet);
-        let reports = fleet.stop()?;
-        let mut ledger = Ledger::default();
-        reports.iter().for_each(|report| ledger.add(&report.ledger));
+        let reports = std::mem::take(&mut self.fleet).stop()?;
         // Frames that workers passed on last.
         while self.take_frames() {}
-        let balanced = ledger.balances();
         // They give the collector what their flows have counted.
         drop(std::mem::take(&mut self.kept));
-        let totals = self.collector.finish()?;
-        Ok((ledger, balanced, flows_at_end(&reports, &totals)))
+        Ok((reports, self.collector))
     }
+}
+
+/// Stops the collector, and sums up.
+fn settle(reports: &[Report], collector: Collector) -> Result<(Ledger, bool, Option<String>)> {
+    let mut ledger = Ledger::default();
+    reports.iter().for_each(|report| ledger.add(&report.ledger));
+    let (balanced, totals) = (ledger.balances(), collector.finish()?);
+    Ok((ledger, balanced, flows_at_end(reports, &totals)))
 }
 
 /// Returns the rings between so many workers: there are some only for a program that

@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bpf::{AttachMode, Counters, EbpfError, MapError, ProgramError, Take, XdpTake};
@@ -107,6 +107,8 @@ pub struct XdpInterface {
     /// The program that will take the place of another process's.
     pub(super) prepared: Option<XdpTake>,
     pub(super) offers: Offers,
+    /// The link of the program whose place this one will take: it sends frames to this one's sockets.
+    pub(super) replaces: Option<OwnedFd>,
 }
 
 impl XdpInterface {
@@ -127,8 +129,18 @@ impl XdpInterface {
 
     pub(super) fn without_program(config: XdpConfig, link: Link) -> XdpInterface {
         let (lines, offers) = (Lines::default(), Offers::default());
-        let (attached, membership, groups, refused, prepared) = (None, None, None, None, None);
-        XdpInterface { config, link, attached, membership, groups, lines, refused, prepared, offers }
+        XdpInterface {
+            config,
+            link,
+            attached: None,
+            membership: None,
+            groups: None,
+            lines,
+            refused: None,
+            prepared: None,
+            offers,
+            replaces: None,
+        }
     }
 
     /// Returns its index in this network namespace, present or last.

@@ -209,11 +209,10 @@ impl XdpInterface {
         None
     }
 
-    /// Takes the place of the other process, which has stopped. First the ports go on whose sockets it has
-    /// left; then a socket is opened for each other port, and given to the other's program, which sends it
-    /// frames; `opened` is called after both. At last this program, which takes tens of milliseconds to
-    /// attach, takes the other's place. Frames that arrive while their queue has no socket are dropped, and
-    /// the other program counts them as `held_back`.
+    /// Goes on where the other process has stopped. First the ports whose sockets it has left; then a socket
+    /// is opened for each other port, and given to the other's program, which sends it frames; `opened` is
+    /// called after both. Frames that arrive while their queue has no socket are dropped, and the other
+    /// program counts them as `held_back`. [`XdpInterface::replace`] must follow.
     ///
     /// # Errors
     /// The interface is gone, or another process still has its queues.
@@ -235,14 +234,25 @@ impl XdpInterface {
             others.iter().try_for_each(|line| line.attach(&attached))?;
             opened();
         }
+        self.attached = Some(attached);
+        self.replaces = Some(from.link);
+        Ok(())
+    }
+
+    /// Puts its program in the place of the other process's, which takes tens of milliseconds. Each frame
+    /// meets one of the two.
+    ///
+    /// # Errors
+    /// The interface is gone, or the NIC refuses what this program wants.
+    pub fn replace(&mut self) -> Result<(), XdpError> {
+        let Some((link, attached)) = self.replaces.take().zip(self.attached.as_ref()) else { return Ok(()) };
+        let system = |doing, reason| XdpError::System { doing, interface: self.link.name.clone(), reason };
         self.membership = join(&self.config.frames, &self.link)?;
         self.groups = Some(join_groups(&self.config.frames, &self.link)?);
-        let placed = attached.program().attach_by(from.link);
+        let placed = attached.program().attach_by(link);
         placed.map_err(|reason| system("taking the XDP program's place", reason))?;
         let held = attached.program().hold_back(false);
-        held.map_err(|error| system("taking frames", map_io(error)))?;
-        self.attached = Some(attached);
-        Ok(())
+        held.map_err(|error| system("taking frames", map_io(error)))
     }
 
     /// Returns what another process needs to take the interface over. From now on, frames that are taken

@@ -119,7 +119,7 @@ impl Daemon {
             send_flows(&mut wire, &workers, (*pipe, stock), (since, ROWS_AT_REST))?;
         }
         let apps = self.host.running.states();
-        let (ledger, balanced, flows) = self.stop()?;
+        let (reports, collector) = self.stop_but_collector()?;
         last();
         let list: Vec<Value> =
             handed.iter().map(|one| json!([one.index, one.native, one.zero_copy])).collect();
@@ -129,6 +129,8 @@ impl Daemon {
         let (left, bytes) = left_json(&left);
         let end = json!({ "say": "end", "interfaces": list, "left": left, "apps": apps });
         wire.send(&end, &bytes, &links)?;
+        // The successor does not wait for what the collector still has to read.
+        let (ledger, balanced, flows) = super::super::settle(&reports, collector)?;
         let done = wire.receive().context("the other weir has not taken over");
         flows.into_iter().for_each(|words| info!("{words}"));
         info!("{}", super::super::farewell(&ledger, balanced));

@@ -12,7 +12,7 @@
 //! | new | `go`, with the sockets that it takes | the old daemon's workers stop; frames wait in these sockets |
 //! | old | flows since the first page, states of apps | |
 //! | old | `end`, with these sockets' state, its XDP programs' links and maps | its other sockets are closed |
-//! | new | `done` | its programs take the old ones' place; the old daemon ends |
+//! | new | `done` | its apps run, and its programs have taken the old ones' place; the old daemon ends |
 //!
 //! What is taken after `go` for a queue whose socket does not pass is dropped and counted.
 //! Before `done`, the successor's sockets get frames through the old programs.

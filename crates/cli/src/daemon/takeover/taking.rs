@@ -153,8 +153,8 @@ impl Taking {
         self.take_until("ready", workers).map(drop)
     }
 
-    /// Lets the old daemon stop, and takes what is left of it. Returns the states of its apps.
-    pub fn finish(mut self, daemon: &mut Daemon) -> Result<Value> {
+    /// Lets the old daemon stop, and goes on with what it leaves. Returns the states of its apps.
+    pub fn go_on(&mut self, daemon: &mut Daemon) -> Result<Value> {
         let sockets = adopted_json(&daemon.interfaces);
         self.wire.send(&json!({ "say": "go", "sockets": sockets }), &[], &[])?;
         let workers = daemon.fleet.questioner();
@@ -178,13 +178,19 @@ impl Taking {
         // A worker that sleeps finds its sockets when it is asked for something.
         let wake = || drop(workers.ask_all(|_, answer| Command::Report(answer)));
         let taken = daemon.interfaces.take_over(all, wake)?;
-        self.wire.send(&json!({ "say": "done" }), &[], &[])?;
         for (pipe, flows) in &self.flows {
             let TakenOver { flows, ended, unreadable } = flows;
             info!("pipe {pipe}: {flows} flows go on, {ended} have ended, {unreadable} could not be read");
         }
         info!("{taken} interfaces are taken over, with {} open sockets", left.len());
         Ok(head["apps"].clone())
+    }
+
+    /// Takes the place of the old daemon's XDP programs, and lets it end. This takes tens of milliseconds,
+    /// while apps run already.
+    pub fn finish(mut self, daemon: &mut Daemon) -> Result<()> {
+        daemon.interfaces.replace()?;
+        self.wire.send(&json!({ "say": "done" }), &[], &[])
     }
 
     /// Takes flows over until the message with this word.
