@@ -7,12 +7,17 @@
 //! many frames are in use.
 //!
 //! A region pool serves memory ports, pcap ports and AF_XDP alike (an AF_XDP port registers the region as its
-//! UMEM). DPDK has its own memory, behind [`ForeignPool`].
+//! UMEM). Its memory is on the heap, or in a file in memory, which a process that takes over maps, too: then
+//! the kernel goes on with the chunks that it has. DPDK has its own memory, behind [`ForeignPool`].
 //!
 //! Cost: taking and giving a frame is one pop or push of a `u32`.
 
-use crate::resident::HUGE_PAGE;
+use crate::resident::{HUGE_PAGE, advise_huge_range, collapse_huge, map_file, populate_range};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::{self, Errno};
+use rustix::mm::munmap;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -285,6 +290,8 @@ pub struct RegionPool {
     chunk: usize,
     chunks: u32,
     free: Vec<u32>,
+    /// The file in memory that is mapped; `None` if the region is on the heap.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: the pool and its frames own the region, each a disjoint part; none has an affinity to a thread.
@@ -298,16 +305,71 @@ impl RegionPool {
     /// Both are mistakes of the set-up; traffic cannot cause them.
     #[must_use]
     pub fn new(chunks: u32, chunk: usize) -> RegionPool {
-        assert!(chunk.is_power_of_two() && (CHUNK_MIN..=32768).contains(&chunk), "chunk size {chunk}");
+        assert!(is_chunk(chunk), "chunk size {chunk}");
         let layout = Self::layout(chunks, chunk);
         // SAFETY: the layout is not empty (`layout` ensures at least one chunk).
         let base = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         // Before the first byte is written, because that makes the pages.
-        crate::resident::advise_huge_range(base.as_ptr() as usize, layout.size());
+        advise_huge_range(base.as_ptr() as usize, layout.size());
         // SAFETY: the allocation has that many bytes.
         unsafe { base.write_bytes(0, layout.size()) };
         let free = (0..chunks).rev().collect();
-        RegionPool { id: PoolId::next(), base, chunk, chunks, free }
+        RegionPool { id: PoolId::next(), base, chunk, chunks, free, file: None }
+    }
+
+    /// The same in a file in memory, which another process can map; on the heap where there are none.
+    ///
+    /// # Panics
+    /// See [`RegionPool::new`].
+    #[must_use]
+    pub fn shareable(chunks: u32, chunk: usize) -> RegionPool {
+        assert!(is_chunk(chunk), "chunk size {chunk}");
+        Self::in_file(chunks, chunk).unwrap_or_else(|_| Self::new(chunks, chunk))
+    }
+
+    fn in_file(chunks: u32, chunk: usize) -> io::Result<RegionPool> {
+        let layout = Self::layout(chunks, chunk);
+        let file = memfd_create("weir-frames", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, layout.size() as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let base = map_file(&file, layout, REGION_ALIGNMENT)?;
+        // Before the first byte is written, because that makes the pages. The kernel heeds the advice for
+        // files only if it is told so (`shmem_enabled`), but makes huge pages of a range at once.
+        advise_huge_range(base.as_ptr() as usize, layout.size());
+        collapse_huge(base.as_ptr() as usize, layout.size());
+        // SAFETY: the mapping has that many bytes, and nobody else knows it.
+        unsafe { base.write_bytes(0, layout.size()) };
+        let free = (0..chunks).rev().collect();
+        Ok(RegionPool { id: PoolId::next(), base, chunk, chunks, free, file: Some(file) })
+    }
+
+    /// Maps the region of another process ([`RegionPool::file`]), which goes on using it: at first, this pool
+    /// has no chunk. Those that the other process gives up come by [`RegionPool::reclaim`].
+    ///
+    /// # Errors
+    /// The file is not one of so many chunks of this size, or could become shorter, or cannot be mapped.
+    pub fn adopt(file: OwnedFd, chunks: u32, chunk: usize) -> io::Result<RegionPool> {
+        if !is_chunk(chunk) || chunks == 0 || chunk.checked_mul(chunks as usize).is_none() {
+            return Err(Errno::INVAL);
+        }
+        let layout = Self::layout(chunks, chunk);
+        if u64::try_from(fstat(&file)?.st_size) != Ok(layout.size() as u64) {
+            return Err(Errno::INVAL);
+        }
+        // A file that became shorter would end this process by SIGBUS.
+        if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
+            return Err(Errno::PERM);
+        }
+        let base = map_file(&file, layout, REGION_ALIGNMENT)?;
+        populate_range((base.as_ptr() as usize, layout.size()));
+        let free = Vec::with_capacity(chunks as usize);
+        Ok(RegionPool { id: PoolId::next(), base, chunk, chunks, free, file: Some(file) })
+    }
+
+    /// Returns the file in memory of a region that another process can [adopt](RegionPool::adopt).
+    #[must_use]
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     fn layout(chunks: u32, chunk: usize) -> Layout {
@@ -362,8 +424,8 @@ impl RegionPool {
     /// Takes back a lent chunk that did not become a frame (AF_XDP's completion ring).
     ///
     /// # Safety
-    /// The chunk must have been lent, or its frame consumed by [`RegionPool::surrender`], and nobody may use
-    /// it any more.
+    /// The chunk must have been lent, or its frame consumed by [`RegionPool::surrender`], or the process from
+    /// which the region was [adopted](RegionPool::adopt) must have given it up; nobody may use it any more.
     #[inline]
     pub unsafe fn reclaim(&mut self, chunk: u32) {
         debug_assert!(chunk < self.chunks && self.free.len() < self.chunks as usize);
@@ -417,7 +479,8 @@ impl RegionPool {
         // region.
         let data = unsafe { self.base.add(start) };
         let room = Room { headroom, length, tailroom };
-        // SAFETY: the region was zeroed when allocated, hence initialised; the chunk has left the free list,
+        // SAFETY: the region was zeroed when allocated, here or by the process from which it was adopted, hence
+        // initialised; the chunk has left the free list,
         // so no other frame refers to it; the region outlives its frames (see `drop`).
         unsafe { Frame::from_raw(data, u64::from(chunk), room, self.id) }
     }
@@ -427,11 +490,22 @@ impl Drop for RegionPool {
     fn drop(&mut self) {
         // While frames are in use, the region must stay: leaking it is the safe answer.
         if self.free.len() == self.chunks as usize {
-            // SAFETY: allocated in `new` with the same layout; every chunk is free, so no frame refers to the
-            // region.
-            unsafe { dealloc(self.base.as_ptr(), Self::layout(self.chunks, self.chunk)) };
+            let layout = Self::layout(self.chunks, self.chunk);
+            if self.file.is_some() {
+                // SAFETY: mapped by `map_file` with the same length; every chunk is free, so no frame refers to the
+                // region. An error would mean that nothing was mapped.
+                let _ = unsafe { munmap(self.base.as_ptr().cast(), layout.size()) };
+            } else {
+                // SAFETY: allocated in `new` with the same layout; every chunk is free, as above.
+                unsafe { dealloc(self.base.as_ptr(), layout) };
+            }
         }
     }
+}
+
+/// Returns true if a region can have chunks of this size.
+fn is_chunk(chunk: usize) -> bool {
+    chunk.is_power_of_two() && (CHUNK_MIN..=32768).contains(&chunk)
 }
 
 /// A pool of either kind.
@@ -535,6 +609,34 @@ mod tests {
         };
         let flags = maps.lines().skip_while(|line| !holds(line)).find(|line| line.starts_with("VmFlags:"));
         assert!(flags.is_some_and(|flags| flags.contains(" hg")), "{flags:?}");
+    }
+
+    #[test]
+    fn another_process_maps_a_region_and_has_the_chunks_that_it_is_given() {
+        let mut old = RegionPool::shareable(1500, 2048);
+        let mut frame = old.take().unwrap();
+        frame.fill(b"written by the old one").unwrap();
+        let (chunk, _, length) = old.surrender(frame);
+        let file = || old.file().unwrap().try_clone_to_owned().unwrap();
+        let mut new = RegionPool::adopt(file(), 1500, 2048).unwrap();
+        assert_eq!((new.available(), new.region().1), (0, old.region().1));
+        assert_eq!(new.region().0.as_ptr() as usize % HUGE_PAGE, 0);
+        // SAFETY: surrendered above, and the old pool does nothing with it any more.
+        let frame = unsafe { new.receive(chunk, usize::from(HEADROOM), length as usize) }.unwrap();
+        assert_eq!(frame.bytes(), b"written by the old one");
+        new.give(frame);
+        assert_eq!(new.available(), 1);
+        for (chunks, chunk) in [(1499, 2048), (1501, 2048), (750, 4096), (1500, 1024), (0, 2048), (1, 0)] {
+            let refused = RegionPool::adopt(file(), chunks, chunk).map(|_| ());
+            assert_eq!((chunks, chunk, refused.is_err()), (chunks, chunk, chunks != 750));
+        }
+        assert!(RegionPool::new(1, 2048).file().is_none());
+        // Files that could become shorter.
+        let unsealed = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&unsealed, 2048).unwrap();
+        assert_eq!(RegionPool::adopt(unsealed, 1, 2048).map(|_| ()), Err(Errno::PERM));
+        let other: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        assert!(RegionPool::adopt(other, 1, 2048).is_err());
     }
 
     #[test]

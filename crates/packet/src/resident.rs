@@ -5,6 +5,11 @@
 //! everywhere is made resident when it is made, and what grows is made resident by a thread, two steps ahead
 //! of its use. Where that thread is late, the worker touches the page first, and only time is lost.
 
+use rustix::io::{self, Errno};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use std::alloc::Layout;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -42,6 +47,48 @@ pub(crate) fn advise_huge_range(start: usize, bytes: usize) {
     let _ = advised;
 }
 
+/// Has the kernel make huge pages of a range now, also of a mapped file in memory, whatever the system's
+/// settings. It may make some, or none.
+pub(crate) fn collapse_huge(start: usize, bytes: usize) {
+    let (first, end) = (start.next_multiple_of(HUGE_PAGE), (start + bytes) / HUGE_PAGE * HUGE_PAGE);
+    for at in (first..end).step_by(HUGE_PAGE) {
+        // SAFETY: the range lies inside one mapping of ours, and this changes none of its bytes. Kernels
+        // before 6.1 do not know it and return an error, which does no harm.
+        let result = unsafe { libc::madvise(at as *mut _, HUGE_PAGE, libc::MADV_COLLAPSE) };
+        if result != 0 {
+            break;
+        }
+    }
+}
+
+/// Maps the beginning of a file, which is as long as the layout says, and aligned as it says. It is mapped in
+/// whole pages of this size.
+pub(crate) fn map_file(file: &OwnedFd, layout: Layout, page: usize) -> io::Result<NonNull<u8>> {
+    let (length, alignment) = (layout.size().next_multiple_of(page), layout.align());
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+    let reserved = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), length + alignment, ProtFlags::empty(), MapFlags::PRIVATE)?
+    };
+    let front = (reserved as usize).next_multiple_of(alignment) - reserved as usize;
+    // SAFETY: the range lies inside the reserved one, which is ours and which nobody uses; what remains of
+    // that in front of it and behind it is given back.
+    unsafe {
+        let place = reserved.byte_add(front);
+        if let Err(errno) = mmap(place, length, access, MapFlags::SHARED | MapFlags::FIXED, file, 0) {
+            munmap(reserved, length + alignment)?;
+            return Err(errno);
+        }
+        if front > 0 {
+            munmap(reserved, front)?;
+        }
+        if alignment > front {
+            munmap(place.byte_add(length), alignment - front)?;
+        }
+        NonNull::new(place.cast()).ok_or(Errno::FAULT)
+    }
+}
+
 /// Makes all memory of a large table resident, which takes long: not for workers. Small tables are left as
 /// they are.
 pub fn populate<T>(table: &Vec<T>) {
@@ -51,7 +98,7 @@ pub fn populate<T>(table: &Vec<T>) {
     }
 }
 
-fn populate_range((start, bytes): Request) {
+pub(crate) fn populate_range((start, bytes): Request) {
     const PAGE: usize = 4096;
     let (first, end) = (start.next_multiple_of(PAGE), (start + bytes) / PAGE * PAGE);
     if first >= end {

@@ -129,7 +129,7 @@ impl Daemon {
         }
         let later = match text(request, "command")? {
             "hand_over" => {
-                self.begin_to_give(text(request, "socket")?)?;
+                self.begin_to_give(text(request, "socket")?, request["sockets"].as_u64())?;
                 return Ok(Reply::Now(json!({ "handing_over": true })));
             }
             "inject" => self.inject(request)?,

@@ -10,7 +10,8 @@ use crate::config::{self, Macs, Plan, PortKind};
 use anyhow::{Context, Result, anyhow};
 use engine::program::{Operation, PortId, Program};
 use port::XdpInterface;
-use port::xdp::{Handover, InterfaceNews, InterfaceState, LinkMonitor, Queues, Remnant, obstacles};
+use port::xdp::obstacles;
+use port::xdp::{Handover, InterfaceNews, InterfaceState, LinkMonitor, Offer, Queues, Remnant, XdpError};
 use rustix::fd::{AsFd, BorrowedFd};
 use tracing::{error, info, warn};
 
@@ -42,26 +43,47 @@ impl Interfaces {
         Ok(Interfaces { of_ports, monitor, ..Interfaces::default() })
     }
 
-    /// Takes over the interfaces that another daemon hands over, all at the same time, because the kernel
-    /// takes milliseconds for each. Calls `opened` when the sockets of one are open. Returns how many there
-    /// are; those that no port has are left.
+    /// Goes on with the interfaces that another daemon hands over, all at the same time, because the kernel
+    /// takes milliseconds for each socket that is not handed over. Calls `opened` when the sockets of one are
+    /// open. Returns how many there are; those that no port has are left.
     pub fn take_over(&mut self, mut all: Vec<Handover>, opened: impl Fn() + Sync) -> Result<usize> {
         let opened = &opened;
         let prepared = self.of_ports.iter_mut().flatten().filter(|one| one.is_prepared());
-        std::thread::scope(|scope| {
-            let mut taking = Vec::new();
-            for interface in prepared {
-                if let Some(at) = all.iter().position(|from| from.index == interface.index()) {
-                    let from = all.swap_remove(at);
-                    taking.push(scope.spawn(move || interface.take_over(from, opened)));
-                }
+        let mut works = Vec::new();
+        for interface in prepared {
+            if let Some(at) = all.iter().position(|from| from.index == interface.index()) {
+                let from = all.swap_remove(at);
+                works.push(move || interface.take_over(from, opened));
             }
-            let count = taking.len();
-            for one in taking {
-                one.join().map_err(|_| anyhow!("a thread has panicked"))??;
+        }
+        at_once(works)
+    }
+
+    /// Puts the programs of these interfaces in the place of the other daemon's.
+    pub fn replace(&mut self) -> Result<()> {
+        let all = self.of_ports.iter_mut().flatten();
+        at_once(all.map(|interface| move || interface.replace()).collect()).map(drop)
+    }
+
+    /// Gives interfaces that will be handed over the sockets that the other daemon offers, by their indices.
+    pub fn offer(&self, mut offers: Vec<(u32, Offer)>) {
+        for interface in self.prepared() {
+            let mut own = Vec::new();
+            while let Some(at) = offers.iter().position(|(index, _)| *index == interface.index()) {
+                own.push(offers.swap_remove(at).1);
             }
-            Ok(count)
-        })
+            interface.offer(own);
+        }
+    }
+
+    /// Returns the prepared interfaces.
+    pub fn prepared(&self) -> impl Iterator<Item = &XdpInterface> {
+        self.of_ports.iter().flatten().filter(|one| one.is_prepared())
+    }
+
+    /// Returns the interfaces of all ports that have one.
+    pub fn all(&self) -> impl Iterator<Item = &XdpInterface> {
+        self.of_ports.iter().flatten()
     }
 
     /// Returns how many frames were dropped so far because another daemon takes over.
@@ -164,6 +186,18 @@ impl Interfaces {
         }
         all
     }
+}
+
+/// Does these works, each on a thread of its own. Returns their number.
+fn at_once<W: FnOnce() -> Result<(), XdpError> + Send>(works: Vec<W>) -> Result<usize> {
+    std::thread::scope(|scope| {
+        let works: Vec<_> = works.into_iter().map(|work| scope.spawn(work)).collect();
+        let count = works.len();
+        for one in works {
+            one.join().map_err(|_| anyhow!("a thread has panicked"))??;
+        }
+        Ok(count)
+    })
 }
 
 /// Says the obstacles to a port that `weir ports` knows.

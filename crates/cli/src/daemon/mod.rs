@@ -85,7 +85,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::time::{Duration, Instant};
 use systemd::Systemd;
-use takeover::{Giving, Taking};
+use takeover::{Giving, Offered, Taking};
 use tracing::info;
 
 /// Frames that may wait for an app: two batches, and room for a pause of the receiver.
@@ -195,11 +195,11 @@ impl Daemon {
         file: PathBuf,
         mut plan: Plan,
         load: Load,
-        taking: Option<&Taking>,
+        mut taking: Option<&mut Taking>,
     ) -> Result<(Daemon, Vec<apps::Ring>)> {
         apps::settle(&mut plan, Default::default());
-        let (hash, clock) = (TableHash::random(), taking.map_or_else(Clock::start, Taking::clock));
-        let interfaces = Interfaces::attach(&plan, taking)?;
+        let (hash, clock) = (TableHash::random(), taking.as_deref().map_or_else(Clock::start, Taking::clock));
+        let interfaces = Interfaces::attach(&plan, taking.as_deref())?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
         let owners = Owners::new(&plan.program, hash.into(), plan.workers.count());
         let tables = GroupTables::new(&plan.program);
@@ -236,7 +236,9 @@ impl Daemon {
         let measurements = daemon.plan.apps.measurements();
         let workers = daemon.plan.workers.count();
         daemon.collector.follow(daemon.generation, &daemon.plan.program, workers, measurements)?;
-        let rings = daemon.start_workers()?;
+        let mut none = Offered::default();
+        let offered = taking.as_mut().map(|taking| taking.offer(&daemon.interfaces));
+        let rings = daemon.start_workers(offered.unwrap_or(&mut none))?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
         daemon.vocabulary.set(daemon.generation, &daemon.plan);
         Ok((daemon, rings))
@@ -266,19 +268,20 @@ impl Daemon {
             plan = load(&edits).context("with what was changed at run time (`weir lb reset` forgets it)")?;
         }
         let weights = taking.set_weights(&mut plan);
-        let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&taking))?;
+        let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&mut taking))?;
         daemon.weights = weights;
         taking.add_entries(&mut daemon)?;
         taking.take_flows(&daemon.fleet)?;
-        let (states, inherited) = taking.finish(&mut daemon)?;
+        let (states, inherited) = taking.go_on(&mut daemon)?;
         let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics, rest, inherited)?;
         let sockets = apps::sockets(&daemon.plan, &[])?;
         daemon.begin(rings, sockets, &states)?;
+        taking.finish(&mut daemon)?;
         Ok((daemon, control))
     }
 
     /// Starts the workers, and returns our ends of their rings for the apps.
-    fn start_workers(&mut self) -> Result<Vec<apps::Ring>> {
+    fn start_workers(&mut self, offered: &mut Offered) -> Result<Vec<apps::Ring>> {
         let count = self.plan.workers.count();
         let mut rings = rings_for(&self.plan.program, count);
         let (mut punts, ours) = apps::rings(&self.plan.program, count);
@@ -292,7 +295,7 @@ impl Daemon {
         let node = open::node(&self.plan);
         let _near = Preferred::of(node);
         let queues = self.interfaces.queues();
-        let open = |worker| open::ports(&self.plan, &queues, &mut dpdk, worker);
+        let open = |worker| open::ports(&self.plan, &queues, &mut dpdk, worker, offered);
         let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
         // DPDK's drivers may map devices and memory as long as they run.
         if dpdk.is_none() {
@@ -411,20 +414,29 @@ impl Daemon {
     }
 
     /// Stops workers and collector. Returns the ledger, whether it balances, and what is to be said of flows.
-    fn stop(mut self) -> Result<(Ledger, bool, Option<String>)> {
+    fn stop(self) -> Result<(Ledger, bool, Option<String>)> {
+        let (reports, collector) = self.stop_but_collector()?;
+        settle(&reports, collector)
+    }
+
+    /// Stops everything but the collector. Returns the workers' reports.
+    fn stop_but_collector(mut self) -> Result<(Vec<Report>, Collector)> {
         self.end_reload();
-        let fleet = std::mem::take(&mut self.fleet);
-        let reports = fleet.stop()?;
-        let mut ledger = Ledger::default();
-        reports.iter().for_each(|report| ledger.add(&report.ledger));
+        let reports = std::mem::take(&mut self.fleet).stop()?;
         // Frames that workers passed on last.
         while self.take_frames() {}
-        let balanced = ledger.balances();
         // They give the collector what their flows have counted.
         drop(std::mem::take(&mut self.kept));
-        let totals = self.collector.finish()?;
-        Ok((ledger, balanced, flows_at_end(&reports, &totals)))
+        Ok((reports, self.collector))
     }
+}
+
+/// Stops the collector, and sums up.
+fn settle(reports: &[Report], collector: Collector) -> Result<(Ledger, bool, Option<String>)> {
+    let mut ledger = Ledger::default();
+    reports.iter().for_each(|report| ledger.add(&report.ledger));
+    let (balanced, totals) = (ledger.balances(), collector.finish()?);
+    Ok((ledger, balanced, flows_at_end(reports, &totals)))
 }
 
 /// Returns the rings between so many workers: there are some only for a program that

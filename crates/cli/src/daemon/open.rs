@@ -1,6 +1,7 @@
 //! Opens the configured ports: one queue of each for every worker.
 
 use super::dpdk::Dpdk;
+use super::takeover::Offered;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
 use ::config::ports::{self, Traffic};
 use anyhow::{Context, Result, bail};
@@ -15,6 +16,7 @@ use port::{
 };
 use std::fs::File;
 use std::path::Path;
+use tracing::info;
 
 /// Chunks of a worker's pool in addition to those in its ports: batches, hand-over, a burst of apps.
 const CHUNKS_SPARE: u32 = 1024;
@@ -91,12 +93,19 @@ pub fn ports(
     interfaces: &[Option<Queues>],
     dpdk: &mut Option<Dpdk>,
     worker: usize,
+    offered: &mut Offered,
 ) -> Result<(Pools, Vec<Box<dyn Port>>)> {
-    let mut pools = pools(plan, interfaces, dpdk.as_ref());
+    let mut pools = Pools::new();
+    let adopted = adopt(plan, interfaces, worker, offered, &mut pools)?;
+    add_pools(plan, interfaces, dpdk.as_ref(), adopted.len(), &mut pools);
     let mut open = Vec::new();
     for (at, (config, interface)) in plan.ports.iter().zip(interfaces).enumerate() {
-        let inner = match (&config.kind, dpdk.as_mut()) {
-            (PortKind::Dpdk { .. }, Some(dpdk)) => dpdk.queue(at)?,
+        let adopted = adopted.iter().find(|(port, _)| *port == at).zip(interface.as_ref());
+        let inner = match (&config.kind, dpdk.as_mut(), adopted) {
+            (PortKind::Dpdk { .. }, Some(dpdk), _) => dpdk.queue(at)?,
+            (PortKind::Xdp(xdp), _, Some(((_, pool), interface))) => {
+                adopted_port(config, xdp, interface, (worker, plan.workers.count()), (&mut pools, *pool))?
+            }
             _ => one(config, interface.as_ref(), &mut pools, worker, plan.workers.count())
                 .with_context(|| format!("port `{}`", config.name))?,
         };
@@ -105,22 +114,83 @@ pub fn ports(
     Ok((pools, open))
 }
 
-/// Creates a pool for each kind of memory that the ports need. Frames that weir itself creates come from the
-/// first.
-fn pools(plan: &Plan, interfaces: &[Option<Queues>], dpdk: Option<&Dpdk>) -> Pools {
-    let mut pools = Pools::new();
-    let xdp_ports = interfaces.iter().flatten().count() as u32;
+/// Adds a pool for each kind of memory that the ports need besides so many on adopted pools. Frames that weir
+/// itself creates come from the first.
+fn add_pools(
+    plan: &Plan,
+    interfaces: &[Option<Queues>],
+    dpdk: Option<&Dpdk>,
+    adopted: usize,
+    pools: &mut Pools,
+) {
+    let xdp_ports = interfaces.iter().flatten().count() - adopted;
     let all_dpdk = plan.ports.iter().all(|port| matches!(port.kind, PortKind::Dpdk { .. }));
-    if plan.ports.is_empty() || !all_dpdk {
-        pools.add(Pool::Region(RegionPool::new(
-            xdp_ports * Rings::default().chunks() + CHUNKS_SPARE,
-            plan.chunk(),
-        )));
+    if plan.ports.is_empty() || !all_dpdk && (adopted == 0 || xdp_ports > 0) {
+        let chunks = xdp_ports as u32 * Rings::default().chunks() + CHUNKS_SPARE;
+        pools.add(Pool::Region(region(xdp_ports, chunks, plan.chunk())));
     }
     if let Some(dpdk) = dpdk {
         pools.add(dpdk.pool());
     }
-    pools
+}
+
+/// Makes the memory of a pool, such that another process can take it over if there are sockets on it.
+fn region(xdp_ports: usize, chunks: u32, chunk: usize) -> RegionPool {
+    if xdp_ports > 0 { RegionPool::shareable(chunks, chunk) } else { RegionPool::new(chunks, chunk) }
+}
+
+/// Adopts the pools of the sockets that another daemon offers for a worker's queues, unless another worker
+/// has. Returns the positions of the ports whose sockets are on them, and says why others are not.
+fn adopt(
+    plan: &Plan,
+    interfaces: &[Option<Queues>],
+    worker: usize,
+    offered: &mut Offered,
+    pools: &mut Pools,
+) -> Result<Vec<(usize, PoolId)>> {
+    let (mut ports, mut adopted) = (Vec::new(), Vec::<(u32, PoolId)>::new());
+    for (at, (config, interface)) in plan.ports.iter().zip(interfaces).enumerate() {
+        let (PortKind::Xdp(xdp), Some(interface)) = (&config.kind, interface) else { continue };
+        if !interface.is_prepared() || offered.is_empty() {
+            continue;
+        }
+        let queue = queues(xdp, interface, plan.workers.count())
+            .with_context(|| format!("port `{}`", config.name))?[worker];
+        let known = |number| adopted.iter().find(|(known, _)| *known == number).map(|(_, pool)| *pool);
+        let pool = interface.offered(queue).map_err(str::to_owned).and_then(|number| match known(number) {
+            Some(pool) => Ok((number, pool)),
+            None => offered.take(number, plan.chunk()).map(|pool| (number, pools.add(Pool::Region(pool)))),
+        });
+        match pool {
+            Ok((number, pool)) => {
+                adopted.push((number, pool));
+                ports.push((at, pool));
+            }
+            Err(why) => say_not_adopted(&config.name, queue, &why),
+        }
+    }
+    Ok(ports)
+}
+
+/// Opens a worker's queue of one port, on the socket that another daemon offers and on the pool of that.
+fn adopted_port(
+    config: &PortConfig,
+    xdp: &Xdp,
+    interface: &Queues,
+    (worker, workers): (usize, usize),
+    (pools, pool): (&mut Pools, PoolId),
+) -> Result<Box<dyn Port>> {
+    let mut open = || {
+        let queue = queues(xdp, interface, workers)?[worker];
+        let (port, refused) = interface.adopt(queue, pools, pool)?;
+        refused.iter().for_each(|why| say_not_adopted(&config.name, queue, why));
+        Ok::<_, anyhow::Error>(Box::new(port) as Box<dyn Port>)
+    };
+    open().with_context(|| format!("port `{}`", config.name))
+}
+
+fn say_not_adopted(port: &str, queue: u32, why: &str) {
+    info!("port {port}: the socket of queue {queue} is not taken over but opened anew: {why}");
 }
 
 /// Opens a worker's queue of one port, on a pool of its own.
@@ -133,7 +203,7 @@ pub fn alone(
 ) -> Result<(Box<dyn Port>, Pools)> {
     let mut pools = Pools::new();
     let chunks = interface.map_or(0, |_| Rings::default().chunks()) + CHUNKS_SPARE;
-    pools.add(Pool::Region(RegionPool::new(chunks, chunk)));
+    pools.add(Pool::Region(region(usize::from(interface.is_some()), chunks, chunk)));
     let inner = one(config, interface, &mut pools, worker, workers)
         .with_context(|| format!("port `{}`", config.name))?;
     Ok((wrap_at(inner, config, worker, now_ns)?, pools))

@@ -125,7 +125,7 @@ impl Making<'_> {
     }
 
     fn open(&self, worker: usize) -> Result<Opened> {
-        let opened = open::ports(self.plan, self.queues, &mut None, worker);
+        let opened = open::ports(self.plan, self.queues, &mut None, worker, &mut Default::default());
         Ok(Opened(Some(opened.with_context(|| format!("worker {worker}, which is new"))?)))
     }
 }

@@ -42,7 +42,7 @@ const FAILOVER_MS: f64 = 10.0;
 /// are missed (802.1AX 6.4.4), and the lab polls every 20 ms.
 const SILENCE_MS: f64 = 3000.0 + 100.0;
 /// How long traffic may rest while another weir takes over, in milliseconds.
-const TAKEOVER_MS: f64 = 250.0;
+const TAKEOVER_MS: f64 = 50.0;
 const NEEDED: [&str; 8] =
     ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 

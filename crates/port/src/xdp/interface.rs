@@ -21,6 +21,7 @@ use super::ethtool::Ethtool;
 use super::line::Line;
 use super::links::{Link, links};
 use super::membership::{Admit, Groups, Membership};
+use super::succession::Offers;
 use super::{InterfaceNews, InterfaceState, Links, Rings, XdpError, XdpPort};
 
 /// How frames get from the driver to weir.
@@ -33,6 +34,17 @@ pub enum Mode {
     /// XDP in the network stack, after the kernel has allocated a packet, copying each frame. Works with
     /// every driver.
     GenericCopy,
+}
+
+impl Mode {
+    /// The mode of a socket, by where the program runs and whether the driver reads and writes in place.
+    pub(super) fn of(native: bool, zero_copy: bool) -> Mode {
+        match (native, zero_copy) {
+            (true, true) => Mode::NativeZeroCopy,
+            (true, false) => Mode::NativeCopy,
+            (false, _) => Mode::GenericCopy,
+        }
+    }
 }
 
 impl fmt::Display for Mode {
@@ -82,33 +94,21 @@ impl XdpConfig {
 
 /// An interface from which weir takes frames. Its queues become ports.
 pub struct XdpInterface {
-    config: XdpConfig,
+    pub(super) config: XdpConfig,
     /// The interface as the kernel described it last.
-    link: Link,
+    pub(super) link: Link,
     /// `None` while it is gone.
-    attached: Option<Arc<Attached>>,
-    membership: Option<Membership>,
-    groups: Option<Groups>,
+    pub(super) attached: Option<Arc<Attached>>,
+    pub(super) membership: Option<Membership>,
+    pub(super) groups: Option<Groups>,
     lines: Lines,
     /// Why it cannot be used although it is there.
     refused: Option<String>,
     /// The program that will take the place of another process's.
-    prepared: Option<XdpTake>,
-}
-
-/// What a process gives to the one that takes an interface over.
-#[derive(Debug)]
-pub struct Handover {
-    /// The interface's index.
-    pub index: u32,
-    /// Whether the program runs in the driver.
-    pub native: bool,
-    /// Whether the driver reads and writes frames in place; `None` if no socket was open.
-    pub zero_copy: Option<bool>,
-    /// The link between program and interface.
-    pub link: OwnedFd,
-    /// The program's map of sockets.
-    pub sockets: OwnedFd,
+    pub(super) prepared: Option<XdpTake>,
+    pub(super) offers: Offers,
+    /// The link of the program whose place this one will take: it sends frames to this one's sockets.
+    pub(super) replaces: Option<OwnedFd>,
 }
 
 impl XdpInterface {
@@ -124,85 +124,29 @@ impl XdpInterface {
         let attached = Some(Arc::new(Attached::new(&config, &link)?));
         let membership = join(&config.frames, &link)?;
         let groups = Some(join_groups(&config.frames, &link)?);
-        Ok(XdpInterface {
+        Ok(XdpInterface { attached, membership, groups, ..XdpInterface::without_program(config, link) })
+    }
+
+    pub(super) fn without_program(config: XdpConfig, link: Link) -> XdpInterface {
+        let (lines, offers) = (Lines::default(), Offers::default());
+        XdpInterface {
             config,
             link,
-            attached,
-            membership,
-            groups,
-            lines: Lines::default(),
+            attached: None,
+            membership: None,
+            groups: None,
+            lines,
             refused: None,
             prepared: None,
-        })
-    }
-
-    /// Prepares to take an interface over from another process: the program is loaded, and attached by
-    /// [`XdpInterface::take_over`]. Until then its ports receive nothing.
-    ///
-    /// # Errors
-    /// Returns an [`XdpError`], which says what to do.
-    pub fn prepare(config: XdpConfig) -> Result<XdpInterface, XdpError> {
-        let link = find(&config.interface)?;
-        let mut program = Attached::load(&config, &link)?;
-        program.hold_back(true).map_err(|error| XdpError::System {
-            doing: "preparing the XDP program",
-            interface: link.name.clone(),
-            reason: map_io(error),
-        })?;
-        let prepared = Some(program);
-        let (lines, attached, membership, groups) = (Lines::default(), None, None, None);
-        Ok(XdpInterface { config, link, attached, membership, groups, lines, refused: None, prepared })
-    }
-
-    /// Takes the place of the other process, whose sockets are closed. First a socket is opened for each
-    /// port and given to the other's program, which then sends it frames, and `opened` is called; then this
-    /// program, which takes tens of milliseconds to attach, takes the other's place. Frames that arrive
-    /// before a socket is open are dropped, and the other program counts them as `held_back`.
-    ///
-    /// # Errors
-    /// The interface is gone, or another process still has its queues.
-    pub fn take_over(&mut self, from: Handover, opened: impl FnOnce()) -> Result<(), XdpError> {
-        let Some(mut program) = self.prepared.take() else { return Ok(()) };
-        let system = |doing, reason| XdpError::System { doing, interface: self.link.name.clone(), reason };
-        program.follow(from.sockets).map_err(|error| system("using the old sockets' map", map_io(error)))?;
-        let attached = Arc::new(Attached::of(&self.config, &self.link, program, from.native));
-        from.zero_copy.map(|zero_copy| attached.zero_copy.set(zero_copy));
-        self.lines().iter().try_for_each(|line| line.attach(&attached))?;
-        opened();
-        self.membership = join(&self.config.frames, &self.link)?;
-        self.groups = Some(join_groups(&self.config.frames, &self.link)?);
-        let placed = attached.program().attach_by(from.link);
-        placed.map_err(|reason| system("taking the XDP program's place", reason))?;
-        let held = attached.program().hold_back(false);
-        held.map_err(|error| system("taking frames", map_io(error)))?;
-        self.attached = Some(attached);
-        Ok(())
-    }
-
-    /// Returns what another process needs to take the interface over. From now on, frames that are taken
-    /// while a queue has no socket are dropped. `None` while the interface is gone.
-    #[must_use]
-    pub fn hand_over(&self) -> Option<Handover> {
-        let attached = self.attached.as_ref()?;
-        let mut program = attached.program();
-        // Where that fails, the kernel gets the frames between two sockets.
-        let _ = program.hold_back(true);
-        let link = program.link()?.try_clone_to_owned().ok()?;
-        let sockets = program.sockets()?.try_clone_to_owned().ok()?;
-        let (index, native, zero_copy) = (attached.index, attached.native, attached.zero_copy.get().copied());
-        Some(Handover { index, native, zero_copy, link, sockets })
+            offers,
+            replaces: None,
+        }
     }
 
     /// Returns its index in this network namespace, present or last.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.link.index
-    }
-
-    /// Whether it waits for another process to hand the interface over.
-    #[must_use]
-    pub fn is_prepared(&self) -> bool {
-        self.prepared.is_some()
     }
 
     /// Opens a port on a queue. Ports on the same pool pass frames by descriptor, without a copy.
@@ -225,7 +169,9 @@ impl XdpInterface {
             frame_max: frame_max(&self.link),
             attached: self.attached.clone(),
             prepared: self.prepared.as_ref().map(|program| (program.queues(), self.config.rings)),
+            mode: self.config.mode,
             lines: Arc::clone(&self.lines),
+            offers: self.offers.clone(),
         }
     }
 
@@ -396,7 +342,7 @@ impl XdpInterface {
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
+    pub(super) fn lines(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -406,13 +352,15 @@ type Lines = Arc<Mutex<Vec<Arc<Line>>>>;
 
 /// The queues of an interface, as it was when they were asked for.
 pub struct Queues {
-    port: String,
-    interface: String,
-    frame_max: usize,
+    pub(super) port: String,
+    pub(super) interface: String,
+    pub(super) frame_max: usize,
     attached: Option<Arc<Attached>>,
     /// Queues and rings of an interface that another process will hand over.
-    prepared: Option<(u32, Rings)>,
+    pub(super) prepared: Option<(u32, Rings)>,
+    pub(super) mode: Option<Mode>,
     lines: Lines,
+    pub(super) offers: Offers,
 }
 
 impl Queues {
@@ -443,10 +391,14 @@ impl Queues {
             }
             (None, None) => return Err(XdpError::NoInterface(self.interface.clone())),
         };
+        self.keep(line);
+        Ok(port)
+    }
+
+    pub(super) fn keep(&self, line: Arc<Line>) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.retain(|line| !line.is_closed());
         lines.push(line);
-        Ok(port)
     }
 }
 
@@ -478,12 +430,12 @@ fn admit(frames: &Wanted, link: &Link) -> Option<Admit> {
     if frames.promiscuous { Some(Admit::Everything) } else { other.map(Admit::Address) }
 }
 
-fn join(frames: &Wanted, link: &Link) -> Result<Option<Membership>, XdpError> {
+pub(super) fn join(frames: &Wanted, link: &Link) -> Result<Option<Membership>, XdpError> {
     let joined = admit(frames, link).map(|admit| Membership::join(link.index, admit)).transpose();
     joined.map_err(|errno| refused(errno, link))
 }
 
-fn join_groups(frames: &Wanted, link: &Link) -> Result<Groups, XdpError> {
+pub(super) fn join_groups(frames: &Wanted, link: &Link) -> Result<Groups, XdpError> {
     Groups::join(link.index, &frames.take).map_err(|errno| refused(errno, link))
 }
 
@@ -514,11 +466,11 @@ impl Remnant {
 pub(super) struct Attached {
     name: String,
     index: u32,
-    native: bool,
+    pub(super) native: bool,
     mode: Option<Mode>,
     rings: Rings,
     /// What the driver does, once a socket is bound. It does the same for all, and asking costs milliseconds.
-    zero_copy: OnceLock<bool>,
+    pub(super) zero_copy: OnceLock<bool>,
     program: Mutex<XdpTake>,
 }
 
@@ -538,7 +490,7 @@ impl Attached {
         Ok(Attached::of(config, link, program, native))
     }
 
-    fn load(config: &XdpConfig, link: &Link) -> Result<XdpTake, XdpError> {
+    pub(super) fn load(config: &XdpConfig, link: &Link) -> Result<XdpTake, XdpError> {
         // As many as there may ever be: `ethtool -L` changes how many are in use.
         let queues = link.rx_queues.max(queues_in_use(&link.name).unwrap_or_default());
         let mut program = XdpTake::load(queues).map_err(load_error)?;
@@ -546,7 +498,7 @@ impl Attached {
         Ok(program)
     }
 
-    fn of(config: &XdpConfig, link: &Link, program: XdpTake, native: bool) -> Attached {
+    pub(super) fn of(config: &XdpConfig, link: &Link, program: XdpTake, native: bool) -> Attached {
         let (name, index, program) = (link.name.clone(), link.index, Mutex::new(program));
         let zero_copy = OnceLock::new();
         Attached { name, index, native, mode: config.mode, rings: config.rings, zero_copy, program }
@@ -591,11 +543,7 @@ impl Attached {
     /// Returns the mode of a socket that was bound.
     pub(super) fn mode(&self, zero_copy: bool) -> Mode {
         self.zero_copy.get_or_init(|| zero_copy);
-        match (self.native, zero_copy) {
-            (true, true) => Mode::NativeZeroCopy,
-            (true, false) => Mode::NativeCopy,
-            (false, _) => Mode::GenericCopy,
-        }
+        Mode::of(self.native, zero_copy)
     }
 
     pub(super) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), XdpError> {
@@ -616,7 +564,7 @@ impl Attached {
         XdpError::System { doing, interface: self.name.clone(), reason }
     }
 
-    fn program(&self) -> MutexGuard<'_, XdpTake> {
+    pub(super) fn program(&self) -> MutexGuard<'_, XdpTake> {
         // The maps are changed by single system calls, so a panic in another thread left nothing half done.
         self.program.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -626,7 +574,7 @@ fn queues_in_use(interface: &str) -> Option<u32> {
     Ethtool::open().ok()?.queues(interface).map(|(rx, _)| rx)
 }
 
-fn find(name: &str) -> Result<Link, XdpError> {
+pub(super) fn find(name: &str) -> Result<Link, XdpError> {
     let all = links().map_err(|reason| XdpError::System {
         doing: "looking up the index",
         interface: name.to_owned(),
@@ -677,7 +625,7 @@ fn program_io(error: ProgramError) -> io::Error {
     }
 }
 
-fn map_io(error: MapError) -> io::Error {
+pub(super) fn map_io(error: MapError) -> io::Error {
     match error {
         MapError::SyscallError(error) => error.io_error,
         MapError::CreateError { io_error, .. } => io_error,

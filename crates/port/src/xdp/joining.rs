@@ -115,6 +115,16 @@ impl Joining {
         }
     }
 
+    /// Returns true if a frame has begun whose next piece is still to come.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        self.in_pieces
+    }
+
+    /// Drops what is still to come of a frame whose beginning another process has dropped.
+    pub(super) fn resume(&mut self, in_pieces: bool) {
+        self.in_pieces = in_pieces;
+    }
+
     /// Gives up the frame that has begun, because its socket is closed. Returns the number of frames.
     pub(super) fn abandon(&mut self, pool: &mut RegionPool) -> u64 {
         self.drop_begun(pool);

@@ -5,12 +5,16 @@
 //! new socket, which takes milliseconds and is therefore done here, and orders the port to use it. The worker
 //! looks for an order once per breath, at the cost of one load.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use packet::RegionPool;
+use rustix::io;
 
 use super::interface::Attached;
 use super::socket::{Binding, Socket};
+use super::succession::{Home, Left, Offer, Source};
 use super::umem::Area;
 use super::{Mode, Rings, XdpError};
 
@@ -62,6 +66,44 @@ pub(super) enum Order {
     Detach,
     /// Use this socket.
     Attach(Box<Bound>),
+    /// These chunks are the pool's.
+    Home(Home),
+    /// Use this socket, which another process has left.
+    Resume(Box<Bound>, Left),
+}
+
+/// What the daemon has ordered: each is obeyed, in this order.
+struct Orders {
+    home: Option<Home>,
+    resume: Option<(Box<Bound>, Left)>,
+    last: Order,
+}
+
+impl Orders {
+    fn next(&mut self) -> Order {
+        if let Some(home) = self.home.take() {
+            return Order::Home(home);
+        }
+        if let Some((bound, left)) = self.resume.take() {
+            return Order::Resume(bound, left);
+        }
+        std::mem::replace(&mut self.last, Order::Nothing)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.home.is_none() && self.resume.is_none() && matches!(self.last, Order::Nothing)
+    }
+}
+
+/// What becomes of a socket when its port is closed.
+#[derive(Default)]
+enum Fate {
+    #[default]
+    Close,
+    /// It is left open for another process.
+    Leave,
+    /// It was.
+    Left(Left),
 }
 
 /// A queue of a port, as both sides know it.
@@ -71,21 +113,31 @@ pub(super) struct Line {
     frame_max: AtomicUsize,
     ordered: AtomicBool,
     /// `None` once the port is closed: its memory may be gone, and must not be registered any more.
-    order: Mutex<Option<Order>>,
+    order: Mutex<Option<Orders>>,
     /// A socket for an interface that will be handed over.
     unbound: Mutex<Option<Socket>>,
+    /// A bound one that will be handed over.
+    adopted: Mutex<Option<Socket>>,
+    source: Source,
+    /// The socket that the port uses now.
+    current: Mutex<Weak<OwnedFd>>,
+    fate: Mutex<Fate>,
 }
 
 impl Line {
-    pub(super) fn new(queue: u32, area: Area, frame_max: usize) -> Line {
-        let order = Mutex::new(Some(Order::Nothing));
+    pub(super) fn new(queue: u32, pool: &RegionPool, frame_max: usize) -> Line {
+        let order = Mutex::new(Some(Orders { home: None, resume: None, last: Order::Nothing }));
         Line {
             queue,
-            area,
+            area: Area::of(pool),
             frame_max: frame_max.into(),
             ordered: false.into(),
             order,
             unbound: Mutex::default(),
+            adopted: Mutex::default(),
+            source: Source::of(pool),
+            current: Mutex::default(),
+            fate: Mutex::default(),
         }
     }
 
@@ -95,8 +147,85 @@ impl Line {
         let (index, queue, in_pieces) = (0, self.queue, self.area.is_big());
         let binding = Binding { interface, index, queue, rings, zero_copy: None, in_pieces };
         let socket = Socket::unbound(&binding, self.area)?;
-        *self.unbound.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
+        *locked(&self.unbound) = Some(socket);
         Ok(())
+    }
+
+    /// Maps the rings of a socket that another process will hand over.
+    pub(super) fn adopt(&self, offer: Offer) -> io::Result<()> {
+        *locked(&self.adopted) = Some(Socket::of_another(offer.socket, &offer.rings)?);
+        Ok(())
+    }
+
+    /// Whether another process will hand the socket over.
+    pub(super) fn has_adopted(&self) -> bool {
+        locked(&self.adopted).is_some()
+    }
+
+    /// Closes the socket that another process was to hand over.
+    pub(super) fn forget_adopted(&self) {
+        *locked(&self.adopted) = None;
+    }
+
+    /// Gives the port's pool these chunks.
+    pub(super) fn bring_home(&self, home: Home) {
+        self.give_order(|orders| orders.home = Some(home));
+    }
+
+    /// Orders the port to use the socket that the other process has left. Returns false if there is none.
+    pub(super) fn resume(&self, interface: &Arc<Attached>, left: Option<Left>) -> Result<bool, XdpError> {
+        let Some((mut socket, left)) = locked(&self.adopted).take().zip(left) else { return Ok(false) };
+        if !socket.resume() {
+            return Err(XdpError::System {
+                doing: "going on with another process's rings",
+                interface: interface.name().into(),
+                reason: io::Errno::INVAL.into(),
+            });
+        }
+        self.uses(&socket);
+        let (mode, interface) = (interface.mode(socket.is_zero_copy()), Arc::clone(interface));
+        let bound = Bound { socket, mode, interface };
+        bound.announce(self.queue)?;
+        self.give_order(|orders| orders.resume = Some((Box::new(bound), left)));
+        Ok(true)
+    }
+
+    /// Notes the socket that the port uses from now on.
+    pub(super) fn uses(&self, socket: &Socket) {
+        *locked(&self.current) = socket.weak();
+    }
+
+    /// Returns the open socket, for another process.
+    pub(super) fn socket(&self) -> Option<OwnedFd> {
+        let current = locked(&self.current).upgrade()?;
+        current.try_clone().ok()
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Has the port leave its socket open when it is closed.
+    pub(super) fn surrender(&self) {
+        *locked(&self.fate) = Fate::Leave;
+    }
+
+    /// Whether that is so.
+    pub(super) fn is_surrendered(&self) -> bool {
+        matches!(*locked(&self.fate), Fate::Leave)
+    }
+
+    /// Notes in what state the port has left its socket.
+    pub(super) fn leave(&self, left: Left) {
+        *locked(&self.fate) = Fate::Left(left);
+    }
+
+    /// Returns that once.
+    pub(super) fn left(&self) -> Option<Left> {
+        match std::mem::take(&mut *locked(&self.fate)) {
+            Fate::Left(left) => Some(left),
+            _ => None,
+        }
     }
 
     pub(super) fn queue(&self) -> u32 {
@@ -117,11 +246,12 @@ impl Line {
     /// stays.
     pub(super) fn attach(&self, interface: &Arc<Attached>) -> Result<(), XdpError> {
         let mut order = self.order();
-        if let Some(order) = &mut *order {
-            let unbound = self.unbound.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(orders) = &mut *order {
+            let unbound = locked(&self.unbound).take();
             let bound = Bound::of(unbound, Arc::clone(interface), self.queue, self.area)?;
             bound.announce(self.queue)?;
-            *order = Order::Attach(Box::new(bound));
+            self.uses(&bound.socket);
+            orders.last = Order::Attach(Box::new(bound));
             self.ordered.store(true, Ordering::Release);
         }
         Ok(())
@@ -129,8 +259,12 @@ impl Line {
 
     /// Orders the port to give its socket up.
     pub(super) fn detach(&self) {
-        if let Some(order) = &mut *self.order() {
-            *order = Order::Detach;
+        self.give_order(|orders| orders.last = Order::Detach);
+    }
+
+    fn give_order(&self, how: impl FnOnce(&mut Orders)) {
+        if let Some(orders) = &mut *self.order() {
+            how(orders);
             self.ordered.store(true, Ordering::Release);
         }
     }
@@ -150,17 +284,23 @@ impl Line {
     #[cold]
     fn take_slowly(&self) -> Order {
         let Ok(mut order) = self.order.try_lock() else { return Order::Nothing };
-        self.ordered.store(false, Ordering::Relaxed);
-        order.as_mut().map_or(Order::Nothing, |order| std::mem::replace(order, Order::Nothing))
+        let next = order.as_mut().map_or(Order::Nothing, Orders::next);
+        self.ordered.store(order.as_ref().is_some_and(|orders| !orders.is_empty()), Ordering::Relaxed);
+        next
     }
 
     /// Ends the exchange of orders. Waits for a socket that is just being opened.
     pub(super) fn close(&self) {
-        *self.unbound.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *locked(&self.unbound) = None;
+        self.forget_adopted();
         *self.order() = None;
     }
 
-    fn order(&self) -> MutexGuard<'_, Option<Order>> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    fn order(&self) -> MutexGuard<'_, Option<Orders>> {
+        locked(&self.order)
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

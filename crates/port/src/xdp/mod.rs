@@ -6,6 +6,7 @@
 //!   the unsafe code.
 //! - `joining.rs`: frames larger than a page, which arrive in pieces.
 //! - `socket.rs`: the system calls.
+//! - `succession.rs`: an interface and its sockets pass from one process to another.
 //! - `line.rs`: what the daemon and a worker share about a queue, when its interface goes and comes back.
 //! - `monitor.rs`: news of interfaces. `membership.rs`: which frames the NIC lets through.
 //! - `carrier.rs`: the state of the link.
@@ -31,14 +32,16 @@ mod report;
 mod ring;
 mod socket;
 mod spread;
+mod succession;
 #[allow(unsafe_code, reason = "chunks pass between the pool and the kernel")]
 mod umem;
 
 pub use carrier::Carrier;
 pub use error::XdpError;
-pub use interface::{Handover, Mode, Queues, Remnant, Wanted, XdpConfig, XdpInterface};
+pub use interface::{Mode, Queues, Remnant, Wanted, XdpConfig, XdpInterface};
 pub use monitor::{LinkMonitor, Links};
 pub use news::{InterfaceNews, InterfaceState};
 pub use port::{Rings, XdpPort};
 pub use report::{InterfaceReport, interfaces, obstacles};
 pub use spread::{Spread, spread};
+pub use succession::{Handover, Home, Left, Memory, Offer};

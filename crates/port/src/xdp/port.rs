@@ -21,6 +21,7 @@ use super::interface::Attached;
 use super::joining::{Joined, Joining};
 use super::line::{Bound, Line, Order};
 use super::socket::Socket;
+use super::succession::Left;
 use super::umem::{Area, Umem};
 use super::{Mode, XdpError};
 
@@ -91,6 +92,8 @@ pub struct XdpPort {
     /// The counts of sockets and programs that were given up.
     former: Vec<(&'static str, u64)>,
     former_lost: u64,
+    /// Frames that another process has sent by the socket, and that the kernel has not completed.
+    inherited: u64,
     leaving: Option<Leaving>,
 }
 
@@ -125,6 +128,7 @@ impl XdpPort {
     ) -> Result<(XdpPort, Arc<Line>), XdpError> {
         let bound = Bound::open(interface, queue, Area::of(pool))?;
         let (mut port, line) = XdpPort::waiting(name, (queue, frame_max), pool);
+        line.uses(&bound.socket);
         port.bound = Some(Box::new(bound));
         port.refill(pool);
         let announced = port.bound.as_ref().map_or(Ok(()), |bound| bound.announce(queue));
@@ -143,7 +147,7 @@ impl XdpPort {
         (queue, frame_max): (u32, usize),
         pool: &mut RegionPool,
     ) -> (XdpPort, Arc<Line>) {
-        let line = Arc::new(Line::new(queue, Area::of(pool), frame_max));
+        let line = Arc::new(Line::new(queue, pool, frame_max));
         let port = XdpPort {
             name,
             bound: None,
@@ -154,6 +158,7 @@ impl XdpPort {
             extra: Extra::default(),
             former: Vec::new(),
             former_lost: 0,
+            inherited: 0,
             leaving: None,
         };
         (port, line)
@@ -199,14 +204,50 @@ impl XdpPort {
     /// Does what the daemon has ordered.
     #[inline]
     fn obey(&mut self, pool: &mut RegionPool) {
-        match self.line.take_order() {
-            Order::Nothing => {}
-            Order::Detach => self.detach(pool),
-            Order::Attach(bound) => {
-                self.detach(pool);
-                self.bound = Some(bound);
+        loop {
+            match self.line.take_order() {
+                Order::Nothing => break,
+                Order::Detach => self.detach(pool),
+                Order::Attach(bound) => {
+                    self.detach(pool);
+                    self.bound = Some(bound);
+                }
+                Order::Home(home) => Umem::bring_home(pool, home.chunks()),
+                Order::Resume(bound, left) => self.resume(bound, &left),
             }
         }
+    }
+
+    /// Goes on with a socket that another process has left.
+    #[cold]
+    fn resume(&mut self, bound: Box<Bound>, left: &Left) {
+        if self.bound.is_none() && self.umem.resume(&left.away, &left.further) {
+            self.joining.resume(left.in_pieces);
+            self.inherited = left.held;
+            self.bound = Some(bound);
+        }
+    }
+
+    /// Leaves the socket open for another process, if that is wanted: what has arrived or is being sent stays
+    /// where it is. Returns false if the socket is to be closed.
+    fn surrender(&mut self, pool: &mut RegionPool) -> bool {
+        if !self.line.is_surrendered() {
+            return false;
+        }
+        self.obey(pool);
+        self.complete(pool);
+        let (former, in_pieces) = (self.program_statistics(), self.joining.is_in_pieces());
+        let Some(bound) = self.bound.take() else { return false };
+        self.line.close();
+        self.former = former;
+        self.former_lost += lost(&bound.socket) + self.joining.abandon(pool);
+        // The kernel sends them, whoever has the socket.
+        let held = std::mem::take(&mut self.counted.held);
+        self.counted.transmitted += held;
+        let (away, further) = self.umem.give_up();
+        let held = held + std::mem::take(&mut self.inherited);
+        self.line.leave(Left { queue: self.line.queue(), away, further, held, in_pieces });
+        true
     }
 
     /// Gives up the socket of an interface that is gone, with the frames in its transmit ring.
@@ -215,6 +256,7 @@ impl XdpPort {
         self.complete(pool);
         self.unbind(pool);
         self.counted.gone += std::mem::take(&mut self.counted.held);
+        self.inherited = 0;
     }
 
     /// Drops what has arrived and was not received. Returns the number of frames.
@@ -293,8 +335,10 @@ impl XdpPort {
             }
         }
         socket.completion.release();
-        self.counted.transmitted += sent;
-        self.counted.held -= sent;
+        let inherited = sent.min(self.inherited);
+        self.inherited -= inherited;
+        self.counted.transmitted += sent - inherited;
+        self.counted.held -= sent - inherited;
     }
 
     /// Turns a descriptor of the receive ring into a frame of the batch, or into a piece of one.
@@ -425,7 +469,7 @@ impl Port for XdpPort {
     fn flush(&mut self, pools: &mut Pools) {
         let pool = pools.region_mut(self.umem.pool());
         self.obey(pool);
-        if self.counted.held > 0 {
+        if self.counted.held + self.inherited > 0 {
             self.extra.kicks += self.socket().map_or(0, |socket| u64::from(socket.kick()));
             self.complete(pool);
         }
@@ -470,6 +514,9 @@ impl Port for XdpPort {
 
     fn leave(&mut self, pools: &mut Pools) -> Leave {
         let pool = pools.region_mut(self.umem.pool());
+        if self.leaving.is_none() && self.surrender(pool) {
+            return Leave::Closed(0);
+        }
         match &self.leaving {
             None => {
                 self.line.close();
@@ -493,6 +540,9 @@ impl Port for XdpPort {
 
     /// Waits up to 100 ms for frames being sent. Returns how many were not sent; they are no longer `held`.
     fn close(&mut self, pools: &mut Pools) -> u64 {
+        if self.leaving.is_none() && self.surrender(pools.region_mut(self.umem.pool())) {
+            return 0;
+        }
         self.line.close();
         if let Some(Leaving::Closing(closed)) = &self.leaving {
             let is_closed = || closed.load(Ordering::Acquire);

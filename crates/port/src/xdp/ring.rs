@@ -140,9 +140,16 @@ impl<T: Copy> Producer<T> {
     }
 
     fn new(ring: Ring<T>) -> Producer<T> {
-        let next = ring.producer().load(Ordering::Relaxed);
-        let consumed = ring.consumer().load(Ordering::Acquire);
-        Producer { ring, next, consumed }
+        let mut new = Producer { ring, next: 0, consumed: 0 };
+        new.resume();
+        new
+    }
+
+    /// Goes on where the process stopped that had this end. Returns false if it left more entries than the
+    /// ring has.
+    pub(super) fn resume(&mut self) -> bool {
+        self.next = self.ring.producer().load(Ordering::Acquire);
+        self.unconsumed() <= self.ring.size
     }
 
     /// Returns how many entries can be pushed. Reads the other end's index only if the known space is below
@@ -205,9 +212,16 @@ impl<T: Copy> Consumer<T> {
     }
 
     fn new(ring: Ring<T>) -> Consumer<T> {
-        let next = ring.consumer().load(Ordering::Relaxed);
-        let produced = ring.producer().load(Ordering::Acquire);
-        Consumer { ring, next, produced }
+        let mut new = Consumer { ring, next: 0, produced: 0 };
+        new.resume();
+        new
+    }
+
+    /// Goes on where the process stopped that had this end. Returns false if there are more entries than the
+    /// ring has.
+    pub(super) fn resume(&mut self) -> bool {
+        self.next = self.ring.consumer().load(Ordering::Acquire);
+        self.waiting() <= self.ring.size
     }
 
     /// Removes and returns the next entry.
@@ -261,6 +275,13 @@ pub(super) mod testing {
         (Producer::new(ring()), Consumer::new(ring()))
     }
 
+    /// Creates another view of both ends.
+    pub(in super::super) fn others<T: Copy>(of: &Producer<T>) -> (Producer<T>, Consumer<T>) {
+        // SAFETY: as in `pair`, by which the ring was made.
+        let ring = || unsafe { Ring::over(of.ring._mapping.clone(), &OFFSETS, of.ring.size) };
+        (Producer::new(ring()), Consumer::new(ring()))
+    }
+
     impl<T: Copy> Producer<T> {
         /// Sets the flag by which the kernel asks for a system call.
         pub(in super::super) fn set_wakeup(&self, needed: bool) {
@@ -302,6 +323,26 @@ mod tests {
             assert_eq!(kernels.pop(), None);
             kernels.release();
         }
+    }
+
+    #[test]
+    fn another_goes_on_at_either_end_where_the_first_one_stopped() {
+        let (mut ours, mut kernels) = pair::<u64>(4, u32::MAX - 1);
+        let (mut after_ours, mut after_kernels) = super::testing::others(&ours);
+        for entry in [1, 2, 3] {
+            ours.push(entry);
+        }
+        ours.publish();
+        assert_eq!(kernels.pop(), Some(1));
+        kernels.release();
+        assert!(after_ours.resume() && after_kernels.resume());
+        assert_eq!((after_ours.unconsumed(), after_ours.space(4)), (2, 2));
+        assert!(after_ours.push(4));
+        after_ours.publish();
+        assert_eq!([(); 4].map(|()| after_kernels.pop()), [Some(2), Some(3), Some(4), None]);
+        after_ours.next = after_ours.next.wrapping_add(9);
+        after_ours.publish();
+        assert!(!ours.resume() && !kernels.resume());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io as std_io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::io::{self, Errno};
@@ -39,12 +40,14 @@ pub(super) struct Binding<'a> {
 
 /// The socket and our ends of its rings.
 pub(super) struct Socket {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     pub(super) fill: Producer<u64>,
     pub(super) receive: Consumer<XdpDesc>,
     pub(super) transmit: Producer<XdpDesc>,
     pub(super) completion: Consumer<u64>,
     zero_copy: bool,
+    /// The kernel's counters when another process handed it over.
+    before: Option<XdpStatistics>,
 }
 
 impl Socket {
@@ -84,6 +87,28 @@ impl Socket {
         sockopt::set_xdp_umem_completion_ring_size(&fd, sizes.transmit)?;
         sockopt::set_xdp_rx_ring_size(&fd, sizes.receive)?;
         sockopt::set_xdp_tx_ring_size(&fd, sizes.transmit)?;
+        Socket::mapped(fd, sizes)
+    }
+
+    /// Maps the rings of a bound socket that another process uses, which will hand it over. Its sizes are
+    /// those with which it was made: the kernel maps no more, and what is less stays inside.
+    pub(super) fn of_another(fd: OwnedFd, sizes: &RingSizes) -> io::Result<Socket> {
+        if sockopt::socket_domain(&fd)? != AddressFamily::XDP {
+            return Err(Errno::INVAL);
+        }
+        let options = sockopt::xdp_options(&fd)?;
+        let zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        Ok(Socket { zero_copy, ..Socket::mapped(fd, sizes)? })
+    }
+
+    /// Goes on where the other process has stopped. Returns false if its rings are not in order.
+    pub(super) fn resume(&mut self) -> bool {
+        self.before = sockopt::xdp_statistics(&self.fd).ok();
+        let ours = self.fill.resume() & self.transmit.resume();
+        ours & self.receive.resume() & self.completion.resume()
+    }
+
+    fn mapped(fd: OwnedFd, sizes: &RingSizes) -> io::Result<Socket> {
         let offsets = sockopt::xdp_mmap_offsets(&fd)?;
         Ok(Socket {
             fill: Producer::of_socket(&fd, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, sizes.fill)?,
@@ -95,8 +120,9 @@ impl Socket {
             )?,
             receive: Consumer::of_socket(&fd, XDP_PGOFF_RX_RING, &offsets.rx, sizes.receive)?,
             transmit: Producer::of_socket(&fd, XDP_PGOFF_TX_RING, &offsets.tx, sizes.transmit)?,
-            fd,
+            fd: Arc::new(fd),
             zero_copy: false,
+            before: None,
         })
     }
 
@@ -146,9 +172,25 @@ impl Socket {
         }
     }
 
-    /// Returns the kernel's counters.
+    /// Returns the kernel's counters since this process has the socket.
     pub(super) fn statistics(&self) -> Option<XdpStatistics> {
-        sockopt::xdp_statistics(&self.fd).ok()
+        let mut now = sockopt::xdp_statistics(&self.fd).ok()?;
+        if let Some(before) = &self.before {
+            let since = |now: Option<u64>, before: Option<u64>| Some(now? - before.unwrap_or(0));
+            now.rx_dropped -= before.rx_dropped;
+            now.rx_invalid_descs -= before.rx_invalid_descs;
+            now.tx_invalid_descs -= before.tx_invalid_descs;
+            now.rx_ring_full = since(now.rx_ring_full, before.rx_ring_full);
+            now.rx_fill_ring_empty_descs =
+                since(now.rx_fill_ring_empty_descs, before.rx_fill_ring_empty_descs);
+            now.tx_ring_empty_descs = since(now.tx_ring_empty_descs, before.tx_ring_empty_descs);
+        }
+        Some(now)
+    }
+
+    /// Returns the socket for whoever may give it to another process, without keeping it open.
+    pub(super) fn weak(&self) -> Weak<OwnedFd> {
+        Arc::downgrade(&self.fd)
     }
 }
 

@@ -212,6 +212,38 @@ impl Umem {
         self.further.fill(0);
     }
 
+    /// Gives up the marks of all chunks, and the further pieces of each, because another process has the
+    /// socket from now on.
+    pub(super) fn give_up(&mut self) -> (Vec<u64>, Vec<u8>) {
+        self.count = 0;
+        (std::mem::take(&mut self.away), std::mem::take(&mut self.further))
+    }
+
+    /// Marks what the kernel owned when another process handed the socket over. Does nothing and returns
+    /// false if these are no marks of this pool.
+    pub(super) fn resume(&mut self, away: &[u64], further: &[u8]) -> bool {
+        let fits = away.len() == self.away.len() && further.len() == self.further.len();
+        let few = further.iter().all(|&count| usize::from(count) < PIECES_MAX);
+        if !fits || !few || self.count > 0 {
+            return false;
+        }
+        self.away.copy_from_slice(away);
+        self.further.copy_from_slice(further);
+        self.count = away.iter().map(|word| word.count_ones()).sum();
+        true
+    }
+
+    /// Takes chunks into an adopted pool that no socket had when another process stopped.
+    pub(super) fn bring_home(pool: &mut RegionPool, chunks: &[u32]) {
+        let all = pool.chunks();
+        for &chunk in chunks.iter().filter(|&&chunk| chunk < all) {
+            // SAFETY: the other process has stopped its workers, so it uses no chunk, and has closed its other
+            // sockets on the region; those that are handed over do not own this one (`Home::new`, which lists
+            // each once). The list is given to one port of the pool, once.
+            unsafe { pool.reclaim(chunk) };
+        }
+    }
+
     #[inline]
     fn mark(&mut self, chunk: u32) {
         self.away[chunk as usize / 64] |= 1 << (chunk % 64);

@@ -4,6 +4,7 @@
 use super::super::fleet::Workers;
 use super::super::inherited::Inherited;
 use super::super::{Daemon, Doorbell};
+use super::sockets::{Offering, QueuesOf, SOCKETS, left_json, read_adopted};
 use super::wire::Wire;
 use super::{PROTOCOL, ROWS, ROWS_AT_REST};
 use crate::config::{PortConfig, PortKind};
@@ -28,6 +29,8 @@ pub struct Gift {
     stocks: Vec<(PipeId, FlowStock)>,
     /// When the first page was written, in milliseconds of the workers' clock.
     since_ms: u32,
+    /// The queues whose sockets it takes.
+    adopted: QueuesOf,
 }
 
 impl Giving {
@@ -38,8 +41,8 @@ impl Giving {
 }
 
 impl Daemon {
-    /// Begins to hand over to the daemon that listens on `path`.
-    pub(in super::super) fn begin_to_give(&mut self, path: &str) -> Result<()> {
+    /// Begins to hand over to the daemon that listens on `path`, and asks for sockets in this version.
+    pub(in super::super) fn begin_to_give(&mut self, path: &str, sockets: Option<u64>) -> Result<()> {
         if self.giving.is_some() {
             bail!("another weir is taking over already");
         }
@@ -49,8 +52,9 @@ impl Daemon {
         if let Some(port) = self.plan.ports.iter().find(|port| !matches!(port.kind, PortKind::Xdp(_))) {
             bail!("only `xdp` ports can be taken over, and `{}` is none", port.name);
         }
+        let offering = (sockets == Some(SOCKETS)).then(|| Offering::of(&self.interfaces));
         let hello = json!({
-            "say": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
+            "say": "hello", "sockets": offering.as_ref().map(|_| SOCKETS), "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
             "clock_ns": self.clock.origin_ns(), "interfaces": self.interface_names(),
             "weights": self.weights_by_name(), "edits": self.plan.edits.json(),
         });
@@ -59,7 +63,7 @@ impl Daemon {
         let (sender, gift) = channel();
         let doorbell: Doorbell = self.doorbell.clone();
         let tell = move || {
-            let told = tell(&path, &hello, &workers, since_ms);
+            let told = tell(&path, (&hello, offering), &workers, since_ms);
             let _ = sender.send(told);
             doorbell.ring();
         };
@@ -103,10 +107,13 @@ impl Daemon {
     /// when all sockets of this daemon are closed, before the successor is told, and returns those that
     /// others have opened.
     pub(in super::super) fn give(mut self, gift: Gift, last: impl FnOnce() -> Inherited) -> Result<()> {
-        let Gift { mut wire, stocks, since_ms } = gift;
+        let Gift { mut wire, stocks, since_ms, adopted } = gift;
         let ports = (0..self.plan.ports.len()).map(|at| PortId(at as u16));
         let handed: Vec<Handover> = ports.filter_map(|port| self.interfaces.of(port)?.hand_over()).collect();
         let interfaces = std::mem::take(&mut self.interfaces);
+        for (index, queues) in &adopted {
+            interfaces.all().filter(|one| one.index() == *index).for_each(|one| one.surrender(queues));
+        }
         let workers = self.fleet.questioner();
         workers.ask_all(|_, answer| Command::Quiesce(answer))?;
         for (pipe, stock) in &stocks {
@@ -114,15 +121,22 @@ impl Daemon {
             send_flows(&mut wire, &workers, (*pipe, stock), (since, ROWS_AT_REST))?;
         }
         let apps = self.host.running.states();
-        let (ledger, balanced, flows) = self.stop()?;
+        let (reports, collector) = self.stop_but_collector()?;
         let inherited = last();
         let list: Vec<Value> =
             handed.iter().map(|one| json!([one.index, one.native, one.zero_copy])).collect();
         let links = handed.iter().flat_map(|one| [one.link.as_fd(), one.sockets.as_fd()]);
         let (names, sockets): (Vec<_>, Vec<_>) = inherited.all().unzip();
         let descriptors: Vec<_> = links.chain(sockets).collect();
-        let end = json!({ "say": "end", "interfaces": list, "apps": apps, "listeners": names });
-        wire.send(&end, &[], &descriptors)?;
+        let left: Vec<_> =
+            interfaces.all().flat_map(|one| one.left().into_iter().map(|left| (one.index(), left))).collect();
+        let (left, bytes) = left_json(&left);
+        let end = json!({
+            "say": "end", "interfaces": list, "left": left, "apps": apps, "listeners": names,
+        });
+        wire.send(&end, &bytes, &descriptors)?;
+        // The successor does not wait for what the collector still has to read.
+        let (ledger, balanced, flows) = super::super::settle(&reports, collector)?;
         let done = wire.receive().context("the other weir has not taken over");
         flows.into_iter().for_each(|words| info!("{words}"));
         info!("{}", super::super::farewell(&ledger, balanced));
@@ -135,10 +149,16 @@ impl Daemon {
 }
 
 /// Tells the successor what there is, and waits until it is ready for the rest.
-fn tell(path: &std::path::Path, hello: &Value, workers: &Workers, since_ms: u32) -> Result<Gift> {
+fn tell(
+    path: &std::path::Path,
+    (hello, offering): (&Value, Option<Offering>),
+    workers: &Workers,
+    since_ms: u32,
+) -> Result<Gift> {
     let stream = UnixStream::connect(path).context("it does not listen")?;
     let mut wire = Wire::new(stream)?;
     wire.send(hello, &[], &[])?;
+    offering.map_or(Ok(()), |offering| offering.send(&mut wire))?;
     let stocks = workers.ask_all(|_, answer| Command::FlowStocks(answer))?;
     let stocks = stocks.into_iter().next().unwrap_or_default();
     for (pipe, stock) in stocks.iter().filter(|(_, stock)| !stock.has_pool) {
@@ -149,7 +169,7 @@ fn tell(path: &std::path::Path, hello: &Value, workers: &Workers, since_ms: u32)
     if !answer.is("go") {
         bail!("{}", answer.head["say"].as_str().unwrap_or("it says what this weir does not understand"));
     }
-    Ok(Gift { wire, stocks, since_ms })
+    Ok(Gift { wire, stocks, since_ms, adopted: read_adopted(&answer.head["sockets"]) })
 }
 
 /// Sends a pipe's flows, page by page.

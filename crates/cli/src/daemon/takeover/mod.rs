@@ -6,22 +6,26 @@
 //! | who | says | and then |
 //! |---|---|---|
 //! | old | its clock, interfaces, weights | changes of clients are refused; frames go on |
+//! | old | its sockets and their memory, if it was asked for them (`sockets.rs`) | |
 //! | old | the flows that there are, by pages | |
 //! | old | `ready` | |
-//! | new | `go` | the old daemon's workers stop; what is taken from now on is dropped and counted |
+//! | new | `go`, with the sockets that it takes | the old daemon's workers stop; frames wait in these sockets |
 //! | old | flows since the first page, states of apps | |
-//! | old | `end`, with its XDP programs' links and maps of sockets | the old daemon's sockets are closed |
-//! | new | `done` | its programs take the old ones' place; the old daemon ends |
+//! | old | `end`, with these sockets' state, its XDP programs' links and maps | its other sockets are closed |
+//! | new | `done` | its apps run, and its programs have taken the old ones' place; the old daemon ends |
 //!
-//! Before `done`, the new sockets get frames through the old programs.
+//! What is taken after `go` for a queue whose socket does not pass is dropped and counted.
+//! Before `done`, the successor's sockets get frames through the old programs.
 //! Until `go`, whatever goes wrong leaves the old daemon as it was. Each message is a JSON object and bytes.
 //! Both sides run as the same user, and the sockets admit only that one.
 
 mod giving;
+mod sockets;
 mod taking;
 mod wire;
 
 pub use giving::Giving;
+pub use sockets::Offered;
 pub use taking::Taking;
 
 /// The number of the protocol. A successor that speaks another one is refused.

@@ -4,7 +4,9 @@ use super::super::Daemon;
 use super::super::clock::Clock;
 use super::super::fleet::Workers;
 use super::super::inherited::Inherited;
+use super::super::interfaces::Interfaces;
 use super::super::reload::Weights;
+use super::sockets::{Offered, Offering, SOCKETS, adopted_json, of_interface, read_left};
 use super::wire::{Message, PATIENCE, Wire};
 use super::{PROTOCOL, ROWS};
 use crate::config::{Plan, PortConfig, PortKind};
@@ -29,6 +31,8 @@ pub struct Taking {
     wire: Wire,
     socket: PathBuf,
     hello: Value,
+    offering: Offering,
+    offered: Offered,
     flows: HashMap<String, TakenOver>,
 }
 
@@ -43,7 +47,7 @@ impl Taking {
             .with_context(|| format!("cannot listen on {} to be handed over to", path.display()))?;
         let removed = Removed(&path);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let request = json!({ "command": "hand_over", "socket": path });
+        let request = json!({ "command": "hand_over", "socket": path, "sockets": SOCKETS });
         control::ask(socket, &request).context("the running weir does not hand over")?;
         let mut comes = [PollFd::new(&listener, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
@@ -61,7 +65,17 @@ impl Taking {
                 hello.head["version"].as_str().unwrap_or("unknown")
             );
         }
-        Ok(Taking { wire, socket: socket.into(), hello: hello.head, flows: HashMap::new() })
+        let has_sockets = hello.head["sockets"] == SOCKETS;
+        let offering = if has_sockets { Offering::receive(&mut wire)? } else { Offering::default() };
+        let (offered, flows) = (Offered::default(), HashMap::new());
+        Ok(Taking { wire, socket: socket.into(), hello: hello.head, offering, offered, flows })
+    }
+
+    /// Gives prepared interfaces the sockets that the old daemon offers, and returns what is to be known of
+    /// them.
+    pub fn offer(&mut self, interfaces: &Interfaces) -> &mut Offered {
+        self.offered = Offered::give(std::mem::take(&mut self.offering), interfaces);
+        &mut self.offered
     }
 
     /// Returns the old daemon's clock, so that times of flows mean the same.
@@ -140,14 +154,17 @@ impl Taking {
         self.take_until("ready", workers).map(drop)
     }
 
-    /// Lets the old daemon stop, and takes what is left of it. Returns the states of its apps, and the
+    /// Lets the old daemon stop, and goes on with what it leaves. Returns the states of its apps, and the
     /// sockets that it has from others.
-    pub fn finish(mut self, daemon: &mut Daemon) -> Result<(Value, Inherited)> {
-        self.wire.send(&json!({ "say": "go" }), &[], &[])?;
+    pub fn go_on(&mut self, daemon: &mut Daemon) -> Result<(Value, Inherited)> {
+        let sockets = adopted_json(&daemon.interfaces);
+        self.wire.send(&json!({ "say": "go", "sockets": sockets }), &[], &[])?;
         let workers = daemon.fleet.questioner();
         let end = self.take_until("end", &workers)?;
         workers.ask_all(|_, answer| Command::ResumeFlows(None, answer))?;
-        let Message { head, descriptors, .. } = end;
+        let Message { head, descriptors, bytes } = end;
+        let left = read_left(&head["left"], &bytes).context("the old weir's sockets are not understood")?;
+        self.offered.bring_home(&left, &daemon.interfaces)?;
         let mut all = Vec::new();
         let mut descriptors = descriptors.into_iter();
         for one in head["interfaces"].as_array().into_iter().flatten() {
@@ -157,20 +174,27 @@ impl Taking {
                 bail!("the old weir's interfaces are not understood");
             };
             let (index, zero_copy) = (index as u32, one[2].as_bool());
-            all.push(Handover { index, native, zero_copy, link, sockets });
+            let left = of_interface(&left, index);
+            all.push(Handover { index, native, zero_copy, link, sockets, left });
         }
         let names = head["listeners"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let listeners = Inherited::from(names.map(str::to_string).zip(descriptors));
         // A worker that sleeps finds its sockets when it is asked for something.
         let wake = || drop(workers.ask_all(|_, answer| Command::Report(answer)));
         let taken = daemon.interfaces.take_over(all, wake)?;
-        self.wire.send(&json!({ "say": "done" }), &[], &[])?;
         for (pipe, flows) in &self.flows {
             let TakenOver { flows, ended, unreadable } = flows;
             info!("pipe {pipe}: {flows} flows go on, {ended} have ended, {unreadable} could not be read");
         }
-        info!("{taken} interfaces are taken over");
+        info!("{taken} interfaces are taken over, with {} open sockets", left.len());
         Ok((head["apps"].clone(), listeners))
+    }
+
+    /// Takes the place of the old daemon's XDP programs, and lets it end. This takes tens of milliseconds,
+    /// while apps run already.
+    pub fn finish(mut self, daemon: &mut Daemon) -> Result<()> {
+        daemon.interfaces.replace()?;
+        self.wire.send(&json!({ "say": "done" }), &[], &[])
     }
 
     /// Takes flows over until the message with this word.
