@@ -53,6 +53,10 @@ pub struct Take {
     pub leave: Vec<TakeRule>,
     /// A frame is taken if any of these rules matches.
     pub rules: Vec<TakeRule>,
+    /// Addresses of the host itself. Rules with a source leave what is sent to these to the kernel, and
+    /// other rules do not: a station that answers clients through weir also answers the host, its checks
+    /// for example and its neighbour solicitations.
+    pub own: Vec<IpAddr>,
 }
 
 impl Take {
@@ -77,7 +81,8 @@ pub struct TakeRule {
     /// Destination ports; match TCP and UDP only. With ICMP (1) or ICMPv6 (58) as protocol, its type (upper
     /// byte) and code.
     pub dport: Option<Ports>,
-    /// Source address under an arbitrary mask; never matches a neighbour solicitation.
+    /// Source address under an arbitrary mask; never matches a neighbour solicitation. Takes nothing that is
+    /// sent to the host's [own](Take::own) addresses.
     pub source: Option<MaskedSource>,
     /// The address that an ARP request or a neighbour solicitation asks for; matches nothing else. Not
     /// together with `source`.
@@ -255,16 +260,13 @@ impl Entry {
 pub(crate) struct Masked {
     pub(crate) mask: Words,
     pub(crate) values: HashSet<Words>,
+    /// Whether what matches stays with the kernel; otherwise it is taken.
+    pub(crate) leaves: bool,
 }
 
-/// All rules by their masks.
+/// All rules by their masks, of which the first one that matches decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Compiled {
-    /// What stays with the kernel.
-    pub(crate) left: Vec<Masked>,
-    /// What is taken of the rest.
-    pub(crate) taken: Vec<Masked>,
-}
+pub(crate) struct Compiled(pub(crate) Vec<Masked>);
 
 impl Take {
     /// Checks that an interface can take this.
@@ -276,36 +278,58 @@ impl Take {
     }
 }
 
-/// Translates all rules into masks and values.
+/// Translates all rules into masks and values: first what stays with the kernel in any case, then what is
+/// taken whoever sent it, and then what is taken by its source, except what is meant for the host.
 pub(crate) fn compile(take: &Take) -> Result<Compiled, TakeError> {
-    let (mut left, mut taken) = (Vec::new(), Vec::new());
-    for rule in &take.leave {
-        entries(&TakeRule { group: true, ..rule.clone() }, true, &mut left)?;
-    }
-    for rule in &take.rules {
-        entries(rule, take.promiscuous, &mut taken)?;
-    }
-    let compiled = Compiled { left: by_mask(left), taken: by_mask(taken) };
-    let all = || compiled.left.iter().chain(&compiled.taken);
-    let (masks, values) = (all().count(), all().map(|one| one.values.len()).sum());
-    match (masks, values) {
+    let by_source = |wanted: bool| {
+        let rules = take.rules.iter().filter(move |rule| rule.source.is_some() == wanted).cloned();
+        masks(rules, take.promiscuous, false)
+    };
+    let left = |rules: Vec<TakeRule>| {
+        let whole = rules.into_iter().map(|rule| TakeRule { group: true, ..rule });
+        masks(whole, true, true)
+    };
+    let all = [left(take.leave.clone())?, by_source(false)?, left(for_host(take))?, by_source(true)?];
+    let compiled = Compiled(all.concat());
+    let values = compiled.0.iter().map(|one| one.values.len()).sum();
+    match (compiled.0.len(), values) {
         (..=MASKS_MAX, ..=VALUES_MAX) => Ok(compiled),
         (..=MASKS_MAX, values) => Err(TakeError::TooManyValues(values)),
         (masks, _) => Err(TakeError::TooManyMasks(masks)),
     }
 }
 
-/// Collects the values of each mask; the masks are in the order of the entries.
-fn by_mask(entries: Vec<Entry>) -> Vec<Masked> {
+/// Returns what rules with a source leave to the kernel, of the versions of IP that they have.
+fn for_host(take: &Take) -> Vec<TakeRule> {
+    let sources = take.rules.iter().filter_map(|rule| rule.source);
+    let [v4, v6] = [false, true].map(|v6| sources.clone().any(|source| source.value.is_ipv6() == v6));
+    let own = take.own.iter().filter(|own| if own.is_ipv6() { v6 } else { v4 });
+    let whole = |&address: &IpAddr| {
+        let length = if address.is_ipv6() { 128 } else { 32 };
+        TakeRule { destination: Some(Prefix { address, length }), ..TakeRule::default() }
+    };
+    own.map(whole).collect()
+}
+
+/// Collects the values of each mask; the masks are in the order of the rules.
+fn masks(
+    rules: impl Iterator<Item = TakeRule>,
+    promiscuous: bool,
+    leaves: bool,
+) -> Result<Vec<Masked>, TakeError> {
+    let mut found = Vec::new();
+    for rule in rules {
+        entries(&rule, promiscuous, &mut found)?;
+    }
     let (mut all, mut places) = (Vec::<Masked>::new(), HashMap::new());
-    for Entry { mask, value } in entries {
+    for Entry { mask, value } in found {
         let place = *places.entry(mask).or_insert(all.len());
         if place == all.len() {
-            all.push(Masked { mask, values: HashSet::new() });
+            all.push(Masked { mask, values: HashSet::new(), leaves });
         }
         all[place].values.insert(value);
     }
-    all
+    Ok(all)
 }
 
 /// Appends the entries of a rule.
@@ -543,9 +567,27 @@ mod tests {
             }
         };
         let rules = (0..10_000).map(|n| service(n / 10, 1 + n as u16 % 10)).collect();
-        let taken = compile(&Take { rules, ..Take::default() }).unwrap().taken;
+        let Compiled(taken) = compile(&Take { rules, ..Take::default() }).unwrap();
         let counts: Vec<usize> = taken.iter().map(|one| one.values.len()).collect();
         assert_eq!(counts, [1_000, 10_000], "fragments of a thousand addresses, and the services");
+    }
+
+    #[test]
+    fn what_is_meant_for_the_host_is_left_before_sources_are_compared() {
+        let own = ["10.0.0.1", "10.0.0.2", "fd00::1"].map(|own| own.parse().unwrap()).to_vec();
+        let from = |source: &str| {
+            let source: IpAddr = source.parse().unwrap();
+            TakeRule { source: Some(source.into()), ..TakeRule::default() }
+        };
+        let kinds = |rules: &[TakeRule]| -> Vec<(bool, usize)> {
+            let take = Take { own: Vec::clone(&own), rules: rules.to_vec(), ..Take::default() };
+            compile(&take).unwrap().0.iter().map(|one| (one.leaves, one.values.len())).collect()
+        };
+        let v4 = [from("10.0.0.9"), to("10.0.0.1", 32)];
+        assert_eq!(kinds(&v4), [(false, 1), (true, 2), (false, 1)], "what names the address comes first");
+        assert_eq!(kinds(&v4[1..]), [(false, 1)], "without sources nothing is left");
+        let v6 = kinds(&[from("fd00::9"), from("fd00::8")]);
+        assert_eq!(v6, [(true, 1), (false, 2)]);
     }
 
     #[test]

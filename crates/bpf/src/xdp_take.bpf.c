@@ -8,6 +8,9 @@
  * works out what a `take` rule means (prefixes, ranges of ports, fragments that follow their service,
  * broadcast); this program only compares.
  *
+ * Masks are compared in order, and the first that matches decides: each says whether its frames are taken or
+ * left to the kernel.
+ *
  * Thousands of rules have few masks: services differ in address and port, not in which bits of these count.
  * So the program goes through the masks, and looks the frame's bits under each up in one hash map of values.
  * A mask with a single value needs no look-up.
@@ -64,12 +67,12 @@ struct mask {
 	__u32 value[WORDS]; /* if there is only one */
 	__u32 is_single;
 	__u32 place; /* of its values in the map, different in the two copies */
+	__u32 leaves; /* what matches to the kernel */
 };
 
 struct settings {
 	__u8 own_mac[2][8]; /* the last two bytes are padding */
 	__u32 count;
-	__u32 left; /* so many masks at the beginning say what stays with the kernel */
 	struct mask masks[MASKS_MAX];
 };
 
@@ -434,7 +437,7 @@ __attribute__((noinline)) int is_taken(const struct settings *settings, const st
 		if (i >= settings->count)
 			return 0;
 		if (matches(&settings->masks[i], summary))
-			return i >= settings->left;
+			return !settings->masks[i].leaves;
 	}
 	return 0;
 }

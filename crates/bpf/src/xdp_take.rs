@@ -22,11 +22,11 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xd
 /// The largest number of receive queues: each has one socket and one set of counters.
 pub const QUEUES_MAX: u32 = 1024;
 
-/// Words of `struct settings` before the masks: two MAC addresses of 8 bytes, number of masks, how many say
-/// what is left.
-const HEAD_WORDS: usize = 6;
-/// Words of `struct mask`: its bits, its only value, whether it has only one, and the place of its values.
-const MASK_WORDS: usize = WORDS * 2 + 2;
+/// Words of `struct settings` before the masks: two MAC addresses of 8 bytes, number of masks.
+const HEAD_WORDS: usize = 5;
+/// Words of `struct mask`: its bits, its only value, whether it has only one, the place of its values, and
+/// whether it leaves what matches to the kernel.
+const MASK_WORDS: usize = WORDS * 2 + 3;
 
 /// `struct settings` as words.
 type Settings = [u32; HEAD_WORDS + MASKS_MAX * MASK_WORDS];
@@ -278,9 +278,9 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, ProgramError> {
     ebpf.program_mut("xdp_take").expect("xdp_take.bpf.c defines it").try_into()
 }
 
-/// Returns all masks with the places of their values, those of what is left first.
-fn placed(half: u32, Compiled { left, taken }: &Compiled) -> impl Iterator<Item = (u32, &Masked)> {
-    (half * MASKS_MAX as u32..).zip(left.iter().chain(taken))
+/// Returns all masks with the places of their values.
+fn placed(half: u32, compiled: &Compiled) -> impl Iterator<Item = (u32, &Masked)> {
+    (half * MASKS_MAX as u32..).zip(&compiled.0)
 }
 
 /// Returns the keys of all values whose mask has several.
@@ -300,8 +300,7 @@ fn settings(own: [[u8; 6]; 2], half: u32, compiled: &Compiled) -> Settings {
     for (words, [a, b, c, d, e, f]) in head.chunks_exact_mut(2).zip(own) {
         words.copy_from_slice(&[u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0])]);
     }
-    let (left, taken) = (compiled.left.len() as u32, compiled.taken.len() as u32);
-    head[4..].copy_from_slice(&[left + taken, left]);
+    head[4] = compiled.0.len() as u32;
     for (row, (place, one)) in rows.chunks_exact_mut(MASK_WORDS).zip(placed(half, compiled)) {
         row[..WORDS].copy_from_slice(&one.mask);
         if let (1, Some(only)) = (one.values.len(), one.values.iter().next()) {
@@ -309,6 +308,7 @@ fn settings(own: [[u8; 6]; 2], half: u32, compiled: &Compiled) -> Settings {
             row[WORDS * 2] = 1;
         }
         row[WORDS * 2 + 1] = place;
+        row[WORDS * 2 + 2] = one.leaves.into();
     }
     settings
 }

@@ -167,7 +167,11 @@ fn expected(take: &Take, frame: &[u8]) -> Verdict {
     let facts = facts(frame);
     let for_us = |rule: &TakeRule| if group { rule.group } else { take.promiscuous || !foreign };
     let left = take.leave.iter().any(|rule| fits(rule, &facts));
-    match !left && take.rules.iter().any(|rule| for_us(rule) && fits(rule, &facts)) {
+    // What is for the host itself is not taken because of who sent it.
+    let is_own = facts.destination.is_some_and(|address| take.own.contains(&address));
+    let is_for_host = |rule: &TakeRule| rule.source.is_some() && is_own;
+    let takes = |rule: &TakeRule| for_us(rule) && fits(rule, &facts) && !is_for_host(rule);
+    match !left && take.rules.iter().any(takes) {
         true => Verdict::Taken,
         false if foreign => Verdict::NotOurs,
         false => Verdict::Passed,
@@ -294,7 +298,10 @@ impl Random {
     fn take(&mut self) -> Take {
         let (count, left) = self.pick(&[(0, 0), (1, 0), (1, 1), (2, 0), (3, 2), (64, 0), (61, 3)]);
         let rules = (0..count).map(|_| self.rule()).collect();
-        Take { promiscuous: self.one_in(4), rules, leave: (0..left).map(|_| self.rule()).collect() }
+        let own =
+            (0..self.below(3)).map(|_| if self.one_in(2) { self.v4().into() } else { self.v6().into() });
+        let own = own.collect();
+        Take { promiscuous: self.one_in(4), rules, leave: (0..left).map(|_| self.rule()).collect(), own }
     }
 
     fn frame(&mut self) -> Vec<u8> {
@@ -372,7 +379,7 @@ impl Random {
 fn the_kernels_verdict_is_that_of_a_naive_reading() {
     let Some(mut program) = load() else { return };
     let mut random = Random(0x5eed_cafe_f00d_0001);
-    let (mut taken, mut refused, mut asked) = (0, 0, 0);
+    let (mut taken, mut refused, mut asked, mut own) = (0, 0, 0, 0);
     for _ in 0..400 {
         let take = random.take();
         match program.set_take([OWN, ALSO_OWN], &take) {
@@ -388,6 +395,8 @@ fn the_kernels_verdict_is_that_of_a_naive_reading() {
             taken += usize::from(expected == Verdict::Taken);
             let by_question = |rule: &TakeRule| rule.asked.is_some() && fits(rule, &facts(&frame));
             asked += usize::from(expected == Verdict::Taken && take.rules.iter().any(by_question));
+            let by_source = |rule: &TakeRule| rule.source.is_some() && fits(rule, &facts(&frame));
+            own += usize::from(expected != Verdict::Taken && take.rules.iter().any(by_source));
             assert_eq!(
                 verdict(&mut program, &frame),
                 expected,
@@ -398,6 +407,7 @@ fn the_kernels_verdict_is_that_of_a_naive_reading() {
     }
     assert!((4000..16000).contains(&taken), "{taken} of 20000: the cases are not well mixed");
     assert!(asked > 100, "{asked} questions of 20000 frames: the cases are not well mixed");
+    assert!(own > 100, "{own} left although their source fits: the cases are not well mixed");
     assert!(refused < 100, "{refused} of 400 have too many masks");
 }
 

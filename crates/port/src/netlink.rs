@@ -1,6 +1,7 @@
 //! Netlink, the kernel's language for networks: messages with attributes, and questions.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rustix::fd::OwnedFd;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -42,6 +43,36 @@ pub type Answers = Vec<(u16, Vec<u8>)>;
 pub fn dump(protocol: Option<Protocol>, kind: u16, question: &[u8]) -> io::Result<Answers> {
     const NLM_F_DUMP: u16 = 0x300;
     talk(protocol, kind, NLM_F_DUMP, question)
+}
+
+/// Returns all IP addresses of this host (RTM_GETADDR, rtnetlink(7)).
+///
+/// # Errors
+/// Returns the kernel's error.
+pub fn addresses() -> io::Result<Vec<IpAddr>> {
+    const RTM_GETADDR: u16 = 22;
+    const AF_UNSPEC: u8 = 0;
+    let answers = dump(None, RTM_GETADDR, &[AF_UNSPEC, 0, 0, 0, 0, 0, 0, 0])?;
+    Ok(answers.iter().filter_map(|(_, body)| address(body)).collect())
+}
+
+/// Reads the address in a message of type RTM_NEWADDR: a header of 8 bytes, and attributes. That of IPv4 is
+/// local where the other end of a link is named, too.
+fn address(body: &[u8]) -> Option<IpAddr> {
+    const IFA_ADDRESS: u16 = 1;
+    const IFA_LOCAL: u16 = 2;
+    const AF_INET: u8 = 2;
+    const AF_INET6: u8 = 10;
+    let attribute =
+        |wanted| attributes(body.get(8..)?).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    match *body.first()? {
+        AF_INET => attribute(IFA_LOCAL)?.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into()),
+        AF_INET6 => {
+            let octets = attribute(IFA_LOCAL).or_else(|| attribute(IFA_ADDRESS))?.first_chunk::<16>()?;
+            Some(Ipv6Addr::from(*octets).into())
+        }
+        _ => None,
+    }
 }
 
 /// Sends one request and returns the types and bodies of the answers.
@@ -95,6 +126,17 @@ pub fn messages(datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_read_whole_or_not_at_all() {
+        assert!(addresses().unwrap().contains(&Ipv4Addr::LOCALHOST.into()));
+        let body = [2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 1, 0, 10, 0, 0, 9, 8, 0, 2, 0, 10, 0, 0, 1];
+        assert_eq!(address(&body), Some([10, 0, 0, 1].into()));
+        let six = [&[10, 64, 0, 0, 1, 0, 0, 0, 20, 0, 1, 0, 0xfe, 0x80][..], &[0; 13], &[1]].concat();
+        assert_eq!(address(&six), Some(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).into()));
+        assert!((0..body.len() - 1).all(|length| address(&body[..length]).is_none()));
+        assert!((0..six.len() - 1).all(|length| address(&six[..length]).is_none()));
+    }
 
     #[test]
     fn attributes_that_lie_about_their_length_end_the_walk() {

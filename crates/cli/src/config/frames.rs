@@ -18,7 +18,8 @@ impl Plan {
         (!seen.contains(&Frames::All)).then_some(all)
     }
 
-    /// Returns what the interface of a port takes; nothing if the port has none.
+    /// Returns what the interface of a port takes; nothing if the port has none. The host's addresses are not
+    /// known here.
     #[must_use]
     pub fn frames(&self, port: PortId) -> bpf::Take {
         let Some(PortKind::Xdp(xdp)) = self.ports.get(port.index()).map(|port| &port.kind) else {
@@ -26,15 +27,15 @@ impl Plan {
         };
         let promiscuous = xdp.promisc || self.bridges(port);
         let leave = xdp.leave.iter().map(left).collect();
-        match self.take(port) {
+        let rules: Vec<bpf::TakeRule> = match self.take(port) {
             None => {
                 // The NIC must let questions through whatever is taken of what it lets through.
                 let asked = self.apps.take(port).into_iter().filter(|one| matches!(one, Frames::Asked(_)));
-                let rules = bpf::Take::all().rules.into_iter().chain(asked.map(|one| rule(&one)));
-                bpf::Take { promiscuous, leave, rules: rules.collect() }
+                bpf::Take::all().rules.into_iter().chain(asked.map(|one| rule(&one))).collect()
             }
-            Some(rules) => bpf::Take { promiscuous, leave, rules: rules.iter().map(rule).collect() },
-        }
+            Some(rules) => rules.iter().map(rule).collect(),
+        };
+        bpf::Take { promiscuous, leave, rules, ..bpf::Take::default() }
     }
 }
 

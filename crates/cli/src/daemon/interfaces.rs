@@ -1,7 +1,8 @@
 //! The interfaces of XDP ports, and what happens to them: they disappear and come back, are renamed, go down
 //! and up, get another MTU or MAC address. The kernel tells of it by netlink, the daemon says so, and what
 //! can be healed is healed: ports of an interface that is back receive again, and a program that matches the
-//! interface's MAC address is rebuilt with the new one.
+//! interface's MAC address is rebuilt with the new one. What is for an address that the host has now stays
+//! with the host.
 
 use super::added::Added;
 use super::takeover::Taking;
@@ -128,6 +129,15 @@ impl Interfaces {
         refused
     }
 
+    /// Brings what they take up to date if the host's addresses have changed. `plan` is the present one.
+    fn mind_addresses(&mut self, plan: &Plan) -> Result<()> {
+        if !self.monitor.as_mut().is_some_and(LinkMonitor::addresses_changed) {
+            return Ok(());
+        }
+        let stay: Vec<Option<usize>> = (0..plan.ports.len()).map(Some).collect();
+        open::set_take(plan, &stay, &mut self.of_ports)
+    }
+
     /// Takes on the interfaces of a new plan's ports, which have these present positions or are added. Those
     /// that no port has any more leave everything to the kernel.
     pub fn succeed(&mut self, order: &[Option<usize>], plan: &Plan, added: &mut Added) {
@@ -223,6 +233,9 @@ impl Daemon {
     /// Follows what has happened to interfaces, and says it.
     pub(super) fn mind_interfaces(&mut self) {
         let news = self.interfaces.look(self.clock.now_ns());
+        if let Err(error) = self.interfaces.mind_addresses(&self.plan) {
+            error!("what is for the host's present addresses may not reach it: {error:#}");
+        }
         for (port, news) in &news {
             let name = self.interfaces.of(*port).map_or("", XdpInterface::name);
             let port_name = &self.plan.ports[port.index()].name;

@@ -39,7 +39,7 @@ pub fn attach_one(plan: &Plan, at: usize, later: bool) -> Result<Option<XdpInter
     let config = XdpConfig {
         port: port.name.clone(),
         interface: xdp.interface.clone(),
-        frames: wanted(plan, at),
+        frames: wanted(plan, at).with_context(|| format!("port `{}`", port.name))?,
         mode: mode(xdp.mode),
         rings: Rings::default(),
     };
@@ -52,7 +52,8 @@ pub fn set_take(plan: &Plan, order: &[Option<usize>], interfaces: &mut [Option<X
     for (at, (port, old)) in plan.ports.iter().zip(order).enumerate() {
         let interface = old.and_then(|old| interfaces.get_mut(old)?.as_mut());
         if let (PortKind::Xdp(_), Some(interface)) = (&port.kind, interface) {
-            interface.want(wanted(plan, at)).with_context(|| format!("port `{}`", port.name))?;
+            let wanted = wanted(plan, at).with_context(|| format!("port `{}`", port.name))?;
+            interface.want(wanted).with_context(|| format!("port `{}`", port.name))?;
         }
     }
     Ok(())
@@ -321,11 +322,22 @@ fn mode(mode: XdpMode) -> Option<Mode> {
     }
 }
 
-/// Returns what the interface of port `at` takes: what its configuration says and what the apps need.
-fn wanted(plan: &Plan, at: usize) -> Wanted {
-    let PortKind::Xdp(xdp) = &plan.ports[at].kind else { return Wanted::default() };
+/// Returns what the interface of port `at` takes: what its configuration says and what the apps need, less
+/// what is for the host's present addresses.
+fn wanted(plan: &Plan, at: usize) -> Result<Wanted> {
+    let PortKind::Xdp(xdp) = &plan.ports[at].kind else { return Ok(Wanted::default()) };
     let mac = plan.ports[at].mac.filter(|_| plan.ports[at].mac_configured);
-    Wanted { take: plan.frames(PortId(at as u16)), promiscuous: xdp.promisc, mac }
+    let mut take = plan.frames(PortId(at as u16));
+    if takes_by_source(&take) {
+        take.own = port::netlink::addresses().context("the host's addresses cannot be read")?;
+        take.own.sort_unstable();
+    }
+    Ok(Wanted { take, promiscuous: xdp.promisc, mac })
+}
+
+/// Returns whether what an interface takes depends on the host's addresses.
+fn takes_by_source(take: &bpf::Take) -> bool {
+    take.rules.iter().any(|rule| rule.source.is_some())
 }
 
 /// Wraps a port with faults and traces, as configured.

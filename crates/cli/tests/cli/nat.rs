@@ -149,6 +149,56 @@ fn balanced_connections_come_back_to_the_worker_of_their_flow_whatever_is_transl
     assert_eq!((&ledger["dropped"], &ledger["held"]), (&json!({}), &json!(0)), "{ledger}");
 }
 
+/// Back ends behind translation whose health is checked, one of each version of IP.
+const CHECKED: &str = "\
+ports: { p0: { xdp: w0 }, p1: { xdp: w1 } }
+apps:
+  - lb:
+      name: four
+      port: p0
+      out: p1
+      service: { vip: 10.0.9.1, protocol: udp, port: 53 }
+      check: { type: icmp, interval: 50ms, timeout: 1s, rise: 1, fall: 1 }
+      back_ends: [{ name: b4, mode: nat, ip: 10.0.1.2, mac: 02:00:00:00:11:00 }]
+  - lb:
+      name: six
+      port: p0
+      out: p1
+      service: { vip: \"2001:db8:9::1\", protocol: udp, port: 53 }
+      check: { type: icmp, interval: 50ms, timeout: 1s, rise: 1, fall: 1 }
+      back_ends: [{ name: b6, mode: nat, ip: \"2001:db8:1::2\", mac: 02:00:00:00:11:00 }]
+";
+
+/// What such back ends answer the host is not taken from it: answers to checks, and neighbour advertisements.
+#[test]
+fn what_a_back_end_sends_to_the_host_itself_stays_with_the_host_whatever_addresses_that_gets() {
+    let Some(wire) = Wire::new("checked", 2) else { return };
+    for netns in [&wire.weir, &wire.far] {
+        sh(&format!("ip netns exec {netns} sysctl -qw net.ipv6.conf.all.disable_ipv6=0"));
+    }
+    sh(&format!("ip -n {} addr add 2001:db8:1::2/64 dev f1 nodad", wire.far));
+    wire.ip("addr del 10.0.1.1/24 dev w1");
+    wire.ip("addr add 10.0.1.5/24 dev w1");
+    let folder = Folder::new();
+    folder.write("weir.yaml", CHECKED);
+    let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    let is = |daemon: &Daemon, name: &str, state: &str| {
+        let rows = daemon.show("backends");
+        let row = rows.as_array().into_iter().flatten().find(|row| row["name"] == name);
+        row.is_some_and(|row| row["health"] == state)
+    };
+    // The host has an address for the one and none for the other.
+    daemon.wait_for("an answer", |daemon| is(daemon, "b4", "up") && is(daemon, "b6", "down"));
+    wire.ip("addr add 2001:db8:1::1/64 dev w1 nodad");
+    daemon.wait_for("an answer to the new address", |daemon| is(daemon, "b6", "up"));
+    wire.ip("addr del 10.0.1.5/24 dev w1");
+    daemon.wait_for("no answer", |daemon| is(daemon, "b4", "down"));
+    wire.ip("addr add 10.0.1.6/24 dev w1");
+    daemon.wait_for("an answer to another address", |daemon| is(daemon, "b4", "up"));
+    let ledger = daemon.show("ledger");
+    assert_eq!((&ledger["dropped"], &ledger["held"]), (&json!({}), &json!(0)), "{ledger}");
+}
+
 #[test]
 fn nat_pools_that_cannot_work_have_a_line_and_a_caret() {
     let folder = Folder::new();

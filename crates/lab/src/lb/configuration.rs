@@ -113,9 +113,7 @@ pub fn services() -> impl Iterator<Item = String> {
 
 /// Returns a configuration in which these back ends have these weights.
 pub fn configuration(mode: Mode, back_ends: &[Host], weights: &[u32]) -> String {
-    // What translated back ends send goes to weir, but not what they answer the host's own checks.
-    let leave = WEIR.map(|address| format!("{{ dst: \"{address}\" }}")).join(", ");
-    let mut text = format!("ports: {{ p0: {{ xdp: {INTERFACE}, leave: [{leave}] }} }}\n");
+    let mut text = format!("ports: {{ p0: {{ xdp: {INTERFACE} }} }}\n");
     if mode == Mode::FullNat {
         let pools = [0, 1].map(|at| format!("{}: {{ addresses: \"{}\" }}", FAMILIES[at], POOLS[at]));
         let _ = writeln!(text, "nat_pools: {{ {} }}", pools.join(", "));

@@ -7,7 +7,8 @@
 //!                             +---- b4
 //! ```
 //!
-//! The weir node has one interface ("one-armed"). Clients have addresses of other networks than back ends, so
+//! The weir node has one interface ("one-armed"). Its host has no VIP: weir announces them, and clients ask
+//! for them on the link as for any other host. Clients have addresses of other networks than back ends, so
 //! that the route of a back end decides whether its answers go to clients directly or, where weir translates
 //! addresses, back through weir.
 
@@ -85,8 +86,6 @@ impl Network {
         let back_ends = [join("b1", 77, 11)?, join("b2", 77, 12)?, join("b3", 77, 13)?, join("b4", 77, 14)?];
         for client in &clients {
             routes(&client.namespace, &SERVERS.map(on_link))?;
-            // Nobody owns the VIPs: a kernel that does resets connections while no weir takes their frames.
-            routes(&client.namespace, &[0, 1].map(|at| format!("{} via {}", VIPS[at], WEIR[at])))?;
         }
         routes(&weir.namespace, &CLIENTS.map(on_link))?;
         for back_end in &back_ends {

@@ -180,6 +180,9 @@ impl XdpInterface {
     /// # Errors
     /// A rule is invalid, or the NIC refuses; nothing has changed then.
     pub fn want(&mut self, frames: Wanted) -> Result<(), XdpError> {
+        if frames == self.config.frames {
+            return Ok(());
+        }
         if let Some(attached) = &self.attached {
             let asked = |frames: &Wanted| admit(frames, &self.link);
             let same = asked(&frames) == asked(&self.config.frames);

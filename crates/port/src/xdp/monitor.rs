@@ -1,6 +1,6 @@
-//! News of interfaces. The kernel sends a netlink message when an interface appears, changes or disappears,
-//! so nothing is polled. The message only says that it is time to look: what counts is the list of all
-//! interfaces that is read then, so lost, repeated or outdated messages do no harm.
+//! News of interfaces, and of the host's addresses. The kernel sends a netlink message when one appears,
+//! changes or disappears, so nothing is polled. The message only says that it is time to look: what counts is
+//! the list of all that is read then, so lost, repeated or outdated messages do no harm.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,18 +13,22 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 use super::links::{Link, RTM_DELLINK, RTM_NEWLINK, link, links};
 use crate::netlink::messages;
 
-/// `RTMGRP_LINK`: the multicast group that is told of interfaces.
-const GROUP: u32 = 1;
+/// The multicast groups that are told of interfaces, and of addresses of IPv4 and IPv6 (rtnetlink(7)).
+const GROUPS: u32 = 1 | 0x10 | 0x100;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
 
 /// The largest number of datagrams read at a time; the others are read in the next turn.
 const DATAGRAMS_MAX: usize = 256;
 
-/// Listens for changes of interfaces of the network namespace in which it was opened.
+/// Listens for changes of interfaces and addresses of the network namespace in which it was opened.
 pub struct LinkMonitor {
     socket: OwnedFd,
     buffer: Vec<u8>,
     /// Indices that disappeared since the list was read last.
     gone: BTreeSet<u32>,
+    /// Whether an address has come or gone, or may have.
+    addresses: bool,
 }
 
 /// All interfaces at one moment.
@@ -42,8 +46,8 @@ impl LinkMonitor {
     pub fn open() -> io::Result<LinkMonitor> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        bind(&socket, &SocketAddrNetlink::new(0, GROUP))?;
-        Ok(LinkMonitor { socket, buffer: vec![0; 65536], gone: BTreeSet::new() })
+        bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
+        Ok(LinkMonitor { socket, buffer: vec![0; 65536], gone: BTreeSet::new(), addresses: false })
     }
 
     /// Reads the messages that have arrived. Returns true if one of them concerns an interface that is ours,
@@ -55,12 +59,13 @@ impl LinkMonitor {
                 Ok((_, length)) => length,
                 Err(Errno::INTR) => continue,
                 Err(Errno::NOBUFS) => {
-                    news = true;
+                    (news, self.addresses) = (true, true);
                     continue;
                 }
                 Err(_) => break,
             };
             for (kind, body) in messages(&self.buffer[..length]) {
+                self.addresses |= matches!(kind, RTM_NEWADDR | RTM_DELADDR);
                 let Some(link) = link(body).filter(|_| matches!(kind, RTM_NEWLINK | RTM_DELLINK)) else {
                     continue;
                 };
@@ -71,6 +76,12 @@ impl LinkMonitor {
             }
         }
         news
+    }
+
+    /// Returns whether addresses of the host may have changed since this was asked last, as far as messages
+    /// were read.
+    pub fn addresses_changed(&mut self) -> bool {
+        std::mem::take(&mut self.addresses)
     }
 
     /// Reads the list of all interfaces.
