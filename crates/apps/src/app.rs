@@ -11,7 +11,7 @@
 //! [`Event::Link`] for every port it watches, and then further events. After the next reload its successor
 //! goes through the same, with this app as its predecessor.
 
-use crate::check::{Check, CheckId, Outcome};
+use crate::check::{Check, CheckId, Outcome, Via};
 use crate::neighbour::{Found, Hop};
 use engine::change::{Change, ChangeError};
 use engine::program::{Entry, GroupId, PipeId, PortId, Program};
@@ -117,6 +117,14 @@ pub enum Event<'a> {
         /// How it has ended.
         outcome: &'a Outcome,
     },
+    /// A socket of a check that goes a service's own way sends a packet ([`Via`]). What the app does not send
+    /// on is lost.
+    CheckSends {
+        /// The way.
+        via: &'a Via,
+        /// The IP packet.
+        packet: &'a [u8],
+    },
     /// What is known of a neighbour that it wants to know ([`Action::Resolve`]): at once, and then whenever
     /// it changes.
     Neighbour {
@@ -219,6 +227,11 @@ pub enum Action {
         id: CheckId,
         /// What is checked.
         check: Arc<Check>,
+    },
+    /// Give an IP packet to the sockets of checks that go a service's own way ([`Via`]).
+    CheckHears {
+        /// The packet.
+        packet: Vec<u8>,
     },
     /// Find the MAC addresses of neighbours and follow them: of these alone, from now on.
     /// [`Event::Neighbour`] says what is found. Replay knows no host, and gives each an address made up from

@@ -13,7 +13,7 @@ pub type Outcome = Result<(), String>;
 /// A check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Check {
-    /// Where the server is.
+    /// Where the server is; the first VIP, if the check goes the service's own way.
     pub address: IpAddr,
     /// Its TCP or UDP port; of no meaning to [`Ask::Icmp`].
     pub port: u16,
@@ -21,6 +21,22 @@ pub struct Check {
     pub ask: Ask,
     /// How long it may take from its first packet to its outcome, in nanoseconds.
     pub timeout_ns: u64,
+    /// The service and back end whose way its packets go, if it is not the host's.
+    pub via: Option<Via>,
+}
+
+/// The way of a service's packets to one of its back ends. What the sockets of such a check send comes to the
+/// app as [`crate::Event::CheckSends`], and the app gives them the answers by
+/// [`crate::Action::CheckHears`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Via {
+    /// The service's name.
+    pub service: String,
+    /// The back end's name.
+    pub back_end: String,
+    /// What is checked, one after the other: the source address of packets, which answers come to, and the
+    /// VIP that they are sent to. There is at least one.
+    pub ways: Vec<(IpAddr, IpAddr)>,
 }
 
 /// What a check asks.

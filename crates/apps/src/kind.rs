@@ -105,6 +105,11 @@ pub trait Configured: Any + Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Returns whether they may ever ask for checks that go a service's own way ([`crate::check::Via`]).
+    fn checks_ways(&self) -> bool {
+        false
+    }
+
     /// Returns the neighbours that they want to know.
     fn hops(&self) -> Vec<Hop> {
         Vec::new()
@@ -287,6 +292,12 @@ impl Apps {
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// Returns whether any may ever ask for checks that go a service's own way.
+    #[must_use]
+    pub fn checks_ways(&self) -> bool {
+        self.0.iter().any(|one| one.checks_ways())
     }
 
     /// Returns the neighbours that apps want to know.

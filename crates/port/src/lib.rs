@@ -12,7 +12,7 @@
 //! - [`TracePort`]: records the frames of another port.
 //!
 //! The last two wrap any port and pass on whatever they do not change. [`huge_pages`] says whether DPDK has
-//! memory, [`numa`] where memory should be.
+//! memory, [`numa`] where memory should be. [`tun`] connects sockets in a namespace of their own.
 
 mod arrivals;
 #[cfg(feature = "dpdk")]
@@ -27,6 +27,7 @@ pub mod numa;
 pub mod pcap;
 mod rewrap;
 mod trace;
+pub mod tun;
 pub mod xdp;
 pub mod zero_loss;
 

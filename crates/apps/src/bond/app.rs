@@ -432,7 +432,10 @@ impl App for BondApp {
             Event::Refused { change: Change::Remove { .. }, .. } => {}
             Event::Refused { why, .. } => actions.push(Action::Say(format!("a change was refused: {why}"))),
             Event::Entries { .. } | Event::Client { .. } | Event::Checked { .. } => {}
-            Event::TooLong { .. } | Event::Neighbour { .. } | Event::Configured { .. } => {}
+            Event::TooLong { .. }
+            | Event::Neighbour { .. }
+            | Event::CheckSends { .. }
+            | Event::Configured { .. } => {}
         }
     }
 

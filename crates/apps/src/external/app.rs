@@ -135,6 +135,7 @@ impl App for External {
             | Event::Refused { .. }
             | Event::Checked { .. }
             | Event::Neighbour { .. }
+            | Event::CheckSends { .. }
             | Event::Configured { .. } => {}
         }
     }

@@ -5,6 +5,7 @@
 //! they are routed to weir, and whoever answered for each of their addresses would take those of others on
 //! the link. `answers` has what the running app does.
 
+use super::probes::Source;
 use super::service::{Address, Service};
 use config::attachment::{Attachments, Mac};
 use config::ports::{PortConfig, PortKind};
@@ -123,9 +124,14 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Returns what is answered for services. At ports without a known MAC address nothing is announced.
+    /// Returns what is answered for services, and for addresses that checks are sent from. At ports without a
+    /// known MAC address nothing is announced.
     #[must_use]
-    pub fn of(services: &[Service], attachments: &Attachments, ports: &[PortConfig]) -> Answered {
+    pub fn of(
+        (services, sources): (&[Service], &[Source]),
+        attachments: &Attachments,
+        ports: &[PortConfig],
+    ) -> Answered {
         let speaker = |port: PortId| {
             let (config, below) = (ports.get(port.index())?, attachments.with(port)?);
             let mac = below.mac?;
@@ -136,14 +142,18 @@ impl Answered {
         };
         let mut speakers: HashMap<PortId, Speaker> = HashMap::new();
         let (mut vips, mut seen) = (Vec::new(), HashSet::new());
-        for service in services.iter().filter(|service| service.announces()) {
-            for &port in &service.ports {
-                let Some(speaker) = speakers.get(&port).cloned().or_else(|| speaker(port)) else { continue };
-                for vip in service.hosts().filter(|vip| seen.insert((port, *vip))) {
-                    vips.push(Announced { port, vip, origin: service.origin });
-                    speakers.entry(port).or_insert_with(|| speaker.clone());
-                }
+        let mut announce = |port: PortId, all: &mut dyn Iterator<Item = IpAddr>, origin| {
+            let Some(speaker) = speakers.get(&port).cloned().or_else(|| speaker(port)) else { return };
+            for vip in all.filter(|vip| seen.insert((port, *vip))) {
+                vips.push(Announced { port, vip, origin });
+                speakers.entry(port).or_insert_with(|| speaker.clone());
             }
+        };
+        for service in services.iter().filter(|service| service.announces()) {
+            service.ports.iter().for_each(|port| announce(*port, &mut service.hosts(), service.origin));
+        }
+        for Source { port, address, origin } in sources {
+            announce(*port, &mut std::iter::once(*address), *origin);
         }
         let mut speakers: Vec<Speaker> = speakers.into_values().collect();
         speakers.sort_by_key(|speaker| speaker.port);

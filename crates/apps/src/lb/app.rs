@@ -6,6 +6,7 @@ use super::answers;
 use super::choosers::Translated;
 use super::health::{Health, LbApp, Told};
 use super::pipes::{self, Writer};
+use super::probes::{self, Source};
 use super::problems::{Problem, Surroundings, problems};
 use super::service::{Address, BackEnd, Mode, Service};
 use super::tables::{Finder, Replies, back_ports, ports};
@@ -83,7 +84,8 @@ impl Lb {
         let tables = finder.tables();
         let mut ids: Vec<PipeId> = vec![root];
         ids.extend(tables.iter().skip(1).map(|table| program.pipe(Pipe::basic(table.name()))));
-        let mut next = miss;
+        let checks = (&*self.services, &*self.health.services);
+        let mut next = probes::write(checks, attachments, &pipes, program, miss);
         for (table, id) in tables.iter().zip(&ids).rev() {
             let blank = program.pipes[id.index()].clone();
             program.define(*id, finder.pipe(*table, blank).miss(next));
@@ -125,7 +127,16 @@ impl Lb {
     /// Returns the ports on which packets of services and answers arrive, each once.
     #[must_use]
     pub fn ports(&self) -> Vec<PortId> {
-        ports(&self.services)
+        let answers = self.sources().into_iter().map(|source| source.port);
+        let mut ports: Vec<PortId> = ports(&self.services).into_iter().chain(answers).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// Returns where checks are sent from that go a service's own way.
+    pub(super) fn sources(&self) -> Vec<Source> {
+        probes::sources(&self.services, &self.health.services)
     }
 
     /// Returns the forward for packets of no service: the kernel if every port has a kernel path, otherwise
@@ -188,11 +199,16 @@ impl Configured for Lb {
             }
         }
         self.answered.take().for_each(|rule| add(rule.port, rule.frames));
+        self.sources().iter().flat_map(probes::take).for_each(|rule| add(rule.port, rule.frames));
         rules
     }
 
     fn announced(&self) -> Vec<IpAddr> {
         self.answered.vips.iter().map(|one| one.vip).collect()
+    }
+
+    fn checks_ways(&self) -> bool {
+        self.is_there
     }
 
     fn hops(&self) -> Vec<Hop> {
@@ -204,7 +220,7 @@ impl Configured for Lb {
     }
 
     fn settle(&self, known: &HashMap<Hop, Mac>, program: &mut Program) {
-        self.health.neighbours.settle(&self.health.services, known, program);
+        self.health.neighbours.settle(&self.health.services, &self.health.probes, known, program);
     }
 
     fn running(&self) -> Vec<Box<dyn App>> {

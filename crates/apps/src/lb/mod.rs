@@ -10,6 +10,7 @@ pub mod edits;
 pub mod health;
 mod neighbours;
 mod pipes;
+mod probes;
 mod problems;
 mod service;
 mod state;
@@ -25,6 +26,7 @@ pub use app::{FLOWS, Lb, NAME, TOO_LONG};
 pub use back_ends::xenoflow;
 pub use neighbours::{Neighbours, Way};
 pub use pipes::spread;
+pub use probes::{Probe, Source};
 pub use problems::Problem;
 pub use service::{
     ALL_PORTS, Address, BITS_MAX, BackEnd, By, MTU, Mode, Mss, Service, SourceMac, State, timeouts,

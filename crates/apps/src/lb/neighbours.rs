@@ -5,6 +5,7 @@
 use super::NAME;
 use super::actions;
 use super::health::Guarded;
+use super::probes::{self, Probe};
 use super::service::{Mode, Service};
 use crate::neighbour::{Hop, Mac};
 use config::ports::PortConfig;
@@ -109,8 +110,15 @@ impl Neighbours {
         }
     }
 
-    /// Writes what is known into the program. A back end that is not known gets no entry and no weight.
-    pub(super) fn settle(&self, guarded: &[Guarded], known: &HashMap<Hop, Mac>, program: &mut Program) {
+    /// Writes what is known into the program. A back end that is not known gets no entry and no weight; what
+    /// its check sends is dropped.
+    pub(super) fn settle(
+        &self,
+        guarded: &[Guarded],
+        checked: &[Probe],
+        known: &HashMap<Hop, Mac>,
+        program: &mut Program,
+    ) {
         if self.hops.is_empty() {
             return;
         }
@@ -136,6 +144,16 @@ impl Neighbours {
             let Some(way) = way else { return true };
             macs[way.hop].map(|mac| way.lead(entry, mac)).is_some()
         };
+        let lead = |entry: &mut Entry| {
+            let probe = probes::number(entry).and_then(|at| checked.get(at));
+            let way = probe.and_then(|probe| *self.ways.get(probe.at.0)?.get(probe.at.1)?);
+            if let Some((way, mac)) = way.and_then(|way| Some((way, macs[way.hop]?))) {
+                way.lead(entry, mac);
+            }
+        };
+        for pipe in program.pipes.iter_mut().filter(|pipe| probes::is_checks(pipe)) {
+            pipe.entries.edit(|entries| entries.iter_mut().for_each(lead));
+        }
         for pipe in &mut program.pipes {
             if matches!(pipe.kind.group(), Some(GroupChoice::ByMeta(_))) {
                 pipe.entries.edit(|entries| entries.retain_mut(stays));

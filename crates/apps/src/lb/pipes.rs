@@ -46,6 +46,8 @@ pub(super) struct Pipes {
     pub choosers: Vec<(Chooser, PipeId)>,
     /// In front of these, for services whose back ends have server IDs.
     pub quic: Vec<(Chooser, PipeId)>,
+    /// What changes VLAN tags, if something does.
+    pub tags: Option<Tags>,
 }
 
 impl<'a> Writer<'a> {
@@ -99,7 +101,7 @@ impl<'a> Writer<'a> {
             let pipe = self.quic_pipe(chooser, id);
             self.program.define(id, pipe);
         }
-        self.pipes
+        Pipes { tags: self.tags, ..self.pipes }
     }
 
     /// Returns the pipe that finds back ends by server IDs, in front of one that chooses.
@@ -281,7 +283,7 @@ fn group(
 }
 
 /// Leaves out the actions that no entry has. Pipes without flows lose nothing when their actions change.
-fn only_used(actions: &mut Vec<Action>, entries: &mut [Entry]) {
+pub(super) fn only_used(actions: &mut Vec<Action>, entries: &mut [Entry]) {
     let mut used: Vec<u16> = entries.iter().map(|entry| entry.template).collect();
     used.sort_unstable();
     used.dedup();

@@ -118,15 +118,17 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     let nodes: Vec<&Node> = services.iter().map(|(node, _)| *node).collect();
     let services: Vec<Service> = services.into_iter().map(|(_, service)| service).collect();
     let (flows, persist) = (shared.flows.unwrap_or(FLOWS), shared.persist);
-    let answered = Arc::new(Answered::of(&services, scope.attachments, scope.ports));
+    let sources = super::probes::sources(&services, &health.services);
+    let answered = Arc::new(Answered::of((&services, &sources), scope.attachments, scope.ports));
     let mut lb = Lb { services, flows, nat_pools, health, answered, persist, is_there: !items.is_empty() };
     for (origin, problem) in lb.problems() {
         scope.report.error(scope.report.span_of(origin), problem.to_string());
     }
     name_is_free(&lb, scope);
+    sources_are_free(&lb, scope);
     if scope.report.errors() == before && !lb.services.is_empty() {
         lb.write(scope.program, scope.attachments);
-        lb.health.find(scope.program);
+        lb.health.find(&lb.services, scope.program);
         lb.health.neighbours = super::Neighbours::of(&lb.services, &lb.health.services, scope.ports);
         can_be_resolved(&lb, scope);
         receives(&lb, scope);
@@ -182,6 +184,17 @@ fn name_is_free(lb: &Lb, scope: &mut Scope<'_>) {
         let message =
             format!("a pipe is called `{}`, which is the name of the pipe that the app writes", super::NAME);
         scope.report.error(at, message);
+    }
+}
+
+/// Addresses that checks are sent from are nobody else's.
+fn sources_are_free(lb: &Lb, scope: &mut Scope<'_>) {
+    let mut told = HashSet::new();
+    for source in lb.sources().iter().filter(|source| told.insert(source.address)) {
+        if let Some(message) = super::probes::taken(source, &lb.services) {
+            let help = "write another `from` in `check`, which weir announces as it does VIPs";
+            scope.report.error_help(scope.report.span_of(source.origin), message, help);
+        }
     }
 }
 
@@ -517,7 +530,7 @@ fn ports_of(node: &Node, report: &mut Report) -> Option<(u16, u16)> {
 }
 
 /// The source addresses of tunnels, one of each version of IP.
-fn sources(node: &Node, report: &mut Report) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+pub(super) fn sources(node: &Node, report: &mut Report) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     let (mut v4, mut v6) = (None, None);
     for node in several(node) {
         let twice = match parsed::<IpAddr>(node, "an IP address", report) {

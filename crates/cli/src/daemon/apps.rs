@@ -4,7 +4,7 @@
 
 pub use super::app_socket::AppSocket as Socket;
 use super::app_socket::{AppSocket, Received};
-use super::checks::Checked;
+use super::checks::{Checked, Sent};
 use super::links::{Links, News};
 use super::neighbours::{self, Met};
 use super::{Daemon, RING};
@@ -265,8 +265,15 @@ impl Daemon {
         self.take_frames()
     }
 
-    /// Tells apps how their checks have ended. An app that is gone does not want to know.
+    /// Tells apps what their checks send and how they have ended. An app that is gone does not want to know.
     fn take_checked(&mut self) {
+        while let Some(Sent { app, check, packet }) = self.checks.take_sent() {
+            let at = self.host.running.named(&app);
+            if let (Some(at), Some(via)) = (at, &check.via) {
+                self.deliver(at, Event::CheckSends { via, packet: &packet });
+            }
+        }
+
         while let Some(Checked { app, id, outcome }) = self.checks.take() {
             if let Some(at) = self.host.running.named(&app) {
                 self.deliver(at, Event::Checked { id, outcome: &outcome });
@@ -390,6 +397,7 @@ impl Daemon {
                     return self.step(at, Event::Checked { id, outcome: &Err(why) });
                 }
             }
+            Action::CheckHears { packet } => self.checks.hear(&packet),
             Action::Resolve(hops) => self.resolve(at, &hops),
             Action::Tell { client, bytes } => {
                 if !self.socket_of(at).is_some_and(|socket| socket.send(client, &bytes)) {

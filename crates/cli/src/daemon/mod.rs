@@ -297,6 +297,9 @@ impl Daemon {
         let queues = self.interfaces.queues();
         let open = |worker| open::ports(&self.plan, &queues, &mut dpdk, worker, offered);
         let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
+        if self.plan.apps.checks_ways() {
+            self.checks.prepare();
+        }
         // DPDK's drivers may map devices and memory as long as they run.
         if dpdk.is_none() {
             privileges::drop_others().context("giving up privileges")?;

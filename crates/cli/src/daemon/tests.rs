@@ -103,6 +103,7 @@ impl App for Probe {
             Event::Entries { .. }
             | Event::TooLong { .. }
             | Event::Neighbour { .. }
+            | Event::CheckSends { .. }
             | Event::Configured { .. } => {}
         }
     }

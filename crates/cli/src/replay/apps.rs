@@ -156,6 +156,8 @@ impl Acting {
             Action::Say(text) => self.said.push((now_ns, format!("{}: {text}", self.running.app(at).name()))),
             // There is no operator and no client.
             Action::Answer { .. } | Action::Configure { .. } | Action::Tell { .. } | Action::Leave(_) => {}
+            // No check has sockets.
+            Action::CheckHears { .. } => {}
             // They were made up, and do not change.
             Action::Resolve(_) => {}
         }

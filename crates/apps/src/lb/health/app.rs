@@ -6,9 +6,10 @@ use super::requests::Pending;
 use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{Health, Told, Watch, scale};
 use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
-use crate::check::{CheckId, Outcome};
+use crate::check::{CheckId, Outcome, Via};
 use crate::lb::answers::{Answers, Punted};
-use crate::lb::{Answered, NAME, Place};
+use crate::lb::probes::{self, CHECKED};
+use crate::lb::{Answered, NAME, Place, Probe};
 use crate::neighbour::{Found, Hop};
 use ::path::random::Random;
 use engine::change::Change;
@@ -48,8 +49,9 @@ pub(super) struct Row {
     pub kept: bool,
     /// Which of the neighbours it is, if its MAC address is resolved.
     pub hop: Option<usize>,
-    /// Which of the servers it is, if it is checked.
+    /// Which of the servers it is, if it is checked, and which of those that are the service's own way.
     server: Option<usize>,
+    pub probe: Option<usize>,
     pub wish: Wish,
     pub wished_ns: u64,
 }
@@ -94,6 +96,9 @@ pub(crate) struct LbApp {
     /// What is known of neighbours from a predecessor.
     pub(super) former: HashMap<Hop, Found>,
     servers: Vec<Server>,
+    /// Back ends that are checked the service's own way, and where they are by service and name.
+    pub(super) probes: Vec<Probe>,
+    probed: HashMap<String, HashMap<String, usize>>,
     /// What the predecessor knew of servers.
     known: HashMap<Arc<Watch>, (Monitor, Option<CheckId>)>,
     asked: BTreeMap<CheckId, usize>,
@@ -120,6 +125,7 @@ impl LbApp {
                 kept: true,
                 hop: None,
                 server: None,
+                probe: None,
                 wish: Wish::Work,
                 wished_ns: 0,
             }
@@ -139,6 +145,8 @@ impl LbApp {
             neighbours: Vec::new(),
             former: HashMap::new(),
             servers: Vec::new(),
+            probes: Vec::new(),
+            probed: HashMap::new(),
             known: HashMap::new(),
             asked: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -178,6 +186,7 @@ impl LbApp {
             }
         }
         self.known.clear();
+        self.begin_probes();
         self.begin_neighbours(actions);
         (0..self.servers.len()).for_each(|server| self.set_timer(server));
         (0..self.services.len()).for_each(|service| self.evaluate(service, now_ns, actions));
@@ -437,7 +446,8 @@ impl App for LbApp {
     }
 
     fn punts(&self) -> Vec<String> {
-        Answers::punts()
+        let checked = std::iter::once(CHECKED.to_string());
+        Answers::punts().into_iter().chain(checked).collect()
     }
 
     /// Servers that are checked as before go on, and so do the operator's wishes.
@@ -501,6 +511,11 @@ impl App for LbApp {
                 self.tick(now_ns, actions);
                 self.answers.tick(now_ns, actions);
             }
+            Event::Frame { app: CHECKED, bytes, .. } => {
+                let packet = probes::packet(bytes);
+                actions.extend(packet.map(|packet| Action::CheckHears { packet }));
+            }
+            Event::CheckSends { via, packet } => actions.extend(self.send(via, packet)),
             Event::Frame { app, input, bytes } => {
                 self.answers.hear(now_ns, Punted { app, input, bytes }, actions);
             }
@@ -553,6 +568,24 @@ impl App for LbApp {
 }
 
 impl LbApp {
+    /// Finds the back ends that are checked the service's own way.
+    fn begin_probes(&mut self) {
+        self.probes = self.health.probes.to_vec();
+        for (at, probe) in self.probes.iter().enumerate() {
+            let (service, place) = probe.at;
+            let Some(service) = self.services.get_mut(service) else { continue };
+            let Some(row) = service.rows.get_mut(place) else { continue };
+            row.probe = Some(at);
+            self.probed.entry(service.name.clone()).or_default().insert(row.name.clone(), at);
+        }
+    }
+
+    /// Sends a packet of a check on its way.
+    fn send(&self, via: &Via, packet: &[u8]) -> Option<Action> {
+        let at = *self.probed.get(&via.service)?.get(&via.back_end)?;
+        Some(Action::InjectThrough { bytes: probes::frame(at, packet)?, input: self.probes[at].input })
+    }
+
     /// A weight was not set; the next change of the service's tries again.
     fn refused(&mut self, change: &Change, why: &str, actions: &mut Vec<Action>) {
         let Some((group, weights)) = change.weights() else { return };

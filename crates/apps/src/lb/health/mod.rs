@@ -23,6 +23,8 @@ pub use weights::{Fail, Member, RAMP, Standing, weights};
 pub(super) use yaml::{CHECK, FAIL, read, value};
 
 use super::neighbours::Neighbours;
+use super::probes::{self, Probe};
+use super::service::Service;
 use super::state::Place;
 use crate::check::Check;
 use engine::program::Program;
@@ -67,13 +69,16 @@ pub struct Health {
     pub places: Arc<Vec<Vec<Place>>>,
     /// Back ends whose MAC addresses are resolved.
     pub neighbours: Neighbours,
+    /// Back ends that are checked the service's own way.
+    pub probes: Arc<Vec<Probe>>,
 }
 
 impl Health {
     /// Finds out where the back ends are in the program that was written.
-    pub(super) fn find(&mut self, program: &Program) {
+    pub(super) fn find(&mut self, services: &[Service], program: &Program) {
         let names: Vec<&str> = self.services.iter().map(|service| service.name.as_str()).collect();
         self.places = Arc::new(Place::of_all(program, &names));
+        self.probes = Arc::new(probes::find(services, &self.services, program));
     }
 
     /// Returns what the weights of services' groups are multiplied by.

@@ -147,6 +147,12 @@ impl LbApp {
                     actions.push(Action::Change(Change::Update { pipe: *pipe, entry: entry.clone() }));
                 }
             }
+            // The entries of checks are always there.
+            let probe = row.probe.and_then(|at| self.probes.get_mut(at));
+            for (pipe, entry) in probe.into_iter().flat_map(|probe| &mut probe.entries) {
+                way.lead(entry, mac);
+                actions.push(Action::Change(Change::Update { pipe: *pipe, entry: entry.clone() }));
+            }
         }
     }
 

@@ -4,14 +4,15 @@
 use super::monitor::Times;
 use super::weights::{Fail, RAMP};
 use super::{Guarded, Health, Watch};
-use crate::check::{Ask, Check, Request};
+use crate::check::{Ask, Check, Request, Via};
 use crate::lb::pipes::COUNTED_MAX;
-use crate::lb::{By, Service};
+use crate::lb::yaml::sources;
+use crate::lb::{BackEnd, By, Service};
 use config::raw::{Kind, Node};
 use config::section::{Section, list, parsed, text, words};
 use config::sets::WEIGHT_MAX;
 use config::{Key, Report, Shape, Span};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -31,6 +32,10 @@ const LABEL_MAX: usize = 63;
 pub(in crate::lb) const CHECK: &[Key] = config::keys! {
     needed "type": Shape::Words(|| words(&OF_TYPE)), "what is asked of the server";
     "port": Shape::Number(1, 65_535), "its port, by default that of the service";
+    "via": Shape::Words(|| words(&VIA)),
+        "whether it goes the host's way to `address`, or that of the service's packets to its VIPs" or "address";
+    "from": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
+        "with `via: service`, weir's own address that answers are sent to, or one of each version of IP";
     "path": Shape::Text, "the path of an HTTP request" or "/";
     "host": Shape::Text, "the host of an HTTP request, and the name of a TLS handshake";
     "status": Shape::Text, "the HTTP status that is good, or a range" or "200-399";
@@ -46,6 +51,8 @@ pub(in crate::lb) const CHECK: &[Key] = config::keys! {
     "jitter": Shape::Share, "how far intervals differ at random" or "10%";
     "slow_start": Shape::Time, "how long its weight rises when it comes back" or "never";
 };
+/// The choices of `via`: whether a check goes the service's own way.
+const VIA: [(&str, bool); 2] = [("address", false), ("service", true)];
 /// The choices of `fail`.
 pub(in crate::lb) const FAIL: [(&str, Fail); 3] =
     [("drop", Fail::Drop), ("all", Fail::All), ("last", Fail::Last)];
@@ -107,7 +114,7 @@ fn guarded(node: &Node, service: &Service, pools: &[&Node], report: &mut Report)
         let address = value(node, "address").or(value(node, "ip")).and_then(|node| address(node, report));
         let own = value(node, "check");
         let watch = match merged(common.filter(|_| fine), own) {
-            Some(check) => watch(&check, address, (node.span, service), report),
+            Some(check) => watch(&check, address, (node.span, service, back_end), report),
             None => None,
         };
         back_ends.push((back_end.name.clone(), back_end.effective_weight(), watch));
@@ -143,7 +150,7 @@ pub(in crate::lb) fn value<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
 fn is_fine(node: &Node, report: &mut Report) -> bool {
     let before = report.errors();
     let section = Section::read(node, CHECK, report);
-    let _ = (times(&section, report), ask(&section, report));
+    let _ = (times(&section, report), ask(&section, report), from(&section, report));
     report.errors() == before
 }
 
@@ -170,7 +177,7 @@ fn merged(common: Option<&Node>, own: Option<&Node>) -> Option<Node> {
 fn watch(
     node: &Node,
     address: Option<IpAddr>,
-    (span, service): (Span, &Service),
+    (span, service, back_end): (Span, &Service, &BackEnd),
     report: &mut Report,
 ) -> Option<Watch> {
     let before = report.errors();
@@ -182,7 +189,9 @@ fn watch(
     let timeout_ns = section.time("timeout", report);
     let ask = ask(&section, report);
     let port = section.number("port", report);
-    let Some(address) = address else {
+    let via = via(&section, (service, back_end), report);
+    let first = via.as_ref().map(|via| via.ways[0].1);
+    let Some(address) = first.or(address) else {
         let message = "a back end that is checked needs an `address`";
         report.error_help(span, message, "write `address: IP`, or `check: { type: none }`");
         return None;
@@ -197,8 +206,56 @@ fn watch(
         );
         return None;
     };
-    let check = Arc::new(Check { address, port, ask: ask?, timeout_ns });
+    let check = Arc::new(Check { address, port, ask: ask?, timeout_ns, via });
     (report.errors() == before).then_some(Watch { check, times })
+}
+
+/// The addresses that checks are sent from, of IPv4 and of IPv6, if they go the service's own way.
+fn from(section: &Section<'_>, report: &mut Report) -> Option<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
+    let is_used = section.choice("via", &VIA, report)?;
+    let Some(node) = section.get("from") else {
+        if is_used {
+            let at = section.get("via").or(section.get("type"))?;
+            let help = "write `from: ADDRESS`: one that nobody has, which weir announces";
+            report.error_help(at.span, "`via: service` needs an address that answers are sent to", help);
+        }
+        return None;
+    };
+    let before = report.errors();
+    let (v4, v6) = sources(node, report);
+    let is_station = |one: IpAddr| !(one.is_unspecified() || one.is_multicast() || one.is_loopback());
+    let all = v4.map(IpAddr::from).into_iter().chain(v6.map(IpAddr::from));
+    for wrong in all.filter(|one| !is_station(*one) || *one == IpAddr::V4(Ipv4Addr::BROADCAST)) {
+        report.error(node.span, format!("{wrong} is not the address of a host"));
+    }
+    if section.get("via").is_none() {
+        report.error_help(
+            node.span,
+            "`from` is for checks that go the service's own way",
+            "write `via: service`",
+        );
+    }
+    (report.errors() == before && is_used).then_some((v4, v6))
+}
+
+/// The way of a check that goes the service's own: to the first VIP of each version of IP that it can be sent
+/// from. Translated packets have the back end's own address, so that there the two ways are the same.
+fn via(section: &Section<'_>, (service, back_end): (&Service, &BackEnd), report: &mut Report) -> Option<Via> {
+    let (v4, v6) = from(section, report)?;
+    if back_end.mode.is_nat() {
+        return None;
+    }
+    let vip = |ipv6: bool| service.addresses.iter().map(|one| one.vip).find(|vip| vip.is_ipv6() == ipv6);
+    let v4 = v4.and_then(|from| Some((from.into(), vip(false)?)));
+    let v6 = v6.and_then(|from| Some((from.into(), vip(true)?)));
+    let ways: Vec<(IpAddr, IpAddr)> = v4.into_iter().chain(v6).collect();
+    if ways.is_empty() {
+        let at = section.get("from")?;
+        report
+            .error(at.span, format!("service `{}` has no VIP of the version of IP of `from`", service.name));
+        return None;
+    }
+    Some(Via { service: service.name.clone(), back_end: back_end.name.clone(), ways })
 }
 
 fn times(section: &Section<'_>, report: &mut Report) -> Times {

@@ -27,7 +27,7 @@ fn balancer(services: Vec<Service>, kind: &PortKind) -> Lb {
         fault: None,
         trace: None,
     });
-    let answered = Arc::new(Answered::of(&services, &attachments(), &ports));
+    let answered = Arc::new(Answered::of((&services, &[]), &attachments(), &ports));
     Lb { services, answered, is_there: true, ..Lb::default() }
 }
 
@@ -403,7 +403,7 @@ fn on_a_bond_vips_have_its_address_and_the_bond_tells_unasked() {
         trace: None,
     });
     let services = vec![Service { ports: vec![PortId(0), PortId(1)], ..tcp("web") }];
-    let answered = Arc::new(Answered::of(&services, &attachments, &ports));
+    let answered = Arc::new(Answered::of((&services, &[]), &attachments, &ports));
     assert_eq!(answered.vips.len(), 4);
     let mut talk = Talk::new(&Lb { services, answered, ..Lb::default() });
     assert!(talk.begin().is_empty());

@@ -40,7 +40,7 @@ fn balancer() -> Lb {
     let neighbours = Neighbours::of(&[one.clone()], &guarded, &ports);
     let health = Health { services: guarded, neighbours, ..Health::default() };
     let mut lb = Lb { services: vec![one], health, ..Lb::default() };
-    lb.health.find(&program_of(lb.clone(), true));
+    lb.health.find(&lb.services, &program_of(lb.clone(), true));
     lb
 }
 

@@ -408,7 +408,10 @@ impl App for PathPortApp {
             Event::Entries { entries, .. } => self.listed(now_ns, entries, actions),
             Event::Request { id, request } => self.requested(id, request, actions),
             Event::Link { .. } | Event::Client { .. } | Event::Checked { .. } => {}
-            Event::TooLong { .. } | Event::Neighbour { .. } | Event::Configured { .. } => {}
+            Event::TooLong { .. }
+            | Event::Neighbour { .. }
+            | Event::CheckSends { .. }
+            | Event::Configured { .. } => {}
         }
     }
 

@@ -1,9 +1,8 @@
 //! DNS queries over UDP (RFC 1035 section 4).
 
-use super::{ANSWER_MAX, open, said};
+use super::{ANSWER_MAX, Server, open, said};
 use ::apps::check::Outcome;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 
 /// Length of the header; what is asked follows.
 const HEADER: usize = 12;
@@ -12,7 +11,7 @@ const A_IN: [u8; 4] = [0, 1, 0, 1];
 const RCODES: [&str; 6] = ["noerror", "formerr", "servfail", "nxdomain", "notimp", "refused"];
 
 /// Asks for the addresses of a name, and judges the answer by its response code.
-pub async fn ask(server: SocketAddr, name: &str, rcode: Option<u8>) -> Outcome {
+pub async fn ask(server: Server<'_>, name: &str, rcode: Option<u8>) -> Outcome {
     let id = RandomState::new().hash_one(name) as u16;
     let query = query(id, name);
     let socket = open(server).await.map_err(|error| said(&error))?;

@@ -1,6 +1,6 @@
 //! HTTP/1.1 requests.
 
-use super::{ANSWER_MAX, connect, tls};
+use super::{ANSWER_MAX, Server, connect, tls};
 use ::apps::check::{Outcome, Request};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
@@ -11,8 +11,9 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Sends a request and judges the answer.
-pub async fn ask(server: SocketAddr, request: &Request) -> Outcome {
+pub async fn ask(server: Server<'_>, request: &Request) -> Outcome {
     let stream = connect(server).await?;
+    let server = server.at;
     if request.tls {
         return over(tls::shake(stream, server, request.host.as_deref()).await?, server, request).await;
     }

@@ -1,8 +1,9 @@
 //! ICMP and ICMPv6 echo (RFC 792, RFC 4443 section 4).
 
-use super::{ANSWER_MAX, said};
+use super::{ANSWER_MAX, Server, said};
 use ::apps::check::Outcome;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
+use packet::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,11 +16,15 @@ const V6: [u8; 2] = [128, 129];
 const BODY: usize = 12;
 
 /// Sends an echo request and waits for the answer.
-pub async fn ask(address: IpAddr) -> Outcome {
+pub async fn ask(server: Server<'_>) -> Outcome {
+    let address = server.at.ip();
     let body = RandomState::new().hash_one(address).to_be_bytes();
     let body: [u8; BODY] = std::array::from_fn(|at| body[at % body.len()] ^ at as u8);
-    let socket = open(address).map_err(|error| said(&error))?;
+    let socket = open(server).map_err(|error| said(&error))?;
     let failed = |error: io::Error| said(&error);
+    // The identifier.
+    let protocol = if address.is_ipv4() { PROTOCOL_ICMP } else { PROTOCOL_ICMPV6 };
+    server.note(protocol, u16::from_be_bytes([body[0], body[1]]));
     socket.connect(SocketAddr::new(address, 0)).await.map_err(failed)?;
     socket.send(&request(address, &body)).await.map_err(failed)?;
     let mut answer = vec![0; ANSWER_MAX];
@@ -32,13 +37,14 @@ pub async fn ask(address: IpAddr) -> Outcome {
 }
 
 /// A raw socket. It is used as one of UDP, which sends and receives by the same system calls.
-fn open(address: IpAddr) -> io::Result<UdpSocket> {
-    let (family, protocol) = match address {
+fn open(server: Server<'_>) -> io::Result<UdpSocket> {
+    let (family, protocol) = match server.at.ip() {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
         IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
     };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::RAW, flags, Some(protocol))?;
+    bind(&socket, &server.own())?;
     UdpSocket::from_std(socket.into())
 }
 

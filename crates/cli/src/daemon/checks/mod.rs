@@ -1,25 +1,32 @@
 //! Carries out the checks of servers that apps ask for: a thread with a runtime of its own, for all apps. It
-//! sends and receives through the kernel's sockets, so checks take the host's routes.
+//! sends and receives through the kernel's sockets, so checks take the host's routes. Another such thread is
+//! in a network namespace of its own, for checks that go a service's way (`namespace.rs`).
 //!
 //! Promises: every check is answered once, with a bad outcome if it cannot be carried out. At most
-//! [`AT_ONCE`] are under way, each ends by its own deadline, and the others wait in order; an app has at most
-//! one of each server here, which bounds them. Nothing that a server sends is kept beyond [`ANSWER_MAX`]
-//! bytes.
+//! [`AT_ONCE`] of each thread are under way, each ends by its own deadline, and the others wait in order; an
+//! app has at most one of each server here, which bounds them. Nothing that a server sends is kept beyond
+//! [`ANSWER_MAX`] bytes.
 
 mod dns;
 mod http;
 mod icmp;
+mod namespace;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 
+pub use namespace::Sent;
+
 use super::doorbell::Doorbell;
+use super::privileges;
 use ::apps::check::{Ask, Check, CheckId, Outcome};
+use namespace::{Namespace, Way};
+use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
@@ -52,6 +59,15 @@ struct Order {
 pub struct Checks {
     doorbell: Doorbell,
     thread: Option<Thread>,
+    /// For checks that go a service's own way, or why there is none.
+    inside: Result<Inside, String>,
+}
+
+/// The thread in a network namespace of its own.
+struct Inside {
+    thread: Thread,
+    namespace: Arc<Namespace>,
+    sent: Receiver<Sent>,
 }
 
 struct Thread {
@@ -62,7 +78,15 @@ struct Thread {
 impl Checks {
     /// Makes none yet; `doorbell` wakes the main thread when one has ended.
     pub fn new(doorbell: Doorbell) -> Checks {
-        Checks { doorbell, thread: None }
+        let inside = Err("weir has no network namespace for checks of this way".to_string());
+        Checks { doorbell, thread: None, inside }
+    }
+
+    /// Makes the namespace for checks that go a service's own way, with privileges that weir gives up then.
+    /// Without it, such checks are bad.
+    pub fn prepare(&mut self) {
+        self.inside = Inside::start(self.doorbell.clone())
+            .map_err(|error| format!("weir has no network namespace for checks of this way: {error}"));
     }
 
     /// Has a check made.
@@ -70,44 +94,99 @@ impl Checks {
     /// # Errors
     /// Says in a few words why it cannot be made.
     pub fn make(&mut self, app: &str, id: CheckId, check: Arc<Check>) -> Outcome {
+        let order = Order { app: app.into(), id, check };
+        if order.check.via.is_some() {
+            return self.inside.as_ref().map_err(String::clone)?.thread.take(order);
+        }
         if self.thread.as_ref().is_none_or(|thread| thread.orders.is_closed()) {
-            let thread = Thread::start(self.doorbell.clone());
+            let thread = start(self.doorbell.clone());
             self.thread = Some(thread.map_err(|error| format!("weir has no thread for checks: {error}"))?);
         }
-        let order = Order { app: app.into(), id, check };
-        let sent = self.thread.as_ref().map(|thread| thread.orders.try_send(order));
-        if sent.is_some_and(|sent| sent.is_ok()) {
-            Ok(())
-        } else {
-            Err("weir has too many checks".to_string())
-        }
+        self.thread.as_ref().map_or_else(|| Err(String::new()), |thread| thread.take(order))
     }
 
     /// Returns a check that has ended, if there is one.
     pub fn take(&self) -> Option<Checked> {
-        self.thread.as_ref()?.ended.try_recv().ok()
+        let inside = self.inside.as_ref().ok().map(|inside| &inside.thread);
+        self.thread.iter().chain(inside).find_map(|thread| thread.ended.try_recv().ok())
+    }
+
+    /// Returns a packet that a check sends a service's own way, if there is one.
+    pub fn take_sent(&self) -> Option<Sent> {
+        self.inside.as_ref().ok()?.sent.try_recv().ok()
+    }
+
+    /// Gives the sockets of such checks a packet.
+    pub fn hear(&self, packet: &[u8]) {
+        if let Ok(inside) = &self.inside {
+            inside.namespace.hear(packet);
+        }
     }
 }
 
 impl Thread {
-    fn start(doorbell: Doorbell) -> io::Result<Thread> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (orders, waiting) = mpsc::channel(WAITING);
-        let (tell, ended) = channel();
-        let run = move || runtime.block_on(serve(waiting, &tell, &doorbell));
-        // It ends when nobody can give it orders any more.
-        std::thread::Builder::new().name("weir-checks".into()).spawn(run)?;
-        Ok(Thread { orders, ended })
+    /// Hands an order to it.
+    fn take(&self, order: Order) -> Outcome {
+        self.orders.try_send(order).map_err(|_| "weir has too many checks".to_string())
     }
 }
 
-async fn serve(mut orders: mpsc::Receiver<Order>, tell: &Sender<Checked>, doorbell: &Doorbell) {
+/// Starts the thread whose checks go the host's way.
+fn start(doorbell: Doorbell) -> io::Result<Thread> {
+    let runtime = runtime()?;
+    let (orders, waiting) = mpsc::channel(WAITING);
+    let (tell, ended) = channel();
+    let run = move || runtime.block_on(serve(waiting, &tell, &doorbell, None));
+    // It ends when nobody can give it orders any more.
+    std::thread::Builder::new().name("weir-checks".into()).spawn(run)?;
+    Ok(Thread { orders, ended })
+}
+
+impl Inside {
+    /// Starts the thread, and waits until its namespace is made.
+    fn start(doorbell: Doorbell) -> io::Result<Inside> {
+        let (orders, waiting) = mpsc::channel(WAITING);
+        let (tell, ended) = channel();
+        let (ready, made) = channel();
+        let run = move || {
+            let prepare = || -> io::Result<_> {
+                let (namespace, sent) = Namespace::create(doorbell.clone())?;
+                privileges::drop_others()?;
+                Ok((runtime()?, Arc::new(namespace), sent))
+            };
+            match prepare() {
+                Ok((runtime, namespace, sent)) => {
+                    let _ = ready.send(Ok((namespace.clone(), sent)));
+                    runtime.block_on(serve(waiting, &tell, &doorbell, Some(namespace)));
+                }
+                Err(error) => _ = ready.send(Err(error)),
+            }
+        };
+        std::thread::Builder::new().name("weir-checks-via".into()).spawn(run)?;
+        let (namespace, sent) = made.recv().map_err(|_| io::Error::other("its thread has ended"))??;
+        Ok(Inside { thread: Thread { orders, ended }, namespace, sent })
+    }
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+async fn serve(
+    mut orders: mpsc::Receiver<Order>,
+    tell: &Sender<Checked>,
+    doorbell: &Doorbell,
+    namespace: Option<Arc<Namespace>>,
+) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
+    if let Some(namespace) = namespace.clone() {
+        tokio::spawn(async move { namespace.listen().await });
+    }
     while let Some(Order { app, id, check }) = orders.recv().await {
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let (tell, doorbell) = (tell.clone(), doorbell.clone());
+        let (tell, doorbell, namespace) = (tell.clone(), doorbell.clone(), namespace.clone());
         tokio::spawn(async move {
-            let outcome = outcome(&check).await;
+            let outcome = outcome(&app, &check, namespace.as_deref()).await;
             drop(place);
             let _ = tell.send(Checked { app, id, outcome });
             doorbell.ring();
@@ -116,26 +195,66 @@ async fn serve(mut orders: mpsc::Receiver<Order>, tell: &Sender<Checked>, doorbe
 }
 
 /// Makes a check.
-async fn outcome(check: &Check) -> Outcome {
+async fn outcome(app: &Arc<str>, check: &Arc<Check>, namespace: Option<&Namespace>) -> Outcome {
     let whole = Duration::from_nanos(check.timeout_ns);
-    timeout(whole, ask(check)).await.unwrap_or_else(|_| Err(format!("no answer in {whole:?}")))
+    let all = async {
+        let (Some(via), Some(namespace)) = (&check.via, namespace) else {
+            return ask(&check.ask, Server::at(SocketAddr::new(check.address, check.port))).await;
+        };
+        for (from, vip) in &via.ways {
+            let way = namespace.way(*from, (app, check))?;
+            let server = Server { at: SocketAddr::new(*vip, check.port), way: Some(way) };
+            ask(&check.ask, server).await.map_err(|why| of_vip(*vip, via.ways.len(), why))?;
+        }
+        Ok(())
+    };
+    timeout(whole, all).await.unwrap_or_else(|_| Err(format!("no answer in {whole:?}")))
 }
 
-async fn ask(check: &Check) -> Outcome {
-    let server = SocketAddr::new(check.address, check.port);
-    match &check.ask {
+/// Says which of several VIPs is meant.
+fn of_vip(vip: IpAddr, count: usize, why: String) -> String {
+    if count > 1 { format!("{vip}: {why}") } else { why }
+}
+
+/// Where a server is, and how packets get there if not by the host's routes.
+#[derive(Clone, Copy)]
+struct Server<'a> {
+    at: SocketAddr,
+    way: Option<Way<'a>>,
+}
+
+impl Server<'_> {
+    /// By the host's routes.
+    fn at(at: SocketAddr) -> Server<'static> {
+        Server { at, way: None }
+    }
+
+    /// Returns the address and port that a socket is bound to before it connects.
+    fn own(&self) -> SocketAddr {
+        let any = if self.at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        SocketAddr::new(self.way.map_or(any, |way| way.from()), 0)
+    }
+
+    /// Says what the packets of a socket are known by: their protocol, and port or identifier.
+    fn note(&self, protocol: u8, port: u16) {
+        self.way.iter().for_each(|way| way.note(protocol, port));
+    }
+}
+
+async fn ask(what: &Ask, server: Server<'_>) -> Outcome {
+    match what {
         Ask::Tcp => connect(server).await.map(drop),
-        Ask::Tls(name) => tls::shake(connect(server).await?, server, name.as_deref()).await.map(drop),
+        Ask::Tls(name) => tls::shake(connect(server).await?, server.at, name.as_deref()).await.map(drop),
         Ask::Http(request) => http::ask(server, request).await,
         Ask::Dns(name, rcode) => dns::ask(server, name, *rcode).await,
         Ask::Udp(payload, expect) => datagram(server, payload, expect).await,
-        Ask::Icmp => icmp::ask(check.address).await,
+        Ask::Icmp => icmp::ask(server).await,
     }
 }
 
 /// Opens a TCP connection. It is reset when it is dropped, so that no side keeps it in TIME_WAIT.
-async fn connect(server: SocketAddr) -> Result<TcpStream, String> {
-    let stream = TcpStream::connect(server).await.map_err(|error| said(&error))?;
+async fn connect(server: Server<'_>) -> Result<TcpStream, String> {
+    let stream = try_connect(server).await.map_err(|error| said(&error))?;
     // A connection to a local port that nobody listens to may have been given the same port, and meet itself.
     if stream.local_addr().ok() == stream.peer_addr().ok() {
         return Err("connection refused".to_string());
@@ -144,22 +263,31 @@ async fn connect(server: SocketAddr) -> Result<TcpStream, String> {
     Ok(stream)
 }
 
+async fn try_connect(server: Server<'_>) -> io::Result<TcpStream> {
+    if server.way.is_none() {
+        return TcpStream::connect(server.at).await;
+    }
+    let socket = if server.at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.bind(server.own())?;
+    server.note(PROTOCOL_TCP, socket.local_addr()?.port());
+    socket.connect(server.at).await
+}
+
 /// Opens a UDP socket that hears of nobody but the server.
-async fn open(server: SocketAddr) -> io::Result<UdpSocket> {
-    let any: IpAddr =
-        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).await?;
-    socket.connect(server).await?;
+async fn open(server: Server<'_>) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(server.own()).await?;
+    server.note(PROTOCOL_UDP, socket.local_addr()?.port());
+    socket.connect(server.at).await?;
     Ok(socket)
 }
 
-async fn datagram(server: SocketAddr, payload: &[u8], expect: &[u8]) -> Outcome {
+async fn datagram(server: Server<'_>, payload: &[u8], expect: &[u8]) -> Outcome {
     let answer = exchange(server, payload).await.map_err(|error| said(&error))?;
     let is_there = expect.is_empty() || answer.windows(expect.len()).any(|window| window == expect);
     if is_there { Ok(()) } else { Err("the answer is not what is expected".to_string()) }
 }
 
-async fn exchange(server: SocketAddr, payload: &[u8]) -> io::Result<Vec<u8>> {
+async fn exchange(server: Server<'_>, payload: &[u8]) -> io::Result<Vec<u8>> {
     let socket = open(server).await?;
     socket.send(payload).await?;
     let mut answer = vec![0; ANSWER_MAX];

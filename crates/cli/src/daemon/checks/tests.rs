@@ -6,13 +6,14 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket as Server};
 use std::thread;
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+fn made(check: Check) -> Outcome {
+    runtime().unwrap().block_on(outcome(&"lb".into(), &Arc::new(check), None))
 }
 
 fn check(port: u16, ask: Ask) -> Outcome {
-    let check = Check { address: Ipv4Addr::LOCALHOST.into(), port, ask, timeout_ns: 10_000_000_000 };
-    runtime().block_on(outcome(&check))
+    let check =
+        Check { address: Ipv4Addr::LOCALHOST.into(), port, ask, timeout_ns: 10_000_000_000, via: None };
+    made(check)
 }
 
 /// A server that answers one request with these bytes. Returns its port.
@@ -75,8 +76,9 @@ fn a_silent_server_fails_in_time() {
         port,
         ask: http([200, 299], None),
         timeout_ns: 50_000_000,
+        via: None,
     };
-    assert_eq!(runtime().block_on(outcome(&check)), Err("no answer in 50ms".to_string()));
+    assert_eq!(made(check), Err("no answer in 50ms".to_string()));
 }
 
 #[test]
@@ -146,6 +148,7 @@ fn what_ends_is_told_once_and_rings() {
             port,
             ask: Ask::Tcp,
             timeout_ns: 5_000_000_000,
+            via: None,
         })
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -167,6 +170,19 @@ fn what_ends_is_told_once_and_rings() {
         }
     }
     assert!(checks.take().is_none());
+}
+
+#[test]
+fn without_a_namespace_a_check_of_the_services_way_is_bad() {
+    let mut checks = Checks::new(Doorbell::new().unwrap());
+    let vip = Ipv4Addr::new(203, 0, 113, 80).into();
+    let ways = vec![(Ipv4Addr::new(10, 0, 0, 9).into(), vip)];
+    let via = ::apps::check::Via { service: "web".into(), back_end: "b1".into(), ways };
+    let check = Check { address: vip, port: 80, ask: Ask::Tcp, timeout_ns: 1_000_000, via: Some(via) };
+    let why = checks.make("lb", CheckId(0), Arc::new(check)).unwrap_err();
+    assert_eq!(why, "weir has no network namespace for checks of this way");
+    assert!(checks.take_sent().is_none());
+    checks.hear(&[0; 20]);
 }
 
 /// `openssl s_server`, which knows nothing of rustls.

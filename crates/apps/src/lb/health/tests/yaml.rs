@@ -188,3 +188,56 @@ fn weights_leave_room_to_rise() {
     let _ = read(&[(&node, bits)], &[], &mut report);
     assert!(report.to_string().contains("no weights that checks could change"), "{report}");
 }
+
+#[test]
+fn a_check_can_go_the_services_own_way() {
+    let health = good("check: { type: tcp, via: service, from: [10.0.0.9, \"2001:db8::9\"] }", "");
+    let check = health.services[0].back_ends[0].2.clone().unwrap().check;
+    let vip: IpAddr = "10.0.0.80".parse().unwrap();
+    let via = check.via.clone().unwrap();
+    assert_eq!((check.address, check.port), (vip, 80), "not the back end's address");
+    assert_eq!((&*via.service, &*via.back_end), ("web", "b1"));
+    assert_eq!(via.ways, [("10.0.0.9".parse().unwrap(), vip)], "the service has no VIP of IPv6");
+    let other = health.services[0].back_ends[1].2.clone().unwrap().check;
+    assert_ne!(check, other, "back ends are checked apart, though the VIP is the same");
+    // A back end's own word decides.
+    let health = good("check: { type: tcp, via: service, from: 10.0.0.9 }", ", check: { via: address }");
+    let check = health.services[0].back_ends[0].2.clone().unwrap().check;
+    assert_eq!((check.address, &check.via), ("10.0.0.1".parse::<IpAddr>().unwrap(), &None));
+}
+
+#[test]
+fn what_is_wrong_with_the_way_is_said() {
+    let wrong = |check: &str| {
+        let (_, report) = health(&format!("check: {{ type: tcp, {check} }}"), "");
+        assert_ne!(report.errors(), 0, "{check}");
+        report.to_string()
+    };
+    for (check, why) in [
+        ("via: service", "`via: service` needs an address that answers are sent to"),
+        ("from: 10.0.0.9", "`from` is for checks that go the service's own way"),
+        ("via: service, from: 224.0.0.9", "224.0.0.9 is not the address of a host"),
+        ("via: service, from: [10.0.0.9, 10.0.0.8]", "one source address of each version of IP is enough"),
+        ("via: service, from: \"2001:db8::9\"", "service `web` has no VIP of the version of IP of `from`"),
+        ("via: tunnel", "`via`"),
+    ] {
+        let said = wrong(check);
+        assert!(said.contains(why), "{check}: {said}");
+    }
+}
+
+#[test]
+fn translated_packets_have_the_back_ends_address_already() {
+    let ip = "10.0.0.1".parse().unwrap();
+    let plain = service(&["b1"]);
+    let back_ends = plain.back_ends.iter().cloned();
+    let back_ends = back_ends.map(|one| BackEnd { mode: Mode::Nat { ip, port: None }, ..one }).collect();
+    let text =
+        "check: { type: tcp, via: service, from: 10.0.0.9 }\nback_ends: [{ name: b1, ip: 10.0.0.1 }]\n";
+    let mut report = Report::new("weir.yaml", text.to_string());
+    let node = raw::parse(text, &mut report).unwrap();
+    let health = read(&[(&node, Service { back_ends, ..plain.clone() })], &[], &mut report);
+    assert_eq!(report.errors(), 0, "{report}");
+    let check = health.services[0].back_ends[0].2.clone().unwrap().check;
+    assert_eq!((check.address, &check.via), (ip, &None));
+}

@@ -1,0 +1,214 @@
+//! A network namespace of its own with a TUN device: what sockets in it send is read here as IP packets, and
+//! what is written here is received by them. It has no other way in or out, and the host does not see it: no
+//! interface, route, rule or address of the host is touched, whatever addresses are used inside. The kernel
+//! removes all of it when the process is gone, however that ends.
+//!
+//! Creating it needs CAP_SYS_ADMIN and CAP_NET_ADMIN; using it needs no privilege but CAP_NET_ADMIN for
+//! further addresses.
+
+use crate::netlink::talk;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io;
+use rustix::ioctl::{Opcode, Setter, ioctl};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::net::IpAddr;
+
+const TUNSETIFF: Opcode = 0x4004_54ca;
+const IFF_TUN: u16 = 0x0001;
+const IFF_NO_PI: u16 = 0x1000;
+const NAME: &str = "weir";
+/// The place of the loopback device in every namespace.
+const LOOPBACK: u32 = 1;
+
+const NLM_F_ACK: u16 = 0x004;
+const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_CREATE: u16 = 0x400;
+const RTM_SETLINK: u16 = 19;
+const RTM_NEWADDR: u16 = 20;
+const RTM_NEWROUTE: u16 = 24;
+
+/// `struct ifreq` with flags in its union, which is 24 bytes long.
+#[repr(C)]
+struct Request {
+    name: [u8; 16],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+/// The device, from outside of its namespace.
+pub struct Tun {
+    fd: OwnedFd,
+    index: u32,
+}
+
+impl Tun {
+    /// Moves this thread into a new network namespace that has a TUN device, with a route through it to
+    /// everywhere and no address. Sockets that this thread opens from now on are there.
+    ///
+    /// # Errors
+    /// Returns the kernel's error; the thread may have moved even then, and is good for nothing else.
+    pub fn in_new_namespace() -> std::io::Result<Tun> {
+        // SAFETY: descriptors stay shared with all threads; only what new sockets belong to changes.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = open("/dev/net/tun", flags, Mode::empty())?;
+        set_interface(&fd)?;
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        let tun = Tun { fd, index: name_to_index(&socket, NAME)? };
+        // Addresses of IPv6 are delivered by way of the loopback device.
+        set_up(LOOPBACK)?;
+        set_up(tun.index)?;
+        Ok(tun)
+    }
+
+    /// Gives the device an address, and a route to everything of its version of IP. Only a thread in the
+    /// namespace can.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn add_address(&self, address: IpAddr) -> std::io::Result<()> {
+        const IFA_ADDRESS: u16 = 1;
+        const IFA_LOCAL: u16 = 2;
+        const RTA_OIF: u16 = 4;
+        // Nobody else is on this link, so that nobody is asked whether the address is taken.
+        const IFA_F_NODAD: u8 = 0x02;
+        const RT_TABLE_MAIN: u8 = 254;
+        const RTPROT_STATIC: u8 = 4;
+        const RT_SCOPE_LINK: u8 = 253;
+        const RTN_UNICAST: u8 = 1;
+        let (family, octets) = match address {
+            IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
+            IpAddr::V6(address) => (AddressFamily::INET6, address.octets().to_vec()),
+        };
+        let (family, bits) = (family.as_raw() as u8, octets.len() as u8 * 8);
+        let mut own = vec![family, bits, IFA_F_NODAD, 0];
+        own.extend(self.index.to_ne_bytes());
+        own.extend(attribute(IFA_LOCAL, &octets));
+        own.extend(attribute(IFA_ADDRESS, &octets));
+        change(RTM_NEWADDR, &own)?;
+        let scope = if address.is_ipv4() { RT_SCOPE_LINK } else { 0 };
+        let mut everywhere = vec![family, 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST];
+        everywhere.extend([0; 4]);
+        everywhere.extend(attribute(RTA_OIF, &self.index.to_ne_bytes()));
+        change(RTM_NEWROUTE, &everywhere)
+    }
+
+    /// Reads an IP packet that a socket has sent. Returns its length; without one, the error is `WouldBlock`.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn read(&self, packet: &mut [u8]) -> std::io::Result<usize> {
+        Ok(io::read(&self.fd, packet)?)
+    }
+
+    /// Has sockets receive an IP packet. It is lost if the kernel does not want it.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn write(&self, packet: &[u8]) -> std::io::Result<()> {
+        io::write(&self.fd, packet)?;
+        Ok(())
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn set_interface(fd: &OwnedFd) -> io::Result<()> {
+    let mut name = [0; 16];
+    name[..NAME.len()].copy_from_slice(NAME.as_bytes());
+    let request = Request { name, flags: IFF_TUN | IFF_NO_PI, rest: [0; 22] };
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `Request` is as long as.
+    unsafe { ioctl(fd, Setter::<TUNSETIFF, Request>::new(request)) }
+}
+
+fn set_up(index: u32) -> std::io::Result<()> {
+    const IFF_UP: u32 = 1;
+    let mut link = vec![0; 4];
+    [index, IFF_UP, IFF_UP].iter().for_each(|word| link.extend(word.to_ne_bytes()));
+    change(RTM_SETLINK, &link)
+}
+
+fn change(kind: u16, what: &[u8]) -> std::io::Result<()> {
+    match talk(None, kind, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, what) {
+        // An acknowledgement is an error without one.
+        Err(error) if error.raw_os_error() != Some(0) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::time::{Duration, Instant};
+
+    /// Reads packets until one is from this address and to that one.
+    fn sent(tun: &Tun, [from, to]: [&[u8]; 2], at: usize) -> Vec<u8> {
+        let until = Instant::now() + Duration::from_secs(30);
+        let mut packet = vec![0; 2048];
+        loop {
+            if let Ok(length) = tun.read(&mut packet) {
+                let ends = &packet[at..at + 2 * from.len()];
+                if ends == [from, to].concat() {
+                    packet.truncate(length);
+                    return packet;
+                }
+            }
+            assert!(Instant::now() < until, "nothing was sent");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn sockets_inside_talk_to_who_holds_the_device() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "CI runs as root");
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let inside = || {
+            let tun = Tun::in_new_namespace().unwrap();
+            for (own, other, at) in [("192.0.2.1", "203.0.113.7", 12), ("2001:db8::1", "2001:db8:f::7", 8)] {
+                let (own, other): (IpAddr, IpAddr) = (own.parse().unwrap(), other.parse().unwrap());
+                tun.add_address(own).unwrap();
+                tun.add_address(own).unwrap();
+                let socket = UdpSocket::bind((own, 0)).unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+                socket.connect((other, 53)).unwrap();
+                socket.send(b"ping").unwrap();
+                let octets = |address: IpAddr| match address {
+                    IpAddr::V4(address) => address.octets().to_vec(),
+                    IpAddr::V6(address) => address.octets().to_vec(),
+                };
+                let (own, other) = (octets(own), octets(other));
+                let mut packet = sent(&tun, [&own, &other], at);
+                assert!(packet.ends_with(b"ping"));
+                // The same back, which changes no checksum.
+                let ends = at + 2 * own.len();
+                packet[at..ends].copy_from_slice(&[other, own].concat());
+                let ports: [u8; 4] = packet[ends..ends + 4].try_into().unwrap();
+                let back = [ports[2], ports[3], ports[0], ports[1]];
+                packet[ends..ends + 4].copy_from_slice(&back);
+                tun.write(&packet).unwrap();
+                let mut answer = [0; 16];
+                assert_eq!(socket.recv(&mut answer).unwrap(), 4);
+                assert_eq!(&answer[..4], b"ping");
+            }
+        };
+        std::thread::spawn(inside).join().unwrap();
+    }
+}
