@@ -6,12 +6,12 @@ use ::config::raw::{self, Kind, Node};
 use ::config::section::{list, pairs, parsed, text};
 use std::net::IpAddr;
 
-const GUE_PORT: &str =
-    "the director sends GUE to UDP port 19523; weir sends it to 6080 unless configured otherwise";
+/// Where the director's proxies take GUE off (docs/development/gue-header.md of github/glb-director).
+const TUNNELS: &str = "tunnels: { gue: { port: 19523 } }";
 
 /// Reads the tables; `file` is the name used in the report.
 pub fn read(file: &str, json: &str) -> Imported {
-    let mut all = Imported::new(file, json);
+    let mut all = Imported { head: Some(TUNNELS), ..Imported::new(file, json) };
     let Some(document) = raw::parse(json, &mut all.report) else { return all };
     let mut tables = None;
     for (key, span, node) in pairs(&document, &mut all.report) {
@@ -32,8 +32,7 @@ pub fn read(file: &str, json: &str) -> Imported {
 
 fn table(all: &mut Imported, node: &Node) {
     let place = all.services.len();
-    let notes = ["packets go to the first back end of each row; the second chance is not there", GUE_PORT];
-    let notes = notes.map(str::to_string).to_vec();
+    let notes = vec!["packets go to the first back end of each row; the second chance is not there".into()];
     all.services.push(Service { scheduler: "glb", notes, ..Service::default() });
     let (mut seed, mut hash_key) = (None, None);
     for (key, span, node) in pairs(node, &mut all.report) {
@@ -168,7 +167,7 @@ fn back_end(all: &mut Imported, place: usize, node: &Node) {
                     _ => (*kind).to_string(),
                 };
                 let checks: Vec<String> = checks.iter().map(check).collect();
-                let message = format!("the checks ({}) were left out: write `health`", checks.join(", "));
+                let message = format!("the checks ({}) were left out: write `check`", checks.join(", "));
                 all.note(Some(place), span, message);
             }
             _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was left out")),

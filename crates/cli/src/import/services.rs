@@ -36,12 +36,14 @@ pub struct Imported {
     pub services: Vec<Service>,
     /// What belongs to no service and cannot be taken over, each a sentence.
     pub notes: Vec<String>,
+    /// A line in front of the ports, such as the UDP ports of tunnels.
+    pub head: Option<&'static str>,
     pub report: Report,
 }
 
 impl Imported {
     pub fn new(file: &str, text: &str) -> Imported {
-        Imported { services: Vec::new(), notes: Vec::new(), report: Report::new(file, text) }
+        Imported { services: Vec::new(), notes: Vec::new(), head: None, report: Report::new(file, text) }
     }
 
     /// Warns of something in line `span` that cannot be taken over, and notes it at a service, or at none.
@@ -64,6 +66,7 @@ impl Imported {
         let mut out =
             format!("# {of}, as weir understands it: docs/configuration.md says what every key means.\n");
         notes(&mut out, "", &self.notes);
+        self.head.into_iter().for_each(|line| _ = writeln!(out, "{line}"));
         let _ = write!(out, "ports:\n  in: {{ xdp: {interface} }}\napps:\n");
         self.services.iter().for_each(|service| service.write(&mut out));
         Ok((out, self.report))

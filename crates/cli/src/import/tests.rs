@@ -270,13 +270,13 @@ fn forwarding_tables_of_the_director_become_services() {
     let (yaml, report) = converted(System::Glb, text);
     let wanted = "\
 # The GLB director's other, as weir understands it: docs/configuration.md says what every key means.
+tunnels: { gue: { port: 19523 } }
 ports:
   in: { xdp: eth1 }
 apps:
   # packets go to the first back end of each row; the second chance is not there
-  # the director sends GUE to UDP port 19523; weir sends it to 6080 unless configured otherwise
   # line 5: `colour` has no counterpart and was left out
-  # line 10: the checks (http on port 80, gue on port 19523) were left out: write `health`
+  # line 10: the checks (http on port 80, gue on port 19523) were left out: write `check`
   - lb:
       name: example1
       port: in
