@@ -479,8 +479,8 @@ impl RegionPool {
         // region.
         let data = unsafe { self.base.add(start) };
         let room = Room { headroom, length, tailroom };
-        // SAFETY: the region was zeroed when allocated, here or by the process from which it was adopted, hence
-        // initialised; the chunk has left the free list,
+        // SAFETY: the region was zeroed when allocated, here or by the process from which it was adopted,
+        // hence initialised; the chunk has left the free list,
         // so no other frame refers to it; the region outlives its frames (see `drop`).
         unsafe { Frame::from_raw(data, u64::from(chunk), room, self.id) }
     }
@@ -492,8 +492,8 @@ impl Drop for RegionPool {
         if self.free.len() == self.chunks as usize {
             let layout = Self::layout(self.chunks, self.chunk);
             if self.file.is_some() {
-                // SAFETY: mapped by `map_file` with the same length; every chunk is free, so no frame refers to the
-                // region. An error would mean that nothing was mapped.
+                // SAFETY: mapped by `map_file` with the same length; every chunk is free, so no frame refers
+                // to the region. An error would mean that nothing was mapped.
                 let _ = unsafe { munmap(self.base.as_ptr().cast(), layout.size()) };
             } else {
                 // SAFETY: allocated in `new` with the same layout; every chunk is free, as above.

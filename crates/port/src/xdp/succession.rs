@@ -321,9 +321,9 @@ impl Queues {
         })
     }
 
-    /// Opens a port on a queue whose socket is [offered](Queues::offered), on the adopted pool of that. If the
-    /// kernel does not let this process map its rings (before Linux 6.4), a socket will be opened as usual,
-    /// and this is said.
+    /// Opens a port on a queue whose socket is [offered](Queues::offered), on the adopted pool of that. If
+    /// the kernel does not let this process map its rings (before Linux 6.4), a socket will be opened as
+    /// usual, and this is said.
     ///
     /// # Errors
     /// Returns an [`XdpError`], which says what to do.

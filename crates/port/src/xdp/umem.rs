@@ -237,9 +237,9 @@ impl Umem {
     pub(super) fn bring_home(pool: &mut RegionPool, chunks: &[u32]) {
         let all = pool.chunks();
         for &chunk in chunks.iter().filter(|&&chunk| chunk < all) {
-            // SAFETY: the other process has stopped its workers, so it uses no chunk, and has closed its other
-            // sockets on the region; those that are handed over do not own this one (`Home::new`, which lists
-            // each once). The list is given to one port of the pool, once.
+            // SAFETY: the other process has stopped its workers, so it uses no chunk, and has closed its
+            // other sockets on the region; those that are handed over do not own this one (`Home::new`,
+            // which lists each once). The list is given to one port of the pool, once.
             unsafe { pool.reclaim(chunk) };
         }
     }

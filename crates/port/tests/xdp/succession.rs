@@ -68,6 +68,26 @@ fn receive_until(end: &mut End, count: usize, numbers: &mut Vec<u32>, progress: 
     }
 }
 
+/// Sends so many numbered frames, as many ahead of what has arrived as the window allows.
+fn send_all(mut far: End, all: u32, progress: &AtomicU32, sent: &AtomicU32) -> End {
+    let patience = Instant::now() + 2 * LONG;
+    for first in (0..all).step_by(10) {
+        while first + 10 > progress.load(Ordering::Acquire) + WINDOW && Instant::now() < patience {
+            std::thread::yield_now();
+        }
+        far.send(&(first..first + 10).map(|number| udp(W0, 5000, number)).collect::<Vec<_>>());
+        sent.store(first + 10, Ordering::Release);
+    }
+    far
+}
+
+fn wait_until_sent(count: u32, sent: &AtomicU32) {
+    let patience = Instant::now() + LONG;
+    while sent.load(Ordering::Acquire) <= count && Instant::now() < patience {
+        std::thread::yield_now();
+    }
+}
+
 /// Puts a frame into the transmit ring without telling the kernel.
 fn leave_in_the_ring(end: &mut End, number: u32) {
     let mut frame = end.pools.first().take().unwrap();
@@ -85,20 +105,10 @@ fn each_frame_arrives_once_while_a_socket_passes_from_one_to_the_next() {
     let (lab, progress, sent) = (&lab, AtomicU32::new(0), AtomicU32::new(0));
     let mut old = lab.attach("w0", &service(5000));
     let mut near = lab.weir(|| end_on(&old, shareable()));
-    let mut far = lab.far_end("f0", 0);
+    let far = lab.far_end("f0", 0);
     let mut numbers = Vec::new();
     let mut far = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| {
-            let patience = Instant::now() + 2 * LONG;
-            for first in (0..ALL).step_by(10) {
-                while first + 10 > progress.load(Ordering::Acquire) + WINDOW && Instant::now() < patience {
-                    std::thread::yield_now();
-                }
-                far.send(&(first..first + 10).map(|number| udp(W0, 5000, number)).collect::<Vec<_>>());
-                sent.store(first + 10, Ordering::Release);
-            }
-            far
-        });
+        let sender = scope.spawn(|| send_all(far, ALL, &progress, &sent));
         for time in 1..=TIMES {
             receive_until(&mut near, (time * 1000) as usize, &mut numbers, &progress);
             let before = near.port.statistics();
@@ -107,12 +117,7 @@ fn each_frame_arrives_once_while_a_socket_passes_from_one_to_the_next() {
             assert_eq!((new.adopted(), next.pools.first().available()), (vec![0], 0));
             receive_until(&mut near, (time * 1000) as usize + 20, &mut numbers, &progress);
             // As many as may wait do wait, some are in the transmit ring, and the worker has some.
-            let patience = Instant::now() + LONG;
-            while sent.load(Ordering::Acquire) + 10 <= numbers.len() as u32 + WINDOW
-                && Instant::now() < patience
-            {
-                std::thread::yield_now();
-            }
+            wait_until_sent(numbers.len() as u32 + WINDOW - 10, &sent);
             (0..20).for_each(|number| leave_in_the_ring(&mut near, time * 100 + number));
             let with_the_worker = [(); 3].map(|()| near.pools.first().take().unwrap());
             old.surrender(&[0]);

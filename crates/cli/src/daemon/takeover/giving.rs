@@ -54,7 +54,8 @@ impl Daemon {
         }
         let offering = (sockets == Some(SOCKETS)).then(|| Offering::of(&self.interfaces));
         let hello = json!({
-            "say": "hello", "sockets": offering.as_ref().map(|_| SOCKETS), "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
+            "say": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
+            "sockets": offering.as_ref().map(|_| SOCKETS),
             "clock_ns": self.clock.origin_ns(), "interfaces": self.interface_names(),
             "weights": self.weights_by_name(), "edits": self.plan.edits.json(),
         });

@@ -9,10 +9,10 @@
 //! | old | its sockets and their memory, if it was asked for them (`sockets.rs`) | |
 //! | old | the flows that there are, by pages | |
 //! | old | `ready` | |
-//! | new | `go`, with the sockets that it takes | the old daemon's workers stop; frames wait in these sockets |
+//! | new | `go`, with the sockets that it takes | the old daemon's workers stop; frames wait there |
 //! | old | flows since the first page, states of apps | |
-//! | old | `end`, with these sockets' state, its XDP programs' links and maps | its other sockets are closed |
-//! | new | `done` | its apps run, and its programs have taken the old ones' place; the old daemon ends |
+//! | old | `end`, with their state, and its XDP programs' links and maps | its other sockets are closed |
+//! | new | `done` | its apps run, its programs are in the old ones' place; the old one ends |
 //!
 //! What is taken after `go` for a queue whose socket does not pass is dropped and counted.
 //! Before `done`, the successor's sockets get frames through the old programs.

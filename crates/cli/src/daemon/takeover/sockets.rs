@@ -1,9 +1,9 @@
 //! What two daemons say of sockets that pass from one to the other, beside the rest of a takeover.
 //!
 //! The old daemon says `sockets` after `hello`, if the successor has asked for that: which sockets there are,
-//! on which memory, and their descriptors. `go` names those that the successor can use, and `end` says in what
-//! state each was left. A daemon of before says none of this, and a successor of before does not ask: then
-//! sockets are closed and opened.
+//! on which memory, and their descriptors. `go` names those that the successor can use, and `end` says in
+//! what state each was left. A daemon of before says none of this, and a successor of before does not ask:
+//! then sockets are closed and opened.
 
 use super::super::interfaces::Interfaces;
 use super::wire::{DESCRIPTORS_MAX, Message, Wire};
