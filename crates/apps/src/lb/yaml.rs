@@ -8,7 +8,7 @@ use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
 use config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
-use config::ports::{PortConfig, PortKind, mac};
+use config::ports::{PortConfig, PortKind, Xdp, mac};
 use config::quic::{self, QUIC};
 use config::raw::{Kind, Node};
 use config::section::{Section, named, number, pairs, parsed, text, words};
@@ -132,6 +132,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         receives(&lb, scope);
         addresses_known(&lb, scope);
         stays_silent(&lb, &nodes, scope);
+        hears_some(&lb, scope);
     }
     Arc::new(lb)
 }
@@ -271,6 +272,36 @@ fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
         );
         scope.report.warning(span, message);
     }
+}
+
+/// Warns of VIPs at interfaces of which weir has only some queues: questions for them arrive at any.
+fn hears_some(lb: &Lb, scope: &mut Scope<'_>) {
+    for speaker in &lb.answered.speakers {
+        let PortKind::Xdp(Xdp { interface, queues: Some(queues), .. }) =
+            &scope.ports[speaker.port.index()].kind
+        else {
+            continue;
+        };
+        let first = lb.answered.vips.iter().find(|one| one.port == speaker.port);
+        if let Some(first) = first.filter(|_| receive_queues(interface).is_none_or(|all| all > queues.len()))
+        {
+            let message = format!(
+                "port `{}` has not all queues of its interface: ARP requests, neighbour solicitations and \
+                 pings for {} that arrive on others get no answer, unless `ethtool -X` directs them here",
+                speaker.name, first.vip
+            );
+            scope.report.warning(scope.report.span_of(first.origin), message);
+        }
+    }
+}
+
+/// Returns how many receive queues an interface has, if it is there.
+fn receive_queues(interface: &str) -> Option<usize> {
+    if interface.is_empty() || interface.contains('/') {
+        return None;
+    }
+    let queues = std::fs::read_dir(format!("/sys/class/net/{interface}/queues")).ok()?;
+    Some(queues.flatten().filter(|queue| queue.file_name().to_string_lossy().starts_with("rx-")).count())
 }
 
 /// A service; `None` if it cannot be used, which the report says.
