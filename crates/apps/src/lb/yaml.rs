@@ -336,12 +336,11 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     if report.errors() > before || out.as_ref().is_some_and(|out| !out.is_usable()) {
         return None;
     }
-    let back_ends = back_ends?;
-    let (fill, new_flows) = scheduler?;
+    let (back_ends, (fill, new_flows)) = (back_ends?, scheduler?);
     let size = size.map_or_else(|| default_size(fill, Some(1), back_ends.len()), |size| size as u32);
     let (name, ports, addresses, by) = (called?, ports?, addresses?, by?);
     let source_mac = source_mac?;
-    let mtu = mtu.or_else(|| way_mtu(out.as_ref().map_or(&ports, |out| &out.ports), scope.ports));
+    let (mtu, narrow) = width(mtu, &ports, out.as_ref(), scope.ports);
     Some(Service {
         name,
         ports,
@@ -354,10 +353,11 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         new_flows,
         quic,
         size,
-        back_ends,
         source_mac,
         source,
-        mtu: mtu.unwrap_or(MTU),
+        mtu,
+        limited: narrow && back_ends.iter().any(|one| !one.mode.is_tunnel()),
+        back_ends,
         mss,
         nat_pool,
         announce,
@@ -379,6 +379,21 @@ fn refuse_shared(section: &Section<'_>, report: &mut Report) {
 /// The smallest MTU of the ports that back ends are behind, of those that are known.
 fn way_mtu(ports: &[PortId], all: &[PortConfig]) -> Option<u16> {
     ports.iter().filter_map(|port| all.get(port.index())?.mtu()).min()
+}
+
+/// Returns the MTU of the way to back ends, which may be written, and whether it is narrower than a port
+/// where packets arrive: its MTU is larger, or not known. What leaves by the port that it came by fits there.
+fn width(
+    written: Option<u16>,
+    ports: &[PortId],
+    out: Option<&Attachment>,
+    all: &[PortConfig],
+) -> (u16, bool) {
+    let way = written.or_else(|| way_mtu(out.map_or(ports, |out| &out.ports), all));
+    let exceeds = |mtu: u16| {
+        ports.iter().any(|port| all.get(port.index()).and_then(PortConfig::mtu).is_none_or(|one| one > mtu))
+    };
+    (way.unwrap_or(MTU), way.is_some_and(|mtu| (written.is_some() || out.is_some()) && exceeds(mtu)))
 }
 
 /// What the segments of a service's connections are limited to.
