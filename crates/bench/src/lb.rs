@@ -324,6 +324,7 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         source: (Some(Ipv4Addr::new(10, 9, 255, 254)), None),
         nat_pool: None,
         mtu: MTU,
+        limited: false,
         mss: None,
         announce: Default::default(),
         icmp_echo: Default::default(),

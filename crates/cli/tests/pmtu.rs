@@ -136,12 +136,12 @@ impl Bed {
         }
     }
 
-    /// Starts weir with a service over one back end, and waits until it answers.
-    fn weir(&mut self, back_end: &str) {
+    /// Starts weir with a service, with more keys, over one back end, and waits until it answers.
+    fn weir(&mut self, back_end: &str, more: &str) {
         let text = format!(
             "ports: {{ p0: {{ xdp: eth0 }} }}\napps:\n  - lb:\n      name: web\n      port: p0\n      \
              service: {{ vip: [{}, \"{}\"], protocol: both, port: 80 }}\n      source: [{}, \"{}\"]\n      \
-             back_ends: [{{ name: b, mac: \"{SERVER_MAC}\", {back_end} }}]\n",
+             {more}back_ends: [{{ name: b, mac: \"{SERVER_MAC}\", {back_end} }}]\n",
             VIP[0], VIP[1], WEIR[0], WEIR[1]
         );
         let (file, log) = (self.folder.join("weir.yaml"), self.folder.join("weir.log"));
@@ -301,7 +301,7 @@ fn discovers(mode: &str, more: &str, takes: [usize; 2]) {
     for (outer, takes) in takes.into_iter().enumerate() {
         let Some(mut bed) = Bed::build(&format!("{mode}{outer}")) else { return };
         bed.decap(outer);
-        bed.weir(&format!("mode: {mode}, ip: \"{}\"{more}", SERVER[outer]));
+        bed.weir(&format!("mode: {mode}, ip: \"{}\"{more}", SERVER[outer]), "");
         for family in [0, 1] {
             let (fits, what) = (1500 - takes, format!("{mode} over {outer}, clients {family}"));
             assert_eq!(bed.learnt("client", VIP[family], CLIENT[family]), None, "{what}: nothing is known");
@@ -321,6 +321,21 @@ fn discovers(mode: &str, more: &str, takes: [usize; 2]) {
         }
         bed.end();
     }
+}
+
+/// Without a tunnel, the way may be narrower than that of the clients all the same.
+#[test]
+fn a_narrow_way_without_a_tunnel() {
+    let Some(mut bed) = Bed::build("l2") else { return };
+    bed.weir("mode: l2", &format!("mtu: {NARROW}\n      "));
+    for family in [0, 1] {
+        bed.transfer(family, false);
+        assert_eq!(bed.learnt("client", VIP[family], CLIENT[family]), Some(NARROW), "{family}");
+        bed.ip("client", if family == 0 { "route flush cache" } else { "-6 route flush cache" });
+        bed.datagrams(family, NARROW);
+    }
+    assert!(counted(&bed, "too_big_sent") >= 4);
+    bed.end();
 }
 
 #[test]

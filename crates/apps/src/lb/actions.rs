@@ -18,6 +18,8 @@ pub(super) struct Action {
     what: What,
     /// Whether the VLAN is written into metadata, for the pipes of `vlan.rs`.
     tagged: bool,
+    /// Whether packets that are too long for the way are refused. Those for tunnels are in any case.
+    limited: bool,
 }
 
 /// What an action does to a packet.
@@ -58,10 +60,15 @@ pub(super) struct Translation {
 /// Tunnels to back ends.
 const TUNNELS: [TunnelKind; 4] = [TunnelKind::Ipip, TunnelKind::Gue, TunnelKind::Gre, TunnelKind::Vxlan];
 
-/// Returns actions, and the same with a VLAN.
+/// Returns actions, the same with a VLAN, and those of packets to back ends without a tunnel with a limit of
+/// length as well.
 fn with_tags(all: Vec<What>) -> Vec<Action> {
-    let action = |tagged| move |what: &What| Action { what: *what, tagged };
-    all.iter().map(action(false)).chain(all.iter().map(action(true))).collect()
+    let ways = [(false, false), (false, true), (true, false), (true, true)];
+    let of = |(limited, tagged): (bool, bool)| {
+        let fits = move |what: &&What| !limited || matches!(what, What::L2(_) | What::Nat(_));
+        all.iter().filter(fits).map(move |what| Action { what: *what, tagged, limited })
+    };
+    ways.into_iter().flat_map(of).collect()
 }
 
 impl Action {
@@ -86,7 +93,7 @@ impl Action {
     /// Returns the action of answers.
     pub fn answers(ipv6: bool, full: bool, tagged: bool) -> Action {
         let what = What::Answers(Translation { ipv6, port: true, full, source: Source::Copied });
-        Action { what, tagged }
+        Action { what, tagged, limited: false }
     }
 
     /// Returns the action of a back end.
@@ -106,7 +113,8 @@ impl Action {
             Mode::Nat { port, .. } => nat(port, false),
             Mode::FullNat { port, .. } => nat(port, true),
         };
-        Action { what, tagged: back_end.vlan.is_some() }
+        let limited = service.limited && !back_end.mode.is_tunnel();
+        Action { what, tagged: back_end.vlan.is_some(), limited }
     }
 
     /// Returns its name in the pipe.
@@ -121,6 +129,7 @@ impl Action {
             }
             What::Answers(_) => "answers".to_string(),
         };
+        let name = if self.limited { format!("{name}_limited") } else { name };
         if self.tagged { format!("{name}_vlan") } else { name }
     }
 
@@ -138,7 +147,10 @@ impl Action {
             let vlan = if is_back { Value::Learnt(Field::VlanVid) } else { Value::PerEntry };
             tags = vec![Operation::Set(VLAN, vlan), Operation::Set(OUT, Value::PerEntry)];
         }
-        Template::new(self.name(), tags.into_iter().chain(operations))
+        // First, so that a packet that is too long goes to the app as it came.
+        let limit = Operation::LimitLength { bytes: Value::PerEntry, frame: false };
+        let limit = self.limited.then_some(limit);
+        Template::new(self.name(), tags.into_iter().chain(limit).chain(operations))
     }
 }
 
@@ -264,6 +276,9 @@ pub(super) fn entry(
     let mut entry = Entry::on(given).template(position as u16).origin(back_end.origin);
     if let Some(vlan) = back_end.vlan {
         entry = entry.value(vlan).value(out);
+    }
+    if action.limited {
+        entry = entry.value(service.mtu);
     }
     match (back_end.mode, action.what) {
         (mode, What::Tunnel(_, ipv6)) => {

@@ -30,7 +30,7 @@ pub(super) struct Writer<'a> {
     flows: u32,
     /// Whether each back end of each service has a counter.
     counted: bool,
-    /// The app that answers packets which are too long, if there is a back end behind a tunnel.
+    /// The app that answers packets which are too long, if the way to some back end is measured.
     too_long: Option<AppId>,
     /// By service: its group, unless it needs none.
     groups: Vec<Option<GroupId>>,
@@ -64,8 +64,9 @@ impl<'a> Writer<'a> {
         let groups = groups
             .map(|(at, service)| group((at, service), scales.of(&service.name), &mut lists, program))
             .collect();
-        let mut all = services.iter().flat_map(|service| &*service.back_ends);
-        let too_long = all.any(|back_end| back_end.mode.is_tunnel()).then(|| program.app(TOO_LONG));
+        let is_tunnel = |back_end: &BackEnd| back_end.mode.is_tunnel();
+        let measures = |service: &Service| service.limited || service.back_ends.iter().any(is_tunnel);
+        let too_long = services.iter().any(measures).then(|| program.app(TOO_LONG));
         let (pipes, tags) = (Pipes::default(), None);
         Writer { services, attachments, program, miss, flows, counted, too_long, groups, pipes, tags }
     }

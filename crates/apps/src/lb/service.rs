@@ -48,6 +48,8 @@ pub struct Service {
     pub source: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     /// The longest IP packet that fits the way to the back ends, in bytes.
     pub mtu: u16,
+    /// Whether longer packets may arrive, so that those for back ends without a tunnel are measured, too.
+    pub limited: bool,
     /// What the segments of TCP connections are limited to.
     pub mss: Option<Mss>,
     /// The pool that flows to back ends of [`Mode::FullNat`] take of.

@@ -8,7 +8,7 @@ use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
 use config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
-use config::ports::{PortConfig, PortKind, mac};
+use config::ports::{PortConfig, PortKind, Xdp, mac};
 use config::quic::{self, QUIC};
 use config::raw::{Kind, Node};
 use config::section::{Section, named, number, pairs, parsed, text, words};
@@ -135,6 +135,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         addresses_known(&lb, scope);
         stays_silent(&lb, &nodes, scope);
         too_narrow(&lb, &nodes, scope);
+        hears_some(&lb, scope);
     }
     Arc::new(lb)
 }
@@ -311,6 +312,36 @@ fn too_narrow(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
     }
 }
 
+/// Warns of VIPs at interfaces of which weir has only some queues: questions for them arrive at any.
+fn hears_some(lb: &Lb, scope: &mut Scope<'_>) {
+    for speaker in &lb.answered.speakers {
+        let PortKind::Xdp(Xdp { interface, queues: Some(queues), .. }) =
+            &scope.ports[speaker.port.index()].kind
+        else {
+            continue;
+        };
+        let first = lb.answered.vips.iter().find(|one| one.port == speaker.port);
+        if let Some(first) = first.filter(|_| receive_queues(interface).is_none_or(|all| all > queues.len()))
+        {
+            let message = format!(
+                "port `{}` has not all queues of its interface: ARP requests, neighbour solicitations and \
+                 pings for {} that arrive on others get no answer, unless `ethtool -X` directs them here",
+                speaker.name, first.vip
+            );
+            scope.report.warning(scope.report.span_of(first.origin), message);
+        }
+    }
+}
+
+/// Returns how many receive queues an interface has, if it is there.
+fn receive_queues(interface: &str) -> Option<usize> {
+    if interface.is_empty() || interface.contains('/') {
+        return None;
+    }
+    let queues = std::fs::read_dir(format!("/sys/class/net/{interface}/queues")).ok()?;
+    Some(queues.flatten().filter(|queue| queue.file_name().to_string_lossy().starts_with("rx-")).count())
+}
+
 /// A service; `None` if it cannot be used, which the report says.
 fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Service> {
     let before = scope.report.errors();
@@ -343,12 +374,11 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     if report.errors() > before || out.as_ref().is_some_and(|out| !out.is_usable()) {
         return None;
     }
-    let back_ends = back_ends?;
-    let (fill, new_flows) = scheduler?;
+    let (back_ends, (fill, new_flows)) = (back_ends?, scheduler?);
     let size = size.map_or_else(|| default_size(fill, Some(1), back_ends.len()), |size| size as u32);
     let (name, ports, addresses, by) = (called?, ports?, addresses?, by?);
     let source_mac = source_mac?;
-    let mtu = mtu.or_else(|| way_mtu(out.as_ref().map_or(&ports, |out| &out.ports), scope.ports));
+    let (mtu, narrow) = width(mtu, &ports, out.as_ref(), scope.ports);
     Some(Service {
         name,
         ports,
@@ -361,10 +391,11 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         new_flows,
         quic,
         size,
-        back_ends,
         source_mac,
         source,
-        mtu: mtu.unwrap_or(MTU),
+        mtu,
+        limited: narrow && back_ends.iter().any(|one| !one.mode.is_tunnel()),
+        back_ends,
         mss,
         nat_pool,
         announce,
@@ -386,6 +417,21 @@ fn refuse_shared(section: &Section<'_>, report: &mut Report) {
 /// The smallest MTU of the ports that back ends are behind, of those that are known.
 fn way_mtu(ports: &[PortId], all: &[PortConfig]) -> Option<u16> {
     ports.iter().filter_map(|port| all.get(port.index())?.mtu()).min()
+}
+
+/// Returns the MTU of the way to back ends, which may be written, and whether it is narrower than a port
+/// where packets arrive: its MTU is larger, or not known. What leaves by the port that it came by fits there.
+fn width(
+    written: Option<u16>,
+    ports: &[PortId],
+    out: Option<&Attachment>,
+    all: &[PortConfig],
+) -> (u16, bool) {
+    let way = written.or_else(|| way_mtu(out.map_or(ports, |out| &out.ports), all));
+    let exceeds = |mtu: u16| {
+        ports.iter().any(|port| all.get(port.index()).and_then(PortConfig::mtu).is_none_or(|one| one > mtu))
+    };
+    (way.unwrap_or(MTU), way.is_some_and(|mtu| (written.is_some() || out.is_some()) && exceeds(mtu)))
 }
 
 /// What the segments of a service's connections are limited to.

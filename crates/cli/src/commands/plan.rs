@@ -6,9 +6,9 @@ use crate::config::Plan;
 use crate::{import, output};
 use anyhow::{Result, bail};
 use engine::buckets::BucketTable;
-use engine::program::{Fill, Group, Program, Target};
+use engine::program::{EntryMatch, Fill, Group, PipeKind, Program, Target};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -23,7 +23,7 @@ pub struct Arguments {
     /// Fail if a larger share of a group's flows would move: in percent, such as `5%`, or from 0 to 1.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     max_move: Option<f64>,
-    /// Print a JSON object: `ok, groups[{name, moved, least}]`.
+    /// Print a JSON object: `ok, groups[{name, moved, least, flows_end}]`.
     #[arg(long)]
     json: bool,
 }
@@ -36,6 +36,8 @@ struct Moves {
     moved: f64,
     /// The least with which the targets could have got the shares that they get.
     least: f64,
+    /// Whether flows that are pinned begin anew, because other tables keep those of the group.
+    flows_end: bool,
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -66,6 +68,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             output::line(line)?;
         }
     }
+    for Moves { name, .. } in moves.iter().filter(|moves| moves.flows_end) {
+        output::complain(format!(
+            "the flows of `{name}` that live now begin anew: another table keeps them then, and each goes \
+             where the buckets say\n"
+        ));
+    }
     for Moves { name, moved, .. } in &over {
         output::complain(format!("{:.2} % of the flows of `{name}` would move\n", moved * 100.0));
     }
@@ -79,7 +87,10 @@ fn load(file: &Path) -> Result<Option<Plan>> {
 }
 
 fn answer(moves: &[Moves], ok: bool) -> Value {
-    let row = |one: &Moves| json!({ "name": one.name, "moved": one.moved, "least": one.least });
+    let row = |one: &Moves| {
+        let Moves { name, moved, least, flows_end } = one;
+        json!({ "name": name, "moved": moved, "least": least, "flows_end": flows_end })
+    };
     json!({ "ok": ok, "groups": moves.iter().map(row).collect::<Vec<_>>() })
 }
 
@@ -100,7 +111,31 @@ fn text(moves: &[Moves]) -> Vec<String> {
 fn compare(old: &Program, new: &Program) -> Vec<Moves> {
     let before: HashMap<&str, &Group> = old.groups.iter().map(|group| (group.name.as_str(), group)).collect();
     let both = new.groups.iter().filter(|group| group.fill != Fill::Given);
-    both.filter_map(|group| Some(moves(before.get(group.name.as_str())?, group))).collect()
+    let tables = [old, new].map(keepers);
+    let ends = |name: &str| {
+        let [before, after] = [0, 1].map(|at: usize| tables[at].get(name));
+        before.is_some_and(|before| after.is_none_or(|after| before.is_disjoint(after)))
+    };
+    let compared = |group: &Group| {
+        let moves = moves(before.get(group.name.as_str())?, group);
+        Some(Moves { flows_end: ends(&group.name), ..moves })
+    };
+    both.filter_map(compared).collect()
+}
+
+/// Returns the pipes that keep flows of each group, by name. Flows go on where a reload finds the same pipe.
+fn keepers(program: &Program) -> HashMap<&str, BTreeSet<&str>> {
+    let mut keepers: HashMap<&str, BTreeSet<&str>> = HashMap::new();
+    for pipe in program.pipes.iter().filter(|pipe| matches!(pipe.kind, PipeKind::Flow { .. })) {
+        for matched in pipe.entries.iter().flat_map(|entry| entry.matches) {
+            if let EntryMatch::Member { group, .. } = matched
+                && let Some(group) = program.groups.get(group.index())
+            {
+                keepers.entry(&group.name).or_default().insert(&pipe.name);
+            }
+        }
+    }
+    keepers
 }
 
 /// Compares the buckets of a group, which may be of another number: a bucket stands for a part of all hashes,
@@ -132,13 +167,14 @@ fn moves(old: &Group, new: &Group) -> Moves {
     }
     let lost: u64 = shares.iter().map(|[before, after]| before.saturating_sub(*after)).sum();
     let whole = (one * two) as f64;
-    Moves { name: new.name.clone(), moved: moved as f64 / whole, least: lost as f64 / whole }
+    let (moved, least) = (moved as f64 / whole, lost as f64 / whole);
+    Moves { name: new.name.clone(), moved, least, flows_end: false }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::program::Forward;
+    use engine::program::{Entry, Forward, GroupChoice, GroupId, Learn, Pipe};
 
     fn group(size: u32, targets: &[(&str, u32)]) -> Group {
         let target = |(name, weight): &(&str, u32)| Target::new(*name, Forward::Drop).weight(*weight);
@@ -150,12 +186,30 @@ mod tests {
         let names: Vec<String> = (0..100).map(|at| format!("b{at}")).collect();
         let all: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 1)).collect();
         let (old, new) = (group(65_537, &all), group(65_537, &all[1..]));
-        assert_eq!(moves(&old, &old), Moves { name: "web".into(), moved: 0.0, least: 0.0 });
+        assert_eq!(moves(&old, &old), Moves { name: "web".into(), moved: 0.0, least: 0.0, flows_end: false });
         let removed = moves(&old, &new);
         assert!((0.0098..0.0102).contains(&removed.least), "{removed:?}");
         assert!(removed.moved >= removed.least && removed.moved < 0.03, "{removed:?}");
         let added = moves(&new, &old);
         assert!((0.0098..0.0102).contains(&added.least) && added.moved < 0.03, "{added:?}");
+    }
+
+    #[test]
+    fn flows_end_where_another_table_keeps_those_of_a_group() {
+        let program = |pipe: &str| {
+            let mut program = Program::default();
+            program.groups.push(group(251, &[("a", 1), ("b", 1)]));
+            let member = EntryMatch::Member { group: GroupId(0), target: 1 };
+            let pinned = Pipe::flow(pipe, Learn::Pin(GroupChoice::ByMeta(0)));
+            program.pipes.push(pinned.entries([Entry::on(member)]));
+            program
+        };
+        let (flows, nat) = (program("lb/flows"), program("lb/nat/v4"));
+        let end = |old, new| compare(old, new)[0].flows_end;
+        assert!(!end(&flows, &flows) && end(&flows, &nat) && end(&nat, &flows));
+        let mut none = program("lb/flows");
+        none.pipes.clear();
+        assert!(end(&flows, &none) && !end(&none, &flows), "flows are kept no longer, or were not");
     }
 
     #[test]

@@ -331,6 +331,16 @@ fn check_says_what_is_not_announced() {
     let said = check(service(tcp, "      announce: none\n"));
     assert_eq!(said.code, Some(0), "{}", said.err);
     under(&said.err, "warning: if the host has 10.0.0.80", "none");
+    // Questions for VIPs arrive on any queue.
+    let queues = |interface: &str| {
+        let port = format!("xdp: {interface}, queues: [0], mac");
+        service(tcp, "").replace("mem: ~, mac", &port)
+    };
+    let said = check(queues("none0"));
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    under(&said.err, "warning: port `p0` has not all queues", "web");
+    let said = check(queues("lo"));
+    assert!(!said.err.contains("has not all queues"), "it has one: {}", said.err);
     for (config, why, caret) in [
         (service(tcp, "      announce: maybe\n"), "`announce` cannot be", "maybe"),
         (

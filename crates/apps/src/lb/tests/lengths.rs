@@ -160,6 +160,33 @@ fn what_does_not_fit_goes_to_the_app_with_the_length_that_does() {
 }
 
 #[test]
+fn without_a_tunnel_what_does_not_fit_goes_to_the_app_as_it_came_where_longer_packets_arrive() {
+    for (family, protocol) in kinds() {
+        let to = ip(BACK_END[family]);
+        for mode in [Mode::L2, Mode::Nat { ip: to, port: Some(5353) }, Mode::FullNat { ip: to, port: None }] {
+            let mut lb = of(family, protocol, mode);
+            (lb.services[0].mtu, lb.services[0].limited) = (1400, true);
+            let program = program_of(lb, true);
+            assert_eq!(program.apps, [TOO_LONG]);
+            let walk = |frame: &[u8]| interpreter(&program).walk(PortId(0), frame, 128, 0);
+            for tag in ["", "vlan=7"] {
+                let sent = walk(&packet(family, protocol, 1400, tag));
+                assert_eq!(sent.verdict, Verdict::Transmit(PortId(1)), "{mode:?}");
+                let frame = packet(family, protocol, 1401, tag);
+                let refused = walk(&frame);
+                assert!(matches!(refused.verdict, Verdict::App(_)), "{mode:?}");
+                assert_eq!((refused.limit, &refused.bytes), (Some(1400), &frame), "{mode:?}");
+            }
+            if family == 0 {
+                let mut frame = packet(0, protocol, 1401, "");
+                frame[20] = 0;
+                assert_eq!(walk(&frame).verdict, Verdict::Drop(DropReason::NotFragmented), "{mode:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_app_answers_by_the_port_that_a_packet_came_by() {
     let lb = of(0, 17, Mode::Ipip(ip(BACK_END[0])));
     let mut app = LbApp::new(lb.health.clone());

@@ -79,6 +79,7 @@ fn service(name: &str, by: By) -> Service {
         source: (None, None),
         nat_pool: None,
         mtu: MTU,
+        limited: false,
         mss: None,
         announce: Announce::Auto,
         icmp_echo: IcmpEcho::Auto,

@@ -43,6 +43,7 @@ fn service(back_ends: &[&str]) -> Service {
         source: (None, None),
         nat_pool: None,
         mtu: MTU,
+        limited: false,
         mss: None,
         announce: Default::default(),
         icmp_echo: Default::default(),
