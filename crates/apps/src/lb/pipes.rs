@@ -127,7 +127,8 @@ impl<'a> Writer<'a> {
         };
         let own: Vec<(usize, &Service)> = all.filter(|(_, service)| takes(service)).collect();
         let mut actions = chooser.actions();
-        if !matches!(chooser, Chooser::Flows(_) | Chooser::Translated(_)) {
+        let keeps_flows = matches!(chooser, Chooser::Flows(_) | Chooser::Translated(_));
+        if !keeps_flows {
             actions = self.only_used(actions, &own, chooser);
         }
         let mut entries = EntryList::default();
@@ -144,7 +145,9 @@ impl<'a> Writer<'a> {
         let templates: Vec<_> = actions.into_iter().map(Action::template).collect();
         let pipe = blank.actions(templates).forward(Forward::PerEntry).miss(self.miss);
         let pipe = Pipe { too_long: self.too_long, ..pipe };
-        let room = pipe.capacity.max(room).max(entries.len() as u32);
+        // Where flows are kept, the capacity is theirs.
+        let room = if keeps_flows { 0 } else { room.max(entries.len() as u32) };
+        let room = pipe.capacity.max(room);
         with_entries(pipe.counter(SharedUse::PerEntry).capacity(room), entries)
     }
 
