@@ -26,10 +26,10 @@ pub use owner::owners;
 pub(crate) use owner::owners_of;
 pub(crate) use pipes::{lost, too_large};
 pub use shape::Shape;
-pub(crate) use shape::fits;
+pub(crate) use shape::all_fit;
 pub(crate) use uses::Uses;
 
-use crate::program::{Entry, PipeId, Program};
+use crate::program::{Entry, PipeId, Place, Program, Template};
 
 /// Most pipes of a program. The engine keeps a list of packets for each.
 pub const PIPES_MAX: usize = 256;
@@ -83,9 +83,16 @@ pub fn check(program: &Program) -> Vec<Finding> {
 /// Every reason why an entry, considered alone, does not fit its pipe.
 #[must_use]
 pub fn check_entry(program: &Program, pipe: PipeId, entry: &Entry) -> Vec<FindingKind> {
+    let template =
+        program.pipes.get(pipe.index()).and_then(|pipe| pipe.templates.get(entry.template as usize));
+    check_entry_with(program, pipe, entry, &template.map(Template::places).unwrap_or_default())
+}
+
+/// The same for one of many entries: `places` are the numbers that its action wants.
+fn check_entry_with(program: &Program, pipe: PipeId, entry: &Entry, places: &[Place]) -> Vec<FindingKind> {
     let mut kinds = Vec::new();
     match program.pipes.get(pipe.index()) {
-        Some(pipe) => entries::fit(program, pipe, entry, &mut kinds),
+        Some(pipe) => entries::fit(program, pipe, entry, places, &mut kinds),
         None => kinds.push(FindingKind::Dangling { what: "pipe", index: pipe.index() }),
     }
     kinds.retain(|kind| kind.severity() == Severity::Error);

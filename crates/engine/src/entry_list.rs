@@ -138,23 +138,39 @@ impl EntryList {
         Cursor { bytes: Bytes(bytes), origins, key: &[], entry: Entry::default() }
     }
 
-    /// Iterates over the entries that have a forward of their own; costs nothing if none has.
-    pub fn with_forward(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.having(HAS_FORWARD).filter(|entry| entry.forward.is_some())
+    /// Iterates over the forwards that entries have of their own, with the places of these entries; costs
+    /// nothing if none has.
+    pub fn forwards(&self) -> impl Iterator<Item = (Forward, Origin)> + '_ {
+        self.having(HAS_FORWARD, |entry| Some((entry.forward?, entry.origin)))
     }
 
-    /// Iterates over the entries that name a counter; costs nothing if none does.
-    pub fn with_counter(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.having(HAS_COUNTER).filter(|entry| entry.counter.is_some())
+    /// Iterates over the counters that entries name; costs nothing if none does.
+    pub fn counters(&self) -> impl Iterator<Item = CounterId> + '_ {
+        self.having(HAS_COUNTER, |entry| entry.counter)
     }
 
-    /// Iterates over the entries that name a meter; costs nothing if none does.
-    pub fn with_meter(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.having(HAS_METER).filter(|entry| entry.meter.is_some())
+    /// Iterates over the meters that entries name, with the places of these entries; costs nothing if none
+    /// does.
+    pub fn meters(&self) -> impl Iterator<Item = (MeterId, Origin)> + '_ {
+        self.having(HAS_METER, |entry| Some((entry.meter?, entry.origin)))
     }
 
-    fn having(&self, flag: u8) -> impl Iterator<Item = Entry> + '_ {
-        (self.packed.flags & flag != 0).then(|| self.iter()).into_iter().flatten()
+    fn having<T>(&self, flag: u8, of: fn(&Entry) -> Option<T>) -> impl Iterator<Item = T> {
+        let mut entries = (self.packed.flags & flag != 0).then(|| self.cursor());
+        std::iter::from_fn(move || entries.as_mut()?.next().map(of)).flatten()
+    }
+
+    /// Keeps the entries that `keep` wants, which may change them, without unpacking all at once.
+    pub fn retain(&mut self, mut keep: impl FnMut(&mut Entry) -> bool) {
+        let mut kept = EntryList::default();
+        let mut entries = self.cursor();
+        while entries.next().is_some() {
+            if keep(&mut entries.entry) {
+                kept.push(&entries.entry);
+            }
+        }
+        kept.shrink();
+        *self = kept;
     }
 
     /// Changes the entries as a list of their own, which takes more memory meanwhile.

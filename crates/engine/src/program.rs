@@ -645,11 +645,11 @@ impl Pipe {
 
     fn forwards_by_hash(&self) -> bool {
         let by_hash = |forward: &Forward| matches!(forward, Forward::Group(_));
+        // With forwards per entry, run-time entries may.
         by_hash(&self.forward)
             || by_hash(&self.miss)
-            || self.entries.with_forward().filter_map(|entry| entry.forward).any(|one| by_hash(&one))
-            // Run-time entries may, too.
             || self.forward == Forward::PerEntry
+            || self.entries.forwards().any(|(forward, _)| by_hash(&forward))
     }
 
     fn key_use(&self, wanted: KeySource, groups: bool) -> KeyUse {

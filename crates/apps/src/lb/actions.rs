@@ -262,6 +262,11 @@ pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
     }
 }
 
+/// Returns the action of a back end, where its service's port has this MAC address.
+pub(super) fn action((service, back_end): (&Service, &BackEnd), of_port: Option<Mac>) -> Action {
+    Action::of(service, back_end, own_mac(service, back_end.mode.is_tunnel(), of_port))
+}
+
 /// Returns the entry of a back end in a pipe with these actions. `out` is the number of where packets go, for
 /// those that get a VLAN tag. The back end must be possible: see [`super::problems`].
 pub(super) fn entry(

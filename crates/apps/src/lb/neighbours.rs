@@ -156,7 +156,7 @@ impl Neighbours {
         }
         for pipe in &mut program.pipes {
             if matches!(pipe.kind.group(), Some(GroupChoice::ByMeta(_))) {
-                pipe.entries.edit(|entries| entries.retain_mut(stays));
+                pipe.entries.retain(stays);
             }
         }
         let wanted: HashSet<&Hop> = self.hops.iter().collect();

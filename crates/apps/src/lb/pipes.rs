@@ -7,10 +7,10 @@ use super::health::Scales;
 use super::service::{BITS_MAX, BackEnd, By, Service};
 use super::vlan::{self, Tags};
 use super::{NAME, TOO_LONG};
-use config::attachment::Attachments;
+use config::attachment::{Attachments, Mac};
 use engine::builder::ProgramBuilder;
 use engine::program::{
-    AppId, CounterId, Entry, EntryMatch, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
+    AppId, CounterId, Entry, EntryList, EntryMatch, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -107,89 +107,125 @@ impl<'a> Writer<'a> {
 
     /// Returns the pipe that finds back ends by server IDs, in front of one that chooses.
     fn quic_pipe(&mut self, chooser: Chooser, id: PipeId) -> Pipe {
-        let (mut actions, mut entries) = (Action::direct(), Vec::new());
-        for (at, service) in self.services.iter().enumerate().filter(|(_, service)| service.quic.is_some()) {
-            if [false, true].iter().any(|ipv6| service.has(*ipv6) && Chooser::of(service, *ipv6) == chooser) {
-                self.entries((at, service), chooser, &actions, &mut entries);
-            }
-        }
-        only_used(&mut actions, &mut entries);
+        let all = self.services.iter().enumerate().filter(|(_, service)| service.quic.is_some());
+        let own: Vec<(usize, &Service)> = all.filter(|(_, one)| is_chosen_by(one, chooser)).collect();
+        let actions = self.only_used(Action::direct(), &own, chooser);
+        let mut entries = EntryList::default();
+        own.iter().for_each(|one| self.entries(*one, chooser, &actions, &mut entries));
         let blank = self.program.pipes[id.index()].clone();
         let templates: Vec<_> = actions.into_iter().map(Action::template).collect();
         let others = self.pipes.choosers.iter().find(|(one, _)| *one == chooser);
         let miss = others.map_or(self.miss, |(_, pipe)| Forward::Pipe(*pipe));
         let pipe = blank.actions(templates).forward(Forward::PerEntry).miss(miss);
         let pipe = Pipe { too_long: self.too_long, ..pipe };
-        pipe.counter(SharedUse::PerEntry).entries(entries)
+        let room = pipe.capacity.max(entries.len() as u32);
+        with_entries(pipe.counter(SharedUse::PerEntry).capacity(room), entries)
     }
 
     fn pipe(&mut self, chooser: Chooser, id: PipeId) -> Pipe {
+        let all = self.services.iter().enumerate();
+        let takes = |service: &Service| {
+            let all_of = |ipv6: &bool| Chooser::all_of(service, *ipv6).contains(&chooser);
+            [false, true].iter().filter(|ipv6| service.has(**ipv6)).any(all_of)
+        };
+        let own: Vec<(usize, &Service)> = all.filter(|(_, service)| takes(service)).collect();
         let mut actions = chooser.actions();
-        let mut entries = Vec::new();
+        let keeps_flows = matches!(chooser, Chooser::Flows(_) | Chooser::Translated(_));
+        if !keeps_flows {
+            actions = self.only_used(actions, &own, chooser);
+        }
+        let mut entries = EntryList::default();
         // Back ends without an entry may get one while the program runs.
         let mut room = 1;
-        for (at, service) in self.services.iter().enumerate() {
-            let chosen_by =
-                |ipv6: &bool| service.has(*ipv6) && Chooser::all_of(service, *ipv6).contains(&chooser);
-            if [false, true].iter().any(chosen_by) {
-                self.entries((at, service), chooser, &actions, &mut entries);
-                room += service.back_ends.len() as u32;
-            }
+        for (at, service) in own {
+            self.entries((at, service), chooser, &actions, &mut entries);
+            room += service.back_ends.len() as u32;
         }
         if let Chooser::Translated(translated) = chooser {
             entries.extend(self.answers(translated, &actions));
-        }
-        if !matches!(chooser, Chooser::Flows(_) | Chooser::Translated(_)) {
-            only_used(&mut actions, &mut entries);
         }
         let blank = self.program.pipes[id.index()].clone();
         let templates: Vec<_> = actions.into_iter().map(Action::template).collect();
         let pipe = blank.actions(templates).forward(Forward::PerEntry).miss(self.miss);
         let pipe = Pipe { too_long: self.too_long, ..pipe };
+        // Where flows are kept, the capacity is theirs.
+        let room = if keeps_flows { 0 } else { room.max(entries.len() as u32) };
         let room = pipe.capacity.max(room);
-        pipe.counter(SharedUse::PerEntry).capacity(room).entries(entries)
+        with_entries(pipe.counter(SharedUse::PerEntry).capacity(room), entries)
     }
 
-    /// Appends the entries of a service's back ends.
+    /// Leaves out the actions that no entry has. Pipes without flows lose nothing when their actions change.
+    fn only_used(
+        &self,
+        mut actions: Vec<Action>,
+        own: &[(usize, &Service)],
+        chooser: Chooser,
+    ) -> Vec<Action> {
+        let mut used: Vec<Action> = Vec::new();
+        for (at, service) in own {
+            let of_port = self.own_mac(service);
+            for (back_end, ..) in self.members((*at, service), chooser) {
+                let action = actions::action((service, &service.back_ends[back_end]), of_port);
+                if !used.contains(&action) {
+                    used.push(action);
+                }
+            }
+        }
+        actions.retain(|action| used.contains(action));
+        actions
+    }
+
+    /// Returns the back ends of a service that have entries in a pipe, with what each entry matches.
+    fn members(
+        &self,
+        (at, service): (usize, &Service),
+        chooser: Chooser,
+    ) -> Vec<(usize, EntryMatch, Option<EntryMatch>)> {
+        match (chooser, self.groups[at]) {
+            (Chooser::SourceBits(mask) | Chooser::Errors(ErrorsBy::SourceBits(mask)), _) => {
+                let value = |value: u32| EntryMatch::Value(spread(value, mask).into());
+                let number = EntryMatch::Value(number(at).into());
+                let deal = |(bits, back_end): (u32, usize)| (back_end, number, Some(value(bits)));
+                let turns = turns(&service.back_ends);
+                (0..1 << mask.count_ones()).zip(turns.into_iter().cycle()).map(deal).collect()
+            }
+            (_, Some(group)) => {
+                // Without an entry, a back end has no flows.
+                let kept = service.back_ends.iter().enumerate().filter(|(_, one)| one.state.keeps_flows());
+                kept.map(|(at, _)| (at, EntryMatch::Member { group, target: at as u16 }, None)).collect()
+            }
+            (_, None) => Vec::new(),
+        }
+    }
+
+    /// Returns the MAC address of a service's first port, if it is known.
+    fn own_mac(&self, service: &Service) -> Option<Mac> {
+        let of_port = service.ports.first().and_then(|port| self.attachments.at(port.index()));
+        of_port.and_then(|port| port.mac)
+    }
+
+    /// Appends the entries of a service's back ends, packed at once: there may be a million of them.
     fn entries(
         &mut self,
         (at, service): (usize, &Service),
         chooser: Chooser,
         actions: &[Action],
-        entries: &mut Vec<Entry>,
+        entries: &mut EntryList,
     ) {
-        let of_port = service.ports.first().and_then(|port| self.attachments.at(port.index()));
-        let of_port = of_port.and_then(|port| port.mac);
+        let of_port = self.own_mac(service);
         let to = self.back_end_at(service);
         let out = self.tags.as_ref().map_or(0, |tags| tags.number(to));
         let tagged = self.tags.as_ref().map_or(to, |tags| Forward::Pipe(tags.packets));
         let counters = self.counters(service);
-        let entry = |back_end: usize, given: EntryMatch| {
+        for (back_end, given, more) in self.members((at, service), chooser) {
             let pair = (service, &service.back_ends[back_end]);
             let is_known = pair.1.resolve.is_none();
             let to = if pair.1.vlan.is_some() { tagged } else { to };
             let to = if is_known { to } else { Forward::Drop };
-            actions::entry(pair, (of_port, out), actions, given).to(to).counter(counters[back_end])
-        };
-        match (chooser, self.groups[at]) {
-            (Chooser::SourceBits(mask) | Chooser::Errors(ErrorsBy::SourceBits(mask)), _) => {
-                let value = |value: u32| EntryMatch::Value(spread(value, mask).into());
-                let deal = |(bits, back_end): (u32, usize)| {
-                    let mut entry = entry(back_end, EntryMatch::Value(number(at).into()));
-                    entry.matches.push(value(bits));
-                    entry
-                };
-                let turns = turns(&service.back_ends);
-                entries.extend((0..1 << mask.count_ones()).zip(turns.into_iter().cycle()).map(deal));
-            }
-            (_, Some(group)) => {
-                let member = |target: usize| EntryMatch::Member { group, target: target as u16 };
-                // Without an entry, a back end has no flows.
-                let kept =
-                    (0..service.back_ends.len()).filter(|at| service.back_ends[*at].state.keeps_flows());
-                entries.extend(kept.map(|target| entry(target, member(target))));
-            }
-            (_, None) => {}
+            let entry = actions::entry(pair, (of_port, out), actions, given);
+            let mut entry = entry.to(to).counter(counters[back_end]);
+            entry.matches.extend(more);
+            entries.push(&entry);
         }
     }
 
@@ -283,15 +319,15 @@ fn group(
     Some(program.group(Group { targets, quic: service.quic.clone(), ..group }))
 }
 
-/// Leaves out the actions that no entry has. Pipes without flows lose nothing when their actions change.
-pub(super) fn only_used(actions: &mut Vec<Action>, entries: &mut [Entry]) {
-    let mut used: Vec<u16> = entries.iter().map(|entry| entry.template).collect();
-    used.sort_unstable();
-    used.dedup();
-    *actions = used.iter().map(|at| actions[usize::from(*at)]).collect();
-    for entry in entries {
-        entry.template = used.iter().position(|at| *at == entry.template).unwrap_or_default() as u16;
-    }
+/// Whether a service's packets of a version of IP are given to back ends in this way.
+fn is_chosen_by(service: &Service, chooser: Chooser) -> bool {
+    [false, true].iter().any(|ipv6| service.has(*ipv6) && Chooser::of(service, *ipv6) == chooser)
+}
+
+/// Gives a pipe without entries these.
+fn with_entries(pipe: Pipe, mut entries: EntryList) -> Pipe {
+    entries.shrink();
+    Pipe { entries, ..pipe }
 }
 
 /// Lists each back end once, then those of weight 2 and more again, and so on, so that equal weights

@@ -7,7 +7,7 @@
 use super::TOO_LONG;
 use super::actions::{self, Action};
 use super::health::Guarded;
-use super::pipes::{Pipes, only_used};
+use super::pipes::Pipes;
 use super::service::{Service, SourceMac};
 use config::attachment::{Attachments, Mac};
 use config::{Frames, IpRule, TakeRule};
@@ -250,4 +250,15 @@ pub(super) fn taken(source: &Source, services: &[Service]) -> Option<String> {
         }
     }
     None
+}
+
+/// Leaves out the actions that no entry has. Pipes without flows lose nothing when their actions change.
+fn only_used(actions: &mut Vec<Action>, entries: &mut [Entry]) {
+    let mut used: Vec<u16> = entries.iter().map(|entry| entry.template).collect();
+    used.sort_unstable();
+    used.dedup();
+    *actions = used.iter().map(|at| actions[usize::from(*at)]).collect();
+    for entry in entries {
+        entry.template = used.iter().position(|at| *at == entry.template).unwrap_or_default() as u16;
+    }
 }

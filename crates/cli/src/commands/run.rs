@@ -2,7 +2,7 @@
 //! it.
 
 use super::{BadInput, bad_input, socket};
-use crate::config::SOCKET;
+use crate::config::{Loaded, SOCKET};
 use crate::log::{Level, Log};
 use crate::{daemon, import, output};
 use anyhow::{Result, bail};
@@ -38,11 +38,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Arguments { file, import, socket: own, .. } = arguments;
     let (file, import, own) = (file.clone(), import.clone(), own.clone());
-    let load = move |edits: &Edits| {
-        let loaded = import::load_edited(&file, &import, edits)?;
+    let at = file.clone();
+    let accept = move |loaded: Loaded| {
         loaded.forgotten.iter().for_each(|why| warn!("{why}"));
         let Some(mut plan) = loaded.plan else {
-            bail!("{} has errors\n{}", file.display(), loaded.report.to_string().trim_end());
+            bail!("{} has errors\n{}", at.display(), loaded.report.to_string().trim_end());
         };
         if loaded.report.warnings() > 0 {
             warn!("{}", loaded.report);
@@ -56,13 +56,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         Ok(plan)
     };
-    let first = import::load(&arguments.file, &arguments.import)?;
+    let first = import::load(&file, &import)?;
     if first.plan.is_none() {
         output::complain(&first.report);
         return Ok(bad_input());
     }
     let _log = Log::start(arguments.log)?;
-    let plan = load(&Edits::default())?;
+    let plan = accept(first)?;
+    let load = move |edits: &Edits| accept(import::load_edited(&file, &import, edits)?);
     daemon::run(arguments.file.clone(), plan, Arc::new(load), arguments.takeover)?;
     Ok(ExitCode::SUCCESS)
 }

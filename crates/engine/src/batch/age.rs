@@ -62,6 +62,8 @@ impl Engine {
                 sums.tick(elapsed_ms, now_ns);
             }
             if !self.still && !pipe.shared {
+                // Targets have entries besides the flows that the capacity is for.
+                let rows = age_rows(pipe.capacity.max(pipe.places()), elapsed_ms);
                 pipe.age_entries(rows, now_ms, AGED_MAX);
             }
         }

@@ -113,13 +113,14 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
     let (counter, meter) = (pipe.monitor.counter, pipe.monitor.meter);
     let apart = has_slab && counter == Some(SharedUse::PerEntry);
     let wide = PipeWide { forward: pipe.forward, counter, apart, meter };
+    let most = pipe.kind.entries_max(making.program, pipe.capacity);
     Ok(CompiledPipe {
         shape: pipe.without_entries(),
         guards: guards(pipe),
-        slab: Slab::with_capacity(if has_slab { pipe.capacity as usize } else { 0 }),
+        slab: Slab::with_capacity(if has_slab { most } else { 0 }),
         table,
         wide,
-        actions: Actions::new(&plans, given, pipe.capacity as usize),
+        actions: Actions::new(&plans, given, most),
         plans,
         sums: sums(pipe, making)?,
         forward: pipe.forward,

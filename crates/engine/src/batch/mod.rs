@@ -34,7 +34,7 @@ mod walk;
 use crate::aggregate::Aggregate;
 use crate::buckets::{BucketTable, GroupTables};
 use crate::change::{Change, ChangeError};
-use crate::check::{Shape, Uses, fits, owners_of};
+use crate::check::{Shape, Uses, all_fit, owners_of};
 use crate::owner::{Owners, Owning, Side, Steering};
 use crate::pipes::Making;
 use crate::pipes::flow::Flows;
@@ -157,14 +157,9 @@ impl Engine {
             shared: false,
         };
         for (at, pipe) in program.pipes.iter().enumerate() {
-            let (mut entries, mut number) = (pipe.entries.cursor(), 0);
-            while let Some(entry) = entries.next() {
-                // The check of the program has judged where its entries lead.
-                let change =
-                    fits(program, PipeId(at as u16), entry).and_then(|()| engine.pipes[at].enter(entry, 0));
-                change.map_err(|why| compile::refused(pipe, number, &why))?;
-                number += 1;
-            }
+            // The check of the program has judged where its entries lead.
+            let entered = all_fit(program, PipeId(at as u16), |entry| engine.pipes[at].enter(entry, 0));
+            entered.map_err(|(number, why)| compile::refused(pipe, number, &why))?;
         }
         engine.find_owners();
         Ok(engine)

@@ -3,7 +3,8 @@
 //!
 //! Many entries have the same action (a million prefixes, eight next hops), so action rows are shared by
 //! content: what is read stays in the first-level cache, and an entry costs its key and 24 bytes (32 where
-//! its table does not keep the rows; then its counter is there, too, because those differ most). Values are
+//! its table does not keep the rows; then its counter is there, too, because those differ most, and its key
+//! if that is the target of a group). Values are
 //! stored as the steps of the template need them, an encapsulation as the finished outer header, so that
 //! performing an action is copying.
 
@@ -11,7 +12,7 @@ use crate::batch::steps::Plan;
 use crate::change::EntryKey;
 use crate::check::Uses;
 use crate::entry_list::PackedKey;
-use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
+use crate::program::{CounterId, Entry, EntryMatch, Forward, GroupId, MeterId, SharedUse};
 use crate::snapshot::{Count, is_later};
 use packet::{Bits, Frontier, prefetch};
 use std::collections::HashMap;
@@ -328,8 +329,10 @@ impl<const W: usize> Rows for Exact<W, EntryRow> {
 pub struct Slab {
     rows: Vec<SlabRow>,
     frontier: Option<Frontier>,
+    /// The keys that do not fit into rows.
     keys: Vec<PackedKey>,
     free: Vec<u32>,
+    free_keys: Vec<u32>,
 }
 
 /// A row of a slab: half a cache line, so that none lies in two.
@@ -339,9 +342,41 @@ struct SlabRow {
     row: EntryRow,
     /// The counter of its entry, if entries give them.
     counter: Option<CounterId>,
+    key: RowKey,
 }
 
 const _: () = assert!(size_of::<SlabRow>() == 32);
+
+/// The key of the entry of a row: the target of a group, of which there may be a million, or where the key
+/// is; 0 is none.
+#[derive(Clone, Copy, Debug, Default)]
+struct RowKey(u32);
+
+impl RowKey {
+    /// The bit of a key that is a target: below it are its group and, in the lowest bits, its position.
+    const TARGET: u32 = 1 << 31;
+    const POSITION_BITS: u32 = 15;
+
+    /// Returns a key that fits.
+    fn of(entry: &Entry) -> Option<RowKey> {
+        let [EntryMatch::Member { group, target }] = entry.matches[..] else { return None };
+        let (group, target) = (u32::from(group.0), u32::from(target));
+        let fits = entry.priority == 0 && target >> RowKey::POSITION_BITS == 0;
+        fits.then_some(RowKey(RowKey::TARGET | group << RowKey::POSITION_BITS | target))
+    }
+
+    /// Returns the target, if it is one.
+    fn target(self) -> Option<EntryMatch> {
+        let group = GroupId((self.0 >> RowKey::POSITION_BITS) as u16);
+        let target = (self.0 & ((1 << RowKey::POSITION_BITS) - 1)) as u16;
+        (self.0 & RowKey::TARGET != 0).then_some(EntryMatch::Member { group, target })
+    }
+
+    /// Returns where the key is, if it is elsewhere.
+    fn elsewhere(self) -> Option<u32> {
+        if self.0 & RowKey::TARGET == 0 { self.0.checked_sub(1) } else { None }
+    }
+}
 
 impl Rows for Slab {
     #[inline(always)]
@@ -375,13 +410,17 @@ impl Slab {
     pub fn with_capacity(rows: usize) -> Slab {
         let (rows, keys) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
         packet::advise_huge(&rows);
-        Slab { frontier: Some(Frontier::of(&rows)), rows, keys, free: Vec::new() }
+        Slab { frontier: Some(Frontier::of(&rows)), rows, keys, ..Slab::default() }
     }
 
     /// Returns the key of a row; `None` if it is not in use.
     #[must_use]
     pub fn key(&self, at: u32) -> Option<EntryKey> {
-        self.keys.get(at as usize)?.unpack()
+        let key = self.rows.get(at as usize)?.key;
+        match key.target() {
+            Some(target) => Some(EntryKey { matches: vec![target], priority: 0 }),
+            None => self.keys.get(key.elsewhere()? as usize)?.unpack(),
+        }
     }
 
     /// Returns the number of the next row: that of the row removed last, or one more than ever before.
@@ -390,19 +429,29 @@ impl Slab {
         self.free.last().copied().unwrap_or(self.rows.len() as u32)
     }
 
-    /// Inserts a row at [`Slab::next`], with the counter of its entry.
-    pub fn insert(&mut self, row: EntryRow, key: PackedKey, counter: Option<CounterId>) {
-        let row = SlabRow { row, counter };
+    /// Inserts the row of an entry at [`Slab::next`].
+    pub fn insert(&mut self, row: EntryRow, entry: &Entry) {
+        let key = RowKey::of(entry).unwrap_or_else(|| self.keep(PackedKey::of(entry)));
+        let row = SlabRow { row, counter: entry.counter, key };
         match self.free.pop() {
-            Some(at) => (self.rows[at as usize], self.keys[at as usize]) = (row, key),
+            Some(at) => self.rows[at as usize] = row,
             None => {
                 self.rows.push(row);
-                self.keys.push(key);
                 if let Some(frontier) = &mut self.frontier {
                     frontier.follow(&self.rows);
                 }
             }
         }
+    }
+
+    /// Keeps a key that does not fit into a row.
+    fn keep(&mut self, key: PackedKey) -> RowKey {
+        let at = self.free_keys.pop().unwrap_or_else(|| {
+            self.keys.push(PackedKey::default());
+            self.keys.len() as u32 - 1
+        });
+        self.keys[at as usize] = key;
+        RowKey(at + 1)
     }
 
     /// Gives the entry of a row another counter.
@@ -413,7 +462,11 @@ impl Slab {
     /// Removes a row.
     pub fn remove(&mut self, at: u32) -> EntryRow {
         self.free.push(at);
-        self.keys[at as usize] = PackedKey::default();
-        std::mem::take(&mut self.rows[at as usize]).row
+        let row = std::mem::take(&mut self.rows[at as usize]);
+        if let Some(key) = row.key.elsewhere() {
+            self.keys[key as usize] = PackedKey::default();
+            self.free_keys.push(key);
+        }
+        row.row
     }
 }

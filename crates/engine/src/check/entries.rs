@@ -3,29 +3,44 @@
 use super::contradiction::{Meant, contradiction, of_field, of_value};
 use super::finding::{Finding, FindingKind};
 use super::pipes::{dangling, lost, masked_value, one_port, too_large};
-use crate::program::{Criterion, Entry, EntryMatch, Forward, Match, Pipe, Program, SharedUse};
+use crate::program::{
+    Criterion, Entry, EntryMatch, Forward, Match, Pipe, Place, Program, SharedUse, Template,
+};
 use packet::Field;
 use std::collections::HashSet;
 
 pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
     let mut kinds = Vec::new();
+    let places: Vec<Vec<Place>> = pipe.templates.iter().map(Template::places).collect();
     let mut entries = pipe.entries.cursor();
     while let Some(entry) = entries.next() {
-        fit(program, pipe, entry, &mut kinds);
+        fit(program, pipe, entry, places_of(&places, entry), &mut kinds);
         findings.extend(kinds.drain(..).map(|kind| Finding::new(entry.origin, kind)));
     }
     twice(pipe, findings);
     pipe.kind.check_entries(program, pipe, findings);
 }
 
-/// Reports everything an entry has that its pipe does not expect, and the reverse.
-pub(super) fn fit(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
+/// Returns the numbers that the action of an entry wants, of those of its pipe's actions.
+pub(super) fn places_of<'a>(places: &'a [Vec<Place>], entry: &Entry) -> &'a [Place] {
+    places.get(usize::from(entry.template)).map_or(&[], Vec::as_slice)
+}
+
+/// Reports everything an entry has that its pipe does not expect, and the reverse. `places` are the numbers
+/// that its action wants.
+pub(super) fn fit(
+    program: &Program,
+    pipe: &Pipe,
+    entry: &Entry,
+    places: &[Place],
+    kinds: &mut Vec<FindingKind>,
+) {
     pipe.kind.fit(program, pipe, entry, kinds);
     if entry.priority != 0 && !pipe.kind.of_type().priorities {
         kinds.push(FindingKind::PriorityUnexpected);
     }
     ports(program, pipe, entry, kinds);
-    values(pipe, entry, kinds);
+    values(pipe, entry, places, kinds);
     shared(program, pipe, entry, kinds);
     forward(program, pipe, entry, kinds);
 }
@@ -134,18 +149,17 @@ fn ports(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingK
     }
 }
 
-fn values(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
-    let Some(template) = pipe.templates.get(usize::from(entry.template)) else {
+fn values(pipe: &Pipe, entry: &Entry, places: &[Place], kinds: &mut Vec<FindingKind>) {
+    if usize::from(entry.template) >= pipe.templates.len() {
         kinds.push(FindingKind::Dangling { what: "action", index: usize::from(entry.template) });
         return;
-    };
-    let places = template.places();
+    }
     let (wanted, found) = (places.len(), entry.values.len());
     if wanted != found {
         kinds.push(FindingKind::ValueCount { wanted, found });
         return;
     }
-    let large = places.into_iter().zip(&entry.values).filter(|(place, value)| **value > place.field.max());
+    let large = places.iter().zip(&entry.values).filter(|(place, value)| **value > place.field.max());
     kinds.extend(
         large.filter_map(|(place, value)| too_large(place.key.to_string(), *value, place.field.max())),
     );

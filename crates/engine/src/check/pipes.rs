@@ -3,7 +3,9 @@
 use super::contradiction::{contradiction, of_match};
 use super::finding::{Finding, FindingKind};
 use super::{CAPACITY_MAX, MATCHES_MAX, TEMPLATES_MAX, nat, operations, too_many};
-use crate::program::{Criterion, Forward, Match, Origin, Pipe, Program, SharedUse};
+use crate::program::{
+    Criterion, Entry, EntryMatch, Forward, Match, Origin, Pipe, PipeKind, Program, SharedUse,
+};
 use packet::Field;
 
 pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
@@ -30,7 +32,12 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
 }
 
 fn capacity(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
-    let (capacity, entries) = (pipe.capacity, pipe.entries.len());
+    let (capacity, mut entries) = (pipe.capacity, pipe.entries.len());
+    if (capacity as usize) < entries && matches!(pipe.kind, PipeKind::Flow { .. }) {
+        // It has room for flows; targets have their entries besides.
+        let is_flow = |entry: &Entry| matches!(entry.matches[..], [EntryMatch::Flow(_)]);
+        entries = pipe.entries.iter().filter(is_flow).count();
+    }
     if capacity == 0 || capacity > CAPACITY_MAX {
         kinds.push(FindingKind::Capacity { capacity, max: CAPACITY_MAX });
     } else if (capacity as usize) < entries {
@@ -145,11 +152,7 @@ fn not_allowed(pipe: &Pipe, one: &Match) -> Option<FindingKind> {
 pub(super) fn meters_of(pipe: &Pipe) -> Vec<(usize, Origin)> {
     match pipe.monitor.meter {
         Some(SharedUse::Pipe(id)) => vec![(id.index(), pipe.origin)],
-        Some(SharedUse::PerEntry) => {
-            let named =
-                pipe.entries.with_meter().filter_map(|entry| entry.meter.map(|id| (id, entry.origin)));
-            named.map(|(id, origin)| (id.index(), origin)).collect()
-        }
+        Some(SharedUse::PerEntry) => pipe.entries.meters().map(|(id, origin)| (id.index(), origin)).collect(),
         None => Vec::new(),
     }
 }

@@ -244,10 +244,7 @@ fn meters_once(program: &Program, findings: &mut Vec<Finding>) {
 /// Finds floods that reach no port.
 fn floods(program: &Program, findings: &mut Vec<Finding>) {
     for pipe in &program.pipes {
-        let entries = pipe
-            .entries
-            .with_forward()
-            .filter_map(|entry| entry.forward.map(|forward| (forward, entry.origin)));
+        let entries = pipe.entries.forwards();
         for (forward, origin) in
             [(pipe.forward, pipe.origin), (pipe.miss, pipe.origin)].into_iter().chain(entries)
         {
@@ -300,7 +297,7 @@ fn used_counters(program: &Program) -> HashSet<usize> {
         if let Some(SharedUse::Pipe(id)) = pipe.monitor.counter {
             used.insert(id.index());
         }
-        used.extend(pipe.entries.with_counter().filter_map(|entry| entry.counter).map(|id| id.index()));
+        used.extend(pipe.entries.counters().map(|id| id.index()));
     }
     used
 }
@@ -311,7 +308,7 @@ fn used_groups(program: &Program) -> HashSet<usize> {
         let choice = pipe.kind.group();
         let groups = choice.into_iter().flat_map(|choice| targets::groups(program, choice));
         used.extend(groups.map(GroupId::index));
-        let own = pipe.entries.with_forward().filter_map(|entry| entry.forward);
+        let own = pipe.entries.forwards().map(|(forward, _)| forward);
         let forwards = own.chain([pipe.forward, pipe.miss]);
         used.extend(forwards.filter_map(|forward| match forward {
             Forward::Group(group) | Forward::Flood(group) => Some(group.index()),

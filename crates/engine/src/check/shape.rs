@@ -1,9 +1,10 @@
 //! The graph formed by a program's forwards: its order, its loops, and what holds on every path to a pipe. It
 //! is kept beside a running program, because an entry added at run time must not break any of it.
 
-use super::check_entry;
+use super::entries::places_of;
 use super::finding::{Finding, FindingKind, Severity};
 use super::uses::Uses;
+use super::{check_entry, check_entry_with};
 use crate::change::ChangeError;
 use crate::program::{
     Criterion, Entry, Forward, GroupChoice, GroupId, Operation, Origin, Pipe, PipeId, PortId, Program,
@@ -317,12 +318,33 @@ fn order(edges: &[Vec<Edge>]) -> Vec<PipeId> {
 ///
 /// # Errors
 /// Says what is wrong with it.
-pub(crate) fn fits(program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+fn fits(program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
     if pipe.index() >= program.pipes.len() {
         return Err(ChangeError::Unknown { what: "pipe".to_string() });
     }
     let wrong = check_entry(program, pipe, entry).into_iter().next();
     wrong.map_or(Ok(()), |why| Err(refusal(program, pipe, &why)))
+}
+
+/// Calls `enter` with each entry of a pipe that fits it alone, until one does not or is refused.
+///
+/// # Errors
+/// The number of that entry, counted from 0, and why.
+pub(crate) fn all_fit(
+    program: &Program,
+    pipe: PipeId,
+    mut enter: impl FnMut(&Entry) -> Result<(), ChangeError>,
+) -> Result<(), (usize, ChangeError)> {
+    let written = &program.pipes[pipe.index()];
+    let places: Vec<_> = written.templates.iter().map(Template::places).collect();
+    let (mut entries, mut number) = (written.entries.cursor(), 0);
+    while let Some(entry) = entries.next() {
+        let wrong = check_entry_with(program, pipe, entry, places_of(&places, entry)).into_iter().next();
+        let entered = wrong.map_or_else(|| enter(entry), |why| Err(refusal(program, pipe, &why)));
+        entered.map_err(|why| (number, why))?;
+        number += 1;
+    }
+    Ok(())
 }
 
 fn refusal(program: &Program, pipe: PipeId, why: &FindingKind) -> ChangeError {

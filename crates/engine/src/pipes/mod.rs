@@ -139,6 +139,17 @@ impl PipeKind {
         room as u32
     }
 
+    /// Returns the largest number of entries of a pipe with this capacity. That of a FLOW pipe is for flows;
+    /// each target has its entry besides, and so has what flows learn by default.
+    pub(crate) fn entries_max(&self, program: &Program, capacity: u32) -> usize {
+        let groups = self.group().into_iter().flat_map(|choice| targets::groups(program, choice));
+        let targets: usize = groups.map(|id| program.groups[id.index()].targets.len()).sum();
+        match self {
+            PipeKind::Flow { .. } => capacity as usize + targets + 1,
+            _ => targets.max(capacity as usize),
+        }
+    }
+
     /// Returns how deep it reads besides the pipe's matches.
     pub(crate) fn depth(&self) -> Depth {
         match self {

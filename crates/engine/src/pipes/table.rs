@@ -16,7 +16,6 @@ use crate::batch::group::{GroupNumbers, GroupTable};
 use crate::batch::packets::Packets;
 use crate::batch::rows::{EntryRow, Rows, Slab};
 use crate::change::EntryKey;
-use crate::entry_list::PackedKey;
 use crate::program::{Entry, GroupChoice, GroupId};
 use packet::{Batch, Bits, DropReason};
 
@@ -128,7 +127,7 @@ impl Table {
             Table::Lpm(table) => table.insert(entry, at)?,
             Table::Acl(table) => table.insert(entry, at)?,
         }
-        slab.insert(row, PackedKey::of(entry), entry.counter);
+        slab.insert(row, entry);
         Ok(())
     }
 
