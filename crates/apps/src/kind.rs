@@ -143,6 +143,8 @@ pub struct Counts<'a> {
     pub counter: &'a dyn Fn(&str) -> Count,
     /// The flows that a target of a group has in pipes that pin them, if they are counted.
     pub flows: &'a dyn Fn(&str, &str) -> Option<Flows>,
+    /// The packets of new flows that a group has refused, if they are counted.
+    pub refused: &'a dyn Fn(&str) -> Option<u64>,
 }
 
 /// A view of a running app: `weir show KEY [WORD] [NAME]`.

@@ -96,8 +96,8 @@ impl Bed {
         said
     }
 
-    /// Listens on all addresses of the server: TCP and HTTP on port 80; and UDP on the VIP, whether the server
-    /// has it or not, because the answer to a datagram must come from there.
+    /// Listens on all addresses of the server: TCP and HTTP on port 80; and UDP on the VIP, whether the
+    /// server has it or not, because the answer to a datagram must come from there.
     fn serve(&self) {
         assert!(self.run("server", "sysctl", &["-qw", "net.ipv4.ip_nonlocal_bind=1"]).status.success());
         let file = File::open(format!("/run/netns/{}", self.name("server"))).unwrap();

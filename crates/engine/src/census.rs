@@ -1,4 +1,5 @@
-//! How many live flows of a FLOW pipe each target has, over all workers, and how many have begun.
+//! How many live flows of a FLOW pipe each target has, over all workers, how many have begun, and how many
+//! SYNs were repeated; and how many packets of new flows each group has refused.
 //!
 //! Workers write here when a flow is learnt or ends, and read when a new one goes to the target that has the
 //! fewest ([`crate::program::NewFlows::LeastFlows`]). That is beside everything that packets of known flows
@@ -7,7 +8,7 @@
 //!
 //! Each program has a census of its own, which begins empty. A worker that takes over counts its flows in, in
 //! slices (`pipes/flow/decided.rs`), so nothing that goes wrong on the way can leave a false count behind.
-//! How many have begun goes on by the names of groups and targets.
+//! All other counts go on by the names of groups and targets.
 
 use crate::pipes::targets;
 use crate::program::{Learn, NewFlows, Pipe, PipeKind, Program};
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A program with more targets counts their flows only if it chooses by them: 24 bytes for each target and
+/// A program with more targets counts their flows only if it chooses by them: 40 bytes for each target and
 /// FLOW pipe.
 pub const COUNTED_MAX: usize = 32_768;
 
@@ -23,15 +24,56 @@ pub const COUNTED_MAX: usize = 32_768;
 #[derive(Debug, Default)]
 pub struct Census {
     active: Box<[AtomicU32]>,
-    begun: Arc<[AtomicU64]>,
-    /// How many had begun before the former program.
-    before: Box<[u64]>,
-    /// Those of the former program, which workers may still run, and the number that each target has there.
-    former: Option<Former>,
+    begun: Sums,
+    repeated: Sums,
+    /// By the position of the group.
+    refused: Sums,
 }
 
-/// The counts of a former program, and where each target is in them.
-type Former = (Arc<[AtomicU64]>, Box<[u32]>);
+/// Counts that go on from program to program, by numbers of targets or groups.
+#[derive(Debug, Default)]
+struct Sums {
+    own: Arc<[AtomicU64]>,
+    /// What was counted before the former program.
+    before: Box<[u64]>,
+    /// Those of the former program, which workers may still run, and which number each has there.
+    former: Option<(Arc<[AtomicU64]>, Box<[u32]>)>,
+}
+
+impl Sums {
+    fn new(count: usize) -> Sums {
+        let own = (0..count).map(|_| AtomicU64::new(0)).collect();
+        Sums { own, before: vec![0; count].into(), former: None }
+    }
+
+    /// Goes on from those of a former program. `was` says which number each had there.
+    fn succeed(&mut self, old: &Sums, was: &[Option<u32>]) {
+        let was = |number: usize| was.get(number).copied().flatten();
+        for (number, sum) in self.before.iter_mut().enumerate() {
+            *sum = was(number).map_or(0, |was| old.sum(was) - old.own(was));
+        }
+        let was = (0..self.before.len()).map(|number| was(number).unwrap_or(u32::MAX)).collect();
+        self.former = Some((Arc::clone(&old.own), was));
+    }
+
+    #[inline]
+    fn add(&self, number: u32) {
+        if let Some(own) = self.own.get(number as usize) {
+            own.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn own(&self, number: u32) -> u64 {
+        self.own.get(number as usize).map_or(0, |own| own.load(Relaxed))
+    }
+
+    fn sum(&self, number: u32) -> u64 {
+        let at = number as usize;
+        let former = self.former.as_ref().and_then(|(own, was)| own.get(*was.get(at)? as usize));
+        let former = former.map_or(0, |own| own.load(Relaxed));
+        self.before.get(at).copied().unwrap_or(0) + former + self.own(number)
+    }
+}
 
 /// The flows of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +82,8 @@ pub struct Flows {
     pub active: u64,
     /// Flows learnt since the daemon started, or since the target was added.
     pub begun: u64,
+    /// SYNs since then of flows that had sent one already and are not established.
+    pub repeated: u64,
 }
 
 impl Census {
@@ -55,22 +99,20 @@ impl Census {
         }
         Census {
             active: (0..count).map(|_| AtomicU32::new(0)).collect(),
-            begun: (0..count).map(|_| AtomicU64::new(0)).collect(),
-            before: vec![0; count].into(),
-            former: None,
+            begun: Sums::new(count),
+            repeated: Sums::new(count),
+            refused: Sums::new(program.groups.len()),
         }
     }
 
-    /// Creates the census of a pipe that goes on under the same name. `places` says where each target was.
+    /// Creates the census of a pipe that goes on under the same name. `places` says where each target was,
+    /// and each group.
     #[must_use]
-    pub fn succeed(&self, program: &Program, pipe: &Pipe, places: &[Option<u32>]) -> Census {
+    pub fn succeed(&self, program: &Program, pipe: &Pipe, places: &Places) -> Census {
         let mut new = Census::new(program, pipe);
-        let before = |number: usize| places.get(number).copied().flatten();
-        for (number, sum) in new.before.iter_mut().enumerate() {
-            *sum = before(number).map_or(0, |was| self.begun(was) - self.own(was));
-        }
-        let was = (0..new.before.len()).map(|number| before(number).unwrap_or(u32::MAX)).collect();
-        new.former = Some((Arc::clone(&self.begun), was));
+        new.begun.succeed(&self.begun, &places.targets);
+        new.repeated.succeed(&self.repeated, &places.targets);
+        new.refused.succeed(&self.refused, &places.groups);
         new
     }
 
@@ -96,7 +138,15 @@ impl Census {
     /// Returns the flows of a target.
     #[must_use]
     pub fn flows(&self, number: u32) -> Flows {
-        Flows { active: self.active(number).into(), begun: self.begun(number) }
+        let (begun, repeated) = (self.begun.sum(number), self.repeated.sum(number));
+        Flows { active: self.active(number).into(), begun, repeated }
+    }
+
+    /// Returns how many packets that would have begun a flow a group has refused, because there was no target
+    /// or no port of a NAT pool for it.
+    #[must_use]
+    pub fn refused(&self, group: usize) -> u64 {
+        self.refused.sum(group as u32)
     }
 
     /// Counts flows that come.
@@ -118,35 +168,40 @@ impl Census {
     /// Counts a flow that begins.
     #[inline]
     pub(crate) fn begin(&self, number: u32) {
-        if let Some(begun) = self.begun.get(number as usize) {
-            begun.fetch_add(1, Relaxed);
-        }
+        self.begun.add(number);
     }
 
-    fn own(&self, number: u32) -> u64 {
-        self.begun.get(number as usize).map_or(0, |begun| begun.load(Relaxed))
+    /// Counts a SYN that was repeated.
+    pub(crate) fn repeat(&self, number: u32) {
+        self.repeated.add(number);
     }
 
-    fn begun(&self, number: u32) -> u64 {
-        let at = number as usize;
-        let former = self.former.as_ref().and_then(|(begun, was)| begun.get(*was.get(at)? as usize));
-        let former = former.map_or(0, |begun| begun.load(Relaxed));
-        self.before.get(at).copied().unwrap_or(0) + former + self.own(number)
+    /// Counts a packet that a group has refused.
+    pub(crate) fn refuse(&self, group: u16) {
+        self.refused.add(group.into());
     }
 }
 
-/// Returns where each target of `new` was in `old`, by the names of group and target.
+/// Where the targets and groups of a program were in the former one.
+pub struct Places {
+    targets: Vec<Option<u32>>,
+    groups: Vec<Option<u32>>,
+}
+
+/// Returns where each target and each group of `new` was in `old`, by the names of group and target.
 #[must_use]
-pub(crate) fn places(old: &[crate::program::Group], new: &[crate::program::Group]) -> Vec<Option<u32>> {
+pub(crate) fn places(old: &[crate::program::Group], new: &[crate::program::Group]) -> Places {
     let mut next = 0;
     let mut groups = HashMap::new();
-    for group in old {
-        groups.insert(group.name.as_str(), (group, next));
+    for (at, group) in (0..).zip(old) {
+        groups.insert(group.name.as_str(), (group, next, at));
         next += group.targets.len() as u32;
     }
+    let place = |group: &crate::program::Group| Some(groups.get(group.name.as_str())?.2);
+    let of_groups = new.iter().map(place).collect();
     let mut places = Vec::new();
     for group in new {
-        let Some(&(was, first)) = groups.get(group.name.as_str()) else {
+        let Some(&(was, first, _)) = groups.get(group.name.as_str()) else {
             places.resize(places.len() + group.targets.len(), None);
             continue;
         };
@@ -160,7 +215,7 @@ pub(crate) fn places(old: &[crate::program::Group], new: &[crate::program::Group
             });
         }
     }
-    places
+    Places { targets: places, groups: of_groups }
 }
 
 #[cfg(test)]
@@ -188,17 +243,27 @@ mod tests {
         (1..4).for_each(|number| (0..number).for_each(|_| census.begin(number)));
         census.come(1, 5);
         census.go(1, 2);
-        assert_eq!(census.flows(1), Flows { active: 3, begun: 1 });
+        census.repeat(2);
+        (0..3).for_each(|_| census.refuse(1));
+        assert_eq!(census.flows(1), Flows { active: 3, begun: 1, repeated: 0 });
+        assert_eq!((census.flows(2).repeated, census.refused(1), census.refused(0)), (1, 3, 0));
         let new = program(&["c", "d", "b"]);
         let next = census.succeed(&new, &new.pipes[0], &places(&old.groups, &new.groups));
         // A worker that still runs the former program.
         census.begin(3);
         let flows = |census: &Census| (1..4).map(|number| census.flows(number)).collect::<Vec<_>>();
-        let begun = |all: [u64; 3]| all.map(|begun| Flows { active: 0, begun }).to_vec();
-        assert_eq!(flows(&next), begun([4, 0, 2]));
+        let begun = |all: [u64; 3], repeated: [u64; 3]| {
+            let all = all.iter().zip(repeated);
+            all.map(|(&begun, repeated)| Flows { active: 0, begun, repeated }).collect::<Vec<_>>()
+        };
+        assert_eq!(flows(&next), begun([4, 0, 2], [0, 0, 1]));
+        census.refuse(1);
+        next.refuse(1);
+        assert_eq!((next.refused(1), next.refused(0)), (5, 0), "and so do groups");
         (0..2).for_each(|_| next.begin(2));
         let last = next.succeed(&old, &old.pipes[0], &places(&new.groups, &old.groups));
-        assert_eq!(flows(&last), begun([0, 2, 4]));
+        assert_eq!(flows(&last), begun([0, 2, 4], [0, 1, 0]));
+        assert_eq!(last.refused(1), 5);
         let other = Pipe::flow("flows", Learn::Default);
         assert!(Census::new(&old, &other).is_empty());
         assert_eq!(Census::default().flows(7), Flows::default());

@@ -108,20 +108,23 @@ fn m25_a_new_flow_goes_to_the_target_with_the_fewest_for_its_weight() {
     let mut both = Both::new(&program(NewFlows::LeastFlows, &[1, 1, 2, 0], 4096));
     let to: Vec<u16> = (0..40).map(|sport| both.udp(sport)).collect();
     assert_eq!(counts(&to, 4), [10, 10, 20, 0]);
-    assert_eq!((both.flows(0), both.flows(3)), (Flows { active: 10, begun: 10 }, Flows::default()));
+    assert_eq!(
+        (both.flows(0), both.flows(3)),
+        (Flows { active: 10, begun: 10, ..Flows::default() }, Flows::default())
+    );
     // The flows of one target end; those of the others go on.
     both.bench.now_ns += 80 * MS;
     (0..40).filter(|sport| to[*sport] != 1).for_each(|sport| _ = both.udp(sport as u16));
     both.bench.now_ns += 80 * MS;
     both.bench.engine.age(both.bench.now_ns);
     both.twin.age(both.bench.now_ns);
-    assert_eq!(both.flows(1), Flows { active: 0, begun: 10 });
+    assert_eq!(both.flows(1), Flows { begun: 10, ..Flows::default() });
     let to: Vec<u16> = (100..110).map(|sport| both.udp(sport)).collect();
     assert_eq!(counts(&to, 4), [0, 10, 0, 0]);
     // Whose entry goes has no flows any more.
     let gone = Change::Remove { pipe: PipeId(0), key: EntryKey::one(EntryMatch::Target(2)) };
     both.bench.apply(gone).unwrap();
-    assert_eq!(both.flows(2), Flows { active: 0, begun: 20 });
+    assert_eq!(both.flows(2), Flows { begun: 20, ..Flows::default() });
 }
 
 /// Mitzenmacher's bound for the better one of two: the largest load is above the mean by a little more than
@@ -222,7 +225,7 @@ fn m25_workers_share_the_counts_and_a_swap_counts_the_flows_in_again() {
     }
     let census = next.census(PipeId(0));
     let flows = [0, 1, 2].map(|number| census.flows(number));
-    let kept = Flows { active: 20, begun: 20 };
+    let kept = Flows { active: 20, begun: 20, ..Flows::default() };
     assert_eq!(flows, [Flows::default(), kept, kept]);
     let to: Vec<u16> = (100..120).map(|sport| through(&mut workers[0], &udp(sport, 53))).collect();
     assert_eq!(counts(&to, 3), [20, 0, 0], "whoever is new gets all until it has as many");

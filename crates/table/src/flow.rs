@@ -354,12 +354,15 @@ impl FlowTable {
         if flow.is_high() { Counted::High } else { Counted::Yes }
     }
 
-    /// Follows the state of a flow. Before its packet is counted.
+    /// Follows the state of a flow. Before its packet is counted. Returns true if a SYN is repeated: the
+    /// connection is not established, and this is not its first packet (RFC 9293 §3.8.1).
     #[inline]
-    pub fn see(&mut self, row: u32, seen: Seen) {
-        if let Some(flow) = self.live_mut(row) {
-            flow.state = flow.state.after(seen, flow.packets == 0 && !flow.gave);
-        }
+    pub fn see(&mut self, row: u32, seen: Seen) -> bool {
+        let Some(flow) = self.live_mut(row) else { return false };
+        let first = flow.packets == 0 && !flow.gave;
+        let repeated = !first && seen.is_syn() && flow.state == FlowState::TcpSyn;
+        flow.state = flow.state.after(seen, first);
+        repeated
     }
 
     /// Passes a flow to a sink whose first packet has not been told, until the sink accepts it.

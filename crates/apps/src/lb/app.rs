@@ -248,6 +248,7 @@ impl Configured for Lb {
     fn table(&self, counts: &Counts<'_>) -> Value {
         let counted = pipes::is_counted(&self.services);
         let of = |service: &Service| {
+            let refused = (counts.refused)(&pipes::group_name(service));
             let row = |back_end: &BackEnd| {
                 let count = (counts.counter)(&pipes::counter_name(service, back_end, counted));
                 let flows = (counts.flows)(&pipes::group_name(service), &back_end.name).filter(|_| counted);
@@ -259,6 +260,8 @@ impl Configured for Lb {
                     "packets": count.packets, "bytes": count.bytes,
                     "flows": flows.map(|flows| flows.active),
                     "flows_begun": flows.map(|flows| flows.begun),
+                    "syns_repeated": flows.map(|flows| flows.repeated),
+                    "refused": refused.filter(|_| counted && service.is_sticky()),
                     "health": told.health, "reason": told.reason,
                 });
                 if !counted {

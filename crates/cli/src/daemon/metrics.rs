@@ -16,6 +16,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 
 /// A label: the name of the dimension, and its value.
@@ -175,13 +176,28 @@ impl Totals<'_> {
 fn flows(registry: &mut Registry, now: &Snapshot) {
     let active = Family::<Labels, Gauge>::default();
     let begun = Family::<Labels, Counter>::default();
+    let repeated = Family::<Labels, Counter>::default();
+    let refused = Family::<Labels, Counter>::default();
+    let mut with_flows = HashSet::new();
     for ((group, target), flows) in now.flows_of_targets() {
+        with_flows.insert(group);
         let labels = vec![("group", group.to_string()), ("target", target.to_string())];
         active.get_or_create(&labels).set(flows.active as i64);
         begun.get_or_create(&labels).inc_by(flows.begun);
+        repeated.get_or_create(&labels).inc_by(flows.repeated);
+    }
+    for (group, count) in now.refused_of_groups() {
+        if count == 0 && !with_flows.contains(group) {
+            continue;
+        }
+        refused.get_or_create(&vec![("group", group.to_string())]).inc_by(count);
     }
     registry.register("target_flows", "Live flows pinned to a target of a group", active);
     registry.register("target_flows_begun", "Flows that were pinned to a target of a group", begun);
+    let help = "SYNs that were sent again to a target, which has not answered or whose answer was lost";
+    registry.register("target_syns_repeated", help, repeated);
+    let help = "Packets of new flows for which a group had no target, or a NAT pool no port";
+    registry.register("group_refused", help, refused);
 }
 
 /// How many pairs of an address and a port of each NAT pool are taken, and how many are free.

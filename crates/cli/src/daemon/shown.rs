@@ -170,7 +170,9 @@ impl Snapshot {
         };
         let by_target = self.flows_of_targets();
         let flows = |group: &str, target: &str| by_target.get(&(group, target)).copied();
-        let counts = Counts { counter: &counted, flows: &flows };
+        let by_group = self.refused_of_groups();
+        let refused = |group: &str| by_group.get(group).copied();
+        let counts = Counts { counter: &counted, flows: &flows, refused: &refused };
         let tables = self.plan.apps.tables(&counts).map(|(name, table)| (name.to_string(), table));
         tables.collect::<Vec<_>>().into_iter()
     }
@@ -192,6 +194,7 @@ impl Snapshot {
                 each.fold(Flows::default(), |sum, one| Flows {
                     active: sum.active + one.active,
                     begun: sum.begun + one.begun,
+                    repeated: sum.repeated + one.repeated,
                 })
             };
             let flows: Vec<Flows> = (first..).take(group.targets.len()).map(of).collect();
@@ -202,6 +205,20 @@ impl Snapshot {
             }
         }
         all
+    }
+
+    /// Returns how many packets of new flows each group has refused, by its name; nothing if targets' flows
+    /// are not counted for being shown.
+    pub fn refused_of_groups(&self) -> HashMap<&str, u64> {
+        let program = &self.plan.program;
+        let pipes = (0..program.pipes.len()).map(|at| self.tables.census(PipeId(at as u16)));
+        let censuses: Vec<_> = pipes.filter(|census| !census.is_empty()).collect();
+        let targets = program.groups.iter().map(|group| group.targets.len()).sum::<usize>();
+        if censuses.is_empty() || targets > COUNTED_MAX {
+            return HashMap::new();
+        }
+        let refused = |at: usize| censuses.iter().map(|census| census.refused(at)).sum();
+        program.groups.iter().enumerate().map(|(at, group)| (group.name.as_str(), refused(at))).collect()
     }
 
     /// Returns a line for each worker, with its breaths by processor time.

@@ -177,3 +177,29 @@ fn a_way_too_narrow_for_ipv6_is_warned_of() {
         assert!(!check(vip, mtu).contains("packets of IPv6"), "{vip} {mtu}");
     }
 }
+
+#[test]
+fn what_is_repeated_and_what_is_refused_is_counted() {
+    let mut daemon = Daemon::start(SERVICE);
+    let sum = |daemon: &Daemon, column: &str| {
+        shown(daemon, column).iter().map(|count| count.as_u64().unwrap_or(0)).sum::<u64>()
+    };
+    let one = format!("{SYN} sport=4000");
+    let established = format!("{SYN} sport=4001");
+    daemon.receive(&[&one, &one, &one, &established, &format!("{established} flags=A"), &established]);
+    daemon.wait_for("two repetitions", |daemon| sum(daemon, "syns_repeated") == 2);
+    assert_eq!((sum(&daemon, "flows_begun"), shown(&daemon, "refused")), (2, vec![0.into(), 0.into()]));
+    // Nobody is left; every try of a client counts, and it is the service that refuses.
+    for back_end in ["b1", "b2"] {
+        daemon.weir(&["lb", "maintenance", "h3", back_end]).good();
+    }
+    daemon.receive(&[&one, &format!("{SYN} sport=4002")]);
+    daemon.wait_for("two refused", |daemon| shown(daemon, "refused") == [2, 2]);
+    daemon.weir(&["reload"]).good();
+    daemon.receive(&[&one]);
+    daemon.wait_for("one more", |daemon| shown(daemon, "refused") == [3, 3]);
+    assert_eq!(sum(&daemon, "syns_repeated"), 2, "it goes on after a reload");
+    let metrics = daemon.metrics();
+    assert!(metrics.contains("weir_group_refused_total{group=\"lb/h3\"} 3"), "{metrics}");
+    assert!(metrics.contains("weir_target_syns_repeated_total{group=\"lb/h3\",target=\"b1\"}"), "{metrics}");
+}

@@ -33,7 +33,7 @@ pub(in crate::lb) const CHECK: &[Key] = config::keys! {
     needed "type": Shape::Words(|| words(&OF_TYPE)), "what is asked of the server";
     "port": Shape::Number(1, 65_535), "its port, by default that of the service";
     "via": Shape::Words(|| words(&VIA)),
-        "whether it goes the host's way to `address`, or that of the service's packets to its VIPs" or "address";
+        "its way: the host's to `address`, or that of the service's packets to its VIPs" or "address";
     "from": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
         "with `via: service`, weir's own address that answers are sent to, or one of each version of IP";
     "path": Shape::Text, "the path of an HTTP request" or "/";

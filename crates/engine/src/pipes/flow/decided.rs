@@ -217,6 +217,13 @@ impl Decided {
         self.counted = end;
     }
 
+    /// Counts a SYN that was repeated, of a flow of a number.
+    pub fn repeated(&self, number: u32) {
+        if let Some(of) = self.of.get(number as usize) {
+            self.census.repeat(of.target);
+        }
+    }
+
     /// Counts a flow that was learnt for a number.
     #[inline]
     pub fn begun(&self, number: u32) {

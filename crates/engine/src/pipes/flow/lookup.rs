@@ -128,8 +128,8 @@ impl Flows {
             if flows[slot] == NO_ROW {
                 continue;
             }
-            if self.by_state {
-                self.table.see(flows[slot], look.packets.keys(self.source).seen[slot]);
+            if self.by_state && self.table.see(flows[slot], look.packets.keys(self.source).seen[slot]) {
+                self.repeats(flows[slot]);
             }
             if self.first || self.period.is_some() {
                 self.tell_and_give(flows[slot], look.now_ms);
@@ -143,6 +143,14 @@ impl Flows {
                     self.account.unflowed.delta += 1;
                 }
             }
+        }
+    }
+
+    /// Counts a SYN that was repeated for the target of its flow.
+    #[cold]
+    fn repeats(&self, at: u32) {
+        if let Some(Decision::Pinned(number)) = self.table.flow(at).map(Flow::decision) {
+            self.decided.repeated(number);
         }
     }
 
@@ -298,6 +306,7 @@ impl Flows {
             Err(Unlearnt::NoPort | Unlearnt::Taken) => self.account.unflowed.no_nat_port += 1,
         }
         if matches!(learnt, Err(Unlearnt::Taken)) || learnt.is_err() && self.binds(slot, look) {
+            self.refuse(1 << slot & self.grouped);
             look.without_port(1 << slot);
             return false;
         }
@@ -463,6 +472,12 @@ impl Flows {
         let lost = list & self.grouped;
         self.account.unflowed.no_target += u64::from(lost.count_ones());
         self.account.unflowed.no_group += u64::from((list & !self.grouped).count_ones());
+        self.refuse(lost);
         look.without_target(lost);
+    }
+
+    /// Counts packets for the groups that have refused them.
+    fn refuse(&self, list: u64) {
+        Bits(list).for_each(|slot| self.decided.census().refuse(self.chosen[slot]));
     }
 }
