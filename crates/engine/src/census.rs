@@ -37,8 +37,11 @@ struct Sums {
     /// What was counted before the former program.
     before: Box<[u64]>,
     /// Those of the former program, which workers may still run, and which number each has there.
-    former: Option<(Arc<[AtomicU64]>, Box<[u32]>)>,
+    former: Option<Former>,
 }
+
+/// The counts of a former program, and which number each present one has there.
+type Former = (Arc<[AtomicU64]>, Box<[u32]>);
 
 impl Sums {
     fn new(count: usize) -> Sums {

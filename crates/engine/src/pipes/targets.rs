@@ -274,7 +274,7 @@ mod tests {
             (0..3 * TARGETS, 0..10_u32, any::<bool>()), 0..200)) {
             let group = |number| {
                 let targets = (0..TARGETS).map(|at| Target::new(format!("t{at}"), Forward::Drop));
-                crate::program::Group::new(format!("g{number}"), Fill::Wants, 16).number(number).targets(targets)
+                Group::new(format!("g{number}"), Fill::Wants, 16).number(number).targets(targets)
             };
             let program = Program { groups: (0..3).map(group).collect(), ..Program::default() };
             let mut targets = Targets::new(&program, Some(GroupChoice::ByMeta(0)));
