@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::bed::{Bed, Death};
 use super::clients::{Load, Tally};
-use super::questions::{ByName, Counts};
+use super::questions::{ByName, Counts, UDP_ANSWER};
 use crate::Interrupt;
 use crate::report::grouped;
 use crate::run::Run;
@@ -305,7 +305,9 @@ fn returns(stage: &mut Stage<'_>) -> Result<Phase> {
 fn mac_moves(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|stage| {
         stage.bed.network.move_mac()?;
-        stage.bed.wait_for_move(stage.interrupt)
+        stage.bed.wait_for_move(stage.interrupt)?;
+        // A question that was lost counts when its time is over, which is not to be in the next phase.
+        stage.rest(UDP_ANSWER)
     })?;
     // What was on its way to the former address is lost, which is at most one question of each flow.
     let (failures, most) = (seen.counts.failures, stage.bed.flows());

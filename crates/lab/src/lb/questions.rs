@@ -27,7 +27,7 @@ use crate::weir;
 /// How often counts are written.
 const SAY: Duration = Duration::from_millis(20);
 /// How long an answer over UDP may take.
-const UDP_ANSWER: Duration = Duration::from_secs(2);
+pub(super) const UDP_ANSWER: Duration = Duration::from_secs(2);
 /// How long an answer over TCP may take: what is lost is sent again after 0.2 s, 0.6 s, 1.4 s and so on.
 const TCP_ANSWER: Duration = Duration::from_secs(10);
 /// Source ports of UDP flows that ask once, one after the other: the kernel would choose a port again while
