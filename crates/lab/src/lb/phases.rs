@@ -282,7 +282,9 @@ fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
     let had = stage.bed.counts().held.get("b2").copied().unwrap_or_default();
     let seen = stage.during(|stage| {
         detect_ms = Some(stage.bed.kill(&mut stage.run, 1, stage.interrupt)?);
-        stage.bed.wait_until_left("b2", stage.interrupt)
+        stage.bed.wait_until_left("b2", stage.interrupt)?;
+        // Questions that were lost count when their time is over, which is not to be afterwards.
+        stage.rest(UDP_ANSWER)
     })?;
     let mut phase = Phase::of(stage.bed.flows(), seen, &Excused::Dead("b2", had));
     phase.detect_ms = detect_ms;
@@ -306,7 +308,7 @@ fn mac_moves(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|stage| {
         stage.bed.network.move_mac()?;
         stage.bed.wait_for_move(stage.interrupt)?;
-        // A question that was lost counts when its time is over, which is not to be in the next phase.
+        // As for those that a dead back end loses.
         stage.rest(UDP_ANSWER)
     })?;
     // What was on its way to the former address is lost, which is at most one question of each flow.
