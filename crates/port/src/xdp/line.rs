@@ -100,9 +100,9 @@ impl Orders {
 enum Fate {
     #[default]
     Close,
-    /// It is left open for another process.
+    /// It stays open, because another process will go on with it.
     Leave,
-    /// It was.
+    /// The port is closed, its socket open: this is what the other process needs to know of it.
     Left(Left),
 }
 
@@ -220,7 +220,7 @@ impl Line {
         *locked(&self.fate) = Fate::Left(left);
     }
 
-    /// Returns that once.
+    /// Returns the state in which the port has left its socket: once, and then `None`.
     pub(super) fn left(&self) -> Option<Left> {
         match std::mem::take(&mut *locked(&self.fate)) {
             Fate::Left(left) => Some(left),

@@ -22,7 +22,7 @@ pub async fn ask(server: Server<'_>) -> Outcome {
     let body: [u8; BODY] = std::array::from_fn(|at| body[at % body.len()] ^ at as u8);
     let socket = open(server).map_err(|error| said(&error))?;
     let failed = |error: io::Error| said(&error);
-    // The identifier.
+    // Answers have the identifier of the request, which is the first two bytes of `body`.
     let protocol = if address.is_ipv4() { PROTOCOL_ICMP } else { PROTOCOL_ICMPV6 };
     server.note(protocol, u16::from_be_bytes([body[0], body[1]]));
     socket.connect(SocketAddr::new(address, 0)).await.map_err(failed)?;

@@ -68,7 +68,7 @@ impl Offering {
         }
     }
 
-    /// Receives them.
+    /// Receives the memories and sockets that the other weir offers.
     pub fn receive(wire: &mut Wire) -> Result<Offering> {
         let mut all = Offering::default();
         loop {
@@ -194,7 +194,7 @@ pub fn adopted_json(interfaces: &Interfaces) -> Value {
     interfaces.prepared().map(queues).collect()
 }
 
-/// Reads that.
+/// Reads what [`adopted_json`] has written; queues that are no numbers are left out.
 pub fn read_adopted(value: &Value) -> QueuesOf {
     let queues = |one: &Value| list(&one[1]).filter_map(|queue| number(queue).ok()).collect();
     list(value).filter_map(|one| Some((number(&one[0]).ok()?, queues(one)))).collect()
@@ -212,7 +212,10 @@ pub fn left_json(left: &[(u32, Left)]) -> (Value, Vec<u8>) {
     (all, bytes)
 }
 
-/// Reads that.
+/// Reads what [`left_json`] has written.
+///
+/// # Errors
+/// A number or bytes are missing.
 pub fn read_left(value: &Value, bytes: &[u8]) -> Result<Vec<(u32, Left)>> {
     let mut rest = bytes;
     let mut next = |count: u64| {
