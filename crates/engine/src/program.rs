@@ -85,8 +85,10 @@ pub struct Program {
 pub struct KeyUse {
     /// To look up flows.
     pub table: bool,
-    /// To pick buckets or source ports.
+    /// To pick buckets for all packets.
     pub select: bool,
+    /// To pick buckets or source ports for some packets, which are hashed when it is known which they are.
+    pub select_some: bool,
     /// To pick buckets for frames without a NIC's hash.
     pub select_unhashed: bool,
     /// To follow the state of flows: the flags of TCP headers.
@@ -550,6 +552,7 @@ impl Program {
         let all = uses.fold(KeyUse::default(), |all, one| KeyUse {
             table: all.table || one.table,
             select: all.select || one.select,
+            select_some: all.select_some || one.select_some,
             select_unhashed: all.select_unhashed || one.select_unhashed,
             flags: all.flags || one.flags,
             sums: all.sums || one.sums,
@@ -659,7 +662,7 @@ impl Pipe {
         let outer = wanted == KeySource::Outer
             && (groups && self.forwards_by_hash() || operations.any(Operation::uses_hash));
         let sums = self.sums_up().is_some_and(|measured| measured.key == wanted);
-        KeyUse { select: own.select || outer, sums, ..own }
+        KeyUse { select_some: own.select_some || outer, sums, ..own }
     }
 
     /// How the pipe sums up packets, if it is measured and keeps no flows.

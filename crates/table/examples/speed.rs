@@ -152,10 +152,10 @@ fn flow(flows: usize) {
     });
     let mut rows = [0; 64];
     time_batches(&format!("flow {flows}: lookup"), flows, key, |keys, hashes| {
-        black_box(table.lookup_batch(keys, hashes, u64::MAX, &mut rows));
+        black_box(table.lookup_batch(keys, hashes, (u64::MAX, 0), &mut rows));
     });
     time_batches(&format!("flow {flows}: lookup, count, decision"), flows, key, |keys, hashes| {
-        assert_eq!(table.lookup_batch(keys, hashes, u64::MAX, &mut rows), u64::MAX);
+        assert_eq!(table.lookup_batch(keys, hashes, (u64::MAX, 0), &mut rows), u64::MAX);
         for row in rows {
             black_box(table.count(row, 100, 1));
             black_box(table.flow(row).map(Flow::decision));

@@ -273,16 +273,20 @@ impl FlowTable {
     }
 
     /// Looks up the packets of `mask`. Returns the mask of hits; `rows` holds their rows, its other elements
-    /// are unspecified.
+    /// are unspecified. Of the packets of `guessed`, [`FlowTable::guess_batch`] has left something there;
+    /// what it is does not change the answer.
     #[inline]
     #[must_use]
     pub fn lookup_batch(
         &self,
         keys: &[FlowKey; 64],
         hashes: &[u64; 64],
-        mask: u64,
+        (mask, guessed): (u64, u64),
         rows: &mut [u32; 64],
     ) -> u64 {
+        if mask & guessed != 0 {
+            return self.store.lookup_guessed(keys, hashes, (mask, guessed), rows);
+        }
         for i in Bits(mask) {
             self.store.prefetch(hashes[i]);
         }
@@ -314,10 +318,12 @@ impl FlowTable {
         self.store.prefetch(hash);
     }
 
-    /// Prefetches the likely rows of the hashes in `mask`, whose buckets have been prefetched.
+    /// Finds the likely rows of the hashes in `mask`, whose buckets have been prefetched, and prefetches
+    /// them, for a look-up that is to follow. Returns the mask of those that have one.
     #[inline]
-    pub fn prefetch_rows(&self, hashes: &[u64; 64], mask: u64) {
-        self.store.prefetch_rows(hashes, mask);
+    #[must_use]
+    pub fn guess_batch(&self, hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
+        self.store.guess_batch(hashes, mask, rows)
     }
 
     /// Inserts a flow with zero counters. A key that exists keeps its row, decision and counters.

@@ -102,12 +102,18 @@ impl<R: Record> Store<R> {
         self.index.prefetch(hash);
     }
 
-    /// Prefetches the likely rows of the hashes in `mask`.
+    /// Finds and prefetches the likely rows of the hashes in `mask`. Returns the mask of those that have one.
     #[inline]
-    pub(crate) fn prefetch_rows(&self, hashes: &[u64; 64], mask: u64) {
+    pub(crate) fn guess_batch(&self, hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
+        let mut guessed = 0;
         for i in Bits(mask) {
-            self.index.guess_home(hashes[i]).into_iter().for_each(|row| self.touch(row));
+            if let Some(row) = self.index.guess_home(hashes[i]) {
+                self.touch(row);
+                rows[i] = row;
+                guessed |= 1 << i;
+            }
         }
+        guessed
     }
 
     #[inline]
@@ -125,6 +131,21 @@ impl<R: Record> Store<R> {
         rows: &mut [u32; 64],
     ) -> u64 {
         self.find_batch(hashes, mask, rows, |i, record| record.has(&keys[i]))
+    }
+
+    /// The same; the likely rows of `guessed` are in `rows`.
+    #[inline(always)]
+    pub(crate) fn lookup_guessed(
+        &self,
+        keys: &[R::Key; 64],
+        hashes: &[u64; 64],
+        (mask, guessed): (u64, u64),
+        rows: &mut [u32; 64],
+    ) -> u64 {
+        let has = |i: usize, record: &R| record.has(&keys[i]);
+        let is_it = |&i: &usize| self.is_row(rows[i], |record| has(i, record));
+        let hits = Bits(mask & guessed).filter(is_it).fold(0, |hits, i| hits | 1 << i);
+        if hits == mask { hits } else { hits | self.find_batch(hashes, mask & !hits, rows, has) }
     }
 
     /// Finds the rows of the hashes in `mask` for which `is_it` holds.

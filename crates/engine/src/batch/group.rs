@@ -146,10 +146,11 @@ impl GroupTable {
         buckets.slots().get(bucket).into_iter().for_each(packet::prefetch);
     }
 
-    /// Returns the target of a packet without counting; used only where the check excludes given buckets.
+    /// Returns the target of a packet with this hash without counting; used only where the check excludes
+    /// given buckets.
     #[inline(always)]
-    pub fn pick(&self, keys: &Keys, slot: usize) -> u16 {
-        let bucket = self.bucket(keys.select[slot], keys, slot);
+    pub fn pick(&self, hash: u64, (keys, slot): (&Keys, usize)) -> u16 {
+        let bucket = self.bucket(hash, keys, slot);
         self.held.buckets().slots().get(bucket).copied().unwrap_or(NO_TARGET)
     }
 

@@ -351,10 +351,10 @@ impl Engine {
         let good =
             walk.packets.read(batch, list, &walk.reading, ahead, |slot, reason| outcome.drop(slot, reason));
         // And the flows themselves, while the pipes in front of theirs run.
-        if self.flows.is_some_and(|at| at != root.index())
-            && let Some(flows) = flows
+        if let Some(at) = self.flows.filter(|at| *at != root.index())
+            && let Some(flows) = self.pipes[at].table.flows_mut()
         {
-            flows.prefetch_flows(&walk.packets, good);
+            flows.look_ahead(&walk.packets, good);
         }
         walk.lists[root.index()] = good;
         for &at in &self.order {

@@ -55,6 +55,8 @@ pub struct Keys {
     /// For usual packets ([`FlowKey::ipv4`]) only filled in where flows are looked up.
     pub key: [FlowKey; 64],
     pub table: [u64; 64],
+    /// Filled in where the hashes of all packets are used, and for packets without a key; see
+    /// [`Keys::select`].
     pub select: [u64; 64],
     pub known: u64,
     /// Those of them that are usual ([`FlowKey::ipv4`]).
@@ -110,9 +112,9 @@ impl Keys {
         reading: &Reading,
         ahead: impl Fn(KeySource, u64),
     ) {
-        let KeyUse { table, select, select_unhashed, flags, sums } = self.uses;
+        let KeyUse { table, select, select_some, select_unhashed, flags, sums } = self.uses;
         // What is needed only for frames without a NIC hash is not made for the others.
-        let list = match (table || select || sums, select_unhashed) {
+        let list = match (table || select || select_some || sums, select_unhashed) {
             (true, _) => list,
             (false, true) => unhashed(batch, list),
             (false, false) => return,
@@ -155,10 +157,18 @@ impl Keys {
             for slot in Bits(known) {
                 self.select[slot] = select_hash(reading.seed, &self.key[slot].0);
             }
-            for slot in Bits(list & !usual & !known) {
-                let words = ethernet_words(batch.frame(slot).bytes(), &headers[slot]);
-                self.select[slot] = select_hash(reading.seed, &words);
-            }
+        }
+        if select || select_some || select_unhashed {
+            self.select_unkeyed(batch, headers, list & !usual & !known, reading.seed);
+        }
+    }
+
+    /// The select hashes of the packets of `list`, which have no flow key.
+    #[inline]
+    fn select_unkeyed(&mut self, batch: &Batch, headers: &[Headers; 64], list: u64, seed: u64) {
+        for slot in Bits(list) {
+            let words = ethernet_words(batch.frame(slot).bytes(), &headers[slot]);
+            self.select[slot] = select_hash(seed, &words);
         }
     }
 
@@ -175,6 +185,22 @@ impl Keys {
     #[must_use]
     pub fn words(&self, slot: usize) -> [u64; 2] {
         [self.ipv4[0][slot % 64], self.ipv4[1][slot % 64]]
+    }
+
+    /// The select hash of a packet, as of when its key was made.
+    #[inline]
+    #[must_use]
+    pub fn select(&self, slot: usize, reading: &Reading) -> u64 {
+        if self.uses.select {
+            self.select[slot % 64]
+        } else if self.usual >> slot & 1 == 1 {
+            let [addresses, last] = self.words(slot);
+            reading.select.hash(addresses, last)
+        } else if self.known >> slot & 1 == 1 {
+            select_hash(reading.seed, &self.key[slot % 64].0)
+        } else {
+            self.select[slot % 64]
+        }
     }
 
     /// The flow key of a packet, if it has one; made where select hashes are, too.
@@ -425,9 +451,9 @@ impl Packets {
     #[inline]
     #[must_use]
     pub fn words_of(&self, list: u64) -> Option<&[[u64; 64]; 2]> {
-        let KeyUse { table, select, sums, .. } = self.outer.uses;
+        let KeyUse { table, select, select_some, sums, .. } = self.outer.uses;
         let hold = list & (self.written | !self.outer.usual) == 0;
-        (hold && (table || select || sums)).then_some(&self.outer.ipv4)
+        (hold && (table || select || select_some || sums)).then_some(&self.outer.ipv4)
     }
 
     /// The keys of one level.

@@ -52,7 +52,7 @@ impl CompiledPipe {
             list,
             groups: &mut walk.groups,
             numbers: &walk.numbers,
-            seed: walk.reading.seed,
+            reading: &walk.reading,
             now_ms: walk.now_ms,
             now_ns: walk.now_ns,
             live: walk.live,

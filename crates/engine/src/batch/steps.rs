@@ -387,7 +387,8 @@ impl Step {
                 for slot in Bits(list) {
                     let row = values.slice(on.action.of(slot), how.length);
                     let (frame, found) = (on.batch.frame_mut(slot), &on.packets.headers[slot]);
-                    if let Err(reason) = how.run(frame, found, row, on.packets.outer.select[slot]) {
+                    let hash = on.packets.outer.select(slot, on.reading);
+                    if let Err(reason) = how.run(frame, found, row, hash) {
                         fail(slot, reason);
                     }
                 }

@@ -141,7 +141,8 @@ impl Walk {
         for slot in Bits(list) {
             let meeting = Meeting { bytes: batch.frame(slot).len(), now_ns: self.now_ns, live: self.live };
             let keys = &self.packets.outer;
-            let target = self.groups[group].meet(keys.select[slot], (keys, slot), meeting);
+            let hash = keys.select(slot, &self.reading);
+            let target = self.groups[group].meet(hash, (keys, slot), meeting);
             match self.targets[group].get(usize::from(target)).map(|target| target.forward) {
                 None | Some(Forward::Group(_)) => self.outcome.drop(slot, DropReason::NoTarget),
                 Some(forward) => self.forward(batch, forward, 1 << slot, reason),

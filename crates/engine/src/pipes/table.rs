@@ -13,7 +13,7 @@ use super::hash::HashTable;
 use super::lpm::LpmTable;
 use crate::batch::Outcome;
 use crate::batch::group::{GroupNumbers, GroupTable};
-use crate::batch::packets::Packets;
+use crate::batch::packets::{Packets, Reading};
 use crate::batch::rows::{EntryRow, Rows, Slab};
 use crate::change::EntryKey;
 use crate::program::{Entry, GroupChoice, GroupId};
@@ -86,7 +86,7 @@ pub struct Lookup<'a> {
     pub list: u64,
     pub groups: &'a mut [GroupTable],
     pub numbers: &'a GroupNumbers,
-    pub seed: u64,
+    pub reading: &'a Reading,
     pub now_ms: u32,
     pub now_ns: u64,
     /// False while explaining: nothing is learnt or counted, and given buckets do not count.

@@ -3,6 +3,7 @@
 use super::age::RECLAIM_ROWS;
 use super::nat::Place;
 use super::{Flows, Learn};
+use crate::batch::group::GroupTable;
 use crate::batch::packets::Packets;
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
 use packet::{Bits, FlowKey, Layer};
@@ -50,8 +51,8 @@ impl Flows {
         let keys = packets.keys(self.source);
         self.account.met += u64::from(look.list.count_ones());
         self.account.unflowed.no_key += u64::from((look.list & !able).count_ones());
-        let mut flows = [0; 64];
-        let known = self.table.lookup_batch(&keys.key, &keys.table, able, &mut flows);
+        let (likely, mut flows) = (std::mem::take(&mut self.likely.0), self.likely.1);
+        let known = self.table.lookup_batch(&keys.key, &keys.table, (able, likely), &mut flows);
         let (mut hits, gone) = self.rows_of_flows(known, &flows, look);
         let strange = able & !known | gone;
         if !chooses {
@@ -213,7 +214,8 @@ impl Flows {
             return NO_ROW;
         }
         let (keys, group) = (look.packets.keys(self.source), usize::from(self.chosen[slot]));
-        self.targets.row(group, look.groups.get(group).map_or(NO_TARGET, |group| group.pick(keys, slot)))
+        let pick = |group: &GroupTable| group.pick(keys.select(slot, look.reading), (keys, slot));
+        self.targets.row(group, look.groups.get(group).map_or(NO_TARGET, pick))
     }
 
     /// Returns the decision for a packet of a new flow, and the row it selects now.

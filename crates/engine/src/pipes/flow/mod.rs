@@ -77,6 +77,7 @@ impl Learn {
     /// Returns which of its pipe's flow keys and hashes it uses.
     pub(super) fn key_use(self, timeouts: Timeouts) -> KeyUse {
         let flags = timeouts.are_by_state();
-        KeyUse { table: true, select: self.group().is_some(), flags, ..KeyUse::default() }
+        let (select, select_some) = (matches!(self, Learn::Follow(_)), matches!(self, Learn::Pin(_)));
+        KeyUse { table: true, select, select_some, flags, ..KeyUse::default() }
     }
 }

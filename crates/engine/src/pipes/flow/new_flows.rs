@@ -67,7 +67,7 @@ impl Flows {
         let keys = look.packets.keys(self.source);
         let at = usize::from(self.chosen[slot]);
         let Some(group) = look.groups.get(at) else { return NO_ROW };
-        let hash = group.hash(keys.select[slot]);
+        let hash = group.hash(keys.select(slot, look.reading));
         let target = match group.choice() {
             Choice::Hash => return self.pick(slot, look),
             Choice::Turns(turns) => match turns.len() {
@@ -142,7 +142,7 @@ impl Flows {
             && let Choice::Turns(turns) = group.choice()
             && !turns.is_empty()
         {
-            let hash = group.hash(look.packets.keys(self.source).select[slot]);
+            let hash = group.hash(look.packets.keys(self.source).select(slot, look.reading));
             let turn = self.new_flows.turn(at, hash, turns.len()) as u64;
             if let Some(next) = self.new_flows.turns.get_mut(at) {
                 *next = turn + 1;

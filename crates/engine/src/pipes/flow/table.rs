@@ -39,6 +39,8 @@ pub struct Flows {
     pub(super) period: Option<Period>,
     pub(super) table: FlowTable,
     pub(super) hash: TableHash,
+    /// The packets of the batch whose likely flows are known before they come here, and which these are.
+    pub(super) likely: (u64, [u32; 64]),
     pub(super) default_row: u32,
     pub(super) targets: Targets,
     /// The group of each packet of the list that is being looked up, by its position.
@@ -105,6 +107,7 @@ impl Flows {
             period: pipe.monitor.measured.map(Period::new),
             table: FlowTable::with_capacity(pipe.capacity as usize),
             hash,
+            likely: (0, [0; 64]),
             default_row: NO_ROW,
             targets: Targets::new(program, learn.group()),
             chosen: [0; 64],
@@ -229,11 +232,12 @@ impl Flows {
         self.table.prefetch_bucket(hash);
     }
 
-    /// Prefetches the flows of packets that come here by way of other pipes.
+    /// Finds and prefetches the likely flows of packets that come here by way of other pipes.
     #[inline]
-    pub fn prefetch_flows(&self, packets: &Packets, list: u64) {
+    pub fn look_ahead(&mut self, packets: &Packets, list: u64) {
         let keys = packets.keys(self.source);
-        self.table.prefetch_rows(&keys.table, list & keys.known);
+        let (list, rows) = (list & keys.known, &mut self.likely.1);
+        self.likely.0 = self.table.guess_batch(&keys.table, list, rows);
     }
 
     /// Inserts an entry whose row is `row`.

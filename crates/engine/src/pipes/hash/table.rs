@@ -85,7 +85,7 @@ impl HashTable {
         let hashes = match &self.input {
             HashInput::Select(source) => &packets.keys(*source).select,
             HashInput::Fields(_) => {
-                self.hash_fields(batch, packets, able, look.seed, &mut made);
+                self.hash_fields(batch, packets, able, look.reading.seed, &mut made);
                 &made
             }
             HashInput::Rss => {
