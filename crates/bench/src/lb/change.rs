@@ -6,8 +6,9 @@
 //!
 //! A back end is taken out and put back, again and again. The time of a change is from before the command is
 //! sent to the first frame on f0 that has followed it: one of a flow of the back end that went, which now has
-//! the MAC address of another; or one with the address of the back end that came. It includes how long
-//! until there is such a packet: a hundredth of them is of that back end.
+//! the MAC address of another; or one with the address of the back end that came. From the command until then
+//! every other frame is of one of these flows: a hundredth of all frames is of one back end, and waiting for
+//! one would be most of what is measured.
 //!
 //! The service keeps no flows, so that its packets follow. The worker has a core of its own, everything else
 //! shares another one.
@@ -192,6 +193,8 @@ struct Far {
     sport: u16,
     /// The back end of each flow, by its source port.
     of: Vec<u8>,
+    /// The source ports of the flows that follow a change, in turn.
+    changing: std::iter::Cycle<std::vec::IntoIter<u16>>,
     sent: u64,
     arrived: u64,
     watch: Option<Watch>,
@@ -214,6 +217,7 @@ impl Far {
             frame: frame(),
             sport: SPORTS.start,
             of: vec![u8::MAX; usize::from(SPORTS.end)],
+            changing: Vec::new().into_iter().cycle(),
             sent: 0,
             arrived: 0,
             watch: None,
@@ -242,10 +246,14 @@ impl Far {
     /// Sends a batch, or fewer frames.
     fn send(&mut self, most: u64) -> Result<()> {
         let Far { pools, port, batch, frame, .. } = self;
-        for _ in 0..most.min(packet::BATCH as u64) {
+        for at in 0..most.min(packet::BATCH as u64) {
             let Some(mut next) = pools.first().take() else { break };
-            self.sport = if self.sport + 1 < SPORTS.end { self.sport + 1 } else { SPORTS.start };
-            frame[34..36].copy_from_slice(&self.sport.to_be_bytes());
+            let changing = if at % 2 == 0 && self.watch.is_some() { self.changing.next() } else { None };
+            let sport = changing.unwrap_or_else(|| {
+                self.sport = if self.sport + 1 < SPORTS.end { self.sport + 1 } else { SPORTS.start };
+                self.sport
+            });
+            frame[34..36].copy_from_slice(&sport.to_be_bytes());
             ensure!(next.fill(frame).is_ok(), "a frame is too long for its chunk");
             if let Err(next) = batch.push(next) {
                 pools.give(next);
@@ -346,6 +354,11 @@ impl Far {
             0 => ("maintenance", Watch::Goes(back_end)),
             _ => ("enable", Watch::Comes(back_end)),
         };
+        if let Watch::Goes(gone) = watch {
+            let its: Vec<u16> = SPORTS.filter(|&sport| self.of[usize::from(sport)] == gone).collect();
+            ensure!(!its.is_empty(), "back end {gone} has no flow");
+            self.changing = its.into_iter().cycle();
+        }
         (self.watch, self.seen) = (Some(watch), None);
         let request = format!("{what} dns b{back_end}");
         let command = json!({ "command": "app", "app": "lb", "request": request });
