@@ -321,7 +321,7 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         size: default_size(Fill::Maglev, Some(1), back_ends.len()),
         back_ends: Arc::clone(back_ends),
         source_mac: SourceMac::Auto,
-        source: (Some(Ipv4Addr::new(10, 9, 255, 254)), None),
+        source: (Some((Ipv4Addr::new(10, 9, 255, 254), 0)), None),
         nat_pool: None,
         mtu: MTU,
         limited: false,

@@ -204,8 +204,11 @@ fn datagrams_come_out_of_every_tunnel_until_it_ends() {
         ("gre", outer(47, &gre)),
     ];
     let mut buffer = [0; 2048];
-    for (name, packet) in &forms {
-        send(packet);
+    for ((name, packet), host) in forms.iter().zip(100..) {
+        // Where a load balancer's source is a prefix, each flow comes from another address of it.
+        let mut packet = packet.clone();
+        packet[12..16].copy_from_slice(&[10, 1, 0, host]);
+        send(&packet);
         let until = Instant::now() + PATIENCE;
         // The kernel may have to resolve the neighbour first.
         let from = loop {

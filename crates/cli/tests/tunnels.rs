@@ -8,9 +8,10 @@
 //!   (frames)                                                                          (tunnel)
 //! ```
 //!
-//! Three things are not compared: the IPv4 identification, which the kernel increments and weir leaves 0; the
-//! UDP source port, where the device cannot be given a range; and packets marked CE, for which the kernel
-//! sets ECT(0) in the outer header (RFC 3168) where weir copies the mark (RFC 6040 §4.1).
+//! Four things are not compared: the IPv4 identification, which the kernel increments and weir leaves 0; the
+//! IPv6 flow label, which is 0 or the kernel's own; the UDP source port, where the device cannot be given a
+//! range; and packets marked CE, for which the kernel sets ECT(0) in the outer header (RFC 3168) where weir
+//! copies the mark (RFC 6040 §4.1).
 
 use cli::config::{Plan, read};
 use cli::explain::Explanation;
@@ -421,14 +422,17 @@ fn weir(plan: &Plan, port: u16, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
     }
 }
 
-/// Clears what may differ: the IPv4 identification, after verifying the checksum, and where needed the source
-/// port.
+/// Clears what may differ: the IPv4 identification, after verifying the checksum, the IPv6 flow label, and
+/// where needed the source port.
 fn comparable(tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if !tunnel.ipv6 {
         assert_eq!(checksum(packet::Sum::default().bytes(&frame[14..34])), 0, "{}", describe(&frame));
         frame[18..20].fill(0);
         frame[24..26].fill(0);
+    } else {
+        frame[15] &= 0xf0;
+        frame[16..18].fill(0);
     }
     if !tunnel.same_port {
         let udp = if tunnel.ipv6 { 54 } else { 34 };

@@ -7,7 +7,7 @@ use crate::raw::{Kind, Node};
 use crate::schema::{Schema, typed};
 use crate::section::{Section, boolean, choice, list, pairs, position, text};
 use crate::value;
-use engine::operation::{Argument, Form, Line, NatPart, OPERATIONS, Operation, Slot, Value, order};
+use engine::operation::{Argument, Encap, Form, Line, NatPart, OPERATIONS, Operation, Slot, Value, order};
 use engine::program::{Program, Template};
 use packet::Field;
 use serde_json::{Map, json};
@@ -93,17 +93,31 @@ impl Reader<'_> {
         let known: Vec<&str> = operation.arguments().iter().map(|one| one.key).collect();
         let section = Section::of(told, &known, report);
         let before = report.errors();
+        let mut src_bits = None;
         for (at, key) in known.iter().enumerate() {
             let argument = &mut operation.arguments()[at];
             let node =
                 if argument.needed { section.need(key, argument.help, report) } else { section.get(key) };
             match (node, &mut argument.slot) {
+                (Some(Node { span, kind: Kind::Scalar(text) }), Slot::Number(value, like))
+                    if *key == "src" && text.contains('/') =>
+                {
+                    let read = value::source(*like, text).map_err(|why| report.error(*span, why));
+                    if let Ok((address, bits)) = read {
+                        **value = Value::Const(address);
+                        src_bits = Some(Value::Const(bits.into()));
+                    }
+                }
+                (None, Slot::Optional(bits, _)) if *key == "src_bits" => **bits = src_bits,
                 (Some(node), _) => drop(self.slot(argument, node, report)),
                 (None, Slot::Ipv6(ipv6)) => {
                     **ipv6 = known.iter().filter_map(|key| section.get(key)).any(is_ipv6)
                 }
                 (None, _) => {}
             }
+        }
+        if let Some(node) = section.get("src_bits") {
+            fits_source(operation, src_bits.is_some(), node, report);
         }
         if report.errors() == before {
             self.operations.push(operation);
@@ -160,7 +174,26 @@ impl Reader<'_> {
 }
 
 fn is_ipv6(node: &Node) -> bool {
-    matches!(&node.kind, Kind::Scalar(text) if text.parse::<Ipv6Addr>().is_ok())
+    let address = |text: &str| text.split('/').next().and_then(|address| address.parse::<Ipv6Addr>().ok());
+    matches!(&node.kind, Kind::Scalar(text) if address(text).is_some())
+}
+
+/// Checks that `src_bits` makes sense, and does not say again what a prefix in `src` says.
+fn fits_source(operation: Operation, prefix: bool, node: &Node, report: &mut Report) {
+    let Operation::Encap(Encap { ipv6, src_bits, .. }) = operation else { return };
+    let range = Encap::src_bits_range(ipv6);
+    if prefix {
+        report.error_help(
+            node.span,
+            "`src` is a prefix already",
+            "leave `src_bits` out, or write an address",
+        );
+    } else if let Some(Value::Const(bits)) = src_bits
+        && !u8::try_from(bits).is_ok_and(|bits| range.contains(&bits))
+    {
+        let help = format!("write {} to {}, or leave it out", range.start(), range.end());
+        report.error_help(node.span, format!("`src_bits` cannot be {bits}"), help);
+    }
 }
 
 fn one_of(what: &str, of: &[u16], node: &Node, report: &mut Report) -> Option<u16> {
@@ -259,7 +292,9 @@ fn arguments(line: &Line, schema: &mut Schema) -> serde_json::Value {
             Slot::Number(_, like) if matches!(like.spec().bits, 32 | 128) => {
                 let both = [Field::Ipv4Src, Field::Ipv6Src].map(|field| value::schema(field, schema));
                 let words = json!({ "enum": ["per_entry", "per_flow"] });
-                json!({ "anyOf": [both[0], both[1], words, learnt_schema(schema)] })
+                let mut forms = vec![both[0].clone(), both[1].clone(), words, learnt_schema(schema)];
+                forms.extend((argument.key == "src").then(|| schema.shape(&Shape::Prefix)));
+                json!({ "anyOf": forms })
             }
             Slot::Number(_, like) | Slot::Optional(_, like) | Slot::Hashed(_, like) => {
                 number_schema(*like, schema)

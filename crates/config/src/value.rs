@@ -3,7 +3,7 @@
 
 use crate::schema::{IPV4, IPV6, MAC, NUMBER, Schema, text};
 use engine::builder::Number;
-use engine::program::{GroupChoice, PipeKind, Program};
+use engine::program::{Encap, GroupChoice, PipeKind, Program};
 use packet::{Base, Field, FieldKind, FlowKey, Source};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -322,6 +322,31 @@ pub fn prefix(of: Field, text: &str, program: &Program) -> Result<(u128, u8), St
     let value = field(of, value, program)?;
     within(of, value, prefix_mask(of, length), program)?;
     Ok((value, length))
+}
+
+/// Reads the outer source address of a tunnel, or a prefix of which each flow takes an address: `10.0.0.1`,
+/// `10.255.0.0/16`, `fd00:1::/64`. Also returns how many bits flows differ in.
+///
+/// # Errors
+/// Returns the message.
+pub fn source(of: Field, text: &str) -> Result<(u128, u8), String> {
+    let (value, length) = prefix(of, text, &Program::default())?;
+    let (bits, ipv6) = (of.spec().bits - length, of.spec().bits == 128);
+    if bits > 0 && !Encap::src_bits_range(ipv6).contains(&bits) {
+        let (long, short) = if ipv6 { (64, 126) } else { (8, 30) };
+        return Err(format!(
+            "flows cannot share the addresses of a /{length}: write a prefix from /{long} to /{short}, or an \
+             address"
+        ));
+    }
+    let address = match ipv6 {
+        true => IpAddr::V6(Ipv6Addr::from_bits(value)),
+        false => IpAddr::V4(Ipv4Addr::from_bits(value as u32)),
+    };
+    if bits > 0 && (address.is_multicast() || address.is_loopback() || address.is_unspecified()) {
+        return Err(format!("`{text}` has no addresses of hosts: write a prefix that is routed to this one"));
+    }
+    Ok((value, bits))
 }
 
 /// Reads a range: `1000-2000`, or one value.

@@ -7,6 +7,7 @@
 
 use packet::tunnel::OuterShape;
 use packet::{Depth, ETHER_QINQ, ETHER_VLAN, Field, TunnelKind};
+use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 /// The stage of an operation in the fixed order of an action (docs/pipes.md A1).
@@ -143,6 +144,7 @@ macro_rules! operations {
     )*) => {
         /// An operation of an action.
         #[derive(Clone, Copy, Debug, PartialEq)]
+        #[allow(clippy::large_enum_variant, reason = "a program has few, and they are copied")]
         pub enum Operation {$(
             #[doc = $help]
             $id $(($($place_type),*))? $({$(#[doc = concat!("`", stringify!($name), "`.")] $name: $type),*})?,
@@ -266,6 +268,8 @@ pub struct Encap {
     pub ipv6: bool,
     /// Outer source address.
     pub src: Value,
+    /// How many of its low bits come from the select hash (docs/pipes.md A23); `None` means none.
+    pub src_bits: Option<Value>,
     /// Outer destination address.
     pub dst: Value,
     /// VNI or key.
@@ -297,6 +301,7 @@ impl Encap {
             eth_src: zero,
             ipv6: false,
             src: zero,
+            src_bits: None,
             dst: zero,
             id: spec.id_needed.then_some(zero),
             ttl: Value::Const(TTL),
@@ -305,6 +310,13 @@ impl Encap {
             udp_checksum: false,
             ethernet: spec.ethernet && (kind.is_udp() || !spec.ip),
         }
+    }
+
+    /// Returns which numbers of [`Encap::src_bits`] make sense, besides 0: fewer leave no address; more are
+    /// more than an operator has (IPv4) or the hash has (IPv6).
+    #[must_use]
+    pub const fn src_bits_range(ipv6: bool) -> RangeInclusive<u8> {
+        2..=if ipv6 { 64 } else { 24 }
     }
 
     /// Returns what determines the length of the outer headers.
@@ -322,6 +334,11 @@ impl Encap {
             needed("eth.dst", "the outer destination MAC", Slot::Number(&mut self.eth_dst, Field::EthDst)),
             needed("eth.src", "the outer source MAC", Slot::Number(&mut self.eth_src, Field::EthSrc)),
             needed("src", "the outer source address", Slot::Number(&mut self.src, src)),
+            optional(
+                "src_bits",
+                "how many low bits of `src` come from the select hash",
+                Slot::Optional(&mut self.src_bits, Field::Ipv4Ttl),
+            ),
             needed("dst", "the outer destination address", Slot::Number(&mut self.dst, dst)),
         ];
         if let (Some((key, _)), Some(like)) = (spec.id, id_field(kind)) {
@@ -447,7 +464,11 @@ impl Operation {
     /// Returns true if it takes a number from the select hash.
     #[must_use]
     pub fn uses_hash(&self) -> bool {
-        { *self }.arguments().iter().any(|one| matches!(one.slot, Slot::Hashed(None, _)))
+        let outer = |encap: &Encap| encap.ipv6 || encap.src_bits.is_some();
+        matches!(self, Operation::Encap(encap) if outer(encap)) || { *self }
+            .arguments()
+            .iter()
+            .any(|one| matches!(one.slot, Slot::Hashed(None, _)))
     }
 
     /// Returns the tunnel whose headers it adds or removes.

@@ -93,22 +93,28 @@ fn outer_headers_are_read_again() {
 
 fn written(shape: OuterShape, inside: Inside) {
     let (src, dst) = match shape.is_ipv6 {
-        true => (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9).into()),
-        false => (Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 0, 0, 2).into()),
+        true => ("fd00::".parse().unwrap(), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9).into()),
+        false => (Ipv4Addr::new(10, 0, 0, 0).into(), Ipv4Addr::new(10, 0, 0, 2).into()),
     };
     let outer = Outer { eth_dst: [2; 6], eth_src: [4; 6], src, dst, ttl: 61, id: 0x123456 };
     let mut frame = vec![0xff; shape.length()];
     shape.write(&outer, inside, &TunnelPorts::default(), &mut frame);
-    shape.finish().write(&mut frame, Carried { length: 60, traffic_class: 0xb9, sport: Some(50000) });
+    let (host, flow_label) = (0x00ff_fffe, 0xa_bcde);
+    let carried = Carried { length: 60, traffic_class: 0xb9, sport: Some(50000), flow_label, host };
+    shape.finish().write(&mut frame, carried);
     frame.extend([0x5a; 60]);
     let parsed = etherparse::SlicedPacket::from_ethernet(&frame).unwrap();
     let (protocol, tos, payload) = match parsed.net.as_ref().unwrap() {
         etherparse::NetSlice::Ipv4(ip) => {
             assert_eq!(checksum(Sum::default().bytes(&frame[14..34])), 0, "{shape:?}");
             let header = ip.header();
+            assert_eq!(header.source(), [10, 255, 255, 254]);
             (header.protocol().0, header.dcp().value() << 2 | header.ecn().value(), ip.payload().payload)
         }
         etherparse::NetSlice::Ipv6(ip) => {
+            let header = ip.header();
+            assert_eq!(header.source_addr(), "fd00::ff:fffe".parse::<Ipv6Addr>().unwrap());
+            assert_eq!((header.version(), header.flow_label().value()), (6, flow_label));
             (ip.header().next_header().0, ip.header().traffic_class(), ip.payload().payload)
         }
         other => panic!("{other:?}"),

@@ -163,9 +163,10 @@ fn stations(source: Source) -> [Operation; 2] {
     [from, Operation::Set(Field::EthDst, Value::PerEntry)]
 }
 
-/// The outer headers. Where the tunnel has UDP, its source port is of the flow's hash, so that routers and
-/// NICs behind it spread flows. Over IPv6 it has a checksum: without one, a receiver drops it unless it was
-/// told otherwise (RFC 6936 §4; Linux's vxlan and fou).
+/// The outer headers. So that routers and NICs behind spread flows, the flow's hash is in the UDP source
+/// port, where the tunnel has UDP, in the flow label of IPv6, and in the source address, where the service
+/// has a prefix. UDP over IPv6 has a checksum: without one, a receiver drops it unless it was told otherwise
+/// (RFC 6936 §4; Linux's vxlan and fou).
 fn tunnel(kind: TunnelKind, ipv6: bool) -> Vec<Operation> {
     let given = Value::PerEntry;
     let is_vxlan = kind == TunnelKind::Vxlan;
@@ -174,6 +175,7 @@ fn tunnel(kind: TunnelKind, ipv6: bool) -> Vec<Operation> {
         eth_src: given,
         ipv6,
         src: given,
+        src_bits: Some(given),
         dst: given,
         id: is_vxlan.then_some(given),
         dscp: None,
@@ -293,10 +295,10 @@ pub(super) fn entry(
             }
             entry = entry.value(back_end.mac).value(own.unwrap_or_default());
             let (v4, v6) = service.source;
-            entry = if ipv6 {
-                entry.value(v6.map_or(0, Number::number))
-            } else {
-                entry.value(v4.map_or(0, Number::number))
+            entry = match (ipv6, v4, v6) {
+                (false, Some((address, bits)), _) => entry.value(address).value(bits),
+                (true, _, Some((address, bits))) => entry.value(address).value(bits),
+                _ => entry.value(0_u8).value(0_u8),
             };
             entry = entry.value(mode.ip().map_or(0, Number::number));
             if let Mode::Vxlan { vni, .. } = mode {

@@ -44,8 +44,8 @@ pub struct Service {
     pub back_ends: Arc<[BackEnd]>,
     /// Source MAC address of packets to back ends.
     pub source_mac: SourceMac,
-    /// Source addresses of tunnels, of IPv4 and of IPv6.
-    pub source: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    /// Sources of tunnels.
+    pub source: Sources,
     /// The longest IP packet that fits the way to the back ends, in bytes.
     pub mtu: u16,
     /// Whether longer packets may arrive, so that those for back ends without a tunnel are measured, too.
@@ -341,6 +341,9 @@ impl Mode {
         matches!(self, Mode::Nat { .. } | Mode::FullNat { .. })
     }
 }
+
+/// Source addresses, of IPv4 and of IPv6; with each the number of low bits that flows differ in.
+pub type Sources = (Option<(Ipv4Addr, u8)>, Option<(Ipv6Addr, u8)>);
 
 /// The source MAC address of packets to back ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

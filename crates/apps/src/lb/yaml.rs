@@ -3,7 +3,7 @@
 use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO};
 use super::app::FLOWS;
 use super::back_ends::{self, BACK_END};
-use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac};
+use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac, Sources};
 use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
@@ -11,7 +11,7 @@ use config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
 use config::ports::{PortConfig, PortKind, Xdp, mac};
 use config::quic::{self, QUIC};
 use config::raw::{Kind, Node};
-use config::section::{Section, named, number, pairs, parsed, text, words};
+use config::section::{Section, named, number, pairs, text, words};
 use config::sets::default_size;
 use config::{Key, Report, Shape};
 use engine::check::{CAPACITY_MAX, MAGLEV_MAX};
@@ -46,8 +46,8 @@ pub(super) const SERVICE: &[Key] = config::keys! {
     "fail": Shape::Words(|| words(&health::FAIL)), "who gets packets when no back end is up" or "all";
     "source_mac": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Mac]),
         "the source MAC address of packets to back ends" or "auto";
-    "source": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
-        "the source address of tunnels to back ends, or one of each version of IP";
+    "source": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
+        "the source address of tunnels to back ends, or a prefix of which flows take theirs, or two of these";
     "mtu": Shape::Number(MTU_MIN, MTU_MAX),
         "the MTU of the way to the back ends, by default that of their port if it is known" or "1500";
     "mss": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Number(MSS_MIN, MTU_MAX)]),
@@ -575,14 +575,22 @@ fn ports_of(node: &Node, report: &mut Report) -> Option<(u16, u16)> {
     read.map_err(|why| report.error(node.span, why)).ok()
 }
 
-/// The source addresses of tunnels, one of each version of IP.
-pub(super) fn sources(node: &Node, report: &mut Report) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+/// The source addresses of tunnels, or prefixes of them, one of each version of IP: the address, and how many
+/// bits of it flows differ in.
+pub(super) fn sources(node: &Node, report: &mut Report) -> Sources {
     let (mut v4, mut v6) = (None, None);
     for node in several(node) {
-        let twice = match parsed::<IpAddr>(node, "an IP address", report) {
-            Some(IpAddr::V4(address)) => v4.replace(address).is_some(),
-            Some(IpAddr::V6(address)) => v6.replace(address).is_some(),
-            None => false,
+        let Some(text) = text(node, "an IP address, or a prefix", report) else { continue };
+        let field = if text.contains(':') { Field::Ipv6Src } else { Field::Ipv4Src };
+        let twice = match config::value::source(field, text) {
+            Ok((address, bits)) if field == Field::Ipv4Src => {
+                v4.replace((Ipv4Addr::from_bits(address as u32), bits)).is_some()
+            }
+            Ok((address, bits)) => v6.replace((Ipv6Addr::from_bits(address), bits)).is_some(),
+            Err(why) => {
+                report.error(node.span, why);
+                false
+            }
         };
         if twice {
             report.error(node.span, "one source address of each version of IP is enough");

@@ -185,15 +185,16 @@ fn actions_and_their_places() {
          two: [{ add: { l4.dport: 1 } }, decrement_ttl, { push_vlan: { vid: per_entry } }, { push_vlan: { \
          vid: 5, pcp: per_entry, \
          tpid: 0x88a8 } }, { encap_vxlan: { eth.dst: 02:00:00:00:00:01, eth.src: 02:00:00:00:00:02, src: \
-         \"::1\", dst: per_entry, \
+         \"fd00:1::/64\", dst: per_entry, \
          vni: 5 } }] }, entries: [{ action: two, push_vlan: [{ vid: 6 }, { pcp: 1 }], encap_vxlan: { dst: \
          \"::2\" } }]",
     );
     let plan = plan(&text);
     let pipe = &plan.program.pipes[0];
     assert_eq!(pipe.templates[0].operations[1], Operation::Set(Field::EthDst, Value::PerEntry));
-    assert!(matches!(pipe.templates[1].operations[4], Operation::Encap(encap) if encap.ipv6 &&
-            encap.sport.is_none()));
+    let Operation::Encap(encap) = pipe.templates[1].operations[4] else { panic!("an encapsulation is last") };
+    assert!(encap.ipv6 && encap.sport.is_none());
+    assert_eq!((encap.src, encap.src_bits), (Value::Const(0xfd00_0001 << 96), Some(Value::Const(64))));
     let entry = pipe.entries.iter().next().unwrap();
     assert_eq!((entry.template, entry.values.clone()), (1, vec![6, 1, 2]));
     let written = write_entry(&plan.program, pipe, &entry);
@@ -276,6 +277,40 @@ fn each_error_has_its_place() {
         let span = at.unwrap_or_else(|| panic!("{pipe}\n{report}")).span;
         let line = text.lines().nth(span.line as usize - 1).unwrap();
         assert!(line[span.column as usize - 1..].starts_with(culprit), "{pipe}\n{report}");
+    }
+}
+
+/// Where a tunnel comes from, the words under the caret, and what is said about them.
+#[test]
+fn sources_that_flows_cannot_share_are_refused() {
+    for (told, culprit, expected) in [
+        ("src: 10.255.0.1/16", "10.255.0.1/16", "`10.255.0.1` has bits outside the mask /16"),
+        (
+            "src: 0.0.0.0/0",
+            "0.0.0.0/0",
+            "flows cannot share the addresses of a /0: write a prefix from /8 to",
+        ),
+        ("src: 10.0.0.2/31", "10.0.0.2/31", "flows cannot share the addresses of a /31: write a prefix from"),
+        ("src: 224.0.0.0/8", "224.0.0.0/8", "`224.0.0.0/8` has no addresses of hosts"),
+        (
+            "src: \"fd00::/48\"",
+            "\"fd00::/48",
+            "flows cannot share the addresses of a /48: write a prefix from /64",
+        ),
+        ("src: \"fd00::/64\"", "10.0.0.9", "`10.0.0.9` is not a value of `ipv6.dst`"),
+        ("src: 10.1.0.0/16, src_bits: 8", "8 } }", "`src` is a prefix already"),
+        ("src: per_entry, src_bits: 25", "25 } }", "`src_bits` cannot be 25"),
+        ("src: 10.1.0.0, src_bits: 1", "1 } }", "`src_bits` cannot be 1"),
+    ] {
+        let text = with_pipe(&format!(
+            "type: basic, forward: p0, miss: drop, action: [{{ encap_ipip: {{ eth.dst: 02:00:00:00:00:01, \
+             eth.src: 02:00:00:00:00:02, dst: 10.0.0.9, {told} }} }}]"
+        ));
+        let report = read("t", &text).report;
+        let at = report.diagnostics().into_iter().find(|one| one.message.starts_with(expected));
+        let span = at.unwrap_or_else(|| panic!("{told}\n{report}")).span;
+        let line = text.lines().nth(span.line as usize - 1).unwrap();
+        assert!(line[span.column as usize - 1..].starts_with(culprit), "{told}\n{report}");
     }
 }
 

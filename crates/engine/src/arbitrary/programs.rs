@@ -398,6 +398,7 @@ pub(super) fn match_field(random: &mut Random) -> Field {
         Field::ArpTargetIp.inner(),
         Field::Icmpv6Code.inner(),
         Field::SecondVlanPcp.inner(),
+        Field::ErrorV4Protocol,
     ];
     if random.percent(45) { random.pick(COMMON) } else { random.pick(Field::ALL) }
 }

@@ -17,7 +17,7 @@ use packet::{
 };
 
 /// The most bytes that the values of one operation are laid out in: the outer headers of a tunnel, which are
-/// at most 14 of Ethernet, 40 of IPv6, 8 of UDP and 16 of the tunnel.
+/// at most 14 of Ethernet, 40 of IPv6, 8 of UDP and 16 of the tunnel, and the number of source addresses, 8.
 const LAID_OUT_MAX: usize = 128;
 
 /// Whose values a step uses.
@@ -86,6 +86,7 @@ pub struct Plan {
 
 /// How an operation's values are laid out in an action row.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "an action has few")]
 enum Fill {
     Number { value: Value, bytes: usize },
     Tag { tpid: u16, vid: Value, pcp: Value },
@@ -274,7 +275,7 @@ impl Fill {
         match self {
             Fill::Number { bytes, .. } => *bytes,
             Fill::Tag { .. } => 4,
-            Fill::Outer(encap, _) => encap.shape().length(),
+            Fill::Outer(encap, _) => Encapsulation::new(encap).row_length(),
         }
     }
 
@@ -289,9 +290,9 @@ impl Fill {
                 place[2..].copy_from_slice(&((pcp & 7) << 13 | vid & 0xfff).to_be_bytes());
             }
             Fill::Outer(encap, ref ports) => {
-                let Encap { eth_dst, eth_src, src, dst, id, ttl, sport, .. } = encap;
-                let none = Value::Const(0);
-                let numbers = [eth_dst, eth_src, src, dst, id.unwrap_or(none), ttl, sport.unwrap_or(none)];
+                let Encap { eth_dst, eth_src, src, src_bits, dst, id, ttl, sport, .. } = encap;
+                let [src_bits, id, sport] = [src_bits, id, sport].map(|one| one.unwrap_or(Value::Const(0)));
+                let numbers = [eth_dst, eth_src, src, src_bits, dst, id, ttl, sport];
                 write_outer(&encap, ports, &numbers.map(resolve), place);
             }
         }
@@ -385,7 +386,7 @@ impl Step {
             }
             Step::Encap(how) => {
                 for slot in Bits(list) {
-                    let row = values.slice(on.action.of(slot), how.length);
+                    let row = values.slice(on.action.of(slot), how.row_length());
                     let (frame, found) = (on.batch.frame_mut(slot), &on.packets.headers[slot]);
                     let hash = on.packets.outer.select(slot, on.reading);
                     if let Err(reason) = how.run(frame, found, row, hash) {

@@ -93,7 +93,10 @@ pub struct Encapsulation {
     /// Bytes that can be carried.
     length_max: usize,
     /// Bytes of the outer headers.
-    pub length: usize,
+    length: usize,
+    /// Low bits of the source address come from the select hash: the row says behind the headers of how many
+    /// numbers.
+    spread: bool,
     /// The whole frame is carried, else its IP packet.
     ethernet: bool,
     /// The UDP source port comes from the select hash.
@@ -105,8 +108,10 @@ pub struct Encapsulation {
 
 /// The outer headers in an action row: finished, but for what [`Encapsulation::run`] fills in. A UDP source
 /// port that is not hashed lies where it belongs.
-pub fn write_outer(encap: &Encap, ports: &TunnelPorts, numbers: &[u128; 7], place: &mut [u8]) {
-    let [eth_dst, eth_src, src, dst, id, ttl, sport] = *numbers;
+pub fn write_outer(encap: &Encap, ports: &TunnelPorts, numbers: &[u128; 8], place: &mut [u8]) {
+    let [eth_dst, eth_src, src, src_bits, dst, id, ttl, sport] = *numbers;
+    let hosts = hosts(src_bits, encap.ipv6);
+    let src = if hosts == 0 { src } else { src & !(u128::from(hosts) + 1) };
     let mac = |number: u128| {
         let [_, _, mac @ ..] = (number as u64).to_be_bytes();
         mac
@@ -116,6 +121,8 @@ pub fn write_outer(encap: &Encap, ports: &TunnelPorts, numbers: &[u128; 7], plac
         false => IpAddr::V4(Ipv4Addr::from_bits(number as u32)),
     };
     let shape = encap.shape();
+    let (place, behind) = place.split_at_mut(shape.length());
+    behind.copy_from_slice(&hosts.to_be_bytes()[..behind.len()]);
     let outer = Outer {
         eth_dst: mac(eth_dst),
         eth_src: mac(eth_src),
@@ -141,11 +148,19 @@ impl Encapsulation {
             finish: shape.finish(),
             length_max: shape.finish().length_max(),
             length: shape.length(),
+            spread: encap.src_bits.is_some(),
             ethernet: encap.ethernet,
             hashed: encap.sport.is_none(),
             class: encap.dscp.map_or((0xff, 0), |dscp| (3, dscp << 2)),
             udp_checksum: encap.udp_checksum && encap.kind.is_udp(),
         }
+    }
+
+    /// Bytes of an action row that it needs.
+    #[inline(always)]
+    #[must_use]
+    pub fn row_length(&self) -> usize {
+        self.length + if self.spread { size_of::<u64>() } else { 0 }
     }
 
     /// Adds the outer headers; `hash` is the select hash.
@@ -157,6 +172,8 @@ impl Encapsulation {
         if length > self.length_max {
             return Err(DropReason::Oversize);
         }
+        let (row, hosts) = row.split_at(self.length);
+        let host = hosts.first_chunk().map_or(0, |hosts| host(u64::from_be_bytes(*hosts), hash));
         let bytes = frame.prepend(row.len() as u16).map_err(|_| DropReason::NoHeadroom)?;
         let Some(outer) = bytes.get_mut(..row.len()) else { return Err(DropReason::NoHeadroom) };
         copy(row, outer);
@@ -165,12 +182,32 @@ impl Encapsulation {
         }
         let sport = self.hashed.then_some(49152 + (hash >> 50) as u16);
         let traffic_class = class & self.class.0 | self.class.1;
-        self.finish.write(outer, Carried { length: length as u16, traffic_class, sport });
+        // RFC 6437 §3: 0 says that there is no label.
+        let flow_label = (hash as u32 & 0xf_ffff).max(1);
+        self.finish.write(outer, Carried { length: length as u16, traffic_class, sport, flow_label, host });
         if self.udp_checksum {
             udp_checksum(bytes, self.shape);
         }
         Ok(())
     }
+}
+
+/// How many hosts a source address with so many low bits from the hash stands for: all numbers of these bits
+/// but 0 and all ones, which are addresses of a network and of all its hosts (RFC 1122 §3.2.1.3), or of any
+/// router (RFC 4291 §2.6.1).
+fn hosts(bits: u128, is_ipv6: bool) -> u64 {
+    let bits = bits.min(if is_ipv6 { 64 } else { 24 }) as u32;
+    u64::MAX.checked_shr(64 - bits).unwrap_or(0).saturating_sub(1)
+}
+
+/// The number of a flow's host. Its upper bits come from the lower ones of the hash, because the upper ones
+/// pick the bucket: all flows of a back end have some of them in common.
+#[inline(always)]
+fn host(hosts: u64, hash: u64) -> u64 {
+    if hosts == 0 {
+        return 0;
+    }
+    1 + ((u128::from(hash.rotate_left(32)) * u128::from(hosts)) >> 64) as u64
 }
 
 /// VXLAN and Geneve over IPv4, and over IPv6, are copied without a call.

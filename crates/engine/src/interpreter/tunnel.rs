@@ -47,11 +47,13 @@ fn hand_on_congestion(packet: &mut Packet, outer: &Ip, inner: &Ip) -> Result<Opt
 
 /// Adds the outer headers, innermost first.
 pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>, program: &Program) -> Done {
-    let [eth_dst, eth_src, src, dst] =
-        [encap.eth_dst, encap.eth_src, encap.src, encap.dst].map(|value| values.get(value));
+    let [eth_dst, eth_src, src] = [encap.eth_dst, encap.eth_src, encap.src].map(|value| values.get(value));
+    let src_bits = encap.src_bits.map_or(0, |value| values.get(value));
+    let dst = values.get(encap.dst);
     let id = encap.id.map(|value| values.get(value) as u32);
     let ttl = values.get(encap.ttl) as u8;
     let hash = packet.select_hash(KeySource::Outer, program.select_seed);
+    let src = spread(src, src_bits.min(if encap.ipv6 { 64 } else { 24 }) as u32, hash);
     let sport = encap.sport.map_or(49152 + (hash >> 50) as u16, |value| values.get(value) as u16);
     let class = packet.headers.ip.as_ref().map_or(0, |ip| class(&packet.bytes, ip));
     let carried = if encap.ethernet { Inside::Ethernet } else { only_ip(packet)? };
@@ -77,7 +79,7 @@ pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>,
     let length = front.len() + packet.bytes.len();
     let outer_class = encap.dscp.unwrap_or(class / 4) * 4 + class % 4;
     let ip = match encap.ipv6 {
-        true => outer_ipv6(length, outer_class, ttl, protocol, (src, dst))?,
+        true => outer_ipv6(length, (outer_class, flow_label(hash)), ttl, protocol, (src, dst))?,
         false => outer_ipv4(length, outer_class, ttl, protocol, (src as u32, dst as u32))?,
     };
     front.splice(..0, ip);
@@ -117,16 +119,35 @@ fn outer_ipv4(
     Ok(header)
 }
 
-/// RFC 8200 §3: version 6, class, flow label 0.
+/// Replaces the low bits of a source address by a number from 1 to two less than there are, which is as large
+/// a part of these as the hash with its halves exchanged is of 2^64.
+fn spread(src: u128, bits: u32, hash: u64) -> u128 {
+    if bits < 2 {
+        return src;
+    }
+    let numbers = (1 << bits) - 2;
+    let exchanged = (hash & 0xffff_ffff) << 32 | hash >> 32;
+    (src >> bits << bits) + 1 + ((u128::from(exchanged) * numbers) >> 64)
+}
+
+/// RFC 6437 §3: 20 bits of the hash, but not 0, which means that there is no label.
+fn flow_label(hash: u64) -> u32 {
+    match hash % (1 << 20) {
+        0 => 1,
+        label => label as u32,
+    }
+}
+
+/// RFC 8200 §3: version 6, class, flow label.
 fn outer_ipv6(
     length: usize,
-    class: u8,
+    (class, label): (u8, u32),
     ttl: u8,
     next: u8,
     (src, dst): (u128, u128),
 ) -> Result<Vec<u8>, DropReason> {
     let length = u16::try_from(length).map_err(|_| DropReason::Oversize)?;
-    let mut header = (0x6000_0000 | u32::from(class) << 20).to_be_bytes().to_vec();
+    let mut header = (0x6000_0000 | u32::from(class) << 20 | label).to_be_bytes().to_vec();
     header.extend(length.to_be_bytes());
     header.extend([next, ttl]);
     header.extend(src.to_be_bytes());

@@ -311,7 +311,8 @@ fn a8_encap_puts_the_outer_headers_in_front() {
     assert_eq!(out[50..], bytes);
     assert!(checksums_are_right(&out));
     let out = acted(vec![encap(true, Some(Value::Const(0xbeef)))], &bytes);
-    assert_eq!(out[12..22], [0x86, 0xdd, 0x60, 0, 0, 0, 0, 16 + bytes.len() as u8, 17, 33]);
+    assert_eq!((number(&out, 12), out[14], out[15] >> 4), (0x86dd, 0x60, 0), "behind it is the flow label");
+    assert_eq!(out[18..22], [0, 16 + bytes.len() as u8, 17, 33]);
     assert_eq!((out[22 + 7], out[22 + 15], out[38 + 15]), (1, 1, 2));
     assert_eq!([54, 56, 58, 60].map(|at| number(&out, at)), [0xbeef, 4789, 16 + bytes.len() as u16, 0]);
     assert_eq!(out[70..], bytes);

@@ -1,9 +1,10 @@
-//! A8, A9, A13-A17: tunnels. Headers are written out by hand.
+//! A8, A9, A13-A17, A23, A24: tunnels. Headers are written out by hand.
 
 use crate::setup::*;
 use engine::interpreter::trace::Change;
 use engine::program::{Encap, Operation, Value};
-use packet::{DropReason, TunnelKind};
+use packet::{DropReason, FlowKey, TunnelKind, select_hash};
+use std::collections::HashSet;
 
 const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80 payload=010203";
 const UDP6: &str = "src=2001:db8::1 dst=2001:db8::2 proto=udp sport=7 dport=80 payload=010203";
@@ -241,4 +242,85 @@ fn a17_an_unknown_critical_option_is_not_decapsulated() {
     // Whoever does not end the tunnel carries them along.
     let bytes = geneve("014065580000050001028100");
     assert_eq!(acted(vec![Operation::DecrementTtl], &bytes)[42..], bytes[42..]);
+}
+
+/// The select hash of packets from 10.0.0.1 to 10.0.0.2 over UDP.
+fn hash(ports: (u16, u16)) -> u64 {
+    select_hash(7, &FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, ports, None).0)
+}
+
+/// Such a packet.
+fn flow((sport, dport): (u16, u16)) -> String {
+    format!("src=10.0.0.1 dst=10.0.0.2 proto=udp sport={sport} dport={dport}")
+}
+
+/// The outer source address, as a number.
+fn source(out: &[u8], ipv6: bool) -> u128 {
+    let at = if ipv6 { 22..38 } else { 26..30 };
+    out[at].iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+#[test]
+fn a23_low_bits_of_the_outer_source_come_from_the_select_hash() {
+    let text = flow((7, 80));
+    let part = |numbers: u128| 1 + ((u128::from(hash((7, 80)).rotate_left(32)) * numbers) >> 64);
+    for kind in TunnelKind::ALL {
+        for (ipv6, src, prefix) in
+            [(false, 0x0aff_0001, 0x0aff_0000), (true, 0xfd00 << 112 | 1, 0xfd00_u128 << 112)]
+        {
+            for udp_checksum in [false, true] {
+                let with = |bits| {
+                    let (src, src_bits) = (Value::Const(src), Some(Value::Const(bits)));
+                    let out = wrapped(Encap { src, src_bits, udp_checksum, ..tunnel(*kind, ipv6) }, &text);
+                    assert!(checksums_are_right(&out), "{kind}");
+                    source(&out, ipv6)
+                };
+                assert_eq!([0, 1].map(with), [src, src], "{kind}");
+                assert_eq!(with(2), prefix + part(2), "{kind}");
+                assert_eq!(with(8), prefix + part(254), "{kind}");
+                assert_eq!(with(16), prefix + part(65_534), "{kind}");
+                if ipv6 {
+                    assert_eq!([64, 255].map(with), [prefix + part((1 << 64) - 2); 2], "{kind}");
+                } else {
+                    assert_eq!([24, 255].map(with), [0x0a00_0000 + part((1 << 24) - 2); 2], "{kind}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a23_a_flow_has_one_source_and_many_flows_have_many() {
+    for (ipv6, prefix) in [(false, 0x0aff_0000), (true, 0xfd00_u128 << 112)] {
+        let (src, src_bits) = (Value::Const(prefix), Some(Value::Const(8)));
+        let encap = Encap { src, src_bits, ..tunnel(TunnelKind::Ipip, ipv6) };
+        let of = |sport: u16, more: &str| {
+            let out = wrapped(encap, &format!("{} {more}", flow((sport, 53))));
+            source(&out, ipv6) - prefix
+        };
+        let seen: HashSet<u128> = (1..=2000).map(|sport| of(sport, "")).collect();
+        assert!(seen.len() >= 250 && seen.iter().all(|host| (1..=254).contains(host)), "{seen:?}");
+        assert!((1..=20).all(|sport| of(sport, "") == of(sport, "dscp=46 ttl=3 payload=c0ffee")));
+        // Errors about a flow's packets belong to it.
+        let about = "src=10.0.0.2 dst=10.0.0.1 proto=udp sport=53 dport=7";
+        let about: String = frame(about)[14..42].iter().map(|byte| format!("{byte:02x}")).collect();
+        let error = format!("src=10.0.0.9 dst=10.0.0.2 proto=icmp icmp_type=11 payload={about}");
+        let error = frame(&error);
+        assert_eq!(source(&acted(vec![Operation::Encap(encap)], &error), ipv6) - prefix, of(7, ""));
+    }
+}
+
+#[test]
+fn a24_the_flow_label_comes_from_the_select_hash_and_is_never_0() {
+    let label = |out: &[u8]| u32::from(number(out, 14) & 15) << 16 | u32::from(number(out, 16));
+    let all = (1..=u16::MAX).flat_map(|dport| (1..500).map(move |sport| (sport, dport)));
+    let unlabelled = all.into_iter().find(|ports| hash(*ports) & 0xf_ffff == 0).unwrap();
+    for kind in TunnelKind::ALL {
+        for sport in [None, Some(Value::Const(9))] {
+            let encap = Encap { sport, ..tunnel(*kind, true) };
+            let wanted = hash((7, 80)) as u32 & 0xf_ffff;
+            assert_eq!(label(&wrapped(encap, &flow((7, 80)))), wanted, "{kind}");
+            assert_eq!(label(&wrapped(encap, &flow(unlabelled))), 1, "{kind}");
+        }
+    }
 }

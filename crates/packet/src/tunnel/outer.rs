@@ -48,6 +48,10 @@ pub struct Carried {
     pub traffic_class: u8,
     /// UDP source port; counts only in UDP. `None`: that of the template.
     pub sport: Option<u16>,
+    /// Flow label (RFC 6437), 20 bits; counts only in IPv6.
+    pub flow_label: u32,
+    /// Low bits of the source address, of which there are 32 in IPv4. Those are 0 in the template.
+    pub host: u64,
 }
 
 /// Fills in what differs, in a copy of the template: the shape with its lengths worked out, because this is
@@ -148,17 +152,20 @@ impl Finish {
         u16::MAX as usize - ip - self.behind_ip as usize
     }
 
-    /// Fills in lengths, DSCP, ECN, the IPv4 checksum and the UDP source port. A UDP checksum stays 0.
+    /// Fills in lengths, DSCP, ECN, the flow label, the low bits of the source address, the IPv4 checksum and
+    /// the UDP source port. A UDP checksum stays 0.
     /// Headers that are shorter than their shape are left alone.
     #[inline(always)]
     pub fn write(self, headers: &mut [u8], carried: Carried) {
-        let Carried { length, traffic_class, sport } = carried;
+        let Carried { length, traffic_class, sport, flow_label, host } = carried;
         let behind_ip = self.behind_ip + length;
         let rest = if self.is_ipv6 {
             let Some((head, rest)) = headers.split_first_chunk_mut::<{ ETHERNET + IPV6 }>() else { return };
-            head[14] = 0x60 | traffic_class >> 4;
-            head[15] = traffic_class << 4;
+            let first = 6 << 28 | u32::from(traffic_class) << 20 | flow_label;
+            head[14..18].copy_from_slice(&first.to_be_bytes());
             head[18..20].copy_from_slice(&behind_ip.to_be_bytes());
+            let host = host.to_be_bytes();
+            head[30..38].iter_mut().zip(host).for_each(|(byte, host)| *byte |= host);
             rest
         } else {
             let Some((head, rest)) = headers.split_first_chunk_mut::<{ ETHERNET + IPV4 }>() else { return };
@@ -166,8 +173,10 @@ impl Finish {
             head[15] = traffic_class;
             head[16..18].copy_from_slice(&total.to_be_bytes());
             let without = u16::from_be_bytes([head[24], head[25]]);
-            let sum = checksum(Sum::default().word(!without).word(traffic_class.into()).word(total));
-            head[24..26].copy_from_slice(&sum.to_be_bytes());
+            let host = host as u32;
+            let sum = Sum::default().word(!without).word(traffic_class.into()).word(total).value32(host);
+            head[24..26].copy_from_slice(&checksum(sum).to_be_bytes());
+            head[26..30].iter_mut().zip(host.to_be_bytes()).for_each(|(byte, host)| *byte |= host);
             rest
         };
         if self.is_udp

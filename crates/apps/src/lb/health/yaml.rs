@@ -6,13 +6,14 @@ use super::weights::{Fail, RAMP};
 use super::{Guarded, Health, Watch};
 use crate::check::{Ask, Check, Request, Via};
 use crate::lb::pipes::COUNTED_MAX;
+use crate::lb::service::Sources;
 use crate::lb::yaml::sources;
 use crate::lb::{BackEnd, By, Service};
 use config::raw::{Kind, Node};
 use config::section::{Section, list, parsed, text, words};
 use config::sets::WEIGHT_MAX;
 use config::{Key, Report, Shape, Span};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -211,7 +212,7 @@ fn watch(
 }
 
 /// The addresses that checks are sent from, of IPv4 and of IPv6, if they go the service's own way.
-fn from(section: &Section<'_>, report: &mut Report) -> Option<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
+fn from(section: &Section<'_>, report: &mut Report) -> Option<Sources> {
     let is_used = section.choice("via", &VIA, report)?;
     let Some(node) = section.get("from") else {
         if is_used {
@@ -224,8 +225,10 @@ fn from(section: &Section<'_>, report: &mut Report) -> Option<(Option<Ipv4Addr>,
     let before = report.errors();
     let (v4, v6) = sources(node, report);
     let is_station = |one: IpAddr| !(one.is_unspecified() || one.is_multicast() || one.is_loopback());
-    let all = v4.map(IpAddr::from).into_iter().chain(v6.map(IpAddr::from));
-    for wrong in all.filter(|one| !is_station(*one) || *one == IpAddr::V4(Ipv4Addr::BROADCAST)) {
+    let v4_all = v4.map(|(address, bits)| (IpAddr::from(address), bits));
+    let all = v4_all.into_iter().chain(v6.map(|(address, bits)| (address.into(), bits)));
+    let is_one = |one: IpAddr, bits| bits == 0 && is_station(one) && one != IpAddr::V4(Ipv4Addr::BROADCAST);
+    for (wrong, _) in all.filter(|(one, bits)| !is_one(*one, *bits)) {
         report.error(node.span, format!("{wrong} is not the address of a host"));
     }
     if section.get("via").is_none() {
@@ -246,8 +249,8 @@ fn via(section: &Section<'_>, (service, back_end): (&Service, &BackEnd), report:
         return None;
     }
     let vip = |ipv6: bool| service.addresses.iter().map(|one| one.vip).find(|vip| vip.is_ipv6() == ipv6);
-    let v4 = v4.and_then(|from| Some((from.into(), vip(false)?)));
-    let v6 = v6.and_then(|from| Some((from.into(), vip(true)?)));
+    let v4 = v4.and_then(|(from, _)| Some((from.into(), vip(false)?)));
+    let v6 = v6.and_then(|(from, _)| Some((from.into(), vip(true)?)));
     let ways: Vec<(IpAddr, IpAddr)> = v4.into_iter().chain(v6).collect();
     if ways.is_empty() {
         let at = section.get("from")?;

@@ -7,6 +7,7 @@ use engine::owner::Owners;
 use engine::program::{Fill, KatranHash, KatranVersion, NatPool, NatPoolId, NatPrefix};
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use packet::{TableHash, craft};
+use std::collections::HashSet;
 
 pub(super) const CLIENTS: [&str; 2] = ["192.0.2.7", "2001:db8:1::7"];
 pub(super) const VIPS: [&str; 2] = ["10.0.0.53", "2001:db8::53"];
@@ -27,7 +28,7 @@ pub(super) fn of(family: usize, protocol: u8, mode: Mode) -> Lb {
         addresses: vec![Address { protocol, ..address(ip(VIPS[family]), 53) }],
         back_ends: [back_end].into(),
         out: Some(port(1, THEIRS)),
-        source: (Some(v4), Some(v6)),
+        source: (Some((v4, 0)), Some((v6, 0))),
         nat_pool: full.then_some(NatPoolId(0)),
         ..service("dns", By::FiveTuple)
     };
@@ -127,6 +128,40 @@ fn tunnels_carry_the_packet_unchanged() {
                     let inside = walk.bytes.len() - frame.len();
                     assert_eq!(walk.bytes[inside..inside + 6], inner_mac);
                 }
+            }
+        }
+    }
+}
+
+/// A flow keeps its source, flows share all of the prefix, and checksums stay right.
+#[test]
+fn flows_differ_in_the_source_of_their_tunnel() {
+    for (family, protocol) in kinds() {
+        for outer in [0, 1] {
+            let (IpAddr::V4(v4), IpAddr::V6(v6)) = (ip("10.255.0.0"), ip("fd00:1::")) else { unreachable!() };
+            let to = ip(BACK_END[outer]);
+            let inner_mac = [2, 0, 0, 0, 7, 7];
+            for mode in
+                [Mode::Ipip(to), Mode::Gue(to), Mode::Gre(to), Mode::Vxlan { ip: to, vni: 7, inner_mac }]
+            {
+                let mut lb = of(family, protocol, mode);
+                lb.services[0].source = (Some((v4, 16)), Some((v6, 64)));
+                let program = program_of(lb, true);
+                let mut interpreter = interpreter(&program);
+                let mut source = |sport: u16| {
+                    let text =
+                        format!("src={} dst={} proto={}", CLIENTS[family], VIPS[family], word(protocol));
+                    let text = format!("eth.dst=02:00:00:00:00:fe {text} sport={sport} dport=53");
+                    ends(&interpreter.walk(PortId(0), &craft::frame(&text), 128, 0).bytes)[0].0
+                };
+                let all: Vec<IpAddr> = (1000..1200).map(&mut source).collect();
+                let within = |one: &IpAddr| match one {
+                    IpAddr::V4(one) => one.octets()[..2] == v4.octets()[..2],
+                    IpAddr::V6(one) => one.octets()[..8] == v6.octets()[..8],
+                };
+                assert!(all.iter().all(within), "{mode:?}");
+                assert!(all.iter().collect::<HashSet<_>>().len() > 190, "{mode:?}");
+                assert_eq!((1000..1200).map(source).collect::<Vec<_>>(), all, "{mode:?}");
             }
         }
     }

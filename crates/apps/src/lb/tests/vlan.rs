@@ -14,7 +14,7 @@ fn of(mode: Mode, vlan: Option<u16>) -> Lb {
         addresses: vec![Address { protocol: 6, ..address(VIP.into(), 80) }],
         back_ends: [one].into(),
         out: Some(port(1, THEIRS)),
-        source: (Some(Ipv4Addr::new(198, 51, 100, 254)), None),
+        source: (Some((Ipv4Addr::new(198, 51, 100, 254), 0)), None),
         nat_pool: full.then_some(NatPoolId(0)),
         ..service("web", By::FiveTuple)
     };
