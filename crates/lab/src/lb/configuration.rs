@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::network::{FAMILIES, Host, POOLS, VIPS, WEIR};
+use super::network::{FAMILIES, Host, POOLS, SOURCES, VIPS};
 use crate::topology::INTERFACE;
 
 /// The VXLAN network of tunnels to back ends.
@@ -133,7 +133,7 @@ pub fn configuration(mode: Mode, back_ends: &[Host], weights: &[u32]) -> String 
 
 fn service(text: &mut String, kind: &Kind, family: usize, mode: Mode) {
     let Kind { name, protocol, port, check, .. } = kind;
-    let [v4, v6] = WEIR;
+    let [v4, v6] = SOURCES;
     let _ = write!(
         text,
         "  - lb:\n      name: {name}-{}\n      port: p0\n      \

@@ -23,7 +23,9 @@ pub const FAMILIES: [&str; 2] = ["v4", "v6"];
 /// The services' addresses.
 pub const VIPS: [&str; 2] = ["10.77.0.53", "fd77::53"];
 /// Addresses of the weir node.
-pub const WEIR: [&str; 2] = ["10.77.0.2", "fd77::2"];
+const WEIR: [&str; 2] = ["10.77.0.2", "fd77::2"];
+/// What flows in tunnels have their outer source of. Nobody has these addresses.
+pub const SOURCES: [&str; 2] = ["10.79.0.0/24", "fd79::/64"];
 /// What `full_nat` gives connections their source of.
 pub const POOLS: [&str; 2] = ["10.77.0.64/30", "fd77::6400/126"];
 /// The networks of clients.

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::bed::PATIENCE;
 use super::configuration::{VNI, WEB_PORT_BEHIND};
-use super::network::{Host, VIPS, WEIR};
+use super::network::{Host, SOURCES, VIPS};
 use crate::Interrupt;
 use crate::nsd;
 use crate::run::{Run, Started};
@@ -63,7 +63,7 @@ pub fn decap(run: &mut Run, host: &Host, interrupt: &Interrupt) -> Result<()> {
     let said = run.folder().join(&name);
     let mut command = host.namespace.command(&weir::program()?);
     command.args(["decap", INTERFACE, "--json", "--vni", VNI]);
-    for (from, to) in WEIR.iter().zip(&host.addresses) {
+    for (from, to) in SOURCES.iter().zip(&host.addresses) {
         command.args(["--from", from, "--to", to]);
     }
     let process = run.start(&name, command.stdout(File::create(&said)?))?;
