@@ -388,7 +388,7 @@ impl Step {
                 for slot in Bits(list) {
                     let row = values.slice(on.action.of(slot), how.row_length());
                     let (frame, found) = (on.batch.frame_mut(slot), &on.packets.headers[slot]);
-                    let hash = on.packets.outer.select(slot, on.reading);
+                    let hash = || on.packets.outer.select(slot, on.reading);
                     if let Err(reason) = how.run(frame, found, row, hash) {
                         fail(slot, reason);
                     }

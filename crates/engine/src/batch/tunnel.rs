@@ -101,6 +101,8 @@ pub struct Encapsulation {
     ethernet: bool,
     /// The UDP source port comes from the select hash.
     hashed: bool,
+    /// The flow label comes from the select hash.
+    labelled: bool,
     /// The bits of the packet's DSCP and ECN that are copied, and what the others are.
     class: (u8, u8),
     udp_checksum: bool,
@@ -150,7 +152,8 @@ impl Encapsulation {
             length: shape.length(),
             spread: encap.src_bits.is_some(),
             ethernet: encap.ethernet,
-            hashed: encap.sport.is_none(),
+            hashed: encap.sport.is_none() && encap.kind.is_udp(),
+            labelled: encap.ipv6,
             class: encap.dscp.map_or((0xff, 0), |dscp| (3, dscp << 2)),
             udp_checksum: encap.udp_checksum && encap.kind.is_udp(),
         }
@@ -163,9 +166,15 @@ impl Encapsulation {
         self.length + if self.spread { size_of::<u64>() } else { 0 }
     }
 
-    /// Adds the outer headers; `hash` is the select hash.
+    /// Adds the outer headers; `hash` makes the select hash, which not every packet needs.
     #[inline(always)]
-    pub fn run(&self, frame: &mut Frame, found: &Headers, row: &[u8], hash: u64) -> Result<(), DropReason> {
+    pub fn run(
+        &self,
+        frame: &mut Frame,
+        found: &Headers,
+        row: &[u8],
+        hash: impl FnOnce() -> u64,
+    ) -> Result<(), DropReason> {
         let class = Ip::of(found.outer()).map_or(0, |ip| ip.class(frame.bytes()));
         let is_ipv6 = !self.ethernet && only_ip(frame, found)? == Inside::Ipv6;
         let length = frame.len();
@@ -173,7 +182,8 @@ impl Encapsulation {
             return Err(DropReason::Oversize);
         }
         let (row, hosts) = row.split_at(self.length);
-        let host = hosts.first_chunk().map_or(0, |hosts| host(u64::from_be_bytes(*hosts), hash));
+        let hosts = hosts.first_chunk().map_or(0, |hosts| u64::from_be_bytes(*hosts));
+        let hash = if self.hashed || self.labelled || hosts != 0 { hash() } else { 0 };
         let bytes = frame.prepend(row.len() as u16).map_err(|_| DropReason::NoHeadroom)?;
         let Some(outer) = bytes.get_mut(..row.len()) else { return Err(DropReason::NoHeadroom) };
         copy(row, outer);
@@ -184,7 +194,10 @@ impl Encapsulation {
         let traffic_class = class & self.class.0 | self.class.1;
         // RFC 6437 §3: 0 says that there is no label.
         let flow_label = (hash as u32 & 0xf_ffff).max(1);
-        self.finish.write(outer, Carried { length: length as u16, traffic_class, sport, flow_label, host });
+        self.finish.write(
+            outer,
+            Carried { length: length as u16, traffic_class, sport, flow_label, host: host(hosts, hash) },
+        );
         if self.udp_checksum {
             udp_checksum(bytes, self.shape);
         }
