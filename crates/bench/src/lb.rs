@@ -327,6 +327,7 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         limited: false,
         mss: None,
         announce: Default::default(),
+        announce_vlans: vec![0],
         icmp_echo: Default::default(),
         origin: Origin::default(),
     }

@@ -112,11 +112,24 @@ pub struct Speaker {
     pub is_wire: bool,
 }
 
+/// A VIP that is announced unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Unasked {
+    /// The port.
+    pub port: PortId,
+    /// The VIP.
+    pub vip: IpAddr,
+    /// The VLAN; 0: without a tag.
+    pub vlan: u16,
+}
+
 /// What weir answers for services.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answered {
     /// The VIPs that it announces, each once for each port.
     pub vips: Vec<Announced>,
+    /// The same in each VLAN.
+    pub unasked: Vec<Unasked>,
     /// Where pings go, each address once for each port.
     pub pings: Vec<Pinged>,
     /// The ports of the VIPs.
@@ -142,23 +155,30 @@ impl Answered {
         };
         let mut speakers: HashMap<PortId, Speaker> = HashMap::new();
         let (mut vips, mut seen) = (Vec::new(), HashSet::new());
-        let mut announce = |port: PortId, all: &mut dyn Iterator<Item = IpAddr>, origin| {
+        let (mut unasked, mut told) = (Vec::new(), HashSet::new());
+        let mut announce = |port: PortId, all: &mut dyn Iterator<Item = IpAddr>, vlans: &[u16], origin| {
             let Some(speaker) = speakers.get(&port).cloned().or_else(|| speaker(port)) else { return };
-            for vip in all.filter(|vip| seen.insert((port, *vip))) {
-                vips.push(Announced { port, vip, origin });
-                speakers.entry(port).or_insert_with(|| speaker.clone());
+            for vip in all {
+                let each = vlans.iter().map(|vlan| Unasked { port, vip, vlan: *vlan });
+                unasked.extend(each.filter(|one| told.insert(*one)));
+                if seen.insert((port, vip)) {
+                    vips.push(Announced { port, vip, origin });
+                    speakers.entry(port).or_insert_with(|| speaker.clone());
+                }
             }
         };
         for service in services.iter().filter(|service| service.announces()) {
-            service.ports.iter().for_each(|port| announce(*port, &mut service.hosts(), service.origin));
+            for port in &service.ports {
+                announce(*port, &mut service.hosts(), &service.announce_vlans, service.origin);
+            }
         }
         for Source { port, address, origin } in sources {
-            announce(*port, &mut std::iter::once(*address), *origin);
+            announce(*port, &mut std::iter::once(*address), &[0], *origin);
         }
         let mut speakers: Vec<Speaker> = speakers.into_values().collect();
         speakers.sort_by_key(|speaker| speaker.port);
         let pings = pings(services, &seen);
-        Answered { vips, pings, speakers }
+        Answered { vips, unasked, pings, speakers }
     }
 
     /// Returns what ports take so that weir can answer.

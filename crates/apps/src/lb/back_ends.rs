@@ -34,7 +34,7 @@ pub(super) const BACK_END: &[Key] = config::keys! {
     "inner_mac": Shape::Mac, "the destination MAC address in the tunnel (vxlan)";
 };
 /// The highest VLAN identifier (IEEE 802.1Q; 4095 is reserved).
-const VID_MAX: u64 = 4094;
+pub(super) const VID_MAX: u64 = 4094;
 /// The states that can be configured.
 const STATES: [(&str, State); 3] =
     [("up", State::Up), ("draining", State::Draining), ("maintenance", State::Maintenance)];

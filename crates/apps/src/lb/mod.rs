@@ -21,7 +21,7 @@ mod verbs;
 mod vlan;
 mod yaml;
 
-pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Speaker};
+pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Speaker, Unasked};
 pub use app::{FLOWS, Lb, NAME, TOO_LONG};
 pub use back_ends::xenoflow;
 pub use neighbours::{Neighbours, Way};

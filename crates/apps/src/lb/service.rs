@@ -56,6 +56,8 @@ pub struct Service {
     pub nat_pool: Option<NatPoolId>,
     /// Who says where its VIPs are.
     pub announce: Announce,
+    /// The VLANs in which VIPs are announced unasked; 0 is none, without a tag.
+    pub announce_vlans: Vec<u16>,
     /// What becomes of pings to its VIPs.
     pub icmp_echo: IcmpEcho,
     /// Place in the configuration.

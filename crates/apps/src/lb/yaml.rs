@@ -1,8 +1,8 @@
 //! Reads services from the configuration, and what they share.
 
-use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO};
+use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO, IcmpEcho};
 use super::app::FLOWS;
-use super::back_ends::{self, BACK_END};
+use super::back_ends::{self, BACK_END, VID_MAX};
 use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac, Sources};
 use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
@@ -55,6 +55,8 @@ pub(super) const SERVICE: &[Key] = config::keys! {
     "nat_pool": Shape::Name, "the NAT pool of which connections to `full_nat` back ends get their source";
     "announce": Shape::Words(|| words(&ANNOUNCE)),
         "whether weir answers ARP and neighbour discovery for its VIPs, by default if it has TCP";
+    "announce_vlans": Shape::Either(&[Shape::Number(0, VID_MAX), Shape::List(&Shape::Number(0, VID_MAX))]),
+        "the VLANs in which it is said unasked where its VIPs are; 0 is without a tag" or "0";
     "icmp_echo": Shape::Words(|| words(&ICMP_ECHO)),
         "who answers pings to its VIPs: weir, by default if it announces them, or a back end";
     "flows": Shape::Number(2, CAPACITY_MAX as u64),
@@ -274,6 +276,10 @@ fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
             );
             scope.report.warning(scope.report.span_of(service.origin), message);
         }
+        if let Some(vlans) = health::value(node, "announce_vlans").filter(|_| !service.announces()) {
+            let help = "write `announce: arp`, or leave `announce_vlans` out";
+            scope.report.error_help(vlans.span, format!("`{}` announces nothing", service.name), help);
+        }
         let Some(vip) = vip.filter(|_| service.announce == Announce::Nobody && service.has_tcp()) else {
             continue;
         };
@@ -367,8 +373,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let nat_pool = section.get("nat_pool").and_then(|node| nat_pool(node, shared, report));
     let mtu = section.get("mtu").and_then(|_| section.number("mtu", report)).map(|mtu| mtu as u16);
     let mss = mss(&section, report);
-    let announce = section.choice("announce", &ANNOUNCE, report).unwrap_or_default();
-    let icmp_echo = section.choice("icmp_echo", &ICMP_ECHO, report).unwrap_or_default();
+    let (announce, announce_vlans, icmp_echo) = said(&section, report);
     refuse_shared(&section, report);
     let origin = report.origin(section.get("name").unwrap_or(node).span);
     if report.errors() > before || out.as_ref().is_some_and(|out| !out.is_usable()) {
@@ -399,6 +404,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         mss,
         nat_pool,
         announce,
+        announce_vlans,
         icmp_echo,
         origin,
     })
@@ -597,6 +603,19 @@ pub(super) fn sources(node: &Node, report: &mut Report) -> Sources {
         }
     }
     (v4, v6)
+}
+
+/// What weir says for the VIPs of a service.
+fn said(section: &Section<'_>, report: &mut Report) -> (Announce, Vec<u16>, IcmpEcho) {
+    let announce = section.choice("announce", &ANNOUNCE, report).unwrap_or_default();
+    let announce_vlans = section.get("announce_vlans").map_or(vec![0], |node| vlans(node, report));
+    (announce, announce_vlans, section.choice("icmp_echo", &ICMP_ECHO, report).unwrap_or_default())
+}
+
+/// VLANs, of which 0 means no tag.
+fn vlans(node: &Node, report: &mut Report) -> Vec<u16> {
+    let vlan = |node: &Node| number(node, "a VLAN", 0..=VID_MAX, report).map(|vlan| vlan as u16);
+    several(node).iter().filter_map(vlan).collect()
 }
 
 /// How packets find their back end.

@@ -141,7 +141,16 @@ fn values_that_cannot_be_have_a_line_and_a_caret() {
         ("vlan: 12", "vlan: 4095", "4095", "4094"),
         ("vni: 7", "vni: 16777216", "16777216", "16777215"),
         ("inner_mac: 02:00:00:00:01:11", "inner_mac: 2:0", "2:0", "MAC address"),
-        ("source: 198.51.100.1", "source: 198.51.100", "198.51.100", "IP address"),
+        ("source: 198.51.100.1", "source: 198.51.100", "198.51.100", "write an IPv4 address"),
+        ("source: 198.51.100.1", "source: 198.51.100.1/24", "198.51.100.1/24", "bits outside the mask /24"),
+        (
+            "announce: arp",
+            "announce: arp\n      announce_vlans: [7, 4095]",
+            "4095",
+            "a VLAN is a whole number from 0 to 4094",
+        ),
+        ("announce: arp", "announce: none\n      announce_vlans: 77", "77", "announces nothing"),
+        ("source: 198.51.100.1", "source: 0.0.0.0/0", "0.0.0.0/0", "write a prefix from /8 to /30"),
         ("mac: 02:00:00:00:00:12, vlan: 12", "ip: 10.0.0.12, gateway: p0", "p0", "IP address"),
         ("mac: 02:00:00:00:00:12, vlan: 12", "ip: 10.0.0.12, vlan: 12", "b2", "has a `vlan` and needs `mac`"),
     ] {

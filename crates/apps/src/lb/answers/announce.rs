@@ -5,12 +5,12 @@
 use super::limit::Limit;
 use super::{Punted, sum};
 use crate::app::Action;
-use crate::lb::announce::{Answered, Speaker, solicited_node};
+use crate::lb::announce::{Answered, Speaker, Unasked, solicited_node};
 use config::attachment::Mac;
 use config::value::write_mac;
 use engine::builder::Number;
 use engine::program::PortId;
-use packet::{Base, Depth, ETHER_ARP, ETHER_IPV6, Layer, PROTOCOL_ICMPV6};
+use packet::{Base, Depth, ETHER_ARP, ETHER_IPV6, ETHER_VLAN, Layer, PROTOCOL_ICMPV6};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -47,8 +47,8 @@ const HOP_LIMIT: u8 = 255;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
 
-/// A VIP at a port, as a successor knows it: port, address, MAC address.
-type Known = (Arc<str>, IpAddr, Mac);
+/// A VIP at a port, as a successor knows it: port, address, VLAN, MAC address.
+type Known = (Arc<str>, IpAddr, u16, Mac);
 
 /// Answers for VIPs, and announces them.
 pub(super) struct Announcer {
@@ -57,7 +57,7 @@ pub(super) struct Announcer {
     speakers: HashMap<PortId, Speaker>,
     /// What was announced before a reload.
     former: HashSet<Known>,
-    /// VIPs (positions in `answered`) that are to be announced, and how often still.
+    /// VIPs (positions in what `answered` says unasked) that are to be announced, and how often still.
     waiting: VecDeque<(usize, u32)>,
     /// Those that have their turn in the present round.
     turn: usize,
@@ -120,7 +120,7 @@ impl Announcer {
     /// Goes on where another left off: what that has announced often enough is known.
     pub fn inherit(&mut self, old: Announcer) {
         let unfinished: HashSet<usize> = old.waiting.iter().map(|(at, _)| *at).collect();
-        let done = (0..old.answered.vips.len()).filter(|at| !unfinished.contains(at));
+        let done = (0..old.answered.unasked.len()).filter(|at| !unfinished.contains(at));
         self.former = done.filter_map(|at| old.known(at)).collect();
         (self.limit, self.said_ns) = (old.limit, old.said_ns);
         (self.answers, self.announced, self.conflicts) = (old.answers, old.announced, old.conflicts);
@@ -128,19 +128,19 @@ impl Announcer {
 
     /// Returns a VIP as a successor knows it.
     fn known(&self, at: usize) -> Option<Known> {
-        let one = self.answered.vips.get(at)?;
+        let one = self.answered.unasked.get(at)?;
         let speaker = self.speakers.get(&one.port)?;
-        Some((speaker.name.clone(), one.vip, speaker.mac))
+        Some((speaker.name.clone(), one.vip, one.vlan, speaker.mac))
     }
 
     /// Begins to announce those that are new.
     pub fn start(&mut self, now_ns: u64) {
         let is_wire = |at: &usize| {
-            let speaker = self.speakers.get(&self.answered.vips[*at].port);
+            let speaker = self.speakers.get(&self.answered.unasked[*at].port);
             speaker.is_some_and(|speaker| speaker.is_wire)
         };
         let is_new = |at: &usize| self.known(*at).is_some_and(|known| !self.former.contains(&known));
-        let new = (0..self.answered.vips.len()).filter(is_wire).filter(is_new);
+        let new = (0..self.answered.unasked.len()).filter(is_wire).filter(is_new);
         self.waiting = new.map(|at| (at, TIMES)).collect();
         self.former.clear();
         self.turn = self.waiting.len();
@@ -160,10 +160,10 @@ impl Announcer {
         let count = self.turn.min(AT_ONCE);
         for _ in 0..count {
             let Some((at, times)) = self.waiting.pop_front() else { break };
-            let one = self.answered.vips[at];
+            let one = self.answered.unasked[at];
             if let Some(speaker) = self.speakers.get(&one.port) {
                 self.announced += 1;
-                actions.push(Action::Inject { bytes: unasked(speaker.mac, one.vip), output: one.port });
+                actions.push(Action::Inject { bytes: unasked(speaker.mac, one), output: one.port });
             }
             if times > 1 {
                 self.waiting.push_back((at, times - 1));
@@ -311,10 +311,12 @@ fn answer(frame: &[u8], own: Mac, question: Question) -> Vec<u8> {
 }
 
 /// Returns what says unasked where a VIP is: gratuitous ARP (RFC 5227 §3), or an advertisement to all nodes
-/// (RFC 4861 §7.2.6). Untagged.
-fn unasked(own: Mac, vip: IpAddr) -> Vec<u8> {
-    let head = |to: Mac, ether_type: u16| [&to[..], &own, &ether_type.to_be_bytes()].concat();
-    match vip {
+/// (RFC 4861 §7.2.6).
+fn unasked(own: Mac, one: Unasked) -> Vec<u8> {
+    let tag = [ETHER_VLAN.to_be_bytes(), one.vlan.to_be_bytes()].concat();
+    let tag = if one.vlan > 0 { &tag[..] } else { &[] };
+    let head = |to: Mac, ether_type: u16| [&to[..], &own, tag, &ether_type.to_be_bytes()].concat();
+    match one.vip {
         IpAddr::V4(vip) => arp(head(BROADCAST, ETHER_ARP), REQUEST, (own, vip), ([0; 6], vip)),
         IpAddr::V6(vip) => advertisement(head(ALL_NODES_MAC, ETHER_IPV6), OVERRIDE, (own, vip), ALL_NODES),
     }

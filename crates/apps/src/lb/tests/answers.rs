@@ -384,6 +384,30 @@ fn vips_are_announced_three_times_and_not_again_by_a_reload() {
 }
 
 #[test]
+fn vips_are_announced_in_the_vlans_that_are_named() {
+    let port = || PortKind::Dpdk { devargs: String::new(), tap: None, frames: 0 };
+    // The second service has the first VIP of the other, and adds its own VLANs.
+    let udp = service("dns", By::FiveTuple);
+    let both = |vlans: &[u16]| {
+        let web = Service { announce_vlans: vec![7, 0], ..tcp("web") };
+        vec![web, Service { announce: Announce::Arp, announce_vlans: vlans.to_vec(), ..udp.clone() }]
+    };
+    let mut talk = Talk::new(&balancer(both(&[7, 9]), &port()));
+    let sent = talk.begin();
+    let wanted: [&[u16]; 5] = [&[7], &[], &[7], &[], &[9]];
+    assert_eq!(sent[..5].iter().map(|(_, bytes)| vlans(&read(bytes))).collect::<Vec<_>>(), wanted);
+    let is_arp = |bytes: &[u8]| matches!(read(bytes).net, Some(NetHeaders::Arp(_)));
+    let arps: Vec<bool> = sent[..5].iter().map(|(_, bytes)| is_arp(bytes)).collect();
+    assert_eq!((sent.len(), arps), (15, vec![true, true, false, false, true]));
+    // A reload announces in new VLANs only.
+    let mut next = Talk::new(&balancer(both(&[9, 11]), &port()));
+    next.now_ns = talk.now_ns;
+    next.app.inherit(Box::new(talk.app));
+    let sent = next.begin();
+    assert!(sent.len() == 3 && sent.iter().all(|(_, bytes)| vlans(&read(bytes)) == [11]), "{sent:?}");
+}
+
+#[test]
 fn on_a_bond_vips_have_its_address_and_the_bond_tells_unasked() {
     let bond = [2, 0, 0, 0, 0, 0xbb];
     let mut attachments = attachments();

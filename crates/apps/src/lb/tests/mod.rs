@@ -82,6 +82,7 @@ fn service(name: &str, by: By) -> Service {
         limited: false,
         mss: None,
         announce: Announce::Auto,
+        announce_vlans: vec![0],
         icmp_echo: IcmpEcho::Auto,
         origin: Origin(100),
     }

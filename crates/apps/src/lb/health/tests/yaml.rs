@@ -46,6 +46,7 @@ fn service(back_ends: &[&str]) -> Service {
         limited: false,
         mss: None,
         announce: Default::default(),
+        announce_vlans: vec![0],
         icmp_echo: Default::default(),
         origin: Default::default(),
     }
