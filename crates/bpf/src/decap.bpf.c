@@ -5,6 +5,9 @@
  * (draft-ietf-intarea-gue-09), GRE (RFC 2784, 2890) and VXLAN (RFC 7348). For back ends of a load balancer,
  * whose kernel then needs no tunnel device.
  *
+ * If it is told to, it gives packets in GUE their second chance (docs/development/gue-header.md of
+ * github/glb-director): what belongs to no connection here goes to the host that the header says.
+ *
  * Promises: one tunnel is taken off, of frames from configured senders to configured addresses. Whatever
  * else comes, and what is not understood (fragments, options, extension headers, unknown flags), is left to
  * the kernel as it is. Dropped is only what RFC 6040 wants dropped: an inner packet without ECN in an outer
@@ -17,6 +20,7 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
+#include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -45,6 +49,7 @@ enum count {
 	LEFT_NO_ROOM,
 	DROPPED_CONGESTION,
 	DROPPED_FAILURE,
+	PASSED_ON,
 	COUNTS,
 	NOT_TUNNEL, /* not counted */
 };
@@ -55,6 +60,7 @@ struct settings {
 	__u32 vni;
 	__u32 gue_port;
 	__u32 vxlan_port;
+	__u32 second_chance; /* whether what belongs to no connection here is passed on */
 };
 
 struct {
@@ -117,6 +123,7 @@ struct outer {
 struct inner {
 	__u32 at;
 	__u8 version; /* 4 or 6 */
+	__u32 chances; /* where the private data of GUE starts, or 0 */
 };
 
 static __always_inline void mapped(struct address *address, __u32 v4)
@@ -216,6 +223,8 @@ static __always_inline enum count read_gue(struct __sk_buff *skb, struct inner *
 	/* Of variant 0 those without flags, whose optional fields are private data, which is skipped. */
 	if (head[0] >> 6 || head[0] & GUE_CONTROL || head[2] || head[3])
 		return LEFT_UNKNOWN;
+	if (head[0] & GUE_LENGTH)
+		inner->chances = inner->at + sizeof(head);
 	inner->at += sizeof(head) + (head[0] & GUE_LENGTH) * 4;
 	return of_protocol(head[1], inner, GUE);
 }
@@ -339,6 +348,148 @@ static __always_inline int strip(struct __sk_buff *skb, const struct outer *oute
 	return as;
 }
 
+#define TCP_LISTEN 10
+#define TCP_SYN 0x02
+#define TCP_ACK 0x10
+#define ICMP_ERRORS_V4 (1 << 3 | 1 << 11 | 1 << 12) /* unreachable, time exceeded, parameter problem */
+#define ICMP_ERRORS_V6_MAX 4
+#define ICMP_HEADER 8
+
+/* The packet that decides whether there is a connection: of a client, or, inside an ICMP error, to one. */
+struct segment {
+	__u32 at; /* where its TCP header is */
+	struct bpf_sock_tuple tuple; /* as of a client's packet */
+	struct iphdr ip; /* of a client's packet over IPv4 */
+	struct ipv6hdr ip6;
+	__u8 is_error;
+};
+
+/* Finds the segment behind an IP header at `at`, which an ICMP error is about if `turn` is set. Returns the
+ * protocol behind that header, or 0. */
+static __always_inline __u8 read_segment(struct __sk_buff *skb, __u32 at, __u8 version, int turn,
+					 struct segment *segment)
+{
+	__be16 ports[2];
+	__u8 protocol;
+
+	if (version == 4) {
+		if (bpf_skb_load_bytes(skb, at, &segment->ip, sizeof(segment->ip)) || segment->ip.ihl != 5 ||
+		    segment->ip.frag_off & bpf_htons(FRAGMENT_BITS))
+			return 0;
+		protocol = segment->ip.protocol;
+		segment->at = at + sizeof(segment->ip);
+		segment->tuple.ipv4.saddr = turn ? segment->ip.daddr : segment->ip.saddr;
+		segment->tuple.ipv4.daddr = turn ? segment->ip.saddr : segment->ip.daddr;
+	} else {
+		if (bpf_skb_load_bytes(skb, at, &segment->ip6, sizeof(segment->ip6)))
+			return 0;
+		protocol = segment->ip6.nexthdr;
+		segment->at = at + sizeof(segment->ip6);
+		__builtin_memcpy(segment->tuple.ipv6.saddr, turn ? &segment->ip6.daddr : &segment->ip6.saddr, 16);
+		__builtin_memcpy(segment->tuple.ipv6.daddr, turn ? &segment->ip6.saddr : &segment->ip6.daddr, 16);
+	}
+	if (protocol != IPPROTO_TCP)
+		return protocol;
+	if (bpf_skb_load_bytes(skb, segment->at, ports, sizeof(ports)))
+		return 0;
+	if (version == 4) {
+		segment->tuple.ipv4.sport = ports[turn];
+		segment->tuple.ipv4.dport = ports[!turn];
+	} else {
+		segment->tuple.ipv6.sport = ports[turn];
+		segment->tuple.ipv6.dport = ports[!turn];
+	}
+	return protocol;
+}
+
+/* Whether a packet belongs to a connection that this host does not know. Of what is not TCP nothing does. */
+static __always_inline int is_strange(struct __sk_buff *skb, const struct inner *inner)
+{
+	struct segment segment = {};
+	struct tcphdr tcp;
+	struct bpf_sock *socket;
+	int strange;
+	__u8 protocol, type;
+
+	protocol = read_segment(skb, inner->at, inner->version, 0, &segment);
+	if (protocol == (inner->version == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6)) {
+		if (bpf_skb_load_bytes(skb, segment.at, &type, sizeof(type)))
+			return 0;
+		if (inner->version == 4 ? type > 12 || !(ICMP_ERRORS_V4 >> type & 1) :
+					  !type || type > ICMP_ERRORS_V6_MAX)
+			return 0;
+		protocol = read_segment(skb, segment.at + ICMP_HEADER, inner->version, 1, &segment);
+		segment.is_error = 1;
+	}
+	if (protocol != IPPROTO_TCP)
+		return 0;
+	if (!segment.is_error) {
+		if (bpf_skb_load_bytes(skb, segment.at, &tcp, sizeof(tcp)))
+			return 0;
+		if (tcp.syn && !tcp.ack)
+			return 0;
+	}
+	if (inner->version == 4)
+		socket = bpf_skc_lookup_tcp(skb, &segment.tuple, sizeof(segment.tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	else
+		socket = bpf_skc_lookup_tcp(skb, &segment.tuple, sizeof(segment.tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return 1;
+	strange = socket->state == TCP_LISTEN;
+	/* A connection whose SYN was answered with a cookie is known to no socket yet. */
+	if (strange && !segment.is_error)
+		strange = (inner->version == 4 ?
+				   bpf_tcp_check_syncookie(socket, &segment.ip, sizeof(segment.ip), &tcp, sizeof(tcp)) :
+				   bpf_tcp_check_syncookie(socket, &segment.ip6, sizeof(segment.ip6), &tcp,
+							   sizeof(tcp))) != 0;
+	bpf_sk_release(socket);
+	return strange;
+}
+
+/* The GLB director's private data: 16 bits of type, index of the next hop, number of hops. */
+struct chances {
+	__be16 type;
+	__u8 next;
+	__u8 hops;
+};
+
+/* Sends a packet to its next hop, if it has one and is strange here: from the address that it came to, by the
+ * interface that it came by. Returns GUE if it stays. */
+static __always_inline enum count pass_on(struct __sk_buff *skb, const struct outer *outer,
+					  const struct inner *inner, int *verdict)
+{
+	const __u32 source = ETH_HLEN + __builtin_offsetof(struct iphdr, saddr);
+	const __u32 check = ETH_HLEN + __builtin_offsetof(struct iphdr, check);
+	const __u32 sum = outer->behind + __builtin_offsetof(struct udphdr, check);
+	const __u64 pseudo = BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0;
+	struct chances was, now;
+	__be32 from, to, hop;
+
+	if (!inner->chances || skb->protocol != bpf_htons(ETH_P_IP) ||
+	    bpf_skb_load_bytes(skb, inner->chances, &was, sizeof(was)) || was.type || was.next >= was.hops ||
+	    inner->chances + sizeof(was) + was.hops * sizeof(hop) > inner->at ||
+	    bpf_skb_load_bytes(skb, inner->chances + sizeof(was) + was.next * sizeof(hop), &hop, sizeof(hop)) ||
+	    !hop || bpf_skb_load_bytes(skb, source, &from, sizeof(from)) ||
+	    bpf_skb_load_bytes(skb, source + sizeof(from), &to, sizeof(to)) || hop == to ||
+	    !is_strange(skb, inner))
+		return GUE;
+	now = was;
+	now.next++;
+	/* The checksum of UDP may be absent, and then stays so. */
+	if (bpf_l4_csum_replace(skb, sum, from, to, pseudo | sizeof(to)) ||
+	    bpf_l4_csum_replace(skb, sum, to, hop, pseudo | sizeof(hop)) ||
+	    bpf_l4_csum_replace(skb, sum, *(__be16 *)&was.next, *(__be16 *)&now.next,
+				BPF_F_MARK_MANGLED_0 | sizeof(__be16)) ||
+	    bpf_l3_csum_replace(skb, check, from, to, sizeof(to)) ||
+	    bpf_l3_csum_replace(skb, check, to, hop, sizeof(hop)) ||
+	    bpf_skb_store_bytes(skb, source, &to, sizeof(to), 0) ||
+	    bpf_skb_store_bytes(skb, source + sizeof(to), &hop, sizeof(hop), 0) ||
+	    bpf_skb_store_bytes(skb, inner->chances, &now, sizeof(now), 0))
+		return DROPPED_FAILURE;
+	*verdict = bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
+	return *verdict == TC_ACT_REDIRECT ? PASSED_ON : DROPPED_FAILURE;
+}
+
 SEC("classifier")
 int decap(struct __sk_buff *skb)
 {
@@ -348,6 +499,7 @@ int decap(struct __sk_buff *skb)
 	struct inner inner = {};
 	struct prefix source;
 	enum count read, what;
+	int verdict = TC_ACT_UNSPEC;
 	__be16 type;
 
 	if (!settings || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, 12, &type, sizeof(type)) ||
@@ -373,10 +525,14 @@ int decap(struct __sk_buff *skb)
 		what = read;
 	else if (what <= VXLAN && !(settings->tunnels & 1 << what))
 		return TC_ACT_UNSPEC;
-	else if (what <= VXLAN)
-		what = strip(skb, &outer, &inner, what);
+	else if (what <= VXLAN) {
+		if (what == GUE && settings->second_chance)
+			what = pass_on(skb, &outer, &inner, &verdict);
+		if (what <= VXLAN)
+			what = strip(skb, &outer, &inner, what);
+	}
 	count(what);
-	return what == DROPPED_CONGESTION || what == DROPPED_FAILURE ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	return what == DROPPED_CONGESTION || what == DROPPED_FAILURE ? TC_ACT_SHOT : verdict;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

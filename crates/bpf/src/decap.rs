@@ -10,8 +10,9 @@ use std::net::IpAddr;
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decap.bpf.o"));
 
-/// What becomes of frames of tunnels: taken off by tunnel, left to the kernel, or dropped.
-pub const DECAP_COUNTS: [&str; 12] = [
+/// What becomes of frames of tunnels: taken off by tunnel, left to the kernel, dropped, or passed on to the
+/// host that has their second chance.
+pub const DECAP_COUNTS: [&str; 13] = [
     "ipip",
     "gue",
     "gre",
@@ -24,6 +25,7 @@ pub const DECAP_COUNTS: [&str; 12] = [
     "left_no_room",
     "dropped_congestion",
     "dropped_failure",
+    "passed_on",
 ];
 
 /// A tunnel that is taken off.
@@ -52,6 +54,9 @@ pub struct DecapSettings {
     pub senders: Vec<(IpAddr, u8)>,
     /// Outer destinations: addresses of this host, 1024 at most.
     pub locals: Vec<IpAddr>,
+    /// Whether packets in GUE that belong to no connection here are passed on to the host that its header
+    /// says (docs/development/gue-header.md of github/glb-director).
+    pub second_chance: bool,
 }
 
 /// The program and its maps.
@@ -86,9 +91,10 @@ impl TcDecap {
             Tunnel::Vxlan(vni) => Some(*vni),
             _ => None,
         });
-        let words = [bits, vni.unwrap_or_default(), settings.gue_port.into(), settings.vxlan_port.into()];
+        let ports = [settings.gue_port, settings.vxlan_port].map(u32::from);
+        let words = [bits, vni.unwrap_or_default(), ports[0], ports[1], settings.second_chance.into()];
         let map = self.ebpf.map_mut("settings_map").expect("decap.bpf.c defines it");
-        Array::<&mut MapData, [u32; 4]>::try_from(map)?.set(0, words, 0)?;
+        Array::<&mut MapData, [u32; 5]>::try_from(map)?.set(0, words, 0)?;
         let map = self.ebpf.map_mut("senders").expect("decap.bpf.c defines it");
         let mut senders = LpmTrie::<&mut MapData, [u8; 16], u32>::try_from(map)?;
         for &(address, length) in &settings.senders {

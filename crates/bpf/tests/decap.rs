@@ -27,6 +27,7 @@ fn settings() -> DecapSettings {
         vxlan_port: VXLAN,
         senders: vec![(Ipv4Addr::new(10, 1, 0, 0).into(), 16), (LB6.into(), 64)],
         locals: vec![HERE.into(), HERE6.into()],
+        second_chance: false,
     }
 }
 
@@ -276,6 +277,159 @@ fn only_tunnels_that_are_wanted_are_taken_off() {
             let frame = outer(4, protocol, 0, &behind);
             let (verdict, out) = decap.test_run(&frame, 0).unwrap();
             assert_eq!((verdict, out != frame), (PASS, name == wanted), "{name} with {tunnel:?}");
+        }
+    }
+}
+
+fn count(decap: &TcDecap, what: &str) -> u64 {
+    decap.counts()[DECAP_COUNTS.iter().position(|name| *name == what).unwrap()]
+}
+
+const REDIRECT: i32 = 7;
+const SECOND: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+
+/// GUE as from the GLB director: the inner protocol, and hops of which this is the next.
+fn with_hops(inner: u8, hops: &[Ipv4Addr], next: u8) -> Vec<u8> {
+    let mut header = vec![1 + hops.len() as u8, inner, 0, 0, 0, 0, next, hops.len() as u8];
+    hops.iter().for_each(|hop| header.extend(hop.octets()));
+    header
+}
+
+/// The checksum of UDP over IPv4, as a receiver verifies it.
+fn udp_sums_up(frame: &[u8]) -> bool {
+    let length = (frame.len() - 34) as u16;
+    let mut all = [&frame[26..34], &[0, UDP], &length.to_be_bytes(), &frame[34..]].concat();
+    all.resize(all.len().next_multiple_of(2), 0);
+    sum(&all) == 0xffff
+}
+
+/// A client's TCP segment to the service.
+fn segment(version: u8, flags: &str) -> Vec<u8> {
+    let ends = match version {
+        4 => "src=192.0.2.7 dst=203.0.113.80",
+        _ => "src=2001:db8::7 dst=2001:db8:5::80",
+    };
+    let recipe = format!("{ends} proto=tcp sport=4000 dport=80 {flags} payload=c0ffee");
+    recipe.parse::<Recipe>().unwrap().build()[14..].to_vec()
+}
+
+/// What a router answers to a segment from the service: that it is too long.
+fn too_big(version: u8) -> Vec<u8> {
+    let recipe = match version {
+        4 => "src=203.0.113.80 dst=192.0.2.7 proto=tcp sport=80 dport=4000 flags=A",
+        _ => "src=2001:db8:5::80 dst=2001:db8::7 proto=tcp sport=80 dport=4000 flags=A",
+    };
+    let about = recipe.parse::<Recipe>().unwrap().build()[14..].to_vec();
+    let (length, kind) = if version == 4 { (20, [3, 4]) } else { (40, [2, 0]) };
+    let mut packet = [&segment(version, "flags=A")[..length], &kind, &[0; 6], &about].concat();
+    if version == 4 {
+        packet[9] = 1;
+        let length = packet.len() as u16;
+        packet[2..4].copy_from_slice(&length.to_be_bytes());
+        seal(&mut packet);
+    } else {
+        packet[6] = 58;
+        let length = packet.len() as u16 - 40;
+        packet[4..6].copy_from_slice(&length.to_be_bytes());
+    }
+    packet
+}
+
+/// A frame from the director around a packet.
+fn directed(inner: &[u8], hops: &[Ipv4Addr], next: u8) -> Vec<u8> {
+    let header = with_hops(protocol(inner[0] >> 4), hops, next);
+    outer(4, UDP, 0, &udp(GUE, &[&header, inner].concat()))
+}
+
+#[test]
+fn segments_of_connections_that_are_not_here_are_passed_on() {
+    let Some(mut decap) = load(&DecapSettings { second_chance: true, ..settings() }) else { return };
+    let other = Ipv4Addr::new(10, 9, 0, 3);
+    let packets = |version| [segment(version, "flags=A"), segment(version, "flags=SA"), too_big(version)];
+    let ways = [(vec![SECOND], 0), (vec![other, SECOND], 1), (vec![SECOND, other], 0)];
+    for packet in [4, 6].into_iter().flat_map(packets) {
+        for ((hops, next), checksum) in ways.iter().flat_map(|way| [(way, false), (way, true)]) {
+            let mut before = directed(&packet, hops, *next);
+            if checksum {
+                let fits = |check: &u16| {
+                    before[40..42].copy_from_slice(&check.to_be_bytes());
+                    udp_sums_up(&before)
+                };
+                assert!((0..=u16::MAX).find(fits).is_some());
+            }
+            let (verdict, after) = decap.test_run(&before, 0).unwrap();
+            assert_eq!(verdict, REDIRECT);
+            let mut wanted = before.clone();
+            wanted[26..30].copy_from_slice(&HERE.octets());
+            wanted[30..34].copy_from_slice(&SECOND.octets());
+            wanted[48] += 1;
+            seal(&mut wanted[14..34]);
+            wanted[40..42].copy_from_slice(&after[40..42]);
+            assert_eq!(after, wanted);
+            assert_eq!(after[40..42] != [0, 0], checksum);
+            assert!(!checksum || udp_sums_up(&after));
+        }
+    }
+    assert_eq!(count(&decap, "passed_on"), 36);
+}
+
+/// What begins a connection, what is not TCP, what has no hop left, and what has none that makes sense.
+#[test]
+fn all_else_stays_although_a_header_has_hops() {
+    let Some(mut decap) = load(&DecapSettings { second_chance: true, ..settings() }) else { return };
+    for version in [4, 6] {
+        let ack = segment(version, "flags=A");
+        let query = ack.iter().copied().enumerate();
+        let protocol_at = if version == 4 { 9 } else { 6 };
+        let mut query: Vec<u8> = query.map(|(at, byte)| if at == protocol_at { UDP } else { byte }).collect();
+        if version == 4 {
+            seal(&mut query);
+        }
+        let changed = |at: usize, value: u8| {
+            let mut frame = directed(&ack, &[SECOND], 0);
+            frame[at] = value;
+            frame
+        };
+        let bare = [&[0, protocol(version), 0, 0][..], &ack].concat();
+        for before in [
+            directed(&segment(version, "flags=S"), &[SECOND], 0),
+            directed(&query, &[SECOND], 0),
+            directed(&ack, &[SECOND], 1),
+            directed(&ack, &[], 0),
+            directed(&ack, &[HERE], 0),
+            directed(&ack, &[Ipv4Addr::UNSPECIFIED], 0),
+            outer(4, UDP, 0, &udp(GUE, &bare)),
+            // Another type of private data, and more hops than there is room for.
+            changed(47, 1),
+            changed(49, 200),
+        ] {
+            let (verdict, after) = decap.test_run(&before, 0).unwrap();
+            assert_eq!((verdict, &after[..12]), (PASS, &MACS[..]));
+            assert!(after.len() < before.len(), "it is taken off");
+        }
+    }
+    assert_eq!((count(&decap, "gue"), count(&decap, "passed_on")), (18, 0));
+    // Unless it is wanted, all is taken off.
+    let Some(mut decap) = load(&settings()) else { return };
+    let frame = directed(&segment(4, "flags=A"), &[SECOND], 0);
+    assert_eq!(decap.test_run(&frame, 0).unwrap().0, PASS);
+    assert_eq!((count(&decap, "gue"), count(&decap, "passed_on")), (1, 0));
+}
+
+#[test]
+fn every_cut_and_every_byte_of_hops_is_survived() {
+    let Some(mut decap) = load(&DecapSettings { second_chance: true, ..settings() }) else { return };
+    for inner in [packet(4, 0), packet(6, 0)] {
+        let gue = [with_hops(protocol(inner[0] >> 4), &[SECOND, HERE], 0), inner].concat();
+        let frame = outer(4, UDP, 0, &udp(GUE, &gue));
+        for length in 34..frame.len() {
+            decap.test_run(&frame[..length], 0).unwrap();
+        }
+        for (at, change) in (34..frame.len()).flat_map(|at| [1, 0x55, 0xff].map(|change| (at, change))) {
+            let mut changed = frame.clone();
+            changed[at] ^= change;
+            let (verdict, _) = decap.test_run(&changed, 0).unwrap();
+            assert!([PASS, SHOT, REDIRECT].contains(&verdict), "{verdict}");
         }
     }
 }

@@ -5,118 +5,37 @@
 //! The tunnel's other end is the kernel's VXLAN device, which knows nothing of weir, and for the other
 //! tunnels frames that the test makes.
 
+mod spaces;
+
 use packet::craft::Recipe;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use serde_json::Value;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use spaces::{PATIENCE, Spaces};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::OwnedFd;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 const VIP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 80);
 
-/// Two namespaces and what runs there; nothing is left of them, however the test ends.
-struct Bed {
-    prefix: String,
-    decap: Option<Child>,
-}
-
-impl Bed {
-    /// Builds it; `None` without root.
-    fn build() -> Option<Bed> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        assert!(geteuid().is_root() || std::env::var_os("CI").is_none(), "CI runs as root");
-        if !geteuid().is_root() {
-            eprintln!("skipped: needs root");
-            return None;
-        }
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let bed = Bed { prefix: format!("wd{}{count}", std::process::id()), decap: None };
-        for role in ["c", "s"] {
-            let status = Command::new("ip").args(["netns", "add", &bed.name(role)]).status();
-            assert!(status.unwrap().success());
-        }
-        let server = bed.name("s");
-        bed.ip("c", &format!("link add eth0 type veth peer name eth0 netns {server}"));
-        for (role, address) in [("c", CLIENT), ("s", HOST)] {
-            let lines = format!("link set lo up\naddr add {address}/24 dev eth0\nlink set eth0 up");
-            bed.ip(role, &lines);
-        }
-        bed.ip("s", &format!("addr add {VIP}/32 dev lo"));
-        Some(bed)
+/// Two namespaces, with `weir decap` in that of the back end.
+fn build(name: &str, more: &[&str]) -> Option<Spaces> {
+    let mut spaces = Spaces::build(name, &["c", "s"])?;
+    spaces.ip("c", &format!("link add eth0 type veth peer name eth0 netns {}", spaces.name("s")));
+    for (role, address) in [("c", CLIENT), ("s", HOST)] {
+        spaces.ip(role, &format!("addr add {address}/24 dev eth0\nlink set eth0 up"));
     }
-
-    fn name(&self, role: &str) -> String {
-        format!("{}-{role}", self.prefix)
-    }
-
-    fn ip(&self, role: &str, lines: &str) {
-        for line in lines.lines() {
-            let status = Command::new("ip").arg("-n").arg(self.name(role)).args(line.split(' ')).status();
-            assert!(status.unwrap().success(), "ip -n {role} {line}");
-        }
-    }
-
-    /// Starts `weir decap` on the back end, and waits until it is attached.
-    fn decap(&mut self, more: &[&str]) {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name("s"), env!("CARGO_BIN_EXE_weir"), "decap", "eth0"]);
-        command.args(["--from", "10.1.0.0/24", "--to", &HOST.to_string(), "--json"]).args(more);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let mut out = BufReader::new(child.stdout.as_mut().unwrap());
-        out.read_line(&mut line).unwrap();
-        assert_eq!(line, "{\"attached\":\"eth0\"}\n");
-        self.decap = Some(child);
-    }
-
-    /// Ends it, and returns what it has counted.
-    fn end(&mut self) -> Value {
-        let mut child = self.decap.take().unwrap();
-        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-        let mut text = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        assert!(child.wait().unwrap().success());
-        serde_json::from_str::<Value>(text.trim()).unwrap()["counts"].clone()
-    }
-
-    /// Does something on a thread in a namespace.
-    fn within<T: Send>(&self, role: &str, work: impl FnOnce() -> T + Send) -> T {
-        let file = File::open(format!("/run/netns/{}", self.name(role))).unwrap();
-        std::thread::scope(|scope| {
-            let inside = move || {
-                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-                work()
-            };
-            scope.spawn(inside).join().unwrap()
-        })
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.decap.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        for role in ["c", "s"] {
-            let _ = Command::new("ip").args(["netns", "del", &self.name(role)]).status();
-        }
-    }
+    spaces.ip("s", &format!("addr add {VIP}/32 dev lo"));
+    let host = HOST.to_string();
+    spaces.decap("s", &[&["--from", "10.1.0.0/24", "--to", &host], more].concat());
+    Some(spaces)
 }
 
 /// The kernel's own device encapsulates, with segments of many packets (GSO), and TCP must not notice.
 #[test]
 fn tcp_goes_through_the_kernels_vxlan() {
-    let Some(mut bed) = Bed::build() else { return };
-    bed.decap(&["--vni", "42"]);
+    let Some(mut bed) = build("dv", &["--vni", "42"]) else { return };
     bed.ip(
         "c",
         &format!(
@@ -147,7 +66,7 @@ fn tcp_goes_through_the_kernels_vxlan() {
     });
     assert_eq!(&answer, b"all here");
     assert!(server.join().unwrap() == sent, "every byte arrives");
-    let counts = bed.end();
+    let counts = bed.end().remove(0);
     assert!(counts["vxlan"].as_u64() > Some(4), "{counts}");
     let others = counts.as_object().unwrap().iter().filter(|(name, _)| *name != "vxlan");
     assert!(others.into_iter().all(|(_, count)| *count == 0), "{counts}");
@@ -178,8 +97,7 @@ fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn datagrams_come_out_of_every_tunnel_until_it_ends() {
-    let Some(mut bed) = Bed::build() else { return };
-    bed.decap(&[]);
+    let Some(mut bed) = build("dt", &[]) else { return };
     let (client, address) = bed.within("c", || {
         let socket = UdpSocket::bind((CLIENT, 0)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
@@ -222,7 +140,7 @@ fn datagrams_come_out_of_every_tunnel_until_it_ends() {
         let (length, from) = client.recv_from(&mut buffer).unwrap();
         assert_eq!((&buffer[..length], from), (name.as_bytes(), SocketAddr::from((VIP, 53))));
     }
-    let counts = bed.end();
+    let counts = bed.end().remove(0);
     assert_eq!((&counts["ipip"], &counts["gue"], &counts["gre"]), (&1.into(), &2.into(), &1.into()));
     // Without it, nothing comes out.
     send(&forms[0].1);

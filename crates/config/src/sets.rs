@@ -122,7 +122,7 @@ fn target<'n>(
         let forward = known.or_else(|| forward::read(node, program, report));
         forward.into_iter().for_each(|forward| _ = read.insert(way, forward));
         let forward = forward.unwrap_or_default();
-        return Some(Target { name, weight: 1, address: None, server_id: None, forward, origin });
+        return Some(Target { origin, ..Target::new(name, forward) });
     }
     let section = Section::read(node, TARGET, report);
     if let Some(node) = section.get("weight").filter(|_| fill == Fill::Given) {
@@ -137,7 +137,7 @@ fn target<'n>(
         report.error(node.span, "the GLB director has no weights: 0 is `inactive`, 1 any other state");
     }
     let server_id = section.get("server_id").and_then(|node| quic::server_id(node, report));
-    Some(Target { name, weight, address, server_id, forward, origin })
+    Some(Target { name, weight, inactive: weight == 0, address, server_id, forward, origin })
 }
 
 /// The largest weight.

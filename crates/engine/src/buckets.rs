@@ -8,15 +8,13 @@
 
 use crate::census::{Census, places};
 use crate::change::{Change, ChangeError};
+use crate::director::{glb_rows, hops};
 use crate::program::{Fill, Group, GroupId, NewFlows, PipeId, Program, QuicConfig, Target};
 use crate::quic::QuicServers;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use table::{
-    Buckets, GlbRow, GlbState, GlbTarget, KatranTarget, MaglevTarget, NO_TARGET, fill_glb, fill_katran,
-    fill_maglev, fill_wants, in_turn,
-};
+use table::{Buckets, KatranTarget, MaglevTarget, NO_TARGET, fill_katran, fill_maglev, fill_wants, in_turn};
 
 /// The buckets of a group filled by weights, and how many each target has. Nothing changes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +23,8 @@ pub struct BucketTable {
     shares: Vec<u32>,
     choice: Choice,
     quic: Option<Arc<QuicServers>>,
+    /// The addresses of both targets of each row, if it is filled as the GLB director's.
+    hops: Box<[[u32; 2]]>,
 }
 
 /// What the targets of new flows are chosen by, besides a hash.
@@ -56,6 +56,7 @@ impl BucketTable {
     #[must_use]
     pub fn fill(group: &Group, previous: Option<&[u16]>) -> BucketTable {
         let size = group.size as usize;
+        let mut second_chances = Box::default();
         let slots = match group.fill {
             Fill::Maglev => {
                 let target =
@@ -71,7 +72,11 @@ impl BucketTable {
                     addressed(group, |target, address| KatranTarget { address, weight: target.weight });
                 fill_katran(&targets, version, size)
             }
-            Fill::Glb(..) => glb_rows(group).iter().map(|row| row.first).collect(),
+            Fill::Glb(..) => {
+                let rows = glb_rows(group);
+                second_chances = hops(group, &rows);
+                rows.iter().map(|row| row.first).collect()
+            }
             Fill::Given => Vec::new(),
         };
         let mut shares = vec![0; group.targets.len()];
@@ -83,7 +88,16 @@ impl BucketTable {
             shares,
             choice: Choice::of(group),
             quic: QuicServers::of(group),
+            hops: second_chances,
         }
+    }
+
+    /// Returns the addresses of both targets of the GLB director's row of a bucket, the first one first, as
+    /// [`crate::director::hops_of`] does.
+    #[inline]
+    #[must_use]
+    pub fn hops(&self, bucket: usize) -> [u32; 2] {
+        self.hops.get(bucket).copied().unwrap_or_default()
     }
 
     /// Returns the targets by their server IDs, if the group has any.
@@ -256,14 +270,6 @@ impl Retired {
     }
 }
 
-/// Returns the rows of a group that is filled as the GLB director's table: for each bucket, the target that
-/// packets go to, and the one that it passes on to what it does not know. Empty for other groups.
-#[must_use]
-pub fn glb_rows(group: &Group) -> Vec<GlbRow> {
-    let Fill::Glb(seed, _) = group.fill else { return Vec::new() };
-    fill_glb(&addressed(group, as_glb), seed)
-}
-
 /// Returns a group's targets as another system sees them. The check refuses targets without an address; one
 /// would stand for nobody, and must keep its place.
 fn addressed<T>(group: &Group, see: impl Fn(&Target, IpAddr) -> T) -> Vec<T> {
@@ -271,18 +277,13 @@ fn addressed<T>(group: &Group, see: impl Fn(&Target, IpAddr) -> T) -> Vec<T> {
     group.targets.iter().map(|target| see(target, target.address.unwrap_or(nobody))).collect()
 }
 
-fn as_glb(target: &Target, address: IpAddr) -> GlbTarget {
-    let state = if target.weight == 0 { GlbState::Inactive } else { GlbState::Active };
-    GlbTarget { address, state, healthy: true }
-}
-
 /// Returns true if the buckets of both groups are filled from the same things.
 fn is_filled_alike(one: &Group, other: &Group) -> bool {
     let of =
         |group: &Group| (group.fill, group.new_flows, group.quic.clone(), group.size, group.targets.len());
     let alike = |(one, other): (&Target, &Target)| {
-        (&one.name, one.weight, one.address, one.server_id)
-            == (&other.name, other.weight, other.address, other.server_id)
+        (&one.name, one.weight, one.inactive, one.address, one.server_id)
+            == (&other.name, other.weight, other.inactive, other.address, other.server_id)
     };
     of(one) == of(other) && one.targets.iter().zip(&*other.targets).all(alike)
 }

@@ -269,6 +269,8 @@ setters! {
     Target {
         /// Sets the share relative to the other targets; 1 by default.
         weight(weight: u32) weight = weight;
+        /// Sets whether it is in no row of the GLB director's as long as it has no weight.
+        inactive(inactive: bool) inactive = inactive;
         /// Sets the address by which other systems know it.
         address(address: IpAddr) address = Some(address);
         /// Sets the place in the configuration.
@@ -419,7 +421,8 @@ impl Target {
     #[must_use]
     pub fn new(name: impl Into<String>, forward: impl Into<Forward>) -> Target {
         let (name, forward) = (name.into(), forward.into());
-        Target { name, weight: 1, address: None, server_id: None, forward, origin: Origin::default() }
+        let origin = Origin::default();
+        Target { name, weight: 1, inactive: false, address: None, server_id: None, forward, origin }
     }
 }
 

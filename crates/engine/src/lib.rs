@@ -10,6 +10,7 @@ pub mod builder;
 pub mod census;
 pub mod change;
 pub mod check;
+pub mod director;
 pub(crate) mod entry_list;
 pub mod fragments;
 pub mod interpreter;

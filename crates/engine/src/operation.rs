@@ -284,6 +284,9 @@ pub struct Encap {
     pub udp_checksum: bool,
     /// Whether to carry the whole frame rather than its IP packet.
     pub ethernet: bool,
+    /// Whether a GUE header says the other back end of the packet's row in the group that its pipe picks
+    /// from, filled as the GLB director's (docs/pipes.md A25).
+    pub second_chance: bool,
 }
 
 /// Default TTL of outer headers, as recommended by RFC 1700.
@@ -309,6 +312,7 @@ impl Encap {
             sport: None,
             udp_checksum: false,
             ethernet: spec.ethernet && (kind.is_udp() || !spec.ip),
+            second_chance: false,
         }
     }
 
@@ -322,7 +326,7 @@ impl Encap {
     /// Returns what determines the length of the outer headers.
     #[must_use]
     pub fn shape(&self) -> OuterShape {
-        OuterShape { kind: self.kind, is_ipv6: self.ipv6, has_id: self.id.is_some() }
+        OuterShape { kind: self.kind, is_ipv6: self.ipv6, extended: self.id.is_some() || self.second_chance }
     }
 
     fn arguments(&mut self) -> Vec<Argument<'_>> {
@@ -355,6 +359,11 @@ impl Encap {
             ));
             let slot = Slot::Either(&mut self.udp_checksum, ["false", "true"]);
             list.push(optional("udp_checksum", "is the outer UDP checksum computed?", slot));
+        }
+        if kind == TunnelKind::Gue {
+            let slot = Slot::Either(&mut self.second_chance, ["false", "true"]);
+            let help = "does it say the second back end of the GLB director's row?";
+            list.push(optional("second_chance", help, slot));
         }
         if spec.ethernet && spec.ip {
             let slot = Slot::Either(&mut self.ethernet, ["ip", "ethernet"]);

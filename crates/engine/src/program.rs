@@ -505,6 +505,9 @@ pub struct Target {
     pub name: String,
     /// Its share relative to the others; with 0 it gets no buckets.
     pub weight: u32,
+    /// Whether it is in no row of the GLB director's table as long as it has no weight, as one that the
+    /// configuration gives none; otherwise it drains then.
+    pub inactive: bool,
     /// The address by which other systems know it, needed where buckets are filled as theirs.
     pub address: Option<IpAddr>,
     /// Its server ID in QUIC connection IDs.

@@ -4,14 +4,17 @@ mod support;
 
 use engine::Verdict;
 use engine::buckets::BucketTable;
+use engine::change::Change;
 use engine::check::{FindingKind, check};
+use engine::director::glb_rows;
 use engine::interpreter::Interpreter;
 use engine::program::{
-    Entry, EntryMatch, Fill, Forward, GlbHash, Group, GroupChoice, GroupId, HashInput, KatranHash,
+    Encap, Entry, EntryMatch, Fill, Forward, GlbHash, Group, GroupChoice, GroupId, HashInput, KatranHash,
     KatranVersion, Learn, Operation, Pipe, PipeId, PortId, Program, Target, Value,
 };
-use packet::{DropReason, Field, FlowKey, KeySource, craft};
+use packet::{DropReason, Field, FlowKey, KeySource, TunnelKind, craft};
 use std::net::IpAddr;
+use std::sync::Arc;
 use support::{Bench, start};
 
 const PORTS: [&str; 4] = ["in", "r1", "r2", "r3"];
@@ -106,6 +109,105 @@ fn m23_a_flow_goes_to_the_first_back_end_of_the_directors_row() {
         let recipe = format!("src={source} dst={vip} proto=tcp sport=45678 dport=80");
         all_go(&group, &recipe, PORTS[usize::from(first) + 1]);
     }
+}
+
+/// A program that sends packets to the group's targets as the director does: with or without flows.
+fn director(group: &Group, flows: bool) -> Program {
+    let pipe = match flows {
+        true => Pipe::flow("pick", Learn::Pin(GroupId(0).into())),
+        false => Pipe::hash("pick", HashInput::Select(KeySource::Outer), GroupId(0)),
+    };
+    let address = |target: &Target| match target.address {
+        Some(IpAddr::V4(address)) => address,
+        other => panic!("{other:?}"),
+    };
+    let rows = (0..).zip(&*group.targets);
+    let rows = rows.map(|(at, one)| Entry::on(EntryMatch::Target(at)).value(address(one)));
+    let encap = Encap { dst: Value::PerEntry, second_chance: true, ..Encap::new(TunnelKind::Gue) };
+    let pipe = pipe.act([Operation::Encap(encap)]).entries(rows).forward(PortId(1)).miss(Forward::Drop);
+    let mut program = start(&PORTS, [pipe.capacity(64)]);
+    program.group(group.clone());
+    program.build()
+}
+
+/// Where a frame goes, and where its private data sends it then; both executors do the same.
+#[track_caller]
+fn hops(bench: &mut Bench, twin: &mut Interpreter, bytes: &[u8]) -> (u8, Option<u8>) {
+    let out = bench.bytes(PortId(0), bytes);
+    assert_eq!(out, twin.walk(PortId(0), bytes, 128, bench.now_ns).bytes);
+    // docs/development/gue-header.md of the director: two words behind the first, IPv4 inside, no flags; type
+    // 0, next hop 0.
+    assert_eq!(out[42..48], [2, 4, 0, 0, 0, 0]);
+    assert_eq!((out[48], out[49]), (0, u8::from(out[50..54] != [0; 4])));
+    assert_eq!(out[54..], bytes[14..], "the packet itself is as it was");
+    let lengths = [16, 38].map(|at| usize::from(u16::from_be_bytes([out[at], out[at + 1]])));
+    assert_eq!(lengths, [out.len() - 14, out.len() - 34]);
+    assert_eq!((out[30..33] == [10, 0, 0], out[50..53] == [10, 0, 0]), (true, out[49] == 1));
+    (out[33], (out[49] == 1).then_some(out[53]))
+}
+
+#[test]
+fn a25_a_gue_header_says_the_other_back_end_of_the_row() {
+    let mut group = group(GLB, false);
+    for flows in [false, true] {
+        let (mut bench, rows) = (Bench::new(&director(&group, flows)), glb_rows(&group));
+        let mut twin = Interpreter::new(&bench.program, bench.engine.buckets());
+        let Fill::Glb(_, hash) = GLB else { unreachable!() };
+        for last in 0..200_u8 {
+            let flow = FlowKey::new([203, 0, 113, last].into(), [1; 4].into(), 6, (45678, 80), None);
+            let row = rows[hash.row(&flow)];
+            let frame =
+                craft::frame(&format!("src=203.0.113.{last} dst=1.1.1.1 proto=tcp sport=45678 dport=80"));
+            let wanted = (row.first as u8 + 1, Some(row.second as u8 + 1));
+            assert_eq!(hops(&mut bench, &mut twin, &frame), wanted);
+        }
+    }
+    // With one back end there is no other.
+    group.targets = Arc::from([group.targets[1].clone()]);
+    let mut bench = Bench::new(&director(&group, false));
+    let mut twin = Interpreter::new(&bench.program, bench.engine.buckets());
+    let frame = craft::frame("src=203.0.113.9 dst=1.1.1.1 proto=tcp sport=45678 dport=80");
+    assert_eq!(hops(&mut bench, &mut twin, &frame), (2, None));
+}
+
+#[test]
+fn a25_a_flow_that_stays_has_its_second_chance_where_the_row_leads_now() {
+    let group = group(GLB, false);
+    let mut bench = Bench::new(&director(&group, true));
+    let frame = craft::frame("src=203.0.113.9 dst=1.1.1.1 proto=tcp sport=45678 dport=80");
+    let out = bench.bytes(PortId(0), &frame);
+    let (first, second) = (out[33], out[53]);
+    let change = Change::SetWeight { group: GroupId(0), target: u16::from(first) - 1, weight: 0 };
+    bench.apply(change).unwrap();
+    // New flows go to the second, which passes on what is not its own; this one stays where it is.
+    let out = bench.bytes(PortId(0), &frame);
+    assert_eq!((out[33], out[49], out[53]), (first, 1, second));
+    let mut new = Bench::new(&{
+        let mut drained = group.clone();
+        drained.set_weight(usize::from(first) - 1, 0);
+        director(&drained, true)
+    });
+    let out = new.bytes(PortId(0), &frame);
+    assert_eq!((out[33], out[49], out[53]), (second, 1, first));
+}
+
+#[test]
+fn a25_only_where_a_row_is_picked_and_over_ipv4() {
+    let kinds = |pipe: Pipe, ipv6: bool| {
+        let encap = Encap { second_chance: true, ipv6, ..Encap::new(TunnelKind::Gue) };
+        let pipe = pipe.act([Operation::Encap(encap)]).forward(PortId(1)).miss(Forward::Drop);
+        let mut program = start(&PORTS, [pipe]);
+        program.group(Group::new("any", Fill::Wants, 4).targets([Target::new("a", Forward::Drop)]));
+        let found = check(&program.build()).into_iter().map(|one| one.kind);
+        found.filter(|kind| !matches!(kind, FindingKind::Unused { .. })).collect::<Vec<_>>()
+    };
+    let hash = |input| Pipe::hash("pick", input, GroupId(0)).entries([Entry::on(EntryMatch::Target(0))]);
+    assert_eq!(kinds(hash(HashInput::Select(KeySource::Outer)), false), []);
+    let ipv6 = kinds(hash(HashInput::Select(KeySource::Outer)), true);
+    assert_eq!(ipv6, [FindingKind::SecondChanceIpv6]);
+    assert_eq!(kinds(hash(HashInput::RoundRobin), false), [FindingKind::SecondChanceNowhere]);
+    let basic = Pipe::basic("all").entries([Entry::default()]);
+    assert_eq!(kinds(basic, false), [FindingKind::SecondChanceNowhere]);
 }
 
 #[test]

@@ -54,17 +54,16 @@ pub struct GlbRow {
 /// Fills the table of the back ends of one service with its `seed`. Back ends beyond 65535 get no row.
 #[must_use]
 pub fn fill_glb(targets: &[GlbTarget], seed: [u8; 16]) -> Vec<GlbRow> {
-    let there = |(_, target): &(u16, &GlbTarget)| target.state != GlbState::Inactive;
-    let there: Vec<(u16, &GlbTarget)> =
-        (0..=u16::MAX).zip(targets.iter().take(TARGETS_MAX)).filter(there).collect();
-    (0..ROWS as u32).map(|row| row_of(&there, seed, row)).collect()
+    (0..ROWS as u32).map(|row| glb_row(targets, seed, row)).collect()
 }
 
-/// Fills one row.
-fn row_of(targets: &[(u16, &GlbTarget)], seed: [u8; 16], row: u32) -> GlbRow {
+/// Fills one row of that table.
+#[must_use]
+pub fn glb_row(targets: &[GlbTarget], seed: [u8; 16], row: u32) -> GlbRow {
+    let there = |(_, target): &(u16, &GlbTarget)| target.state != GlbState::Inactive;
     let row_seed = siphash24(seed, &row.to_be_bytes());
     let mut least: [Option<(u64, u16, &GlbTarget)>; 2] = [None; 2];
-    for &(at, target) in targets {
+    for (at, target) in (0..=u16::MAX).zip(targets.iter().take(TARGETS_MAX)).filter(there) {
         let rank = (rank(seed, row_seed, target.address), at, target);
         let before = |other: Option<(u64, u16, &GlbTarget)>| other.is_none_or(|other| rank.0 < other.0);
         if before(least[0]) {

@@ -50,7 +50,7 @@ pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 pub use exact::{Exact, Row};
 pub use flow::{Counted, Decision, Flow, FlowTable, Resumed};
 pub use given::{GivenBuckets, Patience};
-pub use glb::{GlbHash, GlbRow, GlbState, GlbTarget, fill_glb};
+pub use glb::{GlbHash, GlbRow, GlbState, GlbTarget, fill_glb, glb_row};
 pub use in_turn::in_turn;
 pub use katran::{KatranHash, KatranTarget, KatranVersion, fill_katran};
 pub use lpm::{Lpm, LpmError, Width};

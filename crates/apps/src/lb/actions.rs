@@ -29,6 +29,8 @@ enum What {
     L2(Source),
     /// A tunnel, over IPv6 or IPv4.
     Tunnel(TunnelKind, bool),
+    /// GUE over IPv4 as from the GLB director, which says the other back end of the packet's row.
+    SecondChance,
     /// A new destination.
     Nat(Translation),
     /// The way back of translated flows.
@@ -72,10 +74,13 @@ fn with_tags(all: Vec<What>) -> Vec<Action> {
 }
 
 impl Action {
-    /// Returns all actions that leave addresses alone.
-    pub fn direct() -> Vec<Action> {
+    /// Returns all actions that leave addresses alone, for packets that pick back ends by their flows'
+    /// `keys`, or for others.
+    pub fn direct(keys: bool) -> Vec<Action> {
         let tunnels = TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| What::Tunnel(kind, ipv6)));
-        with_tags([What::L2(Source::Given), What::L2(Source::Copied)].into_iter().chain(tunnels).collect())
+        let stations = [What::L2(Source::Given), What::L2(Source::Copied)];
+        let second_chance = keys.then_some(What::SecondChance);
+        with_tags(stations.into_iter().chain(tunnels).chain(second_chance).collect())
     }
 
     /// Returns all actions that translate addresses, with those of answers.
@@ -107,6 +112,7 @@ impl Action {
         let what = match back_end.mode {
             Mode::L2 => What::L2(source),
             Mode::Ipip(ip) => tunnel(TunnelKind::Ipip, ip),
+            Mode::Gue(IpAddr::V4(_)) if service.has_second_chances() => What::SecondChance,
             Mode::Gue(ip) => tunnel(TunnelKind::Gue, ip),
             Mode::Gre(ip) => tunnel(TunnelKind::Gre, ip),
             Mode::Vxlan { ip, .. } => tunnel(TunnelKind::Vxlan, ip),
@@ -123,6 +129,7 @@ impl Action {
         let name = match self.what {
             What::L2(source) => format!("l2{}", from(source)),
             What::Tunnel(kind, ipv6) => format!("{kind}_over_{}", if ipv6 { "ipv6" } else { "ipv4" }),
+            What::SecondChance => "gue_with_second_chance".to_string(),
             What::Nat(Translation { port, full, source, .. }) => {
                 let (kind, port) = (if full { "full_nat" } else { "nat" }, if port { "_port" } else { "" });
                 format!("{kind}{port}{}", from(source))
@@ -137,7 +144,8 @@ impl Action {
     pub fn template(self) -> Template {
         let operations = match self.what {
             What::L2(source) => stations(source).to_vec(),
-            What::Tunnel(kind, ipv6) => tunnel(kind, ipv6),
+            What::Tunnel(kind, ipv6) => tunnel(kind, ipv6, false),
+            What::SecondChance => tunnel(TunnelKind::Gue, false, true),
             What::Nat(translation) => translate(translation),
             What::Answers(translation) => restore(translation),
         };
@@ -167,7 +175,7 @@ fn stations(source: Source) -> [Operation; 2] {
 /// port, where the tunnel has UDP, in the flow label of IPv6, and in the source address, where the service
 /// has a prefix. UDP over IPv6 has a checksum: without one, a receiver drops it unless it was told otherwise
 /// (RFC 6936 §4; Linux's vxlan and fou).
-fn tunnel(kind: TunnelKind, ipv6: bool) -> Vec<Operation> {
+fn tunnel(kind: TunnelKind, ipv6: bool, second_chance: bool) -> Vec<Operation> {
     let given = Value::PerEntry;
     let is_vxlan = kind == TunnelKind::Vxlan;
     let encap = Encap {
@@ -181,6 +189,7 @@ fn tunnel(kind: TunnelKind, ipv6: bool) -> Vec<Operation> {
         dscp: None,
         ethernet: is_vxlan,
         udp_checksum: ipv6 && kind.is_udp(),
+        second_chance,
         ..Encap::new(kind)
     };
     // First, so that a packet that is too long goes to the app as it came.
@@ -192,8 +201,9 @@ fn tunnel(kind: TunnelKind, ipv6: bool) -> Vec<Operation> {
 /// Bytes of an Ethernet header without tags.
 pub(super) const ETHERNET: u16 = 14;
 
-/// Returns how many bytes a mode puts around what it carries: a packet, or the whole frame in VXLAN.
-pub(super) fn around(mode: Mode) -> u16 {
+/// Returns how many bytes a mode of a service puts around what it carries: a packet, or the whole frame in
+/// VXLAN.
+pub(super) fn around(service: &Service, mode: Mode) -> u16 {
     let (kind, ip) = match mode {
         Mode::Ipip(ip) => (TunnelKind::Ipip, ip),
         Mode::Gue(ip) => (TunnelKind::Gue, ip),
@@ -201,7 +211,8 @@ pub(super) fn around(mode: Mode) -> u16 {
         Mode::Vxlan { ip, .. } => (TunnelKind::Vxlan, ip),
         Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } => return 0,
     };
-    let encap = Encap { ipv6: ip.is_ipv6(), ..Encap::new(kind) };
+    let second_chance = kind == TunnelKind::Gue && ip.is_ipv4() && service.has_second_chances();
+    let encap = Encap { ipv6: ip.is_ipv6(), second_chance, ..Encap::new(kind) };
     (encap.shape().length() as u16).saturating_sub(ETHERNET)
 }
 
@@ -288,8 +299,9 @@ pub(super) fn entry(
         entry = entry.value(service.mtu);
     }
     match (back_end.mode, action.what) {
-        (mode, What::Tunnel(_, ipv6)) => {
-            entry = entry.value(service.mtu.saturating_sub(around(mode)));
+        (mode, What::Tunnel(..) | What::SecondChance) => {
+            let ipv6 = mode.ip().is_some_and(|ip| ip.is_ipv6());
+            entry = entry.value(service.mtu.saturating_sub(around(service, mode)));
             if let Mode::Vxlan { inner_mac, .. } = mode {
                 entry = entry.value(inner_mac);
             }

@@ -171,10 +171,11 @@ impl Chooser {
     pub fn actions(self) -> Vec<Action> {
         match self {
             Chooser::Translated(Translated::Destination(ipv6)) => {
-                Action::direct().into_iter().chain(Action::translating(ipv6, false)).collect()
+                Action::direct(true).into_iter().chain(Action::translating(ipv6, false)).collect()
             }
             Chooser::Translated(Translated::Both(_, ipv6)) => Action::translating(ipv6, true),
-            _ => Action::direct(),
+            Chooser::Flows(_) | Chooser::Hash => Action::direct(true),
+            _ => Action::direct(false),
         }
     }
 }

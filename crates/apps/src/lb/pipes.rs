@@ -109,7 +109,7 @@ impl<'a> Writer<'a> {
     fn quic_pipe(&mut self, chooser: Chooser, id: PipeId) -> Pipe {
         let all = self.services.iter().enumerate().filter(|(_, service)| service.quic.is_some());
         let own: Vec<(usize, &Service)> = all.filter(|(_, one)| is_chosen_by(one, chooser)).collect();
-        let actions = self.only_used(Action::direct(), &own, chooser);
+        let actions = self.only_used(Action::direct(true), &own, chooser);
         let mut entries = EntryList::default();
         own.iter().for_each(|one| self.entries(*one, chooser, &actions, &mut entries));
         let blank = self.program.pipes[id.index()].clone();
@@ -308,6 +308,7 @@ fn group(
     let target = |back_end: &BackEnd| {
         let weight = back_end.effective_weight() * scale;
         let target = Target::new(&back_end.name, forward).weight(weight).origin(back_end.origin);
+        let target = target.inactive(back_end.weight == 0);
         let target = back_end.known_as().map_or(target.clone(), |address| target.address(address));
         back_end.server_id.map_or(target.clone(), |id| target.server_id(id))
     };

@@ -383,10 +383,17 @@ impl Service {
         self.addresses.iter().any(|address| address.is_ipv6() == ipv6)
     }
 
+    /// Returns whether GUE headers over IPv4 say the other back end of the packet's row, as those of the GLB
+    /// director do.
+    #[must_use]
+    pub fn has_second_chances(&self) -> bool {
+        matches!(self.fill, Fill::Glb(..))
+    }
+
     /// Returns the longest IP packet that fits the way to a back end, in bytes.
     #[must_use]
     pub fn fits(&self, back_end: &BackEnd) -> u16 {
-        let around = actions::around(back_end.mode);
+        let around = actions::around(self, back_end.mode);
         let ethernet = if matches!(back_end.mode, Mode::Vxlan { .. }) { actions::ETHERNET } else { 0 };
         self.mtu.saturating_sub(around).saturating_sub(ethernet)
     }

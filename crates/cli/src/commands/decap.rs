@@ -47,6 +47,10 @@ pub struct Arguments {
     /// The UDP port of VXLAN.
     #[arg(long, default_value_t = 4789)]
     vxlan_port: u16,
+    /// Pass TCP segments in GUE that belong to no connection here on to the host that its header says, as the
+    /// GLB director's back ends do.
+    #[arg(long)]
+    second_chance: bool,
     /// Print JSON objects: `attached`, and at the end `counts`.
     #[arg(long)]
     json: bool,
@@ -128,7 +132,8 @@ fn settings(arguments: &Arguments) -> Result<DecapSettings, BadInput> {
     let tunnels = arguments.tunnels.iter().map(tunnel).chain(arguments.vni.map(Tunnel::Vxlan)).collect();
     let senders = from.iter().map(|text| prefix(text)).collect::<Result<_, _>>()?;
     let [gue_port, vxlan_port] = ports;
-    Ok(DecapSettings { tunnels, gue_port, vxlan_port, senders, locals: to.clone() })
+    let (locals, second_chance) = (to.clone(), arguments.second_chance);
+    Ok(DecapSettings { tunnels, gue_port, vxlan_port, senders, locals, second_chance })
 }
 
 /// An address, and the length of a prefix behind its slash, by default all of it.

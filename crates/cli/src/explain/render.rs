@@ -245,6 +245,10 @@ fn change(names: &Names<'_>, change: Change, operation: &Operation) -> String {
         }
         Change::Removed(bytes) => format!("{}: {bytes} bytes off the front", operation),
         Change::Added(bytes) => format!("{}: {bytes} bytes in front", operation),
+        Change::AddedWithSecondChance(bytes, hop) => {
+            let hop = hop.map_or("no second chance".to_string(), |hop| format!("second chance: {hop}"));
+            format!("{operation}: {bytes} bytes in front, {hop}")
+        }
         Change::Fits { length, most } => format!("{operation}: {length} bytes, {most} at most"),
         Change::Mss { before, after } => format!("{operation}: {before} -> {after}"),
         Change::Nothing => format!("{operation}: nothing to do"),

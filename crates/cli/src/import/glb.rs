@@ -32,8 +32,7 @@ pub fn read(file: &str, json: &str) -> Imported {
 
 fn table(all: &mut Imported, node: &Node) {
     let place = all.services.len();
-    let notes = vec!["packets go to the first back end of each row; the second chance is not there".into()];
-    all.services.push(Service { scheduler: "glb", notes, ..Service::default() });
+    all.services.push(Service { scheduler: "glb", ..Service::default() });
     let (mut seed, mut hash_key) = (None, None);
     for (key, span, node) in pairs(node, &mut all.report) {
         match key {

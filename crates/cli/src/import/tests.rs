@@ -274,7 +274,6 @@ tunnels: { gue: { port: 19523 } }
 ports:
   in: { xdp: eth1 }
 apps:
-  # packets go to the first back end of each row; the second chance is not there
   # line 5: `colour` has no counterpart and was left out
   # line 10: the checks (http on port 80, gue on port 19523) were left out: write `check`
   - lb:

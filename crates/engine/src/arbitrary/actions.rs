@@ -30,7 +30,7 @@ pub(super) fn template(random: &mut Random, number: usize, flows: Flows) -> Temp
 }
 
 /// Generates an operation with random arguments. Fields come before numbers that could be read as fields.
-fn operation(random: &mut Random, mut operation: Operation, flows: Flows) -> Operation {
+pub(super) fn operation(random: &mut Random, mut operation: Operation, flows: Flows) -> Operation {
     if flows == Flows::Answered
         && let Operation::Add(field, _) | Operation::Copy { to: field, .. } = &operation
     {

@@ -60,7 +60,7 @@ const KINDS: &str = "
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
     flow:pin:unlearnt flow:follow:learnt flow:follow:found flow:follow:full flow:follow:unlearnt
     flow:nothing:unknown flow:own flow:no_key flow:answers kept:per_flow kept:learnt
-    kept:nat flow:nat:answers flow:nat:full flow:no_nat_port
+    kept:nat encap:second_chance encap:no_second_chance flow:nat:answers flow:nat:full flow:no_nat_port
     mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp mended:gre mended:icmp
     mended:inside_ipv4 mended:inside_l4 flow:error:unknown rehash malformed_again
     counter:pipe counter:per_entry meter:pipe meter:per_entry
@@ -268,6 +268,9 @@ impl Coverage {
             match done.change {
                 Done::Field { field, .. } => self.meet(&format!("write:{field}")),
                 Done::Mss { .. } => self.meet("lowered:mss"),
+                Done::AddedWithSecondChance(_, hop) => {
+                    self.meet(if hop.is_some() { "encap:second_chance" } else { "encap:no_second_chance" });
+                }
                 _ => {}
             }
             for mended in &done.mended {

@@ -1,13 +1,13 @@
 //! Random programs: one to eight pipes of all types, each forwarding to later ones only.
 
 use super::Random;
-use super::actions::{Flows, template};
+use super::actions::{Flows, operation, template};
 use super::entries::entries;
 use super::pools::{mask, value};
 use crate::operation::{NatPart, Operation, Stage, Value};
 use crate::program::{
-    AppId, CounterId, Criterion, Fill, FlowState, Forward, Group, GroupChoice, GroupId, HashInput, Learn,
-    Match, Measured, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, NatPool,
+    AppId, CounterId, Criterion, Encap, Fill, FlowState, Forward, Group, GroupChoice, GroupId, HashInput,
+    Learn, Match, Measured, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, NatPool,
     NatPoolId, NatPrefix, NewFlows, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId,
     Program, QuicConfig, ServerId, SharedUse, Target, Template, Timeouts,
 };
@@ -88,6 +88,7 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
     let target = |number: usize, random: &mut Random| Target {
         name: format!("target{number}"),
         weight: if dead || random.percent(15) { 0 } else { random.between(1, 3) as u32 },
+        inactive: random.percent(20),
         address: Some(IpAddr::from([10, 0, 0, number as u8])),
         server_id: ServerId::new(&[number as u8]),
         forward: match random.below(8) {
@@ -194,6 +195,7 @@ impl Maker {
         };
         let mut templates: Vec<_> =
             (0..random.between(1, 3)).map(|number| template(random, number, flows)).collect();
+        templates.iter_mut().for_each(|template| self.second_chances(random, &kind, template));
         let nat =
             (flows == Flows::Answered && random.percent(50)).then(|| self.nat_pool(random, &mut templates));
         let per_entry = random.percent(35);
@@ -218,6 +220,33 @@ impl Maker {
         }
         pipe.capacity = (pipe.entries.len() + room).max(1) as u32;
         pipe
+    }
+
+    /// Takes second chances away where a pipe picks no rows, and adds some where it picks the GLB director's.
+    fn second_chances(&self, random: &mut Random, kind: &PipeKind, template: &mut Template) {
+        let is_hash = matches!(kind, PipeKind::Hash { input, .. } if !matches!(input, HashInput::Select(_)));
+        let is_director = |group: &Group| matches!(group.fill, Fill::Glb(..));
+        let (picks, director) = match kind.group().filter(|_| !is_hash) {
+            Some(GroupChoice::One(one)) => (true, is_director(&self.program.groups[one.index()])),
+            Some(GroupChoice::ByMeta(_)) => (true, self.program.groups.iter().any(is_director)),
+            None => (false, false),
+        };
+        if director && random.percent(60) {
+            template.operations.retain(|one| one.stage() < Stage::Encap);
+            let blank = Operation::Encap(Encap::new(TunnelKind::Gue));
+            if let Operation::Encap(encap) = operation(random, blank, Flows::None)
+                && !encap.ipv6
+            {
+                // Often that of a target, of which there are up to four.
+                let dst = Value::Const(0x0a00_0000 + random.below(4) as u128);
+                template.operations.push(Operation::Encap(Encap { second_chance: true, dst, ..encap }));
+            }
+        }
+        for operation in &mut template.operations {
+            if let Operation::Encap(encap) = operation {
+                encap.second_chance &= picks && !encap.ipv6;
+            }
+        }
     }
 
     /// Adds a pool, often one that is soon used up, and an action that uses it in front of those of a pipe.
@@ -397,6 +426,7 @@ pub(super) fn match_field(random: &mut Random) -> Field {
         Field::IcmpType.inner(),
         Field::ArpTargetIp.inner(),
         Field::Icmpv6Code.inner(),
+        Field::Icmpv6Type.inner(),
         Field::SecondVlanPcp.inner(),
         Field::ErrorV4Protocol,
     ];

@@ -168,6 +168,14 @@ impl GroupTable {
         self.held.buckets().bucket(self.seed.map_or(hash, |seed| seeded(hash, seed)))
     }
 
+    /// Returns the addresses of both back ends of a packet's row, if the group is filled as the GLB
+    /// director's: 0 for those that it has not.
+    pub fn hops(&self, (keys, slot): (&Keys, usize)) -> [u32; 2] {
+        let (Some(fill), Held::Filled(table)) = (self.foreign, &self.held) else { return [0; 2] };
+        let hash = keys.flow(slot).and_then(|flow| fill.hash(&flow));
+        hash.map_or([0; 2], |hash| table.hops((hash % table.buckets().slots().len().max(1) as u64) as usize))
+    }
+
     /// Returns the bucket that another system gives a flow; a packet without one picks as from other groups.
     #[inline(never)]
     fn foreign_bucket(&self, fill: Fill, hash: u64, keys: &Keys, slot: usize) -> usize {

@@ -3,7 +3,7 @@
 use crate::batch::Walk;
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::{ActionOf, ActionRow, Actions, NEAR_MAX, Rows};
-use crate::batch::steps::Site;
+use crate::batch::steps::{DirectorRows, Site};
 use crate::pipes::flow::Flows;
 use crate::pipes::table::{Hits, Lookup, with_rows};
 use crate::program::Forward;
@@ -114,8 +114,9 @@ impl CompiledPipe {
     /// Performs the actions. Returns the mask of packets for which they succeeded.
     #[inline]
     fn act(&self, walk: &mut Walk, batch: &mut Batch, hits: u64, actions: &impl Numbers) -> u64 {
-        let Walk { packets, outcome, reading, .. } = walk;
-        let mut site = Site { batch, packets, action: actions, reading };
+        let Walk { packets, outcome, reading, groups, numbers, .. } = walk;
+        let director = DirectorRows { pipe: &self.shape.kind, groups, numbers };
+        let mut site = Site { batch, packets, action: actions, reading, director };
         let mut too_long = 0_u64;
         let mut fail = |slot: usize, reason| match reason {
             DropReason::TooLong if self.too_long.is_some() => too_long |= 1 << slot,

@@ -1,6 +1,7 @@
 //! Actions, compiled: a template becomes a few steps with their values laid out, and each step runs over all
 //! packets of a list before the next one starts, so that what to do is decided once a batch.
 
+use crate::batch::group::{GroupNumbers, GroupTable};
 use crate::batch::icmp_error::{self, End};
 use crate::batch::length;
 use crate::batch::load::{KeyPlan, read};
@@ -9,7 +10,7 @@ use crate::batch::packets::{Packets, Reading};
 use crate::batch::rows::{ActionOf, Actions};
 use crate::batch::tunnel::{Encapsulation, decap, write_outer};
 use crate::operation::Headers as Moved;
-use crate::program::{Encap, Operation, Template, Value};
+use crate::program::{Encap, GroupChoice, Operation, PipeKind, Template, Value};
 use packet::fragment;
 use packet::{
     Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Layers, LevelId, LevelLayers, Source, Sum,
@@ -255,8 +256,8 @@ impl Plan {
             };
             match (whose, flows) {
                 (Whose::Flow, Some(Kept { rows, values, stride })) => {
-                    let Site { batch, packets, reading, .. } = on;
-                    let mut site = Site { batch, packets, action: rows, reading };
+                    let Site { batch, packets, reading, director, .. } = on;
+                    let mut site = Site { batch, packets, action: rows, reading, director: *director };
                     step.column(&mut site, &Values { values, stride, at: *at }, good, &mut fail);
                 }
                 _ => {
@@ -315,6 +316,30 @@ pub struct Site<'a, Action> {
     pub packets: &'a mut Packets,
     pub action: &'a Action,
     pub reading: &'a Reading,
+    pub director: DirectorRows<'a>,
+}
+
+/// Where the rows of the GLB director are that packets of a pipe pick.
+#[derive(Clone, Copy)]
+pub struct DirectorRows<'a> {
+    pub pipe: &'a PipeKind,
+    pub groups: &'a [GroupTable],
+    pub numbers: &'a GroupNumbers,
+}
+
+impl DirectorRows<'_> {
+    /// Returns the addresses of both back ends of a packet's row, 0 for those that it has not.
+    fn hops(&self, packets: &Packets, slot: usize) -> [u32; 2] {
+        let group = match self.pipe.group() {
+            Some(GroupChoice::One(group)) => Some(group),
+            Some(GroupChoice::ByMeta(word)) => {
+                self.numbers.group(packets.meta[slot & 63][usize::from(word) & 3])
+            }
+            None => None,
+        };
+        let group = group.and_then(|group| self.groups.get(group.index()));
+        group.map_or([0; 2], |group| group.hops((packets.keys(self.pipe.key_source()), slot)))
+    }
 }
 
 /// What flows keep, and the row of each packet there.
@@ -389,7 +414,8 @@ impl Step {
                     let row = values.slice(on.action.of(slot), how.row_length());
                     let (frame, found) = (on.batch.frame_mut(slot), &on.packets.headers[slot]);
                     let hash = || on.packets.outer.select(slot, on.reading);
-                    if let Err(reason) = how.run(frame, found, row, hash) {
+                    let hops = || on.director.hops(on.packets, slot);
+                    if let Err(reason) = how.run(frame, found, row, (hash, hops)) {
                         fail(slot, reason);
                     }
                 }

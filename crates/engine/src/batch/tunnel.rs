@@ -106,6 +106,8 @@ pub struct Encapsulation {
     /// The bits of the packet's DSCP and ECN that are copied, and what the others are.
     class: (u8, u8),
     udp_checksum: bool,
+    /// A GUE header says the other back end of the packet's row in a group filled as the GLB director's.
+    second_chance: bool,
 }
 
 /// The outer headers in an action row: finished, but for what [`Encapsulation::run`] fills in. A UDP source
@@ -156,6 +158,7 @@ impl Encapsulation {
             labelled: encap.ipv6,
             class: encap.dscp.map_or((0xff, 0), |dscp| (3, dscp << 2)),
             udp_checksum: encap.udp_checksum && encap.kind.is_udp(),
+            second_chance: encap.second_chance,
         }
     }
 
@@ -166,14 +169,15 @@ impl Encapsulation {
         self.length + if self.spread { size_of::<u64>() } else { 0 }
     }
 
-    /// Adds the outer headers; `hash` makes the select hash, which not every packet needs.
+    /// Adds the outer headers; `hash` makes the select hash and `hops` finds the back ends of the packet's
+    /// row, which not every packet needs.
     #[inline(always)]
     pub fn run(
         &self,
         frame: &mut Frame,
         found: &Headers,
         row: &[u8],
-        hash: impl FnOnce() -> u64,
+        (hash, hops): (impl FnOnce() -> u64, impl FnOnce() -> [u32; 2]),
     ) -> Result<(), DropReason> {
         let class = Ip::of(found.outer()).map_or(0, |ip| ip.class(frame.bytes()));
         let is_ipv6 = !self.ethernet && only_ip(frame, found)? == Inside::Ipv6;
@@ -198,11 +202,24 @@ impl Encapsulation {
             outer,
             Carried { length: length as u16, traffic_class, sport, flow_label, host: host(hosts, hash) },
         );
+        if self.second_chance {
+            second_chance(self.shape, outer, hops());
+        }
         if self.udp_checksum {
             udp_checksum(bytes, self.shape);
         }
         Ok(())
     }
+}
+
+/// Says in outer headers which back end of a row has the packet's second chance: the second one, or the first
+/// one if the packet goes to another.
+#[inline(never)]
+fn second_chance(shape: OuterShape, outer: &mut [u8], [first, second]: [u32; 2]) {
+    let at = shape.ip() + 16;
+    let to = outer.get(at..at + 4).and_then(|to| to.try_into().ok()).map_or(0, u32::from_be_bytes);
+    let hop = if to == first { second } else { first };
+    shape.second_chance(Some(hop).filter(|&hop| hop != 0), outer);
 }
 
 /// How many hosts a source address with so many low bits from the hash stands for: all numbers of these bits

@@ -187,6 +187,13 @@ pub enum FindingKind {
         learnt for"
     )]
     KeptNowhere,
+    #[error(
+        "`second_chance` is for pipes that pick from a group by the flow key: a FLOW pipe that learns from a \
+        group, or a HASH pipe with `by: select`"
+    )]
+    SecondChanceNowhere,
+    #[error("the addresses of `second_chance` are of IPv4, and so are the outer ones")]
+    SecondChanceIpv6,
     #[error("a flow learns a value from a field of its first packet's headers, not from `{field}`")]
     LearntFrom { field: Field },
     #[error("`{field}` has {from} bits, and the number that a flow learns from it has {bits}")]

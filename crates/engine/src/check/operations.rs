@@ -4,11 +4,12 @@ use super::finding::FindingKind;
 use super::pipes::too_large;
 use super::{OPERATIONS_MAX, too_many};
 use crate::operation::{Argument, Operation, Slot, Value};
-use crate::program::Template;
+use crate::program::{HashInput, PipeKind, Template};
 use packet::{Access, Field, Source};
 
-/// Checks an action; `keeps` if it is of a pipe whose flows keep values.
-pub(super) fn check(template: &Template, keeps: bool, kinds: &mut Vec<FindingKind>) {
+/// Checks an action of a pipe of this kind.
+pub(super) fn check(template: &Template, pipe: &PipeKind, kinds: &mut Vec<FindingKind>) {
+    let keeps = pipe.keeps_values();
     let pairs = template.operations.windows(2);
     let wrong = pairs.into_iter().find(|pair| pair[1].stage() < pair[0].stage());
     kinds.extend(
@@ -26,7 +27,15 @@ pub(super) fn check(template: &Template, keeps: bool, kinds: &mut Vec<FindingKin
             kinds.push(FindingKind::LearntWider { field, from: field.spec().bits, bits: like.spec().bits });
         }
     }
+    let picks = pipe.group().is_some()
+        && !matches!(pipe, PipeKind::Hash { input, .. } if !matches!(input, HashInput::Select(_)));
     for operation in &template.operations {
+        if let Operation::Encap(encap) = operation
+            && encap.second_chance
+        {
+            kinds.extend(encap.ipv6.then_some(FindingKind::SecondChanceIpv6));
+            kinds.extend((!picks).then_some(FindingKind::SecondChanceNowhere));
+        }
         let mut operation: Operation = *operation;
         kinds.extend(operation.arguments().iter().filter_map(argument));
     }

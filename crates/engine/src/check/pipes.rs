@@ -21,7 +21,7 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     nat::pipe(program, pipe, &mut kinds);
     contradiction(pipe.matches.iter().filter_map(of_match), program.follow_fragments, &mut kinds);
     for template in &pipe.templates {
-        operations::check(template, pipe.kind.keeps_values(), &mut kinds);
+        operations::check(template, &pipe.kind, &mut kinds);
     }
     findings.extend(kinds.into_iter().map(|kind| Finding::new(pipe.origin, kind)));
     for one in &pipe.matches {

@@ -65,12 +65,15 @@ pub(super) fn settled(
     list
 }
 
+/// Finds the addresses of the back ends in a packet's row of a group filled as the GLB director's.
+pub(super) type Hops<'a> = &'a dyn Fn(&Packet) -> [u32; 2];
+
 /// Performs a template of a pipe with an entry's values, and with what a flow keeps.
 pub(super) fn act(
     packet: &mut Packet,
     (pipe, template): (&Pipe, &Template),
     (values, kept): (&[u128], &KeptOperations),
-    program: &Program,
+    (program, hops): (&Program, Hops<'_>),
 ) -> Acted {
     // The flows of such a pipe are translated together with the errors about them.
     let translates = matches!(pipe.kind, PipeKind::Flow { key: KeySource::Outer, .. });
@@ -92,6 +95,9 @@ pub(super) fn act(
         };
         let done = found.and_then(|()| match operation {
             Operation::Set(field, value) if translates => set_of_flow(packet, field, values.get(value)),
+            Operation::Encap(encap) if encap.second_chance => {
+                tunnel::encap(packet, &encap, &mut values, (program, Some(hops(packet))))
+            }
             _ => perform(packet, operation, &mut values, program),
         });
         let (change, mended, failed) = match done {
@@ -165,7 +171,7 @@ fn perform(packet: &mut Packet, operation: Operation, values: &mut Values<'_>, p
             let (vid, pcp) = (values.get(vid), values.get(pcp));
             push_vlan(packet, tpid, vid as u16, pcp as u16)
         }
-        Operation::Encap(encap) => tunnel::encap(packet, &encap, values, program),
+        Operation::Encap(encap) => tunnel::encap(packet, &encap, values, (program, None)),
     }
 }
 

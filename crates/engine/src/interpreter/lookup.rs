@@ -8,10 +8,12 @@ use super::quic;
 use super::state::{PipeState, Row, Why};
 use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use super::{Effect, FlowSource, Interpreter};
+use crate::director::hops_of;
 use crate::nat::Binding;
 use crate::operation::Value;
 use crate::program::{
-    Criterion, EntryMatch, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, Target,
+    Criterion, EntryMatch, Fill, Group, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe, PipeId,
+    PipeKind, Target,
 };
 use crate::snapshot::FlowDecision;
 use packet::{Field, FlowKey, KeySource, select_hash};
@@ -136,6 +138,19 @@ impl Interpreter {
             actual: Some(value.to_string()),
             bits: 0,
         })
+    }
+
+    /// Returns the addresses of both back ends of a packet's row in a group filled as the GLB director's.
+    pub(super) fn hops(&self, pipe: &Pipe, packet: &Packet) -> [u32; 2] {
+        let group = pipe.kind.group().and_then(|choice| self.group_for(packet, choice).ok());
+        let group = group.map(|group| &self.program.groups[group.index()]);
+        let flow = packet.key(pipe.kind.key_source());
+        match (group, flow) {
+            (Some(group @ Group { fill: Fill::Glb(_, hash), .. }), Some(flow)) => {
+                hops_of(group, hash.row(&flow) as u32)
+            }
+            _ => [0; 2],
+        }
     }
 
     fn by_hash(

@@ -327,7 +327,8 @@ impl Visit<'_> {
         {
             return Err(DropReason::Metered);
         }
-        let acted = act(packet, (pipe, template), (&entry.values, kept), &interpreter.program);
+        let hops = |packet: &Packet| interpreter.hops(pipe, packet);
+        let acted = act(packet, (pipe, template), (&entry.values, kept), (&interpreter.program, &hops));
         step.operations = acted.operations;
         match (acted.failed, pipe.too_long) {
             (None, _) => {}

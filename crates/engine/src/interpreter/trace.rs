@@ -241,6 +241,8 @@ pub enum Change {
     Removed(usize),
     /// This many bytes were added to the front.
     Added(usize),
+    /// The same, with the address of the back end that has the packet's second chance, if one has.
+    AddedWithSecondChance(usize, Option<Ipv4Addr>),
     /// The packet is no longer than it may be: how long it is, and may be.
     Fits {
         /// Its length.

@@ -9,6 +9,7 @@ use super::trace::{Change, Mended};
 use super::tunnel_headers::{Inside, critical_options, protocol, tunnel_header};
 use crate::program::{Encap, Program};
 use packet::{DropReason, KeySource, TunnelKind};
+use std::net::Ipv4Addr;
 
 /// Removes the outer headers.
 pub(super) fn decap(packet: &mut Packet, kind: TunnelKind) -> Done {
@@ -46,7 +47,12 @@ fn hand_on_congestion(packet: &mut Packet, outer: &Ip, inner: &Ip) -> Result<Opt
 }
 
 /// Adds the outer headers, innermost first.
-pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>, program: &Program) -> Done {
+pub(super) fn encap(
+    packet: &mut Packet,
+    encap: &Encap,
+    values: &mut Values<'_>,
+    (program, hops): (&Program, Option<[u32; 2]>),
+) -> Done {
     let [eth_dst, eth_src, src] = [encap.eth_dst, encap.eth_src, encap.src].map(|value| values.get(value));
     let src_bits = encap.src_bits.map_or(0, |value| values.get(value));
     let dst = values.get(encap.dst);
@@ -59,6 +65,7 @@ pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>,
     let carried = if encap.ethernet { Inside::Ethernet } else { only_ip(packet)? };
 
     let mut front = tunnel_header(encap.kind, id, carried);
+    let second_chance = hops.map(|hops| say_second_chance(&mut front, hops, dst as u32));
     let protocol = protocol(encap.kind, carried);
     if protocol == 17 {
         // RFC 768: ports, length, checksum.
@@ -89,7 +96,23 @@ pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>,
     ethernet.extend(if encap.ipv6 { [0x86, 0xdd] } else { [0x08, 0x00] });
     front.splice(..0, ethernet);
     packet.put_front(&front)?;
-    Ok((Change::Added(front.len()), Vec::new()))
+    let change = match second_chance {
+        Some(hop) => Change::AddedWithSecondChance(front.len(), hop),
+        None => Change::Added(front.len()),
+    };
+    Ok((change, Vec::new()))
+}
+
+/// Puts the GLB director's private data behind a GUE header: type 0 (16 bits), index of the next hop (8), how
+/// many hops there are (8), and the address of each. Of a row's back ends it is the one that the packet does
+/// not go to, and the first if it goes to neither. Returns that.
+fn say_second_chance(gue: &mut Vec<u8>, [first, second]: [u32; 2], to: u32) -> Option<Ipv4Addr> {
+    let hop = if to == first { second } else { first };
+    // The length in the header is of what follows its first word.
+    gue[0] += 2;
+    gue.extend([0, 0, 0, if hop == 0 { 0 } else { 1 }]);
+    gue.extend(hop.to_be_bytes());
+    (hop != 0).then(|| hop.into())
 }
 
 /// Reduces the frame to its IP packet, without Ethernet header, tags and padding.

@@ -109,6 +109,16 @@ impl PipeKind {
         }
     }
 
+    /// Returns whose flow key its packets pick from a group by.
+    #[must_use]
+    pub fn key_source(&self) -> KeySource {
+        match self {
+            PipeKind::Hash { input, .. } => input.source(),
+            PipeKind::Flow { key, .. } => *key,
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => KeySource::Outer,
+        }
+    }
+
     /// Whether its flows keep values of actions: a flow that follows has no entry of its own to keep them of.
     #[must_use]
     pub fn keeps_values(&self) -> bool {

@@ -23,7 +23,7 @@ pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {
     Ok(Header { length, id: Some(Id::vni(header)), inside })
 }
 
-pub(super) const fn length(_has_id: bool) -> usize {
+pub(super) const fn length(_extended: bool) -> usize {
     LENGTH
 }
 

@@ -27,8 +27,8 @@ pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {
     Ok(Header { length, id, inside: Inside::of_ether_type(protocol) })
 }
 
-pub(super) const fn length(has_id: bool) -> usize {
-    if has_id { LENGTH + 4 } else { LENGTH }
+pub(super) const fn length(extended: bool) -> usize {
+    if extended { LENGTH + 4 } else { LENGTH }
 }
 
 pub(super) fn write(place: &mut [u8], id: Option<u32>) {

@@ -8,6 +8,12 @@ use super::{Header, Inside, Unread};
 const LENGTH: usize = 4;
 /// Set if the payload is a control message.
 const CONTROL: u8 = 0x20;
+/// Bytes of the private data of the GLB director with one hop (docs/development/gue-header.md of
+/// github/glb-director): type 16, which is 0, index of the next hop 8, number of hops 8, and an IPv4 address
+/// for each.
+const SECOND_CHANCE: usize = 8;
+/// Where the number of hops is.
+const HOPS: usize = LENGTH + 3;
 
 pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {
     let first = *bytes.first().ok_or(Unread::Malformed)?;
@@ -26,11 +32,25 @@ fn variant_0(bytes: &[u8], first: u8) -> Result<Header, Unread> {
     Ok(Header { length, id: None, inside })
 }
 
-pub(super) const fn length(_has_id: bool) -> usize {
-    LENGTH
+pub(super) const fn length(extended: bool) -> usize {
+    if extended { LENGTH + SECOND_CHANCE } else { LENGTH }
 }
 
-pub(super) const fn write(_place: &mut [u8], _id: Option<u32>) {}
+/// With an `id`, whatever it is, there is room for a second chance, which [`second_chance`] fills in.
+pub(super) fn write(place: &mut [u8], id: Option<u32>) {
+    if id.is_some() {
+        place[0] = (SECOND_CHANCE / 4) as u8;
+    }
+}
+
+/// Fills in where a packet has its second chance, or nowhere. A header without room for that stays.
+#[inline]
+pub(super) fn second_chance(place: &mut [u8], hop: Option<u32>) {
+    if let Some(place) = place.get_mut(HOPS..LENGTH + SECOND_CHANCE) {
+        place[0] = u8::from(hop.is_some());
+        place[1..].copy_from_slice(&hop.unwrap_or(0).to_be_bytes());
+    }
+}
 
 pub(super) fn carry(place: &mut [u8], inside: Inside) {
     place[1] = inside.protocol();

@@ -7,7 +7,7 @@ pub(super) const fn read(_bytes: &[u8], protocol: u8) -> Result<Header, Unread> 
     Ok(Header { length: 0, id: None, inside: Inside::of_protocol(protocol) })
 }
 
-pub(super) const fn length(_has_id: bool) -> usize {
+pub(super) const fn length(_extended: bool) -> usize {
     0
 }
 

@@ -68,8 +68,8 @@ macro_rules! tunnels {
             }
 
             /// Bytes of the header that [`OuterShape::write`] writes.
-            pub(crate) const fn header_length(self, has_id: bool) -> usize {
-                match self { $(TunnelKind::$kind => $module::length(has_id),)* }
+            pub(crate) const fn header_length(self, extended: bool) -> usize {
+                match self { $(TunnelKind::$kind => $module::length(extended),)* }
             }
 
             /// Writes a header into zeros, but for what follows it.

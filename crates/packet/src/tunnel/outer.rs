@@ -18,8 +18,8 @@ pub struct OuterShape {
     pub kind: TunnelKind,
     /// IPv6 around it, not IPv4.
     pub is_ipv6: bool,
-    /// Does the tunnel header have an id?
-    pub has_id: bool,
+    /// Does the tunnel header have what some do not: an id, or, of GUE, the GLB director's second chance?
+    pub extended: bool,
 }
 
 /// What a template is written from.
@@ -35,7 +35,7 @@ pub struct Outer {
     pub dst: IpAddr,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// VNI or key; counts only where the shape has an id.
+    /// VNI or key, where the tunnel has one.
     pub id: u32,
 }
 
@@ -68,7 +68,7 @@ impl OuterShape {
     /// Bytes of all outer headers.
     #[must_use]
     pub const fn length(self) -> usize {
-        self.tunnel() + self.kind.header_length(self.has_id)
+        self.tunnel() + self.kind.header_length(self.extended)
     }
 
     /// Where the IP header starts.
@@ -125,7 +125,7 @@ impl OuterShape {
             let dport = self.transport() + 2;
             place[dport..dport + 2].copy_from_slice(&ports.of(self.kind).to_be_bytes());
         }
-        self.kind.write(&mut place[self.tunnel()..], self.has_id.then_some(outer.id));
+        self.kind.write(&mut place[self.tunnel()..], self.extended.then_some(outer.id));
         self.carry(inside, place);
     }
 
@@ -141,6 +141,15 @@ impl OuterShape {
             place[24..26].copy_from_slice(&sum.to_be_bytes());
         }
         self.kind.carry(&mut place[self.tunnel()..], inside);
+    }
+
+    /// Writes the address of a packet's second chance into headers of GUE with room for it; `None`: it has
+    /// none.
+    #[inline]
+    pub fn second_chance(self, hop: Option<u32>, headers: &mut [u8]) {
+        if let Some(header) = headers.get_mut(self.tunnel()..).filter(|_| self.kind == TunnelKind::Gue) {
+            super::gue::second_chance(header, hop);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {
     Ok(Header { length: LENGTH, id: Some(Id::vni(header)), inside: Some(Inside::Ethernet) })
 }
 
-pub(super) const fn length(_has_id: bool) -> usize {
+pub(super) const fn length(_extended: bool) -> usize {
     LENGTH
 }
 
