@@ -85,7 +85,9 @@ impl Walk {
     fn take(&mut self, slots: &mut [u16]) {
         loop {
             let at = self.next;
-            self.next = (at + self.skip) % slots.len();
+            // Both are below the size. A division would take most of the time of filling a table.
+            let next = at + self.skip;
+            self.next = if next < slots.len() { next } else { next - slots.len() };
             if slots[at] == NO_TARGET {
                 slots[at] = self.target;
                 return;

@@ -50,6 +50,7 @@ impl CompiledPipe {
             batch,
             packets: &walk.packets,
             list,
+            slab: &self.slab,
             groups: &mut walk.groups,
             numbers: &walk.numbers,
             reading: &walk.reading,

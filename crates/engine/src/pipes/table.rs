@@ -84,6 +84,8 @@ pub struct Lookup<'a> {
     pub packets: &'a Packets,
     /// The packets to look up.
     pub list: u64,
+    /// The rows that the table's keys lead to.
+    pub slab: &'a Slab,
     pub groups: &'a mut [GroupTable],
     pub numbers: &'a GroupNumbers,
     pub reading: &'a Reading,

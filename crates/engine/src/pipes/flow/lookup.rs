@@ -5,6 +5,7 @@ use super::nat::Place;
 use super::{Flows, Learn};
 use crate::batch::group::GroupTable;
 use crate::batch::packets::Packets;
+use crate::batch::rows::{NEAR_MAX, Rows, Slab};
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
 use packet::{Bits, FlowKey, Layer};
 use table::{Counted, Decision, DeltaReason, Flow, NO_TARGET};
@@ -52,6 +53,9 @@ impl Flows {
         self.account.met += u64::from(look.list.count_ones());
         self.account.unflowed.no_key += u64::from((look.list & !able).count_ones());
         let (likely, mut flows) = (std::mem::take(&mut self.likely.0), self.likely.1);
+        if look.slab.used() > NEAR_MAX {
+            self.prefetch_entries(able & likely, &flows, look.slab);
+        }
         let known = self.table.lookup_batch(&keys.key, &keys.table, (able, likely), &mut flows);
         let (mut hits, gone) = self.rows_of_flows(known, &flows, look);
         let strange = able & !known | gone;
@@ -73,6 +77,17 @@ impl Flows {
             Bits(hits).for_each(|slot| values.meet(slot, Some(flows[slot]).filter(|&flow| flow != NO_ROW)));
         }
         Hits::Each(hits)
+    }
+
+    /// Prefetches the rows of the entries that likely flows were decided for, as long as their numbers are
+    /// those of the rows. The flows are in the cache by now, and the rows will be when they are counted.
+    #[inline(always)]
+    fn prefetch_entries(&self, list: u64, flows: &[u32; 64], slab: &Slab) {
+        for slot in Bits(list) {
+            if let Some(Decision::Pinned(number)) = self.table.flow(flows[slot]).map(Flow::decision) {
+                slab.prefetch(number);
+            }
+        }
     }
 
     /// Finds the group that each packet of `list` picks from.
