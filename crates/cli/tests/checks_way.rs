@@ -185,3 +185,12 @@ fn vxlan() {
     let back_end = format!("mode: vxlan, ip: \"{}\", vni: 42, inner_mac: \"{SERVER_MAC}\"", SERVER[1]);
     finds_out(&mut bed, &back_end, &services(&via()));
 }
+
+#[test]
+fn gre() {
+    for (outer, name) in [(0, "r"), (1, "s")] {
+        let Some(mut bed) = Bed::build(name) else { return };
+        bed.decap(outer);
+        finds_out(&mut bed, &format!("mode: gre, ip: \"{}\"", SERVER[outer]), &services(&via()));
+    }
+}
