@@ -74,12 +74,12 @@ fn with_tags(all: Vec<What>) -> Vec<Action> {
 }
 
 impl Action {
-    /// Returns all actions that leave addresses alone, for packets that pick back ends by their flows'
-    /// `keys`, or for others.
-    pub fn direct(keys: bool) -> Vec<Action> {
+    /// Returns all actions that leave addresses alone: those of a pipe whose packets pick a row, and a back
+    /// end from that, or of others.
+    pub fn direct(rows: bool) -> Vec<Action> {
         let tunnels = TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| What::Tunnel(kind, ipv6)));
         let stations = [What::L2(Source::Given), What::L2(Source::Copied)];
-        let second_chance = keys.then_some(What::SecondChance);
+        let second_chance = rows.then_some(What::SecondChance);
         with_tags(stations.into_iter().chain(tunnels).chain(second_chance).collect())
     }
 
@@ -101,8 +101,9 @@ impl Action {
         Action { what, tagged, limited: false }
     }
 
-    /// Returns the action of a back end.
-    pub fn of(service: &Service, back_end: &BackEnd, own: Option<Mac>) -> Action {
+    /// Returns the action of a back end, one of `all`.
+    fn of((service, back_end): (&Service, &BackEnd), own: Option<Mac>, all: &[Action]) -> Action {
+        let has_rows = || all.iter().any(|one| one.what == What::SecondChance);
         let source = if own.is_some() { Source::Given } else { Source::Copied };
         let tunnel = |kind, ip: IpAddr| What::Tunnel(kind, ip.is_ipv6());
         let nat = |port: Option<u16>, full| {
@@ -112,7 +113,7 @@ impl Action {
         let what = match back_end.mode {
             Mode::L2 => What::L2(source),
             Mode::Ipip(ip) => tunnel(TunnelKind::Ipip, ip),
-            Mode::Gue(IpAddr::V4(_)) if service.has_second_chances() => What::SecondChance,
+            Mode::Gue(IpAddr::V4(_)) if service.has_second_chances() && has_rows() => What::SecondChance,
             Mode::Gue(ip) => tunnel(TunnelKind::Gue, ip),
             Mode::Gre(ip) => tunnel(TunnelKind::Gre, ip),
             Mode::Vxlan { ip, .. } => tunnel(TunnelKind::Vxlan, ip),
@@ -275,9 +276,9 @@ pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
     }
 }
 
-/// Returns the action of a back end, where its service's port has this MAC address.
-pub(super) fn action((service, back_end): (&Service, &BackEnd), of_port: Option<Mac>) -> Action {
-    Action::of(service, back_end, own_mac(service, back_end.mode.is_tunnel(), of_port))
+/// Returns the action of a back end, one of `all`, where its service's port has this MAC address.
+pub(super) fn action(pair: (&Service, &BackEnd), of_port: Option<Mac>, all: &[Action]) -> Action {
+    Action::of(pair, own_mac(pair.0, pair.1.mode.is_tunnel(), of_port), all)
 }
 
 /// Returns the entry of a back end in a pipe with these actions. `out` is the number of where packets go, for
@@ -289,7 +290,7 @@ pub(super) fn entry(
     given: impl Into<EntryMatch>,
 ) -> Entry {
     let own = own_mac(service, back_end.mode.is_tunnel(), of_port);
-    let action = Action::of(service, back_end, own);
+    let action = Action::of((service, back_end), own, actions);
     let position = actions.iter().position(|one| *one == action).unwrap_or_default();
     let mut entry = Entry::on(given).template(position as u16).origin(back_end.origin);
     if let Some(vlan) = back_end.vlan {

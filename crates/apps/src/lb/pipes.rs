@@ -109,7 +109,8 @@ impl<'a> Writer<'a> {
     fn quic_pipe(&mut self, chooser: Chooser, id: PipeId) -> Pipe {
         let all = self.services.iter().enumerate().filter(|(_, service)| service.quic.is_some());
         let own: Vec<(usize, &Service)> = all.filter(|(_, one)| is_chosen_by(one, chooser)).collect();
-        let actions = self.only_used(Action::direct(true), &own, chooser);
+        // A server ID names a back end, without a row.
+        let actions = self.only_used(Action::direct(false), &own, chooser);
         let mut entries = EntryList::default();
         own.iter().for_each(|one| self.entries(*one, chooser, &actions, &mut entries));
         let blank = self.program.pipes[id.index()].clone();
@@ -165,7 +166,7 @@ impl<'a> Writer<'a> {
         for (at, service) in own {
             let of_port = self.own_mac(service);
             for (back_end, ..) in self.members((*at, service), chooser) {
-                let action = actions::action((service, &service.back_ends[back_end]), of_port);
+                let action = actions::action((service, &service.back_ends[back_end]), of_port, &actions);
                 if !used.contains(&action) {
                     used.push(action);
                 }

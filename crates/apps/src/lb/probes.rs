@@ -12,7 +12,7 @@ use super::service::{Service, SourceMac};
 use config::attachment::{Attachments, Mac};
 use config::{Frames, IpRule, TakeRule};
 use engine::builder::ProgramBuilder;
-use engine::program::{Entry, EntryMatch, Fill, Forward, Origin, Pipe, PipeId, PortId, Program};
+use engine::program::{Entry, EntryMatch, Forward, Origin, Pipe, PipeId, PortId, Program};
 use packet::{
     ETHER_IPV4, ETHER_IPV6, Field, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, parse,
 };
@@ -175,6 +175,7 @@ pub(super) fn write(
         let answers = answers.per_entry(dst).entries(own.into_iter().map(Entry::on));
         next = Forward::Pipe(program.pipe(answers.forward(Forward::App(app)).miss(next)));
 
+        // What a check sends is for one back end: it picks no row.
         let (mut actions, mut entries) = (Action::direct(false), Vec::new());
         for (at, probe) in probes.iter().enumerate() {
             let guarded = &guarded[probe.at.0];
@@ -206,9 +207,7 @@ fn entry(
     // There is no frame of a client whose addresses could be used.
     let own: Option<Mac> = actions::own_mac(service, true, of_port);
     let own = SourceMac::Fixed(own.unwrap_or_default());
-    // What a check sends is for this back end alone: its way has no rows, and so no second chance.
-    let fill = Fill::Maglev;
-    let service = Service { source_mac: own, addresses: Vec::new(), fill, ..service.clone() };
+    let service = Service { source_mac: own, addresses: Vec::new(), ..service.clone() };
     let to = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
     let tags = pipes.tags.as_ref().filter(|_| back_end.vlan.is_some());
     let (out, led) = tags.map_or((0, to), |tags| (tags.number(to), Forward::Pipe(tags.packets)));

@@ -3,7 +3,8 @@
 use super::flows::Rig;
 use super::*;
 use crate::lb::Place;
-use engine::program::{QuicConfig, ServerId};
+use engine::buckets::BucketTable;
+use engine::program::{GlbHash, Group, QuicConfig, ServerId};
 
 /// A service whose back ends have the server IDs 0, 1 and 2, and one without `quic` at another port.
 fn services() -> Vec<Service> {
@@ -61,6 +62,30 @@ fn stateless_services_have_it_as_well() {
     services[0].stateless = true;
     let mut rig = Rig::new(&program(services, true));
     assert!((0..40).all(|client| rig.frame(&packet(client, 4000, 2)) == Some(2)));
+}
+
+/// By server ID there is no row, and so no second chance.
+#[test]
+fn a_director_s_service_says_a_second_chance_where_its_row_chooses() {
+    let mut services = services();
+    let one = &mut services[0];
+    one.fill = Fill::Glb([7; 16], GlbHash { key: [9; 16], fields: GlbHash::SOURCE });
+    (one.size, one.source.0) = (65_536, Some(([10, 0, 0, 9].into(), 0)));
+    change(one, |all| {
+        for (at, one) in (1..).zip(all) {
+            one.mode = Mode::Gue([10, 1, 0, at].into());
+        }
+    });
+    let program = program(services, true);
+    let filled = |group: &Group| BucketTable::fill(group, None).buckets().slots().to_vec();
+    let mut interpreter = Interpreter::new(&program, program.groups.iter().map(filled).collect());
+    let mut length = |server: u8| {
+        let walk = interpreter.walk(PortId(0), &packet(7, 4000, server), 128, 0);
+        assert!(matches!(walk.verdict, Verdict::Transmit(_)), "{:?}", walk.trace);
+        (walk.bytes[42], walk.bytes.len())
+    };
+    let (by_id, by_row) = (length(1), length(9));
+    assert_eq!((by_id.0, by_row), (0, (2, by_id.1 + 8)));
 }
 
 #[test]
