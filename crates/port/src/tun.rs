@@ -75,10 +75,13 @@ impl Tun {
         const RTA_OIF: u16 = 4;
         // Nobody else is on this link, so that nobody is asked whether the address is taken.
         const IFA_F_NODAD: u8 = 0x02;
+        const RTA_DST: u16 = 1;
         const RT_TABLE_MAIN: u8 = 254;
+        const RT_TABLE_LOCAL: u8 = 255;
         const RTPROT_STATIC: u8 = 4;
         const RT_SCOPE_LINK: u8 = 253;
         const RTN_UNICAST: u8 = 1;
+        const RTN_LOCAL: u8 = 2;
         let (family, octets) = match address {
             IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
             IpAddr::V6(address) => (AddressFamily::INET6, address.octets().to_vec()),
@@ -89,6 +92,15 @@ impl Tun {
         own.extend(attribute(IFA_LOCAL, &octets));
         own.extend(attribute(IFA_ADDRESS, &octets));
         change(RTM_NEWADDR, &own)?;
+        if address.is_ipv6() {
+            // The kernel delivers to a new address of IPv6 only some time later, when a thread of its own has
+            // written such a route. What comes before that would be forwarded.
+            let mut here = vec![family, bits, 0, 0, RT_TABLE_LOCAL, RTPROT_STATIC, 0, RTN_LOCAL];
+            here.extend([0; 4]);
+            here.extend(attribute(RTA_DST, &octets));
+            here.extend(attribute(RTA_OIF, &LOOPBACK.to_ne_bytes()));
+            change(RTM_NEWROUTE, &here)?;
+        }
         let scope = if address.is_ipv4() { RT_SCOPE_LINK } else { 0 };
         let mut everywhere = vec![family, 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST];
         everywhere.extend([0; 4]);

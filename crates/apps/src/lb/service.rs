@@ -210,10 +210,10 @@ pub struct BackEnd {
 }
 
 impl BackEnd {
-    /// Returns the address by which it is known.
+    /// Returns the address by which other systems know it: the one that packets are sent to.
     #[must_use]
     pub fn known_as(&self) -> Option<IpAddr> {
-        self.address.or(self.mode.ip())
+        self.mode.ip().or(self.address)
     }
 
     /// Returns its weight if it may get new flows, otherwise 0.
