@@ -206,7 +206,8 @@ fn back_end(node: &Node, report: &mut Report) -> Option<Target> {
     };
     let address = section.get("address").and_then(|node| fills::address(node, report));
     let weight = section.number("weight", report).unwrap_or(1) as u32;
-    let target = Target::new(called, Forward::Drop).weight(weight).origin(report.origin(node.span));
+    let target = Target::new(called, Forward::Drop).weight(weight).inactive(weight == 0);
+    let target = target.origin(report.origin(node.span));
     Some(address.map_or(target.clone(), |address| target.address(address)))
 }
 

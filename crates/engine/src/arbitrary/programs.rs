@@ -429,6 +429,8 @@ pub(super) fn match_field(random: &mut Random) -> Field {
         Field::Icmpv6Type.inner(),
         Field::SecondVlanPcp.inner(),
         Field::ErrorV4Protocol,
+        Field::ErrorV6Protocol,
+        Field::ErrorV6Src,
     ];
     if random.percent(45) { random.pick(COMMON) } else { random.pick(Field::ALL) }
 }
