@@ -8,7 +8,7 @@
 
 use crate::census::{Census, places};
 use crate::change::{Change, ChangeError};
-use crate::director::{glb_rows, hops};
+use crate::director::{Hops, glb_rows};
 use crate::program::{Fill, Group, GroupId, NewFlows, PipeId, Program, QuicConfig, Target};
 use crate::quic::QuicServers;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub struct BucketTable {
     choice: Choice,
     quic: Option<Arc<QuicServers>>,
     /// The addresses of both targets of each row, if it is filled as the GLB director's.
-    hops: Box<[[u32; 2]]>,
+    hops: Hops,
 }
 
 /// What the targets of new flows are chosen by, besides a hash.
@@ -56,7 +56,7 @@ impl BucketTable {
     #[must_use]
     pub fn fill(group: &Group, previous: Option<&[u16]>) -> BucketTable {
         let size = group.size as usize;
-        let mut second_chances = Box::default();
+        let mut hops = Hops::default();
         let slots = match group.fill {
             Fill::Maglev => {
                 let target =
@@ -74,7 +74,7 @@ impl BucketTable {
             }
             Fill::Glb(..) => {
                 let rows = glb_rows(group);
-                second_chances = hops(group, &rows);
+                hops = Hops::of(group, &rows);
                 rows.iter().map(|row| row.first).collect()
             }
             Fill::Given => Vec::new(),
@@ -88,7 +88,7 @@ impl BucketTable {
             shares,
             choice: Choice::of(group),
             quic: QuicServers::of(group),
-            hops: second_chances,
+            hops,
         }
     }
 
@@ -97,7 +97,8 @@ impl BucketTable {
     #[inline]
     #[must_use]
     pub fn hops(&self, bucket: usize) -> [u32; 2] {
-        self.hops.get(bucket).copied().unwrap_or_default()
+        let first = self.buckets.slots().get(bucket).copied().unwrap_or(NO_TARGET);
+        self.hops.at(bucket, first)
     }
 
     /// Returns the targets by their server IDs, if the group has any.

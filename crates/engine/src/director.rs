@@ -27,26 +27,43 @@ pub fn glb_rows(group: &Group) -> Vec<GlbRow> {
 }
 
 /// Returns the addresses of both targets of one row, the first one first: 0 where there is none or it has no
-/// IPv4 address, as a header has no room for others. [`hops`] has them of all rows.
+/// IPv4 address, as a header has no room for others. [`Hops`] has them of all rows.
 #[must_use]
 pub fn hops_of(group: &Group, row: u32) -> [u32; 2] {
     let Fill::Glb(seed, _) = group.fill else { return [0; 2] };
     let targets = as_director(group);
     let row = with_serving_first(glb_row(&targets, seed, row), row, group, (&targets, seed));
-    addresses(group, row)
+    [row.first, row.second].map(|target| group.targets.get(usize::from(target)).map_or(0, address))
 }
 
-/// Returns the addresses of both targets of each row, as [`hops_of`] does of one.
-pub(crate) fn hops(group: &Group, rows: &[GlbRow]) -> Box<[[u32; 2]]> {
-    rows.iter().map(|row| addresses(group, *row)).collect()
-}
-
-fn addresses(group: &Group, row: GlbRow) -> [u32; 2] {
-    let address = |target: u16| group.targets.get(usize::from(target)).and_then(|target| target.address);
-    [row.first, row.second].map(|target| match address(target) {
+fn address(target: &Target) -> u32 {
+    match target.address {
         Some(IpAddr::V4(address)) => address.to_bits(),
         Some(IpAddr::V6(_)) | None => 0,
-    })
+    }
+}
+
+/// The addresses of both targets of each row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hops {
+    /// The second target of each row, whose first one is that of the bucket.
+    seconds: Box<[u16]>,
+    /// The address of each target, or 0.
+    addresses: Box<[u32]>,
+}
+
+impl Hops {
+    /// Returns those of a group with these rows.
+    pub(crate) fn of(group: &Group, rows: &[GlbRow]) -> Hops {
+        let seconds = rows.iter().map(|row| row.second).collect();
+        Hops { seconds, addresses: group.targets.iter().map(address).collect() }
+    }
+
+    /// Returns the addresses of a row, as [`hops_of`] does.
+    pub(crate) fn at(&self, row: usize, first: u16) -> [u32; 2] {
+        let second = self.seconds.get(row).copied().unwrap_or(NO_TARGET);
+        [first, second].map(|target| self.addresses.get(usize::from(target)).copied().unwrap_or(0))
+    }
 }
 
 /// Returns a row as it is, or, if its first target has no weight, with the best one that has.
@@ -130,8 +147,10 @@ mod tests {
     fn one_row_is_as_in_the_table_of_all() {
         for weights in [[1; 4], [1, 0, 1, 1], [0, 0, 1, 1], [0; 4], [0, 0, 0, 1]] {
             let group = group(weights);
-            let all = hops(&group, &glb_rows(&group));
-            assert!((0..65_536).step_by(97).all(|row| hops_of(&group, row) == all[row as usize]));
+            let rows = glb_rows(&group);
+            let (all, firsts) = (Hops::of(&group, &rows), |row: u32| rows[row as usize].first);
+            let is_alike = |row| hops_of(&group, row) == all.at(row as usize, firsts(row));
+            assert!((0..65_536).step_by(97).all(is_alike));
         }
     }
 }
