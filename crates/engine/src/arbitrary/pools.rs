@@ -93,7 +93,7 @@ pub(super) fn mask(random: &mut Random, field: Field) -> u128 {
         0..2 if field == Field::InputPort => field.max(),
         0 => random.wide() & field.max(),
         1 => field.max() & !1,
-        2 if random.percent(20) => 0,
+        2 if random.percent(20) && field != Field::InputPort => 0,
         _ => field.max(),
     }
 }
