@@ -463,6 +463,7 @@ static __always_inline enum count pass_on(struct __sk_buff *skb, const struct ou
 	const __u32 sum = outer->behind + __builtin_offsetof(struct udphdr, check);
 	const __u64 pseudo = BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0;
 	struct chances was, now;
+	struct prefix whom = { .length = 128 };
 	__be32 from, to, hop;
 
 	if (!inner->chances || skb->protocol != bpf_htons(ETH_P_IP) ||
@@ -470,7 +471,11 @@ static __always_inline enum count pass_on(struct __sk_buff *skb, const struct ou
 	    inner->chances + sizeof(was) + was.hops * sizeof(hop) > inner->at ||
 	    bpf_skb_load_bytes(skb, inner->chances + sizeof(was) + was.next * sizeof(hop), &hop, sizeof(hop)) ||
 	    !hop || bpf_skb_load_bytes(skb, source, &from, sizeof(from)) ||
-	    bpf_skb_load_bytes(skb, source + sizeof(from), &to, sizeof(to)) || hop == to ||
+	    bpf_skb_load_bytes(skb, source + sizeof(from), &to, sizeof(to)) || hop == to)
+		return GUE;
+	/* Only those are passed packets that may send some: the other back ends. This host is none of them. */
+	mapped(&whom.address, hop);
+	if (bpf_map_lookup_elem(&locals, &whom.address) || !bpf_map_lookup_elem(&senders, &whom) ||
 	    !is_strange(skb, inner))
 		return GUE;
 	now = was;

@@ -141,6 +141,8 @@ mod tests {
         assert!(glb_rows(&all).iter().all(|row| row.first != 0 && row.second != 0));
         all.set_weight(0, 1);
         assert_eq!(glb_rows(&all), glb_rows(&group([1; 4])));
+        all.set_weight(0, 0);
+        assert_eq!(glb_rows(&all), glb_rows(&group([0, 1, 1, 1])), "it drains now");
     }
 
     #[test]

@@ -530,9 +530,10 @@ pub struct MeterDeclaration {
 }
 
 impl Group {
-    /// Sets the weight of a target, which must be there.
+    /// Sets the weight of a target, which must be there. One that has had a weight drains when it loses it.
     pub fn set_weight(&mut self, target: usize, weight: u32) {
-        self.target_mut(target).weight = weight;
+        let target = self.target_mut(target);
+        (target.weight, target.inactive) = (weight, target.inactive && weight == 0);
     }
 
     /// Returns a target, which must be there; it is this program's own from then on.

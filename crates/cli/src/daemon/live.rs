@@ -77,6 +77,8 @@ pub fn packet(request: &Value) -> Result<Vec<u8>> {
 pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
     let frame = packet(request)?;
     let mut program = now.plan.program.clone();
+    // With the weights of now: the rows of the GLB director's follow from them.
+    program.groups = now.tables.groups().to_vec();
     let input = match request["port"].as_str() {
         Some(name) => program.port_named(name).with_context(|| format!("there is no port `{name}`"))?,
         None if program.ports.is_empty() => bail!(

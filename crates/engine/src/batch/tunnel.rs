@@ -213,13 +213,13 @@ impl Encapsulation {
 }
 
 /// Says in outer headers which back end of a row has the packet's second chance: the second one, or the first
-/// one if the packet goes to another.
+/// one if the packet goes to another. Without one it is where the packet goes: back ends drop what has none.
 #[inline(never)]
 fn second_chance(shape: OuterShape, outer: &mut [u8], [first, second]: [u32; 2]) {
     let at = shape.ip() + 16;
     let to = outer.get(at..at + 4).and_then(|to| to.try_into().ok()).map_or(0, u32::from_be_bytes);
     let hop = if to == first { second } else { first };
-    shape.second_chance(Some(hop).filter(|&hop| hop != 0), outer);
+    shape.second_chance(if hop == 0 { to } else { hop }, outer);
 }
 
 /// How many hosts a source address with so many low bits from the hash stands for: all numbers of these bits

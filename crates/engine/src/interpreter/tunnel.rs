@@ -105,13 +105,14 @@ pub(super) fn encap(
 
 /// Puts the GLB director's private data behind a GUE header: type 0 (16 bits), index of the next hop (8), how
 /// many hops there are (8), and the address of each. Of a row's back ends it is the one that the packet does
-/// not go to, and the first if it goes to neither. Returns that.
+/// not go to, and the first if it goes to neither; if there is none, it is where the packet goes, because the
+/// director's module for iptables drops what has no hop. Returns the other back end.
 fn say_second_chance(gue: &mut Vec<u8>, [first, second]: [u32; 2], to: u32) -> Option<Ipv4Addr> {
     let hop = if to == first { second } else { first };
     // The length in the header is of what follows its first word.
     gue[0] += 2;
-    gue.extend([0, 0, 0, if hop == 0 { 0 } else { 1 }]);
-    gue.extend(hop.to_be_bytes());
+    gue.extend([0, 0, 0, 1]);
+    gue.extend((if hop == 0 { to } else { hop }).to_be_bytes());
     (hop != 0).then(|| hop.into())
 }
 

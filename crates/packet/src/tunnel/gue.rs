@@ -43,12 +43,12 @@ pub(super) fn write(place: &mut [u8], id: Option<u32>) {
     }
 }
 
-/// Fills in where a packet has its second chance, or nowhere. A header without room for that stays.
+/// Fills in where a packet has its second chance. A header without room for that stays.
 #[inline]
-pub(super) fn second_chance(place: &mut [u8], hop: Option<u32>) {
+pub(super) fn second_chance(place: &mut [u8], hop: u32) {
     if let Some(place) = place.get_mut(HOPS..LENGTH + SECOND_CHANCE) {
-        place[0] = u8::from(hop.is_some());
-        place[1..].copy_from_slice(&hop.unwrap_or(0).to_be_bytes());
+        place[0] = 1;
+        place[1..].copy_from_slice(&hop.to_be_bytes());
     }
 }
 

@@ -143,10 +143,9 @@ impl OuterShape {
         self.kind.carry(&mut place[self.tunnel()..], inside);
     }
 
-    /// Writes the address of a packet's second chance into headers of GUE with room for it; `None`: it has
-    /// none.
+    /// Writes the IPv4 address of a packet's second chance into headers of GUE with room for it.
     #[inline]
-    pub fn second_chance(self, hop: Option<u32>, headers: &mut [u8]) {
+    pub fn second_chance(self, hop: u32, headers: &mut [u8]) {
         if let Some(header) = headers.get_mut(self.tunnel()..).filter(|_| self.kind == TunnelKind::Gue) {
             super::gue::second_chance(header, hop);
         }
