@@ -349,8 +349,6 @@ static __always_inline int strip(struct __sk_buff *skb, const struct outer *oute
 }
 
 #define TCP_LISTEN 10
-#define TCP_SYN 0x02
-#define TCP_ACK 0x10
 #define ICMP_ERRORS_V4 (1 << 3 | 1 << 11 | 1 << 12) /* unreachable, time exceeded, parameter problem */
 #define ICMP_ERRORS_V6_MAX 4
 #define ICMP_HEADER 8

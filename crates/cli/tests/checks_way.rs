@@ -162,13 +162,23 @@ fn l2_of_a_fixed_address() {
     finds_out(&mut bed, &format!("mac: \"{SERVER_MAC}\""), &services(&via()));
 }
 
-#[test]
-fn ip_in_ip_over_each_version() {
-    for (outer, name) in [(0, "i"), (1, "j")] {
+/// A tunnel over each version of IP, in beds of these names.
+fn over_each_version(mode: &str, names: [&str; 2]) {
+    for (outer, name) in names.into_iter().enumerate() {
         let Some(mut bed) = Bed::build(name) else { return };
         bed.decap(outer);
-        finds_out(&mut bed, &format!("mode: ipip, ip: \"{}\"", SERVER[outer]), &services(&via()));
+        finds_out(&mut bed, &format!("mode: {mode}, ip: \"{}\"", SERVER[outer]), &services(&via()));
     }
+}
+
+#[test]
+fn ip_in_ip() {
+    over_each_version("ipip", ["i", "j"]);
+}
+
+#[test]
+fn gre() {
+    over_each_version("gre", ["r", "s"]);
 }
 
 #[test]
@@ -184,13 +194,4 @@ fn vxlan() {
     bed.decap(1);
     let back_end = format!("mode: vxlan, ip: \"{}\", vni: 42, inner_mac: \"{SERVER_MAC}\"", SERVER[1]);
     finds_out(&mut bed, &back_end, &services(&via()));
-}
-
-#[test]
-fn gre() {
-    for (outer, name) in [(0, "r"), (1, "s")] {
-        let Some(mut bed) = Bed::build(name) else { return };
-        bed.decap(outer);
-        finds_out(&mut bed, &format!("mode: gre, ip: \"{}\"", SERVER[outer]), &services(&via()));
-    }
 }

@@ -470,7 +470,8 @@ pub enum Fill {
     /// The ring of Katran, by the addresses of targets; a flow finds its slot by Katran's hash.
     Katran(KatranVersion, KatranHash),
     /// The first back ends of the rows of the GLB director with this seed, by the addresses of targets; a
-    /// flow finds its row by the director's hash. Weight 0 is `inactive`, others make no difference.
+    /// flow finds its row by the director's hash. A target without weight drains or, as
+    /// [`Target::inactive`] says, is in no row; other weights make no difference.
     Glb([u8; 16], GlbHash),
 }
 

@@ -113,7 +113,7 @@ impl Action {
         let what = match back_end.mode {
             Mode::L2 => What::L2(source),
             Mode::Ipip(ip) => tunnel(TunnelKind::Ipip, ip),
-            Mode::Gue(IpAddr::V4(_)) if service.has_second_chances() && has_rows() => What::SecondChance,
+            mode if service.has_second_chance(mode) && has_rows() => What::SecondChance,
             Mode::Gue(ip) => tunnel(TunnelKind::Gue, ip),
             Mode::Gre(ip) => tunnel(TunnelKind::Gre, ip),
             Mode::Vxlan { ip, .. } => tunnel(TunnelKind::Vxlan, ip),
@@ -212,7 +212,7 @@ pub(super) fn around(service: &Service, mode: Mode) -> u16 {
         Mode::Vxlan { ip, .. } => (TunnelKind::Vxlan, ip),
         Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } => return 0,
     };
-    let second_chance = kind == TunnelKind::Gue && ip.is_ipv4() && service.has_second_chances();
+    let second_chance = service.has_second_chance(mode);
     let encap = Encap { ipv6: ip.is_ipv6(), second_chance, ..Encap::new(kind) };
     (encap.shape().length() as u16).saturating_sub(ETHERNET)
 }

@@ -383,11 +383,10 @@ impl Service {
         self.addresses.iter().any(|address| address.is_ipv6() == ipv6)
     }
 
-    /// Returns whether GUE headers over IPv4 say the other back end of the packet's row, as those of the GLB
-    /// director do.
+    /// Returns whether headers of a mode say the other back end of the packet's row, as the GLB director's.
     #[must_use]
-    pub fn has_second_chances(&self) -> bool {
-        matches!(self.fill, Fill::Glb(..))
+    pub fn has_second_chance(&self, mode: Mode) -> bool {
+        matches!((self.fill, mode), (Fill::Glb(..), Mode::Gue(IpAddr::V4(_))))
     }
 
     /// Returns the longest IP packet that fits the way to a back end, in bytes.
