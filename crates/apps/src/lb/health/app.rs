@@ -1,5 +1,6 @@
 //! The running app: asks for the checks that are due, hears how they end, and changes the weights of groups.
 
+use super::doubt::{Doubt, TOGETHER_NS, settle_ns};
 use super::monitor::{Monitor, State as Seen, Step};
 use super::neighbours::Neighbour;
 use super::requests::Pending;
@@ -13,10 +14,10 @@ use crate::lb::{Answered, NAME, Place, Probe};
 use crate::neighbour::{Found, Hop};
 use ::path::random::Random;
 use engine::change::Change;
-use engine::program::{GroupId, Program};
+use engine::program::{GroupId, PortId, Program};
 use serde_json::{Value, json};
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// The largest number of back ends that have series of their own in the metrics.
@@ -50,7 +51,7 @@ pub(super) struct Row {
     /// Which of the neighbours it is, if its MAC address is resolved.
     pub hop: Option<usize>,
     /// Which of the servers it is, if it is checked, and which of those that are the service's own way.
-    server: Option<usize>,
+    pub server: Option<usize>,
     pub probe: Option<usize>,
     pub wish: Wish,
     pub wished_ns: u64,
@@ -67,6 +68,10 @@ pub(super) struct Service {
     due_ns: Option<u64>,
     /// No back end is up.
     failing: bool,
+    /// Until when losses end no flows.
+    doubt: Doubt,
+    /// How long that lasts when the reason for it is gone.
+    settle_ns: u64,
 }
 
 /// What is checked.
@@ -109,6 +114,9 @@ pub(crate) struct LbApp {
     pub(super) pending: HashMap<RequestId, Pending>,
     /// What answers frames that are forwarded to the app.
     answers: Answers,
+    /// The ports without carrier, by their positions in the list of those through which back ends are
+    /// reached.
+    pub(super) dark: HashSet<usize>,
 }
 
 impl LbApp {
@@ -138,6 +146,8 @@ impl LbApp {
             rows: one.back_ends.iter().map(row(scale(one))).collect(),
             due_ns: None,
             failing: false,
+            doubt: Doubt::default(),
+            settle_ns: settle_ns(one),
         };
         LbApp {
             services: health.services.iter().map(service).collect(),
@@ -154,6 +164,7 @@ impl LbApp {
             random: Random::new(0),
             pending: HashMap::new(),
             answers: Answers::new(&Arc::default()),
+            dark: HashSet::new(),
         }
     }
 
@@ -237,15 +248,18 @@ impl LbApp {
             self.asked.remove(&id);
         }
         let changed = server.monitor.hear(now_ns, outcome);
-        let users = server.users.clone();
+        let (users, is_down) = (server.users.clone(), server.monitor.state() == Seen::Down);
         if changed {
             self.tell_of(at, actions);
         }
         for (service, place) in users {
-            if changed {
-                self.evaluate(service, now_ns, actions);
-            } else {
-                self.tell(service, place, now_ns);
+            match (changed, is_down) {
+                (true, false) => self.evaluate(service, now_ns, actions),
+                (true, true) => {
+                    self.tell(service, place, now_ns);
+                    self.evaluate_at(service, now_ns.saturating_add(TOGETHER_NS));
+                }
+                (false, _) => self.tell(service, place, now_ns),
             }
         }
         self.set_timer(at);
@@ -311,19 +325,28 @@ impl LbApp {
         let grows = |row: &Row| self.standing(row).1.and_then(|monitor| monitor.grows_ns(now_ns));
         let grows_ns = service.rows.iter().filter_map(grows).min();
         let (weights, failing) = weights(&members, service.fail);
+        // Back ends that are lost, whose flows no other one could take.
+        let lost = service.rows.iter().zip(&members).any(|(row, one)| row.kept && one.standing.is_lost());
+        let alone = lost && (failing || weights.iter().all(|weight| *weight == 0));
+        let reason = alone || self.is_dark(at);
         let service = &mut self.services[at];
-        if let Some(old_ns) = std::mem::replace(&mut service.due_ns, grows_ns) {
+        service.doubt.note(reason, now_ns, service.settle_ns);
+        let doubts = service.doubt.holds(now_ns);
+        let due_ns = grows_ns.into_iter().chain(service.doubt.ends_ns(now_ns)).min();
+        if let Some(old_ns) = std::mem::replace(&mut service.due_ns, due_ns) {
             self.timers.remove(&(old_ns, Timer::Service(at)));
         }
-        self.timers.extend(grows_ns.map(|grows_ns| (grows_ns, Timer::Service(at))));
+        self.timers.extend(due_ns.map(|due_ns| (due_ns, Timer::Service(at))));
         if std::mem::replace(&mut service.failing, failing) != failing {
             actions.push(Action::Say(service.says_failing()));
         }
-        let gone = |member: &Member| {
-            matches!(member.standing, Standing::Down | Standing::Maintenance | Standing::NoNeighbour)
+        let gone = |(row, member): (&Row, &Member)| match member.standing {
+            Standing::Down | Standing::NoNeighbour => !(doubts && row.kept),
+            standing => standing == Standing::Maintenance,
         };
-        let gone: Vec<bool> = members.iter().map(gone).collect();
+        let gone: Vec<bool> = service.rows.iter().zip(&members).map(gone).collect();
         service.set(&weights, &gone, actions);
+        self.remember(at);
         (0..self.services[at].rows.len()).for_each(|place| self.tell(at, place, now_ns));
     }
 
@@ -410,7 +433,7 @@ impl Service {
 
     /// Changes the weights that differ, all at once, because buckets are filled for them. No packet may be
     /// sent to a back end without an entry, so entries are added before and removed after that. `gone` says
-    /// which back ends have gone: unless one gets packets all the same, its flows end.
+    /// whose flows end, unless the back end gets packets all the same.
     fn set(&mut self, weights: &[u32], gone: &[bool], actions: &mut Vec<Action>) {
         let Some(group) = self.group else { return };
         let (mut set, mut removed) = (Vec::new(), Vec::new());
@@ -450,6 +473,10 @@ impl App for LbApp {
         Answers::punts().into_iter().chain(checked).collect()
     }
 
+    fn watches(&self) -> Vec<PortId> {
+        self.health.links.ports.iter().map(|(port, _)| *port).collect()
+    }
+
     /// Servers that are checked as before go on, and so do the operator's wishes.
     fn inherit(&mut self, predecessor: Box<dyn App>) {
         let predecessor: Box<dyn Any> = predecessor;
@@ -460,6 +487,11 @@ impl App for LbApp {
         self.known =
             old.servers.into_iter().map(|server| (server.watch, (server.monitor, server.asked))).collect();
         self.keep_wishes(&old.services);
+        let doubts: HashMap<String, Doubt> =
+            old.services.into_iter().map(|service| (service.name, service.doubt)).collect();
+        for service in &mut self.services {
+            service.doubt = doubts.get(&service.name).copied().unwrap_or_default();
+        }
     }
 
     /// What an operator wants of back ends, by the names of services and back ends; and neighbours.
@@ -528,6 +560,7 @@ impl App for LbApp {
                 self.answers.refuse(now_ns, (input, bytes), limit, actions);
             }
             Event::Neighbour { hop, found } => self.met(hop, found, now_ns, actions),
+            Event::Link { port, up, .. } => self.link(port, up, now_ns, actions),
             Event::Request { id, request } => {
                 let answer = self.request(id, request, now_ns, actions);
                 actions.extend(answer.map(|answer| Action::Answer { id, answer }));

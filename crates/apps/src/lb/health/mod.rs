@@ -7,6 +7,7 @@
 
 mod app;
 mod board;
+mod doubt;
 mod monitor;
 mod neighbours;
 mod requests;
@@ -18,6 +19,9 @@ mod yaml;
 
 pub(super) use app::LbApp;
 pub use board::{Board, Told};
+pub use doubt::Links;
+#[cfg(test)]
+pub use doubt::SETTLE_NS;
 pub use monitor::{Monitor, State, Step, Times};
 pub use weights::{Fail, Member, RAMP, Standing, weights};
 pub(super) use yaml::{CHECK, FAIL, read, value};
@@ -71,6 +75,8 @@ pub struct Health {
     pub neighbours: Neighbours,
     /// Back ends that are checked the service's own way.
     pub probes: Arc<Vec<Probe>>,
+    /// The ports through which back ends are reached.
+    pub links: Links,
 }
 
 impl Health {
@@ -78,6 +84,7 @@ impl Health {
     pub(super) fn find(&mut self, services: &[Service], program: &Program) {
         let names: Vec<&str> = self.services.iter().map(|service| service.name.as_str()).collect();
         self.places = Arc::new(Place::of_all(program, &names));
+        self.links = Links::find(&names, services, program);
         self.probes = Arc::new(probes::find(services, &self.services, program));
     }
 

@@ -1,7 +1,9 @@
 //! Back ends whose MAC addresses are resolved: the app follows them. One without is down, because nothing can
-//! be sent to it; with another, its entries change and its flows stay.
+//! be sent to it; with another, its entries change and its flows stay. While there is doubt (`doubt.rs`), one
+//! that is lost keeps its last address and its flows.
 
 use super::app::{LbApp, Row};
+use super::doubt::TOGETHER_NS;
 use crate::app::Action;
 use crate::neighbour::{Found, Hop, Mac};
 use config::value::write_mac;
@@ -10,10 +12,6 @@ use engine::change::Change;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::net::IpAddr;
-
-/// Neighbours that are found or lost within this time are one change of weights: when a network comes up
-/// there are thousands, and buckets are filled for each change.
-const TOGETHER_NS: u64 = 10_000_000;
 
 /// What is known of a neighbour.
 pub(in crate::lb) struct Neighbour {
@@ -102,9 +100,8 @@ impl LbApp {
             return;
         }
         self.say(at, (&before, is_new), actions);
-        match found {
-            Ok(mac) => self.write(at, *mac, actions),
-            Err(_) => self.health.neighbours.note(at, None),
+        if let Ok(mac) = found {
+            self.write(at, *mac, actions);
         }
         let users = self.neighbours[at].users.clone();
         if before.is_ok() == found.is_ok() {
@@ -156,10 +153,26 @@ impl LbApp {
         }
     }
 
+    /// Notes with which MAC addresses the next program begins: one that is lost keeps its last address as
+    /// long as a back end has entries with it.
+    pub(super) fn remember(&self, service: usize) {
+        for hop in self.services[service].rows.iter().filter_map(|row| row.hop) {
+            if self.neighbours[hop].found.is_err() {
+                self.health.neighbours.note(hop, self.last(&self.neighbours[hop]));
+            }
+        }
+    }
+
+    /// Returns the MAC address of a neighbour, or the last one if a back end still has entries with it.
+    fn last(&self, one: &Neighbour) -> Option<Mac> {
+        let is_kept = |(service, place): &(usize, usize)| self.services[*service].rows[*place].kept;
+        one.mac().or_else(|| one.written.filter(|_| one.users.iter().any(is_kept)))
+    }
+
     /// What another process must know of neighbours.
     pub(super) fn told_neighbours(&self) -> impl Iterator<Item = Value> + '_ {
         let told = |one: &Neighbour| {
-            let mac = one.mac()?;
+            let mac = self.last(one)?;
             Some(json!({ "port": *one.hop.port, "neighbour": one.hop.address.to_string(), "mac": mac }))
         };
         self.neighbours.iter().filter_map(told)

@@ -41,6 +41,12 @@ impl Standing {
         matches!(self, Standing::Unchecked | Standing::Unknown | Standing::Up)
     }
 
+    /// Returns true if nothing is heard of a back end that stands so.
+    #[must_use]
+    pub fn is_lost(self) -> bool {
+        matches!(self, Standing::Down | Standing::NoNeighbour)
+    }
+
     /// Returns its word.
     #[must_use]
     pub fn word(self) -> &'static str {

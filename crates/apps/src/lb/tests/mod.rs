@@ -5,6 +5,7 @@ mod answers;
 mod flood;
 mod flows;
 mod lengths;
+mod losses;
 mod modes;
 mod neighbours;
 mod quic;

@@ -1,0 +1,304 @@
+//! What becomes of flows when back ends seem to be lost: with weir's own link, all at once, or one alone. For
+//! every mode, way of choosing, back ends by `ip` or `mac`, with and without checks.
+
+use super::flows::Rig;
+use super::*;
+use crate::app::{Action, App, Event, RequestId};
+use crate::check::{Ask, Check};
+use crate::lb::health::{Fail, Guarded, Health, LbApp, SETTLE_NS, Times, Watch};
+use crate::neighbour::{Found, Hop, Mac};
+use engine::change::Change;
+use engine::program::{NatPool, NatPoolId, NatPrefix};
+use serde_json::Value;
+use std::collections::HashMap;
+
+const MS: u64 = 1_000_000;
+const COUNT: u8 = 3;
+/// Checks are made in the same few milliseconds.
+const TIMES: Times = Times { interval_ns: 10 * MS, jitter: 0, rise: 2, fall: 3, slow_start_ns: 0 };
+
+fn address_of(at: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 1, at + 1).into()
+}
+
+fn hop(at: u8) -> Hop {
+    Hop { port: "p0".into(), address: address_of(at) }
+}
+
+fn mac(at: u8) -> Mac {
+    [2, 0, 0, 0, 1, at]
+}
+
+fn modes(ip: IpAddr) -> [Mode; 7] {
+    let vxlan = Mode::Vxlan { ip, vni: 7, inner_mac: [2, 0, 0, 0, 7, 7] };
+    let (nat, full) = (Mode::Nat { ip, port: None }, Mode::FullNat { ip, port: None });
+    [Mode::L2, Mode::Ipip(ip), Mode::Gue(ip), Mode::Gre(ip), vxlan, nat, full]
+}
+
+/// A kind of service with flows.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    mode: usize,
+    new_flows: NewFlows,
+    resolved: bool,
+    checked: bool,
+    fail: Fail,
+}
+
+fn kinds() -> Vec<Kind> {
+    let mut all = Vec::new();
+    for mode in 0..modes(address_of(0)).len() {
+        for new_flows in [NewFlows::Hash, NewFlows::RoundRobin, NewFlows::LeastFlows] {
+            for (resolved, checked) in [(false, false), (true, false), (false, true), (true, true)] {
+                // Without checks, nothing depends on it.
+                let fails = [Fail::All, Fail::Drop, Fail::Last];
+                for fail in fails.into_iter().take(if checked { 3 } else { 1 }) {
+                    all.push(Kind { mode, new_flows, resolved, checked, fail });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn balancer(kind: Kind) -> Lb {
+    let mut one = Service { new_flows: kind.new_flows, ..service("dns", By::FiveTuple) };
+    one.source = (Some((Ipv4Addr::new(10, 0, 1, 254), 0)), None);
+    change(&mut one, |all| {
+        for (back_end, at) in all.iter_mut().zip(0..) {
+            back_end.mode = modes(address_of(at))[kind.mode];
+            back_end.resolve = kind.resolved.then(|| address_of(at));
+            back_end.mac = if kind.resolved { [0; 6] } else { mac(at) };
+        }
+    });
+    let mut nat_pools = Vec::new();
+    if let Mode::FullNat { .. } = one.back_ends[0].mode {
+        one.nat_pool = Some(NatPoolId(0));
+        let prefixes = vec![NatPrefix { first: Ipv4Addr::new(10, 0, 1, 200).into(), length: 32 }];
+        let (first, last, origin) = (1024, 65_535, Origin::default());
+        nat_pools.push(NatPool { name: "pool".into(), prefixes, first, last, origin });
+    }
+    let watch = |at| {
+        let ask = Ask::Tcp;
+        let check = Check { address: address_of(at), port: 80, ask, timeout_ns: 5 * MS, via: None };
+        kind.checked.then(|| Watch { check: Arc::new(check), times: TIMES })
+    };
+    let back_ends = (0..COUNT).map(|at| (format!("b{at}"), 1, watch(at))).collect();
+    let guarded = vec![Guarded { name: "dns".into(), fail: kind.fail, back_ends }];
+    let ports = [0, 1].map(|at| PortConfig {
+        name: format!("p{at}"),
+        kind: PortKind::Mem,
+        mac: None,
+        mac_configured: false,
+        fault: None,
+        trace: None,
+    });
+    let neighbours = Neighbours::of(&[one.clone()], &guarded, &ports);
+    let health = Health { services: guarded, neighbours, ..Health::default() };
+    let mut lb = Lb { services: vec![one], flows: 1024, nat_pools, health, ..Lb::default() };
+    lb.health.find(&lb.services, &program_of(lb.clone(), true));
+    lb
+}
+
+/// The app with the engine that carries out its changes, and a network around it.
+struct World {
+    app: LbApp,
+    engine: Rig,
+    kind: Kind,
+    now_ns: u64,
+    /// Back ends that nothing reaches, and nothing comes from.
+    silent: Vec<u8>,
+}
+
+impl World {
+    fn new(kind: Kind) -> World {
+        let lb = balancer(kind);
+        let mut program = program_of(lb.clone(), true);
+        lb.settle(&(0..COUNT).map(|at| (hop(at), mac(at))).collect::<HashMap<_, _>>(), &mut program);
+        let mut app = LbApp::new(lb.health.clone());
+        app.bind(&program);
+        let mut world = World { app, engine: Rig::new(&program), kind, now_ns: 0, silent: Vec::new() };
+        world.step(Event::Start);
+        world.link(true);
+        world.run(100);
+        world
+    }
+
+    fn step(&mut self, event: Event<'_>) {
+        let mut actions = Vec::new();
+        self.app.step(self.now_ns, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Change(change) => self.engine.apply(vec![change]),
+                Action::Check { id, check } => {
+                    let is_silent = self.silent.iter().any(|at| address_of(*at) == check.address);
+                    let outcome = if is_silent { Err("no answer".to_string()) } else { Ok(()) };
+                    self.step(Event::Checked { id, outcome: &outcome });
+                }
+                Action::Say(_) | Action::Resolve(_) | Action::Answer { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Lets time pass.
+    fn run(&mut self, ms: u64) {
+        let until_ns = self.now_ns + ms * MS;
+        while let Some(wake_ns) = self.app.wake_ns().filter(|wake_ns| *wake_ns <= until_ns) {
+            self.now_ns = self.now_ns.max(wake_ns);
+            self.step(Event::Tick);
+        }
+        self.now_ns = until_ns;
+    }
+
+    fn link(&mut self, up: bool) {
+        assert_eq!(self.app.watches(), [PortId(0)]);
+        self.step(Event::Link { port: PortId(0), up, speed_bps: None });
+    }
+
+    /// The host finds a neighbour, or it does not answer.
+    fn met(&mut self, at: u8, answers: bool) {
+        if self.kind.resolved {
+            let found: Found = if answers { Ok(mac(at)) } else { Err("it does not answer".to_string()) };
+            self.step(Event::Neighbour { hop: &hop(at), found: &found });
+        }
+    }
+
+    /// Back ends fall silent, one a millisecond after the other.
+    fn lose(&mut self, lost: &[u8]) {
+        for at in lost {
+            self.silent.push(*at);
+            self.met(*at, false);
+            self.run(1);
+        }
+    }
+
+    fn regain(&mut self, at: u8) {
+        self.silent.retain(|one| *one != at);
+        self.met(at, true);
+    }
+
+    fn request(&mut self, words: &str) {
+        self.step(Event::Request { id: RequestId(1), request: &Value::from(words) });
+    }
+
+    /// Where open connections go.
+    fn flows(&mut self) -> Vec<Option<u8>> {
+        (1000..1012).map(|sport| self.engine.send(sport)).collect()
+    }
+}
+
+/// How the back ends are lost, and found again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Loss {
+    /// With the link: the kernel tells of neighbours before the link is looked at.
+    Link,
+    /// All at once, by something farther away.
+    All,
+}
+
+#[test]
+fn without_link_or_with_all_lost_at_once_no_flow_ends() {
+    for kind in kinds() {
+        for loss in [Loss::Link, Loss::All] {
+            let mut world = World::new(kind);
+            let before = world.flows();
+            assert!(before.iter().all(Option::is_some), "{kind:?}");
+            world.lose(&[0, 1, 2]);
+            if loss == Loss::Link {
+                world.run(15);
+                world.link(false);
+            }
+            for second in 0..8 {
+                world.run(1000);
+                assert_eq!(world.flows(), before, "{second} s of {loss:?}: {kind:?}");
+            }
+            if loss == Loss::Link {
+                world.link(true);
+                world.run(3000);
+                assert_eq!(world.flows(), before, "the switch forwards nothing yet: {kind:?}");
+            }
+            // One comes back after the other, and could take the flows of all.
+            for at in [2, 0, 1] {
+                world.regain(at);
+                world.run(1500);
+                assert_eq!(world.flows(), before, "b{at} is back after {loss:?}: {kind:?}");
+            }
+            world.run(SETTLE_NS / MS + 100);
+            assert_eq!(world.flows(), before, "{loss:?}: {kind:?}");
+        }
+    }
+}
+
+#[test]
+fn one_that_is_lost_alone_or_stays_lost_gives_its_flows_away() {
+    let can_lose = |kind: &Kind| kind.resolved || kind.checked;
+    for kind in kinds().into_iter().filter(can_lose) {
+        let mut world = World::new(kind);
+        let before = world.flows();
+        world.lose(&[1]);
+        world.run(100);
+        let after = world.flows();
+        for (before, after) in before.iter().zip(&after) {
+            assert!(after.is_some_and(|to| to != 1), "{kind:?}");
+            assert!(*before == Some(1) || before == after, "{kind:?}");
+        }
+        // It does not come back with the link.
+        let mut world = World::new(kind);
+        let before = world.flows();
+        assert!(before.contains(&Some(1)), "{kind:?}");
+        world.lose(&[0, 1, 2]);
+        world.link(false);
+        world.run(1000);
+        world.link(true);
+        world.regain(0);
+        world.regain(2);
+        world.run(SETTLE_NS / MS - 100);
+        assert_eq!(world.flows(), before, "{kind:?}");
+        world.run(200);
+        assert!(!world.flows().contains(&Some(1)), "{kind:?}");
+    }
+}
+
+#[test]
+fn what_an_operator_wants_holds_without_a_link() {
+    for kind in kinds() {
+        let mut world = World::new(kind);
+        let before = world.flows();
+        world.request("drain dns b0");
+        world.lose(&[0, 1, 2]);
+        world.run(10);
+        world.link(false);
+        world.run(1000);
+        assert_eq!(world.flows(), before, "a drained back end keeps its flows: {kind:?}");
+        world.request("maintenance dns b0");
+        assert!(!world.flows().contains(&Some(0)), "one in maintenance does not: {kind:?}");
+    }
+}
+
+#[test]
+fn a_reload_and_another_process_know_the_last_mac_addresses() {
+    let kind =
+        Kind { mode: 0, new_flows: NewFlows::RoundRobin, resolved: true, checked: true, fail: Fail::Drop };
+    let mut world = World::new(kind);
+    world.lose(&[0, 1, 2]);
+    world.link(false);
+    world.run(1000);
+    let told = world.app.state().expect("neighbours").to_string();
+    assert_eq!(told.matches("neighbour").count(), 3, "{told}");
+    let lb = balancer(kind);
+    let mut program = program_of(lb.clone(), true);
+    lb.settle(&(0..COUNT).map(|at| (hop(at), mac(at))).collect::<HashMap<_, _>>(), &mut program);
+    let mut heir = LbApp::new(lb.health);
+    heir.inherit(Box::new(world.app));
+    heir.bind(&program);
+    let mut actions = Vec::new();
+    heir.step(world.now_ns, Event::Start, &mut actions);
+    for at in 0..COUNT {
+        let found: Found = Err("gone".to_string());
+        heir.step(world.now_ns, Event::Neighbour { hop: &hop(at), found: &found }, &mut actions);
+        heir.step(world.now_ns + 100 * MS, Event::Tick, &mut actions);
+    }
+    let removed = actions.iter().any(|one| matches!(one, Action::Change(Change::Remove { .. })));
+    assert!(!removed, "{actions:?}");
+}
