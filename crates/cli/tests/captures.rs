@@ -259,11 +259,18 @@ fn add(conversations: &mut Conversations, protocol: &str, ends: [&str; 2], packe
     *conversations.entry([protocol.to_string(), one, other]).or_default() += packets;
 }
 
+/// Packets from which weir reads nothing, because no host may send from their source address.
+const IMPOSSIBLE: &str = "ip.src == 224.0.0.0/4 || ip.src == 255.255.255.255 || ipv6.src == ff00::/8 || \
+    (ip.src == 0.0.0.0 && !(ip.dst == 224.0.0.0/4 || ip.dst == 255.255.255.255)) || \
+    (ipv6.src == :: && !(ipv6.dst == ff00::/8))";
+
 /// Those of a recording as tshark adds them up, with fragments as they are.
 fn of_tshark(file: &Path) -> Conversations {
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-q", "-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE"]);
-    let output = tshark.args(["-z", "conv,tcp", "-z", "conv,udp", "-r"]).arg(file).output().expect("tshark");
+    let counted = ["tcp", "udp"].map(|protocol| format!("conv,{protocol},!({IMPOSSIBLE})"));
+    counted.iter().for_each(|each| _ = tshark.args(["-z", each]));
+    let output = tshark.arg("-r").arg(file).output().expect("tshark");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let (mut found, mut protocol) = (Conversations::new(), "");
     for line in String::from_utf8_lossy(&output.stdout).lines() {

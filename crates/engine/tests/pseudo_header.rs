@@ -192,6 +192,8 @@ fn ipv4(random: &mut Random, protocol: u8, segment: &[u8]) -> Vec<u8> {
     let first = if random.percent(20) { 0x20 } else { 0 };
     let mut packet = vec![0x40 | words as u8, 0, 0, 0, 0, 0, first, 0, 64, protocol, 0, 0];
     packet.extend(bytes(random, 8));
+    // An address that any host may send from.
+    packet[12] = 10;
     packet.extend(vec![1; 4 * (words - 5)]);
     packet.extend(segment);
     let length = packet.len() as u16;

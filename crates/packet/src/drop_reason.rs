@@ -33,12 +33,12 @@ drop_reasons! {
     MalformedEthernet = "malformed_ethernet", "The frame ends inside its Ethernet header or VLAN tags.";
     MalformedArp = "malformed_arp", "The frame ends inside its ARP packet.";
     MalformedIpv4 = "malformed_ipv4", "The IPv4 header is cut short or contradicts itself (version, IHL, \
-        total length).";
+        total length), or no host may send from the source address.";
     Ipv4LengthZero = "ipv4_length_zero", "The IPv4 total length is 0: the sender leaves segmentation to an \
         interface. Run `ethtool -K DEV tso off gso off gro off lro off` where the frame was sent or recorded \
         (veth: at the peer).";
     MalformedIpv6 = "malformed_ipv6", "The IPv6 header or an extension header is cut short or contradicts \
-        itself, or the source is multicast.";
+        itself, or no host may send from the source address.";
     MalformedTcp = "malformed_tcp", "The TCP header is cut short or its data offset is impossible.";
     MalformedUdp = "malformed_udp", "The UDP header is cut short or its length is impossible.";
     MalformedIcmp = "malformed_icmp", "The ICMP or ICMPv6 header is cut short.";

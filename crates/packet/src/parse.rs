@@ -96,6 +96,11 @@ fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     if !is_plain_ipv4 || !fits || be16(20) & 0x3fff != 0 {
         return None;
     }
+    // From 0.0.0.1 to 223.255.255.255: the other sources are judged by the long way.
+    let is_ordinary = number32(head, 26).wrapping_sub(1) < MULTICAST_V4 - 1;
+    if !is_ordinary {
+        return None;
+    }
     let protocol = head[23];
     let mut layers = FRAME | Layer::Ipv4 as u32;
     if depth > Depth::L3 {
@@ -189,6 +194,9 @@ fn ethernet(frame: &[u8], start: usize, level: &mut Level) -> Result<usize, Drop
     Ok(at)
 }
 
+/// The first IPv4 multicast address (RFC 5771).
+const MULTICAST_V4: u32 = 0xe000_0000;
+
 /// What an L3 header leads to: the payload's place, its protocol, and the layers met on the way; all 0
 /// without L3.
 ///
@@ -244,6 +252,10 @@ fn ipv4(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason
         let is_unsegmented = header[0] >> 4 == 4 && header_length >= IPV4_MIN && total_length == 0;
         return Err(if is_unsegmented { DropReason::Ipv4LengthZero } else { DropReason::MalformedIpv4 });
     }
+    let [source, destination] = [12, 16].map(|field| number32(header, field));
+    if !may_send4(source, destination) {
+        return Err(DropReason::MalformedIpv4);
+    }
     let mut layers = Layers(Layer::Ipv4 as u32);
     // More fragments, or an offset: any fragment, the first included.
     if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
@@ -253,12 +265,34 @@ fn ipv4(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason
     Ok(())
 }
 
+/// Whether a packet may have this pair of IPv4 addresses: neither a multicast address nor the limited
+/// broadcast address is ever a source, and a host that has no address yet (DHCP, IGMP) sends to many only
+/// (RFC 1112 §7.2, RFC 1122 §3.2.1.3).
+#[inline(always)]
+fn may_send4(source: u32, destination: u32) -> bool {
+    !is_many4(source) && (source != 0 || is_many4(destination))
+}
+
+/// Whether an IPv4 address is multicast (RFC 5771) or the limited broadcast address: more than one host.
+#[inline(always)]
+fn is_many4(address: u32) -> bool {
+    (MULTICAST_V4..0xf000_0000).contains(&address) || address == u32::MAX
+}
+
+#[inline(always)]
+fn number32(header: &[u8], at: usize) -> u32 {
+    header[at..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
 /// RFC 8200 §3, §4.
 fn ipv6(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(at..at + IPV6).ok_or(DropReason::MalformedIpv6)?;
     let end = at + IPV6 + usize::from(u16::from_be_bytes([header[4], header[5]]));
-    // RFC 4291 §2.7: a source is never multicast. Flow keys rely on it to tell IPv4 from IPv6.
-    if header[0] >> 4 != 6 || end > frame.len() || header[8] == 0xff {
+    // A source is never multicast (RFC 4291 §2.7): flow keys rely on it to tell IPv4 from IPv6. One that is
+    // unspecified sends to multicast addresses only, to find routers or a duplicate of its address (§2.5.2).
+    let is_unspecified = header[8..24] == [0; 16];
+    let may_send = header[8] != 0xff && (!is_unspecified || header[24] == 0xff);
+    if header[0] >> 4 != 6 || end > frame.len() || !may_send {
         return Err(DropReason::MalformedIpv6);
     }
     *payload = Payload { start: at + IPV6, end, protocol: header[6], layers: Layers(Layer::Ipv6 as u32) };
@@ -413,6 +447,7 @@ mod tests {
     const UDP_FRAME: [u8; 60] = {
         let mut frame = [0; 60];
         (frame[12], frame[14], frame[17], frame[22], frame[23]) = (8, 0x45, 46, 64, PROTOCOL_UDP);
+        (frame[26], frame[29], frame[30], frame[33]) = (10, 1, 10, 2);
         (frame[37], frame[39]) = (53, 26);
         frame
     };

@@ -12,7 +12,7 @@ use packet::{
     parse_into,
 };
 use proptest::prelude::*;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 const DEPTHS: [Depth; 4] = [Depth::L2, Depth::L3, Depth::L4, Depth::Inner];
 
@@ -173,8 +173,9 @@ fn theirs(bytes: &[u8], packet: &SlicedPacket<'_>) -> Found {
 enum Difference {
     /// TPID 0x9100, MACsec or a third tag: payload to us.
     OtherLinkHeaders,
-    /// A multicast source (RFC 4291 §2.7): flow keys rely on there being none.
-    MulticastSource,
+    /// A source from which no host may send (RFC 1122 §3.2.1.3, RFC 4291 §2.7): flow keys rely on there being
+    /// no multicast one.
+    Source,
     /// An IPv6 payload length of 0 or a UDP length of 0 with bytes behind (jumbograms, offload): etherparse
     /// takes what is there, we take the header at its word.
     LengthOfZero,
@@ -208,7 +209,16 @@ fn difference(bytes: &[u8], packet: &SlicedPacket<'_>) -> Option<Difference> {
         _ => 8,
     };
     match packet.net.as_ref()? {
-        NetSlice::Ipv6(ip) if ip.header().source()[0] == 0xff => Some(Difference::MulticastSource),
+        NetSlice::Ipv6(ip)
+            if ip.header().source_addr().is_multicast()
+                || (ip.header().source_addr().is_unspecified()
+                    && !ip.header().destination_addr().is_multicast()) =>
+        {
+            Some(Difference::Source)
+        }
+        NetSlice::Ipv4(ip) if !can_send(ip.header().source_addr(), ip.header().destination_addr()) => {
+            Some(Difference::Source)
+        }
         NetSlice::Ipv6(ip)
             if ip.header().payload_length() == 0
                 && !(ip.extensions().slice().is_empty() && ip.payload().payload.is_empty()) =>
@@ -225,6 +235,11 @@ fn difference(bytes: &[u8], packet: &SlicedPacket<'_>) -> Option<Difference> {
         }
         _ => None,
     }
+}
+
+fn can_send(source: Ipv4Addr, destination: Ipv4Addr) -> bool {
+    let to_many = destination.is_multicast() || destination.is_broadcast();
+    !source.is_multicast() && !source.is_broadcast() && (!source.is_unspecified() || to_many)
 }
 
 /// Kinds that both follow, eight at most, hop-by-hop options first and once, and nothing behind a fragment
@@ -297,7 +312,7 @@ fn built() -> impl Strategy<Value = Vec<u8>> {
             // No tunnel has a port this high: what follows UDP is payload, never the header of a tunnel.
             ports[1] |= 0x8000;
             let start = PacketBuilder::ethernet2([2; 6], [4; 6]);
-            let v4 = ([src[1], src[2], src[3], src[4]], [dst[1], dst[2], dst[3], dst[4]]);
+            let v4 = ([src[1] & 0x7f | 1, src[2], src[3], src[4]], [dst[1], dst[2], dst[3], dst[4]]);
             let is_ipv4 = kind < 4;
             let vlan = |vid: u8| etherparse::VlanId::try_new(u16::from(vid)).unwrap_or_default();
             let step = match (tags, is_ipv4) {

@@ -1,7 +1,9 @@
 //! Random frames: recipes for `packet::craft`, most of them well-formed, some of which are then corrupted.
 
 use super::Random;
-use super::pools::{DSCPS, FLOWS, KEYS, MACS, PORTS, TTLS, V4, V6, VIDS, VNIS};
+use super::pools::{
+    DSCPS, FLOWS, KEYS, MACS, ORDINARY, PORTS, SPECIAL_V4, SPECIAL_V6, TTLS, V4, V6, VIDS, VNIS,
+};
 use packet::FlowKey;
 use std::net::IpAddr;
 
@@ -246,13 +248,15 @@ fn protocol_word(protocol: u8, is_ipv4: bool) -> String {
 }
 
 fn addresses(random: &mut Random) -> (IpAddr, IpAddr) {
+    let special = random.percent(6);
     if random.percent(60) {
-        (random.pick(V4).into(), random.pick(V4).into())
+        let src = if special { random.pick(SPECIAL_V4) } else { random.pick(&V4[..ORDINARY]) };
+        let dst = if special { random.pick(SPECIAL_V4) } else { random.pick(V4) };
+        (src.into(), dst.into())
     } else {
-        let multicast = random.percent(3);
-        let src =
-            if multicast { std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { random.pick(V6) };
-        (src.into(), random.pick(V6).into())
+        let src = if special { random.pick(SPECIAL_V6) } else { random.pick(&V6[..ORDINARY]) };
+        let dst = if special { random.pick(SPECIAL_V6) } else { random.pick(V6) };
+        (src.into(), dst.into())
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) const VNIS: &[u32] = &[0, 7, 8, 0xff_ffff];
 /// GRE keys, one of which has more bits than a flow key has room for.
 pub(super) const KEYS: &[u32] = &[0, 7, 8, 0xff_ffff, 0x100_0007];
 pub(super) const PROTOCOLS: &[u8] = &[6, 17, 1, 58, 47, 4, 41, 132];
+/// How many addresses at the beginning of [`V4`] and [`V6`] any host may send from.
+pub(super) const ORDINARY: usize = 4;
 pub(super) const V4: &[Ipv4Addr] = &[
     Ipv4Addr::new(10, 0, 0, 1),
     Ipv4Addr::new(10, 0, 0, 2),
@@ -31,6 +33,14 @@ pub(super) const V6: &[Ipv6Addr] = &[
     Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1),
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9),
     Ipv6Addr::UNSPECIFIED,
+];
+/// Addresses from which no host may send, at least not to every other.
+pub(super) const SPECIAL_V4: &[Ipv4Addr] =
+    &[Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 1)];
+pub(super) const SPECIAL_V6: &[Ipv6Addr] = &[
+    Ipv6Addr::UNSPECIFIED,
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
 ];
 
 /// Flows that packets belong to with raised probability: source, destination, protocol, ports.

@@ -1,8 +1,10 @@
 //! The interpreter's own parser, written to be read next to the RFCs: one function for each header, one
 //! struct for each result. The headers inside a tunnel are found by the same functions as those around it.
 
+use super::fields::read_bits;
 use super::tunnel_headers::{Inside, Tunnel, tunnel};
 use packet::{Depth, DropReason, TunnelPorts};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The headers of a frame, or of a packet inside a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -177,6 +179,12 @@ fn ipv4(frame: &[u8], start: usize) -> Result<Ip, DropReason> {
     if version != 4 || header < 20 || total < header || start + total > frame.len() {
         return Err(malformed);
     }
+    let [source, destination] = [start + 12, start + 16]
+        .map(|at| Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]));
+    let to_many = destination.is_multicast() || destination.is_broadcast();
+    if source.is_multicast() || source.is_broadcast() || source.is_unspecified() && !to_many {
+        return Err(malformed);
+    }
     let flags_and_offset = number16(frame, start + 6).ok_or(malformed)?;
     let more = flags_and_offset & 0x2000 != 0;
     let offset = flags_and_offset & 0x1fff;
@@ -209,8 +217,12 @@ fn ipv6(frame: &[u8], start: usize) -> Result<Ip, DropReason> {
         return Err(malformed);
     }
     let end = start + 40 + usize::from(number16(frame, start + 4).ok_or(malformed)?);
-    let multicast_source = frame[start + 8] == 0xff;
-    if frame[start] / 16 != 6 || end > frame.len() || multicast_source {
+    if frame[start] / 16 != 6 || end > frame.len() {
+        return Err(malformed);
+    }
+    let source = Ipv6Addr::from_bits(read_bits(frame, 8 * (start + 8), 128));
+    let destination = Ipv6Addr::from_bits(read_bits(frame, 8 * (start + 24), 128));
+    if source.is_multicast() || source.is_unspecified() && !destination.is_multicast() {
         return Err(malformed);
     }
     let protocol = frame[start + 6];

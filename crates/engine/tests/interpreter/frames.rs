@@ -132,9 +132,39 @@ fn f5_an_atomic_fragment_is_a_whole_datagram() {
 }
 
 #[test]
-fn f6_a_multicast_source_of_ipv6_is_malformed() {
+fn f6_a_multicast_source_is_malformed() {
     let bytes = frame("src=ff02::1 dst=2001:db8::2 proto=udp");
     assert_eq!(meets(only(Field::IpVersion, 6, 15), &bytes), dropped(DropReason::MalformedIpv6));
+    for src in ["224.0.0.1", "239.255.255.255", "255.255.255.255"] {
+        let bytes = frame(&format!("src={src} dst=10.0.0.2 proto=udp"));
+        let verdict = meets(only(Field::IpVersion, 4, 15), &bytes);
+        assert_eq!(verdict, dropped(DropReason::MalformedIpv4), "{src}");
+    }
+    for src in ["223.255.255.255", "240.0.0.1", "255.255.255.254"] {
+        let bytes = frame(&format!("src={src} dst=10.0.0.2 proto=udp"));
+        assert_eq!(meets(only(Field::IpVersion, 4, 15), &bytes), HIT, "{src}");
+    }
+    let inside = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=224.0.0.1 dst=10.1.0.2)");
+    assert_eq!(meets(only(Field::L4Dport, 4789, 0xffff), &inside), HIT, "not read that deep");
+    let deep = meets(only(Field::IpVersion.inner(), 4, 15), &inside);
+    assert_eq!(deep, dropped(DropReason::MalformedInner));
+}
+
+#[test]
+fn f6_an_unspecified_source_sends_to_many_only() {
+    for (src, dst, verdict) in [
+        ("0.0.0.0", "255.255.255.255", HIT),
+        ("0.0.0.0", "224.0.0.22", HIT),
+        ("0.0.0.0", "10.0.0.2", dropped(DropReason::MalformedIpv4)),
+        ("0.0.0.0", "240.0.0.2", dropped(DropReason::MalformedIpv4)),
+        ("0.0.0.1", "10.0.0.2", HIT),
+        ("::", "ff02::1:ff00:2", HIT),
+        ("::", "2001:db8::2", dropped(DropReason::MalformedIpv6)),
+        ("::1", "2001:db8::2", HIT),
+    ] {
+        let bytes = frame(&format!("src={src} dst={dst} proto=udp"));
+        assert_eq!(meets(only(Field::IpProtocol, 17, 255), &bytes), verdict, "{src} {dst}");
+    }
 }
 
 #[test]

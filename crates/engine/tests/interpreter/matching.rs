@@ -86,7 +86,8 @@ fn m4_zero_and_all_ones_are_values_like_others() {
     assert_eq!(meets(exact(Field::Ipv4Dst, &[0]), &frame(TCP)), MISS);
     let ones = frame("src=10.0.0.1 dst=255.255.255.255");
     assert_eq!(meets(exact(Field::Ipv4Dst, &[0xffff_ffff]), &ones), HIT);
-    assert_eq!(meets(exact(Field::Ipv4Src, &[0]), &frame("src=0.0.0.0 dst=10.0.0.2")), HIT);
+    let discover = frame("src=0.0.0.0 dst=255.255.255.255");
+    assert_eq!(meets(exact(Field::Ipv4Src, &[0]), &discover), HIT);
 }
 
 #[test]
