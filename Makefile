@@ -66,15 +66,20 @@ soak: setup-test ## runs a daemon for SOAK_SECONDS (600) of reloads, changes and
 	MALLOC_ARENA_MAX=1 SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package weir --locked --test cli -- \
 	    --ignored --nocapture soak
 
+# The summary has a line for each fuzzer: executions, edges, and after how many executions the last new edge
+# was found. FUZZERS names some of them instead of all.
 fuzz: setup-test ## runs every fuzzer for FUZZ_SECONDS (300) on the nightly toolchain
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || \
 	    { echo "the fuzzers need a nightly toolchain: 'rustup toolchain install nightly'"; exit 1; }
 	@[ -x $(FUZZ_TOOLS)/bin/cargo-fuzz ] || $(CARGO) install --locked --root $(FUZZ_TOOLS) cargo-fuzz
-	@for fuzzer in $$(PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list); do \
+	@mkdir -p target/fuzz; : >target/fuzz/summary
+	@for fuzzer in $${FUZZERS:-$$(PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list)}; do \
 	    printf '\n== fuzzer %s\n' "$$fuzzer"; \
-	    found="target/fuzz/$$fuzzer"; mkdir -p "$$found"; \
+	    found="target/fuzz/$$fuzzer"; mkdir -p "$$found"; log="target/fuzz/$$fuzzer.log"; \
 	    PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz run "$$fuzzer" "$$found" "fuzz/corpus/$$fuzzer" \
-	        -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	        -- -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 >"$$log" 2>&1 \
+	        || { tail -n 60 "$$log"; exit 1; }; \
+	    awk -v name="$$fuzzer" -f fuzz/summary.awk "$$log" | tee -a target/fuzz/summary; \
 	done
 
 bench: setup-test ## measures the engine, ports against dpdk-testpmd, and a bond against Open vSwitch

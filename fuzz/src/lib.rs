@@ -3,6 +3,8 @@
 //! libFuzzer calls them (`fuzz_targets/`), and so does `cargo test` with the inputs in `corpus/`
 //! (`crates/cli/tests/corpora.rs`). Every bug found is thus tested for ever, without a nightly toolchain.
 
+pub mod network;
+
 use cli::{config, import};
 use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random};
 use engine::program::{AppId, PortId, Program};

@@ -20,6 +20,8 @@ mod output;
 pub mod replay;
 mod top;
 
+pub use daemon::fuzzed;
+
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 

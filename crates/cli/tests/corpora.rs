@@ -55,3 +55,48 @@ fn ring() {
 fn quic() {
     replay("quic", fuzz::quic);
 }
+
+#[test]
+fn lacpdu() {
+    replay("lacpdu", fuzz::network::lacpdu);
+}
+
+#[test]
+fn probe() {
+    replay("probe", fuzz::network::probe);
+}
+
+#[test]
+fn sketch_file() {
+    replay("sketch_file", fuzz::network::sketch_file);
+}
+
+#[test]
+fn external() {
+    replay("external", fuzz::network::external);
+}
+
+#[test]
+fn imports() {
+    replay("imports", fuzz::network::imports);
+}
+
+#[test]
+fn netlink() {
+    replay("netlink", fuzz::network::netlink);
+}
+
+#[test]
+fn takeover() {
+    replay("takeover", fuzz::network::takeover);
+}
+
+#[test]
+fn apps() {
+    replay("apps", fuzz::network::apps);
+}
+
+#[test]
+fn change() {
+    replay("change", fuzz::network::change);
+}

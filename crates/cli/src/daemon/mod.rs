@@ -21,6 +21,7 @@ mod doorbell;
 mod dpdk;
 mod durations;
 mod fleet;
+pub mod fuzzed;
 mod http;
 mod http_control;
 mod inherited;

@@ -111,6 +111,11 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
     Some(link)
 }
 
+/// Reads the body of a message about an interface or a device, for fuzzers.
+pub fn read_link(body: &[u8]) {
+    let _ = (link(body), device(body));
+}
+
 /// `NETDEV_CMD_DEV_GET`, version 1.
 const NETDEV_DEV_GET: [u8; 4] = [1, 1, 0, 0];
 

@@ -67,7 +67,8 @@ pub fn links() -> io::Result<Vec<Link>> {
     Ok(answers.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
 }
 
-fn link(body: &[u8]) -> Option<Link> {
+/// Reads `struct ifinfomsg` and its attributes.
+pub fn link(body: &[u8]) -> Option<Link> {
     if *body.first()? != 0 {
         return None;
     }

@@ -228,3 +228,8 @@ pub fn known(hops: Vec<(Hop, String)>) -> HashMap<Hop, Mac> {
     }
     world.news().into_iter().filter_map(|(_, hop, found)| Some((hop, found.ok()?))).collect()
 }
+
+/// Reads the body of a message about a link or a neighbour, for fuzzers.
+pub fn read(body: &[u8]) {
+    let _ = (kernel::link(body), kernel::neighbour(body));
+}

@@ -25,10 +25,12 @@ use ::apps::overlay::{Overlay, Wanted};
 use anyhow::{Context, Result};
 use giver::Giver;
 use keeper::Keeper;
+use news::Source;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 pub use table::Table;
+use world::{Parts, Pods, World};
 
 /// The threads of all overlay apps.
 #[derive(Default)]
@@ -100,5 +102,23 @@ impl Drop for Keep {
             // A panic has been printed; the programs are gone with the thread.
             let _ = thread.join();
         }
+    }
+}
+
+/// What an overlay's thread knows, without its sockets and programs, for fuzzers.
+pub struct Reading(World);
+
+impl Reading {
+    /// Knows of a tunnel, an uplink and a bridge.
+    pub fn new() -> Reading {
+        Reading(World::new(Parts { tunnel: 2, uplink: 3, pods: Pods::Bridge(4) }, Vec::new()))
+    }
+
+    /// Takes a message of either kind of netlink, and reads its body as a tuple.
+    pub fn take(&mut self, kind: u16, body: &[u8]) {
+        for source in [Source::Route, Source::Filter] {
+            self.0.take(source, kind, body, &mut Vec::new());
+        }
+        let _ = translation::read(body);
     }
 }

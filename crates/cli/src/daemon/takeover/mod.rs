@@ -28,6 +28,16 @@ pub use giving::Giving;
 pub use sockets::Offered;
 pub use taking::Taking;
 
+use apps::lb::edits::Edits;
+
+/// Reads a message of the other daemon's, whatever it says, for fuzzers.
+pub fn read(head: &[u8], bytes: &[u8]) {
+    let Ok(head) = wire::head(head) else { return };
+    let _ = sockets::read_left(&head["left"], bytes);
+    let _ = head["entries"].as_array().into_iter().flatten().map(taking::decided_for).count();
+    let _ = Edits::read(&head["edits"]);
+}
+
 /// The number of the protocol. A successor that speaks another one is refused.
 const PROTOCOL: u64 = 2;
 

@@ -247,7 +247,7 @@ impl Taking {
     }
 }
 
-fn decided_for(entry: &Value) -> DecidedFor {
+pub(super) fn decided_for(entry: &Value) -> DecidedFor {
     match (entry[0].as_str(), entry[1].as_str()) {
         (Some(group), Some(target)) => DecidedFor::Target { group: group.into(), target: target.into() },
         _ => DecidedFor::Default,

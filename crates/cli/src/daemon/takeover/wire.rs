@@ -103,11 +103,19 @@ impl Wire {
         }
         let mut text = vec![0; head];
         self.0.read_exact(&mut text).context(told)?;
-        let head = serde_json::from_slice(&text).context("the other daemon's message is no JSON")?;
+        let head = self::head(&text)?;
         let mut all = vec![0; bytes];
         self.0.read_exact(&mut all).context(told)?;
         Ok(Message { head, bytes: all, descriptors })
     }
+}
+
+/// Reads the JSON object of a message.
+///
+/// # Errors
+/// It is no JSON.
+pub fn head(text: &[u8]) -> Result<Value> {
+    serde_json::from_slice(text).context("the other daemon's message is no JSON")
 }
 
 #[cfg(test)]

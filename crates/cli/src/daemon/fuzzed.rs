@@ -1,0 +1,33 @@
+//! Readers inside the daemon, for fuzzers: what they read comes from the kernel or from another process.
+
+use super::neighbours;
+use super::overlay;
+use super::takeover;
+use port::netlink::messages;
+
+/// Reads a datagram of netlink, and every body in it, as each of the daemon's threads does. Bytes that hold
+/// no whole message are read as a body.
+pub fn netlink(datagram: &[u8]) {
+    let mut bodies = 0;
+    let mut overlay = overlay::Reading::new();
+    for (kind, body) in messages(datagram) {
+        read_body(kind, body, &mut overlay);
+        bodies += 1;
+    }
+    if bodies == 0
+        && let Some((kind, body)) = datagram.split_first_chunk()
+    {
+        read_body(u16::from_ne_bytes(*kind), body, &mut overlay);
+    }
+}
+
+fn read_body(kind: u16, body: &[u8], overlay: &mut overlay::Reading) {
+    neighbours::read(body);
+    port::xdp::read_link(body);
+    overlay.take(kind, body);
+}
+
+/// Reads a message of a takeover: a JSON object, and bytes.
+pub fn takeover_message(head: &[u8], bytes: &[u8]) {
+    takeover::read(head, bytes);
+}
