@@ -137,7 +137,8 @@ impl Made {
             "popzipf" => Traffic::PopZipf(skew),
             "trains" => Traffic::Trains(skew),
             "flood" => Traffic::Flood(skew),
-            _ => Traffic::Zipf(skew),
+            "zipf" => Traffic::Zipf(skew),
+            other => unreachable!("`{other}` is accepted as an argument and is no traffic"),
         };
         Made::drawn(traffic.flows(options.flows, options.seed), options.length)
     }

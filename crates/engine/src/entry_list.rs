@@ -402,8 +402,9 @@ impl Bytes<'_> {
             4 => EntryMatch::Any,
             5 => EntryMatch::Target(self.short()),
             6 => EntryMatch::Flow(FlowKey(std::array::from_fn(|_| u64::from_le_bytes(self.take())))),
+            7 => EntryMatch::Default,
             8 => EntryMatch::Member { group: GroupId(self.short()), target: self.short() },
-            _ => EntryMatch::Default,
+            other => unreachable!("no match is packed as {other}"),
         }
     }
 
@@ -418,7 +419,8 @@ impl Bytes<'_> {
             6 => Forward::InputPort,
             7 => Forward::Kernel,
             8 => Forward::Drop,
-            _ => Forward::PerEntry,
+            9 => Forward::PerEntry,
+            other => unreachable!("no forward is packed as {other}"),
         }
     }
 

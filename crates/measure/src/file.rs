@@ -137,7 +137,7 @@ impl Summary {
 }
 
 fn number_of(part: Part) -> u8 {
-    Part::SHED_ORDER.iter().position(|one| *one == part).unwrap_or_default() as u8
+    Part::SHED_ORDER.iter().position(|one| *one == part).expect("every part is shed at some time") as u8
 }
 
 /// The place of a top list by its part.
@@ -189,7 +189,11 @@ impl Body {
             Part::Spreaders => self.spread(sketches),
             Part::PacketBytes => self.quantiles(sketches.packet_bytes.as_ref()),
             Part::InterArrival => self.quantiles(sketches.inter_arrival.as_ref()),
-            _ => {
+            Part::TopFlows
+            | Part::TopSources
+            | Part::TopDestinations
+            | Part::TopSourcePorts
+            | Part::TopDestinationPorts => {
                 let top = place_of(part).and_then(|place| sketches.tops[place].as_ref());
                 top.into_iter().for_each(|top| self.top(top));
             }
@@ -337,7 +341,11 @@ impl<'a> Left<'a> {
             Part::Spreaders => self.spread(&mut summary.all),
             Part::PacketBytes => self.quantiles(&mut summary.all.packet_bytes),
             Part::InterArrival => self.quantiles(&mut summary.all.inter_arrival),
-            _ => {
+            Part::TopFlows
+            | Part::TopSources
+            | Part::TopDestinations
+            | Part::TopSourcePorts
+            | Part::TopDestinationPorts => {
                 let place = place_of(part).filter(|place| *place < TOPS.len());
                 let Some(place) = place else { return self.wrong() };
                 let top = self.top(keys_of(&summary.settings, place), &summary.keys.hash)?;

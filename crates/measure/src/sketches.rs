@@ -115,7 +115,11 @@ impl Sketches {
             Part::Spreaders => 2 * SPREAD_BYTES,
             Part::FlowSizes => 2 * SIZES_BYTES,
             Part::InterArrival | Part::PacketBytes => 2 * QUANTILES_BYTES,
-            _ => {
+            Part::TopFlows
+            | Part::TopSources
+            | Part::TopDestinations
+            | Part::TopSourcePorts
+            | Part::TopDestinationPorts => {
                 let place = TOP_PARTS.iter().position(|one| *one == part).unwrap_or(FLOWS);
                 let copies = if place <= DESTINATIONS { 3 } else { 2 };
                 copies * TopCounts::<5>::bytes_for(keys_of(settings, place))
@@ -146,7 +150,11 @@ impl Sketches {
             Part::FlowSizes => self.sizes = None,
             Part::InterArrival => self.inter_arrival = None,
             Part::PacketBytes => self.packet_bytes = None,
-            _ => {
+            Part::TopFlows
+            | Part::TopSources
+            | Part::TopDestinations
+            | Part::TopSourcePorts
+            | Part::TopDestinationPorts => {
                 for (top, _) in self.tops.iter_mut().zip(TOP_PARTS).filter(|(_, one)| *one == part) {
                     *top = None;
                 }

@@ -322,7 +322,8 @@ fn ask(section: &Section<'_>, report: &mut Report) -> Option<Ask> {
             Ask::Udp(payload, expect)
         }
         "icmp" => Ask::Icmp,
-        _ => Ask::Tcp,
+        "tcp" => Ask::Tcp,
+        other => unreachable!("`{other}` is a type of checks that nothing is asked for"),
     };
     if cfg!(not(feature = "tls")) && matches!(kind, "https" | "tls") {
         let help = "build it with `--features tls`";
