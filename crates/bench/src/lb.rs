@@ -317,6 +317,7 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         timeouts: timeouts(),
         fill: Fill::Maglev,
         new_flows: NewFlows::Hash,
+        affinity: None,
         quic: None,
         size: default_size(Fill::Maglev, Some(1), back_ends.len()),
         back_ends: Arc::clone(back_ends),

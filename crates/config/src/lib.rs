@@ -6,6 +6,7 @@
 //! describes every key.
 
 mod action;
+pub mod affinity;
 pub mod attachment;
 mod diagnostic;
 pub mod entry;

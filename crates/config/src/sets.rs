@@ -1,5 +1,6 @@
 //! Groups and meters.
 
+use crate::affinity;
 use crate::diagnostic::{Report, Span};
 use crate::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
 use crate::forward;
@@ -39,6 +40,7 @@ pub const GROUP: &[Key] = crate::keys! {
     "seed": Shape::Number(0, u64::MAX), "a number mixed into the hash before it picks a bucket";
     "new_flows": Shape::Words(|| words(&NewFlows::WORDS)),
         "how a flow pipe that pins chooses the targets of new flows" or "hash";
+    "affinity": affinity::SHAPE, "what of a packet's source address picks the bucket, instead of its flow";
     "quic": Shape::Map(QUIC), "how the server IDs of targets are encoded in QUIC connection IDs";
     needed "targets": Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])),
         "who gets the buckets";
@@ -74,6 +76,7 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
     let seed = section.number("seed", report);
     let number = section.number("number", report).map(|number| number as u16);
     let new_flows = section.choice("new_flows", &NewFlows::WORDS, report).unwrap_or_default();
+    let affinity = section.get("affinity").and_then(|node| affinity::read(node, report));
     let quic = section.get("quic").and_then(|node| quic::configs(node, report));
     let targets = section.needed("targets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
@@ -84,7 +87,7 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
         .filter_map(|(name, span, node)| target((name, span, node), fill, (program, &mut read), report))
         .collect();
     let size = size.map_or_else(|| default_size(fill, number, targets.len()), |size| size as u32);
-    Group { number, fill, size, seed, new_flows, quic, targets, ..blank }
+    Group { number, fill, size, seed, new_flows, affinity, quic, targets, ..blank }
 }
 
 /// Returns the number of buckets of a group that does not say. Of groups with a number there may be

@@ -25,10 +25,10 @@
 //! ```
 
 use crate::program::{
-    AppId, CounterId, Criterion, Entry, EntryList, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId,
-    HashInput, Learn, Match, Measured, MeterConfig, MeterDeclaration, MeterId, Monitor, NatPool, NatPoolId,
-    NewFlows, Operation, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program,
-    QuicConfig, ServerId, SharedUse, Target, Template, Timeouts, Value,
+    Affinity, AppId, CounterId, Criterion, Entry, EntryList, EntryMatch, Fill, Forward, Group, GroupChoice,
+    GroupId, HashInput, Learn, Match, Measured, MeterConfig, MeterDeclaration, MeterId, Monitor, NatPool,
+    NatPoolId, NewFlows, Operation, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId,
+    Program, QuicConfig, ServerId, SharedUse, Target, Template, Timeouts, Value,
 };
 use packet::{Field, KeySource, TunnelPorts};
 use std::collections::{HashMap, HashSet};
@@ -372,6 +372,7 @@ impl Group {
             size,
             seed: None,
             new_flows: NewFlows::Hash,
+            affinity: None,
             quic: None,
             targets: [].into(),
             origin: Origin::default(),
@@ -382,6 +383,12 @@ impl Group {
     #[must_use]
     pub fn new_flows(self, new_flows: NewFlows) -> Group {
         Group { new_flows, ..self }
+    }
+
+    /// Sets what of source addresses picks the bucket, if that is not for the flow key.
+    #[must_use]
+    pub fn affinity(self, affinity: Option<Affinity>) -> Group {
+        Group { affinity, ..self }
     }
 
     /// Sets how server IDs are encoded in QUIC connection IDs.

@@ -1,6 +1,7 @@
 //! The flow-pipe engine: programs, their check, two executors, workers. It knows only the `Port` trait, no
 //! driver.
 
+mod affinity;
 mod aggregate;
 #[cfg(any(test, feature = "arbitrary"))]
 pub mod arbitrary;

@@ -4,6 +4,7 @@
 //! Indices (`PipeId`, ...) are positions in the program's own lists. Names identify things across programs:
 //! an entry, a counter or a target that keeps its name keeps its state.
 
+pub use crate::affinity::Affinity;
 pub use crate::entry_list::{Cursor, EntryList};
 pub use crate::nat::{NatPool, NatPrefix};
 pub use crate::operation::{Encap, NatPart, Operation, Place, Value};
@@ -422,6 +423,8 @@ pub struct Group {
     pub seed: Option<u64>,
     /// How a FLOW pipe that pins chooses the targets of new flows.
     pub new_flows: NewFlows,
+    /// What of a packet's source address picks the bucket, instead of its whole flow key.
+    pub affinity: Option<Affinity>,
     /// How the server IDs of targets are encoded in QUIC connection IDs, if they have any.
     pub quic: Option<Arc<[QuicConfig]>>,
     /// The targets. A target's id is its position here. Shared by all copies of the program, because there

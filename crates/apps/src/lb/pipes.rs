@@ -317,7 +317,7 @@ fn group(
     let targets = Arc::clone(list.or_insert_with(|| service.back_ends.iter().map(target).collect()));
     let group =
         Group::new(group_name(service), service.fill, service.size).number(number(at)).origin(service.origin);
-    let group = group.new_flows(service.new_flows);
+    let group = group.new_flows(service.new_flows).affinity(service.affinity);
     Some(program.group(Group { targets, quic: service.quic.clone(), ..group }))
 }
 

@@ -4,7 +4,9 @@ use super::actions;
 use super::announce::{Announce, IcmpEcho};
 use super::problems::Problem;
 use config::attachment::Attachment;
-use engine::program::{Fill, FlowState, NatPoolId, NewFlows, Origin, PortId, QuicConfig, ServerId, Timeouts};
+use engine::program::{
+    Affinity, Fill, FlowState, NatPoolId, NewFlows, Origin, PortId, QuicConfig, ServerId, Timeouts,
+};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -36,6 +38,8 @@ pub struct Service {
     pub fill: Fill,
     /// How the back ends of new flows are chosen, if they are kept.
     pub new_flows: NewFlows,
+    /// What of a client's address chooses for its new flows, or packets, instead of the 5-tuple.
+    pub affinity: Option<Affinity>,
     /// How server IDs are encoded in QUIC connection IDs, if back ends are found by these.
     pub quic: Option<Arc<[QuicConfig]>>,
     /// Number of buckets in its group, a prime.

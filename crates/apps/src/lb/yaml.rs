@@ -6,6 +6,7 @@ use super::back_ends::{self, BACK_END, VID_MAX};
 use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac, Sources};
 use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
+use config::affinity;
 use config::attachment::Attachment;
 use config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
 use config::ports::{PortConfig, PortKind, Xdp, mac};
@@ -15,7 +16,7 @@ use config::section::{Section, named, number, pairs, text, words};
 use config::sets::default_size;
 use config::{Key, Report, Shape};
 use engine::check::{CAPACITY_MAX, MAGLEV_MAX};
-use engine::program::{Fill, FlowState, Forward, NatPoolId, NewFlows, PortId, Program, Timeouts};
+use engine::program::{Affinity, Fill, FlowState, Forward, NatPoolId, NewFlows, PortId, Program, Timeouts};
 use packet::{Field, PROTOCOL_TCP, PROTOCOL_UDP};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,6 +30,8 @@ pub(super) const SERVICE: &[Key] = config::keys! {
     "service": Shape::Either(&[Shape::Map(ADDRESS), Shape::List(&Shape::Map(ADDRESS))]),
         "`{ vip, protocol, port }`, or a list of these";
     "by": Shape::Text, "`5-tuple`, `source`, `source + dport` or `src/MASK`" or "5-tuple";
+    "affinity": affinity::SHAPE,
+        "whether the client's address, or a prefix of it, chooses the back end of new connections";
     "stateless": Shape::Boolean, "whether each packet is assigned by itself, and no flow is kept" or "false";
     "timeouts": Shape::Map(TIMEOUTS), "how long a flow is kept without a packet, by its state";
     "scheduler": Shape::Words(|| SCHEDULERS.to_vec()),
@@ -364,7 +367,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let by = section.get("by").map_or(Some(By::FiveTuple), |node| by(node, report));
     let stateless = section.boolean("stateless", report);
     let timeouts = timeouts(&section, report);
-    let scheduler = scheduler(&section, (by, stateless), report);
+    let chosen = chosen(&section, (by, stateless), report);
     let quic = section.get("quic").and_then(|node| quic::configs(node, report));
     let size = section.get("size").and_then(|_| section.number("size", report));
     let back_ends = section.needed("back_ends", report).and_then(|node| who_answers(node, shared, report));
@@ -379,10 +382,9 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     if report.errors() > before || out.as_ref().is_some_and(|out| !out.is_usable()) {
         return None;
     }
-    let (back_ends, (fill, new_flows)) = (back_ends?, scheduler?);
+    let (back_ends, (fill, new_flows, affinity)) = (back_ends?, chosen?);
     let size = size.map_or_else(|| default_size(fill, Some(1), back_ends.len()), |size| size as u32);
-    let (name, ports, addresses, by) = (called?, ports?, addresses?, by?);
-    let source_mac = source_mac?;
+    let (name, ports, addresses, by, source_mac) = (called?, ports?, addresses?, by?, source_mac?);
     let (mtu, narrow) = width(mtu, &ports, out.as_ref(), scope.ports);
     Some(Service {
         name,
@@ -394,6 +396,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         timeouts,
         fill,
         new_flows,
+        affinity,
         quic,
         size,
         source_mac,
@@ -452,6 +455,27 @@ fn mss(section: &Section<'_>, report: &mut Report) -> Option<Mss> {
     }
 }
 
+/// How the back ends of a service are chosen: how the buckets of its group are filled, how its new flows are
+/// assigned, and whether clients keep theirs.
+fn chosen(
+    section: &Section<'_>,
+    (by, stateless): (Option<By>, bool),
+    report: &mut Report,
+) -> Option<(Fill, NewFlows, Option<Affinity>)> {
+    let scheduler = scheduler(section, (by, stateless), report);
+    let Some(node) = section.get("affinity") else { return scheduler.map(|(fill, new)| (fill, new, None)) };
+    let affinity = affinity::read(node, report);
+    if scheduler.is_some_and(|scheduler| scheduler != (Fill::Maglev, NewFlows::Hash)) {
+        let message =
+            "with `affinity`, the client's address chooses, and this service's `scheduler` does not";
+        report.error_help(node.span, message, "leave `scheduler` out");
+    }
+    if by.is_some_and(|by| by != By::FiveTuple) {
+        report.error_help(node.span, "`by` chooses already, for each packet", "leave `by` out");
+    }
+    scheduler.map(|(fill, new_flows)| (fill, new_flows, affinity))
+}
+
 /// How the buckets of a service's group are filled, and how its new flows are assigned.
 fn scheduler(
     section: &Section<'_>,
@@ -470,6 +494,13 @@ fn scheduler(
         let key = if stateless { "stateless" } else { "by" };
         let message = format!("this scheduler assigns flows that stay, and with `{key}` none do");
         report.error_help(node.span, message, format!("leave `{key}` out"));
+    }
+    if let Some(node) =
+        section.get("affinity").filter(|_| (fill, new_flows) != (Fill::Maglev, NewFlows::Hash))
+    {
+        let message =
+            "with `affinity`, the client's address chooses, and this service's `scheduler` does not";
+        report.error_help(node.span, message, "leave `scheduler` out");
     }
     if let Some(node) = section.get("scheduler").filter(|_| fill.fixed_size().is_some()) {
         if let Some(size) = section.get("size") {

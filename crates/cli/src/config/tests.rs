@@ -1,5 +1,6 @@
 //! Whole configurations: good ones become the program they say, bad ones say everything at once.
 
+mod affinity;
 mod apps;
 mod bond;
 mod lines;

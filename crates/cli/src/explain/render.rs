@@ -203,6 +203,10 @@ fn pick(names: &Names<'_>, pick: &Pick) -> String {
         }
         None => format!("hash {:#018x}", pick.hash),
     };
+    let by = match pick.source {
+        Some((first, length)) => format!("{by} of the source's prefix {first}/{length}"),
+        None => by,
+    };
     let by = match pick.rss {
         Rss::NotAsked => by,
         Rss::Absent => by + " (the select hash: no NIC's came with the frame)",

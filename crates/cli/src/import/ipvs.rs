@@ -3,6 +3,7 @@
 use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, words};
 use crate::config::Span;
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Reads the lines; `file` is the name used in the report.
 pub fn read(file: &str, text: &str) -> Imported {
@@ -81,6 +82,7 @@ fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>
     all.services.push(Service { name, addresses, ..Service::default() });
     // What ipvsadm takes if there is none.
     let mut chosen = ("wlc", address.1);
+    let (mut persists, mut netmask) = (false, None);
     let mut options = rest[2..].iter();
     while let Some(&(word, span)) = options.next() {
         match word {
@@ -92,21 +94,45 @@ fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>
                 let timeout = options.clone().next().filter(|(next, _)| !next.starts_with('-'));
                 let seconds = timeout.map_or("360", |(seconds, _)| seconds);
                 timeout.is_some().then(|| options.next());
-                all.services[place].keys.push("by: source".to_string());
+                persists = true;
                 let message = format!(
-                    "clients stayed with their back end for {seconds} s; here they do by their source address"
+                    "clients stayed with their back end for {seconds} s; here they do while back ends stay"
                 );
                 all.note(Some(place), span, message);
             }
-            "-M" | "--netmask" | "-b" | "--sched-flags" | "--pe" => {
+            "-M" | "--netmask" => {
+                let value = options.next().copied().unwrap_or(("", span));
+                match prefix(value.0, vip) {
+                    Some(bits) => netmask = Some(bits),
+                    None => all.report.error(value.1, format!("`{}` is no netmask of {vip}", value.0)),
+                }
+            }
+            "-b" | "--sched-flags" | "--pe" => {
                 let value = options.next().map_or("", |(value, _)| value);
                 all.note(Some(place), span, format!("`{word} {value}` has no counterpart and was left out"));
             }
             _ => all.note(Some(place), span, format!("`{word}` has no counterpart and was left out")),
         }
     }
+    if persists || chosen.0 == "sh" {
+        let family = if vip.is_ipv6() { "ipv6" } else { "ipv4" };
+        let bits = netmask.filter(|_| persists).map(|bits| format!("{{ {family}: {bits} }}"));
+        let key = format!("affinity: {}", bits.unwrap_or_else(|| "source".to_string()));
+        all.services[place].keys.push(key);
+    }
     let unweighted = scheduler(all, place, chosen);
     known.insert(key, Found { place, unweighted });
+}
+
+/// Reads the netmask of persistent clients: an address for IPv4, and a length for IPv6.
+fn prefix(mask: &str, vip: IpAddr) -> Option<u32> {
+    match vip {
+        IpAddr::V4(_) => {
+            let mask = mask.parse::<Ipv4Addr>().ok()?.to_bits();
+            (mask.leading_ones() == mask.count_ones()).then_some(mask.leading_ones())
+        }
+        IpAddr::V6(_) => mask.parse().ok().filter(|bits| *bits <= 128),
+    }
 }
 
 /// Takes over how IPVS chooses, or what comes closest. Returns whether weights do not count.
@@ -123,10 +149,7 @@ fn scheduler(all: &mut Imported, place: usize, (word, span): Word<'_>) -> bool {
         _ => ("maglev", Some("is not there in weir: maglev, by hash and weight, stands in for it")),
     };
     let service = &mut all.services[place];
-    let persists = service.keys.iter().any(|key| key == "by: source");
-    if word == "sh" && !persists {
-        service.keys.push("by: source".to_string());
-    }
+    let persists = service.keys.iter().any(|key| key.starts_with("affinity:"));
     let kept = scheduler == "maglev" || !persists;
     service.scheduler = if kept { scheduler } else { "maglev" };
     let note =

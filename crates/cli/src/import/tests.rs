@@ -65,7 +65,7 @@ fn services_of_ipvs_become_ours() {
 ports:
   in: { xdp: eth1 }
 apps:
-  # line 1: clients stayed with their back end for 300 s; here they do by their source address
+  # line 1: clients stayed with their back end for 300 s; here they do while back ends stay
   # line 1: scheduler `wrr` has no part in that: maglev, by hash and weight, stands in for it
   # line 3: `-x 100` has no counterpart and was left out
   - lb:
@@ -73,7 +73,7 @@ apps:
       port: in
       service: { vip: 192.0.2.1, protocol: tcp, port: 80 }
       scheduler: maglev
-      by: source
+      affinity: source
       back_ends:
         - { name: 10.0.0.1, ip: 10.0.0.1, mode: l2, weight: 3 }
         - { name: 10.0.0.2, ip: 10.0.0.2, mode: nat, port: 8080, weight: 1 }
@@ -116,10 +116,39 @@ fn schedulers_of_ipvs_become_those_that_choose_alike() {
             assert!(yaml.contains(&format!("scheduler: {scheduler}\n")), "{service}: {yaml}");
             assert!(yaml.contains(&format!("10.0.0.1, mode: l2, weight: {weight} ")), "{service}: {yaml}");
             assert!(yaml.contains("10.0.0.2, mode: l2, weight: 0 "), "{service}: {yaml}");
-            assert_eq!((report.warnings(), yaml.matches("by: source").count() < 2), (notes, true), "{yaml}");
+            let affinity = usize::from(service.contains("-p ") || service.contains("sh"));
+            assert_eq!(
+                (report.warnings(), yaml.matches("affinity: source").count()),
+                (notes, affinity),
+                "{yaml}"
+            );
             assert_eq!(config::read("imported", &yaml).report.errors(), 0, "{yaml}");
         }
     }
+}
+
+/// Clients persist with NAT as well, by a prefix if there is a netmask.
+#[test]
+fn persistence_of_ipvs_runs_with_nat() {
+    for mode in ["-g", "-m"] {
+        for (vip, real, options, wanted) in [
+            ("10.0.0.1:80", "192.168.1.1", "-s wrr -p 300", "affinity: source"),
+            ("10.0.0.1:80", "192.168.1.1", "-s sh", "affinity: source"),
+            ("10.0.0.1:80", "192.168.1.1", "-s rr -p -M 255.255.255.0", "affinity: { ipv4: 24 }"),
+            ("[2001:db8::1]:80", "[2001:db8::1", "-M 64 -p 60 -s lc", "affinity: { ipv6: 64 }"),
+        ] {
+            let end = if real.starts_with('[') { "]" } else { "" };
+            let server = |last: u8| format!("-a -t {vip} -r {real}{last}{end}:80 {mode} -w 1\n");
+            let text = format!("-A -t {vip} {options}\n{}{}", server(1), server(2));
+            let (yaml, _) = converted(System::Ipvs, &text);
+            assert!(yaml.contains(&format!("      {wanted}\n")), "{yaml}");
+            assert!(!yaml.contains("by: source"), "{yaml}");
+            let read = config::read("imported", &yaml);
+            assert_eq!(read.report.errors(), 0, "{yaml}{}", read.report);
+        }
+    }
+    let bad = "-A -t 10.0.0.1:80 -s rr -p -M 255.0.255.0\n";
+    assert!(refused(System::Ipvs, bad).contains("`255.0.255.0` is no netmask of 10.0.0.1"));
 }
 
 #[test]

@@ -82,7 +82,8 @@ const KINDS: &str = "
     change:move:done change:move:unknown change:move:filled aged:flow aged:entry aged:bucket
     given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
     given:group:rests given:group:waits given:group:moves given:group:moves_busy given:group:nobody
-    seed:hash seed:flow seed:group hash:round_robin hash:quic:hit hash:quic:miss
+    seed:hash seed:flow seed:group affinity:hash affinity:flow affinity:group
+    hash:round_robin hash:quic:hit hash:quic:miss
     new_flows:turn new_flows:fewest new_flows:by_hash new_flows:full
     by_meta:hash:chosen by_meta:hash:none by_meta:flow:chosen by_meta:flow:none
     forward:tee:hit forward:tee:miss forward:flood:hit forward:flood:miss forward:flood:entry
@@ -318,6 +319,9 @@ impl Coverage {
         let group = &program.groups[pick.group.index()];
         if group.seed.is_some() {
             self.meet(&format!("seed:{who}"));
+        }
+        if pick.source.is_some() {
+            self.meet(&format!("affinity:{who}"));
         }
         if pick.foreign {
             self.meet(&format!("foreign:{who}"));

@@ -6,10 +6,10 @@ use super::entries::entries;
 use super::pools::{mask, value};
 use crate::operation::{NatPart, Operation, Stage, Value};
 use crate::program::{
-    AppId, CounterId, Criterion, Encap, Fill, FlowState, Forward, Group, GroupChoice, GroupId, HashInput,
-    Learn, Match, Measured, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, NatPool,
-    NatPoolId, NatPrefix, NewFlows, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId,
-    Program, QuicConfig, ServerId, SharedUse, Target, Template, Timeouts,
+    Affinity, AppId, CounterId, Criterion, Encap, Fill, FlowState, Forward, Group, GroupChoice, GroupId,
+    HashInput, Learn, Match, Measured, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit,
+    Monitor, NatPool, NatPoolId, NatPrefix, NewFlows, Origin, OwnedBy, Pipe, PipeId, PipeKind,
+    PortDeclaration, PortId, Program, QuicConfig, ServerId, SharedUse, Target, Template, Timeouts,
 };
 use packet::{Field, KeySource, TunnelKind};
 use std::net::IpAddr;
@@ -113,11 +113,14 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
         }
         Fill::Given | Fill::Katran(..) | Fill::Glb(..) => NewFlows::Hash,
     };
+    let by_source = new_flows == NewFlows::Hash && matches!(fill, Fill::Maglev | Fill::Wants);
+    let affinity = (by_source && random.percent(25))
+        .then(|| Affinity { ipv4: random.between(0, 32) as u8, ipv6: random.between(0, 128) as u8 });
     // A value that metadata often has; 0 is what it starts with.
     let number = random.percent(70).then_some(at as u16 + 1);
     let (name, origin) = (format!("group{at}"), Origin(200 + at as u32));
     let quic = random.percent(25).then(|| quic(random).into());
-    Group { name, number, fill, size, seed, new_flows, quic, targets, origin }
+    Group { name, number, fill, size, seed, new_flows, affinity, quic, targets, origin }
 }
 
 /// Configurations that server IDs of one octet are encoded by.
@@ -277,19 +280,19 @@ impl Maker {
     /// A kind of pipe. From a group that is filled as another system's, packets pick by their flow keys.
     fn kind(&self, random: &mut Random) -> PipeKind {
         let source = random.pick(&[KeySource::Outer, KeySource::Outer, KeySource::Inner]);
-        let foreign = |choice: GroupChoice| {
+        let by_key = |choice: GroupChoice| {
             let picked = |(at, group): (usize, &Group)| match choice {
                 GroupChoice::One(one) => one.index() == at,
                 GroupChoice::ByMeta(_) => group.number.is_some(),
             };
             let mut groups = self.program.groups.iter().enumerate();
-            groups.any(|(at, group)| group.fill.fixed_size().is_some() && picked((at, group)))
+            groups.any(|(at, group)| group.picks_by_key() && picked((at, group)))
         };
         match self.any_kind(random, source) {
             PipeKind::Hash { input: HashInput::Quic, group } => {
                 PipeKind::Hash { input: HashInput::Quic, group }
             }
-            PipeKind::Hash { group, .. } if foreign(group) => {
+            PipeKind::Hash { group, .. } if by_key(group) => {
                 PipeKind::Hash { input: HashInput::Select(source), group }
             }
             kind => kind,

@@ -6,9 +6,11 @@
 
 use crate::batch::packets::Keys;
 use crate::buckets::{BucketTable, Choice};
-use crate::program::{Fill, Forward, Group, GroupChoice, GroupId, Pipe, Program, Target};
+use crate::program::{Affinity, Fill, Forward, Group, GroupChoice, GroupId, Pipe, Program, Target};
 use crate::quic::QuicServers;
 use crate::snapshot::BucketReport;
+use packet::{FlowKey, select_hash};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
@@ -50,8 +52,8 @@ impl GroupNumbers {
 #[derive(Debug)]
 pub struct GroupTable {
     seed: Option<u64>,
-    /// How it is filled, if that makes its packets pick by another system's hash.
-    foreign: Option<Fill>,
+    /// What packets with a flow key pick by, if that is not their select hash.
+    by_key: Option<ByKey>,
     /// The targets by their server IDs.
     quic: Option<Arc<QuicServers>>,
     pub held: Held,
@@ -66,6 +68,39 @@ pub enum Held {
     Given(Box<GivenBuckets>),
 }
 
+/// What else than the select hash picks the bucket of a packet with a flow key.
+#[derive(Clone, Copy, Debug)]
+enum ByKey {
+    /// The hash of the system that the group is filled for.
+    Fill(Fill),
+    /// The prefix of its source address, hashed with this seed.
+    Source(Affinity, u64),
+}
+
+impl ByKey {
+    fn of(group: &Group, select_seed: u64) -> Option<ByKey> {
+        let foreign = Some(group.fill).filter(|fill| fill.fixed_size().is_some());
+        let source = group.affinity.map(|affinity| ByKey::Source(affinity, select_seed));
+        foreign.map(ByKey::Fill).or(source)
+    }
+}
+
+/// Returns the select hash of the prefix of a flow's source address.
+fn hash_of_prefix(affinity: Affinity, flow: &FlowKey, seed: u64) -> u64 {
+    let bits = match flow.src() {
+        IpAddr::V4(src) => u128::from(src.to_bits() & leading(32, affinity.ipv4) as u32),
+        IpAddr::V6(src) => src.to_bits() & leading(128, affinity.ipv6),
+    };
+    select_hash(seed, &[(bits >> 64) as u64, bits as u64])
+}
+
+/// Returns the first bits of a word of `width` bits.
+fn leading(width: u32, bits: u8) -> u128 {
+    let low = width.saturating_sub(bits.into());
+    let all = u128::MAX >> (128 - width);
+    all & u128::MAX.checked_shl(low).unwrap_or(0)
+}
+
 /// A packet that meets a bucket: its bytes, the time, and whether it counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Meeting {
@@ -75,15 +110,15 @@ pub struct Meeting {
 }
 
 impl GroupTable {
-    /// Creates the buckets of a group: `table`, or given ones.
-    pub fn new(group: &Group, table: &Arc<BucketTable>) -> GroupTable {
+    /// Creates the buckets of a group: `table`, or given ones. The seed is that of select hashes.
+    pub fn new(group: &Group, table: &Arc<BucketTable>, select_seed: u64) -> GroupTable {
         let (size, targets) = (group.size as usize, group.targets.len());
         let held = match group.fill {
             Fill::Given => Held::Given(Box::new(GivenBuckets::new(size, targets))),
             Fill::Maglev | Fill::Wants | Fill::Katran(..) | Fill::Glb(..) => Held::Filled(Arc::clone(table)),
         };
-        let foreign = Some(group.fill).filter(|fill| fill.fixed_size().is_some());
-        GroupTable { seed: group.seed, foreign, quic: table.quic().cloned(), held }
+        let by_key = ByKey::of(group, select_seed);
+        GroupTable { seed: group.seed, by_key, quic: table.quic().cloned(), held }
     }
 
     /// Replaces the buckets by a table of the same group. Does nothing if they are given.
@@ -124,7 +159,7 @@ impl GroupTable {
     #[inline]
     pub fn plain(&self) -> Option<&Buckets> {
         match &self.held {
-            Held::Filled(table) if self.seed.is_none() && self.foreign.is_none() => Some(table.buckets()),
+            Held::Filled(table) if self.seed.is_none() && self.by_key.is_none() => Some(table.buckets()),
             Held::Filled(_) | Held::Given(_) => None,
         }
     }
@@ -162,8 +197,8 @@ impl GroupTable {
 
     #[inline(always)]
     fn bucket(&self, hash: u64, keys: &Keys, slot: usize) -> usize {
-        if let Some(fill) = self.foreign {
-            return self.foreign_bucket(fill, hash, keys, slot);
+        if let Some(by_key) = self.by_key {
+            return self.bucket_by_key(by_key, hash, keys, slot);
         }
         self.held.buckets().bucket(self.seed.map_or(hash, |seed| seeded(hash, seed)))
     }
@@ -171,18 +206,25 @@ impl GroupTable {
     /// Returns the addresses of both back ends of a packet's row, if the group is filled as the GLB
     /// director's: 0 for those that it has not.
     pub fn hops(&self, (keys, slot): (&Keys, usize)) -> [u32; 2] {
-        let (Some(fill), Held::Filled(table)) = (self.foreign, &self.held) else { return [0; 2] };
+        let (Some(ByKey::Fill(fill)), Held::Filled(table)) = (self.by_key, &self.held) else { return [0; 2] };
         let hash = keys.flow(slot).and_then(|flow| fill.hash(&flow));
         hash.map_or([0; 2], |hash| table.hops((hash % table.buckets().slots().len().max(1) as u64) as usize))
     }
 
-    /// Returns the bucket that another system gives a flow; a packet without one picks as from other groups.
+    /// Returns the bucket that the flow key picks; a packet without one picks as from other groups.
     #[inline(never)]
-    fn foreign_bucket(&self, fill: Fill, hash: u64, keys: &Keys, slot: usize) -> usize {
+    fn bucket_by_key(&self, by_key: ByKey, hash: u64, keys: &Keys, slot: usize) -> usize {
         let buckets = self.held.buckets();
-        match keys.flow(slot).and_then(|flow| fill.hash(&flow)) {
-            Some(hash) => (hash % buckets.slots().len().max(1) as u64) as usize,
-            None => buckets.bucket(hash),
+        let seeded = |hash| self.seed.map_or(hash, |seed| seeded(hash, seed));
+        match (by_key, keys.flow(slot)) {
+            (ByKey::Fill(fill), Some(flow)) => match fill.hash(&flow) {
+                Some(hash) => (hash % buckets.slots().len().max(1) as u64) as usize,
+                None => buckets.bucket(hash),
+            },
+            (ByKey::Source(affinity, seed), Some(flow)) => {
+                buckets.bucket(seeded(hash_of_prefix(affinity, &flow, seed)))
+            }
+            (_, None) => buckets.bucket(seeded(hash)),
         }
     }
 

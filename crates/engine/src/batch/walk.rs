@@ -65,7 +65,7 @@ impl Walk {
             groups: (0..)
                 .map(GroupId)
                 .zip(&program.groups)
-                .map(|(id, group)| GroupTable::new(group, tables.table(id)))
+                .map(|(id, group)| GroupTable::new(group, tables.table(id), program.select_seed))
                 .collect(),
             numbers: GroupNumbers::new(program),
             given: (0..)

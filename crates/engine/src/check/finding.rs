@@ -162,6 +162,15 @@ pub enum FindingKind {
     AddressTwice { first: String, target: String },
     #[error("packets pick from group `{group}` by the hash of another system: write `hash: 5-tuple`")]
     HashOfOthers { group: String },
+    #[error("packets pick from group `{group}` by their source (`affinity`): write `hash: 5-tuple`")]
+    HashOfSource { group: String },
+    #[error(
+        "`affinity` is for groups filled by maglev or wants, with `new_flows: hash`: something else decides \
+         for the flows of `{group}`"
+    )]
+    AffinityOfFill { group: String },
+    #[error("`affinity` has up to 32 bits of IPv4 and 128 of IPv6, not {ipv4} and {ipv6}")]
+    AffinityBits { ipv4: u8, ipv6: u8 },
     #[error(
         "`new_flows` is for groups filled by maglev or wants: the buckets of `{group}` decide for every flow"
     )]

@@ -5,8 +5,8 @@ use super::pipes::{dangling, meters_of, too_large};
 use super::{BUCKETS_MAX, MAGLEV_MAX, WANTS_MAX, WEIGHT_MAX};
 use crate::pipes::targets;
 use crate::program::{
-    EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, MeterConfig, MeterSecond, NewFlows, Origin, Pipe,
-    Program, ServerId, SharedUse,
+    Affinity, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, MeterConfig, MeterSecond, NewFlows,
+    Origin, Pipe, Program, ServerId, SharedUse,
 };
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -68,6 +68,7 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
     if group.new_flows != NewFlows::Hash && !matches!(group.fill, Fill::Maglev | Fill::Wants) {
         findings.push(Finding::new(group.origin, FindingKind::NewFlowsOfFill { group: name() }));
     }
+    affinity(group, findings);
     quic(group, findings);
     twice("target", group.targets.iter().map(|target| (&target.name, target.origin)), findings);
     for target in &*group.targets {
@@ -84,6 +85,18 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
         let kind = found.map(|found| FindingKind::TargetForward { found });
         let kind = kind.or_else(|| dangling(program, target.forward));
         findings.extend(kind.map(|kind| Finding::new(target.origin, kind)));
+    }
+}
+
+/// Finds prefixes of sources that cannot be, or that do not pick.
+fn affinity(group: &Group, findings: &mut Vec<Finding>) {
+    let Some(Affinity { ipv4, ipv6 }) = group.affinity else { return };
+    let mut add = |kind| findings.push(Finding::new(group.origin, kind));
+    if ipv4 > 32 || ipv6 > 128 {
+        add(FindingKind::AffinityBits { ipv4, ipv6 });
+    }
+    if group.new_flows != NewFlows::Hash || !matches!(group.fill, Fill::Maglev | Fill::Wants) {
+        add(FindingKind::AffinityOfFill { group: group.name.clone() });
     }
 }
 

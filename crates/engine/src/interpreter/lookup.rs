@@ -12,8 +12,8 @@ use crate::director::hops_of;
 use crate::nat::Binding;
 use crate::operation::Value;
 use crate::program::{
-    Criterion, EntryMatch, Fill, Group, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe, PipeId,
-    PipeKind, Target,
+    Affinity, Criterion, EntryMatch, Fill, Group, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe,
+    PipeId, PipeKind, Target,
 };
 use crate::snapshot::FlowDecision;
 use packet::{Field, FlowKey, KeySource, select_hash};
@@ -224,6 +224,7 @@ impl Interpreter {
             name: declared.name.clone(),
             hash: 0,
             foreign: false,
+            source: None,
             rss: Rss::NotAsked,
             turn: None,
             fewest: None,
@@ -264,9 +265,20 @@ impl Interpreter {
             let bucket = (hash % u64::from(group.size)) as usize;
             return Pick { hash, foreign: true, ..self.pick_bucket(id, bucket, now_ns) };
         }
+        let source = group.affinity.zip(flow).map(|(affinity, flow)| prefix(affinity, flow.src()));
+        let hash = source.map_or(hash, |(first, _)| self.hash_of_address(first));
         let hash = group.seed.map_or(hash, |seed| mixed(hash ^ seed));
         let bucket = ((u128::from(hash >> 32) * slots.len() as u128) >> 32) as usize;
-        Pick { hash, ..self.pick_bucket(id, bucket, now_ns) }
+        Pick { hash, source, ..self.pick_bucket(id, bucket, now_ns) }
+    }
+
+    fn hash_of_address(&self, address: IpAddr) -> u64 {
+        let bits = match address {
+            IpAddr::V4(address) => u128::from(u32::from(address)),
+            IpAddr::V6(address) => u128::from(address),
+        };
+        let (upper, lower) = ((bits >> 64) as u64, (bits & u128::from(u64::MAX)) as u64);
+        select_hash(self.program.select_seed, &[upper, lower])
     }
 
     fn pick_bucket(&self, id: GroupId, bucket: usize, now_ns: u64) -> Pick {
@@ -280,6 +292,7 @@ impl Interpreter {
             hash: 0,
             rss: Rss::NotAsked,
             foreign: false,
+            source: None,
             turn: None,
             fewest: None,
             server_id: None,
@@ -535,6 +548,28 @@ impl Interpreter {
         };
         let row = wanted.and_then(|wanted| state.row_of(&wanted));
         answer.found = row.map_or(Found::NoTarget, Found::Row);
+    }
+}
+
+/// Returns the first address of the prefix that a source is in, and the prefix's length.
+fn prefix(affinity: Affinity, source: IpAddr) -> (IpAddr, u8) {
+    let keep = |octets: &mut [u8], length: u8| {
+        for (octet, at) in octets.iter_mut().zip(0_u8..) {
+            let kept = length.saturating_sub(at * 8).min(8);
+            *octet &= (0xff00_u16 >> kept) as u8;
+        }
+    };
+    match source {
+        IpAddr::V4(source) => {
+            let mut octets = source.octets();
+            keep(&mut octets, affinity.ipv4);
+            (octets.into(), affinity.ipv4)
+        }
+        IpAddr::V6(source) => {
+            let mut octets = source.octets();
+            keep(&mut octets, affinity.ipv6);
+            (octets.into(), affinity.ipv6)
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::snapshot::FlowDecision;
 use crate::verdict::Verdict;
 use packet::{DropReason, Field, FieldKind, FlowKey};
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub use table::Color;
 
 /// The passage of a packet through one pipe.
@@ -127,6 +127,8 @@ pub struct Pick {
     pub hash: u64,
     /// Whether it is the hash of the system that the group is filled for.
     pub foreign: bool,
+    /// The prefix that it is the hash of, in a group where sources pick.
+    pub source: Option<(IpAddr, u8)>,
     /// Whether the hash is the NIC's.
     pub rss: Rss,
     /// With round robin, the number of packets dealt before; nothing is hashed then. For a new flow, its

@@ -23,7 +23,7 @@ impl Rig {
     }
 
     /// Swaps the program, as a reload does.
-    fn swap(&mut self, program: &Program) {
+    pub fn swap(&mut self, program: &Program) {
         let mut engine = Engine::new(program, TableHash::new([1, 2])).expect("it compiles");
         engine.inherit(&mut self.engine, self.now_ns);
         self.engine = engine;

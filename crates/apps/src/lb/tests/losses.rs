@@ -29,7 +29,9 @@ fn mac(at: u8) -> Mac {
     [2, 0, 0, 0, 1, at]
 }
 
-fn modes(ip: IpAddr) -> [Mode; 7] {
+/// Every mode, to the back end with this number.
+pub(super) fn modes_at(at: u8) -> [Mode; 7] {
+    let ip = address_of(at);
     let vxlan = Mode::Vxlan { ip, vni: 7, inner_mac: [2, 0, 0, 0, 7, 7] };
     let (nat, full) = (Mode::Nat { ip, port: None }, Mode::FullNat { ip, port: None });
     [Mode::L2, Mode::Ipip(ip), Mode::Gue(ip), Mode::Gre(ip), vxlan, nat, full]
@@ -47,7 +49,7 @@ struct Kind {
 
 fn kinds() -> Vec<Kind> {
     let mut all = Vec::new();
-    for mode in 0..modes(address_of(0)).len() {
+    for mode in 0..modes_at(0).len() {
         for new_flows in [NewFlows::Hash, NewFlows::RoundRobin, NewFlows::LeastFlows] {
             for (resolved, checked) in [(false, false), (true, false), (false, true), (true, true)] {
                 // Without checks, nothing depends on it.
@@ -61,14 +63,14 @@ fn kinds() -> Vec<Kind> {
     all
 }
 
-fn balancer(kind: Kind) -> Lb {
-    let mut one = Service { new_flows: kind.new_flows, ..service("dns", By::FiveTuple) };
+/// A load balancer with one service in one of the modes, with so many back ends.
+pub(super) fn balanced(mode: usize, count: u8) -> Lb {
+    let mut one = service("dns", By::FiveTuple);
     one.source = (Some((Ipv4Addr::new(10, 0, 1, 254), 0)), None);
+    one.back_ends = back_ends(count);
     change(&mut one, |all| {
         for (back_end, at) in all.iter_mut().zip(0..) {
-            back_end.mode = modes(address_of(at))[kind.mode];
-            back_end.resolve = kind.resolved.then(|| address_of(at));
-            back_end.mac = if kind.resolved { [0; 6] } else { mac(at) };
+            back_end.mode = modes_at(at)[mode];
         }
     });
     let mut nat_pools = Vec::new();
@@ -77,6 +79,19 @@ fn balancer(kind: Kind) -> Lb {
         let prefixes = vec![NatPrefix { first: Ipv4Addr::new(10, 0, 1, 200).into(), length: 32 }];
         let (first, last, origin) = (1024, 65_535, Origin::default());
         nat_pools.push(NatPool { name: "pool".into(), prefixes, first, last, origin });
+    }
+    Lb { services: vec![one], flows: 1024, nat_pools, ..Lb::default() }
+}
+
+fn balancer(kind: Kind) -> Lb {
+    let mut lb = balanced(kind.mode, COUNT);
+    lb.services[0].new_flows = kind.new_flows;
+    if kind.resolved {
+        change(&mut lb.services[0], |all| {
+            for (back_end, at) in all.iter_mut().zip(0..) {
+                (back_end.mac, back_end.resolve) = ([0; 6], Some(address_of(at)));
+            }
+        });
     }
     let watch = |at| {
         let ask = Ask::Tcp;
@@ -93,9 +108,8 @@ fn balancer(kind: Kind) -> Lb {
         fault: None,
         trace: None,
     });
-    let neighbours = Neighbours::of(&[one.clone()], &guarded, &ports);
-    let health = Health { services: guarded, neighbours, ..Health::default() };
-    let mut lb = Lb { services: vec![one], flows: 1024, nat_pools, health, ..Lb::default() };
+    let neighbours = Neighbours::of(&lb.services, &guarded, &ports);
+    lb.health = Health { services: guarded, neighbours, ..Health::default() };
     lb.health.find(&lb.services, &program_of(lb.clone(), true));
     lb
 }

@@ -1,6 +1,7 @@
 //! The program generated for services: it passes the check, and the reference interpreter runs it as
 //! expected.
 
+mod affinity;
 mod answers;
 mod flood;
 mod flows;
@@ -73,6 +74,7 @@ fn service(name: &str, by: By) -> Service {
         timeouts: timeouts(),
         fill: Fill::Maglev,
         new_flows: NewFlows::Hash,
+        affinity: None,
         quic: None,
         size: 251,
         back_ends: back_ends(3),

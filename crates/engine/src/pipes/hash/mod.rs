@@ -77,7 +77,7 @@ pub fn check(program: &Program, input: &HashInput, choice: GroupChoice, kinds: &
     if (input, choice.one()) == (&HashInput::RoundRobin, None) {
         kinds.push(FindingKind::TurnsOfSeveral);
     }
-    let foreign = |id: &GroupId| program.groups[id.index()].fill.fixed_size().is_some();
+    let by_key = |id: &GroupId| program.groups[id.index()].picks_by_key();
     if *input == HashInput::Quic {
         if !targets::groups(program, choice).any(|id| program.groups[id.index()].quic.is_some()) {
             kinds.push(FindingKind::NoServerIds);
@@ -85,10 +85,13 @@ pub fn check(program: &Program, input: &HashInput, choice: GroupChoice, kinds: &
         return;
     }
     if !matches!(input, HashInput::Select(_))
-        && let Some(group) = targets::groups(program, choice).find(foreign)
+        && let Some(id) = targets::groups(program, choice).find(by_key)
     {
-        let group = program.groups[group.index()].name.clone();
-        kinds.push(FindingKind::HashOfOthers { group });
+        let (of, group) = (&program.groups[id.index()], program.groups[id.index()].name.clone());
+        kinds.push(match of.affinity {
+            Some(_) => FindingKind::HashOfSource { group },
+            None => FindingKind::HashOfOthers { group },
+        });
     }
     let HashInput::Fields(fields) = input else { return };
     if fields.is_empty() {

@@ -36,6 +36,7 @@ fn service(back_ends: &[&str]) -> Service {
         timeouts: timeouts(),
         fill: Fill::Maglev,
         new_flows: NewFlows::Hash,
+        affinity: None,
         quic: None,
         size: 251,
         back_ends: back_ends.iter().map(one).collect(),

@@ -1,0 +1,47 @@
+//! Services whose clients keep their back end.
+
+use super::*;
+use engine::program::Affinity;
+
+fn loaded(keys: &str) -> Loaded {
+    let text = format!(
+        "ports: {{ p0: {{ mem: ~ }} }}\napps:\n  - lb:\n      name: web\n      port: p0\n      \
+         service: {{ vip: 10.0.0.80, protocol: tcp, port: 80 }}\n      {keys}\n      \
+         back_ends: [{{ name: b1, mode: nat, ip: 10.0.0.11, mac: 02:00:00:00:00:11 }}]\n"
+    );
+    read("test.yaml", &text)
+}
+
+#[test]
+fn clients_are_addresses_or_prefixes() {
+    for (keys, ipv4, ipv6) in [
+        ("affinity: source", 32, 128),
+        ("affinity: { ipv4: 24 }", 24, 128),
+        ("affinity: { ipv6: 56 }", 32, 56),
+        ("affinity: { ipv4: 0, ipv6: 0 }", 0, 0),
+    ] {
+        let loaded = loaded(keys);
+        let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
+        assert_eq!(plan.program.groups[0].affinity, Some(Affinity { ipv4, ipv6 }), "{keys}");
+    }
+}
+
+#[test]
+fn what_does_not_go_with_affinity_is_told() {
+    for (keys, message) in [
+        ("affinity: client", "`affinity` is not `client`"),
+        ("affinity: { ipv4: 33 }", "from 0 to 32, not `33`"),
+        ("affinity: { ipv6: 129 }", "from 0 to 128, not `129`"),
+        ("affinity: { bits: 24 }", "bits"),
+        ("affinity: [source]", "a list"),
+        ("affinity: source\n      scheduler: round_robin", "this service's `scheduler` does not"),
+        ("affinity: source\n      scheduler: least_connections", "this service's `scheduler` does not"),
+        ("affinity: source\n      scheduler: katran", "this service's `scheduler` does not"),
+        ("affinity: source\n      by: source", "`by` chooses already"),
+        ("affinity: source\n      by: src/0.0.0.1", "`by` chooses already"),
+    ] {
+        let loaded = loaded(keys);
+        let said = loaded.report.to_string();
+        assert!(loaded.plan.is_none() && said.contains(message), "{keys}: {said}");
+    }
+}
