@@ -11,10 +11,11 @@
 
 use crate::batch::DELTAS_MAX;
 use crate::batch::packets::Packets;
-use crate::program::Measured;
+use crate::pipes::flow::first_targets;
+use crate::program::{EntryMatch, GroupChoice, GroupId, Measured, Pipe, PipeKind, Program};
 use crate::snapshot::FlowAccount;
-use packet::{Batch, FlowKey, KeySource};
-use sketch::{Aggregator, Evicted, Gate, Policy, Seed, SizeError, Update};
+use packet::{Batch, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed};
+use sketch::{Gate, Policy, Seed, SizeError, Update, Vectors};
 use std::collections::VecDeque;
 use table::delta::{BYTES_MAX, PACKETS_MAX};
 use table::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
@@ -38,6 +39,9 @@ const NS_PER_MS: u64 = 1_000_000;
 /// The key of a usual packet: addresses, and the key's last word.
 type Usual = [u64; 2];
 
+type Aggregator<const W: usize> = sketch::Aggregator<W, Vectors, Observed>;
+type Evicted<const W: usize> = sketch::Evicted<W, Observed>;
+
 /// The sums of a period.
 struct Sums {
     usual: Aggregator<2>,
@@ -48,8 +52,56 @@ struct Sums {
     usual_is_swept: bool,
 }
 
+/// Which target each row of a HASH pipe is for, by numbers over all groups of the program.
+#[derive(Debug, Default)]
+pub struct RowTargets {
+    /// The group that `EntryMatch::Target` names a target of.
+    group: Option<GroupId>,
+    /// The number of the first target of each group.
+    first: Vec<u32>,
+    /// The number of each row's target.
+    rows: Vec<u32>,
+}
+
+impl RowTargets {
+    /// Those of a pipe without entries; empty if it is not for targets.
+    #[must_use]
+    pub fn new(program: &Program, pipe: &Pipe) -> RowTargets {
+        let PipeKind::Hash { group, .. } = &pipe.kind else { return RowTargets::default() };
+        let group = match group {
+            GroupChoice::One(group) => Some(*group),
+            GroupChoice::ByMeta(_) => None,
+        };
+        RowTargets { group, first: first_targets(program), rows: Vec::new() }
+    }
+
+    /// Takes note of the target that the entry in a row is for.
+    pub fn set(&mut self, row: u32, matches: &[EntryMatch]) {
+        if self.first.is_empty() {
+            return;
+        }
+        let named = match matches.first() {
+            Some(EntryMatch::Member { group, target }) => Some((*group, *target)),
+            Some(EntryMatch::Target(target)) => self.group.map(|group| (group, *target)),
+            Some(_) | None => None,
+        };
+        let number =
+            named.and_then(|(group, target)| Some(self.first.get(group.index())? + u32::from(target)));
+        let row = row as usize;
+        self.rows.resize(self.rows.len().max(row + 1), NO_TARGET_OBSERVED);
+        self.rows[row] = number.unwrap_or(NO_TARGET_OBSERVED);
+    }
+
+    #[inline(always)]
+    fn of(&self, row: u32) -> u32 {
+        self.rows.get(row as usize).copied().unwrap_or(NO_TARGET_OBSERVED)
+    }
+}
+
 /// The sums of a pipe.
 pub struct Aggregate {
+    /// The targets that packets are sent to.
+    pub targets: RowTargets,
     source: KeySource,
     measured: Measured,
     present: Sums,
@@ -108,6 +160,7 @@ impl Aggregate {
     pub fn new(measured: Measured, pipe: u16, secret: [u64; 2]) -> Result<Aggregate, SizeError> {
         let (seed, rest) = (Seed::new(secret), 2 * BATCH);
         Ok(Aggregate {
+            targets: RowTargets::default(),
             source: measured.key,
             measured: Measured { period_ms: measured.period_ms.max(1), ..measured },
             present: Sums::new(measured.keys, &seed)?,
@@ -123,9 +176,21 @@ impl Aggregate {
         })
     }
 
-    /// Counts the packets of a list.
+    /// The same of a pipe that sends packets to targets.
+    #[must_use]
+    pub fn sending_to(self, targets: RowTargets) -> Aggregate {
+        Aggregate { targets, ..self }
+    }
+
+    /// Counts the packets of a list; `hits` are those that hit a row, and which.
     #[inline(never)]
-    pub(crate) fn count(&mut self, batch: &Batch, packets: &Packets, list: u64, now_ms: u32) {
+    pub(crate) fn count(
+        &mut self,
+        (batch, packets): (&Batch, &Packets),
+        list: u64,
+        now_ms: u32,
+        hits: Option<(u64, &[u32; 64])>,
+    ) {
         let keys = packets.keys(self.source);
         let able = list & keys.known;
         self.account.met += u64::from(list.count_ones());
@@ -141,13 +206,24 @@ impl Aggregate {
         self.account.live += u64::from(able.count_ones());
         self.present.note(now_ms);
         let (usual, others) = (able & keys.usual, able & !keys.usual);
+        let (source, generation, targets) = (self.source, self.of.generation, &self.targets);
         let bytes = |slot| batch.frame(slot).len() as u64;
+        let target = |slot: usize| match hits {
+            Some((hits, rows)) if hits >> slot & 1 == 1 => targets.of(rows[slot % BATCH]),
+            Some(_) | None => NO_TARGET_OBSERVED,
+        };
+        let note = |slot| {
+            let one = packets.observed(batch, slot, source);
+            Observed { generation, target: target(slot), ..one }
+        };
         if usual != 0 {
-            let update = |slot| Update::packet(keys.words(slot), bytes(slot));
+            let update =
+                |slot| Update { key: keys.words(slot), packets: 1, bytes: bytes(slot), note: note(slot) };
             self.present.usual.add_list(usual, update, &mut self.usual);
         }
         if others != 0 {
-            let update = |slot: usize| Update::packet(keys.key[slot % BATCH].0, bytes(slot));
+            let key = |slot: usize| keys.key[slot % BATCH].0;
+            let update = |slot| Update { key: key(slot), packets: 1, bytes: bytes(slot), note: note(slot) };
             self.present.others.add_list(others, update, &mut self.others);
         }
         if !(self.usual.is_empty() && self.others.is_empty()) {
@@ -155,26 +231,33 @@ impl Aggregate {
         }
     }
 
+    /// Whether packets are sent to targets.
+    #[must_use]
+    pub fn has_targets(&self) -> bool {
+        !self.targets.rows.is_empty()
+    }
+
     /// Makes deltas of what the aggregators have handed out.
     fn give(&mut self, times: Option<(u32, u32)>, reason: DeltaReason) {
         let Aggregate { usual, others, deltas, account, of, .. } = self;
         let (times, of) = (times.unwrap_or_default(), *of);
-        let mut give = |key: FlowKey, packets: u64, bytes: u64| {
+        let mut give = |key: FlowKey, packets: u64, bytes: u64, note: Observed| {
             account.live -= packets;
             account.given += packets;
             if packets <= PACKETS_MAX && bytes <= BYTES_MAX {
-                deltas.push_back(FlowDelta::new(key, (packets, bytes), times, of, reason));
+                deltas.push_back(FlowDelta::new(key, (packets, bytes), times, of, reason).observing(note));
             } else {
-                split((packets, bytes), |counts| {
-                    deltas.push_back(FlowDelta::new(key, counts, times, of, reason));
+                split([packets, bytes, note.octets], |[packets, bytes, octets]| {
+                    let delta = FlowDelta::new(key, (packets, bytes), times, of, reason);
+                    deltas.push_back(delta.observing(Observed { octets, ..note }));
                 });
             }
         };
-        for Evicted { item, packets, bytes } in usual.drain(..) {
-            give(usual_key(item.key), packets, bytes);
+        for Evicted { item, packets, bytes, note } in usual.drain(..) {
+            give(usual_key(item.key), packets, bytes, note);
         }
-        for Evicted { item, packets, bytes } in others.drain(..) {
-            give(FlowKey(item.key), packets, bytes);
+        for Evicted { item, packets, bytes, note } in others.drain(..) {
+            give(FlowKey(item.key), packets, bytes, note);
         }
     }
 
@@ -297,10 +380,11 @@ fn usual_key([addresses, last]: Usual) -> FlowKey {
 
 /// Splits counts into parts that a delta has room for.
 #[cold]
-fn split((mut packets, mut bytes): (u64, u64), mut part: impl FnMut((u64, u64))) {
-    while packets > 0 || bytes > 0 {
-        let counts = (packets.min(PACKETS_MAX), bytes.min(BYTES_MAX));
-        part(counts);
-        (packets, bytes) = (packets - counts.0, bytes - counts.1);
+fn split(mut counts: [u64; 3], mut part: impl FnMut([u64; 3])) {
+    const MOST: [u64; 3] = [PACKETS_MAX, BYTES_MAX, BYTES_MAX];
+    while counts != [0; 3] {
+        let one = std::array::from_fn(|at| counts[at].min(MOST[at]));
+        part(one);
+        counts = std::array::from_fn(|at| counts[at] - one[at]);
     }
 }

@@ -231,7 +231,7 @@ pub struct Measured {
 
 impl Measured {
     /// Counts are given once in a period; where they are summed up, by outer headers, of 131,072 flows at
-    /// a time, which takes six megabytes twice. With a quarter of that, traffic of Zipf 1.1 gives ten times
+    /// a time, which takes nine megabytes twice. With a quarter of that, traffic of Zipf 1.1 gives ten times
     /// as many deltas.
     #[must_use]
     pub const fn every(period_ms: u32) -> Measured {

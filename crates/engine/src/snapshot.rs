@@ -218,8 +218,10 @@ pub struct FlowSnapshot {
     pub key: FlowKey,
     /// The decision for the flow.
     pub decision: FlowDecision,
-    /// Its packets and bytes.
+    /// Its packets and bytes, without those that it has given.
     pub hits: Count,
+    /// What it has given to a measurement.
+    pub given: Count,
     /// When its first packet arrived, in milliseconds.
     pub first_ms: u32,
     /// When its last packet arrived, in milliseconds.

@@ -7,10 +7,10 @@ use engine::batch::Engine;
 use engine::change::{Change, EntryKey};
 use engine::delta::{DeltaReason, FlowDelta};
 use engine::program::{
-    Entry, EntryMatch, Fill, FlowState, Group, GroupId, Learn, Measured, Pipe, PipeId, PipeKind, PortId,
-    Program, Timeouts,
+    Entry, EntryMatch, Fill, FlowState, Group, GroupId, HashInput, Learn, Measured, Pipe, PipeId, PipeKind,
+    PortId, Program, Timeouts,
 };
-use packet::FlowKey;
+use packet::{FlowKey, KeySource};
 use std::collections::HashMap;
 use support::{Bench, SECRET, start, targets, udp};
 
@@ -60,6 +60,9 @@ fn c11_no_delta_has_packets_of_two_periods() {
     assert!(bench.deltas.iter().all(|one| one.reason() == DeltaReason::Interval));
     let live = bench.engine.flow(PipeId(0), &bench.deltas[0].key).unwrap();
     assert_eq!((live.hits.packets, live.first_ms), (2, 350));
+    // Whoever looks at the flow sees all seven.
+    let bytes: u64 = bench.deltas.iter().map(FlowDelta::bytes).sum();
+    assert_eq!((live.given.packets, live.given.bytes), (5, bytes));
 }
 
 #[test]
@@ -110,6 +113,94 @@ fn c11_while_nobody_reads_a_flow_goes_on_counting_and_the_pipe_says_nothing() {
         (1, 2),
         "the flow that had no room has both packets"
     );
+}
+
+/// Octets, flags, class, VLAN, ICMP.
+type Said = (u64, u8, u8, u16, u16);
+
+/// Frames of one flow, and what records say of them together.
+fn described() -> Vec<(Vec<Vec<u8>>, Said)> {
+    let frame = |text: &str, length: usize| {
+        let mut frame = packet::craft::frame(text);
+        frame.resize(frame.len().max(length), 0);
+        frame
+    };
+    let tcp = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
+    let udp = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80";
+    let ipv6 = "src=2001:db8::1 dst=2001:db8::2 proto=icmpv6 icmp_type=129 icmp_code=3 dscp=10 len=90";
+    vec![
+        // 40 bytes of IP, padded; the second packet says something else.
+        (
+            vec![
+                frame(&format!("{tcp} flags=S dscp=46 len=54"), 60),
+                frame(&format!("{tcp} flags=A len=54"), 60),
+            ],
+            (80, 0x12, 46 << 2, 0, 0),
+        ),
+        (vec![frame(&format!("{tcp} flags=FA vlan=5 len=58"), 60)], (40, 0x11, 0, 5, 0)),
+        (vec![frame(&format!("{udp} vlan=9 second_vlan=5 len=1022"), 0); 10], (10_000, 0, 0, 9, 0)),
+        (vec![frame(&format!("{udp} len=1014"), 0); 10], (10_000, 0, 0, 0, 0)),
+        (vec![frame(ipv6, 0)], (76, 0, 10 << 2, 0, 129 << 8 | 3)),
+    ]
+}
+
+#[test]
+fn c14_records_have_octets_of_ip_and_what_the_first_packet_says() {
+    let programs = [pinning("f", 64, Some(PERIOD)), summing("s", PERIOD)];
+    for (frames, wanted) in described() {
+        for program in &programs {
+            let mut bench = Bench::new(program);
+            frames.iter().for_each(|frame| _ = bench.frame(PortId(0), frame));
+            bench.engine.age(200 * MS);
+            let all = taken(&mut bench);
+            let counted: Vec<_> = all.iter().filter(|one| one.packets() > 0).collect();
+            let [delta] = counted[..] else { panic!("{all:?}") };
+            let bytes: usize = frames.iter().map(Vec::len).sum();
+            assert_eq!((delta.packets(), delta.bytes()), (frames.len() as u64, bytes as u64));
+            let one = delta.observed;
+            assert_eq!((one.octets, one.flags, one.class, one.vlan, one.icmp), wanted);
+        }
+    }
+}
+
+#[test]
+fn c14_octets_survive_a_swap_into_a_table_of_another_size() {
+    let tcp = packet::craft::frame("src=10.0.0.1 dst=10.0.0.2 proto=tcp vlan=7 len=118");
+    for sizes in [[64, 64], [64, 200]] {
+        for before in [None, Some(PERIOD)] {
+            let mut bench = Bench::new(&pinning("f", sizes[0], before));
+            bench.frame(PortId(0), &tcp);
+            bench.swap(&pinning("f", sizes[1], Some(PERIOD)));
+            bench.frame(PortId(0), &tcp);
+            bench.engine.age(200 * MS);
+            let all = taken(&mut bench);
+            let delta = all.iter().find(|one| one.packets() > 0).unwrap();
+            // Nobody knows of a tag that was there before the pipe was measured.
+            let wanted = if before.is_some() { 200 } else { 204 };
+            assert_eq!((delta.packets(), delta.observed.octets), (2, wanted), "{sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn c14_sums_of_a_hash_pipe_name_the_target_that_it_chose() {
+    let rows = (0..2).map(EntryMatch::Target).map(Entry::on);
+    let mut pipe = Pipe::hash("h", HashInput::Select(KeySource::Outer), GroupId(1));
+    pipe = pipe.entries(rows).forward(PortId(0));
+    pipe.monitor.measured = Some(PERIOD);
+    let mut program = start(&["a"], [pipe]);
+    program.group(Group::new("others", Fill::Wants, 12).targets(targets(&["z"])));
+    program.group(Group::new("g", Fill::Wants, 12).targets(targets(&["x", "y"])));
+    let mut bench = Bench::new(&program.build());
+    (0..50).for_each(|sport| _ = bench.frame(PortId(0), &udp(sport, 53)));
+    let hits: Vec<u64> = bench.engine.entries(PipeId(0)).iter().map(|(_, hits)| hits.packets).collect();
+    bench.engine.age(200 * MS);
+    let of = |target: u32, all: &[FlowDelta]| {
+        all.iter().filter(|one| one.observed.target == target).map(FlowDelta::packets).sum::<u64>()
+    };
+    let all = taken(&mut bench);
+    assert_eq!([1, 2].map(|target| of(target, &all)), hits[..]);
+    assert!(hits.iter().all(|packets| *packets > 5), "{hits:?}");
 }
 
 #[test]

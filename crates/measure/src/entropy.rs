@@ -74,7 +74,7 @@ mod tests {
                 // Squares give a few heavy keys.
                 let key = [number * number / 60, 0, 0, 0, 0];
                 top.update(&hash.item(key), packets, 0);
-                exact.add(&Update { key, packets, bytes: 0 });
+                exact.add(&Update { key, packets, bytes: 0, note: () });
             }
             let found = entropy(&top, Estimate::exact(exact.len() as f64)).unwrap();
             let truth = exact.entropy();

@@ -4,7 +4,9 @@
 //! that lengths in headers make sense, and a flow whose ports were not recorded is none.
 
 use crate::link::Link;
-use packet::{Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, TunnelPorts, parse_into};
+use packet::{
+    Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, Observed, TunnelPorts, parse_into,
+};
 
 /// The most bytes of a frame that headers are looked for in: places have 16 bits.
 const FRAME_MAX: usize = 65_535;
@@ -51,12 +53,13 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Returns the flow of a frame of which `bytes` were recorded, and `length` were there.
+    /// Returns the flow of a frame of which `bytes` were recorded, and `length` were there, and what was
+    /// observed of it.
     ///
     /// # Errors
     /// The frame belongs to none.
     #[inline]
-    pub fn flow(&mut self, bytes: &[u8], length: u32) -> Result<FlowKey, NoFlow> {
+    pub fn flow(&mut self, bytes: &[u8], length: u32) -> Result<(FlowKey, Observed), NoFlow> {
         if bytes.len() < (length as usize).min(FRAME_MAX) {
             return self.flow_of_part(bytes, length);
         }
@@ -70,7 +73,7 @@ impl Frames {
     /// # Errors
     /// It belongs to none.
     #[inline]
-    pub fn flow_on(&mut self, link: Link, bytes: &[u8], length: u32) -> Result<FlowKey, NoFlow> {
+    pub fn flow_on(&mut self, link: Link, bytes: &[u8], length: u32) -> Result<(FlowKey, Observed), NoFlow> {
         if link == Link::Ethernet {
             return self.flow(bytes, length);
         }
@@ -82,7 +85,7 @@ impl Frames {
     }
 
     #[inline(never)]
-    fn flow_of_part(&mut self, bytes: &[u8], length: u32) -> Result<FlowKey, NoFlow> {
+    fn flow_of_part(&mut self, bytes: &[u8], length: u32) -> Result<(FlowKey, Observed), NoFlow> {
         self.whole.clear();
         self.whole.extend_from_slice(bytes);
         self.whole.resize((length as usize).min(FRAME_MAX), 0);
@@ -90,7 +93,7 @@ impl Frames {
             return Err(NoFlow::Cut);
         }
         let mut headers = Headers::default();
-        let key = match find(&self.whole, &mut headers) {
+        let found = match find(&self.whole, &mut headers) {
             // Where the front alone is malformed, it may be so because zeros are not what was there.
             Err(NoFlow::Malformed(_) | NoFlow::NotIp)
                 if matches!(find(bytes, &mut headers), Err(NoFlow::Malformed(_))) =>
@@ -101,7 +104,7 @@ impl Frames {
         };
         let inner = headers.inner();
         let level = if has_ip(inner) { inner } else { headers.outer() };
-        if end_of(level) > bytes.len() { Err(NoFlow::Cut) } else { Ok(key) }
+        if end_of(level) > bytes.len() { Err(NoFlow::Cut) } else { Ok(found) }
     }
 }
 
@@ -119,13 +122,13 @@ fn end_of(level: &Level) -> usize {
 }
 
 #[inline(always)]
-fn find(frame: &[u8], headers: &mut Headers) -> Result<FlowKey, NoFlow> {
+fn find(frame: &[u8], headers: &mut Headers) -> Result<(FlowKey, Observed), NoFlow> {
     if frame.is_empty() {
         return Err(NoFlow::Empty);
     }
     parse_into(frame, Depth::Inner, &TunnelPorts::STANDARD, headers).map_err(NoFlow::Malformed)?;
     match FlowKey::of(frame, headers, KeySource::Inner) {
-        Some(key) => Ok(key),
+        Some(key) => Ok((key, Observed::of(frame, headers, KeySource::Inner))),
         None => Err(why_none(headers)),
     }
 }
@@ -147,7 +150,7 @@ mod tests {
 
     fn flow(bytes: &[u8], length: usize) -> Result<String, &'static str> {
         let flow = Frames::default().flow(bytes, length as u32);
-        flow.map(|key| key.to_string()).map_err(NoFlow::word)
+        flow.map(|(key, _)| key.to_string()).map_err(NoFlow::word)
     }
 
     fn frame(text: &str) -> Vec<u8> {
@@ -205,7 +208,15 @@ mod tests {
             assert!(cut >= front.len() + 24 || reason == Err(NoFlow::Cut) || packet.len() < 40, "{cut}");
         });
         let flow = Frames::default().flow_on(link, &bytes, bytes.len() as u32);
-        flow.map(|key| key.to_string()).map_err(NoFlow::word)
+        flow.map(|(key, _)| key.to_string()).map_err(NoFlow::word)
+    }
+
+    #[test]
+    fn a_frame_cut_behind_its_ports_has_all_its_octets() {
+        let tcp = frame("src=10.0.0.1 dst=10.0.0.2 proto=tcp vlan=7 len=1500");
+        let observed = |bytes: &[u8]| Frames::default().flow(bytes, 1500).unwrap().1;
+        assert_eq!((observed(&tcp[..54]).octets, observed(&tcp).octets), (1482, 1482));
+        assert_eq!((observed(&tcp[..54]), observed(&tcp).vlan), (observed(&tcp), 7));
     }
 
     #[test]

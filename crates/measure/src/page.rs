@@ -26,13 +26,21 @@ impl Measured {
 mod tests {
     use super::*;
     use crate::{FlowRecord, Seed, Settings, Summary};
+    use packet::Observed;
 
     #[test]
     fn titles_and_keys_cannot_break_the_page() {
         let mut summary = Summary::new(&Settings::default(), Seed::new([1, 2]));
         summary.add_unflowed("</script><b>", 1, 60, 0);
         let key = crate::tests::flow(1);
-        summary.add(&FlowRecord { key, packets: 1, bytes: 60, first_ns: 0, last_ns: 0 });
+        summary.add(&FlowRecord {
+            key,
+            packets: 1,
+            bytes: 60,
+            first_ns: 0,
+            last_ns: 0,
+            observed: Observed::default(),
+        });
         let page = Measured { all: summary.report(), ..Measured::default() }.page("<b>@DATA@").unwrap();
         assert!(page.contains("<title>&lt;b&gt;@DATA@") && !page.contains("</script><b>"));
         assert_eq!(page.matches("</script>").count(), 2);

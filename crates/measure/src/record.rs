@@ -1,6 +1,6 @@
 //! What the sources of a measurement deliver: so many packets of a flow, in one piece of time.
 
-use packet::FlowKey;
+use packet::{FlowKey, Observed, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
 /// Packets of one flow: a single one of a recording, or all that a flow delta stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,4 +15,15 @@ pub struct FlowRecord {
     pub first_ns: u64,
     /// When the last of them arrived, in ns of the same clock; not before `first_ns`.
     pub last_ns: u64,
+    /// What else was observed of them.
+    pub observed: Observed,
+}
+
+impl FlowRecord {
+    /// Type and code of the flow's first packet, if it is a flow of ICMP.
+    #[must_use]
+    pub fn icmp(&self) -> Option<u16> {
+        let is_icmp = matches!(self.key.protocol(), PROTOCOL_ICMP | PROTOCOL_ICMPV6);
+        is_icmp.then_some(self.observed.icmp)
+    }
 }

@@ -166,9 +166,9 @@ impl<'a> Recording<'a> {
         let length_u64 = u64::from(length);
         self.series.add(time_ns, length_u64);
         match self.frames.flow_on(link, bytes, length) {
-            Ok(key) => {
+            Ok((key, observed)) => {
                 let (first_ns, last_ns) = (time_ns, time_ns);
-                let record = FlowRecord { key, packets: 1, bytes: length_u64, first_ns, last_ns };
+                let record = FlowRecord { key, packets: 1, bytes: length_u64, first_ns, last_ns, observed };
                 if let Some((flows, give)) = &mut self.flows {
                     flows.add(&record, give);
                 }

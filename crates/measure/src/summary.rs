@@ -86,12 +86,12 @@ impl Summary {
     /// Counts packets of a flow.
     #[inline]
     pub fn add(&mut self, record: &FlowRecord) {
-        let FlowRecord { key, packets, bytes, first_ns, last_ns } = *record;
+        let FlowRecord { key, packets, bytes, first_ns, last_ns, .. } = *record;
         let totals = &mut self.interval.totals;
         totals.flowed[0] += packets;
         totals.flowed[1] += bytes;
         self.saw(packets, bytes, first_ns, last_ns);
-        self.updates.push(Update { key: self.keys.tuple(&key), packets, bytes });
+        self.updates.push(Update { key: self.keys.tuple(&key), packets, bytes, note: () });
         if self.updates.len() == BATCH {
             self.aggregate();
         }

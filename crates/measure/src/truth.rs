@@ -61,7 +61,7 @@ pub(crate) fn by_kind(tuples: &Exact<5>, keys: &Keys, place: usize) -> Exact<5> 
     let mut exact = Exact::default();
     for (tuple, count) in tuples.iter() {
         let key = keys.of(place, tuple);
-        exact.add(&sketch::Update { key, packets: count.packets, bytes: count.bytes });
+        exact.add(&sketch::Update { key, packets: count.packets, bytes: count.bytes, note: () });
     }
     exact
 }

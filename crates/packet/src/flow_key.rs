@@ -50,6 +50,18 @@ pub enum KeySource {
     Inner,
 }
 
+impl KeySource {
+    /// The headers that a key is made of.
+    #[inline]
+    #[must_use]
+    pub fn level(self, headers: &Headers) -> &Level {
+        match self {
+            KeySource::Inner if headers.inner().layers.0 & IP != 0 => headers.inner(),
+            KeySource::Inner | KeySource::Outer => headers.outer(),
+        }
+    }
+}
+
 impl FlowKey {
     /// A key from its parts, as a person would write them; `vni` is that of the tunnel around the packet.
     /// Mixed address families give the IPv6 form.
@@ -96,9 +108,7 @@ impl FlowKey {
         if let Some((addresses, last)) = FlowKey::ipv4(frame, headers, source) {
             return Some(FlowKey([IPV4_MARK, addresses >> 32, 0, addresses & 0xffff_ffff, last]));
         }
-        let inside = source == KeySource::Inner && headers.inner().layers.0 & IP != 0;
-        let level = if inside { headers.inner() } else { headers.outer() };
-        let ([src_hi, src_lo, dst_hi, dst_lo], last) = FlowKey::words(frame, level)?;
+        let ([src_hi, src_lo, dst_hi, dst_lo], last) = FlowKey::words(frame, source.level(headers))?;
         Some(FlowKey([src_hi, src_lo, dst_hi, dst_lo, last]))
     }
 

@@ -21,6 +21,7 @@ mod lanes;
 mod ledger;
 #[allow(unsafe_code, reason = "frames are move-only handles on pool memory; see the file's head")]
 mod memory;
+mod observed;
 mod parse;
 mod pools;
 mod port;
@@ -45,6 +46,7 @@ pub use memory::{
     CHUNK_MIN, FRAME_BYTES_MAX, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, RegionPool, Room,
     prefetch,
 };
+pub use observed::{NO_TARGET_OBSERVED, Observed};
 pub use parse::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, PROTOCOL_ICMP,
     PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, parse, parse_into,

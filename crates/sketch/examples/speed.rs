@@ -37,7 +37,10 @@ fn both_with(name: &str, gate: Gate, packets: &[Update<2>], mut add: impl FnMut(
     let mut items = Vec::with_capacity(BURST);
     let pure = measure(packets, |burst| {
         items.clear();
-        let item = |u: &Update<2>| Evicted { item: hash.item(u.key), packets: u.packets, bytes: u.bytes };
+        let item = |u: &Update<2>| {
+            let Update { key, packets, bytes, note } = *u;
+            Evicted { item: hash.item(key), packets, bytes, note }
+        };
         items.extend(burst.iter().map(item));
         add(&items);
     });

@@ -130,13 +130,15 @@ impl<const W: usize> Default for Item<W> {
 
 /// What a key counts: one packet, or what an aggregator or a flow table has summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Update<const W: usize> {
+pub struct Update<const W: usize, N = ()> {
     /// The key.
     pub key: [u64; W],
     /// Number of packets.
     pub packets: u64,
     /// Number of bytes.
     pub bytes: u64,
+    /// What else is known of them.
+    pub note: N,
 }
 
 impl<const W: usize> Update<W> {
@@ -144,7 +146,24 @@ impl<const W: usize> Update<W> {
     #[inline(always)]
     #[must_use]
     pub const fn packet(key: [u64; W], bytes: u64) -> Update<W> {
-        Update { key, packets: 1, bytes }
+        Update { key, packets: 1, bytes, note: () }
+    }
+}
+
+/// What is kept with a key besides its counts.
+pub trait Note: Copy + Default {
+    /// Adds what is known of later packets.
+    fn join(&mut self, later: &Self);
+}
+
+impl Note for () {
+    fn join(&mut self, (): &()) {}
+}
+
+impl Note for packet::Observed {
+    #[inline(always)]
+    fn join(&mut self, later: &packet::Observed) {
+        packet::Observed::join(self, later);
     }
 }
 

@@ -66,7 +66,7 @@ pub use estimate::{BYTES_MAX, Estimate, MergeError, Sigmas, SizeError};
 pub use exact::{Count, Exact};
 pub use flajolet_martin::FlajoletMartin;
 pub use flow_radar::{Decoded, FlowRadar};
-pub use hash::{Item, KEY_WORDS_MAX, KeyHash, LANES_MAX, Purpose, Seed, Update};
+pub use hash::{Item, KEY_WORDS_MAX, KeyHash, LANES_MAX, Note, Purpose, Seed, Update};
 pub use key::{KeyKind, Projection};
 pub use linear_counting::LinearCounting;
 pub use modular::{Modular, Reversed};

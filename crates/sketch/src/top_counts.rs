@@ -299,7 +299,7 @@ mod tests {
             let mut whole = TopCounts::new(keys);
             for part in &parts {
                 for (key, packets, size) in part {
-                    truth.add(&Update { key: [*key], packets: *packets, bytes: packets * size });
+                    truth.add(&Update { key: [*key], packets: *packets, bytes: packets * size, note: () });
                 }
                 let part = count(keys, part);
                 whole.merge(&part).unwrap();

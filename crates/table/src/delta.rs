@@ -1,11 +1,11 @@
-//! What a flow has counted: the record that leaves the table, and one cache line.
+//! What a flow has counted: the record that leaves the table, a cache line and a half.
 //!
 //! A delta names its flow, and what the flow was decided for, by numbers that last: the pipe and the target
 //! of a generation of the program, never a row, which may be another flow's when the delta is read. Counters
 //! of a row are narrow enough for it, so a fast flow gives a delta about every minute ([`PACKETS_MAX`],
 //! [`BYTES_MAX`]).
 
-use packet::FlowKey;
+use packet::{FlowKey, Observed};
 
 /// The most packets of a delta, and of a row: at 148.8 million packets per second half of it takes 14 s.
 pub const PACKETS_MAX: u64 = u32::MAX as u64;
@@ -88,7 +88,7 @@ pub struct Belonging {
 /// What a flow has counted since its last delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "frames were counted in it"]
-#[repr(C, align(64))]
+#[repr(C)]
 pub struct FlowDelta {
     /// Key of the flow.
     pub key: FlowKey,
@@ -104,9 +104,11 @@ pub struct FlowDelta {
     /// The worker that counted it.
     pub source: u8,
     bytes_high: u8,
+    /// What was observed of its packets, where the pipe is measured.
+    pub observed: Observed,
 }
 
-const _: () = assert!(size_of::<FlowDelta>() == 64);
+const _: () = assert!(size_of::<FlowDelta>() == 88);
 
 impl FlowDelta {
     /// Creates a delta.
@@ -130,7 +132,14 @@ impl FlowDelta {
             pipe: of.pipe,
             source: 0,
             bytes_high: (bytes >> 32) as u8,
+            observed: Observed::default(),
         }
+    }
+
+    /// The same with what was observed of its packets.
+    #[inline]
+    pub fn observing(self, observed: Observed) -> FlowDelta {
+        FlowDelta { observed, ..self }
     }
 
     /// Creates a delta that says that all flows of a pipe have given what they counted before `start`.

@@ -166,6 +166,13 @@ impl Flow {
         self.packets != 0 && self.last.wrapping_sub(start) >= FUTURE
     }
 
+    /// Whether it has given counts, and goes on.
+    #[inline]
+    #[must_use]
+    pub fn has_given(&self) -> bool {
+        self.gave
+    }
+
     /// What has been seen of it, if that is followed ([`FlowTable::see`]).
     #[inline]
     #[must_use]

@@ -4,7 +4,7 @@ use super::app::Measure;
 use super::{Board, Export, Sum, text};
 use crate::app::{Action, App, Event, RequestId};
 use measure::{FlowRecord, Part, Report, Seed, Settings, Summary};
-use packet::FlowKey;
+use packet::{FlowKey, Observed};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -14,7 +14,14 @@ fn report() -> Report {
         Summary::new(&Settings { memory: 8 << 20, keys: 256, ..Settings::default() }, Seed::new([1, 2]));
     for (sport, packets) in [(7, 30), (8, 12)] {
         let key = FlowKey::new([192, 0, 2, 1].into(), [10, 0, 0, 2].into(), 17, (sport, 53), None);
-        summary.add(&FlowRecord { key, packets, bytes: 100 * packets, first_ns: 5, last_ns: 6 });
+        summary.add(&FlowRecord {
+            key,
+            packets,
+            bytes: 100 * packets,
+            first_ns: 5,
+            last_ns: 6,
+            observed: Observed::default(),
+        });
     }
     summary.close(0, 1_000_000_000)
 }

@@ -156,6 +156,7 @@ fn record(delta: &FlowDelta) -> FlowRecord {
         bytes: delta.bytes(),
         first_ns: ns(delta.first),
         last_ns: ns(delta.last.max(delta.first)),
+        observed: delta.observed,
     }
 }
 

@@ -65,7 +65,7 @@ impl<const W: usize> Arm<W> for Pure<W> {
         self.items.clear();
         for packet in packets {
             let item = self.hash.item(packet.key);
-            self.items.push(Evicted { item, packets: packet.packets, bytes: packet.bytes });
+            self.items.push(Evicted { item, packets: packet.packets, bytes: packet.bytes, note: () });
         }
         (self.sketch)(&self.items);
     }

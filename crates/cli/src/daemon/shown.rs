@@ -463,9 +463,12 @@ impl Snapshot {
                 live += count;
                 all.extend(flows.into_iter().map(|flow| {
                     let decided = decision(&self.plan.program, PipeId(at as u16), flow.decision);
+                    // With those that a measurement has collected.
+                    let mut count = flow.hits;
+                    count.add(flow.given);
                     json!({
                         "pipe": pipe.name, "flow": flow.key.to_string(), "decision": decided,
-                        "packets": flow.hits.packets, "bytes": flow.hits.bytes, "first_ms": flow.first_ms,
+                        "packets": count.packets, "bytes": count.bytes, "first_ms": flow.first_ms,
                             "last_ms": flow.last_ms, "state": flow.state.map(|state| state.word()),
                         "nat": flow.binding.map(binding),
                     })

@@ -4,8 +4,8 @@ use super::folder::Folder;
 use measure::FlowRecord;
 use measure::export::ipfix::Encoder;
 use measure::export::{End, Given};
-use packet::FlowKey;
 use packet::craft::Recipe;
+use packet::{FlowKey, Observed};
 use port::pcap::Writer;
 use std::fs::File;
 use std::net::IpAddr;
@@ -22,12 +22,17 @@ fn given(n: u16) -> Given {
         if n % 2 == 1 { [0x2001, 0xdb8, 0, 0, 0, 0, 0, last].into() } else { [10, 0, 0, last as u8].into() }
     };
     let vni = (n % 4 > 1).then_some(u32::from(n));
-    let key = FlowKey::new(address(1), address(n), 6, (n, 443), vni);
+    let protocol = if n.is_multiple_of(5) { [1, 58][usize::from(n % 2)] } else { 6 };
+    let key = FlowKey::new(address(1), address(n), protocol, (n, 443), vni);
     let first_ns = 1_790_000_000_000_000_000;
     let packets = u64::from(n) + 1;
-    let record = FlowRecord { key, packets, bytes: 100 * packets, first_ns, last_ns: first_ns + 7_000_000 };
+    let (octets, flags, class, vlan) = (77 * packets, n as u8, !(n as u8), n);
+    let observed = Observed { octets, flags, class, vlan, icmp: 0x0801, ..Observed::default() };
+    let (bytes, last_ns) = (100 * packets, first_ns + 7_000_000);
+    let record = FlowRecord { key, packets, bytes, first_ns, last_ns, observed };
     let end = [End::Idle, End::Active, End::Forced, End::Evicted][usize::from(n) % 4];
-    Given { record, end, target: TARGETS[usize::from(n) % 3].map(Into::into) }
+    let target = TARGETS[usize::from(n) % 3].map(Into::into);
+    Given { record, end, target, ingress: Some("p0".into()), point: Some("measure/edge/p0".into()) }
 }
 
 /// Writes all records as a recording of datagrams. Returns how many these are.
@@ -79,7 +84,7 @@ fn tshark_reads_every_field_of_every_record() {
     number("cflow.dstport", &|one| one.record.key.dport().into());
     number("cflow.protocol", &|one| one.record.key.protocol().into());
     number("cflow.packets", &|one| one.record.packets);
-    number("cflow.octets", &|one| one.record.bytes - 14 * one.record.packets);
+    number("cflow.octets", &|one| one.record.observed.octets);
     number("cflow.layer2_octet_delta_count", &|one| one.record.bytes);
     number("cflow.flow_end_reason", &|one| match one.end {
         End::Idle => 1,
@@ -87,10 +92,23 @@ fn tshark_reads_every_field_of_every_record() {
         End::Forced => 4,
         End::Evicted => 5,
     });
-    number("cflow.outputint", &|one| {
-        TARGETS.iter().position(|target| *target == one.target.as_deref()).unwrap() as u64
-    });
-    assert_eq!(fields(&path, "cflow.if_descr"), ["web/b1", "web/b2"]);
+    // Numbers are given in the order in which names are met.
+    let names = ["p0", "measure/edge/p0", "web/b1", "web/b2"];
+    assert_eq!(fields(&path, "cflow.if_descr"), names);
+    let of = |name: Option<&str>| 1 + names.iter().position(|one| Some(*one) == name).unwrap() as u64;
+    number("cflow.outputint", &|one| one.target.as_deref().map_or(0, |target| of(Some(target))));
+    number("cflow.observation_point_id", &|one| of(one.point.as_deref()));
+    let ingress: Vec<String> = fields(&path, "cflow.inputint");
+    // The records of names have it, too, as what they are about.
+    assert_eq!(ingress.iter().filter(|one| **one == "1").count(), all.len() + 1);
+    number("cflow.vlanid", &|one| one.record.observed.vlan.into());
+    let read = |bits: &String| u8::from_str_radix(bits.trim_start_matches("0x"), 16).unwrap();
+    let bits = |name: &str, each: fn(&Observed) -> u8| {
+        let wanted: Vec<u8> = all.iter().map(|one| each(&one.record.observed)).collect();
+        assert_eq!(fields(&path, name).iter().map(read).collect::<Vec<_>>(), wanted, "{name}");
+    };
+    bits("cflow.tcpflags", |one| one.flags);
+    bits("cflow.tos", |one| one.class);
     let addresses = |name: &str, ipv6: bool, each: &dyn Fn(&FlowKey) -> IpAddr| {
         let of = |one: &Given| Some(each(&one.record.key)).filter(|one| one.is_ipv6() == ipv6);
         assert_eq!(fields(&path, name), told(&|one| of(one).map(|one| one.to_string())), "{name}");
@@ -104,7 +122,7 @@ fn tshark_reads_every_field_of_every_record() {
     let times = fields(&path, "cflow.abstimeend");
     assert_eq!(times.len(), all.len());
     assert!(times.iter().all(|time| time.contains(":20.007")), "{times:?}");
-    // In each message's header, and with both names.
-    assert_eq!(fields(&path, "cflow.od_id"), vec!["42"; messages + 2]);
+    // In each message's header, and with every name.
+    assert_eq!(fields(&path, "cflow.od_id"), vec!["42"; messages + names.len()]);
     assert_eq!(fields(&path, "_ws.malformed"), Vec::<String>::new());
 }

@@ -4,6 +4,7 @@
 use super::running::Daemon;
 use super::{TWO, weir};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::net::UdpSocket;
 use std::time::Duration;
 
@@ -32,34 +33,164 @@ fn an_interval_is_shown_with_its_flows() {
     assert!(text.contains("measurement edge\n") && text.contains("192.0.2."), "{text}");
 }
 
-#[test]
-fn flow_records_come_by_ipfix_and_add_up() {
-    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
-    collector.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let to = collector.local_addr().unwrap();
-    let mut daemon = Daemon::start(&measured(&format!(", ipfix: {{ to: \"{to}\", domain: 7 }}")));
-    daemon.receive(&[ONE, ONE, ONE, OTHER]);
-    let (mut packets, mut records, mut bytes) = (0, 0, [0; 2048]);
-    while packets < 4 {
+/// What a record of IPv4 says.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Record {
+    octets: u64,
+    packets: u64,
+    bytes: u64,
+    /// The names of where it was sent, where it came from, and where it was observed.
+    names: [String; 3],
+    flags: u8,
+    class: u8,
+    vlan: u16,
+}
+
+/// Receives records until they have so many packets.
+fn received(collector: &UdpSocket, packets: u64) -> Vec<Record> {
+    let (mut all, mut names, mut bytes) = (Vec::<Record>::new(), HashMap::new(), [0; 2048]);
+    while all.iter().map(|one| one.packets).sum::<u64>() < packets {
         let length = collector.recv(&mut bytes).unwrap();
         let message = &bytes[..length];
         assert_eq!((&message[..2], &message[12..16]), (&[0, 10][..], &[0, 0, 0, 7][..]));
         let mut at = 16;
         while at < length {
             let number = |at: usize| usize::from(u16::from_be_bytes([message[at], message[at + 1]]));
-            let (set, end) = (number(at), at + number(at + 2));
-            // The template of IPv4: two addresses, two ports, the protocol, octets, packets, ...
-            for record in message[at + 4..end].chunks(58).filter(|_| set == 256) {
-                packets += u64::from_be_bytes(record[21..29].try_into().unwrap());
-                records += 1;
+            let (set, body) = (number(at), &message[at + 4..at + number(at + 2)]);
+            at += number(at + 2);
+            match set {
+                256 => all.extend(body.chunks(76).map(|record| read(record, &names))),
+                // Domain, number and name.
+                260 => names.extend(body.chunks(72).map(|one| {
+                    let name = String::from_utf8(one[8..].to_vec()).unwrap();
+                    (big(&one[4..8]), name.trim_end_matches('\0').to_string())
+                })),
+                _ => {}
             }
-            at = end;
         }
     }
-    assert_eq!((packets, records >= 2), (4, true));
+    all
+}
+
+fn big(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Two addresses, ICMP, two ports, the protocol, octets, packets, two times, bytes, the reason, egress,
+/// ingress, the observation point, flags, class and VLAN.
+fn read(record: &[u8], names: &HashMap<u64, String>) -> Record {
+    let name = |bytes: &[u8]| names.get(&big(bytes)).cloned().unwrap_or_default();
+    Record {
+        octets: big(&record[15..23]),
+        packets: big(&record[23..31]),
+        bytes: big(&record[47..55]),
+        names: [name(&record[56..60]), name(&record[60..64]), name(&record[64..72])],
+        flags: record[72],
+        class: record[73],
+        vlan: big(&record[74..76]) as u16,
+    }
+}
+
+fn collector() -> (UdpSocket, String) {
+    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+    collector.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let to = collector.local_addr().unwrap();
+    (collector, format!("ipfix: {{ to: \"{to}\", domain: 7 }}"))
+}
+
+#[test]
+fn flow_records_come_by_ipfix_and_add_up() {
+    let (collector, ipfix) = collector();
+    let mut daemon = Daemon::start(&measured(&format!(", {ipfix}")));
+    daemon.receive(&[ONE, ONE, ONE, OTHER]);
+    let all = received(&collector, 4);
+    assert_eq!((all.iter().map(|one| one.packets).sum::<u64>(), all.len() >= 2), (4, true));
+    for one in &all {
+        // 28 bytes of IP and UDP, in frames of 42.
+        assert_eq!((one.octets, one.bytes), (28 * one.packets, 42 * one.packets), "{one:?}");
+        assert_eq!(one.names, ["", "p0", "measure/edge/p0"]);
+    }
     drop(daemon.weir(&["stop"]).good());
     assert_eq!(daemon.end().code(), Some(0));
     assert!(daemon.log().contains("none lost"), "{}", daemon.log());
+}
+
+/// Frames with padding and tags, through flows that are kept and through sums.
+#[test]
+fn octets_are_those_of_ip_in_padded_and_tagged_frames() {
+    for flows in ["", ", flows: 64"] {
+        let (collector, ipfix) = collector();
+        let daemon = Daemon::start(&measured(&format!("{flows}, {ipfix}")));
+        let padding = "00".repeat(6);
+        let tcp = "src=192.0.2.2 dst=10.0.0.53 proto=tcp dport=80 dscp=46";
+        let padded = format!("{tcp} sport=1 flags=S trailer={padding}");
+        let tagged = format!("{tcp} sport=1 flags=A vlan=5 trailer=0000");
+        let twice = "src=192.0.2.2 dst=10.0.0.53 proto=udp sport=3 dport=80 vlan=9 second_vlan=5 len=1022";
+        daemon.receive(&[&padded, &tagged, twice]);
+        let mut all = received(&collector, 3);
+        all.sort_by_key(|one| one.octets);
+        let sum = |of: fn(&Record) -> u64| all.iter().map(of).sum::<u64>();
+        assert_eq!(
+            (sum(|one| one.octets), sum(|one| one.bytes)),
+            (40 + 40 + 1000, 60 + 60 + 1022),
+            "{all:?}"
+        );
+        let (last, first) = all.split_last().unwrap();
+        assert_eq!((last.octets, last.vlan, last.flags, last.class), (1000, 9, 0, 0));
+        // One record, unless an interval ended between both packets.
+        assert_eq!(first.iter().fold(0, |flags, one| flags | one.flags), 0x12);
+        assert!(first.iter().all(|one| one.class == 46 << 2), "{all:?}");
+    }
+}
+
+/// A service that keeps no flows.
+fn stateless(more: &str, pipe: &str, ipfix: &str) -> String {
+    format!(
+        "ports: {{ p0: {{ pcap: {{}} }} }}
+apps:
+  - lb:
+      name: web
+      port: p0
+      {more}
+      service: {{ vip: 10.0.0.80, protocol: tcp, port: 80 }}
+      back_ends:
+        - {{ name: b1, mac: 02:00:00:00:00:11 }}
+        - {{ name: b2, mac: 02:00:00:00:00:12 }}
+  - measure: {{ name: edge, pipe: {pipe}, interval: 200ms, {ipfix} }}
+"
+    )
+}
+
+#[test]
+fn records_of_services_without_flows_name_service_and_back_end() {
+    for (more, pipe) in [("by: source", "lb/source/v4"), ("stateless: true", "lb/hash")] {
+        let (collector, ipfix) = collector();
+        let daemon = Daemon::start(&stateless(more, pipe, &ipfix));
+        let packet = |n: u8| {
+            format!("eth.dst=02:00:00:00:00:fe src=192.0.2.{n} dst=10.0.0.80 proto=tcp sport=4000 dport=80")
+        };
+        let packets: Vec<String> = (1..=40).map(packet).collect();
+        daemon.receive(&packets.iter().map(String::as_str).collect::<Vec<_>>());
+        let all = received(&collector, 40);
+        let of =
+            |name: &str| all.iter().filter(|one| one.names[0] == name).map(|one| one.packets).sum::<u64>();
+        let [b1, b2] = ["b1", "b2"].map(|name| daemon.count(&format!("lb/web/{name}")));
+        assert_eq!([of("lb/web/b1"), of("lb/web/b2")], [b1, b2], "{more}: {all:?}");
+        assert!(b1 > 5 && b2 > 5 && b1 + b2 == 40, "{b1} and {b2}");
+        assert!(all.iter().all(|one| one.names[2] == pipe), "{all:?}");
+        assert_eq!(daemon.show("flows"), serde_json::json!([]));
+    }
+}
+
+/// What a measurement has collected is not gone for who looks at a flow.
+#[test]
+fn show_flows_has_the_packets_that_were_collected() {
+    let mut daemon = Daemon::start(&measured(", flows: 64"));
+    daemon.receive(&[ONE, ONE, ONE]);
+    daemon.wait_for("an interval", |daemon| !shown(daemon)["last"].is_null());
+    daemon.receive(&[ONE]);
+    let flows = daemon.show("flows").as_array().unwrap().clone();
+    assert_eq!((flows.len(), &flows[0]["packets"], &flows[0]["bytes"]), (1, &4.into(), &(4 * 42).into()));
 }
 
 /// Built without the feature, weir says which build has it.

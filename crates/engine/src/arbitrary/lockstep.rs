@@ -8,7 +8,7 @@ use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::interpreter::{Arrival, Interpreter, Walk};
 use crate::program::{Fill, Forward, GroupId, PipeId, PortId, Program};
 use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowSnapshot, PipeSnapshot, Snapshot};
-use packet::{Batch, FlowKey, Frame, HEADROOM, Pools, TableHash};
+use packet::{Batch, FlowKey, Frame, HEADROOM, Observed, Pools, TableHash};
 use std::collections::{BTreeMap, HashMap};
 use table::DeltaReason;
 
@@ -199,7 +199,8 @@ impl Lockstep {
         coverage.settled(waited - pending(&self.interpreter));
         let ended = self.interpreter.take_ended();
         let program = &self.program;
-        let ended = sums(program, ended.iter().map(|one| (one.pipe, one.key, one.hits, one.reason)));
+        let ended =
+            sums(program, ended.iter().map(|one| (one.pipe, one.key, one.hits, one.observed, one.reason)));
         self.engines.iter_mut().try_for_each(|cutter| {
             cutter.engine.age(self.now_ns);
             same("flows gone", &ended, &cutter.deltas(program)).map_err(|what| format!("{cutter:?}: {what}"))
@@ -232,7 +233,7 @@ impl Cutter {
         let mut all = Vec::new();
         self.engine.take_deltas(|delta| {
             let hits = Count { packets: delta.packets(), bytes: delta.bytes() };
-            all.push((PipeId(delta.of().pipe), delta.key, hits, delta.reason()));
+            all.push((PipeId(delta.of().pipe), delta.key, hits, delta.observed, delta.reason()));
             true
         });
         sums(program, all.into_iter())
@@ -333,17 +334,35 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: &T) -> Re
 }
 
 /// What flows have counted, by pipe, key and reason of their end.
-type Sums = BTreeMap<(PipeId, FlowKey, &'static str), (u64, u64)>;
+type Sums = BTreeMap<(PipeId, FlowKey, &'static str), (u64, u64, Option<Observed>)>;
 
 /// Adds up flows that have ended; those without packets say nothing.
-fn sums(program: &Program, ended: impl Iterator<Item = (PipeId, FlowKey, Count, DeltaReason)>) -> Sums {
+fn sums(
+    program: &Program,
+    ended: impl Iterator<Item = (PipeId, FlowKey, Count, Observed, DeltaReason)>,
+) -> Sums {
     let mut sums = Sums::new();
-    for (pipe, key, hits, reason) in ended.filter(|(_, _, hits, _)| hits.packets != 0) {
+    for (pipe, key, hits, observed, reason) in ended.filter(|(_, _, hits, _, _)| hits.packets != 0) {
         // Which sums make room for others is not specified, and the interpreter has room for all.
-        let is_summed = program.pipes[pipe.index()].sums_up().is_some();
-        let reason = if is_summed { DeltaReason::Interval } else { reason };
+        let pipe_of = &program.pipes[pipe.index()];
+        let reason = if pipe_of.sums_up().is_some() { DeltaReason::Interval } else { reason };
         let sum = sums.entry((pipe, key, reason.word())).or_default();
-        *sum = (sum.0 + hits.packets, sum.1 + hits.bytes);
+        // The interpreter has one program only, whose generation has no number.
+        let observed = pipe_of.monitor.measured.map(|_| Observed { generation: 0, ..observed });
+        match (&mut sum.2, observed) {
+            (Some(sum), Some(observed)) => sum.join(&observed),
+            (sum, observed) => *sum = observed,
+        }
+        (sum.0, sum.1) = (sum.0 + hits.packets, sum.1 + hits.bytes);
+    }
+    for ((pipe, ..), (packets, _, observed)) in &mut sums {
+        // Nor is it in which order several sums of a flow are given, so none of them has its first packet.
+        if let Some(Observed { octets, flags, .. }) = *observed
+            && program.pipes[pipe.index()].sums_up().is_some()
+            && *packets > 1
+        {
+            *observed = Some(Observed { octets, flags, ..Observed::default() });
+        }
     }
     sums
 }

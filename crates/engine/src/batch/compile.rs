@@ -1,6 +1,6 @@
 //! Compiles a pipe: guards, a table of the right type, plans for its actions, and its entries.
 
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, RowTargets};
 use crate::batch::load::{Guards, KEY_WORDS_MAX};
 use crate::batch::rows::{Actions, PipeWide, Slab};
 use crate::batch::steps::Plan;
@@ -147,7 +147,7 @@ fn sums(pipe: &Pipe, making: Making<'_>) -> Result<Option<Box<Aggregate>>, Compi
     let secret = [making.secret, making.hash.hash(&[1])];
     let sums = Aggregate::new(measured, number.0, secret);
     let sums = sums.map_err(|why| CompileError::Sums { pipe: pipe.name.clone(), why: why.to_string() })?;
-    Ok(Some(Box::new(sums)))
+    Ok(Some(Box::new(sums.sending_to(RowTargets::new(making.program, pipe)))))
 }
 
 /// Converts an age limit to milliseconds; a limit below one counts as one.

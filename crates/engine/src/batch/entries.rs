@@ -31,6 +31,11 @@ impl CompiledPipe {
             self.actions.release(action);
             self.refused(refusal)
         })?;
+        if let Some(sums) = &mut self.sums
+            && let Some(row) = self.table.find(&EntryKey::of(entry))
+        {
+            sums.targets.set(row, &entry.matches);
+        }
         if let Some(changed) = &mut self.settling {
             changed.entry(EntryKey::of(entry)).or_insert(false);
         }

@@ -4,8 +4,8 @@ use crate::owner::{self, Steering};
 use crate::program::{KeyUse, PortId};
 use packet::fragment::{self, DatagramId, Part};
 use packet::{
-    Base, Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, LevelLayers, SelectIpv4,
-    TableHash, TunnelPorts, parse_into, select_hash,
+    Base, Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layer, LevelLayers, Observed,
+    SelectIpv4, TableHash, TunnelPorts, parse_into, select_hash,
 };
 use table::Seen;
 
@@ -132,7 +132,7 @@ impl Keys {
                 }
             } else if let Some(key) = FlowKey::of(bytes, headers, self.source) {
                 known |= 1 << slot;
-                errors |= u64::from(level(headers, self.source).layers.has(Layer::IcmpError)) << slot;
+                errors |= u64::from(self.source.level(headers).layers.has(Layer::IcmpError)) << slot;
                 self.key[slot] = key;
             }
         }
@@ -243,19 +243,9 @@ fn unhashed(batch: &Batch, list: u64) -> u64 {
     Bits(list).fold(0, |unhashed, slot| unhashed | u64::from(batch.frame(slot).hash() == 0) << slot)
 }
 
-/// The headers that a key is made of.
-fn level(headers: &Headers, source: KeySource) -> &Level {
-    let inner = headers.inner();
-    let is_inside = |layer| inner.layers.has(layer);
-    match source {
-        KeySource::Inner if is_inside(Layer::Ipv4) || is_inside(Layer::Ipv6) => inner,
-        _ => headers.outer(),
-    }
-}
-
 /// What the TCP header says that belongs to a packet's key.
 fn seen(bytes: &[u8], headers: &Headers, source: KeySource) -> Seen {
-    let level = level(headers, source);
+    let level = source.level(headers);
     let flags = level.layers.has(Layer::Tcp).then(|| bytes.get(level.at(Base::L4) + 13)).flatten();
     flags.map_or(Seen::NO_TCP, |flags| Seen::flags(*flags))
 }
@@ -454,6 +444,14 @@ impl Packets {
         let KeyUse { table, select, select_some, sums, .. } = self.outer.uses;
         let hold = list & (self.written | !self.outer.usual) == 0;
         (hold && (table || select || select_some || sums)).then_some(&self.outer.ipv4)
+    }
+
+    /// What a packet that has a flow key adds to the record of its flow.
+    #[inline(always)]
+    #[must_use]
+    pub fn observed(&self, batch: &Batch, slot: usize, source: KeySource) -> Observed {
+        let observed = Observed::of(batch.frame(slot).bytes(), &self.headers[slot % 64], source);
+        Observed { input: self.input.0, ..observed }
     }
 
     /// The keys of one level.

@@ -19,11 +19,13 @@ impl CompiledPipe {
         let Walk { packets, outcome, reading, .. } = walk;
         let list = packets.refresh(batch, list, reading, |slot, reason| outcome.drop(slot, reason));
         let passed = self.guards.pass(batch, packets, list);
-        if let Some(sums) = self.sums.as_mut().filter(|_| walk.live) {
-            sums.count(batch, &walk.packets, passed, walk.now_ms);
-        }
         let mut rows = [0; 64];
         let (hits, failed) = self.look_up(walk, batch, passed, &mut rows);
+        let hits = if self.sums.is_some() && walk.live {
+            self.sum_up(walk, batch, passed, hits, &mut rows)
+        } else {
+            hits
+        };
         let misses = list & !hits.all() & !failed;
         if misses != 0 {
             self.miss(walk, batch, misses);
@@ -41,6 +43,21 @@ impl CompiledPipe {
             }
             _ => {}
         }
+    }
+
+    /// Sums up the packets of a list by flow, with the targets that some were found to be for.
+    #[inline(never)]
+    fn sum_up(&mut self, walk: &Walk, batch: &Batch, list: u64, hits: Hits, rows: &mut [u32; 64]) -> Hits {
+        let Some(sums) = &mut self.sums else { return hits };
+        let found = (batch, &*walk.packets);
+        if !sums.has_targets() {
+            sums.count(found, list, walk.now_ms, None);
+            return hits;
+        }
+        let all = hits.all();
+        let hits = Hits::Each(hits.by_packet(rows));
+        sums.count(found, list, walk.now_ms, Some((all, rows)));
+        hits
     }
 
     /// Returns which packets hit, and which were dropped on the way.
@@ -68,12 +85,38 @@ impl CompiledPipe {
     /// Counts, acts and forwards for packets that hit: either all the same row, so that its entry is looked
     /// up once, or each its own.
     fn hit(&mut self, walk: &mut Walk, batch: &mut Batch, hits: u64, rows: &impl Numbers) {
+        let lengths = (self.counted && walk.live).then(|| lengths(batch, hits));
         let actions = self.count(walk, batch, hits, rows);
         actions.prefetch(hits, &self.actions);
-        let hits = if self.metered { self.meter(walk, batch, hits, &actions) } else { hits };
-        let done = self.act(walk, batch, hits, &actions);
+        let passed = if self.metered { self.meter(walk, batch, hits, &actions) } else { hits };
+        let done = self.act(walk, batch, passed, &actions);
         let done = self.make_keys(walk, batch, done);
+        if let Some(lengths) = lengths
+            && hits != done
+        {
+            self.count_out(walk, hits & !done, (rows, &actions), &lengths);
+        }
         self.send(walk, batch, done, &actions);
+    }
+
+    /// Takes packets that were not sent on out of shared counters. `lengths` are those that were counted.
+    #[cold]
+    fn count_out<N: Numbers>(
+        &self,
+        walk: &mut Walk,
+        lost: u64,
+        (rows, actions): (&impl Numbers, &N),
+        lengths: &[u32; 64],
+    ) {
+        for slot in Bits(lost) {
+            let own = with_rows!(self [&], all => all.counter(rows.of(slot)));
+            let counter = own.or_else(|| self.actions.rows[actions.of(slot) as usize].counter);
+            if let Some(counter) = counter {
+                let count = &mut walk.counters[counter.index()];
+                count.packets -= 1;
+                count.bytes -= u64::from(lengths[slot]);
+            }
+        }
     }
 
     /// Counts packets in their entries and in shared counters. Returns their actions.
@@ -186,6 +229,14 @@ impl CompiledPipe {
             rest &= !list;
         }
     }
+}
+
+/// The lengths of the packets of a list.
+#[inline(always)]
+fn lengths(batch: &Batch, list: u64) -> [u32; 64] {
+    let mut lengths = [0; 64];
+    Bits(list).for_each(|slot| lengths[slot] = batch.frame(slot).len() as u32);
+    lengths
 }
 
 /// Returns what `of` says of the first packet of a list, which must not be empty, and all packets of which it

@@ -1,10 +1,11 @@
 //! A flow and its state after each packet: sentences C9 and C11.
 
 use super::action::KeptOperations;
+use super::observed::FlowSum;
 use crate::nat::Binding;
 use crate::program::Measured;
 use crate::snapshot::{Count, FlowDecision, FlowSnapshot};
-use packet::FlowKey;
+use packet::{FlowKey, Observed};
 use std::collections::BTreeMap;
 use table::FlowState;
 
@@ -13,6 +14,10 @@ use table::FlowState;
 pub(super) struct FlowRow {
     pub decision: FlowDecision,
     pub hits: Count,
+    /// What was observed of the packets that it has counted.
+    pub observed: Observed,
+    /// What it has given to a measurement.
+    pub given: Count,
     pub first_ms: u64,
     pub last_ms: u64,
     /// Followed if timeouts depend on it.
@@ -88,15 +93,39 @@ impl FlowRow {
     }
 
     /// Returns its counts, which begin anew.
-    pub fn give(&mut self, now_ms: u64) -> Count {
+    pub fn give(&mut self, now_ms: u64) -> FlowSum {
         (self.first_ms, self.gave) = (now_ms, true);
-        std::mem::take(&mut self.hits)
+        let sum = self.sum();
+        self.given.add(std::mem::take(&mut self.hits));
+        sum
+    }
+
+    /// What it has counted.
+    pub fn sum(&self) -> FlowSum {
+        FlowSum { hits: self.hits, observed: self.observed }
+    }
+
+    /// Counts a packet.
+    pub fn count(&mut self, bytes: usize, observed: &Observed, now_ms: u64) {
+        let mut sum = self.sum();
+        sum.one(bytes, observed);
+        (self.hits, self.observed, self.last_ms) = (sum.hits, sum.observed, now_ms);
     }
 
     pub fn new(decision: FlowDecision, now_ms: u64) -> FlowRow {
-        let (hits, state, kept) = (Count::default(), FlowState::Single, Vec::new());
-        let (first_ms, last_ms) = (now_ms, now_ms);
-        FlowRow { decision, hits, first_ms, last_ms, state, kept, gave: false, binding: None, pair: None }
+        FlowRow {
+            decision,
+            hits: Count::default(),
+            observed: Observed::default(),
+            given: Count::default(),
+            first_ms: now_ms,
+            last_ms: now_ms,
+            state: FlowState::Single,
+            kept: Vec::new(),
+            gave: false,
+            binding: None,
+            pair: None,
+        }
     }
 
     pub fn snapshot(&self, key: FlowKey, by_state: bool, paired: bool) -> FlowSnapshot {
@@ -104,6 +133,7 @@ impl FlowRow {
             key,
             decision: self.decision,
             hits: self.hits,
+            given: self.given,
             first_ms: self.first_ms as u32,
             last_ms: self.last_ms as u32,
             state: by_state.then_some(self.state),

@@ -3,6 +3,7 @@
 use super::action::{KeptOperations, keep};
 use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
+use super::observed::target_of;
 use super::packet::Packet;
 use super::quic;
 use super::state::{PipeState, Row, Why};
@@ -16,7 +17,7 @@ use crate::program::{
     PipeId, PipeKind, Target,
 };
 use crate::snapshot::FlowDecision;
-use packet::{Field, FlowKey, KeySource, select_hash};
+use packet::{Field, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed, select_hash};
 use std::net::IpAddr;
 
 /// What a look-up compared, and its result.
@@ -113,7 +114,16 @@ impl Interpreter {
         if let Some(measured) = pipe.sums_up() {
             answer.effects.push(Effect::Met { pipe: id });
             answer.effects.push(match packet.key(measured.key) {
-                Some(key) => Effect::Sum { pipe: id, key, bytes: packet.bytes.len() },
+                Some(key) => {
+                    let target = match &answer.found {
+                        Found::Row(row) => {
+                            target_of(&self.program, &pipe.kind, &state.rows[*row].entry.matches)
+                        }
+                        Found::Miss(_) | Found::NoTarget | Found::NoNatPort => NO_TARGET_OBSERVED,
+                    };
+                    let observed = Observed { target, ..packet.observed(measured.key) };
+                    Effect::Sum { pipe: id, key, bytes: packet.bytes.len(), observed }
+                }
                 None => Effect::Unflowed { pipe: id, why: Why::NoKey },
             });
         }
@@ -318,7 +328,8 @@ impl Interpreter {
             answer.found = Found::Miss(Miss { failed: vec![super::near::no_ip()], nearest: None });
             return;
         };
-        let counted = Effect::Flow { pipe: id, key, bytes, flags: packet.tcp_flags(source) };
+        let (flags, observed) = (packet.tcp_flags(source), packet.observed(source));
+        let counted = Effect::Flow { pipe: id, key, bytes, flags, observed };
         if let Some(row) = state.row_of(&EntryMatch::Flow(key)) {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(FlowDecision::Own) });
             answer.found = Found::Row(row);

@@ -25,6 +25,7 @@ mod meter;
 mod nat;
 mod near;
 mod new_flows;
+mod observed;
 mod packet;
 mod quic;
 mod state;
@@ -34,7 +35,8 @@ mod tunnel_headers;
 
 pub use self::fragments::Datagrams;
 pub use self::meter::MeterState;
-pub use self::state::{Effect, Ended, Why};
+pub use self::observed::Ended;
+pub use self::state::{Effect, Why};
 
 use self::action::{KeptOperations, act};
 use self::given::GivenState;
@@ -322,6 +324,8 @@ impl Visit<'_> {
             template: template.name.clone(),
         });
         step.monitor = self.monitor(pipe, entry, packet);
+        // It counts if the packet is sent on.
+        let (counter, bytes) = (step.monitor.counter.take(), packet.bytes.len());
         if pipe.monitor.drop_red
             && step.monitor.meter.as_ref().is_some_and(|meter| meter.after == trace::Color::Red)
         {
@@ -340,6 +344,8 @@ impl Visit<'_> {
             packet.make_keys();
             step.rehash = Some(Rehashed { outer: packet.outer, inner: packet.inner });
         }
+        self.effects.extend(counter.iter().map(|(counter, _)| Effect::Counter { counter: *counter, bytes }));
+        step.monitor.counter = counter;
         let per_entry = pipe.forward == Forward::PerEntry;
         let said = if per_entry { entry.forward.unwrap_or_default() } else { pipe.forward };
         let (pick, end) = self.forward(packet, said, DropReason::Policy);
@@ -358,7 +364,6 @@ impl Visit<'_> {
 
     fn monitor(&mut self, pipe: &Pipe, entry: &Entry, packet: &mut Packet) -> Monitored {
         let program = &self.interpreter.program;
-        let bytes = packet.bytes.len();
         let counter = match pipe.monitor.counter {
             Some(SharedUse::Pipe(counter)) => Some(counter),
             Some(SharedUse::PerEntry) => entry.counter,
@@ -369,7 +374,6 @@ impl Visit<'_> {
             Some(SharedUse::PerEntry) => entry.meter,
             None => None,
         };
-        self.effects.extend(counter.map(|counter| Effect::Counter { counter, bytes }));
         Monitored {
             counter: counter.map(|counter| (counter, program.counters[counter.index()].clone())),
             meter: meter.map(|meter| self.colour(meter, packet)),

@@ -6,6 +6,7 @@ use super::action::{KeptOperations, keep};
 use super::flow_row::{FlowRow, as_one, hurried_ns, pair_of, state_after};
 use super::meter::MeterState;
 use super::nat::NatState;
+use super::observed::{Ended, FlowSum};
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
 use crate::nat::Binding;
@@ -15,7 +16,7 @@ use crate::program::{
 };
 use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnapshot, PipeSnapshot};
 use crate::snapshot::{Snapshot, Unflowed};
-use packet::FlowKey;
+use packet::{FlowKey, Observed};
 use std::collections::BTreeMap;
 use table::DeltaReason;
 
@@ -105,6 +106,8 @@ pub enum Effect {
         bytes: usize,
         /// The flags of its TCP header.
         flags: Option<u8>,
+        /// What is observed of it.
+        observed: Observed,
     },
     /// It is summed up by its flow.
     Sum {
@@ -114,6 +117,8 @@ pub enum Effect {
         key: FlowKey,
         /// Bytes counted.
         bytes: usize,
+        /// What is observed of it.
+        observed: Observed,
     },
     /// It was looked up in a FLOW pipe, or was to be summed up.
     Met {
@@ -148,19 +153,6 @@ pub enum Why {
     NoNatPort,
 }
 
-/// A flow that has ended, with what it counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Its pipe.
-    pub pipe: PipeId,
-    /// Its key.
-    pub key: FlowKey,
-    /// What it counted.
-    pub hits: Count,
-    /// Why it ended.
-    pub reason: DeltaReason,
-}
-
 /// State of a pipe.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PipeState {
@@ -171,11 +163,11 @@ pub(super) struct PipeState {
     /// Live flows, including those with an entry of their own.
     pub flows: BTreeMap<FlowKey, FlowRow>,
     /// What packets of flows add up to where they are measured without a flow table.
-    pub sums: BTreeMap<FlowKey, Count>,
+    pub sums: BTreeMap<FlowKey, FlowSum>,
     pub met: u64,
     pub unflowed: Unflowed,
     /// What flows counted that have ended since this was last taken.
-    pub ended: Vec<(FlowKey, Count, DeltaReason)>,
+    pub ended: Vec<(FlowKey, FlowSum, DeltaReason)>,
     /// Packets in all flows that ever ended.
     pub given: u64,
     /// Packets that a HASH pipe has distributed in turn.
@@ -276,7 +268,7 @@ impl PipeState {
     fn end_flows(&mut self, reason: DeltaReason, which: impl Fn(&FlowKey, &FlowRow) -> bool) -> Vec<FlowKey> {
         let gone: Vec<_> = self.flows.extract_if(.., |key, flow| which(key, flow)).collect();
         self.given += gone.iter().map(|(_, flow)| flow.hits.packets).sum::<u64>();
-        self.ended.extend(gone.iter().map(|(key, flow)| (*key, flow.hits, reason)));
+        self.ended.extend(gone.iter().map(|(key, flow)| (*key, flow.sum(), reason)));
         gone.iter().for_each(|(_, flow)| self.unbind(flow.binding));
         gone.into_iter().map(|(key, _)| key).collect()
     }
@@ -314,7 +306,8 @@ impl PipeState {
             account: FlowAccount {
                 met: self.met,
                 live: {
-                    let hits = self.flows.values().map(|flow| &flow.hits).chain(self.sums.values());
+                    let sums = self.sums.values().map(|sum| &sum.hits);
+                    let hits = self.flows.values().map(|flow| &flow.hits).chain(sums);
                     hits.map(|hits| hits.packets).sum()
                 },
                 given: self.given,
@@ -359,7 +352,7 @@ impl Interpreter {
                     let flow = FlowRow { kept, binding, pair, ..FlowRow::new(decision, now_ms) };
                     self.pipes[pipe.index()].learn(key, flow);
                 }
-                Effect::Flow { pipe, key, bytes, flags } => {
+                Effect::Flow { pipe, key, bytes, flags, ref observed } => {
                     let (by_state, measured) =
                         (self.by_state(pipe), self.program.pipes[pipe.index()].monitor.measured);
                     let state = &mut self.pipes[pipe.index()];
@@ -377,11 +370,10 @@ impl Interpreter {
                             flow.first_ms = now_ms;
                         }
                     }
-                    flow.hits.one(bytes);
-                    flow.last_ms = now_ms;
+                    flow.count(bytes, observed, now_ms);
                 }
-                Effect::Sum { pipe, key, bytes } => {
-                    self.pipes[pipe.index()].sums.entry(key).or_default().one(bytes);
+                Effect::Sum { pipe, key, bytes, ref observed } => {
+                    self.pipes[pipe.index()].sums.entry(key).or_default().one(bytes, observed);
                 }
                 Effect::Met { pipe } => self.pipes[pipe.index()].met += 1,
                 Effect::Unflowed { pipe, why } => self.pipes[pipe.index()].leave_out(why, now_ms),
@@ -641,9 +633,9 @@ impl Interpreter {
             while let Some(at) = state.rows.iter().position(is_old) {
                 state.take(at);
             }
-            for (key, hits) in std::mem::take(&mut state.sums) {
-                state.given += hits.packets;
-                state.ended.push((key, hits, DeltaReason::Interval));
+            for (key, sum) in std::mem::take(&mut state.sums) {
+                state.given += sum.hits.packets;
+                state.ended.push((key, sum, DeltaReason::Interval));
             }
             if let Some(measured) = pipe.monitor.measured {
                 for (key, flow) in state.flows.iter_mut().filter(|(_, flow)| flow.is_due(measured, now_ms)) {
@@ -652,7 +644,7 @@ impl Interpreter {
                 }
             }
             let ended = state.ended[before..].iter().filter(|(_, _, reason)| *reason == DeltaReason::Aged);
-            gone.extend(ended.map(|(key, hits, _)| (*key, *hits)));
+            gone.extend(ended.map(|(key, sum, _)| (*key, sum.hits)));
         }
         gone
     }
@@ -662,7 +654,7 @@ impl Interpreter {
         let mut all = Vec::new();
         for (pipe, state) in (0..).map(PipeId).zip(&mut self.pipes) {
             let ended = state.ended.drain(..);
-            all.extend(ended.map(|(key, hits, reason)| Ended { pipe, key, hits, reason }));
+            all.extend(ended.map(|one| Ended::of(pipe, one)));
         }
         all
     }

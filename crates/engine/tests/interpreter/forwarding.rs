@@ -181,6 +181,7 @@ fn explaining_changes_nothing_and_may_ask_another_for_flows() {
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), None);
     let decision = FlowDecision::Pinned(1);
     let live = FlowSnapshot {
+        given: Count::default(),
         key,
         decision,
         hits: Count::default(),

@@ -63,6 +63,22 @@ fn c2_entries_of_any_pipes_share_a_counter() {
 }
 
 #[test]
+fn c2_a_shared_counter_does_not_count_what_the_action_drops() {
+    let one = act(vec![Operation::DecrementTtl]).counter(CounterId(0));
+    let mut interpreter = start(&program(vec![one]));
+    let walk = |interpreter: &mut Interpreter, ttl: u8| {
+        let bytes = frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=udp ttl={ttl}"));
+        (interpreter.walk(PortId(0), &bytes, 128, 0), bytes.len() as u64)
+    };
+    let (lost, _) = walk(&mut interpreter, 1);
+    assert_eq!(lost.verdict, dropped(DropReason::TtlExpired));
+    assert!(lost.trace[0].monitor.counter.is_none(), "explain does not say that it counts");
+    let (_, bytes) = walk(&mut interpreter, 2);
+    assert_eq!(interpreter.snapshot().counters, [Count { packets: 1, bytes }]);
+    assert_eq!(hits(&interpreter, 0, 0).packets, 2, "the entry was hit twice");
+}
+
+#[test]
 fn c3_a_single_rate_meter_runs_over_into_its_excess_bucket() {
     use Color::{Green, Red, Yellow};
     let program = with_meter(program(vec![metered(false)]), two_packets());

@@ -23,6 +23,7 @@ impl Flows {
             flow.bytes += one.bytes;
             flow.first_ns = flow.first_ns.min(one.first_ns);
             flow.last_ns = flow.last_ns.max(one.last_ns);
+            flow.observed.join(&one.observed);
             return;
         }
         if self.flows.len() == FLOWS {
@@ -39,17 +40,20 @@ impl Flows {
     fn drain(&mut self, end: End, mut give: impl FnMut(Given)) {
         let mut all: Vec<FlowRecord> = self.flows.drain().map(|(_, record)| record).collect();
         all.sort_unstable_by_key(|record| (record.first_ns, record.key));
-        all.into_iter().for_each(|record| give(Given { record, end, target: None }));
+        all.into_iter()
+            .for_each(|record| give(Given { record, end, target: None, ingress: None, point: None }));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use packet::Observed;
 
     fn frame(flow: u64, time_ns: u64) -> FlowRecord {
         let key = FlowKey([0, flow, 0, 0, 0]);
-        FlowRecord { key, packets: 1, bytes: 100, first_ns: time_ns, last_ns: time_ns }
+        let observed = Observed { octets: 86, flags: flow as u8 & 1 | 2, ..Observed::default() };
+        FlowRecord { key, packets: 1, bytes: 100, first_ns: time_ns, last_ns: time_ns, observed }
     }
 
     #[test]
@@ -63,6 +67,7 @@ mod tests {
         flows.end(&mut give);
         assert_eq!(given.len() as u64, count);
         assert!(given.iter().all(|one| (one.record.packets, one.record.bytes) == (2, 200)));
+        assert!(given.iter().all(|one| one.record.observed.octets == 172));
         assert_eq!((given[7].record.first_ns, given[7].record.last_ns), (14, 15));
         assert_eq!((given[0].end, given[FLOWS].end), (End::Evicted, End::Forced));
     }

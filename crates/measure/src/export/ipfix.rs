@@ -7,16 +7,15 @@
 //! A message is an array of bytes of at most the given length. Nothing is sent here, so nothing can fail; a
 //! record that the network loses is a gap in the sequence numbers, which collectors count.
 //!
-//! What a flow was decided for (a back end, a member of a bond) is a number in `egressInterface`, 0 for
-//! none, whose name is in an options record of the domain: `ingressInterface` and `interfaceDescription`.
-//! That is how routers name their interfaces, so collectors show the name: nfdump as `%onam`. Names are
-//! sent in front of the first record that has their number, and behind the templates whenever these are
-//! sent.
+//! The port that a flow came from is a number in `ingressInterface`, what it was decided for (a back end, a
+//! member of a bond) one in `egressInterface`, and the pipe that has measured it one in `observationPointId`.
+//! 0 means none. The name of a number is in an options record of the domain: `ingressInterface` and
+//! `interfaceDescription`. That is how routers name their interfaces, so collectors show the name: nfdump as
+//! `%inam` and `%onam`. Names are sent in front of the first record that has their number, and behind the
+//! templates whenever these are sent.
 //!
-//! Bytes: `layer2OctetDeltaCount` is what weir counts, whole frames without FCS. `octetDeltaCount` is to
-//! begin with the IP header (RFC 7012). weir only knows that each packet had an Ethernet header, so it is
-//! less by 14 bytes a packet, and too large by VLAN tags and padding; inside a tunnel it includes
-//! the outer headers.
+//! Bytes: `layer2OctetDeltaCount` is of whole frames without FCS, `octetDeltaCount` of IP packets (RFC 7012):
+//! without Ethernet header, VLAN tags and padding, and inside a tunnel of the packets inside.
 
 use super::Given;
 use packet::FlowKey;
@@ -38,8 +37,6 @@ const FIRST_TEMPLATE: u16 = 256;
 const NAMES: u16 = 260;
 /// The most names that are told of: what is sent again with templates is bounded.
 const NAMES_MAX: usize = 4096;
-/// Bytes of an Ethernet header.
-const ETHERNET: u64 = 14;
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -52,6 +49,13 @@ type Element = (u16, u16);
 const OCTETS: Element = (1, 8);
 const PACKETS: Element = (2, 8);
 const PROTOCOL: Element = (4, 1);
+const CLASS: Element = (5, 1);
+/// The lower eight of sixteen bits: the upper ones are not observed (RFC 7011 section 6.2).
+const TCP_FLAGS: Element = (6, 1);
+const ICMP_IPV4: Element = (32, 2);
+const VLAN: Element = (58, 2);
+const POINT: Element = (138, 8);
+const ICMP_IPV6: Element = (139, 2);
 const DOMAIN: Element = (149, 4);
 const INGRESS: Element = (10, 4);
 const EGRESS: Element = (14, 4);
@@ -70,8 +74,10 @@ const SEGMENT: Element = (351, 8);
 const OCTETS_L2: Element = (352, 8);
 
 /// What all templates have behind the addresses.
-const COMMON: [Element; 10] =
-    [SPORT, DPORT, PROTOCOL, OCTETS, PACKETS, START_MS, END_MS, OCTETS_L2, END_REASON, EGRESS];
+const COMMON: [Element; 15] = [
+    SPORT, DPORT, PROTOCOL, OCTETS, PACKETS, START_MS, END_MS, OCTETS_L2, END_REASON, EGRESS, INGRESS, POINT,
+    TCP_FLAGS, CLASS, VLAN,
+];
 
 /// What records of names have.
 const NAMED: [Element; 3] = [DOMAIN, INGRESS, NAME];
@@ -101,8 +107,11 @@ impl Kind {
     }
 
     fn elements(self) -> impl Iterator<Item = Element> {
-        let addresses = if self.ipv6 { [SRC_IPV6, DST_IPV6] } else { [SRC_IPV4, DST_IPV4] };
-        addresses.into_iter().chain(COMMON).chain(self.tunnelled.then_some(SEGMENT))
+        let own = match self.ipv6 {
+            true => [SRC_IPV6, DST_IPV6, ICMP_IPV6],
+            false => [SRC_IPV4, DST_IPV4, ICMP_IPV4],
+        };
+        own.into_iter().chain(COMMON).chain(self.tunnelled.then_some(SEGMENT))
     }
 
     fn bytes(self) -> usize {
@@ -160,7 +169,8 @@ impl Encoder {
     /// the number of its records of flows; `now_s` is its time, in seconds since 1970.
     pub fn add(&mut self, given: &Given, now_s: u32, mut send: impl FnMut(&[u8], u32)) {
         let kind = Kind::of(&given.record.key);
-        let egress = given.target.as_ref().map_or(0, |target| self.number(target));
+        let names = [&given.target, &given.ingress, &given.point];
+        let numbers = names.map(|name| name.as_ref().map_or(0, |name| self.number(name)));
         if self.message.is_empty() {
             self.begin();
         }
@@ -172,7 +182,7 @@ impl Encoder {
             self.name(self.named as u32, &name);
         }
         self.reserve(kind.template(), kind.bytes(), now_s, &mut send);
-        self.record(given, egress, kind);
+        self.record(given, numbers, kind);
         self.records += 1;
     }
 
@@ -277,20 +287,25 @@ impl Encoder {
     }
 
     /// The elements of a record, in the template's order.
-    fn record(&mut self, Given { record, end, .. }: &Given, egress: u32, kind: Kind) {
-        let key = &record.key;
+    fn record(&mut self, Given { record, end, .. }: &Given, numbers: [u32; 3], kind: Kind) {
+        let (key, observed, [egress, ingress, point]) = (&record.key, &record.observed, numbers);
         self.address(key.src());
         self.address(key.dst());
+        self.put(record.icmp().unwrap_or_default().to_be_bytes());
         self.put(key.sport().to_be_bytes());
         self.put(key.dport().to_be_bytes());
         self.put([key.protocol()]);
-        self.put(record.bytes.saturating_sub(ETHERNET * record.packets).to_be_bytes());
+        self.put(observed.octets.to_be_bytes());
         self.put(record.packets.to_be_bytes());
         self.put((record.first_ns / NS_PER_MS).to_be_bytes());
         self.put((record.last_ns / NS_PER_MS).to_be_bytes());
         self.put(record.bytes.to_be_bytes());
         self.put([end.reason()]);
         self.put(egress.to_be_bytes());
+        self.put(ingress.to_be_bytes());
+        self.put(u64::from(point).to_be_bytes());
+        self.put([observed.flags, observed.class]);
+        self.put(observed.vlan.to_be_bytes());
         if kind.tunnelled {
             // The upper byte would be the kind of tunnel (RFC 7133), which a key does not have.
             self.put(u64::from(key.vni().unwrap_or_default()).to_be_bytes());
@@ -314,6 +329,7 @@ mod tests {
     use super::*;
     use crate::FlowRecord;
     use crate::export::End;
+    use packet::Observed;
     use std::collections::HashMap;
 
     /// A decoder that knows IPFIX and not the encoder: it reads templates, and records by them.
@@ -324,6 +340,8 @@ mod tests {
     }
 
     type Fields = HashMap<u16, Vec<u8>>;
+    /// Egress, ingress and the observation point.
+    type Names = [Option<String>; 3];
 
     fn word(bytes: &[u8], at: usize) -> u16 {
         u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap())
@@ -378,16 +396,16 @@ mod tests {
         }
 
         /// The records of flows among these, with the names that they refer to.
-        fn named(records: Vec<Fields>, names: &mut HashMap<u64, String>) -> Vec<(Fields, Option<String>)> {
+        fn named(records: Vec<Fields>, names: &mut HashMap<u64, String>) -> Vec<(Fields, Names)> {
             let mut flows = Vec::new();
             for record in records {
                 if let Some(name) = record.get(&83) {
                     let name = String::from_utf8(name.clone()).unwrap();
                     names.insert(number(&record[&10]), name.trim_end_matches('\0').to_string());
                 } else {
-                    let egress = number(&record[&14]);
-                    let name = (egress != 0).then(|| names[&egress].clone());
-                    flows.push((record, name));
+                    let numbers = [14, 10, 138].map(|element| number(&record[&element]));
+                    let named = numbers.map(|one| (one != 0).then(|| names[&one].clone()));
+                    flows.push((record, named));
                 }
             }
             flows
@@ -419,13 +437,17 @@ mod tests {
             }
         };
         let (ipv6, vni) = (n % 2 == 1, (n % 4 > 1).then_some(n as u32 % 1000));
-        let key = FlowKey::new(address(1, ipv6), address(n as u8, ipv6), 6, (n as u16, 443), vni);
+        let protocol = if n.is_multiple_of(5) { [1, 58][usize::from(ipv6)] } else { 6 };
+        let key = FlowKey::new(address(1, ipv6), address(n as u8, ipv6), protocol, (n as u16, 443), vni);
         let first_ns = 1_790_000_000_000_000_000 + n * 1_000_000;
-        let record =
-            FlowRecord { key, packets: n + 1, bytes: 100 * (n + 1), first_ns, last_ns: first_ns + 7_000_000 };
+        let (octets, flags, class, vlan) = (77 * n + 40, n as u8, !(n as u8), n as u16 % 4096);
+        let observed = Observed { octets, flags, class, vlan, icmp: 0x801, ..Observed::default() };
+        let (packets, bytes, last_ns) = (n + 1, 100 * (n + 1), first_ns + 7_000_000);
+        let record = FlowRecord { key, packets, bytes, first_ns, last_ns, observed };
         let end = [End::Idle, End::Active, End::Forced, End::Evicted][n as usize % 4];
         let target = (!n.is_multiple_of(3)).then(|| format!("web/b{}", n % 7).into());
-        Given { record, end, target }
+        let ingress = Some(format!("p{}", n % 2).into());
+        Given { record, end, target, ingress, point: Some("measure/edge/p0".into()) }
     }
 
     fn check(fields: &Fields, given: &Given) {
@@ -437,11 +459,13 @@ mod tests {
             IpAddr::V6(address) => address.octets().to_vec(),
         };
         assert_eq!((&fields[&src], &fields[&dst]), (&bytes(record.key.src()), &bytes(record.key.dst())));
-        assert_eq!((of(7), of(11), of(4)), (record.key.sport().into(), 443, 6));
-        assert_eq!(
-            (of(1), of(2), of(352)),
-            (record.bytes - 14 * record.packets, record.packets, record.bytes)
-        );
+        let protocol = record.key.protocol().into();
+        assert_eq!((of(7), of(11), of(4)), (record.key.sport().into(), 443, protocol));
+        let observed = &record.observed;
+        assert_eq!((of(1), of(2), of(352)), (observed.octets, record.packets, record.bytes));
+        assert_eq!((of(6), of(5)), (observed.flags.into(), observed.class.into()));
+        let icmp = if record.key.src().is_ipv6() { 139 } else { 32 };
+        assert_eq!((of(58), of(icmp)), (observed.vlan.into(), if protocol == 6 { 0 } else { 0x801 }));
         assert_eq!((of(152), of(153)), (record.first_ns / 1_000_000, record.last_ns / 1_000_000));
         assert_eq!(of(136), [1, 2, 4, 5][(record.packets - 1) as usize % 4]);
         assert_eq!(fields.get(&351).map(|id| number(id)), record.key.vni().map(u64::from));
@@ -470,10 +494,12 @@ mod tests {
             let mut names = HashMap::new();
             let records = all.iter().flat_map(|message| decoder.message(message, 42)).collect();
             let decoded = Decoder::named(records, &mut names);
-            assert_eq!((decoded.len(), names.len()), (5_000, 7));
-            for (n, (fields, name)) in (0..).zip(&decoded) {
-                check(fields, &given(n));
-                assert_eq!(name.as_deref(), given(n).target.as_deref());
+            assert_eq!((decoded.len(), names.len()), (5_000, 7 + 2 + 1));
+            for (n, (fields, names)) in (0..).zip(&decoded) {
+                let given = given(n);
+                check(fields, &given);
+                let wanted = [&given.target, &given.ingress, &given.point];
+                assert_eq!(names.each_ref().map(Option::as_deref), wanted.map(Option::as_deref));
             }
         }
     }
@@ -493,7 +519,8 @@ mod tests {
         encoder.add(&given(1), 7, |_, _| panic!("it fits"));
         assert_eq!(encoder.restart(), 1);
         let again = messages(&mut encoder, 10, 100);
-        let records = Decoder::default().message(&again[0], 1);
+        let mut decoder = Decoder::default();
+        let records = again.iter().flat_map(|message| decoder.message(message, 1)).collect();
         let flows = Decoder::named(records, &mut HashMap::new());
         assert_eq!((long(&again[0], 8), flows.len()), (0, 10));
     }
@@ -508,11 +535,12 @@ mod tests {
         };
         for n in 0..=NAMES_MAX {
             let target = Some(format!("{n:04}{}", "\u{e4}".repeat(40)).into());
-            encoder.add(&Given { target, ..given(1) }, 7, &mut send);
+            encoder.add(&Given { target, ingress: None, point: None, ..given(1) }, 7, &mut send);
         }
         encoder.finish(7, &mut send);
-        assert_eq!(decoded[0].1.as_deref(), Some(format!("0000{}", "\u{e4}".repeat(30)).as_str()));
-        assert_eq!((decoded[NAMES_MAX - 1].1.is_some(), &decoded[NAMES_MAX].1), (true, &None));
+        let egress = |at: usize| decoded[at].1[0].as_deref();
+        assert_eq!(egress(0), Some(format!("0000{}", "\u{e4}".repeat(30)).as_str()));
+        assert_eq!((egress(NAMES_MAX - 1).is_some(), egress(NAMES_MAX)), (true, None));
     }
 
     #[test]

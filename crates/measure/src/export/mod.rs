@@ -50,4 +50,8 @@ pub struct Given {
     pub end: End,
     /// What the flow was decided for, as `GROUP/TARGET`: a back end, a member of a bond.
     pub target: Option<Arc<str>>,
+    /// The port that its first packet came from.
+    pub ingress: Option<Arc<str>>,
+    /// Where it was observed: the pipe, or the overlay's table of flows.
+    pub point: Option<Arc<str>>,
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub const GROUP_MAX: usize = 122_880;
 
 /// Bytes that a row takes in a file, roughly, compressed.
-const ROW_BYTES: u64 = 32;
+const ROW_BYTES: u64 = 40;
 
 /// A column: its name, its type as Parquet's schemas write it, and its values.
 struct Column {
@@ -44,7 +44,7 @@ const fn column(name: &'static str, kind: &'static str, annotation: &'static str
     Column { name, kind, annotation, values }
 }
 
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 20] = [
     column(
         "flowStartNanoseconds",
         "INT64",
@@ -77,7 +77,33 @@ const COLUMNS: [Column; 12] = [
     column("layer2OctetDeltaCount", "INT64", "INTEGER(64,false)", Values::Int64(|one| one.record.bytes)),
     column("flowEndReason", "INT32", "INTEGER(8,false)", Values::Int32(|one| one.end.reason().into())),
     column("target", "BYTE_ARRAY", "STRING", Values::Word(|one| one.target.as_ref())),
+    column("octetDeltaCount", "INT64", "INTEGER(64,false)", Values::Int64(|one| one.record.observed.octets)),
+    column(
+        "tcpControlBits",
+        "INT32",
+        "INTEGER(8,false)",
+        Values::Int32(|one| one.record.observed.flags.into()),
+    ),
+    column(
+        "ipClassOfService",
+        "INT32",
+        "INTEGER(8,false)",
+        Values::Int32(|one| one.record.observed.class.into()),
+    ),
+    column("icmpTypeCodeIPv4", "INT32", "INTEGER(16,false)", Values::Optional(|one| icmp(one, false))),
+    column("icmpTypeCodeIPv6", "INT32", "INTEGER(16,false)", Values::Optional(|one| icmp(one, true))),
+    column("vlanId", "INT32", "INTEGER(16,false)", Values::Optional(vlan)),
+    column("ingressInterface", "BYTE_ARRAY", "STRING", Values::Word(|one| one.ingress.as_ref())),
+    column("observationPoint", "BYTE_ARRAY", "STRING", Values::Word(|one| one.point.as_ref())),
 ];
+
+fn icmp(one: &Given, ipv6: bool) -> Option<u32> {
+    one.record.icmp().filter(|_| one.record.key.src().is_ipv6() == ipv6).map(u32::from)
+}
+
+fn vlan(one: &Given) -> Option<u32> {
+    Some(u32::from(one.record.observed.vlan)).filter(|vlan| *vlan != 0)
+}
 
 fn source(one: &Given, text: &mut String) {
     let _ = write!(text, "{}", one.record.key.src());
@@ -220,7 +246,7 @@ mod tests {
     use crate::export::End;
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
     use ::parquet::record::Field;
-    use packet::FlowKey;
+    use packet::{FlowKey, Observed};
     use std::net::IpAddr;
 
     /// A record of each kind in turn.
@@ -233,15 +259,28 @@ mod tests {
             }
         };
         let vni = (n % 4 > 1).then_some(n as u32);
-        let key = FlowKey::new(address(1), address(n as u16), 6, (n as u16, 65_535), vni);
+        let protocol = if n.is_multiple_of(5) { [1, 58][n as usize % 2] } else { 6 };
+        let key = FlowKey::new(address(1), address(n as u16), protocol, (n as u16, 65_535), vni);
         let first_ns = 1_790_000_000_000_000_001 + n;
-        let record = FlowRecord { key, packets: n, bytes: u64::MAX - n, first_ns, last_ns: first_ns + 7 };
+        let (octets, flags, class, vlan) = (n * n, n as u8, !(n as u8), n as u16 % 3);
+        let observed = Observed { octets, flags, class, vlan, icmp: n as u16, ..Observed::default() };
+        let (packets, bytes, last_ns) = (n, u64::MAX - n, first_ns + 7);
+        let record = FlowRecord { key, packets, bytes, first_ns, last_ns, observed };
         let target = n.is_multiple_of(3).then(|| format!("web/b{}", n % 5).into());
-        Given { record, end: End::Idle, target }
+        let ingress = n.is_multiple_of(2).then(|| "p0".into());
+        Given { record, end: End::Idle, target, ingress, point: Some("f".into()) }
     }
 
     fn fields(one: &Given) -> Vec<Field> {
-        let Given { record: FlowRecord { key, packets, bytes, first_ns, last_ns }, target, .. } = one;
+        let FlowRecord { key, packets, bytes, first_ns, last_ns, observed } = &one.record;
+        let word = |word: &Option<Arc<str>>| match word {
+            Some(word) => Field::Str(word.to_string()),
+            None => Field::Null,
+        };
+        let icmp = |protocol: u8| match key.protocol() {
+            one if one == protocol => Field::UShort(observed.icmp),
+            _ => Field::Null,
+        };
         vec![
             Field::Long(*first_ns as i64),
             Field::Long(*last_ns as i64),
@@ -254,7 +293,15 @@ mod tests {
             Field::ULong(*packets),
             Field::ULong(*bytes),
             Field::UByte(1),
-            target.as_ref().map_or(Field::Null, |target| Field::Str(target.to_string())),
+            word(&one.target),
+            Field::ULong(observed.octets),
+            Field::UByte(observed.flags),
+            Field::UByte(observed.class),
+            icmp(1),
+            icmp(58),
+            if observed.vlan == 0 { Field::Null } else { Field::UShort(observed.vlan) },
+            word(&one.ingress),
+            word(&one.point),
         ]
     }
 

@@ -1,7 +1,7 @@
 //! A measurement against the truth, on streams of many shapes.
 
 use crate::{FlowRecord, KeyKind, Part, Report, Seed, Settings, Summary};
-use packet::FlowKey;
+use packet::{FlowKey, Observed};
 use proptest::prelude::*;
 use sketch::traffic::{Random, Zipf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -32,6 +32,7 @@ pub(crate) fn records(flows: u64, skew: f64, packets: usize, seed: u64) -> Vec<F
             bytes: packets * size,
             first_ns: now,
             last_ns: now + packets - 1,
+            observed: Observed::default(),
         }
     };
     Zipf::new(flows, skew, seed).take(packets).map(one).collect()
@@ -138,7 +139,14 @@ fn flows_are_what_settings_say() {
         let mut summary = Summary::new(&settings, SEED);
         for (src, port, id) in [("10.0.0.1", 1, None), ("10.0.0.2", 2, None), ("10.0.0.2", 2, Some(5))] {
             let key = FlowKey::new(src.parse().unwrap(), "10.9.9.9".parse().unwrap(), 6, (port, 80), id);
-            summary.add(&FlowRecord { key, packets: 1, bytes: 60, first_ns: 0, last_ns: 0 });
+            summary.add(&FlowRecord {
+                key,
+                packets: 1,
+                bytes: 60,
+                first_ns: 0,
+                last_ns: 0,
+                observed: Observed::default(),
+            });
         }
         let report = summary.report();
         report.top.iter().map(|row| (row.key.clone(), row.packets)).collect::<Vec<_>>()

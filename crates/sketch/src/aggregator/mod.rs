@@ -23,7 +23,7 @@ pub use policy::Policy;
 pub use row::{Compare, Scalar, Vectors};
 
 use crate::estimate::SizeError;
-use crate::hash::{Item, KeyHash, Seed, Update, below};
+use crate::hash::{Item, KeyHash, Note, Seed, Update, below};
 use crate::memory::table;
 use packet::{Bits, prefetch};
 use policy::Replacement;
@@ -35,21 +35,39 @@ pub const BATCH: usize = 64;
 
 /// The count of one key, and what it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry<const W: usize> {
+struct Entry<const W: usize, N> {
     key: [u64; W],
     packets: u64,
     bytes: u64,
+    note: N,
+}
+
+impl<const W: usize, N: Note> Entry<W, N> {
+    #[inline(always)]
+    fn add(&mut self, update: &Update<W, N>) {
+        self.packets += update.packets;
+        self.bytes += update.bytes;
+        self.note.join(&update.note);
+    }
+
+    #[inline(always)]
+    fn leave(&self, hash: &KeyHash) -> Evicted<W, N> {
+        let Entry { key, packets, bytes, note } = *self;
+        Evicted { item: hash.item(key), packets, bytes, note }
+    }
 }
 
 /// What a key has counted when it leaves the aggregator, with the hash that all sketches share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Evicted<const W: usize> {
+pub struct Evicted<const W: usize, N = ()> {
     /// The key and its hash.
     pub item: Item<W>,
     /// Number of packets.
     pub packets: u64,
     /// Number of bytes.
     pub bytes: u64,
+    /// What else is known of them.
+    pub note: N,
 }
 
 /// What an aggregator has done.
@@ -68,21 +86,23 @@ pub struct AggregatorCounts {
 /// Sixteen keys with their counts, behind the line that tells where a key lies.
 #[derive(Clone, Debug)]
 #[repr(C)]
-struct Row<const W: usize> {
+struct Row<const W: usize, N> {
     line: Line,
-    entries: [Entry<W>; SLOTS],
+    entries: [Entry<W, N>; SLOTS],
 }
 
-impl<const W: usize> Row<W> {
-    const EMPTY: Row<W> =
-        Row { line: Line::EMPTY, entries: [Entry { key: [0; W], packets: 0, bytes: 0 }; SLOTS] };
+impl<const W: usize, N: Note> Row<W, N> {
+    fn empty() -> Row<W, N> {
+        let entry = Entry { key: [0; W], packets: 0, bytes: 0, note: N::default() };
+        Row { line: Line::EMPTY, entries: [entry; SLOTS] }
+    }
 }
 
-/// Rows of sixteen keys with their counts. Tags are compared by `M`: [`Scalar`] is there to be measured
-/// beside [`Vectors`].
+/// Rows of sixteen keys with their counts, and a note for each key. Tags are compared by `M`: [`Scalar`] is
+/// there to be measured beside [`Vectors`].
 #[derive(Clone, Debug)]
-pub struct Aggregator<const W: usize, M = Vectors> {
-    rows: Vec<Row<W>>,
+pub struct Aggregator<const W: usize, M = Vectors, N = ()> {
+    rows: Vec<Row<W, N>>,
     replacement: Replacement,
     gate: Gate,
     hash: KeyHash,
@@ -100,7 +120,7 @@ struct Place {
     tag: u16,
 }
 
-impl<const W: usize> Aggregator<W> {
+impl<const W: usize, N: Note> Aggregator<W, Vectors, N> {
     /// Creates an empty aggregator of at most `bytes` bytes.
     ///
     /// # Errors
@@ -110,7 +130,7 @@ impl<const W: usize> Aggregator<W> {
     }
 }
 
-impl<const W: usize, M: Compare> Aggregator<W, M> {
+impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     /// Like [`Aggregator::with_bytes`], with the comparison that the type names.
     ///
     /// # Errors
@@ -118,7 +138,7 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
     pub fn comparing(bytes: usize, policy: Policy, gate: Gate, seed: &Seed) -> Result<Self, SizeError> {
         let rows = SizeError::check(bytes, Self::BYTES_PER_ROW)? / Self::BYTES_PER_ROW;
         Ok(Aggregator {
-            rows: table(Row::EMPTY, rows),
+            rows: table(Row::empty(), rows),
             replacement: Replacement::new(policy, rows),
             gate,
             hash: KeyHash::new(seed),
@@ -129,7 +149,7 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
     }
 
     /// Bytes of memory of each row of [`Aggregator::KEYS_PER_ROW`] keys.
-    pub const BYTES_PER_ROW: usize = size_of::<Row<W>>() + Replacement::BYTES_PER_ROW;
+    pub const BYTES_PER_ROW: usize = size_of::<Row<W, N>>() + Replacement::BYTES_PER_ROW;
 
     /// Bytes of memory of an aggregator that may have `bytes`.
     #[must_use]
@@ -155,7 +175,7 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
     /// Packets in its counts, by adding them up: for tests.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        let in_row = |row: &Row<W>| row.line.taken().map(|slot| row.entries[slot].packets).sum::<u64>();
+        let in_row = |row: &Row<W, N>| row.line.taken().map(|slot| row.entries[slot].packets).sum::<u64>();
         self.rows.iter().map(in_row).sum()
     }
 
@@ -180,7 +200,7 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
     /// Counts updates, and appends the keys that made room for them to `out`: at most one for each update,
     /// so that a vector with that much room is never reallocated.
     #[inline]
-    pub fn add(&mut self, updates: &[Update<W>], out: &mut Vec<Evicted<W>>) {
+    pub fn add(&mut self, updates: &[Update<W, N>], out: &mut Vec<Evicted<W, N>>) {
         for batch in updates.chunks(BATCH) {
             self.add_list(u64::MAX >> (BATCH - batch.len()), |at| batch[at], out);
         }
@@ -189,7 +209,12 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
     /// The same for the packets of a batch that are in `list`, a bit for each; `update` says what each
     /// counts.
     #[inline]
-    pub fn add_list(&mut self, list: u64, update: impl Fn(usize) -> Update<W>, out: &mut Vec<Evicted<W>>) {
+    pub fn add_list(
+        &mut self,
+        list: u64,
+        update: impl Fn(usize) -> Update<W, N>,
+        out: &mut Vec<Evicted<W, N>>,
+    ) {
         let length = list.count_ones();
         self.counts.updates += u64::from(length);
         if self.gate.lets_in() {
@@ -199,8 +224,8 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
         } else {
             self.counts.bypassed += u64::from(length);
             for at in Bits(list) {
-                let Update { key, packets, bytes } = update(at);
-                out.push(Evicted { item: self.hash.item(key), packets, bytes });
+                let Update { key, packets, bytes, note } = update(at);
+                out.push(Evicted { item: self.hash.item(key), packets, bytes, note });
             }
         }
     }
@@ -209,7 +234,12 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
     /// a tenth less of them.
     #[inline(always)]
     #[allow(unsafe_code, reason = "what is compiled for AVX2 may be called after a look at the processor")]
-    fn add_widest(&mut self, list: u64, update: impl Fn(usize) -> Update<W>, out: &mut Vec<Evicted<W>>) {
+    fn add_widest(
+        &mut self,
+        list: u64,
+        update: impl Fn(usize) -> Update<W, N>,
+        out: &mut Vec<Evicted<W, N>>,
+    ) {
         #[cfg(target_arch = "x86_64")]
         {
             let has_bits = is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
@@ -223,13 +253,18 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
-    fn add_batch_avx2(&mut self, list: u64, update: impl Fn(usize) -> Update<W>, out: &mut Vec<Evicted<W>>) {
+    fn add_batch_avx2(
+        &mut self,
+        list: u64,
+        update: impl Fn(usize) -> Update<W, N>,
+        out: &mut Vec<Evicted<W, N>>,
+    ) {
         self.add_batch(list, update, out);
     }
 
     /// Adds the updates of a batch: rows are fetched, then entries, then counted in the order of arrival.
     #[inline(always)]
-    fn add_batch(&mut self, list: u64, update: impl Fn(usize) -> Update<W>, out: &mut Vec<Evicted<W>>) {
+    fn add_batch(&mut self, list: u64, update: impl Fn(usize) -> Update<W, N>, out: &mut Vec<Evicted<W, N>>) {
         let mut places = [Place::default(); BATCH];
         for at in Bits(list) {
             let place = self.place(&update(at).key);
@@ -246,17 +281,16 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
         }
         let mut elsewhere = 0;
         for at in Bits(list) {
-            let (place, Update { key, packets, bytes }) = (places[at], update(at));
+            let (place, update) = (places[at], update(at));
             let Row { line, entries } = &mut self.rows[place.row as usize];
             match entries.get_mut(usize::from(place.slot)) {
-                Some(entry) if entry.key == key => {
-                    entry.packets += packets;
-                    entry.bytes += bytes;
+                Some(entry) if entry.key == update.key => {
+                    entry.add(&update);
                     self.replacement.touch(line, place.row, place.slot, entry.packets);
                 }
                 _ => {
                     elsewhere += 1;
-                    self.count_elsewhere(place, &update(at), out);
+                    self.count_elsewhere(place, &update, out);
                 }
             }
         }
@@ -273,13 +307,12 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
 
     /// Counts a key whose tag was not there, was another key's, or has moved since the rows were fetched.
     #[inline(never)]
-    fn count_elsewhere(&mut self, place: Place, update: &Update<W>, out: &mut Vec<Evicted<W>>) {
+    fn count_elsewhere(&mut self, place: Place, update: &Update<W, N>, out: &mut Vec<Evicted<W, N>>) {
         let number = place.row as usize;
         let Row { line, entries } = &mut self.rows[number];
         let mut with_tag = Bits(u64::from(line.with::<M>(place.tag)));
         if let Some(slot) = with_tag.find(|&slot| entries[slot].key == update.key) {
-            entries[slot].packets += update.packets;
-            entries[slot].bytes += update.bytes;
+            entries[slot].add(update);
             self.counts.hits += 1;
             self.replacement.touch(line, place.row, slot as u16, entries[slot].packets);
             return;
@@ -289,26 +322,24 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
             None => {
                 let slot = self.replacement.victim::<M>(line, number);
                 self.counts.evictions += 1;
-                let Entry { key, packets, bytes } = entries[slot as usize];
-                out.push(Evicted { item: self.hash.item(key), packets, bytes });
+                out.push(entries[slot as usize].leave(&self.hash));
                 slot
             }
         };
-        let Update { key, packets, bytes } = *update;
-        entries[slot as usize] = Entry { key, packets, bytes };
+        let Update { key, packets, bytes, note } = *update;
+        entries[slot as usize] = Entry { key, packets, bytes, note };
         line.set(slot, place.tag);
         self.replacement.inserted(line, place.row, slot as u16, packets);
     }
 
     /// Takes all keys out of the next `rows` rows, and appends them to `out`: sixteen for each row at most.
     /// Returns true when that was the last row; the next call begins at the first one again.
-    pub fn sweep(&mut self, rows: usize, out: &mut Vec<Evicted<W>>) -> bool {
+    pub fn sweep(&mut self, rows: usize, out: &mut Vec<Evicted<W, N>>) -> bool {
         let end = (self.swept + rows).min(self.rows.len());
         for number in self.swept..end {
             let Row { line, entries } = &mut self.rows[number];
             for slot in line.taken() {
-                let Entry { key, packets, bytes } = entries[slot];
-                out.push(Evicted { item: self.hash.item(key), packets, bytes });
+                out.push(entries[slot].leave(&self.hash));
             }
             *line = Line::EMPTY;
             self.replacement.emptied(number);
@@ -319,7 +350,7 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
     }
 
     /// Takes all keys out, row by row, and hands them to `give`: the end of an interval.
-    pub fn flush(&mut self, mut give: impl FnMut(&Evicted<W>)) {
+    pub fn flush(&mut self, mut give: impl FnMut(&Evicted<W, N>)) {
         let mut out = Vec::with_capacity(SLOTS);
         self.swept = 0;
         loop {

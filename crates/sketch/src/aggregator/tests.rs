@@ -26,8 +26,8 @@ fn through(aggregator: &mut Aggregator<2>, updates: &[Update<2>], piece: usize) 
 
 fn sums(evicted: &[Evicted<2>]) -> Exact<2> {
     let mut exact = Exact::default();
-    for Evicted { item, packets, bytes } in evicted {
-        exact.add(&Update { key: item.key, packets: *packets, bytes: *bytes });
+    for Evicted { item, packets, bytes, .. } in evicted {
+        exact.add(&Update { key: item.key, packets: *packets, bytes: *bytes, note: () });
     }
     exact
 }

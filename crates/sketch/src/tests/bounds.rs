@@ -134,7 +134,7 @@ fn heavy_changes_are_found_with_their_bounds() {
             for (flow, packets) in changing.chain(background) {
                 let address = traffic::address(flow);
                 sketch.update(address, packets);
-                truth.add(&Update { key: [address], packets, bytes: 0 });
+                truth.add(&Update { key: [address], packets, bytes: 0, note: () });
             }
         }
         let [before, now] = sketches;

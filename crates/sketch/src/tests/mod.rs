@@ -47,6 +47,7 @@ pub(super) fn items(packets: &[Update<2>]) -> Vec<Evicted<2>> {
         item: hash.item(update.key),
         packets: update.packets,
         bytes: update.bytes,
+        note: (),
     };
     packets.iter().map(item).collect()
 }

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use measure::FlowRecord;
     use measure::export::End;
-    use packet::FlowKey;
+    use packet::{FlowKey, Observed};
 
     fn given(n: u64) -> Given {
         let record = FlowRecord {
@@ -177,8 +177,9 @@ mod tests {
             bytes: 100,
             first_ns: 1_000_000,
             last_ns: 2_000_000,
+            observed: Observed::default(),
         };
-        Given { record, end: End::Active, target: None }
+        Given { record, end: End::Active, target: None, ingress: None, point: None }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! ([`DeltaReason::Swept`]). What comes later than that is counted in the present interval, and as late.
 
 use super::exports::Exports;
+use super::names::Named;
 use ::apps::measure::{Board, HISTORY, Measurement, Sum, Told};
 use engine::delta::{DeltaReason, FlowDelta};
 use measure::export::{End, Given};
@@ -117,8 +118,9 @@ impl Measuring {
         self.wanted.pipes.first().map(String::as_str)
     }
 
-    /// Takes a delta of one of its pipes, and the name of the target that it is for.
-    pub fn take(&mut self, delta: &FlowDelta, pipe: &Arc<str>, target: Option<&Arc<str>>, times: &Times) {
+    /// Takes a delta of one of its pipes.
+    pub fn take(&mut self, delta: &FlowDelta, named: &Named<'_>, times: &Times) {
+        let Named { pipe, target, ingress } = *named;
         if delta.reason() == DeltaReason::Swept {
             let until_ms = self.complete_ms.entry((delta.source, pipe.clone())).or_default();
             *until_ms = times.full_ms(delta.first).max(*until_ms);
@@ -135,11 +137,18 @@ impl Measuring {
             bytes: delta.bytes(),
             first_ns: times.wall_ns(first_ms.min(last_ms)),
             last_ns: times.wall_ns(last_ms),
+            observed: delta.observed,
         };
         let [records, packets, bytes] = &mut self.told.records;
         (*records, *packets, *bytes) = (*records + 1, *packets + record.packets, *bytes + record.bytes);
         self.changed = true;
-        self.exports.give(|| Given { record, end: end(delta.reason()), target: target.cloned() });
+        self.exports.give(|| Given {
+            record,
+            end: end(delta.reason()),
+            target: target.cloned(),
+            ingress: ingress.cloned(),
+            point: Some(pipe.clone()),
+        });
         let (began, number) = (first_ms / self.wanted.interval_ms, last_ms / self.wanted.interval_ms);
         if began < number {
             self.told.spanning += record.packets;

@@ -20,9 +20,9 @@ use super::priority;
 use ::apps::measure::Measurement;
 use anyhow::{Result, anyhow};
 use engine::delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
-use engine::program::{Group, Program, Target};
+use engine::program::Program;
 use measuring::{Measuring, Times};
-use names::Names;
+use names::{Names, ProgramNames};
 use pressure::Pressure;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -81,9 +81,7 @@ struct Ring {
 struct Plan {
     generation: u64,
     workers: usize,
-    pipes: Vec<String>,
-    /// The names of all targets, in the order of their numbers in deltas.
-    targets: Vec<Arc<str>>,
+    names: ProgramNames,
     measurements: Vec<Measurement>,
 }
 
@@ -123,12 +121,8 @@ impl Collector {
         workers: usize,
         measurements: Vec<Measurement>,
     ) -> Result<()> {
-        let pipes = program.pipes.iter().map(|pipe| pipe.name.clone()).collect();
-        let name = |group: &Group, target: &Target| format!("{}/{}", group.name, target.name).into();
-        let of_group =
-            |group: &'_ Group| group.targets.iter().map(|one| name(group, one)).collect::<Vec<_>>();
-        let targets = program.groups.iter().flat_map(of_group).collect();
-        self.tell(News::Program(Plan { generation, workers, pipes, targets, measurements }))
+        let names = ProgramNames::of(program);
+        self.tell(News::Program(Plan { generation, workers, names, measurements }))
     }
 
     fn tell(&self, news: News) -> Result<()> {
@@ -231,7 +225,7 @@ impl Reader {
 
     /// Goes on with measurements that are as they were, and begins and ends others.
     fn follow(&mut self, plan: Plan) {
-        let Plan { generation, workers, pipes, targets, measurements } = plan;
+        let Plan { generation, workers, names, measurements } = plan;
         let mut before = std::mem::take(&mut self.measured);
         for one in measurements {
             let old = before.iter().position(|old| old.name() == one.name);
@@ -242,7 +236,7 @@ impl Reader {
             };
             self.measured.push(next);
         }
-        self.names.set(generation, &pipes, targets, &self.measured);
+        self.names.set(generation, names, &self.measured);
         let times = self.times();
         // Their exports end by themselves: nobody waits here.
         before.into_iter().for_each(|gone| drop(gone.finish(&times)));
@@ -284,14 +278,13 @@ impl Reader {
         let times = self.times();
         let mut deltas = std::mem::take(&mut self.deltas);
         for delta in &deltas {
-            let of = delta.of();
-            if !self.names.knows(of) {
+            if !self.names.knows(delta.of()) {
                 // The program was told before a worker ran it, so the news is there by now.
                 self.take_news();
             }
-            let Some((measured, pipe)) = self.names.find(of) else { continue };
+            let Some((measured, named)) = self.names.find(delta) else { continue };
             if let Some(measuring) = self.measured.get_mut(measured) {
-                measuring.take(delta, pipe, self.names.target(of), &times);
+                measuring.take(delta, &named, &times);
             }
         }
         deltas.clear();

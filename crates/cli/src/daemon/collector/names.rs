@@ -3,8 +3,31 @@
 
 use super::OF_PODS;
 use super::measuring::Measuring;
-use engine::delta::Belonging;
+use engine::delta::{Belonging, FlowDelta};
+use engine::program::{Group, Program, Target};
 use std::sync::Arc;
+
+/// The names of a program's parts, in the order of their numbers in deltas.
+#[derive(Default)]
+pub struct ProgramNames {
+    pipes: Vec<Arc<str>>,
+    ports: Vec<Arc<str>>,
+    /// The targets of all groups.
+    targets: Vec<Arc<str>>,
+}
+
+impl ProgramNames {
+    /// Those of a program.
+    pub fn of(program: &Program) -> ProgramNames {
+        let name = |group: &Group, target: &Target| format!("{}/{}", group.name, target.name).into();
+        let of_group = |group: &Group| group.targets.iter().map(|one| name(group, one)).collect::<Vec<_>>();
+        ProgramNames {
+            pipes: program.pipes.iter().map(|pipe| pipe.name.as_str().into()).collect(),
+            ports: program.ports.iter().map(|port| port.name.as_str().into()).collect(),
+            targets: program.groups.iter().flat_map(of_group).collect(),
+        }
+    }
+}
 
 /// For the last 256 generations, the measurement and the name of each pipe, and the name of each target.
 #[derive(Default)]
@@ -17,7 +40,19 @@ pub struct Names {
 /// The names of a program.
 struct Generation {
     pipes: Vec<Pipe>,
+    ports: Vec<Arc<str>>,
     targets: Vec<Arc<str>>,
+}
+
+/// The names of what a delta is about.
+#[derive(Clone, Copy)]
+pub struct Named<'a> {
+    /// The pipe, or the overlay's table of flows.
+    pub pipe: &'a Arc<str>,
+    /// The target that its packets were sent to.
+    pub target: Option<&'a Arc<str>>,
+    /// The port that the first of its packets came from.
+    pub ingress: Option<&'a Arc<str>>,
 }
 
 /// A pipe of a program.
@@ -29,11 +64,11 @@ struct Pipe {
 
 impl Names {
     /// Takes note of a program's pipes; what they are measured by now holds for those of former programs too.
-    pub fn set(&mut self, generation: u64, pipes: &[String], targets: Vec<Arc<str>>, measured: &[Measuring]) {
+    pub fn set(&mut self, generation: u64, names: ProgramNames, measured: &[Measuring]) {
+        let ProgramNames { pipes, ports, targets } = names;
         self.by_generation.resize_with(256, || None);
-        let pipe = |name: &String| Pipe { name: name.as_str().into(), measured: None };
-        let pipes = pipes.iter().map(pipe).collect();
-        self.by_generation[generation as usize % 256] = Some(Generation { pipes, targets });
+        let pipes = pipes.into_iter().map(|name| Pipe { name, measured: None }).collect();
+        self.by_generation[generation as usize % 256] = Some(Generation { pipes, ports, targets });
         let overlay = |(at, one): (usize, &Measuring)| Some((at, Arc::from(one.overlay()?)));
         self.of_pods = measured.iter().enumerate().find_map(overlay);
         for pipe in self.by_generation.iter_mut().flatten().flat_map(|one| &mut one.pipes) {
@@ -43,22 +78,27 @@ impl Names {
 
     /// Returns true if it is known what a delta is about.
     pub fn knows(&self, of: Belonging) -> bool {
-        let of_program = self.by_generation.get(usize::from(of.generation));
-        of == OF_PODS || of_program.is_some_and(Option::is_some)
+        of == OF_PODS || self.of(of.generation).is_some()
     }
 
-    /// Returns the position of the measurement that a delta is for, and the name of its pipe.
-    pub fn find(&self, of: Belonging) -> Option<(usize, &Arc<str>)> {
+    /// Returns the position of the measurement that a delta is for, and the names of what it is about.
+    pub fn find(&self, delta: &FlowDelta) -> Option<(usize, Named<'_>)> {
+        let of = delta.of();
         if of == OF_PODS {
-            return self.of_pods.as_ref().map(|(at, name)| (*at, name));
+            let (at, pipe) = self.of_pods.as_ref()?;
+            return Some((*at, Named { pipe, target: None, ingress: None }));
         }
-        let names = self.by_generation.get(usize::from(of.generation))?.as_ref()?;
-        let pipe = names.pipes.get(usize::from(of.pipe))?;
-        Some((pipe.measured?, &pipe.name))
+        let names = self.of(of.generation)?;
+        let Pipe { name, measured } = names.pipes.get(usize::from(of.pipe))?;
+        // Numbers that packets were observed with may be those of an earlier program.
+        let observed = self.of(delta.observed.generation);
+        let target = names.targets.get(of.target as usize);
+        let target = target.or_else(|| observed?.targets.get(delta.observed.target as usize));
+        let ingress = observed.and_then(|names| names.ports.get(usize::from(delta.observed.input)));
+        Some(((*measured)?, Named { pipe: name, target, ingress }))
     }
 
-    /// Returns the name of the target that a flow was decided for.
-    pub fn target(&self, of: Belonging) -> Option<&Arc<str>> {
-        self.by_generation.get(usize::from(of.generation))?.as_ref()?.targets.get(of.target as usize)
+    fn of(&self, generation: u8) -> Option<&Generation> {
+        self.by_generation.get(usize::from(generation))?.as_ref()
     }
 }

@@ -1,5 +1,6 @@
 //! The collector as the daemon uses it: rings in, totals and measurements out.
 
+use super::names::Named;
 use super::*;
 use ::apps::measure::Board;
 use engine::delta::Belonging;
@@ -81,14 +82,16 @@ impl Rig {
         let counts = (packets, 100 * packets);
         let mut delta = FlowDelta::new(key(flow), counts, times, of, DeltaReason::Interval);
         delta.source = worker;
-        self.measuring.take(&delta, &self.pipe, None, &at(u64::from(times.1)));
+        let named = Named { pipe: &self.pipe, target: None, ingress: None };
+        self.measuring.take(&delta, &named, &at(u64::from(times.1)));
     }
 
     fn swept(&mut self, worker: u8, start_ms: u32) {
         let of = Belonging { generation: 1, pipe: 0, target: 0 };
         let mut delta = FlowDelta::swept(start_ms, of);
         delta.source = worker;
-        self.measuring.take(&delta, &self.pipe, None, &at(u64::from(start_ms)));
+        let named = Named { pipe: &self.pipe, target: None, ingress: None };
+        self.measuring.take(&delta, &named, &at(u64::from(start_ms)));
     }
 
     fn intervals(&mut self) -> Vec<(u64, u64)> {

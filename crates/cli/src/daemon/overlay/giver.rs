@@ -10,7 +10,7 @@ use anyhow::Result;
 use bpf::{OverlayEnd, OverlayGone, OverlaySweep, OverlayTuple, TcOverlay};
 use engine::delta::{BYTES_MAX, DeltaReason, FlowDelta, PACKETS_MAX};
 use engine::ring::DeltaSender;
-use packet::FlowKey;
+use packet::{FlowKey, Observed};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +26,8 @@ const LOOK_NS: u64 = 1_000_000_000;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const NS_PER_MS: u64 = 1_000_000;
+/// Bytes of an Ethernet header.
+const ETHERNET: u64 = 14;
 
 /// What is on its way to the collector.
 pub struct Giver {
@@ -175,8 +177,12 @@ fn deltas(gone: &OverlayGone, clock: Clock) -> impl Iterator<Item = FlowDelta> +
     let (packets, bytes) = (gone.packets, gone.bytes);
     [gone.key.sent(), gone.received].into_iter().enumerate().flat_map(move |(at, tuple)| {
         let key = key(&tuple);
-        parts(packets[at], bytes[at])
-            .map(move |counts| FlowDelta::new(key, counts, (first, last), OF_PODS, reason))
+        parts(packets[at], bytes[at]).map(move |counts| {
+            // Frames between pods are neither tagged nor padded.
+            let octets = counts.1.saturating_sub(ETHERNET * counts.0);
+            let delta = FlowDelta::new(key, counts, (first, last), OF_PODS, reason);
+            delta.observing(Observed { octets, ..Observed::default() })
+        })
     })
 }
 

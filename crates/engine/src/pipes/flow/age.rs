@@ -4,6 +4,7 @@
 use super::Flows;
 use super::decided::Decided;
 use super::nat::Bindings;
+use super::observations::{Observations, known};
 use super::pairs::Pairs;
 use super::table::{belonging_of, depart};
 use crate::snapshot::FlowAccount;
@@ -155,7 +156,7 @@ impl Flows {
         slice: (u32, u32),
         judge: impl Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate,
     ) -> (Vec<FlowKey>, Vec<FlowKey>) {
-        let Flows { table, hash, decided, own, deltas, room, of, account, nat, pairs, .. } = self;
+        let Flows { table, hash, decided, own, deltas, room, of, account, nat, pairs, observed, .. } = self;
         let mut leaving = Leaving {
             decided,
             own,
@@ -164,6 +165,7 @@ impl Flows {
             of: *of,
             account,
             judge,
+            observed,
             links: Links { nat: nat.as_deref_mut(), pairs: pairs.as_deref_mut() },
             others: Vec::new(),
             aged: Vec::new(),
@@ -241,6 +243,7 @@ struct Leaving<'a, Judge> {
     of: Belonging,
     account: &'a mut FlowAccount,
     judge: Judge,
+    observed: &'a Option<Box<Observations>>,
     links: Links<'a>,
     /// Rows of flows that go together with others.
     others: Vec<u32>,
@@ -273,6 +276,7 @@ impl<Judge: Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate> Visitor fo
             return false;
         }
         let delta = flow.delta(belonging_of(self.decided, flow, self.of), reason);
+        let delta = delta.observing(known(self.observed, row, flow).observed);
         self.account.give(&delta);
         self.deltas.push_back(delta);
         if fate == Fate::Restarts(reason) {

@@ -7,7 +7,7 @@ use crate::batch::group::GroupTable;
 use crate::batch::packets::Packets;
 use crate::batch::rows::{NEAR_MAX, Rows, Slab};
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
-use packet::{Bits, FlowKey, Layer};
+use packet::{Bits, FlowKey, Layer, Observed};
 use table::{Counted, Decision, DeltaReason, Flow, NO_TARGET};
 
 /// Why a flow was not learnt.
@@ -151,7 +151,11 @@ impl Flows {
                 self.tell_and_give(flows[slot], look.now_ms);
             }
             self.account.live += 1;
-            match self.table.count(flows[slot], batch.frame(slot).len() as u32, now_ms) {
+            let counted = self.table.count(flows[slot], batch.frame(slot).len() as u32, now_ms);
+            if self.observed.is_some() && counted != Counted::No {
+                self.observe(flows[slot], slot, look);
+            }
+            match counted {
                 Counted::Yes => {}
                 Counted::High => self.relieve(flows[slot], now_ms),
                 Counted::No => {
@@ -160,6 +164,15 @@ impl Flows {
                 }
             }
         }
+    }
+
+    /// Adds what a measurement wants to know of a packet that its flow has just counted.
+    #[inline(never)]
+    fn observe(&mut self, at: u32, slot: usize, look: &Lookup<'_>) {
+        let (Some(all), Some(flow)) = (&mut self.observed, self.table.flow(at)) else { return };
+        let one = look.packets.observed(look.batch, slot, self.source);
+        let one = Observed { generation: self.of.generation, ..one };
+        all.add(at, flow, look.batch.frame(slot).len() as u64, &one);
     }
 
     /// Counts a SYN that was repeated for the target of its flow.

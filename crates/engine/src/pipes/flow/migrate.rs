@@ -6,6 +6,7 @@
 
 use super::Flows;
 use super::nat::Place;
+use super::observations::{Known, known};
 use super::table::depart;
 use crate::nat::SLICES;
 use crate::owner::Side;
@@ -18,6 +19,7 @@ pub struct Migrant {
     /// The worker that it belongs to.
     pub to: usize,
     flow: Flow,
+    known: Known,
     /// Whether it has an entry of its own.
     own: bool,
     /// What it has of the NAT pool.
@@ -58,6 +60,7 @@ impl Flows {
         let hash = self.hash;
         for (at, to, own, pair) in rows {
             let mut taken = None;
+            let was = self.table.flow(at).map(|flow| known(&self.observed, at, flow)).unwrap_or_default();
             if own {
                 taken = self.table.hand_on(at).filter(|flow| flow.packets() > 0);
             } else {
@@ -82,7 +85,7 @@ impl Flows {
             if let Some(pairs) = &mut self.pairs {
                 pairs.part(at);
             }
-            migrants.flows.push(Migrant { to, flow, own, place, pair });
+            migrants.flows.push(Migrant { to, flow, known: was, own, place, pair });
         }
         migrants
     }
@@ -115,18 +118,19 @@ impl Flows {
 
     /// The same; returns the row of the flow.
     fn enter(&mut self, all: &Migrants, at: usize, number: Option<u32>) -> Option<u32> {
-        let Migrant { flow, .. } = all.flows[at];
+        let Migrant { flow, known: was, .. } = all.flows[at];
         let (packets, key) = (flow.packets(), *flow.key());
         self.account.met += packets;
         self.account.live += packets;
         let hash = self.hash(&key);
         if let Some(present) = self.table.get(hash, &key) {
-            let lives = self.table.flow(present).is_some_and(|flow| self.is_alive(flow));
-            if lives {
+            let living = self.table.flow(present).filter(|flow| self.is_alive(flow));
+            if let Some(packets) = living.map(Flow::packets) {
                 if self.table.merge(present, &flow) {
+                    self.observed.iter_mut().for_each(|all| all.take(present, packets, &was));
                     return Some(present);
                 }
-                return self.end_one(&flow, number, DeltaReason::Overflow);
+                return self.end_one((&flow, was), number, DeltaReason::Overflow);
             }
             self.clear(present, DeltaReason::Removed);
         }
@@ -134,14 +138,17 @@ impl Flows {
             Decision::Pinned(_) => number.map(Decision::Pinned),
             other => Some(other),
         };
-        let Some(decision) = decision else { return self.end_one(&flow, number, DeltaReason::Removed) };
+        let Some(decision) = decision else {
+            return self.end_one((&flow, was), number, DeltaReason::Removed);
+        };
         if self.table.len() == self.table.capacity() && !self.reclaim(1) {
-            return self.end_one(&flow, number, DeltaReason::Evicted);
+            return self.end_one((&flow, was), number, DeltaReason::Evicted);
         }
         let Ok(row) = self.table.adopt(hash, &flow) else {
-            return self.end_one(&flow, number, DeltaReason::Evicted);
+            return self.end_one((&flow, was), number, DeltaReason::Evicted);
         };
         self.table.pin(row, decision);
+        self.observed.iter_mut().for_each(|all| all.take(row, 0, &was));
         if let Decision::Pinned(number) = decision {
             self.decided.joined(number);
         }
@@ -153,9 +160,14 @@ impl Flows {
     }
 
     /// Gives the counts of a flow that cannot be taken in.
-    fn end_one(&mut self, flow: &Flow, number: Option<u32>, reason: DeltaReason) -> Option<u32> {
+    fn end_one(
+        &mut self,
+        (flow, was): (&Flow, Known),
+        number: Option<u32>,
+        reason: DeltaReason,
+    ) -> Option<u32> {
         let of: Option<Belonging> = number.and_then(|number| self.decided.belonging(number));
-        let delta = flow.delta(of.unwrap_or(self.of), reason);
+        let delta = flow.delta(of.unwrap_or(self.of), reason).observing(was.observed);
         self.account.give(&delta);
         self.deltas.push_back(delta);
         None

@@ -8,6 +8,7 @@ mod lookup;
 mod migrate;
 mod nat;
 mod new_flows;
+mod observations;
 mod pairs;
 mod period;
 mod swap;
@@ -19,7 +20,7 @@ pub use check::{all_there, check, fit};
 pub use decided::Renumbering;
 pub use migrate::Migrants;
 pub use new_flows::NewFlowState;
-pub use table::Flows;
+pub use table::{Flows, first_targets};
 pub use takeover::Record;
 pub use timeouts::Timeouts;
 

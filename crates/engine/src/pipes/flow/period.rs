@@ -7,6 +7,7 @@
 
 use super::Flows;
 use super::decided::Decided;
+use super::observations::known;
 use super::table::belonging_of;
 use crate::program::Measured;
 use table::{DeltaReason, Fate, Flow, FlowDelta, FlowTable, Visitor};
@@ -101,12 +102,14 @@ impl Flows {
 
     /// Visits flows from a row on; returns where to go on.
     fn give_former(&mut self, (start, rows): (u32, u32), period: Period, now_ms: u32) -> u32 {
-        let Flows { table, hash, decided, deltas, room, of, account, .. } = self;
+        let Flows { table, hash, decided, deltas, room, of, account, observed: all, .. } = self;
         let (room, of, decided) = (*room, *of, &*decided);
-        let give = |flow: &Flow| {
+        let give = |row: u32, flow: &Flow| {
             let accepted = deltas.len() < room;
             if accepted {
                 let delta = flow.delta(belonging_of(decided, flow, of), DeltaReason::Interval);
+                let delta = delta.observing(known(all, row, flow).observed);
+                all.iter_mut().for_each(|all| all.give(row, flow));
                 account.give(&delta);
                 deltas.push_back(delta);
             }
@@ -124,7 +127,7 @@ struct Giving<'a, Give> {
     give: Give,
 }
 
-impl<Give: FnMut(&Flow) -> bool> Visitor for Giving<'_, Give> {
+impl<Give: FnMut(u32, &Flow) -> bool> Visitor for Giving<'_, Give> {
     /// A flow that went with its entry gives its counts when it leaves.
     fn judge(&self, _: u32, flow: &Flow, _: &FlowTable) -> Fate {
         match flow.counted_before(self.start_ms) && self.decided.is_alive(flow) {
@@ -133,7 +136,7 @@ impl<Give: FnMut(&Flow) -> bool> Visitor for Giving<'_, Give> {
         }
     }
 
-    fn accept(&mut self, _: u32, flow: &Flow, _: Fate) -> bool {
-        (self.give)(flow)
+    fn accept(&mut self, row: u32, flow: &Flow, _: Fate) -> bool {
+        (self.give)(row, flow)
     }
 }

@@ -43,6 +43,9 @@ impl Flows {
             }
             std::mem::swap(&mut self.nat, &mut old.nat);
             std::mem::swap(&mut self.pairs, &mut old.pairs);
+            if let (Some(new), Some(old)) = (&mut self.observed, &mut old.observed) {
+                std::mem::swap(new, old);
+            }
             gone += self.decided.follow(&mut old.decided, now);
             self.account = std::mem::take(&mut old.account);
         } else {
@@ -105,6 +108,9 @@ impl Flows {
             let Some(to) = to else { continue };
             if let (Some(new), Some(old)) = (&mut self.values, &old.values) {
                 new.copy_from(to, old, at);
+            }
+            if let (Some(new), Some(old)) = (&mut self.observed, &old.observed) {
+                new.take(to, 0, &old.of(at, &flow));
             }
             self.rejoin(to, pair);
             moved += flow.packets();

@@ -3,6 +3,7 @@
 use super::decided::Decided;
 use super::kept::FlowValues;
 use super::nat::Bindings;
+use super::observations::{Observations, known};
 use super::pairs::Pairs;
 use super::period::Period;
 use super::{Learn, NewFlowState, Timeouts};
@@ -70,13 +71,16 @@ pub struct Flows {
     pub(super) nat: Option<Box<Bindings>>,
     /// Which flows age as one, where answers are learnt and there is no pool.
     pub(super) pairs: Option<Box<Pairs>>,
+    /// What was observed of flows, if the pipe is measured.
+    pub(super) observed: Option<Box<Observations>>,
     pub(super) deltas: VecDeque<FlowDelta>,
     /// How many deltas may wait.
     pub(super) room: usize,
 }
 
 /// Numbers the targets of all groups, in order: returns the number of the first one of each group.
-fn first_targets(program: &Program) -> Vec<u32> {
+#[must_use]
+pub fn first_targets(program: &Program) -> Vec<u32> {
     let first = |next: &mut u32, group: &crate::program::Group| {
         let first = *next;
         *next += group.targets.len() as u32;
@@ -127,6 +131,7 @@ impl Flows {
                 .and_then(|id| program.nat_pools.get(id.index()))
                 .map(|pool| Box::new(Bindings::new(pool, pipe.capacity))),
             pairs: None,
+            observed: pipe.monitor.measured.map(|_| Box::new(Observations::new(pipe.capacity))),
             deltas: VecDeque::with_capacity(DELTAS_MAX),
             room: DELTAS_MAX,
         })
@@ -146,6 +151,7 @@ impl Flows {
             values: None,
             nat: None,
             pairs: None,
+            observed: None,
             ..*self
         }
     }
@@ -430,7 +436,7 @@ impl Flows {
 
     /// Removes a flow if there is room for its delta.
     pub(super) fn clear(&mut self, at: u32, reason: DeltaReason) -> bool {
-        let Flows { table, hash, decided, deltas, room, of, account, .. } = self;
+        let Flows { table, hash, decided, deltas, room, of, account, observed: all, .. } = self;
         let cleared = table.remove(
             at,
             |key| hash.hash(&key.0),
@@ -438,6 +444,7 @@ impl Flows {
                 let accepted = deltas.len() < *room;
                 if accepted {
                     let delta = flow.delta(belonging_of(decided, flow, *of), reason);
+                    let delta = delta.observing(known(all, at, flow).observed);
                     account.give(&delta);
                     deltas.push_back(delta);
                     depart(decided, flow);
@@ -459,11 +466,13 @@ impl Flows {
 
     /// Gives the counts of a flow that lives on, if there is room for its delta.
     pub(super) fn give(&mut self, at: u32, now_ms: u32, reason: DeltaReason) {
-        let Flows { table, decided, deltas, room, of, account, .. } = self;
+        let Flows { table, decided, deltas, room, of, account, observed: all, .. } = self;
         table.give(at, now_ms, |flow| {
             let accepted = deltas.len() < *room;
             if accepted {
                 let delta = flow.delta(belonging_of(decided, flow, *of), reason);
+                let delta = delta.observing(known(all, at, flow).observed);
+                all.iter_mut().for_each(|all| all.give(at, flow));
                 account.give(&delta);
                 deltas.push_back(delta);
             }
@@ -580,6 +589,7 @@ impl Flows {
             key: *flow.key(),
             decision,
             hits: Count { packets: flow.packets(), bytes: flow.bytes() },
+            given: known(&self.observed, at, flow).given,
             first_ms: flow.first(),
             last_ms: flow.last(),
             state: self.by_state.then(|| flow.state()),

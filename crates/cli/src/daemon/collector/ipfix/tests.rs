@@ -3,14 +3,15 @@
 use super::*;
 use measure::FlowRecord;
 use measure::export::End;
-use packet::FlowKey;
+use packet::{FlowKey, Observed};
 use std::io::Read;
 use std::net::TcpListener;
 
 fn given(n: u16) -> Given {
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (n, 53), None);
-    let record = FlowRecord { key, packets: 1, bytes: 100, first_ns: 1_000_000, last_ns: 2_000_000 };
-    Given { record, end: End::Active, target: None }
+    let (first_ns, last_ns, observed) = (1_000_000, 2_000_000, Observed::default());
+    let record = FlowRecord { key, packets: 1, bytes: 100, first_ns, last_ns, observed };
+    Given { record, end: End::Active, target: None, ingress: None, point: None }
 }
 
 fn batch(records: u16) -> Vec<Given> {

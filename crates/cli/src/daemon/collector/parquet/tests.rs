@@ -4,7 +4,7 @@ use super::*;
 use ::apps::measure::Export;
 use measure::FlowRecord;
 use measure::export::End;
-use packet::FlowKey;
+use packet::{FlowKey, Observed};
 use std::path::PathBuf;
 
 /// A folder that goes with the test.
@@ -42,8 +42,9 @@ impl Drop for Folder {
 fn batch(records: u64) -> Vec<Given> {
     let given = |n: u64| {
         let key = FlowKey([n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8; 5]);
-        let record = FlowRecord { key, packets: 1, bytes: n, first_ns: n, last_ns: n * n };
-        Given { record, end: End::Active, target: None }
+        let observed = Observed::default();
+        let record = FlowRecord { key, packets: 1, bytes: n, first_ns: n, last_ns: n * n, observed };
+        Given { record, end: End::Active, target: None, ingress: None, point: None }
     };
     (0..records).map(given).collect()
 }
