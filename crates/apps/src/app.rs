@@ -336,6 +336,13 @@ pub trait App: Any + Send {
         Vec::new()
     }
 
+    /// Returns the request that gives a target of a group of its own another weight. `None` for groups that
+    /// are not its own: whoever asks may change these at once.
+    fn weighing(&self, group: &str, target: &str, weight: u32) -> Option<Value> {
+        let _ = (group, target, weight);
+        None
+    }
+
     /// Tells it the time of day, in seconds since 1970, before its first event: for what must differ from one
     /// run to the next. Replay does not.
     fn set_date(&mut self, unix_s: u64) {

@@ -157,6 +157,13 @@ impl RunningApps {
         self.apps.iter().flat_map(|one| one.app.first_weights()).collect()
     }
 
+    /// Returns the app whose group this is, and the request that gives one of its targets another weight.
+    #[must_use]
+    pub fn weighing(&self, group: &str, target: &str, weight: u32) -> Option<(String, Value)> {
+        let of = |one: &Running| Some((one.app.name().to_string(), one.app.weighing(group, target, weight)?));
+        self.apps.iter().find_map(of)
+    }
+
     /// Returns when the next app must be woken.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {

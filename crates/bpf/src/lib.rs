@@ -34,7 +34,7 @@ pub use path::{
 };
 pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
 pub use xdp_generate::XdpGenerate;
-pub use xdp_take::{AttachMode, Counters, QUEUES_MAX, XdpTake};
+pub use xdp_take::{AttachMode, Counters, JudgeError, Judged, QUEUES_MAX, XdpTake};
 
 /// The error that aya returns when the kernel refuses a program, a map or an attachment.
 pub use aya::EbpfError;

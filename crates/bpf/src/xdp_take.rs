@@ -67,6 +67,47 @@ const FLAG_NATIVE: u32 = 1 << 2;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
+/// The bytes of a frame that are looked at when a program is asked about it: more than all headers that it
+/// reads, and no more than the kernel tries a program on.
+const JUDGED_MAX: usize = 2048;
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judged {
+    /// It is taken, where a socket is bound to its queue.
+    Taken,
+    /// It stays with the kernel.
+    Left,
+    /// It stays with the kernel, and is for another host's MAC address.
+    NotOurs,
+}
+
+impl Judged {
+    /// Returns its name in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Judged::Taken => "taken",
+            Judged::Left => "left",
+            Judged::NotOurs => "not_ours",
+        }
+    }
+}
+
+/// Why a program could not be asked about a frame.
+#[derive(Debug, thiserror::Error)]
+pub enum JudgeError {
+    /// The program cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] EbpfError),
+    /// The rules are invalid.
+    #[error(transparent)]
+    Rules(#[from] TakeError),
+    /// The program cannot be run on this frame.
+    #[error(transparent)]
+    Run(#[from] ProgramError),
+}
+
 /// The program and its maps.
 pub struct XdpTake {
     ebpf: Ebpf,
@@ -256,6 +297,24 @@ impl XdpTake {
             sum.held_back += cpu[4];
         }
         sum
+    }
+
+    /// Loads a program with these MAC addresses and rules, and asks it about a frame. No other program, none of
+    /// its counters and no socket is involved.
+    ///
+    /// # Errors
+    /// A rule is invalid, or the kernel refuses: usually for want of a privilege, or because the frame has
+    /// less than the 14 bytes of an Ethernet header.
+    pub fn judge(own: [[u8; 6]; 2], take: &Take, frame: &[u8]) -> Result<Judged, JudgeError> {
+        let mut program = XdpTake::load(1)?;
+        program.set_take(own, take)?;
+        program.test_run(&frame[..frame.len().min(JUDGED_MAX)])?;
+        let Counters { passed, not_ours, .. } = program.counters(0);
+        Ok(match (passed, not_ours) {
+            (0, 0) => Judged::Taken,
+            (0, _) => Judged::NotOurs,
+            _ => Judged::Left,
+        })
     }
 
     /// Runs the program on a frame without an interface (`BPF_PROG_TEST_RUN`), on queue 0, and returns its

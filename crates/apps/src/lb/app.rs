@@ -256,7 +256,7 @@ impl Configured for Lb {
                 let mut row = json!({
                     "service": service.name, "name": back_end.name, "mode": back_end.mode.word(),
                     "mac": mac(back_end, &told), "address": address(back_end),
-                    "weight": back_end.weight, "state": back_end.state.word(),
+                    "weight": told.weight.unwrap_or(back_end.weight), "state": back_end.state.word(),
                     "packets": count.packets, "bytes": count.bytes,
                     "flows": flows.map(|flows| flows.active),
                     "flows_begun": flows.map(|flows| flows.begun),

@@ -21,7 +21,8 @@ pub struct Arguments {
     /// Ask the running daemon, with its program, entries, buckets and flows.
     #[arg(long)]
     live: bool,
-    /// A packet in words: 'src=10.0.0.1 dst=10.0.0.53 proto=udp sport=5000 dport=53'.
+    /// A packet in words: 'src=10.0.0.1 dst=10.0.0.53 proto=udp sport=5000 dport=53'. With `--live`, it goes to
+    /// the port's MAC address unless it says `eth.dst=`.
     #[arg(long, conflicts_with = "pcap", required_unless_present = "pcap")]
     packet: Option<String>,
     /// A recording; see `--frame`.
@@ -45,8 +46,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let record = record(arguments)?;
     let frame = &record.bytes;
     if arguments.live {
-        let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-        let request = json!({ "command": "explain", "hex": hex, "port": arguments.port });
+        let mut request = json!({ "command": "explain", "port": arguments.port });
+        match &arguments.packet {
+            // The daemon knows where it goes if it does not say so.
+            Some(recipe) => request["packet"] = json!(recipe),
+            None => {
+                let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+                request["hex"] = json!(hex);
+            }
+        }
         let mut answer = arguments.connection.answer(&request)?;
         let text = answer["text"].as_str().unwrap_or_default().to_string();
         answer["recorded_of"] = recorded_of(&record);

@@ -151,7 +151,7 @@ impl Daemon {
     fn answer_at_once(&mut self, request: &Value) -> Result<Reply> {
         match text(request, "command")? {
             "entry" => self.entry(request).map(Reply::Later),
-            "weight" => self.weight(request).map(Reply::Now),
+            "weight" => self.weight(request),
             other => bail!(
                 "no command `{other}`: show, reload, entry, entries, weight, inject, app, explain or stop"
             ),
@@ -176,7 +176,8 @@ impl Daemon {
         Ok(Later::Change(self.fleet.begin(Changes::of(change), self.clock)))
     }
 
-    fn weight(&mut self, request: &Value) -> Result<Value> {
+    /// Changes a weight: by the app whose group it is, so that this is its weight, too.
+    fn weight(&mut self, request: &Value) -> Result<Reply> {
         let (group, target) = (text(request, "group")?, text(request, "target")?);
         let weight = request["weight"]
             .as_u64()
@@ -184,15 +185,18 @@ impl Daemon {
             .with_context(|| format!("`weight` is a number from 0 to {WEIGHT_MAX}"))?;
         let id =
             self.plan.program.group_named(group).with_context(|| format!("there is no group `{group}`"))?;
+        if let Some((app, request)) = self.host.running.weighing(group, target, weight) {
+            return Ok(Reply::Later(Later::App(self.request(&app, &request)?)));
+        }
         let targets = &self.plan.program.groups[id.index()].targets;
         let at = targets.iter().position(|one| one.name == target);
         let at = at.with_context(|| format!("group `{group}` has no target `{target}`"))?;
         self.change(&Change::SetWeight { group: id, target: at as u16, weight })?;
-        Ok(json!({ "done": true }))
+        Ok(Reply::Now(json!({ "done": true })))
     }
 
     fn inject(&mut self, request: &Value) -> Result<Later> {
-        let bytes = live::packet(request)?;
+        let bytes = live::packet(request, None)?;
         let port = |key: &str| -> Result<Option<PortId>> {
             let Some(name) = request[key].as_str() else { return Ok(None) };
             let id =

@@ -1,6 +1,7 @@
 //! `explain --live`: the daemon's own program, entries, buckets and flows. The interpreter runs here, on an
 //! observer's thread, and the engine in the worker of the packet's flow; neither counts anything.
 
+use super::arrival;
 use super::observer::Snapshot;
 use crate::explain::{Explanation, Names};
 use anyhow::{Context, Result, bail};
@@ -56,10 +57,13 @@ impl FlowSource for LiveFlows<'_> {
     }
 }
 
-/// Returns the packet in a request: `packet` (a recipe) or `hex`.
-pub fn packet(request: &Value) -> Result<Vec<u8>> {
-    if let Some(recipe) = request["packet"].as_str() {
-        let recipe: Recipe = recipe.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+/// Returns the packet in a request: `packet` (a recipe) or `hex`. A recipe that does not say to which MAC
+/// address it goes goes to `to`, if that is known.
+pub fn packet(request: &Value, to: Option<[u8; 6]>) -> Result<Vec<u8>> {
+    if let Some(text) = request["packet"].as_str() {
+        let mut recipe: Recipe = text.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+        let says = text.split_whitespace().any(|word| word.starts_with("eth.dst="));
+        recipe.eth_dst = to.filter(|_| !says).unwrap_or(recipe.eth_dst);
         return Ok(recipe.build());
     }
     let hex = request["hex"].as_str().context("the request needs `packet` or `hex`")?;
@@ -75,7 +79,6 @@ pub fn packet(request: &Value) -> Result<Vec<u8>> {
 
 /// Explains a packet in the running program.
 pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
-    let frame = packet(request)?;
     let mut program = now.plan.program.clone();
     // With the weights of now: the rows of the GLB director's follow from them.
     program.groups = now.tables.groups().to_vec();
@@ -86,6 +89,7 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
         ),
         None => PortId(0),
     };
+    let frame = packet(request, now.plan.ports.get(input.index()).and_then(|port| port.mac))?;
     for at in 0..program.pipes.len() {
         program.pipes[at].entries =
             now.entries(PipeId(at as u16))?.into_iter().map(|(entry, _)| entry).collect();
@@ -117,7 +121,15 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
         .into_iter()
         .filter_map(|port| now.obstacles[port.index()].clone())
         .collect::<Vec<_>>();
-    let text = outputs.iter().fold(explanation.text(&names, input, &frame), |text, why| text + why + "\n");
+    let arrival = now.arrivals.get(input.index()).and_then(Option::as_ref);
+    let xdp = arrival.and_then(|arrival| arrival::explain(&now.plan, input, arrival, &frame));
+    let mut text = String::new();
+    if let Some((verdict, line)) = xdp {
+        json["xdp"] = verdict;
+        text += &line;
+    }
+    text += &explanation.text(&names, input, &frame);
+    let text = outputs.iter().fold(text, |text, why| text + why + "\n");
     json["text"] = json!(text);
     json["obstacles"] = json!(outputs);
     Ok(json)

@@ -10,6 +10,7 @@ mod added;
 mod answer;
 mod app_socket;
 mod apps;
+mod arrival;
 mod changing;
 mod checks;
 mod claim;
@@ -51,6 +52,7 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 pub mod vips;
+mod weights;
 
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
@@ -61,6 +63,7 @@ use crate::config::{Plan, Workers};
 use ::apps::lb::edits::Edits;
 use anyhow::{Context, Result};
 use apps::AppHost;
+use arrival::Arrival;
 use clock::Clock;
 use collector::{Collector, Totals};
 use dpdk::{Dpdk, DpdkLink};
@@ -77,7 +80,7 @@ use observer::{Board, Scene};
 use packet::{Ledger, TableHash};
 use persist::Store;
 use port::numa::Preferred;
-use reload::{Reloads, Weights};
+use reload::Reloads;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use socket::Control;
@@ -88,6 +91,7 @@ use std::time::{Duration, Instant};
 use systemd::Systemd;
 use takeover::{Giving, Offered, Taking};
 use tracing::info;
+use weights::Weights;
 
 /// Frames that may wait for an app: two batches, and room for a pause of the receiver.
 const RING: usize = 1024;
@@ -393,6 +397,7 @@ impl Daemon {
             fleet: self.fleet.questioner(),
             links: ports().map(|port| self.link_of(port)).collect(),
             obstacles: ports().map(|port| self.obstacle(port)).collect(),
+            arrivals: ports().map(|port| self.interfaces.of(port).map(Arrival::of)).collect(),
             apps: self.apps_json(),
             families: self.app_families(),
             gauges: self.app_gauges(),

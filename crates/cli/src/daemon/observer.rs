@@ -9,6 +9,7 @@
 //! flood of questions delays only those who ask.
 
 use super::apps::{Family, Gauges};
+use super::arrival::Arrival;
 use super::clock::Clock;
 use super::collector::Totals;
 use super::doorbell::Doorbell;
@@ -69,6 +70,8 @@ pub struct Scene {
     pub links: Vec<Option<String>>,
     /// Why each port's interface cannot carry frames now.
     pub obstacles: Vec<Option<String>>,
+    /// What `explain` must know of each port's interface.
+    pub arrivals: Vec<Option<Arrival>>,
     /// What `weir show apps` prints.
     pub apps: Value,
     /// The apps' counters.

@@ -324,7 +324,7 @@ fn mode(mode: XdpMode) -> Option<Mode> {
 
 /// Returns what the interface of port `at` takes: what its configuration says and what the apps need, less
 /// what is for the host's present addresses.
-fn wanted(plan: &Plan, at: usize) -> Result<Wanted> {
+pub(super) fn wanted(plan: &Plan, at: usize) -> Result<Wanted> {
     let PortKind::Xdp(xdp) = &plan.ports[at].kind else { return Ok(Wanted::default()) };
     let mac = plan.ports[at].mac.filter(|_| plan.ports[at].mac_configured);
     let mut take = plan.frames(PortId(at as u16));

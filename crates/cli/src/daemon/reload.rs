@@ -21,13 +21,13 @@ use super::configure::weigh;
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, read_with};
 use super::resize::{Crew, Making, Resizing};
+use super::weights::Weights;
 use super::{Daemon, Load, answer, apps, open, priority, restart, rings_for};
 use crate::config::{self, Macs, Plan};
 use ::apps::{Action, RequestId};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::{Engine, Moved};
 use engine::buckets::GroupTables;
-use engine::change::Change;
 use engine::program::GroupId;
 use engine::ring::CarrierSender;
 use engine::worker::{Command, Rewire, Rewiring, Swapped};
@@ -59,9 +59,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The number of a reload that somebody has asked for.
 pub type Ticket = u64;
-
-/// Weights that were set at run time, of the present program's targets.
-pub type Weights = BTreeMap<(GroupId, u16), u32>;
 
 /// Why a program is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -439,6 +436,7 @@ impl Daemon {
         self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
         self.tables = tables;
+        self.say_discarded(&former, &weights);
         self.weights.clear();
         self.vocabulary.set(self.generation, &self.plan);
         let phase = Phase::TakingOver { swaps, weights, former, crew, resizing: None, failed: None };
@@ -504,17 +502,6 @@ impl Daemon {
         let told = || answer::swap_summary(self.generation, &reports) + &ports + &workers;
         let summary = ended.map_or_else(|| Ok(told()), Err);
         self.end(reload.cause, summary);
-    }
-
-    /// Sets a weight of the former program's, if the new one has such a target.
-    fn set_weight_again(&mut self, group: &str, target: &str, weight: u32) {
-        let Some(id) = self.plan.program.group_named(group) else { return };
-        let targets = &self.plan.program.groups[id.index()].targets;
-        let Some(at) = targets.iter().position(|one| one.name == target) else { return };
-        let change = Change::SetWeight { group: id, target: at as u16, weight };
-        if let Err(error) = self.change(&change) {
-            error!("the weight of {group}/{target} could not be set in the new program: {error:#}");
-        }
     }
 
     /// Notes a weight that has been set, for a program that is being prepared.

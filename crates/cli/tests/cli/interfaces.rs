@@ -90,6 +90,33 @@ impl Daemon {
     }
 }
 
+/// What `explain --live` says first is what XDP does, and it agrees with what happens.
+#[test]
+fn explaining_live_begins_with_what_xdp_does() {
+    let Some(wire) = Wire::new("xdp", 2) else { return };
+    wire.add_wide(2, 0, 2);
+    let two = FORWARD.replace("p1:", "p2: { xdp: w2, queues: [0], take: [{ dst: 10.0.2.1 }] }\n  p1:");
+    let daemon = daemon(&wire, &two);
+    let first = |packet: &str, port: &str| {
+        let answer = daemon.ask(&json!({ "command": "explain", "packet": packet, "port": port }));
+        let line = answer["text"].as_str().unwrap().lines().next().unwrap().to_string();
+        (answer["xdp"]["verdict"].as_str().unwrap().to_string(), line, answer)
+    };
+    // The default destination is the port's own.
+    let (verdict, line, answer) = first("src=10.0.0.2 dst=10.0.0.1 proto=udp dport=7777", "p0");
+    assert_eq!((&*verdict, &*line), ("taken", "xdp     taken from w0, queue 0"));
+    assert_eq!(answer["verdict"]["transmit"], "p1", "{answer}");
+    let (verdict, line, _) = first("src=10.0.0.2 dst=10.0.0.1 proto=udp dport=22", "p0");
+    assert!(verdict == "left" && line.starts_with("xdp     left to the host at w0: no rule"), "{line}");
+    let (verdict, line, _) = first(&packet(9), "p0");
+    assert!(verdict == "not_ours" && line.contains("another MAC address than 02:00:00:00:00:00"), "{line}");
+    let (verdict, line, answer) = first("src=10.0.0.2 dst=10.0.2.1", "p2");
+    assert!(verdict == "taken" && line.contains("on queue 0; on queue 1 it stays with the host"), "{line}");
+    assert_eq!((&answer["xdp"]["queues"], &answer["xdp"]["other_queues"]), (&json!([0]), &json!([1])));
+    let counted = ["p0", "p1", "p2"].map(|port| daemon.port(port)["received"].as_u64());
+    assert_eq!(counted, [Some(0); 3], "explaining counts nothing");
+}
+
 /// The interface that frames leave through: what is for it meanwhile is dropped for an honest reason.
 #[test]
 fn an_output_that_is_gone_drops_and_is_used_again_when_it_is_back() {

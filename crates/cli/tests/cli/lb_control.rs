@@ -127,6 +127,59 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     assert!(daemon.folder.file("state/weir.json.refused").exists());
 }
 
+/// The weight of b2 of web, by everything that tells of it.
+fn weights(daemon: &Daemon, metrics: SocketAddr) -> [u64; 4] {
+    let listed = list(daemon).iter().find_map(|row| row.strip_prefix("web/b2 ").map(str::to_string));
+    let listed = listed.unwrap().split(' ').next().unwrap().parse().unwrap();
+    let group = daemon.show("groups").as_array().unwrap().iter().find(|one| one["name"] == "lb/web").cloned();
+    let in_group = group.unwrap()["targets"][1]["weight"].as_u64().unwrap();
+    let shown = daemon.show("backends").as_array().unwrap()[1]["weight"].as_u64().unwrap();
+    let mut stream = TcpStream::connect(metrics).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    let of = "weir_app_backend_weight{app=\"lb\",service=\"web\",back_end=\"b2\"}";
+    let line = metrics.lines().find(|line| line.starts_with(of));
+    let metric = line.unwrap_or_else(|| panic!("{metrics}")).rsplit(' ').next().unwrap();
+    [listed, in_group, shown, metric.parse::<f64>().unwrap() as u64]
+}
+
+#[test]
+fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
+    let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = format!("metrics: {metrics}\n{CONFIG}");
+    let daemon = Daemon::start(&config);
+    daemon.weir(&["weight", "lb/web", "b2", "3"]).good();
+    assert_eq!(weights(&daemon, metrics), [3; 4]);
+    daemon.weir(&["lb", "weight", "web", "b2", "5"]).good();
+    assert_eq!(weights(&daemon, metrics), [5; 4]);
+    daemon.weir(&["weight", "lb/web", "b9", "5"]).refused(1, &["no back end `b9`"]);
+    daemon.weir(&["reload"]).good();
+    assert_eq!(weights(&daemon, metrics), [5; 4]);
+    assert!(!daemon.log().contains("forgotten"), "{}", daemon.log());
+    // The file says something else: it holds, and the log says so.
+    daemon.folder.write("weir.yaml", config.replace("name: b2,", "name: b2, weight: 7,"));
+    daemon.weir(&["reload"]).good();
+    assert_eq!(weights(&daemon, metrics), [7; 4]);
+    let forgotten = "the weight 5 of b2 of web, set at run time, is forgotten: the file says 7 now";
+    assert!(daemon.log().contains(forgotten), "{}", daemon.log());
+}
+
+#[test]
+fn a_weight_of_a_group_without_an_app_that_a_reload_discards_is_logged() {
+    let config = "ports: { p0: { mem: ~ }, p1: { mem: ~ } }
+groups: { web: { fill: wants, size: 4, targets: { b0: p0, b1: p1 } } }
+root: hash
+pipes: { hash: { type: hash, hash: 5-tuple, group: web, forward: web, miss: drop } }
+";
+    let daemon = Daemon::start(config);
+    daemon.weir(&["weight", "web", "b1", "3"]).good();
+    daemon.weir(&["reload"]).good();
+    let forgotten = "the weight 3 of web/b1, set at run time, is forgotten: the file says 1";
+    assert!(daemon.log().contains(forgotten), "{}", daemon.log());
+    assert_eq!(daemon.show("groups")[0]["targets"][1]["weight"], 1);
+}
+
 #[test]
 fn what_cannot_be_is_refused_and_nothing_is_half_applied() {
     let daemon = Daemon::start(&CONFIG.replace("persist: true", "flows: 4096"));

@@ -117,6 +117,8 @@ pub(crate) struct LbApp {
     /// The ports without carrier, by their positions in the list of those through which back ends are
     /// reached.
     pub(super) dark: HashSet<usize>,
+    /// What is to be said of weights that do not hold any more.
+    pub(super) forgotten: Vec<String>,
 }
 
 impl LbApp {
@@ -165,6 +167,7 @@ impl LbApp {
             pending: HashMap::new(),
             answers: Answers::new(&Arc::default()),
             dark: HashSet::new(),
+            forgotten: Vec::new(),
         }
     }
 
@@ -197,6 +200,7 @@ impl LbApp {
             }
         }
         self.known.clear();
+        actions.extend(self.forgotten.drain(..).map(Action::Say));
         self.begin_probes();
         self.begin_neighbours(actions);
         (0..self.servers.len()).for_each(|server| self.set_timer(server));
@@ -377,7 +381,8 @@ impl LbApp {
             },
         };
         let mac = neighbour.and_then(Neighbour::mac);
-        let told = Told { health: standing.word(), reason, mac };
+        let weight = Some(row.full / service.scale);
+        let told = Told { health: standing.word(), reason, mac, weight };
         self.health.board.look().insert((service.name.clone(), row.name.clone()), told);
     }
 
@@ -573,6 +578,12 @@ impl App for LbApp {
 
     fn first_weights(&self) -> Vec<(String, String, u32)> {
         LbApp::first_weights(self)
+    }
+
+    fn weighing(&self, group: &str, target: &str, weight: u32) -> Option<Value> {
+        let service = group.strip_prefix(NAME)?.strip_prefix('/')?;
+        let is_ours = self.services.iter().any(|one| one.name == service && one.group.is_some());
+        is_ours.then(|| json!({ "do": "weight", "service": service, "back_end": target, "weight": weight }))
     }
 
     fn wake_ns(&self) -> Option<u64> {

@@ -13,6 +13,8 @@ pub struct Told {
     pub reason: String,
     /// Its MAC address, if that is resolved and known.
     pub mac: Option<Mac>,
+    /// The weight that it has when nothing is wrong, as `weir lb list` says it.
+    pub weight: Option<u32>,
 }
 
 /// Back ends by service and name.

@@ -21,12 +21,25 @@ impl Row {
         (self.full != self.configured * scale).then_some(self.full / scale)
     }
 
-    /// Gives it the weight that it had when another was configured, or the same; the later holds.
-    fn keep(&mut self, given: Option<u32>, configured: u32, scale: u32) {
-        if let Some(weight) = given.filter(|_| configured == self.configured) {
+    /// Gives it the weight that it had when another was configured, or the same; the later holds. Returns the
+    /// weight that is forgotten because the file says another now.
+    fn keep(&mut self, given: Option<u32>, configured: u32, scale: u32) -> Option<u32> {
+        let weight = given?;
+        if configured == self.configured {
             self.full = weight * scale;
+            return None;
         }
+        Some(weight).filter(|weight| *weight != self.configured)
     }
+}
+
+/// Says that the weight that an operator has given a back end does not hold any more.
+fn forgets(service: &str, row: &Row, weight: u32) -> String {
+    let (name, configured) = (&row.name, row.configured);
+    format!(
+        "the weight {weight} of {name} of {service}, set at run time, is forgotten: the file says {configured} \
+         now"
+    )
 }
 
 impl LbApp {
@@ -37,11 +50,12 @@ impl LbApp {
         });
         let known: HashMap<(&str, &str), (&Row, u32)> = rows.collect();
         for service in &mut self.services {
-            let scale = service.scale;
+            let (scale, name) = (service.scale, &service.name);
             for row in &mut service.rows {
                 if let Some((old, old_scale)) = known.get(&(service.name.as_str(), row.name.as_str())) {
                     (row.wish, row.wished_ns) = (old.wish, old.wished_ns);
-                    row.keep(old.given(*old_scale), old.configured, scale);
+                    let gone = row.keep(old.given(*old_scale), old.configured, scale);
+                    self.forgotten.extend(gone.map(|weight| forgets(name, row, weight)));
                 }
             }
         }
@@ -80,7 +94,9 @@ impl LbApp {
             }
             let most = config::sets::WEIGHT_MAX / u64::from(scale);
             let given = told[3].as_u64().filter(|weight| *weight <= most).map(|weight| weight as u32);
-            row.keep(given, told[4].as_u64().map_or(u32::MAX, |weight| weight as u32), scale);
+            let gone = row.keep(given, told[4].as_u64().map_or(u32::MAX, |weight| weight as u32), scale);
+            let gone = gone.map(|weight| forgets(&name(0), row, weight));
+            self.forgotten.extend(gone);
         }
     }
 

@@ -5,7 +5,7 @@ use super::super::clock::Clock;
 use super::super::fleet::Workers;
 use super::super::inherited::Inherited;
 use super::super::interfaces::Interfaces;
-use super::super::reload::Weights;
+use super::super::weights::Weights;
 use super::sockets::{Offered, Offering, SOCKETS, adopted_json, of_interface, read_left};
 use super::wire::{Message, PATIENCE, Wire};
 use super::{PROTOCOL, ROWS};

@@ -1,0 +1,47 @@
+//! Weights of the run time, and what a reload makes of them: a new program begins with those of its file, but
+//! what was set while it was being prepared is set again.
+
+use super::Daemon;
+use crate::config::Plan;
+use engine::change::Change;
+use engine::program::GroupId;
+use std::collections::BTreeMap;
+use tracing::{error, warn};
+
+/// Weights that were set at run time, of the present program's targets.
+pub type Weights = BTreeMap<(GroupId, u16), u32>;
+
+impl Daemon {
+    /// Says which weights of the run time do not hold in the new program. Apps say it of theirs, and those in
+    /// `again` are set again.
+    pub(super) fn say_discarded(&self, former: &Plan, again: &[(String, String, u32)]) {
+        for ((group, at), weight) in &self.weights {
+            let group = &former.program.groups[group.index()];
+            let Some(target) = group.targets.get(usize::from(*at)) else { continue };
+            let (group, target) = (&group.name, &target.name);
+            let is_again = again.iter().any(|(one, name, _)| (one, name) == (group, target));
+            if is_again || self.host.running.weighing(group, target, *weight).is_some() {
+                continue;
+            }
+            let now = self.plan.program.group_named(group);
+            let mut targets = now.iter().flat_map(|id| self.plan.program.groups[id.index()].targets.iter());
+            if let Some(now) = targets.find(|one| one.name == *target).filter(|one| one.weight != *weight) {
+                let now = now.weight;
+                warn!(
+                    "the weight {weight} of {group}/{target}, set at run time, is forgotten: the file says {now}"
+                );
+            }
+        }
+    }
+
+    /// Sets a weight of the former program's, if the new one has such a target.
+    pub(super) fn set_weight_again(&mut self, group: &str, target: &str, weight: u32) {
+        let Some(id) = self.plan.program.group_named(group) else { return };
+        let targets = &self.plan.program.groups[id.index()].targets;
+        let Some(at) = targets.iter().position(|one| one.name == target) else { return };
+        let change = Change::SetWeight { group: id, target: at as u16, weight };
+        if let Err(error) = self.change(&change) {
+            error!("the weight of {group}/{target} could not be set in the new program: {error:#}");
+        }
+    }
+}
