@@ -299,8 +299,8 @@ impl XdpTake {
         sum
     }
 
-    /// Loads a program with these MAC addresses and rules, and asks it about a frame. No other program, none of
-    /// its counters and no socket is involved.
+    /// Loads a program with these MAC addresses and rules, and asks it about a frame. No other program, none
+    /// of its counters and no socket is involved.
     ///
     /// # Errors
     /// A rule is invalid, or the kernel refuses: usually for want of a privilege, or because the frame has

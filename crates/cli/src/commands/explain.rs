@@ -21,8 +21,8 @@ pub struct Arguments {
     /// Ask the running daemon, with its program, entries, buckets and flows.
     #[arg(long)]
     live: bool,
-    /// A packet in words: 'src=10.0.0.1 dst=10.0.0.53 proto=udp sport=5000 dport=53'. With `--live`, it goes to
-    /// the port's MAC address unless it says `eth.dst=`.
+    /// A packet in words: 'src=10.0.0.1 dst=10.0.0.53 proto=udp sport=5000 dport=53'. With `--live`, it goes
+    /// to the port's MAC address unless it says `eth.dst=`.
     #[arg(long, conflicts_with = "pcap", required_unless_present = "pcap")]
     packet: Option<String>,
     /// A recording; see `--frame`.

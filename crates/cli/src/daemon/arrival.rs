@@ -51,8 +51,8 @@ pub fn explain(plan: &Plan, port: PortId, arrival: &Arrival, frame: &[u8]) -> Op
     let text = match judged {
         Judged::Taken => taken(name, &ours, &others),
         Judged::Left => format!(
-            "xdp     left to the host at {name}: no rule takes it, or one leaves it; what follows would happen \
-             if it were taken\n"
+            "xdp     left to the host at {name}: no rule takes it, or one leaves it; what follows would \
+             happen if it were taken\n"
         ),
         Judged::NotOurs => format!(
             "xdp     left to the host at {name}: it is for another MAC address than {}; what follows would \
@@ -71,8 +71,8 @@ fn taken(name: &str, ours: &[u32], others: &[u32]) -> String {
     match others {
         [] => format!("xdp     taken from {name}, queue {ours}\n"),
         others => format!(
-            "xdp     taken from {name} on queue {ours}; on queue {} it stays with the host, for no worker has \
-             that queue\n",
+            "xdp     taken from {name} on queue {ours}; on queue {} it stays with the host, for no worker \
+             has that queue\n",
             list(others)
         ),
     }

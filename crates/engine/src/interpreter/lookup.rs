@@ -319,7 +319,7 @@ impl Interpreter {
         (flows, now_ns): (&dyn FlowSource, u64),
         answer: &mut Answer,
     ) {
-        let (state, bytes) = (&self.pipes[id.index()], packet.bytes.len());
+        let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
         answer.effects.push(Effect::Met { pipe: id });
         let Some(key) = packet.key(source) else {
@@ -328,8 +328,7 @@ impl Interpreter {
             answer.found = Found::Miss(Miss { failed: vec![super::near::no_ip()], nearest: None });
             return;
         };
-        let (flags, observed) = (packet.tcp_flags(source), packet.observed(source));
-        let counted = Effect::Flow { pipe: id, key, bytes, flags, observed };
+        let counted = packet.counts_in(id, key, source);
         if let Some(row) = state.row_of(&EntryMatch::Flow(key)) {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(FlowDecision::Own) });
             answer.found = Found::Row(row);

@@ -1,5 +1,6 @@
 //! What a measurement wants to know of packets besides their number and bytes: sentence C14.
 
+use super::Effect;
 use super::bytes::{Headers, TransportKind, number16};
 use super::packet::Packet;
 use crate::program::{EntryMatch, Group, GroupChoice, GroupId, PipeId, PipeKind, Program};
@@ -48,6 +49,12 @@ impl FlowSum {
 }
 
 impl Packet {
+    /// What a flow of a pipe counts of it.
+    pub fn counts_in(&self, pipe: PipeId, key: FlowKey, source: KeySource) -> Effect {
+        let (flags, observed) = (self.tcp_flags(source), self.observed(source));
+        Effect::Flow { pipe, key, bytes: self.bytes.len(), flags, observed }
+    }
+
     /// What it adds to the record of the flow whose key is made of these headers.
     pub fn observed(&self, source: KeySource) -> Observed {
         let inside = self.headers.inner().filter(|inner| source == KeySource::Inner && inner.ip.is_some());

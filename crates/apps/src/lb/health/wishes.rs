@@ -36,10 +36,8 @@ impl Row {
 /// Says that the weight that an operator has given a back end does not hold any more.
 fn forgets(service: &str, row: &Row, weight: u32) -> String {
     let (name, configured) = (&row.name, row.configured);
-    format!(
-        "the weight {weight} of {name} of {service}, set at run time, is forgotten: the file says {configured} \
-         now"
-    )
+    let what = format!("the weight {weight} of {name} of {service}, set at run time, is forgotten");
+    format!("{what}: the file says {configured} now")
 }
 
 impl LbApp {
