@@ -9,7 +9,7 @@ mod services;
 #[cfg(test)]
 mod tests;
 
-use crate::config::{self, Loaded, Macs, Report};
+use crate::config::{self, Loaded, Macs, Report, Span};
 use anyhow::{Context, Result};
 use apps::lb::edits::Edits;
 use apps::lb::{BackEnd, By};
@@ -139,6 +139,18 @@ pub fn services(
 pub fn xenoflow(file: &Path, text: &str, options: &Options) -> Result<String, Report> {
     let mut report = Report::new(&file.display().to_string(), text);
     let back_ends = apps::lb::xenoflow(text, &mut report);
+    if let By::SourceBits(mask) = options.by
+        && back_ends.len() as u64 > 1 << mask.count_ones()
+    {
+        let (values, mask) = (1_u32 << mask.count_ones(), Ipv4Addr::from_bits(mask));
+        let instead = apps::lb::instead(mask, back_ends.len() as u64);
+        let message = format!(
+            "the bits of `src/{mask}` have {values} values, too few for {} back ends",
+            back_ends.len()
+        );
+        let at = Span { line: 1, column: 1, ..Span::default() };
+        report.error_help(at, message, format!("--by {instead}"));
+    }
     if report.errors() > 0 {
         return Err(report);
     }

@@ -5,6 +5,7 @@ mod announce;
 mod answers;
 mod app;
 mod back_ends;
+mod bits;
 mod choosers;
 pub mod edits;
 pub mod health;
@@ -24,8 +25,8 @@ mod yaml;
 pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Speaker, Unasked};
 pub use app::{FLOWS, Lb, NAME, TOO_LONG};
 pub use back_ends::xenoflow;
+pub use bits::{Dealt, gather, instead, spread};
 pub use neighbours::{Neighbours, Way};
-pub use pipes::spread;
 pub use probes::{Probe, Source};
 pub use problems::Problem;
 pub use service::{

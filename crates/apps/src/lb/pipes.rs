@@ -4,9 +4,9 @@
 use super::actions::{self, Action};
 use super::choosers::{Chooser, ErrorsBy, Translated, number};
 use super::health::Scales;
-use super::service::{BITS_MAX, BackEnd, By, Service};
+use super::service::{BackEnd, By, Service};
 use super::vlan::{self, Tags};
-use super::{NAME, TOO_LONG};
+use super::{NAME, TOO_LONG, bits};
 use config::attachment::{Attachments, Mac};
 use engine::builder::ProgramBuilder;
 use engine::program::{
@@ -184,11 +184,10 @@ impl<'a> Writer<'a> {
     ) -> Vec<(usize, EntryMatch, Option<EntryMatch>)> {
         match (chooser, self.groups[at]) {
             (Chooser::SourceBits(mask) | Chooser::Errors(ErrorsBy::SourceBits(mask)), _) => {
-                let value = |value: u32| EntryMatch::Value(spread(value, mask).into());
+                let value = |value: u32| EntryMatch::Value(bits::spread(value, mask).into());
                 let number = EntryMatch::Value(number(at).into());
                 let deal = |(bits, back_end): (u32, usize)| (back_end, number, Some(value(bits)));
-                let turns = turns(&service.back_ends);
-                (0..1 << mask.count_ones()).zip(turns.into_iter().cycle()).map(deal).collect()
+                (0..).zip(bits::deal(&service.back_ends, mask)).map(deal).collect()
             }
             (_, Some(group)) => {
                 // Without an entry, a back end has no flows.
@@ -330,20 +329,4 @@ fn is_chosen_by(service: &Service, chooser: Chooser) -> bool {
 fn with_entries(pipe: Pipe, mut entries: EntryList) -> Pipe {
     entries.shrink();
     Pipe { entries, ..pipe }
-}
-
-/// Lists each back end once, then those of weight 2 and more again, and so on, so that equal weights
-/// alternate.
-fn turns(back_ends: &[BackEnd]) -> Vec<usize> {
-    let most = back_ends.iter().map(BackEnd::effective_weight).max().unwrap_or(0).min(1 << BITS_MAX);
-    let round =
-        |round| (0..back_ends.len()).filter(move |at: &usize| back_ends[*at].effective_weight() > round);
-    (0..most).flat_map(round).collect()
-}
-
-/// Spreads the low bits of `value` over the bits set in `mask`.
-#[must_use]
-pub fn spread(value: u32, mask: u32) -> u32 {
-    let places = (0..32).filter(|bit| mask & 1 << bit != 0);
-    places.enumerate().map(|(from, to)| (value >> from & 1) << to).sum()
 }

@@ -40,6 +40,11 @@ pub enum Problem {
     By { text: String },
     #[error("a source mask has 1 to {BITS_MAX} bits, this one {bits}: each value of them is an entry")]
     SourceBits { bits: u32 },
+    #[error(
+        "the bits of `src/{mask}` have {values} values, and the back ends of service `{name}` need {turns}, \
+         each as many as its weight: write `by: {instead}`"
+    )]
+    SurplusBits { name: String, mask: Ipv4Addr, values: u64, turns: u64, instead: String },
     #[error("`by: src/MASK` is for IPv4; service `{name}` has an address of IPv6")]
     SourceBitsV6 { name: String },
     #[error("back end `{name}` has the address {vip} of service `{service}`: packets to it would come back")]
@@ -203,6 +208,8 @@ fn source_bits(service: &Service, add: &mut impl FnMut(Problem)) {
     let bits = mask.count_ones();
     if bits == 0 || bits > BITS_MAX {
         add(Problem::SourceBits { bits });
+    } else if let Some(problem) = super::bits::surplus(service, mask) {
+        add(problem);
     }
     if service.has(true) {
         add(Problem::SourceBitsV6 { name: service.name.clone() });

@@ -4,11 +4,12 @@
 use super::bad_input;
 use crate::config::Plan;
 use crate::{import, output};
+use ::apps::lb::{Dealt, Lb, gather, spread};
 use anyhow::{Result, bail};
 use engine::buckets::BucketTable;
 use engine::program::{EntryMatch, Fill, Group, PipeKind, Program, Target};
 use serde_json::{Value, json};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -23,7 +24,7 @@ pub struct Arguments {
     /// Fail if a larger share of a group's flows would move: in percent, such as `5%`, or from 0 to 1.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     max_move: Option<f64>,
-    /// Print a JSON object: `ok, groups[{name, moved, least, flows_end}]`.
+    /// Print a JSON object: `ok, groups[{name, moved, least, why[], flows_end}]`.
     #[arg(long)]
     json: bool,
 }
@@ -36,6 +37,8 @@ struct Moves {
     moved: f64,
     /// The least with which the targets could have got the shares that they get.
     least: f64,
+    /// What has changed that moves some.
+    why: Vec<String>,
     /// Whether flows that are pinned begin anew, because other tables keep those of the group.
     flows_end: bool,
 }
@@ -58,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         plans.push(plan);
     }
     let [old, new] = plans.as_slice() else { bail!("two configurations are compared") };
-    let moves = compare(&old.program, &new.program);
+    let moves = compare((&old.program, &dealt(old)), (&new.program, &dealt(new)));
     let most = arguments.max_move.unwrap_or(1.0);
     let over: Vec<&Moves> = moves.iter().filter(|moves| moves.moved > most).collect();
     if arguments.json {
@@ -88,8 +91,8 @@ fn load(file: &Path) -> Result<Option<Plan>> {
 
 fn answer(moves: &[Moves], ok: bool) -> Value {
     let row = |one: &Moves| {
-        let Moves { name, moved, least, flows_end } = one;
-        json!({ "name": name, "moved": moved, "least": least, "flows_end": flows_end })
+        let Moves { name, moved, least, why, flows_end } = one;
+        json!({ "name": name, "moved": moved, "least": least, "why": why, "flows_end": flows_end })
     };
     json!({ "ok": ok, "groups": moves.iter().map(row).collect::<Vec<_>>() })
 }
@@ -97,8 +100,9 @@ fn answer(moves: &[Moves], ok: bool) -> Value {
 fn text(moves: &[Moves]) -> Vec<String> {
     let width = moves.iter().map(|one| one.name.len()).max().unwrap_or_default();
     let row = |one: &Moves| {
+        let why = if one.why.is_empty() { String::new() } else { format!(": {}", one.why.join(", ")) };
         format!(
-            "{:width$}  {:6.2} % of flows without an entry move, {:.2} % must",
+            "{:width$}  {:6.2} % of flows without an entry move, {:.2} % must{why}",
             one.name,
             one.moved * 100.0,
             one.least * 100.0
@@ -107,20 +111,123 @@ fn text(moves: &[Moves]) -> Vec<String> {
     moves.iter().map(row).collect()
 }
 
-/// Compares the groups that both programs have. Buckets that apps give are not in a program.
-fn compare(old: &Program, new: &Program) -> Vec<Moves> {
-    let before: HashMap<&str, &Group> = old.groups.iter().map(|group| (group.name.as_str(), group)).collect();
-    let both = new.groups.iter().filter(|group| group.fill != Fill::Given);
-    let tables = [old, new].map(keepers);
+/// Returns what a configuration assigns by bits of the source address.
+fn dealt(plan: &Plan) -> Vec<Dealt> {
+    plan.apps.of::<Lb>().map(Lb::dealt).unwrap_or_default()
+}
+
+/// What assigns the packets of a service.
+#[derive(Clone, Copy)]
+enum Assigned<'a> {
+    /// The buckets of a group.
+    By(&'a Group),
+    /// Bits of the source address.
+    Dealt(&'a Dealt),
+}
+
+/// Returns what is assigned, by name. Buckets that apps give are not in a program.
+fn assigned<'a>((program, dealt): (&'a Program, &'a [Dealt])) -> BTreeMap<&'a str, Assigned<'a>> {
+    let groups = program.groups.iter().filter(|group| group.fill != Fill::Given);
+    let groups = groups.map(|group| (group.name.as_str(), Assigned::By(group)));
+    groups.chain(dealt.iter().map(|one| (one.name.as_str(), Assigned::Dealt(one)))).collect()
+}
+
+/// Compares what both configurations have.
+fn compare(old: (&Program, &[Dealt]), new: (&Program, &[Dealt])) -> Vec<Moves> {
+    let (before, after) = (assigned(old), assigned(new));
+    let tables = [old.0, new.0].map(keepers);
     let ends = |name: &str| {
         let [before, after] = [0, 1].map(|at: usize| tables[at].get(name));
         before.is_some_and(|before| after.is_none_or(|after| before.is_disjoint(after)))
     };
-    let compared = |group: &Group| {
-        let moves = moves(before.get(group.name.as_str())?, group);
-        Some(Moves { flows_end: ends(&group.name), ..moves })
+    let compared = |(name, now): (&&str, &Assigned<'_>)| {
+        let moves = match (before.get(name)?, now) {
+            (Assigned::By(old), Assigned::By(new)) if is_picked_alike(old, new) => moves(old, new),
+            (Assigned::Dealt(old), Assigned::Dealt(new)) => moves_of_bits(old, new),
+            (old, new) => moves_of_others(name, *old, *new),
+        };
+        Some(Moves { flows_end: ends(name), ..moves })
     };
-    both.filter_map(compared).collect()
+    after.iter().filter_map(compared).collect()
+}
+
+/// Whether the same hash picks from both groups.
+fn is_picked_alike(old: &Group, new: &Group) -> bool {
+    let kind = |group: &Group| (std::mem::discriminant(&group.fill), group.seed, group.affinity);
+    kind(old) == kind(new)
+}
+
+/// Returns which share of packets each target gets, by name.
+fn shares(of: Assigned<'_>) -> HashMap<&str, f64> {
+    let names: Vec<&str> = match of {
+        Assigned::Dealt(dealt) => dealt.back_ends.iter().map(String::as_str).collect(),
+        Assigned::By(group) => {
+            let table = BucketTable::fill(group, None);
+            let name = |slot: &u16| group.targets.get(usize::from(*slot)).map_or("", |one| one.name.as_str());
+            table.buckets().slots().iter().map(name).collect()
+        }
+    };
+    let mut shares = HashMap::new();
+    names.iter().for_each(|name| *shares.entry(*name).or_insert(0.0) += 1.0 / names.len() as f64);
+    shares
+}
+
+/// Returns the least share of packets that must go elsewhere so that targets get their new shares.
+fn least(old: &HashMap<&str, f64>, new: &HashMap<&str, f64>) -> f64 {
+    old.iter().map(|(name, share)| (share - new.get(name).copied().unwrap_or(0.0)).max(0.0)).sum()
+}
+
+/// Compares two ways of choosing that have nothing to do with each other: a packet stays where it was only by
+/// chance.
+fn moves_of_others(name: &str, old: Assigned<'_>, new: Assigned<'_>) -> Moves {
+    let why = match (old, new) {
+        (Assigned::By(old), Assigned::By(new)) => reasons(old, new),
+        (Assigned::By(_) | Assigned::Dealt(_), _) => vec!["`by` changes".to_string()],
+    };
+    let (old, new) = (shares(old), shares(new));
+    let stay: f64 = old.iter().map(|(name, share)| share * new.get(name).copied().unwrap_or(0.0)).sum();
+    Moves { name: name.to_string(), moved: 1.0 - stay, least: least(&old, &new), why, flows_end: false }
+}
+
+/// Compares the back ends of all values of the bits that either looks at.
+fn moves_of_bits(old: &Dealt, new: &Dealt) -> Moves {
+    let mask = old.mask | new.mask;
+    let of = |dealt: &Dealt, address| dealt.back_ends.get(gather(address, dealt.mask) as usize).cloned();
+    let values = 1_u32 << mask.count_ones();
+    let moves = |value: &u32| of(old, spread(*value, mask)) != of(new, spread(*value, mask));
+    let moved = (0..values).filter(moves).count() as f64 / f64::from(values);
+    let mut why = Vec::new();
+    if old.mask != new.mask {
+        why.push("`by` looks at other bits".to_string());
+    } else if moved > 0.0 {
+        why.push("each value of the bits is dealt again, in turn".to_string());
+    }
+    let least = least(&shares(Assigned::Dealt(old)), &shares(Assigned::Dealt(new)));
+    Moves { name: new.name.clone(), moved, least, why, flows_end: false }
+}
+
+/// Says what of a group has changed that moves packets: that which moves most comes first.
+fn reasons(old: &Group, new: &Group) -> Vec<String> {
+    let mut why = Vec::new();
+    let mut add = |is_so: bool, text: String| why.extend(is_so.then_some(text));
+    add(old.affinity != new.affinity, "`affinity` changes".to_string());
+    add(old.seed != new.seed, "`seed` changes".to_string());
+    add(old.fill != new.fill, "the way in which buckets are filled changes".to_string());
+    let how = if new.size > old.size { "grows" } else { "shrinks" };
+    let size = format!("`size` {how} from {} to {}", old.size, new.size);
+    add(old.size != new.size, size);
+    let weights = |group: &Group| -> HashMap<String, u32> {
+        group.targets.iter().map(|one| (one.name.clone(), one.weight)).collect()
+    };
+    let (before, after) = (weights(old), weights(new));
+    let names = |of: &HashMap<String, u32>| of.keys().cloned().collect::<HashSet<String>>();
+    let (had, has) = (names(&before), names(&after));
+    let (more, fewer) = (has.difference(&had).count(), had.difference(&has).count());
+    let others = had.intersection(&has).filter(|name| before.get(*name) != after.get(*name)).count();
+    add(more > 0, format!("{more} added"));
+    add(fewer > 0, format!("{fewer} removed"));
+    add(others > 0, format!("{others} with another weight"));
+    why
 }
 
 /// Returns the pipes that keep flows of each group, by name. Flows go on where a reload finds the same pipe.
@@ -168,13 +275,14 @@ fn moves(old: &Group, new: &Group) -> Moves {
     let lost: u64 = shares.iter().map(|[before, after]| before.saturating_sub(*after)).sum();
     let whole = (one * two) as f64;
     let (moved, least) = (moved as f64 / whole, lost as f64 / whole);
-    Moves { name: new.name.clone(), moved, least, flows_end: false }
+    let why = if moved > 0.0 { reasons(old, new) } else { Vec::new() };
+    Moves { name: new.name.clone(), moved, least, why, flows_end: false }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::program::{Entry, Forward, GroupChoice, GroupId, Learn, Pipe};
+    use engine::program::{Affinity, Entry, Forward, GroupChoice, GroupId, Learn, Pipe};
 
     fn group(size: u32, targets: &[(&str, u32)]) -> Group {
         let target = |(name, weight): &(&str, u32)| Target::new(*name, Forward::Drop).weight(*weight);
@@ -186,7 +294,10 @@ mod tests {
         let names: Vec<String> = (0..100).map(|at| format!("b{at}")).collect();
         let all: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 1)).collect();
         let (old, new) = (group(65_537, &all), group(65_537, &all[1..]));
-        assert_eq!(moves(&old, &old), Moves { name: "web".into(), moved: 0.0, least: 0.0, flows_end: false });
+        assert_eq!(
+            moves(&old, &old),
+            Moves { name: "web".into(), moved: 0.0, least: 0.0, why: Vec::new(), flows_end: false }
+        );
         let removed = moves(&old, &new);
         assert!((0.0098..0.0102).contains(&removed.least), "{removed:?}");
         assert!(removed.moved >= removed.least && removed.moved < 0.03, "{removed:?}");
@@ -205,7 +316,7 @@ mod tests {
             program
         };
         let (flows, nat) = (program("lb/flows"), program("lb/nat/v4"));
-        let end = |old, new| compare(old, new)[0].flows_end;
+        let end = |old, new| compare((old, &[]), (new, &[]))[0].flows_end;
         assert!(!end(&flows, &flows) && end(&flows, &nat) && end(&nat, &flows));
         let mut none = program("lb/flows");
         none.pipes.clear();
@@ -217,10 +328,47 @@ mod tests {
         let old = group(251, &[("a", 1), ("b", 1)]);
         let other = moves(&old, &group(509, &[("a", 1), ("b", 1)]));
         assert!(other.moved > 0.2 && other.least < 0.01, "{other:?}");
+        assert_eq!(other.why, ["`size` grows from 251 to 509"]);
         let heavier = moves(&old, &group(251, &[("a", 3), ("b", 1)]));
         assert!((0.2..0.3).contains(&heavier.least), "{heavier:?}");
         let nobody = moves(&old, &group(251, &[("c", 1)]));
         assert_eq!((nobody.moved, nobody.least), (1.0, 1.0));
+    }
+
+    #[test]
+    fn what_has_changed_is_said() {
+        let (old, all) = (group(251, &[("a", 1), ("b", 1)]), [("a", 2), ("c", 1)]);
+        assert_eq!(moves(&old, &group(251, &all)).why, ["1 added", "1 removed", "1 with another weight"]);
+        assert_eq!(moves(&old, &old).why, [""; 0]);
+        // Another hash leaves only by chance what it finds.
+        let by_source = group(251, &[("a", 1), ("b", 1)]).affinity(Some(Affinity::ADDRESS));
+        let program = |group: &Group| Program { groups: vec![group.clone()], ..Program::default() };
+        let all = compare((&program(&old), &[]), (&program(&by_source), &[]));
+        assert!((0.49..0.51).contains(&all[0].moved) && all[0].least == 0.0, "{all:?}");
+        assert_eq!(all[0].why, ["`affinity` changes"]);
+    }
+
+    #[test]
+    fn services_by_bits_of_the_source_count() {
+        let dealt = |mask: u32, names: &[&str]| {
+            let back_ends = names.iter().map(|name| (*name).to_string()).collect();
+            vec![Dealt { name: "lb/web".into(), mask, back_ends }]
+        };
+        let none = Program::default();
+        let compare = |old: &[Dealt], new: &[Dealt]| compare((&none, old), (&none, new)).remove(0);
+        let old = dealt(1, &["a", "b"]);
+        assert_eq!((compare(&old, &old).moved, compare(&old, &old).why), (0.0, vec![]));
+        let swapped = compare(&old, &dealt(1, &["b", "a"]));
+        assert_eq!((swapped.moved, swapped.least), (1.0, 0.0));
+        let wider = compare(&old, &dealt(3, &["a", "b", "c", "b"]));
+        assert_eq!((wider.moved, wider.least), (0.25, 0.25));
+        assert_eq!(wider.why, ["`by` looks at other bits"]);
+        // Another way of choosing.
+        let mut buckets = Program::default();
+        buckets.groups.push(Group { name: "lb/web".into(), ..group(251, &[("a", 1), ("b", 1)]) });
+        let other = super::compare((&none, &old), (&buckets, &[])).remove(0);
+        assert!((0.49..0.51).contains(&other.moved), "{other:?}");
+        assert_eq!(other.why, ["`by` changes"]);
     }
 
     #[test]

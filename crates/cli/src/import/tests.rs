@@ -50,6 +50,19 @@ fn refused(system: System, text: &str) -> String {
     services(system, Path::new("other"), text, "eth1").unwrap_err().to_string()
 }
 
+/// Back ends for which the source address has too few values would get nothing, without a word.
+#[test]
+fn more_back_ends_than_values_of_the_bits_are_refused() {
+    let text = r#"{"backends":[
+        {"name":"b1","mac_address":"02:00:00:00:00:11"},{"name":"b2","mac_address":"02:00:00:00:00:12"},
+        {"name":"b3","mac_address":"02:00:00:00:00:13"}]}"#;
+    let said = xenoflow(Path::new("backends.json"), text, &Options::default()).unwrap_err().to_string();
+    assert!(said.contains("`src/0.0.0.1` have 2 values, too few for 3 back ends"), "{said}");
+    assert!(said.contains("--by src/0.0.0.3"), "{said}");
+    let options = Options { by: By::SourceBits(3), ..Options::default() };
+    assert!(xenoflow(Path::new("backends.json"), text, &options).is_ok());
+}
+
 #[test]
 fn services_of_ipvs_become_ours() {
     let text = "-A -t 192.0.2.1:80 -s wrr -p 300\n\

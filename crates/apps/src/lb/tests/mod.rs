@@ -215,12 +215,40 @@ fn source_bits_are_dealt_by_weight() {
         all[0].weight = 2;
         all[1].weight = 0;
     });
+    // What the weights have in common makes no difference.
+    let mut many = service.clone();
+    change(&mut many, |all| all.iter_mut().for_each(|one| one.weight *= 100));
+    let dealt = |service: &Service| Lb { services: vec![service.clone()], ..Lb::default() }.dealt();
+    assert_eq!(dealt(&many), dealt(&service));
+    assert_eq!(dealt(&service)[0].back_ends, ["b0", "b2", "b0", "b0"]);
     let mut interpreter = interpreter(&program(vec![service], true));
     let mut to = |third, fourth| {
         chosen(&mut interpreter, &query(OURS, Ipv4Addr::new(192, 0, third, fourth), VIP, 1, 0), PortId(0))
             .unwrap()
     };
     assert_eq!([to(2, 2), to(2, 3), to(3, 2), to(3, 3)], [0, 2, 0, 0]);
+}
+
+#[test]
+fn bits_of_the_source_with_too_few_values_for_all_back_ends_are_refused() {
+    let problem = |mask, weights: [u32; 3]| {
+        let mut service = service("dns", By::SourceBits(mask));
+        change(&mut service, |all| all.iter_mut().zip(weights).for_each(|(one, weight)| one.weight = weight));
+        let problems = Lb { services: vec![service], ..Lb::default() }.problems();
+        problems.first().map(|(_, problem)| problem.to_string())
+    };
+    assert_eq!(problem(0b11, [1, 1, 1]), None);
+    assert_eq!(problem(0b1, [1, 0, 1]), None);
+    assert_eq!(problem(0b11, [40, 20, 20]), None, "two, one and one");
+    for (mask, weights, wanted, instead) in [
+        (0b1, [1, 1, 1], "have 2 values, and the back ends of service `dns` need 3", "src/0.0.0.3"),
+        (0b1, [3, 1, 0], "have 2 values, and the back ends of service `dns` need 4", "src/0.0.0.3"),
+        (0b100, [2, 3, 0], "have 2 values, and the back ends of service `dns` need 5", "src/0.0.0.7"),
+        (0b11, [65_535, 1, 0], "need 65536", "source"),
+    ] {
+        let said = problem(mask, weights).unwrap_or_default();
+        assert!(said.contains(wanted) && said.ends_with(&format!("`by: {instead}`")), "{said}");
+    }
 }
 
 #[test]

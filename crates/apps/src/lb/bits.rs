@@ -1,0 +1,100 @@
+//! Services that assign packets by bits of the source address: each value of the bits is dealt to a back end,
+//! in turn and by weight.
+
+use super::app::{Lb, NAME};
+use super::problems::Problem;
+use super::service::{BITS_MAX, BackEnd, By, Service};
+
+/// Which back end gets the packets of each value of a service's bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dealt {
+    /// The service's name, as its group would be called.
+    pub name: String,
+    /// The bits.
+    pub mask: u32,
+    /// By value: the name of the back end; empty if there is none.
+    pub back_ends: Vec<String>,
+}
+
+impl Lb {
+    /// Returns what is dealt in services by bits of the source address.
+    #[must_use]
+    pub fn dealt(&self) -> Vec<Dealt> {
+        let of = |service: &Service| {
+            let By::SourceBits(mask) = service.by else { return None };
+            let back_end = |at: usize| service.back_ends[at].name.clone();
+            let mut back_ends: Vec<String> = deal(&service.back_ends, mask).map(back_end).collect();
+            back_ends.resize(1 << mask.count_ones(), String::new());
+            Some(Dealt { name: format!("{NAME}/{}", service.name), mask, back_ends })
+        };
+        self.services.iter().filter_map(of).collect()
+    }
+}
+
+/// Returns the back end of each value of the bits of a mask.
+pub(super) fn deal(back_ends: &[BackEnd], mask: u32) -> impl Iterator<Item = usize> + use<> {
+    turns(back_ends).into_iter().cycle().take(1 << mask.count_ones())
+}
+
+/// Lists each back end once, then those of weight 2 and more again, and so on, so that equal weights
+/// alternate. What all weights have in common is divided out.
+fn turns(back_ends: &[BackEnd]) -> Vec<usize> {
+    let common = common(back_ends);
+    let weight = |one: &BackEnd| one.effective_weight() / common;
+    let most = back_ends.iter().map(weight).max().unwrap_or(0).min(1 << BITS_MAX);
+    let round = |round| (0..back_ends.len()).filter(move |at: &usize| weight(&back_ends[*at]) > round);
+    (0..most).flat_map(round).collect()
+}
+
+/// Returns the greatest common divisor of the weights, at least 1.
+fn common(back_ends: &[BackEnd]) -> u32 {
+    let divisor = |mut one: u32, mut other: u32| {
+        while other > 0 {
+            (one, other) = (other, one % other);
+        }
+        one
+    };
+    back_ends.iter().map(BackEnd::effective_weight).fold(0, divisor).max(1)
+}
+
+/// Finds back ends and weights for which there are not enough values.
+pub(super) fn surplus(service: &Service, mask: u32) -> Option<Problem> {
+    let values = 1_u64 << mask.count_ones();
+    let common = u64::from(common(&service.back_ends));
+    let weights = service.back_ends.iter().map(|one| u64::from(one.effective_weight()));
+    let turns = weights.sum::<u64>() / common;
+    let (name, mask) = (service.name.clone(), std::net::Ipv4Addr::from_bits(mask));
+    (turns > values).then(|| Problem::SurplusBits {
+        name,
+        mask,
+        values,
+        turns,
+        instead: instead(mask, turns),
+    })
+}
+
+/// Says how to assign packets so that each of so many turns has a value: by more bits, if that is possible.
+pub fn instead(mask: std::net::Ipv4Addr, turns: u64) -> String {
+    let mut mask = mask.to_bits();
+    while mask.count_ones() <= BITS_MAX && 1_u64 << mask.count_ones() < turns {
+        mask |= 1 << mask.trailing_ones();
+    }
+    match mask.count_ones() {
+        ..=BITS_MAX => format!("src/{}", std::net::Ipv4Addr::from_bits(mask)),
+        _ => "source".to_string(),
+    }
+}
+
+/// Spreads the low bits of `value` over the bits set in `mask`.
+#[must_use]
+pub fn spread(value: u32, mask: u32) -> u32 {
+    let places = (0..32).filter(|bit| mask & 1 << bit != 0);
+    places.enumerate().map(|(from, to)| (value >> from & 1) << to).sum()
+}
+
+/// Gathers the bits of `value` that are set in `mask` at the low end: the reverse of [`spread`].
+#[must_use]
+pub fn gather(value: u32, mask: u32) -> u32 {
+    let places = (0..32).filter(|bit| mask & 1 << bit != 0);
+    places.enumerate().map(|(to, from)| (value >> from & 1) << to).sum()
+}
