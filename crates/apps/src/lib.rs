@@ -14,6 +14,7 @@ pub mod overlay;
 pub mod page;
 pub mod path;
 mod running;
+mod shown;
 
 pub use app::{Action, App, ClientEvent, ClientId, Event, Refusal, RequestId, Sample, SampleValue};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};

@@ -268,13 +268,7 @@ fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-pub(super) fn seconds(milliseconds: u64) -> String {
-    if milliseconds < 1000 {
-        format!("{milliseconds} ms")
-    } else {
-        format!("{:.1} s", milliseconds as f64 / 1000.0)
-    }
-}
+pub(super) use crate::shown::seconds;
 
 pub(super) fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()

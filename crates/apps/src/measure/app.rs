@@ -1,6 +1,7 @@
 //! The running app: answers from what the collector has told.
 
 use crate::app::{Action, App, Event};
+use crate::shown::{ago_ms, without_nulls};
 use engine::program::Program;
 use measure::{Part, Report};
 use serde_json::{Value, json};
@@ -18,6 +19,8 @@ pub struct Told {
     pub interval: Option<Arc<Report>>,
     /// The totals of the last intervals, the latest last.
     pub history: VecDeque<Sum>,
+    /// When this was written last, in nanoseconds since 1970.
+    pub now_ns: u64,
     /// Intervals that have ended.
     pub intervals: u64,
     /// Records that flows have given, their packets and bytes.
@@ -119,7 +122,8 @@ impl Measure {
                 let row = |sum: &Sum| {
                     let [flows, sources, destinations] = sum.distinct.map(f64::round);
                     json!({
-                        "start_ns": sum.start_ns, "packets": sum.packets, "bytes": sum.bytes, "flows": flows,
+                        "ago_ms": ago_ms(told.now_ns, sum.start_ns),
+                        "packets": sum.packets, "bytes": sum.bytes, "flows": flows,
                         "sources": sources, "destinations": destinations, "entropy": sum.entropy,
                     })
                 };
@@ -127,7 +131,7 @@ impl Measure {
             }
             _ => return Err("a measurement answers `interval` and `history`".to_string()),
         }
-        Ok(json)
+        Ok(without_nulls(json))
     }
 }
 

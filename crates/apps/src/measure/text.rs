@@ -1,5 +1,6 @@
 //! What `weir show measure` prints.
 
+use crate::shown::seconds;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -46,11 +47,11 @@ pub fn history(answer: &Value) -> String {
     let _ = writeln!(
         text,
         "  {:>14} {:>12} {:>16} {:>10} {:>10} {:>12}",
-        "start", "packets", "bytes", "flows", "sources", "destinations"
+        "began", "packets", "bytes", "flows", "sources", "destinations"
     );
     for row in answer["history"].as_array().into_iter().flatten() {
-        let start = number(&row["start_ns"]) / 1e9;
-        let _ = write!(text, "  {start:>14.1}");
+        let began = format!("{} ago", seconds(row["ago_ms"].as_u64().unwrap_or_default()));
+        let _ = write!(text, "  {began:>14}");
         for (name, width) in
             [("packets", 12), ("bytes", 16), ("flows", 10), ("sources", 10), ("destinations", 12)]
         {

@@ -4,6 +4,7 @@ use super::board::{FlowRow, Told};
 use super::explain::{Pair, explain};
 use super::{Board, Overlay};
 use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
+use crate::shown::{ago_ms, without_nulls};
 use engine::program::Program;
 use serde_json::{Map, Value, json};
 use std::any::Any;
@@ -34,8 +35,9 @@ impl OverlayApp {
         let places = self.overlay.pods.as_ref().map(|start| format!("{start}*"));
         let places = self.overlay.bridge.clone().or(places);
         let of = |at: usize| counts(&told.frames[at]);
-        let event = |event: &super::Event| json!({ "at_ns": event.at_ns, "what": event.what });
-        json!({
+        let event =
+            |event: &super::Event| json!({ "ago_ms": ago_ms(told.now_ns, event.at_ns), "what": event.what });
+        without_nulls(json!({
             "name": name, "tunnel": tunnel, "uplink": uplink, "pods_at": places, "room": flows,
             "obstacle": told.obstacle, "pods": told.pods,
             "nodes": told.nodes.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -44,7 +46,7 @@ impl OverlayApp {
             "entries": counts(&told.entries),
             "causes": told.causes,
             "events": told.events.iter().map(event).collect::<Vec<_>>(),
-        })
+        }))
     }
 
     /// Has somebody wait for flows.
@@ -59,7 +61,7 @@ impl OverlayApp {
         let flows = self.board.look().flows.take();
         let name = &self.overlay.name;
         if let Some(flows) = flows {
-            let rows: Vec<Value> = flows.iter().map(flow).collect();
+            let rows: Vec<Value> = flows.iter().map(flow).map(without_nulls).collect();
             let all = json!({ "name": name, "count": rows.len(), "flows": rows });
             let (refresh_ns, obstacle) = (self.overlay.refresh_ns, self.board.look().obstacle.clone());
             let answer = |(id, _, pair): (RequestId, u64, Option<Pair>)| {

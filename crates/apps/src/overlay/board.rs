@@ -25,6 +25,8 @@ pub struct Told {
     pub causes: BTreeMap<&'static str, u64>,
     /// What happened last, the latest last.
     pub events: VecDeque<Event>,
+    /// When this was written last, in nanoseconds since 1970.
+    pub now_ns: u64,
     /// Somebody waits for the flows.
     pub wants_flows: bool,
     /// The flows, if somebody waited for them.
@@ -96,6 +98,7 @@ impl Told {
             self.events.pop_front();
         }
         self.events.push_back(Event { at_ns, what });
+        self.now_ns = self.now_ns.max(at_ns);
     }
 
     /// Returns a count of the frames that pods sent (0) or the uplink received (1); 0 if there is none.

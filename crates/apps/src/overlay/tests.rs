@@ -56,7 +56,9 @@ fn what_was_told_is_shown() {
     *app.board.look() = told();
     let shown = answer(&asked(&mut app, "show"));
     // Three of four frames that could: those that close a connection could not.
-    assert_eq!(shown["hit_ratio"], json!({ "sent": 0.75, "received": null }));
+    assert_eq!(shown["hit_ratio"], json!({ "sent": 0.75 }));
+    // Every word is documented, and none is null.
+    assert_eq!(crate::shown::undocumented(&shown, include_str!("README.md")), Vec::<String>::new());
     let text = text::show(&shown);
     assert!(text.contains("10 frames, 6 fast, hit ratio 75.0 %") && text.contains("route"), "{text}");
     assert!(text.contains("hit ratio -") && text.contains("10.0.1.2"), "{text}");

@@ -1,6 +1,7 @@
 //! What `weir show overlay` and `weir overlay` print.
 
 use crate::page::items;
+use crate::shown::seconds;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -38,8 +39,8 @@ pub fn show(answer: &Value) -> String {
     list(&mut text, &numbers(&answer["causes"]).collect::<Vec<_>>());
     let events = items(&answer["events"]);
     for event in &events[events.len().saturating_sub(EVENTS)..] {
-        let at = event["at_ns"].as_u64().unwrap_or_default() as f64 / 1e9;
-        let _ = writeln!(text, "  {at:.3} {}", word(&event["what"]));
+        let ago = seconds(event["ago_ms"].as_u64().unwrap_or_default());
+        let _ = writeln!(text, "  {ago} ago: {}", word(&event["what"]));
     }
     text
 }

@@ -3,6 +3,7 @@
 use super::board::{FlowRow, NodeTold, PathTold};
 use super::{Board, Fabric};
 use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
+use crate::shown::{ago_ms, without_nulls};
 use engine::program::Program;
 use serde_json::{Value, json};
 use std::any::Any;
@@ -35,9 +36,10 @@ impl PathApp {
         json["counts"] =
             Value::Object(told.counts.iter().map(|&(name, n)| (name.to_string(), json!(n))).collect());
         json["nodes"] = told.nodes.iter().map(node).collect();
-        let event = |event: &super::Event| json!({ "at_ns": event.at_ns, "what": event.what });
+        let event =
+            |event: &super::Event| json!({ "ago_ms": ago_ms(told.now_ns, event.at_ns), "what": event.what });
         json["events"] = told.events.iter().map(event).collect();
-        json
+        without_nulls(json)
     }
 
     /// Answers those who wait for flows, if they have come or it took too long.
@@ -72,13 +74,16 @@ pub(super) fn node(node: &NodeTold) -> Value {
 }
 
 fn path((number, path): (usize, &PathTold)) -> Value {
-    let PathTold { port, spare, state, why, since_ns, queue_ns, round_trip_ns, lost, probes, .. } = path;
-    let hops: Vec<Option<String>> = path.hops.iter().map(|hop| hop.map(|hop| hop.to_string())).collect();
+    let PathTold { port, spare, state, why, for_ns, queue_ns, round_trip_ns, lost, probes, .. } = path;
+    // As traceroute writes a router that does not answer.
+    let hop = |hop: &Option<IpAddr>| hop.map_or_else(|| "*".to_string(), |hop| hop.to_string());
+    let hops: Vec<String> = path.hops.iter().map(hop).collect();
     let loss = if *probes == 0 { 0.0 } else { f64::from(*lost) / f64::from(*probes) };
     let [after_gap, after_failure, after_rehash, without_gap] = path.moves;
     json!({
         "number": number, "port": port, "spare": spare, "hops": hops, "state": state, "why": why,
-        "since_ns": since_ns, "queue_us": *queue_ns as f64 / 1e3, "rtt_us": *round_trip_ns as f64 / 1e3,
+        "for_ms": for_ns / 1_000_000, "queue_us": *queue_ns as f64 / 1e3,
+        "rtt_us": *round_trip_ns as f64 / 1e3,
         "loss": loss, "probes": probes, "marked": path.marked, "weight": path.weight,
         "packets": path.packets, "bytes": path.bytes, "new_flows": path.new_flows,
         "moves": {

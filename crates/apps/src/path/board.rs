@@ -18,6 +18,8 @@ pub struct Told {
     pub nodes: Vec<NodeTold>,
     /// What happened last, the latest last.
     pub events: VecDeque<Event>,
+    /// When this was written last, in nanoseconds since 1970.
+    pub now_ns: u64,
     /// Somebody waits for the flows.
     pub wants_flows: bool,
     /// The flows, if somebody waited for them.
@@ -48,8 +50,8 @@ pub struct PathTold {
     pub state: String,
     /// Why it has it: a few words.
     pub why: String,
-    /// When it got that state, in nanoseconds of the daemon's monotonic clock.
-    pub since_ns: u64,
+    /// How long it has had that state, in nanoseconds.
+    pub for_ns: u64,
     /// How long frames wait on it beyond its least delay, in nanoseconds.
     pub queue_ns: u64,
     /// The time from the probe to its answer, in nanoseconds.
@@ -129,5 +131,6 @@ impl Told {
             self.events.pop_front();
         }
         self.events.push_back(Event { at_ns, what });
+        self.now_ns = self.now_ns.max(at_ns);
     }
 }

@@ -66,11 +66,16 @@ fn what_was_told_is_shown() {
     *app.board.look() = told();
     let shown = answer(&asked(&mut app, "show"));
     let path = &shown["nodes"][0]["paths"][0];
-    assert_eq!((&path["hops"], &path["queue_us"]), (&json!([null, "10.9.1.2"]), &json!(1.5)));
+    assert_eq!((&path["hops"], &path["queue_us"]), (&json!(["*", "10.9.1.2"]), &json!(1.5)));
     assert_eq!(path["loss"], json!(0.005));
     let text = text::show(&shown);
     assert!(text.contains("* 10.9.1.2") && text.contains("path 0 to 10.0.2.1 is good"), "{text}");
     assert_eq!(app.counts(), [("path_steered", 3)]);
+    // Every word is documented, and none is null.
+    let page = include_str!("README.md");
+    assert_eq!(crate::shown::undocumented(&shown, page), Vec::<String>::new());
+    let states = ["new", "good", "congested", "grey", "failed", "returning"];
+    assert!(states.iter().all(|state| page.contains(&format!("`{state}`"))));
     let samples = app.samples();
     let bytes = samples.iter().find(|one| one.name == "path_bytes").unwrap();
     assert_eq!(bytes.labels, [("peer", PEER.to_string()), ("path", "0".to_string())]);

@@ -185,8 +185,7 @@ impl PathPortApp {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
-        let [date_ns, start_ns] = self.started;
-        self.events.push_back((date_ns + now_ns.saturating_sub(start_ns), what.clone()));
+        self.events.push_back((now_ns, what.clone()));
         actions.push(Action::Say(what));
     }
 
@@ -283,9 +282,9 @@ impl PathPortApp {
         actions.extend(self.asked.drain(..).map(each));
     }
 
-    fn requested(&mut self, id: RequestId, request: &Value, actions: &mut Vec<Action>) {
+    fn requested(&mut self, id: RequestId, request: &Value, now_ns: u64, actions: &mut Vec<Action>) {
         let answer = match (request.as_str().map(str::trim), self.flows) {
-            (Some("show"), _) => Ok(show::json(self)),
+            (Some("show"), _) => Ok(show::json(self, now_ns)),
             (Some("conntrack"), Some(pipe)) => {
                 self.asked.push(id);
                 return actions.push(Action::ReadEntries { pipe, limit: LISTED_MAX });
@@ -406,7 +405,7 @@ impl App for PathPortApp {
             }
             Event::Refused { change, why } => self.refused(now_ns, change, why, actions),
             Event::Entries { entries, .. } => self.listed(now_ns, entries, actions),
-            Event::Request { id, request } => self.requested(id, request, actions),
+            Event::Request { id, request } => self.requested(id, request, now_ns, actions),
             Event::Link { .. } | Event::Client { .. } | Event::Checked { .. } => {}
             Event::TooLong { .. }
             | Event::Neighbour { .. }

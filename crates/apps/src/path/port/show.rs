@@ -6,6 +6,7 @@ use super::node::Node;
 use crate::app::Sample;
 use crate::path::app::{all_flows, node as node_json, samples as samples_of};
 use crate::path::{FlowRow, NodeTold, PathTold};
+use crate::shown::{ago_ms, without_nulls};
 use engine::program::{Entry, EntryMatch};
 use engine::snapshot::Seen;
 use path::paths::State;
@@ -14,23 +15,23 @@ use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 
 /// Everything known of nodes and paths.
-pub fn json(app: &PathPortApp) -> Value {
+pub fn json(app: &PathPortApp, now_ns: u64) -> Value {
     let config = &app.config;
     let counts = counts(&app.counts).into_iter().map(|(name, n)| (name.to_string(), json!(n)));
-    let event = |(at_ns, what): &(u64, String)| json!({ "at_ns": at_ns, "what": what });
-    json!({
+    let event = |(at_ns, what): &(u64, String)| json!({ "ago_ms": ago_ms(now_ns, *at_ns), "what": what });
+    without_nulls(json!({
         "name": config.name, "uplink": config.port_name, "scheme": config.scheme.name(),
-        "vxlan_port": config.vxlan_port, "authenticated": config.secret.is_some(), "obstacle": null,
+        "vxlan_port": config.vxlan_port, "authenticated": config.secret.is_some(),
         "counts": Value::Object(counts.collect()),
-        "nodes": app.nodes.iter().map(|one| node_json(&node(one))).collect::<Vec<_>>(),
+        "nodes": app.nodes.iter().map(|one| node_json(&node(one, now_ns))).collect::<Vec<_>>(),
         "events": app.events.iter().map(event).collect::<Vec<_>>(),
-    })
+    }))
 }
 
 /// The series of all paths.
 pub fn samples(app: &PathPortApp) -> Vec<Sample> {
     let of = |one: &Node| {
-        let NodeTold { address, paths, .. } = node(one);
+        let NodeTold { address, paths, .. } = node(one, 0);
         paths.iter().enumerate().flat_map(|(at, path)| samples_of(address, at, path)).collect::<Vec<_>>()
     };
     app.nodes.iter().filter(|node| node.group.is_some()).flat_map(of).collect()
@@ -96,7 +97,7 @@ pub fn counts(counts: &Counts) -> Vec<(&'static str, u64)> {
     ]
 }
 
-fn node(node: &Node) -> NodeTold {
+fn node(node: &Node, now_ns: u64) -> NodeTold {
     let all = node.paths.all();
     // Flows are spread over ports if a single path was found.
     let what = if node.known.all().len() == 1 { "ports" } else { "paths" };
@@ -114,10 +115,14 @@ fn node(node: &Node) -> NodeTold {
         Some(found) if node.group.is_some() => format!("{found}; {answer}"),
         _ => answer,
     };
-    NodeTold { address: node.address.into(), state, paths: (0..all.len()).map(|at| path(node, at)).collect() }
+    NodeTold {
+        address: node.address.into(),
+        state,
+        paths: (0..all.len()).map(|at| path(node, at, now_ns)).collect(),
+    }
 }
 
-fn path(node: &Node, at: usize) -> PathTold {
+fn path(node: &Node, at: usize, now_ns: u64) -> PathTold {
     let (path, traffic) = (&node.paths.all()[at], node.traffic[at]);
     let (probes, lost) = path.judged();
     let (why, since_ns) = path.last_change();
@@ -128,7 +133,7 @@ fn path(node: &Node, at: usize) -> PathTold {
         hops: known.and_then(|known| known.get(at)).map(|found| found.hops.clone()).unwrap_or_default(),
         state: path.state().to_string(),
         why: why.to_string(),
-        since_ns,
+        for_ns: now_ns.saturating_sub(since_ns),
         queue_ns: path.queue_ns(),
         round_trip_ns: traffic.round_trip_ns,
         lost,

@@ -213,13 +213,15 @@ impl Measuring {
     }
 
     /// After what has been read in one turn: hands records on and tells what there is.
-    pub fn turn(&mut self) {
+    pub fn turn(&mut self, times: &Times) {
         let exports = self.exports.flush();
         self.changed |= [self.told.ipfix, self.told.parquet] != exports;
         [self.told.ipfix, self.told.parquet] = exports;
+        self.told.now_ns = times.wall_ns(times.now_ms);
         if std::mem::take(&mut self.changed) {
             self.board().look().clone_from(&self.told);
         }
+        self.board().look().now_ns = self.told.now_ns;
     }
 
     /// Ends the present interval, because there will be no more deltas. What is left are the exports.
@@ -231,7 +233,7 @@ impl Measuring {
                 self.begin(next);
             }
         }
-        self.turn();
+        self.turn(times);
         self.exports
     }
 

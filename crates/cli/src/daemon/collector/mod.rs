@@ -289,7 +289,7 @@ impl Reader {
         }
         deltas.clear();
         self.deltas = deltas;
-        self.measured.iter_mut().for_each(Measuring::turn);
+        self.measured.iter_mut().for_each(|one| one.turn(&times));
     }
 
     /// Gives up the next part of a measurement.

@@ -95,7 +95,7 @@ impl Rig {
     }
 
     fn intervals(&mut self) -> Vec<(u64, u64)> {
-        self.measuring.turn();
+        self.measuring.turn(&at(0));
         intervals(&self.board)
     }
 }
@@ -191,7 +191,7 @@ fn parts_are_given_up_in_the_stated_order_and_every_answer_says_so() {
     assert_eq!(rig.measuring.shed().unwrap().1, fits[0]);
     assert_eq!(rig.measuring.shed().unwrap().1, fits[1]);
     rig.swept(0, 100);
-    rig.measuring.turn();
+    rig.measuring.turn(&at(0));
     let told = rig.board.look().clone();
     let given_up = [&does_not_fit[..], &fits[..2]].concat();
     assert_eq!(told.shed, given_up);

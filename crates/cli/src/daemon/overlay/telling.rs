@@ -103,7 +103,7 @@ impl Telling {
         let Sums { frames, entries } = self.before.with(programs);
         self.say_lost(now_ns, &entries);
         let mut told = self.board.look();
-        (told.frames, told.entries) = (frames, entries);
+        (told.frames, told.entries, told.now_ns) = (frames, entries, since_1970());
         told.causes.clone_from(&self.causes);
         told.pods = pods.values().map(|(name, _)| name.clone()).collect();
         told.nodes = nodes.keys().copied().collect();

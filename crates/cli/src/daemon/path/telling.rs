@@ -74,9 +74,9 @@ impl Telling {
         }
         self.next_ns = now_ns + EVERY_NS.max(EVERY_NS_PER_NODE * nodes.len() as u64);
         let counts = counts(&programs.counters());
-        let nodes = nodes.iter().map(|one| node(one, programs)).collect();
+        let nodes = nodes.iter().map(|one| node(one, programs, now_ns)).collect();
         let mut told = self.board.look();
-        (told.counts, told.nodes) = (counts, nodes);
+        (told.counts, told.nodes, told.now_ns) = (counts, nodes, since_1970());
     }
 }
 
@@ -137,11 +137,11 @@ fn counts(counters: &PathCounters) -> Vec<(&'static str, u64)> {
     ]
 }
 
-fn node(node: &Node, programs: &TcPath) -> NodeTold {
+fn node(node: &Node, programs: &TcPath, now_ns: u64) -> NodeTold {
     let told = |paths: &Paths| {
         let traffic = programs.traffic(node.index, paths.all().len());
         let all = paths.all().iter().zip(&traffic).enumerate();
-        all.map(|(number, (one, traffic))| path(node, number, one, traffic)).collect()
+        all.map(|(number, (one, traffic))| path(node, (number, one), traffic, now_ns)).collect()
     };
     NodeTold {
         address: node.address,
@@ -150,7 +150,7 @@ fn node(node: &Node, programs: &TcPath) -> NodeTold {
     }
 }
 
-fn path(node: &Node, number: usize, path: &Path, traffic: &PathTraffic) -> PathTold {
+fn path(node: &Node, (number, path): (usize, &Path), traffic: &PathTraffic, now_ns: u64) -> PathTold {
     let (reason, since_ns) = path.last_change();
     let (probes, lost) = path.judged();
     let PathTraffic { packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap } =
@@ -161,7 +161,7 @@ fn path(node: &Node, number: usize, path: &Path, traffic: &PathTraffic) -> PathT
         hops: node.known.all().get(number).map(|found| found.hops.clone()).unwrap_or_default(),
         state: path.state().to_string(),
         why: reason.to_string(),
-        since_ns,
+        for_ns: now_ns.saturating_sub(since_ns),
         queue_ns: path.queue_ns(),
         round_trip_ns: node.round_trips.get(number).copied().unwrap_or_default(),
         lost,
