@@ -1,6 +1,6 @@
 //! DNS queries over UDP (RFC 1035 section 4).
 
-use super::{ANSWER_MAX, Server, open, said};
+use super::{Server, open, said};
 use ::apps::check::Outcome;
 use std::hash::{BuildHasher, RandomState};
 
@@ -15,12 +15,11 @@ pub async fn ask(server: Server<'_>, name: &str, rcode: Option<u8>) -> Outcome {
     let id = RandomState::new().hash_one(name) as u16;
     let query = query(id, name);
     let socket = open(server).await.map_err(|error| said(&error))?;
-    socket.send(&query).await.map_err(|error| said(&error))?;
-    let mut answer = vec![0; ANSWER_MAX];
+    socket.send(&query).await?;
     loop {
-        let length = socket.recv(&mut answer).await.map_err(|error| said(&error))?;
+        let answer = socket.receive(|answer| code(answer, &query).is_some()).await?;
         // What does not answer this query may be a late answer to another, or forged.
-        if let Some(code) = code(&answer[..length], &query) {
+        if let Some(code) = code(&answer, &query) {
             return match rcode {
                 Some(wanted) if wanted != code => Err(format!("the answer is {}", word(code))),
                 _ => Ok(()),

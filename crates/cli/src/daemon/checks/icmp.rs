@@ -1,6 +1,7 @@
 //! ICMP and ICMPv6 echo (RFC 792, RFC 4443 section 4).
 
-use super::{ANSWER_MAX, Server, said};
+use super::witness::Pair;
+use super::{Server, said};
 use ::apps::check::Outcome;
 use packet::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
@@ -20,17 +21,16 @@ pub async fn ask(server: Server<'_>) -> Outcome {
     let address = server.at.ip();
     let body = RandomState::new().hash_one(address).to_be_bytes();
     let body: [u8; BODY] = std::array::from_fn(|at| body[at % body.len()] ^ at as u8);
-    let socket = open(server).map_err(|error| said(&error))?;
     let failed = |error: io::Error| said(&error);
+    let (socket, witness) = (open(server).map_err(failed)?, open(server).map_err(failed)?);
     // Answers have the identifier of the request, which is the first two bytes of `body`.
     let protocol = if address.is_ipv4() { PROTOCOL_ICMP } else { PROTOCOL_ICMPV6 };
     server.note(protocol, u16::from_be_bytes([body[0], body[1]]));
-    socket.connect(SocketAddr::new(address, 0)).await.map_err(failed)?;
-    socket.send(&request(address, &body)).await.map_err(failed)?;
-    let mut answer = vec![0; ANSWER_MAX];
+    let sockets = Pair::of_raw(socket, witness, SocketAddr::new(address, 0)).await.map_err(failed)?;
+    sockets.send(&request(address, &body)).await?;
     loop {
-        let length = socket.recv(&mut answer).await.map_err(failed)?;
-        if answers(address, &answer[..length], &body) {
+        let answer = sockets.receive(|answer| answers(address, answer, &body)).await?;
+        if answers(address, &answer, &body) {
             return Ok(());
         }
     }

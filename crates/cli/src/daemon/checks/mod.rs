@@ -13,6 +13,7 @@ mod icmp;
 mod namespace;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
+mod witness;
 
 pub use namespace::Sent;
 
@@ -29,6 +30,7 @@ use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
+use witness::Pair;
 
 /// How many checks are under way at once: each has a descriptor, of which a process may have no more than
 /// 1024.
@@ -273,27 +275,19 @@ async fn try_connect(server: Server<'_>) -> io::Result<TcpStream> {
     socket.connect(server.at).await
 }
 
-/// Opens a UDP socket that hears of nobody but the server.
-async fn open(server: Server<'_>) -> io::Result<UdpSocket> {
+/// Opens UDP sockets to the server.
+async fn open(server: Server<'_>) -> io::Result<Pair> {
     let socket = UdpSocket::bind(server.own()).await?;
     server.note(PROTOCOL_UDP, socket.local_addr()?.port());
-    socket.connect(server.at).await?;
-    Ok(socket)
+    Pair::of_port(socket, server.at).await
 }
 
 async fn datagram(server: Server<'_>, payload: &[u8], expect: &[u8]) -> Outcome {
-    let answer = exchange(server, payload).await.map_err(|error| said(&error))?;
+    let sockets = open(server).await.map_err(|error| said(&error))?;
+    sockets.send(payload).await?;
+    let answer = sockets.receive(|_| true).await?;
     let is_there = expect.is_empty() || answer.windows(expect.len()).any(|window| window == expect);
     if is_there { Ok(()) } else { Err("the answer is not what is expected".to_string()) }
-}
-
-async fn exchange(server: Server<'_>, payload: &[u8]) -> io::Result<Vec<u8>> {
-    let socket = open(server).await?;
-    socket.send(payload).await?;
-    let mut answer = vec![0; ANSWER_MAX];
-    let length = socket.recv(&mut answer).await?;
-    answer.truncate(length);
-    Ok(answer)
 }
 
 /// Says what went wrong, without the number that the standard library adds.

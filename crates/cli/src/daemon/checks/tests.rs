@@ -128,6 +128,39 @@ fn a_query_is_answered_by_its_own_answer() {
     assert_eq!(check(forged_first(), ask(None)), Ok(()));
 }
 
+/// A server with several addresses may reply from the wrong one, which looks like no answer at all.
+#[test]
+fn a_reply_from_another_address_or_port_is_named() {
+    let replying = |from: &'static str, answer: fn(&[u8]) -> Vec<u8>| {
+        let socket = Server::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let other = Server::bind(from).unwrap();
+        thread::spawn(move || {
+            let mut buffer = [0; 2048];
+            let (length, client) = socket.recv_from(&mut buffer).unwrap();
+            other.send_to(&answer(&buffer[..length]), client).unwrap();
+        });
+        port
+    };
+    let udp = || Ask::Udp(b"ping".to_vec(), Vec::new());
+    let said = "the reply came from 127.0.0.2, not from 127.0.0.1";
+    assert_eq!(check(replying("127.0.0.2:0", <[u8]>::to_vec), udp()), Err(said.to_string()));
+    let port = check(replying("127.0.0.1:0", <[u8]>::to_vec), udp()).unwrap_err();
+    assert!(port.starts_with("the reply came from port "), "{port}");
+    let dns = || Ask::Dns("example.org".to_string(), None);
+    let answer = |query: &[u8]| [&query[..2], &[0x80, 0], &query[4..]].concat();
+    assert_eq!(check(replying("127.0.0.2:0", answer), dns()), Err(said.to_string()));
+    // What answers nothing that was asked is no reply.
+    let short = Check {
+        address: Ipv4Addr::LOCALHOST.into(),
+        port: replying("127.0.0.2:0", |_| vec![0; 12]),
+        ask: dns(),
+        timeout_ns: 100_000_000,
+        via: None,
+    };
+    assert_eq!(made(short), Err("no answer in 100ms".to_string()));
+}
+
 #[test]
 fn echo_needs_root_and_gets_an_answer() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -1,0 +1,99 @@
+//! Replies that come from another address than the one that was asked. A connected socket never sees them, so
+//! such a check would only time out; a second socket with the same port does, and the check says whose reply
+//! it was.
+
+use super::{ANSWER_MAX, said};
+use rustix::net::sockopt::set_socket_reuseport;
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
+use tokio::net::UdpSocket;
+
+/// A socket that hears of nobody but the server, and one that hears of all others.
+pub struct Pair {
+    socket: UdpSocket,
+    witness: UdpSocket,
+    /// The server.
+    asked: SocketAddr,
+}
+
+impl Pair {
+    /// Connects a UDP socket that is bound already to a server.
+    pub async fn of_port(socket: UdpSocket, asked: SocketAddr) -> io::Result<Pair> {
+        // Only now, so that the port is nobody else's.
+        set_socket_reuseport(&socket, true)?;
+        let own = socket.local_addr()?;
+        socket.connect(asked).await?;
+        let (family, kind) = (family(asked), rustix::net::SocketType::DGRAM);
+        let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
+        let witness = rustix::net::socket_with(family, kind, flags, None)?;
+        set_socket_reuseport(&witness, true)?;
+        rustix::net::bind(&witness, &own)?;
+        Ok(Pair { socket, witness: UdpSocket::from_std(witness.into())?, asked })
+    }
+
+    /// The same with two raw sockets, each of which gets whatever comes.
+    pub async fn of_raw(socket: UdpSocket, witness: UdpSocket, asked: SocketAddr) -> io::Result<Pair> {
+        socket.connect(asked).await?;
+        Ok(Pair { socket, witness, asked })
+    }
+
+    pub async fn send(&self, bytes: &[u8]) -> Result<(), String> {
+        self.socket.send(bytes).await.map(drop).map_err(|error| said(&error))
+    }
+
+    /// Returns what the server sends next.
+    ///
+    /// # Errors
+    /// Says that the server cannot be reached, or that what `is_reply` takes for its reply came from another
+    /// address.
+    pub async fn receive(&self, is_reply: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, String> {
+        let mut answer = vec![0; ANSWER_MAX];
+        let length = {
+            let (mut heard, mut elsewhere) = (pin!(self.socket.recv(&mut answer)), pin!(self.see(&is_reply)));
+            poll_fn(|context| match heard.as_mut().poll(context) {
+                Poll::Ready(got) => Poll::Ready(got.map_err(|error| said(&error))),
+                Poll::Pending => elsewhere.as_mut().poll(context).map(Err),
+            })
+            .await?
+        };
+        answer.truncate(length);
+        Ok(answer)
+    }
+
+    /// Waits for a reply from another address or port. Returns what there is to say of it.
+    async fn see(&self, is_reply: impl Fn(&[u8]) -> bool) -> String {
+        let mut bytes = vec![0; ANSWER_MAX];
+        loop {
+            match self.witness.recv_from(&mut bytes).await {
+                Ok((length, from)) if self.is_other(from) && is_reply(&bytes[..length]) => {
+                    return self.told(from);
+                }
+                Ok(_) => {}
+                // What the witness cannot receive is no reply; the socket says what is wrong.
+                Err(_) => return pending().await,
+            }
+        }
+    }
+
+    /// Whether a datagram is from somebody else. A raw socket has no ports.
+    fn is_other(&self, from: SocketAddr) -> bool {
+        from.ip() != self.asked.ip() || self.asked.port() != 0 && from.port() != self.asked.port()
+    }
+
+    fn told(&self, from: SocketAddr) -> String {
+        if from.ip() == self.asked.ip() {
+            return format!("the reply came from port {}, not from {}", from.port(), self.asked.port());
+        }
+        format!("the reply came from {}, not from {}", from.ip(), self.asked.ip())
+    }
+}
+
+fn family(address: SocketAddr) -> rustix::net::AddressFamily {
+    match address {
+        SocketAddr::V4(_) => rustix::net::AddressFamily::INET,
+        SocketAddr::V6(_) => rustix::net::AddressFamily::INET6,
+    }
+}
