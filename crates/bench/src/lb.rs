@@ -314,7 +314,7 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         addresses: vec![Address { vip, prefix: 32, protocol: PROTOCOL_UDP, ports: (PORT, PORT) }],
         by: By::FiveTuple,
         stateless: setting.stateless,
-        timeouts: timeouts(),
+        timeouts: timeouts(false),
         fill: Fill::Maglev,
         new_flows: NewFlows::Hash,
         affinity: None,

@@ -77,7 +77,8 @@ const TIMEOUTS: &[Key] = crate::keys! {
     "stream": Shape::Time, "more packets, not TCP" or "120 s";
     "tcp_syn": Shape::Time, "TCP: only a SYN, or one packet" or "120 s";
     "tcp_established": Shape::Time, "TCP: packets after the first" or "5 d";
-    "tcp_fin": Shape::Time, "TCP: a FIN" or "120 s";
+    "tcp_half_closed": Shape::Time, "TCP: a FIN of one direction" or "1 h";
+    "tcp_fin": Shape::Time, "TCP: a FIN of each direction" or "120 s";
     "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
 };
 const RED: [(&str, bool); 2] = [("drop", true), ("pass", false)];

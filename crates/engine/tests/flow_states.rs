@@ -15,20 +15,21 @@ fn learning(change: impl FnOnce(Pipe) -> Pipe) -> Program {
     start(&["a"], [change(pipe)]).build()
 }
 
-fn tcp(flags: &str) -> Vec<u8> {
-    packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 flags={flags}"))
+/// A segment with flags, and after a space what else is said of it.
+fn tcp(said: &str) -> Vec<u8> {
+    packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 flags={said}"))
 }
 
 /// The state of the only flow after frames with these TCP flags.
-fn state_after(flags: &[&str]) -> FlowState {
+fn state_after(segments: &[&str]) -> FlowState {
     let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(Timeouts::CONNTRACK)));
-    flags.iter().for_each(|flags| _ = bench.frame(PortId(0), &tcp(flags)));
+    segments.iter().for_each(|said| _ = bench.frame(PortId(0), &tcp(said)));
     bench.engine.flows(PipeId(0), 1).0[0].state.expect("states are followed")
 }
 
 #[test]
 fn c9_the_state_of_a_flow_follows_the_flags_seen() {
-    let cases: [(&[&str], FlowState); 13] = [
+    let cases: [(&[&str], FlowState); 16] = [
         (&["S"], FlowState::TcpSyn),
         (&["S", "S"], FlowState::TcpSyn),
         (&["SA"], FlowState::TcpSyn),
@@ -36,20 +37,39 @@ fn c9_the_state_of_a_flow_follows_the_flags_seen() {
         (&["S", "A"], FlowState::TcpEstablished),
         (&["A", "A"], FlowState::TcpEstablished),
         (&["S", "A", "S"], FlowState::TcpEstablished),
-        (&["S", "A", "FA"], FlowState::TcpFin),
-        (&["S", "A", "FA", "A"], FlowState::TcpFin),
-        (&["S", "A", "FA", "S"], FlowState::TcpSyn),
-        (&["S", "A", "FA", "S", "A"], FlowState::TcpEstablished),
-        (&["S", "A", "R", "A"], FlowState::TcpRst),
-        (&["R", "S"], FlowState::TcpSyn),
+        (&["S", "A", "FA"], FlowState::TcpHalfClosed),
+        (&["S", "A", "FA", "A"], FlowState::TcpHalfClosed),
+        (&["S", "A", "FA", "FA"], FlowState::TcpHalfClosed),
+        (&["S", "A", "FA", "A payload=00"], FlowState::TcpEstablished),
+        (&["S", "A", "R"], FlowState::TcpRst),
+        (&["S", "A", "R", "R"], FlowState::TcpRst),
+        (&["S", "A", "R", "A"], FlowState::TcpEstablished),
+        (&["R"], FlowState::TcpRst),
+        (&["R", "SA"], FlowState::TcpSyn),
     ];
-    for (flags, state) in cases {
-        assert_eq!(state_after(flags), state, "{flags:?}");
+    for (segments, state) in cases {
+        assert_eq!(state_after(segments), state, "{segments:?}");
     }
     let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(Timeouts::CONNTRACK)));
     for state in [FlowState::Single, FlowState::Stream, FlowState::Stream] {
         bench.frame(PortId(0), &udp(7, 53));
         assert_eq!(bench.engine.flows(PipeId(0), 1).0[0].state, Some(state));
+    }
+}
+
+#[test]
+fn c9_what_is_far_outside_the_window_closes_and_resets_nothing() {
+    let near = 100_u32 << 24;
+    for (seq, counts) in
+        [(near, true), (101 << 24, true), (99 << 24, true), (102 << 24, false), (1 << 31, false)]
+    {
+        let (syn, ack) = (format!("S seq={near}"), format!("A seq={}", near + 1));
+        for (flag, closed) in [("R", FlowState::TcpRst), ("FA", FlowState::TcpHalfClosed)] {
+            let state = state_after(&[&syn, &ack, &format!("{flag} seq={seq}")]);
+            assert_eq!(state, if counts { closed } else { FlowState::TcpEstablished }, "{flag} {seq}");
+        }
+        // Before a second segment, nothing is known of the window.
+        assert_eq!(state_after(&[&syn, &format!("R seq={seq}")]), FlowState::TcpRst);
     }
 }
 
@@ -63,7 +83,9 @@ fn c9_a_flow_goes_after_the_timeout_of_its_state() {
             FlowState::Stream => (0..2).for_each(|_| _ = bench.frame(PortId(0), &udp(7, 53))),
             FlowState::TcpSyn => _ = bench.frame(PortId(0), &tcp("S")),
             FlowState::TcpEstablished => (0..2).for_each(|_| _ = bench.frame(PortId(0), &tcp("A"))),
-            FlowState::TcpFin => _ = bench.frame(PortId(0), &tcp("F")),
+            // One direction is never in it.
+            FlowState::TcpFin => continue,
+            FlowState::TcpHalfClosed => _ = bench.frame(PortId(0), &tcp("F")),
             FlowState::TcpRst => _ = bench.frame(PortId(0), &tcp("R")),
         }
         assert_eq!(bench.engine.next_age_ns(0), Some(6 * MS), "{state:?}");
@@ -81,16 +103,18 @@ fn c13_flows_that_are_not_established_go_earlier_as_a_table_fills() {
     // Flows in a table of 64, and when those of one packet go.
     for (flows, goes_ms) in [(48, 3_200), (49, 3_000), (56, 1_600), (63, 200), (64, 100)] {
         let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(timeouts)));
-        // One of two packets is a stream, which nothing hurries.
-        (0..2).for_each(|_| _ = bench.frame(PortId(0), &udp(9999, 53)));
+        // Nothing hurries one of four packets before the last place is taken.
+        (0..4).for_each(|_| _ = bench.frame(PortId(0), &udp(9999, 53)));
         bench.learn(flows - 1);
         assert_eq!(bench.engine.next_age_ns(0), Some((goes_ms + 1) * MS), "{flows} flows");
         bench.engine.age(goes_ms * MS);
         assert_eq!(bench.engine.flows(PipeId(0), 0).1, usize::from(flows), "{flows} flows");
         bench.engine.age((goes_ms + 1) * MS);
         let left: Vec<FlowKey> = bench.engine.flows(PipeId(0), 99).0.iter().map(|flow| flow.key).collect();
-        if goes_ms < 3_200 {
-            assert_eq!(left, [udp_flow(9999)], "{flows} flows");
+        match flows {
+            48 => {}
+            64 => assert_eq!(left, []),
+            _ => assert_eq!(left, [udp_flow(9999)], "{flows} flows"),
         }
     }
     // One timeout for all states hurries nobody.
@@ -98,6 +122,41 @@ fn c13_flows_that_are_not_established_go_earlier_as_a_table_fills() {
     bench.learn(64);
     bench.engine.age(3_200 * MS);
     assert_eq!(bench.engine.flows(PipeId(0), 0).1, 64);
+}
+
+#[test]
+fn c13_what_anyone_can_forge_goes_as_early_as_a_flow_of_one_packet() {
+    let timeouts = FlowState::ALL.into_iter().fold(Timeouts::NEVER, |all, one| all.with(one, 320 * MS));
+    let timeouts = [FlowState::Stream, FlowState::TcpEstablished, FlowState::TcpHalfClosed]
+        .into_iter()
+        .fold(timeouts, |all, one| all.with(one, 320_000 * MS));
+    let begin = |bench: &mut Bench, sport: u16, flags: &[&str]| {
+        for flags in flags {
+            let said = format!("src=10.0.0.3 proto=tcp sport={sport} dport=80 flags={flags}");
+            bench.frame(PortId(0), &packet::craft::frame(&said));
+        }
+    };
+    // Packets of each flow of 64, and when such flows go: 63 leave room for one.
+    let cases: [(&[&str], u64); 4] = [
+        (&["S", "A"], 20),
+        (&["S", "A", "A"], 20),
+        (&["S", "A", "FA"], 20),
+        (&["S", "A", "A", "A"], 320_000),
+    ];
+    for (flags, goes_ms) in cases {
+        let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(timeouts)));
+        (0..63).for_each(|sport| begin(&mut bench, sport, flags));
+        assert_eq!(bench.engine.next_age_ns(0), Some((goes_ms + 1) * MS), "{flags:?}");
+        // In a full table, they go about like those of a SYN or of a connection that is closed; with proof,
+        // 32 times as early as otherwise.
+        begin(&mut bench, 63, flags);
+        let full_ms = match flags {
+            [_, _, _, _] => 10_000,
+            [.., "FA"] => 10,
+            _ => 20,
+        };
+        assert_eq!(bench.engine.next_age_ns(0), Some((full_ms + 1) * MS), "{flags:?}");
+    }
 }
 
 #[test]

@@ -242,8 +242,12 @@ fn m20_a_flow_and_its_answers_age_as_one() {
     bench.swap(&of_capacity(200));
     bench.engine.age(bench.now_ns);
     assert_eq!(live(&bench), 2);
-    // The end of one is the end of both.
+    // One FIN leaves both half closed, and the second one ends both.
     bench.frame(PortId(0), &back("FA"));
+    bench.now_ns += 240 * SECOND;
+    bench.engine.age(bench.now_ns);
+    assert_eq!(live(&bench), 2);
+    bench.frame(PortId(0), &there("FA"));
     bench.now_ns += 3 * SECOND;
     bench.engine.age(bench.now_ns);
     assert_eq!(live(&bench), 0);

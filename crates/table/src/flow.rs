@@ -14,13 +14,16 @@
 
 mod hand_on;
 mod resume;
+mod seen;
 
 use crate::delta::{BYTES_MAX, Belonging, DeltaReason, FlowDelta, PACKETS_MAX};
-use crate::state::{FlowState, Seen};
+use crate::state::FlowState;
 use crate::store::{Record, Store, same};
 use crate::{Full, InsertError};
 use packet::{Bits, FlowKey};
 pub use resume::Resumed;
+pub use seen::HEARD_MAX;
+use seen::Marks;
 
 /// The largest index in a [`Decision`]: 30 bits, beside two bits for its kind.
 pub const DECISION_MAX: u32 = (1 << 30) - 1;
@@ -85,10 +88,9 @@ pub struct Flow {
     bytes_low: u32,
     bytes_high: u8,
     state: FlowState,
-    /// Whether its first packet has been told.
-    told: bool,
-    /// Whether it has given counts: then no packet is its first one.
-    gave: bool,
+    /// The highest byte of the last TCP sequence number.
+    seq: u8,
+    marks: Marks,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
@@ -104,8 +106,8 @@ impl Flow {
             bytes_low: 0,
             bytes_high: 0,
             state: FlowState::Single,
-            told: false,
-            gave: false,
+            seq: 0,
+            marks: Marks::default(),
         }
     }
 
@@ -170,7 +172,7 @@ impl Flow {
     #[inline]
     #[must_use]
     pub fn has_given(&self) -> bool {
-        self.gave
+        self.marks.has(Marks::GAVE)
     }
 
     /// What has been seen of it, if that is followed ([`FlowTable::see`]).
@@ -208,12 +210,12 @@ impl Flow {
     /// Begins anew, as another flow with the same key.
     pub(crate) fn begin(&mut self, now: u32) {
         (self.first, self.last) = (now, now);
-        (self.state, self.told, self.gave) = (FlowState::Single, false, false);
+        (self.state, self.seq, self.marks) = (FlowState::Single, 0, Marks::default());
     }
 
     fn restart(&mut self, now: u32) {
         self.packets = 0;
-        self.gave = true;
+        self.marks.set(Marks::GAVE);
         self.set_bytes(0);
         self.first = now;
     }
@@ -367,22 +369,13 @@ impl FlowTable {
         if flow.is_high() { Counted::High } else { Counted::Yes }
     }
 
-    /// Follows the state of a flow. Before its packet is counted. Returns true if a SYN is repeated: the
-    /// connection is not established, and this is not its first packet (RFC 9293 §3.8.1).
-    #[inline]
-    pub fn see(&mut self, row: u32, seen: Seen) -> bool {
-        let Some(flow) = self.live_mut(row) else { return false };
-        let first = flow.packets == 0 && !flow.gave;
-        let repeated = !first && seen.is_syn() && flow.state == FlowState::TcpSyn;
-        flow.state = flow.state.after(seen, first);
-        repeated
-    }
-
     /// Passes a flow to a sink whose first packet has not been told, until the sink accepts it.
     #[inline]
     pub fn tell(&mut self, row: u32, sink: impl FnOnce(&Flow) -> bool) {
-        if let Some(flow) = self.live_mut(row).filter(|flow| !flow.told) {
-            flow.told = sink(flow);
+        if let Some(flow) = self.live_mut(row).filter(|flow| !flow.marks.has(Marks::TOLD))
+            && sink(flow)
+        {
+            flow.marks.set(Marks::TOLD);
         }
     }
 

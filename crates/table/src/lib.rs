@@ -48,7 +48,7 @@ pub use acl::{Acl, AclError, PortRange, Rule};
 pub use bucket::{Buckets, NO_TARGET, fill_wants, seeded, spread};
 pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 pub use exact::{Exact, Row};
-pub use flow::{Counted, Decision, Flow, FlowTable, Resumed};
+pub use flow::{Counted, Decision, Flow, FlowTable, HEARD_MAX, Resumed};
 pub use given::{GivenBuckets, Patience};
 pub use glb::{GlbHash, GlbRow, GlbState, GlbTarget, fill_glb, glb_row};
 pub use in_turn::in_turn;
@@ -58,7 +58,7 @@ pub use maglev::{MaglevTarget, fill_maglev};
 pub use meter::{Color, Meter, MeterConfig, MeterError, MeterSecond, MeterUnit};
 pub use number_set::{NUMBERS_MAX, NumberSet};
 pub use small::Small;
-pub use state::{FlowState, Seen};
+pub use state::{Event, FlowState, Seen};
 pub use sweep::{Fate, Visitor};
 
 use thiserror::Error;

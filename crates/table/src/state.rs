@@ -14,78 +14,161 @@ pub enum FlowState {
     TcpSyn,
     /// TCP: packets after the first.
     TcpEstablished,
-    /// TCP: a FIN.
+    /// TCP: both directions have closed, each with a FIN. No direction is in this state by itself.
     TcpFin,
     /// TCP: an RST.
     TcpRst,
+    /// TCP: a FIN of one direction.
+    TcpHalfClosed,
 }
 
-/// The flags of a TCP header that change a flow's state.
+/// What a packet says that changes its flow's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen(pub u8);
+pub struct Seen {
+    flags: u8,
+    /// The highest byte of the sequence number.
+    seq: u8,
+}
+
+/// What becomes of a flow with a packet, besides its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Nothing.
+    None,
+    /// A SYN is repeated.
+    Repeated,
+    /// The connection is reset, which concerns both directions.
+    Reset,
+}
 
 impl Seen {
     /// A packet without a TCP header.
-    pub const NO_TCP: Seen = Seen(0x80);
+    pub const NO_TCP: Seen = Seen { flags: 0x80, seq: 0 };
     const FIN: u8 = 1;
     const SYN: u8 = 2;
     const RST: u8 = 4;
+    const DATA: u8 = 8;
+    const ACK: u8 = 16;
 
-    /// The flags of a TCP header.
+    /// A TCP segment: its flags, the highest byte of its sequence number, and whether it carries data.
     #[inline(always)]
     #[must_use]
-    pub fn flags(flags: u8) -> Seen {
-        Seen(flags & (Seen::FIN | Seen::SYN | Seen::RST))
+    pub fn segment(flags: u8, seq: u8, has_data: bool) -> Seen {
+        let flags = flags & (Seen::FIN | Seen::SYN | Seen::RST | Seen::ACK);
+        Seen { flags: flags | if has_data { Seen::DATA } else { 0 }, seq }
+    }
+
+    #[inline(always)]
+    fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
     }
 
     /// Returns true if there is a TCP header with SYN.
     #[inline]
     #[must_use]
     pub fn is_syn(self) -> bool {
-        self != Seen::NO_TCP && self.0 & Seen::SYN != 0
+        self.has(Seen::SYN)
+    }
+
+    /// Returns true if there is a TCP header that opens a connection: SYN without ACK, RST or FIN.
+    #[inline]
+    #[must_use]
+    pub fn opens(self) -> bool {
+        self.flags & (Seen::FIN | Seen::SYN | Seen::RST | Seen::ACK) == Seen::SYN
+    }
+
+    /// Whether a sequence number is so far from the last one of its direction that no window reaches it: 16
+    /// MB at least.
+    #[inline]
+    fn is_far_from(self, seq: u8) -> bool {
+        self.seq.wrapping_sub(seq).wrapping_add(1) > 2
     }
 }
 
 impl FlowState {
     /// All states, in the order of their numbers.
-    pub const ALL: [FlowState; 6] = [
+    pub const ALL: [FlowState; 7] = [
         FlowState::Single,
         FlowState::Stream,
         FlowState::TcpSyn,
         FlowState::TcpEstablished,
         FlowState::TcpFin,
         FlowState::TcpRst,
+        FlowState::TcpHalfClosed,
     ];
 
     /// Returns its name.
     #[must_use]
     pub fn word(self) -> &'static str {
-        ["single", "stream", "tcp_syn", "tcp_established", "tcp_fin", "tcp_rst"][self as usize]
+        match self {
+            FlowState::Single => "single",
+            FlowState::Stream => "stream",
+            FlowState::TcpSyn => "tcp_syn",
+            FlowState::TcpEstablished => "tcp_established",
+            FlowState::TcpFin => "tcp_fin",
+            FlowState::TcpRst => "tcp_rst",
+            FlowState::TcpHalfClosed => "tcp_half_closed",
+        }
     }
 
-    /// Returns the state after a packet; `first` if the flow had none.
+    /// Returns the state of one direction after a packet, and what else becomes of the flow. `seq` is the
+    /// highest byte of the last sequence number of that direction, and is updated.
     #[inline]
     #[must_use]
-    pub fn after(self, seen: Seen, first: bool) -> FlowState {
-        if seen == Seen::NO_TCP {
+    pub fn after(self, seen: Seen, seq: &mut u8) -> (FlowState, Event) {
+        use FlowState::{Single, Stream, TcpEstablished, TcpFin, TcpHalfClosed, TcpRst, TcpSyn};
+        let knows_window = matches!(self, TcpEstablished | TcpHalfClosed | TcpFin | TcpRst);
+        if seen.has(Seen::RST | Seen::FIN) && knows_window && seen.is_far_from(*seq) {
+            return (self, Event::None);
+        }
+        if seen.has(Seen::RST) {
+            return (TcpRst, Event::Reset);
+        }
+        *seq = seen.seq;
+        if seen.has(Seen::FIN) {
+            return (if self == TcpFin { TcpFin } else { TcpHalfClosed }, Event::None);
+        }
+        if seen.is_syn() {
             return match self {
-                FlowState::Single if !first => FlowState::Stream,
-                state => state,
+                TcpSyn => (TcpSyn, Event::Repeated),
+                TcpEstablished => (TcpEstablished, Event::None),
+                Single | Stream | TcpFin | TcpRst | TcpHalfClosed => (TcpSyn, Event::None),
             };
         }
-        if seen.0 & Seen::RST != 0 {
-            return FlowState::TcpRst;
-        }
-        if seen.0 & Seen::FIN != 0 {
-            return FlowState::TcpFin;
-        }
-        let syn = seen.0 & Seen::SYN != 0;
+        let state = match self {
+            Single | Stream => TcpSyn,
+            TcpSyn | TcpEstablished | TcpRst => TcpEstablished,
+            // A direction that has closed acknowledges, and sends no data.
+            TcpFin | TcpHalfClosed if seen.has(Seen::DATA) => TcpEstablished,
+            TcpFin | TcpHalfClosed => self,
+        };
+        (state, Event::None)
+    }
+
+    /// Returns the state of one direction after a packet without a TCP header; `first` if it had none.
+    #[inline]
+    #[must_use]
+    pub fn after_other(self, first: bool) -> FlowState {
         match self {
-            FlowState::Single | FlowState::Stream => FlowState::TcpSyn,
-            FlowState::TcpSyn if syn => FlowState::TcpSyn,
-            FlowState::TcpFin | FlowState::TcpRst if syn => FlowState::TcpSyn,
-            FlowState::TcpSyn | FlowState::TcpEstablished => FlowState::TcpEstablished,
-            ended @ (FlowState::TcpFin | FlowState::TcpRst) => ended,
+            FlowState::Single if !first => FlowState::Stream,
+            state => state,
+        }
+    }
+
+    /// Returns the state of a flow that consists of this direction and `other`.
+    #[inline]
+    #[must_use]
+    pub fn together(self, other: Option<FlowState>) -> FlowState {
+        use FlowState::{Single, Stream, TcpEstablished, TcpFin, TcpHalfClosed, TcpRst, TcpSyn};
+        let Some(other) = other else { return self };
+        match (self, other) {
+            (TcpRst, _) | (_, TcpRst) => TcpRst,
+            (TcpFin | TcpHalfClosed, TcpFin | TcpHalfClosed) => TcpFin,
+            (TcpFin | TcpHalfClosed, _) | (_, TcpFin | TcpHalfClosed) => TcpHalfClosed,
+            (TcpEstablished, _) | (_, TcpEstablished) => TcpEstablished,
+            (TcpSyn, _) | (_, TcpSyn) => TcpSyn,
+            (Stream, _) | (_, Stream) => Stream,
+            (Single, Single) => Single,
         }
     }
 }

@@ -182,7 +182,7 @@ impl Chooser {
 
 /// Returns what is different from the usual timeouts, as a part of a name.
 fn differences(timeouts: Timeouts) -> String {
-    let usual = super::service::timeouts();
+    let usual = super::service::timeouts(false);
     let mut name = String::new();
     for state in FlowState::ALL.into_iter().filter(|state| timeouts.ns(*state) != usual.ns(*state)) {
         let (before, ms) = (if name.is_empty() { "/" } else { "," }, timeouts.ns(state) / 1_000_000);

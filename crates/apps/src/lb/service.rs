@@ -365,12 +365,17 @@ pub enum SourceMac {
 const SECOND: u64 = 1_000_000_000;
 
 /// How long flows may be without a packet unless a service says otherwise: a TCP connection that is not
-/// established 30 s, one that is two hours, one that is closed 10 s, and everything else 30 s.
+/// established 30 s, one that is closed 10 s, and everything else but TCP 30 s. Where answers come back
+/// through weir, an established one stays for two hours, and one that is half closed for one, as Kubernetes
+/// has it. Where they do not, anyone can forge whatever is seen of a connection, and a FIN of the client may
+/// be the first or the last: 15 minutes, as IPVS has, and the 4 minutes of RFC 5382 REQ-5.
 #[must_use]
-pub fn timeouts() -> Timeouts {
+pub fn timeouts(answers_pass: bool) -> Timeouts {
+    let (established, half_closed) = if answers_pass { (7200, 3600) } else { (900, 240) };
     [
         (FlowState::TcpSyn, 30),
-        (FlowState::TcpEstablished, 7200),
+        (FlowState::TcpEstablished, established),
+        (FlowState::TcpHalfClosed, half_closed),
         (FlowState::TcpFin, 10),
         (FlowState::TcpRst, 10),
         (FlowState::Single, 30),

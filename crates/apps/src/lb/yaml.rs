@@ -87,8 +87,11 @@ const TIMEOUTS: &[Key] = config::keys! {
     "single": Shape::Time, "one packet, not TCP" or "30 s";
     "stream": Shape::Time, "more packets, not TCP" or "30 s";
     "tcp_syn": Shape::Time, "TCP: only a SYN, or one packet" or "30 s";
-    "tcp_established": Shape::Time, "TCP: packets after the first" or "2 h";
-    "tcp_fin": Shape::Time, "TCP: a FIN" or "10 s";
+    "tcp_established": Shape::Time,
+        "TCP: packets after the first; default 2 h, and 15 min where answers pass by";
+    "tcp_half_closed": Shape::Time,
+        "TCP: a FIN of one direction; default 1 h, and 4 min where answers pass by";
+    "tcp_fin": Shape::Time, "TCP: a FIN of each direction" or "10 s";
     "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
 };
 /// The choices of `scheduler`: how buckets are filled, and how new flows are assigned.
@@ -366,11 +369,11 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let addresses = section.needed("service", report).map(|node| addresses(node, report));
     let by = section.get("by").map_or(Some(By::FiveTuple), |node| by(node, report));
     let stateless = section.boolean("stateless", report);
-    let timeouts = timeouts(&section, report);
     let chosen = chosen(&section, (by, stateless), report);
     let quic = section.get("quic").and_then(|node| quic::configs(node, report));
     let size = section.get("size").and_then(|_| section.number("size", report));
     let back_ends = section.needed("back_ends", report).and_then(|node| who_answers(node, shared, report));
+    let timeouts = timeouts(&section, back_ends.as_deref().unwrap_or_default(), report);
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
     let source = section.get("source").map(|node| sources(node, report)).unwrap_or_default();
     let nat_pool = section.get("nat_pool").and_then(|node| nat_pool(node, shared, report));
@@ -517,12 +520,13 @@ fn scheduler(
     Some((fill, new_flows))
 }
 
-/// The timeouts of a service's flows.
-fn timeouts(section: &Section<'_>, report: &mut Report) -> Timeouts {
-    let Some(node) = section.get("timeouts") else { return super::timeouts() };
+/// The timeouts of a service's flows; those that it does not give depend on whether answers pass.
+fn timeouts(section: &Section<'_>, back_ends: &[BackEnd], report: &mut Report) -> Timeouts {
+    let usual = super::timeouts(back_ends.iter().any(|one| one.mode.is_nat()));
+    let Some(node) = section.get("timeouts") else { return usual };
     let by_state = Section::read(node, TIMEOUTS, report);
-    let with = |all: Timeouts, state: FlowState| all.with(state, by_state.time(state.word(), report));
-    FlowState::ALL.into_iter().fold(super::timeouts(), with)
+    let given = FlowState::ALL.into_iter().filter(|state| by_state.get(state.word()).is_some());
+    given.fold(usual, |all, state| all.with(state, by_state.time(state.word(), report)))
 }
 
 /// The back ends of a service: its own, or those of a pool.

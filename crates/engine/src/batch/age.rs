@@ -52,8 +52,8 @@ impl Engine {
             if let Some(flows) = pipe.table.flows_mut() {
                 flows.set_room_for(FLOWS_AGED_MAX);
             }
-            let timeouts_ms = pipe.present_timeouts_ms();
-            pipe.age_flows((rows, now_ms), &timeouts_ms);
+            let ages = pipe.present_ages();
+            pipe.age_flows((rows, now_ms), &ages);
             if let Some(flows) = pipe.table.flows_mut() {
                 flows.set_room(DELTAS_MAX);
                 flows.sweep_period(elapsed_ms, now_ns);
@@ -94,8 +94,8 @@ impl Engine {
         for pipe in &mut self.pipes {
             // From where the last breath stopped to the last row, and then from the first; all flows before
             // the entries, with which they would be removed instead.
-            let timeouts_ms = pipe.present_timeouts_ms();
-            (0..2).for_each(|_| pipe.age_flows((u32::MAX, now_ms), &timeouts_ms));
+            let ages = pipe.present_ages();
+            (0..2).for_each(|_| pipe.age_flows((u32::MAX, now_ms), &ages));
             (0..2).for_each(|_| pipe.age_entries(u32::MAX, now_ms, usize::MAX));
             if let Some(flows) = pipe.table.flows_mut() {
                 flows.end_period(now_ms);

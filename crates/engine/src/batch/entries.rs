@@ -3,12 +3,11 @@
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::{EntryRow, RUN_TIME, Rows};
 use crate::change::{ChangeError, EntryKey};
-use crate::pipes::flow::Flows;
+use crate::pipes::flow::{Ages, Flows};
 use crate::pipes::table::{Refusal, with_rows};
 use crate::program::{Entry, EntryMatch};
 use crate::snapshot::{Count, FlowAccount, Page, Seen, is_later};
 use crate::worker::PipeReport;
-use table::FlowState;
 
 /// Why an entry of a pipe whose flows keep values cannot get another action.
 pub const OTHER_ACTION: &str = "flows keep values of its action: remove it and add it with the other one";
@@ -240,20 +239,20 @@ impl CompiledPipe {
         flows.chain([self.idle_timeout_ms]).filter(|timeout| *timeout != 0)
     }
 
-    /// Returns after what times flows go now, by state.
+    /// Returns from what ages flows go now.
     #[must_use]
-    pub fn present_timeouts_ms(&self) -> [u32; FlowState::ALL.len()] {
-        self.table.flows().map(Flows::present_timeouts_ms).unwrap_or_default()
+    pub fn present_ages(&self) -> Ages {
+        self.table.flows().map(Flows::present_ages).unwrap_or_default()
     }
 
     /// Removes idle and removed flows in the next rows of the flow table: so many, as of a time in
-    /// milliseconds, with these timeouts. Those with a configured entry start anew.
-    pub fn age_flows(&mut self, slice: (u32, u32), timeouts_ms: &[u32; FlowState::ALL.len()]) {
+    /// milliseconds, from these ages on. Those with a configured entry start anew.
+    pub fn age_flows(&mut self, slice: (u32, u32), ages: &Ages) {
         let Some(flows) = self.table.flows_mut().filter(|_| self.held.is_none()) else { return };
         let slab = &self.slab;
         // Other workers may have packets of a flow whose entry is shared.
         let stays = |at: u32| self.shared || !slab.at(at).is_run_time();
-        let gone = flows.age(slice, timeouts_ms, stays);
+        let gone = flows.age(slice, ages, stays);
         gone.into_iter().for_each(|at| self.actions.release(self.slab.remove(at).action()));
     }
 

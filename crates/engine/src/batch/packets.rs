@@ -243,11 +243,22 @@ fn unhashed(batch: &Batch, list: u64) -> u64 {
     Bits(list).fold(0, |unhashed, slot| unhashed | u64::from(batch.frame(slot).hash() == 0) << slot)
 }
 
+/// Bytes in front of what the length in an IPv6 header counts.
+const IPV6_HEADER: usize = 40;
+
 /// What the TCP header says that belongs to a packet's key.
 fn seen(bytes: &[u8], headers: &Headers, source: KeySource) -> Seen {
     let level = source.level(headers);
-    let flags = level.layers.has(Layer::Tcp).then(|| bytes.get(level.at(Base::L4) + 13)).flatten();
-    flags.map_or(Seen::NO_TCP, |flags| Seen::flags(*flags))
+    let at = level.at(Base::L4);
+    let Some(tcp) = bytes.get(at..at + 14).filter(|_| level.layers.has(Layer::Tcp)) else {
+        return Seen::NO_TCP;
+    };
+    let ip = level.at(Base::L3);
+    let (length_at, before) = if level.layers.has(Layer::Ipv4) { (ip + 2, 0) } else { (ip + 4, IPV6_HEADER) };
+    let length =
+        bytes.get(length_at..length_at + 2).map_or(0, |length| u16::from_be_bytes([length[0], length[1]]));
+    let end = ip + before + usize::from(length);
+    Seen::segment(tcp[13], tcp[4], end > at + usize::from(tcp[12] >> 4) * 4)
 }
 
 /// What selects for a packet without IP: both MAC addresses and the EtherType.

@@ -2,8 +2,9 @@
 
 use super::action::KeptOperations;
 use super::observed::FlowSum;
+use super::packet::Segment;
 use crate::nat::Binding;
-use crate::program::Measured;
+use crate::program::{Measured, Timeouts};
 use crate::snapshot::{Count, FlowDecision, FlowSnapshot};
 use packet::{FlowKey, Observed};
 use std::collections::BTreeMap;
@@ -20,8 +21,12 @@ pub(super) struct FlowRow {
     pub given: Count,
     pub first_ms: u64,
     pub last_ms: u64,
-    /// Followed if timeouts depend on it.
+    /// That of this direction, followed if timeouts depend on it.
     pub state: FlowState,
+    /// The highest byte of its last sequence number.
+    pub seq: u8,
+    /// How many packets were followed, up to 4.
+    pub heard: u8,
     /// Whether it has given counts to a measurement: then no packet is its first one.
     pub gave: bool,
     /// What it keeps of its entry's action.
@@ -32,27 +37,36 @@ pub(super) struct FlowRow {
     pub pair: Option<FlowKey>,
 }
 
-/// Returns the state of a flow after a packet with these TCP flags: sentence C9.
-pub(super) fn state_after(flow: &FlowRow, flags: Option<u8>) -> FlowState {
+/// Follows a packet of a flow: sentence C9. Returns whether it resets the connection.
+pub(super) fn follow(flow: &mut FlowRow, segment: Option<Segment>) -> bool {
     let before = Some(flow.state).filter(|_| flow.hits.packets != 0 || flow.gave);
-    let Some(flags) = flags else {
-        return match before {
+    flow.heard = (flow.heard + 1).min(4);
+    let Some(Segment { flags, seq, has_data }) = segment else {
+        flow.state = match before {
             None => FlowState::Single,
             Some(FlowState::Single | FlowState::Stream) => FlowState::Stream,
             Some(tcp) => tcp,
         };
+        return false;
     };
     let (fin, syn, rst) = (flags & 1 == 1, flags & 2 == 2, flags & 4 == 4);
     let is_new = matches!(before, None | Some(FlowState::Single | FlowState::Stream));
-    let has_ended = matches!(before, Some(FlowState::TcpFin | FlowState::TcpRst));
-    match before {
+    let far = i32::from(seq.wrapping_sub(flow.seq).cast_signed()).abs() > 1;
+    if (fin || rst) && far && !is_new && before != Some(FlowState::TcpSyn) {
+        return false;
+    }
+    if !rst {
+        flow.seq = seq;
+    }
+    flow.state = match before {
         _ if rst => FlowState::TcpRst,
-        _ if fin => FlowState::TcpFin,
+        _ if fin => FlowState::TcpHalfClosed,
         _ if is_new => FlowState::TcpSyn,
         _ if syn && before != Some(FlowState::TcpEstablished) => FlowState::TcpSyn,
-        Some(ended) if has_ended => ended,
+        Some(FlowState::TcpHalfClosed) if !has_data => FlowState::TcpHalfClosed,
         _ => FlowState::TcpEstablished,
-    }
+    };
+    rst
 }
 
 /// Returns the live flow of the other direction: each must still be the one that the other was learnt with.
@@ -64,25 +78,85 @@ pub(super) fn pair_of<'a>(
     flows.get(&flow.pair?).filter(|other| other.pair == Some(*key))
 }
 
-/// Returns the time of the last packet of a flow, and its state. Both directions are one: the last packet of
-/// the two counts, and the state that has come further (sentence M20).
-pub(super) fn as_one(flows: &BTreeMap<FlowKey, FlowRow>, key: &FlowKey, flow: &FlowRow) -> (u64, FlowState) {
-    let other = pair_of(flows, key, flow);
-    let last_ms = other.map_or(flow.last_ms, |other| flow.last_ms.max(other.last_ms));
-    let further = other.filter(|other| other.state as u8 > flow.state as u8);
-    (last_ms, further.map_or(flow.state, |other| other.state))
+/// A packet of the flow with this key has reset the connection; `pair` is the other direction.
+pub(super) fn reset_other(flows: &mut BTreeMap<FlowKey, FlowRow>, key: &FlowKey, pair: Option<FlowKey>) {
+    let other = pair.and_then(|pair| flows.get_mut(&pair));
+    if let Some(other) = other.filter(|other| other.pair == Some(*key) && other.heard > 0) {
+        other.state = FlowState::TcpRst;
+    }
 }
 
-/// Returns the timeout of a flow in this state while there is room for so many flows more, of so many:
-/// sentence C13.
-pub(super) fn hurried_ns(timeout_ns: u64, state: FlowState, (room, capacity): (usize, u32)) -> u64 {
-    let (room, scarce) = (room as u64, u64::from(capacity) / 4);
+/// Returns the state of a flow: both directions are one (sentences C9 and M20).
+pub(super) fn state_of(flow: &FlowRow, other: Option<&FlowRow>) -> FlowState {
+    let Some(other) = other else { return flow.state };
+    let both = [flow.state, other.state];
+    let have = |state: FlowState| both.iter().filter(|one| **one == state).count();
+    let order = [FlowState::TcpEstablished, FlowState::TcpSyn, FlowState::Stream, FlowState::Single];
+    match (have(FlowState::TcpRst), have(FlowState::TcpHalfClosed)) {
+        (0, 0) => order.into_iter().find(|state| both.contains(state)).unwrap_or_default(),
+        (0, 1) => FlowState::TcpHalfClosed,
+        (0, _) => FlowState::TcpFin,
+        _ => FlowState::TcpRst,
+    }
+}
+
+/// How sure it is that a flow is one of two hosts: sentence C13.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    None,
+    Alone,
+    Answered,
+}
+
+/// Returns when the last packet of a flow was, its state, and its proof: both directions are one.
+pub(super) fn as_one(
+    flows: &BTreeMap<FlowKey, FlowRow>,
+    key: &FlowKey,
+    flow: &FlowRow,
+) -> (u64, FlowState, Proof) {
+    let other = pair_of(flows, key, flow);
+    let last_ms = other.map_or(flow.last_ms, |other| flow.last_ms.max(other.last_ms));
+    let proof = match (flow.heard, other.map_or(0, |other| other.heard)) {
+        (2.., 2..) => Proof::Answered,
+        (4, 0) | (0, 4) => Proof::Alone,
+        _ => Proof::None,
+    };
+    (last_ms, state_of(flow, other), proof)
+}
+
+/// Returns the timeout of a flow while there is room for so many flows more, of so many: sentence C13.
+pub(super) fn hurried_ns(
+    timeouts: &Timeouts,
+    (state, proof): (FlowState, Proof),
+    (room, capacity): (usize, u32),
+) -> u64 {
+    let timeout_ns = timeouts.ns(state);
     let waits = matches!(state, FlowState::Stream | FlowState::TcpEstablished);
-    if timeout_ns == 0 || waits || room >= scarce {
+    let (part, other) = match (state, proof) {
+        (_, Proof::Answered) if waits => return timeout_ns,
+        (_, Proof::Alone) if waits => (64, state),
+        (FlowState::Stream, _) => (4, FlowState::Single),
+        (FlowState::TcpEstablished, _) => (4, FlowState::TcpSyn),
+        (FlowState::TcpHalfClosed, _) => (4, FlowState::TcpFin),
+        _ => (4, state),
+    };
+    let (room, scarce) = (room as u64, u64::from(capacity) / part);
+    if timeout_ns == 0 || room >= scarce {
         return timeout_ns;
     }
     let usual_ms = (timeout_ns / 1_000_000).max(1);
-    (usual_ms * room / scarce).max(usual_ms / 32).max(1) * 1_000_000
+    let least_ms = match timeouts.ns(other) {
+        0 => usual_ms,
+        other_ns => usual_ms.min((other_ns / 1_000_000).max(1)),
+    };
+    let shared = least_ms * room / scarce;
+    let hurried_ms = if 2 * room <= scarce {
+        shared
+    } else {
+        (least_ms * room + (usual_ms - least_ms) * (2 * room - scarce)) / scarce
+    };
+    let most = if waits && proof == Proof::None { 16 } else { 32 };
+    hurried_ms.max(least_ms / most).max(1) * 1_000_000
 }
 
 impl FlowRow {
@@ -123,12 +197,14 @@ impl FlowRow {
             state: FlowState::Single,
             kept: Vec::new(),
             gave: false,
+            seq: 0,
+            heard: 0,
             binding: None,
             pair: None,
         }
     }
 
-    pub fn snapshot(&self, key: FlowKey, by_state: bool, paired: bool) -> FlowSnapshot {
+    pub fn snapshot(&self, key: FlowKey, by_state: bool, other: Option<&FlowRow>) -> FlowSnapshot {
         FlowSnapshot {
             key,
             decision: self.decision,
@@ -136,9 +212,9 @@ impl FlowRow {
             given: self.given,
             first_ms: self.first_ms as u32,
             last_ms: self.last_ms as u32,
-            state: by_state.then_some(self.state),
+            state: by_state.then(|| state_of(self, other)),
             binding: self.binding,
-            paired,
+            paired: other.is_some(),
         }
     }
 }

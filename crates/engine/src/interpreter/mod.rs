@@ -36,6 +36,7 @@ mod tunnel_headers;
 pub use self::fragments::Datagrams;
 pub use self::meter::MeterState;
 pub use self::observed::Ended;
+pub use self::packet::Segment;
 pub use self::state::{Effect, Why};
 
 use self::action::{KeptOperations, act};

@@ -87,7 +87,7 @@ impl Interpreter {
         timeouts: Timeouts,
         (flows, now_ns): (&dyn FlowSource, u64),
     ) -> bool {
-        let has_syn = packet.tcp_flags(source).is_some_and(|flags| flags & 2 == 2);
+        let has_syn = packet.segment(source).is_some_and(|segment| segment.flags & 2 == 2);
         let was_full = flows.full_ms(id).is_some_and(|full_ms| {
             !is_over(
                 (now_ns / super::state::NS_PER_MS).saturating_sub(full_ms),

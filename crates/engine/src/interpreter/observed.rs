@@ -51,8 +51,8 @@ impl FlowSum {
 impl Packet {
     /// What a flow of a pipe counts of it.
     pub fn counts_in(&self, pipe: PipeId, key: FlowKey, source: KeySource) -> Effect {
-        let (flags, observed) = (self.tcp_flags(source), self.observed(source));
-        Effect::Flow { pipe, key, bytes: self.bytes.len(), flags, observed }
+        let (segment, observed) = (self.segment(source), self.observed(source));
+        Effect::Flow { pipe, key, bytes: self.bytes.len(), segment, observed }
     }
 
     /// What it adds to the record of the flow whose key is made of these headers.

@@ -11,6 +11,17 @@ use crate::program::PortId;
 use packet::{Depth, DropReason, Field, FlowKey, KeySource, TunnelPorts, select_hash};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// What a TCP header says of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The lower eight flags.
+    pub flags: u8,
+    /// The highest byte of the sequence number.
+    pub seq: u8,
+    /// Whether data follow.
+    pub has_data: bool,
+}
+
 /// A packet on its way.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
@@ -36,9 +47,9 @@ pub(super) struct Packet {
     pub inner: Option<FlowKey>,
     /// Of a packet that arrived as a fragment: the ports of its datagram, source first, as they are now.
     ports: Option<[u16; 2]>,
-    /// Flags of the TCP headers that belong to the keys, at that time.
-    outer_flags: Option<u8>,
-    inner_flags: Option<u8>,
+    /// What the TCP headers say that belong to the keys, at that time.
+    outer_segment: Option<Segment>,
+    inner_segment: Option<Segment>,
     /// Whether each key is that of a flow that the packet is an ICMP error about.
     outer_error: bool,
     inner_error: bool,
@@ -72,8 +83,8 @@ impl Packet {
             outer: None,
             inner: None,
             ports,
-            outer_flags: None,
-            inner_flags: None,
+            outer_segment: None,
+            inner_segment: None,
             outer_error: false,
             inner_error: false,
             ethernet: [0; 3],
@@ -103,11 +114,14 @@ impl Packet {
                 (id < 1 << 24).then(|| self.key_of(inner, ip, Some(id as u32)))
             }
         };
-        let [outer_flags, inner_flags] =
-            [Field::TcpFlags, Field::TcpFlags.inner()].map(|field| self.read(field).map(|flags| flags as u8));
+        let outer_segment = self.segment_in(Field::TcpFlags, &self.headers);
         let is_inside = self.headers.inner().is_some_and(|inner| inner.ip.is_some());
-        self.outer_flags = outer_flags;
-        self.inner_flags = if is_inside { inner_flags } else { outer_flags };
+        let inner = self.headers.inner().filter(|_| is_inside);
+        self.inner_segment = match inner {
+            Some(inner) => self.segment_in(Field::TcpFlags.inner(), inner),
+            None => outer_segment,
+        };
+        self.outer_segment = outer_segment;
         let is_error = |headers: &Headers| icmp_error::packet_inside(&self.bytes, headers).is_some();
         let outer_error = is_error(&self.headers);
         let inner_error = self.headers.inner().is_some_and(is_error);
@@ -163,12 +177,21 @@ impl Packet {
         }
     }
 
-    /// The TCP flags that belong to a key; `None` without a TCP header.
-    pub fn tcp_flags(&self, source: KeySource) -> Option<u8> {
+    /// What the TCP header says that belongs to a key; `None` without one.
+    pub fn segment(&self, source: KeySource) -> Option<Segment> {
         match source {
-            KeySource::Outer => self.outer_flags,
-            KeySource::Inner => self.inner_flags,
+            KeySource::Outer => self.outer_segment,
+            KeySource::Inner => self.inner_segment,
         }
+    }
+
+    fn segment_in(&self, flags: Field, headers: &Headers) -> Option<Segment> {
+        let flags = self.read(flags)? as u8;
+        let (ip, start) = (headers.ip.as_ref()?, headers.ports()?);
+        let number = |first: usize, bits| fields::read_bits(&self.bytes, 8 * first, bits) as usize;
+        let length = if ip.version == 4 { number(ip.start + 2, 16) } else { 40 + number(ip.start + 4, 16) };
+        let data = start + 4 * number(start + 12, 4);
+        Some(Segment { flags, seq: number(start + 4, 8) as u8, has_data: ip.start + length > data })
     }
 
     /// Whether it is an ICMP error about the flow that a key is of.

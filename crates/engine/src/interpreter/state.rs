@@ -3,10 +3,11 @@
 
 use super::Interpreter;
 use super::action::{KeptOperations, keep};
-use super::flow_row::{FlowRow, as_one, hurried_ns, pair_of, state_after};
+use super::flow_row::{FlowRow, as_one, follow, hurried_ns, pair_of, reset_other};
 use super::meter::MeterState;
 use super::nat::NatState;
 use super::observed::{Ended, FlowSum};
+use super::packet::Segment;
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
 use crate::nat::Binding;
@@ -104,8 +105,8 @@ pub enum Effect {
         key: FlowKey,
         /// Bytes counted.
         bytes: usize,
-        /// The flags of its TCP header.
-        flags: Option<u8>,
+        /// What its TCP header says.
+        segment: Option<Segment>,
         /// What is observed of it.
         observed: Observed,
     },
@@ -289,7 +290,7 @@ impl PipeState {
     }
 
     pub(super) fn seen(&self, key: &FlowKey, flow: &FlowRow, by_state: bool) -> FlowSnapshot {
-        flow.snapshot(*key, by_state, pair_of(&self.flows, key, flow).is_some())
+        flow.snapshot(*key, by_state, pair_of(&self.flows, key, flow))
     }
 
     fn snapshot(&self, by_state: bool) -> PipeSnapshot {
@@ -352,15 +353,13 @@ impl Interpreter {
                     let flow = FlowRow { kept, binding, pair, ..FlowRow::new(decision, now_ms) };
                     self.pipes[pipe.index()].learn(key, flow);
                 }
-                Effect::Flow { pipe, key, bytes, flags, ref observed } => {
+                Effect::Flow { pipe, key, bytes, segment, ref observed } => {
                     let (by_state, measured) =
                         (self.by_state(pipe), self.program.pipes[pipe.index()].monitor.measured);
                     let state = &mut self.pipes[pipe.index()];
                     // Absent if the flow belongs to another flow source.
                     let Some(flow) = state.flows.get_mut(&key) else { continue };
-                    if by_state {
-                        flow.state = state_after(flow, flags);
-                    }
+                    let is_reset = by_state && follow(flow, segment);
                     if let Some(measured) = measured {
                         if flow.is_due(measured, now_ms) || flow.hits.packets >= measured.packets.into() {
                             state.given += flow.hits.packets;
@@ -371,6 +370,8 @@ impl Interpreter {
                         }
                     }
                     flow.count(bytes, observed, now_ms);
+                    let pair = flow.pair.filter(|_| is_reset);
+                    reset_other(&mut state.flows, &key, pair);
                 }
                 Effect::Sum { pipe, key, bytes, ref observed } => {
                     self.pipes[pipe.index()].sums.entry(key).or_default().one(bytes, observed);
@@ -623,10 +624,10 @@ impl Interpreter {
                 let all = state.flows.clone();
                 let room = (pipe.capacity as usize).saturating_sub(all.len());
                 let old = state.end_flows(DeltaReason::Aged, |key, flow| {
-                    let (last_ms, state) = as_one(&all, key, flow);
+                    let (last_ms, state, proof) = as_one(&all, key, flow);
                     let is_own = flow.decision == FlowDecision::Own;
                     let room = if timeouts.are_by_state() && !is_own { room } else { pipe.capacity as usize };
-                    idle(last_ms, hurried_ns(timeouts.ns(state), state, (room, pipe.capacity)))
+                    idle(last_ms, hurried_ns(&timeouts, (state, proof), (room, pipe.capacity)))
                 });
                 old.into_iter().for_each(|key| state.after_flow(key, now_ms));
             }

@@ -1,6 +1,6 @@
 //! Counts pass from one table's flow to the flow of the same key in another table, when both stay.
 
-use super::{Flow, FlowTable};
+use super::{Flow, FlowTable, Marks};
 use crate::delta::{BYTES_MAX, PACKETS_MAX};
 use crate::state::FlowState;
 
@@ -12,7 +12,8 @@ impl FlowTable {
         let before = *flow;
         flow.packets = 0;
         flow.set_bytes(0);
-        (flow.state, flow.told) = (FlowState::Single, false);
+        flow.state = FlowState::Single;
+        flow.marks = Marks(flow.marks.0 & Marks::GAVE);
         Some(before)
     }
 
@@ -34,9 +35,10 @@ impl FlowTable {
             flow.last = other.last;
         }
         if other.packets != 0 {
-            flow.state = other.state;
+            (flow.state, flow.seq) = (other.state, other.seq);
         }
-        flow.told |= other.told;
+        flow.marks.set(other.marks.0 & Marks::TOLD);
+        flow.marks = flow.marks.with_heard(flow.heard() + other.heard());
         true
     }
 }

@@ -1,6 +1,6 @@
 //! A flow that another process had in its table goes on in this one.
 
-use super::{Decision, Flow, FlowTable};
+use super::{Decision, Flow, FlowTable, Marks};
 use crate::InsertError;
 use crate::state::FlowState;
 use packet::FlowKey;
@@ -14,6 +14,10 @@ pub struct Resumed {
     pub last: u32,
     /// What has been seen of it.
     pub state: FlowState,
+    /// The highest byte of its last TCP sequence number.
+    pub seq: u8,
+    /// How many packets were seen, up to [`HEARD_MAX`](super::HEARD_MAX).
+    pub heard: u8,
 }
 
 impl FlowTable {
@@ -30,9 +34,9 @@ impl FlowTable {
     ) -> Result<u32, InsertError> {
         let packed = decision.pack().ok_or(InsertError::Full)?;
         let mut flow = Flow::new(*key, packed, from.last);
-        (flow.first, flow.state) = (from.first, from.state);
+        (flow.first, flow.state, flow.seq) = (from.first, from.state, from.seq);
         // Its first packet was another process's, which has told of it.
-        (flow.told, flow.gave) = (true, true);
+        flow.marks = Marks(Marks::TOLD | Marks::GAVE).with_heard(from.heard);
         self.adopt(hash, &flow)
     }
 }
@@ -44,12 +48,13 @@ mod tests {
     #[test]
     fn a_flow_goes_on_with_its_age_and_its_state_and_counts_from_0() {
         let mut table = FlowTable::with_capacity(1);
-        let from = Resumed { first: 10, last: 70, state: FlowState::TcpEstablished };
+        let from = Resumed { first: 10, last: 70, state: FlowState::TcpEstablished, seq: 7, heard: 3 };
         let key = FlowKey([1; 5]);
         let row = table.resume(7, &key, Decision::Pinned(3), from).unwrap();
         let flow = table.flow(row).unwrap();
         assert_eq!((flow.decision(), flow.packets(), flow.bytes()), (Decision::Pinned(3), 0, 0));
         assert_eq!((flow.first(), flow.last(), flow.state()), (10, 70, FlowState::TcpEstablished));
+        assert_eq!((flow.seq(), flow.heard()), (7, 3));
         assert!(table.resume(7, &key, Decision::Pinned(3), from).is_err());
         assert!(table.resume(8, &FlowKey([2; 5]), Decision::Pinned(3), from).is_err());
     }

@@ -1,5 +1,5 @@
-//! A flood of SYNs that would fill the table of flows, on a virtual clock: established connections stay where
-//! they are, and real new ones are pinned.
+//! A flood of SYNs, or of forged connections, that would fill the table of flows, on a virtual clock:
+//! established connections stay where they are, and real new ones are pinned.
 
 use super::*;
 use engine::batch::Engine;
@@ -80,9 +80,9 @@ fn sends(number: u64, tick: u64) -> Option<u8> {
     }
 }
 
-/// Floods with so many SYNs in the time after which one is forgotten, in percent of the table. Returns how
-/// many real clients there were, and how many of them were pinned in time.
-fn flood(percent: u64) -> (usize, usize) {
+/// Floods with so many flows in 30 s, in percent of the table, each of which begins with these segments.
+/// Returns how many real clients there were, and how many of them were pinned in time.
+fn flood(percent: u64, segments: &[u8]) -> (usize, usize) {
     let mut service = service("web", By::FiveTuple);
     service.addresses = vec![Address { protocol: 6, ..address(VIP.into(), 53) }];
     let program = program_of(Lb { services: vec![service], flows: FLOWS, ..Lb::default() }, true);
@@ -93,7 +93,7 @@ fn flood(percent: u64) -> (usize, usize) {
     let mut homes: Vec<Option<u8>> = Vec::new();
     for at in 0..ESTABLISHED {
         homes.push(scene.send(old(at), SYN));
-        assert_eq!(scene.send(old(at), ACK), homes[at as usize]);
+        (0..3).for_each(|_| assert_eq!(scene.send(old(at), ACK), homes[at as usize]));
     }
     let syns_per_second = u64::from(FLOWS) * percent / 100 / 30;
     let (mut forged, mut due, mut pinned, mut clients) = (0_u32, 0, 0, 0);
@@ -103,7 +103,9 @@ fn flood(percent: u64) -> (usize, usize) {
         due += if is_flood { syns_per_second } else { 0 };
         while due >= TICKS_PER_SECOND {
             due -= TICKS_PER_SECOND;
-            scene.send((Ipv4Addr::from_bits(0x0b00_0000 + forged), 6000), SYN);
+            for flags in segments {
+                scene.send((Ipv4Addr::from_bits(0x0b00_0000 + forged), 6000), *flags);
+            }
             forged += 1;
         }
         // Each established connection sends every ten seconds, whatever the buckets say meanwhile.
@@ -137,8 +139,17 @@ fn flood(percent: u64) -> (usize, usize) {
 #[test]
 fn a_flood_of_syns_moves_no_established_flow_and_real_ones_are_pinned() {
     for percent in [110, 500] {
-        let (clients, pinned) = flood(percent);
+        let (clients, pinned) = flood(percent, &[SYN]);
         assert_eq!(clients, 1200);
         assert!(pinned * 100 >= clients * 99, "{pinned} of {clients} at {percent} %");
+    }
+}
+
+#[test]
+fn a_flood_of_forged_connections_leaves_room_for_new_ones() {
+    for segments in [&[SYN, ACK], &[ACK, ACK]] {
+        let (clients, pinned) = flood(500, segments);
+        assert_eq!(clients, 1200);
+        assert!(pinned * 100 >= clients * 99, "{pinned} of {clients} with {segments:?}");
     }
 }

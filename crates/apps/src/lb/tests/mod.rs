@@ -71,7 +71,7 @@ fn service(name: &str, by: By) -> Service {
         addresses: vec![address(VIP.into(), 53)],
         by,
         stateless: false,
-        timeouts: timeouts(),
+        timeouts: timeouts(false),
         fill: Fill::Maglev,
         new_flows: NewFlows::Hash,
         affinity: None,

@@ -2,6 +2,7 @@
 //! stays until there is room for its delta.
 
 use super::Flows;
+use super::ages::{Ages, shortest_ms};
 use super::decided::Decided;
 use super::nat::Bindings;
 use super::observations::{Observations, known};
@@ -15,49 +16,30 @@ use table::{Belonging, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable,
 /// Rows visited for a new flow while a full table holds flows that are removed already.
 pub(super) const RECLAIM_ROWS: u32 = 64;
 
-/// The part of a table, as a divisor, that is scarce: while less is free, flows that are not established go
-/// earlier, so that a flood of them makes room for others instead of keeping it.
-const SCARCE: u64 = 4;
-
-/// By how much their timeouts are divided at most, when nothing is free.
-const HURRY_MAX: u32 = 32;
-
-/// The states of those flows.
-const HURRIED: [FlowState; 4] = [FlowState::Single, FlowState::TcpSyn, FlowState::TcpFin, FlowState::TcpRst];
-
 /// Numbers of a predecessor whose flows are counted in the census at once: some 20 microseconds.
 const COUNTED_AT_ONCE: usize = 4096;
 
 impl Flows {
     /// Removes idle flows, and flows that are gone already, in the next `rows` rows of the flow table. Flows
     /// with an entry of their own start anew if `stays` holds for their row; the rows of the others are
-    /// returned. `timeouts_ms` are the present ones.
-    pub fn age(
-        &mut self,
-        (rows, now_ms): (u32, u32),
-        timeouts_ms: &[u32; FlowState::ALL.len()],
-        stays: impl Fn(u32) -> bool,
-    ) -> Vec<u32> {
+    /// returned. `ages` are the present ones.
+    pub fn age(&mut self, (rows, now_ms): (u32, u32), ages: &Ages, stays: impl Fn(u32) -> bool) -> Vec<u32> {
         self.decided.count_some(COUNTED_AT_ONCE);
-        if self.timeouts_ms == [0; 6] && self.decided.removed() == 0 {
+        if self.timeouts_ms == [0; FlowState::ALL.len()] && self.decided.removed() == 0 {
             return Vec::new();
         }
-        let usual_ms = self.timeouts_ms;
+        let usual = Ages::all(self.timeouts_ms);
         // A flow goes when the timeout is exceeded, not when it is reached.
-        let old = |timeouts_ms: &[u32; 6], flow: &Flow, other: Option<&Flow>| match timeout_of(
-            timeouts_ms,
-            flow,
-            other,
-        ) {
+        let old = |ages: &Ages, flow: &Flow, other: Option<&Flow>| match ages.of(flow, other) {
             0 => false,
             timeout_ms => idle_of(flow, other, now_ms) > timeout_ms,
         };
         let (expired, restarted) = self.visit((rows, now_ms), |flow, other, own| {
-            if !old(timeouts_ms, flow, other) {
+            if !old(ages, flow, other) {
                 return Fate::Stays;
             }
             match own.get(flow.key()) {
-                Some(_) if !old(&usual_ms, flow, other) => Fate::Stays,
+                Some(_) if !old(&usual, flow, other) => Fate::Stays,
                 Some(&row) if stays(row) => Fate::Restarts(DeltaReason::Aged),
                 Some(_) | None => Fate::Goes(DeltaReason::Aged),
             }
@@ -99,30 +81,17 @@ impl Flows {
         !is_full(self)
     }
 
-    /// Returns the ages from which flows go now that have no entry of their own, in milliseconds, by state; 0
-    /// if they stay. While little of the table is free, those that are not established go earlier.
+    /// Returns the ages from which flows go now that have no entry of their own.
     #[must_use]
-    pub fn present_timeouts_ms(&self) -> [u32; FlowState::ALL.len()] {
-        let (capacity, mut timeouts_ms) = (self.table.capacity() as u64, self.timeouts_ms);
-        let (room, scarce) = (capacity.saturating_sub(self.live() as u64), capacity / SCARCE);
-        if self.by_state && room < scarce {
-            for state in HURRIED {
-                let usual = u64::from(timeouts_ms[state as usize]);
-                let hurried = (usual * room / scarce).max(usual / u64::from(HURRY_MAX));
-                timeouts_ms[state as usize] = if usual == 0 { 0 } else { hurried.max(1) as u32 };
-            }
-        }
-        timeouts_ms
+    pub fn present_ages(&self) -> Ages {
+        let capacity = self.table.capacity() as u64;
+        let room = if self.by_state { capacity.saturating_sub(self.live() as u64) } else { capacity };
+        Ages::present(self.timeouts_ms, (room, capacity))
     }
 
     /// Returns the shortest ages from which flows may go, as far as there are some.
     pub fn least_timeouts_ms(&self) -> impl Iterator<Item = u32> {
-        let least = move |state: FlowState| match self.timeouts_ms[state as usize] {
-            0 => 0,
-            usual if self.by_state && HURRIED.contains(&state) => (usual / HURRY_MAX).max(1),
-            usual => usual,
-        };
-        FlowState::ALL.into_iter().map(least).filter(|&timeout| timeout != 0)
+        shortest_ms(self.timeouts_ms, self.by_state)
     }
 
     /// Returns the ages from which flows go, in milliseconds, by state; 0 if they stay.
@@ -139,11 +108,11 @@ impl Flows {
 
     /// Returns in how many milliseconds the next flow goes if no packet hits it.
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
-        let present_ms = self.present_timeouts_ms();
+        let (usual, present) = (Ages::all(self.timeouts_ms), self.present_ages());
         let rest = |(row, flow): (u32, &Flow)| {
             let other = self.other_direction(row);
             let is_own = self.own.contains_key(flow.key());
-            let timeout = timeout_of(if is_own { &self.timeouts_ms } else { &present_ms }, flow, other);
+            let timeout = if is_own { usual } else { present }.of(flow, other);
             (timeout != 0).then(|| timeout.saturating_add(1).saturating_sub(idle_of(flow, other, now_ms)))
         };
         self.table.iter().filter_map(rest).min()
@@ -187,10 +156,23 @@ impl Flows {
     }
 
     /// Returns the flow of the other direction, with which a flow ages as one.
-    fn other_direction(&self, row: u32) -> Option<&Flow> {
+    pub(super) fn other_direction(&self, row: u32) -> Option<&Flow> {
+        live_one(&self.decided, self.other_row(row)?, &self.table)
+    }
+
+    /// Returns the row of the other direction, live or not.
+    fn other_row(&self, row: u32) -> Option<u32> {
         let nat = self.nat.as_deref().and_then(|nat| nat.other(row));
-        let other = nat.or_else(|| self.pairs.as_deref().and_then(|pairs| pairs.other(row)));
-        live_one(&self.decided, other?, &self.table)
+        nat.or_else(|| self.pairs.as_deref().and_then(|pairs| pairs.other(row)))
+    }
+
+    /// A packet of one direction has reset the connection.
+    #[cold]
+    pub(super) fn reset_other(&mut self, row: u32) {
+        let has_packets = self.other_direction(row).is_some_and(|other| other.heard() > 0);
+        if let Some(other) = self.other_row(row).filter(|_| has_packets) {
+            self.table.reset(other);
+        }
     }
 }
 
@@ -219,13 +201,6 @@ impl Links<'_> {
             pairs.part(row);
         }
     }
-}
-
-/// Returns the timeout of a flow in its present state, or in that of the other direction if that has come
-/// further.
-fn timeout_of(timeouts_ms: &[u32; FlowState::ALL.len()], flow: &Flow, other: Option<&Flow>) -> u32 {
-    let state = flow.state() as usize;
-    timeouts_ms[other.map_or(state, |other| state.max(other.state() as usize))]
 }
 
 /// Returns how long neither direction has had a packet, in milliseconds.

@@ -8,7 +8,7 @@ use crate::batch::packets::Packets;
 use crate::batch::rows::{NEAR_MAX, Rows, Slab};
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
 use packet::{Bits, FlowKey, Layer, Observed};
-use table::{Counted, Decision, DeltaReason, Flow, NO_TARGET};
+use table::{Counted, Decision, DeltaReason, Event, Flow, NO_TARGET};
 
 /// Why a flow was not learnt.
 #[derive(Clone, Copy, Debug)]
@@ -144,8 +144,12 @@ impl Flows {
             if flows[slot] == NO_ROW {
                 continue;
             }
-            if self.by_state && self.table.see(flows[slot], look.packets.keys(self.source).seen[slot]) {
-                self.repeats(flows[slot]);
+            if self.by_state {
+                match self.table.see(flows[slot], look.packets.keys(self.source).seen[slot]) {
+                    Event::None => {}
+                    Event::Repeated => self.repeats(flows[slot]),
+                    Event::Reset => self.reset_other(flows[slot]),
+                }
             }
             if self.first || self.period.is_some() {
                 self.tell_and_give(flows[slot], look.now_ms);

@@ -1,6 +1,7 @@
 //! FLOW: exact match on the flow key; packets write the entries, from what the pipe's own entries say.
 
 mod age;
+mod ages;
 mod check;
 mod decided;
 mod kept;
@@ -16,6 +17,7 @@ mod table;
 mod takeover;
 mod timeouts;
 
+pub use ages::Ages;
 pub use check::{all_there, check, fit};
 pub use decided::Renumbering;
 pub use migrate::Migrants;

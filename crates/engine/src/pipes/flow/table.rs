@@ -585,6 +585,7 @@ impl Flows {
                 _ => FlowDecision::FollowChosen,
             },
         };
+        let other = self.other_direction(at);
         FlowSnapshot {
             key: *flow.key(),
             decision,
@@ -592,9 +593,9 @@ impl Flows {
             given: known(&self.observed, at, flow).given,
             first_ms: flow.first(),
             last_ms: flow.last(),
-            state: self.by_state.then(|| flow.state()),
+            state: self.by_state.then(|| flow.state().together(other.map(Flow::state))),
             binding: self.nat.as_ref().and_then(|nat| nat.binding(nat.of_row(at)?)),
-            paired: self.is_paired(at),
+            paired: other.is_some(),
         }
     }
 

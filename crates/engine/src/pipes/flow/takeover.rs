@@ -9,7 +9,7 @@ use crate::nat::Binding;
 use crate::pipes::table::NO_ROW;
 use packet::FlowKey;
 use std::net::{IpAddr, Ipv6Addr};
-use table::{Decision, FlowState, Resumed};
+use table::{Decision, Flow, FlowState, Resumed};
 
 /// Bytes of a record before what the flow keeps.
 const HEAD: usize = 40 + 4 + 4 + 4 + 4 + 16 + 4;
@@ -39,7 +39,7 @@ impl<'a> Record<'a> {
     /// Appends the record to `bytes`.
     pub fn write(&self, bytes: &mut Vec<u8>) {
         self.key.0.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-        let Resumed { first, last, state } = self.from;
+        let Resumed { first, last, state, seq, heard } = self.from;
         let numbers = [self.entry.unwrap_or(FOLLOWS), first, last];
         numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
         let (family, address, port) = match self.binding {
@@ -47,7 +47,7 @@ impl<'a> Record<'a> {
             Some((IpAddr::V4(address), port)) => (BOUND_V4, address.to_ipv6_mapped().to_bits(), port),
             Some((IpAddr::V6(address), port)) => (BOUND_V6, address.to_bits(), port),
         };
-        bytes.extend([state as u8, family, 0, 0]);
+        bytes.extend([state as u8, family, seq, heard]);
         bytes.extend(address.to_le_bytes());
         bytes.extend(port.to_le_bytes());
         bytes.extend([0, 0]);
@@ -69,7 +69,7 @@ impl<'a> Record<'a> {
             BOUND_V6 => Some((IpAddr::V6(address), port)),
             _ => return None,
         };
-        let from = Resumed { first: number(44)?, last: number(48)?, state };
+        let from = Resumed { first: number(44)?, last: number(48)?, state, seq: head[54], heard: head[55] };
         let entry = Some(number(40)?).filter(|&entry| entry != FOLLOWS);
         Some(Record { key, entry, from, binding, kept })
     }
@@ -116,13 +116,23 @@ impl Flows {
             let record = Record {
                 key: *flow.key(),
                 entry,
-                from: Resumed { first: flow.first(), last: flow.last(), state: flow.state() },
+                from: self.resumed(at, flow),
                 binding: self.nat.as_ref().and_then(|nat| nat.binding(nat.of_row(at)?)),
                 kept: self.values.as_ref().map_or(&[], |values| values.of_row(at)),
             };
             record.write(bytes);
         }
         (end < self.capacity()).then_some(end)
+    }
+
+    /// Returns what another process needs to know of a flow's past. There, each direction may be alone, so
+    /// that both say if both have closed.
+    fn resumed(&self, at: u32, flow: &Flow) -> Resumed {
+        let state = match flow.state().together(self.other_direction(at).map(Flow::state)) {
+            FlowState::TcpFin => FlowState::TcpFin,
+            _ => flow.state(),
+        };
+        Resumed { first: flow.first(), last: flow.last(), state, seq: flow.seq(), heard: flow.heard() }
     }
 
     /// Lets a flow of another process go on, decided for the entry of `row`. Returns false if it cannot: the
@@ -176,7 +186,8 @@ mod tests {
     use packet::FlowKey;
 
     fn record(binding: Option<Binding>, entry: Option<u32>) -> Record<'static> {
-        let from = Resumed { first: 5, last: 0xffff_fff0, state: FlowState::TcpFin };
+        let state = FlowState::TcpHalfClosed;
+        let from = Resumed { first: 5, last: 0xffff_fff0, state, seq: 0xfe, heard: 4 };
         Record { key: FlowKey([1, 2, 3, 4, u64::MAX]), entry, from, binding, kept: &[7, 8, 9] }
     }
 
@@ -198,7 +209,7 @@ mod tests {
         record(Some(("192.0.2.1".parse().unwrap(), 9)), Some(1)).write(&mut bytes);
         assert!(Record::read(&bytes[..HEAD - 1]).is_none());
         // Offset, value: a state, a family, and an address that is not IPv4.
-        for (at, wrong) in [(52, 6), (53, 5), (60, 0)] {
+        for (at, wrong) in [(52, 7), (53, 5), (60, 0)] {
             let mut wrongly = bytes.clone();
             wrongly[at] = wrong;
             assert!(Record::read(&wrongly).is_none(), "byte {at}");

@@ -12,10 +12,11 @@ pub struct Timeouts {
 const SECOND: u64 = 1_000_000_000;
 
 /// The defaults by state are those of Linux's connection tracking (`nf_conntrack_*_timeout*`): UDP 30 s and
-/// 120 s as a stream, SYN 120 s, established five days, FIN (`fin_wait`, `time_wait`) 120 s, RST (`close`)
-/// 10 s. What is neither TCP nor UDP is treated as UDP.
+/// 120 s as a stream, SYN 120 s, established five days, FINs of both sides (`fin_wait`, `time_wait`) 120 s,
+/// RST (`close`) 10 s; but a connection that is half closed (`close_wait`, 60 s) stays for an hour, as
+/// Kubernetes sets it. What is neither TCP nor UDP is treated as UDP.
 const CONNTRACK: [u64; FlowState::ALL.len()] =
-    [30 * SECOND, 120 * SECOND, 120 * SECOND, 432_000 * SECOND, 120 * SECOND, 10 * SECOND];
+    [30 * SECOND, 120 * SECOND, 120 * SECOND, 432_000 * SECOND, 120 * SECOND, 10 * SECOND, 3_600 * SECOND];
 
 impl Timeouts {
     /// Never.

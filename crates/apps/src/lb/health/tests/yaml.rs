@@ -33,7 +33,7 @@ fn service(back_ends: &[&str]) -> Service {
         }],
         by: By::FiveTuple,
         stateless: true,
-        timeouts: timeouts(),
+        timeouts: timeouts(false),
         fill: Fill::Maglev,
         new_flows: NewFlows::Hash,
         affinity: None,

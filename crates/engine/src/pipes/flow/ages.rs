@@ -1,0 +1,126 @@
+//! From what ages flows go now: sentence C13 of docs/pipes.md. While little of the table is free, flows go
+//! earlier, those first that anyone can forge.
+
+use table::{Flow, FlowState, HEARD_MAX};
+
+/// The number of states.
+const STATES: usize = FlowState::ALL.len();
+
+/// The part of a table, as a divisor, that is scarce: while less is free, flows go earlier that are not
+/// established or not proven, so that a flood of them makes room for others instead of keeping it.
+const SCARCE: u64 = 4;
+
+/// The same for established flows of which one direction passes.
+const VERY_SCARCE: u64 = 64;
+
+/// By how much timeouts are divided at most, when nothing is free.
+const HURRY_MAX: u32 = 32;
+
+/// The same for established flows without proof, which may have packets every second.
+const UNPROVEN_MAX: u32 = 16;
+
+/// How sure it is that two hosts have a connection, and not that somebody sends packets with the address of
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// Only a few packets were seen, or those of one side.
+    None,
+    /// Several packets, of the only direction that passes.
+    Alone,
+    /// Packets of both directions, in turn.
+    Answered,
+}
+
+/// The ages in milliseconds from which flows go, by their proof and state; 0 if they stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ages([[u32; STATES]; 3]);
+
+impl Ages {
+    /// The same with any proof.
+    pub fn all(timeouts_ms: [u32; STATES]) -> Ages {
+        Ages([timeouts_ms; 3])
+    }
+
+    /// Those with these timeouts while there is room for so many flows, of so many.
+    pub fn present(timeouts_ms: [u32; STATES], (room, capacity): (u64, u64)) -> Ages {
+        let mut ages = Ages::all(timeouts_ms);
+        if room >= capacity / SCARCE {
+            return ages;
+        }
+        for state in FlowState::ALL {
+            let usual_ms = timeouts_ms[state as usize];
+            let times = (usual_ms, least_ms(&timeouts_ms, state));
+            let [unproven, alone, answered] = if waits(state) {
+                let late = (room, capacity / VERY_SCARCE);
+                let unproven = hurried_ms(times, (room, capacity / SCARCE), UNPROVEN_MAX);
+                [unproven, hurried_ms((usual_ms, usual_ms), late, HURRY_MAX), usual_ms]
+            } else {
+                [hurried_ms(times, (room, capacity / SCARCE), HURRY_MAX); 3]
+            };
+            ages.0[Proof::None as usize][state as usize] = unproven;
+            ages.0[Proof::Alone as usize][state as usize] = alone;
+            ages.0[Proof::Answered as usize][state as usize] = answered;
+        }
+        ages
+    }
+
+    /// Returns the age of a flow and of its other direction, which are one.
+    #[inline]
+    pub fn of(&self, flow: &Flow, other: Option<&Flow>) -> u32 {
+        let (one, other_one) = (flow.heard(), other.map_or(0, Flow::heard));
+        let proof = match one.min(other_one) {
+            2.. => Proof::Answered,
+            0 if one.max(other_one) >= HEARD_MAX => Proof::Alone,
+            _ => Proof::None,
+        };
+        let state = flow.state().together(other.map(Flow::state));
+        self.0[proof as usize][state as usize]
+    }
+}
+
+/// Whether flows in a state wait for packets that come whenever their hosts want.
+fn waits(state: FlowState) -> bool {
+    match state {
+        FlowState::Stream | FlowState::TcpEstablished => true,
+        FlowState::Single
+        | FlowState::TcpSyn
+        | FlowState::TcpFin
+        | FlowState::TcpRst
+        | FlowState::TcpHalfClosed => false,
+    }
+}
+
+/// Returns the age, before it is divided, that flows in a state keep in a full table: that of the state in
+/// which there is as little to lose.
+fn least_ms(timeouts_ms: &[u32; STATES], state: FlowState) -> u32 {
+    let like = match state {
+        FlowState::Stream => FlowState::Single,
+        FlowState::TcpEstablished => FlowState::TcpSyn,
+        FlowState::TcpHalfClosed => FlowState::TcpFin,
+        FlowState::Single | FlowState::TcpSyn | FlowState::TcpFin | FlowState::TcpRst => state,
+    };
+    let usual_ms = timeouts_ms[state as usize];
+    match timeouts_ms[like as usize] {
+        0 => usual_ms,
+        like_ms => usual_ms.min(like_ms),
+    }
+}
+
+fn hurried_ms((usual_ms, least_ms): (u32, u32), (room, scarce): (u64, u64), most: u32) -> u32 {
+    if usual_ms == 0 || room >= scarce {
+        return usual_ms;
+    }
+    // What is above the least goes first: it is gone when half of that is taken.
+    let (above, left) = (u64::from(usual_ms - least_ms), (2 * room).saturating_sub(scarce));
+    let hurried = (u64::from(least_ms) * room + above * left) / scarce;
+    hurried.max(u64::from(least_ms / most)).max(1) as u32
+}
+
+/// Returns the shortest ages that flows may have with these timeouts.
+pub fn shortest_ms(timeouts_ms: [u32; STATES], by_state: bool) -> impl Iterator<Item = u32> {
+    let shortest = move |state: FlowState| match timeouts_ms[state as usize] {
+        usual_ms if usual_ms == 0 || !by_state => usual_ms,
+        _ => (least_ms(&timeouts_ms, state) / HURRY_MAX).max(1),
+    };
+    FlowState::ALL.into_iter().map(shortest).filter(|&timeout| timeout != 0)
+}

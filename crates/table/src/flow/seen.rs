@@ -1,0 +1,87 @@
+//! What the packets of a flow say of it, and what else fits a byte of its line.
+
+use super::{Flow, FlowTable};
+use crate::state::{Event, FlowState, Seen};
+
+/// Up to so many packets of a flow are remembered, whatever has been taken of its counts.
+pub const HEARD_MAX: u8 = 4;
+
+/// What else is known of a flow, in one byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Marks(pub u8);
+
+impl Marks {
+    /// Whether the first packet has been told.
+    pub const TOLD: u8 = 1;
+    /// Whether it has given counts: then no packet is its first one.
+    pub const GAVE: u8 = 2;
+    /// How many packets were seen, up to [`HEARD_MAX`], in the bits from here on.
+    const HEARD_AT: u32 = 2;
+
+    #[inline(always)]
+    pub fn has(self, mark: u8) -> bool {
+        self.0 & mark != 0
+    }
+
+    #[inline(always)]
+    pub fn set(&mut self, mark: u8) {
+        self.0 |= mark;
+    }
+
+    #[inline(always)]
+    fn heard(self) -> u8 {
+        self.0 >> Marks::HEARD_AT
+    }
+
+    /// One more packet was seen.
+    #[inline(always)]
+    fn hear(&mut self) {
+        self.0 += u8::from(self.heard() < HEARD_MAX) << Marks::HEARD_AT;
+    }
+
+    pub fn with_heard(self, heard: u8) -> Marks {
+        Marks(self.0 & (Marks::TOLD | Marks::GAVE) | heard.min(HEARD_MAX) << Marks::HEARD_AT)
+    }
+}
+
+impl Flow {
+    /// How many packets were seen of it, up to [`HEARD_MAX`], if its state is followed.
+    #[inline]
+    #[must_use]
+    pub fn heard(&self) -> u8 {
+        self.marks.heard()
+    }
+
+    /// Returns the highest byte of the last TCP sequence number.
+    #[must_use]
+    pub fn seq(&self) -> u8 {
+        self.seq
+    }
+}
+
+impl FlowTable {
+    /// Follows the state of a flow. Before its packet is counted. Returns what else becomes of the flow: of a
+    /// repeated SYN, the connection is not established, and it is not the first packet (RFC 9293 §3.8.1).
+    #[inline]
+    pub fn see(&mut self, row: u32, seen: Seen) -> Event {
+        let Some(flow) = self.live_mut(row) else { return Event::None };
+        let first = flow.packets == 0 && !flow.marks.has(Marks::GAVE);
+        let before = if first { FlowState::Single } else { flow.state };
+        flow.marks.hear();
+        if seen == Seen::NO_TCP {
+            flow.state = before.after_other(first);
+            return Event::None;
+        }
+        let (state, event) = before.after(seen, &mut flow.seq);
+        flow.state = state;
+        event
+    }
+
+    /// The connection of a flow was reset by a packet of the other direction.
+    #[cold]
+    pub fn reset(&mut self, row: u32) {
+        if let Some(flow) = self.live_mut(row) {
+            flow.state = FlowState::TcpRst;
+        }
+    }
+}
