@@ -34,8 +34,8 @@ pub struct Options {
     /// backends.json: only packets to this address; by default all IPv4 packets.
     #[arg(long)]
     pub vip: Option<Ipv4Addr>,
-    /// backends.json: source MAC address of forwarded packets; by default the address to which a packet was
-    /// sent.
+    /// backends.json: source MAC address of forwarded packets; by default that of the port by which they
+    /// leave.
     #[arg(long, value_parser = mac)]
     pub source_mac: Option<u128>,
 }
@@ -217,6 +217,9 @@ fn pipe(hashed: bool, options: &Options) -> String {
     }
     let source = match options.source_mac {
         Some(mac) => format!("set: {{ eth.src: {} }}", config::write_mac(mac)),
+        // With the address that the packet was sent to, a switch that both ports are at would learn that it
+        // is at the wrong one.
+        None if options.output.is_some() => "set: { eth.src: { mac_of: out } }".to_string(),
         None => "copy: { from: eth.dst, to: eth.src }".to_string(),
     };
     let _ = write!(

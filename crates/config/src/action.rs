@@ -7,6 +7,7 @@ use crate::raw::{Kind, Node};
 use crate::schema::{Schema, typed};
 use crate::section::{Section, boolean, choice, list, pairs, position, text};
 use crate::value;
+use engine::builder::Number;
 use engine::operation::{Argument, Encap, Form, Line, NatPart, OPERATIONS, Operation, Slot, Value, order};
 use engine::program::{Program, Template};
 use packet::Field;
@@ -18,6 +19,9 @@ pub const SHAPE: Shape = Shape::Defined("action", schema);
 
 /// The word for what a flow has of the NAT pool.
 const NAT_POOL: &str = "nat_pool";
+
+/// The key of a value that is a port's own MAC address.
+const MAC_OF: &str = "mac_of";
 
 /// Reads a list of operations.
 #[must_use]
@@ -81,10 +85,36 @@ impl Reader<'_> {
                 self.slot(&mut operation.arguments()[at], node, report)
             };
             let name = Node { span, kind: Kind::Scalar(name.to_string()) };
+            if let (Operation::Set(..), Some(port)) = (blank, named_port(node)) {
+                self.operations.extend(self.set_mac(&name, port, report));
+                continue;
+            }
             if read(0, &name, report).is_some() && read(1, node, report).is_some() {
                 self.operations.push(operation);
             }
         }
+    }
+
+    /// Sets a field to the MAC address of a port. Where that is not known, because this host does not have the
+    /// interface, the frame's destination address stands in for it.
+    fn set_mac(&self, name: &Node, port: &Node, report: &mut Report) -> Option<Operation> {
+        let field = writable(name, report)?;
+        if field.spec().bits != 48 {
+            report.error(port.span, format!("`{field}` is no MAC address, which `{MAC_OF}` gives"));
+            return None;
+        }
+        let names = self.program.ports.iter().map(|port| &*port.name);
+        let called = text(port, "the name of a port", report)?;
+        let port_at = position("there is no port", (called, port.span), names, report)?;
+        if let Some(mac) = self.program.ports[port_at].mac {
+            return Some(Operation::Set(field, Value::Const(mac.number())));
+        }
+        let message = format!(
+            "the MAC address of port `{called}` is not known here: frames carry the one they were sent to, \
+             unless you write the port's `mac`"
+        );
+        report.warning(port.span, message);
+        Some(Operation::Copy { from: Field::EthDst, to: field })
     }
 
     /// Reads `key: value` for each argument. An argument may determine the notation of later ones.
@@ -171,6 +201,13 @@ impl Reader<'_> {
         }
         field_named(text(from, "a field, or `nat_pool`", report)?, from.span, report).map(Value::Learnt)
     }
+}
+
+/// Returns the port in `{ mac_of: port }`.
+fn named_port(node: &Node) -> Option<&Node> {
+    let Kind::Map(entries) = &node.kind else { return None };
+    let [(key, port)] = &entries[..] else { return None };
+    key.is(MAC_OF).then_some(port)
 }
 
 fn is_ipv6(node: &Node) -> bool {
@@ -280,7 +317,12 @@ fn learnt_schema(schema: &mut Schema) -> serde_json::Value {
 /// Returns the schema of a value of a field, or `per_entry`.
 fn number_schema(field: Field, schema: &mut Schema) -> serde_json::Value {
     let words = json!({ "enum": ["per_entry", "per_flow"] });
-    json!({ "anyOf": [value::schema(field, schema), words, learnt_schema(schema)] })
+    let mut forms = vec![value::schema(field, schema), words, learnt_schema(schema)];
+    if field.spec().bits == 48 {
+        forms.push(json!({ "type": "object", "properties": { MAC_OF: { "type": "string" } },
+            "required": [MAC_OF], "additionalProperties": false }));
+    }
+    json!({ "anyOf": forms })
 }
 
 fn arguments(line: &Line, schema: &mut Schema) -> serde_json::Value {

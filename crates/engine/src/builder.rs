@@ -253,6 +253,8 @@ setters! {
     PortDeclaration {
         /// Sets whether the port has a kernel path.
         kernel_path(has: bool) kernel_path = has;
+        /// Sets the port's own MAC address.
+        mac(known: Option<[u8; 6]>) mac = known;
         /// Sets the place in the configuration.
         origin(place: Origin) origin = place;
     }
@@ -318,7 +320,13 @@ impl PortDeclaration {
     /// Creates a port without a kernel path and without a root pipe.
     #[must_use]
     pub fn new(name: impl Into<String>) -> PortDeclaration {
-        PortDeclaration { name: name.into(), root: None, kernel_path: false, origin: Origin::default() }
+        PortDeclaration {
+            name: name.into(),
+            root: None,
+            kernel_path: false,
+            mac: None,
+            origin: Origin::default(),
+        }
     }
 }
 

@@ -107,6 +107,8 @@ pub struct PortDeclaration {
     pub root: Option<PipeId>,
     /// Whether frames can be passed to the host's stack here (`forward: kernel`).
     pub kernel_path: bool,
+    /// Its own MAC address, if it is known. No executor reads it: configurations name it as a value.
+    pub mac: Option<[u8; 6]>,
     /// Place in the configuration.
     pub origin: Origin,
 }

@@ -237,7 +237,7 @@ impl<'a> Builder<'a> {
     fn port(&mut self, called: &str, span: Span, node: &Node, report: &mut Report) {
         let id = PortId(self.plan.ports.len() as u16);
         let port = ports::read((called, span), id, node, self.macs, report);
-        let declaration = PortDeclaration::new(&port.name).kernel_path(port.kernel_path());
+        let declaration = PortDeclaration::new(&port.name).kernel_path(port.kernel_path()).mac(port.mac);
         let origin = report.origin(span);
         self.program.port(declaration.origin(origin));
         self.plan.attachments.add(Attachment::port(id, &port, origin));

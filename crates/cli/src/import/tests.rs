@@ -1,4 +1,6 @@
 use super::*;
+use engine::operation::{Operation, Value};
+use packet::Field;
 
 const FILE: &str = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"},
     {"name":"fips3","mac_address":"A0:88:C2:B5:F4:5B"}, {"name":"fips4","mac_address":"A0:88:C2:B5:F4:5C"}]}"#;
@@ -21,6 +23,24 @@ fn what_is_imported_can_be_run() {
             assert_eq!((program.pipes[0].entries.len(), program.counters.len()), (entries, 3));
         }
     }
+}
+
+/// A switch that both ports are at must not learn one's address behind the other.
+#[test]
+fn packets_leave_with_the_address_of_the_port_they_leave_by() {
+    let options = Options { output: Some("out0".to_string()), ..Options::default() };
+    let yaml = xenoflow(Path::new("x/backends.json"), FILE, &options).unwrap();
+    let source = |macs: &Macs| {
+        let plan = config::read_knowing("imported", &yaml, macs).plan.unwrap();
+        plan.program.pipes[0].templates[0].operations[0]
+    };
+    let own = Operation::Set(Field::EthSrc, Value::Const(0x02_00_00_00_00_02));
+    let macs = [("eth0", 1), ("out0", 2)].map(|(name, last)| (name.to_string(), [2, 0, 0, 0, 0, last]));
+    assert_eq!(source(&macs.into()), own);
+    let copied = Operation::Copy { from: Field::EthDst, to: Field::EthSrc };
+    assert_eq!(source(&Macs::new()), copied, "this host has no such interface");
+    let same = xenoflow(Path::new("x/backends.json"), FILE, &Options::default()).unwrap();
+    assert!(same.contains("copy: { from: eth.dst, to: eth.src }"), "{same}");
 }
 
 #[test]

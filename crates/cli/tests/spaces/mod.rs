@@ -111,11 +111,16 @@ impl Spaces {
 
     /// Starts weir with a configuration, and waits until it answers.
     pub fn weir(&mut self, role: &str, text: &str) {
-        let file = self.folder.join("weir.yaml");
+        self.weir_with(role, "weir.yaml", text, &[]);
+    }
+
+    /// The same with a file of that name, and more arguments.
+    pub fn weir_with(&mut self, role: &str, name: &str, text: &str, arguments: &[&str]) {
+        let file = self.folder.join(name);
         std::fs::write(&file, text).unwrap();
         let log = File::create(self.folder.join("weir.log")).unwrap();
         let mut command = self.command(role, env!("CARGO_BIN_EXE_weir"));
-        command.arg("run").arg(&file).arg("--socket").arg(self.folder.join("weir.sock"));
+        command.arg("run").arg(&file).args(arguments).arg("--socket").arg(self.folder.join("weir.sock"));
         self.running.push(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
         self.until("weir answers", || self.show("apps"));
     }

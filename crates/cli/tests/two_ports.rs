@@ -1,0 +1,66 @@
+//! Both ports of weir at one learning switch, with the command of XenoFlow's thesis (its figure 7.1). Needs
+//! root; skipped without, except in CI.
+//!
+//! ```text
+//!  client --------- switch --+-- b1, b2: the VIP
+//!  weir: eth0, eth1 ---+
+//! ```
+
+mod spaces;
+
+use spaces::{PATIENCE, Spaces};
+use std::net::UdpSocket;
+
+const ROLES: [&str; 5] = ["switch", "client", "weir", "b1", "b2"];
+const VIP: &str = "10.7.0.53";
+const IN: &str = "02:00:00:00:07:02";
+const BACK_ENDS: &str = r#"{"backends":[{"name":"b1","mac_address":"02:00:00:00:07:03"},
+    {"name":"b2","mac_address":"02:00:00:00:07:04"}]}"#;
+const QUERIES: usize = 120;
+
+fn build() -> Option<Spaces> {
+    let spaces = Spaces::build("tp", &ROLES)?;
+    let stations = [("client", "02:00:00:00:07:01"), ("weir", IN), ("b1", "02:00:00:00:07:03")];
+    spaces.switch("switch", &[&stations[..], &[("b2", "02:00:00:00:07:04")]].concat());
+    spaces.cable(("weir", "eth1"), ("switch", "out"), "02:00:00:00:07:fe");
+    spaces.ip("switch", "link set out master br0");
+    // Even clients are one back end's, odd ones the other's.
+    spaces.ip("client", "addr add 10.7.0.100/24 dev eth0\naddr add 10.7.0.101/24 dev eth0");
+    spaces.ip("client", &format!("route add {VIP}/32 dev eth0"));
+    spaces.ip("client", &format!("neigh add {VIP} lladdr {IN} dev eth0 nud permanent"));
+    for (at, role) in (3..).zip(["b1", "b2"]) {
+        spaces.ip(role, &format!("addr add 10.7.0.{at}/24 dev eth0\naddr add {VIP}/32 dev lo"));
+        let server = spaces.within(role, || UdpSocket::bind((VIP, 53)).unwrap());
+        std::thread::spawn(move || {
+            let mut query = [0; 64];
+            while let Ok((length, from)) = server.recv_from(&mut query) {
+                let _ = server.send_to(&query[..length], from);
+            }
+        });
+    }
+    Some(spaces)
+}
+
+#[test]
+fn no_query_is_lost_and_the_switch_learns_nothing_wrong() {
+    let Some(mut spaces) = build() else { return };
+    let arguments = ["--in", "eth0", "--out", "eth1", "--vip", VIP];
+    spaces.weir_with("weir", "backends.json", BACK_ENDS, &arguments);
+    let clients = ["10.7.0.100", "10.7.0.101"].map(|address| {
+        let socket = spaces.within("client", || UdpSocket::bind((address, 0)).unwrap());
+        socket.set_read_timeout(Some(PATIENCE / 10)).unwrap();
+        socket
+    });
+    for number in 0..QUERIES {
+        let client = &clients[number % 2];
+        client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
+        let mut answer = [0; 8];
+        let answered = client.recv_from(&mut answer);
+        assert!(answered.is_ok(), "query {number} is lost: {}", spaces.log());
+        assert_eq!(usize::from_be_bytes(answer), number);
+    }
+    spaces.end();
+    let stations = spaces.command("switch", "bridge").args(["fdb", "get", IN, "br", "br0"]).output().unwrap();
+    let station = String::from_utf8(stations.stdout).unwrap();
+    assert!(station.contains("dev weir "), "eth0 is where it was: {station}");
+}
