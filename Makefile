@@ -17,10 +17,10 @@ FUZZ_TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test lint fmt clippy check explore soak fuzz bench
+.PHONY: help demo test setup-test test-kernels lint fmt clippy check explore soak fuzz bench
 
 help: ## lists the commands
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1: \2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
 
 demo: ## balances real DNS queries over three name servers, in network namespaces (root)
 	@./setup --for demo
@@ -55,6 +55,18 @@ check:
 	$(STAGE) 'golden walks, corpora, labs'
 	@[ "$$(id -u)" = 0 ] || echo 'labs are skipped: they need root'
 	$(CARGO) test --workspace --locked $(FEATURES) --test '*'
+
+# `--no-run` prints the path of each test program in brackets. The labs of the debug build are slow enough
+# already, so the guest gets the optimised one.
+test-kernels: ## runs a short form of every lab, and comparisons, under Debian's own kernel, emulated (root)
+	@./setup --for kernels
+	$(CARGO) build --release --locked --package weir
+	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kernels"; \
+	    $(CARGO) test --locked --package bpf --tests --no-run 2>"$$target/kernels/tests" && \
+	    $(CARGO) test --locked --package weir --test tunnels --test decap --no-run \
+	        2>>"$$target/kernels/tests" || { cat "$$target/kernels/tests"; exit 1; }; \
+	    FOLDER="$$target/kernels" tests/kernels/boot "cd '$(CURDIR)' && tests/kernels/short \
+	        '$$target/release/weir' $$(sed -n 's|.*(\(.*\))$$|'"$(CURDIR)"'/\1|p' "$$target/kernels/tests" | tr '\n' ' ')"
 
 explore: setup-test ## runs the tests with a seed that no run had before; `make check SEED=` repeats one
 	@seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); printf '\n== seed %s\n' "$$seed"; \

@@ -1,9 +1,9 @@
 //! The program of `decap.bpf.c` and its maps, laid out as integers in the order of its structures.
 
+use crate::hook::{self, Attachment};
 use crate::load::uninterrupted;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
-use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, EbpfError, TestRun};
 use std::net::IpAddr;
@@ -63,7 +63,7 @@ pub struct DecapSettings {
 pub struct TcDecap {
     ebpf: Ebpf,
     /// Dropping it detaches the program.
-    link: Option<FdLink>,
+    link: Option<Attachment>,
 }
 
 impl TcDecap {
@@ -109,15 +109,11 @@ impl TcDecap {
     /// Attaches the program to the ingress of an interface; a former one is left.
     ///
     /// # Errors
-    /// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6, whose
-    /// attachments end with the process.
+    /// Returns the kernel's error: there is no such interface.
     pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
         self.link = None;
         let program = program(&mut self.ebpf)?;
-        let id = program.attach(interface, TcAttachType::Ingress)?;
-        let link = program.take_link(id)?;
-        // Dropping an attachment by netlink undoes it.
-        self.link = Some(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+        self.link = Some(hook::attach(program, interface, TcAttachType::Ingress)?);
         Ok(())
     }
 

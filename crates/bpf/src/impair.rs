@@ -1,9 +1,9 @@
 //! Failures of a link, for tests and labs: not every kernel has netem, and netem knows no classes of source
 //! ports.
 
+use crate::hook::{self, Attachment};
 use crate::load::uninterrupted;
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
-use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfError};
 
@@ -43,7 +43,7 @@ pub fn class_of(port: u16, classes: u32) -> u32 {
 /// The program that impairs a link.
 pub struct TcImpair {
     ebpf: Ebpf,
-    link: Option<FdLink>,
+    link: Option<Attachment>,
 }
 
 impl TcImpair {
@@ -61,12 +61,10 @@ impl TcImpair {
     /// Attaches it to what leaves by an interface in this thread's network namespace, until it is dropped.
     ///
     /// # Errors
-    /// Returns the kernel's error; it needs Linux 6.6.
+    /// Returns the kernel's error: there is no such interface.
     pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
         let program = self.program();
-        let id = program.attach(interface, TcAttachType::Egress)?;
-        let link = program.take_link(id)?;
-        self.link = Some(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+        self.link = Some(hook::attach(program, interface, TcAttachType::Egress)?);
         Ok(())
     }
 

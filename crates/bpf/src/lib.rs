@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod decap;
+mod hook;
 mod impair;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
 mod link;
@@ -20,6 +21,7 @@ mod xdp_generate;
 mod xdp_take;
 
 pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
+pub use hook::{has_tcx, remove_dead as remove_dead_hooks};
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
 pub use oncache::Oncache;
 pub use overlay::{

@@ -1,6 +1,7 @@
 //! The kernel's links between an XDP program and an interface, as file descriptors that another process can
 //! take over. aya makes such links but neither shows nor accepts their descriptors.
 
+use aya::programs::TcAttachType;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -33,20 +34,24 @@ pub fn update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     bpf(LINK_UPDATE, &[raw(link), raw(program), 0, 0]).map(drop)
 }
 
-/// Returns the ids of the programs at the tcx ingress of the interface with this index, in the order in
-/// which they run. Their names would take another privilege.
+/// Returns the ids of the programs at a tcx hook of the interface with this index, in the order in which they
+/// run. Their names would take another privilege.
 ///
 /// # Errors
 /// Returns the kernel's error: `EINVAL` before Linux 6.6.
-pub fn at_ingress(interface: u32) -> io::Result<Vec<u32>> {
-    const TCX_INGRESS: u64 = 46;
+pub fn at_hook(interface: u32, hook: TcAttachType) -> io::Result<Vec<u32>> {
+    let hook: u64 = match hook {
+        TcAttachType::Ingress => 46,
+        TcAttachType::Egress => 47,
+        TcAttachType::Custom(_) => return Err(io::ErrorKind::InvalidInput.into()),
+    };
     /// As many as the kernel allows.
     const IDS: usize = 64;
     let mut ids = [0_u32; IDS];
     // The part of `union bpf_attr` for queries: interface and attach type, flags, where ids go, and their
     // number, then nothing that is wanted.
     let mut attributes = [0_u64; 8];
-    attributes[0] = u64::from(interface) | TCX_INGRESS << 32;
+    attributes[0] = u64::from(interface) | hook << 32;
     attributes[2] = ids.as_mut_ptr() as u64;
     attributes[3] = IDS as u64;
     let size = size_of_val(&attributes) as u32;

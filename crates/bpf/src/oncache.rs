@@ -1,8 +1,8 @@
 //! The programs of `oncache.bpf.c`, for comparisons: `weir run` does not load them.
 
+use crate::hook::{self, Attachment};
 use crate::load::uninterrupted;
 use aya::maps::{HashMap, MapData};
-use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, TestRun};
 use std::net::Ipv4Addr;
@@ -22,7 +22,7 @@ const PROGRAMS: [(&str, TcAttachType); 4] = [
 /// A cache as ONCache's authors describe it, on a node with one pod or several.
 pub struct Oncache {
     ebpf: Ebpf,
-    links: Vec<FdLink>,
+    links: Vec<Attachment>,
 }
 
 impl Oncache {
@@ -41,7 +41,7 @@ impl Oncache {
     /// Attaches the programs to the uplink.
     ///
     /// # Errors
-    /// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6.
+    /// Returns the kernel's error: there is no such interface.
     pub fn attach_uplink(&mut self, interface: &str) -> Result<(), ProgramError> {
         self.attach(interface, 2)
     }
@@ -82,11 +82,9 @@ impl Oncache {
 
     /// Attaches two programs, from this one on.
     fn attach(&mut self, interface: &str, first: usize) -> Result<(), ProgramError> {
-        for (name, hook) in PROGRAMS.into_iter().skip(first).take(2) {
+        for (name, at) in PROGRAMS.into_iter().skip(first).take(2) {
             let program = program(&mut self.ebpf, name)?;
-            let id = program.attach(interface, hook)?;
-            let link = program.take_link(id)?;
-            self.links.push(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+            self.links.push(hook::attach(program, interface, at)?);
         }
         Ok(())
     }

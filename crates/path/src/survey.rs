@@ -41,7 +41,7 @@ pub struct Wish {
     pub port: u16,
     /// The TTL.
     pub ttl: u8,
-    /// The identification by which an answer of a router is known.
+    /// The identification by which an answer of a router is known. Only who has seen the probe knows it.
     pub id: u16,
 }
 
@@ -60,7 +60,8 @@ pub struct Surveyed {
 /// A survey that goes on.
 #[derive(Debug)]
 pub struct Survey {
-    run: u8,
+    /// Nobody else knows it, so that nobody can forge the answer of a router without having seen a probe.
+    secret: u64,
     ports: Vec<u16>,
     /// Ports that are tried if there are many paths.
     further: VecDeque<u16>,
@@ -99,7 +100,8 @@ impl Survey {
         let count = ports.len().min(PORTS_TRIED.max(known.len()));
         let further = ports.drain(count..).collect();
         Survey {
-            run: run.max(1),
+            // Another run has other identifications, whatever the generator says.
+            secret: random.below(u64::MAX).wrapping_add(u64::from(run)),
             todo: (0..count).map(|at| (at, TTL_WHOLE)).collect(),
             routers: vec![None; count],
             hops: vec![Vec::new(); count],
@@ -131,7 +133,17 @@ impl Survey {
         } else {
             (self.next_ns + PACE_NS).max(now_ns.saturating_sub(LATE_NS))
         };
-        Some(Wish { port: self.ports[at], ttl, id: u16::from(ttl) << 8 | u16::from(self.run) })
+        let port = self.ports[at];
+        Some(Wish { port, ttl, id: self.id(port, ttl) })
+    }
+
+    /// Where the TTL is within the first [`ROUTERS_MAX`], its low bits are the TTL; the others are a cookie.
+    /// Routers need not quote more than 8 bytes behind the IP header, so the cookie of the probe itself may
+    /// be missing.
+    fn id(&self, port: u16, ttl: u8) -> u16 {
+        let place = u64::from(port) << 8 | u64::from(ttl);
+        let cookie = Random::new(self.secret ^ place).below(1 << 12) as u16;
+        cookie << 4 | u16::from(ttl & 15)
     }
 
     fn patience_ns(&self) -> u64 {
@@ -153,10 +165,11 @@ impl Survey {
         self.round_trip_ns = Some(self.round_trip_ns.map_or(round_trip_ns, |least| least.min(round_trip_ns)));
     }
 
-    /// A router has answered a probe.
+    /// A router has answered a probe. Others than those that were sent are not believed.
     pub fn expired(&mut self, port: u16, id: u16, router: IpAddr) {
-        let [ttl, run] = id.to_be_bytes();
-        let Some(at) = self.ports.iter().position(|one| *one == port).filter(|_| run == self.run) else {
+        let ttl = (id & 15) as u8;
+        let is_ours = (1..=ROUTERS_MAX).contains(&ttl) && id == self.id(port, ttl);
+        let Some(at) = self.ports.iter().position(|one| *one == port).filter(|_| is_ours) else {
             return;
         };
         if let Some(hop) = self.hops[at].get_mut(usize::from(ttl).wrapping_sub(1)) {
@@ -279,6 +292,36 @@ mod tests {
             assert_eq!(paths.len(), usize::from(spines), "{spines} spines");
             assert!(took_ns < 1_500_000_000, "{took_ns}");
             assert!(found.round_trip_ns.is_some_and(|time| time >= 1000 + 49_152));
+        }
+    }
+
+    /// Who knows ports, TTLs and the number of the run, but has seen no probe, guesses one of 4096 cookies.
+    #[test]
+    fn forged_answers_of_routers_hide_no_path() {
+        for spines in [2, 4, 8] {
+            let mut survey = Survey::new(0, 3, &[50_000], [49_152, 65_535], &mut Random::new(7));
+            let (mut now, mut guesses) = (0, Random::new(11));
+            let found = loop {
+                while let Some(Wish { port, ttl, id }) = survey.wish(now) {
+                    let spine = Random::new(port.into()).below(spines) as u8;
+                    match ttl {
+                        1 => survey.expired(port, id, IpAddr::from([10, 0, 0, 1])),
+                        2 => survey.expired(port, id, IpAddr::from([10, 9, spine, 2])),
+                        TTL_WHOLE => survey.arrived(port, 62, now, (1000, 500)),
+                        _ => {}
+                    }
+                    let liar = IpAddr::from([10, 66, 6, 6]);
+                    for ttl in 1..=2_u16 {
+                        survey.expired(port, ttl << 8 | 3, liar);
+                        survey.expired(port, (guesses.below(1 << 12) as u16) << 4 | ttl, liar);
+                    }
+                }
+                if let Some(found) = survey.turn(now) {
+                    break found;
+                }
+                now += 1_000_000;
+            };
+            assert_eq!(distinct(&found.seen).len() as u64, spines);
         }
     }
 

@@ -1,7 +1,8 @@
 //! What is left of programs when nobody minds them: attached to interfaces, or kept by files in a bpffs.
 
+use crate::hook;
 use aya::programs::links::{FdLink, LinkType, PinnedLink};
-use aya::programs::{ProgramError, ProgramInfo, SchedClassifier, TcAttachType, loaded_programs};
+use aya::programs::{ProgramError, ProgramInfo, TcAttachType, loaded_programs};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -35,12 +36,13 @@ fn ours(info: &ProgramInfo) -> Option<OverlayProgram> {
 /// Returns the programs of an overlay at the tc hooks of an interface, whoever put them there.
 ///
 /// # Errors
-/// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6.
+/// Returns the kernel's error: there is no such interface.
 pub fn overlay_programs_at(interface: &str) -> Result<Vec<OverlayProgram>, ProgramError> {
-    let mut all = Vec::new();
-    for hook in [TcAttachType::Egress, TcAttachType::Ingress] {
-        let programs = SchedClassifier::query_tcx(interface, hook)?.1;
-        all.extend(programs.iter().filter_map(ours));
+    let (listed, mut all) = (overlay_programs()?, Vec::new());
+    for at in [TcAttachType::Egress, TcAttachType::Ingress] {
+        let ids = hook::programs_at(interface, at)?;
+        let find = |id: u32| listed.iter().find(|program| program.id == id).cloned();
+        all.extend(ids.into_iter().filter_map(find));
     }
     Ok(all)
 }

@@ -11,9 +11,8 @@ pub use flow::{OverlayEnd, OverlayFlow, OverlayFlows, OverlayGone, OverlayKey, O
 pub use layout::OverlayIp;
 pub use left::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at};
 
-use super::link;
+use crate::hook::{self, Attachment};
 use aya::maps::MapError;
-use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, TcAttachType, TestRunOptions};
 use aya::{EbpfError, TestRun};
 use family::Family;
@@ -116,8 +115,8 @@ pub struct TcOverlay {
     epoch: u64,
     stamps: Vec<u64>,
     /// By interface; dropping the links detaches the programs.
-    pods: BTreeMap<u32, Vec<FdLink>>,
-    uplink: Vec<FdLink>,
+    pods: BTreeMap<u32, Vec<Attachment>>,
+    uplink: Vec<Attachment>,
 }
 
 /// Items of `pulse`.
@@ -284,8 +283,7 @@ impl TcOverlay {
     /// Attaches the programs to the uplink; a former one is left.
     ///
     /// # Errors
-    /// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6, whose
-    /// attachments end with the process.
+    /// Returns the kernel's error: there is no such interface.
     pub fn attach_uplink(&mut self, interface: &str) -> Result<(), ProgramError> {
         self.uplink.clear();
         self.uplink = attach(&mut self.families[0], interface, AT_UPLINK)?;
@@ -317,8 +315,10 @@ impl TcOverlay {
     /// Returns the ids of programs of others at the ingress of an interface, before and behind ours.
     #[must_use]
     pub fn strangers_at(&self, interface: u32) -> [Vec<u32>; 2] {
-        let own = |id: &u32| self.ids.contains(id);
-        let all = link::at_ingress(interface).unwrap_or_default();
+        let links = self.uplink.iter().chain(self.pods.values().flatten());
+        let filters: Vec<u32> = links.filter_map(Attachment::stands_in).collect();
+        let own = |id: &u32| self.ids.contains(id) || filters.contains(id);
+        let all = hook::ids_at(interface, TcAttachType::Ingress).unwrap_or_default();
         let Some(at) = all.iter().position(own) else { return Default::default() };
         let behind = all[at..].iter().copied().filter(|id| !own(id)).collect();
         [all[..at].to_vec(), behind]
@@ -414,14 +414,11 @@ fn attach(
     family: &mut Family,
     interface: &str,
     of: [(&str, TcAttachType); 2],
-) -> Result<Vec<FdLink>, ProgramError> {
+) -> Result<Vec<Attachment>, ProgramError> {
     let mut links = Vec::new();
-    for (name, hook) in of {
+    for (name, at) in of {
         let program = family.program(name)?;
-        let id = program.attach(interface, hook)?;
-        let link = program.take_link(id)?;
-        // Dropping an attachment by netlink undoes it.
-        links.push(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+        links.push(hook::attach(program, interface, at)?);
     }
     Ok(links)
 }

@@ -1,8 +1,8 @@
 //! The programs of `path.bpf.c` and their maps, laid out as integers in the order of its structures.
 
+use crate::hook::{self, Attachment};
 use crate::load::uninterrupted;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
-use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -292,7 +292,7 @@ pub struct TcPath {
     /// There is a peer over IPv6, whose programs are then attached, too.
     has_six: bool,
     /// Dropping the links detaches the programs.
-    links: Vec<FdLink>,
+    links: Vec<Attachment>,
 }
 
 /// The programs for each version of IP: their names and hooks.
@@ -338,17 +338,13 @@ impl TcPath {
     /// Attaches the programs to an interface, those for IPv6 if such a peer was set; a former one is left.
     ///
     /// # Errors
-    /// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6, whose
-    /// attachments end with the process.
+    /// Returns the kernel's error: there is no such interface.
     pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
         self.links.clear();
         let versions = &PROGRAMS[..1 + usize::from(self.has_six)];
-        for &(name, hook) in versions.iter().flatten() {
+        for &(name, at) in versions.iter().flatten() {
             let program = program(&mut self.ebpf, name)?;
-            let id = program.attach(interface, hook)?;
-            let link = program.take_link(id)?;
-            // Dropping an attachment by netlink undoes it.
-            self.links.push(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+            self.links.push(hook::attach(program, interface, at)?);
         }
         Ok(())
     }
@@ -644,11 +640,11 @@ fn only<K: aya::Pod + PartialEq>(
 /// Returns how many programs are at the tc hooks of an interface, whoever put them there.
 ///
 /// # Errors
-/// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6.
+/// Returns the kernel's error: there is no such interface.
 pub fn programs_at(interface: &str) -> Result<usize, ProgramError> {
     let mut count = 0;
-    for hook in [TcAttachType::Egress, TcAttachType::Ingress] {
-        count += SchedClassifier::query_tcx(interface, hook)?.1.len();
+    for at in [TcAttachType::Egress, TcAttachType::Ingress] {
+        count += hook::programs_at(interface, at)?.len();
     }
     Ok(count)
 }

@@ -8,9 +8,6 @@ use rustix::thread::{CapabilitySet, capabilities};
 use std::fs;
 use std::path::Path;
 
-/// Programs at tc hooks end with their process since this kernel (tcx links).
-const TCX: (u32, u32) = (6, 6);
-
 /// What the daemon needs, and for what.
 const NEEDED: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
@@ -22,9 +19,9 @@ const NEEDED: [(CapabilitySet, &str); 4] = [
 /// Sources of the clock that cost a system call or more for each reading.
 const SLOW_CLOCKS: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
 
-/// Looks at the host. `has_paths`: tunnels of the kernel are watched.
-pub fn findings(plan: Option<&Plan>, has_paths: bool) -> Vec<Finding> {
-    let mut found = vec![kernel(has_paths), types(), privileges(), clock()];
+/// Looks at the host.
+pub fn findings(plan: Option<&Plan>) -> Vec<Finding> {
+    let mut found = vec![kernel(), types(), privileges(), clock()];
     found.extend(interfaces(plan));
     for (family, forwards) in [("ipv4", "net/ipv4/ip_forward"), ("ipv6", "net/ipv6/conf/all/forwarding")] {
         let read = |name: &str| number(&format!("net/{family}/{name}"));
@@ -60,21 +57,16 @@ fn number(path: &str) -> Option<u64> {
     fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }
 
-fn kernel(has_paths: bool) -> Finding {
+/// What features need that kernels have or lack: `path` and `overlay` apps and `weir decap` attach programs.
+fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let release = release.trim();
-    let mut parts = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    if version >= TCX {
-        return Finding::new("kernel", release, Level::Ok, "it has all that weir attaches programs by");
-    }
-    let level = if has_paths { Level::Fault } else { Level::Warning };
-    Finding::new(
-        "kernel",
-        release,
-        level,
-        "a path app at an `uplink` needs Linux 6.6: install a newer kernel",
-    )
+    let says = if bpf::has_tcx() {
+        "it has all that weir attaches programs by (tcx for path, overlay and decap)"
+    } else {
+        "it has no tcx (Linux 6.6): path, overlay and decap attach through clsact, which needs the modules \
+         sch_ingress and cls_bpf; see \"Before Linux 6.6\" in docs/operations.md"
+    };
+    Finding::new("kernel", release.trim(), Level::Ok, says)
 }
 
 fn types() -> Finding {

@@ -69,7 +69,7 @@ impl fmt::Display for Finding {
 pub fn examine(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     let fabrics: Vec<_> =
         plan.map(|plan| plan.apps.paths()).unwrap_or_default().into_iter().map(|one| one.fabric).collect();
-    let mut found = host::findings(plan, !fabrics.is_empty());
+    let mut found = host::findings(plan);
     found.extend(tunnel::findings(&fabrics));
     if plan.is_none_or(|_| !fabrics.is_empty()) {
         found.extend(fabric::findings(&fabrics, socket));

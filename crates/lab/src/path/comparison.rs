@@ -156,7 +156,7 @@ impl Bed {
     ) -> Result<Vec<Sample>> {
         let mut samples = Vec::new();
         if cells.iter().any(|cell| cell.elephant == ElephantStarts::Before) {
-            self.elephant.go_on(run);
+            self.elephant.go_on(run, &self.topology)?;
             interrupt.sleep(SETTLE)?;
         }
         for &cell in cells {
@@ -165,15 +165,15 @@ impl Bed {
             self.messages.begin(cell.flows, bytes)?;
             if cell.elephant == ElephantStarts::After {
                 interrupt.sleep(LATE)?;
-                self.elephant.go_on(run);
+                self.elephant.go_on(run, &self.topology)?;
             }
             let flow_ms = self.messages.end(run, interrupt)?;
             if cell.elephant == ElephantStarts::After {
-                self.elephant.hold(run);
+                self.elephant.hold(run, &self.topology)?;
             }
             samples.push(Sample { cell, arm, flow_ms });
         }
-        self.elephant.hold(run);
+        self.elephant.hold(run, &self.topology)?;
         Ok(samples)
     }
 

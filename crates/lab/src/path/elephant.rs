@@ -5,9 +5,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
-use super::topology::{ELEPHANT, Topology};
+use super::topology::{ELEPHANT, Topology, UPLINK};
+use crate::namespace::Namespace;
 use crate::run::{Run, Started};
 use crate::weir;
 
@@ -50,8 +51,17 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
+/// The elephant's process, and its log's name.
+const NAME: &str = "elephant";
+
 /// A running elephant.
-pub struct Elephant(Started);
+pub struct Elephant {
+    process: Started,
+    /// The bits per second that fill a link.
+    link_bps: f64,
+    /// While it sends: since when, and the bytes that had left by then.
+    since: Option<(Instant, u64)>,
+}
 
 impl Elephant {
     /// Starts it with so many Mbit/s, held.
@@ -62,18 +72,69 @@ impl Elephant {
         let mut command = topology.from.command("chrt");
         command.args(["--fifo", "1", &weir::program()?]);
         command.args(["lab", "elephant", &to, &rate.to_string()]).stdout(Stdio::null());
-        let elephant = Elephant(run.start("elephant", &mut command)?);
-        elephant.hold(run);
-        Ok(elephant)
+        let process = run.start(NAME, &mut command)?;
+        run.hold(process);
+        Ok(Elephant { process, link_bps: f64::from(topology.rate_mbit) * 1e6, since: None })
     }
 
     /// Has it send.
-    pub fn go_on(&self, run: &mut Run) {
-        run.go_on(self.0);
+    pub fn go_on(&mut self, run: &mut Run, topology: &Topology) -> Result<()> {
+        self.since = Some((Instant::now(), sent(&topology.from)?));
+        run.go_on(self.process);
+        Ok(())
     }
 
     /// Has it stop sending.
-    pub fn hold(&self, run: &mut Run) {
-        run.hold(self.0);
+    ///
+    /// # Errors
+    /// It has ended, or has sent less than what fills a link: what was measured meanwhile was measured
+    /// without the load that it claims.
+    pub fn hold(&mut self, run: &mut Run, topology: &Topology) -> Result<()> {
+        let Some((start, before)) = self.since.take() else { return Ok(()) };
+        let (time, after) = (start.elapsed(), sent(&topology.from)?);
+        run.hold(self.process);
+        let ended = run.child(self.process).try_wait()?;
+        ensure!(
+            ended.is_none(),
+            "the elephant has ended, so the comparison has no load; it needs real-time scheduling \
+             (`chrt --fifo 1 true` must work):\n{}",
+            run.last_words(NAME)
+        );
+        fills(after.saturating_sub(before), time, self.link_bps)
+    }
+}
+
+/// Refuses an elephant that does not fill a link.
+fn fills(bytes: u64, time: Duration, link_bps: f64) -> Result<()> {
+    let rate = 8.0 * bytes as f64 / time.as_secs_f64();
+    ensure!(
+        rate >= link_bps,
+        "the elephant has sent {:.0} Mbit/s, which does not fill a link of {:.0} Mbit/s: this machine is too \
+         busy or too slow for the comparison",
+        rate / 1e6,
+        link_bps / 1e6
+    );
+    Ok(())
+}
+
+/// The bytes that have left the elephant's namespace.
+fn sent(from: &Namespace) -> Result<u64> {
+    let file = format!("/sys/class/net/{UPLINK}/statistics/tx_bytes");
+    let text = from.output("cat", &[&file])?;
+    text.trim().parse().with_context(|| format!("{file}: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_elephant_that_leaves_room_on_its_link_is_refused() {
+        let second = Duration::from_secs(1);
+        assert!(fills(25_000_000, second, 200e6).is_ok());
+        for bytes in [0, 24_000_000] {
+            let error = fills(bytes, second, 200e6).unwrap_err().to_string();
+            assert!(error.contains("does not fill a link of 200 Mbit/s"), "{error}");
+        }
     }
 }

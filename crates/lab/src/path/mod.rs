@@ -47,6 +47,9 @@ pub struct Options {
     /// Flows at once.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
     flows: u32,
+    /// Mbit/s of a link; the elephant offers twice as much.
+    #[arg(long, default_value_t = RATE_MBIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: u32,
     /// Entries of a program that a host loads afterwards, while flows go on; 0: none.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
     entries: u32,
@@ -73,7 +76,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let cell = |elephant| Cell { regime: Regime::Time, flows, elephant };
     let arm = |scheme, rehash| Arm { scheme, rehash };
     let plan = Plan {
-        rate_mbit: RATE_MBIT,
+        rate_mbit: options.rate,
         elephant_percent: ELEPHANT_PERCENT,
         runs: options.runs as usize,
         faithful_runs: options.runs as usize,

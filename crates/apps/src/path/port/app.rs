@@ -98,7 +98,9 @@ impl PathPortApp {
             ways: [None; 2],
             hashes: Hashes::new(0),
             member: exchange.join(Form::Port),
-            random: Random::new(u64::from(config.local.to_bits())),
+            random: Random::new(
+                u64::from(config.local.to_bits()) ^ config.secret.map_or(0, |secret| secret.0[0]),
+            ),
             budget: Budget::new(0),
             session: 1,
             rest_until_ns: 0,

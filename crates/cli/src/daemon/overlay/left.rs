@@ -4,7 +4,7 @@
 
 use super::rule::{self, Table};
 use anyhow::{Context, Result};
-use bpf::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at};
+use bpf::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at, remove_dead_hooks};
 use rustix::fs::readlink;
 use std::collections::BTreeSet;
 use std::fs::{read_dir, read_to_string, remove_file};
@@ -72,6 +72,15 @@ impl Left {
             let path = pin.display();
             remove_file(pin).with_context(|| format!("{path} cannot be removed"))?;
             said.push(format!("removed {path}, which kept a program of an overlay"));
+        }
+        for interface in super::keeper::links()?.into_iter().map(|link| link.name) {
+            // One that has gone meanwhile has nothing.
+            let count = remove_dead_hooks(&interface).unwrap_or_default();
+            if count > 0 {
+                said.push(format!(
+                    "removed {count} filters at `{interface}`, which a process that was killed has left"
+                ));
+            }
         }
         Ok(said)
     }

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What is attached through clsact where the kernel has no tcx (before Linux 6.6). A filter of clsact stays
+ * when the process that attached it ends. This one only jumps to the program in its array, and the kernel
+ * empties such an array when the last process that has it open ends: what is left passes every frame.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} hook_target SEC(".maps");
+
+SEC("classifier")
+int weir_hook(struct __sk_buff *skb)
+{
+	bpf_tail_call(skb, &hook_target, 0);
+	return TC_ACT_UNSPEC;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,97 @@
+//! Attaching through clsact, which newer kernels have, too. Needs root.
+
+use super::*;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::Command;
+
+const PROGRAM: &str = "impair";
+const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
+
+/// A network namespace of its own with an interface, for this thread.
+struct Space(String);
+
+impl Space {
+    fn new(name: &str) -> Option<Space> {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "CI runs as root");
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let space = Space(format!("weir-hook-{name}-{}", std::process::id()));
+        ip(&["netns", "add", &space.0]);
+        let file = File::open(format!("/run/netns/{}", space.0)).unwrap();
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        ip(&["link", "add", "here", "type", "veth", "peer", "name", "there"]);
+        Some(space)
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
+}
+
+fn loaded() -> Ebpf {
+    let mut ebpf = Ebpf::load(OBJECT).unwrap();
+    uninterrupted(|| program(&mut ebpf).load()).unwrap();
+    ebpf
+}
+
+fn program(ebpf: &mut Ebpf) -> &mut SchedClassifier {
+    ebpf.program_mut(PROGRAM).unwrap().try_into().unwrap()
+}
+
+fn filters() -> usize {
+    filters::at(index_of("here").unwrap(), TcAttachType::Egress).unwrap().len()
+}
+
+#[test]
+fn a_program_behind_a_filter_is_found_and_gone_when_it_is_dropped() {
+    let Some(_space) = Space::new("found") else { return };
+    let (mut one, mut other) = (loaded(), loaded());
+    assert_eq!(filters(), 0);
+    let egress = TcAttachType::Egress;
+    let first = by_filter(program(&mut one), "here", egress).unwrap();
+    let second = by_filter(program(&mut other), "here", egress).unwrap();
+    let ids = [&mut one, &mut other].map(|ebpf| program(ebpf).info().unwrap().id());
+    assert_eq!(programs_at("here", egress).unwrap(), ids);
+    assert_eq!(programs_at("here", TcAttachType::Ingress).unwrap(), [0_u32; 0]);
+    drop(first);
+    assert_eq!(programs_at("here", egress).unwrap(), [ids[1]]);
+    assert_eq!(ids_at(index_of("here").unwrap(), egress).unwrap(), [second.stands_in().unwrap()]);
+    drop(second);
+    assert_eq!(filters(), 0);
+    assert!(programs_at("none0", egress).is_err());
+}
+
+/// The array of a killed process is closed by the kernel; here it is closed without the filter.
+#[test]
+fn what_a_killed_process_has_left_does_nothing_and_is_removed() {
+    let Some(_space) = Space::new("left") else { return };
+    let mut ebpf = loaded();
+    let egress = TcAttachType::Egress;
+    let killed = by_filter(program(&mut ebpf), "here", egress).unwrap();
+    let lives = by_filter(program(&mut ebpf), "here", egress).unwrap();
+    let Attachment::Filter { _link, _hook, .. } = killed else { panic!("a filter") };
+    std::mem::forget(_link);
+    drop(_hook);
+    let id = program(&mut ebpf).info().unwrap().id();
+    // For a moment, a process that another test starts has the array, too.
+    let waited = (0..200).find(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        programs_at("here", egress).unwrap() == [id]
+    });
+    assert!(waited.is_some(), "the dead one jumps nowhere");
+    assert_eq!(filters(), 2);
+    assert_eq!(remove_dead("here").unwrap(), 1);
+    assert_eq!(filters(), 1);
+    drop(lives);
+    assert_eq!(filters(), 0);
+}
