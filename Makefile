@@ -65,8 +65,9 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	    $(CARGO) test --locked --package bpf --tests --no-run 2>"$$target/kernels/tests" && \
 	    $(CARGO) test --locked --package weir --test tunnels --test decap --no-run \
 	        2>>"$$target/kernels/tests" || { cat "$$target/kernels/tests"; exit 1; }; \
+	    tests=$$(sed -n 's|.*(\(.*\))$$|\1|p' "$$target/kernels/tests" | tr '\n' ' '); \
 	    FOLDER="$$target/kernels" tests/kernels/boot "cd '$(CURDIR)' && tests/kernels/short \
-	        '$$target/release/weir' $$(sed -n 's|.*(\(.*\))$$|'"$(CURDIR)"'/\1|p' "$$target/kernels/tests" | tr '\n' ' ')"
+	        '$$target/release/weir' $$tests"
 
 explore: setup-test ## runs the tests with a seed that no run had before; `make check SEED=` repeats one
 	@seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); printf '\n== seed %s\n' "$$seed"; \

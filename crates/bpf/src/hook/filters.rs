@@ -109,8 +109,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-/// Returns the programs of our filters in the kernel, by id, with the program to which each jumps: none if the
-/// process that attached it has ended.
+/// Returns the programs of our filters in the kernel, by id, with the program to which each jumps: none if
+/// the process that attached it has ended.
 pub fn hooks() -> Result<BTreeMap<u32, Option<u32>>, ProgramError> {
     let mut all = BTreeMap::new();
     for program in loaded_programs() {
