@@ -17,7 +17,7 @@ FUZZ_TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test test-kernels lint fmt clippy check explore soak fuzz bench
+.PHONY: help demo test setup-test test-kernels lint fmt clippy check explore test-long soak fuzz bench
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -72,6 +72,9 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 explore: setup-test ## runs the tests with a seed that no run had before; `make check SEED=` repeats one
 	@seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); printf '\n== seed %s\n' "$$seed"; \
 	    $(MAKE) --no-print-directory check SEED="$$seed"
+
+test-long: setup-test ## lets a hundred daemons take over from one another under load (root)
+	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture a_hundred_takeovers
 
 # With several arenas, the allocator keeps some 9 MB more whenever a thread gets another one, which would hide
 # a leak or look like one.

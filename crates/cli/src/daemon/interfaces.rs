@@ -45,16 +45,15 @@ impl Interfaces {
     }
 
     /// Goes on with the interfaces that another daemon hands over, all at the same time, because the kernel
-    /// takes milliseconds for each socket that is not handed over. Calls `opened` when the sockets of one are
-    /// open. Returns how many there are; those that no port has are left.
-    pub fn take_over(&mut self, mut all: Vec<Handover>, opened: impl Fn() + Sync) -> Result<usize> {
-        let opened = &opened;
+    /// takes milliseconds for each socket that is not handed over. Returns how many there are; those that no
+    /// port has are left.
+    pub fn take_over(&mut self, mut all: Vec<Handover>) -> Result<usize> {
         let prepared = self.of_ports.iter_mut().flatten().filter(|one| one.is_prepared());
         let mut works = Vec::new();
         for interface in prepared {
             if let Some(at) = all.iter().position(|from| from.index == interface.index()) {
                 let from = all.swap_remove(at);
-                works.push(move || interface.take_over(from, opened));
+                works.push(move || interface.take_over(from));
             }
         }
         at_once(works)

@@ -241,9 +241,9 @@ impl Daemon {
         let measurements = daemon.plan.apps.measurements();
         let workers = daemon.plan.workers.count();
         daemon.collector.follow(daemon.generation, &daemon.plan.program, workers, measurements)?;
-        let mut none = Offered::default();
+        let (mut none, is_successor) = (Offered::default(), taking.is_some());
         let offered = taking.as_mut().map(|taking| taking.offer(&daemon.interfaces));
-        let rings = daemon.start_workers(offered.unwrap_or(&mut none))?;
+        let rings = daemon.start_workers(offered.unwrap_or(&mut none), is_successor)?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
         daemon.vocabulary.set(daemon.generation, &daemon.plan);
         Ok((daemon, rings))
@@ -285,8 +285,9 @@ impl Daemon {
         Ok((daemon, control))
     }
 
-    /// Starts the workers, and returns our ends of their rings for the apps.
-    fn start_workers(&mut self, offered: &mut Offered) -> Result<Vec<apps::Ring>> {
+    /// Starts the workers, and returns our ends of their rings for the apps. Those of a successor are dormant
+    /// until all of them have the old daemon's sockets.
+    fn start_workers(&mut self, offered: &mut Offered, is_successor: bool) -> Result<Vec<apps::Ring>> {
         let count = self.plan.workers.count();
         let mut rings = rings_for(&self.plan.program, count);
         let (mut punts, ours) = apps::rings(&self.plan.program, count);
@@ -328,6 +329,7 @@ impl Daemon {
                 let registered = register.map(|register| register()).transpose()?;
                 let worker = Worker::new(engine, ports, pools).with_commands(commands).with_deltas(deltas);
                 let worker = worker.with_disposal(disposal);
+                let worker = if is_successor { worker.dormant() } else { worker };
                 Ok((registered, worker.with_punts(punts).with_hand_over(rings)))
             })?;
         }

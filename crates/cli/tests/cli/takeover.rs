@@ -2,9 +2,10 @@
 
 use super::folder::Folder;
 use super::nat;
+use super::ports::{arrived, send};
 use super::running::Daemon;
 use super::weir;
-use super::wire::sh;
+use super::wire::{Wire, sh};
 use serde_json::json;
 use std::process::{Command, Stdio};
 
@@ -89,4 +90,64 @@ fn ports_that_are_no_interfaces_are_not_handed_over() {
     let daemon = Daemon::start("ports: { p0: { mem: ~ } }\n");
     let said = weir(daemon.folder.path(), &["run", "weir.yaml", "--takeover", "--socket", "weir.sock"]);
     assert!(said.code == Some(1) && said.err.contains("`p0` is none"), "{}", said.err);
+}
+
+/// Both workers receive, a flow may belong to the other worker, and everything leaves by p1.
+const BOTH: &str = "\
+workers: 2
+ports:
+  p0: { xdp: w0, take: [{ dst: 10.0.0.1, protocol: udp, dport: 7777 }], root: flows }
+  p1: { xdp: w1, take: [{ dst: 10.0.1.1, protocol: udp, dport: 7777 }] }
+pipes:
+  flows:
+    type: flow
+    learn: default
+    capacity: 1024
+    forward: p1
+    miss: drop
+    entries: [{ match: default }]
+";
+
+/// Packets a second, during takeovers that follow one another.
+const RATE: u32 = 4000;
+
+/// Lets so many daemons take over one after the other while two workers carry packets. Each packet must
+/// arrive, and each daemon must say that none was dropped.
+fn takeovers_with_two_workers(count: u32) {
+    let Some(wire) = Wire::new("both", 0) else { return };
+    (0..2).for_each(|pair| wire.add_wide(pair, 0, 2));
+    let folder = Folder::new();
+    folder.write("weir.yaml", BOTH);
+    let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    let (before, mut sent) = (arrived(&wire, 1), 0);
+    let both_receive = |daemon: &Daemon| {
+        let workers = daemon.show("workers");
+        workers.as_array().unwrap().iter().all(|worker| worker["received"].as_u64() > Some(0))
+    };
+    for turn in 0..count {
+        // A stream of its own for each takeover ends after it, however slow the machine is.
+        let mut stream = send(&wire, "10.0.0.1", 2 * RATE, RATE);
+        daemon.wait_for("packets at both workers", |daemon| both_receive(daemon));
+        assert!(daemon.succeed_in_namespace(&wire.weir).success(), "{}", daemon.log());
+        assert!(stream.wait().unwrap().success());
+        sent += u64::from(2 * RATE);
+        let log = daemon.log();
+        assert!(log.contains("taken over; 0 frames were dropped meanwhile"), "turn {turn}: {log}");
+        assert!(log.contains("every frame is accounted for"), "turn {turn}: {log}");
+    }
+    daemon.wait_for("the last packets", |_| arrived(&wire, 1) - before >= sent);
+    assert_eq!(arrived(&wire, 1) - before, sent);
+    println!("{count} takeovers with two workers: {sent} packets, 0 lost");
+}
+
+#[test]
+fn takeovers_with_two_workers_lose_nothing() {
+    takeovers_with_two_workers(3);
+}
+
+/// `make test-long`.
+#[test]
+#[ignore = "takes minutes"]
+fn a_hundred_takeovers_with_two_workers_lose_nothing() {
+    takeovers_with_two_workers(100);
 }

@@ -77,6 +77,8 @@ pub enum Command {
     /// Receive nothing from now on, and hence hand nothing over. All workers get this command before the
     /// first is stopped.
     Quiesce(SyncSender<()>),
+    /// Receive from now on, on a worker that is [dormant](Worker::dormant) or has fallen silent.
+    Receive(SyncSender<()>),
     /// Return every frame and end.
     Stop(SyncSender<Report>),
 }
@@ -237,6 +239,10 @@ impl Worker {
             Command::Quiesce(asker) => {
                 self.quiet = true;
                 self.hand_over.finish();
+                tell(&asker, ());
+            }
+            Command::Receive(asker) => {
+                self.quiet = false;
                 tell(&asker, ());
             }
             Command::Stop(asker) => {

@@ -33,6 +33,8 @@ pub struct Report {
     pub pool_copies: u64,
     /// Frames handed to other workers.
     pub handed_over: u64,
+    /// Frames that other workers have not yet taken of those handed to them.
+    pub between: u64,
     /// Flow deltas given to the collector.
     pub deltas: u64,
     /// Packets in deltas that were given to the collector, or wait for room in its ring.
@@ -110,6 +112,7 @@ impl Worker {
             breath_times: self.breath_times.clone(),
             pool_copies: self.outbox.pool_copies,
             handed_over: self.hand_over.given,
+            between: self.hand_over.held(),
             deltas: self.deltas.as_ref().map_or(0, DeltaSender::sent) + self.unread.0,
             deltas_left: self.deltas.as_ref().map_or(0, DeltaSender::packets)
                 + self.unread.1

@@ -194,7 +194,7 @@ impl PastPort {
 }
 
 impl Worker {
-    /// A worker that receives nothing before it gets its part in an [`Assembly`].
+    /// A worker that receives nothing before it gets its part in an [`Assembly`], or [`Command::Receive`].
     #[must_use]
     pub fn dormant(mut self) -> Worker {
         self.quiet = true;

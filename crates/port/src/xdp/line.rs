@@ -269,6 +269,12 @@ impl Line {
         }
     }
 
+    /// Returns true if the port has taken all orders. It carries the last one out before its worker answers
+    /// a command that is sent after that.
+    pub(super) fn has_obeyed(&self) -> bool {
+        !self.ordered.load(Ordering::Acquire)
+    }
+
     /// Returns true if the port is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.order().is_none()

@@ -210,13 +210,14 @@ impl XdpInterface {
     }
 
     /// Goes on where the other process has stopped. First the ports whose sockets it has left; then a socket
-    /// is opened for each other port, and given to the other's program, which sends it frames; `opened` is
-    /// called after both. Frames that arrive while their queue has no socket are dropped, and the other
-    /// program counts them as `held_back`. [`XdpInterface::replace`] must follow.
+    /// is opened for each other port, and given to the other's program, which sends it frames. Frames that
+    /// arrive while their queue has no socket are dropped, and the other program counts them as `held_back`.
+    /// [`XdpInterface::replace`] must follow, and no worker may receive before all ports [have
+    /// obeyed](XdpInterface::has_obeyed): it would send frames to ports that have no socket or no memory yet.
     ///
     /// # Errors
     /// The interface is gone, or another process still has its queues.
-    pub fn take_over(&mut self, from: Handover, opened: impl Fn()) -> Result<(), XdpError> {
+    pub fn take_over(&mut self, from: Handover) -> Result<(), XdpError> {
         let Some(mut program) = self.prepared.take() else { return Ok(()) };
         let system = |doing, reason| XdpError::System { doing, interface: self.link.name.clone(), reason };
         program.follow(from.sockets).map_err(|error| system("using the old sockets' map", map_io(error)))?;
@@ -229,14 +230,16 @@ impl XdpInterface {
                 others.push(Arc::clone(line));
             }
         }
-        opened();
-        if !others.is_empty() {
-            others.iter().try_for_each(|line| line.attach(&attached))?;
-            opened();
-        }
+        others.iter().try_for_each(|line| line.attach(&attached))?;
         self.attached = Some(attached);
         self.replaces = Some(from.link);
         Ok(())
+    }
+
+    /// Returns true if all ports use the sockets and the memory that they were given.
+    #[must_use]
+    pub fn has_obeyed(&self) -> bool {
+        self.lines().iter().all(|line| line.has_obeyed())
     }
 
     /// Puts its program in the place of the other process's, which takes tens of milliseconds. Each frame

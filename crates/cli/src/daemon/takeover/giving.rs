@@ -6,19 +6,24 @@ use super::super::inherited::Inherited;
 use super::super::{Daemon, Doorbell};
 use super::sockets::{Offering, QueuesOf, SOCKETS, left_json, read_adopted};
 use super::wire::Wire;
-use super::{PROTOCOL, ROWS, ROWS_AT_REST};
+use super::{PROTOCOL, ROWS, ROWS_AT_REST, dropped_by};
 use crate::config::{PortConfig, PortKind};
 use anyhow::{Context, Result, bail};
 use engine::batch::{DecidedFor, FlowPage, FlowStock};
 use engine::program::{GroupId, PipeId, PortId};
 use engine::worker::Command;
+use packet::DropReason;
 use port::xdp::Handover;
 use serde_json::{Value, json};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
 use tracing::{info, warn};
+
+/// How long workers may take to empty the rings between them; they need a few breaths.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// A successor that is being told what there is.
 pub struct Giving(Receiver<Result<Gift>>);
@@ -116,7 +121,7 @@ impl Daemon {
             interfaces.all().filter(|one| one.index() == *index).for_each(|one| one.surrender(queues));
         }
         let workers = self.fleet.questioner();
-        workers.ask_all(|_, answer| Command::Quiesce(answer))?;
+        fall_silent(&workers)?;
         for (pipe, stock) in &stocks {
             let since = (!stock.has_pool).then_some(since_ms);
             send_flows(&mut wire, &workers, (*pipe, stock), (since, ROWS_AT_REST))?;
@@ -139,14 +144,31 @@ impl Daemon {
         // The successor does not wait for what the collector still has to read.
         let (ledger, balanced, flows) = super::super::settle(&reports, collector)?;
         let done = wire.receive().context("the other weir has not taken over");
+        let stopped = dropped_by(&ledger, &[DropReason::Stopped]);
         flows.into_iter().for_each(|words| info!("{words}"));
         info!("{}", super::super::farewell(&ledger, balanced));
-        if !done?.is("done") {
+        let done = done?;
+        if !done.is("done") {
             bail!("the other weir has not taken over");
         }
-        info!("another weir has taken over; {} frames were dropped meanwhile", interfaces.held_back());
+        let dropped = interfaces.held_back() + stopped + done.head["dropped"].as_u64().unwrap_or_default();
+        info!("another weir has taken over; {dropped} frames were dropped meanwhile");
         Ok(())
     }
+}
+
+/// Has the workers receive nothing any more, and waits until each has taken what others have handed to it:
+/// what is still between two workers when they stop is dropped.
+fn fall_silent(workers: &Workers) -> Result<()> {
+    workers.ask_all(|_, answer| Command::Quiesce(answer))?;
+    let until = Instant::now() + SILENCE;
+    while Instant::now() < until {
+        let reports = workers.ask_all(|_, answer| Command::Report(answer))?;
+        if reports.iter().all(|report| report.between == 0) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Tells the successor what there is, and waits until it is ready for the rest.

@@ -28,6 +28,8 @@ pub use giving::Giving;
 pub use sockets::Offered;
 pub use taking::Taking;
 
+use packet::{DropReason, Ledger};
+
 use apps::lb::edits::Edits;
 
 /// Reads a message of the other daemon's, whatever it says, for fuzzers.
@@ -46,3 +48,8 @@ const ROWS: u32 = 2048;
 
 /// The same once it carries no frames any more.
 const ROWS_AT_REST: u32 = 1 << 18;
+
+/// Returns how many frames a ledger has dropped for these reasons.
+fn dropped_by(ledger: &Ledger, reasons: &[DropReason]) -> u64 {
+    ledger.drops().filter(|(reason, _)| reasons.contains(reason)).map(|(_, count)| count).sum()
+}

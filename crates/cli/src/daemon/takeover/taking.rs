@@ -8,7 +8,7 @@ use super::super::interfaces::Interfaces;
 use super::super::weights::Weights;
 use super::sockets::{Offered, Offering, SOCKETS, adopted_json, of_interface, read_left};
 use super::wire::{Message, PATIENCE, Wire};
-use super::{PROTOCOL, ROWS};
+use super::{PROTOCOL, ROWS, dropped_by};
 use crate::config::{Plan, PortConfig, PortKind};
 use anyhow::{Context, Result, anyhow, bail};
 use apps::lb::edits::Edits;
@@ -16,7 +16,8 @@ use engine::batch::{DecidedFor, FlowPage, FlowStock, TakenOver};
 use engine::change::Changes;
 use engine::program::{Pipe, PipeId};
 use engine::worker::Command;
-use port::xdp::Handover;
+use packet::DropReason;
+use port::xdp::{Handover, XdpInterface};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -24,7 +25,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 use tracing::{info, warn};
+
+/// Why frames are dropped by a worker that receives before all workers have their sockets and memory.
+const OF_A_START: [DropReason; 3] =
+    [DropReason::InterfaceGone, DropReason::PoolEmpty, DropReason::PortRemoved];
 
 /// A running daemon that is about to be succeeded.
 pub struct Taking {
@@ -179,9 +185,8 @@ impl Taking {
         }
         let names = head["listeners"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let listeners = Inherited::from(names.map(str::to_string).zip(descriptors));
-        // A worker that sleeps finds its sockets when it is asked for something.
-        let wake = || drop(workers.ask_all(|_, answer| Command::Report(answer)));
-        let taken = daemon.interfaces.take_over(all, wake)?;
+        let taken = daemon.interfaces.take_over(all)?;
+        begin_to_receive(&workers, &daemon.interfaces)?;
         for (pipe, flows) in &self.flows {
             let TakenOver { flows, ended, unreadable } = flows;
             info!("pipe {pipe}: {flows} flows go on, {ended} have ended, {unreadable} could not be read");
@@ -194,7 +199,9 @@ impl Taking {
     /// while apps run already.
     pub fn finish(mut self, daemon: &mut Daemon) -> Result<()> {
         daemon.interfaces.replace()?;
-        self.wire.send(&json!({ "say": "done" }), &[], &[])
+        let reports = daemon.fleet.ask_all(|_, answer| Command::Report(answer))?;
+        let dropped = reports.iter().map(|report| dropped_by(&report.ledger, &OF_A_START)).sum::<u64>();
+        self.wire.send(&json!({ "say": "done", "dropped": dropped }), &[], &[])
     }
 
     /// Takes flows over until the message with this word.
@@ -245,6 +252,20 @@ impl Taking {
         }
         Ok(())
     }
+}
+
+/// Lets the workers receive once every port of each has its socket and its memory. A worker that began before
+/// another was ready would drop what it sends through the other's ports or hands over to it.
+fn begin_to_receive(workers: &Workers, interfaces: &Interfaces) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while !interfaces.all().all(XdpInterface::has_obeyed) {
+        if Instant::now() > until {
+            bail!("the workers do not use the old weir's sockets");
+        }
+        // A worker that sleeps finds its sockets when it is asked for something.
+        workers.ask_all(|_, answer| Command::Report(answer))?;
+    }
+    workers.ask_all(|_, answer| Command::Receive(answer)).map(drop)
 }
 
 pub(super) fn decided_for(entry: &Value) -> DecidedFor {
