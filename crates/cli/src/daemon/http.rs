@@ -24,6 +24,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::fd::AsFd;
+use rustix::io::ioctl_fionbio;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -67,6 +70,9 @@ const LIFE: Duration = Duration::from_secs(40);
 
 /// How long the end of the daemon waits for answers to be written.
 const END_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the server waits for a client if another process has made the listener block.
+const ACCEPT_MAX: Duration = Duration::from_millis(4);
 
 /// The largest number of connections of a listener.
 const CONNECTIONS_MAX: usize = 1024;
@@ -161,17 +167,17 @@ async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()
     tokio::spawn(answer_scrapes(parts.clone(), waiting));
     let door = |offers| Arc::new(Door::new(parts.clone(), scrapes.clone(), offers));
     let mut doors = vec![door(Offers::All)];
-    listeners.socket.set_nonblocking(true).context("the control socket")?;
+    make_nonblocking(&listeners.socket).context("the control socket")?;
     let socket = tokio::net::UnixListener::from_std(listeners.socket).context("the control socket")?;
     let mut accepting = vec![tokio::spawn(accept(Listener::Unix(socket), doors[0].clone()))];
     if let Some(metrics) = listeners.metrics {
-        metrics.set_nonblocking(true).context("metrics")?;
+        make_nonblocking(&metrics).context("metrics")?;
         let metrics = tokio::net::TcpListener::from_std(metrics).context("metrics")?;
         doors.push(door(Offers::Metrics));
         accepting.push(tokio::spawn(accept(Listener::Tcp(metrics), doors[1].clone())));
     }
     if let Some(Entrance { listener, gate, tls }) = listeners.rest {
-        listener.set_nonblocking(true).context("control")?;
+        make_nonblocking(&listener).context("control")?;
         let listener = tokio::net::TcpListener::from_std(listener).context("control")?;
         let door = door(Offers::Control(gate));
         doors.push(door.clone());
@@ -190,6 +196,13 @@ async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()
     };
     let _ = timeout(END_PATIENCE, written).await;
     Ok(())
+}
+
+/// Has a listener never wait long for a client. Other processes share an inherited socket, and any of them can
+/// clear its nonblocking flag, which would stop this server's only thread. The time limit remains.
+fn make_nonblocking(listener: impl AsFd) -> rustix::io::Result<()> {
+    ioctl_fionbio(&listener, true)?;
+    set_socket_timeout(&listener, Timeout::Recv, Some(ACCEPT_MAX))
 }
 
 /// Answers scrapes: all that wait, at once.

@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -42,14 +42,17 @@ const DESCRIPTORS: u64 = 4096;
 
 /// The socket, which is removed when dropped unless another process has made it, and what clients ask.
 pub struct Control {
-    /// What is to be removed.
-    path: Option<PathBuf>,
+    /// What is to be removed: the socket's path, and its file.
+    made: Option<(PathBuf, FileId)>,
     inherited: Inherited,
     listeners: Option<Listeners>,
     server: Option<Server>,
     asked: Option<mpsc::Receiver<Asked>>,
     waiting: Vec<Waiting>,
 }
+
+/// The device and inode of a file.
+type FileId = (u64, u64);
 
 /// A request whose answer is not there yet.
 struct Waiting {
@@ -67,12 +70,12 @@ impl Control {
         rest: Option<Ready>,
         inherited: Inherited,
     ) -> Result<Control> {
-        let (socket, path) = match inherited.unix(path)? {
+        let (socket, made) = match inherited.unix(path)? {
             Some(socket) => (socket, None),
-            None => (listen_on(path)?, Some(path.to_path_buf())),
+            None => (listen_on(path)?, file_id(path).map(|file| (path.to_path_buf(), file))),
         };
         let mut control =
-            Control { path, inherited, listeners: None, server: None, asked: None, waiting: Vec::new() };
+            Control { made, inherited, listeners: None, server: None, asked: None, waiting: Vec::new() };
         let metrics = metrics.map(|address| match control.inherited.tcp(METRICS, address)? {
             Some(listener) => Ok(listener),
             None => {
@@ -142,7 +145,9 @@ impl Drop for Control {
     fn drop(&mut self) {
         // Requests that still wait get no answer.
         (self.asked, self.server) = (None, None);
-        let _ = self.path.as_ref().map(std::fs::remove_file);
+        // Another process may listen at the path by now.
+        let own = self.made.as_ref().filter(|(path, file)| file_id(path) == Some(*file));
+        let _ = own.map(|(path, _)| std::fs::remove_file(path));
     }
 }
 
@@ -165,6 +170,12 @@ impl Waiting {
         }
         None
     }
+}
+
+/// Returns which file is at a path, if there is one.
+fn file_id(path: &Path) -> Option<FileId> {
+    let there = std::fs::symlink_metadata(path).ok()?;
+    Some((there.dev(), there.ino()))
 }
 
 /// Makes the control socket, to which only its owner can connect.

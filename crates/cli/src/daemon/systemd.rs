@@ -6,6 +6,7 @@
 
 use anyhow::{Context, Result};
 use engine::worker::Report;
+use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -20,6 +21,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 const LOOKS: u32 = 4;
 
 /// The connection to systemd; without one, nothing is said to nobody.
+#[derive(Default)]
 pub struct Systemd {
     socket: Option<(UnixDatagram, SocketAddr)>,
     unsent: Option<(String, Instant)>,
@@ -52,6 +54,22 @@ impl Systemd {
         // After a takeover, systemd still takes the former process for the main one.
         let main = if succeeds { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
         self.say(format!("READY=1{main}"));
+    }
+
+    /// Says that another process is the main one. This process, which systemd believes, says so before it ends:
+    /// systemd would take its end for that of the service. Waits up to a second.
+    pub fn succeeded_by(&mut self, process: Pid) {
+        self.say(format!("MAINPID={}", process.as_raw_nonzero()));
+        for _ in 0..10 {
+            let Some((state, _)) = self.unsent.take() else { return };
+            std::thread::sleep(AGAIN);
+            self.say(state);
+        }
+    }
+
+    /// Returns the control group in which systemd expects the processes of this service.
+    pub fn unit_cgroup(&self) -> Option<String> {
+        self.socket.as_ref().and_then(|_| own_cgroup())
     }
 
     /// Says that a reload begins.
@@ -100,6 +118,12 @@ impl Systemd {
         let Some((socket, address)) = &self.socket else { return Ok(()) };
         socket.send_to_addr(state.as_bytes(), address).map(drop)
     }
+}
+
+/// Returns the control group of this process.
+pub fn own_cgroup() -> Option<String> {
+    let all = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    all.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_string)
 }
 
 /// Returns how long this process may be silent: systemd's setting is inherited by other processes, too.

@@ -252,6 +252,40 @@ fn a_successor_gets_the_sockets_that_systemd_opened() {
     assert!(daemon.folder.file("weir.sock").exists());
 }
 
+/// Whoever shares a listener can make it block, which must stop neither answers nor SIGTERM.
+#[test]
+fn a_listener_that_another_process_makes_block_is_served() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", "ports: { p0: { pcap: {} } }\n");
+    // The child becomes weir, and the parent, which has the socket too, makes it block again and again.
+    let shared = PASSES.replace(
+        "os.environ.update(",
+        "child = os.fork()
+if child:
+    import time
+    for _ in range(3000):
+        os.set_blocking(3, True)
+        time.sleep(0.01)
+        if os.waitpid(child, os.WNOHANG)[0]: sys.exit(0)
+    os.kill(child, 9)
+    sys.exit(3)
+os.environ.update(",
+    );
+    let mut command = Command::new("python3");
+    command.args(["-c", &shared, "socket", "weir.sock", env!("CARGO_BIN_EXE_weir"), "run", "weir.yaml"]);
+    command.args(["--socket", "weir.sock"]).current_dir(folder.path()).stdin(Stdio::null());
+    let mut child = Killed(command.spawn().expect("python3 runs"));
+    while !folder.file("weir.sock").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for _ in 0..5 {
+        weir(folder.path(), &["show", "ledger", "--socket", "weir.sock"]).good();
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    weir(folder.path(), &["stop", "--socket", "weir.sock"]).good();
+    assert_eq!(child.0.wait().unwrap().code(), Some(0), "it did not end");
+}
+
 /// A child that does not outlive a test that fails.
 struct Killed(Child);
 

@@ -6,7 +6,10 @@ use super::ports::{arrived, send};
 use super::running::Daemon;
 use super::weir;
 use super::wire::{Wire, sh};
+use rustix::process::Signal;
 use serde_json::json;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 /// Opens a connection, waits for a file, and then asks for a page.
@@ -150,4 +153,54 @@ fn takeovers_with_two_workers_lose_nothing() {
 #[ignore = "takes minutes"]
 fn a_hundred_takeovers_with_two_workers_lose_nothing() {
     takeovers_with_two_workers(100);
+}
+
+/// Says `go` to the daemon that hands over, and nothing after that.
+const SILENT: &str = "
+import json, socket, struct, subprocess, sys, time
+listener = socket.socket(socket.AF_UNIX)
+listener.bind('silent.sock')
+listener.listen()
+control = socket.socket(socket.AF_UNIX)
+control.connect('weir.sock')
+body = json.dumps({'command': 'hand_over', 'socket': 'silent.sock'}).encode()
+control.sendall(b'POST /command HTTP/1.1\\r\\nHost: weir\\r\\nContent-Length: %d\\r\\n\\r\\n' % len(body) + body)
+wire, _ = listener.accept()
+stream = wire.makefile('rb')
+while True:
+    head, more = struct.unpack('<II', stream.read(8))
+    said = json.loads(stream.read(head))
+    stream.read(more)
+    if said['say'] == 'ready': break
+go = json.dumps({'say': 'go', 'sockets': []}).encode()
+wire.sendall(struct.pack('<II', len(go), 0) + go)
+time.sleep(120)
+";
+
+/// The daemon neither waits for ever, nor leaves a process that has its interfaces.
+#[test]
+fn a_successor_that_falls_silent_is_ended() {
+    let Some(wire) = nat::wire("mute") else { return };
+    let folder = Folder::new();
+    folder.write("weir.yaml", nat::config());
+    let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    let mut silent = Command::new("python3");
+    silent.args(["-c", SILENT]).current_dir(daemon.folder.path()).stdin(Stdio::null());
+    let mut silent = silent.spawn().expect("python3 runs");
+    assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
+    assert_eq!(silent.wait().unwrap().signal(), Some(9));
+    assert!(daemon.log().contains("has not taken over"), "{}", daemon.log());
+    let left = sh(&format!("ip -n {} -d link show w0", wire.weir));
+    assert!(!left.contains("xdp"), "{left}");
+}
+
+#[test]
+fn a_control_socket_of_another_process_is_not_removed() {
+    let mut daemon = Daemon::start("ports: { p0: { mem: ~ } }\n");
+    let path = daemon.folder.file("weir.sock");
+    std::fs::remove_file(&path).unwrap();
+    let _other = UnixListener::bind(&path).unwrap();
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.end().code(), Some(0));
+    assert!(path.exists(), "the other one's socket");
 }

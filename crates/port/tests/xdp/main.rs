@@ -170,7 +170,7 @@ fn another_process_takes_an_interface_over_and_the_kernel_gets_no_frame_meanwhil
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!((old.counters(0).held_back, old.counters(0).redirect_failed), (1, 0));
-    lab.weir(|| new.take_over(handover, || ()).and_then(|()| new.replace())).unwrap();
+    lab.weir(|| new.take_over(handover).and_then(|()| new.replace())).unwrap();
     drop(old);
     heir.receives_nothing();
     far.send(&[udp(W0, 5000, 3)]);

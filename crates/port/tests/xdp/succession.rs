@@ -49,7 +49,7 @@ fn take_over(lab: &Lab, old: &XdpInterface, (new, next): (&mut XdpInterface, &En
     new.keep_adopted(&left);
     assert_eq!(new.bring_home(next.pool, Home::new(RINGS.chunks() + 64, &left).unwrap()), None);
     handover.left = left;
-    lab.weir(|| new.take_over(handover, || ()).and_then(|()| new.replace())).unwrap();
+    lab.weir(|| new.take_over(handover).and_then(|()| new.replace())).unwrap();
 }
 
 /// Receives until so many frames have come, and notes their numbers.
@@ -169,7 +169,7 @@ fn a_socket_that_does_not_fit_is_opened_anew() {
     assert_eq!(near.receive(1), [udp(W0, 5000, 1)]);
     let handover = old.hand_over().unwrap();
     near.close();
-    lab.weir(|| new.take_over(handover, || ()).and_then(|()| new.replace())).unwrap();
+    lab.weir(|| new.take_over(handover).and_then(|()| new.replace())).unwrap();
     next.receives_nothing();
     far.send(&[udp(W0, 5000, 2)]);
     assert_eq!(next.receive(1), [udp(W0, 5000, 2)]);

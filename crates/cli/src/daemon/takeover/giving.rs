@@ -25,6 +25,9 @@ use tracing::{info, warn};
 /// How long workers may take to empty the rings between them; they need a few breaths.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// How long the successor may take after `go`, while no weir carries frames.
+const FINISH: Duration = Duration::from_secs(10);
+
 /// A successor that is being told what there is.
 pub struct Giving(Receiver<Result<Gift>>);
 
@@ -63,6 +66,7 @@ impl Daemon {
             "sockets": offering.as_ref().map(|_| SOCKETS),
             "clock_ns": self.clock.origin_ns(), "interfaces": self.interface_names(),
             "weights": self.weights_by_name(), "edits": self.plan.edits.json(),
+            "cgroup": self.systemd.unit_cgroup(),
         });
         let (workers, path) = (self.fleet.questioner(), PathBuf::from(path));
         let since_ms = (self.clock.now_ns() / 1_000_000) as u32;
@@ -114,6 +118,7 @@ impl Daemon {
     /// others have opened.
     pub(in super::super) fn give(mut self, gift: Gift, last: impl FnOnce() -> Inherited) -> Result<()> {
         let Gift { mut wire, stocks, since_ms, adopted } = gift;
+        let mut systemd = std::mem::take(&mut self.systemd);
         let ports = (0..self.plan.ports.len()).map(|at| PortId(at as u16));
         let handed: Vec<Handover> = ports.filter_map(|port| self.interfaces.of(port)?.hand_over()).collect();
         let interfaces = std::mem::take(&mut self.interfaces);
@@ -140,10 +145,15 @@ impl Daemon {
         let end = json!({
             "say": "end", "interfaces": list, "left": left, "apps": apps, "listeners": names,
         });
-        wire.send(&end, &bytes, &descriptors)?;
+        let sent = wire.set_patience(FINISH).and_then(|()| wire.send(&end, &bytes, &descriptors));
         // The successor does not wait for what the collector still has to read.
         let (ledger, balanced, flows) = super::super::settle(&reports, collector)?;
-        let done = wire.receive().context("the other weir has not taken over");
+        let done = sent.and_then(|()| wire.receive()).context("the other weir has not taken over");
+        match &done {
+            // It may have all interfaces, which no other process could use as long as it is there.
+            Err(_) => wire.kill_peer(),
+            Ok(_) => wire.peer().into_iter().for_each(|peer| systemd.succeeded_by(peer)),
+        }
         let stopped = dropped_by(&ledger, &[DropReason::Stopped]);
         flows.into_iter().for_each(|words| info!("{words}"));
         info!("{}", super::super::farewell(&ledger, balanced));

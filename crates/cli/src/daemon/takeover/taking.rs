@@ -5,6 +5,7 @@ use super::super::clock::Clock;
 use super::super::fleet::Workers;
 use super::super::inherited::Inherited;
 use super::super::interfaces::Interfaces;
+use super::super::systemd::own_cgroup;
 use super::super::weights::Weights;
 use super::sockets::{Offered, Offering, SOCKETS, adopted_json, of_interface, read_left};
 use super::wire::{Message, PATIENCE, Wire};
@@ -70,6 +71,9 @@ impl Taking {
                  one",
                 hello.head["version"].as_str().unwrap_or("unknown")
             );
+        }
+        if let Some(why) = outside(hello.head["cgroup"].as_str(), own_cgroup().as_deref()) {
+            bail!("{why}");
         }
         let has_sockets = hello.head["sockets"] == SOCKETS;
         let offering = if has_sockets { Offering::receive(&mut wire)? } else { Offering::default() };
@@ -252,6 +256,15 @@ impl Taking {
         }
         Ok(())
     }
+}
+
+/// Returns why a process in this control group cannot succeed one that systemd runs in `unit`.
+fn outside(unit: Option<&str>, own: Option<&str>) -> Option<String> {
+    let (unit, own) = unit.zip(own).filter(|(unit, own)| unit != own)?;
+    Some(format!(
+        "systemd runs the running weir as a service, in the control group {unit}, and this process is in {own}: \
+         systemd would not know it. Start it from `ExecReload=` of the service, or stop the service first"
+    ))
 }
 
 /// Lets the workers receive once every port of each has its socket and its memory. A worker that began before

@@ -1,10 +1,13 @@
 //! Messages between two daemons: a JSON object, bytes, and file descriptors.
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -51,6 +54,26 @@ impl Wire {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Wire(stream))
+    }
+
+    /// Returns the process at the other end, if that has called `listen`.
+    pub fn peer(&self) -> Option<Pid> {
+        socket_peercred(&self.0).ok().map(|peer| peer.pid)
+    }
+
+    /// Changes how long the other side may take for a message.
+    pub fn set_patience(&self, patience: Duration) -> Result<()> {
+        self.0.set_read_timeout(Some(patience))?;
+        Ok(self.0.set_write_timeout(Some(patience))?)
+    }
+
+    /// Kills the process at the other end, unless it has closed the connection.
+    pub fn kill_peer(&self) {
+        let mut closed = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let is_there = poll(&mut closed, Some(&Timespec::default())) == Ok(0);
+        if let Some(peer) = self.peer().filter(|_| is_there) {
+            let _ = kill_process(peer, Signal::KILL);
+        }
     }
 
     /// Sends a message.
