@@ -77,29 +77,37 @@ pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
 /// Who has this address? ARP (RFC 826), or a neighbour solicitation without a source, which is answered to
 /// all nodes (RFC 4861 §7.2.4).
 #[must_use]
-pub fn question(mac: Mac, source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
+pub fn question((mac, vid): (Mac, Option<u16>), source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
     match target {
-        IpAddr::V4(target) => arp_like((mac, None), ETHER_ARP, 1, [source, target]),
+        IpAddr::V4(target) => arp_like((mac, vid), ETHER_ARP, 1, [source, target]),
         IpAddr::V6(target) => {
             let [.., a, b, c] = target.octets();
             let group =
                 Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
             let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat();
-            icmpv6((mac, [0x33, 0x33, 0xff, a, b, c]), (Ipv6Addr::UNSPECIFIED, group), message)
+            icmpv6((mac, [0x33, 0x33, 0xff, a, b, c]), vid, (Ipv6Addr::UNSPECIFIED, group), message)
         }
     }
 }
 
-/// Whose answer to a question this is: an ARP reply or a neighbour advertisement, untagged.
+/// Whose answer to a question of `own` this is: an ARP reply to it, or a neighbour advertisement, which is sent
+/// to all nodes. It is in the VLAN in which was asked; a tag with VLAN 0 only has a priority. An ARP reply to
+/// another address says nothing about this link: a switch floods what it has no port for.
 #[must_use]
-pub fn answer(frame: &[u8]) -> Option<IpAddr> {
-    let ether_type = u16::from_be_bytes(frame.get(12..14)?.try_into().ok()?);
+pub fn answer(frame: &[u8], own: Mac, vid: Option<u16>) -> Option<IpAddr> {
+    let tag = frame.get(14..16).filter(|_| frame[12..14] == [0x81, 0]);
+    let tagged = tag.map(|tag| u16::from_be_bytes([tag[0] & 0xf, tag[1]]));
+    if tagged.filter(|vid| *vid != 0) != vid {
+        return None;
+    }
+    let rest = frame.get(if tag.is_some() { 16 } else { 12 }..)?;
+    let ether_type = u16::from_be_bytes(*rest.first_chunk()?);
     match ether_type {
-        ETHER_ARP if frame.get(20..22)? == [0, 2] => {
-            Some(IpAddr::from(<[u8; 4]>::try_from(frame.get(28..32)?).ok()?))
+        ETHER_ARP if *rest.get(8..10)? == [0, 2] && frame[..6] == own => {
+            Some(IpAddr::from(<[u8; 4]>::try_from(rest.get(16..20)?).ok()?))
         }
-        ETHER_IPV6 if *frame.get(20)? == 58 && *frame.get(54)? == 136 => {
-            Some(IpAddr::from(<[u8; 16]>::try_from(frame.get(62..78)?).ok()?))
+        ETHER_IPV6 if *rest.get(8)? == 58 && *rest.get(42)? == 136 => {
+            Some(IpAddr::from(<[u8; 16]>::try_from(rest.get(50..66)?).ok()?))
         }
         _ => None,
     }
@@ -127,17 +135,22 @@ fn arp_like(
 fn advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
     const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     let message = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &address.octets(), &[2, 1], &mac].concat();
-    icmpv6((mac, [0x33, 0x33, 0, 0, 0, 1]), (address, ALL_NODES), message)
+    icmpv6((mac, [0x33, 0x33, 0, 0, 0, 1]), None, (address, ALL_NODES), message)
 }
 
 /// A message of neighbour discovery, its checksum (RFC 4443 §2.3) filled in.
-fn icmpv6((from, to): (Mac, Mac), (source, target): (Ipv6Addr, Ipv6Addr), mut message: Vec<u8>) -> Vec<u8> {
+fn icmpv6(
+    (from, to): (Mac, Mac),
+    vid: Option<u16>,
+    (source, target): (Ipv6Addr, Ipv6Addr),
+    mut message: Vec<u8>,
+) -> Vec<u8> {
     let length = message.len() as u16;
     let pseudo =
         [&source.octets()[..], &target.octets(), &u32::from(length).to_be_bytes(), &[0, 0, 0, 58]].concat();
     let sum = packet::checksum(packet::Sum::default().bytes(&pseudo).bytes(&message));
     message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let mut frame = ethernet(to, from, None, ETHER_IPV6);
+    let mut frame = ethernet(to, from, vid, ETHER_IPV6);
     frame.extend([0x60, 0, 0, 0]);
     frame.extend(length.to_be_bytes());
     frame.extend([58, 255]);
@@ -183,16 +196,24 @@ mod tests {
     #[test]
     fn questions_and_answers_name_the_target() {
         let [v4, v6]: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "2001:db8::abcd".parse().unwrap()];
-        let mut reply = question(MAC, Ipv4Addr::UNSPECIFIED, v4);
-        assert_eq!((&reply[28..32], &reply[38..42]), (&[0; 4][..], &[192, 0, 2, 1][..]));
-        reply[21] = 2;
-        reply[28..32].copy_from_slice(&[192, 0, 2, 1]);
-        assert_eq!(answer(&reply), Some(v4));
-        let asked = question(MAC, Ipv4Addr::UNSPECIFIED, v6);
-        assert_eq!(asked[..6], [0x33, 0x33, 0xff, 0, 0xab, 0xcd]);
-        assert_eq!(answer(&asked), None);
-        assert_eq!(answer(&address(MAC, v6)), Some(v6));
-        assert_eq!(answer(&[0; 13]), None);
+        for (vid, tag) in [(None, 0), (Some(7), 4)] {
+            let ask = |target| question((MAC, vid), Ipv4Addr::UNSPECIFIED, target);
+            let mut reply = ask(v4);
+            let at = |from: usize, to: usize| from + tag..to + tag;
+            assert_eq!((&reply[at(28, 32)], &reply[at(38, 42)]), (&[0; 4][..], &[192, 0, 2, 1][..]));
+            reply[21 + tag] = 2;
+            reply[at(28, 32)].copy_from_slice(&[192, 0, 2, 1]);
+            assert_eq!(answer(&reply, MAC, vid), None, "a reply to all is not for us");
+            reply[..6].copy_from_slice(&MAC);
+            assert_eq!(answer(&reply, MAC, vid), Some(v4));
+            assert_eq!(answer(&reply, [2, 0, 0, 0, 0, 8], vid), None, "another has asked");
+            assert_eq!(answer(&reply, MAC, Some(8)), None, "another VLAN");
+            let asked = ask(v6);
+            assert_eq!(asked[..6], [0x33, 0x33, 0xff, 0, 0xab, 0xcd]);
+            assert_eq!(answer(&asked, MAC, vid), None);
+        }
+        assert_eq!(answer(&address(MAC, v6), MAC, None), Some(v6));
+        assert_eq!(answer(&[0; 13], MAC, None), None);
     }
 
     #[test]

@@ -168,10 +168,9 @@ impl BondApp {
     }
 
     fn answered(&mut self, now_ns: u64, id: u16, bytes: &[u8], actions: &mut Vec<Action>) {
-        let target = announcements::answer(bytes).and_then(|from| {
-            let targets = &self.bond.probe.as_ref()?.targets;
-            targets.iter().position(|target| *target == from)
-        });
+        let (Some(probe), Some(own)) = (&self.bond.probe, self.asks_as(id)) else { return };
+        let from = announcements::answer(bytes, own, probe.vlan);
+        let target = from.and_then(|from| probe.targets.iter().position(|target| *target == from));
         if let Some(target) = target {
             self.tell_links(now_ns, links::Event::Answer(id, target as u8), actions);
         }
@@ -300,11 +299,16 @@ impl BondApp {
         self.bond.idle_gap_max_ns + SLACK_NS
     }
 
+    /// Returns the MAC address as which a member asks, and to which answers must be sent.
+    fn asks_as(&self, id: u16) -> Option<[u8; 6]> {
+        self.members.get(id).map(|member| member.mac.unwrap_or_else(|| self.bond.mac()))
+    }
+
     fn probe(&self, id: u16, target: u8, actions: &mut Vec<Action>) {
         let (Some(member), Some(probe)) = (self.members.get(id), &self.bond.probe) else { return };
         let Some(&target) = probe.targets.get(usize::from(target)) else { return };
-        let bytes =
-            announcements::question(member.mac.unwrap_or_else(|| self.bond.mac()), probe.source, target);
+        let Some(own) = self.asks_as(id) else { return };
+        let bytes = announcements::question((own, probe.vlan), probe.source, target);
         actions.push(Action::Inject { bytes, output: member.port });
     }
 

@@ -31,6 +31,8 @@ pub struct Bond {
     pub members: Vec<Member>,
     /// Where frames from its members go.
     pub inward: Inward,
+    /// Whether frames to reserved group addresses pass between the inside and the members.
+    pub forward_reserved: bool,
     /// Number of buckets, a power of two.
     pub buckets: u32,
     /// Mixed into the hash that picks a bucket.
@@ -98,6 +100,8 @@ pub struct Probe {
     pub targets: Vec<IpAddr>,
     /// Source address for IPv4; 0.0.0.0 reveals no address (RFC 5227 §1.1).
     pub source: Ipv4Addr,
+    /// The VLAN in which they are asked; `None` is without a tag.
+    pub vlan: Option<u16>,
     /// Interval in milliseconds.
     pub interval_ms: u32,
     /// How many unanswered probes in a row count as silence.

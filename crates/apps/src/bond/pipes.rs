@@ -14,6 +14,11 @@ use std::net::IpAddr;
 /// The bit of a destination MAC address that marks broadcast and multicast.
 const GROUP_BIT: u128 = 1 << 40;
 
+/// The addresses 01:80:c2:00:00:00 to 0f, which no bridge relays (IEEE 802.1Q table 8-1), and what of an
+/// address tells that it is one of them.
+const RESERVED: u128 = 0x0180_c200_0000;
+const RESERVED_MASK: u128 = 0xffff_ffff_fff0;
+
 /// Separates the hash of a bond, whatever its basis, from that of a group without a seed: a load balancer in
 /// front of a bond hashes the same packets.
 const SEED: u64 = 0x626f_6e64_0000_0000;
@@ -52,6 +57,10 @@ names! {
     slow = "slow";
     /// The pipe that admits frames from members.
     inward = "in";
+    /// The pipe that drops frames from members to reserved group addresses.
+    reserved = "reserved";
+    /// The same for frames from inside.
+    reserved_out = "reserved/out";
     /// The pipe of MAC addresses known inside, and the app that receives copies of frames from other
     /// addresses.
     learn = "learn";
@@ -79,6 +88,7 @@ impl Bond {
         let slow = program.app(names.slow());
         let inward = self.inward(program, &names);
         let inward = self.answers(program, &names, inward);
+        let inward = self.reserved(program, names.reserved(), inward);
         let to_app = self
             .pipe(names.slow())
             .constant(Field::EthType, ETHER_TYPE)
@@ -89,6 +99,7 @@ impl Bond {
         }
         if let Inward::Port(inside) = self.inward {
             let entry = if self.learns() { self.learn(program, &names, outward) } else { outward };
+            let entry = self.reserved(program, names.reserved_out(), entry);
             program.root(inside, entry);
         }
         self.attachment(outward, program)
@@ -233,6 +244,21 @@ impl Bond {
         let next = if self.mode == Mode::BalanceSlb { self.single_switch(program, names, to) } else { to };
         program
             .pipe(self.pipe(names.inward()).per_entry(Field::InputPort).capacity(ADMITTED_MAX).forward(next))
+    }
+
+    /// Adds a pipe in front of `next` that drops frames to reserved group addresses, if frames pass between
+    /// an inside and the members there: what speaks the same protocol inside must not seem to be the bond, or
+    /// its partner. With `forward_reserved`, only LACPDUs stay behind, and only if the bond has LACP.
+    fn reserved(&self, program: &mut ProgramBuilder, name: String, next: PipeId) -> PipeId {
+        let pipe = self.pipe(name);
+        let pipe = match (self.inward, self.forward_reserved, &self.lacp) {
+            (Inward::Pipe(_) | Inward::Open, ..) | (_, true, None) => return next,
+            (Inward::Port(_), false, _) => pipe.constant_bits(Field::EthDst, RESERVED, RESERVED_MASK),
+            (Inward::Port(_), true, Some(_)) => {
+                pipe.constant(Field::EthType, ETHER_TYPE).constant(Field::EthDst, SLOW_ADDRESS)
+            }
+        };
+        program.pipe(pipe.entry(Entry::default()).forward(Forward::Drop).miss(next))
     }
 
     /// If the bond probes, adds a pipe in front of that which copies answers to the app. Neighbour

@@ -28,6 +28,8 @@ pub(super) const KEYS: &[Key] = config::keys! {
         "the ports that are one";
     "inside": Shape::Name, "the port that the bond extends";
     "root": Shape::Name, "the pipe that frames from the members enter, instead of `inside`";
+    "forward_reserved": Shape::Boolean,
+        "whether frames to 01:80:c2:00:00:00 to 0f pass between `inside` and the members" or "false";
     "buckets": Shape::Number(1, BUCKETS_MAX as u64), "how many buckets: a power of two" or "256";
     "hash": Shape::Either(&[Shape::Words(|| vec!["rss"]), Shape::Map(HASH)]),
         "what picks the bucket of a frame";
@@ -71,7 +73,8 @@ const LACP: &[Key] = config::keys! {
 const PROBE: &[Key] = config::keys! {
     needed "targets": Shape::List(&Shape::Ip), "whom to ask";
     "source": Shape::Ipv4, "the IPv4 address that asks" or "0.0.0.0";
-    "interval": Shape::Time, "how often they are asked" or "1s";
+    "vlan": Shape::Number(1, 4094), "the VLAN in which they are asked, by default none";
+    "interval": Shape::Time, "how often they are asked, every millisecond at most" or "1s";
     "missed_max": Shape::Number(1, 100), "how many answers in a row may be missing" or "2";
     "need": Shape::Words(|| words(&NEEDS)), "whether any or all of them must answer" or "any";
 };
@@ -182,6 +185,7 @@ fn bond(node: &Node, scope: &mut Scope<'_>) -> Option<Bond> {
         mode: mode.unwrap_or(Mode::ActiveBackup),
         members,
         inward,
+        forward_reserved: section.boolean("forward_reserved", report),
         buckets: buckets.map_or(BUCKETS, |buckets| buckets as u32),
         basis,
         key,
@@ -306,10 +310,12 @@ fn probe(node: &Node, report: &mut Report) -> Option<Probe> {
         report.error(at.span, format!("1 to {TARGETS_MAX} addresses can be asked"));
     }
     let missed = section.number("missed_max", report);
+    let vlan = section.get("vlan").and_then(|_| section.number("vlan", report)).map(|vlan| vlan as u16);
     let source = section.get("source").and_then(|node| parsed(node, "an IPv4 address", report));
     Some(Probe {
         targets: nodes.iter().filter_map(|node| parsed(node, "an IP address", report)).collect(),
         source: source.unwrap_or(Ipv4Addr::UNSPECIFIED),
+        vlan,
         interval_ms: milliseconds(&section, "interval", report).max(1),
         missed_max: missed.map_or(2, |missed| missed as u32),
         need: section.choice("need", &NEEDS, report).unwrap_or_default(),

@@ -7,10 +7,11 @@ use engine::interpreter::trace::{
     Asked, Change, Difference, End, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
 };
 use engine::program::{
-    Criterion, Fill, Forward, GroupChoice, GroupId, Operation, Origin, PipeId, PortId, Program,
+    Criterion, Fill, Forward, Group, GroupChoice, GroupId, Operation, Origin, PipeId, PortId, Program,
 };
 use engine::snapshot::FlowDecision;
 use engine::{Copied, Verdict};
+use packet::DropReason;
 use packet::craft::describe_short;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -55,9 +56,34 @@ impl Names<'_> {
         }
     }
 
+    /// Returns the pipe or group where a packet ends in the program as it is in the file, although it would go
+    /// on in a daemon: an app assigns the buckets of a bond, and admits its members, while it runs.
+    fn undecided(&self, walk: &Walk) -> Option<&str> {
+        self.report?;
+        let last = self.program.pipes.get(walk.trace.last()?.pipe.index())?;
+        match walk.verdict {
+            Verdict::Drop(DropReason::NoTarget) => {
+                let given =
+                    |group: &&Group| matches!(group.fill, Fill::Given) && is_of(&last.name, &group.name);
+                self.program.groups.iter().find(given).map(|group| group.name.as_str())
+            }
+            Verdict::Drop(DropReason::Miss) => {
+                let filled_later = last.name.contains('/') && last.entries.is_empty() && last.capacity > 0;
+                filled_later.then_some(last.name.as_str())
+            }
+            Verdict::Drop(_) | Verdict::Transmit(_) | Verdict::Kernel(_) | Verdict::App(_) => None,
+        }
+    }
+
     fn forward(&self, forward: Forward) -> String {
         config::write_forward(forward, self.program)
     }
+}
+
+/// Returns true if a pipe and a group are parts of the same app, whose name is in front of the `/`.
+fn is_of(pipe: &str, group: &str) -> bool {
+    let app = |name: &str| name.split('/').next().map(str::to_string);
+    app(pipe) == app(group)
 }
 
 /// Returns a walk as text.
@@ -72,7 +98,16 @@ pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Stri
         let bytes = format!("{} bytes: {}", copy.bytes.len(), describe_short(&copy.bytes));
         let _ = writeln!(out, "copy    {}, {bytes}", names.verdict(copy.to));
     }
-    let _ = writeln!(out, "verdict {}", names.verdict(walk.verdict));
+    let verdict = names.undecided(walk).map_or_else(
+        || names.verdict(walk.verdict),
+        |part| {
+            format!(
+                "undecided: an app fills `{part}` while it runs. `weir replay` runs apps, and `weir explain \
+                 --live` asks the daemon"
+            )
+        },
+    );
+    let _ = writeln!(out, "verdict {verdict}");
     if let Some(limit) = walk.limit {
         let _ = writeln!(out, "limit   the packet may have {limit} bytes");
     }
@@ -288,7 +323,10 @@ pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Valu
     json!({
         "input": names.port(input),
         "frame": describe_short(frame),
-        "verdict": verdict(walk.verdict),
+        "verdict": names.undecided(walk).map_or_else(
+            || verdict(walk.verdict),
+            |part| json!({ "undecided": part }),
+        ),
         "limit": walk.limit,
         "bytes": hex(&walk.bytes),
         "copies": walk.copies.iter().map(copy).collect::<Vec<_>>(),

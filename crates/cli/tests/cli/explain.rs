@@ -176,3 +176,23 @@ fn tags_options_and_extension_headers_are_named() {
         assert!(said.out.lines().next().is_some_and(|line| line.ends_with(frame)), "{}", said.out);
     }
 }
+
+/// Without a daemon, no app has assigned the buckets of a bond or admitted its members: that is no drop.
+#[test]
+fn what_an_app_decides_while_it_runs_is_not_called_a_drop() {
+    let folder = Folder::new();
+    let config = "ports: { p0: { mem: ~ }, p1: { mem: ~, mac: 02:00:00:00:00:01 }, p2: { mem: ~ } }\n\
+        apps: [{ bond: { name: bond0, mode: static, members: [p1, p2], inside: p0 } }]\n";
+    folder.write("bond.yaml", config);
+    for (port, part) in [("p0", "bond0/members"), ("p1", "bond0/in")] {
+        let arguments = ["explain", "bond.yaml", "--port", port, "--packet", "src=192.0.2.3 dst=10.0.0.53"];
+        let said = weir(folder.path(), &arguments).good();
+        let verdict = format!("verdict undecided: an app fills `{part}` while it runs");
+        assert!(said.out.contains(&verdict), "{}", said.out);
+        let json = weir(folder.path(), &[&arguments[..], &["--json"]].concat()).good().json();
+        assert_eq!(json["verdict"]["undecided"], part);
+    }
+    let said =
+        weir(folder.path(), &["explain", "bond.yaml", "--packet", "eth.dst=01:80:c2:00:00:0e type=0x88cc"]);
+    assert!(said.out.contains("verdict drop (policy)"), "{}", said.out);
+}

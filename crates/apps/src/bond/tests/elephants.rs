@@ -178,7 +178,7 @@ fn without_elephants_a_bucket_keeps_its_heavy_flow() {
     let mut rig = Rig::new(with(0, Mode::Static, 2));
     assert_eq!(rig.program.apps, ["bond0/slow"]);
     let names: Vec<&str> = rig.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
-    assert_eq!(names, ["bond0", "bond0/in", "bond0/slow"]);
+    assert_eq!(names, ["bond0", "bond0/in", "bond0/reserved", "bond0/slow", "bond0/reserved/out"]);
     assert_eq!((rig.program.groups.len(), rig.program.groups[0].targets.len()), (1, 2));
     let mut traffic = Traffic::new(&[HEAVY]);
     traffic.run(&mut rig, 3500 * MS);

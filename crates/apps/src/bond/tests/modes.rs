@@ -82,14 +82,26 @@ fn a_static_bond_needs_nobody_and_takes_from_all() {
     rig.assert_sound();
 }
 
-/// Answers the probes sent on these members since `since`; returns how many there were.
-fn answer(rig: &mut Rig, since: usize, by: &[u16]) -> usize {
+/// Where the ARP message of a frame begins, and the frame's tag in words.
+fn arp_of(frame: &[u8]) -> Option<(usize, String)> {
+    match frame[12..18] {
+        [8, 6, ..] => Some((14, String::new())),
+        [0x81, 0, 0, vid, 8, 6] => Some((18, format!("vlan={vid}"))),
+        _ => None,
+    }
+}
+
+/// Answers the probes sent on these members since `since`, each to the member `to` says; returns how many
+/// probes there were.
+fn answer_to(rig: &mut Rig, since: usize, by: &[u16], to: fn(u16) -> u16) -> usize {
     let asked: Vec<Seen> =
-        rig.sent[since..].iter().filter(|seen| seen.bytes[12..14] == [8, 6]).cloned().collect();
+        rig.sent[since..].iter().filter(|seen| arp_of(&seen.bytes).is_some()).cloned().collect();
     for seen in asked.iter().filter(|seen| by.contains(&seen.port)) {
-        let target = Ipv4Addr::from_octets(seen.bytes[38..42].try_into().unwrap());
+        let (at, tag) = arp_of(&seen.bytes).unwrap();
+        let target = Ipv4Addr::from_octets(seen.bytes[at + 24..at + 28].try_into().unwrap());
+        let to = to(seen.port);
         let reply = craft::frame(&format!(
-            "eth.src=02:00:00:00:99:99 eth.dst=02:00:00:00:00:01 arp=reply sender_ip={target} \
+            "eth.src=02:00:00:00:99:99 eth.dst=02:00:00:00:00:{to:02x} {tag} arp=reply sender_ip={target} \
                 target_ip=0.0.0.0"
         ));
         let admitted = rig.admitted().contains(&seen.port);
@@ -99,11 +111,111 @@ fn answer(rig: &mut Rig, since: usize, by: &[u16]) -> usize {
     asked.len()
 }
 
+fn answer(rig: &mut Rig, since: usize, by: &[u16]) -> usize {
+    answer_to(rig, since, by, |port| port)
+}
+
+/// LACP takes seconds to notice a partner that has fallen silent on a link with carrier.
+#[test]
+fn probes_in_a_vlan_notice_a_silent_link_within_100_ms() {
+    for vlan in [None, Some(7)] {
+        let probe = Probe {
+            targets: vec!["10.0.0.1".parse().unwrap()],
+            source: Ipv4Addr::UNSPECIFIED,
+            vlan,
+            interval_ms: 20,
+            missed_max: 2,
+            need: Need::Any,
+        };
+        let mut rig = Rig::new(Bond { probe: Some(probe), ..bond(Mode::Static, 2) });
+        answer(&mut rig, 0, &[1, 2]);
+        for _ in 0..10 {
+            let mark = rig.sent.len();
+            rig.run(20 * MS);
+            answer(&mut rig, mark, &[1, 2]);
+        }
+        assert_eq!(rig.enabled(), [1, 2], "vlan {vlan:?}");
+        let silent_ns = rig.now_ns;
+        while rig.enabled() == [1, 2] {
+            let mark = rig.sent.len();
+            rig.run(20 * MS);
+            answer(&mut rig, mark, &[1]);
+            assert!(rig.now_ns - silent_ns < 100 * MS, "vlan {vlan:?}");
+        }
+        assert_eq!(rig.enabled(), [1]);
+        rig.assert_sound();
+    }
+}
+
+/// A switch floods what it has no port for, so a member may see answers to others.
+#[test]
+fn an_answer_to_another_station_says_nothing_about_a_member() {
+    let probe = Probe {
+        targets: vec!["10.0.0.1".parse().unwrap()],
+        source: Ipv4Addr::UNSPECIFIED,
+        vlan: None,
+        interval_ms: 100,
+        missed_max: 2,
+        need: Need::Any,
+    };
+    let mut rig = Rig::new(Bond { probe: Some(probe), ..bond(Mode::Static, 2) });
+    answer_to(&mut rig, 0, &[1, 2], |port| port + 1);
+    assert_eq!(rig.enabled(), [0; 0]);
+    answer(&mut rig, 0, &[1, 2]);
+    assert_eq!(rig.enabled(), [1, 2]);
+}
+
+/// A frame to a reserved group address, of this EtherType.
+fn reserved(last: u8, ether_type: u16) -> Vec<u8> {
+    craft::frame(&format!(
+        "eth.src=02:00:00:00:88:01 eth.dst=01:80:c2:00:00:{last:02x} type={ether_type:#06x}"
+    ))
+}
+
+/// The same frame from a station outside.
+fn came_from(frame: &[u8]) -> Vec<u8> {
+    [&frame[..6], &[2, 0, 0, 0, 0x99, 1], &frame[12..]].concat()
+}
+
+/// LACP, PAUSE, STP, EAPOL and LLDP are between neighbours (IEEE 802.1Q table 8-1).
+#[test]
+fn reserved_group_addresses_are_not_relayed_unless_that_is_configured() {
+    for (_, mode) in Mode::WORDS {
+        for forward_reserved in [false, true] {
+            let mut rig = Rig::new(Bond { forward_reserved, ..bond(mode, 2) });
+            if mode == Mode::BalanceTcp {
+                rig.add_partner();
+                rig.run(4 * SEC);
+            }
+            let case = format!("{mode:?} {forward_reserved}");
+            assert_eq!(rig.enabled(), [1, 2], "{case}");
+            // An LACPDU from inside leaves only by a bond that has no LACP of its own.
+            let lacpdu = rig.send(&reserved(2, 0x8809)).len();
+            assert_eq!(lacpdu > 0, forward_reserved && mode != Mode::BalanceTcp, "{case}");
+            for last in 0..16 {
+                let frame = reserved(last, 0x88cc);
+                assert_eq!(!rig.send(&frame).is_empty(), forward_reserved, "{case}: {last:#x} to a member");
+                let came: usize = [1, 2].map(|port| rig.receive(port, &came_from(&frame))).iter().sum();
+                assert_eq!(came > 0, forward_reserved, "{case}: {last:#x} from a member");
+            }
+            // The next address is an ordinary group.
+            let next = reserved(0x10, 0x88cc);
+            assert!(!rig.send(&next).is_empty(), "{case}");
+            assert!(
+                [1, 2].map(|port| rig.receive(port, &came_from(&next))).iter().sum::<usize>() > 0,
+                "{case}"
+            );
+            rig.assert_sound();
+        }
+    }
+}
+
 #[test]
 fn a_member_whose_probes_are_not_answered_is_not_used() {
     let probe = Probe {
         targets: vec!["10.0.0.1".parse().unwrap()],
         source: Ipv4Addr::UNSPECIFIED,
+        vlan: None,
         interval_ms: 100,
         missed_max: 2,
         need: Need::Any,
@@ -133,6 +245,7 @@ fn ndp_targets_are_asked_and_strangers_are_not_heard() {
     let probe = Probe {
         targets: vec![target],
         source: Ipv4Addr::UNSPECIFIED,
+        vlan: None,
         interval_ms: 1000,
         missed_max: 2,
         need: Need::Any,

@@ -196,7 +196,7 @@ impl Overload {
             member.lacpdus += 1;
             self.partner_event(lacp::Event::Pdu { member: port, bytes: frame });
         } else {
-            self.wires[usize::from(port)].push(&answer());
+            self.wires[usize::from(port)].push(&answer(port));
         }
     }
 
@@ -255,7 +255,6 @@ impl Overload {
 
     /// Twice what the members can send, and a flood of answers on every member, for this many milliseconds.
     fn overload(&mut self, flows: &[Vec<Vec<u8>>], steps: usize) {
-        let answer = answer();
         for step in 0..steps {
             for flow in 0..OFFERED {
                 flows
@@ -263,6 +262,7 @@ impl Overload {
                     .for_each(|flows| self.wires[0].push(&flows[(step * OFFERED + flow) % flows.len()]));
             }
             for port in 1..=MEMBERS {
+                let answer = answer(port);
                 (0..FLOOD).for_each(|_| self.wires[usize::from(port)].push(&answer));
             }
             self.step();
@@ -284,6 +284,7 @@ fn probe() -> Probe {
     Probe {
         targets: vec![GATEWAY.into()],
         source: Ipv4Addr::UNSPECIFIED,
+        vlan: None,
         interval_ms: 1000,
         missed_max: 2,
         need: Need::Any,
@@ -291,9 +292,9 @@ fn probe() -> Probe {
 }
 
 /// The gateway's answer to a question of the bond.
-fn answer() -> Vec<u8> {
+fn answer(member: u16) -> Vec<u8> {
     craft::frame(&format!(
-        "eth.src=02:00:00:00:07:07 eth.dst=02:00:00:00:00:01 arp=reply sender_ip={GATEWAY}"
+        "eth.src=02:00:00:00:07:07 eth.dst=02:00:00:00:00:{member:02x} arp=reply sender_ip={GATEWAY}"
     ))
 }
 

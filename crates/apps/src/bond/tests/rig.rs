@@ -105,6 +105,7 @@ pub fn bond(mode: Mode, members: u16) -> Bond {
         mode,
         members: (1..=members).map(member).collect(),
         inward: Inward::Port(INSIDE),
+        forward_reserved: false,
         buckets: BUCKETS,
         basis: 0,
         key: KeySource::Outer,
