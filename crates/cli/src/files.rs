@@ -4,13 +4,11 @@
 
 use crate::config::{PortConfig, PortKind};
 use crate::daemon::traced;
+use crate::outfile;
 use anyhow::{Result, bail};
 use std::ffi::OsString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-
-/// Symbolic links that are followed to a file that does not exist yet: the kernel's limit.
-const LINKS_MAX: usize = 40;
 
 /// A file of a run, and what it is for: `the input of port p0`.
 pub struct Use {
@@ -81,11 +79,7 @@ fn identity(path: &Path) -> Option<Identity> {
         let shared = kind.is_char_device() || kind.is_block_device();
         return (!shared).then(|| Identity::There(there.dev(), there.ino()));
     }
-    let mut path = path.to_path_buf();
-    for _ in 0..LINKS_MAX {
-        let Ok(target) = path.read_link() else { break };
-        path = path.parent().unwrap_or(Path::new("")).join(target);
-    }
+    let path = outfile::target(path);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = folder.metadata().ok()?;
     Some(Identity::New(folder.dev(), folder.ino(), path.file_name()?.to_os_string()))

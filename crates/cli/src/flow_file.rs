@@ -1,80 +1,56 @@
-//! A Parquet file of flow records. It is written under a temporary name, and gets its own when it is whole
-//! and on the disk, so that readers of `*.parquet` find whole files only.
+//! A Parquet file of flow records. It is written under a temporary name, and gets its own when it is complete
+//! and on the disk, so that readers of `*.parquet` find complete files only. What is not a regular file, such
+//! as a device or a FIFO, is written to directly ([`outfile::Whole`](crate::outfile::Whole)).
 
 #[cfg(feature = "parquet")]
 mod with {
+    use crate::outfile::{self, Whole};
     use anyhow::{Context, Result};
     use measure::export::Given;
     use measure::export::parquet::Writer;
-    use std::ffi::OsString;
     use std::fs::File;
     use std::io::BufWriter;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     /// A file that is being written; without [`FlowFile::finish`], nothing is left of it.
     pub struct FlowFile {
-        part: PathBuf,
-        path: PathBuf,
-        writer: Option<Writer<BufWriter<File>>>,
+        whole: Whole,
+        writer: Writer<BufWriter<File>>,
     }
 
     impl FlowFile {
         /// Begins a file with row groups of at most so many rows.
         pub fn create(path: &Path, group_rows: usize) -> Result<FlowFile> {
-            let mut part: OsString = path.into();
-            part.push(".part");
-            let part = PathBuf::from(part);
-            let file = File::create(&part).context("a file cannot be created")?;
-            let writer = Some(Writer::new(BufWriter::new(file), group_rows)?);
-            Ok(FlowFile { part, path: path.to_path_buf(), writer })
+            let (file, whole) = Whole::begin(path, outfile::PUBLIC).context("a file cannot be created")?;
+            Ok(FlowFile { whole, writer: Writer::new(BufWriter::new(file), group_rows)? })
         }
 
         /// Appends a record. After an error the file cannot be finished.
         pub fn add(&mut self, given: Given) -> Result<()> {
-            Ok(self.writer.as_mut().map_or(Ok(()), |writer| writer.add(given))?)
+            Ok(self.writer.add(given)?)
         }
 
         /// The number of its records.
         pub fn rows(&self) -> u64 {
-            self.writer.as_ref().map_or(0, Writer::rows)
+            self.writer.rows()
         }
 
         /// About how many bytes it has.
         pub fn bytes(&self) -> u64 {
-            self.writer.as_ref().map_or(0, Writer::bytes)
+            self.writer.bytes()
         }
 
         /// Writes what is left, and gives the file its name.
-        pub fn finish(mut self) -> Result<()> {
-            let Some(writer) = self.writer.take() else { return Ok(()) };
-            let finished = writer.finish().map_err(anyhow::Error::from).and_then(|file| {
-                file.into_inner()?.sync_all()?;
-                Ok(std::fs::rename(&self.part, &self.path)?)
-            });
-            if finished.is_err() {
-                self.remove();
-            }
-            finished
-        }
-
-        /// If it cannot be removed, the error that was told is the reason.
-        fn remove(&self) {
-            let _ = std::fs::remove_file(&self.part);
+        pub fn finish(self) -> Result<()> {
+            let file = self.writer.finish()?.into_inner()?;
+            Ok(self.whole.finish(&file)?)
         }
 
         /// What follows finds the disk full.
         #[cfg(test)]
         pub fn fill_disk(&mut self) {
             let full = File::options().write(true).open("/dev/full").unwrap();
-            self.writer = Some(Writer::new(BufWriter::new(full), 100).unwrap());
-        }
-    }
-
-    impl Drop for FlowFile {
-        fn drop(&mut self) {
-            if self.writer.take().is_some() {
-                self.remove();
-            }
+            self.writer = Writer::new(BufWriter::new(full), 100).unwrap();
         }
     }
 }

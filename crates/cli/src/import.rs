@@ -10,6 +10,7 @@ mod services;
 mod tests;
 
 use crate::config::{self, Loaded, Macs, Report, Span};
+use crate::infile;
 use anyhow::{Context, Result};
 use apps::lb::edits::Edits;
 use apps::lb::{BackEnd, By};
@@ -62,7 +63,7 @@ fn mac(text: &str) -> Result<u128, String> {
 /// # Errors
 /// The file cannot be read.
 pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
-    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let bytes = infile::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(String::from_utf8(bytes).map_err(|error| {
         let good = error.utf8_error().valid_up_to();
         Report::not_utf8(&file.display().to_string(), error.as_bytes(), good)

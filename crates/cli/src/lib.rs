@@ -14,9 +14,12 @@ pub mod explain;
 mod files;
 mod flow_file;
 pub mod import;
+mod infile;
 mod log;
 mod measure;
+mod outfile;
 mod output;
+mod private;
 pub mod replay;
 mod top;
 

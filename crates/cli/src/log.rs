@@ -8,6 +8,7 @@
 //! If standard error is the journal's, a line starts with its priority instead (`sd-daemon(3)`), because the
 //! journal adds the time itself. Its own protocol is not used, because sending on its socket may block.
 
+use crate::daemon::privileges;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use rustix::fs::fstat;
@@ -100,6 +101,10 @@ pub fn lost() -> u64 {
 
 /// Writes lines until the process ends.
 fn write_all(queue: &Receiver<Line>) {
+    // It starts before the daemon has dropped its privileges, and needs none.
+    if let Err(error) = privileges::drop_all() {
+        let _ = writeln!(stderr(), "weir: the log cannot give up its privileges: {error}");
+    }
     let mut told = 0;
     while let Ok(line) = queue.recv() {
         match line {

@@ -11,6 +11,7 @@ mod clock;
 use crate::config::{Plan, PortConfig, PortKind};
 use crate::daemon::{recording, wrap};
 use crate::files::{self, Use};
+use crate::outfile;
 use ::apps::Account;
 use ::apps::neighbour::Hop;
 use anyhow::{Context, Result, bail};
@@ -116,7 +117,7 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     let mut pcaps = Vec::new();
     for port in &configured {
         let PortKind::Pcap { input, output, kernel } = &port.kind else { unreachable!("made so above") };
-        let pcap = recording(&port.name, pool, input, output, kernel);
+        let pcap = recording(&port.name, pool, input, output, kernel, outfile::create);
         pcaps.push(pcap.with_context(|| format!("port `{}`", port.name))?);
     }
     // All recordings share one clock: time 0 is that of the earliest frame.
@@ -126,7 +127,7 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     }
     let mut ports: Vec<Box<dyn Port>> = Vec::new();
     for (pcap, config) in pcaps.into_iter().zip(&plan.ports) {
-        ports.push(wrap(Box::new(pcap), config, 0)?);
+        ports.push(wrap(Box::new(pcap), config)?);
     }
     let engine = Engine::new(&plan.program, TableHash::new(SECRET))?;
     let (mut acting, wiring) = Acting::new(plan, &recordings.apps, base_ns.unwrap_or_default())?;

@@ -1,8 +1,8 @@
 //! `weir check FILE`: everything that is wrong with a configuration, each error with its line and a caret.
 
 use super::bad_input;
-use crate::config::{Loaded, Plan, PortKind, Report};
-use crate::{import, output};
+use crate::config::{Loaded, Plan, PortKind, Report, Span};
+use crate::{import, output, private};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +25,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut loaded = import::load(&arguments.file, &import::Options::default())?;
     if let Some(plan) = &loaded.plan {
         absent_interfaces(plan, &mut loaded.report);
+        private::problems(plan).into_iter().for_each(|why| loaded.report.error(Span::default(), why));
     }
+    loaded.plan = loaded.plan.filter(|_| loaded.report.errors() == 0);
     let report = &loaded.report;
     output::complain(report);
     output::line(summary(&arguments.file.display().to_string(), &loaded))?;

@@ -4,7 +4,7 @@
 //! what it has counted. The program is gone with the process, however that ends.
 
 use super::{BadInput, bad_input};
-use crate::daemon::Signals;
+use crate::daemon::{Signals, privileges};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
@@ -82,6 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let index = name_to_index(&ioctl, name).with_context(|| format!("there is no interface {name}"))?;
     let mut decap = TcDecap::load(&settings).context("the kernel refuses the program")?;
     decap.attach(name).with_context(|| format!("the program cannot be attached to {name}"))?;
+    privileges::keep(privileges::DECAP).context("giving up privileges")?;
     say(arguments, || format!("weir takes tunnels off at {name}"), || json!({ "attached": name }))?;
     while !signals.stop() {
         let mut waits = [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];

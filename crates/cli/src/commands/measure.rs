@@ -4,7 +4,7 @@ use super::BadInput;
 use crate::files::{self, Use};
 use crate::flow_file::FlowFile;
 use crate::measure::{self, FileReport, Outcome};
-use crate::output;
+use crate::{outfile, output};
 use ::measure::export::{Given, NO_PARQUET};
 use ::measure::{KeyKind, Measured, Seed, Settings, Summary};
 use anyhow::{Context, Result};
@@ -285,24 +285,20 @@ fn tell(
     }
     output::flush()?;
     if let Some((path, page)) = page {
-        write(path, page?.as_bytes())?;
+        outfile::write(path, page?.as_bytes())?;
     }
     if let Some(path) = &results.save {
         let mut bytes = Vec::new();
         summary.write(&mut bytes)?;
-        write(path, &bytes)?;
+        outfile::write(path, &bytes)?;
     }
     if let Some(folder) = &results.apache {
         std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
         for (name, bytes) in summary.apache() {
-            write(&folder.join(name), &bytes)?;
+            outfile::write(&folder.join(name), &bytes)?;
         }
     }
     Ok(())
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).with_context(|| format!("{} cannot be written", path.display()))
 }
 
 #[cfg(test)]

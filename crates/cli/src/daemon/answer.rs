@@ -50,6 +50,12 @@ pub enum Later {
     Load(Load),
 }
 
+/// Returns true for an app's answer to a request that changes something: it says what was done. What only
+/// asks gets an object with what was asked for, whether or not that can be saved.
+fn is_change(answer: &Value) -> bool {
+    answer.is_string() || answer.get("done").is_some()
+}
+
 impl Later {
     /// Returns the answer if it is there.
     pub fn take(&mut self, daemon: &mut Daemon) -> Option<Result<Value>> {
@@ -58,14 +64,16 @@ impl Later {
             Later::App(id) => {
                 let answer = daemon.take_answer(*id)?;
                 match (answer, daemon.save()) {
-                    (Ok(answer), Some(saving)) => {
+                    (Ok(answer), Some(saving)) if is_change(&answer) => {
                         *self = Later::Saved(Some(answer), saving);
                         self.take(daemon)
                     }
                     (answer, _) => Some(answer),
                 }
             }
-            Later::Saved(answer, saving) => saving.has_ended().then(|| answer.take().context("taken")),
+            Later::Saved(answer, saving) => {
+                saving.outcome().map(|saved| saved.and_then(|()| answer.take().context("taken")))
+            }
             Later::Reload(ticket, _) => daemon.reloads.outcome(*ticket),
             Later::Change(ticket) => {
                 let made = daemon.fleet.outcome(*ticket)?;

@@ -38,7 +38,7 @@ pub mod overlay;
 mod path;
 mod persist;
 mod priority;
-mod privileges;
+pub mod privileges;
 mod reload;
 mod resize;
 mod rest;
@@ -56,6 +56,7 @@ mod weights;
 
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
+pub use persist::file as state_file;
 pub use shown::{ledger_json, shown};
 pub use signals::Signals;
 
@@ -308,7 +309,7 @@ impl Daemon {
         }
         // DPDK's drivers may map devices and memory as long as they run.
         if dpdk.is_none() {
-            privileges::drop_others().context("giving up privileges")?;
+            privileges::keep(privileges::DAEMON).context("giving up privileges")?;
         }
         self.disposal = disposal()?;
         for (worker, (pools, ports)) in open.into_iter().enumerate() {

@@ -3,6 +3,7 @@
 use super::dpdk::Dpdk;
 use super::takeover::Offered;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
+use crate::outfile;
 use ::config::ports::{self, Traffic};
 use anyhow::{Context, Result, bail};
 use engine::program::PortId;
@@ -110,7 +111,7 @@ pub fn ports(
             _ => one(config, interface.as_ref(), &mut pools, worker, plan.workers.count())
                 .with_context(|| format!("port `{}`", config.name))?,
         };
-        open.push(wrap(inner, config, worker)?);
+        open.push(wrap_at(inner, config, (worker, 0), outfile::create_without_waiting)?);
     }
     Ok((pools, open))
 }
@@ -207,7 +208,7 @@ pub fn alone(
     pools.add(Pool::Region(region(usize::from(interface.is_some()), chunks, chunk)));
     let inner = one(config, interface, &mut pools, worker, workers)
         .with_context(|| format!("port `{}`", config.name))?;
-    Ok((wrap_at(inner, config, worker, now_ns)?, pools))
+    Ok((wrap_at(inner, config, (worker, now_ns), outfile::create_without_waiting)?, pools))
 }
 
 fn one(
@@ -228,9 +229,14 @@ fn one(
         (PortKind::Pcap { .. }, _) if workers > 1 => {
             bail!("a recording has one queue: run it with one worker")
         }
-        (PortKind::Pcap { input, output, kernel }, _) => {
-            Ok(Box::new(recording(&config.name, pool, input, output, kernel)?))
-        }
+        (PortKind::Pcap { input, output, kernel }, _) => Ok(Box::new(recording(
+            &config.name,
+            pool,
+            input,
+            output,
+            kernel,
+            outfile::create_without_waiting,
+        )?)),
         (PortKind::Mem, _) => Ok(Box::new(MemPort::new(&config.name, pool).0)),
         (PortKind::Traffic(traffic), _) => Ok(Box::new(arrivals(&config.name, traffic, pools, pool))),
         (PortKind::Dpdk { .. }, _) => bail!("DPDK was not started"),
@@ -250,6 +256,9 @@ fn arrivals(name: &str, traffic: &Traffic, pools: &mut Pools, pool: PoolId) -> A
 
 type OptionalPath = Option<std::path::PathBuf>;
 
+/// Opens an output: a daemon's never waits.
+pub type Create = fn(&Path) -> Result<File>;
+
 /// Opens a pcap port and its files.
 pub fn recording(
     name: &str,
@@ -257,10 +266,14 @@ pub fn recording(
     input: &OptionalPath,
     output: &OptionalPath,
     kernel: &OptionalPath,
+    create: Create,
 ) -> Result<PcapPort> {
+    let named = |path: &Path| -> Result<Output> {
+        Ok(Output { name: path.display().to_string(), file: Box::new(create(path)?) })
+    };
     let files = port::pcap::Files {
         input: input.as_deref().map(|path| open(path).map(|file| Box::new(file) as _)).transpose()?,
-        output: output.as_deref().map(named).transpose()?,
+        output: output.as_deref().map(&named).transpose()?,
         // Frames that are not recorded are counted and freed, because the check assumes that recordings have
         // a kernel path.
         kernel: Some(kernel.as_deref().map_or_else(|| Ok(nowhere()), named)?),
@@ -273,16 +286,8 @@ fn open(path: &Path) -> Result<File> {
     File::open(path).with_context(|| format!("{} cannot be read", path.display()))
 }
 
-fn named(path: &Path) -> Result<Output> {
-    Ok(Output { name: path.display().to_string(), file: Box::new(create(path)?) })
-}
-
 fn nowhere() -> Output {
     Output { name: "nowhere".to_string(), file: Box::new(std::io::sink()) }
-}
-
-fn create(path: &Path) -> Result<File> {
-    File::create(path).with_context(|| format!("{} cannot be written", path.display()))
 }
 
 /// Checks that every port has a queue for every worker, when their number changes.
@@ -340,28 +345,35 @@ fn takes_by_source(take: &bpf::Take) -> bool {
     take.rules.iter().any(|rule| rule.source.is_some())
 }
 
-/// Wraps a port with faults and traces, as configured.
-pub fn wrap(inner: Box<dyn Port>, config: &PortConfig, worker: usize) -> Result<Box<dyn Port>> {
-    wrap_at(inner, config, worker, 0)
+/// Wraps a port of a replay with faults and traces, as configured.
+pub fn wrap(inner: Box<dyn Port>, config: &PortConfig) -> Result<Box<dyn Port>> {
+    wrap_at(inner, config, (0, 0), outfile::create)
 }
 
-/// The same for a port that is opened at this time of the worker's clock.
-fn wrap_at(inner: Box<dyn Port>, config: &PortConfig, worker: usize, now_ns: u64) -> Result<Box<dyn Port>> {
+/// The same for a worker's port that is opened at this time of the worker's clock.
+fn wrap_at(
+    inner: Box<dyn Port>,
+    config: &PortConfig,
+    when: (usize, u64),
+    create: Create,
+) -> Result<Box<dyn Port>> {
     let mut port = inner;
     if let Some(fault) = &config.fault {
         port = Box::new(FaultPort::new(port, faults(fault)));
     }
     if let Some(path) = &config.trace {
-        port = Box::new(TracePort::with(port, recording_of(path, worker, now_ns)?));
+        port = Box::new(TracePort::with(port, recording_of(path, when, create)?));
     }
     Ok(port)
 }
 
 /// Creates the files of a trace. `now_ns` is the worker's time.
-fn recording_of(path: &Path, worker: usize, now_ns: u64) -> Result<Recording> {
+fn recording_of(path: &Path, (worker, now_ns): (usize, u64), create: Create) -> Result<Recording> {
     let epoch_ns = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
-    let file =
-        |direction: &str| create(&traced(path, direction, worker)).map(|file| Some(Box::new(file) as _));
+    let file = |direction: &str| {
+        let file = create(&traced(path, direction, worker))?;
+        Ok::<_, anyhow::Error>(Some(Box::new(file) as _))
+    };
     let taps = Taps {
         received: file("in")?,
         transmitted: file("out")?,
@@ -381,7 +393,8 @@ pub fn rewire(at: usize, old: &PortConfig, new: &PortConfig, worker: usize, now_
         Retrace::Keep
     } else {
         let begin =
-            new.trace.as_ref().map(|path| recording_of(path, worker, now_ns).map(Box::new)).transpose();
+            |path| recording_of(path, (worker, now_ns), outfile::create_without_waiting).map(Box::new);
+        let begin = new.trace.as_deref().map(begin).transpose();
         Retrace::Change(begin.with_context(|| format!("port `{}`", new.name))?)
     };
     let faults = new.fault.as_ref().map(faults);

@@ -1,18 +1,23 @@
 //! What survives a restart, if an app wants that: changes of the configuration at run time, and the states of
 //! apps. It is one file of JSON, which a thread writes anew after each change; who asked for the change is
-//! answered when that is done. A file that cannot be used is put aside, and never keeps weir from starting.
+//! answered when that is done, with an error if the file cannot be written. A file that cannot be used is put
+//! aside, and never keeps weir from starting.
 
 use super::{Daemon, Load, priority};
 use crate::config::Plan;
+use crate::outfile::{self, Whole};
+use crate::private;
 use ::apps::lb::edits::Edits;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 /// The version of the file's format.
 const VERSION: u64 = 1;
@@ -24,7 +29,7 @@ const SIZE_MAX: u64 = 64 << 20;
 const FOLDER: &str = "/var/lib/weir";
 
 /// Returns the file of a plan: it has the name of the control socket.
-fn file(plan: &Plan) -> PathBuf {
+pub fn file(plan: &Plan) -> PathBuf {
     // systemd may name several folders.
     let told = std::env::var("STATE_DIRECTORY").ok();
     let told = told.as_deref().and_then(|all| all.split(':').next()).filter(|one| !one.is_empty());
@@ -71,7 +76,7 @@ pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
 /// Says why a file is not used, and keeps it for people.
 fn put_aside(path: &Path, why: &str) {
     let aside = path.with_extension("json.refused");
-    let kept = match fs::rename(path, &aside) {
+    let kept = match outfile::move_aside(path, &aside) {
         Ok(()) => format!("it is {} now", aside.display()),
         Err(error) => format!("it cannot be put aside: {error}"),
     };
@@ -79,18 +84,11 @@ fn put_aside(path: &Path, why: &str) {
 }
 
 fn read(path: &Path) -> Result<Option<Saved>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    if !file.metadata()?.is_file() {
-        bail!("it is no regular file");
-    }
+    let Some(file) = private::open_if_there(path)? else { return Ok(None) };
     let mut text = Vec::new();
     file.take(SIZE_MAX + 1).read_to_end(&mut text)?;
     if text.len() as u64 > SIZE_MAX {
-        bail!("it is longer than weir writes any");
+        bail!("it has more than {} MiB, the most that weir writes", SIZE_MAX >> 20);
     }
     let value: Value = serde_json::from_slice(&text).context("it is not JSON")?;
     if value["version"] != VERSION {
@@ -101,7 +99,7 @@ fn read(path: &Path) -> Result<Option<Saved>> {
 }
 
 /// What is written, and where.
-type Job = (PathBuf, String, SyncSender<()>);
+type Job = (PathBuf, String, SyncSender<Result<()>>);
 
 /// Writes what survives.
 #[derive(Default)]
@@ -109,15 +107,23 @@ pub struct Store {
     thread: Option<Sender<Job>>,
     /// What was written last.
     last: String,
+    /// Whether that failed, so that the same is written again.
+    has_failed: Arc<AtomicBool>,
 }
 
 /// A file that is being written.
-pub struct Saving(Receiver<()>);
+pub struct Saving(Receiver<Result<()>>);
 
 impl Saving {
-    /// Returns true when it is there, or will not be.
-    pub fn has_ended(&self) -> bool {
-        !matches!(self.0.try_recv(), Err(TryRecvError::Empty))
+    /// Returns whether it is on the disk, once that is known.
+    pub fn outcome(&self) -> Option<Result<()>> {
+        match self.0.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                Some(Err(anyhow!("the change is in effect, but a restart will forget it: nothing writes it")))
+            }
+        }
     }
 }
 
@@ -130,23 +136,28 @@ impl Daemon {
         let (edits, states) = (self.plan.edits.json(), self.host.running.states());
         let text = format!("{}\n", json!({ "version": VERSION, "edits": edits, "states": states }));
         let path = file(&self.plan);
-        if text == self.store.last {
+        if text == self.store.last && !self.store.has_failed.load(Ordering::Relaxed) {
             return None;
         }
         let (told, ended) = sync_channel(1);
-        let bell = self.doorbell.clone();
+        let (bell, has_failed) = (self.doorbell.clone(), self.store.has_failed.clone());
         let thread = self.store.thread.get_or_insert_with(|| {
             let (thread, jobs) = channel::<Job>();
             let work = move || {
                 priority::ordinary();
                 for (path, text, told) in jobs {
-                    if let Err(error) = write(&path, &text) {
-                        warn!(
-                            "{} cannot be written, a restart will forget changes: {error:#}",
-                            path.display()
-                        );
+                    let named = || {
+                        let path = path.display();
+                        format!(
+                            "the change is in effect, but a restart will forget it: {path} cannot be written"
+                        )
+                    };
+                    let written = write(&path, &text).with_context(named);
+                    has_failed.store(written.is_err(), Ordering::Relaxed);
+                    if let Err(error) = &written {
+                        error!("{error:#}");
                     }
-                    let _ = told.send(());
+                    let _ = told.send(written);
                     bell.ring();
                 }
             };
@@ -165,14 +176,9 @@ fn write(path: &Path, text: &str) -> Result<()> {
     if !folder.exists() {
         fs::DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
     }
-    let new = path.with_extension("json.new");
-    let _ = fs::remove_file(&new);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    let (mut file, whole) = Whole::begin(path, outfile::PRIVATE)?;
     file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    File::open(folder)?.sync_all()?;
-    Ok(())
+    Ok(whole.finish(&file)?)
 }
 
 #[cfg(test)]

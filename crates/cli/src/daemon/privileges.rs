@@ -1,25 +1,55 @@
-//! The privileges that the daemon keeps once its ports are open: to rewrite the rules of its XDP programs, to
-//! open the sockets of an interface that comes back, and to read its configuration again. All others of root
-//! are dropped before the first frame is parsed.
+//! The privileges that threads keep. The daemon's threads start with all those of root, because opening ports
+//! needs them; each drops what it does not need, before it reads anything that comes from elsewhere.
+//!
+//! Every thread has sets of its own, and a new thread has those of the one that starts it. So a thread that
+//! starts before the main thread has dropped its capabilities drops them itself ([`drop_all`]).
 
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities, set_no_new_privs};
+use rustix::thread::{
+    CapabilitySet, capabilities, capability_is_in_bounding_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs,
+};
 
-/// The capabilities kept: BPF and network administration to change take rules in a reload, raw sockets for
-/// AF_XDP, locked memory for its frames, and reading for a configuration with another owner.
-const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
+/// The capabilities kept by the daemon once its ports are open: BPF and network administration to change take
+/// rules in a reload, raw sockets for AF_XDP, locked memory for its frames, and reading for a configuration
+/// with another owner.
+pub const DAEMON: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::IPC_LOCK)
     .union(CapabilitySet::DAC_READ_SEARCH);
 
-/// Drops all other capabilities, in this thread and those started from now on. Must be called before workers
-/// start.
-pub fn drop_others() -> rustix::io::Result<()> {
+/// The capabilities kept by `weir decap` once its program is attached: BPF to read counters, and network
+/// administration to detach the program.
+pub const DECAP: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::BPF);
+
+/// Drops all capabilities of this thread, and of those that it starts from now on.
+pub fn drop_all() -> rustix::io::Result<()> {
+    keep(CapabilitySet::empty())
+}
+
+/// Drops all other capabilities of this thread, and of those that it starts from now on, from its bounding
+/// set as well: a program that it executed could not have them either.
+pub fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
     let mut sets = capabilities(None)?;
-    sets.effective &= KEPT;
-    sets.permitted &= KEPT;
+    if sets.effective.contains(CapabilitySet::SETPCAP) {
+        limit(kept)?;
+    }
+    sets.effective &= kept;
+    sets.permitted &= kept;
     sets.inheritable = CapabilitySet::empty();
+    // The kernel lowers the ambient set with the inheritable one.
     set_capabilities(None, sets)?;
     set_no_new_privs(true)
+}
+
+/// Removes all others from the bounding set.
+fn limit(kept: CapabilitySet) -> rustix::io::Result<()> {
+    for capability in CapabilitySet::all().difference(kept).iter() {
+        // The kernel may be older than the newest capability.
+        if capability_is_in_bounding_set(capability) == Ok(true) {
+            remove_capability_from_bounding_set(capability)?;
+        }
+    }
+    Ok(())
 }

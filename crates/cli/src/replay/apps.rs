@@ -3,6 +3,7 @@
 
 use super::{AppReport, Sayings};
 use crate::config::Plan;
+use crate::outfile;
 use ::apps::{Action, Event, RunningApps};
 use anyhow::{Context, Result};
 use engine::program::{AppId, PortId};
@@ -172,8 +173,6 @@ impl Acting {
 }
 
 fn record(path: PathBuf) -> Result<(PathBuf, Writer<File>)> {
-    let told = || format!("{} cannot be written", path.display());
-    let file = File::create(&path).with_context(told)?;
-    let writer = Writer::new(file).with_context(told)?;
+    let writer = Writer::new(outfile::create(&path)?)?;
     Ok((path, writer))
 }

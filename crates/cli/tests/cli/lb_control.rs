@@ -493,18 +493,35 @@ fn control_over_tls() {
     assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
 }
 
+/// The saved state is on a full disk.
+#[test]
+fn a_change_that_a_restart_would_forget_fails() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", CONFIG);
+    std::fs::create_dir(folder.file("state")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", folder.file("state/weir.json")).unwrap();
+    let daemon = Daemon::start_in(folder);
+    for _ in 0..2 {
+        let words = ["the change is in effect, but a restart will forget it", "No space left on device"];
+        daemon.weir(&["lb", "drain", "web", "b1"]).refused(1, &words);
+    }
+    assert_eq!(list(&daemon)[0], "web/b1 1 draining");
+    assert!(daemon.folder.file("state/weir.json").is_symlink());
+}
+
 #[test]
 fn a_token_that_others_can_read_is_refused() {
     let folder = Folder::new();
     folder.write("weir.yaml", format!("control: {{ listen: 127.0.0.1:0, token: token }}\n{CONFIG}"));
     let run = || super::weir(folder.path(), &["run", "weir.yaml", "--socket", "weir.sock"]);
-    run().refused(1, &["token", "cannot be read"]);
+    run().refused(1, &["token", "cannot be used"]);
     folder.write("token", TOKEN);
     let mode = |mode| {
         std::fs::set_permissions(folder.file("token"), std::os::unix::fs::PermissionsExt::from_mode(mode))
     };
     mode(0o644).unwrap();
     run().refused(1, &["chmod 600"]);
+    super::weir(folder.path(), &["check", "weir.yaml"]).refused(2, &["the token token", "chmod 600"]);
     mode(0o600).unwrap();
     folder.write("token", "short");
     run().refused(1, &["32 to 4096"]);

@@ -22,6 +22,7 @@ mod measured;
 mod monitoring;
 mod nat;
 mod output;
+mod outputs;
 mod overlay;
 mod path;
 mod ports;

@@ -125,6 +125,27 @@ impl Spaces {
         self.until("weir answers", || self.show("apps"));
     }
 
+    /// Starts a successor of the running weir, and waits until it has taken over.
+    pub fn take_over(&mut self, role: &str) {
+        let log = File::create(self.folder.join("successor.log")).unwrap();
+        let mut command = self.command(role, env!("CARGO_BIN_EXE_weir"));
+        command.arg("run").arg(self.folder.join("weir.yaml")).arg("--takeover");
+        command.arg("--socket").arg(self.folder.join("weir.sock"));
+        self.running.push(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
+        let old = self.running.len() - 2;
+        let until = Instant::now() + PATIENCE;
+        while self.running[old].try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "no takeover: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.until("the successor answers", || self.show("apps"));
+    }
+
+    /// The process that was started as the nth: `ip netns exec` becomes the program.
+    pub fn process(&self, nth: usize) -> u32 {
+        self.running[nth].id()
+    }
+
     /// Asks the running weir something. Returns the JSON object on the last line, if it answers.
     pub fn ask(&self, words: &[&str]) -> Option<Value> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));

@@ -153,7 +153,7 @@ impl Inside {
         let run = move || {
             let prepare = || -> io::Result<_> {
                 let (namespace, sent) = Namespace::create(doorbell.clone())?;
-                privileges::drop_others()?;
+                privileges::keep(privileges::DAEMON)?;
                 Ok((runtime()?, Arc::new(namespace), sent))
             };
             match prepare() {

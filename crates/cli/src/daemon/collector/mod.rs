@@ -16,7 +16,7 @@ mod parquet;
 mod pressure;
 
 use super::clock::Clock;
-use super::priority;
+use super::{priority, privileges};
 use ::apps::measure::Measurement;
 use anyhow::{Result, anyhow};
 use engine::delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
@@ -98,7 +98,14 @@ impl Collector {
         let totals = Arc::new(Mutex::new(Totals::default()));
         let (news, new) = channel();
         let mut reader = Reader::new(new, totals.clone(), clock);
-        let thread = std::thread::Builder::new().name("weir-collector".into()).spawn(move || reader.run())?;
+        let run = move || {
+            // It starts while the daemon still has all its privileges.
+            if let Err(error) = privileges::drop_all() {
+                warn!("the collector cannot give up its privileges: {error}");
+            }
+            reader.run();
+        };
+        let thread = std::thread::Builder::new().name("weir-collector".into()).spawn(run)?;
         Ok(Collector { totals, news, thread })
     }
 

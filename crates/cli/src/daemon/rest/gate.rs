@@ -1,10 +1,9 @@
 //! Who may control weir over HTTP: whoever knows the token.
 
 use crate::config::ControlOver;
+use crate::private;
 use anyhow::{Context, Result, bail};
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -94,14 +93,7 @@ fn is_same(given: &[u8], token: &[u8]) -> bool {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let file = File::open(path).context("the token cannot be read")?;
-    let about = file.metadata()?;
-    if !about.is_file() {
-        bail!("the token is in a regular file, and this is none");
-    }
-    if about.mode() & 0o077 != 0 {
-        bail!("others than its owner can read or write the token: `chmod 600` it");
-    }
+    let file = private::open(path).context("the token cannot be used")?;
     let mut token = Vec::new();
     file.take(LENGTH[1] as u64 + 2).read_to_end(&mut token)?;
     let token = token.trim_ascii().to_vec();

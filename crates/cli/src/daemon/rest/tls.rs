@@ -1,12 +1,17 @@
 //! The server's side of TLS, by rustls.
 
+use crate::private;
 use anyhow::{Context, Result};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpStream;
+
+/// The largest size of a file with a private key, in bytes.
+const KEY_MAX: u64 = 1 << 20;
 
 /// A connection whose handshake is done.
 pub type Stream = tokio_rustls::server::TlsStream<TcpStream>;
@@ -21,7 +26,9 @@ impl Acceptor {
         let of = |path: &Path| path.display().to_string();
         let chain = CertificateDer::pem_file_iter(certificate).with_context(|| of(certificate))?;
         let chain = chain.collect::<Result<Vec<_>, _>>().with_context(|| of(certificate))?;
-        let private = PrivateKeyDer::from_pem_file(key).with_context(|| of(key))?;
+        let file = private::open(key).with_context(|| of(key))?;
+        let private = PrivateKeyDer::from_pem_reader(BufReader::new(file.take(KEY_MAX)));
+        let private = private.with_context(|| of(key))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let config = config.with_no_client_auth().with_single_cert(chain, private);

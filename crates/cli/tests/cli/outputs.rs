@@ -1,0 +1,100 @@
+//! Every output of every command goes to what its path leads to: a symbolic link, a FIFO or a device stays
+//! what it is.
+
+use super::folder::Folder;
+use super::{TWO, record, weir};
+use rustix::fs::{CWD, FileType, mkfifoat, mknodat};
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::Path;
+
+/// What stands where a file is to be written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Link,
+    Fifo,
+    Device,
+}
+
+impl Kind {
+    /// Makes it. Returns a thread that reads what is written, if that is needed.
+    fn make(self, path: &Path) -> Option<std::thread::JoinHandle<Vec<u8>>> {
+        match self {
+            Kind::Link => symlink(path.with_extension("target"), path).unwrap(),
+            Kind::Device => {
+                let null = rustix::fs::makedev(1, 3);
+                mknodat(CWD, path, FileType::CharacterDevice, 0o600.into(), null).unwrap();
+            }
+            Kind::Fifo => {
+                mkfifoat(CWD, path, 0o600.into()).unwrap();
+                let path = path.to_path_buf();
+                return Some(std::thread::spawn(move || std::fs::read(path).unwrap()));
+            }
+        }
+        None
+    }
+
+    fn assert_is_still_there(self, path: &Path) {
+        let kind = path.symlink_metadata().unwrap().file_type();
+        let same = match self {
+            Kind::Link => kind.is_symlink(),
+            Kind::Fifo => kind.is_fifo(),
+            Kind::Device => kind.is_char_device(),
+        };
+        assert!(same, "{self:?} at {} was replaced: {kind:?}", path.display());
+    }
+}
+
+/// Commands with the output at which each writes: a relative path.
+fn commands() -> Vec<(Vec<&'static str>, &'static str)> {
+    let mut all = vec![
+        (vec!["measure", "in.pcap", "--html", "out"], "out"),
+        (vec!["measure", "in.pcap", "--save", "out"], "out"),
+        (vec!["measure", "in.pcap", "--apache", "folder"], "folder/flows.hll"),
+        (vec!["measure", "merge", "sketch", "--html", "out"], "out"),
+        (vec!["measure", "merge", "sketch", "--save", "out"], "out"),
+        (vec!["replay", "weir.yaml", "in.pcap", "--output", "out"], "out"),
+        (vec!["replay", "weir.yaml", "in.pcap", "--kernel", "out"], "out"),
+        (vec!["replay", "traced.yaml", "in.pcap"], "trace.in.pcap"),
+        (vec!["replay", "traced.yaml", "in.pcap"], "trace.out.pcap"),
+    ];
+    if cfg!(feature = "parquet") {
+        all.push((vec!["measure", "in.pcap", "--parquet", "out"], "out"));
+    }
+    if cfg!(feature = "sim") {
+        let sim = ["sim", "path", "--seeds", "1", "--flows", "100", "--load", "30", "ecmp"];
+        all.push(([&sim[..], &["--out", "out"]].concat(), "out"));
+        all.push(([&sim[..], &["--trace", "out"]].concat(), "out"));
+    }
+    all
+}
+
+#[test]
+fn no_output_replaces_a_link_a_fifo_or_a_device() {
+    let is_root = rustix::process::geteuid().is_root();
+    assert!(is_root || std::env::var_os("CI").is_none(), "CI runs as root");
+    for (arguments, output) in commands() {
+        for kind in [Kind::Link, Kind::Fifo, Kind::Device] {
+            if kind == Kind::Device && !is_root {
+                continue;
+            }
+            let folder = Folder::new();
+            folder.write("weir.yaml", TWO);
+            folder.write("traced.yaml", TWO.replace("root: balance", "root: balance, trace: trace.pcap"));
+            record(&folder.file("in.pcap"), &["src=192.0.2.2 dst=10.0.0.53"]);
+            std::fs::create_dir(folder.file("folder")).unwrap();
+            if arguments.contains(&"merge") {
+                drop(weir(folder.path(), &["measure", "in.pcap", "--save", "sketch"]).good());
+            }
+            let path = folder.file(output);
+            let reader = kind.make(&path);
+            drop(weir(folder.path(), &arguments).good());
+            kind.assert_is_still_there(&path);
+            let written = match (kind, reader) {
+                (Kind::Link, _) => std::fs::read(path.with_extension("target")).unwrap(),
+                (_, Some(reader)) => reader.join().unwrap(),
+                (Kind::Device | Kind::Fifo, None) => continue,
+            };
+            assert!(!written.is_empty(), "{arguments:?} wrote nothing to {kind:?}");
+        }
+    }
+}
