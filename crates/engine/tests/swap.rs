@@ -9,7 +9,8 @@ use engine::batch::{Engine, SwapReport};
 use engine::change::{Change, Changes, EntryKey};
 use engine::program::{
     AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, HashInput,
-    Learn, Match, MeterId, Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target, Timeouts,
+    Learn, Match, MeterId, NewFlows, Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target,
+    Timeouts,
 };
 use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
@@ -440,6 +441,8 @@ fn named(program: &Program, (verdict, copies): (Verdict, Vec<Verdict>)) -> Vec<S
 /// configured ones.
 fn grown(random: &mut Random) -> Bench {
     let mut program = program(random);
+    // Turns begin again with each program, in the order in which its targets are written (M24).
+    program.groups.iter_mut().for_each(|group| group.new_flows = NewFlows::Hash);
     for pipe in &mut program.pipes {
         pipe.monitor.idle_timeout_ns = 0;
         if let PipeKind::Flow { timeouts, .. } = &mut pipe.kind {
