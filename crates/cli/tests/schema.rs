@@ -46,7 +46,7 @@ fn documentation() -> String {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
         std::fs::read_to_string(path).expect("the documentation")
     };
-    page("configuration.md") + &page("fields.md") + &page("load-balancer.md")
+    page("configuration.md") + &page("fields.md") + &page("load-balancer.md") + &page("bond.md")
 }
 
 /// The blocks of YAML in a text.

@@ -198,8 +198,8 @@ async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()
     Ok(())
 }
 
-/// Has a listener never wait long for a client. Other processes share an inherited socket, and any of them can
-/// clear its nonblocking flag, which would stop this server's only thread. The time limit remains.
+/// Has a listener never wait long for a client. Other processes share an inherited socket, and any of them
+/// can clear its nonblocking flag, which would stop this server's only thread. The time limit remains.
 fn make_nonblocking(listener: impl AsFd) -> rustix::io::Result<()> {
     ioctl_fionbio(&listener, true)?;
     set_socket_timeout(&listener, Timeout::Recv, Some(ACCEPT_MAX))

@@ -164,7 +164,8 @@ listener.listen()
 control = socket.socket(socket.AF_UNIX)
 control.connect('weir.sock')
 body = json.dumps({'command': 'hand_over', 'socket': 'silent.sock'}).encode()
-control.sendall(b'POST /command HTTP/1.1\\r\\nHost: weir\\r\\nContent-Length: %d\\r\\n\\r\\n' % len(body) + body)
+head = b'POST /command HTTP/1.1\\r\\nHost: weir\\r\\nContent-Length: %d\\r\\n\\r\\n'
+control.sendall(head % len(body) + body)
 wire, _ = listener.accept()
 stream = wire.makefile('rb')
 while True:

@@ -262,8 +262,8 @@ impl Taking {
 fn outside(unit: Option<&str>, own: Option<&str>) -> Option<String> {
     let (unit, own) = unit.zip(own).filter(|(unit, own)| unit != own)?;
     Some(format!(
-        "systemd runs the running weir as a service, in the control group {unit}, and this process is in {own}: \
-         systemd would not know it. Start it in that control group, or stop the service first"
+        "systemd runs the running weir as a service, in the control group {unit}, and this process is in \
+         {own}: systemd would not know it. Start it in that control group, or stop the service first"
     ))
 }
 
