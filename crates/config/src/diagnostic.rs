@@ -1,5 +1,6 @@
 //! What is wrong with a configuration, and where: all errors at once, each with its line and a caret.
 
+use crate::secret::hidden;
 use engine::check::Severity;
 use engine::program::Origin;
 use std::collections::{BTreeMap, BTreeSet};
@@ -257,7 +258,7 @@ struct Window {
 
 impl Window {
     fn of(line: &str, span: Span) -> Window {
-        let characters: Vec<char> = line.chars().collect();
+        let characters: Vec<char> = hidden(line).chars().collect();
         let at = (span.column as usize).saturating_sub(1).min(characters.len());
         let start = if characters.len() > 2 * AROUND { at.saturating_sub(AROUND) } else { 0 };
         let end = characters.len().min(start + 2 * AROUND);
@@ -334,6 +335,15 @@ mod tests {
         let expected = "a.yaml:2:10: error: no field `ipv4.scr`\n    2 | match: { ipv4.scr: 1 }\n      \
             |          ^^^^^^^^ did you mean `ipv4.src`?\n";
         assert_eq!(report.to_string(), expected);
+    }
+
+    #[test]
+    fn a_secret_in_the_line_of_an_error_is_not_printed() {
+        let key = "0123456789abcdef0123456789abcdef";
+        let mut report = Report::new("a.yaml", format!("path: {{ key: {key}, prot: 1 }}\n"));
+        report.error(Span { line: 1, column: 46, length: 4, file: 0 }, "no key `prot`");
+        let said = report.to_string();
+        assert!(!said.contains(&key[..8]) && said.contains("prot: 1"), "{said}");
     }
 
     #[test]

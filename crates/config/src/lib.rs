@@ -24,6 +24,7 @@ pub mod quic;
 pub mod raw;
 mod run_time;
 pub mod schema;
+mod secret;
 pub mod section;
 pub mod sets;
 pub mod socket;
