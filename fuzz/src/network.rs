@@ -101,7 +101,8 @@ pub fn imports(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let systems = [import::System::Ipvs, import::System::Katran, import::System::Glb];
     let system = systems[usize::from(which) % systems.len()];
-    match import::services(system, Path::new("fuzz"), text, "eth0") {
+    let ports = import::Ports { interface: "eth0", sources: &[] };
+    match import::services(system, Path::new("fuzz"), text, &ports) {
         Ok((yaml, _)) => assert!(yaml.contains("apps:")),
         Err(report) => assert!(report.errors() > 0 && !report.to_string().is_empty()),
     }

@@ -159,7 +159,7 @@ impl Made {
 
     fn next(&mut self) -> Result<&[u8]> {
         let flow = self.flows.next().context("a distribution does not end")?;
-        let [addresses, last] = sketch::traffic::five_tuple(flow);
+        let [addresses, last] = five_tuple(flow);
         let (addresses, ports) = (addresses.to_be_bytes(), ((last >> 32) as u32).to_be_bytes());
         let flags = if flow >= FLOOD { SYN } else { ACK };
         let [header, segment] = self.sums;
@@ -173,6 +173,12 @@ impl Made {
         frame[50..52].copy_from_slice(&segment.to_be_bytes());
         Ok(frame)
     }
+}
+
+/// The 5-tuple of a flow number, from a source address that any host may have: 1.0.0.0 to 127.255.255.255.
+const fn five_tuple(flow: u64) -> [u64; 2] {
+    let [addresses, last] = sketch::traffic::five_tuple(flow);
+    [addresses & !(1 << 63) | 1 << 56, last]
 }
 
 /// The frames of a recording, from its beginning again at its end.
@@ -340,7 +346,7 @@ mod tests {
             let frame = &record.bytes;
             let headers = packet::parse(frame, packet::Depth::L4).expect("sound headers");
             let key = FlowKey::of(frame, &headers, packet::KeySource::Outer).expect("an IP packet");
-            assert_eq!(key.0, sketch::key::widen(sketch::traffic::five_tuple(*flow)));
+            assert_eq!(key.0, sketch::key::widen(five_tuple(*flow)));
             assert_eq!(frame[47], if *flow >= FLOOD { SYN } else { ACK });
             assert_eq!(checksum(Sum::default().bytes(&frame[14..34])), 0);
             let pseudo = Sum::default().bytes(&frame[26..34]).bytes(&[0, 6, 0, 30]);

@@ -2,12 +2,15 @@
 //! prints, and read from that, so that import and run cannot differ. What IPVS, Katran and the GLB director
 //! are told becomes services of the load balancer; what these have no counterpart for is said.
 
+mod checked;
 mod glb;
 mod ipvs;
 mod katran;
 mod services;
 #[cfg(test)]
 mod tests;
+
+pub use checked::{Checked, checked};
 
 use crate::config::{self, Loaded, Macs, Report, Span};
 use crate::infile;
@@ -16,7 +19,7 @@ use apps::lb::edits::Edits;
 use apps::lb::{BackEnd, By};
 use engine::builder::Number;
 use std::fmt::Write;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -112,7 +115,16 @@ pub enum System {
     Glb,
 }
 
-/// Converts the services of another system to YAML, with packets that come in on `interface`; also returns
+/// What the other system's file does not say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ports<'a> {
+    /// The interface on which packets come in.
+    pub interface: &'a str,
+    /// Source addresses of tunnels, at most one of each version of IP.
+    pub sources: &'a [IpAddr],
+}
+
+/// Converts the services of another system to YAML; also returns
 /// warnings of what has no counterpart, which is in the YAML as comments, too.
 ///
 /// # Errors
@@ -121,7 +133,7 @@ pub fn services(
     system: System,
     file: &Path,
     text: &str,
-    interface: &str,
+    ports: &Ports<'_>,
 ) -> Result<(String, Report), Report> {
     let name = file.display().to_string();
     let (imported, whose) = match system {
@@ -130,7 +142,7 @@ pub fn services(
         System::Glb => (glb::read(&name, text), "The GLB director's"),
     };
     let of = format!("{whose} {}", file.file_name().unwrap_or_default().to_string_lossy());
-    imported.yaml(&of, interface)
+    imported.yaml(&of, ports)
 }
 
 /// Converts XenoFlow's file to YAML.

@@ -2,9 +2,10 @@
 
 use super::bad_input;
 use crate::config::Report;
-use crate::import::{self, System};
+use crate::import::{self, Checked, System};
 use crate::output;
 use anyhow::Result;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -34,6 +35,9 @@ pub struct Services {
     /// The interface on which packets arrive.
     #[arg(long = "in", value_name = "INTERFACE", default_value = "eth0")]
     input: String,
+    /// The source address of tunnels to back ends; one of each version of IP.
+    #[arg(long = "source", value_name = "ADDRESS")]
+    sources: Vec<IpAddr>,
 }
 
 /// Runs the command.
@@ -42,30 +46,37 @@ pub struct Services {
 /// The file cannot be read.
 pub fn run(source: &Source) -> Result<ExitCode> {
     match source {
-        Source::Xenoflow { file, options } => {
-            convert(file, |text| import::xenoflow(file, text, options).map(|yaml| (yaml, None)))
-        }
+        Source::Xenoflow { file, options } => convert(file, |text| {
+            let yaml = import::xenoflow(file, text, options)?;
+            Ok((Checked { yaml, refused: Vec::new() }, None))
+        }),
         Source::Ipvs(services) => convert_services(System::Ipvs, services),
         Source::Katran(services) => convert_services(System::Katran, services),
         Source::Glb(services) => convert_services(System::Glb, services),
     }
 }
 
-fn convert_services(system: System, Services { file, input }: &Services) -> Result<ExitCode> {
+/// Services that weir would refuse are comments in what is printed, and then the exit code is 1.
+fn convert_services(system: System, Services { file, input, sources }: &Services) -> Result<ExitCode> {
     convert(file, |text| {
-        import::services(system, file, text, input).map(|(yaml, warnings)| (yaml, Some(warnings)))
+        let ports = import::Ports { interface: input, sources };
+        let (yaml, warnings) = import::services(system, file, text, &ports)?;
+        Ok((import::checked(yaml)?, Some(warnings)))
     })
 }
 
 fn convert(
     file: &Path,
-    convert: impl FnOnce(&str) -> Result<(String, Option<Report>), Report>,
+    convert: impl FnOnce(&str) -> Result<(Checked, Option<Report>), Report>,
 ) -> Result<ExitCode> {
     match import::text(file)?.and_then(|text| convert(&text)) {
-        Ok((yaml, warnings)) => {
+        Ok((Checked { yaml, refused }, warnings)) => {
             warnings.iter().for_each(output::complain);
+            refused
+                .iter()
+                .for_each(|one| output::complain(format_args!("{}: warning: {one}\n", file.display())));
             output::print(yaml)?;
-            Ok(ExitCode::SUCCESS)
+            Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Err(report) => {
             output::complain(report);

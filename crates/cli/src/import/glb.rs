@@ -138,7 +138,7 @@ fn prefix(node: &Node, report: &mut Report) -> Option<String> {
 fn back_end(all: &mut Imported, place: usize, node: &Node) {
     let mut found =
         BackEnd { ip: IpAddr::from([0, 0, 0, 0]), port: None, mode: "gue", weight: 1, keys: Vec::new() };
-    let mut has_ip = false;
+    let (mut has_ip, mut unhealthy) = (false, false);
     for (key, span, node) in pairs(node, &mut all.report) {
         match key {
             "ip" => {
@@ -156,7 +156,12 @@ fn back_end(all: &mut Imported, place: usize, node: &Node) {
             }
             "healthy" if node.is("true") => {}
             "healthy" => {
-                let message = "`healthy: false` was left out: weir's own checks find it out".to_string();
+                unhealthy = true;
+                let message = format!(
+                    "back end {} was not healthy: it drains until you change its `state`, \
+                    or write `check`",
+                    found.ip
+                );
                 all.note(Some(place), span, message);
             }
             "healthchecks" => {
@@ -171,6 +176,10 @@ fn back_end(all: &mut Imported, place: usize, node: &Node) {
             }
             _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was left out")),
         }
+    }
+    // The director sends new flows of such a back end to the second one of their rows.
+    if unhealthy && found.weight > 0 && found.keys.is_empty() {
+        found.keys.push("state: draining".to_string());
     }
     if !has_ip {
         all.report.error(node.span, "a back end has an `ip`");

@@ -1,5 +1,6 @@
 //! Services as other systems have them, and the YAML in which weir has them.
 
+use super::Ports;
 use crate::config::{Report, Span};
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -56,7 +57,7 @@ impl Imported {
 
     /// Writes the services as a configuration, whose packets come in on an interface; or returns what is
     /// wrong with the file. Warnings of what was left out are in the report, too.
-    pub fn yaml(mut self, of: &str, interface: &str) -> Result<(String, Report), Report> {
+    pub fn yaml(mut self, of: &str, ports: &Ports<'_>) -> Result<(String, Report), Report> {
         if self.report.errors() == 0 && self.services.is_empty() {
             self.report.error(Span { line: 1, column: 1, ..Span::default() }, "there is no service here");
         }
@@ -67,14 +68,14 @@ impl Imported {
             format!("# {of}, as weir understands it: docs/configuration.md says what every key means.\n");
         notes(&mut out, "", &self.notes);
         self.head.into_iter().for_each(|line| _ = writeln!(out, "{line}"));
-        let _ = write!(out, "ports:\n  in: {{ xdp: {interface} }}\napps:\n");
-        self.services.iter().for_each(|service| service.write(&mut out));
+        let _ = write!(out, "ports:\n  in: {{ xdp: {} }}\napps:\n", ports.interface);
+        self.services.iter().for_each(|service| service.write(&mut out, ports.sources));
         Ok((out, self.report))
     }
 }
 
 impl Service {
-    fn write(&self, out: &mut String) {
+    fn write(&self, out: &mut String, sources: &[IpAddr]) {
         notes(out, "  ", &self.notes);
         let _ = write!(out, "  - lb:\n      name: {}\n      port: in\n", self.name);
         let address = |(vip, protocol, port): &(String, &str, String)| {
@@ -89,6 +90,11 @@ impl Service {
             }
         }
         let _ = writeln!(out, "      scheduler: {}", self.scheduler);
+        let is_tunnel = |back_end: &BackEnd| !["l2", "nat", "full_nat"].contains(&back_end.mode);
+        if !sources.is_empty() && self.back_ends.iter().any(is_tunnel) {
+            let sources: Vec<String> = sources.iter().map(|source| format!("\"{source}\"")).collect();
+            let _ = writeln!(out, "      source: [{}]", sources.join(", "));
+        }
         self.keys.iter().for_each(|key| _ = writeln!(out, "      {key}"));
         out.push_str(if self.back_ends.is_empty() { "      back_ends: []\n" } else { "      back_ends:\n" });
         for back_end in &self.back_ends {

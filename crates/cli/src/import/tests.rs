@@ -28,7 +28,8 @@ fn what_is_imported_can_be_run() {
 /// A switch that both ports are at must not learn one's address behind the other.
 #[test]
 fn packets_leave_with_the_address_of_the_port_they_leave_by() {
-    let options = Options { output: Some("out0".to_string()), ..Options::default() };
+    let four = By::SourceBits(3);
+    let options = Options { output: Some("out0".to_string()), by: four, ..Options::default() };
     let yaml = xenoflow(Path::new("x/backends.json"), FILE, &options).unwrap();
     let source = |macs: &Macs| {
         let plan = config::read_knowing("imported", &yaml, macs).plan.unwrap();
@@ -39,7 +40,8 @@ fn packets_leave_with_the_address_of_the_port_they_leave_by() {
     assert_eq!(source(&macs.into()), own);
     let copied = Operation::Copy { from: Field::EthDst, to: Field::EthSrc };
     assert_eq!(source(&Macs::new()), copied, "this host has no such interface");
-    let same = xenoflow(Path::new("x/backends.json"), FILE, &Options::default()).unwrap();
+    let same = Options { by: four, ..Options::default() };
+    let same = xenoflow(Path::new("x/backends.json"), FILE, &same).unwrap();
     assert!(same.contains("copy: { from: eth.dst, to: eth.src }"), "{same}");
 }
 
@@ -61,13 +63,15 @@ fn only_a_file_of_xenoflows_is_taken_for_one() {
     assert!(!is_xenoflow(r#"{ "ports": {}, "pipes": {} }"#));
 }
 
+const PORTS: Ports<'_> = Ports { interface: "eth1", sources: &[] };
+
 fn converted(system: System, text: &str) -> (String, Report) {
-    services(system, Path::new("x/other"), text, "eth1").unwrap_or_else(|report| panic!("{report}"))
+    services(system, Path::new("x/other"), text, &PORTS).unwrap_or_else(|report| panic!("{report}"))
 }
 
 /// Returns what the report says of a file that is refused.
 fn refused(system: System, text: &str) -> String {
-    services(system, Path::new("other"), text, "eth1").unwrap_err().to_string()
+    services(system, Path::new("other"), text, &PORTS).unwrap_err().to_string()
 }
 
 /// Back ends for which the source address has too few values would get nothing, without a word.
@@ -309,7 +313,7 @@ fn no_text_panics() {
             text += if state >> 40 & 7 == 0 { "" } else { " " };
         }
         for system in [System::Ipvs, System::Katran, System::Glb] {
-            let _ = services(system, Path::new("random"), &text, "eth0");
+            let _ = services(system, Path::new("random"), &text, &PORTS);
         }
     }
 }
@@ -379,4 +383,29 @@ fn nobody_has_to_write_mac_addresses_into_what_was_imported() {
         assert!(!said.contains("MAC"), "{said}");
         assert_eq!(said.contains("needs a source address of IPv4 for its tunnel"), errors == 1, "{said}");
     }
+}
+
+/// A service without servers, one for all ports beside one for port 80, and one without anything wrong.
+#[test]
+fn services_that_weir_refuses_are_comments_that_say_why() {
+    let text = "-A -t 10.0.0.3:80 -s rr\n\
+        -A -t 10.0.0.1:80 -s rr\n-a -t 10.0.0.1:80 -r 192.168.1.12:80 -g -w 1\n\
+        -A -t 10.0.0.2:80 -s rr\n-a -t 10.0.0.2:80 -r 192.168.1.13:80 -i -w 1\n";
+    let imported = |sources: &[IpAddr]| {
+        let ports = Ports { sources, ..PORTS };
+        checked(services(System::Ipvs, Path::new("other"), text, &ports).unwrap().0).unwrap()
+    };
+    let Checked { yaml, refused } = imported(&[]);
+    let loaded = config::read("imported", &yaml);
+    assert_eq!(loaded.report.errors(), 0, "{}", loaded.report);
+    assert!(yaml.contains("\n  - lb:\n      name: tcp-10.0.0.1-80\n"), "{yaml}");
+    assert!(yaml.contains("\n  #  - lb:\n  #      name: tcp-10.0.0.2-80\n"), "{yaml}");
+    let tunnel = refused.iter().find(|one| one.contains("tcp-10.0.0.2-80")).expect("it needs a source");
+    assert!(tunnel.contains("needs a source address"), "{tunnel}");
+    assert_eq!(yaml.matches("# weir refuses this service: ").count(), refused.len(), "{yaml}");
+    let Checked { yaml, refused } = imported(&[[10, 0, 0, 254].into()]);
+    assert!(yaml.contains("\n  - lb:\n      name: tcp-10.0.0.2-80\n"), "{yaml}");
+    assert!(!refused.iter().any(|one| one.contains("tcp-10.0.0.2-80")), "{refused:?}");
+    let all = checked(yaml.replace("10.0.0.254", "fd00::1")).unwrap();
+    assert_eq!(config::read("imported", &all.yaml).report.errors(), 0, "{}", all.yaml);
 }

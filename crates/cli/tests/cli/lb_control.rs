@@ -162,7 +162,7 @@ fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
     daemon.weir(&["reload"]).good();
     assert_eq!(weights(&daemon, metrics), [7; 4]);
     let forgotten = "the weight 5 of b2 of web, set at run time, is forgotten: the file says 7 now";
-    assert!(daemon.log().contains(forgotten), "{}", daemon.log());
+    daemon.wait_for("the log of a forgotten weight", |daemon| daemon.log().contains(forgotten));
 }
 
 #[test]
@@ -176,7 +176,7 @@ pipes: { hash: { type: hash, hash: 5-tuple, group: web, forward: web, miss: drop
     daemon.weir(&["weight", "web", "b1", "3"]).good();
     daemon.weir(&["reload"]).good();
     let forgotten = "the weight 3 of web/b1, set at run time, is forgotten: the file says 1";
-    assert!(daemon.log().contains(forgotten), "{}", daemon.log());
+    daemon.wait_for("the log of a forgotten weight", |daemon| daemon.log().contains(forgotten));
     assert_eq!(daemon.show("groups")[0]["targets"][1]["weight"], 1);
 }
 

@@ -180,6 +180,19 @@ fn groups_onward(program: &Program, at: usize) -> Vec<GroupId> {
     groups.filter(|(_, group)| group.targets.iter().all(onward)).map(|(id, _)| id).collect()
 }
 
+/// Whether a pipe picks rows of a group, so that a second chance has one to name.
+fn picks_rows(kind: &PipeKind) -> bool {
+    let is_hash = matches!(kind, PipeKind::Hash { input, .. } if !matches!(input, HashInput::Select(_)));
+    kind.group().is_some() && !is_hash
+}
+
+/// Takes a second chance away where the check would refuse it.
+fn allow_second_chance(kind: &PipeKind, operation: &mut Operation) {
+    if let Operation::Encap(encap) = operation {
+        encap.second_chance &= picks_rows(kind) && !encap.ipv6;
+    }
+}
+
 /// A program under construction.
 struct Maker {
     program: Program,
@@ -201,6 +214,8 @@ impl Maker {
         templates.iter_mut().for_each(|template| self.second_chances(random, &kind, template));
         let nat =
             (flows == Flows::Answered && random.percent(50)).then(|| self.nat_pool(random, &mut templates));
+        let operations = templates.iter_mut().flat_map(|template| &mut template.operations);
+        operations.for_each(|operation| allow_second_chance(&kind, operation));
         let per_entry = random.percent(35);
         let forward = |random: &mut Random, program: &Program| own_forward(random, program, at, self.pipes);
         let matches = matches(random, &kind);
@@ -225,14 +240,13 @@ impl Maker {
         pipe
     }
 
-    /// Takes second chances away where a pipe picks no rows, and adds some where it picks the GLB director's.
+    /// Adds second chances where a pipe picks the GLB director's rows.
     fn second_chances(&self, random: &mut Random, kind: &PipeKind, template: &mut Template) {
-        let is_hash = matches!(kind, PipeKind::Hash { input, .. } if !matches!(input, HashInput::Select(_)));
         let is_director = |group: &Group| matches!(group.fill, Fill::Glb(..));
-        let (picks, director) = match kind.group().filter(|_| !is_hash) {
-            Some(GroupChoice::One(one)) => (true, is_director(&self.program.groups[one.index()])),
-            Some(GroupChoice::ByMeta(_)) => (true, self.program.groups.iter().any(is_director)),
-            None => (false, false),
+        let director = match kind.group().filter(|_| picks_rows(kind)) {
+            Some(GroupChoice::One(one)) => is_director(&self.program.groups[one.index()]),
+            Some(GroupChoice::ByMeta(_)) => self.program.groups.iter().any(is_director),
+            None => false,
         };
         if director && random.percent(60) {
             template.operations.retain(|one| one.stage() < Stage::Encap);
@@ -243,11 +257,6 @@ impl Maker {
                 // Often that of a target, of which there are up to four.
                 let dst = Value::Const(0x0a00_0000 + random.below(4) as u128);
                 template.operations.push(Operation::Encap(Encap { second_chance: true, dst, ..encap }));
-            }
-        }
-        for operation in &mut template.operations {
-            if let Operation::Encap(encap) = operation {
-                encap.second_chance &= picks && !encap.ipv6;
             }
         }
     }

@@ -37,7 +37,7 @@ fn a_bond_has_defaults() {
     let lacp = bond.lacp.as_ref().unwrap();
     assert!(lacp.active && !lacp.fallback && lacp.rate == Rate::Fast);
     assert_eq!((lacp.system.priority, lacp.key, lacp.min_links), (0x8000, 1, 0));
-    assert_eq!(plain.program.ports[0].root, plain.program.pipe_named("bond0"));
+    assert_eq!(plain.program.ports[0].root, plain.program.pipe_named("bond0/reserved/out"));
     let roots: Vec<_> = plain.program.ports[1..].iter().map(|port| port.root).collect();
     assert_eq!(roots, [plain.program.pipe_named("bond0/slow"); 2]);
     assert!(!bond.rss);

@@ -1,0 +1,81 @@
+//! What was imported is read as `weir check` reads it. A service that weir would refuse becomes a comment that
+//! says why, so that the rest runs as it is.
+
+use crate::config::{self, Report, Span};
+use engine::check::Severity;
+use std::ops::Range;
+
+/// How the item of a service begins.
+const ITEM: &str = "  - lb:";
+
+/// A configuration that weir accepts, and what is not in it.
+pub struct Checked {
+    /// The text, in which services that weir refuses are comments.
+    pub yaml: String,
+    /// Why they are, each a sentence with the service's name.
+    pub refused: Vec<String>,
+}
+
+/// Reads a configuration with services.
+///
+/// # Errors
+/// Returns what is wrong outside of services.
+pub fn checked(yaml: String) -> Result<Checked, Report> {
+    let mut lines: Vec<String> = yaml.lines().map(str::to_string).collect();
+    let mut refused = Vec::new();
+    // An error of one service may hide those of others, which are found when it is gone.
+    loop {
+        let text = text_of(&lines);
+        let loaded = config::read("imported", &text);
+        if loaded.report.errors() == 0 {
+            return Ok(Checked { yaml: text, refused });
+        }
+        let items = items(&lines);
+        let mut culprits: Vec<(Range<usize>, String)> = Vec::new();
+        for (span, message) in errors(&loaded.report) {
+            let line = span.line.saturating_sub(1) as usize;
+            let Some(item) = items.iter().find(|item| item.contains(&line)) else { continue };
+            if culprits.last().is_none_or(|(last, _)| last != item) {
+                culprits.push((item.clone(), message));
+            }
+        }
+        if culprits.is_empty() {
+            return Err(loaded.report);
+        }
+        // From the last to the first, so that places stay right.
+        culprits.sort_by_key(|(item, _)| std::cmp::Reverse(item.start));
+        culprits.dedup_by(|one, other| one.0 == other.0);
+        for (item, message) in culprits {
+            refused.push(format!("service `{}` is a comment: {message}", name_of(&lines[item.clone()])));
+            lines[item.clone()].iter_mut().for_each(|line| line.insert_str(0, "  #"));
+            lines.insert(item.start, format!("  # weir refuses this service: {message}"));
+        }
+    }
+}
+
+/// Joins the lines; a list of apps without an item is written as such.
+fn text_of(lines: &[String]) -> String {
+    let is_empty = items(lines).is_empty();
+    let line =
+        |line: &String| if is_empty && line == "apps:" { "apps: []".to_string() } else { line.clone() };
+    lines.iter().map(|one| line(one) + "\n").collect()
+}
+
+fn errors(report: &Report) -> impl Iterator<Item = (Span, String)> {
+    report.diagnostics().into_iter().filter(|one| one.severity == Severity::Error).map(|one| {
+        let help = one.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
+        (one.span, format!("{}{help}", one.message.replace('\n', " ")))
+    })
+}
+
+/// The lines of each service.
+fn items(lines: &[String]) -> Vec<Range<usize>> {
+    let starts = lines.iter().enumerate().filter(|(_, line)| *line == ITEM).map(|(at, _)| at);
+    let length =
+        |start: usize| lines[start + 1..].iter().take_while(|line| line.starts_with("      ")).count();
+    starts.map(|start| start..start + 1 + length(start)).collect()
+}
+
+fn name_of(item: &[String]) -> &str {
+    item.iter().find_map(|line| line.trim_start().strip_prefix("name: ")).unwrap_or_default()
+}
