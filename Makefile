@@ -22,9 +22,10 @@ STAGE = @printf '\n== %s\n'
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
 
+# Without benchmarks and simulations, which the demo does not need.
 demo: ## balances real DNS queries over three name servers, in network namespaces (root)
 	@./setup --for demo
-	$(CARGO) build --release --locked --package weir
+	$(CARGO) build --release --locked --package weir --no-default-features --features lab
 	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/release/weir" lab dns
 
 test: setup-test lint check ## builds everything and runs every test (as root, also the labs)
