@@ -1,4 +1,4 @@
-//! What was imported is read as `weir check` reads it. A service that weir would refuse becomes a comment that
+//! Reads what was imported as `weir check` reads it. A service that weir would refuse becomes a comment that
 //! says why, so that the rest runs as it is.
 
 use crate::config::{self, Report, Span};
