@@ -94,8 +94,8 @@ pub fn external(bytes: &[u8]) {
     }
 }
 
-/// Reads the text as the services of another system, the first byte says which: an import that succeeds
-/// has services, one that fails reports an error.
+/// Reads the text as the services of another system; the first byte says which. An import that succeeds has
+/// services, and one that fails reports an error.
 pub fn imports(bytes: &[u8]) {
     let Some((&which, text)) = bytes.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
@@ -151,7 +151,7 @@ pipes:
     entries: [{ match: { target: r1 } }, { match: { target: r2 } }]
 ";
 
-/// Flows of another process, as records of either pipe: each goes on, ends, or is unreadable.
+/// Flows of another process, as records of either pipe: each continues, ends, or is unreadable.
 fn flow_records(records: &[u8]) {
     static PLAN: OnceLock<Plan> = OnceLock::new();
     let plan = PLAN.get_or_init(|| {
@@ -216,8 +216,8 @@ fn plan() -> &'static Plan {
     })
 }
 
-/// Steps apps with frames, requests, links and time, one event after the other: they answer with whole
-/// frames to ports that there are.
+/// Steps apps with frames, requests, links and time, one event after the other: they answer with whole frames
+/// to ports that exist.
 pub fn apps(bytes: &[u8]) {
     let plan = plan();
     let mut running = RunningApps::new(plan.apps.running(), RunningApps::default(), &plan.program);
@@ -267,7 +267,7 @@ fn sane(actions: &[Action]) {
 }
 
 /// Reads the text as a change at run time: a request that edits the configuration (JSON), or an entry of a
-/// pipe (YAML). A plan that comes of it is whole, an error has a text.
+/// pipe (YAML). A resulting plan is complete, and an error has a text.
 pub fn change(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(orders) = serde_json::from_str(text)

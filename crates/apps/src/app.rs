@@ -337,7 +337,7 @@ pub trait App: Any + Send {
     }
 
     /// Returns the request that gives a target of a group of its own another weight. `None` for groups that
-    /// are not its own: whoever asks may change these at once.
+    /// are not its own: the caller may change these at once.
     fn weighing(&self, group: &str, target: &str, weight: u32) -> Option<Value> {
         let _ = (group, target, weight);
         None

@@ -1,4 +1,4 @@
-//! What answers to `weir show` have in common: times are told by how long ago they were, and what is not
+//! What answers to `weir show` have in common: times are given as how long ago they were, and what is not
 //! known is left out.
 
 use serde_json::{Map, Value};
@@ -34,7 +34,7 @@ pub(crate) fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// Names that a page of documentation must have, and does not: every field of an answer.
+/// Returns the fields of an answer that a page of documentation does not name, although it must.
 #[cfg(test)]
 pub(crate) fn undocumented(answer: &Value, page: &str) -> Vec<String> {
     let mut missing = Vec::new();

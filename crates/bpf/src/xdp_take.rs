@@ -67,14 +67,14 @@ const FLAG_NATIVE: u32 = 1 << 2;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
-/// The bytes of a frame that are looked at when a program is asked about it: more than all headers that it
-/// reads, and no more than the kernel tries a program on.
+/// How many bytes of a frame a test run gets: more than all headers that the program reads, and no more than
+/// the kernel allows in a test run.
 const JUDGED_MAX: usize = 2048;
 
-/// What becomes of a frame.
+/// What happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// It is taken, where a socket is bound to its queue.
+    /// It is taken if a socket is bound to its queue.
     Taken,
     /// It stays with the kernel.
     Left,
@@ -303,8 +303,8 @@ impl XdpTake {
     /// of its counters and no socket is involved.
     ///
     /// # Errors
-    /// A rule is invalid, or the kernel refuses: usually for want of a privilege, or because the frame has
-    /// less than the 14 bytes of an Ethernet header.
+    /// A rule is invalid, or the kernel refuses: usually because a privilege is missing, or because the frame
+    /// is shorter than an Ethernet header (14 bytes).
     pub fn judge(own: [[u8; 6]; 2], take: &Take, frame: &[u8]) -> Result<Judged, JudgeError> {
         let mut program = XdpTake::load(1)?;
         program.set_take(own, take)?;

@@ -1,6 +1,6 @@
 //! A Parquet file of flow records. It is written under a temporary name, and gets its own when it is complete
-//! and on the disk, so that readers of `*.parquet` find complete files only. What is not a regular file, such
-//! as a device or a FIFO, is written to directly ([`outfile::Whole`](crate::outfile::Whole)).
+//! and on the disk, so that readers of `*.parquet` find complete files only. An output that is not a regular
+//! file, such as a device or a FIFO, is written to directly ([`outfile::Whole`](crate::outfile::Whole)).
 
 #[cfg(feature = "parquet")]
 mod with {

@@ -230,8 +230,8 @@ fn pipe(hashed: bool, options: &Options) -> String {
     }
     let source = match options.source_mac {
         Some(mac) => format!("set: {{ eth.src: {} }}", config::write_mac(mac)),
-        // With the address that the packet was sent to, a switch that both ports are at would learn that it
-        // is at the wrong one.
+        // If the source were the address that the packet was sent to, a switch connected to both ports would
+        // learn it at the wrong one.
         None if options.output.is_some() => "set: { eth.src: { mac_of: out } }".to_string(),
         None => "copy: { from: eth.dst, to: eth.src }".to_string(),
     };

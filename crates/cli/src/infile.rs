@@ -1,5 +1,5 @@
 //! Files that weir reads as a whole. None of them can make it wait forever or use up the memory: a FIFO
-//! without a writer, a device that never ends, or a file of a size that no person meant.
+//! without a writer, an endless device, or a file that is far too large.
 
 use anyhow::{Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 /// The largest size of a regular file in bytes: several million entries.
 const FILE_MAX: u64 = 1 << 30;
 
-/// The largest size of what a FIFO or a device gives.
+/// The largest size of what is read from a FIFO or a device.
 const STREAM_MAX: u64 = 64 << 20;
 
-/// How long a FIFO or a device may take to give all of it.
+/// How long a FIFO or a device may take to deliver all of it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads a file.

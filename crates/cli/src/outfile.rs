@@ -1,5 +1,5 @@
-//! Files that weir writes. Every output of every command is opened here: an output is what its path leads to,
-//! so devices, FIFOs and the targets of symbolic links are written to. Only regular files are ever replaced.
+//! Files that weir writes. Every output of every command is opened here. weir writes to whatever a path leads
+//! to, such as a device, a FIFO or the target of a symbolic link. Only regular files are ever replaced.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::OFlags;
@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 const LINKS_MAX: usize = 40;
 
 /// Permissions of a file that everyone may read, before the process's mask.
+#[cfg(feature = "parquet")]
 pub const PUBLIC: u32 = 0o666;
 
 /// Permissions of a file for its owner only.
 pub const PRIVATE: u32 = 0o600;
 
-/// Opens a file for writing and empties it. A FIFO waits for its reader, as with other commands.
+/// Opens a file for writing and empties it. Opening a FIFO waits for its reader, as with other commands.
 ///
 /// # Errors
 /// The file cannot be opened; the message names it.
@@ -56,8 +57,8 @@ fn unwritable(path: &Path) -> String {
 /// A file that appears under its name only when it is complete and on the disk.
 #[derive(Debug)]
 pub struct Whole {
-    /// Where it is written, and its name. `None` if there is something else than a regular file under that
-    /// name: that is written to directly.
+    /// Where it is written, and its final name. `None` if that name is something other than a regular file,
+    /// which is written to directly.
     places: Option<(PathBuf, PathBuf)>,
 }
 
@@ -102,7 +103,7 @@ impl Whole {
 impl Drop for Whole {
     fn drop(&mut self) {
         if let Some((part, _)) = &self.places {
-            // If it cannot be removed, the error that was reported is the reason.
+            // If it cannot be removed, the error that was already reported explains why.
             let _ = fs::remove_file(part);
         }
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Opens such a file. It does not wait for the writer of a FIFO.
 ///
 /// # Errors
-/// It cannot be read, or others than this user and root could have written or read it.
+/// It cannot be read, or users other than this one and root could have written or read it.
 pub fn open(path: &Path) -> Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

@@ -1,5 +1,6 @@
 //! Connections through weir survive the loss of its own link: the switch reboots, an operator sets the
-//! interface down, or it is made anew. Real kernels at both ends. Needs root; skipped without, except in CI.
+//! interface down, or the interface is created again. Real kernels at both ends. Needs root; skipped without,
+//! except in CI.
 //!
 //! ```text
 //!  client ----- switch ----- weir

@@ -82,7 +82,10 @@ fn every_word_of_the_schema_is_in_the_documentation() {
     let said =
         |word: &&String| code.iter().any(|code| has(code, word.strip_prefix("inner.").unwrap_or(word)));
     let missing: Vec<_> = all.iter().filter(|word| !said(word)).collect();
-    assert!(missing.is_empty(), "configuration.md, fields.md and load-balancer.md do not say: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "configuration.md, fields.md, load-balancer.md and bond.md do not say: {missing:?}"
+    );
 }
 
 /// The keys and words that a schema allows.

@@ -191,7 +191,7 @@ impl Tunnel {
         if self.ipv6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] }
     }
 
-    /// Whether the kernel's device does not find the IP header of this frame.
+    /// Whether the kernel's device fails to find the IP header of this frame.
     fn overlooks_ip(&self, inner: &[u8]) -> bool {
         self.word == "gre" && inner[12..14] == [0x81, 0]
     }

@@ -95,8 +95,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Sets a field to the MAC address of a port. Where that is not known, because this host does not have
-    /// the interface, the frame's destination address stands in for it.
+    /// Sets a field to the MAC address of a port. If that is not known, because this host does not have the
+    /// interface, the frame's destination address is used instead.
     fn set_mac(&self, name: &Node, port: &Node, report: &mut Report) -> Option<Operation> {
         let field = writable(name, report)?;
         if field.spec().bits != 48 {

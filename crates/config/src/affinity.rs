@@ -1,4 +1,4 @@
-//! What of a source address chooses: `affinity` of groups and services.
+//! The part of a source address that chooses: `affinity` of groups and services.
 
 use crate::raw::{Kind, Node};
 use crate::section::Section;

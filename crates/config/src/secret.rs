@@ -1,16 +1,16 @@
 //! Secrets in a line of a configuration: error messages show the line and go to the log, which others read.
 //!
 //! A secret is recognised by the key in front of it, or, where that is on another line, by its form. The
-//! caret's place stays right, since each character has a substitute.
+//! caret's position stays correct, because each character has a substitute.
 
 /// The keys whose values are secrets: of path probes, QUIC connection IDs, the GLB director and the select
 /// hash. Other keys of these names have short values, or the name of a file.
 const KEYS: [&str; 5] = ["key", "secret", "seed", "hash_key", "hash_seed"];
 
-/// A shorter value of one of [`KEYS`] is no secret.
+/// A shorter value of one of [`KEYS`] is not a secret.
 const VALUE_MIN: usize = 8;
 
-/// So many hexadecimal digits in a row are a secret wherever they are: half of a key, or more.
+/// This many hexadecimal digits in a row are a secret wherever they are: half of a key, or more.
 const DIGITS_MIN: usize = 24;
 
 /// Returns the line with an asterisk in place of each character of a secret.

@@ -18,7 +18,7 @@ impl Affinity {
 }
 
 impl Group {
-    /// Returns whether packets with a flow key pick by anything but their select hash.
+    /// Returns whether packets with a flow key pick by anything other than their select hash.
     #[must_use]
     pub fn picks_by_key(&self) -> bool {
         self.affinity.is_some() || self.fill.fixed_size().is_some()

@@ -75,7 +75,7 @@ impl RowTargets {
         RowTargets { group, first: first_targets(program), rows: Vec::new() }
     }
 
-    /// Takes note of the target that the entry in a row is for.
+    /// Notes the target that the entry in a row is for.
     pub fn set(&mut self, row: u32, matches: &[EntryMatch]) {
         if self.first.is_empty() {
             return;
@@ -182,7 +182,7 @@ impl Aggregate {
         Aggregate { targets, ..self }
     }
 
-    /// Counts the packets of a list; `hits` are those that hit a row, and which.
+    /// Counts the packets of a list; `hits` has those that hit, and their rows.
     #[inline(never)]
     pub(crate) fn count(
         &mut self,

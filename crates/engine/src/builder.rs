@@ -393,7 +393,7 @@ impl Group {
         Group { new_flows, ..self }
     }
 
-    /// Sets what of source addresses picks the bucket, if that is not for the flow key.
+    /// Sets the part of source addresses that picks the bucket instead of the flow key.
     #[must_use]
     pub fn affinity(self, affinity: Option<Affinity>) -> Group {
         Group { affinity, ..self }

@@ -425,7 +425,7 @@ pub struct Group {
     pub seed: Option<u64>,
     /// How a FLOW pipe that pins chooses the targets of new flows.
     pub new_flows: NewFlows,
-    /// What of a packet's source address picks the bucket, instead of its whole flow key.
+    /// The part of a packet's source address that picks the bucket, instead of its whole flow key.
     pub affinity: Option<Affinity>,
     /// How the server IDs of targets are encoded in QUIC connection IDs, if they have any.
     pub quic: Option<Arc<[QuicConfig]>>,

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Cases of a default run: ten seconds or so, and enough to meet everything.
-const CASES: u64 = 3000;
+const CASES: u64 = 4000;
 /// Acts of a case.
 const ACTS: usize = 80;
 /// Attempts at making a failure smaller.

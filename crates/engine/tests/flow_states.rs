@@ -15,7 +15,7 @@ fn learning(change: impl FnOnce(Pipe) -> Pipe) -> Program {
     start(&["a"], [change(pipe)]).build()
 }
 
-/// A segment with flags, and after a space what else is said of it.
+/// A segment: its flags, and after a space its other properties.
 fn tcp(said: &str) -> Vec<u8> {
     packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 flags={said}"))
 }
@@ -103,7 +103,7 @@ fn c13_flows_that_are_not_established_go_earlier_as_a_table_fills() {
     // Flows in a table of 64, and when those of one packet go.
     for (flows, goes_ms) in [(48, 3_200), (49, 3_000), (56, 1_600), (63, 200), (64, 100)] {
         let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(timeouts)));
-        // Nothing hurries one of four packets before the last place is taken.
+        // A flow of four packets does not end early before the last place is taken.
         (0..4).for_each(|_| _ = bench.frame(PortId(0), &udp(9999, 53)));
         bench.learn(flows - 1);
         assert_eq!(bench.engine.next_age_ns(0), Some((goes_ms + 1) * MS), "{flows} flows");
@@ -147,7 +147,7 @@ fn c13_what_anyone_can_forge_goes_as_early_as_a_flow_of_one_packet() {
         let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(timeouts)));
         (0..63).for_each(|sport| begin(&mut bench, sport, flags));
         assert_eq!(bench.engine.next_age_ns(0), Some((goes_ms + 1) * MS), "{flags:?}");
-        // In a full table, they go about like those of a SYN or of a connection that is closed; with proof,
+        // In a full table, they end about as early as those of a SYN or of a closed connection; with proof,
         // 32 times as early as otherwise.
         begin(&mut bench, 63, flags);
         let full_ms = match flags {

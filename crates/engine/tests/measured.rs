@@ -60,7 +60,7 @@ fn c11_no_delta_has_packets_of_two_periods() {
     assert!(bench.deltas.iter().all(|one| one.reason() == DeltaReason::Interval));
     let live = bench.engine.flow(PipeId(0), &bench.deltas[0].key).unwrap();
     assert_eq!((live.hits.packets, live.first_ms), (2, 350));
-    // Whoever looks at the flow sees all seven.
+    // The flow shows all seven.
     let bytes: u64 = bench.deltas.iter().map(FlowDelta::bytes).sum();
     assert_eq!((live.given.packets, live.given.bytes), (5, bytes));
 }
@@ -175,7 +175,7 @@ fn c14_octets_survive_a_swap_into_a_table_of_another_size() {
             bench.engine.age(200 * MS);
             let all = taken(&mut bench);
             let delta = all.iter().find(|one| one.packets() > 0).unwrap();
-            // Nobody knows of a tag that was there before the pipe was measured.
+            // A tag from before the pipe was measured is not known.
             let wanted = if before.is_some() { 200 } else { 204 };
             assert_eq!((delta.packets(), delta.observed.octets), (2, wanted), "{sizes:?}");
         }

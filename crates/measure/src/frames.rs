@@ -53,8 +53,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Returns the flow of a frame of which `bytes` were recorded, and `length` were there, and what was
-    /// observed of it.
+    /// Returns the flow of a frame of `length` bytes, of which `bytes` were recorded, and what was observed
+    /// about it.
     ///
     /// # Errors
     /// The frame belongs to none.

@@ -1,4 +1,4 @@
-//! What flow records say of a flow besides the number of its packets and their bytes.
+//! What flow records say about a flow besides the number of its packets and their bytes.
 
 use crate::flow_key::KeySource;
 use crate::headers::{Base, Headers, Layer};
@@ -14,7 +14,7 @@ pub struct Observed {
     /// Bytes of the IP packets, from the IP header to the end of the payload: without Ethernet header, VLAN
     /// tags and padding. For a flow inside a tunnel, of the packets inside.
     pub octets: u64,
-    /// The target that the packet was sent to, where no flow was decided for one: numbered over all groups of
+    /// The target that the packet was sent to, if its flow is not pinned to one: numbered over all groups of
     /// the program, or [`NO_TARGET_OBSERVED`].
     pub target: u32,
     /// The number of the port that the packet came from.

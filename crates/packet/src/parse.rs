@@ -96,7 +96,7 @@ fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     if !is_plain_ipv4 || !fits || be16(20) & 0x3fff != 0 {
         return None;
     }
-    // From 0.0.0.1 to 223.255.255.255: the other sources are judged by the long way.
+    // From 0.0.0.1 to 223.255.255.255: other sources need the full check.
     let is_ordinary = number32(head, 26).wrapping_sub(1) < MULTICAST_V4 - 1;
     if !is_ordinary {
         return None;

@@ -41,7 +41,8 @@ pub struct Wish {
     pub port: u16,
     /// The TTL.
     pub ttl: u8,
-    /// The identification by which an answer of a router is known. Only who has seen the probe knows it.
+    /// The identification by which a router's answer is recognised. Only those who have seen the probe know
+    /// it.
     pub id: u16,
 }
 
@@ -60,7 +61,7 @@ pub struct Surveyed {
 /// A survey that goes on.
 #[derive(Debug)]
 pub struct Survey {
-    /// Nobody else knows it, so that nobody can forge the answer of a router without having seen a probe.
+    /// It is secret, so that a router's answer cannot be forged without having seen a probe.
     secret: u64,
     ports: Vec<u16>,
     /// Ports that are tried if there are many paths.
@@ -100,7 +101,7 @@ impl Survey {
         let count = ports.len().min(PORTS_TRIED.max(known.len()));
         let further = ports.drain(count..).collect();
         Survey {
-            // Another run has other identifications, whatever the generator says.
+            // Each run has other identifications, whatever the generator returns.
             secret: random.below(u64::MAX).wrapping_add(u64::from(run)),
             todo: (0..count).map(|at| (at, TTL_WHOLE)).collect(),
             routers: vec![None; count],
@@ -165,7 +166,7 @@ impl Survey {
         self.round_trip_ns = Some(self.round_trip_ns.map_or(round_trip_ns, |least| least.min(round_trip_ns)));
     }
 
-    /// A router has answered a probe. Others than those that were sent are not believed.
+    /// A router has answered a probe. Answers to probes that were not sent are ignored.
     pub fn expired(&mut self, port: u16, id: u16, router: IpAddr) {
         let ttl = (id & 15) as u8;
         let is_ours = (1..=ROUTERS_MAX).contains(&ttl) && id == self.id(port, ttl);
@@ -295,7 +296,8 @@ mod tests {
         }
     }
 
-    /// Who knows ports, TTLs and the number of the run, but has seen no probe, guesses one of 4096 cookies.
+    /// An attacker that knows ports, TTLs and the number of the run, but has seen no probe, must guess one of
+    /// 4096 cookies.
     #[test]
     fn forged_answers_of_routers_hide_no_path() {
         for spines in [2, 4, 8] {

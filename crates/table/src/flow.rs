@@ -168,7 +168,7 @@ impl Flow {
         self.packets != 0 && self.last.wrapping_sub(start) >= FUTURE
     }
 
-    /// Whether it has given counts, and goes on.
+    /// Whether it has given counts and continues.
     #[inline]
     #[must_use]
     pub fn has_given(&self) -> bool {

@@ -30,14 +30,14 @@ pub struct Seen {
     seq: u8,
 }
 
-/// What becomes of a flow with a packet, besides its state.
+/// What a packet does to a flow besides changing its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Nothing.
     None,
     /// A SYN is repeated.
     Repeated,
-    /// The connection is reset, which concerns both directions.
+    /// The connection is reset, which affects both directions.
     Reset,
 }
 
@@ -111,7 +111,7 @@ impl FlowState {
         }
     }
 
-    /// Returns the state of one direction after a packet, and what else becomes of the flow. `seq` is the
+    /// Returns the state of one direction after a packet, and what else happens to the flow. `seq` is the
     /// highest byte of the last sequence number of that direction, and is updated.
     #[inline]
     #[must_use]

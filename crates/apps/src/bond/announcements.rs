@@ -90,9 +90,10 @@ pub fn question((mac, vid): (Mac, Option<u16>), source: Ipv4Addr, target: IpAddr
     }
 }
 
-/// Whose answer to a question of `own` this is: an ARP reply to it, or a neighbour advertisement, which is
-/// sent to all nodes. It is in the VLAN in which was asked; a tag with VLAN 0 only has a priority. An ARP
-/// reply to another address says nothing about this link: a switch floods what it has no port for.
+/// Returns who answers a probe of `own` with this frame: an ARP reply to `own`, or a neighbour advertisement,
+/// which is sent to all nodes. The answer must be in the probe's VLAN; a tag with VLAN 0 has only a priority.
+/// An ARP reply to another address says nothing about this link, because a switch floods frames to addresses
+/// that it does not know.
 #[must_use]
 pub fn answer(frame: &[u8], own: Mac, vid: Option<u16>) -> Option<IpAddr> {
     let tag = frame.get(14..16).filter(|_| frame[12..14] == [0x81, 0]);

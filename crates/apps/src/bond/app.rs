@@ -299,7 +299,7 @@ impl BondApp {
         self.bond.idle_gap_max_ns + SLACK_NS
     }
 
-    /// Returns the MAC address as which a member asks, and to which answers must be sent.
+    /// Returns the MAC address from which a member sends probes, and to which answers must be sent.
     fn asks_as(&self, id: u16) -> Option<[u8; 6]> {
         self.members.get(id).map(|member| member.mac.unwrap_or_else(|| self.bond.mac()))
     }

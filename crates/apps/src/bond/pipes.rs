@@ -14,8 +14,8 @@ use std::net::IpAddr;
 /// The bit of a destination MAC address that marks broadcast and multicast.
 const GROUP_BIT: u128 = 1 << 40;
 
-/// The addresses 01:80:c2:00:00:00 to 0f, which no bridge relays (IEEE 802.1Q table 8-1), and what of an
-/// address tells that it is one of them.
+/// The addresses 01:80:c2:00:00:00 to 0f, which no bridge relays (IEEE 802.1Q table 8-1), and the bits that
+/// identify them.
 const RESERVED: u128 = 0x0180_c200_0000;
 const RESERVED_MASK: u128 = 0xffff_ffff_fff0;
 
@@ -247,8 +247,8 @@ impl Bond {
     }
 
     /// Adds a pipe in front of `next` that drops frames to reserved group addresses, if frames pass between
-    /// an inside and the members there: what speaks the same protocol inside must not seem to be the bond, or
-    /// its partner. With `forward_reserved`, only LACPDUs stay behind, and only if the bond has LACP.
+    /// an inside and the members there: a host inside that speaks the same protocol must not be taken for the
+    /// bond or its partner. With `forward_reserved`, it drops only LACPDUs, and only if the bond has LACP.
     fn reserved(&self, program: &mut ProgramBuilder, name: String, next: PipeId) -> PipeId {
         let pipe = self.pipe(name);
         let pipe = match (self.inward, self.forward_reserved, &self.lacp) {

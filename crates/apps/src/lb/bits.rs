@@ -1,5 +1,5 @@
-//! Services that assign packets by bits of the source address: each value of the bits is dealt to a back end,
-//! in turn and by weight.
+//! Services that assign packets by bits of the source address: each value of the bits is assigned to a back
+//! end, in turn and by weight.
 
 use super::app::{Lb, NAME};
 use super::problems::Problem;
@@ -17,7 +17,7 @@ pub struct Dealt {
 }
 
 impl Lb {
-    /// Returns what is dealt in services by bits of the source address.
+    /// Returns how services by bits of the source address assign packets.
     #[must_use]
     pub fn dealt(&self) -> Vec<Dealt> {
         let of = |service: &Service| {
@@ -37,7 +37,7 @@ pub(super) fn deal(back_ends: &[BackEnd], mask: u32) -> impl Iterator<Item = usi
 }
 
 /// Lists each back end once, then those of weight 2 and more again, and so on, so that equal weights
-/// alternate. What all weights have in common is divided out.
+/// alternate. The weights are divided by their greatest common divisor first.
 fn turns(back_ends: &[BackEnd]) -> Vec<usize> {
     let common = common(back_ends);
     let weight = |one: &BackEnd| one.effective_weight() / common;
@@ -73,7 +73,7 @@ pub(super) fn surplus(service: &Service, mask: u32) -> Option<Problem> {
     })
 }
 
-/// Says how to assign packets so that each of so many turns has a value: by more bits, if that is possible.
+/// Says how to assign packets so that each of `turns` turns has a value: by more bits, if that is possible.
 pub fn instead(mask: std::net::Ipv4Addr, turns: u64) -> String {
     let mut mask = mask.to_bits();
     while mask.count_ones() <= BITS_MAX && 1_u64 << mask.count_ones() < turns {

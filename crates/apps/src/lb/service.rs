@@ -38,7 +38,7 @@ pub struct Service {
     pub fill: Fill,
     /// How the back ends of new flows are chosen, if they are kept.
     pub new_flows: NewFlows,
-    /// What of a client's address chooses for its new flows, or packets, instead of the 5-tuple.
+    /// The part of a client's address that chooses for its new flows, or packets, instead of the 5-tuple.
     pub affinity: Option<Affinity>,
     /// How server IDs are encoded in QUIC connection IDs, if back ends are found by these.
     pub quic: Option<Arc<[QuicConfig]>>,
@@ -366,9 +366,9 @@ const SECOND: u64 = 1_000_000_000;
 
 /// How long flows may be without a packet unless a service says otherwise: a TCP connection that is not
 /// established 30 s, one that is closed 10 s, and everything else but TCP 30 s. Where answers come back
-/// through weir, an established one stays for two hours, and one that is half closed for one, as Kubernetes
-/// has it. Where they do not, anyone can forge whatever is seen of a connection, and a FIN of the client may
-/// be the first or the last: 15 minutes, as IPVS has, and the 4 minutes of RFC 5382 REQ-5.
+/// through weir, an established one stays for two hours, and one that is half closed for one hour, as in
+/// Kubernetes. Where they do not, anyone can forge the packets that weir sees, and a FIN of the client may be
+/// the first or the last: then the timeouts are 15 minutes, as in IPVS, and the 4 minutes of RFC 5382 REQ-5.
 #[must_use]
 pub fn timeouts(answers_pass: bool) -> Timeouts {
     let (established, half_closed) = if answers_pass { (7200, 3600) } else { (900, 240) };

@@ -48,7 +48,7 @@ pub fn at(interface: u32, hook: TcAttachType) -> io::Result<Vec<Filter>> {
     let mut request = Vec::with_capacity(HEADER + TCMSG);
     request.extend(((HEADER + TCMSG) as u32).to_ne_bytes());
     request.extend([GET_FILTER, FLAGS].map(u16::to_ne_bytes).as_flattened());
-    // Sequence and sender, then the family, which is of no account.
+    // Sequence and sender, then the family, which does not matter.
     request.extend([0; 8 + 4]);
     request.extend([interface, 0, parent, 0].map(u32::to_ne_bytes).as_flattened());
     send(&socket, &request, SendFlags::empty())?;
@@ -61,7 +61,7 @@ pub fn at(interface: u32, hook: TcAttachType) -> io::Result<Vec<Filter>> {
     }
 }
 
-/// Reads what came at once; returns true at the end of the list.
+/// Reads the messages of one datagram; returns true at the end of the list.
 fn read(mut messages: &[u8], found: &mut Vec<Filter>) -> io::Result<bool> {
     while let (Some(length), Some(kind)) = (word(messages, 0), half(messages, 4)) {
         let Some(message) = messages.get(..length as usize).filter(|message| message.len() >= HEADER) else {
@@ -74,7 +74,7 @@ fn read(mut messages: &[u8], found: &mut Vec<Filter>) -> io::Result<bool> {
                 let number = word(message, HEADER).unwrap_or_default().cast_signed();
                 return Err(io::Error::from_raw_os_error(-number));
             }
-            // What the kernel tells besides, such as that nothing is to be done.
+            // Other messages of the kernel, such as NLMSG_NOOP.
             _ => {}
         }
         messages = messages.get((length as usize).next_multiple_of(4)..).unwrap_or_default();
@@ -82,7 +82,7 @@ fn read(mut messages: &[u8], found: &mut Vec<Filter>) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Reads a filter; the list has an entry without program for each priority, too.
+/// Reads a filter. For each priority, the list also has an entry without a program.
 fn filter(message: &[u8]) -> Option<Filter> {
     let options = attribute(message.get(TCMSG..)?, OPTIONS)?;
     let program = word(attribute(options, PROGRAM_ID)?, 0)?;
@@ -114,7 +114,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 pub fn hooks() -> Result<BTreeMap<u32, Option<u32>>, ProgramError> {
     let mut all = BTreeMap::new();
     for program in loaded_programs() {
-        // One that has gone meanwhile is none.
+        // A program that has disappeared in the meantime does not count.
         let Ok(program) = program else { continue };
         if program.name_as_str() == Some(NAME) {
             all.insert(program.id(), target(&program)?);

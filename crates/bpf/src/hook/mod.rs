@@ -74,9 +74,10 @@ fn by_filter(
     interface: &str,
     hook: TcAttachType,
 ) -> Result<Attachment, ProgramError> {
-    // It fails if the interface has clsact already. Any other error comes again with the filter.
+    // This fails if the interface has clsact already. Any other error occurs again with the filter.
     let _ = qdisc_add_clsact(interface);
-    // Finding what is left takes privileges that a daemon has dropped when a pod begins; it does no harm.
+    // Finding leftovers needs privileges that a daemon has already dropped when a pod starts; they do no
+    // harm.
     let _ = remove_dead(interface);
     let mut ebpf = Ebpf::load(OBJECT).map_err(|error| io_error(io::Error::other(error)))?;
     let map = ebpf.map_mut("hook_target").expect("hook.bpf.c defines it");
@@ -97,7 +98,7 @@ fn by_filter(
 }
 
 /// Returns the ids of the programs at a hook of the interface with this index, in the order in which they
-/// run: those of tcx, then filters. Names would take another privilege.
+/// run: those of tcx, then filters. Their names would need another privilege.
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -107,8 +108,8 @@ pub fn ids_at(interface: u32, hook: TcAttachType) -> io::Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Returns the ids of the programs at a hook of an interface. Where a filter of weir jumps to a program, that
-/// program is meant; one whose process has ended is left out.
+/// Returns the ids of the programs at a hook of an interface. For a filter of weir, this is the program that
+/// it jumps to; filters whose process has ended are left out.
 ///
 /// # Errors
 /// Returns the kernel's error: there is no such interface, or a privilege is missing.

@@ -1,4 +1,4 @@
-//! Attaching through clsact, which newer kernels have, too. Needs root.
+//! Attaching through clsact, which newer kernels also have. Needs root.
 
 use super::*;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};

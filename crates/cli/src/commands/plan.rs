@@ -177,8 +177,7 @@ fn least(old: &HashMap<&str, f64>, new: &HashMap<&str, f64>) -> f64 {
     old.iter().map(|(name, share)| (share - new.get(name).copied().unwrap_or(0.0)).max(0.0)).sum()
 }
 
-/// Compares two ways of choosing that have nothing to do with each other: a packet stays where it was only by
-/// chance.
+/// Compares two unrelated ways of choosing: a packet stays where it was only by chance.
 fn moves_of_others(name: &str, old: Assigned<'_>, new: Assigned<'_>) -> Moves {
     let why = match (old, new) {
         (Assigned::By(old), Assigned::By(new)) => reasons(old, new),
@@ -206,7 +205,7 @@ fn moves_of_bits(old: &Dealt, new: &Dealt) -> Moves {
     Moves { name: new.name.clone(), moved, least, why, flows_end: false }
 }
 
-/// Says what of a group has changed that moves packets: that which moves most comes first.
+/// Says which changes of a group move packets, the one that moves most first.
 fn reasons(old: &Group, new: &Group) -> Vec<String> {
     let mut why = Vec::new();
     let mut add = |is_so: bool, text: String| why.extend(is_so.then_some(text));
@@ -340,7 +339,7 @@ mod tests {
         let (old, all) = (group(251, &[("a", 1), ("b", 1)]), [("a", 2), ("c", 1)]);
         assert_eq!(moves(&old, &group(251, &all)).why, ["1 added", "1 removed", "1 with another weight"]);
         assert_eq!(moves(&old, &old).why, [""; 0]);
-        // Another hash leaves only by chance what it finds.
+        // With another hash, a packet stays only by chance.
         let by_source = group(251, &[("a", 1), ("b", 1)]).affinity(Some(Affinity::ADDRESS));
         let program = |group: &Group| Program { groups: vec![group.clone()], ..Program::default() };
         let all = compare((&program(&old), &[]), (&program(&by_source), &[]));

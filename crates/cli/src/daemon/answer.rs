@@ -50,8 +50,8 @@ pub enum Later {
     Load(Load),
 }
 
-/// Returns true for an app's answer to a request that changes something: it says what was done. What only
-/// asks gets an object with what was asked for, whether or not that can be saved.
+/// Returns true for an app's answer to a request that changes something: it says what was done. A query gets
+/// an object with what was asked for, whether or not the state can be saved.
 fn is_change(answer: &Value) -> bool {
     answer.is_string() || answer.get("done").is_some()
 }
@@ -184,7 +184,7 @@ impl Daemon {
         Ok(Later::Change(self.fleet.begin(Changes::of(change), self.clock)))
     }
 
-    /// Changes a weight: by the app whose group it is, so that this is its weight, too.
+    /// Changes a weight. If the group belongs to an app, the app does it, so that both have the same weight.
     fn weight(&mut self, request: &Value) -> Result<Reply> {
         let (group, target) = (text(request, "group")?, text(request, "target")?);
         let weight = request["weight"]

@@ -1,7 +1,7 @@
-//! What `explain --live` begins with: whether a frame comes to weir at all, or stays with the host.
+//! The beginning of `explain --live`: whether a frame comes to weir at all, or stays with the host.
 //!
-//! The XDP program itself says so. A copy of it with the rules of the port is loaded and run on the frame
-//! (`BPF_PROG_TEST_RUN`), so that this cannot differ from what happens, and counts nothing.
+//! The XDP program itself decides. A copy of it with the rules of the port is loaded and run on the frame
+//! (`BPF_PROG_TEST_RUN`), so the answer cannot differ from what happens, and no counter changes.
 
 use super::open;
 use crate::config::{Plan, PortKind, Xdp};
@@ -11,7 +11,7 @@ use engine::program::PortId;
 use port::XdpInterface;
 use serde_json::{Value, json};
 
-/// What there is to know of a port's interface.
+/// What is known about a port's interface.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     interface: String,
@@ -33,7 +33,7 @@ impl Arrival {
     }
 }
 
-/// Says in JSON and in text what becomes of a frame that arrives at an XDP port.
+/// Says in JSON and in text what happens to a frame that arrives at an XDP port.
 pub fn explain(plan: &Plan, port: PortId, arrival: &Arrival, frame: &[u8]) -> Option<(Value, String)> {
     let config = plan.ports.get(port.index())?;
     let PortKind::Xdp(xdp) = &config.kind else { return None };

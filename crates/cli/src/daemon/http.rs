@@ -198,8 +198,9 @@ async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()
     Ok(())
 }
 
-/// Has a listener never wait long for a client. Other processes share an inherited socket, and any of them
-/// can clear its nonblocking flag, which would stop this server's only thread. The time limit remains.
+/// Makes sure that a listener never waits long for a client. Other processes share an inherited socket, and
+/// any of them can clear its nonblocking flag, which would stop this server's only thread. The time limit
+/// still applies then.
 fn make_nonblocking(listener: impl AsFd) -> rustix::io::Result<()> {
     ioctl_fionbio(&listener, true)?;
     set_socket_timeout(&listener, Timeout::Recv, Some(ACCEPT_MAX))

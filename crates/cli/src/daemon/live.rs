@@ -57,8 +57,8 @@ impl FlowSource for LiveFlows<'_> {
     }
 }
 
-/// Returns the packet in a request: `packet` (a recipe) or `hex`. A recipe that does not say to which MAC
-/// address it goes goes to `to`, if that is known.
+/// Returns the packet in a request: `packet` (a recipe) or `hex`. A recipe without a destination MAC address
+/// gets `to`, if that is known.
 pub fn packet(request: &Value, to: Option<[u8; 6]>) -> Result<Vec<u8>> {
     if let Some(text) = request["packet"].as_str() {
         let mut recipe: Recipe = text.parse().map_err(|error| anyhow::anyhow!("{error}"))?;

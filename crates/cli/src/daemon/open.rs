@@ -256,7 +256,7 @@ fn arrivals(name: &str, traffic: &Traffic, pools: &mut Pools, pool: PoolId) -> A
 
 type OptionalPath = Option<std::path::PathBuf>;
 
-/// Opens an output: a daemon's never waits.
+/// Opens an output. A daemon never waits for its reader.
 pub type Create = fn(&Path) -> Result<File>;
 
 /// Opens a pcap port and its files.

@@ -1,6 +1,6 @@
 //! What survives a restart, if an app wants that: changes of the configuration at run time, and the states of
 //! apps. It is one file of JSON, which a thread writes anew after each change; who asked for the change is
-//! answered when that is done, with an error if the file cannot be written. A file that cannot be used is put
+//! answered when that is done, with an error if the file cannot be written. A file that cannot be used is set
 //! aside, and never keeps weir from starting.
 
 use super::{Daemon, Load, priority};
@@ -107,7 +107,7 @@ pub struct Store {
     thread: Option<Sender<Job>>,
     /// What was written last.
     last: String,
-    /// Whether that failed, so that the same is written again.
+    /// Whether that failed, so that the same state has to be written again.
     has_failed: Arc<AtomicBool>,
 }
 

@@ -1,8 +1,9 @@
-//! The privileges that threads keep. The daemon's threads start with all those of root, because opening ports
-//! needs them; each drops what it does not need, before it reads anything that comes from elsewhere.
+//! The privileges that threads keep. The daemon's threads start with all privileges of root, because opening
+//! ports needs them. Each drops those that it does not need before it reads anything from outside.
 //!
-//! Every thread has sets of its own, and a new thread has those of the one that starts it. So a thread that
-//! starts before the main thread has dropped its capabilities drops them itself ([`drop_all`]).
+//! Every thread has its own capability sets, and a new thread inherits those of the thread that starts it. So
+//! a thread that starts before the main thread has dropped its capabilities must drop them itself
+//! ([`drop_all`]).
 
 use rustix::thread::{
     CapabilitySet, capabilities, capability_is_in_bounding_set, remove_capability_from_bounding_set,

@@ -42,7 +42,7 @@ const DESCRIPTORS: u64 = 4096;
 
 /// The socket, which is removed when dropped unless another process has made it, and what clients ask.
 pub struct Control {
-    /// What is to be removed: the socket's path, and its file.
+    /// What to remove: the socket's path, and its file.
     made: Option<(PathBuf, FileId)>,
     inherited: Inherited,
     listeners: Option<Listeners>,

@@ -56,8 +56,8 @@ impl Systemd {
         self.say(format!("READY=1{main}"));
     }
 
-    /// Says that another process is the main one. This process, which systemd believes, says so before it
-    /// ends: systemd would take its end for that of the service. Waits up to a second.
+    /// Reports another process as the main one. This process, which systemd believes, must do so before it
+    /// ends; otherwise systemd would think that the service has ended. Waits up to a second.
     pub fn succeeded_by(&mut self, process: Pid) {
         self.say(format!("MAINPID={}", process.as_raw_nonzero()));
         for _ in 0..10 {

@@ -1,5 +1,5 @@
-//! Weights of the run time, and what a reload makes of them: a new program begins with those of its file, but
-//! what was set while it was being prepared is set again.
+//! Weights that were set at run time, and how a reload treats them: a new program begins with the weights of
+//! its file, but those that were set while it was being prepared are set again.
 
 use super::Daemon;
 use crate::config::Plan;
@@ -12,8 +12,8 @@ use tracing::{error, warn};
 pub type Weights = BTreeMap<(GroupId, u16), u32>;
 
 impl Daemon {
-    /// Says which weights of the run time do not hold in the new program. Apps say it of theirs, and those in
-    /// `again` are set again.
+    /// Says which weights that were set at run time are not in force in the new program. Apps report their
+    /// own, and those in `again` are set again.
     pub(super) fn say_discarded(&self, former: &Plan, again: &[(String, String, u32)]) {
         for ((group, at), weight) in &self.weights {
             let group = &former.program.groups[group.index()];

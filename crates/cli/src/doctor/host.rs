@@ -57,7 +57,8 @@ fn number(path: &str) -> Option<u64> {
     fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }
 
-/// What features need that kernels have or lack: `path` and `overlay` apps and `weir decap` attach programs.
+/// Whether the kernel has what some features need: `path` and `overlay` apps and `weir decap` attach
+/// programs.
 fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let says = if bpf::has_tcx() {

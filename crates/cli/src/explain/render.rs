@@ -56,8 +56,8 @@ impl Names<'_> {
         }
     }
 
-    /// Returns the pipe or group where a packet ends in the program as it is in the file, although it would
-    /// go on in a daemon: an app assigns the buckets of a bond, and admits its members, while it runs.
+    /// Returns the pipe or group where a packet ends in the program of the file, although it would continue
+    /// in a daemon: while an app runs, it assigns the buckets of a bond and admits its members.
     fn undecided(&self, walk: &Walk) -> Option<&str> {
         self.report?;
         let last = self.program.pipes.get(walk.trace.last()?.pipe.index())?;

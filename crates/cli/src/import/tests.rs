@@ -25,7 +25,7 @@ fn what_is_imported_can_be_run() {
     }
 }
 
-/// A switch that both ports are at must not learn one's address behind the other.
+/// A switch connected to both ports must not learn the address of one behind the other.
 #[test]
 fn packets_leave_with_the_address_of_the_port_they_leave_by() {
     let four = By::SourceBits(3);
@@ -74,7 +74,7 @@ fn refused(system: System, text: &str) -> String {
     services(system, Path::new("other"), text, &PORTS).unwrap_err().to_string()
 }
 
-/// Back ends for which the source address has too few values would get nothing, without a word.
+/// Back ends for which the source address has too few values would silently get nothing.
 #[test]
 fn more_back_ends_than_values_of_the_bits_are_refused() {
     let text = r#"{"backends":[

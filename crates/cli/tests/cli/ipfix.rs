@@ -99,7 +99,7 @@ fn tshark_reads_every_field_of_every_record() {
     number("cflow.outputint", &|one| one.target.as_deref().map_or(0, |target| of(Some(target))));
     number("cflow.observation_point_id", &|one| of(one.point.as_deref()));
     let ingress: Vec<String> = fields(&path, "cflow.inputint");
-    // The records of names have it, too, as what they are about.
+    // The records of names also have it, as their scope.
     assert_eq!(ingress.iter().filter(|one| **one == "1").count(), all.len() + 1);
     number("cflow.vlanid", &|one| one.record.observed.vlan.into());
     let read = |bits: &String| u8::from_str_radix(bits.trim_start_matches("0x"), 16).unwrap();

@@ -33,7 +33,7 @@ fn an_interval_is_shown_with_its_flows() {
     assert!(text.contains("measurement edge\n") && text.contains("192.0.2."), "{text}");
 }
 
-/// What a record of IPv4 says.
+/// The contents of an IPv4 record.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Record {
     octets: u64,
@@ -46,7 +46,7 @@ struct Record {
     vlan: u16,
 }
 
-/// Receives records until they have so many packets.
+/// Receives records until they have this number of packets.
 fn received(collector: &UdpSocket, packets: u64) -> Vec<Record> {
     let (mut all, mut names, mut bytes) = (Vec::<Record>::new(), HashMap::new(), [0; 2048]);
     while all.iter().map(|one| one.packets).sum::<u64>() < packets {
@@ -182,7 +182,7 @@ fn records_of_services_without_flows_name_service_and_back_end() {
     }
 }
 
-/// What a measurement has collected is not gone for who looks at a flow.
+/// What a measurement has collected still shows in the flow.
 #[test]
 fn show_flows_has_the_packets_that_were_collected() {
     let mut daemon = Daemon::start(&measured(", flows: 64"));

@@ -7,7 +7,7 @@ use rustix::fs::{CWD, FileType, mkfifoat, mknodat};
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 
-/// What stands where a file is to be written.
+/// What exists where a file is to be written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Link,

@@ -69,7 +69,7 @@ impl Daemon {
     /// Lets another daemon take over from this one, inside a network namespace, and waits until it runs.
     /// Returns how the old one ended.
     pub fn succeed_in_namespace(&mut self, netns: &str) -> ExitStatus {
-        // The log of the daemon that is now succeeded stays what `log` returns.
+        // `log` still returns the log of the daemon that is now replaced.
         let _ = std::fs::rename(self.folder.file("successor"), self.folder.file("stderr"));
         let log = File::create(self.folder.file("successor")).expect("a file in the test's folder");
         let mut ip = Command::new("ip");

@@ -252,7 +252,7 @@ fn a_successor_gets_the_sockets_that_systemd_opened() {
     assert!(daemon.folder.file("weir.sock").exists());
 }
 
-/// Whoever shares a listener can make it block, which must stop neither answers nor SIGTERM.
+/// A process that shares a listener can make it block, which must stop neither answers nor SIGTERM.
 #[test]
 fn a_listener_that_another_process_makes_block_is_served() {
     let folder = Folder::new();

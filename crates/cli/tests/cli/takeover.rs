@@ -114,8 +114,8 @@ pipes:
 /// Packets a second, during takeovers that follow one another.
 const RATE: u32 = 4000;
 
-/// Lets so many daemons take over one after the other while two workers carry packets. Each packet must
-/// arrive, and each daemon must say that none was dropped.
+/// Lets this number of daemons take over one after the other while two workers carry packets. Each packet
+/// must arrive, and each daemon must say that none was dropped.
 fn takeovers_with_two_workers(count: u32) {
     let Some(wire) = Wire::new("both", 0) else { return };
     (0..2).for_each(|pair| wire.add_wide(pair, 0, 2));
@@ -178,7 +178,7 @@ wire.sendall(struct.pack('<II', len(go), 0) + go)
 time.sleep(120)
 ";
 
-/// The daemon neither waits for ever, nor leaves a process that has its interfaces.
+/// The daemon does not wait forever, and leaves no process that holds its interfaces.
 #[test]
 fn a_successor_that_falls_silent_is_ended() {
     let Some(wire) = nat::wire("mute") else { return };

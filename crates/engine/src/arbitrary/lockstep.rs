@@ -347,7 +347,7 @@ fn sums(
         let pipe_of = &program.pipes[pipe.index()];
         let reason = if pipe_of.sums_up().is_some() { DeltaReason::Interval } else { reason };
         let sum = sums.entry((pipe, key, reason.word())).or_default();
-        // The interpreter has one program only, whose generation has no number.
+        // The interpreter has only one program, whose generation has no number.
         let observed = pipe_of.monitor.measured.map(|_| Observed { generation: 0, ..observed });
         match (&mut sum.2, observed) {
             (Some(sum), Some(observed)) => sum.join(&observed),

@@ -246,7 +246,7 @@ impl CompiledPipe {
     }
 
     /// Removes idle and removed flows in the next rows of the flow table: so many, as of a time in
-    /// milliseconds, from these ages on. Those with a configured entry start anew.
+    /// milliseconds, from these ages on. Those with a configured entry start again.
     pub fn age_flows(&mut self, slice: (u32, u32), ages: &Ages) {
         let Some(flows) = self.table.flows_mut().filter(|_| self.held.is_none()) else { return };
         let slab = &self.slab;

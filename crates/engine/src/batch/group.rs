@@ -68,7 +68,7 @@ pub enum Held {
     Given(Box<GivenBuckets>),
 }
 
-/// What else than the select hash picks the bucket of a packet with a flow key.
+/// What picks the bucket of a packet with a flow key, other than the select hash.
 #[derive(Clone, Copy, Debug)]
 enum ByKey {
     /// The hash of the system that the group is filled for.

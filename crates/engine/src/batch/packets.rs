@@ -243,7 +243,7 @@ fn unhashed(batch: &Batch, list: u64) -> u64 {
     Bits(list).fold(0, |unhashed, slot| unhashed | u64::from(batch.frame(slot).hash() == 0) << slot)
 }
 
-/// Bytes in front of what the length in an IPv6 header counts.
+/// Bytes that the length in an IPv6 header does not count.
 const IPV6_HEADER: usize = 40;
 
 /// What the TCP header says that belongs to a packet's key.

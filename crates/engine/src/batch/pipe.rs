@@ -45,7 +45,7 @@ impl CompiledPipe {
         }
     }
 
-    /// Sums up the packets of a list by flow, with the targets that some were found to be for.
+    /// Sums up the packets of a list by flow, with their targets where these are known.
     #[inline(never)]
     fn sum_up(&mut self, walk: &Walk, batch: &Batch, list: u64, hits: Hits, rows: &mut [u32; 64]) -> Hits {
         let Some(sums) = &mut self.sums else { return hits };
@@ -99,7 +99,7 @@ impl CompiledPipe {
         self.send(walk, batch, done, &actions);
     }
 
-    /// Takes packets that were not sent on out of shared counters. `lengths` are those that were counted.
+    /// Subtracts packets that were not sent on from shared counters. `lengths` are those that were counted.
     #[cold]
     fn count_out<N: Numbers>(
         &self,

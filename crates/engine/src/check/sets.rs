@@ -88,7 +88,7 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Finds prefixes of sources that cannot be, or that do not pick.
+/// Finds source prefixes that are impossible or would have no effect.
 fn affinity(group: &Group, findings: &mut Vec<Finding>) {
     let Some(Affinity { ipv4, ipv6 }) = group.affinity else { return };
     let mut add = |kind| findings.push(Finding::new(group.origin, kind));

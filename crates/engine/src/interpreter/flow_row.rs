@@ -100,7 +100,7 @@ pub(super) fn state_of(flow: &FlowRow, other: Option<&FlowRow>) -> FlowState {
     }
 }
 
-/// How sure it is that a flow is one of two hosts: sentence C13.
+/// How certain it is that two hosts really have this flow: sentence C13.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
     None,
@@ -124,7 +124,7 @@ pub(super) fn as_one(
     (last_ms, state_of(flow, other), proof)
 }
 
-/// Returns the timeout of a flow while there is room for so many flows more, of so many: sentence C13.
+/// Returns the timeout of a flow while there is room for `room` more flows, out of `capacity`: sentence C13.
 pub(super) fn hurried_ns(
     timeouts: &Timeouts,
     (state, proof): (FlowState, Proof),

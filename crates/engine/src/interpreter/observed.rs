@@ -1,4 +1,4 @@
-//! What a measurement wants to know of packets besides their number and bytes: sentence C14.
+//! What a measurement wants to know about packets besides their number and bytes: sentence C14.
 
 use super::Effect;
 use super::bytes::{Headers, TransportKind, number16};
@@ -55,7 +55,7 @@ impl Packet {
         Effect::Flow { pipe, key, bytes: self.bytes.len(), segment, observed }
     }
 
-    /// What it adds to the record of the flow whose key is made of these headers.
+    /// What it adds to the record of the flow whose key is made from these headers.
     pub fn observed(&self, source: KeySource) -> Observed {
         let inside = self.headers.inner().filter(|inner| source == KeySource::Inner && inner.ip.is_some());
         let headers: &Headers = inside.unwrap_or(&self.headers);

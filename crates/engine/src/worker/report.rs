@@ -33,7 +33,7 @@ pub struct Report {
     pub pool_copies: u64,
     /// Frames handed to other workers.
     pub handed_over: u64,
-    /// Frames that other workers have not yet taken of those handed to them.
+    /// Frames handed to other workers that those have not yet taken.
     pub between: u64,
     /// Flow deltas given to the collector.
     pub deltas: u64,

@@ -87,8 +87,8 @@ impl Elephant {
     /// Has it stop sending.
     ///
     /// # Errors
-    /// It has ended, or has sent less than what fills a link: what was measured meanwhile was measured
-    /// without the load that it claims.
+    /// It has ended, or has sent less than what fills a link: the measurements in the meantime lacked the
+    /// load that they claim.
     pub fn hold(&mut self, run: &mut Run, topology: &Topology) -> Result<()> {
         let Some((start, before)) = self.since.take() else { return Ok(()) };
         let (time, after) = (start.elapsed(), sent(&topology.from)?);

@@ -109,7 +109,7 @@ impl Topology {
         for host in [&self.a, &self.b] {
             host.set(&[("ipv4/tcp_no_metrics_save", 1), ("core/txrehash", 0)])?;
         }
-        // Another seed for each router: what one sends over a link does not choose the link of the other. Not
+        // Each router has another seed, so that the choices of one do not determine those of the next. Not
         // every kernel has the setting: Debian 12's does not, and the lab works without it.
         for (router, seed, (hosts, other), far) in
             [(&self.r1, 1, ("99.2", "98.2"), 2), (&self.r2, 2, ("99.1", "98.1"), 1)]

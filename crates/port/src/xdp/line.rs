@@ -269,8 +269,8 @@ impl Line {
         }
     }
 
-    /// Returns true if the port has taken all orders. It carries the last one out before its worker answers
-    /// a command that is sent after that.
+    /// Returns true if the port has taken all orders. It carries out the last one before its worker answers
+    /// any later command.
     pub(super) fn has_obeyed(&self) -> bool {
         !self.ordered.load(Ordering::Acquire)
     }

@@ -98,8 +98,8 @@ impl<const W: usize, N: Note> Row<W, N> {
     }
 }
 
-/// Rows of sixteen keys with their counts, and a note for each key. Tags are compared by `M`: [`Scalar`] is
-/// there to be measured beside [`Vectors`].
+/// Rows of sixteen keys with their counts, and a note for each key. `M` compares tags: [`Scalar`] exists to
+/// be measured against [`Vectors`].
 #[derive(Clone, Debug)]
 pub struct Aggregator<const W: usize, M = Vectors, N = ()> {
     rows: Vec<Row<W, N>>,

@@ -1,9 +1,9 @@
-//! What the packets of a flow say of it, and what else fits a byte of its line.
+//! What the packets of a flow say about it, and what else fits into a byte of its cache line.
 
 use super::{Flow, FlowTable};
 use crate::state::{Event, FlowState, Seen};
 
-/// Up to so many packets of a flow are remembered, whatever has been taken of its counts.
+/// Up to this number, the packets of a flow are remembered, even if its counts have been taken.
 pub const HEARD_MAX: u8 = 4;
 
 /// What else is known of a flow, in one byte.
@@ -11,7 +11,7 @@ pub const HEARD_MAX: u8 = 4;
 pub(super) struct Marks(pub u8);
 
 impl Marks {
-    /// Whether the first packet has been told.
+    /// Whether the first packet has been reported.
     pub const TOLD: u8 = 1;
     /// Whether it has given counts: then no packet is its first one.
     pub const GAVE: u8 = 2;
@@ -60,8 +60,8 @@ impl Flow {
 }
 
 impl FlowTable {
-    /// Follows the state of a flow. Before its packet is counted. Returns what else becomes of the flow: of a
-    /// repeated SYN, the connection is not established, and it is not the first packet (RFC 9293 §3.8.1).
+    /// Follows the state of a flow, before its packet is counted. Returns what else happens to the flow: a
+    /// repeated SYN does not establish the connection, and is not the first packet (RFC 9293 §3.8.1).
     #[inline]
     pub fn see(&mut self, row: u32, seen: Seen) -> Event {
         let Some(flow) = self.live_mut(row) else { return Event::None };

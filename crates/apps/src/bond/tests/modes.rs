@@ -147,7 +147,7 @@ fn probes_in_a_vlan_notice_a_silent_link_within_100_ms() {
     }
 }
 
-/// A switch floods what it has no port for, so a member may see answers to others.
+/// A switch floods frames to addresses that it does not know, so a member may see answers to others.
 #[test]
 fn an_answer_to_another_station_says_nothing_about_a_member() {
     let probe = Probe {

@@ -70,7 +70,7 @@ pub(super) struct Service {
     failing: bool,
     /// Until when losses end no flows.
     doubt: Doubt,
-    /// How long that lasts when the reason for it is gone.
+    /// How long that lasts after the reason for it is gone.
     settle_ns: u64,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct LbApp {
     /// The ports without carrier, by their positions in the list of those through which back ends are
     /// reached.
     pub(super) dark: HashSet<usize>,
-    /// What is to be said of weights that do not hold any more.
+    /// Messages about weights that are no longer in force.
     pub(super) forgotten: Vec<String>,
 }
 
@@ -329,7 +329,7 @@ impl LbApp {
         let grows = |row: &Row| self.standing(row).1.and_then(|monitor| monitor.grows_ns(now_ns));
         let grows_ns = service.rows.iter().filter_map(grows).min();
         let (weights, failing) = weights(&members, service.fail);
-        // Back ends that are lost, whose flows no other one could take.
+        // Whether back ends are lost and no other could take their flows.
         let lost = service.rows.iter().zip(&members).any(|(row, one)| row.kept && one.standing.is_lost());
         let alone = lost && (failing || weights.iter().all(|weight| *weight == 0));
         let reason = alone || self.is_dark(at);

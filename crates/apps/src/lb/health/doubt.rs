@@ -1,6 +1,6 @@
-//! When back ends that seem to be lost keep their flows. If weir's own link is down, nothing can be heard of
-//! any back end, and if none of a service is left, no other could take the flows: ending them would only
-//! break connections that may survive.
+//! When back ends that seem to be lost keep their flows. If weir's own link is down, it can hear from no back
+//! end; if no back end of a service is left, no other can take the flows. In both cases, ending the flows
+//! would only break connections that may survive.
 
 use super::app::LbApp;
 use super::{Guarded, Times, Watch};
@@ -10,14 +10,14 @@ use engine::program::{PortId, Program};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How long a loss still counts for nothing after the link is back, or the first back end. A switch with
-/// classic spanning tree forwards nothing at a port for twice its forward delay of 15 s (IEEE 802.1D), and
-/// the kernel then takes 3 s to look for a neighbour, every 6 s.
+/// How long losses are still ignored after the link or the first back end is back. A switch with classic
+/// spanning tree forwards nothing at a port for twice its forward delay of 15 s (IEEE 802.1D), and the kernel
+/// then takes 3 s to look for a neighbour, every 6 s.
 pub const SETTLE_NS: u64 = 40_000_000_000;
 
-/// Losses are acted upon after this long: links are looked at every 20 ms, and the loss of the link must be
-/// known first. Neighbours that are found or lost within this time are one change of weights, too: when a
-/// network comes up there are thousands, and buckets are filled for each change.
+/// How long to wait before acting on a loss: links are polled every 20 ms, and a loss of the link must be
+/// known first. Neighbours that are found or lost within this time also cause a single change of weights:
+/// thousands may appear when a network comes up, and each change fills buckets.
 pub const TOGETHER_NS: u64 = 30_000_000;
 
 /// The ports through which back ends are reached.
@@ -30,7 +30,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Finds those of services, in the order of `names`.
+    /// Finds the ports of services, in the order of `names`.
     pub fn find<'a>(names: &[&str], services: &'a [Service], program: &Program) -> Links {
         let by_name: HashMap<&str, &'a Service> =
             services.iter().map(|service| (service.name.as_str(), service)).collect();
@@ -59,8 +59,7 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// Notes whether there is a reason for doubt now. When there is none any more, the doubt lasts for a
-    /// while.
+    /// Notes whether there is a reason for doubt now. Once there is none, the doubt lasts a while longer.
     pub fn note(&mut self, reason: bool, now_ns: u64, settle_ns: u64) {
         if reason {
             self.until_ns = u64::MAX;
@@ -80,8 +79,8 @@ impl Doubt {
     }
 }
 
-/// Returns how long a service's losses end no flows after the reason for doubt is gone: until its checks have
-/// shown who is up, too.
+/// Returns how long a service's losses end no flows after the reason for doubt is gone, including the time
+/// that its checks need to find out which back ends are up.
 pub fn settle_ns(service: &Guarded) -> u64 {
     let heard = |watch: &Watch| {
         let Times { interval_ns, jitter, rise, .. } = watch.times;
@@ -99,7 +98,7 @@ impl LbApp {
         ports.is_some_and(|ports| !ports.is_empty() && ports.iter().all(|port| self.dark.contains(port)))
     }
 
-    /// A port has carrier now, or none. Services that can lose no back end need not know.
+    /// A port has gained or lost carrier. Services that can lose no back end need not know.
     pub(super) fn link(&mut self, port: PortId, up: bool, now_ns: u64, actions: &mut Vec<Action>) {
         let links = self.health.links.clone();
         let Some(port) = links.ports.iter().position(|(one, _)| *one == port) else { return };

@@ -153,7 +153,7 @@ impl LbApp {
         }
     }
 
-    /// Notes with which MAC addresses the next program begins: one that is lost keeps its last address as
+    /// Notes the MAC addresses with which the next program begins: a lost neighbour keeps its last address as
     /// long as a back end has entries with it.
     pub(super) fn remember(&self, service: usize) {
         for hop in self.services[service].rows.iter().filter_map(|row| row.hop) {

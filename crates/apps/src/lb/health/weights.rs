@@ -41,7 +41,7 @@ impl Standing {
         matches!(self, Standing::Unchecked | Standing::Unknown | Standing::Up)
     }
 
-    /// Returns true if nothing is heard of a back end that stands so.
+    /// Returns true if a back end with this standing seems to be lost.
     #[must_use]
     pub fn is_lost(self) -> bool {
         matches!(self, Standing::Down | Standing::NoNeighbour)

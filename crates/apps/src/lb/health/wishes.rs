@@ -21,8 +21,8 @@ impl Row {
         (self.full != self.configured * scale).then_some(self.full / scale)
     }
 
-    /// Gives it the weight that it had when another was configured, or the same; the later holds. Returns the
-    /// weight that is forgotten because the file says another now.
+    /// Restores the weight that an operator had given it, unless the configured weight has changed since: the
+    /// later one holds. Returns the weight that is forgotten because the file now has another.
     fn keep(&mut self, given: Option<u32>, configured: u32, scale: u32) -> Option<u32> {
         let weight = given?;
         if configured == self.configured {
@@ -33,7 +33,7 @@ impl Row {
     }
 }
 
-/// Says that the weight that an operator has given a back end does not hold any more.
+/// Says that the weight that an operator has given a back end is no longer in force.
 fn forgets(service: &str, row: &Row, weight: u32) -> String {
     let (name, configured) = (&row.name, row.configured);
     let what = format!("the weight {weight} of {name} of {service}, set at run time, is forgotten");

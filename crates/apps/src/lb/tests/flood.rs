@@ -80,7 +80,7 @@ fn sends(number: u64, tick: u64) -> Option<u8> {
     }
 }
 
-/// Floods with so many flows in 30 s, in percent of the table, each of which begins with these segments.
+/// Floods with this number of flows in 30 s, in percent of the table. Each begins with these segments.
 /// Returns how many real clients there were, and how many of them were pinned in time.
 fn flood(percent: u64, segments: &[u8]) -> (usize, usize) {
     let mut service = service("web", By::FiveTuple);

@@ -1,5 +1,5 @@
-//! What becomes of flows when back ends seem to be lost: with weir's own link, all at once, or one alone. For
-//! every mode, way of choosing, back ends by `ip` or `mac`, with and without checks.
+//! What happens to flows when back ends seem to be lost: with weir's own link, all at once, or one alone. The
+//! tests cover every mode and way of choosing, and back ends by `ip` or `mac`, with and without checks.
 
 use super::flows::Rig;
 use super::*;
@@ -63,7 +63,7 @@ fn kinds() -> Vec<Kind> {
     all
 }
 
-/// A load balancer with one service in one of the modes, with so many back ends.
+/// A load balancer with one service in one of the modes, with this number of back ends.
 pub(super) fn balanced(mode: usize, count: u8) -> Lb {
     let mut one = service("dns", By::FiveTuple);
     one.source = (Some((Ipv4Addr::new(10, 0, 1, 254), 0)), None);
@@ -120,7 +120,7 @@ struct World {
     engine: Rig,
     kind: Kind,
     now_ns: u64,
-    /// Back ends that nothing reaches, and nothing comes from.
+    /// Back ends that are cut off in both directions.
     silent: Vec<u8>,
 }
 
@@ -205,7 +205,7 @@ impl World {
 /// How the back ends are lost, and found again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Loss {
-    /// With the link: the kernel tells of neighbours before the link is looked at.
+    /// With the link: the kernel reports neighbours before weir polls the link.
     Link,
     /// All at once, by something farther away.
     All,
@@ -232,7 +232,7 @@ fn without_link_or_with_all_lost_at_once_no_flow_ends() {
                 world.run(3000);
                 assert_eq!(world.flows(), before, "the switch forwards nothing yet: {kind:?}");
             }
-            // One comes back after the other, and could take the flows of all.
+            // They come back one after the other, and the first could take the flows of all.
             for at in [2, 0, 1] {
                 world.regain(at);
                 world.run(1500);

@@ -150,7 +150,7 @@ fn a_reply_from_another_address_or_port_is_named() {
     let dns = || Ask::Dns("example.org".to_string(), None);
     let answer = |query: &[u8]| [&query[..2], &[0x80, 0], &query[4..]].concat();
     assert_eq!(check(replying("127.0.0.2:0", answer), dns()), Err(said.to_string()));
-    // What answers nothing that was asked is no reply.
+    // A datagram that does not answer the request is no reply.
     let short = Check {
         address: Ipv4Addr::LOCALHOST.into(),
         port: replying("127.0.0.2:0", |_| vec![0; 12]),

@@ -1,6 +1,6 @@
-//! Replies that come from another address than the one that was asked. A connected socket never sees them, so
-//! such a check would only time out; a second socket with the same port does, and the check says whose reply
-//! it was.
+//! Replies from an address other than the one that was asked. A connected socket never sees them, so the
+//! check would only time out. A second socket with the same port does see them, and the check says where the
+//! reply came from.
 
 use super::{ANSWER_MAX, said};
 use rustix::net::sockopt::set_socket_reuseport;
@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::task::Poll;
 use tokio::net::UdpSocket;
 
-/// A socket that hears of nobody but the server, and one that hears of all others.
+/// A socket that receives only from the server, and one that receives from all others.
 pub struct Pair {
     socket: UdpSocket,
     witness: UdpSocket,
@@ -20,9 +20,9 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Connects a UDP socket that is bound already to a server.
+    /// Connects an already bound UDP socket to a server.
     pub async fn of_port(socket: UdpSocket, asked: SocketAddr) -> io::Result<Pair> {
-        // Only now, so that the port is nobody else's.
+        // Only now, so that no other process shares the port.
         set_socket_reuseport(&socket, true)?;
         let own = socket.local_addr()?;
         socket.connect(asked).await?;
@@ -34,7 +34,7 @@ impl Pair {
         Ok(Pair { socket, witness: UdpSocket::from_std(witness.into())?, asked })
     }
 
-    /// The same with two raw sockets, each of which gets whatever comes.
+    /// The same with two raw sockets, each of which receives everything.
     pub async fn of_raw(socket: UdpSocket, witness: UdpSocket, asked: SocketAddr) -> io::Result<Pair> {
         socket.connect(asked).await?;
         Ok(Pair { socket, witness, asked })
@@ -47,8 +47,7 @@ impl Pair {
     /// Returns what the server sends next.
     ///
     /// # Errors
-    /// Says that the server cannot be reached, or that what `is_reply` takes for its reply came from another
-    /// address.
+    /// The server cannot be reached, or what `is_reply` takes for its reply came from another address.
     pub async fn receive(&self, is_reply: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, String> {
         let mut answer = vec![0; ANSWER_MAX];
         let length = {
@@ -63,7 +62,7 @@ impl Pair {
         Ok(answer)
     }
 
-    /// Waits for a reply from another address or port. Returns what there is to say of it.
+    /// Waits for a reply from another address or port. Returns a message about it.
     async fn see(&self, is_reply: impl Fn(&[u8]) -> bool) -> String {
         let mut bytes = vec![0; ANSWER_MAX];
         loop {
@@ -78,7 +77,7 @@ impl Pair {
         }
     }
 
-    /// Whether a datagram is from somebody else. A raw socket has no ports.
+    /// Whether a datagram has another sender. A raw socket has no ports.
     fn is_other(&self, from: SocketAddr) -> bool {
         from.ip() != self.asked.ip() || self.asked.port() != 0 && from.port() != self.asked.port()
     }

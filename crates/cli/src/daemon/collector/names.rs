@@ -44,7 +44,7 @@ struct Generation {
     targets: Vec<Arc<str>>,
 }
 
-/// The names of what a delta is about.
+/// The names that a delta refers to.
 #[derive(Clone, Copy)]
 pub struct Named<'a> {
     /// The pipe, or the overlay's table of flows.
@@ -81,7 +81,7 @@ impl Names {
         of == OF_PODS || self.of(of.generation).is_some()
     }
 
-    /// Returns the position of the measurement that a delta is for, and the names of what it is about.
+    /// Returns the position of the measurement that a delta is for, and the names that it refers to.
     pub fn find(&self, delta: &FlowDelta) -> Option<(usize, Named<'_>)> {
         let of = delta.of();
         if of == OF_PODS {
@@ -90,7 +90,7 @@ impl Names {
         }
         let names = self.of(of.generation)?;
         let Pipe { name, measured } = names.pipes.get(usize::from(of.pipe))?;
-        // Numbers that packets were observed with may be those of an earlier program.
+        // The numbers in observations may be those of an earlier program.
         let observed = self.of(delta.observed.generation);
         let target = names.targets.get(of.target as usize);
         let target = target.or_else(|| observed?.targets.get(delta.observed.target as usize));

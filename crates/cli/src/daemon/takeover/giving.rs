@@ -150,7 +150,7 @@ impl Daemon {
         let (ledger, balanced, flows) = super::super::settle(&reports, collector)?;
         let done = sent.and_then(|()| wire.receive()).context("the other weir has not taken over");
         match &done {
-            // It may have all interfaces, which no other process could use as long as it is there.
+            // It may hold all interfaces, which no other process can use while it lives.
             Err(_) => wire.kill_peer(),
             Ok(_) => wire.peer().into_iter().for_each(|peer| systemd.succeeded_by(peer)),
         }
@@ -167,8 +167,8 @@ impl Daemon {
     }
 }
 
-/// Has the workers receive nothing any more, and waits until each has taken what others have handed to it:
-/// what is still between two workers when they stop is dropped.
+/// Stops the workers from receiving, and waits until each has taken what others have handed to it: frames
+/// that are still between two workers when they stop are dropped.
 fn fall_silent(workers: &Workers) -> Result<()> {
     workers.ask_all(|_, answer| Command::Quiesce(answer))?;
     let until = Instant::now() + SILENCE;

@@ -32,7 +32,7 @@ use packet::{DropReason, Ledger};
 
 use apps::lb::edits::Edits;
 
-/// Reads a message of the other daemon's, whatever it says, for fuzzers.
+/// Reads a message of the other daemon, whatever it says, for fuzzers.
 pub fn read(head: &[u8], bytes: &[u8]) {
     let Ok(head) = wire::head(head) else { return };
     let _ = sockets::read_left(&head["left"], bytes);

@@ -267,8 +267,8 @@ fn outside(unit: Option<&str>, own: Option<&str>) -> Option<String> {
     ))
 }
 
-/// Lets the workers receive once every port of each has its socket and its memory. A worker that began before
-/// another was ready would drop what it sends through the other's ports or hands over to it.
+/// Lets the workers receive once all their ports have their sockets and memory. A worker that started before
+/// another was ready would lose the frames that it sends through the other's ports or hands to it.
 fn begin_to_receive(workers: &Workers, interfaces: &Interfaces) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !interfaces.all().all(XdpInterface::has_obeyed) {

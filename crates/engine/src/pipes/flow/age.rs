@@ -81,7 +81,7 @@ impl Flows {
         !is_full(self)
     }
 
-    /// Returns the ages from which flows go now that have no entry of their own.
+    /// Returns the ages from which flows without an entry of their own now end.
     #[must_use]
     pub fn present_ages(&self) -> Ages {
         let capacity = self.table.capacity() as u64;

@@ -1,13 +1,13 @@
-//! From what ages flows go now: sentence C13 of docs/pipes.md. While little of the table is free, flows go
-//! earlier, those first that anyone can forge.
+//! The ages from which flows now end: sentence C13 of docs/pipes.md. While little of the table is free, flows
+//! end earlier, first those that anyone can forge.
 
 use table::{Flow, FlowState, HEARD_MAX};
 
 /// The number of states.
 const STATES: usize = FlowState::ALL.len();
 
-/// The part of a table, as a divisor, that is scarce: while less is free, flows go earlier that are not
-/// established or not proven, so that a flood of them makes room for others instead of keeping it.
+/// The part of a table, as a divisor, below which room is scarce: while less is free, flows that are not
+/// established or not proven end earlier, so that a flood of them makes room for others.
 const SCARCE: u64 = 4;
 
 /// The same for established flows of which one direction passes.
@@ -19,8 +19,7 @@ const HURRY_MAX: u32 = 32;
 /// The same for established flows without proof, which may have packets every second.
 const UNPROVEN_MAX: u32 = 16;
 
-/// How sure it is that two hosts have a connection, and not that somebody sends packets with the address of
-/// another.
+/// How certain it is that two hosts have a connection, and that no other host forges their addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Proof {
     /// Only a few packets were seen, or those of one side.
@@ -31,7 +30,7 @@ enum Proof {
     Answered,
 }
 
-/// The ages in milliseconds from which flows go, by their proof and state; 0 if they stay.
+/// The ages in milliseconds from which flows end, by their proof and state; 0 if they stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ages([[u32; STATES]; 3]);
 
@@ -78,7 +77,7 @@ impl Ages {
     }
 }
 
-/// Whether flows in a state wait for packets that come whenever their hosts want.
+/// Whether packets of flows in a state may come at any time.
 fn waits(state: FlowState) -> bool {
     match state {
         FlowState::Stream | FlowState::TcpEstablished => true,
@@ -110,7 +109,7 @@ fn hurried_ms((usual_ms, least_ms): (u32, u32), (room, scarce): (u64, u64), most
     if usual_ms == 0 || room >= scarce {
         return usual_ms;
     }
-    // What is above the least goes first: it is gone when half of that is taken.
+    // The part above the minimum shrinks first: it is gone when half of the scarce room is taken.
     let (above, left) = (u64::from(usual_ms - least_ms), (2 * room).saturating_sub(scarce));
     let hurried = (u64::from(least_ms) * room + above * left) / scarce;
     hurried.max(u64::from(least_ms / most)).max(1) as u32

@@ -1,4 +1,4 @@
-//! What was observed of the packets of flows, where a pipe is measured, besides the counts in their rows.
+//! What was observed about the packets of flows, if a pipe is measured, besides the counts in their rows.
 //!
 //! Costs: 40 bytes for each flow of the table, resident as used, and a cache line for each packet.
 
@@ -92,8 +92,8 @@ impl Observations {
     }
 }
 
-/// What is known of packets. Those from before the pipe was measured were not observed: their octets are
-/// what they have without their Ethernet headers.
+/// What is known about packets. Those from before the pipe was measured were not observed: their octets are
+/// their bytes without their Ethernet headers.
 #[inline]
 fn so_far(words: [u64; 3], packets: u64, bytes: u64) -> Observed {
     match words {

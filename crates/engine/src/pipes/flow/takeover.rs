@@ -126,7 +126,7 @@ impl Flows {
     }
 
     /// Returns what another process needs to know of a flow's past. There, each direction may be alone, so
-    /// that both say if both have closed.
+    /// each says whether both have closed.
     fn resumed(&self, at: u32, flow: &Flow) -> Resumed {
         let state = match flow.state().together(self.other_direction(at).map(Flow::state)) {
             FlowState::TcpFin => FlowState::TcpFin,
