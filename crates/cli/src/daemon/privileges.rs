@@ -10,9 +10,10 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs,
 };
 
-/// The capabilities kept by the daemon once its ports are open: BPF and network administration to change take
-/// rules in a reload, raw sockets for AF_XDP, locked memory for its frames, and reading for a configuration
-/// with another owner.
+/// The capabilities kept by the daemon once its ports are open: BPF, performance monitoring (which the
+/// verifier asks of programs that compute with pointers) and network administration to load programs and
+/// change take rules in a reload, raw sockets for AF_XDP, locked memory for its frames, and reading for a
+/// configuration with another owner.
 pub const DAEMON: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)
