@@ -99,9 +99,12 @@ pub fn load_edited(file: &Path, options: &Options, edits: &Edits) -> Result<Load
     })
 }
 
-/// Returns true for a JSON object of XenoFlow's; weir's files are YAML that starts with a key.
+/// Returns true for a file of XenoFlow's: a JSON object, or the same in YAML. weir's own files have no key
+/// `backends`.
 fn is_xenoflow(text: &str) -> bool {
-    text.trim_start().starts_with('{') && text.contains("\"backends\"")
+    let is_json = text.trim_start().starts_with('{') && text.contains("\"backends\"");
+    let is_blank = |line: &&str| line.trim().is_empty() || line.starts_with('#') || *line == "---";
+    is_json || text.lines().find(|line| !is_blank(line)).is_some_and(|line| line.starts_with("backends:"))
 }
 
 /// A system whose services become those of the load balancer.
