@@ -59,8 +59,8 @@ fn a_file_that_is_not_utf_8_is_shown_with_the_first_byte_that_is_not() {
 #[test]
 fn only_a_file_of_xenoflows_is_taken_for_one() {
     assert!(is_xenoflow(FILE));
-    let yaml = "---\n# Two.\nbackends:\n  - { name: fips2, mac_address: A0:88:C2:B5:F4:5A }\n  - name: fips3\n    \
-        mac_address: \"A0:88:C2:B5:F4:5B\"\n";
+    let yaml = "---\n# Two.\nbackends:\n  - { name: fips2, mac_address: A0:88:C2:B5:F4:5A }\n  \
+        - { name: fips3, mac_address: \"A0:88:C2:B5:F4:5B\" }\n";
     assert!(is_xenoflow(yaml));
     let json = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"},
         {"name":"fips3","mac_address":"A0:88:C2:B5:F4:5B"}]}"#;
