@@ -281,6 +281,8 @@ impl Lab {
             }
             run(&format!("ip -n {near} link set bridge mtu 1400 up"));
         } else {
+            // There are no routes by a device that is down.
+            run(&format!("ip -n {near} link set tunnel up"));
             for (address, peer, net) in
                 [("10.1.0.254/24", "10.1.0.1", "10.2.0.0/16"), ("fd01::fe/64", "fd01::1", "fd02::/64")]
             {

@@ -500,31 +500,73 @@ static __always_inline int steer(struct __sk_buff *skb, const struct tunnel *tun
 	return TC_ACT_UNSPEC;
 }
 
-SEC("classifier")
-int path_egress(struct __sk_buff *skb)
+/*
+ * Reads a frame to a peer that is to be steered, and returns the peer. Otherwise returns 0, and the verdict.
+ * What it reads is off the stack when it returns: kernels such as 6.1 round each function's part of the 512
+ * bytes up to 32, and what steers is near that limit.
+ */
+static __always_inline struct peer *peer_of(struct __sk_buff *skb, const struct settings *settings,
+					    struct tunnel *tunnel, int *verdict)
 {
-	struct settings *settings = get_settings();
-	struct tunnel tunnel;
 	struct outer outer;
 	struct peer *peer;
 
-	if (!settings || !read_outer(skb, settings, &outer))
-		return TC_ACT_UNSPEC;
-	tunnel = tunnel_of(&outer);
+	if (!read_outer(skb, settings, &outer))
+		return 0;
+	*tunnel = tunnel_of(&outer);
 	if (vni_of(outer.vxlan.vni) == settings->probe_vni) {
 		if (is_local(outer.ip.saddr))
-			stamp(skb, &tunnel);
-		return TC_ACT_UNSPEC;
+			stamp(skb, tunnel);
+		return 0;
 	}
 	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
 	if (!peer) {
 		count(UNKNOWN_PEER);
-		return TC_ACT_UNSPEC;
+		return 0;
 	}
 	bpf_set_hash_invalid(skb);
-	if (settings->scheme == SCHEME_DOCA_AR)
-		return pin(skb, &outer, peer, settings);
-	return steer(skb, &tunnel, peer, settings);
+	if (settings->scheme != SCHEME_DOCA_AR)
+		return peer;
+	*verdict = pin(skb, &outer, peer, settings);
+	return 0;
+}
+
+/* The same over IPv6, for which there is no DOCA-AR. */
+static __always_inline struct peer *peer_of6(struct __sk_buff *skb, const struct settings *settings,
+					     struct tunnel *tunnel)
+{
+	struct outer6 outer;
+	struct peer *peer;
+
+	if (!read_outer6(skb, settings, &outer))
+		return 0;
+	*tunnel = tunnel_of6(&outer);
+	if (vni_of(outer.vxlan.vni) == settings->probe_vni) {
+		if (is_local6(source6(&outer)))
+			stamp(skb, tunnel);
+		return 0;
+	}
+	peer = bpf_map_lookup_elem(&peers6, destination6(&outer));
+	if (!peer) {
+		count(UNKNOWN_PEER);
+		return 0;
+	}
+	bpf_set_hash_invalid(skb);
+	return peer;
+}
+
+SEC("classifier")
+int path_egress(struct __sk_buff *skb)
+{
+	struct settings *settings = get_settings();
+	int verdict = TC_ACT_UNSPEC;
+	struct tunnel tunnel;
+	struct peer *peer;
+
+	if (!settings)
+		return verdict;
+	peer = peer_of(skb, settings, &tunnel, &verdict);
+	return peer ? steer(skb, &tunnel, peer, settings) : verdict;
 }
 
 /* A program of its own, so that IPv4 does not pay for it: it is attached where there is such a peer. */
@@ -533,22 +575,10 @@ int path_egress6(struct __sk_buff *skb)
 {
 	struct settings *settings = get_settings();
 	struct tunnel tunnel;
-	struct outer6 outer;
 	struct peer *peer;
 
-	if (!settings || !read_outer6(skb, settings, &outer))
+	if (!settings)
 		return TC_ACT_UNSPEC;
-	tunnel = tunnel_of6(&outer);
-	if (vni_of(outer.vxlan.vni) == settings->probe_vni) {
-		if (is_local6(source6(&outer)))
-			stamp(skb, &tunnel);
-		return TC_ACT_UNSPEC;
-	}
-	peer = bpf_map_lookup_elem(&peers6, destination6(&outer));
-	if (!peer) {
-		count(UNKNOWN_PEER);
-		return TC_ACT_UNSPEC;
-	}
-	bpf_set_hash_invalid(skb);
-	return steer(skb, &tunnel, peer, settings);
+	peer = peer_of6(skb, settings, &tunnel);
+	return peer ? steer(skb, &tunnel, peer, settings) : TC_ACT_UNSPEC;
 }
