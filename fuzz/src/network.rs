@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Reads the bytes as an LACPDU or a marker: what is understood is written and read as the same again.
+/// Parses the bytes as an LACPDU or a marker. A PDU that parses is written, and parses to the same again.
 pub fn lacpdu(frame: &[u8]) {
     const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 9];
     let Ok(pdu) = lacp::parse(frame) else { return };
@@ -68,8 +68,8 @@ pub fn probe(bytes: &[u8]) {
     assert!(matches!(Packet::read(&frame[..DATAGRAM / 2], VXLAN, SECRET), Err(Refusal::Malformed)));
 }
 
-/// Reads the bytes as a sketch file, with the right checksum: what is read is written and read
-/// again, with as many bytes.
+/// Parses the bytes as a sketch file with the right checksum. A file that parses is written and parses again,
+/// and has the same length.
 pub fn sketch_file(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     if let Err(FileError::Checksum { found, .. }) = Summary::read(&bytes[..]) {

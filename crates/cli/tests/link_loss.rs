@@ -102,6 +102,6 @@ fn connections_survive_the_loss_of_weirs_link() {
     spaces.ip("weir", "link del eth0");
     std::thread::sleep(OUTAGE);
     connect_weir(&spaces);
-    assert_eq!(after(), before, "the interface is made anew: {}", spaces.log());
+    assert_eq!(after(), before, "the interface was recreated: {}", spaces.log());
     spaces.end();
 }

@@ -40,7 +40,7 @@ impl Ages {
         Ages([timeouts_ms; 3])
     }
 
-    /// Those with these timeouts while there is room for so many flows, of so many.
+    /// Returns the ages for these timeouts while `room` of the `capacity` rows are free.
     pub fn present(timeouts_ms: [u32; STATES], (room, capacity): (u64, u64)) -> Ages {
         let mut ages = Ages::all(timeouts_ms);
         if room >= capacity / SCARCE {
