@@ -66,7 +66,7 @@ pub enum Bench {
     /// A bond of two members beside Open vSwitch's, on DPDK devices; and whether its rate depends on the
     /// number of flows.
     Bond {
-        /// Only these numbers of streams.
+        /// Only these numbers of streams: 1 to 200000.
         streams: Vec<u32>,
         /// End with one JSON object.
         #[arg(long)]

@@ -38,6 +38,8 @@ pub struct Setting {
     /// MiB of DPDK's memory, and whether it is huge pages.
     pub mebibytes: u32,
     pub huge: bool,
+    /// Frames that testpmd's memory has room for, those of looped recordings included.
+    pub frames: u32,
 }
 
 impl Setting {
@@ -46,7 +48,7 @@ impl Setting {
         let set = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| rustix::thread::CpuSet::new());
         let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
         let other = cores.next().unwrap_or(0);
-        Setting { core: cores.next_back().unwrap_or(other), other, mebibytes, huge }
+        Setting { core: cores.next_back().unwrap_or(other), other, mebibytes, huge, frames: FRAMES }
     }
 }
 
@@ -295,7 +297,7 @@ fn testpmd_arguments(setting: &Setting, devices: &[String], threads: usize) -> V
     let own = ["--", "--interactive", "--forward-mode=macswap", "--no-flush-rx"];
     arguments.extend(own.map(String::from));
     arguments.push(format!("--nb-cores={threads}"));
-    arguments.push(format!("--total-num-mbufs={FRAMES}"));
+    arguments.push(format!("--total-num-mbufs={}", setting.frames));
     arguments
 }
 

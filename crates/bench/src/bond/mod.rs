@@ -22,8 +22,8 @@ mod weir;
 pub use flat::run as flatness;
 
 use super::dpdk::record;
-use super::peers::{Setting, TESTPMD, TESTPMD_PACKAGE};
-use anyhow::Result;
+use super::peers::{FRAMES, Setting, TESTPMD, TESTPMD_PACKAGE};
+use anyhow::{Result, bail};
 use arm::Arm;
 use lab::ovs::{PACKAGE_DPDK, SWITCH_DPDK};
 use lab::run::Run;
@@ -40,13 +40,35 @@ pub const STREAMS: [u32; 5] = [1, 10, 1000, 10_000, 100_000];
 /// Rounds at most: a turn that another program has disturbed is taken again.
 const ROUNDS_MAX: usize = 30;
 
-/// MiB of huge pages for all arms at once.
-const WEIR_MIB: u32 = 512;
-const TESTPMD_MIB: u32 = 512;
+/// Streams at most: Open vSwitch's memory has 262 144 frames, and what the recording does not loop through must
+/// fill its rings.
+const STREAMS_MAX: u32 = 200_000;
+
+/// Frames beside those of the recordings: what lies in rings and caches.
+const SPARE_FRAMES: u32 = 63_456;
+
 const SINKS_MIB: u32 = 3 * sink::MEBIBYTES;
+
+/// The memory that one of weir and testpmd needs to loop through recordings with `streams` frames.
+#[derive(Clone, Copy)]
+struct Memory {
+    frames: u32,
+    /// MiB of huge pages: 2.4 KiB for a frame, 128 MiB for all else.
+    mebibytes: u32,
+}
+
+impl Memory {
+    fn for_streams(streams: u32) -> Memory {
+        let frames = FRAMES.max(streams + SPARE_FRAMES);
+        Memory { frames, mebibytes: frames * 12 / (5 << 10) + 128 }
+    }
+}
 
 /// Measures the bond on DPDK devices; `None`, and a line that says why, where it cannot be done.
 pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
+    if let Some(wrong) = streams.iter().find(|streams| !(1..=STREAMS_MAX).contains(*streams)) {
+        bail!("{wrong} streams cannot be measured: give 1 to {STREAMS_MAX}");
+    }
     if let Some(why) = obstacle() {
         screen.say(&format!("bond: not measured, {why}"));
         return Ok(None);
@@ -58,7 +80,8 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
         ));
     }
     let interrupt = Interrupt::on_signals()?;
-    let mebibytes = WEIR_MIB + TESTPMD_MIB + SINKS_MIB + if with_ovs { ovs::MEBIBYTES } else { 0 };
+    let memory = Memory::for_streams(streams.iter().copied().max().unwrap_or(0));
+    let mebibytes = 2 * memory.mebibytes + SINKS_MIB + if with_ovs { ovs::MEBIBYTES } else { 0 };
     let pages = HugePages::reserve(mebibytes as usize);
     if !pages.enough {
         screen.say(&format!("bond: not measured, there are no {mebibytes} MiB of huge pages to be had"));
@@ -67,7 +90,7 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
     screen.say(&Row::heading());
     let mut rows = Vec::new();
     for &streams in streams {
-        let row = measure(streams, with_ovs, &interrupt, screen)?;
+        let row = measure(streams, memory, with_ovs, &interrupt, screen)?;
         screen.say(&row.to_string());
         rows.push(row.json());
     }
@@ -86,9 +109,15 @@ fn obstacle() -> Option<String> {
     }
 }
 
-fn measure(streams: u32, with_ovs: bool, interrupt: &Interrupt, screen: &mut Screen) -> Result<Row> {
+fn measure(
+    streams: u32,
+    memory: Memory,
+    with_ovs: bool,
+    interrupt: &Interrupt,
+    screen: &mut Screen,
+) -> Result<Row> {
     let mut run = Run::begin(false)?;
-    let mut arms = Arms::start(&mut run, streams, with_ovs, interrupt)?;
+    let mut arms = Arms::start(&mut run, streams, memory, with_ovs, interrupt)?;
     let mut rounds = Rounds::default();
     // The first round warms up.
     arms.round(&mut run, interrupt)?;
@@ -119,8 +148,14 @@ struct Arms {
 }
 
 impl Arms {
-    fn start(run: &mut Run, streams: u32, with_ovs: bool, interrupt: &Interrupt) -> Result<Arms> {
-        let setting = Setting::new(TESTPMD_MIB, true);
+    fn start(
+        run: &mut Run,
+        streams: u32,
+        memory: Memory,
+        with_ovs: bool,
+        interrupt: &Interrupt,
+    ) -> Result<Arms> {
+        let setting = Setting { frames: memory.frames, ..Setting::new(memory.mebibytes, true) };
         let recording = record(run.folder(), streams)?;
         let weir = weir::start(run, &setting, &recording, streams, interrupt)?;
         let ovs = if with_ovs {
@@ -145,5 +180,27 @@ impl Arms {
         };
         let (lb, recirculation): (Option<Turn>, Option<Turn>) = (ovs(true)?, ovs(false)?);
         Ok([Some(weir), lb, recirculation, Some(self.ceiling.turn(run, interrupt)?)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_room_for_every_stream_and_the_rings() {
+        for streams in STREAMS.into_iter().chain([STREAMS_MAX]) {
+            let Memory { frames, mebibytes } = Memory::for_streams(streams);
+            assert!(frames >= streams + SPARE_FRAMES);
+            assert!(u64::from(mebibytes) << 20 >= u64::from(frames) * 2400);
+        }
+    }
+
+    #[test]
+    fn a_number_of_streams_that_no_arm_has_memory_for_is_refused() {
+        for wrong in [0, STREAMS_MAX + 1] {
+            let error = run(&[1, wrong], &mut Screen::new(true)).expect_err("it is out of range").to_string();
+            assert!(error.contains(&format!("{wrong} streams")) && error.contains("1 to 200000"), "{error}");
+        }
     }
 }
