@@ -44,6 +44,13 @@ impl Kind {
     }
 }
 
+/// An app of the user's that gets every packet.
+const APP: &str = "\
+ports: { p0: { pcap: { out: p0.pcap }, root: all } }
+pipes: { all: { type: basic, match: { udp.dport: 1 }, forward: drop, miss: watch, entries: [{}] } }
+apps: [{ external: { name: watch, socket: watch.sock } }]
+";
+
 /// Commands with the output at which each writes: a relative path.
 fn commands() -> Vec<(Vec<&'static str>, &'static str)> {
     let mut all = vec![
@@ -56,6 +63,8 @@ fn commands() -> Vec<(Vec<&'static str>, &'static str)> {
         (vec!["replay", "weir.yaml", "in.pcap", "--kernel", "out"], "out"),
         (vec!["replay", "traced.yaml", "in.pcap"], "trace.in.pcap"),
         (vec!["replay", "traced.yaml", "in.pcap"], "trace.out.pcap"),
+        (vec!["replay", "app.yaml", "in.pcap", "--app", "watch=out"], "out"),
+        (vec!["man", "folder"], "folder/weir.1"),
     ];
     if cfg!(feature = "parquet") {
         all.push((vec!["measure", "in.pcap", "--parquet", "out"], "out"));
@@ -64,6 +73,7 @@ fn commands() -> Vec<(Vec<&'static str>, &'static str)> {
         let sim = ["sim", "path", "--seeds", "1", "--flows", "100", "--load", "30", "ecmp"];
         all.push(([&sim[..], &["--out", "out"]].concat(), "out"));
         all.push(([&sim[..], &["--trace", "out"]].concat(), "out"));
+        all.push(([&sim[..], &["--svg", "folder"]].concat(), "folder/slowdown-mean.svg"));
     }
     all
 }
@@ -80,6 +90,7 @@ fn no_output_replaces_a_link_a_fifo_or_a_device() {
             let folder = Folder::new();
             folder.write("weir.yaml", TWO);
             folder.write("traced.yaml", TWO.replace("root: balance", "root: balance, trace: trace.pcap"));
+            folder.write("app.yaml", APP);
             record(&folder.file("in.pcap"), &["src=192.0.2.2 dst=10.0.0.53"]);
             std::fs::create_dir(folder.file("folder")).unwrap();
             if arguments.contains(&"merge") {
