@@ -4,7 +4,7 @@
 use apps::bond::lacp::{self, Pdu};
 use apps::external::Datagram;
 use apps::{Action, Event, RequestId, RunningApps};
-use cli::config::{self, Macs, Plan};
+use cli::config::{self, Nics, Plan};
 use cli::{fuzzed, import};
 use engine::batch::{DecidedFor, Engine, FlowPage};
 use engine::buckets::GroupTables;
@@ -271,7 +271,7 @@ fn sane(actions: &[Action]) {
 pub fn change(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(orders) = serde_json::from_str(text)
-        && let Err(why) = config::edit(plan(), &Macs::new(), &orders)
+        && let Err(why) = config::edit(plan(), &Nics::default(), &orders)
     {
         assert!(!why.is_empty());
     }

@@ -283,8 +283,15 @@ fn program(setting: &Setting) -> Program {
 fn attachment(id: PortId, name: &str) -> Attachment {
     let mac = Some([2, 0, 0, 0, 0, 2 + id.0 as u8]);
     let kind = PortKind::Mem;
-    let port =
-        PortConfig { name: name.to_string(), kind, mac, mac_configured: true, fault: None, trace: None };
+    let port = PortConfig {
+        name: name.to_string(),
+        kind,
+        nic: None,
+        mac,
+        mac_configured: true,
+        fault: None,
+        trace: None,
+    };
     Attachment::port(id, &port, Origin::default())
 }
 

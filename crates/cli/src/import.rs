@@ -12,8 +12,8 @@ mod tests;
 
 pub use checked::{Checked, checked};
 
-use crate::config::{self, Loaded, Macs, Report, Span};
-use crate::infile;
+use crate::config::{self, Loaded, Report, Span};
+use crate::{infile, nics};
 use anyhow::{Context, Result};
 use apps::lb::edits::Edits;
 use apps::lb::{BackEnd, By};
@@ -91,10 +91,11 @@ pub fn load_edited(file: &Path, options: &Options, edits: &Edits) -> Result<Load
         Err(report) => return Ok(Loaded { plan: None, report, forgotten: Vec::new() }),
     };
     if !is_xenoflow(&text) {
-        return Ok(config::read_edited(&file.display().to_string(), Arc::new(text), &Macs::new(), edits));
+        let file = file.display().to_string();
+        return Ok(config::read_edited(&file, Arc::new(text), &nics::present(), edits));
     }
     Ok(match xenoflow(file, &text, options) {
-        Ok(yaml) => config::read(&format!("{} (imported)", file.display()), &yaml),
+        Ok(yaml) => config::read_knowing(&format!("{} (imported)", file.display()), &yaml, &nics::present()),
         Err(report) => Loaded { plan: None, report, forgotten: Vec::new() },
     })
 }

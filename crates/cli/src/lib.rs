@@ -17,6 +17,7 @@ pub mod import;
 mod infile;
 mod log;
 mod measure;
+mod nics;
 mod outfile;
 mod output;
 mod private;

@@ -17,6 +17,7 @@ pub mod group_names;
 mod key;
 pub mod lines;
 pub mod nat;
+pub mod nic;
 pub mod pipes;
 mod plain_entry;
 pub mod ports;

@@ -2,6 +2,7 @@
 
 use crate::diagnostic::{Report, Span};
 use crate::key::{Key, Shape};
+use crate::nic::{Nic, Nics};
 use crate::raw::{Kind, Node};
 use crate::schema::Schema;
 use crate::section::{Section, list, number, parsed, text, words};
@@ -9,13 +10,8 @@ use crate::value;
 use crate::{Frames, IpRule, TakeRule};
 use engine::program::PortId;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-
-/// MAC addresses of interfaces by the names in the configuration, as far as the reader knows them: a daemon
-/// still knows the address of an interface that is gone for a moment.
-pub type Macs = BTreeMap<String, [u8; 6]>;
 
 /// A configured port; its position is that in `Program::ports`.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +20,8 @@ pub struct PortConfig {
     pub name: String,
     /// Its kind.
     pub kind: PortKind,
+    /// Its interface, as far as it is known.
+    pub nic: Option<Nic>,
     /// Its MAC address: as configured, or the interface's if known.
     pub mac: Option<[u8; 6]>,
     /// Whether `mac` is configured.
@@ -158,10 +156,10 @@ pub struct Fault {
 }
 
 impl PortConfig {
-    /// Returns the MTU of its interface as it is now, in bytes; `None` without an interface.
+    /// Returns the MTU of its interface, in bytes; `None` if that is not known.
     #[must_use]
     pub fn mtu(&self) -> Option<u16> {
-        interface_mtu(&self.kind)
+        self.nic.as_ref().map(|nic| nic.mtu.min(u16::MAX.into()) as u16)
     }
 
     /// Returns true if frames can be passed to the host's stack here. AF_XDP cannot return what it has taken.
@@ -271,7 +269,7 @@ pub fn read(
     (name, span): (&str, Span),
     id: PortId,
     node: &Node,
-    macs: &Macs,
+    nics: &Nics,
     report: &mut Report,
 ) -> PortConfig {
     let section = Section::read(node, KEYS, report).at(span);
@@ -290,11 +288,15 @@ pub fn read(
     };
     misplaced(&section, &kinds, report);
     let configured = section.get("mac").and_then(|node| mac(node, report));
-    let mac = configured.or_else(|| interface_mac(&kind, macs));
+    let nic = match &kind {
+        PortKind::Xdp(xdp) => nics.get(&xdp.interface).cloned(),
+        _ => None,
+    };
+    let mac = configured.or(nic.as_ref().map(|nic| nic.mac));
     let fault = section.get("fault").map(|node| fault(node, report));
     let trace = section.get("trace").and_then(|node| path(node, report));
     let mac_configured = configured.is_some();
-    PortConfig { name: name.to_string(), kind, mac, mac_configured, fault, trace }
+    PortConfig { name: name.to_string(), kind, nic, mac, mac_configured, fault, trace }
 }
 
 fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortKind {
@@ -522,29 +524,6 @@ pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
         return None;
     }
     Some(mac)
-}
-
-/// Returns the MTU of an interface as the system says it, in bytes.
-fn interface_mtu(kind: &PortKind) -> Option<u16> {
-    let PortKind::Xdp(xdp) = kind else { return None };
-    if xdp.interface.is_empty() || xdp.interface.contains('/') {
-        return None;
-    }
-    let text = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", xdp.interface)).ok()?;
-    text.trim().parse::<u32>().ok().map(|mtu| mtu.min(u16::MAX.into()) as u16)
-}
-
-/// Returns the MAC address of an interface: what the caller knows, or else what the system says.
-fn interface_mac(kind: &PortKind, macs: &Macs) -> Option<[u8; 6]> {
-    let PortKind::Xdp(xdp) = kind else { return None };
-    if let Some(mac) = macs.get(&xdp.interface) {
-        return Some(*mac);
-    }
-    if xdp.interface.is_empty() || xdp.interface.contains('/') {
-        return None;
-    }
-    let text = std::fs::read_to_string(format!("/sys/class/net/{}/address", xdp.interface)).ok()?;
-    value::mac(text.trim())
 }
 
 fn fault(node: &Node, report: &mut Report) -> Fault {

@@ -11,7 +11,7 @@ use super::{
 use crate::App;
 use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
-use config::ports::{PortConfig, PortKind, mac};
+use config::ports::mac;
 use config::raw::{Kind, Node};
 use config::section::{Section, choice, list, named, parsed, text, words};
 use config::sets::WEIGHT_MAX;
@@ -257,18 +257,12 @@ fn member(node: &Node, scope: &mut Scope<'_>) -> Option<Member> {
         port,
         name: config.name.clone(),
         mac: config.mac,
-        mtu: mtu(config),
+        mtu: config.nic.as_ref().map(|nic| nic.mtu),
         weight: weight.map(|weight| weight as u32),
         priority: priority.map_or(PRIORITY, |priority| priority as u16),
         key: key.map(|key| key as u16),
         origin: scope.report.origin(named.span),
     })
-}
-
-/// Returns the MTU of an existing interface; that of other ports is unknown.
-fn mtu(config: &PortConfig) -> Option<u32> {
-    let PortKind::Xdp(xdp) = &config.kind else { return None };
-    std::fs::read_to_string(format!("/sys/class/net/{}/mtu", xdp.interface)).ok()?.trim().parse().ok()
 }
 
 fn inward(section: &Section<'_>, scope: &mut Scope<'_>) -> Inward {

@@ -327,14 +327,11 @@ fn too_narrow(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
 /// Warns of VIPs at interfaces of which weir has only some queues: questions for them arrive at any.
 fn hears_some(lb: &Lb, scope: &mut Scope<'_>) {
     for speaker in &lb.answered.speakers {
-        let PortKind::Xdp(Xdp { interface, queues: Some(queues), .. }) =
-            &scope.ports[speaker.port.index()].kind
-        else {
-            continue;
-        };
+        let port = &scope.ports[speaker.port.index()];
+        let PortKind::Xdp(Xdp { queues: Some(queues), .. }) = &port.kind else { continue };
+        let has_more = port.nic.as_ref().is_none_or(|nic| nic.rx_queues as usize > queues.len());
         let first = lb.answered.vips.iter().find(|one| one.port == speaker.port);
-        if let Some(first) = first.filter(|_| receive_queues(interface).is_none_or(|all| all > queues.len()))
-        {
+        if let Some(first) = first.filter(|_| has_more) {
             let message = format!(
                 "port `{}` has not all queues of its interface: ARP requests, neighbour solicitations and \
                  pings for {} that arrive on others get no answer, unless `ethtool -X` directs them here",
@@ -343,15 +340,6 @@ fn hears_some(lb: &Lb, scope: &mut Scope<'_>) {
             scope.report.warning(scope.report.span_of(first.origin), message);
         }
     }
-}
-
-/// Returns how many receive queues an interface has, if it is there.
-fn receive_queues(interface: &str) -> Option<usize> {
-    if interface.is_empty() || interface.contains('/') {
-        return None;
-    }
-    let queues = std::fs::read_dir(format!("/sys/class/net/{interface}/queues")).ok()?;
-    Some(queues.flatten().filter(|queue| queue.file_name().to_string_lossy().starts_with("rx-")).count())
 }
 
 /// A service; `None` if it cannot be used, which the report says.

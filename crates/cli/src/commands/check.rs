@@ -4,7 +4,7 @@ use super::bad_input;
 use crate::config::{Loaded, Plan, PortKind, Report, Span};
 use crate::{import, output, private};
 use anyhow::Result;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Arguments of `weir check`.
@@ -43,13 +43,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Warns of interfaces that do not exist on this host now: they may later, or on another host, so this is no
 /// error until `weir run`.
 fn absent_interfaces(plan: &Plan, report: &mut Report) {
-    let interfaces = Path::new("/sys/class/net");
-    if !interfaces.is_dir() {
-        return;
-    }
     for (port, declared) in plan.ports.iter().zip(&plan.program.ports) {
         let PortKind::Xdp(xdp) = &port.kind else { continue };
-        if !interfaces.join(&xdp.interface).exists() {
+        if port.nic.is_none() {
             let message = format!(
                 "there is no interface `{}` on this host now: `weir run` will need it",
                 xdp.interface

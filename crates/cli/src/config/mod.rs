@@ -14,7 +14,8 @@ mod tests;
 pub use ::config::attachment::Attachments;
 pub use ::config::entry::{write as write_entry, write_key};
 pub use ::config::forward::write as write_forward;
-pub use ::config::ports::{Fault, LeaveRule, Macs, PortConfig, PortKind, Take, Xdp, XdpMode};
+pub use ::config::nic::{Nic, Nics};
+pub use ::config::ports::{Fault, LeaveRule, PortConfig, PortKind, Take, Xdp, XdpMode};
 pub use ::config::value::{duration, mac, masked, write as write_value, write_mac, write_masked};
 pub use ::config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 pub use control::ControlOver;
@@ -36,33 +37,33 @@ pub struct Loaded {
     pub forgotten: Vec<String>,
 }
 
-/// Reads a configuration. `file` is the name used in the report.
+/// Reads a configuration without knowing any interface. `file` is the name used in the report.
 #[must_use]
 pub fn read(file: &str, text: &str) -> Loaded {
-    read_knowing(file, text, &Macs::new())
+    read_knowing(file, text, &Nics::default())
 }
 
-/// Reads a configuration, given the MAC addresses of some interfaces.
+/// Reads a configuration, given what is known of interfaces.
 #[must_use]
-pub fn read_knowing(file: &str, text: &str, macs: &Macs) -> Loaded {
-    read_text(file, Arc::new(text.to_string()), macs)
+pub fn read_knowing(file: &str, text: &str, nics: &Nics) -> Loaded {
+    read_text(file, Arc::new(text.to_string()), nics)
 }
 
 /// The same for a text that is not copied.
 #[must_use]
-pub fn read_text(file: &str, text: Arc<String>, macs: &Macs) -> Loaded {
-    read_edited(file, text, macs, &Edits::default())
+pub fn read_text(file: &str, text: Arc<String>, nics: &Nics) -> Loaded {
+    read_edited(file, text, nics, &Edits::default())
 }
 
 /// The same, with what was changed at run time.
 #[must_use]
-pub fn read_edited(file: &str, text: Arc<String>, macs: &Macs, edits: &Edits) -> Loaded {
+pub fn read_edited(file: &str, text: Arc<String>, nics: &Nics, edits: &Edits) -> Loaded {
     let mut report = Report::about(file, text.clone());
     let Some(mut document) = raw::document(&mut report) else {
         return Loaded { plan: None, report, forgotten: Vec::new() };
     };
     let (edits, forgotten) = edits.apply(&mut document, &mut report);
-    let plan = plan::plan(&document, macs, &mut report);
+    let plan = plan::plan(&document, nics, &mut report);
     let source = (file.to_string(), text);
     Loaded { plan: plan.map(|plan| Plan { source, edits: Arc::new(edits), ..plan }), report, forgotten }
 }
@@ -71,7 +72,7 @@ pub fn read_edited(file: &str, text: Arc<String>, macs: &Macs, edits: &Edits) ->
 ///
 /// # Errors
 /// Says which of them is wrong, and how.
-pub fn edit(old: &Plan, macs: &Macs, orders: &Value) -> Result<Plan, String> {
+pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Plan, String> {
     let (file, text) = &old.source;
     let mut report = Report::about(file, text.clone());
     let document = raw::document(&mut report).ok_or_else(|| report.to_string())?;
@@ -83,7 +84,7 @@ pub fn edit(old: &Plan, macs: &Macs, orders: &Value) -> Result<Plan, String> {
     }
     let edits = draft.edits()?;
     drop(document);
-    let Loaded { plan, report, .. } = read_edited(file, text.clone(), macs, &edits);
+    let Loaded { plan, report, .. } = read_edited(file, text.clone(), nics, &edits);
     let mut plan = plan.ok_or_else(|| edits.explain(&report))?;
     plan.socket.clone_from(&old.socket);
     plan.apps.refuse(orders, &plan.program)?;

@@ -6,8 +6,9 @@ use super::control::{self, ControlOver};
 use ::config::attachment::{Attachment, Attachments};
 use ::config::entry::Counters;
 use ::config::nat;
+use ::config::nic::Nics;
 use ::config::pipes;
-use ::config::ports::{self, Macs, PortConfig, PortKind, Take};
+use ::config::ports::{self, PortConfig, PortKind, Take};
 use ::config::raw::Node;
 use ::config::section::{Section, list, name, number, pairs, parsed, text, words};
 use ::config::sets;
@@ -125,7 +126,7 @@ pub const KEYS: &[Key] = ::config::keys! {
 
 /// Turns a document into a plan. Errors go to the report; returns `None` if there are any.
 #[must_use]
-pub fn plan(document: &Node, macs: &Macs, report: &mut Report) -> Option<Plan> {
+pub fn plan(document: &Node, nics: &Nics, report: &mut Report) -> Option<Plan> {
     let section = Section::read(document, KEYS, report);
     let plan = Plan {
         program: Program::default(),
@@ -152,7 +153,7 @@ pub fn plan(document: &Node, macs: &Macs, report: &mut Report) -> Option<Plan> {
     if section.choice("fragments", &FRAGMENTS, report) == Some(true) {
         program.follow_fragments();
     }
-    let mut builder = Builder { section: &section, plan, program, macs, tainted: Vec::new() };
+    let mut builder = Builder { section: &section, plan, program, nics, tainted: Vec::new() };
     builder.names(report);
     builder.apps(report);
     builder.contents(report);
@@ -186,7 +187,7 @@ struct Builder<'a> {
     section: &'a Section<'a>,
     plan: Plan,
     program: ProgramBuilder,
-    macs: &'a Macs,
+    nics: &'a Nics,
     /// Marks of pipes and groups that could not be read completely; the check's findings there are
     /// consequences of that.
     tainted: Vec<Range<u32>>,
@@ -236,7 +237,7 @@ impl<'a> Builder<'a> {
 
     fn port(&mut self, called: &str, span: Span, node: &Node, report: &mut Report) {
         let id = PortId(self.plan.ports.len() as u16);
-        let port = ports::read((called, span), id, node, self.macs, report);
+        let port = ports::read((called, span), id, node, self.nics, report);
         let declaration = PortDeclaration::new(&port.name).kernel_path(port.kernel_path()).mac(port.mac);
         let origin = report.origin(span);
         self.program.port(declaration.origin(origin));

@@ -87,10 +87,16 @@ fn with_pipe(pipe: &str) -> String {
 #[test]
 fn examples_are_good() {
     // A host that has the interfaces.
-    let macs: Macs =
-        [("eth0".to_string(), [2, 0, 0, 0, 0, 1]), ("eth1".to_string(), [2, 0, 0, 0, 0, 2])].into();
+    let nic = |(name, last): (&str, u8)| Nic {
+        name: name.to_string(),
+        mac: [2, 0, 0, 0, 0, last],
+        mtu: 1500,
+        rx_queues: 1,
+        ..Nic::default()
+    };
+    let nics: Nics = [("eth0", 1), ("eth1", 2)].map(nic).into_iter().collect();
     for name in EXAMPLES {
-        let loaded = read_knowing(name, &example(name), &macs);
+        let loaded = read_knowing(name, &example(name), &nics);
         assert_eq!(loaded.report.to_string(), "");
         assert!(loaded.plan.is_some());
     }

@@ -7,13 +7,17 @@
 use super::added::Added;
 use super::takeover::Taking;
 use super::{Daemon, open};
-use crate::config::{self, Macs, Plan, PortKind};
+use crate::config::{self, Nic, Nics, Plan, PortConfig, PortKind};
+use crate::nics;
 use anyhow::{Context, Result, anyhow};
 use engine::program::{Operation, PortId, Program};
 use port::XdpInterface;
-use port::xdp::obstacles;
-use port::xdp::{Handover, InterfaceNews, InterfaceState, LinkMonitor, Offer, Queues, Remnant, XdpError};
+use port::xdp::{
+    Ethtool, Handover, InterfaceNews, InterfaceState, LinkMonitor, Offer, Queues, Remnant, XdpError,
+    obstacles,
+};
 use rustix::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use tracing::{error, info, warn};
 
 /// How often an interface that is there but cannot be used is tried again, in nanoseconds.
@@ -111,10 +115,21 @@ impl Interfaces {
         usable.then(|| interface.name())
     }
 
-    /// Returns the MAC addresses, of interfaces that are gone the last ones.
-    pub fn macs(&self) -> Macs {
-        let all = self.of_ports.iter().flatten();
-        all.map(|interface| (interface.configured().to_string(), interface.mac())).collect()
+    /// Returns the interfaces of a plan's ports, which are those of `self`; those that are gone as they were
+    /// last.
+    fn nics(&self) -> Vec<Option<Nic>> {
+        let ethtool = Ethtool::open().ok();
+        let nic = |one: &XdpInterface| nics::nic(one.link(), ethtool.as_ref());
+        self.of_ports.iter().map(|one| one.as_ref().map(nic)).collect()
+    }
+
+    /// Notes the present state of the interfaces in the plan whose ports have them.
+    pub fn note(&self, plan: &mut Arc<Plan>) {
+        let nics = self.nics();
+        if plan.ports.iter().map(|port| &port.nic).ne(&nics) {
+            let ports = &mut Arc::make_mut(plan).ports;
+            ports.iter_mut().zip(nics).for_each(|(port, nic)| port.nic = nic);
+        }
     }
 
     /// Changes what those take that go on to what `plan` says, whose ports have these present positions; if
@@ -232,6 +247,9 @@ impl Daemon {
     /// Follows what has happened to interfaces, and says it.
     pub(super) fn mind_interfaces(&mut self) {
         let news = self.interfaces.look(self.clock.now_ns());
+        if !news.is_empty() {
+            self.interfaces.note(&mut self.plan);
+        }
         if let Err(error) = self.interfaces.mind_addresses(&self.plan) {
             error!("what is for the host's present addresses may not reach it: {error:#}");
         }
@@ -269,24 +287,43 @@ fn limits_length(program: &Program) -> bool {
     all.any(|operation| matches!(operation, Operation::LimitLength { .. } | Operation::ClampMss { .. }))
 }
 
-/// Returns true if `plan` was read with these MAC addresses.
-pub fn knows(plan: &Plan, macs: &Macs) -> bool {
-    plan.ports.iter().all(|port| match &port.kind {
-        // A new interface was asked when the plan was read.
-        PortKind::Xdp(xdp) => {
-            port.mac_configured || macs.get(&xdp.interface).is_none_or(|mac| port.mac == Some(*mac))
-        }
-        _ => true,
-    })
+/// Returns true if `plan` was read with the MAC addresses that its interfaces have.
+pub fn knows(plan: &Plan) -> bool {
+    let knows = |nic: &Nic, port: &PortConfig| port.mac_configured || port.mac == Some(nic.mac);
+    plan.ports.iter().all(|port| port.nic.as_ref().is_none_or(|nic| knows(nic, port)))
 }
 
-/// Reads `plan` again if it was read without the present MAC addresses of interfaces, or the last ones of
-/// those that are gone.
-pub fn read_with(macs: &Macs, plan: Plan) -> Plan {
-    if knows(&plan, macs) {
+/// Returns the interfaces of a plan's ports by the names that the plan has for them.
+pub fn nics_of(plan: &Plan) -> Nics {
+    let mut nics = Nics::default();
+    for port in &plan.ports {
+        if let (PortKind::Xdp(xdp), Some(nic)) = (&port.kind, &port.nic) {
+            nics.add(&xdp.interface, nic);
+        }
+    }
+    nics
+}
+
+/// Reads `plan` again if interfaces that it names are gone or renamed, and are those of ports of the `old`
+/// one under these names.
+pub fn read_with(old: &Plan, plan: Plan) -> Plan {
+    let known = nics_of(old);
+    let misses = |port: &PortConfig| match &port.kind {
+        PortKind::Xdp(xdp) => port.nic.is_none() && known.get(&xdp.interface).is_some(),
+        _ => false,
+    };
+    if !plan.ports.iter().any(misses) {
         return plan;
     }
-    match config::read_edited(&plan.source.0, plan.source.1.clone(), macs, &plan.edits).plan {
+    let mut all = nics_of(&plan);
+    for port in &plan.ports {
+        if let PortKind::Xdp(xdp) = &port.kind
+            && let Some(nic) = known.get(&xdp.interface)
+        {
+            all.add(&xdp.interface, nic);
+        }
+    }
+    match config::read_edited(&plan.source.0, plan.source.1.clone(), &all, &plan.edits).plan {
         Some(read) => Plan { socket: plan.socket, ..read },
         None => plan,
     }

@@ -246,6 +246,7 @@ impl Daemon {
         let offered = taking.as_mut().map(|taking| taking.offer(&daemon.interfaces));
         let rings = daemon.start_workers(offered.unwrap_or(&mut none), is_successor)?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
+        daemon.interfaces.note(&mut daemon.plan);
         daemon.vocabulary.set(daemon.generation, &daemon.plan);
         Ok((daemon, rings))
     }

@@ -19,11 +19,11 @@ use super::added::Added;
 use super::clock::Clock;
 use super::configure::weigh;
 use super::doorbell::Doorbell;
-use super::interfaces::{knows, read_with};
+use super::interfaces::{knows, nics_of, read_with};
 use super::resize::{Crew, Making, Resizing};
 use super::weights::Weights;
 use super::{Daemon, Load, answer, apps, open, priority, restart, rings_for};
-use crate::config::{self, Macs, Plan};
+use crate::config::{self, Plan};
 use ::apps::{Action, RequestId};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::{Engine, Moved};
@@ -349,8 +349,7 @@ impl Daemon {
     /// Starts a thread that makes the program.
     fn prepare(&mut self, cause: Cause) {
         // A reload may have brought the addresses already.
-        let macs = self.interfaces.macs();
-        if cause == Cause::Mac && !std::mem::take(&mut self.reloads.mtu) && knows(&self.plan, &macs) {
+        if cause == Cause::Mac && !std::mem::take(&mut self.reloads.mtu) && knows(&self.plan) {
             return;
         }
         if matches!(cause, Cause::Asked(_)) {
@@ -368,7 +367,6 @@ impl Daemon {
             weights: self.weights.clone(),
             first_weights: self.host.running.first_weights(),
             tables: self.tables.share(),
-            macs,
             workers: self.fleet.len(),
             generation: self.generation + 1,
             queues: self.interfaces.queues(),
@@ -435,6 +433,7 @@ impl Daemon {
         let swaps = self.send_swaps(&plan, engines, punts, ports);
         self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
+        self.interfaces.note(&mut self.plan);
         self.tables = tables;
         self.say_discarded(&former, &weights);
         self.weights.clear();
@@ -572,7 +571,6 @@ struct Preparation {
     /// Weights that targets of apps begin with.
     first_weights: Vec<(String, String, u32)>,
     tables: GroupTables,
-    macs: Macs,
     /// How many there are.
     workers: usize,
     /// The number of the program.
@@ -587,9 +585,9 @@ struct Preparation {
 impl Preparation {
     fn prepare(mut self) -> Result<Prepared> {
         let mut plan = match self.cause {
-            Cause::Asked(_) => read_with(&self.macs, (self.load)(&self.old.edits)?),
+            Cause::Asked(_) => read_with(&self.old, (self.load)(&self.old.edits)?),
             Cause::Configure(_) => {
-                let edited = config::edit(&self.old, &self.macs, &self.orders);
+                let edited = config::edit(&self.old, &nics_of(&self.old), &self.orders);
                 self.weighed(edited.map_err(|why| anyhow!("{why}"))?, false)
             }
             Cause::Mac => self.rebuilt()?,
@@ -637,7 +635,7 @@ impl Preparation {
     /// Reads the text again that was read last. Nobody has asked for a reload, so weights stay as they are.
     fn rebuilt(&self) -> Result<Plan> {
         let (file, text) = &self.old.source;
-        let loaded = config::read_edited(file, text.clone(), &self.macs, &self.old.edits);
+        let loaded = config::read_edited(file, text.clone(), &nics_of(&self.old), &self.old.edits);
         let mut plan = loaded.plan.with_context(|| format!("the file has errors\n{}", loaded.report))?;
         plan.socket.clone_from(&self.old.socket);
         Ok(self.weighed(plan, true))

@@ -112,8 +112,8 @@ fn clock() -> Finding {
 fn interfaces(plan: Option<&Plan>) -> Vec<Finding> {
     let used = |name: &str| {
         plan.is_none_or(|plan| {
-            let is_it = |kind: &PortKind| matches!(kind, PortKind::Xdp(xdp) if xdp.interface == name);
-            plan.ports.iter().any(|port| is_it(&port.kind))
+            let mut nics = plan.ports.iter().filter_map(|port| port.nic.as_ref());
+            nics.any(|nic| nic.name == name)
         })
     };
     let all = match port::xdp::interfaces() {
@@ -132,14 +132,13 @@ fn interfaces(plan: Option<&Plan>) -> Vec<Finding> {
         }
     };
     let there = all.iter().filter(|report| report.name != "lo" && used(&report.name)).map(one);
-    let names: Vec<&str> = all.iter().map(|report| report.name.as_str()).collect();
-    there.chain(plan.into_iter().flat_map(|plan| missing(plan, &names))).collect()
+    there.chain(plan.into_iter().flat_map(missing)).collect()
 }
 
 /// Interfaces that ports name and that are not there.
-fn missing(plan: &Plan, there: &[&str]) -> Vec<Finding> {
+fn missing(plan: &Plan) -> Vec<Finding> {
     let missing = |port: &PortConfig| match &port.kind {
-        PortKind::Xdp(xdp) if !there.contains(&xdp.interface.as_str()) => {
+        PortKind::Xdp(xdp) if port.nic.is_none() => {
             let says = format!("there is no such interface, which the port `{}` names", port.name);
             Some(Finding::new("xdp", &xdp.interface, Level::Fault, says))
         }

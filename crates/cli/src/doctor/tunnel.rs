@@ -1,9 +1,9 @@
 //! Tunnels of the kernel: VXLAN interfaces, their MTU and ports, the uplinks below them, routes to peers.
 
 use super::{Finding, Level};
+use crate::nics;
 use apps::path::Fabric;
 use serde_json::Value;
-use std::path::Path;
 use std::process::Command;
 
 /// What VXLAN adds to an inner Ethernet frame's payload over IPv4 (Ethernet 14, IPv4 20, UDP 8, VXLAN 8), and
@@ -85,8 +85,7 @@ fn source_ports(name: &str, range: &Value) -> Finding {
 }
 
 fn mtu(interface: &str) -> Option<u64> {
-    let file = Path::new("/sys/class/net").join(interface).join("mtu");
-    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    nics::present().get(interface).map(|nic| nic.mtu.into())
 }
 
 /// The interface by which an app's tunnels leave, and a tunnel that leaves by it.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::{Nic, Nics};
 use engine::operation::{Operation, Value};
 use packet::Field;
 
@@ -31,15 +32,19 @@ fn packets_leave_with_the_address_of_the_port_they_leave_by() {
     let four = By::SourceBits(3);
     let options = Options { output: Some("out0".to_string()), by: four, ..Options::default() };
     let yaml = xenoflow(Path::new("x/backends.json"), FILE, &options).unwrap();
-    let source = |macs: &Macs| {
-        let plan = config::read_knowing("imported", &yaml, macs).plan.unwrap();
+    let source = |nics: &Nics| {
+        let plan = config::read_knowing("imported", &yaml, nics).plan.unwrap();
         plan.program.pipes[0].templates[0].operations[0]
     };
     let own = Operation::Set(Field::EthSrc, Value::Const(0x02_00_00_00_00_02));
-    let macs = [("eth0", 1), ("out0", 2)].map(|(name, last)| (name.to_string(), [2, 0, 0, 0, 0, last]));
-    assert_eq!(source(&macs.into()), own);
+    let nics = [("eth0", 1), ("out0", 2)].map(|(name, last)| Nic {
+        name: name.to_string(),
+        mac: [2, 0, 0, 0, 0, last],
+        ..Nic::default()
+    });
+    assert_eq!(source(&nics.into_iter().collect()), own);
     let copied = Operation::Copy { from: Field::EthDst, to: Field::EthSrc };
-    assert_eq!(source(&Macs::new()), copied, "this host has no such interface");
+    assert_eq!(source(&Nics::default()), copied, "this host has no such interface");
     let same = Options { by: four, ..Options::default() };
     let same = xenoflow(Path::new("x/backends.json"), FILE, &same).unwrap();
     assert!(same.contains("copy: { from: eth.dst, to: eth.src }"), "{same}");

@@ -20,6 +20,7 @@ mod lb_control;
 mod measure;
 mod measured;
 mod monitoring;
+mod names;
 mod nat;
 mod output;
 mod outputs;

@@ -3,6 +3,7 @@
 
 mod arrows;
 mod lengths;
+mod namespaces;
 mod sentences;
 mod source;
 mod words;
@@ -59,6 +60,11 @@ fn no_file_is_named_after_nothing() {
 #[test]
 fn words_that_are_out_stay_out() {
     assert_none(&words::identifiers());
+}
+
+#[test]
+fn interfaces_are_not_read_from_sys() {
+    assert_none(&namespaces::read_from_sys());
 }
 
 #[test]

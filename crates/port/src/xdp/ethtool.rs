@@ -104,18 +104,35 @@ const _: () =
 const _: () = assert!(size_of::<Settings>() == 44 && size_of::<Rss>() == 24 + 4 * RSS_WORDS);
 
 /// Queries the interfaces of the namespace in which it was opened.
-pub(super) struct Ethtool(OwnedFd);
+pub struct Ethtool(OwnedFd);
+
+/// The queues of an interface that are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuesInUse {
+    /// Those that receive.
+    pub rx: u32,
+    /// Those that transmit.
+    pub tx: u32,
+    /// Whether they come in pairs, which `ethtool -L` calls `combined`.
+    pub paired: bool,
+}
 
 impl Ethtool {
-    pub(super) fn open() -> io::Result<Ethtool> {
+    /// Opens a socket for queries.
+    ///
+    /// # Errors
+    /// No socket could be opened.
+    pub fn open() -> io::Result<Ethtool> {
         socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map(Ethtool)
     }
 
-    /// Returns the receive and transmit queues in use.
-    pub(super) fn queues(&self, interface: &str) -> Option<(u32, u32)> {
+    /// Returns the queues in use; `None` if the driver does not say.
+    #[must_use]
+    pub fn queues(&self, interface: &str) -> Option<QueuesInUse> {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         self.ask(interface, &mut channels)?;
-        Some((channels.rx + channels.combined, channels.tx + channels.combined))
+        let Channels { rx, tx, combined, .. } = channels;
+        Some(QueuesInUse { rx: rx + combined, tx: tx + combined, paired: combined > 0 })
     }
 
     pub(super) fn driver(&self, interface: &str) -> Option<String> {

@@ -253,6 +253,12 @@ impl XdpInterface {
         self.attached.as_ref().map(|attached| attached.counters(queue)).unwrap_or_default()
     }
 
+    /// Returns the interface as the kernel described it last.
+    #[must_use]
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
     /// Returns the interface's present name, or its last one.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -574,7 +580,7 @@ impl Attached {
 }
 
 fn queues_in_use(interface: &str) -> Option<u32> {
-    Ethtool::open().ok()?.queues(interface).map(|(rx, _)| rx)
+    Ethtool::open().ok()?.queues(interface).map(|queues| queues.rx)
 }
 
 pub(super) fn find(name: &str) -> Result<Link, XdpError> {
@@ -583,7 +589,7 @@ pub(super) fn find(name: &str) -> Result<Link, XdpError> {
         interface: name.to_owned(),
         reason,
     })?;
-    all.into_iter().find(|link| link.name == name).ok_or_else(|| XdpError::NoInterface(name.to_owned()))
+    all.into_iter().find(|link| link.is_called(name)).ok_or_else(|| XdpError::NoInterface(name.to_owned()))
 }
 
 /// Attaches the program. Returns true if it runs natively.

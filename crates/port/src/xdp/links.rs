@@ -15,26 +15,46 @@ pub(super) const RTM_DELLINK: u16 = 17;
 
 /// An interface as reported by RTM_GETLINK.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Link {
-    pub(super) index: u32,
-    pub(super) name: String,
-    pub(super) mac: [u8; 6],
-    pub(super) mtu: u32,
+pub struct Link {
+    /// Its index, which it keeps when it is renamed.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its alternative names (`ip link property add ... altname`).
+    pub alternatives: Vec<String>,
+    /// Its MAC address; zero if it has none.
+    pub mac: [u8; 6],
+    /// Its MTU, in bytes.
+    pub mtu: u32,
     /// Whether it is administratively up (`IFF_UP`).
-    pub(super) up: bool,
-    pub(super) carrier: bool,
-    pub(super) rx_queues: u32,
-    pub(super) tx_queues: u32,
+    pub up: bool,
+    /// Whether it has carrier.
+    pub carrier: bool,
+    /// How many receive queues there may be; `ethtool -L` changes how many are in use.
+    pub rx_queues: u32,
+    /// How many transmit queues there may be.
+    pub tx_queues: u32,
     /// `veth`, `bond`, ...; empty for hardware.
-    pub(super) kind: String,
+    pub kind: String,
     /// Index of a veth's other end, if it is in this namespace.
-    pub(super) peer: Option<u32>,
+    pub peer: Option<u32>,
     /// Whether an XDP program is attached.
-    pub(super) xdp: bool,
+    pub xdp: bool,
 }
 
-/// Returns all interfaces.
-pub(super) fn links() -> io::Result<Vec<Link>> {
+impl Link {
+    /// Returns whether this is one of its names.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.alternatives.iter().any(|one| one == name)
+    }
+}
+
+/// Returns all interfaces of this thread's network namespace.
+///
+/// # Errors
+/// Returns the errors of netlink.
+pub fn links() -> io::Result<Vec<Link>> {
     const RTM_GETLINK: u16 = 18;
     let answers = dump(None, RTM_GETLINK, &[0; IFINFO])?;
     Ok(answers.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
@@ -82,6 +102,8 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
     const IFLA_CARRIER: u16 = 33;
     const IFLA_LINK_NETNSID: u16 = 37;
     const IFLA_XDP: u16 = 43;
+    const IFLA_PROP_LIST: u16 = 52;
+    const IFLA_ALT_IFNAME: u16 = 53;
     const AF_UNSPEC: u8 = 0;
     if *body.first()? != AF_UNSPEC {
         return None;
@@ -98,6 +120,10 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
             IFLA_LINKINFO => {
                 link.kind =
                     attributes(value).find(|(kind, _)| *kind == 1).map(|(_, v)| text(v)).unwrap_or_default()
+            }
+            IFLA_PROP_LIST => {
+                let names = attributes(value).filter(|(kind, _)| *kind == IFLA_ALT_IFNAME);
+                link.alternatives = names.map(|(_, name)| text(name)).collect();
             }
             IFLA_NUM_TX_QUEUES => link.tx_queues = word(value),
             IFLA_NUM_RX_QUEUES => link.rx_queues = word(value),

@@ -38,8 +38,9 @@ mod umem;
 
 pub use carrier::Carrier;
 pub use error::XdpError;
+pub use ethtool::{Ethtool, QueuesInUse};
 pub use interface::{Mode, Queues, Remnant, Wanted, XdpConfig, XdpInterface};
-pub use links::read_link;
+pub use links::{Link, links, read_link};
 pub use monitor::{LinkMonitor, Links};
 pub use news::{InterfaceNews, InterfaceState};
 pub use port::{Rings, XdpPort};

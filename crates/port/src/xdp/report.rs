@@ -88,7 +88,8 @@ fn report(
     features: XdpFeatures,
     (ethtool, chunk): (&Ethtool, u32),
 ) -> InterfaceReport {
-    let (rx_queues, tx_queues) = ethtool.queues(&link.name).unwrap_or((link.rx_queues, link.tx_queues));
+    let in_use = ethtool.queues(&link.name).map(|queues| (queues.rx, queues.tx));
+    let (rx_queues, tx_queues) = in_use.unwrap_or((link.rx_queues, link.tx_queues));
     let mut obstacles = own_obstacles(link, ethtool, chunk);
     if let Some(peer) = peer {
         obstacles.extend(peer_obstacles(link, rx_queues, peer, ethtool));
@@ -164,7 +165,7 @@ fn peer_obstacles(link: &Link, rx_queues: u32, peer: &Link, ethtool: &Ethtool) -
             "VLAN tags sent by the host on {far} are hidden from XDP: `ethtool -K {far} txvlan off`"
         ));
     }
-    let far_queues = ethtool.queues(far).map_or(peer.tx_queues, |(_, tx)| tx);
+    let far_queues = ethtool.queues(far).map_or(peer.tx_queues, |queues| queues.tx);
     if rx_queues < far_queues {
         obstacles.push(format!(
             "{} has {rx_queues} receive queues but its peer {far} has {far_queues} transmit queues, so \

@@ -24,6 +24,7 @@ fn balancer(services: Vec<Service>, kind: &PortKind) -> Lb {
         kind: kind.clone(),
         mac: Some(OURS),
         mac_configured: true,
+        nic: None,
         fault: None,
         trace: None,
     });
@@ -423,6 +424,7 @@ fn on_a_bond_vips_have_its_address_and_the_bond_tells_unasked() {
         kind: PortKind::Dpdk { devargs: String::new(), tap: None, frames: 0 },
         mac: Some(OURS),
         mac_configured: true,
+        nic: None,
         fault: None,
         trace: None,
     });

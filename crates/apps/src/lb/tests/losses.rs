@@ -105,6 +105,7 @@ fn balancer(kind: Kind) -> Lb {
         kind: PortKind::Mem,
         mac: None,
         mac_configured: false,
+        nic: None,
         fault: None,
         trace: None,
     });

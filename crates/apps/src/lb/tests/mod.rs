@@ -98,6 +98,7 @@ fn port(at: u16, mac: [u8; 6]) -> Attachment {
         kind: PortKind::Mem,
         mac: Some(mac),
         mac_configured: true,
+        nic: None,
         fault: None,
         trace: None,
     };

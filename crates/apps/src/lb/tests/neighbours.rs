@@ -32,6 +32,7 @@ fn balancer() -> Lb {
         kind: PortKind::Mem,
         mac: None,
         mac_configured: false,
+        nic: None,
         fault: None,
         trace: None,
     });

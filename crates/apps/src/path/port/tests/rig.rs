@@ -123,6 +123,7 @@ fn input() -> Attachment {
         kind: PortKind::Mem,
         mac: None,
         mac_configured: false,
+        nic: None,
         fault: None,
         trace: None,
     };
