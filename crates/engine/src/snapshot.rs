@@ -230,8 +230,8 @@ pub struct FlowSnapshot {
     pub state: Option<FlowState>,
     /// What it has of the NAT pool, together with the flow of its answers.
     pub binding: Option<Binding>,
-    /// Whether the flow of the other direction is live that was learnt with it.
-    pub paired: bool,
+    /// The key of the flow of the other direction that was learnt with it, if that is live.
+    pub pair: Option<FlowKey>,
 }
 
 /// The decision in a FLOW entry.

@@ -40,6 +40,8 @@ pub enum DeltaReason {
     Stopped,
     /// A period of measurement ended, or the flow had as many packets as may wait; it lives on.
     Interval,
+    /// The connection had ended, and a SYN has begun another with the same addresses and ports.
+    Reopened,
     /// No flow: the pipe's flows have given all that they counted before [`FlowDelta::first`]. The delta has
     /// no counts.
     Swept,
@@ -47,7 +49,7 @@ pub enum DeltaReason {
 
 impl DeltaReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [DeltaReason; 8] = [
+    pub const ALL: [DeltaReason; 9] = [
         DeltaReason::Aged,
         DeltaReason::Evicted,
         DeltaReason::Removed,
@@ -55,6 +57,7 @@ impl DeltaReason {
         DeltaReason::First,
         DeltaReason::Stopped,
         DeltaReason::Interval,
+        DeltaReason::Reopened,
         DeltaReason::Swept,
     ];
 
@@ -69,6 +72,7 @@ impl DeltaReason {
             DeltaReason::First => "first",
             DeltaReason::Stopped => "stopped",
             DeltaReason::Interval => "interval",
+            DeltaReason::Reopened => "reopened",
             DeltaReason::Swept => "swept",
         }
     }

@@ -77,6 +77,13 @@ impl Seen {
         self.flags & (Seen::FIN | Seen::SYN | Seen::RST | Seen::ACK) == Seen::SYN
     }
 
+    /// Returns true if there is a TCP header with FIN or RST.
+    #[inline]
+    #[must_use]
+    pub fn closes(self) -> bool {
+        self.has(Seen::FIN | Seen::RST)
+    }
+
     /// Whether a sequence number is so far from the last one of its direction that no window reaches it: 16
     /// MB at least.
     #[inline]

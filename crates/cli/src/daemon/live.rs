@@ -28,11 +28,12 @@ impl FlowSource for LiveFlows<'_> {
         self.now.ask_one(self.worker, |answer| Command::Flow(pipe, *key, answer)).ok()?
     }
 
-    fn next_binding(&self, pipe: PipeId, key: &FlowKey) -> Option<Binding> {
+    fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding> {
         let program = &self.now.plan.program;
         let pool = program.nat_pools.get(program.pipes[pipe.index()].nat?.index())?;
         let next = self.next_bindings.get(pipe.index())?;
-        next.get(pool.slice(key) as usize).copied().flatten()
+        // Which of the two is next can be told only by the worker, and is only of interest at the pool's end.
+        next.get(pool.slice(key) as usize).copied().flatten().or(freed)
     }
 
     fn has_room(&self, pipe: PipeId, flows: usize) -> bool {

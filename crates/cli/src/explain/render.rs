@@ -4,7 +4,7 @@ use crate::config::{self, Report, write_value};
 use engine::change::EntryKey;
 use engine::interpreter::Walk;
 use engine::interpreter::trace::{
-    Asked, Change, Difference, End, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
+    Asked, Change, Difference, End, FlowMet, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
 };
 use engine::program::{
     Criterion, Fill, Forward, Group, GroupChoice, GroupId, Operation, Origin, PipeId, PortId, Program,
@@ -128,7 +128,7 @@ fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
     }
     if let Some(flow) = &step.flow {
         let key = flow.key.map_or_else(|| "none: the packet has no IP".into(), |key| key.to_string());
-        let _ = writeln!(out, "     flow    {key}: {}", known(names.program, step.pipe, flow.known));
+        let _ = writeln!(out, "     flow    {key}: {}", known(names.program, step.pipe, flow));
     }
     if let Some(one) = &step.pick {
         let _ = writeln!(out, "     bucket  {}", pick(names, one));
@@ -201,15 +201,17 @@ pub fn decision(program: &Program, pipe: PipeId, decision: FlowDecision) -> Stri
     }
 }
 
-fn known(program: &Program, pipe: PipeId, known: Known) -> String {
+fn known(program: &Program, pipe: PipeId, flow: &FlowMet) -> String {
     let decision = |of: FlowDecision| decision(program, pipe, of);
-    match known {
+    let ended = if flow.reopened { "ended, and this SYN begins another connection; " } else { "" };
+    let known = match flow.known {
         Known::No => "unknown".into(),
         Known::Found(found) => format!("live, {}", decision(found)),
         Known::Learnt(new) => format!("new, would be learnt: {}", decision(new)),
         Known::NoNatPort => "new, and no address and port are free for it".into(),
         Known::Full(new) => format!("new, and the table is full: {}", decision(new)),
-    }
+    };
+    format!("{ended}{known}")
 }
 
 fn pick(names: &Names<'_>, pick: &Pick) -> String {
@@ -371,7 +373,7 @@ fn step_json(names: &Names<'_>, step: &Step) -> Value {
         "type": kind(names, step.pipe),
         "key": key,
         "flow": step.flow.as_ref().map(|flow| json!({ "key": flow.key.map(|key| key.to_string()),
-            "known": known(names.program, step.pipe, flow.known) })),
+            "known": known(names.program, step.pipe, flow) })),
         "bucket": step.pick.as_ref().map(|one| pick(names, one)),
         "lookup": lookup,
         "counter": step.monitor.counter.as_ref().map(|(_, name)| name),

@@ -30,7 +30,7 @@ fn given(n: u16) -> Given {
     let observed = Observed { octets, flags, class, vlan, icmp: 0x0801, ..Observed::default() };
     let (bytes, last_ns) = (100 * packets, first_ns + 7_000_000);
     let record = FlowRecord { key, packets, bytes, first_ns, last_ns, observed };
-    let end = [End::Idle, End::Active, End::Forced, End::Evicted][usize::from(n) % 4];
+    let end = [End::Idle, End::Active, End::Closed, End::Forced, End::Evicted][usize::from(n) % 5];
     let target = TARGETS[usize::from(n) % 3].map(Into::into);
     Given { record, end, target, ingress: Some("p0".into()), point: Some("measure/edge/p0".into()) }
 }
@@ -89,6 +89,7 @@ fn tshark_reads_every_field_of_every_record() {
     number("cflow.flow_end_reason", &|one| match one.end {
         End::Idle => 1,
         End::Active => 2,
+        End::Closed => 3,
         End::Forced => 4,
         End::Evicted => 5,
     });

@@ -59,6 +59,7 @@ const KINDS: &str = "
     match:any match:any:absent hash:select hash:fields hash:rss:taken hash:rss:absent
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
     flow:pin:unlearnt flow:follow:learnt flow:follow:found flow:follow:full flow:follow:unlearnt
+    flow:default:reopened flow:pin:reopened flow:follow:reopened flow:nat:reopened
     flow:nothing:unknown flow:own flow:no_key flow:answers kept:per_flow kept:learnt
     kept:nat encap:second_chance encap:no_second_chance flow:nat:answers flow:nat:full flow:no_nat_port
     mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp mended:gre mended:icmp
@@ -408,10 +409,14 @@ impl Coverage {
             (_, Known::No) => format!("flow:{learn}:unknown"),
         };
         self.meet(&name);
+        if flow.reopened {
+            self.meet(&format!("flow:{learn}:reopened"));
+        }
         if pipe.nat.is_some() {
             match flow.known {
                 Known::Found(FlowDecision::Default) => self.meet("flow:nat:answers"),
                 Known::Full(_) => self.meet("flow:nat:full"),
+                Known::Learnt(_) if flow.reopened => self.meet("flow:nat:reopened"),
                 _ => {}
             }
         }

@@ -298,7 +298,7 @@ fn transport(random: &mut Random, protocol: u8, ports: (u16, u16), tunnel: bool)
         words.push(format!("dport={}", if meant { port } else { ports.1 }));
     }
     if protocol == 6 {
-        words.push(format!("flags={}", random.pick(&["S", "A", "SA", "FA", "none"])));
+        words.push(format!("flags={}", random.pick(&["S", "S", "A", "SA", "FA", "R", "none"])));
         words.extend(random.percent(40).then(|| format!("tcp_options={}", random.pick(TCP_OPTIONS))));
     }
     if tunnel {

@@ -65,6 +65,9 @@ pub struct Keys {
     pub errors: u64,
     /// What the TCP headers behind the keys say, if that is used.
     pub seen: [Seen; 64],
+    /// The packets that open a TCP connection, and those that close or reset one, if that is used.
+    pub opens: u64,
+    pub closes: u64,
     /// Addresses and last words of the keys of usual packets ([`FlowKey::ipv4`]), for select hashes.
     ipv4: [[u64; 64]; 2],
     pub uses: KeyUse,
@@ -95,6 +98,8 @@ impl Keys {
             usual: 0,
             errors: 0,
             seen: [Seen::NO_TCP; 64],
+            opens: 0,
+            closes: 0,
             ipv4: [[0; 64]; 2],
             uses,
             source,
@@ -175,9 +180,15 @@ impl Keys {
     /// Finds out what the TCP headers of `list` say.
     #[inline]
     fn look_at_flags(&mut self, batch: &Batch, headers: &[Headers; 64], list: u64) {
+        let (mut opens, mut closes) = (0, 0);
         for slot in Bits(list) {
-            self.seen[slot] = seen(batch.frame(slot).bytes(), &headers[slot], self.source);
+            let seen = seen(batch.frame(slot).bytes(), &headers[slot], self.source);
+            opens |= u64::from(seen.opens()) << slot;
+            closes |= u64::from(seen.closes()) << slot;
+            self.seen[slot] = seen;
         }
+        self.opens = self.opens & !list | opens;
+        self.closes = self.closes & !list | closes;
     }
 
     /// The two words of the key of a usual packet.

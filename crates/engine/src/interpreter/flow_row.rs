@@ -214,7 +214,7 @@ impl FlowRow {
             last_ms: self.last_ms as u32,
             state: by_state.then(|| state_of(self, other)),
             binding: self.binding,
-            paired: other.is_some(),
+            pair: self.pair.filter(|_| other.is_some()),
         }
     }
 }

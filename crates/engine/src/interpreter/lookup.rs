@@ -1,22 +1,22 @@
 //! Look-up, entry by entry: every type of pipe tests each entry and then picks among those that match.
 
-use super::action::{KeptOperations, keep};
+use super::action::KeptOperations;
+use super::answers::Taken;
 use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
 use super::observed::target_of;
 use super::packet::Packet;
 use super::quic;
+use super::reopen::Without;
 use super::state::{PipeState, Row, Why};
 use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use super::{Effect, FlowSource, Interpreter};
 use crate::director::hops_of;
-use crate::nat::Binding;
-use crate::operation::Value;
 use crate::program::{
-    Affinity, Criterion, EntryMatch, Fill, Group, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe,
-    PipeId, PipeKind, Target,
+    Affinity, Criterion, EntryMatch, Fill, Group, GroupChoice, GroupId, HashInput, Learn, Pipe, PipeId,
+    PipeKind, Target,
 };
-use crate::snapshot::FlowDecision;
+use crate::snapshot::{FlowDecision, FlowSnapshot};
 use packet::{Field, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed, select_hash};
 use std::net::IpAddr;
 
@@ -41,9 +41,6 @@ pub(super) enum Found {
     NoNatPort,
 }
 
-/// The answers to a flow that is to be learnt are those of another.
-struct Taken;
-
 impl Answer {
     fn new(key: Vec<KeyField>, found: Found) -> Answer {
         Answer { key, flow: None, pick: None, found, effects: Vec::new(), kept: Vec::new() }
@@ -52,7 +49,7 @@ impl Answer {
     /// The packet is of a new flow in this pipe that gets no address and port.
     fn without_port(&mut self, pipe: PipeId, key: FlowKey) {
         self.effects.push(Effect::Unflowed { pipe, why: Why::NoNatPort });
-        self.flow = Some(FlowMet { key: Some(key), known: Known::NoNatPort });
+        self.flow = Some(FlowMet::new(Some(key), Known::NoNatPort));
         self.found = Found::NoNatPort;
     }
 }
@@ -324,19 +321,41 @@ impl Interpreter {
         answer.effects.push(Effect::Met { pipe: id });
         let Some(key) = packet.key(source) else {
             answer.effects.push(unflowed(Why::NoKey));
-            answer.flow = Some(FlowMet { key: None, known: Known::No });
+            answer.flow = Some(FlowMet::new(None, Known::No));
             answer.found = Found::Miss(Miss { failed: vec![super::near::no_ip()], nearest: None });
             return;
         };
-        let counted = packet.counts_in(id, key, source);
         if let Some(row) = state.row_of(&EntryMatch::Flow(key)) {
-            answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(FlowDecision::Own) });
+            answer.flow = Some(FlowMet::new(Some(key), Known::Found(FlowDecision::Own)));
             answer.found = Found::Row(row);
             answer.kept = state.flows.get(&key).map(|flow| flow.kept.clone()).unwrap_or_default();
-            answer.effects.push(counted);
+            answer.effects.push(packet.counts_in(id, key, source));
             return;
         }
         let known = flows.flow(id, &key);
+        if let Some(ended) = known.filter(|flow| self.reopens(id, packet, flow)) {
+            answer.effects.push(Effect::Reopened { pipe: id, key });
+            let one_group = matches!(learn.group(), Some(GroupChoice::One(_)));
+            let without = Without { flows, pipe: id, ended, one_group };
+            self.by_known((id, learn), (packet, key, None), (&without, now_ns), answer);
+            answer.flow = answer.flow.map(|met| FlowMet { reopened: true, ..met });
+        } else {
+            self.by_known((id, learn), (packet, key, known), (flows, now_ns), answer);
+        }
+    }
+
+    /// Looks up a packet by what is known of its flow, which has no entry of its own.
+    fn by_known(
+        &self,
+        (id, learn): (PipeId, Learn),
+        (packet, key, known): (&Packet, FlowKey, Option<FlowSnapshot>),
+        (flows, now_ns): (&dyn FlowSource, u64),
+        answer: &mut Answer,
+    ) {
+        let state = &self.pipes[id.index()];
+        let unflowed = |why| Effect::Unflowed { pipe: id, why };
+        let PipeKind::Flow { key: source, .. } = self.program.pipes[id.index()].kind else { return };
+        let counted = packet.counts_in(id, key, source);
         // Sentences A20 and N3. What is known of the flow does not need a group.
         let learn =
             if known.is_none() && self.begins_no_flow(id, packet, &key) { Learn::Nothing } else { learn };
@@ -347,7 +366,7 @@ impl Interpreter {
                 if known.as_ref().is_none_or(|flow| flow.decision == FlowDecision::FollowChosen) =>
             {
                 let known = known.map_or(Known::No, |flow| Known::Found(flow.decision));
-                answer.flow = Some(FlowMet { key: Some(key), known });
+                answer.flow = Some(FlowMet::new(Some(key), known));
                 answer.found = Found::Miss(Miss { failed: vec![failed], nearest: None });
                 answer.effects.push(unflowed(Why::NoGroup));
                 return;
@@ -355,7 +374,7 @@ impl Interpreter {
             _ => None,
         };
         if let Some(flow) = known {
-            answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(flow.decision) });
+            answer.flow = Some(FlowMet::new(Some(key), Known::Found(flow.decision)));
             self.decide(state, &key, flow.decision, group, answer);
             // A flow of another flow source keeps what nobody here knows: the entry's values are shown.
             answer.kept = match (state.flows.get(&key), &answer.found) {
@@ -407,7 +426,7 @@ impl Interpreter {
         let pins = group.filter(|_| matches!(learn, Learn::Pin(_)));
         let pick = pins.map(|(_, group)| self.pick_new((id, group), (packet, key), (flows, now_ns)));
         let Some(decision) = decision_for(learn, group, pick, answer) else {
-            answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
+            answer.flow = Some(FlowMet::new(Some(key), Known::No));
             answer.effects.push(unflowed(match learn {
                 Learn::Nothing => Why::Unknown,
                 Learn::Default | Learn::Pin(_) | Learn::Follow(_) => Why::NoTarget,
@@ -421,10 +440,10 @@ impl Interpreter {
         self.decide(state, &key, decision, group, answer);
         let Found::Row(row) = answer.found else {
             answer.effects.push(unflowed(Why::NoTarget));
-            answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
+            answer.flow = Some(FlowMet::new(Some(key), Known::No));
             return;
         };
-        let binding = state.nat.is_there().then(|| flows.next_binding(id, &key));
+        let binding = state.nat.is_there().then(|| flows.next_binding(id, &key, None));
         if binding == Some(None) {
             return answer.without_port(id, key);
         }
@@ -450,7 +469,7 @@ impl Interpreter {
         } else {
             self.without_room(id, (packet, key), (learn, group), answer)
         };
-        answer.flow = Some(FlowMet { key: Some(key), known });
+        answer.flow = Some(FlowMet::new(Some(key), known));
     }
 
     /// Looks up a packet of a flow that is unknown and finds no room: it goes where the hash says.
@@ -483,56 +502,6 @@ impl Interpreter {
                 Known::No
             }
         }
-    }
-
-    /// Returns what a flow keeps that this packet begins.
-    fn keep(&self, id: PipeId, row: usize, packet: &Packet, binding: Option<Binding>) -> KeptOperations {
-        let entry = &self.pipes[id.index()].rows[row].entry;
-        let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
-        keep(template, &entry.values, Some(packet), binding)
-    }
-
-    /// Returns the learning of the answers to a flow that this packet begins: sentence M20. They may be those
-    /// of another flow.
-    fn answers(
-        &self,
-        id: PipeId,
-        key: &FlowKey,
-        (row, binding): (usize, Option<Binding>),
-        packet: &Packet,
-        flows: &dyn FlowSource,
-    ) -> Result<Option<Effect>, Taken> {
-        if !matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. }) {
-            return Ok(None);
-        }
-        let state = &self.pipes[id.index()];
-        let Some(default) = state.row_of(&EntryMatch::Default) else { return Ok(None) };
-        let entry = &state.rows[row].entry;
-        let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
-        let (mut src, mut dst, mut sport, mut dport) = (key.src(), key.dst(), key.sport(), key.dport());
-        for operation in super::action::settled(template, &entry.values, Some(packet), binding) {
-            let Operation::Set(field, Value::Const(number)) = operation else { continue };
-            match field {
-                Field::Ipv4Src if src.is_ipv4() => src = IpAddr::from((number as u32).to_be_bytes()),
-                Field::Ipv4Dst if dst.is_ipv4() => dst = IpAddr::from((number as u32).to_be_bytes()),
-                Field::Ipv6Src if src.is_ipv6() => src = IpAddr::from(number.to_be_bytes()),
-                Field::Ipv6Dst if dst.is_ipv6() => dst = IpAddr::from(number.to_be_bytes()),
-                Field::L4Sport | Field::TcpSport | Field::UdpSport => sport = number as u16,
-                Field::L4Dport | Field::TcpDport | Field::UdpDport => dport = number as u16,
-                _ => {}
-            }
-        }
-        let answers = FlowKey::new(dst, src, key.protocol(), (dport, sport), None);
-        if answers == *key {
-            return Ok(None);
-        }
-        let known = flows.flow(id, &answers);
-        if known.as_ref().is_some_and(|flow| flow.paired) {
-            return Err(Taken);
-        }
-        let (decision, kept) = (FlowDecision::Default, self.keep(id, default, packet, None));
-        let learnt = Effect::Learn { pipe: id, key: answers, decision, kept, binding, answers: Some(*key) };
-        Ok(known.is_none().then_some(learnt))
     }
 
     /// Finds the entry for a flow's decision; `group` is the one that the packet picks from.

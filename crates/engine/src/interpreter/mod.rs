@@ -12,6 +12,7 @@
 //! checksums), and this file forwards.
 
 mod action;
+mod answers;
 mod bytes;
 mod checksum;
 mod fields;
@@ -28,6 +29,7 @@ mod new_flows;
 mod observed;
 mod packet;
 mod quic;
+mod reopen;
 mod state;
 pub mod trace;
 mod tunnel;
@@ -111,8 +113,9 @@ pub trait FlowSource {
     /// The live flow with this key in a FLOW pipe.
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
 
-    /// What a new flow with this key takes of the pipe's NAT pool; `None` if nothing is left for it.
-    fn next_binding(&self, pipe: PipeId, key: &FlowKey) -> Option<Binding>;
+    /// What a new flow with this key takes of the pipe's NAT pool, if `freed` is free beside what is now;
+    /// `None` if nothing is left for it.
+    fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding>;
 
     /// Whether the pipe's table has room for so many more flows.
     fn has_room(&self, _pipe: PipeId, _flows: usize) -> bool {

@@ -56,9 +56,10 @@ impl NatState {
         self.addresses.contains(&address)
     }
 
-    /// What the next new flow with this key gets.
-    pub fn next(&self, key: &FlowKey) -> Option<Binding> {
-        let [fresh, rested] = self.slice(rss_hash(key) as usize % 64);
+    /// What the next new flow with this key gets, if `freed` has been left behind.
+    pub fn next(&self, key: &FlowKey, freed: Option<Binding>) -> Option<Binding> {
+        let [fresh, mut rested] = self.slice(rss_hash(key) as usize % 64);
+        rested.extend(freed.map(|freed| self.place(freed)));
         let &(at, port) = fresh.first().or(rested.first())?;
         Some((self.addresses[at], port))
     }

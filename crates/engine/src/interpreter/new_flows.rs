@@ -4,12 +4,13 @@
 use super::flow_row::FlowRow;
 use super::lookup::mixed;
 use super::packet::Packet;
+use super::reopen::is_for;
 use super::state::{PipeState, Why, is_over};
 use super::trace::Pick;
 use super::{FlowSource, Interpreter};
 use crate::nat::Binding;
 use crate::program::{FlowState, Group, GroupId, NewFlows, PipeId, PipeKind, Timeouts};
-use crate::snapshot::{FlowDecision, FlowSnapshot};
+use crate::snapshot::FlowSnapshot;
 use packet::{FlowKey, KeySource, select_hash};
 
 /// The protocol number of TCP.
@@ -104,8 +105,8 @@ impl FlowSource for Interpreter {
         state.flows.get(key).map(|flow| state.seen(key, flow, by_state))
     }
 
-    fn next_binding(&self, pipe: PipeId, key: &FlowKey) -> Option<Binding> {
-        self.pipes[pipe.index()].nat.next(key)
+    fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding> {
+        self.pipes[pipe.index()].nat.next(key, freed)
     }
 
     fn has_room(&self, pipe: PipeId, flows: usize) -> bool {
@@ -119,11 +120,7 @@ impl FlowSource for Interpreter {
 
     fn flows_of(&self, pipe: PipeId, group: GroupId, target: u16) -> u64 {
         let one = self.program.pipes[pipe.index()].kind.group() == Some(group.into());
-        let is_there = |flow: &&FlowRow| match flow.decision {
-            FlowDecision::Pinned(other) => one && other == target,
-            FlowDecision::PinnedIn(of, other) => (of, other) == (group, target),
-            _ => false,
-        };
+        let is_there = |flow: &&FlowRow| is_for(flow.decision, one, (group, target));
         self.pipes[pipe.index()].flows.values().filter(is_there).count() as u64
     }
 

@@ -97,6 +97,13 @@ pub enum Effect {
         /// The flow of which it has the answers.
         answers: Option<FlowKey>,
     },
+    /// It ends a flow, and that of its answers, because it begins another one with the same key.
+    Reopened {
+        /// The pipe.
+        pipe: PipeId,
+        /// The flow.
+        key: FlowKey,
+    },
     /// It belongs to a live flow.
     Flow {
         /// The pipe.
@@ -266,7 +273,11 @@ impl PipeState {
     }
 
     /// Removes flows. Returns their keys.
-    fn end_flows(&mut self, reason: DeltaReason, which: impl Fn(&FlowKey, &FlowRow) -> bool) -> Vec<FlowKey> {
+    pub(super) fn end_flows(
+        &mut self,
+        reason: DeltaReason,
+        which: impl Fn(&FlowKey, &FlowRow) -> bool,
+    ) -> Vec<FlowKey> {
         let gone: Vec<_> = self.flows.extract_if(.., |key, flow| which(key, flow)).collect();
         self.given += gone.iter().map(|(_, flow)| flow.hits.packets).sum::<u64>();
         self.ended.extend(gone.iter().map(|(key, flow)| (*key, flow.sum(), reason)));
@@ -376,6 +387,7 @@ impl Interpreter {
                 Effect::Sum { pipe, key, bytes, ref observed } => {
                     self.pipes[pipe.index()].sums.entry(key).or_default().one(bytes, observed);
                 }
+                Effect::Reopened { pipe, key } => self.pipes[pipe.index()].reopen(&key),
                 Effect::Met { pipe } => self.pipes[pipe.index()].met += 1,
                 Effect::Unflowed { pipe, why } => self.pipes[pipe.index()].leave_out(why, now_ms),
             }

@@ -177,6 +177,14 @@ pub struct FlowMet {
     pub key: Option<FlowKey>,
     /// What the table had for it.
     pub known: Known,
+    /// Whether it had a flow that has ended, and the packet begins another.
+    pub reopened: bool,
+}
+
+impl FlowMet {
+    pub(super) fn new(key: Option<FlowKey>, known: Known) -> FlowMet {
+        FlowMet { key, known, reopened: false }
+    }
 }
 
 /// What a flow table had for a packet.

@@ -163,7 +163,7 @@ fn w9_a_flood_goes_to_the_ports_of_targets_with_a_bucket() {
 struct Worker(FlowSnapshot);
 
 impl FlowSource for Worker {
-    fn next_binding(&self, _pipe: PipeId, _key: &FlowKey) -> Option<Binding> {
+    fn next_binding(&self, _pipe: PipeId, _key: &FlowKey, _freed: Option<Binding>) -> Option<Binding> {
         None
     }
 
@@ -189,7 +189,7 @@ fn explaining_changes_nothing_and_may_ask_another_for_flows() {
         last_ms: 0,
         state: None,
         binding: None,
-        paired: false,
+        pair: None,
     };
     let walk = interpreter.explain_with(PortId(0), &frame(TCP), 128, 0, &Worker(live));
     assert_eq!((walk.verdict, known(&walk)), (Verdict::Transmit(PortId(1)), Known::Found(decision)));

@@ -444,7 +444,7 @@ mod tests {
         let observed = Observed { octets, flags, class, vlan, icmp: 0x801, ..Observed::default() };
         let (packets, bytes, last_ns) = (n + 1, 100 * (n + 1), first_ns + 7_000_000);
         let record = FlowRecord { key, packets, bytes, first_ns, last_ns, observed };
-        let end = [End::Idle, End::Active, End::Forced, End::Evicted][n as usize % 4];
+        let end = [End::Idle, End::Active, End::Closed, End::Forced, End::Evicted][n as usize % 5];
         let target = (!n.is_multiple_of(3)).then(|| format!("web/b{}", n % 7).into());
         let ingress = Some(format!("p{}", n % 2).into());
         Given { record, end, target, ingress, point: Some("measure/edge/p0".into()) }
@@ -467,7 +467,7 @@ mod tests {
         let icmp = if record.key.src().is_ipv6() { 139 } else { 32 };
         assert_eq!((of(58), of(icmp)), (observed.vlan.into(), if protocol == 6 { 0 } else { 0x801 }));
         assert_eq!((of(152), of(153)), (record.first_ns / 1_000_000, record.last_ns / 1_000_000));
-        assert_eq!(of(136), [1, 2, 4, 5][(record.packets - 1) as usize % 4]);
+        assert_eq!(of(136), [1, 2, 3, 4, 5][(record.packets - 1) as usize % 5]);
         assert_eq!(fields.get(&351).map(|id| number(id)), record.key.vni().map(u64::from));
     }
 

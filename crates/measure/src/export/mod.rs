@@ -22,6 +22,8 @@ pub enum End {
     Idle,
     /// The flow lives on: a period ended, or it had many packets.
     Active,
+    /// Its TCP connection has ended.
+    Closed,
     /// The flow was removed, or the program has stopped.
     Forced,
     /// The flow made room for another one.
@@ -35,6 +37,7 @@ impl End {
         match self {
             End::Idle => 1,
             End::Active => 2,
+            End::Closed => 3,
             End::Forced => 4,
             End::Evicted => 5,
         }

@@ -255,6 +255,7 @@ fn end(reason: DeltaReason) -> End {
     match reason {
         DeltaReason::Aged => End::Idle,
         DeltaReason::Evicted => End::Evicted,
+        DeltaReason::Reopened => End::Closed,
         DeltaReason::Removed | DeltaReason::Stopped => End::Forced,
         DeltaReason::Overflow | DeltaReason::First | DeltaReason::Interval | DeltaReason::Swept => {
             End::Active

@@ -161,7 +161,7 @@ impl Flows {
     }
 
     /// Returns the row of the other direction, live or not.
-    fn other_row(&self, row: u32) -> Option<u32> {
+    pub(super) fn other_row(&self, row: u32) -> Option<u32> {
         let nat = self.nat.as_deref().and_then(|nat| nat.other(row));
         nat.or_else(|| self.pairs.as_deref().and_then(|pairs| pairs.other(row)))
     }

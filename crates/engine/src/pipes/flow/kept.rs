@@ -100,6 +100,14 @@ impl FlowValues {
         self.rows[slot] = flow.unwrap_or(self.capacity + slot as u32);
     }
 
+    /// The flow of the packet in a slot ends before the packet's action: it keeps what the flow kept.
+    pub fn set_apart(&mut self, slot: usize) {
+        let spare = self.capacity + slot as u32;
+        let from = self.rows[slot] as usize * self.stride;
+        self.slab.copy_within(from..from + self.stride, spare as usize * self.stride);
+        self.rows[slot] = spare;
+    }
+
     /// Writes what a flow keeps that the packet in a slot begins, decided for the entry of `row`; without a
     /// flow, what only this packet uses.
     pub fn begin(&mut self, flow: Option<u32>, row: u32, slot: usize, look: &Lookup<'_>) {

@@ -2,6 +2,7 @@
 
 use super::age::RECLAIM_ROWS;
 use super::nat::Place;
+use super::reopen::Ending;
 use super::{Flows, Learn};
 use crate::batch::group::GroupTable;
 use crate::batch::packets::Packets;
@@ -57,6 +58,10 @@ impl Flows {
             self.prefetch_entries(able & likely, &flows, look.slab);
         }
         let known = self.table.lookup_batch(&keys.key, &keys.table, (able, likely), &mut flows);
+        if self.may_reopen((able, known), &flows, look) {
+            self.choose(able, look);
+            return Hits::Each(self.one_by_one(able, look, &mut flows));
+        }
         let (mut hits, gone) = self.rows_of_flows(known, &flows, look);
         let strange = able & !known | gone;
         if !chooses {
@@ -70,13 +75,19 @@ impl Flows {
         } else {
             self.account.unflowed.unknown += u64::from(strange.count_ones());
         }
+        self.meet(hits, &flows, look);
+        Hits::Each(hits)
+    }
+
+    /// Counts packets that have a row, and notes where the values are that their flows keep.
+    #[inline(always)]
+    pub(super) fn meet(&mut self, hits: u64, flows: &[u32; 64], look: &Lookup<'_>) {
         let errors = self.about_pinned(hits, look);
         self.account.unflowed.icmp_error += u64::from(errors.count_ones());
-        self.count(hits & !errors, &flows, look);
+        self.count(hits & !errors, flows, look);
         if let Some(values) = &mut self.values {
             Bits(hits).for_each(|slot| values.meet(slot, Some(flows[slot]).filter(|&flow| flow != NO_ROW)));
         }
-        Hits::Each(hits)
     }
 
     /// Prefetches the rows of the entries that likely flows were decided for, as long as their numbers are
@@ -204,6 +215,10 @@ impl Flows {
         let keys = packets.keys(self.source);
         for slot in Bits(able) {
             let at = self.table.get(keys.table[slot], &keys.key[slot]);
+            let ends = keys.opens >> slot & 1 == 1 && self.learn != Learn::Nothing && self.by_state;
+            let ended = at.filter(|&at| ends && self.has_ended(at));
+            self.ending = ended.map(|at| self.ending_with(at)).unwrap_or_default();
+            let at = at.filter(|_| ended.is_none());
             let known = at.and_then(|at| Some((at, self.row_of_flow(at, slot, look)?)));
             let mut row = match known {
                 Some((_, row)) => row,
@@ -235,6 +250,7 @@ impl Flows {
                 hits |= 1 << slot;
             }
         }
+        self.ending = Ending::default();
         Hits::Each(hits)
     }
 
@@ -296,7 +312,7 @@ impl Flows {
     }
 
     /// Handles a packet whose flow was not known, or gone, when its batch came. Returns true if it has a row.
-    fn learn_one(&mut self, slot: usize, look: &mut Lookup<'_>, flows: &mut [u32; 64]) -> bool {
+    pub(super) fn learn_one(&mut self, slot: usize, look: &mut Lookup<'_>, flows: &mut [u32; 64]) -> bool {
         let packets = look.packets;
         let keys = packets.keys(self.source);
         let (hash, key) = (keys.table[slot], &keys.key[slot]);
@@ -435,7 +451,8 @@ impl Flows {
     /// Notes what the next flow of a slice gets.
     fn propose_place(&mut self, slice: u32) -> Option<Place> {
         let nat = self.nat.as_ref()?;
-        let place = nat.next(slice)?;
+        let freed = self.ending.row().and_then(|row| nat.of_row(row));
+        let place = nat.next_beside(slice, freed)?;
         self.values.as_mut()?.bound = nat.binding(place);
         Some(place)
     }
@@ -458,8 +475,8 @@ impl Flows {
         let answers = values.map(|values| values.answers(key, row, slot, look));
         let has_default = self.decided.of_row(self.default_row).is_some();
         let is_new = |answers: FlowKey| {
-            let at = self.table.get(self.hash(&answers), &answers).and_then(|at| self.table.flow(at));
-            answers != *key && !at.is_some_and(|flow| self.is_alive(flow))
+            let at = self.table.get(self.hash(&answers), &answers);
+            answers != *key && !at.is_some_and(|at| self.stays(at))
         };
         self.has_places(1 + usize::from(has_default && answers.is_some_and(is_new)))
     }
@@ -497,7 +514,7 @@ impl Flows {
     fn has_others_answers(&self, slot: usize, row: u32, look: &Lookup<'_>) -> bool {
         let Some((answers, _)) = self.answers(slot, row, look) else { return false };
         let at = self.table.get(self.hash(&answers), &answers);
-        at.is_some_and(|at| self.table.flow(at).is_some_and(|one| self.is_alive(one)) && self.is_paired(at))
+        at.is_some_and(|at| self.stays(at) && self.is_paired(at))
     }
 
     /// Drops packets for which there is no target. Those whose metadata chooses no group are misses.

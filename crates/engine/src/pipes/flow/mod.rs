@@ -12,6 +12,7 @@ mod new_flows;
 mod observations;
 mod pairs;
 mod period;
+mod reopen;
 mod swap;
 mod table;
 mod takeover;

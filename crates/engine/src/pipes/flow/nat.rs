@@ -113,6 +113,16 @@ impl Bindings {
         Some((slice, self.slices[slice as usize].next()?))
     }
 
+    /// The same when the flow that has `freed` has left, if there is one; it is of this slice.
+    #[must_use]
+    pub fn next_beside(&self, slice: u32, freed: Option<Place>) -> Option<Place> {
+        let next = self.next(slice);
+        match freed.filter(|_| self.is_round_over(slice)) {
+            Some(freed) => Some(next.map_or(freed, |next| next.min(freed))),
+            None => next,
+        }
+    }
+
     /// Whether the round of a slice ends with the next flow.
     #[inline]
     #[must_use]

@@ -112,7 +112,6 @@ impl Flows {
     /// first.
     fn least(&self, group: usize, weights: &[u32], candidates: impl IntoIterator<Item = u16>) -> u16 {
         let start = self.first_targets.get(group).copied().unwrap_or_default();
-        let census = self.decided.census();
         let mut best = (0, 0, NO_TARGET);
         for target in candidates {
             let weight = weights.get(usize::from(target)).copied().unwrap_or(0);
@@ -120,7 +119,7 @@ impl Flows {
                 continue;
             }
             let (flows, weight) =
-                (u64::from(census.active(start + u32::from(target))) + 1, u64::from(weight));
+                (u64::from(self.flows_of_target(start + u32::from(target))) + 1, u64::from(weight));
             if best.2 == NO_TARGET || flows * best.1 < best.0 * weight {
                 best = (flows, weight, target);
             }

@@ -6,6 +6,7 @@ use super::nat::Bindings;
 use super::observations::{Observations, known};
 use super::pairs::Pairs;
 use super::period::Period;
+use super::reopen::Ending;
 use super::{Learn, NewFlowState, Timeouts};
 use crate::batch::DELTAS_MAX;
 use crate::batch::compile::{self, CompileError, milliseconds};
@@ -54,6 +55,8 @@ pub struct Flows {
     pub(super) new_flows: NewFlowState,
     /// Rows of the flows that were configured or added at run time.
     pub(super) own: HashMap<FlowKey, u32>,
+    /// While a packet is probed, what it would end.
+    pub(super) ending: Ending,
     /// Places held for the flows of entries that are inserted later.
     pub(super) held: usize,
     /// Whether an entry's flow found no room in the table when its entry came.
@@ -119,6 +122,7 @@ impl Flows {
             decided: Decided::default(),
             new_flows: NewFlowState::new(program, learn),
             own: HashMap::new(),
+            ending: Ending::default(),
             held: 0,
             own_missing: false,
             of: Belonging { generation: 1, pipe: number.0, target: NO_DELTA_TARGET },
@@ -298,7 +302,7 @@ impl Flows {
     /// Whether there are places for so many other flows, beside the live ones and those that places are held
     /// for.
     pub(super) fn has_places(&self, wanted: usize) -> bool {
-        self.live() + self.held + wanted <= self.table.capacity()
+        self.live() - self.ending.flows() + self.held + wanted <= self.table.capacity()
     }
 
     /// Lets the flow of an entry begin. A flow learnt earlier is taken over with its counts. If the table is
@@ -595,7 +599,7 @@ impl Flows {
             last_ms: flow.last(),
             state: self.by_state.then(|| flow.state().together(other.map(Flow::state))),
             binding: self.nat.as_ref().and_then(|nat| nat.binding(nat.of_row(at)?)),
-            paired: other.is_some(),
+            pair: other.map(|other| *other.key()),
         }
     }
 
