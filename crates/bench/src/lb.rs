@@ -303,6 +303,7 @@ fn back_end(at: u16, ipip: bool) -> BackEnd {
         mac: [2, 0, 0, 1, high, low],
         resolve: None,
         mode: if ipip { Mode::Ipip(address.into()) } else { Mode::L2 },
+        out: None,
         vlan: None,
         server_id: None,
         weight: 1,

@@ -250,18 +250,22 @@ fn restore(Translation { ipv6, full, .. }: Translation) -> Vec<Operation> {
     operations
 }
 
-/// Returns the source MAC address of packets to a service's back ends, if it is known. The source MAC address
+/// Returns the source MAC address of packets to a back end of a service, if it is known. The source MAC address
 /// becomes that of the port through which a packet leaves. If that is the port on which it arrived, it is the
 /// address to which the packet was sent; tunnels have no such address to copy, so it is that of the port.
-pub(super) fn own_mac(service: &Service, is_tunnel: bool, of_port: Option<Mac>) -> Option<Mac> {
+pub(super) fn own_mac(
+    (service, back_end): (&Service, &BackEnd),
+    is_tunnel: bool,
+    of_port: Option<Mac>,
+) -> Option<Mac> {
     if let SourceMac::Fixed(mac) = service.source_mac {
         return Some(mac);
     }
     if is_tunnel {
-        return service.out.as_ref().map_or(of_port, |out| out.mac);
+        return service.way(back_end).map_or(of_port, |out| out.mac);
     }
     let is_back = |out: &&Attachment| out.to == Forward::Port(out.lead) && service.ports == [out.lead];
-    service.out.as_ref().filter(|out| !is_back(out)).and_then(|out| out.mac)
+    service.way(back_end).filter(|out| !is_back(out)).and_then(|out| out.mac)
 }
 
 /// Writes the MAC address of a back end into its entry.
@@ -278,7 +282,7 @@ pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
 
 /// Returns the action of a back end, one of `all`, where its service's port has this MAC address.
 pub(super) fn action(pair: (&Service, &BackEnd), of_port: Option<Mac>, all: &[Action]) -> Action {
-    Action::of(pair, own_mac(pair.0, pair.1.mode.is_tunnel(), of_port), all)
+    Action::of(pair, own_mac(pair, pair.1.mode.is_tunnel(), of_port), all)
 }
 
 /// Returns the entry of a back end in a pipe with these actions. `out` is the number of where packets go, for
@@ -289,7 +293,7 @@ pub(super) fn entry(
     actions: &[Action],
     given: impl Into<EntryMatch>,
 ) -> Entry {
-    let own = own_mac(service, back_end.mode.is_tunnel(), of_port);
+    let own = own_mac((service, back_end), back_end.mode.is_tunnel(), of_port);
     let action = Action::of((service, back_end), own, actions);
     let position = actions.iter().position(|one| *one == action).unwrap_or_default();
     let mut entry = Entry::on(given).template(position as u16).origin(back_end.origin);

@@ -2,12 +2,14 @@
 
 use super::health;
 use super::service::{BackEnd, Mode, State};
+use crate::kind::Scope;
+use config::attachment::Attachment;
 use config::ports::mac;
-use config::raw::{self, Node};
+use config::raw::{self, Kind, Node};
 use config::section::{Section, list, name, parsed, text, words};
 use config::sets::WEIGHT_MAX;
 use config::{Key, Report, Shape};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ pub(super) const BACK_END: &[Key] = config::keys! {
         "the destination MAC address of frames for it: its own, or the router's towards it; by default that \
          of `gateway`, `ip` or `address` is found out";
     "gateway": Shape::Ip, "the router towards it, without `mac`; by default the host's routes say";
+    "out": Shape::Name, "the port where it is, if it is another than the service's `out`";
     "weight": Shape::Number(0, WEIGHT_MAX),
         "its share of new flows; with 0 it only keeps those it has" or "1";
     "state": Shape::Words(|| words(&STATES)), "whether it gets new flows, and keeps those it has" or "up";
@@ -47,12 +50,31 @@ const XENOFLOW_BACK_END: &[Key] = config::keys! {
 };
 
 /// Reads a list of back ends.
-pub(super) fn read(node: &Node, report: &mut Report) -> Arc<[BackEnd]> {
-    list(node, "back ends", report).iter().filter_map(|node| back_end(node, report)).collect()
+pub(super) fn read(node: &Node, scope: &mut Scope<'_>) -> Arc<[BackEnd]> {
+    let mut outs = Outs::new();
+    list(node, "back ends", scope.report).iter().filter_map(|node| back_end(node, &mut outs, scope)).collect()
 }
 
-fn back_end(node: &Node, report: &mut Report) -> Option<BackEnd> {
-    let section = Section::read(node, BACK_END, report);
+/// The attachments that back ends of a list have named.
+type Outs = HashMap<String, Arc<Attachment>>;
+
+/// Where a back end is, if it says so. The outer `None`: its attachment has an error, which is reported.
+fn out(section: &Section<'_>, outs: &mut Outs, scope: &mut Scope<'_>) -> Option<Option<Arc<Attachment>>> {
+    let Some(node) = section.get("out") else { return Some(None) };
+    if let Kind::Scalar(name) = &node.kind
+        && let Some(known) = outs.get(name)
+    {
+        return Some(Some(Arc::clone(known)));
+    }
+    let named = Arc::new(scope.attachment(node).filter(Attachment::is_usable)?);
+    outs.insert(named.name.clone(), Arc::clone(&named));
+    Some(Some(named))
+}
+
+fn back_end(node: &Node, outs: &mut Outs, scope: &mut Scope<'_>) -> Option<BackEnd> {
+    let section = Section::read(node, BACK_END, scope.report);
+    let out = out(&section, outs, scope);
+    let report = &mut *scope.report;
     let name = named(&section, report);
     let weight = section.number("weight", report);
     let state = section.choice("state", &STATES, report);
@@ -65,7 +87,8 @@ fn back_end(node: &Node, report: &mut Report) -> Option<BackEnd> {
     let ((mac, resolve), origin) = (station?, report.origin(span));
     let (name, weight, mode, state) = (name?, weight? as u32, mode?, state?);
     let vlan = vlan.map_or(Some(None), |vlan| vlan.map(|vlan| Some(vlan as u16)))?;
-    Some(BackEnd { name, mac, resolve, mode, vlan, server_id, weight, state, address, origin })
+    let out = out?;
+    Some(BackEnd { name, mac, resolve, mode, out, vlan, server_id, weight, state, address, origin })
 }
 
 /// Its own address, where it is not the one that packets are sent to. With `l2`, `ip` means the same.
@@ -174,6 +197,7 @@ pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
             mac,
             resolve: None,
             mode: Mode::L2,
+            out: None,
             vlan: None,
             server_id: None,
             weight: 1,

@@ -63,16 +63,14 @@ impl Neighbours {
         let mut ways = Vec::new();
         for one in guarded {
             let Some(service) = by_name.get(one.name.as_str()) else { continue };
-            let lead = service.out.as_ref().map_or(service.ports[0], |out| out.lead);
-            let to = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
-            let port: Arc<str> = ports.get(lead.index()).map_or("", |port| &port.name).into();
             let way = |back_end: &super::BackEnd| {
-                let hop = Hop { port: port.clone(), address: back_end.resolve? };
+                let port = ports.get(service.lead(back_end).index()).map_or("", |port| &port.name);
+                let hop = Hop { port: port.into(), address: back_end.resolve? };
                 let at = *places.entry(hop.clone()).or_insert(hops.len());
                 if at == hops.len() {
                     hops.push(hop);
                 }
-                Some(Way { hop: at, mode: back_end.mode, to })
+                Some(Way { hop: at, mode: back_end.mode, to: service.way_out(back_end) })
             };
             ways.push(service.back_ends.iter().map(way).collect());
         }

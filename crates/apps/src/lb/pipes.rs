@@ -91,8 +91,11 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        let ways = |service| [self.back_end_at(service), self.client_at(service)];
-        let outs: Vec<Forward> = self.services.iter().flat_map(ways).collect();
+        let outs = |service: &Service| {
+            let ways = service.ways().into_iter().map(|way| way.map_or(Forward::InputPort, |way| way.to));
+            ways.chain([self.client_at(service)]).collect::<Vec<Forward>>()
+        };
+        let outs: Vec<Forward> = self.services.iter().flat_map(outs).collect();
         self.tags = Tags::write(self.services, &outs, self.program);
         for (chooser, id) in self.pipes.choosers.clone() {
             let pipe = self.pipe(chooser, id);
@@ -213,14 +216,14 @@ impl<'a> Writer<'a> {
         entries: &mut EntryList,
     ) {
         let of_port = self.own_mac(service);
-        let to = self.back_end_at(service);
-        let out = self.tags.as_ref().map_or(0, |tags| tags.number(to));
-        let tagged = self.tags.as_ref().map_or(to, |tags| Forward::Pipe(tags.packets));
         let counters = self.counters(service);
         for (back_end, given, more) in self.members((at, service), chooser) {
             let pair = (service, &service.back_ends[back_end]);
             let is_known = pair.1.resolve.is_none();
-            let to = if pair.1.vlan.is_some() { tagged } else { to };
+            let way = service.way_out(pair.1);
+            let tags = self.tags.as_ref();
+            let out = tags.map_or(0, |tags| tags.number(way));
+            let to = tags.filter(|_| pair.1.vlan.is_some()).map_or(way, |tags| Forward::Pipe(tags.packets));
             let to = if is_known { to } else { Forward::Drop };
             let entry = actions::entry(pair, (of_port, out), actions, given);
             let mut entry = entry.to(to).counter(counters[back_end]);
@@ -243,15 +246,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Returns where packets to the back ends of a service go.
-    fn back_end_at(&self, service: &Service) -> Forward {
-        service.out.as_ref().map_or(Forward::InputPort, |out| out.to)
-    }
-
     /// Returns where answers from the back ends of a service go: the way on which the flows came.
     fn client_at(&self, service: &Service) -> Forward {
         let port = service.ports.first().and_then(|port| self.attachments.with(*port));
-        service.out.as_ref().and(port).map_or(Forward::InputPort, |port| port.to)
+        let elsewhere = service.ways().iter().any(Option::is_some);
+        port.filter(|_| elsewhere).map_or(Forward::InputPort, |port| port.to)
     }
 
     /// Returns the entry of the answers to translated flows.
@@ -307,7 +306,8 @@ fn group(
     let forward = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
     let target = |back_end: &BackEnd| {
         let weight = back_end.effective_weight() * scale;
-        let target = Target::new(&back_end.name, forward).weight(weight).origin(back_end.origin);
+        let target =
+            Target::new(&back_end.name, service.way_out(back_end)).weight(weight).origin(back_end.origin);
         let target = target.inactive(back_end.weight == 0);
         let target = back_end.known_as().map_or(target.clone(), |address| target.address(address));
         back_end.server_id.map_or(target.clone(), |id| target.server_id(id))

@@ -81,17 +81,13 @@ fn used<'a>(services: &'a [Service], guarded: &'a [Guarded]) -> Vec<(usize, &'a 
     used.into_iter().filter_map(service).collect()
 }
 
-/// Returns the ports by which answers from a service's back ends come.
-fn back_ports(service: &Service) -> &[PortId] {
-    service.out.as_ref().map_or(&service.ports, |out| &out.ports)
-}
-
 /// Returns where checks are sent from, each address once for each port.
 pub(super) fn sources(services: &[Service], guarded: &[Guarded]) -> Vec<Source> {
     let (mut all, mut seen) = (Vec::new(), HashSet::new());
     for (_, guarded, service) in used(services, guarded) {
+        let back_ports = service.back_ports();
         for (address, _) in (0..guarded.back_ends.len()).flat_map(|place| ways(guarded, place)) {
-            let new = back_ports(service).iter().filter(|port| seen.insert((**port, *address)));
+            let new = back_ports.iter().filter(|port| seen.insert((**port, *address)));
             all.extend(new.map(|port| Source { port: *port, address: *address, origin: service.origin }));
         }
     }
@@ -119,9 +115,9 @@ pub(super) fn take(source: &Source) -> [TakeRule; 5] {
 pub(super) fn find(services: &[Service], guarded: &[Guarded], program: &Program) -> Vec<Probe> {
     let mut all = Vec::new();
     for (at, guarded, service) in used(services, guarded) {
-        let input = service.out.as_ref().map_or(service.ports[0], |out| out.lead);
+        let input = |place: usize| service.lead(&service.back_ends[place]);
         let places = (0..guarded.back_ends.len()).filter(|place| !ways(guarded, *place).is_empty());
-        all.extend(places.map(|place| Probe { at: (at, place), input, entries: Vec::new() }));
+        all.extend(places.map(|place| Probe { at: (at, place), input: input(place), entries: Vec::new() }));
     }
     if all.is_empty() {
         return all;
@@ -205,10 +201,10 @@ fn entry(
     let back_end = &service.back_ends[probe.at.1];
     let of_port = attachments.at(probe.input.index()).and_then(|port| port.mac);
     // There is no frame of a client whose addresses could be used.
-    let own: Option<Mac> = actions::own_mac(service, true, of_port);
+    let own: Option<Mac> = actions::own_mac((service, back_end), true, of_port);
     let own = SourceMac::Fixed(own.unwrap_or_default());
     let service = Service { source_mac: own, addresses: Vec::new(), ..service.clone() };
-    let to = service.out.as_ref().map_or(Forward::InputPort, |out| out.to);
+    let to = service.way_out(back_end);
     let tags = pipes.tags.as_ref().filter(|_| back_end.vlan.is_some());
     let (out, led) = tags.map_or((0, to), |tags| (tags.number(to), Forward::Pipe(tags.packets)));
     let led = if back_end.resolve.is_some() { Forward::Drop } else { led };

@@ -5,7 +5,7 @@ use super::announce::{Announce, IcmpEcho};
 use super::problems::Problem;
 use config::attachment::Attachment;
 use engine::program::{
-    Affinity, Fill, FlowState, NatPoolId, NewFlows, Origin, PortId, QuicConfig, ServerId, Timeouts,
+    Affinity, Fill, FlowState, Forward, NatPoolId, NewFlows, Origin, PortId, QuicConfig, ServerId, Timeouts,
 };
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -198,6 +198,8 @@ pub struct BackEnd {
     pub resolve: Option<IpAddr>,
     /// How packets are sent to it.
     pub mode: Mode,
+    /// Where it is, unless that is where the service's other back ends are.
+    pub out: Option<Arc<Attachment>>,
     /// The VLAN that frames for it are tagged with; `None` leaves tags as they are.
     pub vlan: Option<u16>,
     /// Its server ID in QUIC connection IDs.
@@ -386,6 +388,48 @@ pub fn timeouts(answers_pass: bool) -> Timeouts {
 }
 
 impl Service {
+    /// Returns where a back end is; `None` means through the port on which a packet arrived.
+    #[must_use]
+    pub fn way<'a>(&'a self, back_end: &'a BackEnd) -> Option<&'a Attachment> {
+        back_end.out.as_deref().or(self.out.as_ref())
+    }
+
+    /// Returns where packets to a back end are sent.
+    #[must_use]
+    pub fn way_out(&self, back_end: &BackEnd) -> Forward {
+        self.way(back_end).map_or(Forward::InputPort, |way| way.to)
+    }
+
+    /// Returns the port that represents the way to a back end where only one is possible.
+    #[must_use]
+    pub fn lead(&self, back_end: &BackEnd) -> PortId {
+        self.way(back_end).map_or(self.ports[0], |way| way.lead)
+    }
+
+    /// Returns every way to back ends once: those of the back ends, or the service's own if it has none.
+    pub fn ways(&self) -> Vec<Option<&Attachment>> {
+        let mut ways: Vec<Option<&Attachment>> = Vec::new();
+        if self.back_ends.iter().all(|back_end| back_end.out.is_none()) {
+            return vec![self.out.as_ref()];
+        }
+        for back_end in &*self.back_ends {
+            let way = self.way(back_end);
+            if !ways.contains(&way) {
+                ways.push(way);
+            }
+        }
+        ways
+    }
+
+    /// Returns the ports on the ways to back ends, each once.
+    pub fn back_ports(&self) -> Vec<PortId> {
+        let ports = self.ways().into_iter().flat_map(|way| way.map_or(&self.ports, |way| &way.ports));
+        let mut ports: Vec<PortId> = ports.copied().collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
     /// Returns whether it has an address of this family.
     #[must_use]
     pub fn has(&self, ipv6: bool) -> bool {

@@ -332,7 +332,7 @@ pub(super) fn back_ports(service: &Service) -> Vec<PortId> {
     if Translated::of(service).is_none() {
         return Vec::new();
     }
-    service.out.as_ref().map_or_else(|| service.ports.clone(), |out| out.ports.clone())
+    service.back_ports()
 }
 
 /// Returns the ports on which packets and answers of services arrive, each once.

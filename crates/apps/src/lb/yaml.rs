@@ -117,7 +117,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     for (at, pool) in (0..).zip(&nat_pools) {
         shared.nat_pools.insert(pool.name.clone(), NatPoolId(at));
     }
-    items.iter().for_each(|item| share(item, &mut shared, scope.report));
+    items.iter().for_each(|item| share(item, &mut shared, scope));
     let services = items.iter().filter(|item| !is_shared(item));
     let services: Vec<(&Node, Service)> =
         services.filter_map(|item| Some((*item, service(item, &shared, scope)?))).collect();
@@ -159,10 +159,11 @@ fn is_shared(item: &Node) -> bool {
 }
 
 /// Reads what services share.
-fn share(item: &Node, shared: &mut Shared, report: &mut Report) {
+fn share(item: &Node, shared: &mut Shared, scope: &mut Scope<'_>) {
     if !is_shared(item) {
         return;
     }
+    let report = &mut *scope.report;
     let section = Section::read(item, SERVICE, report);
     for key in SERVICE.iter().filter(|key| !SHARED.contains(&key.word)) {
         if let Some(node) = section.get(key.word) {
@@ -177,10 +178,10 @@ fn share(item: &Node, shared: &mut Shared, report: &mut Report) {
     }
     shared.persist |= section.boolean("persist", report);
     for (name, span, node) in section.get("pools").map(|node| pairs(node, report)).unwrap_or_default() {
-        let Some(name) = config::section::name(name, span, report) else { continue };
-        let read = back_ends::read(node, report);
+        let Some(name) = config::section::name(name, span, scope.report) else { continue };
+        let read = back_ends::read(node, scope);
         if shared.pools.insert(name.to_string(), read).is_some() {
-            report.error(span, format!("two pools are called `{name}`"));
+            scope.report.error(span, format!("two pools are called `{name}`"));
         }
     }
 }
@@ -220,12 +221,14 @@ fn receives(lb: &Lb, scope: &mut Scope<'_>) {
 /// Back ends without `mac` are resolved by the host, so they are behind an interface of it.
 fn can_be_resolved(lb: &Lb, scope: &mut Scope<'_>) {
     for service in &lb.services {
-        let lead = service.out.as_ref().map_or(service.ports[0], |out| out.lead);
-        let port = &scope.ports[lead.index()];
-        if matches!(port.kind, PortKind::Xdp(_)) && !matches!(service.by, By::SourceBits(_)) {
-            continue;
-        }
-        let Some(first) = service.back_ends.iter().find(|one| one.resolve.is_some()) else { continue };
+        let port = |one: &BackEnd| &scope.ports[service.lead(one).index()];
+        let is_foreign = |one: &&BackEnd| {
+            let resolved =
+                matches!(port(one).kind, PortKind::Xdp(_)) && !matches!(service.by, By::SourceBits(_));
+            one.resolve.is_some() && !resolved
+        };
+        let Some(first) = service.back_ends.iter().find(is_foreign) else { continue };
+        let port = port(first);
         let (span, name) = (scope.report.span_of(first.origin), &first.name);
         let message = match service.by {
             By::SourceBits(_) => format!("back end `{name}` needs `mac`, because of `by: src/MASK`"),
@@ -239,28 +242,32 @@ fn can_be_resolved(lb: &Lb, scope: &mut Scope<'_>) {
 /// An interface's is known to the daemon; a tunnel through another port has none to copy.
 fn addresses_known(lb: &Lb, scope: &mut Scope<'_>) {
     for service in lb.services.iter().filter(|service| service.source_mac == SourceMac::Auto) {
-        let lead = service.out.as_ref().map_or(service.ports[0], |out| out.lead);
-        let port = &scope.ports[lead.index()];
-        let known = service.out.as_ref().map_or(port.mac, |out| out.mac);
-        let tunnels = service.back_ends.iter().any(|one| one.mode.is_tunnel());
-        let elsewhere = service.out.as_ref().is_some_and(|out| service.ports != out.ports);
-        if known.is_some() || !(tunnels || elsewhere) {
-            continue;
-        }
-        let xdp = matches!(port.kind, PortKind::Xdp(_));
-        let name = service.out.as_ref().map_or(&port.name, |out| &out.name);
-        let says = format!("the MAC address of port `{name}` is not known here");
-        let span = scope.report.span_of(service.origin);
-        if xdp && !tunnels {
-            let message = format!(
-                "{says}: frames will carry the one they were sent to, unless you write `source_mac` or the \
-                 port's `mac`"
-            );
-            scope.report.warning(span, message);
-        } else if tunnels && !xdp {
-            let message = format!("{says}, and tunnels need one: write `source_mac` or the port's `mac`");
-            scope.report.error(span, message);
-        }
+        service.ways().into_iter().for_each(|way| address_known(service, way, scope));
+    }
+}
+
+/// The same for one of the ways to a service's back ends.
+fn address_known(service: &Service, way: Option<&Attachment>, scope: &mut Scope<'_>) {
+    let port = &scope.ports[way.map_or(service.ports[0], |way| way.lead).index()];
+    let known = way.map_or(port.mac, |way| way.mac);
+    let tunnels = service.back_ends.iter().any(|one| one.mode.is_tunnel() && service.way(one) == way);
+    let elsewhere = way.is_some_and(|way| service.ports != way.ports);
+    if known.is_some() || !(tunnels || elsewhere) {
+        return;
+    }
+    let xdp = matches!(port.kind, PortKind::Xdp(_));
+    let name = way.map_or(&port.name, |way| &way.name);
+    let says = format!("the MAC address of port `{name}` is not known here");
+    let span = scope.report.span_of(service.origin);
+    if xdp && !tunnels {
+        let message = format!(
+            "{says}: frames will carry the one they were sent to, unless you write `source_mac` or the port's \
+             `mac`"
+        );
+        scope.report.warning(span, message);
+    } else if tunnels && !xdp {
+        let message = format!("{says}, and tunnels need one: write `source_mac` or the port's `mac`");
+        scope.report.error(span, message);
     }
 }
 
@@ -360,7 +367,9 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let chosen = chosen(&section, (by, stateless), report);
     let quic = section.get("quic").and_then(|node| quic::configs(node, report));
     let size = section.get("size").and_then(|_| section.number("size", report));
-    let back_ends = section.needed("back_ends", report).and_then(|node| who_answers(node, shared, report));
+    let back_ends = section.needed("back_ends", report);
+    let back_ends = back_ends.and_then(|node| who_answers(node, shared, scope));
+    let report = &mut *scope.report;
     let timeouts = timeouts(&section, back_ends.as_deref().unwrap_or_default(), report);
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
     let source = section.get("source").map(|node| sources(node, report)).unwrap_or_default();
@@ -376,8 +385,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let (back_ends, (fill, new_flows, affinity)) = (back_ends?, chosen?);
     let size = size.map_or_else(|| default_size(fill, Some(1), back_ends.len()), |size| size as u32);
     let (name, ports, addresses, by, source_mac) = (called?, ports?, addresses?, by?, source_mac?);
-    let (mtu, narrow) = width(mtu, &ports, out.as_ref(), scope.ports);
-    Some(Service {
+    let service = Service {
         name,
         ports,
         out,
@@ -392,8 +400,8 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         size,
         source_mac,
         source,
-        mtu,
-        limited: narrow && back_ends.iter().any(|one| !one.mode.is_tunnel()),
+        mtu: MTU,
+        limited: false,
         back_ends,
         mss,
         nat_pool,
@@ -401,7 +409,10 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         announce_vlans,
         icmp_echo,
         origin,
-    })
+    };
+    let (mtu, narrow) = width(mtu, &service, scope.ports);
+    let limited = narrow && service.back_ends.iter().any(|one| !one.mode.is_tunnel());
+    Some(Service { mtu, limited, ..service })
 }
 
 /// Reports keys that are not of one service.
@@ -421,17 +432,16 @@ fn way_mtu(ports: &[PortId], all: &[PortConfig]) -> Option<u16> {
 
 /// Returns the MTU of the way to back ends, which may be written, and whether it is narrower than a port
 /// where packets arrive: its MTU is larger, or not known. What leaves by the port that it came by fits there.
-fn width(
-    written: Option<u16>,
-    ports: &[PortId],
-    out: Option<&Attachment>,
-    all: &[PortConfig],
-) -> (u16, bool) {
-    let way = written.or_else(|| way_mtu(out.map_or(ports, |out| &out.ports), all));
+fn width(written: Option<u16>, service: &Service, all: &[PortConfig]) -> (u16, bool) {
+    let way = written.or_else(|| way_mtu(&service.back_ports(), all));
+    let elsewhere = service.ways().iter().any(Option::is_some);
     let exceeds = |mtu: u16| {
-        ports.iter().any(|port| all.get(port.index()).and_then(PortConfig::mtu).is_none_or(|one| one > mtu))
+        service
+            .ports
+            .iter()
+            .any(|port| all.get(port.index()).and_then(PortConfig::mtu).is_none_or(|one| one > mtu))
     };
-    (way.unwrap_or(MTU), way.is_some_and(|mtu| (written.is_some() || out.is_some()) && exceeds(mtu)))
+    (way.unwrap_or(MTU), way.is_some_and(|mtu| (written.is_some() || elsewhere) && exceeds(mtu)))
 }
 
 /// What the segments of a service's connections are limited to.
@@ -518,14 +528,14 @@ fn timeouts(section: &Section<'_>, back_ends: &[BackEnd], report: &mut Report) -
 }
 
 /// The back ends of a service: its own, or those of a pool.
-fn who_answers(node: &Node, shared: &Shared, report: &mut Report) -> Option<Arc<[BackEnd]>> {
-    let Kind::Scalar(name) = &node.kind else { return Some(back_ends::read(node, report)) };
+fn who_answers(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Arc<[BackEnd]>> {
+    let Kind::Scalar(name) = &node.kind else { return Some(back_ends::read(node, scope)) };
     let pool = shared.pools.get(name).cloned();
     if pool.is_none() {
         let mut names: Vec<&str> = shared.pools.keys().map(String::as_str).collect();
         names.sort_unstable();
         let message = format!("there is no pool of back ends `{name}`");
-        report.error_help(node.span, message, config::suggestion(name, names));
+        scope.report.error_help(node.span, message, config::suggestion(name, names));
     }
     pool
 }

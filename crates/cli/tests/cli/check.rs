@@ -191,3 +191,27 @@ fn the_words_of_the_parser_are_not_shown() {
     assert!(said.contains("stand for too much here"), "{said}");
     assert!(!said.contains("budget") && !said.contains("RecordedAnchor"), "{said}");
 }
+
+#[test]
+fn a_back_end_is_behind_a_port_that_exists() {
+    let folder = Folder::new();
+    let lb = |out: &str| {
+        format!(
+            "ports: {{ p0: {{ mem: ~ }}, p1: {{ mem: ~ }} }}
+apps:
+  - lb:
+      name: web
+      port: p0
+      service: {{ vip: 10.0.0.80, protocol: udp, port: 53 }}
+      announce: none
+      back_ends: [{{ name: one, mac: 02:00:00:00:00:11, out: {out} }}]
+"
+        )
+    };
+    folder.write("right.yaml", lb("p1"));
+    drop(weir(folder.path(), &["check", "right.yaml"]).good());
+    folder.write("wrong.yaml", lb("p2"));
+    let said = weir(folder.path(), &["check", "wrong.yaml"]);
+    assert_eq!(said.code, Some(2));
+    assert!(said.err.contains("wrong.yaml:8:") && said.err.contains("there is no port `p2`"), "{}", said.err);
+}

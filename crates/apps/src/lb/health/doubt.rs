@@ -43,9 +43,8 @@ impl Links {
             })
         };
         let of = |name: &&str| {
-            let service = by_name.get(name);
-            let ports = service.map(|one| one.out.as_ref().map_or(&one.ports, |out| &out.ports));
-            ports.into_iter().flatten().map(|port| place(*port)).collect()
+            let ports = by_name.get(name).map(|service| service.back_ports());
+            ports.into_iter().flatten().map(&mut place).collect()
         };
         let of_services = names.iter().map(of).collect();
         Links { ports: ports.into(), of_services }

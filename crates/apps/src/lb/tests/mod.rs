@@ -36,6 +36,7 @@ fn back_ends(count: u8) -> Arc<[BackEnd]> {
         mac: [2, 0, 0, 0, 1, at],
         resolve: None,
         mode: Mode::L2,
+        out: None,
         vlan: None,
         server_id: None,
         weight: 1,

@@ -14,6 +14,7 @@ fn service(back_ends: &[&str]) -> Service {
         mac: [2, 0, 0, 0, 0, 1],
         resolve: None,
         mode: Mode::L2,
+        out: None,
         vlan: None,
         server_id: None,
         weight: 1,
