@@ -258,6 +258,17 @@ pub struct Page {
     pub entries: Vec<(Entry, Seen)>,
     /// The number of the row at which the next page begins; `None` after the last.
     pub next: Option<u32>,
+    /// How often entries were given other places. An entry keeps its place as long as this stays the same.
+    pub renumbered: u32,
+}
+
+/// Some of the flows of a pipe.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FlowsPage {
+    /// Live flows.
+    pub flows: Vec<FlowSnapshot>,
+    /// The number of the row at which the next page begins; `None` after the last.
+    pub next: Option<u32>,
 }
 
 /// What a worker knows of an entry.

@@ -3,6 +3,7 @@
 use super::layout::{GONE_TO, HALF_AT, HALF_FLAGS, HALF_TO, Layout, OverlayIp};
 use aya::maps::{Array, Map, MapData, MapError};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 /// Bits of the flags of `struct half`.
 const USABLE: u32 = 1;
@@ -252,7 +253,21 @@ impl OverlayFlows {
     /// Returns all flows. A system call for each set of four.
     #[must_use]
     pub fn read(&self) -> Vec<OverlayFlow> {
-        self.0.iter().flat_map(Table::read).collect()
+        self.page(0, u32::MAX).0
+    }
+
+    /// Returns the flows in so many sets from this one on, those of one version of IP after those of the
+    /// other, and at which set the next page begins.
+    #[must_use]
+    pub fn page(&self, from: u32, sets: u32) -> (Vec<OverlayFlow>, Option<u32>) {
+        let end = from.saturating_add(sets);
+        let (mut all, mut before) = (Vec::new(), 0u32);
+        for table in &self.0 {
+            let (mut some, count) = table.read(from.saturating_sub(before)..end.saturating_sub(before));
+            all.append(&mut some);
+            before = before.saturating_add(count);
+        }
+        (all, (end < before).then_some(end))
     }
 }
 
@@ -261,29 +276,30 @@ impl Table {
         Table { layout, map }
     }
 
-    fn read(&self) -> Vec<OverlayFlow> {
+    /// Returns the flows in some sets, and how many sets there are.
+    fn read(&self, sets: Range<u32>) -> (Vec<OverlayFlow>, u32) {
         const fn bytes(pods: OverlayIp, nodes: OverlayIp) -> usize {
             Layout::new(pods, nodes).set()
         }
         use OverlayIp::{V4, V6};
         let all = match (self.layout.pods, self.layout.nodes) {
-            (V4, V4) => self.sets::<{ bytes(V4, V4) }>(),
-            (V4, V6) => self.sets::<{ bytes(V4, V6) }>(),
-            (V6, V4) => self.sets::<{ bytes(V6, V4) }>(),
-            (V6, V6) => self.sets::<{ bytes(V6, V6) }>(),
+            (V4, V4) => self.sets::<{ bytes(V4, V4) }>(sets),
+            (V4, V6) => self.sets::<{ bytes(V4, V6) }>(sets),
+            (V6, V4) => self.sets::<{ bytes(V6, V4) }>(sets),
+            (V6, V6) => self.sets::<{ bytes(V6, V6) }>(sets),
         };
         all.unwrap_or_default()
     }
 
-    fn sets<const BYTES: usize>(&self) -> Result<Vec<OverlayFlow>, MapError> {
+    fn sets<const BYTES: usize>(&self, sets: Range<u32>) -> Result<(Vec<OverlayFlow>, u32), MapError> {
         /// `BPF_F_LOCK`: with the set's lock, so that no flow is half another.
         const LOCK: u64 = 4;
         let map = Array::<&MapData, [u8; BYTES]>::try_from(&self.map)?;
-        let sets = (0..map.len()).filter_map(|at| map.get(&at, LOCK).ok());
+        let some = (sets.start..sets.end.min(map.len())).filter_map(|at| map.get(&at, LOCK).ok());
         let ways = |set: [u8; BYTES]| {
             set[8..].chunks_exact(self.layout.way).filter_map(|way| self.flow(way)).collect::<Vec<_>>()
         };
-        Ok(sets.flat_map(ways).collect())
+        Ok((some.flat_map(ways).collect(), map.len()))
     }
 
     /// Reads `struct way`.

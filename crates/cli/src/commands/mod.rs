@@ -9,6 +9,7 @@ pub mod explain;
 pub mod generate;
 pub mod import;
 pub mod inject;
+mod listing;
 pub mod measure;
 pub mod overlay;
 pub mod plan;

@@ -2,7 +2,7 @@
 //! answers as tables or JSON.
 
 use super::watch::{self, Rates};
-use super::{apps, bad_input, socket};
+use super::{apps, bad_input, listing, socket};
 use crate::daemon::shown;
 use crate::output;
 use ::apps::KINDS;
@@ -98,9 +98,12 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
     }
     let request =
         json!({ "command": "show", "what": what, "pipe": arguments.pipe, "limit": arguments.limit });
+    if watch.is_none() && listing::LISTS.contains(&what.as_str()) {
+        return listing::print(connection, what, request);
+    }
     let mut rates = Rates::default();
     watch::repeat(*watch, connection.json, || {
-        let answer = connection.answer(&request)?;
+        let answer = listing::whole(connection, what, &request)?;
         Ok(if connection.json { format!("{answer}\n") } else { sections(&rates.beside(answer)) })
     })
 }
@@ -132,7 +135,7 @@ fn flat(rows: &Value) -> Value {
 }
 
 /// Writes a list of objects as a table, an object as lines, and anything else as one line.
-fn section(name: &str, value: &Value) -> String {
+pub fn section(name: &str, value: &Value) -> String {
     match value {
         Value::Array(rows) if rows.iter().all(Value::is_object) => format!("{name}\n{}", table(rows)),
         Value::Object(fields) => {
@@ -144,30 +147,48 @@ fn section(name: &str, value: &Value) -> String {
 }
 
 fn table(rows: &[Value]) -> String {
-    let Some(first) = rows.first().and_then(Value::as_object) else { return "  none\n".to_string() };
-    // Apps of different kinds have different columns.
-    let mut columns: Vec<&String> = first.keys().collect();
-    for key in rows.iter().filter_map(Value::as_object).flat_map(|row| row.keys()) {
-        if !columns.contains(&key) {
-            columns.push(key);
-        }
-    }
-    let cells: Vec<Vec<String>> =
-        rows.iter().map(|row| columns.iter().map(|&column| plain(&row[column])).collect()).collect();
-    let width = |at: usize| {
-        cells.iter().map(|row| row[at].chars().count()).chain([columns[at].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    let line = |row: &[String]| {
-        let padded: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
-        format!("  {}\n", padded.join("  ").trim_end())
-    };
-    let head: Vec<String> = columns.iter().map(|column| (*column).clone()).collect();
-    [head].iter().chain(&cells).map(|row| line(row)).collect()
+    let mut table = Table::default();
+    if rows.is_empty() { "  none\n".to_string() } else { table.page(rows) }
 }
 
-fn plain(value: &Value) -> String {
+/// A table whose rows may come a page at a time: it has the columns of the first page, which are as wide as
+/// the rows so far need.
+#[derive(Default)]
+pub struct Table {
+    columns: Vec<String>,
+    widths: Vec<usize>,
+}
+
+impl Table {
+    /// Writes some rows, the first ones below the names of the columns.
+    pub fn page(&mut self, rows: &[Value]) -> String {
+        let is_first = self.columns.is_empty();
+        if is_first {
+            // Apps of different kinds have different columns.
+            for key in rows.iter().filter_map(Value::as_object).flat_map(|row| row.keys()) {
+                if !self.columns.contains(key) {
+                    self.columns.push(key.clone());
+                }
+            }
+            self.widths = self.columns.iter().map(String::len).collect();
+        }
+        let cells: Vec<Vec<String>> =
+            rows.iter().map(|row| self.columns.iter().map(|column| plain(&row[column])).collect()).collect();
+        for row in &cells {
+            let widths = self.widths.iter_mut().zip(row);
+            widths.for_each(|(width, cell)| *width = cell.chars().count().max(*width));
+        }
+        let line = |row: &Vec<String>| {
+            let padded: Vec<String> =
+                row.iter().zip(&self.widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+            format!("  {}\n", padded.join("  ").trim_end())
+        };
+        let head = is_first.then_some(&self.columns);
+        head.into_iter().chain(&cells).map(line).collect()
+    }
+}
+
+pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "-".into(),

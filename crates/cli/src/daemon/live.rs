@@ -92,8 +92,9 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
     };
     let frame = packet(request, now.plan.ports.get(input.index()).and_then(|port| port.mac))?;
     for at in 0..program.pipes.len() {
-        program.pipes[at].entries =
-            now.entries(PipeId(at as u16))?.into_iter().map(|(entry, _)| entry).collect();
+        let entries = &mut program.pipes[at].entries;
+        entries.clear();
+        now.each_entry(PipeId(at as u16), |entry| entries.push(&entry))?;
     }
     let mut worker = now.owners.worker(input, &frame);
     let ids = (0..program.groups.len()).map(|at| GroupId(at as u16));

@@ -28,6 +28,7 @@ mod http_control;
 mod inherited;
 mod interfaces;
 mod links;
+mod listed;
 mod live;
 mod load;
 mod metrics;

@@ -2,26 +2,19 @@
 
 use super::collector::{self, Sum, Totals};
 use super::durations;
-use super::load::PAGE_MAX;
 use super::observer::Snapshot;
-use super::overlay;
 use crate::config;
-use crate::explain::decision;
 use ::apps::kind::Counts;
 use ::apps::{KINDS, buckets};
 use anyhow::{Context, Result, anyhow};
 use engine::census::{COUNTED_MAX, Flows};
-use engine::change::EntryKey;
 use engine::delta::DeltaReason;
-use engine::nat::Binding;
-use engine::program::{Entry, Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
-use engine::snapshot::{Count, FlowAccount, Seen};
-use engine::worker::{Breaths, Command, PipeReport, Report};
+use engine::program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
+use engine::snapshot::{Count, FlowAccount};
+use engine::worker::{Breaths, PipeReport, Report};
 use packet::{DropReason, Ledger};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// What can be shown, besides the tables of apps.
 const SHOWN: [&str; 13] = [
@@ -71,9 +64,6 @@ const SECTIONS: [&str; 23] = [
 pub fn shown() -> impl Iterator<Item = &'static str> {
     SHOWN.into_iter().chain(KINDS.iter().filter_map(|kind| kind.table))
 }
-
-/// The default number of flows shown.
-const FLOWS: usize = 100;
 
 impl Snapshot {
     /// Answers `weir show`.
@@ -404,88 +394,6 @@ impl Snapshot {
             .pipe_named(name)
             .ok_or_else(|| anyhow!("there is no pipe `{name}`; there are {}", names()))
     }
-
-    /// Returns the entries of a pipe with what all workers know of them. They are taken a page at a time, so
-    /// that no worker stops forwarding for long.
-    pub fn entries(&self, pipe: PipeId) -> Result<Vec<(Entry, Seen)>> {
-        self.settle()?;
-        let (mut all, mut next) = (Vec::new(), Some(0));
-        while let Some(from) = next {
-            let page = self.ask_one(0, |answer| Command::Page(pipe, from, PAGE_MAX, answer))?;
-            let keys: Vec<_> = page.entries.iter().map(|(entry, _)| (pipe, EntryKey::of(entry))).collect();
-            let others = self.ask_others(&Arc::new(keys))?;
-            for (at, (entry, mut seen)) in page.entries.into_iter().enumerate() {
-                let known = others.iter().filter_map(|other| other.get(at).copied().flatten());
-                known.for_each(|one| seen.add(one));
-                all.push((entry, seen));
-            }
-            next = page.next;
-        }
-        Ok(all)
-    }
-
-    /// Returns what the workers other than the first know of entries.
-    fn ask_others(&self, keys: &Arc<Vec<(PipeId, EntryKey)>>) -> Result<Vec<Vec<Option<Seen>>>> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let ask = |worker| self.ask_one(worker, |answer| Command::Seen(keys.clone(), answer));
-        (1..self.reports.len()).map(ask).collect()
-    }
-
-    fn show_entries(&self, request: &Value) -> Result<Value> {
-        let pipes = match request.get("pipe").filter(|pipe| !pipe.is_null()) {
-            Some(_) => vec![self.pipe_named(request)?],
-            None => (0..self.plan.program.pipes.len()).map(|at| PipeId(at as u16)).collect(),
-        };
-        let mut all = Vec::new();
-        for id in pipes {
-            let pipe = &self.plan.program.pipes[id.index()];
-            for (entry, Seen { count, last_ms, .. }) in self.entries(id)? {
-                all.push(json!({
-                    "pipe": pipe.name, "entry": config::write_entry(&self.plan.program, pipe, &entry),
-                    "run_time": entry.run_time, "packets": count.packets, "bytes": count.bytes,
-                    "last_ms": last_ms,
-                }));
-            }
-        }
-        Ok(json!({ "entries": all }))
-    }
-
-    fn show_flows(&self, request: &Value) -> Result<Value> {
-        let limit = request["limit"].as_u64().map_or(FLOWS, |limit| limit as usize);
-        let (mut all, mut live) = (Vec::new(), 0);
-        for (at, pipe) in self.plan.program.pipes.iter().enumerate() {
-            if !matches!(pipe.kind, PipeKind::Flow { .. }) {
-                continue;
-            }
-            for (flows, count) in self.ask_all(|answer| Command::Flows(PipeId(at as u16), limit, answer))? {
-                live += count;
-                all.extend(flows.into_iter().map(|flow| {
-                    let decided = decision(&self.plan.program, PipeId(at as u16), flow.decision);
-                    // With those that a measurement has collected.
-                    let mut count = flow.hits;
-                    count.add(flow.given);
-                    json!({
-                        "pipe": pipe.name, "flow": flow.key.to_string(), "decision": decided,
-                        "packets": count.packets, "bytes": count.bytes, "first_ms": flow.first_ms,
-                            "last_ms": flow.last_ms, "state": flow.state.map(|state| state.word()),
-                        "nat": flow.binding.map(binding),
-                    })
-                }));
-            }
-        }
-        let pods: Vec<Value> = self.pods.iter().flat_map(overlay::Table::rows).collect();
-        live += pods.len();
-        all.extend(pods);
-        all.truncate(limit);
-        Ok(json!({ "live": live, "flows": all }))
-    }
-}
-
-/// Writes an address and a port.
-fn binding((address, port): Binding) -> String {
-    SocketAddr::new(address, port).to_string()
 }
 
 /// Sums the ledgers of all workers.

@@ -1,6 +1,7 @@
 //! Many entries at a time: loaded as one change, listed as they can be loaded again.
 
 use super::running::Daemon;
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::os::unix::net::UnixStream;
@@ -104,14 +105,10 @@ fn a_connection_carries_many_requests_if_the_client_asks_for_it() {
     assert_eq!(listed(&daemon).len(), 20);
 }
 
-/// Prints how fast entries are loaded; `cargo test -- --ignored --nocapture`, with a release build.
-#[test]
-#[ignore = "a measurement"]
-fn the_rate_of_a_load() {
-    let daemon = Daemon::start(&PROGRAM.replace("capacity: 3000", "capacity: 1000001"));
+fn many(count: u32) -> String {
     let mut many = String::new();
-    for number in 0..1_000_000 {
-        let [_, a, b, c] = (number as u32).to_be_bytes();
+    for number in 0..count {
+        let [_, a, b, c] = number.to_be_bytes();
         writeln!(
             many,
             "add fast {{ match: {{ ipv4.dst: 11.{a}.{b}.{c}, udp.dport: 53 }}, set: {{ eth.dst: \
@@ -119,7 +116,91 @@ fn the_rate_of_a_load() {
         )
         .unwrap();
     }
-    daemon.folder.write("million", &many);
+    many
+}
+
+/// Asks for a page of entries.
+fn page(daemon: &Daemon, from: &Value) -> Value {
+    daemon.ask(&json!({ "command": "show", "what": "entries", "from": from }))
+}
+
+#[test]
+fn a_list_in_pages_has_each_entry_once_whatever_comes_and_goes_meanwhile() {
+    const COUNT: u32 = 5000;
+    let daemon = Daemon::start(&PROGRAM.replace("capacity: 3000", "capacity: 6000"));
+    daemon.folder.write("many", many(COUNT));
+    daemon.weir(&["entry", "load", "many"]).good();
+    let shown = daemon.weir(&["show", "entries", "--json"]).good().json();
+    assert_eq!(shown["entries"].as_array().map(Vec::len), Some(COUNT as usize + 1));
+    let text = daemon.weir(&["show", "entries", "--pipe", "fast"]).good().out;
+    assert_eq!(text.lines().count(), COUNT as usize + 3, "a title, columns and rows");
+    assert!(daemon.weir(&["show", "entries", "--pipe", "rules"]).good().out.ends_with("none\n"));
+
+    // Odd ones of the end go between two pages, and others come.
+    let mut texts = Vec::new();
+    let (mut from, mut turn) = (Value::Null, 0);
+    loop {
+        let one = page(&daemon, &from);
+        assert!(one["entries"].as_array().unwrap().len() <= 2048, "a page is bounded");
+        texts.extend(one["entries"].as_array().unwrap().iter().map(|one| one["entry"].to_string()));
+        from = one["next"].clone();
+        if from.is_null() {
+            break;
+        }
+        let last = many(COUNT).lines().nth(COUNT as usize - 1 - turn).unwrap().replacen("add", "remove", 1);
+        let last = last.split(", set:").next().unwrap().to_string() + " }";
+        daemon.folder.write("change", format!("{last}\nadd {}", fast(turn)));
+        daemon.weir(&["entry", "load", "change"]).good();
+        turn += 1;
+    }
+    assert!(turn > 1, "there were pages");
+    let key = |text: &str| text.split("match: { ").nth(1).unwrap().split(" }").next().unwrap().to_string();
+    let listed: Vec<String> = texts.iter().map(|text| key(text)).collect();
+    let once: std::collections::BTreeSet<&String> = listed.iter().collect();
+    assert_eq!(once.len(), listed.len(), "one is listed twice");
+    for line in many(COUNT).lines().take(COUNT as usize - turn) {
+        assert!(once.contains(&key(line)), "{line} is missing");
+    }
+
+    let next = page(&daemon, &Value::Null)["next"].clone();
+    daemon.weir(&["reload"]).good();
+    assert!(page(&daemon, &next)["error"].as_str().unwrap().contains("replaced"));
+    assert!(page(&daemon, &json!("x"))["error"].as_str().unwrap().contains("`from`"));
+}
+
+/// The most that the daemon has ever had in memory, in KiB.
+fn most_kib(daemon: &Daemon) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().as_raw_nonzero())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn no_question_makes_the_daemon_grow_by_the_length_of_a_list() {
+    const COUNT: u32 = 1_000_000;
+    let daemon = Daemon::start(&PROGRAM.replace("capacity: 3000", "capacity: 1000001"));
+    daemon.folder.write("many", many(COUNT));
+    daemon.weir(&["entry", "load", "many"]).good();
+    for question in [&["show", "entries", "--json"][..], &["show", "all"], &["entry", "list", "fast"]] {
+        // From here on it is what is in memory now.
+        std::fs::write(format!("/proc/{}/clear_refs", daemon.pid().as_raw_nonzero()), "5").unwrap();
+        let before = most_kib(&daemon);
+        let said = daemon.weir(question).good();
+        if question[1] != "all" {
+            assert!(said.out.matches("udp.dport: 53").count() >= COUNT as usize, "{question:?}");
+        }
+        let grown = (most_kib(&daemon) - before) / 1024;
+        println!("{question:?}: {grown} MiB more than {} MiB", before / 1024);
+        assert!(grown < 64, "{question:?}: {grown} MiB more");
+    }
+}
+
+/// Prints how fast entries are loaded; `cargo test -- --ignored --nocapture`, with a release build.
+#[test]
+#[ignore = "a measurement"]
+fn the_rate_of_a_load() {
+    let daemon = Daemon::start(&PROGRAM.replace("capacity: 3000", "capacity: 1000001"));
+    daemon.folder.write("million", many(1_000_000));
     println!("{}", daemon.weir(&["entry", "load", "million"]).good().out);
     println!("{}", daemon.show("workers"));
 }

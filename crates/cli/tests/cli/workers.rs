@@ -32,7 +32,7 @@ fn config(workers: usize, ports: &str) -> String {
 
 /// What each flow was decided for.
 fn decisions(daemon: &Daemon) -> BTreeMap<String, String> {
-    let shown = daemon.ask(&json!({ "command": "show", "what": "flows", "limit": 100_000 }));
+    let shown = daemon.weir(&["show", "flows", "--limit", "100000", "--json"]).good().json();
     let text = |flow: &Value, key: &str| flow[key].as_str().unwrap().to_string();
     let flows = shown["flows"].as_array().unwrap();
     let all: BTreeMap<_, _> = flows.iter().map(|flow| (text(flow, "flow"), text(flow, "decision"))).collect();

@@ -132,7 +132,8 @@ impl CompiledPipe {
             (entry, seen)
         };
         let entries = (from..end).filter_map(|place| self.entry_in(place)).map(one).collect();
-        Page { entries, next: (end < self.places()).then_some(end) }
+        let next = (end < self.places()).then_some(end);
+        Page { entries, next, renumbered: self.table.renumbered() }
     }
 
     /// Returns the totals.

@@ -7,7 +7,8 @@ use crate::nat::Binding;
 use crate::pipes::flow::Flows;
 use crate::program::{CounterId, Entry, GroupId, PipeId};
 use crate::snapshot::{
-    BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, NewFlowTurns, Page, PipeSnapshot, Snapshot,
+    BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, FlowsPage, NewFlowTurns, Page,
+    PipeSnapshot, Snapshot,
 };
 use crate::worker::PipeReport;
 use packet::FlowKey;
@@ -72,6 +73,13 @@ impl Engine {
     pub fn flows(&self, pipe: PipeId, limit: usize) -> (Vec<FlowSnapshot>, usize) {
         let flows = self.pipes.get(pipe.index()).and_then(|pipe| pipe.table.flows());
         flows.map_or_else(Default::default, |flows| (flows.snapshots().take(limit).collect(), flows.live()))
+    }
+
+    /// Returns up to `most` live flows of a FLOW pipe from a row on, as far as one look goes.
+    #[must_use]
+    pub fn flows_page(&self, pipe: PipeId, from: u32, most: usize) -> FlowsPage {
+        let flows = self.pipes.get(pipe.index()).and_then(|pipe| pipe.table.flows());
+        flows.map_or_else(FlowsPage::default, |flows| flows.page(from, most))
     }
 
     /// Returns where the packets that met FLOW pipes were counted, those of former programs included.

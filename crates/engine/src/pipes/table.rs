@@ -210,6 +210,12 @@ impl Table {
         if let Table::Acl(table) = self { table.row_of(place).unwrap_or_default() } else { place }
     }
 
+    /// Returns how often entries were given other places.
+    #[must_use]
+    pub fn renumbered(&self) -> u32 {
+        if let Table::Acl(table) = self { table.renumbered } else { 0 }
+    }
+
     /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -7,7 +7,7 @@ use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::nat::Binding;
 use crate::program::{Entry, GroupId, PipeId, PortId};
 use crate::ring::CarrierSender;
-use crate::snapshot::{BucketReport, Count, FlowSnapshot, NewFlowTurns, Page, Seen};
+use crate::snapshot::{BucketReport, Count, FlowSnapshot, FlowsPage, NewFlowTurns, Page, Seen};
 use crate::verdict::{Copied, Verdict};
 use packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use std::fmt;
@@ -61,8 +61,8 @@ pub enum Command {
     Seen(Arc<Vec<(PipeId, EntryKey)>>, SyncSender<Vec<Option<Seen>>>),
     /// Make entries as young as other replicas, which a packet last hit at these times in milliseconds.
     Rejuvenate(Vec<(PipeId, EntryKey, u32)>),
-    /// List up to this many flows of a pipe.
-    Flows(PipeId, usize, SyncSender<(Vec<FlowSnapshot>, usize)>),
+    /// List up to this many flows of a pipe from this row on, as far as one look goes.
+    Flows(PipeId, u32, usize, SyncSender<FlowsPage>),
     /// Look up one flow.
     Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),
     /// Write records of a pipe's flows, for another process: of those in so many rows from this one on that
@@ -221,7 +221,9 @@ impl Worker {
             Command::Idle(most, asker) => tell(&asker, self.engine.idle_entries(most, now_ns)),
             Command::Seen(keys, asker) => tell(&asker, self.engine.seen(&keys, now_ns)),
             Command::Rejuvenate(keys) => self.engine.rejuvenate(&keys),
-            Command::Flows(pipe, limit, asker) => tell(&asker, self.engine.flows(pipe, limit)),
+            Command::Flows(pipe, from, most, asker) => {
+                tell(&asker, self.engine.flows_page(pipe, from, most));
+            }
             Command::Flow(pipe, key, asker) => tell(&asker, self.engine.flow(pipe, &key)),
             Command::FlowRecords(pipe, rows, since, asker) => {
                 tell(&asker, self.engine.flow_records(pipe, rows, since));

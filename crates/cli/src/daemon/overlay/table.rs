@@ -7,6 +7,14 @@ use bpf::{OverlayFlow, OverlayFlows};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Sets that are read at once when flows are counted.
+const SETS: u32 = 1024;
+
+/// Returns false if a direction's frames are not found by its key and it has counted nothing.
+fn shows(flow: &OverlayFlow, at: usize) -> bool {
+    flow.packets[at] > 0 || (flow.is_usable[at] && flow.learnt_ns[at] > 0)
+}
+
 /// What reads the flows of an overlay, while its programs are at work.
 #[derive(Clone)]
 pub struct Table {
@@ -26,16 +34,34 @@ impl Table {
         *self.flows.lock().unwrap_or_else(PoisonError::into_inner) = flows.map(Arc::new);
     }
 
-    /// Returns the flows, a row for each direction, as those of pipes are shown.
-    pub fn rows(&self) -> Vec<Value> {
-        let flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let all = flows.map(|flows| flows.read()).unwrap_or_default();
-        all.iter().flat_map(|flow| [0, 1].map(|at| self.row(flow, at))).flatten().collect()
+    fn flows(&self) -> Option<Arc<OverlayFlows>> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// One direction; `None` if its frames are not found by this key and it has counted nothing.
+    /// Returns the flows in some sets from this one on, a row for each direction, as those of pipes are
+    /// shown, and the set at which the next page begins.
+    pub fn page(&self, from: u32, sets: u32) -> (Vec<Value>, Option<u32>) {
+        let Some(flows) = self.flows() else { return (Vec::new(), None) };
+        let (some, next) = flows.page(from, sets);
+        (some.iter().flat_map(|flow| [0, 1].map(|at| self.row(flow, at))).flatten().collect(), next)
+    }
+
+    /// Returns how many rows all pages have.
+    pub fn count(&self) -> usize {
+        let Some(flows) = self.flows() else { return 0 };
+        let (mut count, mut next) = (0, Some(0));
+        while let Some(from) = next {
+            let (some, then) = flows.page(from, SETS);
+            count +=
+                some.iter().flat_map(|flow| [0, 1].map(|at| shows(flow, at))).filter(|shows| *shows).count();
+            next = then;
+        }
+        count
+    }
+
+    /// One direction; `None` if it has nothing to show.
     fn row(&self, flow: &OverlayFlow, at: usize) -> Option<Value> {
-        if flow.packets[at] == 0 && !(flow.is_usable[at] && flow.learnt_ns[at] > 0) {
+        if !shows(flow, at) {
             return None;
         }
         let sent = flow.key.sent();

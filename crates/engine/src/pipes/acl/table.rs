@@ -23,6 +23,8 @@ pub struct AclTable {
     row_of: Vec<u32>,
     /// Rule number of each entry.
     numbers: HashMap<EntryKey, u32>,
+    /// How often rule numbers were reassigned.
+    pub renumbered: u32,
 }
 
 #[derive(Debug)]
@@ -63,7 +65,7 @@ impl AclTable {
             5..=KEY_WORDS_MAX => Rules::Eight(Acl::with_capacity(capacity, secret)),
             _ => return Err(CompileError::KeyTooWide(pipe.name.clone())),
         };
-        Ok(AclTable { keys, rules, capacity, row_of: Vec::new(), numbers: HashMap::new() })
+        Ok(AclTable { keys, rules, capacity, row_of: Vec::new(), numbers: HashMap::new(), renumbered: 0 })
     }
 
     /// Returns the packets that a rule matches, with the row of the best rule.
@@ -167,6 +169,7 @@ impl AclTable {
     /// Reassigns rule numbers in the order of the old ones.
     fn renumber(&mut self) {
         let entries = self.keys();
+        self.renumbered = self.renumbered.wrapping_add(1);
         for number in self.numbers.drain().map(|(_, number)| number).collect::<Vec<u32>>() {
             self.remove_rule(number);
         }

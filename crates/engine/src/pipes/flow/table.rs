@@ -19,12 +19,15 @@ use crate::owner::Side;
 use crate::pipes::table::{NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
 use crate::program::{Entry, EntryMatch, GroupChoice, GroupId, Pipe, Program};
-use crate::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot};
+use crate::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot, FlowsPage};
 use packet::{FlowKey, KeySource, TableHash};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use table::delta::TARGET_MAX;
 use table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, NO_DELTA_TARGET};
+
+/// Rows that are looked at for a page of flows, between two breaths.
+const ROWS_AT_ONCE: u32 = 1 << 13;
 
 /// The flows of a pipe.
 #[derive(Debug)]
@@ -570,6 +573,21 @@ impl Flows {
     pub fn snapshots(&self) -> impl Iterator<Item = FlowSnapshot> {
         let alive = self.table.iter().filter(|(_, flow)| self.is_alive(flow));
         alive.map(|(at, flow)| self.seen(at, flow))
+    }
+
+    /// Returns up to `most` live flows of the next [`ROWS_AT_ONCE`] rows from this one on.
+    pub fn page(&self, from: u32, most: usize) -> FlowsPage {
+        let end = from.saturating_add(ROWS_AT_ONCE).min(self.capacity());
+        let mut page = FlowsPage { flows: Vec::new(), next: (end < self.capacity()).then_some(end) };
+        for at in from..end {
+            if page.flows.len() >= most {
+                page.next = Some(at);
+                break;
+            }
+            let flow = self.table.flow(at).filter(|flow| self.is_alive(flow));
+            page.flows.extend(flow.map(|flow| self.seen(at, flow)));
+        }
+        page
     }
 
     fn seen(&self, at: u32, flow: &Flow) -> FlowSnapshot {

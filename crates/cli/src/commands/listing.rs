@@ -1,0 +1,107 @@
+//! Lists that the daemon answers a page at a time: they are printed as they come.
+
+use super::show::{Connection, Table, section};
+use crate::output;
+use anyhow::Result;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// What `weir show` prints in pages.
+pub const LISTS: [&str; 2] = ["entries", "flows"];
+
+/// Asks for one page after the other, and calls `each` with every answer.
+fn follow(
+    connection: &Connection,
+    (what, request): (&str, &Value),
+    mut each: impl FnMut(Value) -> Result<()>,
+) -> Result<()> {
+    let mut request = request.clone();
+    let mut left = request["limit"].as_u64();
+    loop {
+        let mut page = connection.answer(&request)?;
+        let next = page["next"].take();
+        if let Some(rows) = page[what].as_array_mut() {
+            // The daemon may answer a few more than there is room for.
+            rows.truncate(left.map_or(usize::MAX, |left| left as usize));
+            left = left.map(|left| left - rows.len() as u64);
+        }
+        each(page)?;
+        // Without a limit, the daemon has its own for flows.
+        let is_enough = left.map_or(what == "flows", |left| left == 0);
+        if next.is_null() || is_enough {
+            return Ok(());
+        }
+        request["from"] = next;
+        request["limit"] = json!(left);
+    }
+}
+
+/// Prints a list as it comes.
+pub fn print(connection: &Connection, what: &str, request: Value) -> Result<ExitCode> {
+    if connection.is_json() {
+        return print_json(connection, what, &request);
+    }
+    let mut table = Table::default();
+    let (mut is_first, mut is_empty) = (true, true);
+    follow(connection, (what, &request), |page| {
+        for (name, value) in page.as_object().into_iter().flatten().filter(|(name, _)| *name != what) {
+            if name != "next" {
+                output::print(section(name, value))?;
+            }
+        }
+        if std::mem::take(&mut is_first) {
+            output::line(what)?;
+        }
+        let rows = page[what].as_array().map_or(&[][..], Vec::as_slice);
+        is_empty &= rows.is_empty();
+        if rows.is_empty() { Ok(()) } else { output::print(table.page(rows)) }
+    })?;
+    if is_empty {
+        output::line("  none")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints one object, which is complete even if a later page cannot be had.
+fn print_json(connection: &Connection, what: &str, request: &Value) -> Result<ExitCode> {
+    let (mut is_first, mut separator) = (true, "");
+    let done = follow(connection, (what, request), |page| {
+        if std::mem::take(&mut is_first) {
+            output::print("{")?;
+            let others = page.as_object().into_iter().flatten().filter(|(name, _)| *name != what);
+            for (name, value) in others.filter(|(name, _)| *name != "next") {
+                output::print(format_args!("{}:{value},", json!(name)))?;
+            }
+            output::print(format_args!("{}:[", json!(what)))?;
+        }
+        for row in page[what].as_array().into_iter().flatten() {
+            output::print(format_args!("{separator}{row}"))?;
+            separator = ",";
+        }
+        Ok(())
+    });
+    match &done {
+        _ if is_first => {}
+        Ok(()) => output::line("]}")?,
+        Err(error) => output::line(format_args!("],\"error\":{}}}", json!(format!("{error:#}"))))?,
+    }
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Returns a whole answer, for what is compared with the one before.
+pub fn whole(connection: &Connection, what: &str, request: &Value) -> Result<Value> {
+    if !LISTS.contains(&what) {
+        return connection.answer(request);
+    }
+    let mut all = Value::Null;
+    follow(connection, (what, request), |mut page| {
+        if all.is_null() {
+            all = page;
+            all.as_object_mut().map(|all| all.remove("next"));
+        } else if let (Value::Array(all), Value::Array(more)) = (&mut all[what], page[what].take()) {
+            all.extend(more);
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}

@@ -1,0 +1,239 @@
+//! Lists that may be long, a page at a time: entries and flows. An answer has a bounded number of rows, and
+//! where the next page begins, so that no question makes the daemon's memory grow by the length of a list.
+//!
+//! An entry or flow that is there from the first page to the last is listed once, whatever is added and
+//! removed meanwhile. Where that cannot be promised, because the program was replaced, the next page is an
+//! error.
+
+use super::load::PAGE_MAX;
+use super::observer::Snapshot;
+use super::overlay;
+use crate::config;
+use crate::explain::decision;
+use anyhow::{Context, Result, bail};
+use engine::change::EntryKey;
+use engine::nat::Binding;
+use engine::program::{Entry, PipeId, PipeKind};
+use engine::snapshot::{FlowSnapshot, FlowsPage, Page, Seen};
+use engine::worker::Command;
+use serde_json::{Value, json};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The largest number of rows of an answer. As JSON values in memory they take a few megabytes.
+const ROWS_MAX: usize = 2048;
+
+/// The default number of flows shown.
+const FLOWS: usize = 100;
+
+/// Sets of flows between pods that are read at once.
+const SETS: u32 = 1024;
+
+/// Where a page begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cursor {
+    generation: u64,
+    /// The number of a pipe; behind the last one, flows between pods follow, by overlay.
+    list: u32,
+    /// For flows: which worker has them.
+    worker: u32,
+    place: u32,
+    /// What [`Page::renumbered`] was.
+    renumbered: u32,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cursor { generation, list, worker, place, renumbered } = self;
+        write!(f, "{generation}.{list}.{worker}.{place}.{renumbered}")
+    }
+}
+
+impl Cursor {
+    fn parse(text: &str) -> Option<Cursor> {
+        let (generation, rest) = text.split_once('.')?;
+        let numbers = rest.split('.').map(|number| number.parse().ok()).collect::<Option<Vec<u32>>>()?;
+        let [list, worker, place, renumbered] = numbers[..] else { return None };
+        Some(Cursor { generation: generation.parse().ok()?, list, worker, place, renumbered })
+    }
+
+    /// Goes on behind a page: at its next place, or with the next list.
+    fn follow(&mut self, next: Option<u32>) {
+        match next {
+            Some(place) => self.place = place,
+            None => *self = Cursor { generation: self.generation, list: self.list + 1, ..Cursor::default() },
+        }
+    }
+}
+
+impl Snapshot {
+    /// Returns where the requested page begins.
+    fn cursor(&self, request: &Value) -> Result<Cursor> {
+        let from = &request["from"];
+        if from.is_null() {
+            return Ok(Cursor { generation: self.generation, ..Cursor::default() });
+        }
+        let cursor = from.as_str().and_then(Cursor::parse);
+        let cursor = cursor.context("`from` is what the page before has as `next`")?;
+        if cursor.generation != self.generation {
+            bail!("the program was replaced while its lists were read: ask again");
+        }
+        Ok(cursor)
+    }
+
+    /// Returns a page of the entries of a pipe from a place on, with what all workers know of them. Workers
+    /// collect few at a time, so that none stops forwarding for long.
+    fn page(&self, pipe: PipeId, from: u32) -> Result<Page> {
+        let mut page = self.ask_one(0, |answer| Command::Page(pipe, from, PAGE_MAX, answer))?;
+        let keys: Vec<_> = page.entries.iter().map(|(entry, _)| (pipe, EntryKey::of(entry))).collect();
+        let others = self.ask_others(&Arc::new(keys))?;
+        for (at, (_, seen)) in page.entries.iter_mut().enumerate() {
+            let known = others.iter().filter_map(|other| other.get(at).copied().flatten());
+            known.for_each(|one| seen.add(one));
+        }
+        Ok(page)
+    }
+
+    /// Returns what the workers other than the first know of entries.
+    fn ask_others(&self, keys: &Arc<Vec<(PipeId, EntryKey)>>) -> Result<Vec<Vec<Option<Seen>>>> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ask = |worker| self.ask_one(worker, |answer| Command::Seen(keys.clone(), answer));
+        (1..self.reports.len()).map(ask).collect()
+    }
+
+    /// Calls `each` with every entry of a pipe.
+    pub fn each_entry(&self, pipe: PipeId, mut each: impl FnMut(Entry)) -> Result<()> {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let page = self.ask_one(0, |answer| Command::Page(pipe, from, PAGE_MAX, answer))?;
+            page.entries.into_iter().for_each(|(entry, _)| each(entry));
+            next = page.next;
+        }
+        Ok(())
+    }
+
+    /// Returns a page of entries: of one pipe, or of all.
+    pub fn show_entries(&self, request: &Value) -> Result<Value> {
+        let only = match &request["pipe"] {
+            Value::Null => None,
+            _ => Some(self.pipe_named(request)?.index() as u32),
+        };
+        let mut at = self.cursor(request)?;
+        at.list = only.unwrap_or(0).max(at.list);
+        let end = only.map_or(self.plan.program.pipes.len() as u32, |only| only + 1);
+        let mut rows = Vec::new();
+        self.settle()?;
+        while at.list < end && rows.len() + PAGE_MAX as usize <= ROWS_MAX {
+            let pipe = PipeId(at.list as u16);
+            let page = self.page(pipe, at.place)?;
+            if at.place > 0 && page.renumbered != at.renumbered {
+                let name = &self.plan.program.pipes[pipe.index()].name;
+                bail!("the rules of `{name}` were renumbered while they were read: ask again");
+            }
+            rows.extend(page.entries.iter().map(|one| self.entry_row(pipe, one)));
+            at.renumbered = page.renumbered;
+            at.follow(page.next);
+        }
+        Ok(json!({ "entries": rows, "next": (at.list < end).then(|| at.to_string()) }))
+    }
+
+    fn entry_row(&self, pipe: PipeId, (entry, seen): &(Entry, Seen)) -> Value {
+        let pipe = &self.plan.program.pipes[pipe.index()];
+        json!({
+            "pipe": pipe.name, "entry": config::write_entry(&self.plan.program, pipe, entry),
+            "run_time": entry.run_time, "packets": seen.count.packets, "bytes": seen.count.bytes,
+            "last_ms": seen.last_ms,
+        })
+    }
+
+    /// Returns a page of flows, and on the first page how many there are.
+    pub fn show_flows(&self, request: &Value) -> Result<Value> {
+        let limit = request["limit"].as_u64().map_or(FLOWS, |limit| limit as usize).min(ROWS_MAX);
+        let mut at = self.cursor(request)?;
+        let mut answer = json!({});
+        if request["from"].is_null() {
+            answer["live"] = json!(self.live_flows());
+        }
+        let pipes = self.plan.program.pipes.len();
+        let end = pipes + self.pods.len();
+        let mut rows = Vec::new();
+        while (at.list as usize) < end && rows.len() < limit {
+            let room = limit - rows.len();
+            match self.plan.program.pipes.get(at.list as usize).map(|pipe| &pipe.kind) {
+                Some(PipeKind::Flow { .. }) => self.flows_of_pipe(&mut at, room, &mut rows)?,
+                Some(PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl | PipeKind::Hash { .. }) => {
+                    at.follow(None);
+                }
+                None => {
+                    let table = &self.pods[at.list as usize - pipes];
+                    let (mut some, next) = table.page(at.place, if room < ROWS_MAX { 1 } else { SETS });
+                    rows.append(&mut some);
+                    at.follow(next);
+                }
+            }
+        }
+        // A set of pods' flows has a few more than there was room for.
+        answer["flows"] = json!(rows);
+        answer["next"] = json!(((at.list as usize) < end).then(|| at.to_string()));
+        Ok(answer)
+    }
+
+    fn flows_of_pipe(&self, at: &mut Cursor, room: usize, rows: &mut Vec<Value>) -> Result<()> {
+        let (pipe, from) = (PipeId(at.list as u16), at.place);
+        let worker = at.worker as usize;
+        if worker >= self.reports.len() {
+            at.follow(None);
+            return Ok(());
+        }
+        let FlowsPage { flows, next } =
+            self.ask_one(worker, |answer| Command::Flows(pipe, from, room, answer))?;
+        rows.extend(flows.iter().map(|flow| self.flow_row(pipe, flow)));
+        match next {
+            Some(_) => at.follow(next),
+            None => (at.worker, at.place) = (at.worker + 1, 0),
+        }
+        Ok(())
+    }
+
+    fn flow_row(&self, pipe: PipeId, flow: &FlowSnapshot) -> Value {
+        let name = &self.plan.program.pipes[pipe.index()].name;
+        // With those that a measurement has collected.
+        let mut count = flow.hits;
+        count.add(flow.given);
+        json!({
+            "pipe": name, "flow": flow.key.to_string(),
+            "decision": decision(&self.plan.program, pipe, flow.decision),
+            "packets": count.packets, "bytes": count.bytes, "first_ms": flow.first_ms,
+            "last_ms": flow.last_ms, "state": flow.state.map(|state| state.word()),
+            "nat": flow.binding.map(binding),
+        })
+    }
+
+    fn live_flows(&self) -> usize {
+        let pipes = self.reports.iter().flat_map(|report| &report.pipes).map(|pipe| pipe.flows);
+        let pods = self.pods.iter().map(overlay::Table::count);
+        pipes.sum::<usize>() + pods.sum::<usize>()
+    }
+}
+
+/// Writes an address and a port.
+fn binding((address, port): Binding) -> String {
+    SocketAddr::new(address, port).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_written() {
+        let cursor = Cursor { generation: u64::MAX, list: 3, worker: 1, place: u32::MAX, renumbered: 7 };
+        assert_eq!(Cursor::parse(&cursor.to_string()), Some(cursor));
+        for wrong in ["", "1", "1.2.3.4", "1.2.3.4.5.6", "1.2.3.4.-5", "1.2.3.4.4294967296", "a.1.1.1.1"] {
+            assert_eq!(Cursor::parse(wrong), None, "{wrong}");
+        }
+    }
+}
