@@ -125,6 +125,8 @@ pub struct Unflowed {
     pub full: u64,
     /// There is no free port in the NAT pool.
     pub no_nat_port: u64,
+    /// Another flow has the answers.
+    pub answers_taken: u64,
     /// A delta that must be given first has no room.
     pub delta: u64,
 }
@@ -166,8 +168,9 @@ impl FlowAccount {
 impl Unflowed {
     /// Returns the counts and what they are called in tables and JSON.
     #[must_use]
-    pub fn by_reason(&self) -> [(&'static str, u64); 8] {
-        let Unflowed { no_key, no_group, unknown, icmp_error, no_target, full, no_nat_port, delta } = *self;
+    pub fn by_reason(&self) -> [(&'static str, u64); 9] {
+        let Unflowed { no_key, no_group, unknown, icmp_error, no_target, full, .. } = *self;
+        let Unflowed { no_nat_port, answers_taken, delta, .. } = *self;
         [
             ("no_key", no_key),
             ("no_group", no_group),
@@ -176,6 +179,7 @@ impl Unflowed {
             ("no_target", no_target),
             ("full", full),
             ("no_nat_port", no_nat_port),
+            ("answers_taken", answers_taken),
             ("delta", delta),
         ]
     }
@@ -194,6 +198,7 @@ impl Unflowed {
         self.no_target += other.no_target;
         self.full += other.full;
         self.no_nat_port += other.no_nat_port;
+        self.answers_taken += other.answers_taken;
         self.delta += other.delta;
     }
 }

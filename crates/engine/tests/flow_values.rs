@@ -206,9 +206,9 @@ fn m20_no_two_flows_become_the_same() {
     // Both become a flow from 10.0.0.9:4000 to the target.
     let [first, second] = ["10.1.1.1", "10.1.1.2"].map(|client| frame(client, 4000, "10.0.0.80", 80));
     assert_eq!(verdict(&first), engine::Verdict::Transmit(PortId(0)));
-    assert_eq!(verdict(&second), engine::Verdict::Drop(DropReason::NoNatPort));
+    assert_eq!(verdict(&second), engine::Verdict::Drop(DropReason::AnswersTaken));
     assert_eq!(verdict(&frame("10.1.1.2", 4001, "10.0.0.80", 80)), engine::Verdict::Transmit(PortId(0)));
-    assert_eq!(bench.engine.flow_account().unflowed.no_nat_port, 1);
+    assert_eq!(bench.engine.flow_account().unflowed.answers_taken, 1);
 }
 
 #[test]

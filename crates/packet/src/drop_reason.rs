@@ -63,7 +63,10 @@ drop_reasons! {
         unknown (RFC 8926 §3.5).";
     NoTarget = "no_target", "The group has no live target.";
     NoNatPort = "no_nat_port", "The flow could get no address and port of the NAT pool: they are used up, or \
-        the flow table is full. Without a pool: another flow is translated to the same addresses and ports.";
+        the flow table is full.";
+    AnswersTaken = "answers_taken", "Another connection from the same client address and port is translated \
+        to the same back end address and port, so their answers could not be told apart. Use `full_nat`, or \
+        another address or port of the back end for each service.";
     Metered = "metered", "The meter coloured it red and the monitor says `red: drop`.";
     AppFull = "app_full", "The app's ring of punted frames is full.";
     TransmitFull = "transmit_full", "The port's transmit queue is full.";

@@ -7,6 +7,7 @@ mod app;
 mod back_ends;
 mod bits;
 mod choosers;
+mod collisions;
 pub mod edits;
 pub mod health;
 mod neighbours;

@@ -3,6 +3,7 @@
 use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO, IcmpEcho};
 use super::app::FLOWS;
 use super::back_ends::{self, BACK_END, VID_MAX};
+use super::collisions::collisions;
 use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac, Sources};
 use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
@@ -144,6 +145,9 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         stays_silent(&lb, &nodes, scope);
         too_narrow(&lb, &nodes, scope);
         hears_some(&lb, scope);
+        for one in collisions(&lb.services) {
+            scope.report.warning(scope.report.span_of(one.second.origin), one.to_string());
+        }
     }
     Arc::new(lb)
 }

@@ -209,6 +209,7 @@ fn known(program: &Program, pipe: PipeId, flow: &FlowMet) -> String {
         Known::Found(found) => format!("live, {}", decision(found)),
         Known::Learnt(new) => format!("new, would be learnt: {}", decision(new)),
         Known::NoNatPort => "new, and no address and port are free for it".into(),
+        Known::AnswersTaken => "new, and another connection has its answers".into(),
         Known::Full(new) => format!("new, and the table is full: {}", decision(new)),
     };
     format!("{ended}{known}")

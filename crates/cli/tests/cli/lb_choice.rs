@@ -187,6 +187,66 @@ fn a_way_too_narrow_for_ipv6_is_warned_of() {
     }
 }
 
+/// What clients send to, the mode of the back end, and its port.
+type Translated<'a> = (&'a str, &'a str, &'a str);
+
+/// Services with back ends that get translated packets.
+fn translated(services: &[Translated<'_>]) -> String {
+    let one = |(at, (to, mode, port)): (usize, &Translated<'_>)| {
+        let pool = if *mode == "full_nat" { "      nat_pool: pool\n" } else { "" };
+        format!(
+            "  - lb:\n      name: s{at}\n      port: p0\n{pool}      service: {to}\n      \
+             back_ends: [{{ name: b1, mac: 02:00:00:00:00:11, mode: {mode}, ip: 198.51.100.1{port} }}]\n"
+        )
+    };
+    let services: String = services.iter().enumerate().map(one).collect();
+    format!(
+        "ports: {{ p0: {{ mem: ~, mac: 02:00:00:00:00:01 }} }}\n\
+         nat_pools: {{ pool: {{ addresses: 203.0.113.0/24 }} }}\napps:\n{services}"
+    )
+}
+
+#[test]
+fn services_that_share_an_address_and_port_of_a_back_end_are_warned_of() {
+    let folder = Folder::new();
+    let web = |port: &str| format!("{{ vip: 10.0.0.80, protocol: tcp, port: {port} }}");
+    let (web80, web81) = (web("80"), web("81"));
+    let other = "{ vip: 10.0.0.81, protocol: tcp, port: 80 }";
+    let udp = "{ vip: 10.0.0.81, protocol: udp, port: 80 }";
+    let range = "{ vip: 10.0.0.81, protocol: tcp, port: 79-81 }";
+    let both = "[{ vip: 10.0.0.80, protocol: tcp, port: 80 }, { vip: 10.0.0.80, protocol: tcp, port: 81 }]";
+    let to8080 = ", port: 8080";
+    // Services, and what the warning says.
+    let cases: [(&[Translated<'_>], Option<&str>); 8] = [
+        (
+            &[(&web80, "nat", ""), (other, "nat", "")],
+            Some("`s0` and `s1` both lead to 198.51.100.1 port 80:"),
+        ),
+        (
+            &[(&web80, "nat", to8080), (&web81, "nat", to8080)],
+            Some("`s0` and `s1` both lead to 198.51.100.1 port 8080:"),
+        ),
+        (
+            &[(&web80, "nat", ""), (range, "nat", "")],
+            Some("`s0` and `s1` both lead to 198.51.100.1 port 80:"),
+        ),
+        (&[(both, "nat", to8080)], Some("two addresses of `s0` lead to 198.51.100.1 port 8080:")),
+        (&[(both, "nat", "")], None),
+        (&[(&web80, "nat", ""), (udp, "nat", "")], None),
+        (&[(&web80, "nat", ""), (other, "nat", ", port: 81")], None),
+        (&[(&web80, "full_nat", ""), (other, "full_nat", "")], None),
+    ];
+    for (services, wanted) in cases {
+        folder.write("lb.yaml", translated(services));
+        let said = weir(folder.path(), &["check", "lb.yaml"]);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        match wanted {
+            Some(wanted) => assert!(said.err.contains(wanted), "{wanted}: {}", said.err),
+            None => assert!(!said.err.contains("answers_taken"), "{services:?}: {}", said.err),
+        }
+    }
+}
+
 #[test]
 fn what_is_repeated_and_what_is_refused_is_counted() {
     let mut daemon = Daemon::start(SERVICE);

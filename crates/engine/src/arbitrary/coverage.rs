@@ -47,6 +47,7 @@ const REASONS: &[DropReason] = &[
     DropReason::GeneveCriticalOption,
     DropReason::NoTarget,
     DropReason::NoNatPort,
+    DropReason::AnswersTaken,
     DropReason::Metered,
     DropReason::TooLong,
     DropReason::NotFragmented,
@@ -62,6 +63,7 @@ const KINDS: &str = "
     flow:default:reopened flow:pin:reopened flow:follow:reopened flow:nat:reopened
     flow:nothing:unknown flow:own flow:no_key flow:answers kept:per_flow kept:learnt
     kept:nat encap:second_chance encap:no_second_chance flow:nat:answers flow:nat:full flow:no_nat_port
+    flow:answers_taken
     mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp mended:gre mended:icmp
     mended:inside_ipv4 mended:inside_l4 flow:error:unknown rehash malformed_again
     counter:pipe counter:per_entry meter:pipe meter:per_entry
@@ -405,6 +407,7 @@ impl Coverage {
             (_, Known::Learnt(_)) => format!("flow:{learn}:learnt"),
             (_, Known::Full(_)) => format!("flow:{learn}:full"),
             (_, Known::NoNatPort) => "flow:no_nat_port".to_string(),
+            (_, Known::AnswersTaken) => "flow:answers_taken".to_string(),
             (_, Known::No) if *lookup == Lookup::NoTarget => format!("flow:{learn}:unlearnt"),
             (_, Known::No) => format!("flow:{learn}:unknown"),
         };

@@ -39,6 +39,8 @@ pub(super) enum Found {
     NoTarget,
     /// Its flow gets no address and port of the NAT pool.
     NoNatPort,
+    /// Its flow would have the answers of another.
+    AnswersTaken,
 }
 
 impl Answer {
@@ -51,6 +53,13 @@ impl Answer {
         self.effects.push(Effect::Unflowed { pipe, why: Why::NoNatPort });
         self.flow = Some(FlowMet::new(Some(key), Known::NoNatPort));
         self.found = Found::NoNatPort;
+    }
+
+    /// The packet is of a new flow in this pipe whose answers would be those of another.
+    fn without_answers(&mut self, pipe: PipeId, key: FlowKey) {
+        self.effects.push(Effect::Unflowed { pipe, why: Why::AnswersTaken });
+        self.flow = Some(FlowMet::new(Some(key), Known::AnswersTaken));
+        self.found = Found::AnswersTaken;
     }
 }
 
@@ -116,7 +125,9 @@ impl Interpreter {
                         Found::Row(row) => {
                             target_of(&self.program, &pipe.kind, &state.rows[*row].entry.matches)
                         }
-                        Found::Miss(_) | Found::NoTarget | Found::NoNatPort => NO_TARGET_OBSERVED,
+                        Found::Miss(_) | Found::NoTarget | Found::NoNatPort | Found::AnswersTaken => {
+                            NO_TARGET_OBSERVED
+                        }
                     };
                     let observed = Observed { target, ..packet.observed(measured.key) };
                     Effect::Sum { pipe: id, key, bytes: packet.bytes.len(), observed }
@@ -451,7 +462,7 @@ impl Interpreter {
         answer.kept = self.keep(id, row, packet, binding);
         let answers = match self.answers(id, &key, (row, binding), packet, flows) {
             Ok(answers) => answers,
-            Err(Taken) => return answer.without_port(id, key),
+            Err(Taken) => return answer.without_answers(id, key),
         };
         let known = if flows.has_room(id, 1 + answers.iter().len()) {
             let kept = answer.kept.clone();

@@ -287,6 +287,7 @@ impl Visit<'_> {
         step.end = match answer.found {
             Found::NoTarget => drop_for(DropReason::NoTarget),
             Found::NoNatPort => drop_for(DropReason::NoNatPort),
+            Found::AnswersTaken => drop_for(DropReason::AnswersTaken),
             Found::Miss(why) => self.miss(id, packet, why, &mut step),
             Found::Row(row) => match self.hit(id, (row, &answer.kept), packet, &mut step) {
                 Ok(end) => end,

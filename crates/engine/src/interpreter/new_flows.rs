@@ -180,6 +180,7 @@ impl PipeState {
             Why::NoTarget => unflowed.no_target += 1,
             Why::Full => (unflowed.full, self.full_ms) = (unflowed.full + 1, Some(now_ms)),
             Why::NoNatPort => unflowed.no_nat_port += 1,
+            Why::AnswersTaken => unflowed.answers_taken += 1,
         }
     }
 }

@@ -159,6 +159,8 @@ pub enum Why {
     Full,
     /// There is no free port in the NAT pool.
     NoNatPort,
+    /// Another flow has the answers.
+    AnswersTaken,
 }
 
 /// State of a pipe.

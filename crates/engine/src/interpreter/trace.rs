@@ -200,6 +200,8 @@ pub enum Known {
     Full(FlowDecision),
     /// Nothing: no address and port are free for it.
     NoNatPort,
+    /// Nothing: another flow has its answers.
+    AnswersTaken,
 }
 
 /// What was counted and metered.

@@ -308,11 +308,11 @@ impl Lookup<'_> {
         self.packets.meta[slot][usize::from(word) & 3]
     }
 
-    /// Drops packets whose flow gets no address and port of the NAT pool.
+    /// Drops packets whose flow can neither be learnt nor be translated without being learnt.
     #[cold]
-    pub fn without_port(&mut self, list: u64) {
+    pub fn untranslated(&mut self, list: u64, reason: DropReason) {
         self.failed |= list;
-        Bits(list).for_each(|slot| self.outcome.drop(slot, DropReason::NoNatPort));
+        Bits(list).for_each(|slot| self.outcome.drop(slot, reason));
     }
 
     /// Drops packets whose group has no target for them, or whose target has no entry.

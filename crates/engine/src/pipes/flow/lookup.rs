@@ -8,7 +8,7 @@ use crate::batch::group::GroupTable;
 use crate::batch::packets::Packets;
 use crate::batch::rows::{NEAR_MAX, Rows, Slab};
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
-use packet::{Bits, FlowKey, Layer, Observed};
+use packet::{Bits, DropReason, FlowKey, Layer, Observed};
 use table::{Counted, Decision, DeltaReason, Event, Flow, NO_TARGET};
 
 /// Why a flow was not learnt.
@@ -233,8 +233,11 @@ impl Flows {
             {
                 row = self.row_without_flow(row, slot, look);
             }
-            if known.is_none() && row != NO_ROW && !self.could_learn(slot, row, look) {
-                look.without_port(1 << slot);
+            if known.is_none()
+                && row != NO_ROW
+                && let Some(reason) = self.what_forbids(slot, row, look)
+            {
+                look.untranslated(1 << slot, reason);
                 continue;
             }
             if let Some(values) = &mut self.values {
@@ -353,11 +356,17 @@ impl Flows {
                 self.account.unflowed.full += 1;
                 self.new_flows.full_ms = Some(look.now_ms);
             }
-            Err(Unlearnt::NoPort | Unlearnt::Taken) => self.account.unflowed.no_nat_port += 1,
+            Err(Unlearnt::NoPort) => self.account.unflowed.no_nat_port += 1,
+            Err(Unlearnt::Taken) => self.account.unflowed.answers_taken += 1,
         }
-        if matches!(learnt, Err(Unlearnt::Taken)) || learnt.is_err() && self.binds(slot, look) {
+        let reason = match learnt {
+            Err(Unlearnt::Taken) => Some(DropReason::AnswersTaken),
+            Err(_) if self.binds(slot, look) => Some(DropReason::NoNatPort),
+            Ok(_) | Err(_) => None,
+        };
+        if let Some(reason) = reason {
             self.refuse(1 << slot & self.grouped);
-            look.without_port(1 << slot);
+            look.untranslated(1 << slot, reason);
             return false;
         }
         if let Some(values) = &mut self.values {
@@ -457,15 +466,21 @@ impl Flows {
         Some(place)
     }
 
-    /// For a probe: whether the flow that a packet would begin could be learnt, where it needs an address and
+    /// For a probe: why the flow that a packet would begin could not be learnt, where it needs an address and
     /// a port of a NAT pool, or answers that no other flow has.
-    fn could_learn(&mut self, slot: usize, row: u32, look: &Lookup<'_>) -> bool {
-        if !self.binds(slot, look) {
-            return !self.has_others_answers(slot, row, look);
+    fn what_forbids(&mut self, slot: usize, row: u32, look: &Lookup<'_>) -> Option<DropReason> {
+        let binds = self.binds(slot, look);
+        if binds {
+            let key = &look.packets.keys(self.source).key[slot];
+            let slice = self.nat.as_ref().map(|nat| nat.pool().slice(key)).unwrap_or_default();
+            if self.propose_place(slice).is_none() {
+                return Some(DropReason::NoNatPort);
+            }
         }
-        let key = &look.packets.keys(self.source).key[slot];
-        let slice = self.nat.as_ref().map(|nat| nat.pool().slice(key)).unwrap_or_default();
-        self.propose_place(slice).is_some() && self.has_room_for(slot, row, look)
+        if self.has_others_answers(slot, row, look) {
+            return Some(DropReason::AnswersTaken);
+        }
+        (binds && !self.has_room_for(slot, row, look)).then_some(DropReason::NoNatPort)
     }
 
     /// For a probe: whether there is room for the flow that a packet would begin, and for its answers'.
