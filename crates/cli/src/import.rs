@@ -12,7 +12,7 @@ mod tests;
 
 pub use checked::{Checked, checked};
 
-use crate::config::{self, Loaded, Report, Span};
+use crate::config::{self, Loaded, Nics, Report, Span};
 use crate::{infile, nics};
 use anyhow::{Context, Result};
 use apps::lb::edits::Edits;
@@ -78,24 +78,26 @@ pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
 /// # Errors
 /// The file cannot be read. Errors in its contents are in the report.
 pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
-    load_edited(file, options, &Edits::default())
+    load_edited(file, options, &Edits::default(), &Nics::default())
 }
 
-/// The same, with what was changed at run time.
+/// The same, with what was changed at run time, and what is `known` of interfaces that are not there under
+/// these names.
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn load_edited(file: &Path, options: &Options, edits: &Edits) -> Result<Loaded> {
+pub fn load_edited(file: &Path, options: &Options, edits: &Edits, known: &Nics) -> Result<Loaded> {
     let text = match text(file)? {
         Ok(text) => text,
         Err(report) => return Ok(Loaded { plan: None, report, forgotten: Vec::new() }),
     };
+    let nics = nics::present().or(known);
     if !is_xenoflow(&text) {
         let file = file.display().to_string();
-        return Ok(config::read_edited(&file, Arc::new(text), &nics::present(), edits));
+        return Ok(config::read_edited(&file, Arc::new(text), &nics, edits));
     }
     Ok(match xenoflow(file, &text, options) {
-        Ok(yaml) => config::read_knowing(&format!("{} (imported)", file.display()), &yaml, &nics::present()),
+        Ok(yaml) => config::read_knowing(&format!("{} (imported)", file.display()), &yaml, &nics),
         Err(report) => Loaded { plan: None, report, forgotten: Vec::new() },
     })
 }

@@ -45,6 +45,13 @@ impl Nics {
     pub fn add(&mut self, name: &str, nic: &Nic) {
         self.0.entry(name.to_owned()).or_insert_with(|| nic.clone());
     }
+
+    /// Returns these and `others` under names that none of these has.
+    #[must_use]
+    pub fn or(mut self, others: &Nics) -> Nics {
+        others.0.iter().for_each(|(name, nic)| self.add(name, nic));
+        self
+    }
 }
 
 impl FromIterator<Nic> for Nics {

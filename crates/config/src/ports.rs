@@ -162,6 +162,13 @@ impl PortConfig {
         self.nic.as_ref().map(|nic| nic.mtu.min(u16::MAX.into()) as u16)
     }
 
+    /// Returns its interface's present name, or the configured one of an interface that is not known.
+    #[must_use]
+    pub fn interface_name(&self) -> Option<&str> {
+        let PortKind::Xdp(xdp) = &self.kind else { return None };
+        Some(self.nic.as_ref().map_or(&xdp.interface, |nic| &nic.name))
+    }
+
     /// Returns true if frames can be passed to the host's stack here. AF_XDP cannot return what it has taken.
     #[must_use]
     pub fn kernel_path(&self) -> bool {
@@ -332,7 +339,7 @@ fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
     if interface.len() > INTERFACE_MAX || interface.contains(['/', ' ']) {
         report.error(
             node.span,
-            format!("`{interface}` cannot be an interface: {INTERFACE_MAX} characters at most, no `/`"),
+            format!("`{interface}` cannot be an interface: {INTERFACE_MAX} bytes at most, no `/`"),
         );
     }
     let mode = section.choice("mode", &MODES, report).unwrap_or_default();
@@ -353,8 +360,8 @@ const FRAMES_MAX: u64 = 1 << 22;
 const FLOWS_MAX: u64 = 1 << 24;
 /// The highest rate of traffic: above that of any wire.
 const RATE_MAX: u64 = 10_000_000_000;
-/// `IFNAMSIZ` without the terminating zero.
-const INTERFACE_MAX: usize = 15;
+/// `ALTIFNAMSIZ`, the size of alternative names, without the terminating zero.
+const INTERFACE_MAX: usize = 127;
 /// The highest queue number of an interface.
 const QUEUE_MAX: u64 = 1023;
 

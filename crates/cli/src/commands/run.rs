@@ -2,7 +2,7 @@
 //! it.
 
 use super::{BadInput, bad_input, socket};
-use crate::config::{Loaded, SOCKET};
+use crate::config::{Loaded, Nics, SOCKET};
 use crate::log::{Level, Log};
 use crate::{daemon, import, output};
 use anyhow::{Result, bail};
@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let _log = Log::start(arguments.log)?;
     let plan = accept(first)?;
-    let load = move |edits: &Edits| accept(import::load_edited(&file, &import, edits)?);
+    let load = move |edits: &Edits, known: &Nics| accept(import::load_edited(&file, &import, edits, known)?);
     daemon::run(arguments.file.clone(), plan, Arc::new(load), arguments.takeover)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -38,7 +38,8 @@ pub fn report(ports: &[PortConfig], spans: &[Span], report: &mut Report) {
 impl Used {
     fn device(&mut self, port: &PortConfig, span: Span, report: &mut Report) {
         let device = match &port.kind {
-            PortKind::Xdp(xdp) => format!("interface `{}`", xdp.interface),
+            // One interface may have several names.
+            PortKind::Xdp(_) => format!("interface `{}`", port.interface_name().unwrap_or_default()),
             PortKind::Dpdk { devargs, .. } => format!("device `{devargs}`"),
             PortKind::Pcap { .. } | PortKind::Mem | PortKind::Traffic(_) => return,
         };

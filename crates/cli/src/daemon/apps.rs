@@ -6,9 +6,9 @@ pub use super::app_socket::AppSocket as Socket;
 use super::app_socket::{AppSocket, Received};
 use super::checks::{Checked, Sent};
 use super::links::{Links, News};
-use super::neighbours::{self, Met};
+use super::neighbours::{self, Met, Place, Places};
 use super::{Daemon, RING};
-use crate::config::{Plan, PortKind};
+use crate::config::{Plan, PortConfig};
 use ::apps::neighbour::{Hop, Mac};
 use ::apps::{Action, ClientEvent, ClientId, Event, Refusal, RequestId, RunningApps, Sample, buckets};
 use anyhow::{Context, Result, anyhow};
@@ -100,20 +100,19 @@ pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>>
     Ok(new)
 }
 
-/// Returns neighbours with the interface of the port where each is wanted.
-fn with_interfaces(plan: &Plan, hops: &[Hop]) -> Vec<(Hop, String)> {
-    let interface = |hop: &Hop| {
-        let port = plan.ports.iter().find(|port| *port.name == *hop.port)?;
-        let PortKind::Xdp(xdp) = &port.kind else { return None };
-        Some((hop.clone(), xdp.interface.clone()))
+/// Returns where the ports are that have an interface.
+pub fn places(plan: &Plan) -> Places {
+    let place = |port: &PortConfig| {
+        let (index, name) = (port.nic.as_ref().map_or(0, |nic| nic.index), port.interface_name()?);
+        Some((port.name.clone(), Place { index, name: name.to_string() }))
     };
-    hops.iter().filter_map(interface).collect()
+    plan.ports.iter().filter_map(place).collect()
 }
 
 /// Writes neighbours into a plan's program before it begins: those that the kernel knows, and of the others
 /// what was `known` before.
 pub fn settle(plan: &mut Plan, mut known: HashMap<Hop, Mac>) {
-    known.extend(neighbours::known(with_interfaces(plan, &plan.apps.hops())));
+    known.extend(neighbours::known(places(plan), plan.apps.hops()));
     plan.apps.settle(&known, &mut plan.program);
 }
 
@@ -418,8 +417,7 @@ impl Daemon {
     }
 
     fn resolve(&mut self, at: usize, hops: &[Hop]) {
-        let hops = with_interfaces(&self.plan, hops);
-        if let Err(error) = self.neighbours.follow(self.host.running.app(at).name(), hops) {
+        if let Err(error) = self.neighbours.follow(self.host.running.app(at).name(), hops.to_vec()) {
             error!("neighbours cannot be found: {error:#}");
         }
     }

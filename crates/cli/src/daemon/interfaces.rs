@@ -6,8 +6,8 @@
 
 use super::added::Added;
 use super::takeover::Taking;
-use super::{Daemon, open};
-use crate::config::{self, Nic, Nics, Plan, PortConfig, PortKind};
+use super::{Daemon, apps, open};
+use crate::config::{Nic, Nics, Plan, PortConfig, PortKind};
 use crate::nics;
 use anyhow::{Context, Result, anyhow};
 use engine::program::{Operation, PortId, Program};
@@ -124,7 +124,7 @@ impl Interfaces {
     }
 
     /// Notes the present state of the interfaces in the plan whose ports have them.
-    pub fn note(&self, plan: &mut Arc<Plan>) {
+    fn note(&self, plan: &mut Arc<Plan>) {
         let nics = self.nics();
         if plan.ports.iter().map(|port| &port.nic).ne(&nics) {
             let ports = &mut Arc::make_mut(plan).ports;
@@ -191,9 +191,8 @@ impl Interfaces {
     /// Follows what has happened to the interfaces. Returns it, by the ports' positions.
     pub fn look(&mut self, now_ns: u64) -> Vec<(PortId, InterfaceNews)> {
         let Some(monitor) = &mut self.monitor else { return Vec::new() };
-        let ours = |index, name: &str| self.of_ports.iter().flatten().any(|one| one.is(index, name));
         let due = self.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns);
-        if !monitor.has_news(ours) && !due {
+        if !monitor.has_news(self.of_ports.iter().flatten()) && !due {
             return Vec::new();
         }
         // Without the list, nothing is known; then it is tried again.
@@ -244,11 +243,17 @@ impl Daemon {
         Some(format!("port {}: interface {name} is {state}: {effect}", self.plan.ports[port.index()].name))
     }
 
+    /// Notes the present state of the interfaces for all who ask about a port's.
+    pub(super) fn note_interfaces(&mut self) {
+        self.interfaces.note(&mut self.plan);
+        self.neighbours.place(apps::places(&self.plan));
+    }
+
     /// Follows what has happened to interfaces, and says it.
     pub(super) fn mind_interfaces(&mut self) {
         let news = self.interfaces.look(self.clock.now_ns());
         if !news.is_empty() {
-            self.interfaces.note(&mut self.plan);
+            self.note_interfaces();
         }
         if let Err(error) = self.interfaces.mind_addresses(&self.plan) {
             error!("what is for the host's present addresses may not reach it: {error:#}");
@@ -257,7 +262,7 @@ impl Daemon {
             let name = self.interfaces.of(*port).map_or("", XdpInterface::name);
             let port_name = &self.plan.ports[port.index()].name;
             match news {
-                InterfaceNews::Gone | InterfaceNews::Refused(_) => {
+                InterfaceNews::Gone | InterfaceNews::Moved | InterfaceNews::Refused(_) => {
                     error!("port {port_name}: interface {name} {news}");
                 }
                 InterfaceNews::State(state) if *state != InterfaceState::Up => {
@@ -302,29 +307,4 @@ pub fn nics_of(plan: &Plan) -> Nics {
         }
     }
     nics
-}
-
-/// Reads `plan` again if interfaces that it names are gone or renamed, and are those of ports of the `old`
-/// one under these names.
-pub fn read_with(old: &Plan, plan: Plan) -> Plan {
-    let known = nics_of(old);
-    let misses = |port: &PortConfig| match &port.kind {
-        PortKind::Xdp(xdp) => port.nic.is_none() && known.get(&xdp.interface).is_some(),
-        _ => false,
-    };
-    if !plan.ports.iter().any(misses) {
-        return plan;
-    }
-    let mut all = nics_of(&plan);
-    for port in &plan.ports {
-        if let PortKind::Xdp(xdp) = &port.kind
-            && let Some(nic) = known.get(&xdp.interface)
-        {
-            all.add(&xdp.interface, nic);
-        }
-    }
-    match config::read_edited(&plan.source.0, plan.source.1.clone(), &all, &plan.edits).plan {
-        Some(read) => Plan { socket: plan.socket, ..read },
-        None => plan,
-    }
 }

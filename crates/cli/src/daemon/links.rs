@@ -4,7 +4,7 @@
 //! port its driver; recordings and memory ports are always up.
 
 use super::dpdk::DpdkLink;
-use crate::config::{Plan, PortKind};
+use crate::config::{Plan, PortConfig};
 use engine::program::PortId;
 use port::LinkState;
 use port::xdp::Carrier;
@@ -152,9 +152,10 @@ impl Source {
 
 impl Link {
     fn new(plan: &Plan, dpdk: &[Option<DpdkLink>], port: PortId, app: usize) -> Link {
-        let source = match plan.ports.get(port.index()).map(|port| &port.kind) {
-            Some(PortKind::Xdp(xdp)) => Source::Interface(Some(xdp.interface.clone())),
-            _ => dpdk.get(port.index()).cloned().flatten().map_or(Source::None, Source::Dpdk),
+        let interface = plan.ports.get(port.index()).and_then(PortConfig::interface_name);
+        let source = match interface {
+            Some(name) => Source::Interface(Some(name.to_string())),
+            None => dpdk.get(port.index()).cloned().flatten().map_or(Source::None, Source::Dpdk),
         };
         Link { port, source, apps: vec![app], state: LinkState::default() }
     }

@@ -61,7 +61,7 @@ pub use persist::file as state_file;
 pub use shown::{ledger_json, shown};
 pub use signals::Signals;
 
-use crate::config::{Plan, Workers};
+use crate::config::{Nics, Plan, Workers};
 use ::apps::lb::edits::Edits;
 use anyhow::{Context, Result};
 use apps::AppHost;
@@ -99,7 +99,7 @@ use weights::Weights;
 const RING: usize = 1024;
 
 /// Reads the configuration again for a reload, on a thread of its own.
-pub type Load = Arc<dyn Fn(&Edits) -> Result<Plan> + Send + Sync>;
+pub type Load = Arc<dyn Fn(&Edits, &Nics) -> Result<Plan> + Send + Sync>;
 
 /// A running daemon.
 pub struct Daemon {
@@ -247,7 +247,7 @@ impl Daemon {
         let offered = taking.as_mut().map(|taking| taking.offer(&daemon.interfaces));
         let rings = daemon.start_workers(offered.unwrap_or(&mut none), is_successor)?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
-        daemon.interfaces.note(&mut daemon.plan);
+        daemon.note_interfaces();
         daemon.vocabulary.set(daemon.generation, &daemon.plan);
         Ok((daemon, rings))
     }
@@ -273,7 +273,8 @@ impl Daemon {
         let rest = plan.control.as_ref().map(rest::Ready::prepare).transpose()?;
         let mut taking = Taking::begin(&plan.socket)?;
         if let Some(edits) = taking.edits() {
-            plan = load(&edits).context("with what was changed at run time (`weir lb reset` forgets it)")?;
+            plan = load(&edits, &Nics::default())
+                .context("with what was changed at run time (`weir lb reset` forgets it)")?;
         }
         let weights = taking.set_weights(&mut plan);
         let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&mut taking))?;

@@ -52,9 +52,10 @@ pub fn attach_one(plan: &Plan, at: usize, later: bool) -> Result<Option<XdpInter
 pub fn set_take(plan: &Plan, order: &[Option<usize>], interfaces: &mut [Option<XdpInterface>]) -> Result<()> {
     for (at, (port, old)) in plan.ports.iter().zip(order).enumerate() {
         let interface = old.and_then(|old| interfaces.get_mut(old)?.as_mut());
-        if let (PortKind::Xdp(_), Some(interface)) = (&port.kind, interface) {
+        if let (PortKind::Xdp(xdp), Some(interface)) = (&port.kind, interface) {
             let wanted = wanted(plan, at).with_context(|| format!("port `{}`", port.name))?;
             interface.want(wanted).with_context(|| format!("port `{}`", port.name))?;
+            interface.call(&xdp.interface);
         }
     }
     Ok(())
@@ -63,11 +64,7 @@ pub fn set_take(plan: &Plan, order: &[Option<usize>], interfaces: &mut [Option<X
 /// Returns the NUMA node of the plan's interfaces, if they have one and the same: memory for frames and
 /// tables should be there.
 pub fn node(plan: &Plan) -> Option<u32> {
-    let interfaces = plan.ports.iter().filter_map(|port| match &port.kind {
-        PortKind::Xdp(xdp) => Some(xdp.interface.as_str()),
-        _ => None,
-    });
-    port::numa::common(interfaces)
+    port::numa::common(plan.ports.iter().filter_map(PortConfig::interface_name))
 }
 
 /// Returns the number of buckets by which all ports spread frames over the workers' queues as the workers
@@ -77,7 +74,8 @@ pub fn spread(plan: &Plan, dpdk: Option<&Dpdk>) -> u32 {
     let one = |(at, port): (usize, &PortConfig)| match (&port.kind, dpdk) {
         (PortKind::Dpdk { .. }, Some(dpdk)) => dpdk.spread(at),
         (PortKind::Xdp(xdp), _) if xdp.queues.is_none() => {
-            port::xdp::spread(&xdp.interface, workers as u32).buckets()
+            let name = port.interface_name().unwrap_or_default();
+            port::xdp::spread(name, workers as u32).buckets()
         }
         _ => 0,
     };

@@ -4,7 +4,7 @@
 //! aside, and never keeps weir from starting.
 
 use super::{Daemon, Load, priority};
-use crate::config::Plan;
+use crate::config::{Nics, Plan};
 use crate::outfile::{self, Whole};
 use crate::private;
 use ::apps::lb::edits::Edits;
@@ -61,7 +61,7 @@ pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
     if edits.is_empty() {
         return (plan, states);
     }
-    match load(&edits) {
+    match load(&edits, &Nics::default()) {
         Ok(edited) => {
             info!("{} changes of the run time are back, from {}", edited.edits.len(), path.display());
             (edited, states)

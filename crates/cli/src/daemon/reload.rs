@@ -19,7 +19,7 @@ use super::added::Added;
 use super::clock::Clock;
 use super::configure::weigh;
 use super::doorbell::Doorbell;
-use super::interfaces::{knows, nics_of, read_with};
+use super::interfaces::{knows, nics_of};
 use super::resize::{Crew, Making, Resizing};
 use super::weights::Weights;
 use super::{Daemon, Load, answer, apps, open, priority, restart, rings_for};
@@ -433,7 +433,7 @@ impl Daemon {
         let swaps = self.send_swaps(&plan, engines, punts, ports);
         self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
-        self.interfaces.note(&mut self.plan);
+        self.note_interfaces();
         self.tables = tables;
         self.say_discarded(&former, &weights);
         self.weights.clear();
@@ -585,7 +585,7 @@ struct Preparation {
 impl Preparation {
     fn prepare(mut self) -> Result<Prepared> {
         let mut plan = match self.cause {
-            Cause::Asked(_) => read_with(&self.old, (self.load)(&self.old.edits)?),
+            Cause::Asked(_) => (self.load)(&self.old.edits, &nics_of(&self.old))?,
             Cause::Configure(_) => {
                 let edited = config::edit(&self.old, &nics_of(&self.old), &self.orders);
                 self.weighed(edited.map_err(|why| anyhow!("{why}"))?, false)

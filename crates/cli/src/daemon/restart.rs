@@ -115,10 +115,21 @@ fn is_same_device(one: &PortConfig, other: &PortConfig, (before, after): (usize,
         }
     };
     match (&one.kind, &other.kind) {
-        (PortKind::Xdp(one), PortKind::Xdp(other)) => {
-            (&one.interface, one.mode) == (&other.interface, other.mode) && same_queues(one, other)
+        (PortKind::Xdp(before), PortKind::Xdp(now)) => {
+            is_same_interface(one, other) && before.mode == now.mode && same_queues(before, now)
         }
         (one, other) => one == other,
+    }
+}
+
+/// Returns true if both have the same interface, which may have been renamed, or deleted and created again.
+fn is_same_interface(before: &PortConfig, now: &PortConfig) -> bool {
+    let (PortKind::Xdp(one), PortKind::Xdp(other)) = (&before.kind, &now.kind) else { return false };
+    match (&before.nic, &now.nic) {
+        (Some(one), Some(other)) if one.index == other.index => true,
+        // If ours was renamed, the name means another interface.
+        (Some(nic), Some(_)) => one.interface == other.interface && nic.is_called(&one.interface),
+        _ => one.interface == other.interface,
     }
 }
 
@@ -132,9 +143,7 @@ fn is_exclusive(port: &PortConfig) -> bool {
 fn shared(before: &PortConfig, port: &PortConfig) -> Option<String> {
     let (name, other) = (&port.name, &before.name);
     let steps = format!("one reload can remove port `{other}`, and the next add `{name}`");
-    if let (PortKind::Xdp(before), PortKind::Xdp(now)) = (&before.kind, &port.kind)
-        && before.interface == now.interface
-    {
+    if is_same_interface(before, port) {
         let what = if name == other { "`queues` or `mode`" } else { "`queues`, `mode` and name" };
         return Some(format!("{what} of port `{name}` ({steps})"));
     }

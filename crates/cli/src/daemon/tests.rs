@@ -130,7 +130,7 @@ struct Bench {
 fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
     let (give, given) = channel::<&str>();
     let given = Mutex::new(given);
-    let load = move |_: &::apps::lb::edits::Edits| {
+    let load = move |_: &::apps::lb::edits::Edits, _: &config::Nics| {
         let text = given.lock().unwrap().recv_timeout(Duration::from_secs(60))?;
         let loaded = config::read("t", &text.replace("PATH", &folder.display().to_string()));
         loaded.plan.with_context(|| loaded.report.to_string())
@@ -140,7 +140,7 @@ fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
 
 impl Bench {
     fn new(name: &str) -> Bench {
-        Bench::loading(name, |_| Arc::new(|_: &_| anyhow::bail!("not here")))
+        Bench::loading(name, |_| Arc::new(|_: &_, _: &_| anyhow::bail!("not here")))
     }
 
     /// A daemon that reads its configuration again with what `load` makes of its folder.

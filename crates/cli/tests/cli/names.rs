@@ -3,7 +3,8 @@
 
 use super::Said;
 use super::folder::Folder;
-use super::wire::Wire;
+use super::running::Daemon;
+use super::wire::{Wire, sh};
 use std::process::Command;
 
 /// UDP to w0 is sent back, by a balancer that matches the interface's MAC address.
@@ -38,4 +39,101 @@ fn an_interface_is_looked_up_in_the_namespace_of_the_process() {
     };
     let (own, other) = (verdict("02:00:00:00:00:00"), verdict("02:00:00:00:00:09"));
     assert!(own.contains("verdict transmit") && !other.contains("verdict transmit"), "{own}\n{other}");
+}
+
+/// A station behind w0 is the back end, and is found by the kernel.
+const RESOLVED: &str = "\
+ports: { p0: { xdp: w0, queues: [0] } }
+apps:
+  - lb:
+      name: web
+      port: p0
+      by: source
+      service: { vip: 10.0.0.1, protocol: udp, port: 7777 }
+      back_ends: [{ name: b1, ip: 10.0.0.2 }]
+";
+
+/// Longer than a name that is not an alternative one may be.
+const LONG: &str = "the-uplink-of-rack-17";
+
+fn start(wire: &Wire) -> Daemon {
+    let folder = Folder::new();
+    folder.write("weir.yaml", RESOLVED);
+    let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    forwards(wire, &mut daemon);
+    daemon
+}
+
+/// Sends packets until one has been sent on.
+fn forwards(wire: &Wire, daemon: &mut Daemon) {
+    let sent = |daemon: &Daemon| daemon.show("ledger")["transmitted"].as_u64().unwrap();
+    let before = sent(daemon);
+    daemon.wait_for("a packet to the back end", |daemon| {
+        wire.far("bash -c 'echo hello >/dev/udp/10.0.0.1/7777'");
+        sent(daemon) > before
+    });
+}
+
+fn says(daemon: &mut Daemon, line: &str) {
+    daemon.wait_for(line, |daemon| daemon.log().contains(line));
+}
+
+fn reload(daemon: &Daemon, name: &str) -> Said {
+    daemon.folder.write("weir.yaml", RESOLVED.replace("xdp: w0", &format!("xdp: {name}")));
+    daemon.weir(&["reload"])
+}
+
+#[test]
+fn a_renamed_interface_is_the_same_for_everybody() {
+    let Some(wire) = Wire::new("renamed", 1) else { return };
+    let mut daemon = start(&wire);
+    ["down", "name up0"].iter().for_each(|to| wire.ip(&format!("link set w0 {to}")));
+    wire.ip("link set up0 up");
+    says(&mut daemon, "port p0: interface up0 was called w0 and is now up0");
+    // Long enough for routes and neighbours to be read again.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    forwards(&wire, &mut daemon);
+    reload(&daemon, "w0").good();
+    forwards(&wire, &mut daemon);
+    reload(&daemon, "up0").good();
+    forwards(&wire, &mut daemon);
+    wire.ip(&format!("link property add dev up0 altname {LONG}"));
+    let said = reload(&daemon, LONG).good();
+    assert!(!said.out.contains("opened"), "{}", said.out);
+    forwards(&wire, &mut daemon);
+    let twice = RESOLVED.replace("ports: {", &format!("ports: {{ p1: {{ xdp: {LONG} }},"));
+    let file = daemon.folder.write("twice.yaml", twice.replace("w0", "up0")).display().to_string();
+    let said = weir(&wire, &["check", &file]);
+    assert!(
+        said.code == Some(2) && said.err.contains("interface `up0` is port `p1` already"),
+        "{}",
+        said.err
+    );
+    assert!(daemon.succeed_in_namespace(&wire.weir).success(), "{}", daemon.log());
+    forwards(&wire, &mut daemon);
+    // The name means another interface now.
+    wire.add(1, 0);
+    wire.ip("link set w1 down");
+    wire.ip("link set w1 name w0");
+    wire.ip("link set w0 up");
+    let said = reload(&daemon, "w0").good();
+    assert!(said.out.contains("port p0 opened; port p0 closed"), "{}", said.out);
+    let log = daemon.log();
+    assert!(!log.contains("there is no interface"), "{log}");
+}
+
+#[test]
+fn an_interface_that_leaves_for_another_namespace_is_gone_until_it_is_back() {
+    let Some(wire) = Wire::new("moved", 1) else { return };
+    let mut daemon = start(&wire);
+    let state = |daemon: &Daemon| daemon.show("ports")[0]["link"].as_str().unwrap().to_string();
+    wire.ip(&format!("link set w0 netns {}", wire.third));
+    says(&mut daemon, "port p0: interface w0 has moved to another network namespace");
+    assert_eq!(state(&daemon), "gone");
+    sh(&format!("ip -n {} link set w0 netns {}", wire.third, wire.weir));
+    wire.ip("addr add 10.0.0.1/24 dev w0");
+    wire.ip("link set w0 up");
+    daemon.wait_for("the interface", |daemon| state(daemon) == "up");
+    forwards(&wire, &mut daemon);
+    assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }

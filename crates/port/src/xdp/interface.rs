@@ -217,10 +217,14 @@ impl XdpInterface {
             match links.attached(attached.index) {
                 Some(link) => self.update(link.clone(), &mut news),
                 None => {
+                    let moved = links.has_moved(attached.index);
                     self.detach();
-                    news.push(InterfaceNews::Gone);
+                    news.push(if moved { InterfaceNews::Moved } else { InterfaceNews::Gone });
                 }
             }
+        } else if links.has_moved(self.link.index) {
+            // It was missing from a list before the kernel said why.
+            news.push(InterfaceNews::Moved);
         }
         if self.attached.is_none() {
             match links.found(&self.config.interface, &self.link) {
@@ -231,10 +235,17 @@ impl XdpInterface {
         news
     }
 
-    /// Returns whether this is the interface, by index or by the name that is configured.
+    /// Returns whether this is the interface, by index, by the name that is configured, or by its last one.
     #[must_use]
-    pub fn is(&self, index: u32, name: &str) -> bool {
-        self.link.index == index || self.config.interface == name
+    pub(super) fn is(&self, link: &Link) -> bool {
+        self.link.index == link.index
+            || link.is_called(&self.config.interface)
+            || link.is_called(&self.link.name)
+    }
+
+    /// Is configured by this name from now on.
+    pub fn call(&mut self, name: &str) {
+        name.clone_into(&mut self.config.interface);
     }
 
     /// Returns the state of the interface.
@@ -263,12 +274,6 @@ impl XdpInterface {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.link.name
-    }
-
-    /// Returns the name by which it is configured.
-    #[must_use]
-    pub fn configured(&self) -> &str {
-        &self.config.interface
     }
 
     /// Returns the interface's present MAC address, or its last one.
@@ -334,6 +339,7 @@ impl XdpInterface {
         let now = &self.link;
         if before.name != now.name {
             news.push(InterfaceNews::Renamed(before.name.clone(), now.name.clone()));
+            self.attached.iter().for_each(|attached| attached.rename(&now.name));
         }
         if state(&before) != state(now) {
             news.push(InterfaceNews::State(state(now)));
@@ -473,7 +479,7 @@ impl Remnant {
 
 /// The program on an interface, shared by the ports on its queues.
 pub(super) struct Attached {
-    name: String,
+    name: Mutex<String>,
     index: u32,
     pub(super) native: bool,
     mode: Option<Mode>,
@@ -508,13 +514,18 @@ impl Attached {
     }
 
     pub(super) fn of(config: &XdpConfig, link: &Link, program: XdpTake, native: bool) -> Attached {
-        let (name, index, program) = (link.name.clone(), link.index, Mutex::new(program));
+        let (name, index, program) = (Mutex::new(link.name.clone()), link.index, Mutex::new(program));
         let zero_copy = OnceLock::new();
         Attached { name, index, native, mode: config.mode, rings: config.rings, zero_copy, program }
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.name
+    /// Returns the present name: only ethtool and people want it.
+    pub(super) fn name(&self) -> String {
+        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn rename(&self, name: &str) {
+        name.clone_into(&mut self.name.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(super) fn index(&self) -> u32 {
@@ -528,7 +539,7 @@ impl Attached {
     /// Returns the number of receive queues that are in use now.
     fn queues(&self) -> u32 {
         let queues = self.program().queues();
-        queues_in_use(&self.name).map_or(queues, |in_use| in_use.min(queues))
+        queues_in_use(&self.name()).map_or(queues, |in_use| in_use.min(queues))
     }
 
     pub(super) fn check_queue(&self, queue: u32) -> Result<(), XdpError> {
@@ -536,7 +547,7 @@ impl Attached {
         if queue < queues {
             return Ok(());
         }
-        Err(XdpError::QueueOutOfRange { interface: self.name.clone(), queue, queues })
+        Err(XdpError::QueueOutOfRange { interface: self.name(), queue, queues })
     }
 
     /// Whether sockets should be zero-copy. With XDP in the network stack they cannot be, although the driver
@@ -570,7 +581,7 @@ impl Attached {
     }
 
     fn system(&self, doing: &'static str, reason: io::Error) -> XdpError {
-        XdpError::System { doing, interface: self.name.clone(), reason }
+        XdpError::System { doing, interface: self.name(), reason }
     }
 
     pub(super) fn program(&self) -> MutexGuard<'_, XdpTake> {

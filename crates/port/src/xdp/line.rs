@@ -44,7 +44,7 @@ impl Bound {
         rings.check()?;
         let zero_copy = interface.zero_copy();
         let (name, index, in_pieces) = (interface.name(), interface.index(), area.is_big());
-        let binding = Binding { interface: name, index, queue, rings, zero_copy, in_pieces };
+        let binding = Binding { interface: &name, index, queue, rings, zero_copy, in_pieces };
         let socket = match unbound {
             Some(mut socket) => socket.bind(&binding).map(|()| socket)?,
             None => Socket::open(&binding, area)?,
@@ -178,7 +178,7 @@ impl Line {
         if !socket.resume() {
             return Err(XdpError::System {
                 doing: "going on with another process's rings",
-                interface: interface.name().into(),
+                interface: interface.name(),
                 reason: io::Errno::INVAL.into(),
             });
         }

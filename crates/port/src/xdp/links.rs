@@ -38,6 +38,12 @@ pub struct Link {
     pub kind: String,
     /// Index of a veth's other end, if it is in this namespace.
     pub peer: Option<u32>,
+    /// The interface that it is a VLAN of, or the like; 0 if there is none in this namespace.
+    pub below: u32,
+    /// The bridge or bond that it is a port of; 0 if there is none.
+    pub master: u32,
+    /// Whether it has left for another namespace, of a message that it is gone.
+    pub moved: bool,
     /// Whether an XDP program is attached.
     pub xdp: bool,
 }
@@ -96,12 +102,14 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
     const IFLA_IFNAME: u16 = 3;
     const IFLA_MTU: u16 = 4;
     const IFLA_LINK: u16 = 5;
+    const IFLA_MASTER: u16 = 10;
     const IFLA_LINKINFO: u16 = 18;
     const IFLA_NUM_TX_QUEUES: u16 = 31;
     const IFLA_NUM_RX_QUEUES: u16 = 32;
     const IFLA_CARRIER: u16 = 33;
     const IFLA_LINK_NETNSID: u16 = 37;
     const IFLA_XDP: u16 = 43;
+    const IFLA_NEW_NETNSID: u16 = 45;
     const IFLA_PROP_LIST: u16 = 52;
     const IFLA_ALT_IFNAME: u16 = 53;
     const AF_UNSPEC: u8 = 0;
@@ -116,7 +124,9 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
             IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             IFLA_IFNAME => link.name = text(value),
             IFLA_MTU => link.mtu = word(value),
-            IFLA_LINK => link.peer = Some(word(value)),
+            IFLA_LINK => link.below = word(value),
+            IFLA_MASTER => link.master = word(value),
+            IFLA_NEW_NETNSID => link.moved = true,
             IFLA_LINKINFO => {
                 link.kind =
                     attributes(value).find(|(kind, _)| *kind == 1).map(|(_, v)| text(v)).unwrap_or_default()
@@ -133,7 +143,12 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
-    link.peer = link.peer.filter(|_| link.kind == "veth" && !peer_elsewhere);
+    if peer_elsewhere {
+        link.below = 0;
+    }
+    if link.kind == "veth" {
+        link.peer = Some(std::mem::take(&mut link.below)).filter(|index| *index != 0);
+    }
     Some(link)
 }
 
@@ -174,6 +189,25 @@ mod tests {
         let loopback = links.iter().find(|link| link.name == "lo").unwrap();
         assert_eq!((loopback.index, loopback.mac, loopback.kind.as_str()), (1, [0; 6], ""));
         assert!(loopback.mtu > 0 && loopback.rx_queues > 0);
+    }
+
+    #[test]
+    fn alternative_names_and_a_move_are_read() {
+        let mut body = vec![0; IFINFO];
+        body[4] = 5;
+        body.extend([9, 0, 3, 0]);
+        body.extend(*b"eth0\0\0\0\0");
+        let before = body.len();
+        body.extend([20, 0, 52, 0x80, 7, 0, 53, 0]);
+        body.extend(*b"up\0\0");
+        body.extend([8, 0, 53, 0]);
+        body.extend(*b"lan\0");
+        let named = link(&body).unwrap();
+        assert_eq!((named.name.as_str(), named.alternatives.join(" ")), ("eth0", "up lan".to_string()));
+        assert!(["eth0", "up", "lan"].iter().all(|name| named.is_called(name)) && !named.is_called("eth1"));
+        assert!(link(&body[..before]).is_some_and(|link| !link.is_called("up") && !link.moved));
+        body.extend([8, 0, 45, 0, 1, 0, 0, 0]);
+        assert!(link(&body).unwrap().moved);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! changes or disappears, so nothing is polled. The message only says that it is time to look: what counts is
 //! the list of all that is read then, so lost, repeated or outdated messages do no harm.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
+use super::XdpInterface;
 use super::links::{Link, RTM_DELLINK, RTM_NEWLINK, link, links};
 use crate::netlink::messages;
 
@@ -25,8 +26,8 @@ const DATAGRAMS_MAX: usize = 256;
 pub struct LinkMonitor {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// Indices that disappeared since the list was read last.
-    gone: BTreeSet<u32>,
+    /// Indices that disappeared since the list was read last, and whether to another namespace.
+    gone: BTreeMap<u32, bool>,
     /// Whether an address has come or gone, or may have.
     addresses: bool,
 }
@@ -34,8 +35,9 @@ pub struct LinkMonitor {
 /// All interfaces at one moment.
 pub struct Links {
     all: Vec<Link>,
-    /// Interfaces that disappeared before; one of the same index is another, or has lost its sockets.
-    gone: BTreeSet<u32>,
+    /// Interfaces that disappeared before, and whether to another namespace; one of the same index is
+    /// another, or has lost its sockets.
+    gone: BTreeMap<u32, bool>,
 }
 
 impl LinkMonitor {
@@ -47,12 +49,12 @@ impl LinkMonitor {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
-        Ok(LinkMonitor { socket, buffer: vec![0; 65536], gone: BTreeSet::new(), addresses: false })
+        Ok(LinkMonitor { socket, buffer: vec![0; 65536], gone: BTreeMap::new(), addresses: false })
     }
 
-    /// Reads the messages that have arrived. Returns true if one of them concerns an interface that is ours,
-    /// by index or name, or if messages were lost.
-    pub fn has_news(&mut self, is_ours: impl Fn(u32, &str) -> bool) -> bool {
+    /// Reads the messages that have arrived. Returns true if one of them concerns one of `ours`, by index or
+    /// name, or if messages were lost.
+    pub fn has_news<'a>(&mut self, ours: impl Iterator<Item = &'a XdpInterface> + Clone) -> bool {
         let mut news = false;
         for _ in 0..DATAGRAMS_MAX {
             let length = match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
@@ -69,9 +71,9 @@ impl LinkMonitor {
                 let Some(link) = link(body).filter(|_| matches!(kind, RTM_NEWLINK | RTM_DELLINK)) else {
                     continue;
                 };
-                news |= is_ours(link.index, &link.name);
+                news |= ours.clone().any(|one| one.is(&link));
                 if kind == RTM_DELLINK {
-                    self.gone.insert(link.index);
+                    self.gone.insert(link.index, link.moved);
                 }
             }
         }
@@ -104,16 +106,21 @@ impl Links {
     /// Returns the present state of an interface to which weir's program is attached; `None` if it is gone,
     /// was gone meanwhile, or has lost the program.
     pub(super) fn attached(&self, index: u32) -> Option<&Link> {
-        let is_it = |link: &&Link| link.index == index && link.xdp && !self.gone.contains(&index);
+        let is_it = |link: &&Link| link.index == index && link.xdp && !self.gone.contains_key(&index);
         self.all.iter().find(is_it)
     }
 
-    /// Returns the interface with this name; otherwise the one that has the index and the MAC address of the
-    /// one that was there, which may have come back under another name.
+    /// Returns whether an interface that disappeared is in another namespace now.
+    pub(super) fn has_moved(&self, index: u32) -> bool {
+        self.gone.get(&index).is_some_and(|moved| *moved)
+    }
+
+    /// Returns the interface with this name; otherwise the one that has the name of the one that was there,
+    /// which had been renamed, or its index and MAC address, which has come back under another name.
     pub(super) fn found(&self, name: &str, before: &Link) -> Option<&Link> {
-        let named = self.all.iter().find(|link| link.name == name);
+        let named = |name: &str| self.all.iter().find(|link| link.is_called(name));
         let same = |link: &&Link| link.index == before.index && link.mac == before.mac;
-        named.or_else(|| self.all.iter().find(same))
+        named(name).or_else(|| named(&before.name)).or_else(|| self.all.iter().find(same))
     }
 }
 
@@ -130,8 +137,9 @@ mod tests {
         let mut links = Links { all: vec![one(5, "w9", 1, true), one(6, "w1", 2, false)], gone: [].into() };
         assert_eq!(links.attached(5).map(|link| link.name.as_str()), Some("w9"), "it was renamed");
         assert_eq!((links.attached(6), links.attached(7)), (None, None));
-        links.gone.insert(5);
+        links.gone.insert(5, true);
         assert_eq!(links.attached(5), None, "it was gone, and its sockets are dead");
+        assert_eq!((links.has_moved(5), links.has_moved(6)), (true, false));
     }
 
     #[test]
@@ -141,12 +149,13 @@ mod tests {
         assert_eq!(index("w1", one(5, "w1", 1, false)), Some(6));
         assert_eq!(index("w0", one(5, "w0", 1, false)), Some(5), "under another name");
         assert_eq!(index("w0", one(5, "w0", 3, false)), None, "another one has got its index");
+        assert_eq!(index("w0", one(4, "w9", 3, false)), Some(5), "it was renamed, and is recreated");
     }
 
     #[test]
     fn there_is_no_news_of_what_nobody_asked_for() {
         let mut monitor = LinkMonitor::open().unwrap();
-        assert!(!monitor.has_news(|_, _| false));
+        assert!(!monitor.has_news(std::iter::empty()));
         assert!(monitor.links().unwrap().all.iter().any(|link| link.name == "lo"));
     }
 }

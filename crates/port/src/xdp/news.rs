@@ -32,8 +32,10 @@ impl fmt::Display for InterfaceState {
 /// Something that happened to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InterfaceNews {
-    /// It disappeared.
+    /// It was deleted.
     Gone,
+    /// It left for another network namespace.
+    Moved,
     /// It is there again, and in use.
     Back,
     /// It is there again, but cannot be used, for this reason.
@@ -54,6 +56,10 @@ impl fmt::Display for InterfaceNews {
             InterfaceNews::Gone => {
                 f.write_str("is gone; frames for it are dropped as `interface_gone` until it is back")
             }
+            InterfaceNews::Moved => f.write_str(
+                "has moved to another network namespace; frames for it are dropped as `interface_gone` until \
+                 it is back",
+            ),
             InterfaceNews::Back => f.write_str("is back and in use"),
             InterfaceNews::Refused(why) => write!(f, "is back, but cannot be used: {why}"),
             InterfaceNews::Renamed(before, now) => write!(f, "was called {before} and is now {now}"),

@@ -1,8 +1,8 @@
 //! What is asked of the kernel about neighbours, over netlink: links, routes, its table of neighbours.
 
-use super::world::{Link, State};
+use super::world::State;
 use ::apps::neighbour::Mac;
-use port::netlink::{Answers, attributes, dump, talk, text, word};
+use port::netlink::{Answers, attributes, dump, talk, word};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -10,8 +10,6 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 use std::io;
 use std::net::IpAddr;
 
-const RTM_NEWLINK: u16 = 16;
-const RTM_GETLINK: u16 = 18;
 const RTM_GETROUTE: u16 = 26;
 pub const RTM_NEWNEIGH: u16 = 28;
 pub const RTM_DELNEIGH: u16 = 29;
@@ -59,29 +57,6 @@ impl News {
         }
         all
     }
-}
-
-/// Returns all interfaces.
-pub fn links() -> io::Result<Vec<Link>> {
-    let answers = dump(None, RTM_GETLINK, &[0; 16])?;
-    Ok(answers.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
-}
-
-/// Reads `struct ifinfomsg` and its attributes.
-pub fn link(body: &[u8]) -> Option<Link> {
-    if *body.first()? != 0 {
-        return None;
-    }
-    let mut link = Link { index: word(body.get(4..)?), ..Link::default() };
-    for (kind, value) in attributes(body.get(16..)?) {
-        match kind {
-            3 => link.name = text(value),
-            5 => link.below = word(value),
-            10 => link.master = word(value),
-            _ => {}
-        }
-    }
-    Some(link)
 }
 
 /// Returns the kernel's neighbours: interface, address, and what is known.
@@ -182,7 +157,6 @@ mod tests {
 
     #[test]
     fn the_kernel_is_asked_in_its_language() {
-        assert!(links().unwrap().iter().any(|link| (link.index, link.name.as_str()) == (1, "lo")));
         assert_eq!(route(Ipv4Addr::LOCALHOST.into(), None), Route::Local);
         neighbours().unwrap();
     }

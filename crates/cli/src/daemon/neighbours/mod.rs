@@ -19,6 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use tracing::warn;
 use world::World;
+pub use world::{Place, Places};
 
 /// How long a turn waits while some are still to be asked, or after news of routes, so that many come
 /// together; and otherwise.
@@ -33,11 +34,18 @@ pub struct Met {
     pub found: Found,
 }
 
-type Order = (Arc<str>, Vec<(Hop, String)>);
+/// What the thread is to do.
+enum Order {
+    /// The places of ports are these.
+    Place(Places),
+    /// Look for these neighbours, for an app.
+    Follow(Arc<str>, Vec<Hop>),
+}
 
 /// The thread, if an app has wanted to know neighbours yet.
 pub struct Neighbours {
     doorbell: Doorbell,
+    places: Places,
     thread: Option<Thread>,
 }
 
@@ -50,21 +58,32 @@ struct Thread {
 impl Neighbours {
     /// Looks for none yet; `doorbell` wakes the main thread when there is news.
     pub fn new(doorbell: Doorbell) -> Neighbours {
-        Neighbours { doorbell, thread: None }
+        Neighbours { doorbell, places: Places::new(), thread: None }
     }
 
-    /// Looks for neighbours from now on, each at an interface: for these alone, as far as this app is
-    /// concerned.
+    /// Ports are at these places from now on.
+    pub fn place(&mut self, places: Places) {
+        if places == self.places {
+            return;
+        }
+        self.places.clone_from(&places);
+        if let Some(thread) = &self.thread {
+            thread.order(Order::Place(places));
+        }
+    }
+
+    /// Looks for neighbours from now on: for these alone, as far as this app is concerned.
     ///
     /// # Errors
     /// Fails if there is no thread.
-    pub fn follow(&mut self, app: &str, hops: Vec<(Hop, String)>) -> Result<()> {
+    pub fn follow(&mut self, app: &str, hops: Vec<Hop>) -> Result<()> {
         if self.thread.is_none() {
-            self.thread = Some(Thread::start(self.doorbell.clone()).context("a thread for neighbours")?);
+            let thread = Thread::start(self.doorbell.clone()).context("a thread for neighbours")?;
+            thread.order(Order::Place(self.places.clone()));
+            self.thread = Some(thread);
         }
         if let Some(thread) = &self.thread {
-            let _ = thread.orders.send((app.into(), hops));
-            thread.bell.ring();
+            thread.order(Order::Follow(app.into(), hops));
         }
         Ok(())
     }
@@ -86,6 +105,11 @@ impl Drop for Neighbours {
 }
 
 impl Thread {
+    fn order(&self, order: Order) {
+        let _ = self.orders.send(order);
+        self.bell.ring();
+    }
+
     fn start(doorbell: Doorbell) -> Result<Thread> {
         let (orders, taken) = channel();
         let (tell, met) = channel();
@@ -151,8 +175,11 @@ impl Keeper {
         let mut any = false;
         loop {
             match self.orders.try_recv() {
-                Ok((app, hops)) => {
-                    self.world.want(&app, hops);
+                Ok(order) => {
+                    match order {
+                        Order::Place(places) => self.world.place(places),
+                        Order::Follow(app, hops) => self.world.want(&app, hops),
+                    }
                     any = true;
                 }
                 Err(TryRecvError::Empty) => return Some(any),
@@ -200,7 +227,7 @@ impl Keeper {
 
 /// Finds the ways anew and reads all neighbours.
 fn look(world: &mut World) -> io::Result<()> {
-    world.find_ways(kernel::links()?, &kernel::route);
+    world.find_ways(port::xdp::links()?, &kernel::route);
     world.replace(kernel::neighbours()?);
     Ok(())
 }
@@ -217,11 +244,12 @@ fn said(error: &io::Error) -> String {
 }
 
 /// Returns what the kernel knows already, without asking anybody.
-pub fn known(hops: Vec<(Hop, String)>) -> HashMap<Hop, Mac> {
+pub fn known(places: Places, hops: Vec<Hop>) -> HashMap<Hop, Mac> {
     if hops.is_empty() {
         return HashMap::new();
     }
     let mut world = World::default();
+    world.place(places);
     world.want(&"".into(), hops);
     if look(&mut world).is_err() {
         return HashMap::new();
@@ -229,7 +257,7 @@ pub fn known(hops: Vec<(Hop, String)>) -> HashMap<Hop, Mac> {
     world.news().into_iter().filter_map(|(_, hop, found)| Some((hop, found.ok()?))).collect()
 }
 
-/// Reads the body of a message about a link or a neighbour, for fuzzers.
+/// Reads the body of a message about a neighbour, for fuzzers.
 pub fn read(body: &[u8]) {
-    let _ = (kernel::link(body), kernel::neighbour(body));
+    let _ = kernel::neighbour(body);
 }

@@ -3,6 +3,7 @@
 
 use super::kernel::Route;
 use ::apps::neighbour::{Found, Hop, Mac};
+use port::xdp::Link;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,16 +15,15 @@ const AGAIN_NS: u64 = 3_000_000_000;
 /// A neighbour that is not sure any more is asked again after this long; the kernel waits 5 s before it does.
 const REFRESH_NS: u64 = 10_000_000_000;
 
-/// An interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+/// Where a port is: its interface's index, and its name for people and for one that is created again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
     pub index: u32,
     pub name: String,
-    /// The interface that it is a VLAN of, or the like; 0 if there is none.
-    pub below: u32,
-    /// The bridge or bond that it is a port of; 0 if there is none.
-    pub master: u32,
 }
+
+/// The places of ports by their names.
+pub type Places = BTreeMap<String, Place>;
 
 /// How the kernel knows a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,6 @@ impl State {
 struct Target {
     app: Arc<str>,
     hop: Hop,
-    interface: String,
     /// Where it is: the interface and the next hop, or why it is nowhere.
     way: Result<(u32, IpAddr), String>,
     told: Option<Found>,
@@ -71,6 +70,7 @@ struct Target {
 #[derive(Default)]
 pub struct World {
     links: HashMap<u32, Link>,
+    places: Places,
     /// Those that are wanted, by interface and address.
     neighbours: HashMap<(u32, IpAddr), State>,
     wanted: HashSet<(u32, IpAddr)>,
@@ -80,29 +80,35 @@ pub struct World {
 }
 
 impl World {
-    /// Replaces the neighbours that an app wants to know, each with the interface of its port.
-    pub fn want(&mut self, app: &Arc<str>, hops: Vec<(Hop, String)>) {
+    /// Replaces the places of ports.
+    pub fn place(&mut self, places: Places) {
+        self.places = places;
+    }
+
+    /// Replaces the neighbours that an app wants to know, as far as their ports have a place.
+    pub fn want(&mut self, app: &Arc<str>, hops: Vec<Hop>) {
         self.targets.retain(|target| target.app != *app);
-        let target = |(hop, interface)| Target {
+        let hops = hops.into_iter().filter(|hop| self.places.contains_key(&*hop.port));
+        let target = |hop| Target {
             app: app.clone(),
             hop,
-            interface,
             way: Err(String::new()),
             told: None,
             asked_ns: None,
             refused: None,
         };
-        self.targets.extend(hops.into_iter().map(target));
+        self.targets.extend(hops.map(target));
     }
 
     /// Replaces links, and finds the ways anew.
     pub fn find_ways(&mut self, links: Vec<Link>, route: &dyn Fn(IpAddr, Option<u32>) -> Route) {
         self.links = links.into_iter().map(|link| (link.index, link)).collect();
-        let mut known: BTreeMap<(String, IpAddr), Result<(u32, IpAddr), String>> = BTreeMap::new();
+        let mut known: BTreeMap<(Place, IpAddr), Result<(u32, IpAddr), String>> = BTreeMap::new();
         for at in 0..self.targets.len() {
-            let Target { interface, hop, .. } = &self.targets[at];
-            let key = (interface.clone(), hop.address);
-            let way = known.entry(key).or_insert_with(|| self.way(interface, hop.address, route)).clone();
+            let hop = &self.targets[at].hop;
+            let Some(place) = self.places.get(&*hop.port) else { continue };
+            let key = (place.clone(), hop.address);
+            let way = known.entry(key).or_insert_with(|| self.way(place, hop.address, route)).clone();
             self.targets[at].way = way;
         }
         self.wanted = self.targets.iter().filter_map(|target| target.way.as_ref().ok()).copied().collect();
@@ -111,12 +117,13 @@ impl World {
     /// Returns the interface and the next hop to an address behind a port's interface.
     fn way(
         &self,
-        interface: &str,
+        place: &Place,
         address: IpAddr,
         route: &dyn Fn(IpAddr, Option<u32>) -> Route,
     ) -> Result<(u32, IpAddr), String> {
-        let Some(port) = self.links.values().find(|link| link.name == interface) else {
-            return Err(format!("there is no interface {interface}"));
+        let named = || self.links.values().find(|link| link.is_called(&place.name));
+        let Some(port) = self.links.get(&place.index).or_else(named) else {
+            return Err(format!("there is no interface {}", place.name));
         };
         match route(address, None) {
             Route::Local => return Err(format!("{address} is an address of this host")),
@@ -126,7 +133,7 @@ impl World {
         // The host would take another way, or none, but weir sends through this port.
         match route(address, Some(port.index)) {
             Route::To(index, hop) if self.is_at(index, port) => Ok((index, hop)),
-            _ => Err(format!("the host has no route to {address} at {interface}")),
+            _ => Err(format!("the host has no route to {address} at {}", port.name)),
         }
     }
 
@@ -156,7 +163,8 @@ impl World {
     pub fn news(&mut self) -> Vec<(Arc<str>, Hop, Found)> {
         let mut news = Vec::new();
         for target in &mut self.targets {
-            let Some(found) = found(target, &self.neighbours) else { continue };
+            let name = || self.places.get(&*target.hop.port).map_or("", |place| &place.name);
+            let Some(found) = found(target, &self.neighbours, name) else { continue };
             if target.told.as_ref() != Some(&found) {
                 target.told = Some(found.clone());
                 news.push((target.app.clone(), target.hop.clone(), found));
@@ -203,7 +211,11 @@ impl World {
 }
 
 /// Returns what is known of a neighbour; `None` if that is what was known before.
-fn found(target: &Target, neighbours: &HashMap<(u32, IpAddr), State>) -> Option<Found> {
+fn found<'a>(
+    target: &Target,
+    neighbours: &HashMap<(u32, IpAddr), State>,
+    interface: impl Fn() -> &'a str,
+) -> Option<Found> {
     let way = match &target.way {
         Ok(way) => way,
         Err(why) => return Some(Err(why.clone())),
@@ -217,9 +229,7 @@ fn found(target: &Target, neighbours: &HashMap<(u32, IpAddr), State>) -> Option<
     };
     match neighbours.get(way) {
         Some(State::Sure(mac) | State::Stale(mac)) => Some(Ok(*mac)),
-        Some(State::Failed) => {
-            Some(Err(format!("{}{} does not answer at {}", way.1, by(), target.interface)))
-        }
+        Some(State::Failed) => Some(Err(format!("{}{} does not answer at {}", way.1, by(), interface()))),
         // It is found out; one that was there is so until it fails.
         Some(State::Asked) | None => {
             target.refused.as_ref().map(|why| Err(format!("the host does not ask for {}: {why}", way.1)))
@@ -241,16 +251,20 @@ mod tests {
     }
 
     fn link(index: u32, name: &str, below: u32) -> Link {
-        Link { index, name: name.to_string(), below, master: 0 }
+        Link { index, name: name.to_string(), below, ..Link::default() }
     }
 
-    fn hops(all: &[IpAddr]) -> Vec<(Hop, String)> {
-        let one = |address: &IpAddr| (Hop { port: "p0".into(), address: *address }, "eth0".to_string());
-        all.iter().map(one).collect()
+    fn hops(all: &[IpAddr]) -> Vec<Hop> {
+        all.iter().map(|address| Hop { port: "p0".into(), address: *address }).collect()
+    }
+
+    fn place(index: u32, name: &str) -> Places {
+        [("p0".to_string(), Place { index, name: name.to_string() })].into()
     }
 
     fn world(all: &[IpAddr], route: &dyn Fn(IpAddr, Option<u32>) -> Route) -> World {
         let mut world = World::default();
+        world.place(place(2, "eth0"));
         world.want(&"lb".into(), hops(all));
         world.find_ways(vec![link(2, "eth0", 0), link(3, "eth1", 0), link(4, "eth0.7", 2)], route);
         world
@@ -284,6 +298,21 @@ mod tests {
         world.set(2, ip(1), Some(State::Failed));
         assert_eq!(told(&mut world), [Err("10.0.0.1 does not answer at eth0".to_string())]);
         assert_eq!(told(&mut world), []);
+    }
+
+    #[test]
+    fn a_port_is_where_its_interface_is_whatever_that_is_called() {
+        let mut world = world(&[ip(1)], &on_link);
+        world.set(2, ip(1), Some(State::Sure(MAC)));
+        assert_eq!(told(&mut world), [Ok(MAC)]);
+        world.find_ways(vec![link(2, "up1", 0)], &on_link);
+        assert_eq!(told(&mut world), [], "it was renamed");
+        world.find_ways(vec![link(7, "eth0", 0)], &|address, _| Route::To(7, address));
+        world.set(7, ip(1), Some(State::Sure(OTHER)));
+        assert_eq!(told(&mut world), [Ok(OTHER)], "it was created again");
+        world.place(place(9, "up1"));
+        world.find_ways(vec![link(7, "eth0", 0)], &on_link);
+        assert_eq!(told(&mut world), [Err("there is no interface up1".to_string())]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use engine::batch::{DecidedFor, FlowPage, FlowStock};
 use engine::program::{GroupId, PipeId, PortId};
 use engine::worker::Command;
 use packet::DropReason;
+use port::XdpInterface;
 use port::xdp::Handover;
 use serde_json::{Value, json};
 use std::os::fd::AsFd;
@@ -65,6 +66,7 @@ impl Daemon {
             "say": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
             "sockets": offering.as_ref().map(|_| SOCKETS),
             "clock_ns": self.clock.origin_ns(), "interfaces": self.interface_names(),
+            "indices": self.interfaces.all().map(XdpInterface::index).collect::<Vec<_>>(),
             "weights": self.weights_by_name(), "edits": self.plan.edits.json(),
             "cgroup": self.systemd.unit_cgroup(),
         });

@@ -96,7 +96,10 @@ impl Taking {
     /// Returns true if the old daemon has the interface of this port.
     pub fn has(&self, port: &PortConfig) -> bool {
         let PortKind::Xdp(xdp) = &port.kind else { return false };
-        self.hello["interfaces"].as_array().is_some_and(|all| all.iter().any(|one| *one == xdp.interface))
+        let has = |key: &str, what: Value| self.hello[key].as_array().map(|all| all.contains(&what));
+        // Older ones say the names only.
+        let by_index = port.nic.as_ref().and_then(|nic| has("indices", nic.index.into()));
+        by_index.or_else(|| has("interfaces", xdp.interface.as_str().into())).unwrap_or_default()
     }
 
     /// Returns what was changed at run time in the old daemon's configuration, if anything was.
