@@ -84,6 +84,7 @@ pub fn sketch_file(bytes: &[u8]) {
     let mut second = Vec::new();
     again.write(&mut second).expect("writing to memory cannot fail");
     assert_eq!(first.len(), second.len());
+    summary.merge(again).expect("both have the same settings");
 }
 
 /// Reads the bytes as the datagram of a client of an `external` app.

@@ -40,7 +40,8 @@ pub(crate) fn entropy(top: &TopCounts<5>, keys: Estimate) -> Option<Estimate> {
     let bits = |sum: f64| (total.log2() - sum / total).clamp(0.0, keys.high.max(1.0).log2());
     let high = bits(sum + spread(unknown(keys.high) + open.len() as f64));
     let low = bits(most + heaviest(rest, open, top.missing()));
-    let value = bits(sum + spread(unknown(keys.value))).clamp(low, high);
+    // Not `clamp`, which panics if a forged file's numbers contradict each other.
+    let value = bits(sum + spread(unknown(keys.value))).min(high).max(low);
     Some(Estimate { value, low, high, confidence: keys.confidence })
 }
 

@@ -47,6 +47,9 @@ pub enum FileError {
     Format(#[from] FormatError),
 }
 
+/// The largest number of packets or bytes in a file: 72 PB, or two years of a thousand million packets a second.
+const COUNT_MAX: u64 = 1 << 56;
+
 /// Why two measurements cannot be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the sentence of each variant is its documentation")]
@@ -166,20 +169,24 @@ impl Body {
         self.0.extend(number.to_le_bytes());
     }
 
+    /// Writes numbers of packets or bytes, which the reader limits. Only a merge of forged files exceeds it.
+    fn counts<const N: usize>(&mut self, counts: [u64; N]) {
+        counts.into_iter().for_each(|count| self.u64(count.min(COUNT_MAX)));
+    }
+
     fn blob(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.0.extend(bytes);
     }
 
     fn totals(&mut self, totals: &Totals) {
-        let [first_ns, last_ns] = totals.span_ns;
-        let [packets, bytes] = totals.flowed;
-        [packets, bytes, first_ns, last_ns, totals.backwards].into_iter().for_each(|word| self.u64(word));
+        self.counts(totals.flowed);
+        totals.span_ns.into_iter().for_each(|time| self.u64(time));
+        self.counts([totals.backwards]);
         self.u32(totals.unflowed.len() as u32);
-        for (reason, [packets, bytes]) in &totals.unflowed {
+        for (reason, counts) in &totals.unflowed {
             self.blob(reason.as_bytes());
-            self.u64(*packets);
-            self.u64(*bytes);
+            self.counts(*counts);
         }
     }
 
@@ -228,14 +235,14 @@ impl Body {
 
     fn top(&mut self, top: &TopCounts<5>) {
         let Count { packets, bytes } = top.total();
-        [packets, bytes, top.left_out()].into_iter().for_each(|word| self.u64(word));
+        self.counts([packets, bytes, top.left_out()]);
         // In the order of keys, so that equal measurements give equal files.
         let mut rows: Vec<Row<5>> = top.iter().collect();
         rows.sort_unstable_by_key(|row| row.key);
         self.u32(rows.len() as u32);
         for row in rows {
             row.key.iter().for_each(|word| self.u64(*word));
-            [row.packets, row.error, row.bytes].into_iter().for_each(|word| self.u64(word));
+            self.counts([row.packets, row.error, row.bytes]);
         }
     }
 }
@@ -285,6 +292,13 @@ impl<'a> Left<'a> {
         Ok(words)
     }
 
+    /// Reads numbers of packets or bytes. Larger ones than any measurement has are wrong: a sum of them could
+    /// exceed 64 bits.
+    fn counts<const N: usize>(&mut self) -> Result<[u64; N], FileError> {
+        let counts = self.words()?;
+        if counts.iter().all(|count| *count <= COUNT_MAX) { Ok(counts) } else { self.wrong() }
+    }
+
     fn blob(&mut self) -> Result<&'a [u8], FileError> {
         let length = self.u32()?;
         self.take(length as usize)
@@ -324,12 +338,13 @@ impl<'a> Left<'a> {
     }
 
     fn totals(&mut self) -> Result<Totals, FileError> {
-        let [packets, bytes, first_ns, last_ns, backwards] = self.words()?;
-        let span_ns = [first_ns, last_ns];
+        let [packets, bytes] = self.counts()?;
+        let span_ns = self.words()?;
+        let [backwards] = self.counts()?;
         let mut totals = Totals { flowed: [packets, bytes], span_ns, backwards, ..Totals::default() };
         for _ in 0..self.u32()? {
             let Ok(reason) = std::str::from_utf8(self.blob()?) else { return self.wrong() };
-            let [packets, bytes] = self.words()?;
+            let [packets, bytes] = self.counts()?;
             totals.add_unflowed(Cow::Owned(reason.to_string()), packets, bytes);
         }
         Ok(totals)
@@ -384,7 +399,7 @@ impl<'a> Left<'a> {
     }
 
     fn top(&mut self, keys: usize, hash: &KeyHash) -> Result<TopCounts<5>, FileError> {
-        let [packets, bytes, left_out] = self.words()?;
+        let [packets, bytes, left_out] = self.counts()?;
         let count = self.u32()? as usize;
         if count > keys {
             return self.wrong();
@@ -392,7 +407,7 @@ impl<'a> Left<'a> {
         let mut rows = Vec::with_capacity(count);
         for _ in 0..count {
             let key = self.words()?;
-            let [packets, error, bytes] = self.words()?;
+            let [packets, error, bytes] = self.counts()?;
             rows.push(Row { key, packets, error, bytes });
         }
         match TopCounts::of_rows(keys, &rows, Count { packets, bytes }, left_out, hash) {

@@ -50,8 +50,8 @@ impl Totals {
 
     pub(crate) fn add_unflowed(&mut self, reason: Cow<'static, str>, packets: u64, bytes: u64) {
         let [all_packets, all_bytes] = self.unflowed.entry(reason).or_default();
-        *all_packets += packets;
-        *all_bytes += bytes;
+        *all_packets = all_packets.saturating_add(packets);
+        *all_bytes = all_bytes.saturating_add(bytes);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -59,18 +59,23 @@ impl Totals {
     }
 
     pub(crate) fn sum(&self) -> [u64; 2] {
-        self.unflowed.values().fold(self.flowed, |sum, one| [sum[0] + one[0], sum[1] + one[1]])
+        self.unflowed.values().fold(self.flowed, added)
     }
 
     fn merge(&mut self, other: &Totals) {
-        self.flowed = [self.flowed[0] + other.flowed[0], self.flowed[1] + other.flowed[1]];
+        self.flowed = added(self.flowed, &other.flowed);
         for (reason, [packets, bytes]) in &other.unflowed {
             self.add_unflowed(reason.clone(), *packets, *bytes);
         }
         self.span_ns[0] = self.span_ns[0].min(other.span_ns[0]);
         self.span_ns[1] = self.span_ns[1].max(other.span_ns[1]);
-        self.backwards += other.backwards;
+        self.backwards = self.backwards.saturating_add(other.backwards);
     }
+}
+
+/// Adds packets and bytes. Merged files may hold any numbers, so the sums stop at the largest one.
+fn added(one: [u64; 2], other: &[u64; 2]) -> [u64; 2] {
+    [one[0].saturating_add(other[0]), one[1].saturating_add(other[1])]
 }
 
 /// The sketches of one stretch of time; `None` is shed or not wanted.

@@ -75,7 +75,10 @@ impl Distinct {
     /// # Errors
     /// The bytes are not that, or cut.
     pub fn from_file(bytes: &[u8]) -> Result<Distinct, FormatError> {
-        Ok(Distinct(HllSketch::deserialize(bytes)?))
+        let read = HllSketch::deserialize(bytes)?;
+        // The library accepts some sketches whose parts disagree, and then writes what it cannot read itself.
+        HllSketch::deserialize(&read.serialize())?;
+        Ok(Distinct(read))
     }
 }
 
@@ -142,7 +145,10 @@ impl Quantiles {
     /// # Errors
     /// The bytes are not that, or cut.
     pub fn from_file(bytes: &[u8]) -> Result<Quantiles, FormatError> {
-        Ok(Quantiles(KllSketch::deserialize(bytes)?))
+        let read = KllSketch::deserialize(bytes)?;
+        // As for numbers of keys: the parts must agree.
+        KllSketch::<KllFloat<f64>>::deserialize(&read.serialize())?;
+        Ok(Quantiles(read))
     }
 }
 

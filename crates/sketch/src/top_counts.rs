@@ -181,8 +181,8 @@ impl<const W: usize> TopCounts<W> {
     pub fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
         MergeError::unless(self.capacity == other.capacity)?;
         let total = Count {
-            packets: self.total.packets + other.total.packets,
-            bytes: self.total.bytes + other.total.bytes,
+            packets: self.total.packets.saturating_add(other.total.packets),
+            bytes: self.total.bytes.saturating_add(other.total.bytes),
         };
         if other.missing() == 0 {
             // All its keys are there, so they are updates like any others.
@@ -201,23 +201,23 @@ impl<const W: usize> TopCounts<W> {
         let mut all: Vec<(Item<W>, Row<W>)> = Vec::with_capacity(self.len() + other.len());
         for (item, packets, slot) in self.ranked.iter() {
             let (mut row, there) = (self.row(item.key, packets, slot), other.get(item));
-            row.packets += there.packets;
-            row.error += there.error;
-            row.bytes += there.bytes;
+            row.packets = row.packets.saturating_add(there.packets);
+            row.error = row.error.saturating_add(there.error);
+            row.bytes = row.bytes.saturating_add(there.bytes);
             all.push((*item, row));
         }
         for (item, packets, slot) in other.ranked.iter().filter(|(item, ..)| self.ranked.find(item).is_none())
         {
             let mut row = other.row(item.key, packets, slot);
-            row.packets += missing;
-            row.error += missing;
+            row.packets = row.packets.saturating_add(missing);
+            row.error = row.error.saturating_add(missing);
             all.push((*item, row));
         }
         all.sort_unstable_by(|one, other| {
             other.1.packets.cmp(&one.1.packets).then(one.1.key.cmp(&other.1.key))
         });
         self.clear();
-        self.missing = missing + other_missing;
+        self.missing = missing.saturating_add(other_missing);
         for (item, row) in all.into_iter().take(self.capacity) {
             self.ranked.insert(item, row.packets);
             self.besides.push([row.error, row.bytes]);
@@ -233,7 +233,7 @@ impl<const W: usize> TopCounts<W> {
     }
 
     /// A summary with these rows, as [`TopCounts::iter`] gave them: read from a file. `None` if there are
-    /// too many, or a key is there twice, or a row's error exceeds its packets.
+    /// too many, a key is there twice, a row has no packets, or its error exceeds them.
     #[must_use]
     pub fn of_rows(
         keys: usize,
@@ -247,7 +247,8 @@ impl<const W: usize> TopCounts<W> {
         top.missing = missing;
         for row in rows {
             let item = hash.item(row.key);
-            if top.ranked.is_full() || top.ranked.find(&item).is_some() || row.error > row.packets {
+            let is_possible = row.packets > 0 && row.error <= row.packets;
+            if !is_possible || top.ranked.is_full() || top.ranked.find(&item).is_some() {
                 return None;
             }
             top.ranked.insert(item, row.packets);

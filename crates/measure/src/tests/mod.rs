@@ -257,3 +257,32 @@ fn what_is_not_a_sketch_file_is_refused() {
         }
     }
 }
+
+#[test]
+fn numbers_of_a_file_overflow_no_sum() {
+    let mut summary = Summary::new(&Settings { exact_memory: 0, ..small() }, SEED);
+    records(500, 1.0, 2000, 3).iter().for_each(|record| summary.add(record));
+    let (unflowed, kept) = (["arp", "lldp"], saved(&mut summary));
+    for (reason, packets) in unflowed.into_iter().zip(1..) {
+        summary.add_unflowed(reason, packets, 60 * packets, 5);
+    }
+    let mut bytes = saved(&mut summary);
+    let (original, mut read) = (bytes.clone(), 0);
+    assert!(bytes.len() > kept.len());
+    // The totals first; of the rest a sample.
+    for at in (16..120).chain((120..bytes.len() - 8).step_by(2003)) {
+        for number in [0, u64::MAX, (1 << 56) - 1] {
+            bytes.copy_from_slice(&original);
+            bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
+            let right = crate::file::checksum(&bytes[16..]);
+            bytes[12..16].copy_from_slice(&right.to_le_bytes());
+            let Ok(mut one) = Summary::read(&bytes[..]) else { continue };
+            one.merge(Summary::read(&bytes[..]).unwrap()).unwrap();
+            let again = Summary::read(&saved(&mut one)[..]).unwrap();
+            one.merge(again).unwrap();
+            one.report();
+            read += 1;
+        }
+    }
+    assert!(read > 40, "{read} were read");
+}
