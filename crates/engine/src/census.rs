@@ -12,6 +12,7 @@
 
 use crate::pipes::targets;
 use crate::program::{Learn, NewFlows, Pipe, PipeKind, Program};
+use crate::sources::Sources;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -28,6 +29,8 @@ pub struct Census {
     repeated: Sums,
     /// By the position of the group.
     refused: Sums,
+    /// Where sources went, if a group remembers that.
+    sources: Option<Sources>,
 }
 
 /// Counts that go on from program to program, by numbers of targets or groups.
@@ -97,14 +100,16 @@ impl Census {
         let count: usize = program.groups.iter().map(|group| group.targets.len()).sum();
         let fewest =
             |id: crate::program::GroupId| program.groups[id.index()].new_flows == NewFlows::LeastFlows;
+        let sources = Sources::new(program, choice);
         if count > COUNTED_MAX && !targets::groups(program, choice).any(fewest) {
-            return Census::default();
+            return Census { sources, ..Census::default() };
         }
         Census {
             active: (0..count).map(|_| AtomicU32::new(0)).collect(),
             begun: Sums::new(count),
             repeated: Sums::new(count),
             refused: Sums::new(program.groups.len()),
+            sources,
         }
     }
 
@@ -116,6 +121,9 @@ impl Census {
         new.begun.succeed(&self.begun, &places.targets);
         new.repeated.succeed(&self.repeated, &places.targets);
         new.refused.succeed(&self.refused, &places.groups);
+        if let (Some(sources), Some(old)) = (&mut new.sources, &self.sources) {
+            *sources = old.succeed(program, &places.targets);
+        }
         new
     }
 
@@ -150,6 +158,13 @@ impl Census {
     #[must_use]
     pub fn refused(&self, group: usize) -> u64 {
         self.refused.sum(group as u32)
+    }
+
+    /// Returns where sources went, if a group remembers that.
+    #[inline]
+    #[must_use]
+    pub fn sources(&self) -> Option<&Sources> {
+        self.sources.as_ref()
     }
 
     /// Counts flows that come.

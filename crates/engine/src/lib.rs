@@ -24,6 +24,7 @@ pub mod program;
 pub mod quic;
 pub mod ring;
 pub mod snapshot;
+pub mod sources;
 mod verdict;
 pub mod worker;
 

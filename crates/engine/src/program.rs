@@ -4,7 +4,7 @@
 //! Indices (`PipeId`, ...) are positions in the program's own lists. Names identify things across programs:
 //! an entry, a counter or a target that keeps its name keeps its state.
 
-pub use crate::affinity::Affinity;
+pub use crate::affinity::{AFFINITY_TIMEOUT_MAX, Affinity};
 pub use crate::entry_list::{Cursor, EntryList};
 pub use crate::nat::{NatPool, NatPrefix};
 pub use crate::operation::{Encap, NatPart, Operation, Place, Value};

@@ -1,4 +1,4 @@
-//! Groups from which the source address picks (docs/pipes.md M30).
+//! Groups from which the source address picks (docs/pipes.md M30, M31).
 
 mod support;
 
@@ -56,7 +56,7 @@ fn both(program: &Program) -> (Bench, Interpreter) {
 
 #[test]
 fn m30_flows_from_a_prefix_go_to_one_target() {
-    let affinity = Affinity { ipv4: 20, ipv6: 56 };
+    let affinity = Affinity { ipv4: 20, ipv6: 56, timeout_ns: 0 };
     for program in ways(&group(affinity)) {
         let mut both = both(&program);
         let buckets = both.0.engine.buckets()[0].clone();
@@ -104,10 +104,91 @@ fn m30_the_check_refuses_where_a_source_does_not_pick() {
     let of_bits = |kind: &FindingKind| matches!(kind, FindingKind::AffinityBits { .. });
     finds(Group { fill: Fill::Given, size: 256, ..group(Affinity::ADDRESS) }, select(), of_fill);
     finds(group(Affinity::ADDRESS).new_flows(NewFlows::RoundRobin), select(), of_fill);
-    finds(group(Affinity { ipv4: 33, ipv6: 128 }), select(), of_bits);
-    finds(group(Affinity { ipv4: 32, ipv6: 129 }), select(), of_bits);
+    finds(group(Affinity { ipv4: 33, ipv6: 128, timeout_ns: 0 }), select(), of_bits);
+    finds(group(Affinity { ipv4: 32, ipv6: 129, timeout_ns: 0 }), select(), of_bits);
     for input in [HashInput::Rss, HashInput::RoundRobin, HashInput::Fields(vec![(Field::Ipv4Src, 0xff)])] {
         let of_source = |kind: &FindingKind| matches!(kind, FindingKind::HashOfSource { .. });
         finds(group(Affinity::ADDRESS), Pipe::hash("pick", input, ONE), of_source);
     }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A program that pins flows, with targets as `weights` say, and remembers sources for five minutes.
+fn remembering(weights: &[u32], capacity: u32) -> Program {
+    let rows = (0..weights.len() as u16).map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at)));
+    let pipe = Pipe::flow("pick", Learn::Pin(ONE)).entries(rows).forward(Forward::PerEntry);
+    let pipe = pipe.miss(Forward::Drop).capacity(capacity).idle_timeout_ns(10 * SECOND);
+    let mut program = start(&["p0", "p1", "p2", "p3"], [pipe]);
+    let target = |(at, weight): (usize, &u32)| Target::new(format!("t{at}"), PortId(0)).weight(*weight);
+    let affinity = Affinity { ipv4: 24, timeout_ns: 300 * SECOND, ..Affinity::ADDRESS };
+    let group = Group::new("g", Fill::Maglev, 251).affinity(Some(affinity));
+    program.group(group.targets(weights.iter().enumerate().map(target)));
+    program.build()
+}
+
+/// A frame of a new flow of each of 40 networks.
+fn networks(sport: u16) -> impl Iterator<Item = Vec<u8>> {
+    (0..40).map(move |at| {
+        craft::frame(&format!("src=10.9.{at}.{} dst=10.0.0.2 proto=udp sport={sport} dport=53", sport % 250))
+    })
+}
+
+/// Where new flows of 40 networks go.
+fn all(both: &mut (Bench, Interpreter), sport: u16) -> Vec<Verdict> {
+    networks(sport).map(|frame| send(both, &frame)).collect()
+}
+
+fn later(both: &mut (Bench, Interpreter), seconds: u64) {
+    both.0.now_ns += seconds * SECOND;
+    let now_ns = both.0.now_ns;
+    both.0.engine.age(now_ns);
+    both.0.take_deltas();
+    both.1.age(now_ns);
+}
+
+#[test]
+fn m31_a_source_keeps_its_target_for_the_timeout_after_its_last_flow() {
+    let mut both = both(&remembering(&[1, 1, 1, 0], 4096));
+    let first = all(&mut both, 1);
+    // Another target comes: it gets flows of sources that are not remembered.
+    let weight = |target, weight| engine::change::Change::SetWeight { group: GroupId(0), target, weight };
+    let set = |both: &mut (Bench, Interpreter), change: engine::change::Change| {
+        both.1.apply(&change).unwrap();
+        both.0.apply(change).unwrap();
+        both.1.set_buckets(GroupId(0), both.0.engine.buckets()[0].clone());
+    };
+    set(&mut both, weight(3, 1));
+    let moved = |now: &[Verdict]| now.iter().zip(&first).filter(|(now, first)| now != first).count();
+    for sport in 2..5 {
+        later(&mut both, 299);
+        assert_eq!(both.0.engine.flows(engine::program::PipeId(0), 0).1, 0, "the flows are gone");
+        assert_eq!(moved(&all(&mut both, sport)), 0, "each time it begins again");
+    }
+    // One that gets no new flows any more is not remembered.
+    set(&mut both, weight(0, 0));
+    let left = all(&mut both, 5);
+    assert!(left.iter().all(|one| *one != Verdict::Transmit(PortId(0))));
+    let others = first.iter().zip(&left).filter(|(first, _)| **first != Verdict::Transmit(PortId(0)));
+    assert!(others.clone().count() > 10 && others.clone().all(|(first, left)| first == left));
+    set(&mut both, weight(0, 1));
+    later(&mut both, 303);
+    assert!((1..20).contains(&moved(&all(&mut both, 6))), "the buckets decide");
+}
+
+#[test]
+fn m31_what_is_remembered_goes_on_over_a_swap_and_holds_without_room_for_flows() {
+    let mut bench = Bench::new(&remembering(&[1, 1, 1], 1));
+    let mut go = |bench: &mut Bench, sport| -> Vec<Verdict> {
+        networks(sport).map(|frame| bench.frame(PortId(0), &frame)).collect()
+    };
+    // There is room for one flow: only the first source is remembered.
+    let first = go(&mut bench, 1);
+    assert_eq!(go(&mut bench, 2), first);
+    let mut bench = Bench::new(&remembering(&[1, 1, 1], 4096));
+    assert_eq!(go(&mut bench, 1), first);
+    bench.swap(&remembering(&[1, 1, 1, 1], 4096));
+    assert_eq!(go(&mut bench, 2), first);
+    let mut fresh = Bench::new(&remembering(&[1, 1, 1, 1], 4096));
+    assert_ne!(go(&mut fresh, 2), first, "the buckets are others");
 }

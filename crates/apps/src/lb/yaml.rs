@@ -478,6 +478,10 @@ fn chosen(
     if by.is_some_and(|by| by != By::FiveTuple) {
         report.error_help(node.span, "`by` chooses already, for each packet", "leave `by` out");
     }
+    if stateless && affinity.is_some_and(|affinity| affinity.timeout_ns != 0) {
+        let message = "without flows, no client is remembered";
+        report.error_help(node.span, message, "leave `timeout` or `stateless` out");
+    }
     scheduler.map(|(fill, new_flows)| (fill, new_flows, affinity))
 }
 

@@ -7,7 +7,7 @@ use crate::{import, output};
 use ::apps::lb::{Dealt, Lb, gather, spread};
 use anyhow::{Result, bail};
 use engine::buckets::BucketTable;
-use engine::program::{EntryMatch, Fill, Group, PipeKind, Program, Target};
+use engine::program::{Affinity, EntryMatch, Fill, Group, PipeKind, Program, Target};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -153,7 +153,9 @@ fn compare(old: (&Program, &[Dealt]), new: (&Program, &[Dealt])) -> Vec<Moves> {
 
 /// Whether the same hash picks from both groups.
 fn is_picked_alike(old: &Group, new: &Group) -> bool {
-    let kind = |group: &Group| (std::mem::discriminant(&group.fill), group.seed, group.affinity);
+    let kind = |group: &Group| {
+        (std::mem::discriminant(&group.fill), group.seed, group.affinity.map(Affinity::prefixes))
+    };
     kind(old) == kind(new)
 }
 
@@ -209,7 +211,8 @@ fn moves_of_bits(old: &Dealt, new: &Dealt) -> Moves {
 fn reasons(old: &Group, new: &Group) -> Vec<String> {
     let mut why = Vec::new();
     let mut add = |is_so: bool, text: String| why.extend(is_so.then_some(text));
-    add(old.affinity != new.affinity, "`affinity` changes".to_string());
+    let prefixes = |group: &Group| group.affinity.map(Affinity::prefixes);
+    add(prefixes(old) != prefixes(new), "`affinity` changes".to_string());
     add(old.seed != new.seed, "`seed` changes".to_string());
     add(old.fill != new.fill, "the way in which buckets are filled changes".to_string());
     let how = if new.size > old.size { "grows" } else { "shrinks" };
@@ -281,7 +284,7 @@ fn moves(old: &Group, new: &Group) -> Moves {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::program::{Affinity, Entry, Forward, GroupChoice, GroupId, Learn, Pipe};
+    use engine::program::{Entry, Forward, GroupChoice, GroupId, Learn, Pipe};
 
     fn group(size: u32, targets: &[(&str, u32)]) -> Group {
         let target = |(name, weight): &(&str, u32)| Target::new(*name, Forward::Drop).weight(*weight);

@@ -13,6 +13,7 @@ use engine::worker::Command;
 use packet::craft::Recipe;
 use packet::{FlowKey, HEADROOM};
 use serde_json::{Value, json};
+use std::net::IpAddr;
 
 /// Looks flows up in the worker that owns the packet's.
 struct LiveFlows<'a> {
@@ -51,6 +52,14 @@ impl FlowSource for LiveFlows<'_> {
         let groups = &self.now.plan.program.groups;
         let before: usize = groups[..group.index()].iter().map(|group| group.targets.len()).sum();
         self.now.tables.census(pipe).active((before + usize::from(target)) as u32).into()
+    }
+
+    fn recalled(&self, pipe: PipeId, group: GroupId, source: IpAddr, now_ns: u64) -> Option<u16> {
+        let sources = self.now.tables.census(pipe).sources()?;
+        let number = sources.recall(group.index(), source, (now_ns / 1_000_000) as u32)?;
+        let groups = &self.now.plan.program.groups;
+        let before: usize = groups[..group.index()].iter().map(|group| group.targets.len()).sum();
+        u16::try_from(number.checked_sub(before as u32)?).ok()
     }
 
     fn full_ms(&self, pipe: PipeId) -> Option<u64> {

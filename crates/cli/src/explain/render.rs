@@ -242,6 +242,9 @@ fn pick(names: &Names<'_>, pick: &Pick) -> String {
         None => format!("hash {:#018x}", pick.hash),
     };
     let by = match pick.source {
+        Some((first, length)) if pick.remembered => {
+            return format!("remembered for {first}/{length} in group {} -> {target}", pick.name);
+        }
         Some((first, length)) => format!("{by} of the source's prefix {first}/{length}"),
         None => by,
     };

@@ -82,7 +82,7 @@ fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>
     all.services.push(Service { name, addresses, ..Service::default() });
     // What ipvsadm takes if there is none.
     let mut chosen = ("wlc", address.1);
-    let (mut persists, mut netmask) = (false, None);
+    let (mut persists, mut netmask) = (None, None);
     let mut options = rest[2..].iter();
     while let Some(&(word, span)) = options.next() {
         match word {
@@ -94,11 +94,19 @@ fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>
                 let timeout = options.clone().next().filter(|(next, _)| !next.starts_with('-'));
                 let seconds = timeout.map_or("360", |(seconds, _)| seconds);
                 timeout.is_some().then(|| options.next());
-                persists = true;
-                let message = format!(
-                    "clients stayed with their back end for {seconds} s; here they do while back ends stay"
-                );
-                all.note(Some(place), span, message);
+                let asked = seconds.parse().ok().filter(|&seconds: &u64| seconds > 0);
+                if asked.is_none() {
+                    all.report.error(span, format!("`-p {seconds}` is no number of seconds"));
+                }
+                let kept = asked.unwrap_or(360).min(PERSISTENCE_MAX);
+                if asked.is_some_and(|asked| asked > kept) {
+                    all.note(
+                        Some(place),
+                        span,
+                        format!("clients stay for {kept} s after their last connection"),
+                    );
+                }
+                persists = Some(kept);
             }
             "-M" | "--netmask" => {
                 let value = options.next().copied().unwrap_or(("", span));
@@ -114,15 +122,19 @@ fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>
             _ => all.note(Some(place), span, format!("`{word}` has no counterpart and was left out")),
         }
     }
-    if persists || chosen.0 == "sh" {
+    if let Some(seconds) = persists {
         let family = if vip.is_ipv6() { "ipv6" } else { "ipv4" };
-        let bits = netmask.filter(|_| persists).map(|bits| format!("{{ {family}: {bits} }}"));
-        let key = format!("affinity: {}", bits.unwrap_or_else(|| "source".to_string()));
-        all.services[place].keys.push(key);
+        let bits = netmask.map(|bits| format!("{family}: {bits}, ")).unwrap_or_default();
+        all.services[place].keys.push(format!("affinity: {{ {bits}timeout: {seconds}s }}"));
+    } else if chosen.0 == "sh" {
+        all.services[place].keys.push("affinity: source".to_string());
     }
     let unweighted = scheduler(all, place, chosen);
     known.insert(key, Found { place, unweighted });
 }
+
+/// How long clients can be remembered, in seconds: ten days.
+const PERSISTENCE_MAX: u64 = 864_000;
 
 /// Reads the netmask of persistent clients: an address for IPv4, and a length for IPv6.
 fn prefix(mask: &str, vip: IpAddr) -> Option<u32> {

@@ -86,6 +86,7 @@ const KINDS: &str = "
     given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
     given:group:rests given:group:waits given:group:moves given:group:moves_busy given:group:nobody
     seed:hash seed:flow seed:group affinity:hash affinity:flow affinity:group
+    affinity:remembered
     hash:round_robin hash:quic:hit hash:quic:miss
     new_flows:turn new_flows:fewest new_flows:by_hash new_flows:full
     by_meta:hash:chosen by_meta:hash:none by_meta:flow:chosen by_meta:flow:none
@@ -325,6 +326,9 @@ impl Coverage {
         }
         if pick.source.is_some() {
             self.meet(&format!("affinity:{who}"));
+            if pick.remembered {
+                self.meet("affinity:remembered");
+            }
         }
         if pick.foreign {
             self.meet(&format!("foreign:{who}"));

@@ -114,8 +114,11 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
         Fill::Given | Fill::Katran(..) | Fill::Glb(..) => NewFlows::Hash,
     };
     let by_source = new_flows == NewFlows::Hash && matches!(fill, Fill::Maglev | Fill::Wants);
-    let affinity = (by_source && random.percent(25))
-        .then(|| Affinity { ipv4: random.between(0, 32) as u8, ipv6: random.between(0, 128) as u8 });
+    let affinity = (by_source && random.percent(25)).then(|| Affinity {
+        ipv4: random.between(0, 32) as u8,
+        ipv6: random.between(0, 128) as u8,
+        timeout_ns: random.pick(&[0, 1, 3_000_000_000]),
+    });
     // A value that metadata often has; 0 is what it starts with.
     let number = random.percent(70).then_some(at as u16 + 1);
     let (name, origin) = (format!("group{at}"), Origin(200 + at as u32));

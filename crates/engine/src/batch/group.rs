@@ -87,18 +87,11 @@ impl ByKey {
 
 /// Returns the select hash of the prefix of a flow's source address.
 fn hash_of_prefix(affinity: Affinity, flow: &FlowKey, seed: u64) -> u64 {
-    let bits = match flow.src() {
-        IpAddr::V4(src) => u128::from(src.to_bits() & leading(32, affinity.ipv4) as u32),
-        IpAddr::V6(src) => src.to_bits() & leading(128, affinity.ipv6),
+    let bits = match affinity.first(flow.src()) {
+        IpAddr::V4(src) => u128::from(src.to_bits()),
+        IpAddr::V6(src) => src.to_bits(),
     };
     select_hash(seed, &[(bits >> 64) as u64, bits as u64])
-}
-
-/// Returns the first bits of a word of `width` bits.
-fn leading(width: u32, bits: u8) -> u128 {
-    let low = width.saturating_sub(bits.into());
-    let all = u128::MAX >> (128 - width);
-    all & u128::MAX.checked_shl(low).unwrap_or(0)
 }
 
 /// A packet that meets a bucket: its bytes, the time, and whether it counts.
@@ -226,6 +219,12 @@ impl GroupTable {
             }
             (_, None) => buckets.bucket(seeded(hash)),
         }
+    }
+
+    /// Whether a target gets new flows.
+    #[inline]
+    pub fn is_live(&self, target: u16) -> bool {
+        matches!(&self.held, Held::Filled(table) if table.share(target.into()) > 0)
     }
 
     /// Returns the ports, as a mask of their numbers, to which targets with a bucket lead.

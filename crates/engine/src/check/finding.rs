@@ -171,6 +171,8 @@ pub enum FindingKind {
     AffinityOfFill { group: String },
     #[error("`affinity` has up to 32 bits of IPv4 and 128 of IPv6, not {ipv4} and {ipv6}")]
     AffinityBits { ipv4: u8, ipv6: u8 },
+    #[error("the `timeout` of the `affinity` of `{group}` is at most 10 days")]
+    AffinityTimeout { group: String },
     #[error(
         "`new_flows` is for groups filled by maglev or wants: the buckets of `{group}` decide for every flow"
     )]

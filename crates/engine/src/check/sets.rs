@@ -90,10 +90,13 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
 
 /// Finds source prefixes that are impossible or would have no effect.
 fn affinity(group: &Group, findings: &mut Vec<Finding>) {
-    let Some(Affinity { ipv4, ipv6 }) = group.affinity else { return };
+    let Some(Affinity { ipv4, ipv6, timeout_ns }) = group.affinity else { return };
     let mut add = |kind| findings.push(Finding::new(group.origin, kind));
     if ipv4 > 32 || ipv6 > 128 {
         add(FindingKind::AffinityBits { ipv4, ipv6 });
+    }
+    if timeout_ns > crate::program::AFFINITY_TIMEOUT_MAX {
+        add(FindingKind::AffinityTimeout { group: group.name.clone() });
     }
     if group.new_flows != NewFlows::Hash || !matches!(group.fill, Fill::Maglev | Fill::Wants) {
         add(FindingKind::AffinityOfFill { group: group.name.clone() });

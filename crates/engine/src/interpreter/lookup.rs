@@ -4,11 +4,12 @@ use super::action::KeptOperations;
 use super::answers::Taken;
 use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
+use super::new_flows::Why;
 use super::observed::target_of;
 use super::packet::Packet;
 use super::quic;
 use super::reopen::Without;
-use super::state::{PipeState, Row, Why};
+use super::state::{PipeState, Row};
 use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use super::{Effect, FlowSource, Interpreter};
 use crate::director::hops_of;
@@ -243,6 +244,7 @@ impl Interpreter {
             hash: 0,
             foreign: false,
             source: None,
+            remembered: false,
             rss: Rss::NotAsked,
             turn: None,
             fewest: None,
@@ -311,6 +313,7 @@ impl Interpreter {
             rss: Rss::NotAsked,
             foreign: false,
             source: None,
+            remembered: false,
             turn: None,
             fewest: None,
             server_id: None,
@@ -471,6 +474,7 @@ impl Interpreter {
             }
             let begun = Effect::Learn { pipe: id, key, decision, kept, binding, answers: None };
             answer.effects.extend([begun, counted]);
+            answer.effects.extend(self.remembers(id, answer.pick.as_ref()));
             answer.effects.extend(answers);
             Known::Learnt(decision)
         } else if binding.is_some() {
@@ -493,6 +497,9 @@ impl Interpreter {
     ) -> Known {
         let hash = select_hash(self.program.select_seed, &key.0);
         let pick = match (learn, group) {
+            (Learn::Pin(_), Some(_)) if answer.pick.as_ref().is_some_and(|pick| pick.remembered) => {
+                answer.pick.clone()
+            }
             (Learn::Pin(_), Some((_, group))) => Some(self.pick(group, hash, Some(key), 0)),
             _ => None,
         };
@@ -591,7 +598,7 @@ fn decision_for(
 }
 
 /// Returns how the entry of a target is named: with its group, if metadata has chosen that.
-fn row_key(choice: GroupChoice, group: GroupId, target: u16) -> EntryMatch {
+pub(super) fn row_key(choice: GroupChoice, group: GroupId, target: u16) -> EntryMatch {
     match choice {
         GroupChoice::One(_) => EntryMatch::Target(target),
         GroupChoice::ByMeta(_) => EntryMatch::Member { group, target },

@@ -37,9 +37,10 @@ mod tunnel_headers;
 
 pub use self::fragments::Datagrams;
 pub use self::meter::MeterState;
+pub use self::new_flows::Why;
 pub use self::observed::Ended;
 pub use self::packet::Segment;
-pub use self::state::{Effect, Why};
+pub use self::state::Effect;
 
 use self::action::{KeptOperations, act};
 use self::given::GivenState;
@@ -56,6 +57,7 @@ use crate::snapshot::{Count, FlowSnapshot};
 use crate::verdict::{Copied, Verdict};
 use ::packet::{Depth, DropReason, FlowKey, KeySource};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 /// A program and all its state.
 #[derive(Clone, Debug)]
@@ -130,6 +132,11 @@ pub trait FlowSource {
     /// How many live flows of a pipe a target has.
     fn flows_of(&self, _pipe: PipeId, _group: GroupId, _target: u16) -> u64 {
         0
+    }
+
+    /// The target that flows from a prefix of sources go to, by its first address, if that is remembered.
+    fn recalled(&self, _pipe: PipeId, _group: GroupId, _source: IpAddr, _now_ns: u64) -> Option<u16> {
+        None
     }
 
     /// When the pipe's table had no room for a flow, in milliseconds.

@@ -2,16 +2,38 @@
 //! is known of flows.
 
 use super::flow_row::FlowRow;
-use super::lookup::mixed;
+use super::lookup::{mixed, row_key};
 use super::packet::Packet;
 use super::reopen::is_for;
-use super::state::{PipeState, Why, is_over};
+use super::state::{NS_PER_MS, PipeState, is_over};
 use super::trace::Pick;
-use super::{FlowSource, Interpreter};
+use super::{Effect, FlowSource, Interpreter};
 use crate::nat::Binding;
 use crate::program::{FlowState, Group, GroupId, NewFlows, PipeId, PipeKind, Timeouts};
 use crate::snapshot::FlowSnapshot;
 use packet::{FlowKey, KeySource, select_hash};
+use std::net::IpAddr;
+
+/// Why a packet does not count in a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It has no flow key.
+    NoKey,
+    /// Its metadata chooses no group.
+    NoGroup,
+    /// Its flow is unknown, and the pipe learns none.
+    Unknown,
+    /// It is an ICMP error about its flow, which is pinned.
+    IcmpError,
+    /// There is no target, or no entry for it.
+    NoTarget,
+    /// The table is full.
+    Full,
+    /// There is no free port in the NAT pool.
+    NoNatPort,
+    /// Another flow has the answers.
+    AnswersTaken,
+}
 
 /// The protocol number of TCP.
 const TCP: u8 = 6;
@@ -28,6 +50,9 @@ impl Interpreter {
     ) -> Pick {
         // The check excludes buckets here that move with time.
         let by_hash = self.pick(group, select_hash(self.program.select_seed, &key.0), Some(key), 0);
+        if let Some(pick) = self.recall(id, &by_hash, (flows, now_ns)) {
+            return pick;
+        }
         let PipeKind::Flow { key: source, timeouts, .. } = self.program.pipes[id.index()].kind else {
             return by_hash;
         };
@@ -80,6 +105,33 @@ impl Interpreter {
         }
     }
 
+    /// Picks the target that the source of a packet went to last: sentence M31.
+    pub(super) fn recall(
+        &self,
+        id: PipeId,
+        by_hash: &Pick,
+        (flows, now_ns): (&dyn FlowSource, u64),
+    ) -> Option<Pick> {
+        let (group, (source, _)) = (by_hash.group, by_hash.source?);
+        let declared = &self.program.groups[group.index()];
+        let target = flows.recalled(id, group, source, now_ns)?;
+        let choice = self.program.pipes[id.index()].kind.group()?;
+        let has_entry = self.pipes[id.index()].row_of(&row_key(choice, group, target)).is_some();
+        let is_live = self.buckets[group.index()].contains(&target);
+        let named = (target, declared.targets.get(usize::from(target))?.name.clone());
+        (has_entry && is_live).then(|| Pick { remembered: true, target: Some(named), ..by_hash.clone() })
+    }
+
+    /// Returns the effect that the source of a new flow is remembered with its target.
+    pub(super) fn remembers(&self, pipe: PipeId, pick: Option<&Pick>) -> Option<Effect> {
+        let Pick { group, source: Some((source, _)), target: Some((target, _)), .. } = pick? else {
+            return None;
+        };
+        let remembers = self.program.groups[group.index()].remembers();
+        let effect = Effect::Remember { pipe, group: *group, source: *source, target: *target };
+        remembers.then_some(effect)
+    }
+
     /// Whether a packet may not be the first of its flow, although the flow is unknown.
     fn is_not_first(
         &self,
@@ -90,10 +142,7 @@ impl Interpreter {
     ) -> bool {
         let has_syn = packet.segment(source).is_some_and(|segment| segment.flags & 2 == 2);
         let was_full = flows.full_ms(id).is_some_and(|full_ms| {
-            !is_over(
-                (now_ns / super::state::NS_PER_MS).saturating_sub(full_ms),
-                timeouts.ns(FlowState::Stream),
-            )
+            !is_over((now_ns / NS_PER_MS).saturating_sub(full_ms), timeouts.ns(FlowState::Stream))
         });
         was_full || key.protocol() == TCP && !has_syn
     }
@@ -122,6 +171,14 @@ impl FlowSource for Interpreter {
         let one = self.program.pipes[pipe.index()].kind.group() == Some(group.into());
         let is_there = |flow: &&FlowRow| is_for(flow.decision, one, (group, target));
         self.pipes[pipe.index()].flows.values().filter(is_there).count() as u64
+    }
+
+    fn recalled(&self, pipe: PipeId, group: GroupId, source: IpAddr, now_ns: u64) -> Option<u16> {
+        let timeout_ns = self.program.groups[group.index()].affinity?.timeout_ns;
+        let &(target, last_ms) = self.pipes[pipe.index()].sources.get(&(group, source))?;
+        // Times count in steps of 1024 ms.
+        let steps = now_ns / NS_PER_MS / 1024 - last_ms / 1024;
+        (timeout_ns != 0 && steps <= timeout_ns.div_ceil(NS_PER_MS).div_ceil(1024)).then_some(target)
     }
 
     fn full_ms(&self, pipe: PipeId) -> Option<u64> {

@@ -7,6 +7,7 @@ use crate::nat::Binding;
 use crate::program::{FlowState, GroupId, Learn, PipeId, PipeKind};
 use crate::snapshot::{FlowDecision, FlowSnapshot};
 use packet::FlowKey;
+use std::net::IpAddr;
 use table::DeltaReason;
 
 /// The flags that tell what a segment does: FIN, SYN, RST and ACK.
@@ -56,6 +57,10 @@ impl FlowSource for Without<'_> {
     fn flows_of(&self, pipe: PipeId, group: GroupId, target: u16) -> u64 {
         let left = pipe == self.pipe && is_for(self.ended.decision, self.one_group, (group, target));
         self.flows.flows_of(pipe, group, target).saturating_sub(left.into())
+    }
+
+    fn recalled(&self, pipe: PipeId, group: GroupId, source: IpAddr, now_ns: u64) -> Option<u16> {
+        self.flows.recalled(pipe, group, source, now_ns)
     }
 
     fn full_ms(&self, pipe: PipeId) -> Option<u64> {

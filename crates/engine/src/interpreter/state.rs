@@ -6,6 +6,7 @@ use super::action::{KeptOperations, keep};
 use super::flow_row::{FlowRow, as_one, follow, hurried_ns, pair_of, reset_other};
 use super::meter::MeterState;
 use super::nat::NatState;
+use super::new_flows::Why;
 use super::observed::{Ended, FlowSum};
 use super::packet::Segment;
 use crate::change::{Change, ChangeError, EntryKey};
@@ -19,6 +20,7 @@ use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnaps
 use crate::snapshot::{Snapshot, Unflowed};
 use packet::{FlowKey, Observed};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use table::DeltaReason;
 
 /// A change of state by a packet.
@@ -97,6 +99,17 @@ pub enum Effect {
         /// The flow of which it has the answers.
         answers: Option<FlowKey>,
     },
+    /// The target of its source is remembered.
+    Remember {
+        /// The pipe.
+        pipe: PipeId,
+        /// The group.
+        group: GroupId,
+        /// The first address of the source's prefix.
+        source: IpAddr,
+        /// The target.
+        target: u16,
+    },
     /// It ends a flow, and that of its answers, because it begins another one with the same key.
     Reopened {
         /// The pipe.
@@ -142,27 +155,6 @@ pub enum Effect {
     },
 }
 
-/// Why a packet does not count in a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// It has no flow key.
-    NoKey,
-    /// Its metadata chooses no group.
-    NoGroup,
-    /// Its flow is unknown, and the pipe learns none.
-    Unknown,
-    /// It is an ICMP error about its flow, which is pinned.
-    IcmpError,
-    /// There is no target, or no entry for it.
-    NoTarget,
-    /// The table is full.
-    Full,
-    /// There is no free port in the NAT pool.
-    NoNatPort,
-    /// Another flow has the answers.
-    AnswersTaken,
-}
-
 /// State of a pipe.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PipeState {
@@ -184,6 +176,8 @@ pub(super) struct PipeState {
     pub turns: u64,
     /// The next turn of each group whose new flows come in turn.
     pub new_flow_turns: BTreeMap<GroupId, u64>,
+    /// Where sources went last, and when.
+    pub sources: BTreeMap<(GroupId, IpAddr), (u16, u64)>,
     /// When there was no room for a flow.
     pub full_ms: Option<u64>,
     pub nat: NatState,
@@ -388,6 +382,9 @@ impl Interpreter {
                 }
                 Effect::Sum { pipe, key, bytes, ref observed } => {
                     self.pipes[pipe.index()].sums.entry(key).or_default().one(bytes, observed);
+                }
+                Effect::Remember { pipe, group, source, target } => {
+                    self.pipes[pipe.index()].sources.insert((group, source), (target, now_ms));
                 }
                 Effect::Reopened { pipe, key } => self.pipes[pipe.index()].reopen(&key),
                 Effect::Met { pipe } => self.pipes[pipe.index()].met += 1,

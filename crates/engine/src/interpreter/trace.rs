@@ -129,6 +129,8 @@ pub struct Pick {
     pub foreign: bool,
     /// The prefix that it is the hash of, in a group where sources pick.
     pub source: Option<(IpAddr, u8)>,
+    /// Whether the target is that of an earlier flow from that prefix, and not that of the bucket.
+    pub remembered: bool,
     /// Whether the hash is the NIC's.
     pub rss: Rss,
     /// With round robin, the number of packets dealt before; nothing is hashed then. For a new flow, its

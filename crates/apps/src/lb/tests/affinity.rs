@@ -46,7 +46,7 @@ fn a_client_keeps_its_back_end_in_every_mode_and_a_new_back_end_moves_no_flow() 
 
 #[test]
 fn a_prefix_is_one_client_and_without_flows_it_chooses_as_well() {
-    let network = Affinity { ipv4: 24, ipv6: 64 };
+    let network = Affinity { ipv4: 24, ipv6: 64, timeout_ns: 0 };
     for stateless in [false, true] {
         let mut lb = balancer(0, 3, network);
         lb.services[0].stateless = stateless;
@@ -71,5 +71,20 @@ fn every_worker_and_every_node_chooses_the_same() {
         let connections =
             (0..9_u16).map(|at| ask(&mut workers[usize::from(at % 3)], client(last), 3000 + at));
         assert_eq!(connections.collect::<BTreeSet<_>>().len(), 1, "client {last}");
+    }
+}
+
+#[test]
+fn with_a_timeout_a_new_back_end_moves_no_client_that_is_remembered() {
+    let kept = Affinity { timeout_ns: 10_800_000_000_000, ..Affinity::ADDRESS };
+    for mode in 0..modes_at(0).len() {
+        let mut rig = Rig::new(&program_of(balancer(mode, 3, kept), true));
+        let first: Vec<u8> = (0..60).map(|last| ask(&mut rig, client(last), 1000)).collect();
+        rig.swap(&program_of(balancer(mode, 4, kept), true));
+        for (last, to) in (0..60).zip(&first) {
+            assert_eq!(ask(&mut rig, client(last), 2000), *to, "client {last} in mode {mode}");
+        }
+        let new: BTreeSet<u8> = (60..200).map(|last| ask(&mut rig, client(last), 1000)).collect();
+        assert_eq!(new.len(), 4, "others are spread over all");
     }
 }

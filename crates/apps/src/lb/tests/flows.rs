@@ -4,6 +4,7 @@
 
 use super::*;
 use engine::batch::Engine;
+use engine::buckets::GroupTables;
 use engine::change::Change;
 use packet::{Batch, Pools, TableHash};
 use proptest::prelude::*;
@@ -11,6 +12,8 @@ use proptest::prelude::*;
 /// A program in a batch engine, and its clock.
 pub(super) struct Rig {
     engine: Engine,
+    /// What a daemon keeps from program to program.
+    tables: GroupTables,
     pools: Pools,
     batch: Batch,
     now_ns: u64,
@@ -18,13 +21,16 @@ pub(super) struct Rig {
 
 impl Rig {
     pub fn new(program: &Program) -> Rig {
-        let engine = Engine::new(program, TableHash::new([1, 2])).expect("it compiles");
-        Rig { engine, pools: Pools::region(2), batch: Batch::new(), now_ns: 0 }
+        let tables = GroupTables::new(program);
+        let engine = Engine::with_tables(program, TableHash::new([1, 2]), &tables).expect("it compiles");
+        Rig { engine, tables, pools: Pools::region(2), batch: Batch::new(), now_ns: 0 }
     }
 
     /// Swaps the program, as a reload does.
     pub fn swap(&mut self, program: &Program) {
-        let mut engine = Engine::new(program, TableHash::new([1, 2])).expect("it compiles");
+        self.tables = self.tables.succeed(program);
+        let engine = Engine::with_tables(program, TableHash::new([1, 2]), &self.tables);
+        let mut engine = engine.expect("it compiles");
         engine.inherit(&mut self.engine, self.now_ns);
         self.engine = engine;
     }

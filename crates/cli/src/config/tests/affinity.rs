@@ -14,15 +14,18 @@ fn loaded(keys: &str) -> Loaded {
 
 #[test]
 fn clients_are_addresses_or_prefixes() {
-    for (keys, ipv4, ipv6) in [
-        ("affinity: source", 32, 128),
-        ("affinity: { ipv4: 24 }", 24, 128),
-        ("affinity: { ipv6: 56 }", 32, 56),
-        ("affinity: { ipv4: 0, ipv6: 0 }", 0, 0),
+    for (keys, ipv4, ipv6, seconds) in [
+        ("affinity: source", 32, 128, 0),
+        ("affinity: { ipv4: 24 }", 24, 128, 0),
+        ("affinity: { ipv6: 56 }", 32, 56, 0),
+        ("affinity: { ipv4: 0, ipv6: 0 }", 0, 0, 0),
+        ("affinity: { timeout: 3h }", 32, 128, 10_800),
+        ("affinity: { ipv4: 24, timeout: 10d }", 24, 128, 864_000),
     ] {
         let loaded = loaded(keys);
+        let wanted = Affinity { ipv4, ipv6, timeout_ns: seconds * 1_000_000_000 };
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
-        assert_eq!(plan.program.groups[0].affinity, Some(Affinity { ipv4, ipv6 }), "{keys}");
+        assert_eq!(plan.program.groups[0].affinity, Some(wanted), "{keys}");
     }
 }
 
@@ -33,6 +36,9 @@ fn what_does_not_go_with_affinity_is_told() {
         ("affinity: { ipv4: 33 }", "from 0 to 32, not `33`"),
         ("affinity: { ipv6: 129 }", "from 0 to 128, not `129`"),
         ("affinity: { bits: 24 }", "bits"),
+        ("affinity: { timeout: soon }", "`timeout` cannot be `soon`"),
+        ("affinity: { timeout: 11d }", "at most 10 days"),
+        ("affinity: { timeout: 1h }\n      stateless: true", "without flows, no client is remembered"),
         ("affinity: [source]", "a list"),
         ("affinity: source\n      scheduler: round_robin", "this service's `scheduler` does not"),
         ("affinity: source\n      scheduler: least_connections", "this service's `scheduler` does not"),

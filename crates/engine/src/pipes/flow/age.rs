@@ -25,6 +25,7 @@ impl Flows {
     /// returned. `ages` are the present ones.
     pub fn age(&mut self, (rows, now_ms): (u32, u32), ages: &Ages, stays: impl Fn(u32) -> bool) -> Vec<u32> {
         self.decided.count_some(COUNTED_AT_ONCE);
+        self.decided.census().sources().into_iter().for_each(|sources| sources.clear_some(now_ms));
         if self.timeouts_ms == [0; FlowState::ALL.len()] && self.decided.removed() == 0 {
             return Vec::new();
         }

@@ -408,6 +408,7 @@ impl Flows {
             self.decided.begun(number);
             if !(self.own_missing && self.own_row(slot, look.packets).is_some()) {
                 self.took_turn(slot, look);
+                self.remember(slot, number, look);
             }
         }
         if let Some((answers, number)) = answers {
@@ -427,7 +428,7 @@ impl Flows {
     /// picks, unless the flow has an entry of its own.
     fn row_without_flow(&self, row: u32, slot: usize, look: &Lookup<'_>) -> u32 {
         let has_own = self.own_missing && self.own_row(slot, look.packets).is_some();
-        if has_own { row } else { self.pick(slot, look) }
+        if has_own { row } else { self.recall(slot, look).unwrap_or_else(|| self.pick(slot, look)) }
     }
 
     /// Whether the flow that a packet begins takes of a NAT pool: not if it has an entry of its own.

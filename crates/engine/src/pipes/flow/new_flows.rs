@@ -61,6 +61,9 @@ impl Flows {
     /// none, or if metadata chooses no group.
     #[inline]
     pub(super) fn pick_new(&self, slot: usize, look: &Lookup<'_>) -> u32 {
+        if let Some(row) = self.recall(slot, look) {
+            return row;
+        }
         if !self.new_flows.chooses || self.grouped >> slot & 1 == 0 || self.goes_by_hash(slot, look) {
             return self.pick(slot, look);
         }
@@ -84,6 +87,30 @@ impl Flows {
             }
         };
         self.targets.row(at, target)
+    }
+
+    /// Returns the row of the target that the packet's source went to last, if that is remembered and the
+    /// target gets new flows.
+    #[inline]
+    pub(super) fn recall(&self, slot: usize, look: &Lookup<'_>) -> Option<u32> {
+        let sources = self.decided.census().sources().filter(|_| self.grouped >> slot & 1 == 1)?;
+        let at = usize::from(self.chosen[slot]);
+        let group = look.groups.get(at)?;
+        let source = look.packets.keys(self.source).key[slot].src();
+        let number = sources.recall(at, source, look.now_ms)?;
+        let target = number.checked_sub(*self.first_targets.get(at)?)?;
+        let target = u16::try_from(target).ok().filter(|&target| group.is_live(target))?;
+        Some(self.targets.row(at, target)).filter(|&row| row != NO_ROW)
+    }
+
+    /// The flow of a packet was learnt for a number: its source is remembered.
+    #[inline]
+    pub(super) fn remember(&self, slot: usize, number: u32, look: &Lookup<'_>) {
+        let sources = self.decided.census().sources().filter(|_| self.grouped >> slot & 1 == 1);
+        if let (Some(sources), Some(of)) = (sources, self.decided.belonging(number)) {
+            let source = look.packets.keys(self.source).key[slot].src();
+            sources.remember(self.chosen[slot].into(), source, of.target, look.now_ms);
+        }
     }
 
     /// Whether the flow that a packet may begin goes where the hash says, whatever its group says.

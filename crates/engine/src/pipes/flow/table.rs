@@ -356,6 +356,15 @@ impl Flows {
         (GroupId(group as u16), (number - first) as u16)
     }
 
+    /// The source of a flow that another process has learnt is remembered as if this one had.
+    pub(super) fn recollect(&self, key: &FlowKey, number: u32, last_ms: u32) {
+        let of = self.decided.belonging(number).filter(|of| of.target != NO_DELTA_TARGET);
+        if let (Some(sources), Some(of)) = (self.decided.census().sources(), of) {
+            let (group, _) = self.target_numbered(of.target);
+            sources.remember(group.index(), key.src(), of.target, last_ms);
+        }
+    }
+
     /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {

@@ -169,6 +169,7 @@ impl Flows {
         let Ok(at) = self.table.resume(hash, &record.key, decision, record.from) else { return false };
         if let Decision::Pinned(number) = decision {
             self.decided.joined(number);
+            self.recollect(&record.key, number, record.from.last);
         }
         if let Some(values) = &mut self.values {
             values.set_row(at, record.kept, 0);
