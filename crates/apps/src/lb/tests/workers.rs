@@ -214,8 +214,8 @@ fn no_two_flows_become_the_same_and_the_way_back_restores_the_packet() {
                 all.send(PortId(0), &to(OURS, &format!("{flow} proto={protocol} payload=c0ffee")));
             // Protocol, addresses and ports, as the back end sees them.
             let tuple = (out[23], out[26..38].to_vec());
-            if verdict == Verdict::Drop(packet::DropReason::NoNatPort) {
-                assert!(service < 2, "the pool is large enough");
+            if verdict == Verdict::Drop(packet::DropReason::AnswersTaken) {
+                assert!(service < 2, "the pool gives each flow a port of its own");
                 dropped += 1;
                 continue;
             }
