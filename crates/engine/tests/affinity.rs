@@ -179,7 +179,7 @@ fn m31_a_source_keeps_its_target_for_the_timeout_after_its_last_flow() {
 #[test]
 fn m31_what_is_remembered_goes_on_over_a_swap_and_holds_without_room_for_flows() {
     let mut bench = Bench::new(&remembering(&[1, 1, 1], 1));
-    let mut go = |bench: &mut Bench, sport| -> Vec<Verdict> {
+    let go = |bench: &mut Bench, sport| -> Vec<Verdict> {
         networks(sport).map(|frame| bench.frame(PortId(0), &frame)).collect()
     };
     // There is room for one flow: only the first source is remembered.
