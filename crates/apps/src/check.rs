@@ -23,6 +23,18 @@ pub struct Check {
     pub timeout_ns: u64,
     /// The service and back end whose way its packets go, if it is not the host's.
     pub via: Option<Via>,
+    /// How its connection ends; of no meaning to those that have none.
+    pub close: Close,
+}
+
+/// How the connection of a check ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Close {
+    /// With a FIN, once what the server says has been read to its end.
+    #[default]
+    Fin,
+    /// With a RST as soon as the outcome is known, so that no side keeps it in TIME_WAIT.
+    Reset,
 }
 
 /// The way of a service's packets to one of its back ends. What the sockets of such a check send comes to the

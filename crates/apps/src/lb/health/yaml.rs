@@ -4,7 +4,7 @@
 use super::monitor::Times;
 use super::weights::{Fail, RAMP};
 use super::{Guarded, Health, Watch};
-use crate::check::{Ask, Check, Request, Via};
+use crate::check::{Ask, Check, Close, Request, Via};
 use crate::lb::pipes::COUNTED_MAX;
 use crate::lb::service::Sources;
 use crate::lb::yaml::sources;
@@ -45,6 +45,7 @@ pub(in crate::lb) const CHECK: &[Key] = config::keys! {
     "rcode": Shape::Words(|| words(&RCODES)), "the response code of a good DNS answer" or "noerror";
     "payload": Shape::Text, "the datagram that is sent: text, or 0x and hexadecimal digits";
     "expect": Shape::Text, "what the answer must contain, in the same notation; anything if it is left out";
+    "close": Shape::Words(|| words(&CLOSE)), "how its TCP connection ends: in order, or at once" or "fin";
     "interval": Shape::Time, "from one check to the next" or "1s";
     "timeout": Shape::Time, "how long a check may take" or "500ms";
     "rise": Shape::Number(1, 100), "good checks in a row that bring it up" or "2";
@@ -54,16 +55,18 @@ pub(in crate::lb) const CHECK: &[Key] = config::keys! {
 };
 /// The choices of `via`: whether a check goes the service's own way.
 const VIA: [(&str, bool); 2] = [("address", false), ("service", true)];
+/// The choices of `close`.
+const CLOSE: [(&str, Close); 2] = [("fin", Close::Fin), ("reset", Close::Reset)];
 /// The choices of `fail`.
 pub(in crate::lb) const FAIL: [(&str, Fail); 3] =
     [("drop", Fail::Drop), ("all", Fail::All), ("last", Fail::Last)];
 /// Keys that only some types have.
 const OF_TYPE: [(&str, &[&str]); 8] = [
     ("none", &[]),
-    ("tcp", &[]),
-    ("http", &["path", "host", "status", "body"]),
-    ("https", &["path", "host", "status", "body"]),
-    ("tls", &["host"]),
+    ("tcp", &["close"]),
+    ("http", &["path", "host", "status", "body", "close"]),
+    ("https", &["path", "host", "status", "body", "close"]),
+    ("tls", &["host", "close"]),
     ("dns", &["name", "rcode"]),
     ("udp", &["payload", "expect"]),
     ("icmp", &[]),
@@ -191,6 +194,7 @@ fn watch(
     let ask = ask(&section, report);
     let port = section.number("port", report);
     let via = via(&section, (service, back_end), report);
+    let close = section.choice("close", &CLOSE, report).unwrap_or_default();
     let first = via.as_ref().map(|via| via.ways[0].1);
     let Some(address) = first.or(address) else {
         let message = "a back end that is checked needs an `address`";
@@ -207,7 +211,7 @@ fn watch(
         );
         return None;
     };
-    let check = Arc::new(Check { address, port, ask: ask?, timeout_ns, via });
+    let check = Arc::new(Check { address, port, ask: ask?, timeout_ns, via, close });
     (report.errors() == before).then_some(Watch { check, times })
 }
 

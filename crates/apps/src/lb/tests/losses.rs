@@ -95,7 +95,14 @@ fn balancer(kind: Kind) -> Lb {
     }
     let watch = |at| {
         let ask = Ask::Tcp;
-        let check = Check { address: address_of(at), port: 80, ask, timeout_ns: 5 * MS, via: None };
+        let check = Check {
+            address: address_of(at),
+            port: 80,
+            ask,
+            timeout_ns: 5 * MS,
+            via: None,
+            close: Default::default(),
+        };
         kind.checked.then(|| Watch { check: Arc::new(check), times: TIMES })
     };
     let back_ends = (0..COUNT).map(|at| (format!("b{at}"), 1, watch(at))).collect();

@@ -1,5 +1,6 @@
 //! HTTP/1.1 requests.
 
+use super::parting::REST_MAX;
 use super::{ANSWER_MAX, Server, connect, tls};
 use ::apps::check::{Outcome, Request};
 use http_body_util::{BodyExt, Empty};
@@ -7,13 +8,12 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::handshake;
 use hyper::header::{CONNECTION, HOST, USER_AGENT};
 use hyper_util::rt::TokioIo;
-use std::net::SocketAddr;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
 
 /// Sends a request and judges the answer.
 pub async fn ask(server: Server<'_>, request: &Request) -> Outcome {
     let stream = connect(server).await?;
-    let server = server.at;
     if request.tls {
         return over(tls::shake(stream, server, request.host.as_deref()).await?, server, request).await;
     }
@@ -22,45 +22,42 @@ pub async fn ask(server: Server<'_>, request: &Request) -> Outcome {
 
 async fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
-    server: SocketAddr,
+    server: Server<'_>,
     request: &Request,
 ) -> Outcome {
     let failed = |error: hyper::Error| format!("no HTTP answer: {error}");
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    // It ends with this function, because it is polled nowhere else.
-    let mut connection = std::pin::pin!(connection);
-    let host = request.host.clone().unwrap_or_else(|| server.to_string());
+    // Its task ends with this set.
+    let mut driver = JoinSet::new();
+    driver.spawn(connection.without_shutdown());
+    let host = request.host.clone().unwrap_or_else(|| server.at.to_string());
     let asked = hyper::Request::get(request.path.as_str())
         .header(HOST, host)
         .header(USER_AGENT, "weir")
         .header(CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .map_err(|error| format!("the request cannot be sent: {error}"))?;
-    let answered = async {
-        let response = sender.send_request(asked).await.map_err(failed)?;
-        let status = response.status().as_u16();
-        let [first, last] = request.status;
-        if !(first..=last).contains(&status) {
-            return Err(format!("status {status}"));
-        }
-        match &request.body {
-            Some(wanted) => contains(response.into_body(), wanted.as_bytes()).await,
-            None => Ok(()),
-        }
+    let response = sender.send_request(asked).await.map_err(failed)?;
+    let (status, mut body) = (response.status().as_u16(), response.into_body());
+    let [first, last] = request.status;
+    let outcome = match &request.body {
+        _ if !(first..=last).contains(&status) => Err(format!("status {status}")),
+        Some(wanted) => contains(&mut body, wanted.as_bytes()).await,
+        None => Ok(()),
     };
-    let mut answered = std::pin::pin!(answered);
-    let mut ended = false;
-    std::future::poll_fn(|context| {
-        if !ended && connection.as_mut().poll(context).is_ready() {
-            ended = true;
+    server.part_after(async move {
+        let mut rest = REST_MAX;
+        while let Some(frame) = body.frame().await {
+            rest = rest.checked_sub(frame.ok()?.into_data().map_or(0, |data| data.len()))?;
         }
-        answered.as_mut().poll(context)
-    })
-    .await
+        drop(sender);
+        Some(driver.join_next().await?.ok()?.ok()?.io.into_inner())
+    });
+    outcome
 }
 
 /// Looks for bytes at the beginning of a body.
-async fn contains(mut body: Incoming, wanted: &[u8]) -> Outcome {
+async fn contains(body: &mut Incoming, wanted: &[u8]) -> Outcome {
     let mut read = Vec::new();
     let is_there =
         |read: &[u8]| wanted.is_empty() || read.windows(wanted.len()).any(|window| window == wanted);

@@ -11,6 +11,7 @@ mod dns;
 mod http;
 mod icmp;
 mod namespace;
+mod parting;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod witness;
@@ -19,7 +20,7 @@ pub use namespace::Sent;
 
 use super::doorbell::Doorbell;
 use super::privileges;
-use ::apps::check::{Ask, Check, CheckId, Outcome};
+use ::apps::check::{Ask, Check, CheckId, Close, Outcome};
 use namespace::{Namespace, Way};
 use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::io;
@@ -201,11 +202,12 @@ async fn outcome(app: &Arc<str>, check: &Arc<Check>, namespace: Option<&Namespac
     let whole = Duration::from_nanos(check.timeout_ns);
     let all = async {
         let (Some(via), Some(namespace)) = (&check.via, namespace) else {
-            return ask(&check.ask, Server::at(SocketAddr::new(check.address, check.port))).await;
+            let at = SocketAddr::new(check.address, check.port);
+            return ask(&check.ask, Server { at, way: None, close: check.close }).await;
         };
         for (from, vip) in &via.ways {
             let way = namespace.way(*from, (app, check))?;
-            let server = Server { at: SocketAddr::new(*vip, check.port), way: Some(way) };
+            let server = Server { at: SocketAddr::new(*vip, check.port), way: Some(way), close: check.close };
             ask(&check.ask, server).await.map_err(|why| of_vip(*vip, via.ways.len(), why))?;
         }
         Ok(())
@@ -218,19 +220,15 @@ fn of_vip(vip: IpAddr, count: usize, why: String) -> String {
     if count > 1 { format!("{vip}: {why}") } else { why }
 }
 
-/// Where a server is, and how packets get there if not by the host's routes.
+/// Where a server is, how packets get there if not by the host's routes, and how connections to it end.
 #[derive(Clone, Copy)]
 struct Server<'a> {
     at: SocketAddr,
     way: Option<Way<'a>>,
+    close: Close,
 }
 
 impl Server<'_> {
-    /// By the host's routes.
-    fn at(at: SocketAddr) -> Server<'static> {
-        Server { at, way: None }
-    }
-
     /// Returns the address and port that a socket is bound to before it connects.
     fn own(&self) -> SocketAddr {
         let any = if self.at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -245,8 +243,12 @@ impl Server<'_> {
 
 async fn ask(what: &Ask, server: Server<'_>) -> Outcome {
     match what {
-        Ask::Tcp => connect(server).await.map(drop),
-        Ask::Tls(name) => tls::shake(connect(server).await?, server.at, name.as_deref()).await.map(drop),
+        Ask::Tcp => connect(server).await.map(|stream| server.part(stream)),
+        Ask::Tls(name) => {
+            let stream = tls::shake(connect(server).await?, server, name.as_deref()).await?;
+            server.part(stream);
+            Ok(())
+        }
         Ask::Http(request) => http::ask(server, request).await,
         Ask::Dns(name, rcode) => dns::ask(server, name, *rcode).await,
         Ask::Udp(payload, expect) => datagram(server, payload, expect).await,
@@ -254,14 +256,16 @@ async fn ask(what: &Ask, server: Server<'_>) -> Outcome {
     }
 }
 
-/// Opens a TCP connection. It is reset when it is dropped, so that no side keeps it in TIME_WAIT.
+/// Opens a TCP connection. If the configuration says so, it is reset when it is dropped.
 async fn connect(server: Server<'_>) -> Result<TcpStream, String> {
     let stream = try_connect(server).await.map_err(|error| said(&error))?;
     // A connection to a local port that nobody listens to may have been given the same port, and meet itself.
     if stream.local_addr().ok() == stream.peer_addr().ok() {
         return Err("connection refused".to_string());
     }
-    stream.set_zero_linger().map_err(|error| said(&error))?;
+    if server.close == Close::Reset {
+        stream.set_zero_linger().map_err(|error| said(&error))?;
+    }
     Ok(stream)
 }
 

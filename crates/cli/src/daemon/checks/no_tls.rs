@@ -1,9 +1,9 @@
 //! TLS in a weir that was built without it.
 
-use std::net::SocketAddr;
+use super::Server;
 use tokio::net::TcpStream;
 
 /// Refuses.
-pub async fn shake(_: TcpStream, _: SocketAddr, _: Option<&str>) -> Result<TcpStream, String> {
+pub async fn shake(_: TcpStream, _: Server<'_>, _: Option<&str>) -> Result<TcpStream, String> {
     Err("this weir was built without TLS".to_string())
 }

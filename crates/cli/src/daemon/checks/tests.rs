@@ -11,8 +11,14 @@ fn made(check: Check) -> Outcome {
 }
 
 fn check(port: u16, ask: Ask) -> Outcome {
-    let check =
-        Check { address: Ipv4Addr::LOCALHOST.into(), port, ask, timeout_ns: 10_000_000_000, via: None };
+    let check = Check {
+        address: Ipv4Addr::LOCALHOST.into(),
+        port,
+        ask,
+        timeout_ns: 10_000_000_000,
+        via: None,
+        close: Close::Fin,
+    };
     made(check)
 }
 
@@ -77,6 +83,7 @@ fn a_silent_server_fails_in_time() {
         ask: http([200, 299], None),
         timeout_ns: 50_000_000,
         via: None,
+        close: Close::Fin,
     };
     assert_eq!(made(check), Err("no answer in 50ms".to_string()));
 }
@@ -157,6 +164,7 @@ fn a_reply_from_another_address_or_port_is_named() {
         ask: dns(),
         timeout_ns: 100_000_000,
         via: None,
+        close: Close::Fin,
     };
     assert_eq!(made(short), Err("no answer in 100ms".to_string()));
 }
@@ -182,6 +190,7 @@ fn what_ends_is_told_once_and_rings() {
             ask: Ask::Tcp,
             timeout_ns: 5_000_000_000,
             via: None,
+            close: Close::Fin,
         })
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -211,11 +220,114 @@ fn without_a_namespace_a_check_of_the_services_way_is_bad() {
     let vip = Ipv4Addr::new(203, 0, 113, 80).into();
     let ways = vec![(Ipv4Addr::new(10, 0, 0, 9).into(), vip)];
     let via = ::apps::check::Via { service: "web".into(), back_end: "b1".into(), ways };
-    let check = Check { address: vip, port: 80, ask: Ask::Tcp, timeout_ns: 1_000_000, via: Some(via) };
+    let check = Check {
+        address: vip,
+        port: 80,
+        ask: Ask::Tcp,
+        timeout_ns: 1_000_000,
+        via: Some(via),
+        close: Close::Fin,
+    };
     let why = checks.make("lb", CheckId(0), Arc::new(check)).unwrap_err();
     assert_eq!(why, "weir has no network namespace for checks of this way");
     assert!(checks.take_sent().is_none());
     checks.hear(&[0; 20]);
+}
+
+/// Servers that note how connections end.
+mod endings {
+    use super::*;
+
+    /// What a server sees of a check, and how its connection ends. `talk` answers it.
+    fn ending(
+        ask: Ask,
+        close: Close,
+        talk: impl FnOnce(&mut std::net::TcpStream) + Send + 'static,
+    ) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            talk(&mut stream);
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            match stream.read_to_end(&mut Vec::new()) {
+                Ok(_) => "fin".to_string(),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => "reset".to_string(),
+                Err(error) => error.to_string(),
+            }
+        });
+        let address = Ipv4Addr::LOCALHOST.into();
+        let check = Arc::new(Check { address, port, ask, timeout_ns: 10_000_000_000, via: None, close });
+        let runtime = runtime().unwrap();
+        _ = runtime.block_on(outcome(&"lb".into(), &check, None));
+        while !server.is_finished() {
+            runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+        }
+        server.join().unwrap()
+    }
+
+    /// Reads a request, and sends parts of the answer with a pause between them.
+    fn respond(stream: &mut std::net::TcpStream, parts: &[&[u8]]) {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            request.extend(byte);
+        }
+        for part in parts {
+            stream.write_all(part).unwrap();
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_connection_ends_with_a_fin() {
+        assert_eq!(ending(Ask::Tcp, Close::Fin, |_| ()), "fin");
+        let late = |stream: &mut std::net::TcpStream| {
+            thread::sleep(Duration::from_millis(50));
+            stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+            thread::sleep(Duration::from_millis(50));
+        };
+        assert_eq!(ending(Ask::Tcp, Close::Fin, late), "fin", "a server that greets");
+        assert_eq!(ending(Ask::Tcp, Close::Reset, |_| ()), "reset");
+    }
+
+    #[test]
+    fn an_http_answer_is_read_to_its_end() {
+        const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n";
+        const BUSY: &[u8] = b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\n";
+        const OPEN: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let whole: &[&[u8]] = &[b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"];
+        let chunks: &[&[u8]] = &[OPEN, b"4\r\nfine\r\n", b"0\r\n\r\n"];
+        for parts in [whole, &[HEAD, b"fi", b"ne"], &[BUSY, b"busy"], chunks] {
+            for body in [None, Some("f")] {
+                let seen = ending(http([200, 399], body), Close::Fin, |stream| respond(stream, parts));
+                assert_eq!(seen, "fin", "{parts:?}");
+            }
+        }
+        let seen = ending(http([200, 399], None), Close::Reset, |stream| respond(stream, whole));
+        assert_eq!(seen, "reset");
+    }
+
+    /// Such a server is left after a second, and the check has long been answered.
+    #[test]
+    fn a_body_without_end_is_left() {
+        let began = std::time::Instant::now();
+        let check = check_of_stream();
+        assert_eq!(check, Ok(()));
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    fn check_of_stream() -> Outcome {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            respond(&mut stream, &[b"HTTP/1.1 200 OK\r\n\r\n"]);
+            while stream.write_all(&[0; 65_536]).is_ok() {}
+        });
+        check(port, http([200, 200], None))
+    }
 }
 
 /// `openssl s_server`, which knows nothing of rustls.

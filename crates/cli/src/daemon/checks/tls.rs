@@ -4,11 +4,11 @@
 //! no secrets and believes nothing that it hears beyond that. The server must prove that it has the key of
 //! the certificate that it shows, as every handshake does.
 
+use super::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
-use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -17,16 +17,19 @@ use tokio_rustls::client::TlsStream;
 /// Completes a handshake for a name, or for the server's address.
 pub async fn shake(
     stream: TcpStream,
-    server: SocketAddr,
+    server: Server<'_>,
     name: Option<&str>,
 ) -> Result<TlsStream<TcpStream>, String> {
     let host = name.map(|name| name.split(':').next().unwrap_or(name).to_string());
     let name = match host {
         Some(host) => ServerName::try_from(host).map_err(|error| format!("the name is not one: {error}"))?,
-        None => ServerName::from(server.ip()),
+        None => ServerName::from(server.at.ip()),
     };
     let connector = TlsConnector::from(config()?);
-    connector.connect(name, stream).await.map_err(|error| format!("no TLS handshake: {error}"))
+    connector.connect(name, stream).into_fallible().await.map_err(|(error, stream)| {
+        server.part(stream);
+        format!("no TLS handshake: {error}")
+    })
 }
 
 fn config() -> Result<Arc<ClientConfig>, String> {

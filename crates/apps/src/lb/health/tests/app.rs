@@ -15,7 +15,14 @@ const MS: u64 = 1_000_000;
 
 fn watch(server: u8) -> Watch {
     let address = Ipv4Addr::new(10, 0, 0, server).into();
-    let check = Arc::new(Check { address, port: 80, ask: Ask::Tcp, timeout_ns: 500 * MS, via: None });
+    let check = Arc::new(Check {
+        address,
+        port: 80,
+        ask: Ask::Tcp,
+        timeout_ns: 500 * MS,
+        via: None,
+        close: Default::default(),
+    });
     Watch { check, times: Times { interval_ns: 1000 * MS, jitter: 0, rise: 2, fall: 3, slow_start_ns: 0 } }
 }
 
