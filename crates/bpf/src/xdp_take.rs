@@ -5,6 +5,7 @@
 //! -9. Another process that gets the link's descriptor puts its own program in the place of this one.
 
 use std::io;
+use std::ops::AddAssign;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
@@ -57,6 +58,16 @@ pub struct Counters {
     pub redirect_failed: u64,
     /// The same, but dropped, because another process was taking over ([`XdpTake::hold_back`]).
     pub held_back: u64,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.taken += other.taken;
+        self.passed += other.passed;
+        self.not_ours += other.not_ours;
+        self.redirect_failed += other.redirect_failed;
+        self.held_back += other.held_back;
+    }
 }
 
 /// Flags of the attachment, as in linux/if_link.h.

@@ -122,6 +122,11 @@ impl Report {
         self.push(Severity::Warning, span, message.into(), None);
     }
 
+    /// Adds a warning with advice on how to avoid it.
+    pub fn warning_help(&mut self, span: Span, message: impl Into<String>, help: impl Into<String>) {
+        self.push(Severity::Warning, span, message.into(), Some(help.into()));
+    }
+
     fn push(&mut self, severity: Severity, span: Span, message: String, help: Option<String>) {
         let diagnostic = Diagnostic { severity, span, message, help };
         if self.diagnostics.len() > PRINTED_MAX || !self.diagnostics.contains(&diagnostic) {

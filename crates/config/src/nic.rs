@@ -23,6 +23,32 @@ pub struct Nic {
 }
 
 impl Nic {
+    /// Returns the command that makes it use so many queues.
+    #[must_use]
+    pub fn resize(&self, queues: usize) -> String {
+        let what = if self.paired { "combined" } else { "rx" };
+        format!("ethtool -L {} {what} {queues}", self.name)
+    }
+
+    /// Returns the command that directs what arrives to these queues.
+    fn direct(&self, queues: &[u32]) -> String {
+        let weight = |queue: u32| if queues.contains(&queue) { " 1" } else { " 0" };
+        let weights: String = (0..self.rx_queues).map(weight).collect();
+        format!("ethtool -X {} weight{weights}", self.name)
+    }
+
+    /// Returns what is to be done if a port with these queues has not all; `None` if it has.
+    #[must_use]
+    pub fn missed(&self, queues: &[u32]) -> Option<String> {
+        let all = self.rx_queues as usize;
+        if (0..self.rx_queues).all(|queue| queues.contains(&queue)) {
+            return None;
+        }
+        let are_first = (0..).zip(queues).all(|(at, queue)| at == *queue);
+        let command = if are_first { self.resize(queues.len()) } else { self.direct(queues) };
+        Some(format!("`{command}`, or `queues: all` and `workers: {all}`"))
+    }
+
     /// Returns whether this is one of its names.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
@@ -62,5 +88,22 @@ impl FromIterator<Nic> for Nics {
             nics.0.insert(nic.name.clone(), nic);
         }
         nics
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_that_a_port_misses_are_named_with_the_command_that_helps() {
+        let nic = Nic { name: "eth0".into(), rx_queues: 3, paired: true, ..Nic::default() };
+        let missed = |queues: &[u32]| nic.missed(queues);
+        assert_eq!((missed(&[0, 1, 2]), missed(&[2, 1, 0])), (None, None));
+        let all = ", or `queues: all` and `workers: 3`";
+        assert_eq!(missed(&[0]), Some(format!("`ethtool -L eth0 combined 1`{all}")));
+        assert_eq!(missed(&[1]), Some(format!("`ethtool -X eth0 weight 0 1 0`{all}")));
+        let single = Nic { paired: false, ..nic.clone() };
+        assert_eq!(single.missed(&[0, 1]), Some(format!("`ethtool -L eth0 rx 2`{all}")));
     }
 }

@@ -299,6 +299,7 @@ pub fn read(
         PortKind::Xdp(xdp) => nics.get(&xdp.interface).cloned(),
         _ => None,
     };
+    warn_of_queues(&section, &kind, nic.as_ref(), report);
     let mac = configured.or(nic.as_ref().map(|nic| nic.mac));
     let fault = section.get("fault").map(|node| fault(node, report));
     let trace = section.get("trace").and_then(|node| path(node, report));
@@ -322,6 +323,20 @@ fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortK
             }
         }
         _ => mem(node, report),
+    }
+}
+
+/// Warns of queues of the interface that the port has not: what arrives there is not taken.
+fn warn_of_queues(section: &Section, kind: &PortKind, nic: Option<&Nic>, report: &mut Report) {
+    let PortKind::Xdp(Xdp { queues: Some(queues), .. }) = kind else { return };
+    let Some((node, nic)) = section.get("queues").zip(nic) else { return };
+    if let Some(remedy) = nic.missed(queues) {
+        let message = format!(
+            "{} has {} receive queues: frames that arrive on others than these stay with the kernel, and count \
+             as `xdp_redirect_failed`",
+            nic.name, nic.rx_queues
+        );
+        report.warning_help(node.span, message, remedy);
     }
 }
 

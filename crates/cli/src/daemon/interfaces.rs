@@ -92,9 +92,7 @@ impl Interfaces {
 
     /// Returns how many frames were dropped so far because another daemon takes over.
     pub fn held_back(&self) -> u64 {
-        let of =
-            |one: &XdpInterface| (0..one.queues().count()).map(|at| one.counters(at).held_back).sum::<u64>();
-        self.of_ports.iter().flatten().map(of).sum()
+        self.of_ports.iter().flatten().map(|one| one.counters().held_back).sum()
     }
 
     /// Returns the queues of each interface, for whoever opens them.
@@ -105,6 +103,11 @@ impl Interfaces {
     /// Returns the interface of a port.
     pub fn of(&self, port: PortId) -> Option<&XdpInterface> {
         self.of_ports.get(port.index())?.as_ref()
+    }
+
+    /// Returns what the program at a port's interface has counted; nothing without one.
+    pub fn counted(&self, port: PortId) -> Vec<(&'static str, u64)> {
+        self.of(port).map(|one| one.statistics().to_vec()).unwrap_or_default()
     }
 
     /// Returns the name by which the kernel can be asked about a port's interface; `None` if it cannot be

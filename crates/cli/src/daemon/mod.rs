@@ -403,6 +403,7 @@ impl Daemon {
             fleet: self.fleet.questioner(),
             links: ports().map(|port| self.link_of(port)).collect(),
             obstacles: ports().map(|port| self.obstacle(port)).collect(),
+            programs: ports().map(|port| self.interfaces.counted(port)).collect(),
             arrivals: ports().map(|port| self.interfaces.of(port).map(Arrival::of)).collect(),
             apps: self.apps_json(),
             families: self.app_families(),

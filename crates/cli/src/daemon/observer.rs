@@ -70,6 +70,8 @@ pub struct Scene {
     pub links: Vec<Option<String>>,
     /// Why each port's interface cannot carry frames now.
     pub obstacles: Vec<Option<String>>,
+    /// What the program at each port's interface has counted on all queues.
+    pub programs: Vec<Vec<(&'static str, u64)>>,
     /// What `explain` must know of each port's interface.
     pub arrivals: Vec<Option<Arrival>>,
     /// What `weir show apps` prints.

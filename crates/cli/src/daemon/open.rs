@@ -154,7 +154,7 @@ fn adopt(
         if !interface.is_prepared() || offered.is_empty() {
             continue;
         }
-        let queue = queues(xdp, interface, plan.workers.count())
+        let queue = queues((config, xdp), interface, plan.workers.count())
             .with_context(|| format!("port `{}`", config.name))?[worker];
         let known = |number| adopted.iter().find(|(known, _)| *known == number).map(|(_, pool)| *pool);
         let pool = interface.offered(queue).map_err(str::to_owned).and_then(|number| match known(number) {
@@ -181,7 +181,7 @@ fn adopted_port(
     (pools, pool): (&mut Pools, PoolId),
 ) -> Result<Box<dyn Port>> {
     let mut open = || {
-        let queue = queues(xdp, interface, workers)?[worker];
+        let queue = queues((config, xdp), interface, workers)?[worker];
         let (port, refused) = interface.adopt(queue, pools, pool)?;
         refused.iter().for_each(|why| say_not_adopted(&config.name, queue, why));
         Ok::<_, anyhow::Error>(Box::new(port) as Box<dyn Port>)
@@ -219,7 +219,7 @@ fn one(
     let pool = pools.first().id();
     match (&config.kind, interface) {
         (PortKind::Xdp(xdp), Some(interface)) => {
-            let queue = queues(xdp, interface, workers)?[worker];
+            let queue = queues((config, xdp), interface, workers)?[worker];
             let port = interface.open(queue, pools, pool)?;
             Ok(Box::new(port))
         }
@@ -292,25 +292,26 @@ fn nowhere() -> Output {
 pub fn check_queues(plan: &Plan, interfaces: &[Option<Queues>]) -> Result<()> {
     for (port, interface) in plan.ports.iter().zip(interfaces) {
         if let (PortKind::Xdp(xdp), Some(interface)) = (&port.kind, interface) {
-            queues(xdp, interface, plan.workers.count()).with_context(|| format!("port `{}`", port.name))?;
+            queues((port, xdp), interface, plan.workers.count())
+                .with_context(|| format!("port `{}`", port.name))?;
         }
     }
     Ok(())
 }
 
 /// Returns the queues of a port, the `n`th for worker `n`: every worker needs one to send on.
-fn queues(xdp: &Xdp, interface: &Queues, workers: usize) -> Result<Vec<u32>> {
+fn queues((port, xdp): (&PortConfig, &Xdp), interface: &Queues, workers: usize) -> Result<Vec<u32>> {
     let queues: Vec<u32> = xdp.queues.clone().unwrap_or_else(|| (0..interface.count()).collect());
     if queues.len() != workers {
+        let nic = port.nic.clone().unwrap_or_default();
         bail!(
-            "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. \
-                Set `workers: {}`, \
-             or `ethtool -L {} combined {workers}`; with `queues: [0]` (so many as there are workers), \
-             frames of other queues stay with the kernel",
+            "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. Set \
+             `workers: {}`, or `{}`; with `queues: [0]` (so many as there are workers), frames of other \
+             queues stay with the kernel",
             xdp.interface,
             queues.len(),
             queues.len(),
-            xdp.interface
+            nic.resize(workers)
         );
     }
     Ok(queues)

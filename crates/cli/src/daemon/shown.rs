@@ -232,7 +232,9 @@ impl Snapshot {
         let port = |at: usize| {
             let mut all = Map::new();
             let mut sums = [0u64; 10];
-            let mut extra: Map<String, Value> = Map::new();
+            let programs = self.programs.get(at).into_iter().flatten();
+            let mut extra: Map<String, Value> =
+                programs.map(|(name, count)| ((*name).into(), json!(count))).collect();
             let mut modes = Vec::new();
             for report in reports.iter().filter_map(|report| report.ports.get(at)) {
                 let s = &report.statistics;

@@ -137,3 +137,34 @@ fn an_interface_that_leaves_for_another_namespace_is_gone_until_it_is_back() {
     forwards(&wire, &mut daemon);
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
+
+/// Frames arrive on both queues, and weir has one of them.
+#[test]
+fn what_arrives_on_other_queues_is_counted_and_warned_of() {
+    let Some(wire) = Wire::new("queues", 0) else { return };
+    wire.add_wide(0, 0, 2);
+    let (folder, two) = (Folder::new(), RESOLVED.replace("queues: [0]", "queues: [1]"));
+    let file = folder.write("weir.yaml", two).display().to_string();
+    let said = weir(&wire, &["check", &file]);
+    let remedy = "`ethtool -X w0 weight 0 1`, or `queues: all` and `workers: 2`";
+    assert!(said.err.contains("w0 has 2 receive queues") && said.err.contains(remedy), "{}", said.err);
+    let file = folder.write("weir.yaml", RESOLVED).display().to_string();
+    let said = weir(&wire, &["check", &file]);
+    assert!(said.err.contains("`ethtool -L w0 rx 1`, or `queues: all`"), "{}", said.err);
+    let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    assert!(daemon.log().contains("`ethtool -L w0 rx 1`"), "{}", daemon.log());
+    let counted = |daemon: &Daemon, name: &str| {
+        let port = &daemon.show("ports")[0];
+        port["extra"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {port}"))
+    };
+    // A veth spreads flows over queues by a hash: some of these are on each.
+    let flows = "for port in $(seq 7700 7763); do echo x >/dev/udp/10.0.0.1/$port; done";
+    wire.far(&format!("bash -c '{flows}'"));
+    daemon.wait_for("frames", |daemon| counted(daemon, "xdp_passed") >= 63);
+    let send = "import socket; [socket.socket(2, 2).sendto(b\"x\", (\"10.0.0.1\", 7777)) for _ in range(64)]";
+    wire.far(&format!("python3 -c '{send}'"));
+    daemon.wait_for("64 frames", |daemon| {
+        counted(daemon, "xdp_taken") + counted(daemon, "xdp_redirect_failed") == 64
+    });
+    assert!(counted(&daemon, "xdp_redirect_failed") > 0 && counted(&daemon, "xdp_taken") > 0);
+}

@@ -99,6 +99,8 @@ pub struct XdpInterface {
     pub(super) link: Link,
     /// `None` while it is gone.
     pub(super) attached: Option<Arc<Attached>>,
+    /// What programs have counted that are no longer attached.
+    former: Counters,
     pub(super) membership: Option<Membership>,
     pub(super) groups: Option<Groups>,
     lines: Lines,
@@ -133,6 +135,7 @@ impl XdpInterface {
             config,
             link,
             attached: None,
+            former: Counters::default(),
             membership: None,
             groups: None,
             lines,
@@ -258,10 +261,26 @@ impl XdpInterface {
         }
     }
 
-    /// Returns the program's counters of a queue, whether or not it has a port.
+    /// Returns the program's counters of all queues, whether or not they have a port, those of programs
+    /// before the interface was gone included.
     #[must_use]
-    pub fn counters(&self, queue: u32) -> Counters {
-        self.attached.as_ref().map(|attached| attached.counters(queue)).unwrap_or_default()
+    pub fn counters(&self) -> Counters {
+        let mut sum = self.former;
+        self.attached.iter().for_each(|attached| sum += attached.counters());
+        sum
+    }
+
+    /// Returns the same by name.
+    #[must_use]
+    pub fn statistics(&self) -> [(&'static str, u64); 5] {
+        let Counters { taken, passed, not_ours, redirect_failed, held_back } = self.counters();
+        [
+            ("xdp_taken", taken),
+            ("xdp_passed", passed),
+            ("xdp_not_ours", not_ours),
+            ("xdp_redirect_failed", redirect_failed),
+            ("xdp_held_back", held_back),
+        ]
     }
 
     /// Returns the interface as the kernel described it last.
@@ -294,6 +313,7 @@ impl XdpInterface {
     }
 
     fn detach(&mut self) {
+        self.former = self.counters();
         self.lines().iter().for_each(|line| line.detach());
         self.attached = None;
         (self.membership, self.groups) = (None, None);
@@ -572,8 +592,10 @@ impl Attached {
             .map_err(|error| self.system("giving a queue to a socket", map_io(error)))
     }
 
-    pub(super) fn counters(&self, queue: u32) -> Counters {
-        self.program().counters(queue)
+    fn counters(&self) -> Counters {
+        let (program, mut sum) = (self.program(), Counters::default());
+        (0..program.queues()).for_each(|queue| sum += program.counters(queue));
+        sum
     }
 
     fn set_rules(&self, frames: &Wanted, link: &Link) -> Result<(), XdpError> {

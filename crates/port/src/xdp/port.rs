@@ -236,7 +236,7 @@ impl XdpPort {
         }
         self.obey(pool);
         self.complete(pool);
-        let (former, in_pieces) = (self.program_statistics(), self.joining.is_in_pieces());
+        let (former, in_pieces) = (self.socket_statistics(), self.joining.is_in_pieces());
         let Some(bound) = self.bound.take() else { return false };
         self.line.close();
         self.former = former;
@@ -275,7 +275,7 @@ impl XdpPort {
     fn discard(&mut self, pool: &mut RegionPool) -> Leave {
         // Until it is closed, they count as held.
         self.counted.held += self.drop_arrived(pool);
-        self.former = self.program_statistics();
+        self.former = self.socket_statistics();
         let Some(bound) = self.bound.take() else {
             return Leave::Closed(std::mem::take(&mut self.counted.held));
         };
@@ -287,17 +287,17 @@ impl XdpPort {
 
     /// Closes the socket and takes back every chunk.
     fn unbind(&mut self, pool: &mut RegionPool) {
-        self.former = self.program_statistics();
+        self.former = self.socket_statistics();
         let Some(mut bound) = self.bound.take() else { return };
         self.former_lost += lost(&bound.socket) + u64::from(bound.socket.receive.waiting());
         self.former_lost += self.joining.abandon(pool);
         self.umem.close(Some(bound.socket), pool);
     }
 
-    /// Returns the counts of the programs and sockets that the port has had.
-    fn program_statistics(&self) -> Vec<(&'static str, u64)> {
+    /// Returns the counts of the sockets that the port has had.
+    fn socket_statistics(&self) -> Vec<(&'static str, u64)> {
         let Some(bound) = &self.bound else { return self.former.clone() };
-        let mut all = bound.statistics(self.line.queue());
+        let mut all = bound.statistics();
         for (name, count) in &mut all {
             let former = self.former.iter().find(|(former, _)| former == name);
             *count += former.map_or(0, |(_, count)| *count);
@@ -378,26 +378,16 @@ impl XdpPort {
 }
 
 impl Bound {
-    fn statistics(&self, queue: u32) -> Vec<(&'static str, u64)> {
-        let program = self.interface.counters(queue);
-        let mut all = vec![
-            ("xdp_taken", program.taken),
-            ("xdp_passed", program.passed),
-            ("xdp_not_ours", program.not_ours),
-            ("xdp_redirect_failed", program.redirect_failed),
-            ("xdp_held_back", program.held_back),
-        ];
-        if let Some(kernel) = self.socket.statistics() {
-            all.extend([
-                ("rx_dropped", kernel.rx_dropped),
-                ("rx_invalid_descs", kernel.rx_invalid_descs),
-                ("tx_invalid_descs", kernel.tx_invalid_descs),
-                ("rx_ring_full", kernel.rx_ring_full.unwrap_or(0)),
-                ("rx_fill_ring_empty_descs", kernel.rx_fill_ring_empty_descs.unwrap_or(0)),
-                ("tx_ring_empty_descs", kernel.tx_ring_empty_descs.unwrap_or(0)),
-            ]);
-        }
-        all
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        let Some(kernel) = self.socket.statistics() else { return Vec::new() };
+        vec![
+            ("rx_dropped", kernel.rx_dropped),
+            ("rx_invalid_descs", kernel.rx_invalid_descs),
+            ("tx_invalid_descs", kernel.tx_invalid_descs),
+            ("rx_ring_full", kernel.rx_ring_full.unwrap_or(0)),
+            ("rx_fill_ring_empty_descs", kernel.rx_fill_ring_empty_descs.unwrap_or(0)),
+            ("tx_ring_empty_descs", kernel.tx_ring_empty_descs.unwrap_or(0)),
+        ]
     }
 }
 
@@ -483,7 +473,7 @@ impl Port for XdpPort {
     }
 
     fn extra_statistics(&self) -> Vec<(&'static str, u64)> {
-        let mut all = self.program_statistics();
+        let mut all = self.socket_statistics();
         all.extend([
             ("kicks", self.extra.kicks),
             ("transmit_refused", self.extra.transmit_refused),

@@ -21,7 +21,7 @@ fn what_is_taken_arrives_and_the_rest_stays_with_the_kernel() {
     let mut far = lab.far_end("f0", 0);
     assert_eq!(near.port.xdp_mode(), Some(Mode::NativeCopy));
     assert!(near.port.readiness().is_some());
-    let before = interface.counters(0);
+    let before = interface.counters();
     let frames: Vec<_> = (0..300).map(|number| udp(W0, 5000 + (number % 3 == 0) as u16, number)).collect();
     // Send at most 64 at a time, because the ring of the veth has 256 slots.
     for part in frames.chunks(64) {
@@ -34,7 +34,7 @@ fn what_is_taken_arrives_and_the_rest_stays_with_the_kernel() {
     let statistics = near.port.statistics();
     assert_eq!((statistics.received, statistics.received_bytes, statistics.lost_before), (200, 12_000, 0));
     assert_eq!((far.port.statistics().transmitted, far.port.statistics().held), (300, 0));
-    let after = interface.counters(0);
+    let after = interface.counters();
     assert_eq!((after.taken - before.taken, after.redirect_failed), (200, before.redirect_failed));
     assert!(after.passed - before.passed >= 100);
     assert_eq!(extra(&near.port, "rx_invalid_descs") + extra(&near.port, "wrong_descriptors"), 0);
@@ -104,7 +104,7 @@ fn a_frame_for_another_mac_is_not_ours() {
     far.send(&[udp(SOMEBODY, 1, 1), udp([0xff; 6], 1, 2), udp(W0, 1, 3)]);
     assert_eq!(near.receive(1), [udp(W0, 1, 3)]);
     near.receives_nothing();
-    assert_eq!(extra(&near.port, "xdp_not_ours"), 1);
+    assert_eq!(interface.counters().not_ours, 1);
     interface.set_take(&Take::all()).unwrap();
     far.send(&[udp(SOMEBODY, 1, 1), udp([0xff; 6], 1, 2), udp(W0, 1, 3)]);
     assert_eq!(near.receive(2), [udp([0xff; 6], 1, 2), udp(W0, 1, 3)]);
@@ -144,7 +144,7 @@ fn a_queue_without_port_leaves_its_frames_to_the_kernel() {
     let Some(lab) = Lab::new(1, 1) else { return };
     let interface = lab.attach("w0", &Take::all());
     assert!(lab.connects_soon());
-    assert!(interface.counters(0).redirect_failed > 0);
+    assert!(interface.counters().redirect_failed > 0);
     let near = lab.near_end(&interface, 0);
     assert!(!lab.connects());
     near.close();
@@ -166,10 +166,10 @@ fn another_process_takes_an_interface_over_and_the_kernel_gets_no_frame_meanwhil
     near.close();
     far.send(&[udp(W0, 5000, 2)]);
     let end = Instant::now() + PATIENCE;
-    while old.counters(0).held_back == 0 && Instant::now() < end {
+    while old.counters().held_back == 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!((old.counters(0).held_back, old.counters(0).redirect_failed), (1, 0));
+    assert_eq!((old.counters().held_back, old.counters().redirect_failed), (1, 0));
     lab.weir(|| new.take_over(handover).and_then(|()| new.replace())).unwrap();
     drop(old);
     heir.receives_nothing();

@@ -129,7 +129,7 @@ fn each_frame_arrives_once_while_a_socket_passes_from_one_to_the_next() {
             assert_eq!(old.left(), [], "once");
             with_the_worker.into_iter().for_each(|frame| near.pools.give(frame));
             take_over(lab, &old, (&mut new, &next), left);
-            assert_eq!(old.counters(0).held_back, 0);
+            assert_eq!(old.counters().held_back, 0);
             drop((std::mem::replace(&mut old, new), std::mem::replace(&mut near, next)));
         }
         receive_until(&mut near, ALL as usize, &mut numbers, &progress);
