@@ -3,11 +3,14 @@
 mod support;
 
 use engine::batch::{Engine, FlowPage, TakenOver};
-use engine::program::{Entry, EntryMatch, Fill, Group, GroupId, Learn, Pipe, PipeId, PortId, Program};
+use engine::program::{
+    Affinity, Entry, EntryMatch, Fill, FlowState, Group, GroupId, Learn, NewFlows, Pipe, PipeId, PipeKind,
+    PortId, Program, Timeouts,
+};
 use engine::snapshot::FlowDecision;
 use packet::FlowKey;
 use std::collections::BTreeMap;
-use support::{Bench, start, targets, udp};
+use support::{Bench, source_nat, start, targets, udp};
 
 const PIPE: PipeId = PipeId(0);
 
@@ -125,4 +128,92 @@ fn s10_later_pages_have_only_what_was_decided_since() {
     (3..9).for_each(|sport| _ = bench.frame(PortId(0), &udp(sport, 53)));
     let page = bench.engine.flow_records(PIPE, (0, 100), Some(1_500));
     assert_eq!(page.records.len() / page.length, 4);
+}
+
+/// Segments of a client.
+fn tcp(flags: &str) -> Vec<u8> {
+    packet::craft::frame(&format!("src=10.1.1.1 dst=203.0.113.5 proto=tcp sport=7 dport=80 flags={flags}"))
+}
+
+/// The same with states, from a pool or to targets in turn.
+fn with_states(mut program: Program, new_flows: NewFlows) -> Program {
+    if let PipeKind::Flow { timeouts, .. } = &mut program.pipes[0].kind {
+        *timeouts = Timeouts::CONNTRACK;
+    }
+    program.groups[0].new_flows = new_flows;
+    program
+}
+
+#[test]
+fn a_connection_that_has_ended_and_another_from_the_same_port_go_on_as_what_they_are() {
+    let programs = [
+        with_states(pinning(&["x", "y"], 64, 0), NewFlows::RoundRobin),
+        with_states(pinning(&["x"], 64, 0), NewFlows::Hash),
+        with_states(source_nat((1024, 1151), 31), NewFlows::Hash),
+    ];
+    for program in &programs {
+        let mut bench = Bench::new(program);
+        let send = |bench: &mut Bench, flags| {
+            bench.now_ns += 1_000_000;
+            bench.bytes(PortId(0), &tcp(flags))
+        };
+        ["S", "A", "RA"].iter().for_each(|flags| _ = send(&mut bench, flags));
+        let mut new = Bench::new(program);
+        let first = pages(&bench.engine, 100);
+        resume_some(&mut new.engine, &first);
+        // It has ended there as well: a SYN would begin another.
+        let flow = |engine: &Engine| {
+            let flows = engine.flows(PIPE, 9).0;
+            *flows.iter().find(|flow| flow.key.sport() == 7).expect("the client's flow")
+        };
+        assert_eq!(flow(&new.engine).state, Some(FlowState::TcpRst));
+        ["S", "A"].iter().for_each(|flags| _ = send(&mut bench, flags));
+        resume_some(&mut new.engine, &pages(&bench.engine, 100));
+        new.engine.end_takeover();
+        let (was, is) = (flow(&bench.engine), flow(&new.engine));
+        assert_eq!((is.decision, is.state, is.binding), (was.decision, was.state, was.binding));
+        // From now on they do the same.
+        new.now_ns = bench.now_ns;
+        for flags in ["A", "RA"] {
+            assert_eq!(send(&mut new, flags), send(&mut bench, flags));
+        }
+        let before = flow(&new.engine);
+        send(&mut new, "S");
+        let after = flow(&new.engine);
+        assert_eq!((after.state, after.hits.packets), (Some(FlowState::TcpSyn), 1));
+        assert_eq!(after.binding == before.binding, before.binding.is_none());
+        new.take_deltas();
+    }
+}
+
+#[test]
+fn sources_are_remembered_by_their_flows_from_another_process() {
+    let remembering = |names: &[&str]| {
+        let mut program = pinning(names, 64, 1);
+        program.groups[1].affinity = Some(Affinity { timeout_ns: 60_000_000_000, ..Affinity::ADDRESS });
+        program
+    };
+    let from =
+        |at: u8| packet::craft::frame(&format!("src=10.0.1.{at} dst=10.0.0.2 proto=udp sport=9 dport=53"));
+    let mut old = Bench::new(&remembering(&["x", "y"]));
+    (0..30).for_each(|at| _ = old.frame(PortId(0), &from(at)));
+    let names = |engine: &Engine| -> BTreeMap<_, _> {
+        pinned(engine).into_iter().map(|(key, name)| ((key.src(), key.sport()), name)).collect()
+    };
+    let was = names(&old.engine);
+    let mut new = Bench::new(&remembering(&["z", "x", "w", "y"]));
+    resume(&mut new.engine, &pages(&old.engine, 100), (0, 1));
+    for at in 0..30 {
+        let again =
+            packet::craft::frame(&format!("src=10.0.1.{at} dst=10.0.0.2 proto=udp sport=10 dport=53"));
+        new.frame(PortId(0), &again);
+    }
+    let is = names(&new.engine);
+    assert_eq!(is.len(), 60);
+    assert!(was.iter().all(|((source, _), name)| is[&(*source, 10)] == *name), "{was:?} {is:?}");
+}
+
+/// Takes flows over without the end of it.
+fn resume_some(engine: &mut Engine, pages: &[FlowPage]) {
+    pages.iter().for_each(|page| _ = engine.resume_flows(PIPE, page, (0, 1)));
 }

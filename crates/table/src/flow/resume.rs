@@ -34,10 +34,29 @@ impl FlowTable {
     ) -> Result<u32, InsertError> {
         let packed = decision.pack().ok_or(InsertError::Full)?;
         let mut flow = Flow::new(*key, packed, from.last);
-        (flow.first, flow.state, flow.seq) = (from.first, from.state, from.seq);
-        // Its first packet was another process's, which has told of it.
-        flow.marks = Marks(Marks::TOLD | Marks::GAVE).with_heard(from.heard);
+        flow.go_on(from);
         self.adopt(hash, &flow)
+    }
+
+    /// What is known of a flow that began elsewhere has changed there. Returns false if that is out of date,
+    /// because the flow has had packets here.
+    pub fn refresh(&mut self, row: u32, from: Resumed) -> bool {
+        let flow = self.live_mut(row).filter(|flow| flow.packets == 0 && !is_older(from.last, flow.last));
+        flow.map(|flow| flow.go_on(from)).is_some()
+    }
+}
+
+/// Whether a time was before another; half of their range ahead is behind.
+fn is_older(time: u32, other: u32) -> bool {
+    time.wrapping_sub(other) >= 1 << 31
+}
+
+impl Flow {
+    fn go_on(&mut self, from: Resumed) {
+        (self.first, self.last) = (from.first, from.last);
+        (self.state, self.seq) = (from.state, from.seq);
+        // Its first packet was another process's, which has told of it.
+        self.marks = Marks(Marks::TOLD | Marks::GAVE).with_heard(from.heard);
     }
 }
 
@@ -56,6 +75,13 @@ mod tests {
         assert_eq!((flow.first(), flow.last(), flow.state()), (10, 70, FlowState::TcpEstablished));
         assert_eq!((flow.seq(), flow.heard()), (7, 3));
         assert!(table.resume(7, &key, Decision::Pinned(3), from).is_err());
+        let later = Resumed { first: 90, last: 95, state: FlowState::TcpSyn, seq: 9, heard: 1 };
+        assert!(table.refresh(row, later) && !table.refresh(row, from), "only what is later counts");
+        let flow = table.flow(row).unwrap();
+        assert_eq!((flow.first(), flow.last(), flow.state()), (90, 95, FlowState::TcpSyn));
+        assert_eq!((flow.seq(), flow.heard()), (9, 1));
+        table.count(row, 60, 96);
+        assert!(!table.refresh(row, later), "it is this process's");
         assert!(table.resume(8, &FlowKey([2; 5]), Decision::Pinned(3), from).is_err());
     }
 }

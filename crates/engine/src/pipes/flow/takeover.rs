@@ -146,8 +146,18 @@ impl Flows {
         };
         let Some(decision) = decision else { return false };
         if let Some(present) = self.table.get(hash, &record.key) {
+            if self.own.contains_key(&record.key) {
+                return true;
+            }
+            // It may have ended since an earlier page, and another connection begun (C15).
             let same = self.table.flow(present).is_some_and(|flow| flow.decision() == decision);
-            if same || self.own.contains_key(&record.key) {
+            let bound = self.nat.as_ref().and_then(|nat| nat.binding(nat.of_row(present)?));
+            if same && bound == record.binding {
+                if self.table.refresh(present, record.from)
+                    && let Some(values) = &mut self.values
+                {
+                    values.set_row(present, record.kept, 0);
+                }
                 return true;
             }
             self.clear(present, table::DeltaReason::Removed);
