@@ -97,6 +97,11 @@ pub fn app(node: &Node, program: &Program, report: &mut Report) -> Option<AppId>
     }
 }
 
+/// Reads an app that gets packets which would be dropped otherwise; `drop` is none.
+pub(crate) fn app_or_drop(node: &Node, program: &Program, report: &mut Report) -> Option<AppId> {
+    if node.is("drop") { None } else { app(node, program, report) }
+}
+
 /// Reads `{ copy: app, then: pipe }`.
 fn tee(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
     let section = Section::read(node, TEE, report);

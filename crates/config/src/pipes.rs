@@ -14,8 +14,8 @@ use crate::section::{Section, boolean, choice, list, named, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
-    AppId, Criterion, Entry, EntryList, FlowState, Forward, GroupChoice, GroupId, HashInput, Learn, Match,
-    Monitor, NatPoolId, OwnedBy, Pipe, PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
+    Criterion, Entry, EntryList, FlowState, Forward, GroupChoice, GroupId, HashInput, Learn, Match, Monitor,
+    NatPoolId, OwnedBy, Pipe, PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
 };
 use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
@@ -150,7 +150,7 @@ pub fn read(
     pipe.templates = reader.templates(report);
     pipe.forward = reader.forward("forward", report);
     pipe.miss = reader.forward("miss", report);
-    pipe.too_long = section.get("too_long").and_then(|node| too_long(node, program, report));
+    pipe.too_long = section.get("too_long").and_then(|node| forward::app_or_drop(node, program, report));
     pipe.nat = reader.nat_pool(report);
     pipe.owner = section.choice("owner", &OwnedBy::WORDS, report).unwrap_or_default();
     pipe.rehash = section.boolean("rehash", report);
@@ -179,14 +179,6 @@ pub fn read(
     }
     pipe.capacity = reader.capacity(&pipe, report);
     pipe
-}
-
-/// Reads the app that gets packets which are too long; `drop` is none.
-fn too_long(node: &Node, program: &Program, report: &mut Report) -> Option<AppId> {
-    match &node.kind {
-        Kind::Scalar(word) if word == "drop" => None,
-        _ => forward::app(node, program, report),
-    }
 }
 
 /// Goes through a list of entries, those of a file, or lines of the configuration. Lines that `plain` takes

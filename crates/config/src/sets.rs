@@ -41,6 +41,7 @@ pub const GROUP: &[Key] = crate::keys! {
     "new_flows": Shape::Words(|| words(&NewFlows::WORDS)),
         "how a flow pipe that pins chooses the targets of new flows" or "hash";
     "affinity": affinity::SHAPE, "what of a packet's source address picks the bucket, instead of its flow";
+    "no_target": Shape::Name, "the app that gets packets for which there is no target" or "drop";
     "quic": Shape::Map(QUIC), "how the server IDs of targets are encoded in QUIC connection IDs";
     needed "targets": Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])),
         "who gets the buckets";
@@ -78,6 +79,7 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
     let new_flows = section.choice("new_flows", &NewFlows::WORDS, report).unwrap_or_default();
     let affinity = section.get("affinity").and_then(|node| affinity::read(node, report));
     let quic = section.get("quic").and_then(|node| quic::configs(node, report));
+    let no_target = section.get("no_target").and_then(|node| forward::app_or_drop(node, program, report));
     let targets = section.needed("targets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
     // The targets of a group mostly go the same way, and there may be a million of them.
@@ -87,7 +89,7 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
         .filter_map(|(name, span, node)| target((name, span, node), fill, (program, &mut read), report))
         .collect();
     let size = size.map_or_else(|| default_size(fill, number, targets.len()), |size| size as u32);
-    Group { number, fill, size, seed, new_flows, affinity, quic, targets, ..blank }
+    Group { number, fill, size, seed, new_flows, affinity, quic, no_target, targets, ..blank }
 }
 
 /// Returns the number of buckets of a group that does not say. Of groups with a number there may be

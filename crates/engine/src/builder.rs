@@ -382,6 +382,7 @@ impl Group {
             new_flows: NewFlows::Hash,
             affinity: None,
             quic: None,
+            no_target: None,
             targets: [].into(),
             origin: Origin::default(),
         }
@@ -403,6 +404,12 @@ impl Group {
     #[must_use]
     pub fn quic(self, configs: impl IntoIterator<Item = QuicConfig>) -> Group {
         Group { quic: Some(configs.into_iter().collect()), ..self }
+    }
+
+    /// Sets the app that gets packets for which the group has no target.
+    #[must_use]
+    pub fn no_target(self, no_target: Option<AppId>) -> Group {
+        Group { no_target, ..self }
     }
 
     /// Sets the number by which metadata chooses the group.

@@ -429,6 +429,8 @@ pub struct Group {
     pub affinity: Option<Affinity>,
     /// How the server IDs of targets are encoded in QUIC connection IDs, if they have any.
     pub quic: Option<Arc<[QuicConfig]>>,
+    /// The app that gets packets for which the group has no target; without it they are dropped.
+    pub no_target: Option<AppId>,
     /// The targets. A target's id is its position here. Shared by all copies of the program, because there
     /// may be a million of them, and a worker holds a copy.
     pub targets: Arc<[Target]>,

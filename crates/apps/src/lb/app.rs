@@ -49,6 +49,9 @@ pub const NAME: &str = "lb";
 /// The name under which the app gets packets that are too long for the way to their back end.
 pub const TOO_LONG: &str = "lb/too_long";
 
+/// The name under which the app gets packets for which there is no back end, if their service rejects them.
+pub(super) const REJECT: &str = "lb/reject";
+
 /// Room for flows in each pipe that keeps some, unless the configuration says otherwise.
 pub const FLOWS: u32 = 1 << 18;
 
@@ -75,8 +78,7 @@ impl Lb {
         program.follow_fragments();
         // The table that packets enter first has the first place, where readers look for it.
         let root = program.pipe(Pipe::basic(NAME));
-        let scales = self.health.scales();
-        let shared = (miss, self.flows, &scales);
+        let shared = (miss, self.flows, &self.health);
         let pipes = Writer::new(&self.services, attachments, program, shared).write();
         let replies = self.replies(program, miss);
         let finder = Finder::new(&self.services, attachments, &pipes, &self.nat_pools);

@@ -24,6 +24,7 @@ mod vlan;
 mod yaml;
 
 pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Speaker, Unasked};
+use app::REJECT;
 pub use app::{FLOWS, Lb, NAME, TOO_LONG};
 pub use back_ends::xenoflow;
 pub use bits::{Dealt, gather, instead, spread};

@@ -3,10 +3,10 @@
 
 use super::actions::{self, Action};
 use super::choosers::{Chooser, ErrorsBy, Translated, number};
-use super::health::Scales;
+use super::health::Health;
 use super::service::{BackEnd, By, Service};
 use super::vlan::{self, Tags};
-use super::{NAME, TOO_LONG, bits};
+use super::{NAME, REJECT, TOO_LONG, bits};
 use config::attachment::{Attachments, Mac};
 use engine::builder::ProgramBuilder;
 use engine::program::{
@@ -56,13 +56,19 @@ impl<'a> Writer<'a> {
         services: &'a [Service],
         attachments: &'a Attachments,
         program: &'a mut ProgramBuilder,
-        (miss, flows, scales): (Forward, u32, &Scales),
+        (miss, flows, health): (Forward, u32, &Health),
     ) -> Writer<'a> {
         let counted = is_counted(services);
         let mut lists = HashMap::new();
+        let (scales, rejecting) = (health.scales(), health.rejecting());
+        let rejects = services.iter().any(|service| rejecting.contains(service.name.as_str()));
+        let reject = rejects.then(|| program.app(REJECT));
         let groups = services.iter().enumerate();
         let groups = groups
-            .map(|(at, service)| group((at, service), scales.of(&service.name), &mut lists, program))
+            .map(|(at, service)| {
+                let app = reject.filter(|_| rejecting.contains(service.name.as_str()));
+                group((at, service), (scales.of(&service.name), app), &mut lists, program)
+            })
             .collect();
         let is_tunnel = |back_end: &BackEnd| back_end.mode.is_tunnel();
         let measures = |service: &Service| service.limited || service.back_ends.iter().any(is_tunnel);
@@ -175,7 +181,8 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        actions.retain(|action| used.contains(action));
+        // A pipe without entries has actions all the same.
+        actions.retain(|action| used.is_empty() || used.contains(action));
         actions
     }
 
@@ -292,11 +299,11 @@ pub(super) fn group_name(service: &Service) -> String {
 /// these as well, because there may be a million pairs of both.
 type Lists = HashMap<(*const BackEnd, Forward, u32), Arc<[Target]>>;
 
-/// Adds the group of a service, whose weights are multiplied by `scale`. Where bits of the source address
-/// choose, there is none.
+/// Adds the group of a service, whose weights are multiplied by `scale`. Packets for which it has no back end
+/// go to an app, if there is one for them. Where bits of the source address choose, there is no group.
 fn group(
     (at, service): (usize, &Service),
-    scale: u32,
+    (scale, no_target): (u32, Option<AppId>),
     lists: &mut Lists,
     program: &mut ProgramBuilder,
 ) -> Option<GroupId> {
@@ -316,7 +323,7 @@ fn group(
     let targets = Arc::clone(list.or_insert_with(|| service.back_ends.iter().map(target).collect()));
     let group =
         Group::new(group_name(service), service.fill, service.size).number(number(at)).origin(service.origin);
-    let group = group.new_flows(service.new_flows).affinity(service.affinity);
+    let group = group.new_flows(service.new_flows).affinity(service.affinity).no_target(no_target);
     Some(program.group(Group { targets, quic: service.quic.clone(), ..group }))
 }
 

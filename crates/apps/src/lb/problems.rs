@@ -20,9 +20,7 @@ pub enum Problem {
     NameTwice { name: String },
     #[error("service `{first}` has this address, protocol and port on the same port already")]
     ServiceTwice { first: String },
-    #[error("service `{name}` has no back ends")]
-    NoBackEnds { name: String },
-    #[error("all back ends of service `{name}` have weight 0: nobody answers")]
+    #[error("service `{name}` has `by: src/MASK` and needs a back end with a weight")]
     NobodyAnswers { name: String },
     #[error("two back ends of service `{service}` are called `{name}`")]
     BackEndTwice { service: String, name: String },
@@ -218,9 +216,9 @@ fn source_bits(service: &Service, add: &mut impl FnMut(Problem)) {
 
 fn back_ends(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     let name = || service.name.clone();
-    if service.back_ends.is_empty() {
-        list.push((service.origin, Problem::NoBackEnds { name: name() }));
-    } else if service.back_ends.iter().all(|back_end| back_end.weight == 0) {
+    // A group without one is worth a warning, which the program's check gives.
+    let is_dealt = matches!(service.by, By::SourceBits(_));
+    if is_dealt && service.back_ends.iter().all(|back_end| back_end.weight == 0) {
         list.push((service.origin, Problem::NobodyAnswers { name: name() }));
     }
     let mut names = HashSet::new();
@@ -330,6 +328,7 @@ fn pool(service: &Service, around: &Surroundings<'_>, list: &mut Vec<(Origin, Pr
     match (first, pool) {
         (None, None) => {}
         (Some(full), None) => list.push((full.origin, Problem::NoPool { name: full.name.clone() })),
+        (None, Some(_)) if service.back_ends.is_empty() => {}
         (None, Some(_)) => {
             list.push((service.origin, Problem::PoolUnused { name: service.name.clone() }));
         }

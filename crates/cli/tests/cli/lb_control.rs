@@ -208,20 +208,6 @@ fn what_cannot_be_is_refused_and_nothing_is_half_applied() {
             vec!["request 1", "no back end `b8`"],
         ),
         (
-            json!([
-                { "do": "weight", "service": "web", "back_end": "b1", "weight": 0 },
-                { "do": "weight", "service": "web", "back_end": "b2", "weight": 0 },
-            ]),
-            vec!["would have 0: nobody answers"],
-        ),
-        (
-            json!([
-                { "do": "remove", "service": "web", "back_end": "b1" },
-                { "do": "remove", "service": "web", "back_end": "b2" },
-            ]),
-            vec!["service `web` has no back ends"],
-        ),
-        (
             json!({ "do": "add", "service": { "name": "two", "port": "p0",
                 "back_ends": [back_end("x", "02:00:00:00:00:01")],
                 "service": { "vip": "10.0.0.80", "protocol": "tcp", "port": 80 } } }),

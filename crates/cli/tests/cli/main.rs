@@ -17,6 +17,7 @@ mod ipfix;
 mod lb;
 mod lb_choice;
 mod lb_control;
+mod lb_reject;
 mod measure;
 mod measured;
 mod monitoring;

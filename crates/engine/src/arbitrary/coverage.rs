@@ -2,7 +2,7 @@
 
 use crate::change::{Change, ChangeError};
 use crate::interpreter::trace::{
-    Asked, Change as Done, Color, FlowMet, Known, Lookup, Miss, Moving, Pick, Rss, Step,
+    Asked, Change as Done, Color, End, FlowMet, Known, Lookup, Miss, Moving, Pick, Rss, Step,
 };
 use crate::interpreter::{Effect, Walk, Why};
 use crate::operation::{OPERATIONS, Value};
@@ -55,7 +55,7 @@ const REASONS: &[DropReason] = &[
 
 /// Everything else there is, apart from pipe types, operations and the fields that are matched and written.
 const KINDS: &str = "
-    pipe:hash:no_target pipe:flow:no_target
+    pipe:hash:no_target pipe:flow:no_target no_target:app:hash no_target:app:flow no_target:app:group
     match:const:hit match:const:miss match:per_entry match:masked match:range match:prefix match:prefix:0
     match:any match:any:absent hash:select hash:fields hash:rss:taken hash:rss:absent
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
@@ -254,6 +254,13 @@ impl Coverage {
             Lookup::NoTarget => "no_target",
         };
         self.meet(&format!("pipe:{}:{result}", pipe.kind.word()));
+        let to_app = matches!(step.end, End::Verdict(Verdict::App(_)));
+        let nobody = |pick: &Pick| pick.target.is_none();
+        if to_app && step.lookup == Lookup::NoTarget {
+            self.meet(&format!("no_target:app:{}", pipe.kind.word()));
+        } else if to_app && step.forward.iter().any(|forward| forward.pick.as_ref().is_some_and(nobody)) {
+            self.meet("no_target:app:group");
+        }
         self.matched(pipe, step);
         if let Some(GroupChoice::ByMeta(_)) = pipe.kind.group() {
             let by_meta = |miss: &Miss| miss.failed.iter().any(|one| one.wanted == "the number of a group");

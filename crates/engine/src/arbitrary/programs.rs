@@ -123,7 +123,9 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
     let number = random.percent(70).then_some(at as u16 + 1);
     let (name, origin) = (format!("group{at}"), Origin(200 + at as u32));
     let quic = random.percent(25).then(|| quic(random).into());
-    Group { name, number, fill, size, seed, new_flows, affinity, quic, targets, origin }
+    let apps = program.apps.len();
+    let no_target = (apps > 0 && random.percent(40)).then(|| AppId(random.below(apps) as u16));
+    Group { name, number, fill, size, seed, new_flows, affinity, quic, no_target, targets, origin }
 }
 
 /// Configurations that server IDs of one octet are encoded by.

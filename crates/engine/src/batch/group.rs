@@ -4,12 +4,13 @@
 //! load. Given buckets also count the packets that meet them, and carry out pending moves; each worker has
 //! its own.
 
+use crate::batch::outcome::Outcome;
 use crate::batch::packets::Keys;
 use crate::buckets::{BucketTable, Choice};
-use crate::program::{Affinity, Fill, Forward, Group, GroupChoice, GroupId, Pipe, Program, Target};
+use crate::program::{Affinity, AppId, Fill, Forward, Group, GroupChoice, GroupId, Pipe, Program, Target};
 use crate::quic::QuicServers;
 use crate::snapshot::BucketReport;
-use packet::{FlowKey, select_hash};
+use packet::{DropReason, FlowKey, select_hash};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -56,6 +57,8 @@ pub struct GroupTable {
     by_key: Option<ByKey>,
     /// The targets by their server IDs.
     quic: Option<Arc<QuicServers>>,
+    /// The app that gets packets for which there is no target.
+    no_target: Option<AppId>,
     pub held: Held,
 }
 
@@ -111,7 +114,16 @@ impl GroupTable {
             Fill::Maglev | Fill::Wants | Fill::Katran(..) | Fill::Glb(..) => Held::Filled(Arc::clone(table)),
         };
         let by_key = ByKey::of(group, select_seed);
-        GroupTable { seed: group.seed, by_key, quic: table.quic().cloned(), held }
+        let no_target = group.no_target;
+        GroupTable { seed: group.seed, by_key, quic: table.quic().cloned(), no_target, held }
+    }
+
+    /// Ends the walk of a packet for which there is no target.
+    pub fn without_target(&self, slot: usize, outcome: &mut Outcome) {
+        match self.no_target {
+            Some(app) => outcome.apps[app.index()] |= 1 << slot,
+            None => outcome.drop(slot, DropReason::NoTarget),
+        }
     }
 
     /// Replaces the buckets by a table of the same group. Does nothing if they are given.

@@ -144,7 +144,9 @@ impl Walk {
             let hash = keys.select(slot, &self.reading);
             let target = self.groups[group].meet(hash, (keys, slot), meeting);
             match self.targets[group].get(usize::from(target)).map(|target| target.forward) {
-                None | Some(Forward::Group(_)) => self.outcome.drop(slot, DropReason::NoTarget),
+                None | Some(Forward::Group(_)) => {
+                    self.groups[group].without_target(slot, &mut self.outcome);
+                }
                 Some(forward) => self.forward(batch, forward, 1 << slot, reason),
             }
         }

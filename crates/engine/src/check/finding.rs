@@ -139,9 +139,9 @@ pub enum FindingKind {
     TurnsOfSeveral,
     #[error("the groups have {count} buckets in all, the limit is {max}: give them smaller sizes")]
     TooManyBuckets { count: u64, max: u64 },
-    #[error("group `{group}` has no targets")]
+    #[error("group `{group}` has no targets: its packets are refused (no_target)")]
     GroupEmpty { group: String },
-    #[error("all targets of group `{group}` have weight 0: it drops every packet (no_target)")]
+    #[error("all targets of group `{group}` have weight 0: new packets are refused (no_target)")]
     GroupDead { group: String },
     #[error("the size of a Maglev group is a prime between its number of targets ({targets}) and {max}, not \
         {size}{}",
@@ -278,6 +278,7 @@ impl FindingKind {
             | FindingKind::Shadowed { .. }
             | FindingKind::TargetWithoutEntry { .. }
             | FindingKind::NumberWithoutEntries { .. }
+            | FindingKind::GroupEmpty { .. }
             | FindingKind::GroupDead { .. }
             | FindingKind::FloodNowhere { .. }
             | FindingKind::Unused { .. } => Severity::Warning,

@@ -69,6 +69,8 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
         findings.push(Finding::new(group.origin, FindingKind::NewFlowsOfFill { group: name() }));
     }
     affinity(group, findings);
+    let app = group.no_target.and_then(|app| dangling(program, Forward::App(app)));
+    findings.extend(app.map(|kind| Finding::new(group.origin, kind)));
     quic(group, findings);
     twice("target", group.targets.iter().map(|target| (&target.name, target.origin)), findings);
     for target in &*group.targets {

@@ -140,7 +140,7 @@ impl Interpreter {
     }
 
     /// Returns the group that a packet picks from, or how its metadata fails to choose one.
-    fn group_for(&self, packet: &Packet, choice: GroupChoice) -> Result<GroupId, Difference> {
+    pub(super) fn group_for(&self, packet: &Packet, choice: GroupChoice) -> Result<GroupId, Difference> {
         let field = match choice {
             GroupChoice::One(group) => return Ok(group),
             GroupChoice::ByMeta(0) => Field::Meta0,

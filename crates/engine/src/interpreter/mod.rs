@@ -292,7 +292,11 @@ impl Visit<'_> {
             end: End::Verdict(Verdict::Drop(DropReason::NoTarget)),
         };
         step.end = match answer.found {
-            Found::NoTarget => drop_for(DropReason::NoTarget),
+            Found::NoTarget => {
+                let choice = pipe.kind.group();
+                let group = choice.and_then(|choice| interpreter.group_for(packet, choice).ok());
+                self.without_target(group)
+            }
             Found::NoNatPort => drop_for(DropReason::NoNatPort),
             Found::AnswersTaken => drop_for(DropReason::AnswersTaken),
             Found::Miss(why) => self.miss(id, packet, why, &mut step),
@@ -440,6 +444,15 @@ impl Visit<'_> {
         Verdict::Transmit(last)
     }
 
+    /// Ends the walk of a packet for which a group has no target.
+    fn without_target(&self, group: Option<GroupId>) -> End {
+        let group = group.map(|group| &self.interpreter.program.groups[group.index()]);
+        match group.and_then(|group| group.no_target) {
+            Some(app) => End::Verdict(Verdict::App(app)),
+            None => drop_for(DropReason::NoTarget),
+        }
+    }
+
     fn forward_to_group(
         &mut self,
         packet: &Packet,
@@ -448,7 +461,10 @@ impl Visit<'_> {
     ) -> (Option<trace::Pick>, End) {
         let hash = packet.select_hash(KeySource::Outer, self.interpreter.program.select_seed);
         let pick = self.interpreter.pick(group, hash, packet.key(KeySource::Outer), self.now_ns);
-        let Some((target, _)) = pick.target else { return (Some(pick), drop_for(DropReason::NoTarget)) };
+        let Some((target, _)) = pick.target else {
+            let end = self.without_target(Some(group));
+            return (Some(pick), end);
+        };
         let said = self.interpreter.program.groups[group.index()].targets[usize::from(target)].forward;
         let end = match said {
             Forward::Group(_) => unreachable!("the check refuses a target that goes to a group"),

@@ -315,11 +315,18 @@ impl Lookup<'_> {
         Bits(list).for_each(|slot| self.outcome.drop(slot, reason));
     }
 
-    /// Drops packets whose group has no target for them, or whose target has no entry.
+    /// Drops packets whose group has no target for them, or whose target has no entry; or gives them to the
+    /// app that their group names. `chosen` has the groups, if the pipe picks from any.
     #[inline]
-    pub fn without_target(&mut self, list: u64) {
+    pub fn without_target(&mut self, list: u64, chosen: Option<&[u16; 64]>) {
         self.failed |= list;
-        Bits(list).for_each(|slot| self.outcome.drop(slot, DropReason::NoTarget));
+        for slot in Bits(list) {
+            let group = chosen.and_then(|chosen| self.groups.get(usize::from(chosen[slot])));
+            match group {
+                Some(group) => group.without_target(slot, self.outcome),
+                None => self.outcome.drop(slot, DropReason::NoTarget),
+            }
+        }
     }
 }
 

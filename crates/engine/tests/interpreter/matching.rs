@@ -6,8 +6,8 @@ use engine::change::{Change, ChangeError, EntryKey};
 use engine::interpreter::trace::{Known, Lookup, Rss};
 use engine::interpreter::{Arrival, Interpreter};
 use engine::program::{
-    Criterion, Entry, EntryMatch, Fill, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, PortId,
-    Program, Value,
+    AppId, Criterion, Entry, EntryMatch, Fill, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind,
+    PortId, Program, Value,
 };
 use engine::snapshot::FlowDecision;
 use packet::{DropReason, Field, FlowKey, KeySource, select_hash};
@@ -152,6 +152,20 @@ fn m7_no_live_target_or_no_entry_for_it_drops_with_no_target() {
         interpreter.set_buckets(GroupId(0), slots);
         let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
         assert_eq!(walk.verdict, dropped(DropReason::NoTarget));
+    }
+    assert_eq!(interpreter.snapshot().pipes[0].misses.packets, 0, "neither hit nor miss");
+}
+
+#[test]
+fn m7_an_app_gets_what_its_group_has_no_target_for() {
+    let mut program = with_group(program(vec![hash(HashInput::Select(KeySource::Outer))]), 3);
+    program.apps.push("watcher".to_string());
+    program.groups[0].no_target = Some(AppId(0));
+    let mut interpreter = start(&program);
+    for slots in [vec![u16::MAX; 4], vec![2; 4]] {
+        interpreter.set_buckets(GroupId(0), slots);
+        let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+        assert_eq!(walk.verdict, Verdict::App(AppId(0)));
     }
     assert_eq!(interpreter.snapshot().pipes[0].misses.packets, 0, "neither hit nor miss");
 }

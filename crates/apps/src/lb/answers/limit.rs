@@ -1,6 +1,8 @@
 //! How many answers there may be: a token bucket on the app's clock. Whoever asks more often gets no answer,
 //! so that nobody can have weir send as much as they like, or keep its main thread busy.
 
+use super::icmp::network;
+
 /// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -39,6 +41,41 @@ impl Limit {
     pub fn refused(&self) -> u64 {
         self.refused
     }
+}
+
+/// Buckets for clients.
+const CLIENTS: usize = 256;
+
+/// A limit of all answers, and one for those clients whose addresses share a bucket: a flood of one client gets
+/// few, and takes none from the others.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    all: Limit,
+    clients: Box<[Limit; CLIENTS]>,
+}
+
+impl Limits {
+    /// Creates limits of `rate` a second and `burst` at once for all, and `client_rate` in a second and at
+    /// once for a bucket.
+    pub fn new((rate, burst): (u64, u64), client_rate: u64) -> Limits {
+        let clients = Box::new([Limit::new(client_rate, client_rate); CLIENTS]);
+        Limits { all: Limit::new(rate, burst), clients }
+    }
+
+    /// Returns whether a frame may be answered now. The client's own limit comes first.
+    pub fn allow(&mut self, frame: &[u8], now_ns: u64) -> bool {
+        self.clients[bucket_of(frame)].allows(now_ns) && self.all.allows(now_ns)
+    }
+}
+
+/// Returns the bucket of a client: by its address, and of IPv6 by the network of 64 bits that it is in.
+fn bucket_of(frame: &[u8]) -> usize {
+    let Some((l3, is_ipv4)) = network(frame) else { return 0 };
+    let address = if is_ipv4 { l3 + 12..l3 + 16 } else { l3 + 8..l3 + 16 };
+    let address = frame.get(address).unwrap_or_default();
+    let word = address.iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
+    // Fibonacci hashing; clients that share a bucket share its tokens.
+    (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
 }
 
 #[cfg(test)]

@@ -1,20 +1,24 @@
 //! Frames that the pipes forward to the running app, and what it answers. Each subject has a name under which
 //! its frames are forwarded ([`crate::App::punts`]), so that a flood of one fills only its own ring, and a
-//! file: [`announce`] answers who asks for a VIP's MAC address, [`echo`] who pings one, and [`too_big`] who
-//! sends what does not fit the way to a back end. All answers are limited in number.
+//! file: [`announce`] answers who asks for a VIP's MAC address, [`echo`] who pings one, [`too_big`] who sends
+//! what does not fit the way to a back end, and [`reject`] who sends to a service without one. All answers are
+//! limited in number.
 
 mod announce;
 mod echo;
+mod icmp;
 mod limit;
+mod reject;
 mod too_big;
 
-use super::TOO_LONG;
 use super::announce::Answered;
+use super::{REJECT, TOO_LONG};
 use crate::app::Action;
 use announce::Announcer;
 use echo::Echo;
 use engine::program::PortId;
 use packet::{PROTOCOL_ICMPV6, Sum, checksum};
+use reject::Reject;
 use std::net::IpAddr;
 use std::sync::Arc;
 use too_big::TooBig;
@@ -40,6 +44,7 @@ pub(super) struct Answers {
     announcer: Announcer,
     echo: Echo,
     too_big: TooBig,
+    reject: Reject,
 }
 
 impl Answers {
@@ -49,12 +54,13 @@ impl Answers {
             announcer: Announcer::new(answered.clone()),
             echo: Echo::default(),
             too_big: TooBig::default(),
+            reject: Reject::default(),
         }
     }
 
     /// Returns the names under which frames are forwarded.
     pub fn punts() -> Vec<String> {
-        [ANNOUNCE, ECHO, TOO_LONG].map(str::to_string).into()
+        [ANNOUNCE, ECHO, TOO_LONG, REJECT].map(str::to_string).into()
     }
 
     /// Answers a frame.
@@ -62,6 +68,10 @@ impl Answers {
         match punted.app {
             ANNOUNCE => self.announcer.hear(now_ns, punted, actions),
             ECHO => self.echo.hear(now_ns, punted, actions),
+            REJECT => {
+                let answer = self.reject.answer(punted.bytes, now_ns);
+                actions.extend(answer.map(|bytes| Action::Inject { bytes, output: punted.input }));
+            }
             _ => {}
         }
     }
@@ -81,7 +91,7 @@ impl Answers {
     /// Takes over from the app that ran before a reload.
     pub fn inherit(&mut self, old: Answers) {
         self.announcer.inherit(old.announcer);
-        (self.echo, self.too_big) = (old.echo, old.too_big);
+        (self.echo, self.too_big, self.reject) = (old.echo, old.too_big, old.reject);
     }
 
     /// Begins.
@@ -103,6 +113,7 @@ impl Answers {
     /// Returns what it has counted.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let others = self.echo.counts().into_iter().chain(self.too_big.counts());
+        let others = others.chain(self.reject.counts());
         self.announcer.counts().into_iter().chain(others).collect()
     }
 }

@@ -279,6 +279,9 @@ impl LbApp {
             more => format!(" and in {more} more services"),
         };
         let text = match server.monitor.state() {
+            Seen::Down if server.watch.drains => {
+                format!("{name} of {service}{others} gets no new flows: {}", server.monitor.reason())
+            }
             Seen::Up => format!("{name} of {service}{others} is up"),
             _ => format!("{name} of {service}{others} is down: {}", server.monitor.reason()),
         };
@@ -311,9 +314,15 @@ impl LbApp {
             (Wish::Work, None) => Standing::Unchecked,
             (Wish::Work, Some(Seen::Unknown)) => Standing::Unknown,
             (Wish::Work, Some(Seen::Up)) => Standing::Up,
+            (Wish::Work, Some(Seen::Down)) if self.drains(row) => Standing::Withdrawn,
             (Wish::Work, Some(Seen::Down)) => Standing::Down,
         };
         (standing, monitor)
+    }
+
+    /// Whether a back end that fails its check keeps its flows.
+    fn drains(&self, row: &Row) -> bool {
+        row.server.and_then(|server| self.servers.get(server)).is_some_and(|server| server.watch.drains)
     }
 
     /// Gives the back ends of a service the weights that they have now.
@@ -431,6 +440,7 @@ impl Service {
             (false, _) => return format!("{}: a back end is up again", self.name),
             (true, Fail::Drop) => "its packets are dropped",
             (true, Fail::All) => "all that are down get their share",
+            (true, Fail::Reject) => "its packets are rejected",
             (true, Fail::Last) => "those that went down last keep their share",
         };
         format!("{}: no back end is up, {what}", self.name)

@@ -32,7 +32,7 @@ use super::service::Service;
 use super::state::Place;
 use crate::check::Check;
 use engine::program::Program;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What is checked of a server, and how often. Back ends with equal checks share their outcome.
@@ -42,6 +42,8 @@ pub struct Watch {
     pub check: Arc<Check>,
     /// When, and how many answers decide.
     pub times: Times,
+    /// Whether a server that fails it keeps its flows and only gets no new ones.
+    pub drains: bool,
 }
 
 /// A service, as its health depends on it.
@@ -86,6 +88,12 @@ impl Health {
         self.places = Arc::new(Place::of_all(program, &names));
         self.links = Links::find(&names, services, program);
         self.probes = Arc::new(probes::find(services, &self.services, program));
+    }
+
+    /// Returns the names of services whose packets are answered where there is no back end for them.
+    pub(super) fn rejecting(&self) -> HashSet<&str> {
+        let rejects = self.services.iter().filter(|service| service.fail == Fail::Reject);
+        rejects.map(|service| service.name.as_str()).collect()
     }
 
     /// Returns what the weights of services' groups are multiplied by.

@@ -3,13 +3,13 @@
 //! which the app leaves to whoever drives it ([`Action::Configure`]); what else is in their list follows when
 //! that is done.
 
-use super::app::{LbApp, Wish};
+use super::app::{LbApp, Service, Wish};
 use crate::app::{Action, RequestId};
 use crate::lb::edits::{is_edit, json as to_json};
 use config::Report;
 use config::sets::WEIGHT_MAX;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashSet;
 
 const USAGE: &str = "a request is `drain`, `maintenance`, `enable` or `weight`, a service, a back end, and \
     the new weight; or `add`, `remove`, `add-service`, `remove-service`, `list` or `reset`";
@@ -44,6 +44,8 @@ pub(super) struct Pending {
     rest: Vec<Value>,
     /// Whether everything that was changed at run time is forgotten.
     resets: bool,
+    /// The services that are named, and whether a pool is, which several may share.
+    named: (HashSet<String>, bool),
     /// The answer.
     said: Value,
 }
@@ -83,7 +85,11 @@ impl LbApp {
         let said = said.map_or_else(|| json!({ "done": orders.len() }), Value::from);
         let resets = orders.iter().any(|order| order["do"] == "reset");
         let rest = orders.iter().filter(|order| !is_edit(order)).cloned().collect();
-        self.pending.insert(id, Pending { rest, resets, said });
+        let name = |order: &Value| {
+            order["service"].as_str().or(order["service"]["name"].as_str()).map(str::to_string)
+        };
+        let named = (orders.iter().filter_map(name).collect(), orders.iter().any(|one| name(one).is_none()));
+        self.pending.insert(id, Pending { rest, resets, named, said });
         actions.push(Action::Configure { id, orders: Value::Array(orders) });
         None
     }
@@ -94,9 +100,8 @@ impl LbApp {
             Value::String(words) if words.trim() == "list" => return Ok(self.list()),
             Value::String(words) => {
                 let order = self.order_of(&words.split_whitespace().collect::<Vec<_>>())?;
-                self.leave_somebody(&[order])?;
                 self.carry_out(order, now_ns, actions);
-                return Ok(Value::from(self.told(order)));
+                return Ok(with_warning(Value::from(self.told(order)), self.warning_of(&[order])));
             }
             Value::Object(_) if request["do"] == "list" => return Ok(self.list()),
             Value::Array(all) => {
@@ -105,9 +110,15 @@ impl LbApp {
             }
             one => vec![self.read(one)?],
         };
-        self.leave_somebody(&orders)?;
         orders.iter().for_each(|order| self.carry_out(*order, now_ns, actions));
-        Ok(json!({ "done": orders.len() }))
+        Ok(with_warning(json!({ "done": orders.len() }), self.warning_of(&orders)))
+    }
+
+    /// Returns a warning about services whose weights these orders have changed.
+    fn warning_of(&self, orders: &[Order]) -> Option<String> {
+        let weighed = orders.iter().filter(|order| matches!(order.what, What::Weigh(_)));
+        let names: HashSet<&str> = weighed.map(|order| self.services[order.at.0].name.as_str()).collect();
+        self.warning(|name| names.contains(name))
     }
 
     /// Goes on when the configuration is another, or stays as it was.
@@ -118,7 +129,7 @@ impl LbApp {
         now_ns: u64,
         actions: &mut Vec<Action>,
     ) {
-        let Some(Pending { rest, resets, said }) = self.pending.remove(&id) else { return };
+        let Some(Pending { rest, resets, named, said }) = self.pending.remove(&id) else { return };
         if outcome.is_ok() {
             if resets {
                 self.forget_wishes(now_ns, actions);
@@ -127,12 +138,13 @@ impl LbApp {
             let orders: Vec<Order> = rest.iter().filter_map(|one| self.read(one).ok()).collect();
             orders.into_iter().for_each(|order| self.carry_out(order, now_ns, actions));
         }
-        actions.push(Action::Answer { id, answer: outcome.clone().map(|()| said) });
+        let warning = self.warning(|name| named.1 || named.0.contains(name));
+        let answer = outcome.clone().map(|()| with_warning(said, warning));
+        actions.push(Action::Answer { id, answer });
     }
 
     /// Says what of a list's requests cannot be carried out when the configuration is this app's.
     pub(crate) fn refuses(&self, orders: &Value) -> Result<(), String> {
-        let mut read = Vec::new();
         for (at, order) in
             orders.as_array().into_iter().flatten().enumerate().filter(|(_, one)| !is_edit(one))
         {
@@ -143,31 +155,20 @@ impl LbApp {
                 .iter()
                 .any(|one| one.name == service && one.rows.iter().any(|row| row.name == back_end));
             if is_there {
-                read.push(self.read(order).map_err(|why| format!("request {at}: {why}"))?);
-            }
-        }
-        self.leave_somebody(&read)
-    }
-
-    /// Refuses to give every back end of a service the weight 0.
-    fn leave_somebody(&self, orders: &[Order]) -> Result<(), String> {
-        let mut weights: BTreeMap<usize, HashMap<usize, u32>> = BTreeMap::new();
-        for Order { at, what } in orders {
-            if let What::Weigh(weight) = what {
-                weights.entry(at.0).or_default().insert(at.1, *weight);
-            }
-        }
-        for (at, new) in weights {
-            let service = &self.services[at];
-            let weight = |(place, row): (usize, &super::app::Row)| *new.get(&place).unwrap_or(&row.full);
-            if service.rows.iter().enumerate().all(|one| weight(one) == 0) {
-                let name = &service.name;
-                return Err(format!(
-                    "`weight`: all back ends of service `{name}` would have 0: nobody answers"
-                ));
+                self.read(order).map_err(|why| format!("request {at}: {why}"))?;
             }
         }
         Ok(())
+    }
+
+    /// Returns a warning if no back end of a service that is `meant` gets new flows.
+    fn warning(&self, meant: impl Fn(&str) -> bool) -> Option<String> {
+        let idle = |service: &&Service| service.rows.iter().all(|row| row.full == 0);
+        let mut idle =
+            self.services.iter().filter(|one| one.group.is_some() && meant(&one.name)).filter(idle);
+        let (first, others) = (idle.next()?, idle.count());
+        let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+        Some(format!("no back end of {}{others} has a weight: it gets no new flows", first.name))
     }
 
     /// Reads a request in JSON; an error names the field that is wrong.
@@ -273,6 +274,18 @@ impl LbApp {
             json!({ "name": service.name, "back_ends": back_ends })
         });
         json!({ "services": services.collect::<Vec<_>>() })
+    }
+}
+
+/// Adds a warning to an answer: to a sentence as another one, to a mapping under its own key.
+fn with_warning(said: Value, warning: Option<String>) -> Value {
+    match (said, warning) {
+        (said, None) => said,
+        (Value::String(said), Some(warning)) => Value::from(format!("{said}; {warning}")),
+        (mut said, Some(warning)) => {
+            said["warning"] = Value::from(warning);
+            said
+        }
     }
 }
 

@@ -13,6 +13,9 @@ pub enum Fail {
     All,
     /// Those that went down last keep their share.
     Last,
+    /// Its packets are answered: those of TCP with a reset, others with ICMP "port unreachable". The same
+    /// holds whenever it has no back end with a weight.
+    Reject,
 }
 
 /// How a back end stands.
@@ -26,6 +29,8 @@ pub enum Standing {
     Up,
     /// It does not.
     Down,
+    /// It does not, and its check says that it keeps its flows then.
+    Withdrawn,
     /// Its MAC address is not known, so nothing can be sent to it.
     NoNeighbour,
     /// An operator wants it to get no new flows.
@@ -55,7 +60,7 @@ impl Standing {
             Standing::Unknown => "unknown",
             Standing::Up => "up",
             Standing::Down | Standing::NoNeighbour => "down",
-            Standing::Draining => "draining",
+            Standing::Draining | Standing::Withdrawn => "draining",
             Standing::Maintenance => "maintenance",
         }
     }
@@ -90,12 +95,14 @@ pub fn weights(members: &[Member], fail: Fail) -> (Vec<u32>, bool) {
     if weights.iter().any(|weight| *weight > 0) {
         return (weights, false);
     }
-    let is_down = |member: &&Member| member.standing == Standing::Down && member.weight > 0;
+    let is_down = |member: &&Member| {
+        matches!(member.standing, Standing::Down | Standing::Withdrawn) && member.weight > 0
+    };
     let Some(last_ns) = members.iter().filter(is_down).map(|member| member.since_ns).max() else {
         return (weights, false);
     };
     let keeps = |member: &Member| match fail {
-        Fail::Drop => false,
+        Fail::Drop | Fail::Reject => false,
         Fail::All => is_down(&member),
         Fail::Last => is_down(&member) && member.since_ns == last_ns,
     };

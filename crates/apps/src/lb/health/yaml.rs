@@ -51,6 +51,8 @@ pub(in crate::lb) const CHECK: &[Key] = config::keys! {
     "rise": Shape::Number(1, 100), "good checks in a row that bring it up" or "2";
     "fall": Shape::Number(1, 100), "bad checks in a row that take it down" or "3";
     "jitter": Shape::Share, "how far intervals differ at random" or "10%";
+    "fail": Shape::Words(|| words(&DRAINS)),
+        "what becomes of a server that fails it: `down` ends its flows, `drain` lets it keep them" or "down";
     "slow_start": Shape::Time, "how long its weight rises when it comes back" or "never";
 };
 /// The choices of `via`: whether a check goes the service's own way.
@@ -58,8 +60,10 @@ const VIA: [(&str, bool); 2] = [("address", false), ("service", true)];
 /// The choices of `close`.
 const CLOSE: [(&str, Close); 2] = [("fin", Close::Fin), ("reset", Close::Reset)];
 /// The choices of `fail`.
-pub(in crate::lb) const FAIL: [(&str, Fail); 3] =
-    [("drop", Fail::Drop), ("all", Fail::All), ("last", Fail::Last)];
+pub(in crate::lb) const FAIL: [(&str, Fail); 4] =
+    [("drop", Fail::Drop), ("all", Fail::All), ("last", Fail::Last), ("reject", Fail::Reject)];
+/// The choices of `fail` of a check: whether a server that fails it keeps its flows.
+const DRAINS: [(&str, bool); 2] = [("down", false), ("drain", true)];
 /// Keys that only some types have.
 const OF_TYPE: [(&str, &[&str]); 8] = [
     ("none", &[]),
@@ -88,7 +92,9 @@ pub(in crate::lb) fn read(services: &[(&Node, Service)], pools: &[&Node], report
     let few = services.iter().map(|(_, service)| service.back_ends.len()).sum::<usize>() <= COUNTED_MAX;
     let resolved = |service: &Service| service.back_ends.iter().any(|one| one.resolve.is_some());
     let guarded = services.iter().map(|(node, one)| (resolved(one), guarded(node, one, pools, report)));
-    let checked = |one: &Guarded| few || one.back_ends.iter().any(|(.., watch)| watch.is_some());
+    let rejects = |one: &Guarded| one.fail == Fail::Reject;
+    let checked =
+        |one: &Guarded| few || rejects(one) || one.back_ends.iter().any(|(.., watch)| watch.is_some());
     let guarded = guarded.filter(|(resolved, one)| *resolved || checked(one));
     let guarded: Vec<Guarded> = guarded.map(|(_, one)| one).collect();
     let watches =
@@ -136,6 +142,10 @@ fn fits(guarded: &Guarded, (span, service): (Span, &Service), common: Option<&No
         let message = "a service with `by: src/MASK` has no weights that checks could change";
         report.error_help(at, message, "write `by: source`");
     }
+    if guarded.fail == Fail::Reject && matches!(service.by, By::SourceBits(_)) {
+        let message = "a service with `by: src/MASK` has a back end for every client: nothing is rejected";
+        report.error_help(span, message, "write `by: source`, or leave `fail` out");
+    }
     let most = WEIGHT_MAX as u32 / super::scale(guarded);
     for (back_end, _) in service.back_ends.iter().zip(&guarded.back_ends).filter(|(one, _)| one.weight > most)
     {
@@ -155,6 +165,7 @@ fn is_fine(node: &Node, report: &mut Report) -> bool {
     let before = report.errors();
     let section = Section::read(node, CHECK, report);
     let _ = (times(&section, report), ask(&section, report), from(&section, report));
+    let _ = section.choice("fail", &DRAINS, report);
     report.errors() == before
 }
 
@@ -191,6 +202,7 @@ fn watch(
     }
     let times = times(&section, report);
     let timeout_ns = section.time("timeout", report);
+    let drains = section.choice("fail", &DRAINS, report);
     let ask = ask(&section, report);
     let port = section.number("port", report);
     let via = via(&section, (service, back_end), report);
@@ -212,7 +224,7 @@ fn watch(
         return None;
     };
     let check = Arc::new(Check { address, port, ask: ask?, timeout_ns, via, close });
-    (report.errors() == before).then_some(Watch { check, times })
+    (report.errors() == before).then_some(Watch { check, times, drains: drains? })
 }
 
 /// The addresses that checks are sent from, of IPv4 and of IPv6, if they go the service's own way.

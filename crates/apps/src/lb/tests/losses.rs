@@ -53,8 +53,8 @@ fn kinds() -> Vec<Kind> {
         for new_flows in [NewFlows::Hash, NewFlows::RoundRobin, NewFlows::LeastFlows] {
             for (resolved, checked) in [(false, false), (true, false), (false, true), (true, true)] {
                 // Without checks, nothing depends on it.
-                let fails = [Fail::All, Fail::Drop, Fail::Last];
-                for fail in fails.into_iter().take(if checked { 3 } else { 1 }) {
+                let fails = [Fail::All, Fail::Drop, Fail::Last, Fail::Reject];
+                for fail in fails.into_iter().take(if checked { 4 } else { 1 }) {
                     all.push(Kind { mode, new_flows, resolved, checked, fail });
                 }
             }
@@ -103,7 +103,7 @@ fn balancer(kind: Kind) -> Lb {
             via: None,
             close: Default::default(),
         };
-        kind.checked.then(|| Watch { check: Arc::new(check), times: TIMES })
+        kind.checked.then(|| Watch { check: Arc::new(check), times: TIMES, drains: false })
     };
     let back_ends = (0..COUNT).map(|at| (format!("b{at}"), 1, watch(at))).collect();
     let guarded = vec![Guarded { name: "dns".into(), fail: kind.fail, back_ends }];

@@ -323,9 +323,11 @@ fn everything_wrong_is_told() {
         bad(|one| one.addresses[0] = Address { prefix: 24, ports: ALL_PORTS, ..one.addresses[0] }),
         Problem::ServiceTwice { .. }
     ));
-    assert!(matches!(bad(|one| one.back_ends = back_ends(0)), Problem::NoBackEnds { .. }));
     assert!(matches!(
-        bad(|one| change(one, |all| all.iter_mut().for_each(|one| one.weight = 0))),
+        bad(|one| {
+            one.by = By::SourceBits(1);
+            change(one, |all| all.iter_mut().for_each(|one| one.weight = 0));
+        }),
         Problem::NobodyAnswers { .. }
     ));
     assert!(matches!(bad(|one| change(one, |all| all[1].name = "b0".into())), Problem::BackEndTwice { .. }));

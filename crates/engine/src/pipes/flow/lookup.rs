@@ -247,7 +247,7 @@ impl Flows {
                 }
             }
             if row == NO_ROW {
-                look.without_target(1 << slot & self.grouped);
+                look.without_target(1 << slot & self.grouped, self.groups_of_packets());
             } else {
                 look.rows[slot] = row;
                 hits |= 1 << slot;
@@ -540,7 +540,12 @@ impl Flows {
         self.account.unflowed.no_target += u64::from(lost.count_ones());
         self.account.unflowed.no_group += u64::from((list & !self.grouped).count_ones());
         self.refuse(lost);
-        look.without_target(lost);
+        look.without_target(lost, self.groups_of_packets());
+    }
+
+    /// Returns the group that each packet picks from, if flows are decided by groups.
+    fn groups_of_packets(&self) -> Option<&[u16; 64]> {
+        self.learn.group().map(|_| &self.chosen)
     }
 
     /// Counts packets for the groups that have refused them.

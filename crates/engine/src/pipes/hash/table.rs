@@ -98,7 +98,7 @@ impl HashTable {
         let Some(group) = look.common(self.choice, able) else { return self.choose(able, hashes, look) };
         let (now_ns, live) = (look.now_ns, look.live);
         let (targets, keys) = (self.targets.of(group), packets.keys(self.input.source()));
-        let group = &mut look.groups[group.index()];
+        let (number, group) = (group.0, &mut look.groups[group.index()]);
         let (rows, mut lost) = (&mut *look.rows, 0);
         let mut give = |slot: usize, target: u16| {
             rows[slot] = targets.get(usize::from(target)).copied().unwrap_or(NO_ROW);
@@ -127,7 +127,7 @@ impl HashTable {
                 give(slot, group.meet(hashes[slot], (keys, slot), meeting));
             }
         }
-        look.without_target(lost);
+        look.without_target(lost, Some(&[number; 64]));
         Hits::Each(able & !lost)
     }
 
@@ -154,7 +154,7 @@ impl HashTable {
             look.rows[slot] = self.targets.row(usize::from(chosen[slot]), picked[slot]);
             lost |= u64::from(look.rows[slot] == NO_ROW) << slot;
         }
-        look.without_target(lost);
+        look.without_target(lost, Some(&chosen));
         Hits::Each(able & !lost)
     }
 
@@ -190,7 +190,7 @@ impl HashTable {
         if live {
             self.turns = turn;
         }
-        look.without_target(lost);
+        look.without_target(lost, Some(&[group as u16; 64]));
         Hits::Each(list & !lost)
     }
 

@@ -23,7 +23,8 @@ fn watch(server: u8) -> Watch {
         via: None,
         close: Default::default(),
     });
-    Watch { check, times: Times { interval_ns: 1000 * MS, jitter: 0, rise: 2, fall: 3, slow_start_ns: 0 } }
+    let times = Times { interval_ns: 1000 * MS, jitter: 0, rise: 2, fall: 3, slow_start_ns: 0 };
+    Watch { check, times, drains: false }
 }
 
 /// Services whose back ends are servers by their numbers.
@@ -158,6 +159,29 @@ fn a_back_end_that_dies_loses_its_weight_and_gets_it_back() {
     assert_eq!(rig.changed(), []);
     let transitions: Vec<&String> = rig.said.iter().filter(|said| said.contains("b2")).collect();
     assert_eq!(transitions, ["b2 of web is up", "b2 of web is down: refused", "b2 of web is up"]);
+}
+
+/// A check such as that of a server which answers 503 takes no connection away.
+#[test]
+fn a_check_that_only_drains_ends_no_flow() {
+    let mut drains = health(&[("web", &[1, 2])], Fail::All);
+    for (.., watch) in &mut drains.services[0].back_ends {
+        watch.as_mut().unwrap().drains = true;
+    }
+    let mut rig = Rig::new(drains);
+    rig.run(2000);
+    rig.broken.push(1);
+    rig.run(8000);
+    assert_eq!(rig.changed(), [(0, 0)]);
+    assert_eq!(rig.told("b1"), ("draining".into(), "refused".into()));
+    assert!(rig.said.contains(&"b1 of web gets no new flows: refused".to_string()), "{:?}", rig.said);
+    // With all of them failing, `fail` decides as always.
+    rig.broken.push(2);
+    rig.run(20_000);
+    assert_eq!(rig.changed(), []);
+    rig.broken.clear();
+    rig.run(30_000);
+    assert_eq!((rig.changed(), rig.told("b1").0), (vec![], "up".into()));
 }
 
 #[test]

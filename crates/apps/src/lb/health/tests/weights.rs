@@ -27,7 +27,7 @@ fn with_all_down_the_policy_decides() {
 fn what_an_operator_takes_away_stays_away() {
     use Standing::{Draining, Maintenance};
     let all = [member(Draining, 0, 1), member(Maintenance, 0, 1)];
-    for fail in [Fail::Drop, Fail::All, Fail::Last] {
+    for fail in [Fail::Drop, Fail::All, Fail::Last, Fail::Reject] {
         assert_eq!(weights(&all, fail), (vec![0, 0], false));
     }
     let unknown = [member(Standing::NoNeighbour, 0, 1), member(Standing::Down, 0, 1)];

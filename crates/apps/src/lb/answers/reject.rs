@@ -1,0 +1,249 @@
+//! Answers packets of a service that has no back end for them: TCP with a reset (RFC 9293 §3.10.7.1), UDP with
+//! ICMP "port unreachable" (RFC 792, RFC 4443 §3.1), from the address that they were sent to, so that clients
+//! need not wait. How many answers there are is limited, for all clients together and for each.
+
+use super::icmp::{Wrong, answer, is_station};
+use super::limit::Limits;
+use packet::{Base, Depth, Layer, PROTOCOL_TCP, Sum, checksum};
+
+/// Answers to all clients in a second, and at once.
+const ALL: (u64, u64) = (5000, 1000);
+/// Answers in a second, and at once, to those clients whose addresses share a bucket.
+const CLIENT_RATE: u64 = 100;
+
+/// The lengths of headers without options.
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+const TCP: usize = 20;
+/// The time to live of answers (IANA recommends 64).
+const TTL: u8 = 64;
+/// Frames are padded to what Ethernet carries, without FCS.
+const SHORTEST: usize = 60;
+
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
+
+/// Answers, as many as may be, and how many there were.
+#[derive(Clone, Debug)]
+pub(super) struct Reject {
+    limits: Limits,
+    /// Answers sent, kept back because there were too many, and not possible.
+    sent: u64,
+    limited: u64,
+    unanswerable: u64,
+}
+
+impl Default for Reject {
+    fn default() -> Reject {
+        Reject { limits: Limits::new(ALL, CLIENT_RATE), sent: 0, limited: 0, unanswerable: 0 }
+    }
+}
+
+impl Reject {
+    /// Returns the answer to a packet, if there may be one now.
+    pub fn answer(&mut self, frame: &[u8], now_ns: u64) -> Option<Vec<u8>> {
+        let Some(answer) = rejection(frame) else {
+            self.unanswerable += 1;
+            return None;
+        };
+        if !self.limits.allow(frame, now_ns) {
+            self.limited += 1;
+            return None;
+        }
+        self.sent += 1;
+        Some(answer)
+    }
+
+    /// Returns its counters.
+    pub fn counts(&self) -> [(&'static str, u64); 3] {
+        [
+            ("rejections_sent", self.sent),
+            ("rejections_limited", self.limited),
+            ("rejections_unanswerable", self.unanswerable),
+        ]
+    }
+}
+
+/// Returns the answer to a packet, for the port that it came by. There is none to a reset, to anything but TCP
+/// and UDP, or to what is not from one station.
+fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
+    let headers = packet::parse(frame, Depth::L4).ok()?;
+    let level = headers.outer();
+    if level.layers.has(Layer::Udp) {
+        return answer(frame, Wrong::Port);
+    }
+    if !level.layers.has(Layer::Tcp) || frame[0] & 1 == 1 || frame[6] & 1 == 1 {
+        return None;
+    }
+    let (network, transport) = (level.at(Base::L3), level.at(Base::L4));
+    let (ip, tcp) = (frame.get(network..transport)?, frame.get(transport..transport + TCP)?);
+    let is_ipv6 = level.layers.has(Layer::Ipv6);
+    let be16 = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
+    let end = if is_ipv6 { IPV6 + usize::from(be16(4)) } else { usize::from(be16(2)) };
+    let (segment, header) = (end.checked_sub(ip.len())?, usize::from(tcp[12] >> 4) * 4);
+    let reset = reset(tcp, segment.checked_sub(header)?)?;
+    let mut bytes = [&frame[6..12], &frame[..6], &frame[12..network]].concat();
+    bytes.extend(if is_ipv6 { ipv6(ip, reset)? } else { ipv4(ip, reset)? });
+    bytes.resize(bytes.len().max(SHORTEST), 0);
+    Some(bytes)
+}
+
+/// Returns the reset that answers a segment with so many bytes of data, without its checksum: what the segment
+/// acknowledges is its sequence number, and otherwise it acknowledges the segment.
+fn reset(tcp: &[u8], data: usize) -> Option<[u8; TCP]> {
+    let flags = tcp[13];
+    if flags & RST != 0 {
+        return None;
+    }
+    let mut reset = [0; TCP];
+    reset[..2].copy_from_slice(&tcp[2..4]);
+    reset[2..4].copy_from_slice(&tcp[..2]);
+    reset[12] = (TCP as u8 / 4) << 4;
+    if flags & ACK != 0 {
+        reset[4..8].copy_from_slice(&tcp[8..12]);
+        reset[13] = RST;
+    } else {
+        let sequence = u32::from_be_bytes(*tcp[4..8].first_chunk()?);
+        let length = data as u32 + u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
+        reset[8..12].copy_from_slice(&sequence.wrapping_add(length).to_be_bytes());
+        reset[13] = RST | ACK;
+    }
+    Some(reset)
+}
+
+fn ipv4(to: &[u8], mut reset: [u8; TCP]) -> Option<Vec<u8>> {
+    let source: [u8; 4] = *to.get(12..16)?.first_chunk()?;
+    if !is_station(source.into()) {
+        return None;
+    }
+    let mut ip =
+        [0x45, 0, 0, (IPV4 + TCP) as u8, 0, 0, 0x40, 0, TTL, PROTOCOL_TCP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    ip[12..16].copy_from_slice(&to[16..20]);
+    ip[16..20].copy_from_slice(&source);
+    let sum = checksum(Sum::default().bytes(&ip));
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    sum_up(&mut reset, &ip[12..20]);
+    Some([&ip[..], &reset].concat())
+}
+
+fn ipv6(to: &[u8], mut reset: [u8; TCP]) -> Option<Vec<u8>> {
+    let source = std::net::Ipv6Addr::from(*to.get(8..24)?.first_chunk::<16>()?);
+    if source.is_multicast() || source.is_unspecified() || source.is_loopback() {
+        return None;
+    }
+    let mut ip = [0; IPV6];
+    (ip[0], ip[5], ip[6], ip[7]) = (0x60, TCP as u8, PROTOCOL_TCP, TTL);
+    ip[8..24].copy_from_slice(to.get(24..40)?);
+    ip[24..40].copy_from_slice(&source.octets());
+    sum_up(&mut reset, &ip[8..40]);
+    Some([&ip[..], &reset].concat())
+}
+
+/// Writes the checksum of a reset between these addresses.
+fn sum_up(reset: &mut [u8; TCP], addresses: &[u8]) {
+    let pseudo = Sum::default().bytes(addresses).word(TCP as u16).word(PROTOCOL_TCP.into());
+    let sum = checksum(pseudo.bytes(reset));
+    reset[16..18].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etherparse::{Icmpv4Type, Icmpv6Type, NetHeaders, PacketHeaders, TcpHeader, TransportHeader};
+    use packet::craft;
+
+    const MACS: &str = "eth.src=02:00:00:00:00:0c eth.dst=02:00:00:00:00:01";
+
+    fn asked(what: &str) -> Option<Vec<u8>> {
+        rejection(&craft::frame(&format!("{MACS} {what}")))
+    }
+
+    /// The reset that answers a segment, with its checksums verified.
+    fn reset_of(what: &str) -> TcpHeader {
+        let bytes = asked(what).unwrap();
+        assert_eq!(bytes[..12], [2, 0, 0, 0, 0, 0xc, 2, 0, 0, 0, 0, 1]);
+        let parsed = PacketHeaders::from_ethernet_slice(&bytes).unwrap();
+        let Some(TransportHeader::Tcp(tcp)) = parsed.transport else { panic!("{parsed:?}") };
+        let sum = match parsed.net {
+            Some(NetHeaders::Ipv4(ip, _)) => {
+                assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+                assert_eq!((ip.source, ip.destination), ([10, 0, 0, 80], [10, 0, 0, 9]));
+                tcp.calc_checksum_ipv4(&ip, &[])
+            }
+            Some(NetHeaders::Ipv6(ip, _)) => {
+                assert_eq!((ip.source[15], ip.destination[15]), (0x80, 0x09));
+                tcp.calc_checksum_ipv6(&ip, &[])
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(sum.unwrap(), tcp.checksum);
+        assert!(tcp.rst && !tcp.syn && !tcp.fin);
+        assert_eq!((tcp.source_port, tcp.destination_port), (80, 4000));
+        tcp
+    }
+
+    #[test]
+    fn a_segment_is_answered_by_the_reset_that_its_sender_accepts() {
+        for addresses in ["src=10.0.0.9 dst=10.0.0.80", "vlan=7 src=fd00::9 dst=fd00::80"] {
+            let segment = |more: &str| format!("{addresses} proto=tcp sport=4000 dport=80 {more}");
+            let syn = reset_of(&segment("seq=7 flags=S"));
+            assert_eq!((syn.sequence_number, syn.ack, syn.acknowledgment_number), (0, true, 8));
+            let options = reset_of(&segment("seq=0xffffffff flags=SF tcp_options=020405b4 payload=c0ffee"));
+            assert_eq!((options.ack, options.acknowledgment_number), (true, 4), "the numbers wrap");
+            let data = reset_of(&segment("seq=7 ack=99 flags=A payload=c0ffee"));
+            assert_eq!((data.sequence_number, data.ack), (99, false));
+            assert_eq!(asked(&segment("seq=7 flags=R")), None, "a reset gets no reset");
+        }
+    }
+
+    #[test]
+    fn a_datagram_is_answered_by_port_unreachable() {
+        let bytes =
+            asked("vlan=7 src=10.0.0.9 dst=10.0.0.80 proto=udp sport=4000 dport=53 payload=c0ffee").unwrap();
+        let parsed = PacketHeaders::from_ethernet_slice(&bytes).unwrap();
+        let Some(TransportHeader::Icmpv4(icmp)) = parsed.transport else { panic!("{parsed:?}") };
+        let port = etherparse::icmpv4::DestUnreachableHeader::Port;
+        assert_eq!(icmp.icmp_type, Icmpv4Type::DestinationUnreachable(port));
+        let bytes = asked("src=fd00::9 dst=fd00::80 proto=udp sport=4000 dport=53").unwrap();
+        let parsed = PacketHeaders::from_ethernet_slice(&bytes).unwrap();
+        let Some(TransportHeader::Icmpv6(icmp)) = parsed.transport else { panic!("{parsed:?}") };
+        let port = etherparse::icmpv6::DestUnreachableCode::Port;
+        assert_eq!(icmp.icmp_type, Icmpv6Type::DestinationUnreachable(port));
+    }
+
+    #[test]
+    fn what_must_not_be_answered_is_not_and_nothing_panics() {
+        for what in [
+            "src=0.0.0.0 dst=10.0.0.80 proto=tcp flags=S",
+            "src=224.0.0.1 dst=10.0.0.80 proto=tcp flags=S",
+            "src=:: dst=fd00::80 proto=tcp flags=S",
+            "src=10.0.0.9 dst=10.0.0.80 proto=icmp icmp_type=8",
+            "src=10.0.0.9 dst=10.0.0.80 proto=icmp icmp_type=3",
+            "src=10.0.0.9 dst=10.0.0.80 frag=1480+ proto=udp",
+            "src=10.0.0.9 dst=10.0.0.80 proto=99",
+        ] {
+            assert_eq!(asked(what), None, "{what}");
+        }
+        let frame =
+            craft::frame(&format!("{MACS} src=10.0.0.9 dst=10.0.0.80 proto=tcp flags=S payload=c0ffee"));
+        for length in 0..frame.len() {
+            let _ = rejection(&frame[..length]);
+            let mut turned = frame.clone();
+            turned[length] ^= 0xff;
+            let _ = rejection(&turned);
+        }
+    }
+
+    #[test]
+    fn a_client_gets_few_answers_and_others_get_theirs() {
+        let mut reject = Reject::default();
+        let from =
+            |client: u8| craft::frame(&format!("{MACS} src=10.0.1.{client} dst=10.0.0.80 proto=tcp flags=S"));
+        let answered = (0..1000).filter(|_| reject.answer(&from(1), 0).is_some()).count();
+        assert_eq!(answered, CLIENT_RATE as usize);
+        assert!(reject.answer(&from(2), 0).is_some(), "another client");
+        assert_eq!(reject.counts().map(|count| count.1), [101, 900, 0]);
+    }
+}
