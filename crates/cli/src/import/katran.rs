@@ -3,11 +3,12 @@
 use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, words};
 use crate::config::{self, Span};
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 /// Reads the commands, one on each line; `file` is the name used in the report.
 pub fn read(file: &str, text: &str) -> Imported {
     let mut all = Imported::new(file, text);
-    let mut router = None;
+    let mut said = Said::default();
     for (line, number) in text.lines().zip(1..) {
         let words = words(line, number);
         // What stands in front of the options is the program and a shell's prompt.
@@ -21,22 +22,35 @@ pub fn read(file: &str, text: &str) -> Imported {
                     "options of Katran's client are wanted: -A -t VIP:PORT, -a -t VIP:PORT -r REAL",
                 );
             }
-            Some(_) => command(&mut all, &words[from..], &mut router),
+            Some(_) => command(&mut all, &words[from..], &mut said),
         }
     }
-    if let Some(mac) = router {
+    quic(&mut all, &said);
+    if let Some(mac) = said.router {
         let back_ends = all.services.iter_mut().flat_map(|service| &mut service.back_ends);
         back_ends.for_each(|back_end| back_end.keys.push(format!("mac: {mac}")));
     }
     all
 }
 
-/// Options that take a value.
-const VALUES: [&str; 9] = ["t", "u", "r", "w", "f", "new_hc", "somark", "change_mac", "quic_mapping"];
+/// What is said of no service.
+#[derive(Default)]
+struct Said {
+    /// The MAC address of the default router.
+    router: Option<String>,
+    /// The numbers that real servers have in the connection IDs of QUIC.
+    numbers: HashMap<IpAddr, u32>,
+    /// The services that find real servers by these, with where that is said.
+    quic: Vec<(String, Span)>,
+}
+
+/// Options that take a value. The flags of a VIP are `-f` of older clients, and `-vf`.
+const VALUES: [&str; 11] =
+    ["t", "u", "r", "w", "f", "vf", "rf", "new_hc", "somark", "change_mac", "quic_mapping"];
 /// Options that only show something.
 const SHOWS: [&str; 8] = ["s", "sum", "lru", "l", "list_hc", "list_mac", "list_qm", "icmp"];
 
-fn command(all: &mut Imported, line: &[Word<'_>], router: &mut Option<String>) {
+fn command(all: &mut Imported, line: &[Word<'_>], said: &mut Said) {
     let mut options: HashMap<&str, Word<'_>> = HashMap::new();
     let mut rest = line.iter();
     while let Some(&(word, span)) = rest.next() {
@@ -61,18 +75,20 @@ fn command(all: &mut Imported, line: &[Word<'_>], router: &mut Option<String>) {
     let has = |option: &str| options.contains_key(option);
     if has("C") {
         all.services.clear();
+        *said = Said { router: said.router.take(), ..Said::default() };
     } else if let Some((mac, span)) = options.get("change_mac") {
         match config::mac(mac) {
-            Some(_) => *router = Some((*mac).to_string()),
+            Some(_) => said.router = Some((*mac).to_string()),
             None => all.report.error(*span, format!("`{mac}` is no MAC address")),
         }
     } else if let Some(action) = ["A", "E", "D", "a", "e", "d"].into_iter().find(|action| has(action)) {
-        change(all, at, action, &options);
+        change(all, at, action, (&options, said));
+    } else if let Some(&mapping) = options.get("quic_mapping") {
+        map(all, mapping, !has("del_qm"), said);
     } else if let Some((option, (value, span))) =
-        options.iter().find(|(option, _)| ["new_hc", "quic_mapping", "del_hc", "del_qm"].contains(option))
+        options.iter().find(|(option, _)| ["new_hc", "del_hc", "del_qm"].contains(option))
     {
-        let message =
-            format!("`-{option} {value}` was left out: Katran's probes and QUIC identifiers are its own");
+        let message = format!("`-{option} {value}` was left out: Katran's probes are its own");
         all.note(None, *span, message);
     } else if !options.keys().any(|option| SHOWS.contains(option)) {
         let message = format!("`{}` is not understood and was left out", line[0].0);
@@ -81,7 +97,12 @@ fn command(all: &mut Imported, line: &[Word<'_>], router: &mut Option<String>) {
 }
 
 /// Changes the services as the client would.
-fn change(all: &mut Imported, at: Span, action: &str, options: &HashMap<&str, Word<'_>>) {
+fn change(
+    all: &mut Imported,
+    at: Span,
+    action: &str,
+    (options, said): (&HashMap<&str, Word<'_>>, &mut Said),
+) {
     let (tcp, udp) = (options.get("t"), options.get("u"));
     let Some((protocol, &address)) = tcp.map(|one| ("tcp", one)).or(udp.map(|one| ("udp", one))) else {
         return all.report.error(at, "the VIP is missing: -t VIP:PORT or -u VIP:PORT");
@@ -108,15 +129,15 @@ fn change(all: &mut Imported, at: Span, action: &str, options: &HashMap<&str, Wo
     };
     match action {
         "D" => _ = all.services.remove(place),
-        "A" | "E" => options.get("f").into_iter().for_each(|&flag| {
-            self::flag(all, place, flag, !options.contains_key("unset"));
+        "A" | "E" => ["f", "vf"].into_iter().filter_map(|one| options.get(one)).for_each(|&flag| {
+            self::flag(all, place, flag, (!options.contains_key("unset"), &mut *said));
         }),
         _ => real(all, place, at, action, options),
     }
 }
 
 /// Sets or clears a flag of a VIP.
-fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, set: bool) {
+fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, (set, said): (bool, &mut Said)) {
     let service = &mut all.services[place];
     match flag {
         "NO_SPORT" => set_hash(service, "no_sport", set),
@@ -125,7 +146,57 @@ fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, set: bool) {
             service.keys.retain(|key| key != "stateless: true");
             service.keys.extend(set.then(|| "stateless: true".to_string()));
         }
+        "QUIC_VIP" => {
+            said.quic.retain(|(name, _)| *name != service.name);
+            said.quic.extend(set.then(|| (service.name.clone(), span)));
+        }
         _ => all.note(Some(place), span, format!("flag `{flag}` has no counterpart and was left out")),
+    }
+}
+
+/// The largest number that a real server has in connection IDs of Katran's version 2, which have 24 bits of it.
+const NUMBER_MAX: u32 = 0xff_ffff;
+
+/// Notes or forgets the number of a real server: `ADDRESS=NUMBER`.
+fn map(all: &mut Imported, (mapping, span): Word<'_>, add: bool, said: &mut Said) {
+    let read = mapping.rsplit_once('=');
+    let read = read.and_then(|(ip, number)| Some((ip.parse().ok()?, number.parse().ok()?)));
+    match read {
+        Some((ip, number)) if add => _ = said.numbers.insert(ip, number),
+        Some((ip, _)) => _ = said.numbers.remove(&ip),
+        None => all.report.error(span, format!("`{mapping}` is not ADDRESS=NUMBER")),
+    }
+}
+
+/// Writes `quic` for the services that find real servers by connection IDs, as far as it can express them. In
+/// those of Katran's version 2, the first two bits are 10 and the server's number is in octets 1 to 3. Weir
+/// reads three bits as the number of a configuration, so these are 4 and 5. In version 1 the number is between
+/// octets, and in version 3 some of the first bits say that there is none.
+fn quic(all: &mut Imported, said: &Said) {
+    for (name, span) in &said.quic {
+        let Some(place) = all.services.iter().position(|service| service.name == *name) else { continue };
+        let number = |back_end: &BackEnd| {
+            said.numbers.get(&back_end.ip).copied().filter(|number| *number <= NUMBER_MAX)
+        };
+        let service = &mut all.services[place];
+        let is_udp = service.addresses.iter().all(|(_, protocol, _)| *protocol == "udp");
+        let is_known =
+            !service.back_ends.is_empty() && service.back_ends.iter().all(|one| number(one).is_some());
+        if !(is_udp && is_known) {
+            let message = "flag `QUIC_VIP` was left out: it needs UDP and a `-quic_mapping` of up to 16777215 \
+                           for each real server";
+            all.note(Some(place), *span, message.to_string());
+            continue;
+        }
+        let lengths = "server_id_length: 3, nonce_length: 4";
+        service.keys.push(format!("quic: {{ configs: [{{ id: 4, {lengths} }}, {{ id: 5, {lengths} }}] }}"));
+        for back_end in &mut service.back_ends {
+            let id = number(back_end).map(|number| format!("server_id: \"{number:06x}\""));
+            back_end.keys.extend(id);
+        }
+        let message = "flag `QUIC_VIP`: of Katran's connection IDs, those of version 2 are understood; servers \
+                       with others keep their flows only";
+        all.note(Some(place), *span, message.to_string());
     }
 }
 
@@ -153,6 +224,10 @@ fn real(all: &mut Imported, place: usize, at: Span, action: &str, options: &Hash
     let Some(weight) = weight.parse::<u64>().ok().filter(|&weight| weight <= 65_535) else {
         return all.report.error(span, "a weight is a number from 0 to 65535");
     };
+    if let Some(&(flag, span)) = options.get("rf") {
+        let message = format!("flag `{flag}` of `{address}` has no counterpart and was left out");
+        all.note(Some(place), span, message);
+    }
     let back_ends = &mut all.services[place].back_ends;
     let found = back_ends.iter().position(|back_end| back_end.ip == ip);
     match (action, found) {

@@ -240,7 +240,7 @@ fn commands_of_katrans_client_become_services() {
     let (yaml, report) = converted(System::Katran, text);
     let wanted = "\
 # Katran's other, as weir understands it: docs/configuration.md says what every key means.
-# line 11: `-new_hc 10.0.0.2` was left out: Katran's probes and QUIC identifiers are its own
+# line 11: `-new_hc 10.0.0.2` was left out: Katran's probes are its own
 ports:
   in: { xdp: eth1 }
 apps:
@@ -252,7 +252,7 @@ apps:
       back_ends:
         - { name: 10.0.0.2, ip: 10.0.0.2, mode: ipip, weight: 5, mac: 00:00:DE:AD:BE:AF }
         - { name: fc00--1, ip: \"fc00::1\", mode: ipip, weight: 1, mac: 00:00:DE:AD:BE:AF }
-  # line 10: flag `QUIC_VIP` has no counterpart and was left out
+  # line 10: flag `QUIC_VIP` was left out: it needs UDP and a `-quic_mapping` of up to 16777215 for each real server
   - lb:
       name: udp-10.200.1.2-all
       port: in
@@ -270,6 +270,55 @@ apps:
     assert!(said.contains("there is no real server `10.0.0.1` to remove"), "{said}");
     assert!(refused(System::Katran, "katran").contains("options of Katran's client are wanted"));
     assert!(refused(System::Katran, "-A -t 10.0.0.1").contains("the VIP's port is missing"));
+}
+
+/// Flags of newer clients; and connection IDs of Katran's version 2, whose first two bits are 10, with the
+/// server's number in the next three octets.
+#[test]
+fn katrans_flags_of_vips_and_reals_and_its_quic_mappings_become_keys() {
+    let text = "-A -u 10.200.1.5:443 -vf QUIC_VIP\n\
+        -a -u 10.200.1.5:443 -r 10.0.0.2 -rf LOCAL_REAL\n\
+        -a -u 10.200.1.5:443 -r fc00::1\n\
+        -E -u 10.200.1.5:443 -vf NO_SPORT\n\
+        -E -u 10.200.1.5:443 -vf NO_LRU\n\
+        -E -u 10.200.1.5:443 -vf NO_LRU -unset\n\
+        -quic_mapping 10.0.0.2=1022\n\
+        -quic_mapping=fc00::1=70000\n\
+        -A -t 10.200.1.6:80\n";
+    let (yaml, report) = converted(System::Katran, text);
+    let wanted = "
+  # line 2: flag `LOCAL_REAL` of `10.0.0.2` has no counterpart and was left out
+  # line 1: flag `QUIC_VIP`: of Katran's connection IDs, those of version 2 are understood; servers with others keep their flows only
+  - lb:
+      name: udp-10.200.1.5-443
+      port: in
+      service: { vip: 10.200.1.5, protocol: udp, port: 443 }
+      scheduler: katran
+      katran: { no_sport: true }
+      quic: { configs: [{ id: 4, server_id_length: 3, nonce_length: 4 }, { id: 5, server_id_length: 3, nonce_length: 4 }] }
+      back_ends:
+        - { name: 10.0.0.2, ip: 10.0.0.2, mode: ipip, weight: 1, server_id: \"0003fe\" }
+        - { name: fc00--1, ip: \"fc00::1\", mode: ipip, weight: 1, server_id: \"011170\" }
+  - lb:
+      name: tcp-10.200.1.6-80
+      port: in
+      service: { vip: 10.200.1.6, protocol: tcp, port: 80 }
+      scheduler: katran
+      back_ends: []
+";
+    assert!(yaml.ends_with(&wanted[1..]), "{yaml}");
+    assert_eq!(report.warnings(), 2, "{report}");
+    let said = refused(System::Katran, "-A -u 10.0.0.1:1\n-quic_mapping 10.0.0.2\n");
+    assert!(said.contains("`10.0.0.2` is not ADDRESS=NUMBER"), "{said}");
+    // Without a number for each server, and for TCP, it is left out, with a reason.
+    for text in [
+        "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n",
+        "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=16777216\n",
+        "-A -t 10.0.0.1:1 -vf QUIC_VIP\n-a -t 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=7\n",
+    ] {
+        let (yaml, _) = converted(System::Katran, text);
+        assert!(yaml.contains("`QUIC_VIP` was left out") && !yaml.contains("quic: {"), "{yaml}");
+    }
 }
 
 /// Words of all three formats in any order, and of none.
