@@ -18,7 +18,10 @@ use thiserror::Error;
 pub enum Problem {
     #[error("two services are called `{name}`")]
     NameTwice { name: String },
-    #[error("service `{first}` has this address, protocol and port on the same port already")]
+    #[error(
+        "service `{first}` has this address, protocol and port on the same port already, and neither is more \
+         specific"
+    )]
     ServiceTwice { first: String },
     #[error("service `{name}` has `by: src/MASK` and needs a back end with a weight")]
     NobodyAnswers { name: String },
@@ -168,26 +171,23 @@ fn addresses(service: &Service, add: &mut impl FnMut(Problem)) {
     }
 }
 
-/// Finds packets that two services would get. Of ten thousand services most have one address and port, which
-/// are compared by a table; the others with all.
+/// Finds packets that two services would get, of which none is more specific. Of ten thousand services most
+/// have one address and port, which are found by a table; the others are compared with each other.
 fn overlaps(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
     let mut exact: HashMap<Address, Vec<usize>> = HashMap::new();
     let mut wide: Vec<(Address, usize)> = Vec::new();
-    let mut all: Vec<(Address, usize)> = Vec::new();
     for (at, service) in services.iter().enumerate() {
         let together = |other: &usize| {
             *other != at && services[*other].ports.iter().any(|port| service.ports.contains(port))
         };
-        let mut first: Option<usize> = None;
+        let same =
+            |address: &Address| exact.get(address).into_iter().flatten().copied().find(|of| together(of));
+        let found = |address: &Address| {
+            let collides = |(other, of): &&(Address, usize)| other.collides(address) && together(of);
+            if address.is_exact() { None } else { wide.iter().find(collides).map(|(_, of)| *of) }
+        };
+        let first = service.addresses.iter().find_map(|address| same(address).or_else(|| found(address)));
         for address in &service.addresses {
-            let same = exact.get(address).into_iter().flatten().copied().find(|other| together(other));
-            // What is wide is compared with everything, and what is not with everything that is wide.
-            let among = if address.is_exact() { &wide } else { &all };
-            let found = among.iter().find(|(other, of)| other.overlaps(address) && together(of));
-            first = first.or(same).or(found.map(|(_, of)| *of));
-        }
-        for address in &service.addresses {
-            all.push((*address, at));
             if address.is_exact() {
                 exact.entry(*address).or_default().push(at);
             } else {

@@ -124,13 +124,25 @@ impl Address {
         }
     }
 
-    /// Returns whether a packet can be sent to both.
+    /// Returns its place in the order in which addresses are looked up: the lower, the more specific. Longer
+    /// prefixes come first, and of equal ones those with fewer ports, as in Katran and IPVS.
     #[must_use]
-    pub fn overlaps(&self, other: &Address) -> bool {
+    pub fn rank(&self) -> u32 {
+        let bits = if self.is_ipv6() { 128 } else { 32 };
+        u32::from(bits - self.prefix.min(bits)) << 16 | u32::from(self.ports.1 - self.ports.0)
+    }
+
+    /// Returns whether a packet can be sent to both, and neither is more specific than the other.
+    #[must_use]
+    pub fn collides(&self, other: &Address) -> bool {
+        let ((first, last), (start, end)) = (self.ports, other.ports);
+        let (shares, same) = (first <= end && start <= last, self.ports == other.ports);
+        let nested = first <= start && end <= last || start <= first && last <= end;
         self.protocol == other.protocol
-            && self.ports.0 <= other.ports.1
-            && other.ports.0 <= self.ports.1
+            && self.prefix == other.prefix
             && self.meets(other)
+            && shares
+            && (same || !nested)
     }
 }
 

@@ -1,5 +1,5 @@
 //! The tables that find a packet's service: for each address family one for exact addresses and ports, one
-//! for prefixes and ranges, the same for ICMP errors about packets from there, and one for answers. An entry
+//! for prefixes and ranges, of which the most specific wins, the same for ICMP errors about packets from there, and one for answers. An entry
 //! writes the number of the service's group and leads to the pipe that chooses its back end.
 
 use super::NAME;
@@ -232,8 +232,11 @@ impl<'a> Finder<'a> {
                 }
             };
             for head in self.heads(ping.port, table.is_wide(), ping.origin) {
-                let dst = if table.is_wide() { masked(ping.vip, ping.prefix) } else { ping.vip.into() };
-                entries.push(head.and(dst).value(number).to(to));
+                let (dst, rank) = match table.is_wide() {
+                    true => (masked(ping.vip, ping.prefix), u32::from(128 - ping.prefix)),
+                    false => (ping.vip.into(), 0),
+                };
+                entries.push(head.and(dst).value(number).to(to).priority(rank));
             }
         }
         entries
@@ -399,6 +402,8 @@ impl Table {
         let wide = self.is_wide();
         let entry = if wide { head.and(masked(address.vip, address.prefix)) } else { head.and(address.vip) };
         let entry = entry.and(given(address.protocol.into(), Field::IpProtocol.max(), wide));
+        // Of several that a packet matches, the most specific one gets it.
+        let entry = if wide { entry.priority(address.rank()) } else { entry };
         match (self.of, address.ports) {
             (Of::Exact | Of::Errors, (port, _)) => entry.and(port),
             // Packets without ports must miss, so this is a range like others.
