@@ -191,6 +191,11 @@ impl Tunnel {
         if self.ipv6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] }
     }
 
+    /// Whether the kernel's device carries IPv6: one of type ipip carries only IPv4 and MPLS.
+    fn carries_ipv6(&self) -> bool {
+        !self.device.starts_with("type ipip")
+    }
+
     /// Whether the kernel's device fails to find the IP header of this frame.
     fn overlooks_ip(&self, inner: &[u8]) -> bool {
         self.word == "gre" && inner[12..14] == [0x81, 0]
@@ -412,7 +417,9 @@ fn frames(tunnel: &Tunnel) -> Vec<Vec<u8>> {
             "{start} src=10.1.0.1 dst=10.2.0.2 ttl=9 dscp=10 ecn={ecn} proto=udp payload=c0ffee"
         ));
         texts.push(format!("{start} src=10.1.0.1 dst=10.2.0.2 dscp=46 ecn={ecn} proto=tcp len=900"));
-        texts.push(format!("{start} src=fd01::1 dst=fd02::2 dscp=10 ecn={ecn} proto=udp len=333"));
+        if tunnel.carries_ipv6() {
+            texts.push(format!("{start} src=fd01::1 dst=fd02::2 dscp=10 ecn={ecn} proto=udp len=333"));
+        }
     }
     if tunnel.ethernet {
         texts.push(format!("{ethernet} vlan=7.3 src=10.1.0.1 dst=10.2.0.2 dscp=10 ecn=1 proto=icmp"));
@@ -476,7 +483,7 @@ fn into_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
 fn out_of_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
     for (outer, inner) in (0..4).flat_map(|outer| (0..4).map(move |inner| (outer, inner))) {
         let texts = ["src=10.2.0.2 dst=10.1.0.1", "src=fd02::2 dst=fd01::1"];
-        for text in texts {
+        for text in &texts[..1 + usize::from(tunnel.carries_ipv6())] {
             let eth = "eth.src=02:00:00:00:03:03 eth.dst=02:00:00:00:01:01";
             let text = format!("{eth} {text} ttl=9 dscp=10 ecn={inner} proto=udp payload=c0ffee");
             let frame = text.parse::<Recipe>().unwrap().build();
