@@ -19,6 +19,7 @@ fn main() {
         let defines = [format!("-DPOD_IP={pods}"), format!("-DNODE_IP={nodes}")];
         compile("overlay", &format!("overlay{pods}{nodes}"), &defines);
     }
+    println!("cargo::rerun-if-changed=src/room.h");
     println!("cargo::rerun-if-changed=src/path");
     println!("cargo::rerun-if-changed=src/overlay");
     println!("cargo::rerun-if-env-changed=CLANG");

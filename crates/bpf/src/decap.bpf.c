@@ -24,15 +24,12 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "room.h"
 
 #define FRAGMENT_BITS 0x3fff /* more fragments, and the offset */
 #define ECN_MASK 3
 #define ECN_ECT1 1
 #define ECN_CE 3
-
-/* Of Linux 6.3 and later: the inner packet has the other IP version. */
-#define DECAP_L3_IPV4 (1ULL << 7)
-#define DECAP_L3_IPV6 (1ULL << 8)
 
 /* What becomes of a frame of a tunnel; in the order of `DECAP_COUNTS` in decap.rs. Those before LEFT are also
  * the bits of the tunnels that are taken off. */
@@ -325,8 +322,9 @@ static __always_inline int strip(struct __sk_buff *skb, const struct outer *oute
 				 enum count as)
 {
 	/* A segment of GSO stays as long as it is: its payload does not change. */
-	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+	const __u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
 	__be16 type = inner->version == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	enum taken taken;
 	__u8 head[2], was;
 	int ecn;
 
@@ -337,10 +335,11 @@ static __always_inline int strip(struct __sk_buff *skb, const struct outer *oute
 	ecn = congestion(outer->ecn, was);
 	if (ecn < 0)
 		return DROPPED_CONGESTION;
-	if (type != skb->protocol)
-		flags |= inner->version == 4 ? DECAP_L3_IPV4 : DECAP_L3_IPV6;
-	if (bpf_skb_adjust_room(skb, -(int)(inner->at - ETH_HLEN), BPF_ADJ_ROOM_MAC, flags))
+	taken = take_off(skb, inner->at - ETH_HLEN, skb->protocol, type, flags);
+	if (taken == REFUSED)
 		return LEFT_NO_ROOM;
+	if (taken == DAMAGED)
+		return DROPPED_FAILURE;
 	if (bpf_skb_store_bytes(skb, 12, &type, sizeof(type), 0))
 		return DROPPED_FAILURE;
 	if (ecn != was && mark(skb, inner->version, ecn))

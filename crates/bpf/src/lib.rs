@@ -21,7 +21,7 @@ mod xdp_generate;
 mod xdp_take;
 
 pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
-pub use hook::{has_tcx, remove_dead as remove_dead_hooks};
+pub use hook::{has_tcx, programs_at as programs_at_hook, remove_dead as remove_dead_hooks};
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
 pub use oncache::Oncache;
 pub use overlay::{

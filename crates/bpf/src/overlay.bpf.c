@@ -22,6 +22,7 @@
 #include "overlay/maps.h"
 #include "overlay/frame.h"
 #include "overlay/table.h"
+#include "room.h"
 #include "overlay/send.h"
 #include "overlay/receive.h"
 #include "overlay/learn.h"

@@ -53,12 +53,6 @@ impl Namespace {
         run(&mut bounded("ip", &["netns", "exec", &self.name, "sh", "-e"]), &lines).map(drop)
     }
 
-    /// Sets a value under /proc/sys/net if the kernel has it.
-    pub fn set_if_there(&self, path: &str, value: u32) -> Result<()> {
-        let line = format!("f=/proc/sys/net/{path}; [ ! -e $f ] || echo {value} >$f\n");
-        run(&mut bounded("ip", &["netns", "exec", &self.name, "sh", "-e"]), &line).map(drop)
-    }
-
     /// Runs a short command in it with `lines` as standard input.
     pub fn input(&self, program: &str, arguments: &[&str], lines: &str) -> Result<()> {
         let inside = [&["netns", "exec", &self.name, program], arguments].concat();

@@ -18,16 +18,7 @@ typedef struct ipv6hdr pod_header;
 #define POD_ETHERTYPE ETH_P_IPV6
 #endif
 
-/* Where the outer header is of the other version, the kernel has to be told of the inner. Headers of older
- * kernels have no names for it, nor for that of the other flag: an address of IPv6 is in no other checksum. */
-#if POD_IP == NODE_IP
-#define DECAP_L3 0
-#elif POD_IP == 4
-#define DECAP_L3 (1ULL << 7)
-#else
-#define DECAP_L3 (1ULL << 8)
-#endif
-
+/* The headers of older kernels have no name for this flag: an address of IPv6 is in no other checksum. */
 #define SUM_OF_IPV6 (1ULL << 7)
 
 #if NODE_IP == 4

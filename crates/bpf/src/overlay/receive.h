@@ -22,11 +22,12 @@ static __always_inline int decapsulate(struct __sk_buff *skb, const struct heade
 				       const struct plan *plan, __u64 now)
 {
 	__u32 bytes = length_of(&packet->ip), packets = packets_of(skb);
-	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET | DECAP_L3;
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
+	enum taken taken = take_off(skb, TUNNEL, bpf_htons(NODE_ETHERTYPE), bpf_htons(POD_ETHERTYPE), flags);
 
-	if (bpf_skb_adjust_room(skb, -(int)TUNNEL, BPF_ADJ_ROOM_MAC, flags))
+	if (taken == REFUSED)
 		return slow(RECEIVE, NO_ROOM);
-	if (bpf_skb_store_bytes(skb, 0, bare, sizeof(*bare), 0) ||
+	if (taken == DAMAGED || bpf_skb_store_bytes(skb, 0, bare, sizeof(*bare), 0) ||
 	    translate_ports(skb, packet, &plan->receive, sizeof(*bare))) {
 		count(RECEIVE, DROPPED);
 		return TC_ACT_SHOT;

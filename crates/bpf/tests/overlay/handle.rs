@@ -1,7 +1,8 @@
 //! Programs at an interface by handles of their own, which several threads can run at once.
 
 use aya::TestRun;
-use aya::programs::{SchedClassifier, TcAttachType, TestRunOptions};
+use aya::programs::{SchedClassifier, TcAttachType, TestRunOptions, loaded_programs};
+use bpf::programs_at_hook;
 
 /// Bytes of `struct __sk_buff`, and where its fields are.
 const CONTEXT: usize = 192;
@@ -14,10 +15,10 @@ pub struct Handle(SchedClassifier);
 impl Handle {
     /// Finds one by the beginning of its name, which the kernel cuts.
     pub fn find(interface: &str, hook: TcAttachType, name: &str) -> Handle {
-        let (_, all) = SchedClassifier::query_tcx(interface, hook).unwrap();
-        let found = all.into_iter().find(|info| {
+        let there = programs_at_hook(interface, hook).unwrap();
+        let found = loaded_programs().flatten().find(|info| {
             let own = info.name_as_str().unwrap_or_default();
-            !own.is_empty() && name.starts_with(own)
+            !own.is_empty() && name.starts_with(own) && there.contains(&info.id())
         });
         let found = found.unwrap_or_else(|| panic!("{name} at {interface}"));
         Handle(SchedClassifier::from_program_info(found, name.to_string().into()).unwrap())

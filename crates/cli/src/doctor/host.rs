@@ -57,15 +57,14 @@ fn number(path: &str) -> Option<u64> {
     fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }
 
-/// Whether the kernel has what some features need: `path` and `overlay` apps and `weir decap` attach
-/// programs.
+/// Which kernel it is; `features.rs` says what features need of it.
 fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let says = if bpf::has_tcx() {
-        "it has all that weir attaches programs by (tcx for path, overlay and decap)"
+        "programs are attached through tcx"
     } else {
-        "it has no tcx (Linux 6.6): path, overlay and decap attach through clsact, which needs the modules \
-         sch_ingress and cls_bpf; see \"Before Linux 6.6\" in docs/operations.md"
+        "it has no tcx (Linux 6.6): programs are attached through clsact, see \"Before Linux 6.6\" in \
+         docs/operations.md"
     };
     Finding::new("kernel", release.trim(), Level::Ok, says)
 }

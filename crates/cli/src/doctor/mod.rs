@@ -5,6 +5,7 @@
 //! checks go into the file of their subject: the host, tunnels, the fabric.
 
 mod fabric;
+mod features;
 mod host;
 mod tunnel;
 
@@ -70,6 +71,7 @@ pub fn examine(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     let fabrics: Vec<_> =
         plan.map(|plan| plan.apps.paths()).unwrap_or_default().into_iter().map(|one| one.fabric).collect();
     let mut found = host::findings(plan);
+    found.extend(features::findings(plan));
     found.extend(tunnel::findings(&fabrics));
     if plan.is_none_or(|_| !fabrics.is_empty()) {
         found.extend(fabric::findings(&fabrics, socket));

@@ -1,5 +1,6 @@
 //! The network with everything that runs in it.
 
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -92,6 +93,24 @@ impl Bed {
     pub fn cleanup(&self, at: usize) -> Result<Value> {
         let said = self.topology.nodes[at].output(&weir::program()?, &["overlay", "cleanup", "--json"])?;
         Ok(serde_json::from_str(&said)?)
+    }
+
+    /// Changes the MTU of the uplinks of the first two nodes, both at once: until both have it, what one sends
+    /// may be too long for the other.
+    pub fn set_mtu(&self, mtu: u32) -> Result<()> {
+        let set = |at: usize| self.topology.nodes[at].ip(&format!("link set {UPLINK} mtu {mtu}\n"));
+        thread::scope(|scope| {
+            let other = scope.spawn(|| set(1));
+            set(0)?;
+            other.join().expect("a thread that runs `ip` does not panic")
+        })
+    }
+
+    /// Returns whether an interface of a node has a `clsact` qdisc. While a daemon runs, it has one if weir
+    /// attaches its programs by filters, as on a kernel without tcx, or if the lab has added one.
+    pub fn has_clsact(&self, at: usize, interface: &str) -> Result<bool> {
+        let shown = self.topology.nodes[at].output("tc", &["qdisc", "show", "dev", interface])?;
+        Ok(shown.contains("clsact"))
     }
 
     /// Has connection tracking of a node forget all connections.

@@ -15,6 +15,9 @@ const LONG_TCP: [&str; 7] = ["--tcp", "--flows", "2", "--pause-ms", "5", "--size
 /// The longest frame that a pod may send, and the shortest that has anything to say by TCP.
 const FRAMES: [u64; 2] = [14 + 1450, 14 + 20 + 20];
 
+/// The priority of a filter that is not weir's.
+const FOREIGN: &str = "10";
+
 /// What does not fit the underlay any more is cut in pieces by the kernel, as without a cache.
 pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
@@ -24,9 +27,7 @@ pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
         |bed: &Bed| anyhow::Ok(bed.show(0)?["frames"]["sent"]["oversize"].as_u64().unwrap_or_default());
     let before = oversize(bed)?;
     for mtu in [1400, 1500] {
-        for node in [0, 1] {
-            bed.topology.nodes[node].ip(&format!("link set {UPLINK} mtu {mtu}\n"))?;
-        }
+        bed.set_mtu(mtu)?;
         for talk in &talks {
             phase.must(
                 bed.wait_for_answers(talk, SOME, interrupt)?,
@@ -110,12 +111,17 @@ pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
 pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let node = &bed.topology.nodes[0];
+    // Without tcx, weir's programs are filters too, behind those of others. A filter that decides ends the
+    // search there, so these leave the decision to the next.
+    let shares = bed.has_clsact(0, UPLINK)?;
+    let decision: &[&str] = if shares { &["action", "continue"] } else { &["classid", "1:1"] };
     for interface in ["vp1", UPLINK] {
-        node.output("tc", &["qdisc", "add", "dev", interface, "clsact"])?;
+        if !shares {
+            node.output("tc", &["qdisc", "add", "dev", interface, "clsact"])?;
+        }
         for hook in ["ingress", "egress"] {
-            let filter = ["u32", "match", "u32", "0", "0", "classid", "1:1"];
-            let add = ["filter", "add", "dev", interface, hook, "protocol", "ip"];
-            node.output("tc", &[&add[..], &filter].concat())?;
+            let add = ["filter", "add", "dev", interface, hook, "pref", FOREIGN, "protocol", "ip"];
+            node.output("tc", &[&add[..], &["u32", "match", "u32", "0", "0"], decision].concat())?;
         }
     }
     let talk = bed.ask(run, &UDP)?;
@@ -128,8 +134,12 @@ pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> R
         for hook in ["ingress", "egress"] {
             let there = bed.topology.nodes[0].output("tc", &["filter", "show", "dev", interface, hook])?;
             phase.must(there.contains("u32"), format!("the filter at {interface} {hook} is gone"));
+            let filter = ["filter", "del", "dev", interface, hook, "pref", FOREIGN];
+            bed.topology.nodes[0].output("tc", &filter)?;
         }
-        bed.topology.nodes[0].output("tc", &["qdisc", "del", "dev", interface, "clsact"])?;
+        if !shares {
+            bed.topology.nodes[0].output("tc", &["qdisc", "del", "dev", interface, "clsact"])?;
+        }
     }
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when they are gone");
     phase.add(&talk.end(run, interrupt)?);

@@ -87,6 +87,11 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     session::run((options.keep, options.json), |interrupt, screen| {
         let mut run = Run::begin(options.keep)?;
         screen.say("host a == VXLAN, over four links between two routers == host b");
+        if !topology::has_seeds() {
+            screen.say(
+                "this kernel has no net.ipv4.fib_multipath_hash_seed (Linux 6.11): both routers hash alike",
+            );
+        }
         let mut bed = Bed::start(&mut run, &plan, interrupt)?;
         let mut samples = Vec::new();
         bed.compare(&mut run, &plan, interrupt, &mut |number, taken| {

@@ -11,6 +11,8 @@
 //! [`QUEUE_PACKETS`] is what congestion is made of. All neighbours are permanent, so that no ARP answer is
 //! part of a measurement. Segmentation is off where the tunnels begin, so that a token bucket sees frames.
 
+use std::path::Path;
+
 use anyhow::Result;
 
 use crate::namespace::Namespace;
@@ -67,6 +69,12 @@ struct End<'a> {
     mac: String,
 }
 
+/// Whether routers can have different seeds. Debian 12's kernel has no such setting, and the lab works
+/// without it.
+pub fn has_seeds() -> bool {
+    Path::new("/proc/sys/net/ipv4/fib_multipath_hash_seed").exists()
+}
+
 impl Topology {
     /// Creates the network, whose links carry `rate_mbit` Mbit/s; `run` removes it.
     pub fn build(run: &Run, rate_mbit: u32) -> Result<Topology> {
@@ -109,8 +117,7 @@ impl Topology {
         for host in [&self.a, &self.b] {
             host.set(&[("ipv4/tcp_no_metrics_save", 1), ("core/txrehash", 0)])?;
         }
-        // Each router has another seed, so that the choices of one do not determine those of the next. Not
-        // every kernel has the setting: Debian 12's does not, and the lab works without it.
+        // Each router has another seed, so that the choices of one do not determine those of the next.
         for (router, seed, (hosts, other), far) in
             [(&self.r1, 1, ("99.2", "98.2"), 2), (&self.r2, 2, ("99.1", "98.1"), 1)]
         {
@@ -121,7 +128,9 @@ impl Topology {
                 ("ipv4/icmp_errors_use_inbound_ifaddr", 1),
                 ("ipv4/icmp_ratelimit", 0),
             ])?;
-            router.set_if_there("ipv4/fib_multipath_hash_seed", seed)?;
+            if has_seeds() {
+                router.set(&[("ipv4/fib_multipath_hash_seed", seed)])?;
+            }
             let hops: String =
                 (0..LINKS).map(|link| format!(" nexthop via 10.97.{link}.{far} dev p{link}")).collect();
             router.ip(&format!(

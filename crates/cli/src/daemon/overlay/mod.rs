@@ -12,7 +12,7 @@ mod keeper;
 pub mod left;
 mod news;
 mod others;
-mod rule;
+pub mod rule;
 mod table;
 mod telling;
 mod translation;
