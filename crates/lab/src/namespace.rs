@@ -11,8 +11,9 @@ use anyhow::{Context, Result, bail};
 
 /// The directory with a file for each namespace created by `ip netns add`.
 const NAMESPACES: &str = "/run/netns";
-/// Time limit for every command of a lab; `timeout` ends those that hang.
-const TIMEOUT_S: &str = "10";
+/// Time limit for every command of a lab; `timeout` ends those that hang. On an emulated processor, `tc` can
+/// take more than 10 s.
+const TIMEOUT_S: &str = "30";
 /// Root's PATH does not always include servers and network tools.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
