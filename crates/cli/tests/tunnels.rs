@@ -556,7 +556,9 @@ fn the_kernel_sends_and_receives_the_same_bytes() {
         }
     }
     assert!(unequal.is_empty(), "not the same as the kernel: {}", unequal.join(", "));
-    println!("this kernel has no {}", absent.join(", no "));
+    if !absent.is_empty() {
+        println!("this kernel has no {}", absent.join(", no "));
+    }
     assert!(absent.len() < TUNNELS.len() || std::env::var_os("CI").is_none(), "not one device");
 }
 
