@@ -110,6 +110,11 @@ pub trait Configured: Any + Debug + Send + Sync {
         false
     }
 
+    /// Returns whether checks go a service's own way now.
+    fn has_ways(&self) -> bool {
+        false
+    }
+
     /// Returns the neighbours that they want to know.
     fn hops(&self) -> Vec<Hop> {
         Vec::new()
@@ -300,6 +305,12 @@ impl Apps {
     #[must_use]
     pub fn checks_ways(&self) -> bool {
         self.0.iter().any(|one| one.checks_ways())
+    }
+
+    /// Returns whether checks go a service's own way now.
+    #[must_use]
+    pub fn has_ways(&self) -> bool {
+        self.0.iter().any(|one| one.has_ways())
     }
 
     /// Returns the neighbours that apps want to know.

@@ -23,6 +23,7 @@ mod output;
 mod private;
 pub mod replay;
 mod top;
+mod ways;
 
 pub use daemon::fuzzed;
 

@@ -213,6 +213,11 @@ impl Configured for Lb {
         self.is_there
     }
 
+    fn has_ways(&self) -> bool {
+        let mut all = self.health.services.iter().flat_map(|service| &service.back_ends);
+        all.any(|(.., watch)| watch.as_ref().is_some_and(|watch| watch.check.via.is_some()))
+    }
+
     fn hops(&self) -> Vec<Hop> {
         self.health.neighbours.hops.to_vec()
     }

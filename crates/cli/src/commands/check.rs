@@ -2,9 +2,9 @@
 
 use super::bad_input;
 use crate::config::{Loaded, Plan, PortKind, Report, Span};
-use crate::{import, output, private};
+use crate::{import, output, private, ways};
 use anyhow::Result;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `weir check`.
@@ -25,6 +25,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut loaded = import::load(&arguments.file, &import::Options::default())?;
     if let Some(plan) = &loaded.plan {
         absent_interfaces(plan, &mut loaded.report);
+        unreachable_ways(plan, &arguments.file, &mut loaded.report);
         private::problems(plan).into_iter().for_each(|why| loaded.report.error(Span::default(), why));
     }
     loaded.plan = loaded.plan.filter(|_| loaded.report.errors() == 0);
@@ -52,6 +53,15 @@ fn absent_interfaces(plan: &Plan, report: &mut Report) {
             );
             report.warning(report.span_of(declared.origin), message);
         }
+    }
+}
+
+/// Says what checks with `via: service` lack.
+fn unreachable_ways(plan: &Plan, file: &Path, report: &mut Report) {
+    match ways::missing(plan, file) {
+        Some(missing) if missing.is_certain => report.error(Span::default(), missing.says),
+        Some(missing) => report.warning(Span::default(), missing.says),
+        None => {}
     }
 }
 

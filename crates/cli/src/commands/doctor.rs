@@ -36,7 +36,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         plan = loaded.plan;
     }
     let configured = plan.as_ref().map(|plan| plan.socket.clone()).filter(|path| path != Path::new(SOCKET));
-    let found = doctor::examine(plan.as_ref(), &socket(arguments.socket.clone(), configured));
+    let planned = plan.as_ref().zip(arguments.file.as_deref());
+    let found = doctor::examine(planned, &socket(arguments.socket.clone(), configured));
     let ok = found.iter().all(|one| one.level < Level::Fault);
     if arguments.json {
         let checks: Vec<_> = found.iter().map(doctor::Finding::json).collect();

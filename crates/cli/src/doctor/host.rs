@@ -4,6 +4,7 @@ use super::tunnel::told;
 use super::{Finding, Level};
 use crate::config::{Plan, PortConfig, PortKind};
 use crate::daemon::vips;
+use crate::ways;
 use rustix::thread::{CapabilitySet, capabilities};
 use std::fs;
 use std::path::Path;
@@ -88,6 +89,17 @@ fn privileges() -> Finding {
     }
     let says = format!("without {} the daemon cannot run like this: run it as root", missing.join(", "));
     Finding::new("privileges", "this process", Level::Warning, says)
+}
+
+/// Whether checks with `via: service` can be made, if there are any.
+pub fn ways(plan: &Plan, file: &Path) -> Option<Finding> {
+    let found = |level, says: String| Finding::new("via", "checks", level, says);
+    match ways::missing(plan, file) {
+        Some(missing) if missing.is_certain => Some(found(Level::Fault, missing.says)),
+        Some(missing) => Some(found(Level::Warning, missing.says)),
+        None => ways::are_used(plan)
+            .then(|| found(Level::Ok, "`via: service` has the network namespace that it needs".to_string())),
+    }
 }
 
 /// Probes are stamped by the system's clock, in the program at the uplink.

@@ -65,13 +65,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Looks at everything: the host, and with a configuration what that needs. `socket`: where the daemon
-/// listens.
-pub fn examine(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
+/// Looks at everything: the host, and with a configuration and its file what that needs. `socket`: where the
+/// daemon listens.
+pub fn examine(planned: Option<(&Plan, &Path)>, socket: &Path) -> Vec<Finding> {
+    let plan = planned.map(|(plan, _)| plan);
     let fabrics: Vec<_> =
         plan.map(|plan| plan.apps.paths()).unwrap_or_default().into_iter().map(|one| one.fabric).collect();
     let mut found = host::findings(plan);
     found.extend(features::findings(plan));
+    found.extend(planned.and_then(|(plan, file)| host::ways(plan, file)));
     found.extend(tunnel::findings(&fabrics));
     if plan.is_none_or(|_| !fabrics.is_empty()) {
         found.extend(fabric::findings(&fabrics, socket));

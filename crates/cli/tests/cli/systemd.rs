@@ -151,6 +151,48 @@ pipes: {{ all: {{ type: basic, forward: drop, miss: drop }} }}
     daemon.wait_for("a frame", |daemon| daemon.show("ledger")["received"] == 1);
 }
 
+/// Needs root: without the drop-in, the unit cannot make checks that go a service's own way.
+#[test]
+fn without_the_drop_in_checks_of_a_services_way_are_an_error() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let unit = std::fs::read_to_string(repository().join(UNIT)).unwrap();
+    let allowed = settings(&unit, "CapabilityBoundingSet").pop().unwrap().to_lowercase();
+    let allowed = allowed.replace("cap_", "+").replace(' ', ",");
+    let folder = Folder::new();
+    let run = |via: &str, with: &str, command: &str| {
+        let check = format!("check: {{ type: tcp{via} }}");
+        let service = "service: { vip: 10.9.1.80, protocol: tcp, port: 80 }";
+        let back_ends = "back_ends: [{ name: b, mac: \"02:00:00:00:00:11\", address: 10.9.1.11 }]";
+        folder.write(
+            "lb.yaml",
+            format!(
+                "ports: {{ p0: {{ xdp: weir-none, mac: \"02:00:00:00:00:01\" }} }}\napps:\n  - lb: {{ name: web, \
+                 port: p0, {service}, {check}, {back_ends} }}\n"
+            ),
+        );
+        let bounding = format!("--bounding-set=-all,{allowed}{with}");
+        let ran = Command::new("setpriv")
+            .args([&bounding, env!("CARGO_BIN_EXE_weir"), command])
+            .arg(folder.file("lb.yaml"))
+            .output()
+            .unwrap();
+        let said = [ran.stdout, ran.stderr].concat();
+        (ran.status.code(), String::from_utf8(said).unwrap())
+    };
+    let via = ", via: service, from: 10.9.1.9";
+    for (command, code) in [("check", 2), ("doctor", 1)] {
+        let (status, said) = run(via, "", command);
+        assert_eq!(status, Some(code), "{said}");
+        assert!(said.contains("`via: service` needs CAP_SYS_ADMIN"), "{said}");
+        for (via, with) in [(via, ",+sys_admin"), ("", "")] {
+            let (_, said) = run(via, with, command);
+            assert!(!said.contains("CAP_SYS_ADMIN"), "{said}");
+        }
+    }
+}
+
 /// Plays systemd: opens sockets, passes them from descriptor 3 on, and becomes the program. Its arguments are
 /// the names, the addresses, and the program with its arguments.
 const PASSES: &str = "
