@@ -237,6 +237,9 @@ pub enum Action {
     /// [`Event::Neighbour`] says what is found. Replay knows no host, and gives each an address made up from
     /// its own.
     Resolve(Arc<[Hop]>),
+    /// Ask a neighbour that is known whether it is still there, because what is sent to it seems to be lost.
+    /// [`Event::Neighbour`] follows if it has another MAC address, or none.
+    Confirm(Hop),
     /// Send a datagram to a client of the app's socket.
     Tell {
         /// The client.

@@ -398,6 +398,7 @@ impl Daemon {
             }
             Action::CheckHears { packet } => self.checks.hear(&packet),
             Action::Resolve(hops) => self.resolve(at, &hops),
+            Action::Confirm(hop) => self.neighbours.confirm(hop),
             Action::Tell { client, bytes } => {
                 if !self.socket_of(at).is_some_and(|socket| socket.send(client, &bytes)) {
                     return self.step(at, Event::Client { client, what: ClientEvent::Lost });

@@ -160,7 +160,7 @@ impl Acting {
             // No check has sockets.
             Action::CheckHears { .. } => {}
             // They were made up, and do not change.
-            Action::Resolve(_) => {}
+            Action::Resolve(_) | Action::Confirm(_) => {}
         }
         Vec::new()
     }

@@ -251,10 +251,14 @@ impl LbApp {
         if let Some(id) = server.asked.take() {
             self.asked.remove(&id);
         }
+        let was_down = server.monitor.state() == Seen::Down;
         let changed = server.monitor.hear(now_ns, outcome);
         let (users, is_down) = (server.users.clone(), server.monitor.state() == Seen::Down);
         if changed {
             self.tell_of(at, actions);
+        }
+        if outcome.is_err() && !was_down {
+            self.confirm(&users, actions);
         }
         for (service, place) in users {
             match (changed, is_down) {

@@ -10,7 +10,7 @@ use config::value::write_mac;
 use engine::builder::Number;
 use engine::change::Change;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 /// What is known of a neighbour.
@@ -89,6 +89,14 @@ impl LbApp {
             }
         }
         actions.push(Action::Resolve(all.hops));
+    }
+
+    /// Has the neighbours of these back ends confirmed: their MAC addresses may have moved. Once a server is
+    /// down, the kernel's own timers suffice.
+    pub(super) fn confirm(&self, users: &[(usize, usize)], actions: &mut Vec<Action>) {
+        let hops = users.iter().filter_map(|(service, place)| self.services[*service].rows[*place].hop);
+        let hops: BTreeSet<usize> = hops.filter(|hop| self.neighbours[*hop].mac().is_some()).collect();
+        actions.extend(hops.into_iter().map(|hop| Action::Confirm(self.neighbours[hop].hop.clone())));
     }
 
     /// Notes what was found.

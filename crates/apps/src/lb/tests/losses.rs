@@ -130,6 +130,8 @@ struct World {
     now_ns: u64,
     /// Back ends that are cut off in both directions.
     silent: Vec<u8>,
+    /// The neighbours that the kernel is to confirm.
+    confirmed: Vec<Hop>,
 }
 
 impl World {
@@ -139,7 +141,8 @@ impl World {
         lb.settle(&(0..COUNT).map(|at| (hop(at), mac(at))).collect::<HashMap<_, _>>(), &mut program);
         let mut app = LbApp::new(lb.health.clone());
         app.bind(&program);
-        let mut world = World { app, engine: Rig::new(&program), kind, now_ns: 0, silent: Vec::new() };
+        let engine = Rig::new(&program);
+        let mut world = World { app, engine, kind, now_ns: 0, silent: Vec::new(), confirmed: Vec::new() };
         world.step(Event::Start);
         world.link(true);
         world.run(100);
@@ -157,6 +160,7 @@ impl World {
                     let outcome = if is_silent { Err("no answer".to_string()) } else { Ok(()) };
                     self.step(Event::Checked { id, outcome: &outcome });
                 }
+                Action::Confirm(hop) => self.confirmed.push(hop),
                 Action::Say(_) | Action::Resolve(_) | Action::Answer { .. } => {}
                 other => panic!("{other:?}"),
             }
@@ -323,4 +327,18 @@ fn a_reload_and_another_process_know_the_last_mac_addresses() {
     }
     let removed = actions.iter().any(|one| matches!(one, Action::Change(Change::Remove { .. })));
     assert!(!removed, "{actions:?}");
+}
+
+/// Its MAC address may have moved. Once it is down, the kernel's own timers suffice.
+#[test]
+fn a_failed_check_has_the_neighbour_confirmed_until_the_back_end_is_down() {
+    for resolved in [true, false] {
+        let (mode, new_flows) = (0, NewFlows::Hash);
+        let mut world = World::new(Kind { mode, new_flows, resolved, checked: true, fail: Fail::All });
+        assert_eq!(world.confirmed, []);
+        world.silent.push(1);
+        world.run(1000);
+        let wanted = if resolved { TIMES.fall as usize } else { 0 };
+        assert_eq!(world.confirmed, vec![hop(1); wanted]);
+    }
 }

@@ -111,14 +111,43 @@ pub fn route(address: IpAddr, through: Option<u32>) -> Route {
 /// Has the kernel look for a neighbour, or ask one whether it is still there, as if there were a packet for
 /// it.
 pub fn ask(index: u32, address: IpAddr) -> io::Result<()> {
-    const CREATE_AND_ANSWER: u16 = 0x400 | 4;
+    const CREATE: u16 = 0x400;
     const NTF_USE: u8 = 1;
+    set(index, address, CREATE, (0, NTF_USE))
+}
+
+/// Has the kernel ask a neighbour at once whether it is still where it was, even if it has answered lately.
+/// The kernel probes its MAC address, and with [`ask`] all stations if there is no answer. An entry that an
+/// operator or a control plane has made is left alone.
+pub fn confirm(index: u32, address: IpAddr) -> io::Result<()> {
+    // REACHABLE, STALE and DELAY.
+    const KNOWN: u16 = 0x02 | 0x04 | 0x08;
+    const PROBE: u16 = 0x10;
+    const NTF_EXT_LEARNED: u8 = 0x10;
     let (family, _, bytes) = family(address);
     let mut question = vec![family, 0, 0, 0];
     question.extend(index.to_ne_bytes());
-    question.extend([0, 0, NTF_USE, 0]);
+    question.extend([0; 4]);
     push(&mut question, 1, &bytes);
-    match talk(None, RTM_NEWNEIGH, CREATE_AND_ANSWER, &question) {
+    let answers = talk(None, RTM_GETNEIGH, 0, &question).unwrap_or_default();
+    let told = answers.iter().find(|(kind, _)| *kind == RTM_NEWNEIGH).map(|(_, body)| body.as_slice());
+    let Some(&[low, high, flags]) = told.and_then(|body| body.get(8..11)) else { return ask(index, address) };
+    if flags & NTF_EXT_LEARNED != 0 || u16::from_ne_bytes([low, high]) & KNOWN == 0 {
+        return Ok(());
+    }
+    set(index, address, 0, (PROBE, flags))
+}
+
+/// Sets the state and flags of a neighbour.
+fn set(index: u32, address: IpAddr, how: u16, (state, flags): (u16, u8)) -> io::Result<()> {
+    const ANSWER: u16 = 4;
+    let (family, _, bytes) = family(address);
+    let mut question = vec![family, 0, 0, 0];
+    question.extend(index.to_ne_bytes());
+    question.extend(state.to_ne_bytes());
+    question.extend([flags, 0]);
+    push(&mut question, 1, &bytes);
+    match talk(None, RTM_NEWNEIGH, how | ANSWER, &question) {
         // The answer that all is well is an error without number.
         Err(error) if error.raw_os_error() == Some(0) => Ok(()),
         other => other.map(drop),
@@ -159,6 +188,39 @@ mod tests {
     fn the_kernel_is_asked_in_its_language() {
         assert_eq!(route(Ipv4Addr::LOCALHOST.into(), None), Route::Local);
         neighbours().unwrap();
+    }
+
+    /// Needs root: a namespace with a device, where the kernel has just heard of a neighbour.
+    #[test]
+    fn a_neighbour_that_is_sure_is_probed_at_once_and_a_permanent_one_is_left_alone() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let run = |words: &str| {
+            let mut words = words.split_whitespace();
+            let command = std::process::Command::new(words.next().unwrap()).args(words).output().unwrap();
+            assert!(command.status.success(), "{command:?}");
+            String::from_utf8(command.stdout).unwrap()
+        };
+        let within = move || {
+            // SAFETY: only this thread moves, and it ends with the test.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET).unwrap() };
+            run("ip link add w0 type veth peer name w1");
+            run("ip link set w1 up");
+            run("ip link set w0 up");
+            run("ip addr add 10.0.0.1/24 dev w0");
+            run("ip neigh add 10.0.0.8 lladdr 02:00:00:00:00:08 dev w0 nud permanent");
+            run("ip neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev w0 nud reachable");
+            let index = run("ip -o link show w0").split(':').next().unwrap().parse().unwrap();
+            for last in [8, 9, 10] {
+                confirm(index, Ipv4Addr::new(10, 0, 0, last).into()).unwrap();
+            }
+            [8, 9, 10].map(|last| run(&format!("ip neigh show 10.0.0.{last}")))
+        };
+        let [permanent, sure, unknown] = std::thread::spawn(within).join().unwrap();
+        assert!(permanent.contains("PERMANENT"), "{permanent}");
+        assert!(sure.contains("PROBE"), "{sure}");
+        assert!(unknown.contains("INCOMPLETE"), "{unknown}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! of neighbours is the only one there is. The kernel sends ARP requests and neighbour solicitations,
 //! refreshes what it knows by asking the neighbour itself, and decides what it believes of what nobody asked
 //! for; its routes say which router leads to an address. All that is asked of it is to use a neighbour
-//! (`NTF_USE`), so nothing is left behind when the process ends.
+//! (`NTF_USE`) or to probe one (`NUD_PROBE`), so nothing is left behind when the process ends.
 
 mod kernel;
 mod world;
@@ -40,6 +40,8 @@ enum Order {
     Place(Places),
     /// Look for these neighbours, for an app.
     Follow(Arc<str>, Vec<Hop>),
+    /// Ask this one whether it is still there.
+    Confirm(Hop),
 }
 
 /// The thread, if an app has wanted to know neighbours yet.
@@ -86,6 +88,13 @@ impl Neighbours {
             thread.order(Order::Follow(app.into(), hops));
         }
         Ok(())
+    }
+
+    /// Asks a neighbour that is followed whether it is still there.
+    pub fn confirm(&self, hop: Hop) {
+        if let Some(thread) = &self.thread {
+            thread.order(Order::Confirm(hop));
+        }
     }
 
     /// Returns news, if there is any.
@@ -175,11 +184,18 @@ impl Keeper {
         let mut any = false;
         loop {
             match self.orders.try_recv() {
-                Ok(order) => {
-                    match order {
-                        Order::Place(places) => self.world.place(places),
-                        Order::Follow(app, hops) => self.world.want(&app, hops),
+                Ok(Order::Confirm(hop)) => {
+                    if let Some((index, address)) = self.world.way_of(&hop) {
+                        // If the kernel refuses, it still finds a moved address by its own timers.
+                        let _ = kernel::confirm(index, address);
                     }
+                }
+                Ok(Order::Place(places)) => {
+                    self.world.place(places);
+                    any = true;
+                }
+                Ok(Order::Follow(app, hops)) => {
+                    self.world.want(&app, hops);
                     any = true;
                 }
                 Err(TryRecvError::Empty) => return Some(any),

@@ -159,6 +159,11 @@ impl World {
         }
     }
 
+    /// Returns where a neighbour is that some app follows.
+    pub fn way_of(&self, hop: &Hop) -> Option<(u32, IpAddr)> {
+        self.targets.iter().find(|target| target.hop == *hop)?.way.as_ref().ok().copied()
+    }
+
     /// Returns what apps must be told.
     pub fn news(&mut self) -> Vec<(Arc<str>, Hop, Found)> {
         let mut news = Vec::new();
