@@ -74,8 +74,9 @@ explore: setup-test ## runs the tests with a seed that no run had before; `make 
 	@seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); printf '\n== seed %s\n' "$$seed"; \
 	    $(MAKE) --no-print-directory check SEED="$$seed"
 
-test-long: setup-test ## lets a hundred daemons take over from one another under load (root)
+test-long: setup-test ## a hundred takeovers under load, and twenty upgrades under systemd (root)
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture a_hundred_takeovers
+	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture twenty_upgrades
 
 # With several arenas, the allocator keeps some 9 MB more whenever a thread gets another one, which would hide
 # a leak or look like one.

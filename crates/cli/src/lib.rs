@@ -59,6 +59,9 @@ enum Command {
     Top(commands::top::Arguments),
     /// Have the running daemon read its configuration anew.
     Reload(commands::show::Plain),
+    /// Replace the running daemon by this executable without losing a packet. If it runs this one already,
+    /// reload its configuration.
+    Upgrade(commands::show::Plain),
     /// Add, update, remove, load or list entries of the running program.
     #[command(subcommand)]
     Entry(commands::entry::Entry),
@@ -126,6 +129,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Show(arguments) => commands::show::show(&arguments),
         Command::Top(arguments) => commands::top::run(&arguments),
         Command::Reload(arguments) => commands::show::reload(&arguments),
+        Command::Upgrade(arguments) => commands::upgrade::run(&arguments),
         Command::Entry(arguments) => commands::entry::run(&arguments),
         Command::Weight(arguments) => commands::show::weight(&arguments),
         Command::App(arguments) => commands::show::app(&arguments),

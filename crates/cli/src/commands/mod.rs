@@ -20,6 +20,7 @@ pub mod run;
 pub mod schema;
 pub mod show;
 pub mod top;
+pub mod upgrade;
 mod watch;
 
 use crate::config::SOCKET;

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct Connection {
     /// Path of the daemon's control socket.
     #[arg(long)]
-    socket: Option<PathBuf>,
+    pub(super) socket: Option<PathBuf>,
     /// Print the answer as a JSON object.
     #[arg(long)]
     json: bool,
@@ -202,11 +202,11 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// Arguments of `weir reload` and `weir stop`.
+/// Arguments of `weir reload`, `weir upgrade` and `weir stop`.
 #[derive(clap::Args)]
 pub struct Plain {
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// Runs `weir reload`: waits as long as the daemon works on it, and says how far it is.

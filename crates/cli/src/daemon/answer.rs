@@ -140,6 +140,7 @@ impl Daemon {
                 self.begin_to_give(text(request, "socket")?, request["sockets"].as_u64())?;
                 return Ok(Reply::Now(json!({ "handing_over": true })));
             }
+            "process" => return Ok(Reply::Now(self.systemd.process()?)),
             "inject" => self.inject(request)?,
             "app" => Later::App(self.request(text(request, "app")?, &request["request"])?),
             "reload" => {
@@ -161,7 +162,7 @@ impl Daemon {
             "entry" => self.entry(request).map(Reply::Later),
             "weight" => self.weight(request),
             other => bail!(
-                "no command `{other}`: show, reload, entry, entries, weight, inject, app, explain or stop"
+                "no command `{other}`: show, reload, entry, entries, weight, inject, app, explain, process or stop"
             ),
         }
     }

@@ -189,8 +189,9 @@ async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()
     }
     let _ = stopped.await;
     accepting.iter().for_each(tokio::task::JoinHandle::abort);
+    // Whoever has connected is answered, even if the request is still on its way.
     let written = async {
-        while doors.iter().any(|door| door.is_answering()) {
+        while doors.iter().any(|door| !door.connections().is_empty()) {
             sleep(Duration::from_millis(5)).await;
         }
     };
@@ -357,11 +358,6 @@ impl Door {
 
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns true while an answer is being made or written.
-    fn is_answering(&self) -> bool {
-        self.connections().values().any(|one| !one.client.is(READING))
     }
 
     /// Closes the connection that has taken longest over its request or over reading its answer.

@@ -60,6 +60,7 @@ pub use open::{recording, traced, wrap};
 pub use persist::file as state_file;
 pub use shown::{ledger_json, shown};
 pub use signals::Signals;
+pub use systemd::{own_cgroup, own_executable};
 
 use crate::config::{Nics, Plan, Workers};
 use ::apps::lb::edits::Edits;
@@ -184,7 +185,8 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         }
         if let Some(gift) = daemon.take_gift() {
             // The successor tells systemd.
-            return daemon.give(gift, move || control.end());
+            // Clients are answered first, while frames still pass.
+            return daemon.give(gift, control.end());
         }
     }
     daemon.systemd.stopping();

@@ -8,8 +8,10 @@ use anyhow::{Context, Result};
 use engine::worker::Report;
 use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
@@ -72,6 +74,16 @@ impl Systemd {
         self.socket.as_ref().and_then(|_| own_cgroup())
     }
 
+    /// Describes this process, for a successor that is started in its place (`weir upgrade`).
+    pub fn process(&self) -> Result<Value> {
+        let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+        Ok(json!({
+            "pid": std::process::id(), "arguments": arguments.collect::<Vec<_>>(),
+            "directory": std::env::current_dir()?, "executable": own_executable()?,
+            "unit": self.unit_cgroup(), "user_manager": has_user_manager(), "watchdog_usec": watchdog_usec(),
+        }))
+    }
+
     /// Says that a reload begins.
     pub fn reloading(&mut self) {
         let now = clock_gettime(ClockId::Monotonic);
@@ -124,6 +136,18 @@ impl Systemd {
 pub fn own_cgroup() -> Option<String> {
     let all = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     all.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_string)
+}
+
+/// Returns whether the systemd that runs this process is a user's, not the system's.
+fn has_user_manager() -> bool {
+    std::env::var("NOTIFY_SOCKET").is_ok_and(|path| !path.starts_with("/run/systemd/"))
+}
+
+/// Returns the device and inode of the file that this process executes. One that has replaced it under the same
+/// name has another inode.
+pub fn own_executable() -> Result<Value> {
+    let file = std::fs::metadata("/proc/self/exe")?;
+    Ok(json!([file.dev(), file.ino()]))
 }
 
 /// Returns how long this process may be silent: systemd's setting is inherited by other processes, too.

@@ -35,6 +35,7 @@ mod soak;
 mod systemd;
 mod takeover;
 mod top;
+mod upgrade;
 mod watch;
 mod wire;
 mod workers;

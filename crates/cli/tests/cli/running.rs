@@ -52,7 +52,7 @@ impl Daemon {
         daemon
     }
 
-    fn start_by(folder: Folder, mut command: Command) -> Daemon {
+    pub fn start_by(folder: Folder, mut command: Command) -> Daemon {
         let log = File::create(folder.file("stderr")).expect("a file in the test's folder");
         command.args(["run", "weir.yaml", "--socket", "weir.sock"]).current_dir(folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

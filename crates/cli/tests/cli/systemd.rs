@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const UNIT: &str = "configs/weir.service";
+pub const UNIT: &str = "configs/weir.service";
 const SOCKETS: [&str; 3] = ["weir.socket", "weir-metrics.socket", "weir-control.socket"];
 
 fn repository() -> PathBuf {

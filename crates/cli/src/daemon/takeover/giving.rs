@@ -115,10 +115,9 @@ impl Daemon {
         self.weights.iter().filter_map(name).collect()
     }
 
-    /// Stops carrying frames, gives the successor what has changed since, and the interfaces. `last` runs
-    /// when all sockets of this daemon are closed, before the successor is told, and returns those that
-    /// others have opened.
-    pub(in super::super) fn give(mut self, gift: Gift, last: impl FnOnce() -> Inherited) -> Result<()> {
+    /// Stops carrying frames, and gives the successor what has changed since, the interfaces, and the sockets
+    /// that others have opened for this daemon (`inherited`), whose clients wait in their queues.
+    pub(in super::super) fn give(mut self, gift: Gift, inherited: Inherited) -> Result<()> {
         let Gift { mut wire, stocks, since_ms, adopted } = gift;
         let mut systemd = std::mem::take(&mut self.systemd);
         let ports = (0..self.plan.ports.len()).map(|at| PortId(at as u16));
@@ -135,7 +134,6 @@ impl Daemon {
         }
         let apps = self.host.running.states();
         let (reports, collector) = self.stop_but_collector()?;
-        let inherited = last();
         let list: Vec<Value> =
             handed.iter().map(|one| json!([one.index, one.native, one.zero_copy])).collect();
         let links = handed.iter().flat_map(|one| [one.link.as_fd(), one.sockets.as_fd()]);
