@@ -100,6 +100,12 @@ pub trait Configured: Any + Debug + Send + Sync {
         let _ = (apps, report);
     }
 
+    /// Returns what the weights of groups are multiplied by, so that they can rise in steps, by the names of
+    /// groups, where it is not 1. What is shown is divided by it.
+    fn scales(&self) -> HashMap<String, u32> {
+        HashMap::new()
+    }
+
     /// Returns addresses that they announce to others, which the host should not have.
     fn announced(&self) -> Vec<IpAddr> {
         Vec::new()
@@ -290,6 +296,12 @@ impl Apps {
     #[must_use]
     pub fn overlays(&self) -> Vec<overlay::Wanted> {
         self.0.iter().flat_map(|one| one.overlays()).collect()
+    }
+
+    /// Returns what the weights of groups are multiplied by, where it is not 1.
+    #[must_use]
+    pub fn scales(&self) -> HashMap<String, u32> {
+        self.0.iter().flat_map(|one| one.scales()).collect()
     }
 
     /// Returns addresses that apps announce to others, which the host should not have, each once.

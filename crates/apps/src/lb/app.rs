@@ -205,6 +205,11 @@ impl Configured for Lb {
         rules
     }
 
+    fn scales(&self) -> HashMap<String, u32> {
+        let group = |(service, scale): (&str, u32)| (format!("{NAME}/{service}"), scale);
+        self.health.scales().all().map(group).collect()
+    }
+
     fn announced(&self) -> Vec<IpAddr> {
         self.answered.vips.iter().map(|one| one.vip).collect()
     }

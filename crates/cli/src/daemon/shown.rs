@@ -349,11 +349,17 @@ impl Snapshot {
     }
 
     fn groups_json(&self) -> Result<Value> {
+        let scales = self.plan.apps.scales();
         let group = |(at, group): (usize, &Group)| {
-            let id = GroupId(at as u16);
+            let (id, scale) = (GroupId(at as u16), scales.get(&group.name).copied().unwrap_or(1));
             let (table, target) = (self.tables.table(id), |at: usize, buckets: u64| {
                 let target = &group.targets[at];
-                json!({ "name": target.name, "weight": target.weight, "buckets": buckets })
+                let weight = if target.weight % scale == 0 {
+                    json!(target.weight / scale)
+                } else {
+                    json!(f64::from(target.weight) / f64::from(scale))
+                };
+                json!({ "name": target.name, "weight": weight, "buckets": buckets })
             });
             if group.fill != Fill::Given {
                 let targets = (0..group.targets.len()).map(|at| target(at, table.share(at).into()));

@@ -165,6 +165,24 @@ fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
     daemon.wait_for("the log of a forgotten weight", |daemon| daemon.log().contains(forgotten));
 }
 
+/// With `slow_start`, the group has ten times the weight, so that it can rise in steps.
+#[test]
+fn a_weight_that_rises_in_steps_is_shown_as_it_is_written() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let check =
+        format!("check: {{ type: tcp, port: {}, slow_start: 1h }}", server.local_addr().unwrap().port());
+    let config = CONFIG.replace("size: 251", &format!("size: 251\n      {check}"));
+    let config = config.replace(
+        " }\n        - { name: b2,",
+        ", address: 127.0.0.1 }\n        - { name: b2, address: 127.0.0.1,",
+    );
+    let daemon = Daemon::start(&format!("metrics: {metrics}\n{config}"));
+    assert_eq!(weights(&daemon, metrics), [1; 4]);
+    daemon.weir(&["weight", "lb/web", "b2", "3"]).good();
+    assert_eq!(weights(&daemon, metrics), [3; 4]);
+}
+
 #[test]
 fn a_weight_of_a_group_without_an_app_that_a_reload_discards_is_logged() {
     let config = "ports: { p0: { mem: ~ }, p1: { mem: ~ } }

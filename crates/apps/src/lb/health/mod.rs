@@ -107,6 +107,11 @@ impl Health {
 pub(super) struct Scales(HashMap<String, u32>);
 
 impl Scales {
+    /// Returns all that are not 1, with the names of their services.
+    pub fn all(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.0.iter().map(|(service, scale)| (service.as_str(), *scale))
+    }
+
     /// Returns that of a service.
     pub fn of(&self, service: &str) -> u32 {
         self.0.get(service).copied().unwrap_or(1)
