@@ -183,6 +183,17 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: false,
         same_port: true,
     },
+    Tunnel {
+        name: "gue of variant 1 over IPv4 (ipip, encap fou)",
+        device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit encap fou \
+            encap-sport 50000 encap-dport 6080 noencap-csum",
+        before: Some("fou add port 6080 gue"),
+        word: "gue",
+        told: "sport: 50000, dscp: copy, variant: 1",
+        ipv6: false,
+        ethernet: false,
+        same_port: true,
+    },
 ];
 
 impl Tunnel {

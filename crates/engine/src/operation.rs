@@ -287,6 +287,8 @@ pub struct Encap {
     /// Whether a GUE header says the other back end of the packet's row in the group that its pipe picks
     /// from, filled as the GLB director's (docs/pipes.md A25).
     pub second_chance: bool,
+    /// Whether GUE is of variant 1, which has no header: the packet follows UDP directly.
+    pub bare: bool,
 }
 
 /// Default TTL of outer headers, as recommended by RFC 1700.
@@ -313,6 +315,7 @@ impl Encap {
             udp_checksum: false,
             ethernet: spec.ethernet && (kind.is_udp() || !spec.ip),
             second_chance: false,
+            bare: false,
         }
     }
 
@@ -326,7 +329,8 @@ impl Encap {
     /// Returns what determines the length of the outer headers.
     #[must_use]
     pub fn shape(&self) -> OuterShape {
-        OuterShape { kind: self.kind, is_ipv6: self.ipv6, extended: self.id.is_some() || self.second_chance }
+        let extended = self.id.is_some() || self.second_chance;
+        OuterShape { kind: self.kind, is_ipv6: self.ipv6, extended, bare: self.bare }
     }
 
     fn arguments(&mut self) -> Vec<Argument<'_>> {
@@ -364,6 +368,8 @@ impl Encap {
             let slot = Slot::Either(&mut self.second_chance, ["false", "true"]);
             let help = "does it say the second back end of the GLB director's row?";
             list.push(optional("second_chance", help, slot));
+            let slot = Slot::Either(&mut self.bare, ["0", "1"]);
+            list.push(optional("variant", "its variant: 1 has no header", slot));
         }
         if spec.ethernet && spec.ip {
             let slot = Slot::Either(&mut self.ethernet, ["ip", "ethernet"]);

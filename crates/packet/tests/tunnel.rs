@@ -84,7 +84,10 @@ fn outer_headers_are_read_again() {
         for is_ipv6 in [false, true] {
             for inside in carried.into_iter().filter_map(|(can, inside)| can.then_some(inside)) {
                 for extended in [spec.id_needed, spec.id.is_some() || kind == TunnelKind::Gue] {
-                    written(OuterShape { kind, is_ipv6, extended }, inside);
+                    written(OuterShape { kind, is_ipv6, extended, bare: false }, inside);
+                }
+                if kind == TunnelKind::Gue {
+                    written(OuterShape { kind, is_ipv6, extended: false, bare: true }, inside);
                 }
             }
         }
@@ -103,6 +106,10 @@ fn written(shape: OuterShape, inside: Inside) {
     let carried = Carried { length: 60, traffic_class: 0xb9, sport: Some(50000), flow_label, host };
     shape.finish().write(&mut frame, carried);
     frame.extend([0x5a; 60]);
+    if shape.bare {
+        // What follows says itself what it is.
+        frame[shape.length()] = if inside == Inside::Ipv4 { 0x45 } else { 0x60 };
+    }
     let parsed = etherparse::SlicedPacket::from_ethernet(&frame).unwrap();
     let (protocol, tos, payload) = match parsed.net.as_ref().unwrap() {
         etherparse::NetSlice::Ipv4(ip) => {
@@ -133,5 +140,5 @@ fn written(shape: OuterShape, inside: Inside) {
     let length = shape.length() - shape.tunnel();
     let id = Some(0x123456).filter(|_| shape.extended && shape.kind.spec().id.is_some());
     assert_eq!(found, self::header(length, id, Some(inside)), "{shape:?}");
-    assert_eq!(header[length..], [0x5a; 60]);
+    assert_eq!(header[length + 1..], [0x5a; 59]);
 }

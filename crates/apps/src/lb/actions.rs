@@ -28,7 +28,7 @@ enum What {
     /// New MAC addresses.
     L2(Source),
     /// A tunnel, over IPv6 or IPv4.
-    Tunnel(TunnelKind, bool),
+    Tunnel(Way, bool),
     /// GUE over IPv4 as from the GLB director, which says the other back end of the packet's row.
     SecondChance,
     /// A new destination.
@@ -60,7 +60,27 @@ pub(super) struct Translation {
 }
 
 /// Tunnels to back ends.
-const TUNNELS: [TunnelKind; 4] = [TunnelKind::Ipip, TunnelKind::Gue, TunnelKind::Gre, TunnelKind::Vxlan];
+const TUNNELS: [Way; 5] = [
+    Way::of(TunnelKind::Ipip),
+    Way::of(TunnelKind::Gue),
+    Way { kind: TunnelKind::Gue, bare: true },
+    Way::of(TunnelKind::Gre),
+    Way::of(TunnelKind::Vxlan),
+];
+
+/// A kind of tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    kind: TunnelKind,
+    /// Whether it is GUE of variant 1, which has no header.
+    bare: bool,
+}
+
+impl Way {
+    const fn of(kind: TunnelKind) -> Way {
+        Way { kind, bare: false }
+    }
+}
 
 /// Returns actions, the same with a VLAN, and those of packets to back ends without a tunnel with a limit of
 /// length as well.
@@ -105,7 +125,7 @@ impl Action {
     fn of((service, back_end): (&Service, &BackEnd), own: Option<Mac>, all: &[Action]) -> Action {
         let has_rows = || all.iter().any(|one| one.what == What::SecondChance);
         let source = if own.is_some() { Source::Given } else { Source::Copied };
-        let tunnel = |kind, ip: IpAddr| What::Tunnel(kind, ip.is_ipv6());
+        let tunnel = |kind, ip: IpAddr| What::Tunnel(Way::of(kind), ip.is_ipv6());
         let nat = |port: Option<u16>, full| {
             let ipv6 = service.has(true);
             What::Nat(Translation { ipv6, port: port.is_some(), full, source })
@@ -115,6 +135,7 @@ impl Action {
             Mode::Ipip(ip) => tunnel(TunnelKind::Ipip, ip),
             mode if service.has_second_chance(mode) && has_rows() => What::SecondChance,
             Mode::Gue(ip) => tunnel(TunnelKind::Gue, ip),
+            Mode::BareGue(ip) => What::Tunnel(Way { kind: TunnelKind::Gue, bare: true }, ip.is_ipv6()),
             Mode::Gre(ip) => tunnel(TunnelKind::Gre, ip),
             Mode::Vxlan { ip, .. } => tunnel(TunnelKind::Vxlan, ip),
             Mode::Nat { port, .. } => nat(port, false),
@@ -129,7 +150,10 @@ impl Action {
         let from = |source| if source == Source::Copied { "_back" } else { "" };
         let name = match self.what {
             What::L2(source) => format!("l2{}", from(source)),
-            What::Tunnel(kind, ipv6) => format!("{kind}_over_{}", if ipv6 { "ipv6" } else { "ipv4" }),
+            What::Tunnel(Way { kind, bare }, ipv6) => {
+                let (variant, over) = (if bare { "1" } else { "" }, if ipv6 { "ipv6" } else { "ipv4" });
+                format!("{kind}{variant}_over_{over}")
+            }
             What::SecondChance => "gue_with_second_chance".to_string(),
             What::Nat(Translation { port, full, source, .. }) => {
                 let (kind, port) = (if full { "full_nat" } else { "nat" }, if port { "_port" } else { "" });
@@ -145,8 +169,8 @@ impl Action {
     pub fn template(self) -> Template {
         let operations = match self.what {
             What::L2(source) => stations(source).to_vec(),
-            What::Tunnel(kind, ipv6) => tunnel(kind, ipv6, false),
-            What::SecondChance => tunnel(TunnelKind::Gue, false, true),
+            What::Tunnel(way, ipv6) => tunnel(way, ipv6, false),
+            What::SecondChance => tunnel(Way::of(TunnelKind::Gue), false, true),
             What::Nat(translation) => translate(translation),
             What::Answers(translation) => restore(translation),
         };
@@ -176,7 +200,7 @@ fn stations(source: Source) -> [Operation; 2] {
 /// port, where the tunnel has UDP, in the flow label of IPv6, and in the source address, where the service
 /// has a prefix. UDP over IPv6 has a checksum: without one, a receiver drops it unless it was told otherwise
 /// (RFC 6936 §4; Linux's vxlan and fou).
-fn tunnel(kind: TunnelKind, ipv6: bool, second_chance: bool) -> Vec<Operation> {
+fn tunnel(Way { kind, bare }: Way, ipv6: bool, second_chance: bool) -> Vec<Operation> {
     let given = Value::PerEntry;
     let is_vxlan = kind == TunnelKind::Vxlan;
     let encap = Encap {
@@ -191,6 +215,7 @@ fn tunnel(kind: TunnelKind, ipv6: bool, second_chance: bool) -> Vec<Operation> {
         ethernet: is_vxlan,
         udp_checksum: ipv6 && kind.is_udp(),
         second_chance,
+        bare,
         ..Encap::new(kind)
     };
     // First, so that a packet that is too long goes to the app as it came.
@@ -207,13 +232,14 @@ pub(super) const ETHERNET: u16 = 14;
 pub(super) fn around(service: &Service, mode: Mode) -> u16 {
     let (kind, ip) = match mode {
         Mode::Ipip(ip) => (TunnelKind::Ipip, ip),
-        Mode::Gue(ip) => (TunnelKind::Gue, ip),
+        Mode::Gue(ip) | Mode::BareGue(ip) => (TunnelKind::Gue, ip),
         Mode::Gre(ip) => (TunnelKind::Gre, ip),
         Mode::Vxlan { ip, .. } => (TunnelKind::Vxlan, ip),
         Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } => return 0,
     };
     let second_chance = service.has_second_chance(mode);
-    let encap = Encap { ipv6: ip.is_ipv6(), second_chance, ..Encap::new(kind) };
+    let bare = matches!(mode, Mode::BareGue(_));
+    let encap = Encap { ipv6: ip.is_ipv6(), second_chance, bare, ..Encap::new(kind) };
     (encap.shape().length() as u16).saturating_sub(ETHERNET)
 }
 

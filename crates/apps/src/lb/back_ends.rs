@@ -161,6 +161,7 @@ fn mode(section: &Section<'_>, report: &mut Report) -> Option<Mode> {
     let mode = match word {
         "ipip" => Some(Mode::Ipip(ip?)),
         "gue" => Some(Mode::Gue(ip?)),
+        "gue1" => Some(Mode::BareGue(ip?)),
         "gre" => Some(Mode::Gre(ip?)),
         "nat" => Some(Mode::Nat { ip: ip?, port }),
         "full_nat" => Some(Mode::FullNat { ip: ip?, port }),

@@ -293,6 +293,8 @@ pub enum Mode {
     Ipip(IpAddr),
     /// The same in GUE, variant 0.
     Gue(IpAddr),
+    /// The same in GUE, variant 1, which has no header: in UDP alone, as Katran sends it.
+    BareGue(IpAddr),
     /// The same in GRE without key (RFC 2784).
     Gre(IpAddr),
     /// The whole frame in VXLAN (RFC 7348).
@@ -323,7 +325,7 @@ pub enum Mode {
 
 impl Mode {
     /// The words of all modes.
-    pub const WORDS: [&'static str; 7] = ["l2", "ipip", "gue", "gre", "vxlan", "nat", "full_nat"];
+    pub const WORDS: [&'static str; 8] = ["l2", "ipip", "gue", "gue1", "gre", "vxlan", "nat", "full_nat"];
 
     /// Returns its word.
     #[must_use]
@@ -332,6 +334,7 @@ impl Mode {
             Mode::L2 => "l2",
             Mode::Ipip(_) => "ipip",
             Mode::Gue(_) => "gue",
+            Mode::BareGue(_) => "gue1",
             Mode::Gre(_) => "gre",
             Mode::Vxlan { .. } => "vxlan",
             Mode::Nat { .. } => "nat",
@@ -344,7 +347,7 @@ impl Mode {
     pub fn ip(&self) -> Option<IpAddr> {
         match *self {
             Mode::L2 => None,
-            Mode::Ipip(ip) | Mode::Gue(ip) | Mode::Gre(ip) => Some(ip),
+            Mode::Ipip(ip) | Mode::Gue(ip) | Mode::BareGue(ip) | Mode::Gre(ip) => Some(ip),
             Mode::Vxlan { ip, .. } | Mode::Nat { ip, .. } | Mode::FullNat { ip, .. } => Some(ip),
         }
     }
@@ -352,7 +355,8 @@ impl Mode {
     /// Returns whether packets are put into a tunnel.
     #[must_use]
     pub fn is_tunnel(&self) -> bool {
-        matches!(self, Mode::Ipip(_) | Mode::Gue(_) | Mode::Gre(_) | Mode::Vxlan { .. })
+        let in_ip = matches!(self, Mode::Ipip(_) | Mode::Gre(_) | Mode::Vxlan { .. });
+        in_ip || matches!(self, Mode::Gue(_) | Mode::BareGue(_))
     }
 
     /// Returns whether answers come back through weir.

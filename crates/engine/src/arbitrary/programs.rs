@@ -194,7 +194,7 @@ fn picks_rows(kind: &PipeKind) -> bool {
 /// Takes a second chance away where the check would refuse it.
 fn allow_second_chance(kind: &PipeKind, operation: &mut Operation) {
     if let Operation::Encap(encap) = operation {
-        encap.second_chance &= picks_rows(kind) && !encap.ipv6;
+        encap.second_chance &= picks_rows(kind) && !encap.ipv6 && !encap.bare;
     }
 }
 
@@ -261,7 +261,12 @@ impl Maker {
             {
                 // Often that of a target, of which there are up to four.
                 let dst = Value::Const(0x0a00_0000 + random.below(4) as u128);
-                template.operations.push(Operation::Encap(Encap { second_chance: true, dst, ..encap }));
+                template.operations.push(Operation::Encap(Encap {
+                    second_chance: true,
+                    bare: false,
+                    dst,
+                    ..encap
+                }));
             }
         }
     }

@@ -203,6 +203,8 @@ pub enum FindingKind {
         group, or a HASH pipe with `by: select`"
     )]
     SecondChanceNowhere,
+    #[error("GUE of variant 1 has no header, in which a `second_chance` could be")]
+    SecondChanceBare,
     #[error("the addresses of `second_chance` are of IPv4, and so are the outer ones")]
     SecondChanceIpv6,
     #[error("a flow learns a value from a field of its first packet's headers, not from `{field}`")]

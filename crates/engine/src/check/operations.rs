@@ -34,6 +34,7 @@ pub(super) fn check(template: &Template, pipe: &PipeKind, kinds: &mut Vec<Findin
             && encap.second_chance
         {
             kinds.extend(encap.ipv6.then_some(FindingKind::SecondChanceIpv6));
+            kinds.extend(encap.bare.then_some(FindingKind::SecondChanceBare));
             kinds.extend((!picks).then_some(FindingKind::SecondChanceNowhere));
         }
         let mut operation: Operation = *operation;

@@ -64,7 +64,8 @@ pub(super) fn encap(
     let class = packet.headers.ip.as_ref().map_or(0, |ip| class(&packet.bytes, ip));
     let carried = if encap.ethernet { Inside::Ethernet } else { only_ip(packet)? };
 
-    let mut front = tunnel_header(encap.kind, id, carried);
+    // Of GUE, variant 1 is the packet alone, whose first bits say which IP it is.
+    let mut front = if encap.bare { Vec::new() } else { tunnel_header(encap.kind, id, carried) };
     let second_chance = hops.map(|hops| say_second_chance(&mut front, hops, dst as u32));
     let protocol = protocol(encap.kind, carried);
     if protocol == 17 {

@@ -30,7 +30,7 @@ fn a8_each_tunnel_has_its_header() {
     let id = Some(Value::Const(0x01_0203));
     let carried = frame(UDP);
     let packet = &carried[14..];
-    let headers: [(Encap, &[u8], u8, &[u8]); 8] = [
+    let headers: [(Encap, &[u8], u8, &[u8]); 9] = [
         (Encap { id, ..tunnel(TunnelKind::Vxlan, false) }, &[8, 0, 0, 0, 1, 2, 3, 0], 17, &carried),
         (Encap { id, ..tunnel(TunnelKind::Geneve, false) }, &[0, 0, 0x65, 0x58, 1, 2, 3, 0], 17, &carried),
         (
@@ -44,6 +44,7 @@ fn a8_each_tunnel_has_its_header() {
         (Encap { ethernet: true, ..tunnel(TunnelKind::Gre, false) }, &[0, 0, 0x65, 0x58], 47, &carried),
         (tunnel(TunnelKind::Ipip, false), &[], 4, packet),
         (tunnel(TunnelKind::Gue, false), &[0, 4, 0, 0], 17, packet),
+        (Encap { bare: true, ..tunnel(TunnelKind::Gue, false) }, &[], 17, packet),
     ];
     for (encap, header, protocol, carried) in headers {
         for ipv6 in [false, true] {

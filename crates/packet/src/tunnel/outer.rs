@@ -20,6 +20,8 @@ pub struct OuterShape {
     pub is_ipv6: bool,
     /// Does the tunnel header have what some do not: an id, or, of GUE, the GLB director's second chance?
     pub extended: bool,
+    /// Is there no tunnel header, as in variant 1 of GUE?
+    pub bare: bool,
 }
 
 /// What a template is written from.
@@ -68,7 +70,7 @@ impl OuterShape {
     /// Bytes of all outer headers.
     #[must_use]
     pub const fn length(self) -> usize {
-        self.tunnel() + self.kind.header_length(self.extended)
+        self.tunnel() + if self.bare { 0 } else { self.kind.header_length(self.extended) }
     }
 
     /// Where the IP header starts.
@@ -125,7 +127,9 @@ impl OuterShape {
             let dport = self.transport() + 2;
             place[dport..dport + 2].copy_from_slice(&ports.of(self.kind).to_be_bytes());
         }
-        self.kind.write(&mut place[self.tunnel()..], self.extended.then_some(outer.id));
+        if !self.bare {
+            self.kind.write(&mut place[self.tunnel()..], self.extended.then_some(outer.id));
+        }
         self.carry(inside, place);
     }
 
@@ -140,7 +144,9 @@ impl OuterShape {
             let sum = checksum(Sum::default().bytes(&place[14..34]));
             place[24..26].copy_from_slice(&sum.to_be_bytes());
         }
-        self.kind.carry(&mut place[self.tunnel()..], inside);
+        if !self.bare {
+            self.kind.carry(&mut place[self.tunnel()..], inside);
+        }
     }
 
     /// Writes the IPv4 address of a packet's second chance into headers of GUE with room for it.

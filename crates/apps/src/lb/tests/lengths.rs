@@ -26,8 +26,13 @@ fn errors_go_to_the_back_end_of_the_flow_in_every_mode() {
     for (family, protocol) in kinds() {
         for outer in [0, 1] {
             let to = ip(BACK_END[outer]);
-            let tunnels =
-                [Mode::Ipip(to), Mode::Gue(to), Mode::Gre(to), Mode::Vxlan { ip: to, vni: 7, inner_mac }];
+            let tunnels = [
+                Mode::Ipip(to),
+                Mode::Gue(to),
+                Mode::BareGue(to),
+                Mode::Gre(to),
+                Mode::Vxlan { ip: to, vni: 7, inner_mac },
+            ];
             for mode in tunnels.into_iter().chain([Mode::L2]) {
                 let mut interpreter = interpreter(&program_of(of(family, protocol, mode), true));
                 let frame = error(family, protocol, (VIPS[family], 53), (CLIENTS[family], 4000));
@@ -126,6 +131,7 @@ fn what_does_not_fit_goes_to_the_app_with_the_length_that_does() {
                 (Mode::Ipip(to), [20, 40]),
                 (Mode::Gre(to), [24, 44]),
                 (Mode::Gue(to), [32, 52]),
+                (Mode::BareGue(to), [28, 48]),
                 (Mode::Vxlan { ip: to, vni: 7, inner_mac }, [50, 70]),
             ];
             for (mode, takes) in modes {

@@ -108,9 +108,13 @@ fn tunnels_carry_the_packet_unchanged() {
         for outer in [0, 1] {
             let to = ip(BACK_END[outer]);
             let inner_mac = [2, 0, 0, 0, 7, 7];
-            for mode in
-                [Mode::Ipip(to), Mode::Gue(to), Mode::Gre(to), Mode::Vxlan { ip: to, vni: 7, inner_mac }]
-            {
+            for mode in [
+                Mode::Ipip(to),
+                Mode::Gue(to),
+                Mode::BareGue(to),
+                Mode::Gre(to),
+                Mode::Vxlan { ip: to, vni: 7, inner_mac },
+            ] {
                 let program = program_of(of(family, protocol, mode), true);
                 let frame = request(family, protocol);
                 let walk = interpreter(&program).walk(PortId(0), &frame, 128, 0);
@@ -119,7 +123,7 @@ fn tunnels_carry_the_packet_unchanged() {
                 let [(src, sport), (dst, dport)] = ends(&walk.bytes);
                 assert_eq!((src, dst), (ip(WEIR[outer]), to), "{mode:?}");
                 match mode {
-                    Mode::Gue(_) => assert!(dport == 6080 && sport >= 49_152),
+                    Mode::Gue(_) | Mode::BareGue(_) => assert!(dport == 6080 && sport >= 49_152),
                     Mode::Vxlan { .. } => assert!(dport == 4789 && sport >= 49_152),
                     _ => {}
                 }
@@ -141,9 +145,13 @@ fn flows_differ_in_the_source_of_their_tunnel() {
             let (IpAddr::V4(v4), IpAddr::V6(v6)) = (ip("10.255.0.0"), ip("fd00:1::")) else { unreachable!() };
             let to = ip(BACK_END[outer]);
             let inner_mac = [2, 0, 0, 0, 7, 7];
-            for mode in
-                [Mode::Ipip(to), Mode::Gue(to), Mode::Gre(to), Mode::Vxlan { ip: to, vni: 7, inner_mac }]
-            {
+            for mode in [
+                Mode::Ipip(to),
+                Mode::Gue(to),
+                Mode::BareGue(to),
+                Mode::Gre(to),
+                Mode::Vxlan { ip: to, vni: 7, inner_mac },
+            ] {
                 let mut lb = of(family, protocol, mode);
                 lb.services[0].source = (Some((v4, 16)), Some((v6, 64)));
                 let program = program_of(lb, true);
