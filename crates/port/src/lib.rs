@@ -28,6 +28,7 @@ pub mod pcap;
 mod rewrap;
 mod trace;
 pub mod tun;
+mod verify;
 pub mod xdp;
 pub mod zero_loss;
 
@@ -39,4 +40,5 @@ pub use mem::{MemPort, MemWire};
 pub use pcap::PcapPort;
 pub use rewrap::{Retrace, rewrap};
 pub use trace::{Recording, Taps, TracePort};
+pub use verify::{WrongChecksum, wrong_checksums};
 pub use xdp::{XdpInterface, XdpPort};

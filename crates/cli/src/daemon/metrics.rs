@@ -9,7 +9,7 @@ use crate::log;
 use ::apps::{Sample, SampleValue};
 use anyhow::Result;
 use engine::snapshot::Count;
-use engine::worker::{Histogram, PipeReport};
+use engine::worker::{Histogram, PipeReport, PortReport};
 use packet::{Ledger, PortStatistics};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -65,6 +65,12 @@ pub fn text(now: &Snapshot) -> Result<String> {
     encode(&mut text, &registry)?;
     Ok(text)
 }
+
+/// Counts of `xdp` ports: the family's name, the port's name for it, and what it says.
+const SAMPLED: [(&str, &str, &str); 2] = [
+    ("port_checksums_sampled", "checksums_sampled", "Received frames whose checksums were looked at"),
+    ("port_checksums_wrong", "checksums_wrong", "Sampled frames that came with a wrong checksum"),
+];
 
 /// Families of counters in a registry.
 struct Totals<'a> {
@@ -135,6 +141,14 @@ impl Totals<'_> {
             "Frames transmitted by port",
             ports(|port| port.transmitted),
         );
+        for (name, extra, help) in SAMPLED {
+            let of = |report: &PortReport| report.extra.iter().find(|one| one.0 == extra).map(|one| one.1);
+            let all = now.plan.ports.iter().enumerate().filter_map(|(at, port)| {
+                let counts = now.reports.iter().filter_map(|report| of(report.ports.get(at)?));
+                counts.reduce(|sum, one| sum + one).map(|sum| (port.name.clone(), sum))
+            });
+            self.family((name, "port"), help, all);
+        }
         let lost = ports(|port| port.lost_before);
         self.family(("port_lost_before", "port"), "Frames lost before the worker saw them", lost);
         let starved = ports(|port| port.starved);

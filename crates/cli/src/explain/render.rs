@@ -13,6 +13,7 @@ use engine::snapshot::FlowDecision;
 use engine::{Copied, Verdict};
 use packet::DropReason;
 use packet::craft::describe_short;
+use port::{WrongChecksum, wrong_checksums};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -91,6 +92,10 @@ pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Stri
     let mut out = String::new();
     let _ =
         writeln!(out, "frame   {} bytes in on {}: {}", frame.len(), names.port(input), describe_short(frame));
+    for wrong in wrong_checksums(frame).into_iter().flatten() {
+        let WrongChecksum { header, found, expected } = wrong;
+        let _ = writeln!(out, "        {header} checksum {found:#06x} is wrong, expected {expected:#06x}");
+    }
     for (number, one) in walk.trace.iter().enumerate() {
         step(&mut out, names, number + 1, one);
     }
@@ -329,6 +334,7 @@ pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Valu
     json!({
         "input": names.port(input),
         "frame": describe_short(frame),
+        "wrong_checksums": wrong_checksums(frame).into_iter().flatten().map(wrong_json).collect::<Vec<_>>(),
         "verdict": names.undecided(walk).map_or_else(
             || verdict(walk.verdict),
             |part| json!({ "undecided": part }),
@@ -338,6 +344,11 @@ pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Valu
         "copies": walk.copies.iter().map(copy).collect::<Vec<_>>(),
         "pipes": walk.trace.iter().map(|step| step_json(names, step)).collect::<Vec<_>>(),
     })
+}
+
+fn wrong_json(wrong: WrongChecksum) -> Value {
+    let WrongChecksum { header, found, expected } = wrong;
+    json!({ "header": header, "found": found, "expected": expected })
 }
 
 fn step_json(names: &Names<'_>, step: &Step) -> Value {

@@ -138,6 +138,30 @@ fn an_interface_that_leaves_for_another_namespace_is_gone_until_it_is_back() {
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
+/// The far end leaves checksums to hardware that a veth has not.
+#[test]
+fn wrong_checksums_are_counted_and_the_advice_ends_when_it_was_followed() {
+    let Some(wire) = Wire::new("checksums", 1) else { return };
+    wire.far("ethtool -K f0 tx on");
+    let mut daemon = start(&wire);
+    let counted = |daemon: &Daemon, name: &str| daemon.show("ports")[0]["extra"][name].as_u64().unwrap();
+    // The first frame is looked at.
+    assert_eq!((counted(&daemon, "checksums_sampled"), counted(&daemon, "checksums_wrong")), (1, 1));
+    let metrics = daemon.weir(&["show", "ports"]).good().out;
+    assert!(metrics.contains("checksums_wrong"), "{metrics}");
+    let ports = || sh(&format!("ip netns exec {} {} ports", wire.weir, env!("CARGO_BIN_EXE_weir")));
+    let far = format!("`nsenter --net=/run/netns/{} ethtool -K f0", wire.far);
+    let said = ports();
+    assert!(said.contains(&format!("{far} tx off tx-vlan-stag-hw-insert off`")), "{said}");
+    assert!(daemon.log().contains(&far), "{}", daemon.log());
+    wire.far("ethtool -K f0 tx off tx-vlan-stag-hw-insert off");
+    assert!(!ports().contains("ethtool -K"), "{}", ports());
+    let sent = "import socket\nfor _ in range(256): socket.socket(2, 2).sendto(b\"x\", (\"10.0.0.1\", 7777))";
+    wire.far(&format!("python3 -c '{sent}'"));
+    daemon.wait_for("the next sample", |daemon| counted(daemon, "checksums_sampled") == 2);
+    assert_eq!(counted(&daemon, "checksums_wrong"), 1);
+}
+
 /// Frames arrive on both queues, and weir has one of them.
 #[test]
 fn what_arrives_on_other_queues_is_counted_and_warned_of() {

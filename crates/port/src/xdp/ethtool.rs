@@ -15,6 +15,10 @@ const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GRSSH: u32 = 0x46;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETH_SS_FEATURES: u32 = 4;
+const SERVICE_VLAN: &[u8] = b"tx-vlan-stag-hw-insert";
 const ETH_FLAG_TXVLAN: u32 = 1 << 7;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
@@ -103,6 +107,42 @@ const _: () =
     assert!(size_of::<Request>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
 const _: () = assert!(size_of::<Settings>() == 44 && size_of::<Rss>() == 24 + 4 * RSS_WORDS);
 
+/// Names of features; the kernel has one for each bit of a word of 64.
+const FEATURES_MAX: usize = 256;
+
+/// `struct ethtool_gstrings` and its strings.
+#[repr(C)]
+struct Names {
+    command: u32,
+    set: u32,
+    count: u32,
+    names: [[u8; 32]; FEATURES_MAX],
+}
+
+/// `struct ethtool_gfeatures`; a block is what is available, requested, active and never changed.
+#[repr(C)]
+struct Features {
+    command: u32,
+    count: u32,
+    blocks: [[u32; 4]; FEATURES_MAX / 32],
+}
+
+// SAFETY: the kernel writes a name for each of its features, which are bits of a word of 64.
+unsafe impl Answer for Names {}
+// SAFETY: the kernel writes no more blocks than `count`.
+unsafe impl Answer for Features {}
+
+/// What an interface leaves undone in the frames that it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Offloads {
+    /// L4 checksums.
+    pub(super) checksum: bool,
+    /// Tags of 802.1Q.
+    pub(super) vlan: bool,
+    /// Tags of 802.1ad.
+    pub(super) service_vlan: bool,
+}
+
 /// Queries the interfaces of the namespace in which it was opened.
 pub struct Ethtool(OwnedFd);
 
@@ -141,13 +181,36 @@ impl Ethtool {
         Some(String::from_utf8_lossy(&info.driver).trim_end_matches('\0').to_owned())
     }
 
-    /// Returns true if checksums of sent packets are left to hardware or, on a veth, to nobody.
-    pub(super) fn tx_checksum_offload(&self, interface: &str) -> bool {
-        self.value(interface, ETHTOOL_GTXCSUM).is_some_and(|value| value != 0)
+    /// Returns what an interface leaves to hardware or, on a veth, to nobody.
+    pub(super) fn offloads(&self, interface: &str) -> Offloads {
+        Offloads {
+            checksum: self.value(interface, ETHTOOL_GTXCSUM).is_some_and(|value| value != 0),
+            vlan: self.value(interface, ETHTOOL_GFLAGS).is_some_and(|flags| flags & ETH_FLAG_TXVLAN != 0),
+            service_vlan: self.feature(interface, SERVICE_VLAN).unwrap_or_default(),
+        }
     }
 
-    pub(super) fn tx_vlan_offload(&self, interface: &str) -> bool {
-        self.value(interface, ETHTOOL_GFLAGS).is_some_and(|flags| flags & ETH_FLAG_TXVLAN != 0)
+    /// Returns whether a feature that has no command of its own is active; `None` if the kernel has none of
+    /// that name.
+    fn feature(&self, interface: &str, wanted: &[u8]) -> Option<bool> {
+        let mut names = Names {
+            command: ETHTOOL_GSTRINGS,
+            set: ETH_SS_FEATURES,
+            count: 0,
+            names: [[0; 32]; FEATURES_MAX],
+        };
+        self.ask(interface, &mut names)?;
+        let is_it = |name: &[u8; 32]| name.starts_with(wanted) && name.get(wanted.len()) == Some(&0);
+        let at = names.names.iter().position(is_it)?;
+        let blocks = FEATURES_MAX / 32;
+        let mut features = Features {
+            command: ETHTOOL_GFEATURES,
+            count: blocks as u32,
+            blocks: [[0; 4]; FEATURES_MAX / 32],
+        };
+        self.ask(interface, &mut features)?;
+        const ACTIVE: usize = 2;
+        Some(features.blocks[at / 32][ACTIVE] >> (at % 32) & 1 == 1)
     }
 
     pub(super) fn large_receive_offload(&self, interface: &str) -> bool {

@@ -42,6 +42,8 @@ pub struct Link {
     pub below: u32,
     /// The bridge or bond that it is a port of; 0 if there is none.
     pub master: u32,
+    /// A veth's other end in another namespace: the number that this has here, and the index there.
+    pub far: Option<(u32, u32)>,
     /// Whether it has left for another namespace, of a message that it is gone.
     pub moved: bool,
     /// Whether an XDP program is attached.
@@ -118,7 +120,7 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
     }
     let mut link = Link { index: word(body.get(4..)?), ..Link::default() };
     link.up = word(body.get(8..)?) & IFF_UP != 0;
-    let mut peer_elsewhere = false;
+    let mut elsewhere = None;
     for (kind, value) in attributes(body.get(IFINFO..)?) {
         match kind {
             IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
@@ -138,13 +140,14 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
             IFLA_NUM_TX_QUEUES => link.tx_queues = word(value),
             IFLA_NUM_RX_QUEUES => link.rx_queues = word(value),
             IFLA_CARRIER => link.carrier = value == [1],
-            IFLA_LINK_NETNSID => peer_elsewhere = true,
+            IFLA_LINK_NETNSID => elsewhere = Some(word(value)),
             IFLA_XDP => link.xdp = attributes(value).any(|(kind, mode)| kind == 2 && mode != [0]),
             _ => {}
         }
     }
-    if peer_elsewhere {
-        link.below = 0;
+    if let Some(namespace) = elsewhere {
+        let index = std::mem::take(&mut link.below);
+        link.far = Some((namespace, index)).filter(|_| link.kind == "veth");
     }
     if link.kind == "veth" {
         link.peer = Some(std::mem::take(&mut link.below)).filter(|index| *index != 0);

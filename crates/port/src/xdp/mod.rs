@@ -10,7 +10,7 @@
 //! - `line.rs`: what the daemon and a worker share about a queue, when its interface goes and comes back.
 //! - `monitor.rs`: news of interfaces. `membership.rs`: which frames the NIC lets through.
 //! - `carrier.rs`: the state of the link.
-//! - `links.rs`, `ethtool.rs`: the kernel's view of an interface. `report.rs`: the same for people (`weir
+//! - `links.rs`, `ethtool.rs`, `far.rs`: the kernel's view of an interface and of a veth's other end. `report.rs`: the same for people (`weir
 //!   ports`).
 //! - `error.rs`: what can fail, and what to do then.
 
@@ -18,6 +18,7 @@ mod carrier;
 mod error;
 #[allow(unsafe_code, reason = "the ethtool ioctl")]
 mod ethtool;
+mod far;
 mod interface;
 mod joining;
 mod line;

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 use packet::{Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, RegionPool};
 use rustix::net::xdp::XdpDesc;
 
+use crate::wrong_checksums;
+
 use super::interface::Attached;
 use super::joining::{Joined, Joining};
 use super::line::{Bound, Line, Order};
@@ -68,12 +70,17 @@ impl Rings {
     }
 }
 
+/// The first of so many frames has its checksums looked at.
+const SAMPLED: u64 = 256;
+
 /// Counters that only this kind of port has, besides the kernel's.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extra {
     kicks: u64,
     transmit_refused: u64,
     wrong_descriptors: u64,
+    /// Frames whose checksums were looked at, and those with a wrong one.
+    sampled: [u64; 2],
 }
 
 /// A queue of an interface, by AF_XDP. If it is dropped without `close`, the frames it owns are lost to the
@@ -358,8 +365,19 @@ impl XdpPort {
     fn push(&mut self, batch: &mut Batch, frame: Frame) {
         self.counted.received += 1;
         self.counted.received_bytes += frame.len() as u64;
+        if self.counted.received % SAMPLED == 1 {
+            self.sample(&frame);
+        }
         let pushed = batch.push(frame);
         debug_assert!(pushed.is_ok(), "the caller saw space");
+    }
+
+    /// Looks at the checksums of a frame.
+    #[inline(never)]
+    fn sample(&mut self, frame: &Frame) {
+        let is_wrong = wrong_checksums(frame.bytes()).iter().any(Option::is_some);
+        self.extra.sampled[0] += 1;
+        self.extra.sampled[1] += u64::from(is_wrong);
     }
 
     #[inline(never)]
@@ -478,6 +496,8 @@ impl Port for XdpPort {
             ("kicks", self.extra.kicks),
             ("transmit_refused", self.extra.transmit_refused),
             ("wrong_descriptors", self.extra.wrong_descriptors),
+            ("checksums_sampled", self.extra.sampled[0]),
+            ("checksums_wrong", self.extra.sampled[1]),
             ("frames_joined", self.joining.counts().frames),
             ("bytes_joined", self.joining.counts().bytes),
         ]);

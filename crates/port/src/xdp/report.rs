@@ -5,7 +5,8 @@ use std::io;
 use packet::CHUNK_MIN;
 
 use super::Mode;
-use super::ethtool::Ethtool;
+use super::ethtool::{Ethtool, Offloads};
+use super::far::Namespaces;
 use super::links::{Link, XdpFeatures, links, xdp_features};
 use super::spread::{Spread, judge};
 
@@ -50,14 +51,16 @@ pub struct InterfaceReport {
 /// # Errors
 /// Returns the errors of netlink.
 pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
-    with_chunk(CHUNK_MIN)
+    with_chunk(CHUNK_MIN, |_| true)
 }
 
-/// The same for ports whose chunks have this size, in bytes.
-fn with_chunk(chunk: usize) -> io::Result<Vec<InterfaceReport>> {
-    let (links, features, ethtool) = (links()?, xdp_features(), Ethtool::open()?);
+/// The same of those with a name that is wanted, for ports whose chunks have this size, in bytes.
+fn with_chunk(chunk: usize, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<InterfaceReport>> {
+    let (links, features) = (links()?, xdp_features());
+    let asked = Asked { ethtool: Ethtool::open()?, namespaces: Namespaces::default(), chunk: chunk as u32 };
     Ok(links
         .iter()
+        .filter(|link| is_wanted(&link.name))
         .map(|link| {
             let peer = links.iter().find(|other| Some(other.index) == link.peer);
             let known = features
@@ -65,7 +68,7 @@ fn with_chunk(chunk: usize) -> io::Result<Vec<InterfaceReport>> {
                 .find(|(index, _)| *index == link.index)
                 .map(|(_, known)| *known)
                 .unwrap_or_default();
-            report(link, peer, known, (&ethtool, chunk as u32))
+            report(link, peer, known, &asked)
         })
         .collect())
 }
@@ -74,30 +77,38 @@ fn with_chunk(chunk: usize) -> io::Result<Vec<InterfaceReport>> {
 /// that is attached there.
 #[must_use]
 pub fn obstacles(interface: &str, chunk: usize) -> Vec<String> {
-    let all = with_chunk(chunk).unwrap_or_default();
-    let own = all.into_iter().filter(|report| report.name == interface);
+    let own = with_chunk(chunk, |name| name == interface).unwrap_or_default().into_iter();
     own.flat_map(|report| report.obstacles).filter(|obstacle| !obstacle.starts_with(ATTACHED)).collect()
+}
+
+/// What is asked about interfaces.
+struct Asked {
+    ethtool: Ethtool,
+    namespaces: Namespaces,
+    /// The size of chunks, in bytes.
+    chunk: u32,
 }
 
 /// How the obstacle of an attached program begins.
 const ATTACHED: &str = "an XDP program is attached";
 
-fn report(
-    link: &Link,
-    peer: Option<&Link>,
-    features: XdpFeatures,
-    (ethtool, chunk): (&Ethtool, u32),
-) -> InterfaceReport {
+fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, asked: &Asked) -> InterfaceReport {
+    let ethtool = &asked.ethtool;
     let in_use = ethtool.queues(&link.name).map(|queues| (queues.rx, queues.tx));
     let (rx_queues, tx_queues) = in_use.unwrap_or((link.rx_queues, link.tx_queues));
-    let mut obstacles = own_obstacles(link, ethtool, chunk);
+    let mut obstacles = own_obstacles(link, ethtool, asked.chunk);
     if let Some(peer) = peer {
+        obstacles.extend(incomplete(&peer.name, "", ethtool.offloads(&peer.name)));
         obstacles.extend(peer_obstacles(link, rx_queues, peer, ethtool));
+    } else if let Some(far) = link.far.and_then(|far| asked.namespaces.find(far)) {
+        let within = format!("nsenter --net={} ", far.namespace.display());
+        obstacles.extend(incomplete(&far.name, &within, far.offloads));
     } else if link.kind == "veth" {
         obstacles.push(format!(
-            "the other end of veth {} is in another network namespace: run `ethtool -K PEER tx off txvlan \
-                off` there, \
-             or frames sent by that namespace arrive without L4 checksum",
+            "the other end of veth {} is in another network namespace, which cannot be looked into from here: \
+             run `ethtool -K PEER tx off txvlan off tx-vlan-stag-hw-insert off` there, or frames sent by that \
+             namespace arrive without L4 checksum (`checksums_wrong` of `weir show ports` counts such) and \
+             with hidden VLAN tags",
             link.name
         ));
     }
@@ -152,19 +163,28 @@ fn own_obstacles(link: &Link, ethtool: &Ethtool, chunk: u32) -> Vec<String> {
     obstacles
 }
 
+/// Says what is missing in frames that the other end of a veth sends, and the command that completes them.
+fn incomplete(far: &str, within: &str, offloads: Offloads) -> Option<String> {
+    let flags = [
+        (offloads.checksum, " tx off"),
+        (offloads.vlan, " txvlan off"),
+        (offloads.service_vlan, " tx-vlan-stag-hw-insert off"),
+    ];
+    let flags: String = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag).collect();
+    let checksum = "without L4 checksum (`checksums_wrong` of `weir show ports` counts such)";
+    let tags = "with VLAN tags that XDP does not see";
+    let what = match (offloads.checksum, offloads.vlan || offloads.service_vlan) {
+        (true, true) => format!("{checksum} and {tags}"),
+        (true, false) => checksum.to_string(),
+        (false, true) => tags.to_string(),
+        (false, false) => return None,
+    };
+    Some(format!("frames sent on {far} arrive {what}: `{within}ethtool -K {far}{flags}`"))
+}
+
 fn peer_obstacles(link: &Link, rx_queues: u32, peer: &Link, ethtool: &Ethtool) -> Vec<String> {
     let mut obstacles = Vec::new();
     let far = &peer.name;
-    if ethtool.tx_checksum_offload(far) {
-        obstacles.push(format!(
-            "frames sent by the host on {far} arrive without L4 checksum: `ethtool -K {far} tx off`"
-        ));
-    }
-    if ethtool.tx_vlan_offload(far) {
-        obstacles.push(format!(
-            "VLAN tags sent by the host on {far} are hidden from XDP: `ethtool -K {far} txvlan off`"
-        ));
-    }
     let far_queues = ethtool.queues(far).map_or(peer.tx_queues, |queues| queues.tx);
     if rx_queues < far_queues {
         obstacles.push(format!(
@@ -175,4 +195,22 @@ fn peer_obstacles(link: &Link, rx_queues: u32, peer: &Link, ethtool: &Ethtool) -
         ));
     }
     obstacles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_names_every_flag_that_is_on_and_no_other() {
+        let said = |checksum, vlan, service_vlan| {
+            incomplete("f0", "", Offloads { checksum, vlan, service_vlan }).unwrap_or_default()
+        };
+        assert_eq!(said(false, false, false), "");
+        let all = said(true, true, true);
+        assert!(all.ends_with("`ethtool -K f0 tx off txvlan off tx-vlan-stag-hw-insert off`"), "{all}");
+        let tags = said(false, false, true);
+        assert!(tags.ends_with("`ethtool -K f0 tx-vlan-stag-hw-insert off`"), "{tags}");
+        assert!(!tags.contains("checksum") && !said(true, false, false).contains("tags"));
+    }
 }

@@ -1,0 +1,98 @@
+//! The other end of a veth in another network namespace, as far as this process may look there: what that end
+//! offloads decides what arrives here.
+
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::ethtool::{Ethtool, Offloads};
+use super::links::links;
+use crate::netlink::{attributes, talk, word};
+
+/// The largest number of files that are looked at.
+const NAMESPACES_MAX: usize = 8192;
+
+/// An end of a veth in another namespace.
+pub(super) struct Far {
+    pub(super) name: String,
+    /// The file of its namespace.
+    pub(super) namespace: PathBuf,
+    pub(super) offloads: Offloads,
+}
+
+/// The other namespaces that have a number here (`link-netnsid`), which are looked for once if asked for.
+#[derive(Default)]
+pub(super) struct Namespaces(OnceCell<HashMap<u32, PathBuf>>);
+
+impl Namespaces {
+    /// Looks for the interface with an index in the namespace with a number. `None` if the namespace is not
+    /// found or may not be entered.
+    pub(super) fn find(&self, (number, index): (u32, u32)) -> Option<Far> {
+        let namespace = self.0.get_or_init(numbered).get(&number)?.clone();
+        let file = File::open(&namespace).ok()?;
+        // A thread of its own enters, and ends there.
+        let looked = std::thread::spawn(move || -> Option<(String, Offloads)> {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+            let name = links().ok()?.into_iter().find(|link| link.index == index)?.name;
+            let offloads = Ethtool::open().ok()?.offloads(&name);
+            Some((name, offloads))
+        });
+        let (name, offloads) = looked.join().ok()??;
+        Some(Far { name, namespace, offloads })
+    }
+}
+
+/// Returns the files of namespaces by their numbers; of several files the first.
+fn numbered() -> HashMap<u32, PathBuf> {
+    let (mut all, mut seen) = (HashMap::new(), HashSet::new());
+    for path in namespaces().take(NAMESPACES_MAX) {
+        let Ok(file) = File::open(&path) else { continue };
+        let is_new = file.metadata().is_ok_and(|known| seen.insert(known.ino()));
+        if let Some(number) = is_new.then(|| number_of(&file)).flatten() {
+            all.entry(number).or_insert(path);
+        }
+    }
+    all
+}
+
+/// The files of namespaces: those with a name first, then those of processes.
+fn namespaces() -> impl Iterator<Item = PathBuf> {
+    let entries = |folder: &str| std::fs::read_dir(Path::new(folder)).into_iter().flatten().flatten();
+    let named = entries("/run/netns").map(|entry| entry.path());
+    let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let processes = entries("/proc").filter(move |entry| entry.file_name().to_str().is_some_and(is_process));
+    named.chain(processes.map(|entry| entry.path().join("ns/net")))
+}
+
+/// Returns the number that a namespace has in this one (RTM_GETNSID, rtnetlink(7)); `None` if it has none.
+fn number_of(namespace: &File) -> Option<u32> {
+    const RTM_GETNSID: u16 = 90;
+    const NETNSA_NSID: u16 = 1;
+    const NETNSA_FD: u16 = 3;
+    // `struct rtgenmsg`, padded, and the attribute.
+    let mut question = vec![0, 0, 0, 0];
+    question.extend(8_u16.to_ne_bytes());
+    question.extend(NETNSA_FD.to_ne_bytes());
+    question.extend(namespace.as_raw_fd().to_ne_bytes());
+    let answers = talk(None, RTM_GETNSID, 0, &question).ok()?;
+    let (_, body) = answers.first()?;
+    let number = attributes(body.get(4..)?).find(|(kind, _)| *kind == NETNSA_NSID)?;
+    // -1 means that it has none.
+    Some(word(number.1)).filter(|number| *number != u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_is_not_there_is_not_found() {
+        assert!(Namespaces::default().find((u32::MAX - 1, 1)).is_none());
+        assert!(namespaces().any(|path| path.starts_with("/proc") && path.ends_with("ns/net")));
+    }
+}
