@@ -53,8 +53,10 @@ impl Systemd {
             let every = Duration::from_micros(usec) / LOOKS;
             Watchdog { every, next: Instant::now(), answers: (0..workers).map(ask).collect() }
         });
-        // After a takeover, systemd still takes the former process for the main one.
-        let main = if succeeds { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
+        // After a takeover, systemd still takes the former process for the main one, and that one may have said
+        // long ago that it lives.
+        let main =
+            if succeeds { format!("\nMAINPID={}\nWATCHDOG=1", std::process::id()) } else { String::new() };
         self.say(format!("READY=1{main}"));
     }
 
