@@ -174,6 +174,17 @@ pub enum ClientEvent<'a> {
     Disconnected,
 }
 
+/// How much a line for the operator matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Something has changed as it should.
+    Info,
+    /// Something is lost that others make up for, such as a back end or a member.
+    Warning,
+    /// Users notice it, such as a service without back ends.
+    Error,
+}
+
 /// An action that an app wants. Actions are carried out in order, before the next event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -203,8 +214,8 @@ pub enum Action {
         /// Some hundreds more may come.
         limit: usize,
     },
-    /// A line for the operator, in the daemon's output after the app's name.
-    Say(String),
+    /// A line for the operator, in the daemon's log after the app's name.
+    Say(Level, String),
     /// Answer a request.
     Answer {
         /// Identifies the request.

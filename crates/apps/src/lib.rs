@@ -16,7 +16,7 @@ pub mod path;
 mod running;
 mod shown;
 
-pub use app::{Action, App, ClientEvent, ClientId, Event, Refusal, RequestId, Sample, SampleValue};
+pub use app::{Action, App, ClientEvent, ClientId, Event, Level, Refusal, RequestId, Sample, SampleValue};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
 
 use kind::Kind;

@@ -15,7 +15,7 @@ use super::requests::Question;
 use super::show;
 use super::stations::Stations;
 use super::traffic::{Context, Traffic};
-use crate::app::{Action, App, Event, RequestId};
+use crate::app::{Action, App, Event, Level, RequestId};
 use engine::change::Change;
 use engine::program::{PortId, Program};
 use serde_json::{Value, json};
@@ -232,7 +232,8 @@ impl BondApp {
                 }
                 lacp::Action::Negotiation(negotiation) => {
                     let admissions = self.aggregation.negotiated(negotiation);
-                    actions.push(Action::Say(format!("LACP: {}", show::negotiation(negotiation))));
+                    actions
+                        .push(Action::Say(Level::Info, format!("LACP: {}", show::negotiation(negotiation))));
                     let Some(admissions) = admissions else { continue };
                     for (member, admission) in admissions {
                         self.tell_links(now_ns, links::Event::Admission(member, admission), actions);
@@ -242,7 +243,10 @@ impl BondApp {
                 lacp::Action::Report { member, notice, kept_back } => {
                     let more =
                         if kept_back > 0 { format!(" ({kept_back} like it before)") } else { String::new() };
-                    actions.push(Action::Say(format!("{}: {notice}{more}", self.members.name(member))));
+                    actions.push(Action::Say(
+                        Level::Warning,
+                        format!("{}: {notice}{more}", self.members.name(member)),
+                    ));
                 }
             }
         }
@@ -259,12 +263,15 @@ impl BondApp {
         for output in outputs {
             match output {
                 Output::Enabled(id) => {
-                    actions.push(Action::Say(format!("{}: enabled", self.members.name(id))));
+                    actions.push(Action::Say(Level::Info, format!("{}: enabled", self.members.name(id))));
                     self.set_up(now_ns, id, None, actions);
                 }
                 Output::Disabled(id, reason) => {
                     let why = show::reason(reason);
-                    actions.push(Action::Say(format!("{}: disabled, {why}", self.members.name(id))));
+                    actions.push(Action::Say(
+                        Level::Warning,
+                        format!("{}: disabled, {why}", self.members.name(id)),
+                    ));
                     self.set_up(now_ns, id, Some(reason), actions);
                     self.linger(now_ns, id, reason);
                     // A member that the operator takes out may be left gradually; see `have_left`.
@@ -434,7 +441,9 @@ impl App for BondApp {
             Event::Buckets { group, report } => self.count(now_ns, group, report, actions),
             // The entry to be removed is already gone.
             Event::Refused { change: Change::Remove { .. }, .. } => {}
-            Event::Refused { why, .. } => actions.push(Action::Say(format!("a change was refused: {why}"))),
+            Event::Refused { why, .. } => {
+                actions.push(Action::Say(Level::Warning, format!("a change was refused: {why}")))
+            }
             Event::Entries { .. } | Event::Client { .. } | Event::Checked { .. } => {}
             Event::TooLong { .. }
             | Event::Neighbour { .. }

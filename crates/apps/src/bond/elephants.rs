@@ -23,7 +23,7 @@ use super::config::{Bond, ELEPHANTS_MAX};
 use super::members::Members;
 use super::pipes::{HEAVY_SEED, Names};
 use super::rebalance::{OVERLOAD_BYTES, Plan, Rebalance};
-use crate::app::Action;
+use crate::app::{Action, Level};
 use engine::change::{Change, EntryKey};
 use engine::program::{Entry, EntryMatch, GroupId, PipeId, Program};
 use engine::worker::BucketReport;
@@ -339,7 +339,10 @@ impl Elephants {
         actions.push(Action::Change(Change::Add { pipe, entry }));
         let why =
             format!("{} % of what bucket {} was seen to carry", bytes * 100 / look.bytes.max(1), look.bucket);
-        actions.push(Action::Say(format!("pinned: {flow} on {}, {why}", with.members.name(look.member))));
+        actions.push(Action::Say(
+            Level::Info,
+            format!("pinned: {flow} on {}, {why}", with.members.name(look.member)),
+        ));
         with.rebalance.hand_over(look.bucket, with.bond.size() + slot, (bytes, look.bytes));
         if let Some(told) = self.told.get_mut(slot as usize) {
             *told = look.member;
@@ -367,7 +370,7 @@ impl Elephants {
         self.remove_entry(pin.flow, actions);
         let own = with.buckets.assignment.slots().len() as u32 + slot;
         with.rebalance.hand_over(own, pin.bucket, (1, 1));
-        actions.push(Action::Say(format!("unpinned: {}: {why}", pin.flow)));
+        actions.push(Action::Say(Level::Info, format!("unpinned: {}: {why}", pin.flow)));
     }
 
     /// Unpins every flow, so that each is with its bucket again.

@@ -10,7 +10,7 @@ use super::links::{Links, Reason};
 use super::members::Members;
 use super::rebalance::{Carrier, Plan};
 use super::show;
-use crate::app::Action;
+use crate::app::{Action, Level};
 use engine::program::{GroupId, Program};
 use engine::snapshot::BucketReport;
 use std::collections::BTreeSet;
@@ -259,7 +259,7 @@ impl Traffic {
             self.order(context, &moves, &why, actions);
         }
         if !plan.moves.is_empty() {
-            actions.push(Action::Say(format!("rebalanced: {} buckets move", plan.moves.len())));
+            actions.push(Action::Say(Level::Info, format!("rebalanced: {} buckets move", plan.moves.len())));
         }
         Some(plan)
     }

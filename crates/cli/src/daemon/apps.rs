@@ -10,7 +10,7 @@ use super::neighbours::{self, Met, Place, Places};
 use super::{Daemon, RING};
 use crate::config::{Plan, PortConfig};
 use ::apps::neighbour::{Hop, Mac};
-use ::apps::{Action, ClientEvent, ClientId, Event, Refusal, RequestId, RunningApps, Sample, buckets};
+use ::apps::{Action, ClientEvent, ClientId, Event, Level, Refusal, RequestId, RunningApps, Sample, buckets};
 use anyhow::{Context, Result, anyhow};
 use engine::change::Change;
 use engine::program::{AppId, GroupId, PipeId, PortId, Program};
@@ -20,7 +20,7 @@ use packet::BATCH;
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// The largest number of actions carried out for one event, including those that follow from them; an app
 /// that does not stop is cut off.
@@ -379,7 +379,14 @@ impl Daemon {
             }
             Action::ReadBuckets(group) => return self.read_buckets(at, group),
             Action::ReadEntries { pipe, limit } => return self.read_entries(at, pipe, limit),
-            Action::Say(text) => info!("{}: {text}", self.host.running.app(at).name()),
+            Action::Say(level, text) => {
+                let name = self.host.running.app(at).name();
+                match level {
+                    Level::Info => info!("{name}: {text}"),
+                    Level::Warning => warn!("{name}: {text}"),
+                    Level::Error => error!("{name}: {text}"),
+                }
+            }
             Action::Answer { id, answer } => {
                 if let Some(waiting) = self.host.requests.get_mut(&id) {
                     *waiting = Some(answer);

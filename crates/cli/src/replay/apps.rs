@@ -154,7 +154,9 @@ impl Acting {
             Action::Check { id, .. } => {
                 return self.running.step(at, now_ns, Event::Checked { id, outcome: &Ok(()) });
             }
-            Action::Say(text) => self.said.push((now_ns, format!("{}: {text}", self.running.app(at).name()))),
+            Action::Say(_, text) => {
+                self.said.push((now_ns, format!("{}: {text}", self.running.app(at).name())))
+            }
             // There is no operator and no client.
             Action::Answer { .. } | Action::Configure { .. } | Action::Tell { .. } | Action::Leave(_) => {}
             // No check has sockets.

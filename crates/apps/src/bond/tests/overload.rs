@@ -132,7 +132,7 @@ impl Overload {
                     let report = self.worker.engine().bucket_reports()[group.index()].clone();
                     actions.extend(self.apps.step(0, self.now_ns, Event::Buckets { group, report: &report }));
                 }
-                Action::Say(text) => self.said.push(text),
+                Action::Say(_, text) => self.said.push(text),
                 other => panic!("not in this test: {other:?}"),
             }
         }

@@ -302,7 +302,7 @@ impl Rig {
                 let report = self.engine.bucket_reports()[group.index()].clone();
                 self.app.step(self.now_ns, Event::Buckets { group, report: &report }, &mut more);
             }
-            Action::Say(text) => self.said.push(text),
+            Action::Say(_, text) => self.said.push(text),
             Action::Answer { id, answer } => self.answers.push((id, answer)),
             other => panic!("a bond has no clients and checks nobody: {other:?}"),
         }

@@ -4,7 +4,7 @@
 
 use super::limit::Limit;
 use super::{Punted, sum};
-use crate::app::Action;
+use crate::app::{Action, Level};
 use crate::lb::announce::{Answered, Speaker, Unasked, solicited_node};
 use config::attachment::Mac;
 use config::value::write_mac;
@@ -214,9 +214,10 @@ impl Announcer {
         self.said_ns = Some(now_ns);
         let port = self.speakers.get(&port).map_or("", |speaker| &speaker.name);
         let rival = write_mac(rival.number());
-        actions.push(Action::Say(format!(
-            "{rival} at {port} says that it has {vip}, which weir announces: one of them must go"
-        )));
+        actions.push(Action::Say(
+            Level::Warning,
+            format!("{rival} at {port} says that it has {vip}, which weir announces: one of them must go"),
+        ));
     }
 
     /// Returns what it has counted.

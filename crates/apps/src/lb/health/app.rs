@@ -6,7 +6,7 @@ use super::neighbours::Neighbour;
 use super::requests::Pending;
 use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{Health, Told, Watch, scale};
-use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
+use crate::app::{Action, App, Event, Level, RequestId, Sample, SampleValue};
 use crate::check::{CheckId, Outcome, Via};
 use crate::lb::answers::{Answers, Punted};
 use crate::lb::probes::{self, CHECKED};
@@ -200,7 +200,7 @@ impl LbApp {
             }
         }
         self.known.clear();
-        actions.extend(self.forgotten.drain(..).map(Action::Say));
+        actions.extend(self.forgotten.drain(..).map(|text| Action::Say(Level::Warning, text)));
         self.begin_probes();
         self.begin_neighbours(actions);
         (0..self.servers.len()).for_each(|server| self.set_timer(server));
@@ -282,6 +282,7 @@ impl LbApp {
             0 => String::new(),
             more => format!(" and in {more} more services"),
         };
+        let level = if server.monitor.state() == Seen::Up { Level::Info } else { Level::Warning };
         let text = match server.monitor.state() {
             Seen::Down if server.watch.drains => {
                 format!("{name} of {service}{others} gets no new flows: {}", server.monitor.reason())
@@ -289,7 +290,7 @@ impl LbApp {
             Seen::Up => format!("{name} of {service}{others} is up"),
             _ => format!("{name} of {service}{others} is down: {}", server.monitor.reason()),
         };
-        actions.push(Action::Say(text));
+        actions.push(Action::Say(level, text));
     }
 
     fn set_timer(&mut self, at: usize) {
@@ -355,7 +356,8 @@ impl LbApp {
         }
         self.timers.extend(due_ns.map(|due_ns| (due_ns, Timer::Service(at))));
         if std::mem::replace(&mut service.failing, failing) != failing {
-            actions.push(Action::Say(service.says_failing()));
+            actions
+                .push(Action::Say(if failing { Level::Error } else { Level::Info }, service.says_failing()));
         }
         let gone = |(row, member): (&Row, &Member)| match member.standing {
             Standing::Down | Standing::NoNeighbour => !(doubts && row.kept),
@@ -659,7 +661,7 @@ impl LbApp {
         let Some(first) = names.first() else { return };
         let others = if names.len() > 1 { format!(" and {} others", names.len() - 1) } else { String::new() };
         let text = format!("the weight of {first}{others} of {} could not be changed: {why}", service.name);
-        actions.push(Action::Say(text));
+        actions.push(Action::Say(Level::Warning, text));
     }
 
     /// The series of a back end.

@@ -4,7 +4,7 @@
 
 use super::app::LbApp;
 use super::{Guarded, Times, Watch};
-use crate::app::Action;
+use crate::app::{Action, Level};
 use crate::lb::service::Service;
 use engine::program::{PortId, Program};
 use std::collections::HashMap;
@@ -121,6 +121,6 @@ impl LbApp {
                 SETTLE_NS / 1_000_000_000
             ),
         };
-        actions.extend(any.then_some(Action::Say(text)));
+        actions.extend(any.then_some(Action::Say(if up { Level::Info } else { Level::Warning }, text)));
     }
 }

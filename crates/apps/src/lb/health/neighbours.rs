@@ -4,7 +4,7 @@
 
 use super::app::{LbApp, Row};
 use super::doubt::TOGETHER_NS;
-use crate::app::Action;
+use crate::app::{Action, Level};
 use crate::neighbour::{Found, Hop, Mac};
 use config::value::write_mac;
 use engine::builder::Number;
@@ -23,6 +23,37 @@ pub(in crate::lb) struct Neighbour {
     written: Option<Mac>,
     /// The back ends: service and place in it.
     users: Vec<(usize, usize)>,
+    lines: Lines,
+}
+
+/// Lines of the log about one neighbour in a minute. An address that two stations claim changes all the time.
+const LINES: u32 = 4;
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// How much has been said of a neighbour.
+#[derive(Default)]
+struct Lines {
+    said: u32,
+    kept_back: u32,
+    until_ns: u64,
+}
+
+impl Lines {
+    /// Returns what to add to a line, or `None` if it is one too many.
+    fn add(&mut self, now_ns: u64) -> Option<String> {
+        if now_ns >= self.until_ns {
+            (self.said, self.until_ns) = (0, now_ns + MINUTE_NS);
+        }
+        if self.said == LINES {
+            self.kept_back += 1;
+            return None;
+        }
+        self.said += 1;
+        Some(match std::mem::take(&mut self.kept_back) {
+            0 => String::new(),
+            count => format!(" ({count} changes before that)"),
+        })
+    }
 }
 
 impl Neighbour {
@@ -67,7 +98,14 @@ impl LbApp {
             // What the predecessor has heard since is newer.
             let found = former.remove(hop).filter(|found| found.is_ok() || written.is_none());
             let found = found.unwrap_or_else(|| written.map_or_else(unknown, Ok));
-            Neighbour { hop: hop.clone(), found, is_new: true, written: None, users: Vec::new() }
+            Neighbour {
+                hop: hop.clone(),
+                found,
+                is_new: true,
+                written: None,
+                users: Vec::new(),
+                lines: Lines::default(),
+            }
         };
         self.neighbours = all.hops.iter().enumerate().map(neighbour).collect();
         for (at, ways) in all.ways.iter().enumerate() {
@@ -107,7 +145,7 @@ impl LbApp {
         if before == *found {
             return;
         }
-        self.say(at, (&before, is_new), actions);
+        self.say(at, (&before, is_new), now_ns, actions);
         if let Ok(mac) = found {
             self.write(at, *mac, actions);
         }
@@ -120,7 +158,8 @@ impl LbApp {
     }
 
     /// Says what has become of a neighbour, unless it was just found for the first time.
-    fn say(&self, at: usize, (before, is_new): (&Found, bool), actions: &mut Vec<Action>) {
+    /// One that changes again and again has a few lines a minute.
+    fn say(&mut self, at: usize, (before, is_new): (&Found, bool), now_ns: u64, actions: &mut Vec<Action>) {
         let one = &self.neighbours[at];
         let (address, port) = (one.hop.address, &one.hop.port);
         let mac = |mac: &Mac| write_mac(mac.number());
@@ -132,7 +171,9 @@ impl LbApp {
             (Err(_), Err(why)) if is_new => format!("{address} at {port} is no neighbour: {why}"),
             (Err(_), Err(_)) => return,
         };
-        actions.push(Action::Say(text));
+        let level = if one.found.is_ok() { Level::Info } else { Level::Warning };
+        let more = self.neighbours[at].lines.add(now_ns);
+        actions.extend(more.map(|more| Action::Say(level, format!("{text}{more}"))));
     }
 
     /// Writes a MAC address into the entries of its back ends; those that the program has are changed.

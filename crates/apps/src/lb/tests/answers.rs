@@ -57,7 +57,7 @@ impl Talk {
         for action in actions {
             match action {
                 Action::Inject { bytes, output } => sent.push((output, bytes)),
-                Action::Say(text) => self.said.push(text),
+                Action::Say(_, text) => self.said.push(text),
                 other => panic!("{other:?}"),
             }
         }

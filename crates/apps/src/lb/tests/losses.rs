@@ -161,7 +161,7 @@ impl World {
                     self.step(Event::Checked { id, outcome: &outcome });
                 }
                 Action::Confirm(hop) => self.confirmed.push(hop),
-                Action::Say(_) | Action::Resolve(_) | Action::Answer { .. } => {}
+                Action::Say(..) | Action::Resolve(_) | Action::Answer { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

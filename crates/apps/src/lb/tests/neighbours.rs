@@ -96,7 +96,7 @@ impl Both {
                     }
                     self.engine.apply(vec![change]);
                 }
-                Action::Say(text) => self.said.push(text),
+                Action::Say(_, text) => self.said.push(text),
                 Action::Resolve(hops) => self.resolved = hops.to_vec(),
                 other => panic!("{other:?}"),
             }
@@ -169,6 +169,16 @@ fn a_mac_address_that_moves_takes_its_flows_along() {
     let after: Vec<Option<u8>> = (0..60).map(|flow| both.engine.send(flow)).collect();
     assert_eq!(after, before.iter().map(moved).collect::<Vec<_>>());
     assert_eq!(both.said, ["10.0.1.1 at p0 has moved from 02:00:00:00:01:01 to 02:00:00:00:01:09"]);
+    // Two stations that claim the address do not fill the log.
+    for at in 0..20 {
+        both.met(1, Ok([2, 0, 0, 0, 1, if at % 2 == 0 { 1 } else { 9 }]));
+    }
+    assert_eq!(both.said.len(), 4, "{:?}", both.said);
+    both.now_ns += 60_000_000_000;
+    both.met(1, Ok([2, 0, 0, 0, 1, 1]));
+    let last = both.said.last().unwrap();
+    assert!(both.said.len() == 5 && last.ends_with("02:00:00:00:01:01 (17 changes before that)"), "{last}");
+    both.met(1, Ok([2, 0, 0, 0, 1, 9]));
     // The interpreter, whose buckets are dealt in turn, knows of it as well.
     let client = |last| query(OURS, Ipv4Addr::new(192, 0, 2, last), VIP, 77, 0);
     let seen: BTreeSet<u8> =

@@ -7,7 +7,7 @@ use super::node::Node;
 use super::pipes::Names;
 use super::reflector::Unanswered;
 use super::show;
-use crate::app::{Action, App, Event, Refusal, RequestId, Sample};
+use crate::app::{Action, App, Event, Level, Refusal, RequestId, Sample};
 use crate::path::{Exchange, Form, Member};
 use engine::change::{Change, ChangeError, EntryKey};
 use engine::program::{Entry, PipeId, Program};
@@ -188,7 +188,7 @@ impl PathPortApp {
             self.events.pop_front();
         }
         self.events.push_back((now_ns, what.clone()));
-        actions.push(Action::Say(what));
+        actions.push(Action::Say(Level::Info, what));
     }
 
     /// The first packet of a flow has left.

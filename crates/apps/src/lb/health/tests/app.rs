@@ -1,6 +1,6 @@
 //! The app, driven by hand.
 
-use crate::app::{Action, App, Event, RequestId};
+use crate::app::{Action, App, Event, Level, RequestId};
 use crate::check::{Ask, Check, CheckId, Outcome};
 use crate::lb::health::{Board, Fail, Guarded, Health, LbApp, Times, Watch};
 use engine::builder::ProgramBuilder;
@@ -57,6 +57,7 @@ struct Rig {
     weights: BTreeMap<(u16, u16), u32>,
     asked: Vec<(u64, u8)>,
     said: Vec<String>,
+    levels: Vec<Level>,
 }
 
 impl Rig {
@@ -71,6 +72,7 @@ impl Rig {
             weights: BTreeMap::new(),
             asked: Vec::new(),
             said: Vec::new(),
+            levels: Vec::new(),
         };
         rig.step(Event::Start);
         rig
@@ -96,7 +98,10 @@ impl Rig {
                 Action::Change(Change::SetWeights { group, weights }) => {
                     self.weights.extend(weights.iter().map(|(target, weight)| ((group.0, *target), *weight)));
                 }
-                Action::Say(text) => self.said.push(text),
+                Action::Say(level, text) => {
+                    self.said.push(text);
+                    self.levels.push(level);
+                }
                 other => others.push(other),
             }
         }
@@ -197,6 +202,14 @@ fn servers_of_several_services_are_checked_once() {
     rig.run(20_000);
     assert!(rig.weights.values().all(|weight| *weight == 0), "{:?}", rig.weights);
     assert!(rig.said.contains(&"web: no back end is up, its packets are dropped".to_string()));
+    for (text, level) in rig.said.iter().zip(&rig.levels) {
+        let expected = match text {
+            text if text.contains("no back end is up") => Level::Error,
+            text if text.contains("is down") => Level::Warning,
+            _ => Level::Info,
+        };
+        assert_eq!(*level, expected, "{text}");
+    }
 }
 
 #[test]
@@ -287,6 +300,7 @@ fn a_reload_keeps_what_is_known_and_wished() {
         weights: BTreeMap::new(),
         asked: Vec::new(),
         said: Vec::new(),
+        levels: Vec::new(),
     };
     rig.app.inherit(Box::new(old.app));
     rig.app.bind(&program(&new));

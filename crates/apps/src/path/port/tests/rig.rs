@@ -281,7 +281,7 @@ impl Rig {
                 let page = self.engine.page(pipe, 0, u32::MAX, self.now_ns);
                 self.app.step(self.now_ns, Event::Entries { pipe, entries: &page.entries }, &mut more);
             }
-            Action::Say(text) => self.said.push(text),
+            Action::Say(_, text) => self.said.push(text),
             Action::Answer { answer, .. } => self.answered.push(answer.expect("it is understood")),
             other => panic!("{other:?}"),
         }
