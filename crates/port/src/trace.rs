@@ -2,8 +2,8 @@
 //!
 //! Promises: traffic is the same as without the wrapper. It records what passed, not what the inner port
 //! refused. A recording has at most `limit_bytes` bytes; it ends with the first frame that does not fit, or
-//! with an error of its output, and later frames are counted (`.._left_out`). Outputs are buffered and should
-//! be files, because an output that blocks would block the worker.
+//! with an error of its output, and later frames are counted (`.._left_out`). Outputs are buffered for half a
+//! second while the port is flushed, and should be files, because an output that blocks would block the worker.
 #![forbid(unsafe_code)]
 
 use crate::pcap::Writer;
@@ -58,6 +58,13 @@ impl Tap {
         self.left_bytes -= needed;
         self.recorded += 1;
         if writer.write(time_ns, bytes.len() as u32, bytes).is_err() {
+            self.end();
+        }
+    }
+
+    /// Writes what has been buffered for a while.
+    fn settle(&mut self, now_ns: u64) {
+        if self.writer.as_mut().is_some_and(|writer| writer.settle(now_ns).is_err()) {
             self.end();
         }
     }
@@ -211,6 +218,9 @@ impl Port for TracePort {
     }
 
     fn flush(&mut self, pools: &mut Pools) {
+        for tap in [&mut self.taps.received, &mut self.taps.transmitted, &mut self.taps.to_kernel] {
+            tap.settle(self.now_ns);
+        }
         self.inner.flush(pools);
     }
 

@@ -2,8 +2,10 @@
 //! what it is.
 
 use super::folder::Folder;
-use super::{TWO, record, weir};
+use super::running::Daemon;
+use super::{TWO, record, recorded, weir};
 use rustix::fs::{CWD, FileType, mkfifoat, mknodat};
+use rustix::process::Signal;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 
@@ -108,4 +110,44 @@ fn no_output_replaces_a_link_a_fifo_or_a_device() {
             assert!(!written.is_empty(), "{arguments:?} wrote nothing to {kind:?}");
         }
     }
+}
+
+/// Sends what comes for ports 1, 2 and 3 to recordings.
+const RECORDED: &str = "\
+root: all
+ports:
+  p0: { mem: ~ }
+  p1: { mem: ~, trace: p1.pcap }
+  p2: { pcap: { out: p2.pcap } }
+  p3: { pcap: { out: /dev/full } }
+pipes:
+  all:
+    type: basic
+    match: { udp.dport: per_entry }
+    forward: per_entry
+    miss: drop
+    entries:
+      - { match: { udp.dport: 1 }, forward: p1 }
+      - { match: { udp.dport: 2 }, forward: p2 }
+      - { match: { udp.dport: 3 }, forward: p3 }
+";
+
+#[test]
+fn recordings_can_be_read_while_they_are_written_and_a_full_disk_is_counted() {
+    let mut daemon = Daemon::start(RECORDED);
+    daemon.receive(&["dport=1", "dport=2", "dport=3"]);
+    for name in ["p1.out.pcap", "p2.pcap"] {
+        // More than the header of the file.
+        let is_there =
+            |daemon: &mut Daemon| daemon.folder.file(name).metadata().is_ok_and(|file| file.len() > 24);
+        daemon.wait_for("a packet in the file", is_there);
+        assert_eq!(recorded(&daemon.folder.file(name)).len(), 1, "{name}");
+    }
+    let is_counted = |daemon: &mut Daemon| daemon.show("ledger")["dropped"]["not_written"] == 1;
+    daemon.wait_for("the full disk", is_counted);
+    assert_eq!(daemon.show("ledger")["transmitted"], 2, "what is not in a file was not transmitted");
+    // What was written survives a crash.
+    daemon.signal(Signal::KILL);
+    daemon.end();
+    assert_eq!(recorded(&daemon.folder.file("p1.out.pcap")).len(), 1);
 }

@@ -252,7 +252,12 @@ impl Port for PcapPort {
         list
     }
 
-    fn flush(&mut self, _pools: &mut Pools) {}
+    fn flush(&mut self, _pools: &mut Pools) {
+        for recording in [&mut self.output, &mut self.kernel].into_iter().flatten() {
+            // The writer keeps the error for the remarks.
+            let _ = recording.writer.settle(self.now_ns);
+        }
+    }
 
     fn statistics(&self) -> PortStatistics {
         let lost = |one: &Option<Recording>| one.as_ref().map_or(0, |one| one.writer.lost());

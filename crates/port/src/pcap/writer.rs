@@ -9,12 +9,18 @@ use std::io::{self, Write};
 /// Bytes collected before they are written: few system calls, and still in the second-level cache.
 const BUFFER: usize = 64 << 10;
 
+/// How long records are collected at most while [`Writer::settle`] is called: half of the second within which a
+/// recording can be read.
+const COLLECT_NS: u64 = 500_000_000;
+
 /// A recording being written. What is collected is written when the writer is flushed or dropped.
 pub struct Writer<W: Write> {
     output: W,
     buffer: Vec<u8>,
     /// Where each collected record ends in the buffer.
     ends: Vec<usize>,
+    /// When [`Writer::settle`] first saw what is collected now.
+    since_ns: Option<u64>,
     lost: u64,
     error: Option<io::Error>,
 }
@@ -36,7 +42,7 @@ impl<W: Write> Writer<W> {
             buffer.extend_from_slice(&word.to_le_bytes());
         }
         let ends = Vec::with_capacity(BUFFER / Self::RECORD_HEADER as usize);
-        Ok(Writer { output, buffer, ends, lost: 0, error: None })
+        Ok(Writer { output, buffer, ends, since_ns: None, lost: 0, error: None })
     }
 
     /// Writes the bytes `bytes` of a frame of `length` bytes; at most [`RECORD_MAX`] are kept. A time after
@@ -70,6 +76,19 @@ impl<W: Write> Writer<W> {
     pub fn flush(&mut self) -> io::Result<()> {
         self.drain()?;
         self.output.flush()
+    }
+
+    /// Writes what was collected if it has waited for long enough, so that a recording can be read while it is
+    /// written, and survives a crash. `now_ns` is of a clock that goes on without records.
+    ///
+    /// # Errors
+    /// Returns the errors of the output.
+    pub fn settle(&mut self, now_ns: u64) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) < COLLECT_NS { Ok(()) } else { self.flush() }
     }
 
     /// Returns how many records were to be written and are not in the output, because of an error.
@@ -107,6 +126,7 @@ impl<W: Write> Writer<W> {
         }
         self.buffer.clear();
         self.ends.clear();
+        self.since_ns = None;
         self.ended()
     }
 }
@@ -121,4 +141,42 @@ impl<W: Write> Drop for Writer<W> {
 /// Returns an equal error; `io::Error` cannot be cloned.
 fn same(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    #[derive(Clone, Default)]
+    struct Shared(Rc<RefCell<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.borrow_mut().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_collected_is_written_within_a_second() {
+        let output = Shared::default();
+        let written = || output.0.borrow().len();
+        let mut writer = Writer::new(output.clone()).unwrap();
+        writer.settle(10).unwrap();
+        writer.write(0, 60, &[0; 60]).unwrap();
+        writer.settle(COLLECT_NS + 9).unwrap();
+        assert_eq!(written(), 0, "many records are written at a time");
+        writer.settle(COLLECT_NS + 10).unwrap();
+        assert_eq!(written(), 24 + 16 + 60);
+        writer.write(0, 60, &[0; 60]).unwrap();
+        writer.settle(COLLECT_NS + 11).unwrap();
+        assert_eq!(written(), 24 + 16 + 60, "the next have their own time");
+        writer.settle(2 * COLLECT_NS + 11).unwrap();
+        assert_eq!(written(), 24 + 2 * (16 + 60));
+    }
 }
