@@ -1,5 +1,5 @@
-//! What checks with `via: service` need: a network namespace with a TUN device. `weir check` and `weir doctor`
-//! look at systemd's unit if it runs this file, and otherwise at this process.
+//! What checks with `via: service` need: a network namespace with a TUN device. `weir check` and `weir
+//! doctor` look at systemd's unit if it runs this file, and otherwise at this process.
 
 use crate::config::Plan;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -76,8 +76,8 @@ fn lacking(unit: &str) -> Option<Missing> {
     let lines: Vec<String> =
         wanted.iter().filter(|(_, there)| !there).map(|(line, _)| format!("`{line}`")).collect();
     let says = format!(
-        "`via: service` needs a network namespace, which the unit {UNIT} does not allow: `systemctl edit weir`, \
-         write {} under `[Service]`, and restart it",
+        "`via: service` needs a network namespace, which the unit {UNIT} does not allow: `systemctl edit \
+         weir`, write {} under `[Service]`, and restart it",
         lines.join(" and ")
     );
     (!lines.is_empty()).then_some(Missing { is_certain: true, says })
@@ -86,9 +86,9 @@ fn lacking(unit: &str) -> Option<Missing> {
 /// What a process with these capabilities lacks. One that could not run the daemon at all says nothing about
 /// the one that will.
 fn of_process(held: CapabilitySet) -> Option<Missing> {
-    let says = "`via: service` needs CAP_SYS_ADMIN when weir starts, for a network namespace, and this process \
-                does not have it: run weir with it (`--cap-add SYS_ADMIN` for a container; the end of \
-                weir.service has the drop-in for systemd), or write `via: address`";
+    let says = "`via: service` needs CAP_SYS_ADMIN when weir starts, for a network namespace, and this \
+                process does not have it: run weir with it (`--cap-add SYS_ADMIN` for a container; the end \
+                of weir.service has the drop-in for systemd), or write `via: address`";
     (!held.contains(CapabilitySet::SYS_ADMIN))
         .then(|| Missing { is_certain: held.contains(CapabilitySet::NET_ADMIN), says: says.to_string() })
 }

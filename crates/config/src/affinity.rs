@@ -12,7 +12,8 @@ const SOURCE: &str = "source";
 const PREFIXES: &[Key] = crate::keys! {
     "ipv4": Shape::Number(0, 32), "how many leading bits of an IPv4 address count" or "32";
     "ipv6": Shape::Number(0, 128), "how many leading bits of an IPv6 address count" or "128";
-    "timeout": Shape::Time, "how long a client's target is remembered after its last connection, up to 10 days" or
+    "timeout": Shape::Time,
+        "how long a client's target is remembered after its last connection, up to 10 days" or
         "0 s, which is not at all";
 };
 

@@ -332,8 +332,8 @@ fn warn_of_queues(section: &Section, kind: &PortKind, nic: Option<&Nic>, report:
     let Some((node, nic)) = section.get("queues").zip(nic) else { return };
     if let Some(remedy) = nic.missed(queues) {
         let message = format!(
-            "{} has {} receive queues: frames that arrive on others than these stay with the kernel, and count \
-             as `xdp_redirect_failed`",
+            "{} has {} receive queues: frames that arrive on others than these stay with the kernel, and \
+             count as `xdp_redirect_failed`",
             nic.name, nic.rx_queues
         );
         report.warning_help(node.span, message, remedy);

@@ -6,8 +6,8 @@
 //! has not been used for the longest time is forgotten. Words are atomic and nothing orders them: of two
 //! workers that write at the same moment, one may be ignored. They are read and written only for new flows.
 //!
-//! A successor's memory begins with a copy, by the names of groups and targets, and what is written by workers
-//! that still run the former program is found there.
+//! A successor's memory begins with a copy, by the names of groups and targets, and what is written by
+//! workers that still run the former program is found there.
 //!
 //! Costs: 2 MiB for each FLOW pipe that may pick from such a group.
 

@@ -47,7 +47,8 @@ pub enum FileError {
     Format(#[from] FormatError),
 }
 
-/// The largest number of packets or bytes in a file: 72 PB, or two years of a thousand million packets a second.
+/// The largest number of packets or bytes in a file: 72 PB, or two years of a thousand million packets a
+/// second.
 const COUNT_MAX: u64 = 1 << 56;
 
 /// Why two measurements cannot be merged.

@@ -3,7 +3,8 @@
 //! Promises: traffic is the same as without the wrapper. It records what passed, not what the inner port
 //! refused. A recording has at most `limit_bytes` bytes; it ends with the first frame that does not fit, or
 //! with an error of its output, and later frames are counted (`.._left_out`). Outputs are buffered for half a
-//! second while the port is flushed, and should be files, because an output that blocks would block the worker.
+//! second while the port is flushed, and should be files, because an output that blocks would block the
+//! worker.
 #![forbid(unsafe_code)]
 
 use crate::pcap::Writer;

@@ -276,9 +276,10 @@ fn restore(Translation { ipv6, full, .. }: Translation) -> Vec<Operation> {
     operations
 }
 
-/// Returns the source MAC address of packets to a back end of a service, if it is known. The source MAC address
-/// becomes that of the port through which a packet leaves. If that is the port on which it arrived, it is the
-/// address to which the packet was sent; tunnels have no such address to copy, so it is that of the port.
+/// Returns the source MAC address of packets to a back end of a service, if it is known. The source MAC
+/// address becomes that of the port through which a packet leaves. If that is the port on which it arrived,
+/// it is the address to which the packet was sent; tunnels have no such address to copy, so it is that of the
+/// port.
 pub(super) fn own_mac(
     (service, back_end): (&Service, &BackEnd),
     is_tunnel: bool,

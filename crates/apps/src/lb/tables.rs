@@ -1,6 +1,7 @@
 //! The tables that find a packet's service: for each address family one for exact addresses and ports, one
-//! for prefixes and ranges, of which the most specific wins, the same for ICMP errors about packets from there, and one for answers. An entry
-//! writes the number of the service's group and leads to the pipe that chooses its back end.
+//! for prefixes and ranges, of which the most specific wins, the same for ICMP errors about packets from
+//! there, and one for answers. An entry writes the number of the service's group and leads to the pipe that
+//! chooses its back end.
 
 use super::NAME;
 use super::announce::{Answered, ECHO_V4, ECHO_V6, Pinged, solicited_node};

@@ -265,8 +265,8 @@ fn address_known(service: &Service, way: Option<&Attachment>, scope: &mut Scope<
     let span = scope.report.span_of(service.origin);
     if xdp && !tunnels {
         let message = format!(
-            "{says}: frames will carry the one they were sent to, unless you write `source_mac` or the port's \
-             `mac`"
+            "{says}: frames will carry the one they were sent to, unless you write `source_mac` or the \
+             port's `mac`"
         );
         scope.report.warning(span, message);
     } else if tunnels && !xdp {
@@ -378,11 +378,9 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
     let source = section.get("source").map(|node| sources(node, report)).unwrap_or_default();
     let nat_pool = section.get("nat_pool").and_then(|node| nat_pool(node, shared, report));
-    let mtu = section.get("mtu").and_then(|_| section.number("mtu", report)).map(|mtu| mtu as u16);
     let mss = mss(&section, report);
     let (announce, announce_vlans, icmp_echo) = said(&section, report);
     refuse_shared(&section, report);
-    let origin = report.origin(section.get("name").unwrap_or(node).span);
     if report.errors() > before || out.as_ref().is_some_and(|out| !out.is_usable()) {
         return None;
     }
@@ -412,9 +410,18 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         announce,
         announce_vlans,
         icmp_echo,
-        origin,
+        origin: report.origin(section.get("name").unwrap_or(node).span),
     };
-    let (mtu, narrow) = width(mtu, &service, scope.ports);
+    measured(service, &section, scope)
+}
+
+/// Adds the MTU of the way to a service's back ends.
+fn measured(service: Service, section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Service> {
+    let written = match section.get("mtu") {
+        Some(_) => Some(section.number("mtu", scope.report)? as u16),
+        None => None,
+    };
+    let (mtu, narrow) = width(written, &service, scope.ports);
     let limited = narrow && service.back_ends.iter().any(|one| !one.mode.is_tunnel());
     Some(Service { mtu, limited, ..service })
 }

@@ -40,8 +40,8 @@ pub const STREAMS: [u32; 5] = [1, 10, 1000, 10_000, 100_000];
 /// Rounds at most: a turn that another program has disturbed is taken again.
 const ROUNDS_MAX: usize = 30;
 
-/// Streams at most: Open vSwitch's memory has 262 144 frames, and what the recording does not loop through must
-/// fill its rings.
+/// Streams at most: Open vSwitch's memory has 262 144 frames, and what the recording does not loop through
+/// must fill its rings.
 const STREAMS_MAX: u32 = 200_000;
 
 /// Frames beside those of the recordings: what lies in rings and caches.

@@ -86,9 +86,9 @@ fn start(daemon: &Value) -> Result<Child> {
     successor.spawn().context("the successor does not start")
 }
 
-/// Opens what the daemon logs to. Otherwise, whatever waits for the end of this process's standard error would
-/// wait for the successor's, too. A socket, such as the journal's, cannot be opened and need not be: systemd has
-/// given this process the same.
+/// Opens what the daemon logs to. Otherwise, whatever waits for the end of this process's standard error
+/// would wait for the successor's, too. A socket, such as the journal's, cannot be opened and need not be:
+/// systemd has given this process the same.
 fn log_of(daemon: &Value) -> Option<File> {
     OpenOptions::new().append(true).open(format!("/proc/{}/fd/2", daemon["pid"])).ok()
 }

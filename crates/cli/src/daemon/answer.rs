@@ -162,7 +162,8 @@ impl Daemon {
             "entry" => self.entry(request).map(Reply::Later),
             "weight" => self.weight(request),
             other => bail!(
-                "no command `{other}`: show, reload, entry, entries, weight, inject, app, explain, process or stop"
+                "no command `{other}`: show, reload, entry, entries, weight, inject, app, explain, process \
+                 or stop"
             ),
         }
     }

@@ -379,14 +379,7 @@ impl Daemon {
             }
             Action::ReadBuckets(group) => return self.read_buckets(at, group),
             Action::ReadEntries { pipe, limit } => return self.read_entries(at, pipe, limit),
-            Action::Say(level, text) => {
-                let name = self.host.running.app(at).name();
-                match level {
-                    Level::Info => info!("{name}: {text}"),
-                    Level::Warning => warn!("{name}: {text}"),
-                    Level::Error => error!("{name}: {text}"),
-                }
-            }
+            Action::Say(level, text) => say(self.host.running.app(at).name(), level, &text),
             Action::Answer { id, answer } => {
                 if let Some(waiting) = self.host.requests.get_mut(&id) {
                     *waiting = Some(answer);
@@ -578,4 +571,13 @@ impl Daemon {
 /// The time of day, in seconds since 1970.
 fn unix_s() -> u64 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs())
+}
+
+/// Logs what an app says.
+fn say(app: &str, level: Level, text: &str) {
+    match level {
+        Level::Info => info!("{app}: {text}"),
+        Level::Warning => warn!("{app}: {text}"),
+        Level::Error => error!("{app}: {text}"),
+    }
 }

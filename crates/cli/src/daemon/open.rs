@@ -305,8 +305,8 @@ fn queues((port, xdp): (&PortConfig, &Xdp), interface: &Queues, workers: usize) 
     if queues.len() != workers {
         let nic = port.nic.clone().unwrap_or_default();
         bail!(
-            "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. Set \
-             `workers: {}`, or `{}`; with `queues: [0]` (so many as there are workers), frames of other \
+            "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. \
+             Set `workers: {}`, or `{}`; with `queues: [0]` (so many as there are workers), frames of other \
              queues stay with the kernel",
             xdp.interface,
             queues.len(),

@@ -53,8 +53,8 @@ impl Systemd {
             let every = Duration::from_micros(usec) / LOOKS;
             Watchdog { every, next: Instant::now(), answers: (0..workers).map(ask).collect() }
         });
-        // After a takeover, systemd still takes the former process for the main one, and that one may have said
-        // long ago that it lives.
+        // After a takeover, systemd still takes the former process for the main one, and that one may have
+        // said long ago that it lives.
         let main =
             if succeeds { format!("\nMAINPID={}\nWATCHDOG=1", std::process::id()) } else { String::new() };
         self.say(format!("READY=1{main}"));
@@ -145,8 +145,8 @@ fn has_user_manager() -> bool {
     std::env::var("NOTIFY_SOCKET").is_ok_and(|path| !path.starts_with("/run/systemd/"))
 }
 
-/// Returns the device and inode of the file that this process executes. One that has replaced it under the same
-/// name has another inode.
+/// Returns the device and inode of the file that this process executes. One that has replaced it under the
+/// same name has another inode.
 pub fn own_executable() -> Result<Value> {
     let file = std::fs::metadata("/proc/self/exe")?;
     Ok(json!([file.dev(), file.ino()]))

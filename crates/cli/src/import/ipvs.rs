@@ -92,21 +92,9 @@ fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>
             },
             "-p" | "--persistent" => {
                 let timeout = options.clone().next().filter(|(next, _)| !next.starts_with('-'));
-                let seconds = timeout.map_or("360", |(seconds, _)| seconds);
                 timeout.is_some().then(|| options.next());
-                let asked = seconds.parse().ok().filter(|&seconds: &u64| seconds > 0);
-                if asked.is_none() {
-                    all.report.error(span, format!("`-p {seconds}` is no number of seconds"));
-                }
-                let kept = asked.unwrap_or(360).min(PERSISTENCE_MAX);
-                if asked.is_some_and(|asked| asked > kept) {
-                    all.note(
-                        Some(place),
-                        span,
-                        format!("clients stay for {kept} s after their last connection"),
-                    );
-                }
-                persists = Some(kept);
+                let seconds = timeout.map_or("360", |(seconds, _)| seconds);
+                persists = Some(persistence(all, place, (seconds, span)));
             }
             "-M" | "--netmask" => {
                 let value = options.next().copied().unwrap_or(("", span));
@@ -131,6 +119,19 @@ fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>
     }
     let unweighted = scheduler(all, place, chosen);
     known.insert(key, Found { place, unweighted });
+}
+
+/// Returns how long clients of a service are remembered, in seconds.
+fn persistence(all: &mut Imported, place: usize, (seconds, span): Word<'_>) -> u64 {
+    let asked = seconds.parse().ok().filter(|&seconds: &u64| seconds > 0);
+    if asked.is_none() {
+        all.report.error(span, format!("`-p {seconds}` is no number of seconds"));
+    }
+    let kept = asked.unwrap_or(360).min(PERSISTENCE_MAX);
+    if asked.is_some_and(|asked| asked > kept) {
+        all.note(Some(place), span, format!("clients stay for {kept} s after their last connection"));
+    }
+    kept
 }
 
 /// How long clients can be remembered, in seconds: ten days.

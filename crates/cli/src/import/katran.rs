@@ -154,7 +154,8 @@ fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, (set, said): (
     }
 }
 
-/// The largest number that a real server has in connection IDs of Katran's version 2, which have 24 bits of it.
+/// The largest number that a real server has in connection IDs of Katran's version 2, which have 24 bits of
+/// it.
 const NUMBER_MAX: u32 = 0xff_ffff;
 
 /// Notes or forgets the number of a real server: `ADDRESS=NUMBER`.
@@ -170,8 +171,8 @@ fn map(all: &mut Imported, (mapping, span): Word<'_>, add: bool, said: &mut Said
 
 /// Writes `quic` for the services that find real servers by connection IDs, as far as it can express them. In
 /// those of Katran's version 2, the first two bits are 10 and the server's number is in octets 1 to 3. Weir
-/// reads three bits as the number of a configuration, so these are 4 and 5. In version 1 the number is between
-/// octets, and in version 3 some of the first bits say that there is none.
+/// reads three bits as the number of a configuration, so these are 4 and 5. In version 1 the number is
+/// between octets, and in version 3 some of the first bits say that there is none.
 fn quic(all: &mut Imported, said: &Said) {
     for (name, span) in &said.quic {
         let Some(place) = all.services.iter().position(|service| service.name == *name) else { continue };
@@ -183,8 +184,8 @@ fn quic(all: &mut Imported, said: &Said) {
         let is_known =
             !service.back_ends.is_empty() && service.back_ends.iter().all(|one| number(one).is_some());
         if !(is_udp && is_known) {
-            let message = "flag `QUIC_VIP` was left out: it needs UDP and a `-quic_mapping` of up to 16777215 \
-                           for each real server";
+            let message = "flag `QUIC_VIP` was left out: it needs UDP and a `-quic_mapping` of up to \
+                           16777215 for each real server";
             all.note(Some(place), *span, message.to_string());
             continue;
         }
@@ -194,8 +195,8 @@ fn quic(all: &mut Imported, said: &Said) {
             let id = number(back_end).map(|number| format!("server_id: \"{number:06x}\""));
             back_end.keys.extend(id);
         }
-        let message = "flag `QUIC_VIP`: of Katran's connection IDs, those of version 2 are understood; servers \
-                       with others keep their flows only";
+        let message = "flag `QUIC_VIP`: of Katran's connection IDs, those of version 2 are understood; \
+                       servers with others keep their flows only";
         all.note(Some(place), *span, message.to_string());
     }
 }

@@ -64,6 +64,17 @@ fn fields(path: &Path, name: &str) -> Vec<String> {
     text.split(['\n', ';']).filter(|word| !word.is_empty()).map(str::to_string).collect()
 }
 
+/// `flowEndReason`, as RFC 5102 numbers it.
+fn reason(end: End) -> u64 {
+    match end {
+        End::Idle => 1,
+        End::Active => 2,
+        End::Closed => 3,
+        End::Forced => 4,
+        End::Evicted => 5,
+    }
+}
+
 #[test]
 fn tshark_reads_every_field_of_every_record() {
     if Command::new("tshark").arg("--version").output().is_err() {
@@ -86,13 +97,7 @@ fn tshark_reads_every_field_of_every_record() {
     number("cflow.packets", &|one| one.record.packets);
     number("cflow.octets", &|one| one.record.observed.octets);
     number("cflow.layer2_octet_delta_count", &|one| one.record.bytes);
-    number("cflow.flow_end_reason", &|one| match one.end {
-        End::Idle => 1,
-        End::Active => 2,
-        End::Closed => 3,
-        End::Forced => 4,
-        End::Evicted => 5,
-    });
+    number("cflow.flow_end_reason", &|one| reason(one.end));
     // Numbers are given in the order in which names are met.
     let names = ["p0", "measure/edge/p0", "web/b1", "web/b2"];
     assert_eq!(fields(&path, "cflow.if_descr"), names);

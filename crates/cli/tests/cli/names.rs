@@ -1,5 +1,5 @@
-//! Which interface a name means: that of the process's own network namespace, whatever it is called now. Needs
-//! root.
+//! Which interface a name means: that of the process's own network namespace, whatever it is called now.
+//! Needs root.
 
 use super::Said;
 use super::folder::Folder;

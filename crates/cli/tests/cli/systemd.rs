@@ -168,8 +168,8 @@ fn without_the_drop_in_checks_of_a_services_way_are_an_error() {
         folder.write(
             "lb.yaml",
             format!(
-                "ports: {{ p0: {{ xdp: weir-none, mac: \"02:00:00:00:00:01\" }} }}\napps:\n  - lb: {{ name: web, \
-                 port: p0, {service}, {check}, {back_ends} }}\n"
+                "ports: {{ p0: {{ xdp: weir-none, mac: \"02:00:00:00:00:01\" }} }}\napps:\n  - lb: {{ name: \
+                 web, port: p0, {service}, {check}, {back_ends} }}\n"
             ),
         );
         let bounding = format!("--bounding-set=-all,{allowed}{with}");

@@ -9,6 +9,7 @@ use super::wire::sh;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::json;
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -91,9 +92,10 @@ fn an_upgrade_replaces_the_process_or_leaves_it_as_it_was() {
     let log = std::fs::read_to_string(folder.file("stderr")).unwrap();
     assert!(log.contains("weir.yaml:1"), "{log}");
     assert_eq!(process(&folder), Some(second), "the old one continues");
-    // Asked to end in the middle of an upgrade, the old one ends, whether or not there is a successor by then.
+    // Asked to end in the middle of an upgrade, the old one ends, whether or not there is a successor by
+    // then.
     folder.write("weir.yaml", nat::config());
-    for delay_ms in [0, 20, 60, 150] {
+    for delay_ms in [150, 60, 20, 0] {
         let Some(pid) = process(&folder) else { break };
         install(&folder);
         std::thread::scope(|scope| {
@@ -116,8 +118,8 @@ struct Manager {
     runtime: PathBuf,
 }
 
-/// The files below `inaccessible` are the system manager's work: units with `ProtectHome=` and the like see them
-/// in place of what is forbidden.
+/// The files below `inaccessible` are the system manager's work: units with `ProtectHome=` and the like see
+/// them in place of what is forbidden.
 const MANAGER: &str = r#"
 echo $$ >"$1/cgroup.procs"
 exec ip netns exec "$2" unshare --mount --cgroup sh -ec '
@@ -202,25 +204,47 @@ impl Drop for Manager {
 }
 
 /// Requests through weir's NAT, one after the other, until there is a file.
-const REQUESTS: &str = "good=0; bad=0; until [ -e stop ]; do if timeout 20 bash -c 'exec 3<>/dev/tcp/10.0.1.2/9105 && \
-    printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3 && cat <&3' | grep -q EOF; then good=$((good+1)); else \
-    bad=$((bad+1)); fi; done; echo $good $bad";
+const REQUESTS: &str = r#"
+good=0 bad=0
+until [ -e stop ]; do
+    if timeout 20 bash -c 'exec 3<>/dev/tcp/10.0.1.2/9105 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 &&
+        cat <&3' | grep -q EOF; then good=$((good + 1)); else bad=$((bad + 1)); fi
+done
+echo $good $bad
+"#;
 
 /// A scrape and a `show`, every 0.2 s.
-const QUESTIONS: &str = "good=0; bad=0; until [ -e stop ]; do if timeout 20 bash -c 'exec 3<>/dev/tcp/127.0.0.1/9105 && \
-    printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3 && cat <&3' | grep -q EOF && \
-    ./weir show ledger --socket weir.sock >/dev/null; then good=$((good+1)); else bad=$((bad+1)); fi; sleep 0.2; \
-    done; echo $good $bad";
+const QUESTIONS: &str = r#"
+good=0 bad=0
+until [ -e stop ]; do
+    if timeout 20 bash -c 'exec 3<>/dev/tcp/127.0.0.1/9105 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 &&
+        cat <&3' | grep -q EOF && ./weir show ledger --socket weir.sock >/dev/null
+    then good=$((good + 1)); else bad=$((bad + 1)); fi
+    sleep 0.2
+done
+echo $good $bad
+"#;
 
 /// Starts a script in a namespace. It says how many of its requests were answered, and how many were not.
-fn ask(folder: &Folder, netns: &str, script: &str) -> Child {
+fn ask(folder: &Folder, netns: &str, script: &str) -> Client {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", netns, "bash", "-c", script]).current_dir(folder.path());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bash runs")
+    Client(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bash runs"))
 }
 
-fn counted(child: Child) -> (u64, u64) {
-    let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+/// A script that asks until it is told to stop, or the test fails.
+struct Client(Child);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn counted(mut client: Client) -> (u64, u64) {
+    let mut said = String::new();
+    client.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
     let mut numbers = said.split_whitespace().map(|number| number.parse().unwrap());
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
@@ -293,6 +317,7 @@ fn upgrades_under_systemd(count: u32) {
     std::thread::sleep(Duration::from_millis(30));
     manager.does(&["stop", "weir.service", "weir.socket", "weir-metrics.socket"]);
     assert_eq!((manager.shows("MainPID").as_str(), process(&folder)), ("0", None));
+    assert_eq!(manager.shows("Result"), "success", "it did not end by itself");
     drop(manager);
     let real_time = Command::new("chrt").args(["-f", "1", "true"]).status().unwrap();
     assert!(real_time.success(), "the manager has taken real-time scheduling from this machine");

@@ -254,13 +254,7 @@ impl Coverage {
             Lookup::NoTarget => "no_target",
         };
         self.meet(&format!("pipe:{}:{result}", pipe.kind.word()));
-        let to_app = matches!(step.end, End::Verdict(Verdict::App(_)));
-        let nobody = |pick: &Pick| pick.target.is_none();
-        if to_app && step.lookup == Lookup::NoTarget {
-            self.meet(&format!("no_target:app:{}", pipe.kind.word()));
-        } else if to_app && step.forward.iter().any(|forward| forward.pick.as_ref().is_some_and(nobody)) {
-            self.meet("no_target:app:group");
-        }
+        self.without_target(pipe, step);
         self.matched(pipe, step);
         if let Some(GroupChoice::ByMeta(_)) = pipe.kind.group() {
             let by_meta = |miss: &Miss| miss.failed.iter().any(|one| one.wanted == "the number of a group");
@@ -307,6 +301,17 @@ impl Coverage {
                 _ => "hit",
             };
             self.meet(&format!("forward:{}:{from}", forward_name(forward.said)));
+        }
+    }
+
+    /// Meets an app that got a packet for which a group has no target.
+    fn without_target(&mut self, pipe: &Pipe, step: &Step) {
+        let to_app = matches!(step.end, End::Verdict(Verdict::App(_)));
+        let nobody = |pick: &Pick| pick.target.is_none();
+        if to_app && step.lookup == Lookup::NoTarget {
+            self.meet(&format!("no_target:app:{}", pipe.kind.word()));
+        } else if to_app && step.forward.iter().any(|forward| forward.pick.as_ref().is_some_and(nobody)) {
+            self.meet("no_target:app:group");
         }
     }
 

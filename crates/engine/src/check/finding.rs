@@ -71,8 +71,8 @@ pub enum FindingKind {
     #[error("this can never match: no packet has both `{first}` and `{second}`")]
     NeverHits { first: String, second: String },
     #[error(
-        "every packet misses this pipe: it has neither `match` nor entries; write `entries: [{{}}]` if all shall \
-            hit"
+        "every packet misses this pipe: it has neither `match` nor entries; write `entries: [{{}}]` if all \
+            shall hit"
     )]
     Void,
     #[error("a HASH pipe hashes one field at least")]

@@ -77,18 +77,8 @@ impl Interpreter {
             }
             NewFlows::LeastFlows => {
                 let first = by_hash.target.as_ref().map(|(target, _)| usize::from(*target));
-                let candidates = match first {
-                    None => Vec::new(),
-                    Some(first) if declared.targets.len() <= SMALL => (0..declared.targets.len())
-                        .map(|step| (first + step) % declared.targets.len())
-                        .collect(),
-                    Some(first) => {
-                        let slots = &self.buckets[group.index()];
-                        let other = mixed(by_hash.hash) >> 32;
-                        let other = (u128::from(other) * slots.len() as u128) >> 32;
-                        vec![first, usize::from(slots[other as usize])]
-                    }
-                };
+                let candidates =
+                    first.map_or_else(Vec::new, |first| self.candidates(group, first, by_hash.hash));
                 let flows = |target: usize| flows.flows_of(id, group, target as u16);
                 // The load that each would have, as a fraction: of equal ones, `min_by` takes the first.
                 let load = |&target: &usize| Some((flows(target) + 1, declared.targets.get(target)?.weight));
@@ -103,6 +93,17 @@ impl Interpreter {
                 }
             }
         }
+    }
+
+    /// Returns the targets of which a flow takes the one with the fewest flows: all of a few, or two of many.
+    fn candidates(&self, group: GroupId, first: usize, hash: u64) -> Vec<usize> {
+        let count = self.program.groups[group.index()].targets.len();
+        if count <= SMALL {
+            return (0..count).map(|step| (first + step) % count).collect();
+        }
+        let slots = &self.buckets[group.index()];
+        let other = (u128::from(mixed(hash) >> 32) * slots.len() as u128) >> 32;
+        vec![first, usize::from(slots[other as usize])]
     }
 
     /// Picks the target that the source of a packet went to last: sentence M31.

@@ -95,8 +95,8 @@ impl Bed {
         Ok(serde_json::from_str(&said)?)
     }
 
-    /// Changes the MTU of the uplinks of the first two nodes, both at once: until both have it, what one sends
-    /// may be too long for the other.
+    /// Changes the MTU of the uplinks of the first two nodes, both at once: until both have it, what one
+    /// sends may be too long for the other.
     pub fn set_mtu(&self, mtu: u32) -> Result<()> {
         let set = |at: usize| self.topology.nodes[at].ip(&format!("link set {UPLINK} mtu {mtu}\n"));
         thread::scope(|scope| {

@@ -9,8 +9,8 @@ use std::io::{self, Write};
 /// Bytes collected before they are written: few system calls, and still in the second-level cache.
 const BUFFER: usize = 64 << 10;
 
-/// How long records are collected at most while [`Writer::settle`] is called: half of the second within which a
-/// recording can be read.
+/// How long records are collected at most while [`Writer::settle`] is called: half of the second within which
+/// a recording can be read.
 const COLLECT_NS: u64 = 500_000_000;
 
 /// A recording being written. What is collected is written when the writer is flushed or dropped.
@@ -78,8 +78,8 @@ impl<W: Write> Writer<W> {
         self.output.flush()
     }
 
-    /// Writes what was collected if it has waited for long enough, so that a recording can be read while it is
-    /// written, and survives a crash. `now_ns` is of a clock that goes on without records.
+    /// Writes what was collected if it has waited for long enough, so that a recording can be read while it
+    /// is written, and survives a crash. `now_ns` is of a clock that goes on without records.
     ///
     /// # Errors
     /// Returns the errors of the output.

@@ -10,8 +10,8 @@
 //! - `line.rs`: what the daemon and a worker share about a queue, when its interface goes and comes back.
 //! - `monitor.rs`: news of interfaces. `membership.rs`: which frames the NIC lets through.
 //! - `carrier.rs`: the state of the link.
-//! - `links.rs`, `ethtool.rs`, `far.rs`: the kernel's view of an interface and of a veth's other end. `report.rs`: the same for people (`weir
-//!   ports`).
+//! - `links.rs`, `ethtool.rs`, `far.rs`: the kernel's view of an interface and of a veth's other end.
+//!   `report.rs`: the same for people (`weir ports`).
 //! - `error.rs`: what can fail, and what to do then.
 
 mod carrier;

@@ -45,9 +45,10 @@ const EXTENSIONS_MAX: usize = 8;
 const INFORMATIONAL: u8 = 0x80;
 const REDIRECT: u8 = 137;
 
-/// Returns the error about a packet, for the port that it came by. `None` if there must be none: to a fragment
-/// other than the first, to ICMP errors, to addresses that are not one station's (RFC 1122 §3.2.2, RFC 4443
-/// §2.4), and to a packet of IPv4 that is too long, but has no DF. A ping is answered: it may look for the MTU.
+/// Returns the error about a packet, for the port that it came by. `None` if there must be none: to a
+/// fragment other than the first, to ICMP errors, to addresses that are not one station's (RFC 1122 §3.2.2,
+/// RFC 4443 §2.4), and to a packet of IPv4 that is too long, but has no DF. A ping is answered: it may look
+/// for the MTU.
 pub(super) fn answer(frame: &[u8], wrong: Wrong) -> Option<Vec<u8>> {
     let (l3, is_ipv4) = network(frame)?;
     let (header, packet) = (frame.get(..l3)?, frame.get(l3..)?);

@@ -46,8 +46,8 @@ impl Limit {
 /// Buckets for clients.
 const CLIENTS: usize = 256;
 
-/// A limit of all answers, and one for those clients whose addresses share a bucket: a flood of one client gets
-/// few, and takes none from the others.
+/// A limit of all answers, and one for those clients whose addresses share a bucket: a flood of one client
+/// gets few, and takes none from the others.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     all: Limit,

@@ -1,8 +1,8 @@
 //! Frames that the pipes forward to the running app, and what it answers. Each subject has a name under which
 //! its frames are forwarded ([`crate::App::punts`]), so that a flood of one fills only its own ring, and a
 //! file: [`announce`] answers who asks for a VIP's MAC address, [`echo`] who pings one, [`too_big`] who sends
-//! what does not fit the way to a back end, and [`reject`] who sends to a service without one. All answers are
-//! limited in number.
+//! what does not fit the way to a back end, and [`reject`] who sends to a service without one. All answers
+//! are limited in number.
 
 mod announce;
 mod echo;

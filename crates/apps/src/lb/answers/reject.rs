@@ -1,6 +1,6 @@
-//! Answers packets of a service that has no back end for them: TCP with a reset (RFC 9293 §3.10.7.1), UDP with
-//! ICMP "port unreachable" (RFC 792, RFC 4443 §3.1), from the address that they were sent to, so that clients
-//! need not wait. How many answers there are is limited, for all clients together and for each.
+//! Answers packets of a service that has no back end for them: TCP with a reset (RFC 9293 §3.10.7.1), UDP
+//! with ICMP "port unreachable" (RFC 792, RFC 4443 §3.1), from the address that they were sent to, so that
+//! clients need not wait. How many answers there are is limited, for all clients together and for each.
 
 use super::icmp::{Wrong, answer, is_station};
 use super::limit::Limits;
@@ -66,8 +66,8 @@ impl Reject {
     }
 }
 
-/// Returns the answer to a packet, for the port that it came by. There is none to a reset, to anything but TCP
-/// and UDP, or to what is not from one station.
+/// Returns the answer to a packet, for the port that it came by. There is none to a reset, to anything but
+/// TCP and UDP, or to what is not from one station.
 fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
     let headers = packet::parse(frame, Depth::L4).ok()?;
     let level = headers.outer();
@@ -90,8 +90,8 @@ fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the reset that answers a segment with so many bytes of data, without its checksum: what the segment
-/// acknowledges is its sequence number, and otherwise it acknowledges the segment.
+/// Returns the reset that answers a segment with so many bytes of data, without its checksum: what the
+/// segment acknowledges is its sequence number, and otherwise it acknowledges the segment.
 fn reset(tcp: &[u8], data: usize) -> Option<[u8; TCP]> {
     let flags = tcp[13];
     if flags & RST != 0 {
