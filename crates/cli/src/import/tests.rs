@@ -252,8 +252,8 @@ apps:
       back_ends:
         - { name: 10.0.0.2, ip: 10.0.0.2, mode: ipip, weight: 5, mac: 00:00:DE:AD:BE:AF }
         - { name: fc00--1, ip: \"fc00::1\", mode: ipip, weight: 1, mac: 00:00:DE:AD:BE:AF }
-  # line 10: flag `QUIC_VIP` was left out: it needs UDP and a `-quic_mapping` of up to 16777215 for each real
-  # server
+  # line 10: flag `QUIC_VIP` was left out: it needs UDP and a `-quic_mapping` of up to 16777215 for each \
+real server
   - lb:
       name: udp-10.200.1.2-all
       port: in
@@ -289,8 +289,8 @@ fn katrans_flags_of_vips_and_reals_and_its_quic_mappings_become_keys() {
     let (yaml, report) = converted(System::Katran, text);
     let wanted = "
   # line 2: flag `LOCAL_REAL` of `10.0.0.2` has no counterpart and was left out
-  # line 1: flag `QUIC_VIP`: of Katran's connection IDs, those of version 2 are understood; servers with
-  # others keep their flows only
+  # line 1: flag `QUIC_VIP`: of Katran's connection IDs, those of version 2 are understood; servers with \
+others keep their flows only
   - lb:
       name: udp-10.200.1.5-443
       port: in

@@ -70,11 +70,6 @@ pub enum FindingKind {
     RangeTooWide { field: Field, bits: u8 },
     #[error("this can never match: no packet has both `{first}` and `{second}`")]
     NeverHits { first: String, second: String },
-    #[error(
-        "every packet misses this pipe: it has neither `match` nor entries; write `entries: [{{}}]` if all \
-            shall hit"
-    )]
-    Void,
     #[error("a HASH pipe hashes one field at least")]
     NothingHashed,
     #[error("`{field}` is read-only: it can be matched and copied from, not written")]
@@ -282,7 +277,6 @@ impl FindingKind {
             | FindingKind::NoRoot
             | FindingKind::ColorUnmetered { .. }
             | FindingKind::NeverHits { .. }
-            | FindingKind::Void
             | FindingKind::Shadowed { .. }
             | FindingKind::TargetWithoutEntry { .. }
             | FindingKind::NumberWithoutEntries { .. }

@@ -20,10 +20,6 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     pipe.kind.check(program, pipe, &mut kinds);
     nat::pipe(program, pipe, &mut kinds);
     contradiction(pipe.matches.iter().filter_map(of_match), program.follow_fragments, &mut kinds);
-    let is_void = pipe.matches.is_empty() && pipe.entries.is_empty() && pipe.forward != pipe.miss;
-    if is_void && matches!(pipe.kind, PipeKind::Basic | PipeKind::Acl) {
-        kinds.push(FindingKind::Void);
-    }
     for template in &pipe.templates {
         operations::check(template, &pipe.kind, &mut kinds);
     }

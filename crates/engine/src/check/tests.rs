@@ -159,8 +159,6 @@ finds!(an_acl_entry_that_contradicts_itself: {
         Criterion::Masked);
     only(both.entry(Entry::on(odd).and(odd)))
 } => FindingKind::NeverHits { .. });
-finds!(neither_a_match_nor_entries: program(vec![Pipe::basic("a").forward(PortId(1)).miss(Forward::Drop)])
-    => FindingKind::Void);
 finds!(nothing_hashed: Program {
     groups: vec![group(Fill::Wants, 8, &[1])],
     ..only(Pipe::hash("a", HashInput::Fields(vec![]), GroupId(0)))

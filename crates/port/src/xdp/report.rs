@@ -107,8 +107,8 @@ fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, asked: &Asked
         obstacles.push(format!(
             "the other end of veth {} is in another network namespace, which cannot be looked into from \
              here: run `ethtool -K PEER tx off txvlan off tx-vlan-stag-hw-insert off` there, or \
-             frames sent by that namespace arrive without L4 checksum (`checksums_wrong` of `weir show ports` \
-             counts such) and with hidden VLAN tags",
+             frames sent by that namespace arrive without L4 checksum (`checksums_wrong` of `weir show \
+             ports` counts such) and with hidden VLAN tags",
             link.name
         ));
     }
