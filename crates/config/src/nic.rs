@@ -23,7 +23,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Returns the command that makes it use so many queues.
+    /// Returns the command that sets the number of queues that it uses.
     #[must_use]
     pub fn resize(&self, queues: usize) -> String {
         let what = if self.paired { "combined" } else { "rx" };

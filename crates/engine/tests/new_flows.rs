@@ -7,13 +7,13 @@ use engine::batch::Engine;
 use engine::buckets::GroupTables;
 use engine::census::Flows;
 use engine::change::{Change, EntryKey};
-use engine::interpreter::Interpreter;
 use engine::program::{
     Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, Learn, NewFlows, Pipe, PipeId, PipeKind,
     PortId, Program, Target, Timeouts,
 };
 use packet::{Batch, Pools, craft};
-use support::{Bench, SECRET, start, udp};
+use support::both::Both;
+use support::{SECRET, start, udp};
 
 const MS: u64 = 1_000_000;
 /// The group of each program, for which metadata does not choose.
@@ -35,25 +35,10 @@ fn program(new_flows: NewFlows, weights: &[u32], capacity: u32) -> Program {
     program.build()
 }
 
-/// An engine, and the interpreter, which must say the same.
-struct Both {
-    bench: Bench,
-    twin: Interpreter,
-}
-
 impl Both {
-    fn new(program: &Program) -> Both {
-        let bench = Bench::new(program);
-        let twin = Interpreter::new(program, bench.engine.buckets());
-        Both { bench, twin }
-    }
-
     /// Returns the target that a frame goes to.
     fn frame(&mut self, bytes: &[u8]) -> u16 {
-        let wanted = self.twin.walk(PortId(0), bytes, 128, self.bench.now_ns).verdict;
-        assert_eq!(self.bench.frame(PortId(0), bytes), wanted, "the twin says otherwise");
-        let Verdict::Transmit(port) = wanted else { panic!("{wanted:?}") };
-        port.0
+        self.leaves_by(PortId(0), bytes)
     }
 
     fn udp(&mut self, sport: u16) -> u16 {

@@ -6,12 +6,12 @@ use engine::Verdict;
 use engine::batch::Engine;
 use engine::change::Change;
 use engine::delta::DeltaReason;
-use engine::interpreter::Interpreter;
 use engine::program::{
     Entry, EntryMatch, Fill, FlowState, Forward, Group, GroupId, Learn, NewFlows, Pipe, PipeId, PipeKind,
     PortId, Program, Target, Timeouts,
 };
 use packet::{Batch, Pools, craft};
+use support::both::Both;
 use support::{Bench, SECRET, source_nat, start};
 
 const MS: u64 = 1_000_000;
@@ -31,26 +31,10 @@ fn client(said: &str) -> Vec<u8> {
     craft::frame(&format!("src=10.1.1.1 dst=203.0.113.5 proto=tcp sport=7 dport=80 flags={said}"))
 }
 
-/// An engine, and the interpreter, which must say the same.
-struct Both {
-    bench: Bench,
-    twin: Interpreter,
-}
-
 impl Both {
-    fn new(program: &Program) -> Both {
-        let bench = Bench::new(program);
-        let twin = Interpreter::new(program, bench.engine.buckets());
-        Both { bench, twin }
-    }
-
     /// Returns the port that a frame leaves through.
     fn frame(&mut self, input: u16, bytes: &[u8]) -> u16 {
-        let wanted = self.twin.walk(PortId(input), bytes, 128, self.bench.now_ns);
-        let found = self.bench.frame(PortId(input), bytes);
-        assert_eq!(found, wanted.verdict, "the twin says otherwise");
-        let Verdict::Transmit(port) = found else { panic!("{found:?}") };
-        port.0
+        self.leaves_by(PortId(input), bytes)
     }
 
     /// Returns the ports that segments of a client leave through.

@@ -256,8 +256,8 @@ impl OverlayFlows {
         self.page(0, u32::MAX).0
     }
 
-    /// Returns the flows in so many sets from this one on, those of one version of IP after those of the
-    /// other, and at which set the next page begins.
+    /// Returns the flows in this set and those that follow, as many as are asked for, those of one version of
+    /// IP after those of the other, and at which set the next page begins.
     #[must_use]
     pub fn page(&self, from: u32, sets: u32) -> (Vec<OverlayFlow>, Option<u32>) {
         let end = from.saturating_add(sets);

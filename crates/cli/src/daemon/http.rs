@@ -189,7 +189,7 @@ async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()
     }
     let _ = stopped.await;
     accepting.iter().for_each(tokio::task::JoinHandle::abort);
-    // Whoever has connected is answered, even if the request is still on its way.
+    // A client that has connected is answered, even if its request has not arrived yet.
     let written = async {
         while doors.iter().any(|door| !door.connections().is_empty()) {
             sleep(Duration::from_millis(5)).await;

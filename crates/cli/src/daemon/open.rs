@@ -306,7 +306,7 @@ fn queues((port, xdp): (&PortConfig, &Xdp), interface: &Queues, workers: usize) 
         let nic = port.nic.clone().unwrap_or_default();
         bail!(
             "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. \
-             Set `workers: {}`, or `{}`; with `queues: [0]` (so many as there are workers), frames of other \
+             Set `workers: {}`, or `{}`; with `queues: [0]` (as many as there are workers), frames of other \
              queues stay with the kernel",
             xdp.interface,
             queues.len(),

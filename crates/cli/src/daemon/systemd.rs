@@ -4,11 +4,12 @@
 //! that socket is full, and the main thread, which keeps links and LACP alive, must not wait for anybody. So
 //! what cannot be sent is sent later; a newer state takes its place.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use engine::worker::Report;
 use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -78,9 +79,11 @@ impl Systemd {
 
     /// Describes this process, for a successor that is started in its place (`weir upgrade`).
     pub fn process(&self) -> Result<Value> {
-        let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+        let exact = |word: OsString| word.into_string().map_err(|word| anyhow!("{word:?} is not UTF-8"));
+        let arguments: Result<Vec<String>> = std::env::args_os().skip(1).map(exact).collect();
+        let arguments = arguments.context("the arguments cannot be repeated: run `weir run --takeover`")?;
         Ok(json!({
-            "pid": std::process::id(), "arguments": arguments.collect::<Vec<_>>(),
+            "pid": std::process::id(), "arguments": arguments,
             "directory": std::env::current_dir()?, "executable": own_executable()?,
             "unit": self.unit_cgroup(), "user_manager": has_user_manager(), "watchdog_usec": watchdog_usec(),
         }))

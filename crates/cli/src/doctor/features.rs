@@ -104,7 +104,7 @@ fn has_module(name: &str) -> Option<bool> {
     let listed = |list: &str| {
         let text = fs::read_to_string(folder.join(list)).ok()?;
         let file = format!("/{name}.ko");
-        // The name of a file that is compressed goes on behind `.ko`.
+        // The name of a compressed file has a suffix after `.ko`.
         Some(text.lines().any(|line| line.split(':').next().unwrap_or_default().contains(&file)))
     };
     let found = [listed("modules.dep"), listed("modules.builtin")];

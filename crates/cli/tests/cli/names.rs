@@ -7,17 +7,20 @@ use super::running::Daemon;
 use super::wire::{Wire, sh};
 use std::process::Command;
 
-/// UDP to w0 is sent back, by a balancer that matches the interface's MAC address.
-const WEB: &str = "\
-ports: { p0: { xdp: w0, queues: [0] } }
+/// UDP to w0 is balanced by an app that matches the interface's MAC address.
+fn web(back_end: &str) -> String {
+    format!(
+        "ports: {{ p0: {{ xdp: w0, queues: [0] }} }}
 apps:
   - lb:
       name: web
       port: p0
       by: source
-      service: { vip: 10.0.0.1, protocol: udp, port: 7777 }
-      back_ends: [{ name: b1, mac: 02:00:00:00:10:01 }]
-";
+      service: {{ vip: 10.0.0.1, protocol: udp, port: 7777 }}
+      back_ends: [{{ name: b1, {back_end} }}]
+"
+    )
+}
 
 /// Runs weir in the namespace with the /sys of this one, as after `setns`.
 fn weir(wire: &Wire, arguments: &[&str]) -> Said {
@@ -30,7 +33,7 @@ fn weir(wire: &Wire, arguments: &[&str]) -> Said {
 fn an_interface_is_looked_up_in_the_namespace_of_the_process() {
     let Some(wire) = Wire::new("own", 1) else { return };
     let folder = Folder::new();
-    let file = folder.write("weir.yaml", WEB).display().to_string();
+    let file = folder.write("weir.yaml", web("mac: 02:00:00:00:10:01")).display().to_string();
     let checked = weir(&wire, &["check", &file]).good();
     assert!(!checked.err.contains("no interface"), "{}", checked.err);
     let verdict = |mac: &str| {
@@ -42,23 +45,14 @@ fn an_interface_is_looked_up_in_the_namespace_of_the_process() {
 }
 
 /// A station behind w0 is the back end, and is found by the kernel.
-const RESOLVED: &str = "\
-ports: { p0: { xdp: w0, queues: [0] } }
-apps:
-  - lb:
-      name: web
-      port: p0
-      by: source
-      service: { vip: 10.0.0.1, protocol: udp, port: 7777 }
-      back_ends: [{ name: b1, ip: 10.0.0.2 }]
-";
+const RESOLVED: &str = "ip: 10.0.0.2";
 
 /// Longer than a name that is not an alternative one may be.
 const LONG: &str = "the-uplink-of-rack-17";
 
 fn start(wire: &Wire) -> Daemon {
     let folder = Folder::new();
-    folder.write("weir.yaml", RESOLVED);
+    folder.write("weir.yaml", web(RESOLVED));
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
     forwards(wire, &mut daemon);
     daemon
@@ -79,7 +73,7 @@ fn says(daemon: &mut Daemon, line: &str) {
 }
 
 fn reload(daemon: &Daemon, name: &str) -> Said {
-    daemon.folder.write("weir.yaml", RESOLVED.replace("xdp: w0", &format!("xdp: {name}")));
+    daemon.folder.write("weir.yaml", web(RESOLVED).replace("xdp: w0", &format!("xdp: {name}")));
     daemon.weir(&["reload"])
 }
 
@@ -101,7 +95,7 @@ fn a_renamed_interface_is_the_same_for_everybody() {
     let said = reload(&daemon, LONG).good();
     assert!(!said.out.contains("opened"), "{}", said.out);
     forwards(&wire, &mut daemon);
-    let twice = RESOLVED.replace("ports: {", &format!("ports: {{ p1: {{ xdp: {LONG} }},"));
+    let twice = web(RESOLVED).replace("ports: {", &format!("ports: {{ p1: {{ xdp: {LONG} }},"));
     let file = daemon.folder.write("twice.yaml", twice.replace("w0", "up0")).display().to_string();
     let said = weir(&wire, &["check", &file]);
     assert!(
@@ -167,12 +161,12 @@ fn wrong_checksums_are_counted_and_the_advice_ends_when_it_was_followed() {
 fn what_arrives_on_other_queues_is_counted_and_warned_of() {
     let Some(wire) = Wire::new("queues", 0) else { return };
     wire.add_wide(0, 0, 2);
-    let (folder, two) = (Folder::new(), RESOLVED.replace("queues: [0]", "queues: [1]"));
+    let (folder, two) = (Folder::new(), web(RESOLVED).replace("queues: [0]", "queues: [1]"));
     let file = folder.write("weir.yaml", two).display().to_string();
     let said = weir(&wire, &["check", &file]);
     let remedy = "`ethtool -X w0 weight 0 1`, or `queues: all` and `workers: 2`";
     assert!(said.err.contains("w0 has 2 receive queues") && said.err.contains(remedy), "{}", said.err);
-    let file = folder.write("weir.yaml", RESOLVED).display().to_string();
+    let file = folder.write("weir.yaml", web(RESOLVED)).display().to_string();
     let said = weir(&wire, &["check", &file]);
     assert!(said.err.contains("`ethtool -L w0 rx 1`, or `queues: all`"), "{}", said.err);
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);

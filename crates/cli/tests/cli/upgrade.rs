@@ -5,8 +5,8 @@ use super::folder::Folder;
 use super::nat;
 use super::running::Daemon;
 use super::systemd::UNIT;
-use super::wire::sh;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use super::wire::{Wire, sh};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::ffi::OsStr;
 use std::io::Read;
@@ -34,21 +34,27 @@ fn install(folder: &Folder) {
     std::fs::rename(folder.file("weir.new"), folder.file("weir")).unwrap();
 }
 
-/// Runs the folder's weir in a network namespace.
-fn run(folder: &Folder, netns: &str, arguments: &[&str]) -> Output {
+/// Starts a weir that does NAT from a file of its own, which can be replaced.
+fn start(wire: &Wire) -> Daemon {
+    let folder = Folder::new();
+    folder.write("weir.yaml", nat::config());
+    install(&folder);
     let mut ip = Command::new("ip");
-    ip.args(["netns", "exec", netns]).arg(folder.file("weir")).args(arguments);
-    ip.current_dir(folder.path()).stdin(Stdio::null()).output().expect("weir runs")
+    ip.args(["netns", "exec", &wire.weir]).arg(folder.file("weir"));
+    Daemon::start_by(folder, ip)
+}
+
+/// Runs the folder's weir in a network namespace.
+fn run(folder: &Path, netns: &str, arguments: &[&str]) -> Output {
+    let mut ip = Command::new("ip");
+    ip.args(["netns", "exec", netns]).arg(folder.join("weir")).args(arguments);
+    ip.current_dir(folder).stdin(Stdio::null()).output().expect("weir runs")
 }
 
 /// Returns the process that answers on the control socket.
 fn process(folder: &Folder) -> Option<u32> {
     let answer = control::ask(&folder.file("weir.sock"), &json!({ "command": "process" }));
     answer.ok()?["pid"].as_u64().map(|pid| pid as u32)
-}
-
-fn lives(pid: u32) -> bool {
-    Pid::from_raw(pid as i32).is_some_and(|pid| test_kill_process(pid).is_ok())
 }
 
 /// Ends the process that answers on a folder's control socket, whichever that is by then.
@@ -65,14 +71,9 @@ impl Drop for Last<'_> {
 #[test]
 fn an_upgrade_replaces_the_process_or_leaves_it_as_it_was() {
     let Some(wire) = nat::wire("upgrade") else { return };
-    let folder = Folder::new();
-    folder.write("weir.yaml", nat::config());
-    install(&folder);
-    let mut ip = Command::new("ip");
-    ip.args(["netns", "exec", &wire.weir]).arg(folder.file("weir"));
-    let mut daemon = Daemon::start_by(folder, ip);
+    let mut daemon = start(&wire);
     let first = daemon.pid().as_raw_nonzero().get() as u32;
-    let upgrade = |folder: &Folder| run(folder, &wire.weir, &["upgrade", "--socket", "weir.sock"]);
+    let upgrade = |folder: &Folder| run(folder.path(), &wire.weir, &["upgrade", "--socket", "weir.sock"]);
     let said = upgrade(&daemon.folder);
     assert!(said.status.success() && process(&daemon.folder) == Some(first), "a reload: {said:?}");
     install(&daemon.folder);
@@ -92,21 +93,28 @@ fn an_upgrade_replaces_the_process_or_leaves_it_as_it_was() {
     let log = std::fs::read_to_string(folder.file("stderr")).unwrap();
     assert!(log.contains("weir.yaml:1"), "{log}");
     assert_eq!(process(&folder), Some(second), "the old one continues");
-    // Asked to end in the middle of an upgrade, the old one ends, whether or not there is a successor by
-    // then.
-    folder.write("weir.yaml", nat::config());
-    for delay_ms in [150, 60, 20, 0] {
-        let Some(pid) = process(&folder) else { break };
-        install(&folder);
-        std::thread::scope(|scope| {
-            let said = scope.spawn(|| upgrade(&folder));
-            std::thread::sleep(Duration::from_millis(delay_ms));
-            let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::TERM);
-            until("the end of the old weir", || (!lives(pid)).then_some(()));
-            drop(said.join().unwrap());
-        });
-    }
     drop(last);
+}
+
+/// Whether or not there is a successor by then.
+#[test]
+fn a_weir_that_is_asked_to_end_in_the_middle_of_an_upgrade_ends() {
+    let Some(wire) = nat::wire("upend") else { return };
+    for delay_ms in [0, 20, 60, 150] {
+        let mut daemon = start(&wire);
+        install(&daemon.folder);
+        let folder = daemon.folder.path().to_path_buf();
+        let upgrade = std::thread::spawn({
+            let netns = wire.weir.clone();
+            move || run(&folder, &netns, &["upgrade", "--socket", "weir.sock"])
+        });
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        // It may have handed over, and ended, before.
+        let _ = kill_process(daemon.pid(), Signal::TERM);
+        daemon.end();
+        upgrade.join().unwrap();
+        drop(Last(&daemon.into_folder()));
+    }
 }
 
 /// A user manager in a control group and a mount namespace of its own, inside a network namespace. A manager
@@ -232,7 +240,7 @@ fn ask(folder: &Folder, netns: &str, script: &str) -> Client {
     Client(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bash runs"))
 }
 
-/// A script that asks until it is told to stop, or the test fails.
+/// A script that asks until the file `stop` exists, or the test fails.
 struct Client(Child);
 
 impl Drop for Client {
@@ -305,7 +313,7 @@ fn upgrades_under_systemd(count: u32) {
         println!("{count} upgrades under systemd: {good} {what} were answered, {bad} were not");
     }
     // From the outside, a takeover is refused, and an upgrade asks systemd for it.
-    let said = run(&folder, &wire.weir, &["run", "weir.yaml", "--takeover"]);
+    let said = run(folder.path(), &wire.weir, &["run", "weir.yaml", "--takeover"]);
     assert!(!said.status.success() && process(&folder).unwrap().to_string() == main, "{said:?}");
     assert!(String::from_utf8_lossy(&said.stderr).contains("control group"), "{said:?}");
     install(&folder);

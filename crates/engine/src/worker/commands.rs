@@ -5,9 +5,9 @@ use super::{Estate, HandOver, Inject, Injected, Part, Report, Worker};
 use crate::batch::{Engine, FlowPage, FlowStock, SwapReport, TakenOver};
 use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::nat::Binding;
-use crate::program::{Entry, GroupId, PipeId, PortId};
+use crate::program::{GroupId, PipeId, PortId};
 use crate::ring::CarrierSender;
-use crate::snapshot::{BucketReport, Count, FlowSnapshot, FlowsPage, NewFlowTurns, Page, Seen};
+use crate::snapshot::{BucketReport, FlowSnapshot, FlowsPage, NewFlowTurns, Page, Seen};
 use crate::verdict::{Copied, Verdict};
 use packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use std::fmt;
@@ -48,8 +48,6 @@ pub enum Command {
     Inject(Inject, SyncSender<Injected>),
     /// Report ledger, ports and counters.
     Report(SyncSender<Report>),
-    /// List the entries of a pipe.
-    Entries(PipeId, SyncSender<Vec<(Entry, Count)>>),
     /// Report the buckets of a group from this one on, at most [`BUCKETS_AT_ONCE`] of them. Counts are those
     /// of this worker, and can be summed; targets may differ while moves are pending.
     Buckets(GroupId, usize, SyncSender<BucketReport>),
@@ -210,7 +208,6 @@ impl Worker {
             Command::Inherit(estate) => self.inherit(&estate),
             Command::Inject(inject, asker) => self.inject(inject, asker, now_ns),
             Command::Report(asker) => tell(&asker, self.report()),
-            Command::Entries(pipe, asker) => tell(&asker, self.engine.entries(pipe)),
             Command::Buckets(group, from, asker) => {
                 let range = from..from.saturating_add(BUCKETS_AT_ONCE);
                 tell(&asker, self.engine.bucket_report(group, range));

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod balancer;
+pub mod both;
 
 use engine::Verdict;
 use engine::batch::{Engine, SwapReport};

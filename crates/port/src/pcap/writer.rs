@@ -79,7 +79,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes what was collected if it has waited for long enough, so that a recording can be read while it
-    /// is written, and survives a crash. `now_ns` is of a clock that goes on without records.
+    /// is written, and survives a crash. `now_ns` is of a clock that advances without records, too.
     ///
     /// # Errors
     /// Returns the errors of the output.

@@ -181,7 +181,7 @@ impl Ethtool {
         Some(String::from_utf8_lossy(&info.driver).trim_end_matches('\0').to_owned())
     }
 
-    /// Returns what an interface leaves to hardware or, on a veth, to nobody.
+    /// Returns what an interface leaves to hardware, and what a veth leaves undone.
     pub(super) fn offloads(&self, interface: &str) -> Offloads {
         Offloads {
             checksum: self.value(interface, ETHTOOL_GTXCSUM).is_some_and(|value| value != 0),

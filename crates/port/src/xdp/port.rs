@@ -70,7 +70,7 @@ impl Rings {
     }
 }
 
-/// The first of so many frames has its checksums looked at.
+/// One frame in this many has its checksums verified.
 const SAMPLED: u64 = 256;
 
 /// Counters that only this kind of port has, besides the kernel's.

@@ -136,7 +136,7 @@ fn ipv6(packet: &[u8], wrong: Wrong, answer: &mut Vec<u8>) -> Option<()> {
 }
 
 /// Whether a message of ICMP asks something or answers: echo, router discovery, timestamp, information, mask
-/// (RFC 792, RFC 950, RFC 1256). All others are errors, or nobody knows (RFC 1122 §3.2.2).
+/// (RFC 792, RFC 950, RFC 1256). All others are errors, or may be (RFC 1122 §3.2.2).
 fn is_query(kind: u8) -> bool {
     matches!(kind, 0 | 8..=10 | 13..=18)
 }
@@ -178,7 +178,7 @@ fn message(mut header: [u8; ICMP], inside: &[u8], sum: Sum, answer: &mut Vec<u8>
     answer.extend(inside);
 }
 
-/// Whether it is the address of one station: not of a group, everybody, nobody or itself.
+/// Whether it is the address of one station: not a group's, broadcast, unspecified or loopback.
 pub(super) fn is_station(address: Ipv4Addr) -> bool {
     let first = address.octets()[0];
     first != 0 && first < 224 && !address.is_loopback()

@@ -68,6 +68,41 @@ impl Limits {
     }
 }
 
+/// Answers to clients, of which there may be few, and what became of them.
+#[derive(Clone, Debug)]
+pub(super) struct Limited {
+    limits: Limits,
+    sent: u64,
+    refused: u64,
+    impossible: u64,
+}
+
+impl Limited {
+    /// Creates them with the limits of [`Limits::new`].
+    pub fn new(all: (u64, u64), client_rate: u64) -> Limited {
+        Limited { limits: Limits::new(all, client_rate), sent: 0, refused: 0, impossible: 0 }
+    }
+
+    /// Returns the answer to a frame, if one is possible and may be sent now.
+    pub fn answer(&mut self, frame: &[u8], answer: Option<Vec<u8>>, now_ns: u64) -> Option<Vec<u8>> {
+        let Some(answer) = answer else {
+            self.impossible += 1;
+            return None;
+        };
+        if !self.limits.allow(frame, now_ns) {
+            self.refused += 1;
+            return None;
+        }
+        self.sent += 1;
+        Some(answer)
+    }
+
+    /// Returns how many were sent, refused because there were too many, and impossible.
+    pub fn counts(&self) -> [u64; 3] {
+        [self.sent, self.refused, self.impossible]
+    }
+}
+
 /// Returns the bucket of a client: by its address, and of IPv6 by the network of 64 bits that it is in.
 fn bucket_of(frame: &[u8]) -> usize {
     let Some((l3, is_ipv4)) = network(frame) else { return 0 };

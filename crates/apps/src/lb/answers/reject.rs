@@ -3,7 +3,7 @@
 //! clients need not wait. How many answers there are is limited, for all clients together and for each.
 
 use super::icmp::{Wrong, answer, is_station};
-use super::limit::Limits;
+use super::limit::Limited;
 use packet::{Base, Depth, Layer, PROTOCOL_TCP, Sum, checksum};
 
 /// Answers to all clients in a second, and at once.
@@ -25,43 +25,29 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// Answers, as many as may be, and how many there were.
+/// Its answers.
 #[derive(Clone, Debug)]
-pub(super) struct Reject {
-    limits: Limits,
-    /// Answers sent, kept back because there were too many, and not possible.
-    sent: u64,
-    limited: u64,
-    unanswerable: u64,
-}
+pub(super) struct Reject(Limited);
 
 impl Default for Reject {
     fn default() -> Reject {
-        Reject { limits: Limits::new(ALL, CLIENT_RATE), sent: 0, limited: 0, unanswerable: 0 }
+        Reject(Limited::new(ALL, CLIENT_RATE))
     }
 }
 
 impl Reject {
     /// Returns the answer to a packet, if there may be one now.
     pub fn answer(&mut self, frame: &[u8], now_ns: u64) -> Option<Vec<u8>> {
-        let Some(answer) = rejection(frame) else {
-            self.unanswerable += 1;
-            return None;
-        };
-        if !self.limits.allow(frame, now_ns) {
-            self.limited += 1;
-            return None;
-        }
-        self.sent += 1;
-        Some(answer)
+        self.0.answer(frame, rejection(frame), now_ns)
     }
 
     /// Returns its counters.
     pub fn counts(&self) -> [(&'static str, u64); 3] {
+        let [sent, limited, unanswerable] = self.0.counts();
         [
-            ("rejections_sent", self.sent),
-            ("rejections_limited", self.limited),
-            ("rejections_unanswerable", self.unanswerable),
+            ("rejections_sent", sent),
+            ("rejections_limited", limited),
+            ("rejections_unanswerable", unanswerable),
         ]
     }
 }
@@ -90,7 +76,7 @@ fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the reset that answers a segment with so many bytes of data, without its checksum: what the
+/// Returns the reset that answers a segment with `length` bytes of data, without its checksum: what the
 /// segment acknowledges is its sequence number, and otherwise it acknowledges the segment.
 fn reset(tcp: &[u8], data: usize) -> Option<[u8; TCP]> {
     let flags = tcp[13];

@@ -6,51 +6,33 @@
 //! and for each: a flood of long packets gets few, and keeps those of nobody else.
 
 use super::icmp::{Wrong, answer};
-use super::limit::Limits;
+use super::limit::Limited;
 
 /// Answers to all clients in a second, and at once.
 const ALL: (u64, u64) = (1000, 200);
 /// Answers in a second, and at once, to those clients whose addresses share a bucket.
 const CLIENT_RATE: u64 = 20;
 
-/// Answers, as many as may be, and how many there were.
+/// Its answers.
 #[derive(Clone, Debug)]
-pub(super) struct TooBig {
-    limits: Limits,
-    /// Answers sent, kept back because there were too many, and not possible.
-    sent: u64,
-    limited: u64,
-    unanswerable: u64,
-}
+pub(super) struct TooBig(Limited);
 
 impl Default for TooBig {
     fn default() -> TooBig {
-        TooBig { limits: Limits::new(ALL, CLIENT_RATE), sent: 0, limited: 0, unanswerable: 0 }
+        TooBig(Limited::new(ALL, CLIENT_RATE))
     }
 }
 
 impl TooBig {
-    /// Returns the answer to a packet that may have so many bytes, if there may be one now.
+    /// Returns the answer to a packet that may have at most `limit` bytes, if there may be one now.
     pub fn answer(&mut self, frame: &[u8], limit: u16, now_ns: u64) -> Option<Vec<u8>> {
-        let Some(answer) = answer(frame, Wrong::TooBig(limit)) else {
-            self.unanswerable += 1;
-            return None;
-        };
-        if !self.limits.allow(frame, now_ns) {
-            self.limited += 1;
-            return None;
-        }
-        self.sent += 1;
-        Some(answer)
+        self.0.answer(frame, answer(frame, Wrong::TooBig(limit)), now_ns)
     }
 
     /// Returns its counters.
-    pub fn counts(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("too_big_sent", self.sent),
-            ("too_big_limited", self.limited),
-            ("too_big_unanswerable", self.unanswerable),
-        ]
+    pub fn counts(&self) -> [(&'static str, u64); 3] {
+        let [sent, limited, unanswerable] = self.0.counts();
+        [("too_big_sent", sent), ("too_big_limited", limited), ("too_big_unanswerable", unanswerable)]
     }
 }
 
