@@ -20,7 +20,7 @@ use engine::program::{PortId, Program};
 use engine::snapshot::Count;
 use serde_json::{Map, Value, json};
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::net::IpAddr;
 use std::path::Path;
@@ -108,6 +108,11 @@ pub trait Configured: Any + Debug + Send + Sync {
 
     /// Returns addresses that they announce to others, which the host should not have.
     fn announced(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
+    /// Returns all addresses for which they answer ARP and neighbour discovery.
+    fn answers_for(&self) -> Vec<IpAddr> {
         Vec::new()
     }
 
@@ -311,6 +316,12 @@ impl Apps {
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// Returns all addresses for which apps answer ARP and neighbour discovery.
+    #[must_use]
+    pub fn answers_for(&self) -> HashSet<IpAddr> {
+        self.0.iter().flat_map(|one| one.answers_for()).collect()
     }
 
     /// Returns whether any may ever ask for checks that go a service's own way.

@@ -64,6 +64,15 @@ impl NatPrefix {
         1_u128.checked_shl(width - u32::from(self.length)).unwrap_or(u128::MAX)
     }
 
+    /// Returns the address at an offset, which is less than [`NatPrefix::addresses`].
+    fn at(self, offset: u128) -> IpAddr {
+        let bits = self.bits() + offset;
+        match self.first {
+            IpAddr::V4(_) => Ipv4Addr::from_bits(bits as u32).into(),
+            IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
+        }
+    }
+
     /// Returns true if it has this address.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
@@ -99,9 +108,24 @@ impl NatPool {
     #[must_use]
     pub fn places(&self) -> u64 {
         let ports = u64::from(self.last).saturating_sub(u64::from(self.first)) + 1;
-        let addresses =
-            self.prefixes.iter().fold(0_u128, |sum, prefix| sum.saturating_add(prefix.addresses()));
-        u64::try_from(addresses).unwrap_or(u64::MAX).saturating_mul(ports)
+        u64::try_from(self.address_count()).unwrap_or(u64::MAX).saturating_mul(ports)
+    }
+
+    /// Returns how many addresses it has.
+    #[must_use]
+    pub fn address_count(&self) -> u128 {
+        self.prefixes.iter().fold(0_u128, |sum, prefix| sum.saturating_add(prefix.addresses()))
+    }
+
+    /// Iterates over its addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.prefixes.iter().flat_map(|prefix| (0..prefix.addresses()).map(|offset| prefix.at(offset)))
+    }
+
+    /// Returns how many pairs its smallest slice has: so many flows find one, whatever their keys are.
+    #[must_use]
+    pub fn smallest_slice(&self) -> u64 {
+        (0..SLICES).map(|slice| self.places_of(slice)).min().unwrap_or_default()
     }
 
     /// Returns how many of these are in a slice.
@@ -109,8 +133,7 @@ impl NatPool {
         // Ports of the slice below a limit.
         let below = |limit: u32| (limit + SLICES - 1 - slice) / SLICES;
         let ports = below(u32::from(self.last) + 1) - below(self.first.into());
-        let addresses: u128 = self.prefixes.iter().map(|prefix| prefix.addresses()).sum();
-        addresses as u64 * u64::from(ports)
+        self.address_count() as u64 * u64::from(ports)
     }
 
     /// Returns how many ports of an address are in each slice, rounded up.
@@ -121,9 +144,7 @@ impl NatPool {
     /// Returns the bound of what [`NatPool::place`] gives within a slice.
     #[must_use]
     pub(crate) fn bound(&self) -> u32 {
-        let addresses =
-            self.prefixes.iter().fold(0_u128, |sum, prefix| sum.saturating_add(prefix.addresses()));
-        u32::try_from(addresses).unwrap_or(u32::MAX).saturating_mul(self.rounds())
+        u32::try_from(self.address_count()).unwrap_or(u32::MAX).saturating_mul(self.rounds())
     }
 
     /// Whether it has this address.
@@ -158,11 +179,7 @@ impl NatPool {
         let mut left = u128::from(place / self.rounds());
         for prefix in &self.prefixes {
             if left < prefix.addresses() {
-                let bits = prefix.bits() + left;
-                return Some(match prefix.first {
-                    IpAddr::V4(_) => (Ipv4Addr::from_bits(bits as u32).into(), port),
-                    IpAddr::V6(_) => (Ipv6Addr::from_bits(bits).into(), port),
-                });
+                return Some((prefix.at(left), port));
             }
             left -= prefix.addresses();
         }
@@ -222,6 +239,11 @@ mod tests {
                 let held = (0..pool.bound()).filter(|place| pool.binding(slice, *place).is_some()).count();
                 assert_eq!(pool.places_of(slice), held as u64);
             }
+            let least = (0..SLICES).map(|slice| pool.places_of(slice)).min();
+            assert_eq!(Some(pool.smallest_slice()), least);
+            let addresses: std::collections::HashSet<IpAddr> =
+                seen.iter().map(|(address, _)| *address).collect();
+            assert_eq!(pool.addresses().collect::<std::collections::HashSet<_>>(), addresses);
         }
     }
 

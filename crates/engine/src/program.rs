@@ -6,7 +6,7 @@
 
 pub use crate::affinity::{AFFINITY_TIMEOUT_MAX, Affinity};
 pub use crate::entry_list::{Cursor, EntryList};
-pub use crate::nat::{NatPool, NatPrefix};
+pub use crate::nat::{NatPool, NatPrefix, SLICES as NAT_SLICES};
 pub use crate::operation::{Encap, NatPart, Operation, Place, Value};
 pub use crate::owner::OwnedBy;
 pub use crate::pipes::{HashInput, Learn, PipeKind, Timeouts};

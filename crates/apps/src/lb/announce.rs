@@ -3,7 +3,8 @@
 //! A host that owns a VIP resets every TCP connection as soon as weir does not take its frames. So weir
 //! announces the VIPs of services with TCP, and the host does not have them. Prefixes are never announced:
 //! they are routed to weir, and whoever answered for each of their addresses would take those of others on
-//! the link. `answers` has what the running app does.
+//! the link. The addresses of a NAT pool are weir's alone, and are announced to back ends. `answers` has what
+//! the running app does.
 
 use super::probes::Source;
 use super::service::{Address, Service};
@@ -137,8 +138,8 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Returns what is answered for services, and for addresses that checks are sent from. At ports without a
-    /// known MAC address nothing is announced.
+    /// Returns what is answered for services, and for weir's own addresses: those of checks and of NAT pools.
+    /// At ports without a known MAC address nothing is announced.
     #[must_use]
     pub fn of(
         (services, sources): (&[Service], &[Source]),

@@ -210,7 +210,13 @@ impl Configured for Lb {
         self.health.scales().all().map(group).collect()
     }
 
+    /// The host may have addresses of pools: connections of its own may use their other ports.
     fn announced(&self) -> Vec<IpAddr> {
+        let is_pooled = |address: &IpAddr| self.nat_pools.iter().any(|pool| pool.has(*address));
+        self.answers_for().into_iter().filter(|address| !is_pooled(address)).collect()
+    }
+
+    fn answers_for(&self) -> Vec<IpAddr> {
         self.answered.vips.iter().map(|one| one.vip).collect()
     }
 

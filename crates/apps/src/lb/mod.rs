@@ -12,6 +12,7 @@ pub mod edits;
 pub mod health;
 mod neighbours;
 mod pipes;
+mod pools;
 mod probes;
 mod problems;
 mod service;

@@ -45,7 +45,7 @@ pub struct Probe {
     pub entries: Vec<(PipeId, Entry)>,
 }
 
-/// An address that checks are sent from, at a port that answers come in by.
+/// An address that checks are sent from, or that is of a NAT pool, at a port that answers come in by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// The port.

@@ -127,7 +127,8 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     let nodes: Vec<&Node> = services.iter().map(|(node, _)| *node).collect();
     let services: Vec<Service> = services.into_iter().map(|(_, service)| service).collect();
     let (flows, persist) = (shared.flows.unwrap_or(FLOWS), shared.persist);
-    let sources = super::probes::sources(&services, &health.services);
+    let checks = super::probes::sources(&services, &health.services);
+    let sources = [checks, super::pools::answered(&services, &nat_pools)].concat();
     let answered = Arc::new(Answered::of((&services, &sources), scope.attachments, scope.ports));
     let mut lb = Lb { services, flows, nat_pools, health, answered, persist, is_there: !items.is_empty() };
     for (origin, problem) in lb.problems() {
@@ -145,6 +146,9 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         stays_silent(&lb, &nodes, scope);
         too_narrow(&lb, &nodes, scope);
         hears_some(&lb, scope);
+        for (origin, says) in super::pools::tight(&lb.services, &lb.nat_pools, lb.flows) {
+            scope.report.warning(scope.report.span_of(origin), says);
+        }
         for one in collisions(&lb.services) {
             scope.report.warning(scope.report.span_of(one.second.origin), one.to_string());
         }

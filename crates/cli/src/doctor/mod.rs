@@ -7,6 +7,7 @@
 mod fabric;
 mod features;
 mod host;
+mod pools;
 mod tunnel;
 
 use crate::config::Plan;
@@ -74,6 +75,7 @@ pub fn examine(planned: Option<(&Plan, &Path)>, socket: &Path) -> Vec<Finding> {
     let mut found = host::findings(plan);
     found.extend(features::findings(plan));
     found.extend(planned.and_then(|(plan, file)| host::ways(plan, file)));
+    found.extend(plan.into_iter().flat_map(pools::findings));
     found.extend(tunnel::findings(&fabrics));
     if plan.is_none_or(|_| !fabrics.is_empty()) {
         found.extend(fabric::findings(&fabrics, socket));

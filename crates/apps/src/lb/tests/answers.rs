@@ -18,8 +18,8 @@ fn tcp(name: &str) -> Service {
     Service { addresses: addresses.map(tcp).into(), ..service(name, By::FiveTuple) }
 }
 
-fn balancer(services: Vec<Service>, kind: &PortKind) -> Lb {
-    let ports = [0, 1].map(|at| PortConfig {
+fn ports_of(kind: &PortKind) -> [PortConfig; 2] {
+    [0, 1].map(|at| PortConfig {
         name: format!("p{at}"),
         kind: kind.clone(),
         mac: Some(OURS),
@@ -27,7 +27,11 @@ fn balancer(services: Vec<Service>, kind: &PortKind) -> Lb {
         nic: None,
         fault: None,
         trace: None,
-    });
+    })
+}
+
+fn balancer(services: Vec<Service>, kind: &PortKind) -> Lb {
+    let ports = ports_of(kind);
     let answered = Arc::new(Answered::of((&services, &[]), &attachments(), &ports));
     Lb { services, answered, is_there: true, ..Lb::default() }
 }
@@ -89,7 +93,11 @@ fn arp(words: &str) -> Vec<u8> {
 
 /// A neighbour solicitation for the VIP, with the source's address as option if one is given.
 fn solicitation(src: &str, dst: &str, option: bool, more: &str) -> Vec<u8> {
-    let target: Ipv6Addr = VIP6.parse().unwrap();
+    solicitation_for(VIP6, (src, dst), option, more)
+}
+
+fn solicitation_for(target: &str, (src, dst): (&str, &str), option: bool, more: &str) -> Vec<u8> {
+    let target: Ipv6Addr = target.parse().unwrap();
     let mut payload: String = target.octets().iter().map(|byte| format!("{byte:02x}")).collect();
     if option {
         payload += "0101020000000909";
@@ -419,15 +427,7 @@ fn on_a_bond_vips_have_its_address_and_the_bond_tells_unasked() {
         mac: Some(bond),
         ..port(0, OURS)
     });
-    let ports = [0, 1].map(|at| PortConfig {
-        name: format!("p{at}"),
-        kind: PortKind::Dpdk { devargs: String::new(), tap: None, frames: 0 },
-        mac: Some(OURS),
-        mac_configured: true,
-        nic: None,
-        fault: None,
-        trace: None,
-    });
+    let ports = ports_of(&PortKind::Dpdk { devargs: String::new(), tap: None, frames: 0 });
     let services = vec![Service { ports: vec![PortId(0), PortId(1)], ..tcp("web") }];
     let answered = Arc::new(Answered::of((&services, &[]), &attachments, &ports));
     assert_eq!(answered.vips.len(), 4);
@@ -447,6 +447,75 @@ fn another_station_with_a_vip_is_spoken_of_and_not_answered() {
     assert_eq!(talk.said.len(), 1, "{:?}", talk.said);
     assert!(talk.said[0].contains("02:00:00:00:09:09 at p0 says that it has 10.0.0.53"), "{}", talk.said[0]);
     assert!(talk.app.counts().contains(&("vip_conflicts", 3)));
+}
+
+/// What weir answers for services with a NAT pool whose back ends are behind the second port.
+fn pooled(family: usize, announce: Announce) -> Lb {
+    let mode = Mode::FullNat { ip: modes::ip(modes::BACK_END[family]), port: None };
+    let mut lb = modes::of(family, 17, mode);
+    lb.services[0].announce = announce;
+    let ports = ports_of(&PortKind::Dpdk { devargs: String::new(), tap: None, frames: 0 });
+    let sources = pools::answered(&lb.services, &lb.nat_pools);
+    lb.answered = Arc::new(Answered::of((&lb.services, &sources), &attachments(), &ports));
+    lb
+}
+
+#[test]
+fn the_addresses_of_a_nat_pool_are_weirs_own_where_back_ends_are() {
+    let asks = [
+        (arp("sender_ip=192.0.2.7 target_ip=203.0.113.8"), "203.0.113.8"),
+        (solicitation_for("2001:db8:3::8", ("2001:db8::7", "ff02::1:ff00:8"), true, ""), "2001:db8:3::8"),
+    ];
+    for (family, (ask, address)) in asks.into_iter().enumerate() {
+        let lb = pooled(family, Announce::Auto);
+        assert_eq!(lb.answers_for(), [address.parse::<IpAddr>().unwrap()]);
+        assert!(lb.announced().is_empty(), "the host may have it");
+        let asked = |rule: &config::TakeRule| matches!(rule.frames, Frames::Asked(_));
+        let ports: Vec<PortId> = lb.take().iter().filter(|rule| asked(rule)).map(|rule| rule.port).collect();
+        assert_eq!(ports, [PortId(1)]);
+        let walk = interpreter(&program_of(lb.clone(), false)).walk(PortId(1), &ask, 128, 0);
+        assert!(matches!(walk.verdict, Verdict::App(_)), "{:?}", walk.verdict);
+
+        let mut talk = Talk::new(&lb);
+        let sent = talk.begin();
+        assert_eq!(sent.len(), 3, "gratuitous ones");
+        assert!(sent.iter().all(|(_, bytes)| bytes[6..12] == THEIRS), "{sent:?}");
+        let event = |bytes| Event::Frame { app: "lb/announce", input: PortId(1), bytes };
+        let answers = talk.step(event(&ask));
+        assert_eq!(answers.len(), 1);
+        assert!(answers[0].0 == PortId(1) && answers[0].1[6..12] == THEIRS, "{answers:?}");
+    }
+    // Another station that says that it has one is spoken of.
+    let mut talk = Talk::new(&pooled(0, Announce::Auto));
+    let gratuitous = arp("sender_ip=203.0.113.8 target_ip=203.0.113.8");
+    talk.step(Event::Frame { app: "lb/announce", input: PortId(1), bytes: &gratuitous });
+    assert!(talk.said[0].contains("at p1 says that it has 203.0.113.8"), "{:?}", talk.said);
+}
+
+#[test]
+fn pools_that_are_large_or_of_services_that_announce_nothing_are_left_to_others() {
+    assert!(pooled(0, Announce::Nobody).answers_for().is_empty());
+    let mut lb = pooled(0, Announce::Auto);
+    for (length, count) in [(24, 256), (23, 0)] {
+        let first = Ipv4Addr::new(203, 0, 112, 0).into();
+        lb.nat_pools[0].prefixes = vec![engine::program::NatPrefix { first, length }];
+        assert_eq!(pools::answered(&lb.services, &lb.nat_pools).len(), count);
+    }
+}
+
+#[test]
+fn a_pool_with_slices_that_may_be_used_up_before_the_table_of_flows_is_warned_of_once() {
+    let lb = pooled(0, Announce::Auto);
+    let twice = [lb.services.clone(), lb.services.clone()].concat();
+    let said = |flows| pools::tight(&twice, &lb.nat_pools, flows);
+    // 64 512 pairs, 1008 in each slice: a mean of 917 and three deviations of 30.3 fit.
+    assert!(said(117_376).is_empty());
+    let warned = said(129_000);
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(
+        warned[0].1.contains("the smallest has 1008, and `flows: 129000` needs about 1104"),
+        "{warned:?}"
+    );
 }
 
 #[test]
