@@ -4,6 +4,7 @@ use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, wo
 use crate::config::{self, Span};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 /// Reads the commands, one on each line; `file` is the name used in the report.
 pub fn read(file: &str, text: &str) -> Imported {
@@ -38,15 +39,15 @@ pub fn read(file: &str, text: &str) -> Imported {
 struct Said {
     /// The MAC address of the default router.
     router: Option<String>,
-    /// The numbers that real servers have in the connection IDs of QUIC.
-    numbers: HashMap<IpAddr, u32>,
+    /// The real servers of numbers in the connection IDs of QUIC.
+    numbers: HashMap<u32, IpAddr>,
     /// The services that find real servers by these, with where that is said.
     quic: Vec<(String, Span)>,
 }
 
 /// Options that take a value. The flags of a VIP are `-f` of older clients, and `-vf`.
-const VALUES: [&str; 11] =
-    ["t", "u", "r", "w", "f", "vf", "rf", "new_hc", "somark", "change_mac", "quic_mapping"];
+const VALUES: [&str; 12] =
+    ["t", "u", "r", "w", "f", "vf", "rf", "new_hc", "somark", "change_mac", "quic_mapping", "server"];
 /// Options that only show something.
 const SHOWS: [&str; 8] = ["s", "sum", "lru", "l", "list_hc", "list_mac", "list_qm", "icmp"];
 
@@ -74,8 +75,9 @@ fn command(all: &mut Imported, line: &[Word<'_>], said: &mut Said) {
     let at = line[0].1;
     let has = |option: &str| options.contains_key(option);
     if has("C") {
+        // Katran keeps the router and the numbers of real servers.
         all.services.clear();
-        *said = Said { router: said.router.take(), ..Said::default() };
+        said.quic.clear();
     } else if let Some((mac, span)) = options.get("change_mac") {
         match config::mac(mac) {
             Some(_) => said.router = Some((*mac).to_string()),
@@ -84,7 +86,7 @@ fn command(all: &mut Imported, line: &[Word<'_>], said: &mut Said) {
     } else if let Some(action) = ["A", "E", "D", "a", "e", "d"].into_iter().find(|action| has(action)) {
         change(all, at, action, (&options, said));
     } else if let Some(&mapping) = options.get("quic_mapping") {
-        map(all, mapping, !has("del_qm"), said);
+        map(all, mapping, !has("del_qm"), &mut said.numbers);
     } else if let Some((option, (value, span))) =
         options.iter().find(|(option, _)| ["new_hc", "del_hc", "del_qm"].contains(option))
     {
@@ -122,6 +124,10 @@ fn change(
             }
             all.services.len() - 1
         }
+        ("A", Some(_)) => {
+            let message = format!("`{}` is there already: this line changes nothing in Katran", address.0);
+            return all.note(None, at, message);
+        }
         (_, Some(place)) => place,
         (_, None) => {
             return all.report.error(address.1, format!("there is no service `{}` above", address.0));
@@ -130,7 +136,8 @@ fn change(
     match action {
         "D" => _ = all.services.remove(place),
         "A" | "E" => ["f", "vf"].into_iter().filter_map(|one| options.get(one)).for_each(|&flag| {
-            self::flag(all, place, flag, (!options.contains_key("unset"), &mut *said));
+            let set = action == "A" || !options.contains_key("unset");
+            self::flag(all, place, flag, (set, &mut *said));
         }),
         _ => real(all, place, at, action, options),
     }
@@ -154,38 +161,42 @@ fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, (set, said): (
     }
 }
 
-/// The largest number that a real server has in connection IDs of Katran's version 2, which have 24 bits of
-/// it.
-const NUMBER_MAX: u32 = 0xff_ffff;
+/// The numbers of real servers that connection IDs of Katran's version 2 have room for. In Katran, 0 is none.
+const NUMBERS: RangeInclusive<u32> = 1..=0xff_fffe;
 
-/// Notes or forgets the number of a real server: `ADDRESS=NUMBER`.
-fn map(all: &mut Imported, (mapping, span): Word<'_>, add: bool, said: &mut Said) {
+/// Notes or forgets that a number is that of a real server: `ADDRESS=NUMBER`.
+fn map(all: &mut Imported, (mapping, span): Word<'_>, add: bool, numbers: &mut HashMap<u32, IpAddr>) {
     let read = mapping.rsplit_once('=');
-    let read = read.and_then(|(ip, number)| Some((ip.parse().ok()?, number.parse().ok()?)));
+    let read = read.and_then(|(ip, number)| Some((ip.parse::<IpAddr>().ok()?, number.parse().ok()?)));
     match read {
-        Some((ip, number)) if add => _ = said.numbers.insert(ip, number),
-        Some((ip, _)) => _ = said.numbers.remove(&ip),
+        Some((ip, number)) if add => _ = numbers.insert(number, ip),
+        Some((ip, number)) if numbers.get(&number) == Some(&ip) => _ = numbers.remove(&number),
+        Some(_) => all.note(None, span, format!("`{mapping}` is not mapped, so Katran removes nothing")),
         None => all.report.error(span, format!("`{mapping}` is not ADDRESS=NUMBER")),
     }
 }
 
-/// Writes `quic` for the services that find real servers by connection IDs, as far as it can express them. In
-/// those of Katran's version 2, the first two bits are 10 and the server's number is in octets 1 to 3. Weir
-/// reads three bits as the number of a configuration, so these are 4 and 5. In version 1 the number is
-/// between octets, and in version 3 some of the first bits say that there is none.
+/// Writes `quic` for the services that find real servers by connection IDs, as far as it can express them.
+/// The first two bits of these are a version. In version 2, which is 10, octets 1 to 3 are the server's
+/// number. Weir reads three bits as the number of a configuration, so these are 4 and 5. In version 1 the
+/// number begins within an octet, and half the IDs of version 3 begin with 111, which says that there is no
+/// configuration.
 fn quic(all: &mut Imported, said: &Said) {
     for (name, span) in &said.quic {
         let Some(place) = all.services.iter().position(|service| service.name == *name) else { continue };
         let number = |back_end: &BackEnd| {
-            said.numbers.get(&back_end.ip).copied().filter(|number| *number <= NUMBER_MAX)
+            let mut own =
+                said.numbers.iter().filter(|(_, ip)| **ip == back_end.ip).map(|(number, _)| *number);
+            let first = own.next().filter(|number| NUMBERS.contains(number));
+            first.filter(|_| own.next().is_none())
         };
         let service = &mut all.services[place];
         let is_udp = service.addresses.iter().all(|(_, protocol, _)| *protocol == "udp");
         let is_known =
             !service.back_ends.is_empty() && service.back_ends.iter().all(|one| number(one).is_some());
         if !(is_udp && is_known) {
-            let message = "flag `QUIC_VIP` was left out: it needs UDP and a `-quic_mapping` of up to \
-                           16777215 for each real server";
+            let message = "flag `QUIC_VIP` was left out: it needs UDP, real servers, and one \
+                           `-quic_mapping` from 1 to 16777214 for each of them";
             all.note(Some(place), *span, message.to_string());
             continue;
         }

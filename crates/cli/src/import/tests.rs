@@ -252,8 +252,8 @@ apps:
       back_ends:
         - { name: 10.0.0.2, ip: 10.0.0.2, mode: ipip, weight: 5, mac: 00:00:DE:AD:BE:AF }
         - { name: fc00--1, ip: \"fc00::1\", mode: ipip, weight: 1, mac: 00:00:DE:AD:BE:AF }
-  # line 10: flag `QUIC_VIP` was left out: it needs UDP and a `-quic_mapping` of up to 16777215 for each \
-real server
+  # line 10: flag `QUIC_VIP` was left out: it needs UDP, real servers, and one `-quic_mapping` from 1 to \
+16777214 for each of them
   - lb:
       name: udp-10.200.1.2-all
       port: in
@@ -277,8 +277,8 @@ real server
 /// server's number in the next three octets.
 #[test]
 fn katrans_flags_of_vips_and_reals_and_its_quic_mappings_become_keys() {
-    let text = "-A -u 10.200.1.5:443 -vf QUIC_VIP\n\
-        -a -u 10.200.1.5:443 -r 10.0.0.2 -rf LOCAL_REAL\n\
+    let text = "-A -u 10.200.1.5:443 -vf QUIC_VIP -unset\n\
+        -server 127.0.0.1:50051 -a -u 10.200.1.5:443 -r 10.0.0.2 -rf LOCAL_REAL\n\
         -a -u 10.200.1.5:443 -r fc00::1\n\
         -E -u 10.200.1.5:443 -vf NO_SPORT\n\
         -E -u 10.200.1.5:443 -vf NO_LRU\n\
@@ -316,12 +316,31 @@ others keep their flows only
     // Without a number for each server, and for TCP, it is left out, with a reason.
     for text in [
         "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n",
-        "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=16777216\n",
+        "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=16777215\n",
+        "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=0\n",
+        "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=7\n\
+         -quic_mapping 10.0.0.2=8\n",
+        "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=7\n\
+         -quic_mapping 10.0.0.3=7\n",
         "-A -t 10.0.0.1:1 -vf QUIC_VIP\n-a -t 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=7\n",
     ] {
         let (yaml, _) = converted(System::Katran, text);
         assert!(yaml.contains("`QUIC_VIP` was left out") && !yaml.contains("quic: {"), "{yaml}");
     }
+}
+
+/// A number is of one server, and only its own mapping removes it. Deleting everything deletes no number, and
+/// a service that is added again stays as it is.
+#[test]
+fn numbers_of_katrans_real_servers_change_as_in_katran() {
+    let text = "-quic_mapping 10.0.0.2=7\n-quic_mapping 10.0.0.2=7\n-quic_mapping 10.0.0.3=7 -del_qm\n\
+        -quic_mapping 10.0.0.2=9\n-quic_mapping 10.0.0.2=9 -del_qm\n-A -t 10.0.0.1:1\n-C\n\
+        -A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n-A -u 10.0.0.1:1 -vf NO_LRU\n";
+    let (yaml, report) = converted(System::Katran, text);
+    assert!(yaml.contains("server_id: \"000007\"") && !yaml.contains("stateless"), "{yaml}");
+    assert!(yaml.contains("# line 3: `10.0.0.3=7` is not mapped"), "{yaml}");
+    assert!(yaml.contains("# line 10: `10.0.0.1:1` is there already"), "{yaml}");
+    assert_eq!((report.warnings(), yaml.matches("- lb:").count()), (3, 1), "{yaml}");
 }
 
 /// Words of all three formats in any order, and of none.

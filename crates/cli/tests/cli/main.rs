@@ -12,6 +12,7 @@ mod explain;
 mod folder;
 mod generate;
 mod http;
+mod import;
 mod interfaces;
 mod ipfix;
 mod lb;
