@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* The programs are compiled for each IP version of pods and of nodes: POD_IP and NODE_IP are 4 or 6. A VXLAN
- * device has one of nodes. Of pods there may be both: frames come to the programs of IPv4, which hand those of
- * IPv6 over, so that IPv4 pays nothing for longer addresses. */
+ * device has one of nodes. Of pods there may be both: frames come to the programs of IPv4, which hand those
+ * of IPv6 over, so that IPv4 pays nothing for longer addresses. */
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/in6.h>

@@ -182,8 +182,8 @@ enum direction { SEND, RECEIVE };
 struct way {
 	struct key key;
 	struct plan plan;
-	/* When it was learnt or last gave its counts. 0: it is gone, but frames that had found it before may still be
-	 * counted; the key stays for them. */
+	/* When it was learnt or last gave its counts. 0: it is gone, but frames that had found it before may
+	 * still be counted; the key stays for them. */
 	__u64 born_ns;
 	__u64 used_ns;
 	__u64 packets[2];

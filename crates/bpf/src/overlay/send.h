@@ -64,8 +64,8 @@ static __always_inline enum count ask(struct __sk_buff *skb, const struct plan *
 
 /* Finds the way to the remote node. It may have another next hop than when the flow was learnt; another
  * interface is another way. The kernel is asked once for each tick of its clock, of 1 to 10 ms, which is not
- * more than news of a change takes to make entries void. An entry that was learnt after a change must not meet
- * an answer of before: while its own tick lasts, the kernel is asked for each frame. */
+ * more than news of a change takes to make entries void. An entry that was learnt after a change must not
+ * meet an answer of before: while its own tick lasts, the kernel is asked for each frame. */
 static __always_inline enum count route(struct __sk_buff *skb, const struct plan *plan, __u32 length,
 					struct headers *headers, __u64 now)
 {

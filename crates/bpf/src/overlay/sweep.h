@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * What user space does to the table, set by set, while frames pass: flows that are idle go, and others give
- * what they have counted. A count is exchanged for 0 with the set's lock, and frames add to it without, so that
- * each is given once. What a frame adds to a flow that has gone meanwhile is given the next time.
+ * what they have counted. A count is exchanged for 0 with the set's lock, and frames add to it without, so
+ * that each is given once. What a frame adds to a flow that has gone meanwhile is given the next time.
  */
 
 struct sweep {

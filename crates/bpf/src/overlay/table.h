@@ -3,7 +3,8 @@
  * The table of flows: sets of four ways, each set with a lock for changes and a version for those that read.
  * A new flow takes the way that was unused for longest, and what was counted there is added to the counts of
  * what is gone: the kernel's own LRU maps would lose it. Packets and bytes are added without the lock, to the
- * way that was found; if it has been given to another flow meanwhile, they are counted there, and none is lost.
+ * way that was found; if it has been given to another flow meanwhile, they are counted there, and none is
+ * lost.
  */
 
 #define K0 0x9e3779b97f4a7c15ULL
@@ -78,8 +79,8 @@ static __always_inline __u32 version_of(struct set *set)
 }
 
 /* Finds a flow and copies its plan. The lock, which costs as much as the rest, is for those only that meet a
- * change. All that changes keys and plans does so between two turns, but for `judge`, which makes one half void
- * in one word. */
+ * change. All that changes keys and plans does so between two turns, but for `judge`, which makes one half
+ * void in one word. */
 static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
 {
 	__u32 version = version_of(set);
@@ -265,8 +266,8 @@ static __always_inline __u32 packets_of(const struct __sk_buff *skb)
 	return skb->gso_segs ?: 1;
 }
 
-/* Counts a frame that took the short way: its packets, and their bytes as on the pod's wire, where each has the
- * headers of all; `length` is that of the inner packet. */
+/* Counts a frame that took the short way: its packets, and their bytes as on the pod's wire, where each has
+ * the headers of all; `length` is that of the inner packet. */
 static __always_inline void credit(struct way *way, enum direction direction, __u32 packets, __u32 length,
 				   const struct packet *packet, __u64 now)
 {

@@ -45,9 +45,9 @@ static __always_inline int read_flow(struct __sk_buff *skb, const struct tunnel 
 }
 
 /*
- * Writes the outer source port. A checksum of 0 stays: over IPv6, too, that is how the device wants it. One that the device or the segmentation will compute
- * is the sum of the pseudo header until then, without the ports; every other is complete, even where the
- * inner one is still to be computed, and is updated.
+ * Writes the outer source port. A checksum of 0 stays: over IPv6, too, that is how the device wants it. One
+ * that the device or the segmentation will compute is the sum of the pseudo header until then, without the
+ * ports; every other is complete, even where the inner one is still to be computed, and is updated.
  */
 static __always_inline void set_port(struct __sk_buff *skb, const struct tunnel *tunnel, __u32 port)
 {

@@ -68,8 +68,8 @@ static __always_inline __u32 answer_port(const struct settings *settings, const 
 }
 
 /* Returns whether a probe with a right cookie is to be answered; counts it, and writes what came with it. */
-static __always_inline int admit(const struct settings *settings, const struct peer *peer, struct probe *probe,
-				 __u64 now)
+static __always_inline int admit(const struct settings *settings, const struct peer *peer,
+				 struct probe *probe, __u64 now)
 {
 	__u32 index = peer->index, came;
 	struct window *window = bpf_map_lookup_elem(&windows, &index);

@@ -9,7 +9,7 @@ const FUNCTION_LINES_MAX: usize = 60;
 const COLUMNS_MAX: usize = 110;
 
 /// The kinds of files with limits.
-const EXTENSIONS: [&str; 6] = ["rs", "c", "sh", "md", "Makefile", "setup"];
+const EXTENSIONS: [&str; 7] = ["rs", "c", "h", "sh", "md", "Makefile", "setup"];
 
 /// Returns the files that are too long.
 pub fn long_files() -> Vec<Offence> {
@@ -47,7 +47,7 @@ pub fn long_lines() -> Vec<Offence> {
 /// Returns the functions of Rust and C that are too long, from the line of their name to their closing brace.
 pub fn long_functions() -> Vec<Offence> {
     let mut offences = Vec::new();
-    for file in files(&["rs", "c"]) {
+    for file in files(&["rs", "c", "h"]) {
         let code = code(&file.text);
         let functions = if file.is(&["rs"]) { rust_functions(&code) } else { c_functions(&code) };
         for (name, start, end) in functions {
