@@ -13,7 +13,8 @@ mod tests;
 pub use checked::{Checked, checked};
 
 use crate::config::{self, Loaded, Nics, Report, Span};
-use crate::{infile, nics};
+use crate::nics;
+use ::config::infile;
 use anyhow::{Context, Result};
 use apps::lb::edits::Edits;
 use apps::lb::{BackEnd, By};

@@ -14,7 +14,6 @@ pub mod explain;
 mod files;
 mod flow_file;
 pub mod import;
-mod infile;
 mod log;
 mod measure;
 mod nics;

@@ -96,6 +96,7 @@ impl Whole {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
         self.places = None;
+        // Bounded: nothing is read.
         File::open(folder)?.sync_all()
     }
 }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 /// It cannot be read, or users other than this one and root could have written or read it.
 pub fn open(path: &Path) -> Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    // Bounded: by those who read it.
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     check(&file.metadata()?)?;
     Ok(file)

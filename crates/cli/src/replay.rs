@@ -216,6 +216,7 @@ pub fn frame(path: &Path, number: u64) -> Result<Record> {
 }
 
 fn reader(path: &Path) -> Result<port::pcap::Reader<std::io::BufReader<std::fs::File>>> {
+    // Bounded: a frame at a time, as long as the user waits.
     let file = std::fs::File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
     port::pcap::Reader::open(file).with_context(|| format!("{}", path.display()))
 }

@@ -14,6 +14,7 @@ pub mod fills;
 mod flow;
 pub mod forward;
 pub mod group_names;
+pub mod infile;
 mod key;
 pub mod lines;
 pub mod nat;

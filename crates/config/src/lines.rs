@@ -5,10 +5,8 @@
 //! list. Empty lines and comments are skipped.
 
 use crate::diagnostic::{Report, Span};
-use crate::flow;
 use crate::raw::{self, Kind, Node};
-use std::fs;
-use std::io;
+use crate::{flow, infile};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -45,7 +43,7 @@ impl Lines {
     pub fn open(path: &str, span: Span, report: &mut Report) -> Option<Lines> {
         let folder = Path::new(report.file()).parent().unwrap_or(Path::new(""));
         let whole = folder.join(path);
-        let bytes = match read(&whole) {
+        let bytes = match infile::read(&whole) {
             Ok(bytes) => bytes,
             Err(why) => {
                 report.error(span, format!("{} cannot be read: {why}", whole.display()));
@@ -92,14 +90,6 @@ impl Lines {
             at.line += 1;
         }
     }
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // A pipe or a device might never end.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    fs::read(path)
 }
 
 /// Returns the byte at which the entry of a line starts, behind a dash; `None` if the line has none.

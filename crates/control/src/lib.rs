@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -18,6 +18,9 @@ const PROGRESS_S: u64 = 1;
 
 /// How long to wait for the answer to a text of changes, which may have millions.
 const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
+
+/// The largest answer in bytes.
+const ANSWER_MAX: u64 = 256 << 20;
 
 /// How much of a text is sent at a time.
 const PIECE: usize = 1 << 18;
@@ -34,7 +37,7 @@ pub fn ask(path: &Path, request: &Value) -> Result<Value> {
     let mut answer = Vec::new();
     stream
         .write_all(format!("{}{body}", head("/command", body.len())).as_bytes())
-        .and_then(|()| stream.read_to_end(&mut answer))
+        .and_then(|()| receive(&stream, &mut answer))
         .context("the daemon's answer did not come")?;
     read(answer)
 }
@@ -58,15 +61,25 @@ pub fn change(path: &Path, text: &[u8], mut sent: impl FnMut(usize)) -> Result<V
         sent(at * PIECE + piece.len());
     }
     let mut answer = Vec::new();
-    let come = stream.read_to_end(&mut answer);
+    let come = receive(&stream, &mut answer);
     if answer.is_empty() {
-        done.and(come.map(|_| ())).context("the daemon's answer did not come")?;
+        done.and(come).context("the daemon's answer did not come")?;
     }
     read(answer)
 }
 
 fn head(target: &str, length: usize) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: weir\r\nContent-Length: {length}\r\n\r\n")
+}
+
+/// Receives an answer, of which part is there if this fails.
+fn receive(stream: &UnixStream, answer: &mut Vec<u8>) -> io::Result<()> {
+    // Bounded: by `take`.
+    stream.take(ANSWER_MAX + 1).read_to_end(answer)?;
+    if answer.len() as u64 > ANSWER_MAX {
+        return Err(io::Error::other(format!("it has more than {ANSWER_MAX} bytes, the most that are read")));
+    }
+    Ok(())
 }
 
 fn read(answer: Vec<u8>) -> Result<Value> {

@@ -35,6 +35,8 @@ const KEYS_MAX: u64 = 1 << 20;
 pub enum FileError {
     #[error("reading failed: {0}")]
     Io(#[from] io::Error),
+    #[error("it has more than {BYTES_MAX} bytes, the most that are read: no measurement writes so many")]
+    TooLarge,
     #[error("not a sketch file: it was not written by `weir measure --save`")]
     NotOurs,
     #[error("version {0} of sketch files is not read here, only {VERSION}: measure again, or with that weir")]
@@ -121,7 +123,11 @@ impl Summary {
     /// The input is not that, or of another version, or damaged.
     pub fn read(input: impl Read) -> Result<Summary, FileError> {
         let mut bytes = Vec::new();
-        input.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        // Bounded: by `take`.
+        input.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(FileError::TooLarge);
+        }
         let Some((head, body)) = bytes.split_first_chunk::<16>().filter(|(head, _)| head.starts_with(&MARK))
         else {
             return Err(FileError::NotOurs);

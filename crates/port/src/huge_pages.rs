@@ -45,6 +45,7 @@ impl HugePages {
         if missing == 0 {
             return HugePages { enough: true, before: None };
         }
+        // Bounded: the kernel writes it.
         let before = fs::read_to_string(RESERVED).ok().and_then(|text| text.trim().parse().ok());
         if let Some(before) = before {
             set(before + missing);

@@ -24,6 +24,7 @@ pub fn node(interface: &str) -> Option<u32> {
         return None;
     }
     let file = format!("/sys/class/net/{interface}/device/numa_node");
+    // Bounded: the kernel writes it.
     parse(&std::fs::read_to_string(file).ok()?)
 }
 

@@ -3,11 +3,12 @@
 use super::BadInput;
 use super::show::Connection;
 use crate::output;
+use ::config::infile;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use control::change;
 use serde_json::{Value, json};
-use std::io::{IsTerminal, Read, stderr, stdin};
+use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -106,14 +107,8 @@ impl Load {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
-    let wrong = |error: std::io::Error| BadInput(format!("{}: {error}", file.display()));
-    let mut text = Vec::new();
-    if file == Path::new("-") {
-        stdin().lock().read_to_end(&mut text).map_err(wrong)?;
-    } else {
-        text = std::fs::read(file).map_err(wrong)?;
-    }
-    Ok(text)
+    let text = if file == Path::new("-") { infile::read_stdin() } else { infile::read(file) };
+    Ok(text.map_err(|error| BadInput(format!("{}: {error}", file.display())))?)
 }
 
 impl List {

@@ -5,14 +5,13 @@ use crate::files::{self, Use};
 use crate::flow_file::FlowFile;
 use crate::measure::{self, FileReport, Outcome};
 use crate::{outfile, output};
+use ::config::infile;
 use ::measure::export::{Given, NO_PARQUET};
 use ::measure::{KeyKind, Measured, Seed, Settings, Summary};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -243,8 +242,7 @@ impl Flows {
 fn run_merge(arguments: &MergeArguments) -> Result<ExitCode> {
     let read = |path: &PathBuf| -> Result<Summary> {
         let named = || path.display().to_string();
-        let file = File::open(path).with_context(named)?;
-        Summary::read(BufReader::new(file)).with_context(named)
+        Summary::read(&infile::read(path).with_context(named)?[..]).with_context(named)
     };
     let merged = || -> Result<Summary> {
         let (first, others) = arguments.files.split_first().context("no sketch file was given")?;

@@ -4,6 +4,7 @@ use super::dpdk::Dpdk;
 use super::takeover::Offered;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
 use crate::outfile;
+use ::config::infile;
 use ::config::ports::{self, Traffic};
 use anyhow::{Context, Result, bail};
 use engine::program::PortId;
@@ -281,7 +282,7 @@ pub fn recording(
 }
 
 fn open(path: &Path) -> Result<File> {
-    File::open(path).with_context(|| format!("{} cannot be read", path.display()))
+    infile::open(path).with_context(|| format!("{} cannot be read", path.display()))
 }
 
 fn nowhere() -> Output {

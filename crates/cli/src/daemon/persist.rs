@@ -8,10 +8,11 @@ use crate::config::{Nics, Plan};
 use crate::outfile::{self, Whole};
 use crate::private;
 use ::apps::lb::edits::Edits;
+use ::config::infile;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -85,11 +86,7 @@ fn put_aside(path: &Path, why: &str) {
 
 fn read(path: &Path) -> Result<Option<Saved>> {
     let Some(file) = private::open_if_there(path)? else { return Ok(None) };
-    let mut text = Vec::new();
-    file.take(SIZE_MAX + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > SIZE_MAX {
-        bail!("it has more than {} MiB, the most that weir writes", SIZE_MAX >> 20);
-    }
+    let text = infile::read_from(file, SIZE_MAX)?;
     let value: Value = serde_json::from_slice(&text).context("it is not JSON")?;
     if value["version"] != VERSION {
         bail!("its version is {}, not {VERSION}", value["version"]);

@@ -3,6 +3,7 @@
 use super::{Finding, Level};
 use crate::config::{Plan, PortKind};
 use crate::daemon::overlay::rule;
+use ::config::infile;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 use std::fs;
@@ -102,7 +103,7 @@ fn has_module(name: &str) -> Option<bool> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     let folder = Path::new("/lib/modules").join(release.trim());
     let listed = |list: &str| {
-        let text = fs::read_to_string(folder.join(list)).ok()?;
+        let text = String::from_utf8(infile::read(&folder.join(list)).ok()?).ok()?;
         let file = format!("/{name}.ko");
         // The name of a compressed file has a suffix after `.ko`.
         Some(text.lines().any(|line| line.split(':').next().unwrap_or_default().contains(&file)))

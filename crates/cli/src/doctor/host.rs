@@ -55,6 +55,7 @@ fn vips(plan: &Plan) -> Vec<Finding> {
 
 /// A setting of the kernel, for this network namespace where it is one of a namespace.
 fn number(path: &str) -> Option<u64> {
+    // Bounded: the kernel writes it.
     fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }
 
@@ -105,6 +106,7 @@ pub fn ways(plan: &Plan, file: &Path) -> Option<Finding> {
 /// Probes are stamped by the system's clock, in the program at the uplink.
 fn clock() -> Finding {
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    // Bounded: the kernel writes it.
     let name = fs::read_to_string(file).unwrap_or_default();
     match name.trim() {
         "" => Finding::new("clock", "time stamps", Level::Warning, format!("{file} cannot be read")),

@@ -112,6 +112,7 @@ impl Input {
     pub fn open(path: &Path, count: Arc<AtomicU64>, stop: Arc<AtomicBool>) -> Result<Input> {
         let input: Box<dyn Read + Send> = match path.as_os_str() == "-" {
             true => Box::new(io::stdin()),
+            // Bounded: a buffer at a time, as long as the user waits.
             false => Box::new(File::open(path).context("cannot be opened")?),
         };
         let input = Counted { input, count };

@@ -13,6 +13,7 @@ mod folder;
 mod generate;
 mod http;
 mod import;
+mod inputs;
 mod interfaces;
 mod ipfix;
 mod lb;

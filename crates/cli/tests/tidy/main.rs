@@ -2,6 +2,7 @@
 //! do. There is no list of exceptions.
 
 mod arrows;
+mod inputs;
 mod lengths;
 mod namespaces;
 mod sentences;
@@ -65,6 +66,11 @@ fn words_that_are_out_stay_out() {
 #[test]
 fn interfaces_are_not_read_from_sys() {
     assert_none(&namespaces::read_from_sys());
+}
+
+#[test]
+fn whatever_is_read_has_a_largest_size() {
+    assert_none(&inputs::read_without_limit());
 }
 
 #[test]

@@ -34,6 +34,7 @@ impl Namespaces {
     /// found or may not be entered.
     pub(super) fn find(&self, (number, index): (u32, u32)) -> Option<Far> {
         let namespace = self.0.get_or_init(numbered).get(&number)?.clone();
+        // Bounded: nothing is read.
         let file = File::open(&namespace).ok()?;
         // A thread of its own enters, and ends there.
         let looked = std::thread::spawn(move || -> Option<(String, Offloads)> {
@@ -51,6 +52,7 @@ impl Namespaces {
 fn numbered() -> HashMap<u32, PathBuf> {
     let (mut all, mut seen) = (HashMap::new(), HashSet::new());
     for path in namespaces().take(NAMESPACES_MAX) {
+        // Bounded: nothing is read.
         let Ok(file) = File::open(&path) else { continue };
         let is_new = file.metadata().is_ok_and(|known| seen.insert(known.ino()));
         if let Some(number) = is_new.then(|| number_of(&file)).flatten() {

@@ -99,7 +99,7 @@ fn errors_in_a_file_have_their_places_there() {
 #[test]
 fn a_file_that_is_none_is_told_at_its_name() {
     let folder = Folder::new("lines-none");
-    for (file, message) in [("b.entries", "No such file"), (".", "it is not a regular file")] {
+    for (file, message) in [("b.entries", "No such file"), (".", "Is a directory")] {
         let said = folder.read(&format!("{{ file: {file} }}")).report.to_string();
         assert!(said.contains("weir.yaml:10:22: error: ") && said.contains(message), "{said}");
     }

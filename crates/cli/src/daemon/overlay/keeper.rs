@@ -402,6 +402,7 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
 }
 
 fn local_ports() -> Result<[u16; 2]> {
+    // Bounded: the kernel writes it.
     let text = std::fs::read_to_string(PORTS).with_context(|| format!("cannot read {PORTS}"))?;
     let mut numbers = text.split_whitespace().filter_map(|number| number.parse().ok());
     match (numbers.next(), numbers.next()) {
@@ -412,6 +413,7 @@ fn local_ports() -> Result<[u16; 2]> {
 
 /// Connection tracking does not see what takes the short way, and would call what follows invalid.
 fn must_be_liberal() -> Result<()> {
+    // Bounded: the kernel writes it.
     match std::fs::read_to_string(LIBERAL) {
         Ok(text) if text.trim() == "0" => bail!(
             "net.netfilter.nf_conntrack_tcp_be_liberal is 0, so TCP frames that return to the kernel's way \
@@ -442,6 +444,7 @@ fn must_be_privileged() -> Result<()> {
 /// Programs are told the way to other nodes at interfaces that forward, and nothing at others.
 fn must_forward(uplink: &str) -> Result<()> {
     let path = format!("/proc/sys/net/ipv6/conf/{uplink}/forwarding");
+    // Bounded: the kernel writes it.
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim() == "0" => bail!(
             "net.ipv6.conf.{uplink}.forwarding is 0, so the kernel does not tell the way to nodes with IPv6: \

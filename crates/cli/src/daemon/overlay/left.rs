@@ -103,6 +103,7 @@ fn holders(programs: &BTreeSet<u32>) -> Vec<Holder> {
     let network = |process: &str| readlink(format!("/proc/{process}/ns/net"), Vec::new()).ok();
     let here = network("self");
     let has = |fd: &Path| {
+        // Bounded: the kernel writes it.
         let text = read_to_string(fd).unwrap_or_default();
         let id = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
         id.and_then(|id| id.trim().parse().ok()).is_some_and(|id: u32| programs.contains(&id))
@@ -113,6 +114,7 @@ fn holders(programs: &BTreeSet<u32>) -> Vec<Holder> {
             return None;
         }
         let mut fds = read_dir(folder.join("fdinfo")).ok()?.flatten();
+        // Bounded: the kernel writes it.
         let name = read_to_string(folder.join("comm")).unwrap_or_default().trim().to_string();
         fds.any(|fd| has(&fd.path())).then_some(Holder { process, name })
     };

@@ -2,8 +2,8 @@
 
 use crate::config::ControlOver;
 use crate::private;
+use ::config::infile;
 use anyhow::{Context, Result, bail};
-use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -94,8 +94,8 @@ fn is_same(given: &[u8], token: &[u8]) -> bool {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let file = private::open(path).context("the token cannot be used")?;
-    let mut token = Vec::new();
-    file.take(LENGTH[1] as u64 + 2).read_to_end(&mut token)?;
+    // A line break may follow.
+    let token = infile::read_from(file, LENGTH[1] as u64 + 2).context("the token cannot be used")?;
     let token = token.trim_ascii().to_vec();
     let [least, most] = LENGTH;
     if !(least..=most).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
