@@ -40,6 +40,7 @@ mod path;
 mod persist;
 mod priority;
 pub mod privileges;
+mod recordings;
 mod reload;
 mod resize;
 mod rest;
@@ -141,6 +142,8 @@ pub struct Daemon {
     giving: Option<Giving>,
     /// What survives a restart.
     store: Store,
+    /// What was said of recordings.
+    recordings: recordings::Recordings,
 }
 
 /// Runs until told to stop. `load` reads the configuration again for a reload. With `takeover`, it goes on
@@ -179,6 +182,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         more = daemon.drive_apps();
         daemon.publish();
         daemon.mind_changes();
+        daemon.mind_recordings();
         daemon.systemd.turn(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
         if !control.serve(&mut daemon) {
             break;
@@ -241,6 +245,7 @@ impl Daemon {
             vocabulary: load::Published::default(),
             giving: None,
             store: Store::default(),
+            recordings: recordings::Recordings::default(),
         };
         let measurements = daemon.plan.apps.measurements();
         let workers = daemon.plan.workers.count();
@@ -364,7 +369,8 @@ impl Daemon {
         let ages = self.fleet.wake_ns().filter(|_| self.has_timeouts());
         let wake_ns = self.apps_wake_ns().into_iter().chain(self.interfaces.wake_ns()).chain(ages).min();
         let app = wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
-        let others = control.deadline().into_iter().chain(self.systemd.deadline()).min();
+        let others = control.deadline().into_iter().chain(self.systemd.deadline());
+        let others = others.chain(self.recordings.deadline()).min();
         let others = others.map(|until| until.saturating_duration_since(Instant::now()));
         let pause = app.into_iter().chain(others).min();
         let timeout = pause.map(|pause| Timespec {
@@ -441,6 +447,7 @@ impl Daemon {
     fn stop_but_collector(mut self) -> Result<(Vec<Report>, Collector)> {
         self.end_reload();
         let reports = std::mem::take(&mut self.fleet).stop()?;
+        self.recordings.end(&reports);
         // Frames that workers passed on last.
         while self.take_frames() {}
         // They give the collector what their flows have counted.

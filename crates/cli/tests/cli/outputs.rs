@@ -151,3 +151,40 @@ fn recordings_can_be_read_while_they_are_written_and_a_full_disk_is_counted() {
     daemon.end();
     assert_eq!(recorded(&daemon.folder.file("p1.out.pcap")).len(), 1);
 }
+
+/// The disk is a file system of 16 KiB, in a name space of mounts of the daemon's own.
+#[test]
+fn a_full_disk_is_logged_with_the_file_and_what_is_missing() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "mounting needs root, and CI does not skip it");
+        eprintln!("skipped: mounting needs root");
+        return;
+    }
+    let folder = Folder::new();
+    std::fs::create_dir(folder.file("small")).unwrap();
+    let config = RECORDED.replace("p2.pcap", "small/p2.pcap").replace("p1.pcap", "small/p1.pcap");
+    folder.write("weir.yaml", config);
+    let mut command = std::process::Command::new("unshare");
+    let script = "mount -t tmpfs -o size=16k tmpfs small; exec \"$@\"";
+    command.args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_weir")]);
+    let mut daemon = Daemon::start_by(folder, command);
+    let long = |port: u32| format!("dport={port} payload={}", "00".repeat(1400));
+    for _ in 0..20 {
+        daemon.receive(&[&long(1), &long(2)]);
+    }
+    let logged = |daemon: &Daemon, parts: [&str; 3]| {
+        daemon.log().lines().any(|line| parts.iter().all(|part| line.contains(part)))
+    };
+    let no_room = "cannot be written: No space left on device";
+    let recording = ["ERROR port p2: ", "small/p2.pcap", no_room];
+    daemon.wait_for("the recording's error", |daemon| logged(daemon, recording));
+    daemon.wait_for("the trace's error", |daemon| logged(daemon, ["ERROR port p1: ", "its trace", no_room]));
+    let missing = daemon.show("ledger")["dropped"]["not_written"].as_u64().unwrap();
+    assert!(missing > 0, "{missing}");
+    daemon.receive(&[&long(2)]);
+    daemon.signal(Signal::TERM);
+    daemon.end();
+    let last = format!("{} frames are missing in it", missing + 1);
+    assert!(logged(&daemon, ["ERROR port p2: ", no_room, &last]), "{}", daemon.log());
+    assert!(daemon.log().matches(no_room).count() <= 4, "it is not said of each frame: {}", daemon.log());
+}

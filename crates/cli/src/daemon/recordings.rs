@@ -1,0 +1,138 @@
+//! Recordings that cannot be written, or read to their end: the disk is full, or a file was cut. The ports
+//! count that; the log says it when it begins, and then once a minute for as long as it gets worse.
+
+use super::Daemon;
+use crate::config::{Plan, PortKind};
+use engine::worker::{Command, Report};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+use tracing::error;
+
+/// How often ports are asked.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long nothing more is said of a recording.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What was said of a recording, and when.
+struct Said {
+    text: String,
+    when: Instant,
+}
+
+/// What is known of recordings.
+#[derive(Default)]
+pub struct Recordings {
+    next: Option<Instant>,
+    asked: Vec<Receiver<Report>>,
+    /// By worker, port and what comes before the counts.
+    said: BTreeMap<(usize, String, String), Said>,
+}
+
+impl Recordings {
+    /// Returns when [`Daemon::mind_recordings`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Takes the answers that have come, and asks those workers again. Returns what to say.
+    fn turn(&mut self, now: Instant, workers: usize, ask: impl Fn(usize) -> Receiver<Report>) -> Vec<String> {
+        let mut news = Vec::new();
+        self.asked.truncate(workers);
+        for (worker, mut answer) in std::mem::take(&mut self.asked).into_iter().enumerate() {
+            match answer.try_recv() {
+                Ok(report) => news.extend(self.news(now, worker, &report)),
+                Err(TryRecvError::Empty) => {
+                    self.asked.push(answer);
+                    continue;
+                }
+                Err(TryRecvError::Disconnected) => {}
+            }
+            answer = ask(worker);
+            self.asked.push(answer);
+        }
+        self.asked.extend((self.asked.len()..workers).map(ask));
+        news
+    }
+
+    /// Returns what is new in a report.
+    fn news(&mut self, now: Instant, worker: usize, report: &Report) -> Vec<String> {
+        let mut news = Vec::new();
+        for port in &report.ports {
+            for remark in port.remarks.iter().filter(|remark| remark.is_error) {
+                let (text, name) = (&remark.text, &port.name);
+                let what = text.split_once(';').map_or(text.as_str(), |(what, _)| what);
+                let key = (worker, name.clone(), what.to_string());
+                let is_told = |said: &Said| said.text == *text || now < said.when + QUIET;
+                if self.said.get(&key).is_some_and(is_told) {
+                    continue;
+                }
+                self.said.insert(key, Said { text: text.clone(), when: now });
+                news.push(format!("port {name}: {text}"));
+            }
+        }
+        news
+    }
+
+    /// Says the last of it, when the workers have stopped.
+    pub fn end(&mut self, reports: &[Report]) {
+        // Whatever was said before may have become worse.
+        let later = Instant::now() + QUIET;
+        let news = reports.iter().enumerate().flat_map(|(worker, report)| self.news(later, worker, report));
+        news.for_each(|text| error!("{text}"));
+    }
+}
+
+/// Returns whether a port writes or reads a file.
+fn records(plan: &Plan) -> bool {
+    plan.ports.iter().any(|port| port.trace.is_some() || matches!(port.kind, PortKind::Pcap { .. }))
+}
+
+impl Daemon {
+    /// Asks the ports now and then, if any has a recording.
+    pub(super) fn mind_recordings(&mut self) {
+        if !records(&self.plan) {
+            self.recordings = Recordings::default();
+            return;
+        }
+        let now = Instant::now();
+        if self.recordings.next.is_some_and(|next| now < next) {
+            return;
+        }
+        self.recordings.next = Some(now + EVERY);
+        let ask = |worker| {
+            let (answer, report) = sync_channel(1);
+            self.fleet.offer(worker, Command::Report(answer));
+            report
+        };
+        let news = self.recordings.turn(now, self.fleet.len(), ask);
+        news.iter().for_each(|text| error!("{text}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::worker::PortReport;
+    use packet::Remark;
+
+    #[test]
+    fn what_gets_worse_is_said_once_a_minute() {
+        let report = |lost: u32| {
+            let text = format!("a.pcap cannot be written: full; {lost} frames are missing in it");
+            let remarks =
+                vec![Remark { text, is_error: true }, Remark { text: "odd".into(), is_error: false }];
+            let port = PortReport { name: "p0".into(), remarks, ..PortReport::default() };
+            Report { ports: vec![port], ..Report::default() }
+        };
+        let (mut recordings, start) = (Recordings::default(), Instant::now());
+        let mut said =
+            |second: u64, lost| recordings.news(start + Duration::from_secs(second), 0, &report(lost));
+        assert_eq!(said(0, 1), ["port p0: a.pcap cannot be written: full; 1 frames are missing in it"]);
+        assert_eq!(said(1, 2).len(), 0, "it was said a second ago");
+        assert_eq!(said(61, 3).len(), 1, "it has got worse");
+        assert_eq!(said(200, 3).len(), 0, "nothing is new");
+        recordings.end(&[report(3)]);
+    }
+}
