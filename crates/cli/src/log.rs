@@ -5,17 +5,24 @@
 //! said when there is room again. tracing-appender would do nearly that, but prints an error of its own when
 //! it cannot end in time, and so waits for the reader that is stuck.
 //!
+//! Whatever happens again and again, such as a link that flaps, gets a few lines at once and then one now and
+//! then, which says how many were kept back (`repeated.rs`): others may control how often it happens.
+//!
 //! If standard error is the journal's, a line starts with its priority instead (`sd-daemon(3)`), because the
 //! journal adds the time itself. Its own protocol is not used, because sending on its socket may block.
+
+mod repeated;
 
 use crate::daemon::privileges;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use repeated::Repeated;
 use rustix::fs::fstat;
 use std::fmt;
 use std::io::{Write, stderr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -72,7 +79,7 @@ impl Log {
         };
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(level)
-            .event_format(Format { journal: is_journal() })
+            .event_format(Format { journal: is_journal(), repeated: Mutex::default() })
             .with_writer(Lines(lines.clone()))
             .finish();
         tracing::subscriber::set_global_default(subscriber).context("the log")?;
@@ -141,7 +148,8 @@ impl<'a> MakeWriter<'a> for Lines {
 
 impl Write for &Lines {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        if self.0.try_send(Line::Text(text.to_vec())).is_err() {
+        // Of an event that is kept back there is nothing.
+        if !text.is_empty() && self.0.try_send(Line::Text(text.to_vec())).is_err() {
             LOST.fetch_add(1, Ordering::Relaxed);
         }
         Ok(text.len())
@@ -155,6 +163,7 @@ impl Write for &Lines {
 /// How a line looks.
 struct Format {
     journal: bool,
+    repeated: Mutex<Repeated>,
 }
 
 impl<S, N> FormatEvent<S, N> for Format
@@ -171,6 +180,13 @@ where
         let mut message = Message(String::new());
         event.record(&mut message);
         let level = *event.metadata().level();
+        if level <= tracing::Level::INFO {
+            let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(kept_back) = repeated.take(&message.0, Instant::now()) else { return Ok(()) };
+            if kept_back > 0 {
+                message.0 += &format!(" ({kept_back} like it before)");
+            }
+        }
         if self.journal {
             // Every line of a message is an entry of the journal.
             return message.0.lines().try_for_each(|line| writeln!(writer, "<{}>{line}", priority(level)));

@@ -123,6 +123,16 @@ fn the_daemon_goes_on_when_its_reader_is_stuck() {
 }
 
 #[test]
+fn events_that_repeat_do_not_fill_the_log() {
+    let daemon = Daemon::start(TWO);
+    daemon.folder.write("weir.yaml", "ports: [");
+    for _ in 0..40 {
+        assert_eq!(daemon.weir(&["reload"]).code, Some(1));
+    }
+    assert_eq!(daemon.log().matches("not reloaded").count(), 16, "{}", daemon.log());
+}
+
+#[test]
 fn the_log_has_times_and_levels_and_the_journal_priorities() {
     use std::os::linux::fs::MetadataExt;
     let mut daemon = Daemon::start(TWO);
