@@ -9,7 +9,7 @@ use lab::{Lab, may_run};
 use rustix::process::Signal;
 
 /// The phases, in order.
-const PHASES: [&str; 19] = [
+const PHASES: [&str; 23] = [
     "steady over two links",
     "TCP over two links",
     "two links become four",
@@ -29,6 +29,10 @@ const PHASES: [&str; 19] = [
     "the partner has another key",
     "weir restarts",
     "another weir takes over",
+    "a probed partner falls silent",
+    "the probed partner speaks again",
+    "a probed partner falls silent in a VLAN",
+    "the probed partner speaks again in a VLAN",
 ];
 
 #[test]

@@ -20,6 +20,8 @@ pub enum Frames {
     All,
     /// Frames of this EtherType to a group address.
     Group(u16),
+    /// Frames of this EtherType to the port's own address.
+    Own(u16),
     /// IP packets by their destination.
     Ip(IpRule),
     /// IP packets from this address.

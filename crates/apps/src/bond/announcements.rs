@@ -54,6 +54,10 @@ const BROADCAST: Mac = [0xff; 6];
 const ETHER_RARP: u16 = 0x8035;
 const ETHER_ARP: u16 = 0x0806;
 const ETHER_IPV6: u16 = 0x86dd;
+/// The ICMPv6 type of a neighbour advertisement.
+pub(super) const ADVERTISEMENT: u8 = 136;
+/// Shows that no router has forwarded a message (RFC 4861 §7.1.2).
+const HOP_LIMIT: u8 = 255;
 /// Frames are padded to what Ethernet carries, without FCS.
 const SHORTEST: usize = 60;
 
@@ -74,8 +78,8 @@ pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Who has this address? ARP (RFC 826), or a neighbour solicitation without a source, which is answered to
-/// all nodes (RFC 4861 §7.2.4).
+/// Who has this address? ARP (RFC 826), or a neighbour solicitation (RFC 4861 §4.3). The latter names a source,
+/// because one without is answered to all nodes (§7.2.4), and a switch floods such an answer to every member.
 #[must_use]
 pub fn question((mac, vid): (Mac, Option<u16>), source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
     match target {
@@ -84,16 +88,21 @@ pub fn question((mac, vid): (Mac, Option<u16>), source: Ipv4Addr, target: IpAddr
             let [.., a, b, c] = target.octets();
             let group =
                 Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
-            let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat();
-            icmpv6((mac, [0x33, 0x33, 0xff, a, b, c]), vid, (Ipv6Addr::UNSPECIFIED, group), message)
+            let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target.octets(), &[1, 1], &mac].concat();
+            icmpv6((mac, [0x33, 0x33, 0xff, a, b, c]), vid, (link_local(mac), group), message)
         }
     }
 }
 
-/// Returns who answers a probe of `own` with this frame: an ARP reply to `own`, or a neighbour advertisement,
-/// which is sent to all nodes. The answer must be in the probe's VLAN; a tag with VLAN 0 has only a priority.
-/// An ARP reply to another address says nothing about this link, because a switch floods frames to addresses
-/// that it does not know.
+/// The link-local address of a station that has no other (RFC 4291, appendix A).
+#[must_use]
+pub fn link_local([a, b, c, d, e, f]: Mac) -> Ipv6Addr {
+    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// Returns who answers a probe of `own` with this frame: an ARP reply or a neighbour advertisement to `own`. The
+/// answer must be in the probe's VLAN; a tag with VLAN 0 has only a priority. An answer to another address says
+/// nothing about this link, because a switch floods frames to groups and to addresses that it does not know.
 #[must_use]
 pub fn answer(frame: &[u8], own: Mac, vid: Option<u16>) -> Option<IpAddr> {
     let tag = frame.get(14..16).filter(|_| frame[12..14] == [0x81, 0]);
@@ -103,11 +112,18 @@ pub fn answer(frame: &[u8], own: Mac, vid: Option<u16>) -> Option<IpAddr> {
     }
     let rest = frame.get(if tag.is_some() { 16 } else { 12 }..)?;
     let ether_type = u16::from_be_bytes(*rest.first_chunk()?);
+    if frame[..6] != own {
+        return None;
+    }
     match ether_type {
-        ETHER_ARP if *rest.get(8..10)? == [0, 2] && frame[..6] == own => {
+        ETHER_ARP if *rest.get(8..10)? == [0, 2] => {
             Some(IpAddr::from(<[u8; 4]>::try_from(rest.get(16..20)?).ok()?))
         }
-        ETHER_IPV6 if *rest.get(8)? == 58 && *rest.get(42)? == 136 => {
+        ETHER_IPV6
+            if *rest.get(8..10)? == [58, HOP_LIMIT]
+                && *rest.get(26..42)? == link_local(own).octets()
+                && *rest.get(42..44)? == [ADVERTISEMENT, 0] =>
+        {
             Some(IpAddr::from(<[u8; 16]>::try_from(rest.get(50..66)?).ok()?))
         }
         _ => None,
@@ -135,12 +151,12 @@ fn arp_like(
 /// RFC 4861 §4.4, to all nodes, with the override flag and the target's link-layer address.
 fn advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
     const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-    let message = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &address.octets(), &[2, 1], &mac].concat();
+    let message = [&[ADVERTISEMENT, 0, 0, 0, 0x20, 0, 0, 0][..], &address.octets(), &[2, 1], &mac].concat();
     icmpv6((mac, [0x33, 0x33, 0, 0, 0, 1]), None, (address, ALL_NODES), message)
 }
 
 /// A message of neighbour discovery, its checksum (RFC 4443 §2.3) filled in.
-fn icmpv6(
+pub(super) fn icmpv6(
     (from, to): (Mac, Mac),
     vid: Option<u16>,
     (source, target): (Ipv6Addr, Ipv6Addr),
@@ -154,7 +170,7 @@ fn icmpv6(
     let mut frame = ethernet(to, from, vid, ETHER_IPV6);
     frame.extend([0x60, 0, 0, 0]);
     frame.extend(length.to_be_bytes());
-    frame.extend([58, 255]);
+    frame.extend([58, HOP_LIMIT]);
     frame.extend(source.octets());
     frame.extend(target.octets());
     frame.extend(message);
@@ -194,6 +210,14 @@ mod tests {
         assert_eq!((&frame[28..32], &frame[38..42]), (&[192, 0, 2, 1][..], &[192, 0, 2, 1][..]));
     }
 
+    /// What 2001:db8::abcd answers to a station.
+    fn advertised((mac, ip): (Mac, Ipv6Addr), vid: Option<u16>) -> Vec<u8> {
+        let from = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xabcd);
+        let message =
+            [&[ADVERTISEMENT, 0, 0, 0, 0x60, 0, 0, 0][..], &from.octets(), &[2, 1], &[2; 6]].concat();
+        icmpv6(([2; 6], mac), vid, (from, ip), message)
+    }
+
     #[test]
     fn questions_and_answers_name_the_target() {
         let [v4, v6]: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "2001:db8::abcd".parse().unwrap()];
@@ -212,8 +236,21 @@ mod tests {
             let asked = ask(v6);
             assert_eq!(asked[..6], [0x33, 0x33, 0xff, 0, 0xab, 0xcd]);
             assert_eq!(answer(&asked, MAC, vid), None);
+            let own = link_local(MAC);
+            assert_eq!(own, "fe80::ff:fe00:9".parse::<Ipv6Addr>().unwrap());
+            assert_eq!(asked[at(22, 38)], own.octets(), "an answer to no address would be for all");
+            assert_eq!(asked[at(78, 86)], [1, 1, 2, 0, 0, 0, 0, 9], "where to send it");
+            let reply = advertised((MAC, own), vid);
+            assert_eq!(answer(&reply, MAC, vid), Some(v6));
+            assert_eq!(answer(&reply, [2, 0, 0, 0, 0, 8], vid), None, "another has asked");
+            assert_eq!(answer(&reply, MAC, Some(8)), None, "another VLAN");
+            assert_eq!(answer(&advertised((MAC, link_local([2; 6])), vid), MAC, vid), None, "another host");
+            let mut routed = reply.clone();
+            routed[21 + tag] = 254;
+            assert_eq!(answer(&routed, MAC, vid), None, "it has passed a router");
+            assert!((0..reply.len() - 8).all(|length| answer(&reply[..length], MAC, vid).is_none()));
         }
-        assert_eq!(answer(&address(MAC, v6), MAC, None), Some(v6));
+        assert_eq!(answer(&address(MAC, v6), MAC, None), None, "an advertisement to all is not for us");
         assert_eq!(answer(&[0; 13], MAC, None), None);
     }
 

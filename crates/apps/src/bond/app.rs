@@ -308,7 +308,7 @@ impl BondApp {
 
     /// Returns the MAC address from which a member sends probes, and to which answers must be sent.
     fn asks_as(&self, id: u16) -> Option<[u8; 6]> {
-        self.members.get(id).map(|member| member.mac.unwrap_or_else(|| self.bond.mac()))
+        self.members.get(id).map(|member| self.bond.asks_as(member))
     }
 
     fn probe(&self, id: u16, target: u8, actions: &mut Vec<Action>) {

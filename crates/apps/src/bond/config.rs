@@ -189,6 +189,12 @@ impl Bond {
         self.members.iter().find_map(|member| member.mac).unwrap_or_else(|| made_of(&self.name))
     }
 
+    /// Returns the address from which a member sends probes, and to which answers must be sent.
+    #[must_use]
+    pub fn asks_as(&self, member: &Member) -> [u8; 6] {
+        member.mac.unwrap_or_else(|| self.mac())
+    }
+
     /// Reports what is wrong with this bond on its own.
     /// What decides which of its links are used.
     pub(super) fn link_policy(&self, members: &Members) -> links::Policy {

@@ -1,6 +1,7 @@
 //! Reads bonds from the configuration and writes them into the program, before all other apps, which refer to
 //! bonds like ports.
 
+use super::announcements::{ADVERTISEMENT, link_local};
 use super::lacp::{Config, ETHER_TYPE, Policy, Rate, System};
 use super::links::{Need, Reselect};
 use super::rebalance::Rule;
@@ -15,10 +16,10 @@ use config::ports::mac;
 use config::raw::{Kind, Node};
 use config::section::{Section, choice, list, named, parsed, text, words};
 use config::sets::WEIGHT_MAX;
-use config::{Frames, Key, Report, Shape, TakeRule};
-use engine::program::{Pipe, PipeId};
-use packet::KeySource;
-use std::net::Ipv4Addr;
+use config::{Frames, IpRule, Key, Report, Shape, TakeRule};
+use engine::program::{Pipe, PipeId, PortId};
+use packet::{ETHER_ARP, KeySource, PROTOCOL_ICMPV6};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 pub(super) const KEYS: &[Key] = config::keys! {
@@ -111,22 +112,39 @@ pub struct Bonds(pub Vec<Bond>);
 
 impl Configured for Bonds {
     /// A bond that forwards its frames takes all of them, whatever their destination; a bond with another app
-    /// on top takes only its own LACP.
+    /// on top takes only its own LACP, and the answers to its probes.
     fn take(&self) -> Vec<TakeRule> {
-        let of = |bond: &Bond| {
-            let inside = if let Inward::Port(inside) = bond.inward { Some(inside) } else { None };
-            let frames = if bond.inward == Inward::Open { Frames::Group(ETHER_TYPE) } else { Frames::All };
-            bond.ports()
-                .into_iter()
-                .chain(inside)
-                .map(move |port| TakeRule { port, frames })
-                .collect::<Vec<_>>()
+        let of = |bond: &Bond| -> Vec<TakeRule> {
+            let all = |port: PortId| TakeRule { port, frames: Frames::All };
+            match bond.inward {
+                Inward::Port(inside) => bond.ports().into_iter().chain([inside]).map(all).collect(),
+                Inward::Pipe(_) => bond.ports().into_iter().map(all).collect(),
+                Inward::Open => bond.members.iter().flat_map(|member| bond.own_frames(member)).collect(),
+            }
         };
         self.0.iter().flat_map(of).collect()
     }
 
     fn running(&self) -> Vec<Box<dyn App>> {
         self.0.iter().map(|bond| -> Box<dyn App> { Box::new(BondApp::new(bond.clone())) }).collect()
+    }
+}
+
+impl Bond {
+    /// What a member takes if another app decides about everything else.
+    fn own_frames(&self, member: &Member) -> Vec<TakeRule> {
+        let targets = self.probe.iter().flat_map(|probe| &probe.targets);
+        let answers = targets.map(|target| match target {
+            IpAddr::V4(_) => Frames::Own(ETHER_ARP),
+            IpAddr::V6(_) => {
+                let dst = link_local(self.asks_as(member)).into();
+                let advertised = u16::from(ADVERTISEMENT) << 8;
+                let (protocol, dport) = (Some(PROTOCOL_ICMPV6), Some((advertised, advertised)));
+                Frames::Ip(IpRule { dst, prefix: 128, protocol, dport, fragments: false })
+            }
+        });
+        let all = [Frames::Group(ETHER_TYPE)].into_iter().chain(answers);
+        all.map(|frames| TakeRule { port: member.port, frames }).collect()
     }
 }
 

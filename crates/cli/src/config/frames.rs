@@ -55,6 +55,7 @@ fn rule(frames: &Frames) -> bpf::TakeRule {
         Frames::Group(ethertype) => {
             bpf::TakeRule { ethertype: Some(ethertype), group: true, ..bpf::TakeRule::default() }
         }
+        Frames::Own(ethertype) => bpf::TakeRule { ethertype: Some(ethertype), ..bpf::TakeRule::default() },
         Frames::From(source) => bpf::TakeRule { source: Some(source.into()), ..bpf::TakeRule::default() },
         Frames::Asked(address) => {
             bpf::TakeRule { asked: Some(address), group: true, ..bpf::TakeRule::default() }

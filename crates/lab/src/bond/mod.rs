@@ -14,14 +14,14 @@ mod topology;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use self::iperf::Iperf;
 use self::node::{Bond, Node};
 use self::partner::Partner;
 use self::phase::{Phase, Promise};
-use self::topology::{LINKS, Topology};
+use self::topology::{LINKS, OUTSIDE, Topology};
 use super::ovs::{PACKAGE, SWITCH};
 use super::run::Run;
 use super::screen::Screen;
@@ -41,6 +41,12 @@ const FAILOVER_MS: f64 = 10.0;
 /// The longest time until LACP silence is detected, in milliseconds: LACPDUs come every second, three of them
 /// are missed (802.1AX 6.4.4), and the lab polls every 20 ms.
 const SILENCE_MS: f64 = 3000.0 + 100.0;
+/// The longest time until traffic has left a link on which probes are not answered any more, at the median, in
+/// milliseconds.
+const UNANSWERED_MS: f64 = 100.0;
+/// How traffic gets to the partner while it is a plain switch, on two links of which one is active: the bond
+/// notices within 2 + 1 intervals.
+const PROBED: &str = "interval: 20ms, missed_max: 2";
 /// How long traffic may rest while another weir takes over, in milliseconds.
 const TAKEOVER_MS: f64 = 50.0;
 const NEEDED: [&str; 8] =
@@ -110,6 +116,8 @@ fn perform(
     lab.change_key()?;
     lab.restart_weir()?;
     lab.take_over()?;
+    lab.fall_silent_under_probes(None)?;
+    lab.fall_silent_under_probes(Some(7))?;
     let Lab { node, run, phases, .. } = lab;
     if !options.keep {
         node.stop(run)?;
@@ -283,6 +291,39 @@ impl Lab<'_> {
         )
     }
 
+    /// The partner, a plain switch now, ignores the active link, which keeps its carrier. There is no LACP.
+    fn fall_silent_under_probes(&mut self, vlan: Option<u16>) -> Result<()> {
+        let tag = vlan.map_or_else(String::new, |vlan| format!(", vlan: {vlan}"));
+        self.partner.be_plain(vlan)?;
+        self.node.probe(&format!("{{ targets: [{OUTSIDE}], {PROBED}{tag} }}"))?;
+        self.wait_for_bond("answers to probes", |bond| bond.enabled() == 2)?;
+        let within = vlan.map_or_else(String::new, |_| " in a VLAN".to_string());
+        let mut silent = Phase::new(
+            &format!("a probed partner falls silent{within}"),
+            Promise::Elsewhere { within_ms: UNANSWERED_MS },
+        );
+        let mut speaks = Phase::new(&format!("the probed partner speaks again{within}"), Promise::Nothing);
+        for _ in 0..self.options.cuts {
+            let link = self.node.bond()?.active().context("no member is active")?;
+            let lost = silent.tally.lost;
+            self.through(&mut silent, |lab, stream| {
+                lab.partner.ignore(link)?;
+                lab.wait_in(stream, "the silence", |bond| !bond.uses(link))?;
+                lab.pass(LEAD, stream, &format!("link {link} is silent"))
+            })?;
+            silent.needs(silent.tally.lost > lost, || {
+                format!("nothing was sent on link {link} while it was silent")
+            });
+            self.through_timed(&mut speaks, |lab, stream| {
+                lab.partner.heed(link, vlan)?;
+                lab.wait_in(stream, "the link's return", |bond| bond.uses(link))
+            })?;
+        }
+        self.end(silent);
+        self.end(speaks);
+        Ok(())
+    }
+
     /// A phase with one event.
     fn during(
         &mut self,
@@ -378,6 +419,11 @@ impl Lab<'_> {
     /// Waits until the bond satisfies `is_so` and the partner uses as many links.
     fn wait_for(&mut self, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
         self.wait(what, None, |bond, partner| is_so(bond) && bond.enabled() == partner)
+    }
+
+    /// Waits until the bond satisfies `is_so`, whatever the partner uses.
+    fn wait_for_bond(&mut self, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
+        self.wait(what, None, |bond, _| is_so(bond))
     }
 
     /// Waits until the bond and the number of links that the partner uses satisfy `is_so`.

@@ -36,6 +36,13 @@ impl Node {
         self.0.reload(&configuration(LINKS, mode, rate))
     }
 
+    /// Uses two links, one at a time and without LACP, and probes as these settings say.
+    pub fn probe(&self, settings: &str) -> Result<()> {
+        self.0.reload(&with_bond(&format!(
+            "mode: active_backup, members: [p1, p2], inside: p0, probe: {settings}"
+        )))
+    }
+
     /// Runs `weir bond WORDS`, such as `disable p1`.
     pub fn command(&self, words: &str) -> Result<()> {
         self.0.app("bond0", words).map(drop)
@@ -72,6 +79,11 @@ impl Bond {
     /// Returns true if the member on this link (counted from 1) is enabled.
     pub fn uses(&self, link: usize) -> bool {
         self.member(link).is_some_and(|member| member["enabled"] == true)
+    }
+
+    /// Returns the link (counted from 1) of the active member.
+    pub fn active(&self) -> Option<usize> {
+        (1..=LINKS).find(|link| self.member(*link).is_some_and(|member| member["active"] == true))
     }
 
     /// Returns the number of buckets of the member on this link (counted from 1).
@@ -116,12 +128,14 @@ impl Bond {
 /// moment after the partner has announced that it accepts frames, because Open vSwitch announces that too
 /// early.
 fn configuration(members: usize, mode: &str, rate: &str) -> String {
-    let ports: String = (0..=LINKS).map(|port| format!("  p{port}: {{ xdp: p{port} }}\n")).collect();
     let members: Vec<String> = (1..=members).map(|link| format!("p{link}")).collect();
-    format!(
-        "workers: 1\nports:\n{ports}apps:\n  - bond: {{ name: bond0, mode: balance_tcp, members: [{}], \
-            inside: p0, \
-         updelay: 100ms, lacp: {{ mode: {mode}, rate: {rate} }} }}\n",
+    with_bond(&format!(
+        "mode: balance_tcp, members: [{}], inside: p0, updelay: 100ms, lacp: {{ mode: {mode}, rate: {rate} }}",
         members.join(", ")
-    )
+    ))
+}
+
+fn with_bond(settings: &str) -> String {
+    let ports: String = (0..=LINKS).map(|port| format!("  p{port}: {{ xdp: p{port} }}\n")).collect();
+    format!("workers: 1\nports:\n{ports}apps:\n  - bond: {{ name: bond0, {settings} }}\n")
 }

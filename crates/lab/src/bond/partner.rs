@@ -70,6 +70,29 @@ impl Partner {
         self.0.vsctl(&format!("add-port {bridge} s{link} -- set port s{link} {options}"))
     }
 
+    /// Becomes a switch with two links that are not one. The outside host is in this VLAN, in which the switch
+    /// sends on the links with a tag, and takes frames with a tag or without.
+    pub fn be_plain(&self, vlan: Option<u16>) -> Result<()> {
+        self.0.vsctl("--if-exists del-port bond0")?;
+        if let Some(vlan) = vlan {
+            self.0.vsctl(&format!("set port o0 tag={vlan}"))?;
+        }
+        (1..=2).try_for_each(|link| self.heed(link, vlan))
+    }
+
+    /// Neither forwards nor answers what comes by a link (counted from 1) of a plain switch. The link keeps its
+    /// carrier.
+    pub fn ignore(&self, link: usize) -> Result<()> {
+        self.0.vsctl(&format!("del-port br0 s{link}"))
+    }
+
+    /// Attends to the link, which carries this VLAN.
+    pub fn heed(&self, link: usize, vlan: Option<u16>) -> Result<()> {
+        let tagged = |vlan| format!(" -- set port s{link} vlan_mode=native-tagged tag={vlan}");
+        let tagged = vlan.map_or_else(String::new, tagged);
+        self.0.vsctl(&format!("--may-exist add-port br0 s{link}{tagged}"))
+    }
+
     /// Takes the link back into the bond.
     pub fn take_in(&self, link: usize) -> Result<()> {
         self.0.vsctl(&format!("del-port s{link}"))?;

@@ -77,6 +77,11 @@ impl Phase {
         matches!(self.promise, Promise::Back | Promise::Elsewhere { .. })
     }
 
+    /// Fails unless this holds, without which the phase would show nothing.
+    pub fn needs(&mut self, premise: bool, otherwise: impl FnOnce() -> String) {
+        self.failures.extend((!premise).then(otherwise));
+    }
+
     /// Adds the recovery time of one event.
     pub fn recovered(&mut self, ms: Option<f64>) {
         self.recoveries_ms.extend(ms);

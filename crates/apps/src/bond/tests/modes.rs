@@ -2,11 +2,12 @@
 
 use super::frames::udp;
 use super::rig::{MS, Rig, SEC, Seen, bond};
+use crate::bond::announcements::{self, ADVERTISEMENT};
 use crate::bond::links::Need;
-use crate::bond::{Bond, Mode, Probe, announcements};
+use crate::bond::{Bond, Mode, Probe};
 use packet::craft;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 #[test]
 fn round_robin_deals_out_in_turn() {
@@ -239,11 +240,18 @@ fn a_member_whose_probes_are_not_answered_is_not_used() {
     rig.assert_sound();
 }
 
+/// What an address answers to a member that asks for it.
+fn advertised(target: Ipv6Addr, member: u8) -> Vec<u8> {
+    let (own, from) = ([2, 0, 0, 0, 0, member], [2, 0, 0, 0, 7, 7]);
+    let message = [&[ADVERTISEMENT, 0, 0, 0, 0x60, 0, 0, 0][..], &target.octets(), &[2, 1], &from].concat();
+    announcements::icmpv6((from, own), None, (target, announcements::link_local(own)), message)
+}
+
 #[test]
 fn ndp_targets_are_asked_and_strangers_are_not_heard() {
-    let target: IpAddr = "2001:db8::1".parse().unwrap();
+    let target: Ipv6Addr = "2001:db8::1".parse().unwrap();
     let probe = Probe {
-        targets: vec![target],
+        targets: vec![target.into()],
         source: Ipv4Addr::UNSPECIFIED,
         vlan: None,
         interval_ms: 1000,
@@ -255,10 +263,13 @@ fn ndp_targets_are_asked_and_strangers_are_not_heard() {
     let mut rig = Rig::new(bond);
     rig.add_partner();
     rig.run(4 * SEC);
-    let stranger = announcements::address([2, 0, 0, 0, 7, 7], "2001:db8::2".parse().unwrap());
-    rig.frame(1, &stranger);
+    let stranger = "2001:db8::2".parse().unwrap();
+    rig.frame(1, &advertised(stranger, 1));
+    rig.frame(1, &advertised(target, 2));
+    // A switch floods what is for all to every member, also that which another station has asked for.
+    rig.frame(1, &announcements::address([2, 0, 0, 0, 7, 7], target.into()));
     assert_eq!(rig.enabled(), [0; 0]);
-    rig.frame(1, &announcements::address([2, 0, 0, 0, 7, 7], target));
+    rig.frame(1, &advertised(target, 1));
     assert_eq!(rig.enabled(), [1]);
     let refused = rig.ask("show").unwrap()["members"][0]["lacp"]["refused"].clone();
     assert_eq!(refused, 0, "an answer is no LACPDU");

@@ -335,3 +335,34 @@ fn an_entry_of_a_bond_is_one_of_each_member() {
         assert!(told.contains("names one of its members, p1, p2"), "{told}");
     }
 }
+
+/// XDP leaves to the kernel what no rule takes, and a member whose probes are not answered is not used.
+#[test]
+fn a_bond_below_another_app_takes_the_answers_to_its_probes() {
+    let taken = |probe: &str| {
+        let plan = plan(&with_bonds(&format!(
+            "{{ bond: {{ name: bond0, mode: static, members: [p1, p2], {probe} }} }}, {{ lb: {{ name: dns, \
+             port: bond0, service: {{ vip: 10.0.0.53, protocol: udp, port: 53 }}, by: 5-tuple, \
+             back_ends: [{{ name: b1, mac: 02:00:00:00:00:11 }}] }} }}"
+        )));
+        let mac = bonds(&plan)[0].mac();
+        let [p1, p2] = [1, 2].map(|port| plan.apps.take(PortId(port)));
+        assert_eq!(p1, p2, "mem ports have no address, so both have the bond's");
+        (p1, mac)
+    };
+    let is_arp = |frames: &Frames| *frames == Frames::Own(0x0806);
+    let advertised = |frames: &Frames| match frames {
+        Frames::Ip(rule) if rule.dst.is_ipv6() => Some(*rule),
+        _ => None,
+    };
+    let (frames, _) = taken("");
+    assert!(!frames.iter().any(is_arp) && frames.iter().find_map(advertised).is_none(), "{frames:?}");
+    let (frames, _) = taken("probe: { targets: [10.0.0.1] }");
+    assert!(frames.iter().any(is_arp) && frames.iter().find_map(advertised).is_none(), "{frames:?}");
+    let (frames, [a, b, c, d, e, f]) = taken("probe: { targets: [\"2001:db8::1\"] }");
+    let rule = frames.iter().find_map(advertised).expect("neighbour advertisements");
+    let own = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    assert_eq!((rule.dst, rule.prefix), (own.into(), 128));
+    assert_eq!((rule.protocol, rule.dport), (Some(58), Some((136 << 8, 136 << 8))));
+    assert!(!frames.iter().any(is_arp), "{frames:?}");
+}
