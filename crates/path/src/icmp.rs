@@ -28,6 +28,17 @@ pub struct Expired {
     pub dport: u16,
     /// The probe's identification.
     pub id: u16,
+    /// Its UDP checksum.
+    pub check: u16,
+    /// Its cookie, if the router quotes as much of it.
+    pub cookie: Option<u64>,
+}
+
+/// Where the cookie of a probe is, behind its UDP header: in the place of session and number.
+const COOKIE: usize = 8 + 8 + 8;
+
+fn cookie(udp: &[u8]) -> Option<u64> {
+    udp.get(COOKIE..)?.first_chunk().map(|eight| u64::from_be_bytes(*eight))
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
@@ -59,6 +70,8 @@ pub fn expired(packet: &[u8]) -> Option<Expired> {
         port: half(udp, 0)?,
         dport: half(udp, 2)?,
         id: half(quoted, 4)?,
+        check: half(udp, 6)?,
+        cookie: cookie(udp),
     })
 }
 
@@ -82,14 +95,16 @@ pub fn expired6(icmp: &[u8], router: IpAddr) -> Option<Expired> {
         port: half(udp, 0)?,
         dport: half(udp, 2)?,
         id: quoted_id(udp)?,
+        check: half(udp, 6)?,
+        cookie: cookie(udp),
     })
 }
 
-/// The message of a router, from its IPv4 header on, about a packet that begins with its own: for simulated
-/// fabrics.
+/// The message of a router, from its IPv4 header on, about a packet that begins with its own, of which it quotes
+/// so many bytes, less than 228: for simulated fabrics.
 #[must_use]
-pub fn message(router: Ipv4Addr, packet: &[u8]) -> Vec<u8> {
-    let quoted = &packet[..packet.len().min(28)];
+pub fn message(router: Ipv4Addr, packet: &[u8], quotes: usize) -> Vec<u8> {
+    let quoted = &packet[..packet.len().min(quotes)];
     let mut message = vec![0x45, 0, 0, 28 + quoted.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0];
     message.extend(router.octets());
     message.extend(packet.get(12..16).unwrap_or(&[0; 4]));
@@ -107,18 +122,26 @@ mod tests {
     use super::*;
     use crate::wire::{Outer, Packet, Secret};
 
+    /// What a router quotes at least.
+    const LEAST: usize = 20 + 8;
+
     fn quoted() -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 84, 2, 7, 0x40, 0, 1, UDP, 0, 0, 10, 0, 1, 1, 10, 0, 2, 1];
-        packet.extend([0xc3, 0x51, 0x12, 0xb5, 0, 64, 0, 0]);
+        packet.extend([0xc3, 0x51, 0x12, 0xb5, 0, 64, 0x12, 0x34]);
         packet
     }
 
     #[test]
     fn a_router_names_itself_and_the_probe() {
         let [router, from, to] = [[10, 9, 1, 2], [10, 0, 1, 1], [10, 0, 2, 1]].map(IpAddr::from);
-        let message = message(Ipv4Addr::new(10, 9, 1, 2), &quoted());
-        let read = Expired { router, from, to, port: 50_001, dport: 4789, id: 0x0207 };
-        assert_eq!(expired(&message), Some(read));
+        let address = Ipv4Addr::new(10, 9, 1, 2);
+        let read =
+            Expired { router, from, to, port: 50_001, dport: 4789, id: 0x0207, check: 0x1234, cookie: None };
+        assert_eq!(expired(&message(address, &quoted(), LEAST)), Some(read));
+        let whole = [&quoted()[..], &[8; 16], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
+        assert_eq!(expired(&message(address, &whole, 51)), Some(read), "a part of a cookie is none");
+        let cookie = Some(0x0102_0304_0506_0708);
+        assert_eq!(expired(&message(address, &whole, 52)), Some(Expired { cookie, ..read }));
     }
 
     #[test]
@@ -135,11 +158,13 @@ mod tests {
             id: 0x0207,
             ttl: 2,
         };
-        let probe = Packet::request(outer, (1, 2), 3, 0).with_id().datagram6(Secret::default());
+        let probe = Packet::trace(outer, 1 << 32 | 2).with_id().datagram6(Secret::default());
+        let check = u16::from_be_bytes([probe[46], probe[47]]);
         let mut message = vec![TIME_EXCEEDED6, 0, 0, 0, 0, 0, 0, 0];
         message.extend(probe);
         let [router, from, to] = [router, here, to].map(IpAddr::from);
-        let found = Expired { router, from, to, port: 50_001, dport: 4789, id: 0x0207 };
+        let cookie = Some(1 << 32 | 2);
+        let found = Expired { router, from, to, port: 50_001, dport: 4789, id: 0x0207, check, cookie };
         assert_eq!(expired6(&message, router), Some(found));
         for (at, value) in [(0, 1), (1, 1), (8, 0x45), (14, 6)] {
             let mut other = message.clone();
@@ -151,8 +176,8 @@ mod tests {
 
     #[test]
     fn what_is_cut_short_or_something_else_says_nothing() {
-        let whole = message(Ipv4Addr::new(10, 9, 1, 2), &quoted());
-        assert!((0..whole.len() - 4).all(|length| expired(&whole[..length]).is_none()));
+        let whole = message(Ipv4Addr::new(10, 9, 1, 2), &quoted(), LEAST);
+        assert!((0..whole.len()).all(|length| expired(&whole[..length]).is_none()));
         for (at, value) in [(20, 3), (21, 1), (0, 0x65), (28, 0x41), (37, 6)] {
             let mut other = whole.clone();
             other[at] = value;

@@ -148,7 +148,7 @@ mod tests {
     fn surveyed(seen: &[(u16, u8)]) -> Surveyed {
         let hops = |spine: u8| vec![Some(IpAddr::from([10, 9, spine, 1]))];
         let seen = seen.iter().map(|&(port, spine)| Observation { port, hops: hops(spine) }).collect();
-        Surveyed { seen, round_trip_ns: Some(1000), delays: Vec::new() }
+        Surveyed { seen, round_trip_ns: Some(1000), ..Surveyed::default() }
     }
 
     #[test]

@@ -11,8 +11,10 @@
 
 use crate::covariation::ROUNDS;
 use crate::discovery::{Observation, PORTS_TRIED, distinct, is_hidden, ports_needed};
+use crate::icmp::Expired;
 use crate::paths::PATHS_MAX;
 use crate::random::Random;
+use crate::wire::{Address, Outer, Packet, Secret, siphash, trace_checksum};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
@@ -31,6 +33,10 @@ const PATIENCE_NS: [u64; 4] = [60_000_000, 100_000_000, 400_000_000, 1_600_000_0
 /// Time between two rounds of probes whose delays are compared, in nanoseconds: all rounds take a second.
 const ROUND_NS: u64 = 16_000_000;
 
+/// After so many messages with a wrong cookie, those count no more that quote only a part of it: guessing 28 bits
+/// succeeds once in 4 million surveys then.
+const WRONG_MAX: u32 = 64;
+
 /// More routers than that are no fabric.
 const ROUTERS_MAX: u8 = 12;
 
@@ -41,13 +47,34 @@ pub struct Wish {
     pub port: u16,
     /// The TTL.
     pub ttl: u8,
-    /// The identification by which a router's answer is recognised. Only those who have seen the probe know
-    /// it.
+    /// The identification: where a router's answer is wanted, it shows the TTL.
     pub id: u16,
+    /// By which a router's answer is recognised; `None` if the probe is to arrive. Only those who have seen the
+    /// probe know it.
+    pub cookie: Option<u64>,
+}
+
+impl Wish {
+    /// A probe that is to arrive.
+    #[must_use]
+    pub fn whole(port: u16) -> Wish {
+        Wish { port, ttl: TTL_WHOLE, id: 0, cookie: None }
+    }
+
+    /// The probe, which is numbered and has a turn if it is to arrive. The rest of `outer` is as it will be on
+    /// the wire.
+    #[must_use]
+    pub fn probe<A: Address>(&self, outer: Outer<A>, place: (u32, u32), turn: u8, sent_ns: u64) -> Packet<A> {
+        let outer = Outer { port: self.port, id: self.id, ttl: self.ttl, ..outer };
+        match self.cookie {
+            Some(cookie) => Packet::trace(outer, cookie),
+            None => Packet::request(outer, place, turn, sent_ns),
+        }
+    }
 }
 
 /// What a survey has found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surveyed {
     /// What was seen from each port that reaches the node.
     pub seen: Vec<Observation>,
@@ -56,13 +83,30 @@ pub struct Surveyed {
     /// If routers are silent, the delays of the first ports of `seen`: `[port][round]`, in nanoseconds, off
     /// by what clocks differ.
     pub delays: Vec<Vec<Option<i64>>>,
+    /// Messages of routers that did not quote a probe of this survey.
+    pub wrong: u32,
+}
+
+impl Surveyed {
+    /// What is to be said if somebody seems to forge messages of routers.
+    #[must_use]
+    pub fn forgeries(&self) -> Option<String> {
+        (self.wrong >= WRONG_MAX).then(|| {
+            format!(
+                "{} ICMP messages quote no probe of ours: somebody forges answers of routers? From the {WRONG_MAX}th \
+                 on, only those count that quote a whole cookie",
+                self.wrong
+            )
+        })
+    }
 }
 
 /// A survey that goes on.
 #[derive(Debug)]
 pub struct Survey {
-    /// It is secret, so that a router's answer cannot be forged without having seen a probe.
-    secret: u64,
+    /// A router's answer cannot be forged without having seen a probe.
+    secret: Secret,
+    wrong: u32,
     ports: Vec<u16>,
     /// Ports that are tried if there are many paths.
     further: VecDeque<u16>,
@@ -101,8 +145,9 @@ impl Survey {
         let count = ports.len().min(PORTS_TRIED.max(known.len()));
         let further = ports.drain(count..).collect();
         Survey {
-            // Each run has other identifications, whatever the generator returns.
-            secret: random.below(u64::MAX).wrapping_add(u64::from(run)),
+            // Each run has other cookies, whatever the generator returns.
+            secret: Secret([random.bits(), random.bits().wrapping_add(u64::from(run))]),
+            wrong: 0,
             todo: (0..count).map(|at| (at, TTL_WHOLE)).collect(),
             routers: vec![None; count],
             hops: vec![Vec::new(); count],
@@ -126,7 +171,7 @@ impl Survey {
             // All ports of a round at once.
             let rounds = (sent / compared.ports.len()) as u64;
             self.next_ns = compared.begin_ns + rounds * ROUND_NS;
-            return Some(Wish { port: self.ports[at], ttl, id: 0 });
+            return Some(Wish::whole(self.ports[at]));
         }
         // What a late turn has missed is made up for, a little.
         self.next_ns = if self.todo.is_empty() {
@@ -135,16 +180,15 @@ impl Survey {
             (self.next_ns + PACE_NS).max(now_ns.saturating_sub(LATE_NS))
         };
         let port = self.ports[at];
-        Some(Wish { port, ttl, id: self.id(port, ttl) })
+        if ttl == TTL_WHOLE {
+            return Some(Wish::whole(port));
+        }
+        let cookie = self.cookie(port, ttl);
+        Some(Wish { port, ttl, id: id(cookie, ttl), cookie: Some(cookie) })
     }
 
-    /// Where the TTL is within the first [`ROUTERS_MAX`], its low bits are the TTL; the others are a cookie.
-    /// Routers need not quote more than 8 bytes behind the IP header, so the cookie of the probe itself may
-    /// be missing.
-    fn id(&self, port: u16, ttl: u8) -> u16 {
-        let place = u64::from(port) << 8 | u64::from(ttl);
-        let cookie = Random::new(self.secret ^ place).below(1 << 12) as u16;
-        cookie << 4 | u16::from(ttl & 15)
+    fn cookie(&self, port: u16, ttl: u8) -> u64 {
+        siphash(self.secret, &[u64::from(port) << 8 | u64::from(ttl)])
     }
 
     fn patience_ns(&self) -> u64 {
@@ -167,14 +211,29 @@ impl Survey {
     }
 
     /// A router has answered a probe. Answers to probes that were not sent are ignored.
-    pub fn expired(&mut self, port: u16, id: u16, router: IpAddr) {
-        let ttl = (id & 15) as u8;
-        let is_ours = (1..=ROUTERS_MAX).contains(&ttl) && id == self.id(port, ttl);
-        let Some(at) = self.ports.iter().position(|one| *one == port).filter(|_| is_ours) else {
+    pub fn expired(&mut self, expired: &Expired) {
+        let ttl = (expired.id & 15) as u8;
+        let at = self.ports.iter().position(|one| *one == expired.port);
+        let Some(at) = at.filter(|_| (1..=ROUTERS_MAX).contains(&ttl) && self.quotes(expired, ttl)) else {
+            self.wrong = self.wrong.saturating_add(1);
             return;
         };
-        if let Some(hop) = self.hops[at].get_mut(usize::from(ttl).wrapping_sub(1)) {
-            *hop = Some(router);
+        if let Some(hop) = self.hops[at].get_mut(usize::from(ttl) - 1) {
+            *hop = Some(expired.router);
+        }
+    }
+
+    /// Whether a router quotes the probe from this port with this TTL.
+    fn quotes(&self, expired: &Expired, ttl: u8) -> bool {
+        let cookie = self.cookie(expired.port, ttl);
+        match (expired.cookie, expired.from, expired.to) {
+            _ if expired.id != id(cookie, ttl) => false,
+            (Some(quoted), ..) => quoted == cookie,
+            (None, IpAddr::V4(source), IpAddr::V4(destination)) if self.wrong < WRONG_MAX => {
+                let outer = Outer::between(source, destination, expired.port, expired.dport);
+                expired.check == trace_checksum(outer, cookie)
+            }
+            (None, ..) => false,
         }
     }
 
@@ -184,7 +243,7 @@ impl Survey {
             return None;
         }
         if self.pass == 0 && self.routers.iter().all(Option::is_none) {
-            return Some(Surveyed { seen: Vec::new(), round_trip_ns: None, delays: Vec::new() });
+            return Some(Surveyed { wrong: self.wrong, ..Surveyed::default() });
         }
         if self.compared.is_some() {
             return Some(self.result());
@@ -249,144 +308,14 @@ impl Survey {
         let reached = all.filter(|(_, routers)| routers.is_some());
         let seen = reached.map(|((&port, hops), _)| Observation { port, hops: hops.clone() }).collect();
         let delays = self.compared.as_ref().map(|compared| compared.delays.clone()).unwrap_or_default();
-        Surveyed { seen, round_trip_ns: self.round_trip_ns, delays }
+        Surveyed { seen, round_trip_ns: self.round_trip_ns, delays, wrong: self.wrong }
     }
+}
+
+/// The identification of a probe that is to expire: its low bits are the TTL, the others are of the cookie.
+fn id(cookie: u64, ttl: u8) -> u16 {
+    ((cookie >> 52) as u16) << 4 | u16::from(ttl & 15)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The first of four paths has a queue that comes and goes.
-    fn delay(port: u16, now: u64) -> i64 {
-        if port.is_multiple_of(4) { Random::new(now / 1_000_000).below(1_000_000) as i64 } else { 0 }
-    }
-
-    /// Runs a survey on a fabric of two tiers with so many spines between; `answers` tells which routers do.
-    fn surveyed(spines: u16, answers: impl Fn(u8, u16) -> bool) -> (Surveyed, u64) {
-        let mut random = Random::new(7);
-        let mut survey = Survey::new(0, 3, &[50_000], [49_152, 65_535], &mut random);
-        let mut now = 0;
-        loop {
-            while let Some(Wish { port, ttl, id }) = survey.wish(now) {
-                let spine = Random::new(port.into()).below(spines.into());
-                match ttl {
-                    1 if answers(1, port) => survey.expired(port, id, IpAddr::from([10, 0, 0, 1])),
-                    2 if answers(2, port) => survey.expired(port, id, IpAddr::from([10, 9, spine as u8, 2])),
-                    TTL_WHOLE => survey.arrived(port, 62, now, (1000 + u64::from(port), delay(port, now))),
-                    _ => {}
-                }
-            }
-            if let Some(found) = survey.turn(now) {
-                return (found, now);
-            }
-            now += 1_000_000;
-            assert!(now < 10_000_000_000, "it ends");
-        }
-    }
-
-    #[test]
-    fn the_paths_of_a_fabric_are_found() {
-        for spines in 1..=16 {
-            let (found, took_ns) = surveyed(spines, |_, _| true);
-            let paths = distinct(&found.seen);
-            assert_eq!(paths.len(), usize::from(spines), "{spines} spines");
-            assert!(took_ns < 1_500_000_000, "{took_ns}");
-            assert!(found.round_trip_ns.is_some_and(|time| time >= 1000 + 49_152));
-        }
-    }
-
-    /// An attacker that knows ports, TTLs and the number of the run, but has seen no probe, must guess one of
-    /// 4096 cookies.
-    #[test]
-    fn forged_answers_of_routers_hide_no_path() {
-        for spines in [2, 4, 8] {
-            let mut survey = Survey::new(0, 3, &[50_000], [49_152, 65_535], &mut Random::new(7));
-            let (mut now, mut guesses) = (0, Random::new(11));
-            let found = loop {
-                while let Some(Wish { port, ttl, id }) = survey.wish(now) {
-                    let spine = Random::new(port.into()).below(spines) as u8;
-                    match ttl {
-                        1 => survey.expired(port, id, IpAddr::from([10, 0, 0, 1])),
-                        2 => survey.expired(port, id, IpAddr::from([10, 9, spine, 2])),
-                        TTL_WHOLE => survey.arrived(port, 62, now, (1000, 500)),
-                        _ => {}
-                    }
-                    let liar = IpAddr::from([10, 66, 6, 6]);
-                    for ttl in 1..=2_u16 {
-                        survey.expired(port, ttl << 8 | 3, liar);
-                        survey.expired(port, (guesses.below(1 << 12) as u16) << 4 | ttl, liar);
-                    }
-                }
-                if let Some(found) = survey.turn(now) {
-                    break found;
-                }
-                now += 1_000_000;
-            };
-            assert_eq!(distinct(&found.seen).len() as u64, spines);
-        }
-    }
-
-    #[test]
-    fn a_port_whose_answer_is_lost_is_tried_again() {
-        let mut survey = Survey::new(0, 1, &[], [49_152, 65_535], &mut Random::new(1));
-        let (mut now, mut lost) = (0, 0);
-        let found = loop {
-            while let Some(Wish { port, ttl, .. }) = survey.wish(now) {
-                lost += 1;
-                if ttl == TTL_WHOLE && lost % 4 == 0 {
-                    survey.arrived(port, 62, now, (1000, 500));
-                }
-            }
-            if let Some(found) = survey.turn(now) {
-                break found;
-            }
-            now += 1_000_000;
-        };
-        assert!(found.seen.len() > PORTS_TRIED / 2, "{}", found.seen.len());
-    }
-
-    #[test]
-    fn routers_that_answer_seldom_are_asked_again_and_silent_ones_are_not_for_ever() {
-        let asked = std::cell::Cell::new(0);
-        let seldom = |_, _| {
-            asked.set(asked.get() + 1);
-            asked.get() % 3 == 0
-        };
-        let (found, _) = surveyed(4, seldom);
-        assert_eq!(distinct(&found.seen).len(), 4);
-        let (found, _) = surveyed(4, |_, _| false);
-        assert!(found.seen.iter().all(|one| one.hops == [None, None]) && found.seen.len() == 32);
-    }
-
-    #[test]
-    fn where_routers_are_silent_delays_tell_ports_of_one_path() {
-        for answers in [|_, _| false, |ttl, _| ttl == 1] {
-            let (found, took_ns) = surveyed(4, answers);
-            assert!(took_ns < 6_000_000_000, "{took_ns}");
-            let groups = crate::covariation::groups(&found.delays, 1000);
-            let busy = |group: &Vec<usize>| found.seen[group[0]].port.is_multiple_of(4);
-            let on_busy = found.seen[..PATHS_MAX].iter().filter(|one| one.port.is_multiple_of(4)).count();
-            assert!(
-                groups.iter().all(|group| group.len() == if busy(group) { on_busy } else { 1 }),
-                "{groups:?}"
-            );
-        }
-        assert!(surveyed(4, |_, _| true).0.delays.is_empty(), "hops are enough");
-    }
-
-    #[test]
-    fn a_node_that_does_not_answer_is_left_soon() {
-        let mut survey = Survey::new(0, 1, &[], [49_152, 65_535], &mut Random::new(1));
-        let mut now = 0;
-        let mut sent = 0;
-        let found = loop {
-            sent += std::iter::from_fn(|| survey.wish(now)).count();
-            if let Some(found) = survey.turn(now) {
-                break found;
-            }
-            now += 2_000_000;
-        };
-        assert_eq!((found.seen.len(), found.round_trip_ns, sent), (0, None, PORTS_TRIED));
-    }
-}
+mod tests;

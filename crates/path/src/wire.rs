@@ -19,11 +19,16 @@
 //! secret of the fabric; a request's leaves `sent` out, which a program at the interface may stamp when the
 //! cookie is there already.
 //!
+//! A probe that is to expire on its way (`trace`) has the kind 3, a cookie of its survey in the place of session
+//! and number, and a UDP checksum.
+//!
 //! `bpf/src/path/maps.h` has the same layout for the kernel's data plane, and a test with this one's bytes.
 
 mod six;
+mod trace;
 
 pub use six::{DATAGRAM6, FRAME6, quoted_id};
+pub use trace::trace_checksum;
 
 use packet::{Sum, checksum};
 use std::net::Ipv4Addr;
@@ -69,6 +74,8 @@ pub enum Kind {
     Request = 1,
     /// The answer to one.
     Answer = 2,
+    /// A probe that is to expire on its way (`trace`).
+    Trace = 3,
 }
 
 /// An address of the underlay: of IPv4 or IPv6.
@@ -104,6 +111,15 @@ pub struct Outer<A = Ipv4Addr> {
     pub id: u16,
     /// The TTL.
     pub ttl: u8,
+}
+
+impl<A> Outer<A> {
+    /// That of a packet of which only this matters.
+    #[must_use]
+    pub fn between(source: A, destination: A, port: u16, vxlan_port: u16) -> Outer<A> {
+        let macs = [[0; 6]; 2];
+        Outer { macs, source, destination, port, vxlan_port, dscp: 0, marked: false, id: 0, ttl: TTL }
+    }
 }
 
 /// A probe, or an answer.
@@ -206,6 +222,7 @@ impl<A: Address> Packet<A> {
         let kind = match kind {
             1 => Kind::Request,
             2 => Kind::Answer,
+            3 => Kind::Trace,
             _ => return Err(Refusal::Malformed),
         };
         if body[..4] != *MAGIC || marked > 1 {
@@ -241,7 +258,8 @@ impl<A: Address> Packet<A> {
             sent_ns,
             self.reflected_ns,
         ]);
-        siphash(secret, &words)
+        // What is to expire is for routers, and authenticated by what they quote.
+        siphash(if self.kind == Kind::Trace { Secret::default() } else { secret }, &words)
     }
 }
 
@@ -268,6 +286,11 @@ impl Packet {
         put(BODY, &self.body(secret));
         let sum = checksum(Sum::default().bytes(&frame[ETHERNET..ETHERNET + IP]));
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        if self.kind == Kind::Trace {
+            let sum =
+                checksum(Sum::default().bytes(&frame[26..]).word(17).word((FRAME - ETHERNET - IP) as u16));
+            frame[40..42].copy_from_slice(&if sum == 0 { 0xffff } else { sum }.to_be_bytes());
+        }
         frame
     }
 

@@ -312,6 +312,8 @@ impl PathPortApp {
         match packet.kind {
             Kind::Request => self.reflect(now_ns, at, &packet, actions),
             Kind::Answer => self.collect(now_ns, at, &packet, actions),
+            // It should have expired: the route has become shorter.
+            Kind::Trace => self.counts.malformed += 1,
         }
     }
 

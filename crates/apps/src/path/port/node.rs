@@ -258,7 +258,7 @@ impl Node {
         if budget.take(now_ns, round.len() as u64) {
             for path in round {
                 let sequence = self.paths.probe_sent(now_ns, path);
-                let wish = Wish { port: self.paths.all()[path].ports().main, ttl: TTL_WHOLE, id: 0 };
+                let wish = Wish::whole(self.paths.all()[path].ports().main);
                 probes.push(self.ask(now_ns, (path as u8, sequence), wish, config));
             }
         }
@@ -280,8 +280,8 @@ impl Node {
             self.asked.pop_front();
         }
         self.asked.push_back(Asked { session, number, path, sequence, sent_ns: now_ns });
-        let outer = Outer { id: wish.id, ttl: wish.ttl, ..self.outer(config, wish.port) };
-        Packet { path, ..Packet::request(outer, (session, number), sequence as u8, now_ns) }
+        let outer = self.outer(config, wish.port);
+        Packet { path, ..wish.probe(outer, (session, number), sequence as u8, now_ns) }
     }
 
     /// What is around a probe from a port.
@@ -327,7 +327,7 @@ impl Node {
     /// A router has met the last hop of a probe.
     pub fn expired(&mut self, expired: &Expired) {
         if let Some(survey) = &mut self.survey {
-            survey.expired(expired.port, expired.id, expired.router);
+            survey.expired(expired);
         }
     }
 

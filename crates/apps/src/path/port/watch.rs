@@ -74,6 +74,7 @@ impl PathPortApp {
         } else {
             let Some(found) = node.survey.as_mut().and_then(|survey| survey.turn(now_ns)) else { return };
             let change = node.learn(now_ns, &found, every_ns, &self.config);
+            told.extend(found.forgeries().map(|forgeries| format!("{}: {forgeries}", node.address)));
             match found.round_trip_ns {
                 Some(round_trip_ns) => {
                     settings = settings.allowing(round_trip_ns);

@@ -5,7 +5,7 @@ use super::prober::{Prober, now_ns, wait};
 use super::uplink::Uplink;
 use super::wire::Wire;
 use ::path::scheme::{DOCA_TIMEOUT_NS, doca_ports};
-use ::path::survey::{TTL_WHOLE, Wish};
+use ::path::survey::Wish;
 use ::path::wire::NO_PATH;
 use bpf::PathMissed;
 use packet::{Sum, checksum};
@@ -57,7 +57,7 @@ fn race(
     while uplink.programs.answer().is_some() {}
     let mut numbers = Vec::new();
     for port in doca_ports(kernel_port) {
-        let wish = Wish { port, ttl: TTL_WHOLE, id: 0 };
+        let wish = Wish::whole(port);
         let (source, peer): (IpAddr, IpAddr) = (addresses.0.into(), addresses.1.into());
         let (number, packet) = prober.packet(source, peer, &wish, (0, NO_PATH));
         if wire.send(&packet, peer).is_ok() {

@@ -11,7 +11,7 @@ use ::path::paths::Answer;
 use ::path::random::Random;
 use ::path::scheme::Scheme;
 use ::path::settings::Settings;
-use ::path::survey::{TTL_WHOLE, Wish};
+use ::path::survey::Wish;
 use ::path::wire::{Address, NO_PATH, Outer, Packet};
 use bpf::PathAnswer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -212,7 +212,7 @@ impl Prober {
         while let Some(expired) = running.wire.expired() {
             let node = running.nodes.iter_mut().find(|node| expired.to == node.address);
             if let Some(survey) = node.and_then(|node| node.survey.as_mut()) {
-                survey.expired(expired.port, expired.id, expired.router);
+                survey.expired(&expired);
             }
         }
     }
@@ -239,6 +239,9 @@ impl Prober {
         for at in 0..running.nodes.len() {
             let node = &mut running.nodes[at];
             let Some(found) = node.survey.as_mut().and_then(|survey| survey.turn(now)) else { continue };
+            if let Some(forgeries) = found.forgeries() {
+                self.telling.say(&format!("{}: {forgeries}", node.address));
+            }
             if let Some(news) = node.take(now, &found, &self.fabric, self.settings) {
                 self.telling.say(&news);
             }
@@ -281,7 +284,7 @@ impl Prober {
         let (port, turn) = node.next_turn(path);
         let Some(paths) = &mut node.paths else { return };
         let sequence = paths.probe_sent(now, path);
-        let wish = Wish { port, ttl: TTL_WHOLE, id: 0 };
+        let wish = Wish::whole(port);
         self.send(running, at, wish, (turn, path as u8), Asked::Path { path, sequence }, now);
     }
 
@@ -340,18 +343,9 @@ impl Prober {
         wish: &Wish,
         (turn, path): (u8, u8),
     ) -> Packet<A> {
-        let outer = Outer {
-            macs: [[0; 6]; 2],
-            source,
-            destination,
-            port: wish.port,
-            vxlan_port: self.fabric.vxlan_port,
-            dscp: self.fabric.dscp,
-            marked: false,
-            id: wish.id,
-            ttl: wish.ttl,
-        };
-        Packet { path, ..Packet::request(outer, (self.session, self.number), turn, 0) }
+        let outer = Outer::between(source, destination, wish.port, self.fabric.vxlan_port);
+        let outer = Outer { dscp: self.fabric.dscp, ..outer };
+        Packet { path, ..wish.probe(outer, (self.session, self.number), turn, 0) }
     }
 
     /// The session of its probes.

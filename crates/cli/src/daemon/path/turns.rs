@@ -96,10 +96,12 @@ impl Turns {
 mod tests {
     use super::*;
     use ::path::discovery::Observation;
+    use ::path::icmp::{self, Expired};
     use ::path::probing::PACKETS_PER_SECOND_MAX;
     use ::path::scheme::Scheme;
     use ::path::settings::Settings;
     use ::path::survey::{Surveyed, TTL_WHOLE};
+    use ::path::wire::{Outer, Secret};
     use std::net::{IpAddr, Ipv4Addr};
 
     const NODES: usize = 200;
@@ -138,7 +140,7 @@ mod tests {
         let settings = Settings::of_rate(fabric.rate);
         let seen = |port: u16| Observation { port, hops: vec![Some([10, 9, port as u8, 2].into())] };
         let found =
-            Surveyed { seen: (1..=4).map(seen).collect(), round_trip_ns: Some(1000), delays: Vec::new() };
+            Surveyed { seen: (1..=4).map(seen).collect(), round_trip_ns: Some(1000), ..Surveyed::default() };
         for node in &mut nodes {
             node.take(SECOND, &found, &fabric, settings);
         }
@@ -162,6 +164,13 @@ mod tests {
         );
     }
 
+    /// What a router says of a probe.
+    fn said(wish: &Wish, router: [u8; 4]) -> Expired {
+        let outer = Outer::between(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), wish.port, 4789);
+        let probe = wish.probe(outer, (1, 1), 0, 0).datagram(Secret::default());
+        icmp::expired(&icmp::message(router.into(), &probe, 28)).expect("a message")
+    }
+
     #[test]
     fn surveys_of_two_hundred_nodes_end_within_the_budget_while_others_are_probed() {
         let (fabric, mut random) = (fabric(), Random::new(1));
@@ -180,8 +189,8 @@ mod tests {
                 let survey = nodes[at].survey.as_mut().expect("it wished");
                 match wish.ttl {
                     TTL_WHOLE => survey.arrived(wish.port, 62, now, (1000, 500)),
-                    1 => survey.expired(wish.port, wish.id, [10, 0, 0, 1].into()),
-                    _ => survey.expired(wish.port, wish.id, [10, 9, (wish.port % 4) as u8, 2].into()),
+                    1 => survey.expired(&said(&wish, [10, 0, 0, 1])),
+                    _ => survey.expired(&said(&wish, [10, 9, (wish.port % 4) as u8, 2])),
                 }
             }
             for node in &mut nodes {

@@ -310,7 +310,10 @@ impl Rig {
         if packet.outer.ttl < 3 {
             let router = [Ipv4Addr::new(10, 8, 0, 1), Ipv4Addr::new(10, 9, at as u8, 2)];
             let router = router[usize::from(packet.outer.ttl) - 1];
-            let message = [&OURS[..], &THEIRS, &[8, 0], &icmp::message(router, &frame[14..])].concat();
+            // Some routers quote no more than they must.
+            let quotes = if router.octets()[3].is_multiple_of(2) { 28 } else { 128 };
+            let message =
+                [&OURS[..], &THEIRS, &[8, 0], &icmp::message(router, &frame[14..], quotes)].concat();
             self.flying.extend(Some((there_ns, message)).filter(|_| !self.is_silent));
             return;
         }
