@@ -100,8 +100,8 @@ pub fn expired6(icmp: &[u8], router: IpAddr) -> Option<Expired> {
     })
 }
 
-/// The message of a router, from its IPv4 header on, about a packet that begins with its own, of which it quotes
-/// so many bytes, less than 228: for simulated fabrics.
+/// The message of a router, from its IPv4 header on, about a packet that begins with its own, of which it
+/// quotes so many bytes, less than 228: for simulated fabrics.
 #[must_use]
 pub fn message(router: Ipv4Addr, packet: &[u8], quotes: usize) -> Vec<u8> {
     let quoted = &packet[..packet.len().min(quotes)];

@@ -33,8 +33,8 @@ const PATIENCE_NS: [u64; 4] = [60_000_000, 100_000_000, 400_000_000, 1_600_000_0
 /// Time between two rounds of probes whose delays are compared, in nanoseconds: all rounds take a second.
 const ROUND_NS: u64 = 16_000_000;
 
-/// After so many messages with a wrong cookie, those count no more that quote only a part of it: guessing 28 bits
-/// succeeds once in 4 million surveys then.
+/// After so many messages with a wrong cookie, those count no more that quote only a part of it: guessing 28
+/// bits succeeds once in 4 million surveys then.
 const WRONG_MAX: u32 = 64;
 
 /// More routers than that are no fabric.
@@ -49,8 +49,8 @@ pub struct Wish {
     pub ttl: u8,
     /// The identification: where a router's answer is wanted, it shows the TTL.
     pub id: u16,
-    /// By which a router's answer is recognised; `None` if the probe is to arrive. Only those who have seen the
-    /// probe know it.
+    /// By which a router's answer is recognised; `None` if the probe is to arrive. Only those who have seen
+    /// the probe know it.
     pub cookie: Option<u64>,
 }
 
@@ -61,8 +61,8 @@ impl Wish {
         Wish { port, ttl: TTL_WHOLE, id: 0, cookie: None }
     }
 
-    /// The probe, which is numbered and has a turn if it is to arrive. The rest of `outer` is as it will be on
-    /// the wire.
+    /// The probe, which is numbered and has a turn if it is to arrive. The rest of `outer` is as it will be
+    /// on the wire.
     #[must_use]
     pub fn probe<A: Address>(&self, outer: Outer<A>, place: (u32, u32), turn: u8, sent_ns: u64) -> Packet<A> {
         let outer = Outer { port: self.port, id: self.id, ttl: self.ttl, ..outer };
@@ -93,8 +93,8 @@ impl Surveyed {
     pub fn forgeries(&self) -> Option<String> {
         (self.wrong >= WRONG_MAX).then(|| {
             format!(
-                "{} ICMP messages quote no probe of ours: somebody forges answers of routers? From the {WRONG_MAX}th \
-                 on, only those count that quote a whole cookie",
+                "{} ICMP messages quote no probe of ours: somebody forges answers of routers? After \
+                 {WRONG_MAX}, only those count that quote a whole cookie",
                 self.wrong
             )
         })

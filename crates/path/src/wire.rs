@@ -19,8 +19,8 @@
 //! secret of the fabric; a request's leaves `sent` out, which a program at the interface may stamp when the
 //! cookie is there already.
 //!
-//! A probe that is to expire on its way (`trace`) has the kind 3, a cookie of its survey in the place of session
-//! and number, and a UDP checksum.
+//! A probe that is to expire on its way (`trace`) has the kind 3, a cookie of its survey in the place of
+//! session and number, and a UDP checksum.
 //!
 //! `bpf/src/path/maps.h` has the same layout for the kernel's data plane, and a test with this one's bytes.
 

@@ -78,8 +78,9 @@ pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Who has this address? ARP (RFC 826), or a neighbour solicitation (RFC 4861 §4.3). The latter names a source,
-/// because one without is answered to all nodes (§7.2.4), and a switch floods such an answer to every member.
+/// Who has this address? ARP (RFC 826), or a neighbour solicitation (RFC 4861 §4.3). The latter names a
+/// source, because one without is answered to all nodes (§7.2.4), and a switch floods such an answer to
+/// every member.
 #[must_use]
 pub fn question((mac, vid): (Mac, Option<u16>), source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
     match target {
@@ -100,9 +101,10 @@ pub fn link_local([a, b, c, d, e, f]: Mac) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Returns who answers a probe of `own` with this frame: an ARP reply or a neighbour advertisement to `own`. The
-/// answer must be in the probe's VLAN; a tag with VLAN 0 has only a priority. An answer to another address says
-/// nothing about this link, because a switch floods frames to groups and to addresses that it does not know.
+/// Returns who answers a probe of `own` with this frame: an ARP reply or a neighbour advertisement to `own`.
+/// The answer must be in the probe's VLAN; a tag with VLAN 0 has only a priority. An answer to another
+/// address says nothing about this link, because a switch floods frames to groups and to addresses that it
+/// does not know.
 #[must_use]
 pub fn answer(frame: &[u8], own: Mac, vid: Option<u16>) -> Option<IpAddr> {
     let tag = frame.get(14..16).filter(|_| frame[12..14] == [0x81, 0]);

@@ -41,8 +41,8 @@ const FAILOVER_MS: f64 = 10.0;
 /// The longest time until LACP silence is detected, in milliseconds: LACPDUs come every second, three of them
 /// are missed (802.1AX 6.4.4), and the lab polls every 20 ms.
 const SILENCE_MS: f64 = 3000.0 + 100.0;
-/// The longest time until traffic has left a link on which probes are not answered any more, at the median, in
-/// milliseconds.
+/// The longest time until traffic has left a link on which probes are not answered any more, at the median,
+/// in milliseconds.
 const UNANSWERED_MS: f64 = 100.0;
 /// How traffic gets to the partner while it is a plain switch, on two links of which one is active: the bond
 /// notices within 2 + 1 intervals.

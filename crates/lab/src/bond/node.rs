@@ -130,7 +130,8 @@ impl Bond {
 fn configuration(members: usize, mode: &str, rate: &str) -> String {
     let members: Vec<String> = (1..=members).map(|link| format!("p{link}")).collect();
     with_bond(&format!(
-        "mode: balance_tcp, members: [{}], inside: p0, updelay: 100ms, lacp: {{ mode: {mode}, rate: {rate} }}",
+        "mode: balance_tcp, members: [{}], inside: p0, updelay: 100ms, \
+         lacp: {{ mode: {mode}, rate: {rate} }}",
         members.join(", ")
     ))
 }

@@ -70,8 +70,8 @@ impl Partner {
         self.0.vsctl(&format!("add-port {bridge} s{link} -- set port s{link} {options}"))
     }
 
-    /// Becomes a switch with two links that are not one. The outside host is in this VLAN, in which the switch
-    /// sends on the links with a tag, and takes frames with a tag or without.
+    /// Becomes a switch with two links that are not one. The outside host is in this VLAN, in which the
+    /// switch sends on the links with a tag, and takes frames with a tag or without.
     pub fn be_plain(&self, vlan: Option<u16>) -> Result<()> {
         self.0.vsctl("--if-exists del-port bond0")?;
         if let Some(vlan) = vlan {
@@ -80,8 +80,8 @@ impl Partner {
         (1..=2).try_for_each(|link| self.heed(link, vlan))
     }
 
-    /// Neither forwards nor answers what comes by a link (counted from 1) of a plain switch. The link keeps its
-    /// carrier.
+    /// Neither forwards nor answers what comes by a link (counted from 1) of a plain switch. The link keeps
+    /// its carrier.
     pub fn ignore(&self, link: usize) -> Result<()> {
         self.0.vsctl(&format!("del-port br0 s{link}"))
     }

@@ -1,7 +1,8 @@
-//! Probes that are to expire on their way, so that a router names itself. A router quotes what it dropped: the IP
-//! header and 8 bytes at least (RFC 792), up to 576 bytes in all as a rule (RFC 1812, section 4.3.2.3). Who has
-//! not seen the probe must guess a cookie of 64 bits, which is in the place of session and number; where less is
-//! quoted, the 12 bits of it that are in the identification, and the UDP checksum, which covers all of it.
+//! Probes that are to expire on their way, so that a router names itself. A router quotes what it dropped:
+//! the IP header and 8 bytes at least (RFC 792), up to 576 bytes in all as a rule (RFC 1812, section
+//! 4.3.2.3). Who has not seen the probe must guess a cookie of 64 bits, which is in the place of session and
+//! number; where less is quoted, the 12 bits of it that are in the identification, and the UDP checksum,
+//! which covers all of it.
 //!
 //! Such a probe is as long as the others and goes the same way. No peer answers it, and no program stamps it,
 //! which would change its checksum.
@@ -17,7 +18,8 @@ impl<A: Address> Packet<A> {
     }
 }
 
-/// The UDP checksum of the probe that leaves from this port with a cookie, whatever its identification and TTL.
+/// The UDP checksum of the probe that leaves from this port with a cookie, whatever its identification and
+/// TTL.
 #[must_use]
 pub fn trace_checksum(outer: Outer, cookie: u64) -> u16 {
     let frame = Packet::trace(outer, cookie).frame(Secret::default());
