@@ -70,6 +70,11 @@ pub enum FindingKind {
     RangeTooWide { field: Field, bits: u8 },
     #[error("this can never match: no packet has both `{first}` and `{second}`")]
     NeverHits { first: String, second: String },
+    #[error(
+        "every packet is dropped here: the pipe has neither `match` nor entries, so packets miss it, `miss` \
+            is `drop`, and its {unused} is never used; write `entries: [{{}}]` if every packet is to hit"
+    )]
+    DropsAll { unused: &'static str },
     #[error("a HASH pipe hashes one field at least")]
     NothingHashed,
     #[error("`{field}` is read-only: it can be matched and copied from, not written")]
@@ -277,6 +282,7 @@ impl FindingKind {
             | FindingKind::NoRoot
             | FindingKind::ColorUnmetered { .. }
             | FindingKind::NeverHits { .. }
+            | FindingKind::DropsAll { .. }
             | FindingKind::Shadowed { .. }
             | FindingKind::TargetWithoutEntry { .. }
             | FindingKind::NumberWithoutEntries { .. }

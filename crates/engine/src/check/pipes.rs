@@ -20,6 +20,7 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     pipe.kind.check(program, pipe, &mut kinds);
     nat::pipe(program, pipe, &mut kinds);
     contradiction(pipe.matches.iter().filter_map(of_match), program.follow_fragments, &mut kinds);
+    kinds.extend(drops_all(pipe));
     for template in &pipe.templates {
         operations::check(template, &pipe.kind, &mut kinds);
     }
@@ -43,6 +44,19 @@ fn capacity(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     } else if (capacity as usize) < entries {
         kinds.push(FindingKind::CapacityTooSmall { pipe: pipe.name.clone(), capacity, entries });
     }
+}
+
+/// A pipe that everything misses may be meant: its miss does the work. But if the miss drops, what is written
+/// for hits shows that packets were expected to hit.
+fn drops_all(pipe: &Pipe) -> Option<FindingKind> {
+    let is_empty = pipe.matches.is_empty() && pipe.entries.is_empty();
+    let has_no_key = matches!(pipe.kind, PipeKind::Basic | PipeKind::Acl);
+    let unused = match pipe.forward != Forward::Drop {
+        true => "`forward`",
+        false if pipe.templates.iter().any(|template| !template.operations.is_empty()) => "action",
+        false => return None,
+    };
+    (is_empty && has_no_key && pipe.miss == Forward::Drop).then_some(FindingKind::DropsAll { unused })
 }
 
 /// Reports invalid indices, and a miss that refers to an entry.

@@ -159,6 +159,12 @@ finds!(an_acl_entry_that_contradicts_itself: {
         Criterion::Masked);
     only(both.entry(Entry::on(odd).and(odd)))
 } => FindingKind::NeverHits { .. });
+finds!(a_forward_no_packet_reaches: program(vec![Pipe::basic("a").forward(PortId(1)).miss(Forward::Drop)])
+    => FindingKind::DropsAll { unused: "`forward`" });
+finds!(an_action_no_packet_reaches: {
+    let set = Operation::Set(Field::EthSrc, Value::Const(1));
+    program(vec![Pipe::basic("a").act([set]).forward(Forward::Drop).miss(Forward::Drop)])
+} => FindingKind::DropsAll { unused: "action" });
 finds!(nothing_hashed: Program {
     groups: vec![group(Fill::Wants, 8, &[1])],
     ..only(Pipe::hash("a", HashInput::Fields(vec![]), GroupId(0)))
@@ -346,6 +352,22 @@ fn protocol_and_fragment_do_not_contradict() {
     let fragments =
         pipe("a").constant(Field::IpProtocol, 17).constant(Field::IpFragment, 1).constant(Field::Ipv4Dst, 1);
     assert_eq!(kinds(&only(fragments.entry(Entry::default()))), []);
+}
+
+#[test]
+fn pipes_that_everything_misses_or_hits_on_purpose_are_good() {
+    let basic = |forward: Forward, miss: Forward| Pipe::basic("a").forward(forward).miss(miss);
+    let (port, drop) = (Forward::Port(PortId(1)), Forward::Drop);
+    for pipe in [
+        basic(drop, drop),
+        basic(port, port),
+        basic(drop, port),
+        basic(port, Forward::Port(PortId(0))),
+        basic(port, drop).entry(Entry::default()),
+        basic(port, drop).per_entry(Field::Ipv4Dst),
+    ] {
+        assert_eq!(kinds(&program(vec![pipe])), []);
+    }
 }
 
 #[test]
