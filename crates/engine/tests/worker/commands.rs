@@ -56,6 +56,22 @@ fn a_probe_says_what_would_be_and_counts_nothing() {
     assert_eq!(ask(&mut worker, &commands, |answer| Command::Probe(PortId(0), vec![0; 5000], answer)), None);
 }
 
+/// Frames wait in the port, as they do while a successor's other workers are not ready.
+#[test]
+fn a_dormant_worker_takes_no_frame_before_it_is_told_to_receive() {
+    let (worker, wires, commands) = commanded(&all_to(Forward::Port(PortId(1))), 8);
+    let mut worker = worker.dormant();
+    wires[0].push(&udp(1, 53));
+    for now_ns in 0..3 {
+        ask(&mut worker, &commands, Command::Report);
+        worker.breathe(now_ns);
+        assert_eq!((balanced(&worker).received, wires[1].pop()), (0, None));
+    }
+    ask(&mut worker, &commands, Command::Receive);
+    worker.breathe(3);
+    assert_eq!((balanced(&worker).received, wires[1].pop()), (1, Some(udp(1, 53))));
+}
+
 #[test]
 fn stopping_drops_what_the_ports_hold() {
     let program = all_to(Forward::Port(PortId(1)));

@@ -26,7 +26,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 /// Why frames are dropped by a worker that receives before all workers have their sockets and memory.
@@ -242,10 +242,11 @@ impl Taking {
             sums.ended += bytes.len() / length;
             return Ok(());
         };
-        let entries = head["entries"].as_array().into_iter().flatten().map(decided_for).collect();
+        let entries = head["entries"].as_array().into_iter().flatten().map(decided_for);
+        let entries = entries.collect::<Option<Vec<DecidedFor>>>();
+        let entries = entries.context("the old weir's flows are not understood")?;
         for records in bytes.chunks(length * ROWS as usize) {
-            let page =
-                FlowPage { entries: Vec::clone(&entries), records: records.into(), length, next: None };
+            let page = FlowPage { entries: entries.clone(), records: records.into(), length, next: None };
             let page = Arc::new(page);
             let all = workers
                 .ask_all(|_, answer| Command::ResumeFlows(Some((*pipe, Arc::clone(&page))), answer))?;
@@ -273,21 +274,40 @@ fn outside(unit: Option<&str>, own: Option<&str>) -> Option<String> {
 /// Lets the workers receive once all their ports have their sockets and memory. A worker that started before
 /// another was ready would lose the frames that it sends through the other's ports or hands to it.
 fn begin_to_receive(workers: &Workers, interfaces: &Interfaces) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
-    while !interfaces.all().all(XdpInterface::has_obeyed) {
+    let are_ready = || interfaces.all().all(XdpInterface::has_obeyed);
+    // A worker that sleeps finds its sockets when it is asked for something.
+    let wake = || workers.ask_all(|_, answer| Command::Report(answer)).map(drop);
+    after_all(are_ready, PATIENCE, wake, || workers.ask_all(|_, answer| Command::Receive(answer)).map(drop))
+}
+
+/// Wakes workers until all are ready, and only then lets them go.
+fn after_all(
+    are_ready: impl Fn() -> bool,
+    patience: Duration,
+    wake: impl Fn() -> Result<()>,
+    go: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let until = Instant::now() + patience;
+    while !are_ready() {
         if Instant::now() > until {
             bail!("the workers do not use the old weir's sockets");
         }
-        // A worker that sleeps finds its sockets when it is asked for something.
-        workers.ask_all(|_, answer| Command::Report(answer))?;
+        wake()?;
     }
-    workers.ask_all(|_, answer| Command::Receive(answer)).map(drop)
+    go()
 }
 
-pub(super) fn decided_for(entry: &Value) -> DecidedFor {
-    match (entry[0].as_str(), entry[1].as_str()) {
-        (Some(group), Some(target)) => DecidedFor::Target { group: group.into(), target: target.into() },
-        _ => DecidedFor::Default,
+/// Reads what flows of a page were decided for. `None` if it is not understood.
+pub(super) fn decided_for(entry: &Value) -> Option<DecidedFor> {
+    match entry {
+        Value::Null => Some(DecidedFor::Default),
+        Value::Array(names) => match &names[..] {
+            [Value::String(group), Value::String(target)] => {
+                Some(DecidedFor::Target { group: group.clone(), target: target.clone() })
+            }
+            _ => None,
+        },
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
     }
 }
 
@@ -297,5 +317,53 @@ struct Removed<'a>(&'a Path);
 impl Drop for Removed<'_> {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn workers_receive_after_the_last_of_them_is_ready() {
+        let (unready, said) = (RefCell::new(3), RefCell::new(Vec::new()));
+        let wake = || {
+            *unready.borrow_mut() -= 1;
+            said.borrow_mut().push("wake");
+            Ok(())
+        };
+        let go = || {
+            said.borrow_mut().push("go");
+            Ok(())
+        };
+        after_all(|| *unready.borrow() == 0, PATIENCE, wake, go).unwrap();
+        assert_eq!(*said.borrow(), ["wake", "wake", "wake", "go"]);
+    }
+
+    #[test]
+    fn workers_of_which_one_never_gets_ready_do_not_receive() {
+        let go = || panic!("it lets them go");
+        let error = after_all(|| false, Duration::ZERO, || Ok(()), go).unwrap_err();
+        assert!(error.to_string().contains("do not use the old weir's sockets"));
+        let error = after_all(|| false, PATIENCE, || bail!("a worker has ended"), go).unwrap_err();
+        assert_eq!(error.to_string(), "a worker has ended");
+    }
+
+    #[test]
+    fn what_flows_were_decided_for_is_read_or_refused() {
+        let target = DecidedFor::Target { group: "g".into(), target: "t".into() };
+        for (said, wanted) in [
+            (json!(null), Some(DecidedFor::Default)),
+            (json!(["g", "t"]), Some(target)),
+            (json!([]), None),
+            (json!(["g"]), None),
+            (json!(["g", 7]), None),
+            (json!(["g", "t", "u"]), None),
+            (json!("default"), None),
+            (json!({}), None),
+        ] {
+            assert_eq!(decided_for(&said), wanted, "{said}");
+        }
     }
 }
