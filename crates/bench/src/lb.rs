@@ -323,6 +323,7 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         by: By::FiveTuple,
         stateless: setting.stateless,
         timeouts: timeouts(false),
+        resets_idle: false,
         fill: Fill::Maglev,
         new_flows: NewFlows::Hash,
         affinity: None,

@@ -383,6 +383,7 @@ impl Group {
             affinity: None,
             quic: None,
             no_target: None,
+            idle: None,
             targets: [].into(),
             origin: Origin::default(),
         }
@@ -410,6 +411,12 @@ impl Group {
     #[must_use]
     pub fn no_target(self, no_target: Option<AppId>) -> Group {
         Group { no_target, ..self }
+    }
+
+    /// Sets the app that resets connections whose flows have been idle for too long.
+    #[must_use]
+    pub fn idle(self, idle: Option<AppId>) -> Group {
+        Group { idle, ..self }
     }
 
     /// Sets the number by which metadata chooses the group.

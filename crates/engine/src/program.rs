@@ -124,8 +124,7 @@ pub struct Pipe {
     pub matches: Vec<Match>,
     /// What is counted and metered on a hit.
     pub monitor: Monitor,
-    /// Action templates, of which an entry names one. Never empty: no action is one template without
-    /// operations.
+    /// Action templates, of which an entry names one; at least one, which may have no operations.
     pub templates: Vec<Template>,
     /// Where hits go.
     pub forward: Forward,
@@ -431,6 +430,8 @@ pub struct Group {
     pub quic: Option<Arc<[QuicConfig]>>,
     /// The app that gets packets for which the group has no target; without it they are dropped.
     pub no_target: Option<AppId>,
+    /// The app that resets TCP connections whose flows have been idle for too long; without it they just end.
+    pub idle: Option<AppId>,
     /// The targets. A target's id is its position here. Shared by all copies of the program, because there
     /// may be a million of them, and a worker holds a copy.
     pub targets: Arc<[Target]>,

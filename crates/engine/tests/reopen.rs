@@ -173,6 +173,29 @@ fn c15_a_translated_connection_has_ended_when_both_sides_have_closed() {
     assert_eq!(hear(&mut both, "A"), Verdict::Drop(packet::DropReason::Miss), "nothing leads there");
 }
 
+/// As in RFC 6146 §3.5.2.2 and in netfilter: a client that has forgotten the connection learns that from the
+/// acknowledgement that its SYN gets.
+#[test]
+fn c9_a_syn_on_a_half_closed_connection_changes_nothing() {
+    for is_client in [true, false] {
+        let mut both = Both::new(&translating());
+        let first = both.bench.bytes(PortId(0), &client("S"));
+        let mut say = |is_client: bool, flags: &str| match is_client {
+            true => both.bench.frame(PortId(0), &client(flags)),
+            false => both.bench.frame(PortId(1), &answer(&first, flags)),
+        };
+        for (is_client, flags) in [(false, "SA"), (true, "A"), (is_client, "FA")] {
+            say(is_client, flags);
+        }
+        for flags in ["S", "SA", "S payload=c0"] {
+            say(is_client, flags);
+        }
+        for flow in both.bench.engine.flows(PipeId(0), 9).0 {
+            assert_eq!(flow.state, Some(FlowState::TcpHalfClosed), "client: {is_client}");
+        }
+    }
+}
+
 #[test]
 fn c15_connections_of_one_batch_are_told_apart() {
     let said = ["S", "A", "R", "S", "A", "R", "S", "S", "A"];

@@ -138,8 +138,9 @@ impl FlowState {
         if seen.is_syn() {
             return match self {
                 TcpSyn => (TcpSyn, Event::Repeated),
-                TcpEstablished => (TcpEstablished, Event::None),
-                Single | Stream | TcpFin | TcpRst | TcpHalfClosed => (TcpSyn, Event::None),
+                // The other end answers with an acknowledgement, and the connection stays as it is.
+                TcpEstablished | TcpHalfClosed | TcpFin => (self, Event::None),
+                Single | Stream | TcpRst => (TcpSyn, Event::None),
             };
         }
         let state = match self {

@@ -9,6 +9,7 @@ mod bits;
 mod choosers;
 mod collisions;
 pub mod edits;
+mod expiry;
 pub mod health;
 mod neighbours;
 mod pipes;

@@ -6,7 +6,7 @@ use super::choosers::{Chooser, ErrorsBy, Translated, number};
 use super::health::Health;
 use super::service::{BackEnd, By, Service};
 use super::vlan::{self, Tags};
-use super::{NAME, REJECT, TOO_LONG, bits};
+use super::{NAME, REJECT, TOO_LONG, answers, bits};
 use config::attachment::{Attachments, Mac};
 use engine::builder::ProgramBuilder;
 use engine::program::{
@@ -63,11 +63,14 @@ impl<'a> Writer<'a> {
         let (scales, rejecting) = (health.scales(), health.rejecting());
         let rejects = services.iter().any(|service| rejecting.contains(service.name.as_str()));
         let reject = rejects.then(|| program.app(REJECT));
+        let idle = services.iter().any(|one| one.resets_idle).then(|| program.app(answers::IDLE));
         let groups = services.iter().enumerate();
         let groups = groups
             .map(|(at, service)| {
                 let app = reject.filter(|_| rejecting.contains(service.name.as_str()));
-                group((at, service), (scales.of(&service.name), app), &mut lists, program)
+                let idle = idle.filter(|_| service.resets_idle);
+                let about = (scales.of(&service.name), [app, idle]);
+                group((at, service), about, &mut lists, program)
             })
             .collect();
         let is_tunnel = |back_end: &BackEnd| back_end.mode.is_tunnel();
@@ -300,10 +303,11 @@ pub(super) fn group_name(service: &Service) -> String {
 type Lists = HashMap<(*const BackEnd, Forward, u32), Arc<[Target]>>;
 
 /// Adds the group of a service, whose weights are multiplied by `scale`. Packets for which it has no back end
-/// go to an app, if there is one for them. Where bits of the source address choose, there is no group.
+/// go to the first app, and news of connections that have been idle for too long to the second, if there are
+/// any. Where bits of the source address choose, there is no group.
 fn group(
     (at, service): (usize, &Service),
-    (scale, no_target): (u32, Option<AppId>),
+    (scale, [no_target, idle]): (u32, [Option<AppId>; 2]),
     lists: &mut Lists,
     program: &mut ProgramBuilder,
 ) -> Option<GroupId> {
@@ -323,7 +327,7 @@ fn group(
     let targets = Arc::clone(list.or_insert_with(|| service.back_ends.iter().map(target).collect()));
     let group =
         Group::new(group_name(service), service.fill, service.size).number(number(at)).origin(service.origin);
-    let group = group.new_flows(service.new_flows).affinity(service.affinity).no_target(no_target);
+    let group = group.new_flows(service.new_flows).affinity(service.affinity).no_target(no_target).idle(idle);
     Some(program.group(Group { targets, quic: service.quic.clone(), ..group }))
 }
 

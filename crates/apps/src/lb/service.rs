@@ -33,6 +33,8 @@ pub struct Service {
     pub stateless: bool,
     /// How long its flows may be without a packet, if they are kept.
     pub timeouts: Timeouts,
+    /// Whether both ends of a TCP connection are reset when its flow has been idle for too long.
+    pub resets_idle: bool,
     /// How the buckets of its group are filled: as Maglev does, or as those of another system, whose hash
     /// of flows picks from them then.
     pub fill: Fill,

@@ -4,6 +4,7 @@ use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO, IcmpEcho};
 use super::app::FLOWS;
 use super::back_ends::{self, BACK_END, VID_MAX};
 use super::collisions::collisions;
+use super::expiry::{self, IDLE, TIMEOUTS};
 use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac, Sources};
 use super::{Lb, Problem, health};
 use crate::kind::{Configured, Scope};
@@ -17,7 +18,7 @@ use config::section::{Section, named, number, pairs, text, words};
 use config::sets::default_size;
 use config::{Key, Report, Shape};
 use engine::check::{CAPACITY_MAX, MAGLEV_MAX};
-use engine::program::{Affinity, Fill, FlowState, Forward, NatPoolId, NewFlows, PortId, Program, Timeouts};
+use engine::program::{Affinity, Fill, Forward, NatPoolId, NewFlows, PortId, Program};
 use packet::{Field, PROTOCOL_TCP, PROTOCOL_UDP};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -35,6 +36,9 @@ pub(super) const SERVICE: &[Key] = config::keys! {
         "whether the client's address, or a prefix of it, chooses the back end of new connections";
     "stateless": Shape::Boolean, "whether each packet is assigned by itself, and no flow is kept" or "false";
     "timeouts": Shape::Map(TIMEOUTS), "how long a flow is kept without a packet, by its state";
+    "idle": Shape::Words(|| words(&IDLE)),
+        "what happens to a TCP connection whose flow ends without a packet: nothing, or both ends are reset"
+        or "forget";
     "scheduler": Shape::Words(|| SCHEDULERS.to_vec()),
         "how back ends are chosen: by weir's Maglev or the ring of another system; new flows in turn, or by \
          the connections that back ends have" or "maglev";
@@ -84,17 +88,6 @@ const ADDRESS: &[Key] = config::keys! {
 };
 const PROTOCOLS: [(&str, &[u8]); 3] =
     [("tcp", &[PROTOCOL_TCP]), ("udp", &[PROTOCOL_UDP]), ("both", &[PROTOCOL_TCP, PROTOCOL_UDP])];
-const TIMEOUTS: &[Key] = config::keys! {
-    "single": Shape::Time, "one packet, not TCP" or "30 s";
-    "stream": Shape::Time, "more packets, not TCP" or "30 s";
-    "tcp_syn": Shape::Time, "TCP: only a SYN, or one packet" or "30 s";
-    "tcp_established": Shape::Time,
-        "TCP: packets after the first; default 2 h, and 15 min where answers pass by";
-    "tcp_half_closed": Shape::Time,
-        "TCP: a FIN of one direction; default 1 h, and 4 min where answers pass by";
-    "tcp_fin": Shape::Time, "TCP: a FIN of each direction" or "10 s";
-    "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
-};
 /// The choices of `scheduler`: how buckets are filled, and how new flows are assigned.
 const SCHEDULERS: [&str; 6] = ["maglev", "round_robin", "least_connections", "katran", "katran_v2", "glb"];
 /// Keys of what services share.
@@ -378,12 +371,11 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let back_ends = section.needed("back_ends", report);
     let back_ends = back_ends.and_then(|node| who_answers(node, shared, scope));
     let report = &mut *scope.report;
-    let timeouts = timeouts(&section, back_ends.as_deref().unwrap_or_default(), report);
+    let expiry = expiry::read(&section, (by, stateless), back_ends.as_deref().unwrap_or_default(), report);
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
     let source = section.get("source").map(|node| sources(node, report)).unwrap_or_default();
     let nat_pool = section.get("nat_pool").and_then(|node| nat_pool(node, shared, report));
-    let mss = mss(&section, report);
-    let (announce, announce_vlans, icmp_echo) = said(&section, report);
+    let (mss, (announce, announce_vlans, icmp_echo)) = (mss(&section, report), said(&section, report));
     refuse_shared(&section, report);
     if report.errors() > before || out.as_ref().is_some_and(|out| !out.is_usable()) {
         return None;
@@ -398,7 +390,8 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         addresses,
         by,
         stateless,
-        timeouts,
+        timeouts: expiry.0,
+        resets_idle: expiry.1,
         fill,
         new_flows,
         affinity,
@@ -535,15 +528,6 @@ fn scheduler(
         }
     }
     Some((fill, new_flows))
-}
-
-/// The timeouts of a service's flows; those that it does not give depend on whether answers pass.
-fn timeouts(section: &Section<'_>, back_ends: &[BackEnd], report: &mut Report) -> Timeouts {
-    let usual = super::timeouts(back_ends.iter().any(|one| one.mode.is_nat()));
-    let Some(node) = section.get("timeouts") else { return usual };
-    let by_state = Section::read(node, TIMEOUTS, report);
-    let given = FlowState::ALL.into_iter().filter(|state| by_state.get(state.word()).is_some());
-    given.fold(usual, |all, state| all.with(state, by_state.time(state.word(), report)))
 }
 
 /// The back ends of a service: its own, or those of a pool.

@@ -6,7 +6,7 @@ use crate::batch::{Engine, Outcome};
 use crate::buckets::GroupTables;
 use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::interpreter::{Arrival, Interpreter, Walk};
-use crate::program::{Fill, Forward, GroupId, PipeId, PortId, Program};
+use crate::program::{AppId, Fill, Forward, GroupId, PipeId, PortId, Program};
 use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowSnapshot, PipeSnapshot, Snapshot};
 use packet::{Batch, FlowKey, Frame, HEADROOM, Observed, Pools, TableHash};
 use std::collections::{BTreeMap, HashMap};
@@ -197,12 +197,16 @@ impl Lockstep {
         let aged = self.interpreter.age(self.now_ns).len();
         coverage.aged(aged, before - entries(&self.interpreter));
         coverage.settled(waited - pending(&self.interpreter));
+        let mut idle = self.interpreter.take_idle();
+        idle.sort_unstable();
+        coverage.announced(idle.len());
         let ended = self.interpreter.take_ended();
         let program = &self.program;
         let ended =
             sums(program, ended.iter().map(|one| (one.pipe, one.key, one.hits, one.observed, one.reason)));
         self.engines.iter_mut().try_for_each(|cutter| {
             cutter.engine.age(self.now_ns);
+            same("segments of idle flows", &idle, &cutter.idle())?;
             same("flows gone", &ended, &cutter.deltas(program)).map_err(|what| format!("{cutter:?}: {what}"))
         })
     }
@@ -237,6 +241,17 @@ impl Cutter {
             true
         });
         sums(program, all.into_iter())
+    }
+
+    /// Returns the segments of connections that were found idle since the last call.
+    fn idle(&mut self) -> Vec<(AppId, PortId, Vec<u8>)> {
+        let mut all = Vec::new();
+        self.engine.take_idle(|one| {
+            all.push((one.app, one.input(), one.bytes().to_vec()));
+            true
+        });
+        all.sort_unstable();
+        all
     }
 
     fn unload(&mut self) {

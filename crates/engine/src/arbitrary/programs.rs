@@ -125,7 +125,8 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
     let quic = random.percent(25).then(|| quic(random).into());
     let apps = program.apps.len();
     let no_target = (apps > 0 && random.percent(40)).then(|| AppId(random.below(apps) as u16));
-    Group { name, number, fill, size, seed, new_flows, affinity, quic, no_target, targets, origin }
+    let idle = (apps > 0 && random.percent(40)).then(|| AppId(random.below(apps) as u16));
+    Group { name, number, fill, size, seed, new_flows, affinity, quic, no_target, idle, targets, origin }
 }
 
 /// Configurations that server IDs of one octet are encoded by.

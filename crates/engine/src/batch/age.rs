@@ -8,7 +8,7 @@ use super::compile::CompiledPipe;
 use super::{DELTAS_MAX, Engine};
 use crate::aggregate::Aggregate;
 use crate::change::EntryKey;
-use crate::pipes::flow::Flows;
+use crate::pipes::flow::{Flows, IdleSegment};
 use crate::program::PipeId;
 use crate::snapshot::Seen;
 use table::{DeltaReason, FlowDelta};
@@ -206,6 +206,13 @@ impl Engine {
         self.each_flows(|flows| any |= flows.has_deltas());
         self.each_sums(|sums| any |= sums.has_deltas());
         any
+    }
+
+    /// Passes the newest segments of connections that have been idle for too long to `sink`, which is the way
+    /// to their apps, as long as it accepts them.
+    pub fn take_idle(&mut self, mut sink: impl FnMut(&IdleSegment) -> bool) {
+        let flows = self.pipes.iter_mut().filter_map(|pipe| pipe.table.flows_mut());
+        flows.for_each(|flows| flows.take_idle(&mut sink));
     }
 
     /// Passes the waiting flow deltas to `sink`, as long as it accepts them.

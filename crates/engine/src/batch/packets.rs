@@ -476,6 +476,13 @@ impl Packets {
         Observed { input: self.input.0, ..observed }
     }
 
+    /// The headers of a packet, as they were last found.
+    #[inline]
+    #[must_use]
+    pub fn headers(&self, slot: usize) -> &Headers {
+        &self.headers[slot % 64]
+    }
+
     /// The keys of one level.
     #[inline(always)]
     #[must_use]

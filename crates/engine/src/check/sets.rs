@@ -69,8 +69,9 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
         findings.push(Finding::new(group.origin, FindingKind::NewFlowsOfFill { group: name() }));
     }
     affinity(group, findings);
-    let app = group.no_target.and_then(|app| dangling(program, Forward::App(app)));
-    findings.extend(app.map(|kind| Finding::new(group.origin, kind)));
+    let apps = group.no_target.into_iter().chain(group.idle);
+    let kinds = apps.filter_map(|app| dangling(program, Forward::App(app)));
+    findings.extend(kinds.map(|kind| Finding::new(group.origin, kind)));
     quic(group, findings);
     twice("target", group.targets.iter().map(|target| (&target.name, target.origin)), findings);
     for target in &*group.targets {

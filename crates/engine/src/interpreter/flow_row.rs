@@ -1,6 +1,7 @@
 //! A flow and its state after each packet: sentences C9 and C11.
 
 use super::action::KeptOperations;
+use super::idle::Newest;
 use super::observed::FlowSum;
 use super::packet::Segment;
 use crate::nat::Binding;
@@ -33,6 +34,8 @@ pub(super) struct FlowRow {
     pub kept: KeptOperations,
     /// What it has of the NAT pool.
     pub binding: Option<Binding>,
+    /// Its newest segment: sentence C16.
+    pub newest: Option<Newest>,
     /// The flow of the other direction, with which it was learnt: sentence M20.
     pub pair: Option<FlowKey>,
 }
@@ -62,8 +65,8 @@ pub(super) fn follow(flow: &mut FlowRow, segment: Option<Segment>) -> bool {
         _ if rst => FlowState::TcpRst,
         _ if fin => FlowState::TcpHalfClosed,
         _ if is_new => FlowState::TcpSyn,
-        _ if syn && before != Some(FlowState::TcpEstablished) => FlowState::TcpSyn,
-        Some(FlowState::TcpHalfClosed) if !has_data => FlowState::TcpHalfClosed,
+        Some(FlowState::TcpSyn | FlowState::TcpRst) if syn => FlowState::TcpSyn,
+        Some(FlowState::TcpHalfClosed) if syn || !has_data => FlowState::TcpHalfClosed,
         _ => FlowState::TcpEstablished,
     };
     rst
@@ -166,6 +169,17 @@ impl FlowRow {
         self.hits.packets != 0 && self.last_ms < now_ms / period_ms * period_ms
     }
 
+    /// Returns its counts if they are due before a packet is counted: sentence C11.
+    pub fn give_due(&mut self, measured: Option<Measured>, now_ms: u64) -> Option<FlowSum> {
+        let measured = measured?;
+        let is_due = self.is_due(measured, now_ms) || self.hits.packets >= measured.packets.into();
+        let sum = is_due.then(|| self.give(now_ms));
+        if self.hits.packets == 0 {
+            self.first_ms = now_ms;
+        }
+        sum
+    }
+
     /// Returns its counts, which begin anew.
     pub fn give(&mut self, now_ms: u64) -> FlowSum {
         (self.first_ms, self.gave) = (now_ms, true);
@@ -200,6 +214,7 @@ impl FlowRow {
             seq: 0,
             heard: 0,
             binding: None,
+            newest: None,
             pair: None,
         }
     }

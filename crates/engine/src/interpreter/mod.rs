@@ -20,6 +20,7 @@ mod flow_row;
 mod fragments;
 mod given;
 mod icmp_error;
+mod idle;
 mod length;
 mod lookup;
 mod meter;
@@ -36,6 +37,7 @@ mod tunnel;
 mod tunnel_headers;
 
 pub use self::fragments::Datagrams;
+pub use self::idle::Newest;
 pub use self::meter::MeterState;
 pub use self::new_flows::Why;
 pub use self::observed::Ended;

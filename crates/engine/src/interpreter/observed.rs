@@ -52,7 +52,8 @@ impl Packet {
     /// What a flow of a pipe counts of it.
     pub fn counts_in(&self, pipe: PipeId, key: FlowKey, source: KeySource) -> Effect {
         let (segment, observed) = (self.segment(source), self.observed(source));
-        Effect::Flow { pipe, key, bytes: self.bytes.len(), segment, observed }
+        let newest = self.newest();
+        Effect::Flow { pipe, key, bytes: self.bytes.len(), segment, observed, newest }
     }
 
     /// What it adds to the record of the flow whose key is made from these headers.

@@ -4,6 +4,7 @@
 use super::Interpreter;
 use super::action::{KeptOperations, keep};
 use super::flow_row::{FlowRow, as_one, follow, hurried_ns, pair_of, reset_other};
+use super::idle::Newest;
 use super::meter::MeterState;
 use super::nat::NatState;
 use super::new_flows::Why;
@@ -13,8 +14,8 @@ use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
 use crate::nat::Binding;
 use crate::program::{
-    CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, MeterId, Operation, Pipe, PipeId, PipeKind,
-    Template,
+    AppId, CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, MeterId, Operation, Pipe, PipeId,
+    PipeKind, PortId, Template,
 };
 use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnapshot, PipeSnapshot};
 use crate::snapshot::{Snapshot, Unflowed};
@@ -129,6 +130,8 @@ pub enum Effect {
         segment: Option<Segment>,
         /// What is observed of it.
         observed: Observed,
+        /// Its headers, if it shows where both ends of a connection are.
+        newest: Option<Newest>,
     },
     /// It is summed up by its flow.
     Sum {
@@ -181,6 +184,8 @@ pub(super) struct PipeState {
     /// When there was no room for a flow.
     pub full_ms: Option<u64>,
     pub nat: NatState,
+    /// What apps have to be told of idle connections.
+    pub idle: Vec<(AppId, PortId, Vec<u8>)>,
 }
 
 /// An entry and its counts.
@@ -360,23 +365,19 @@ impl Interpreter {
                     let flow = FlowRow { kept, binding, pair, ..FlowRow::new(decision, now_ms) };
                     self.pipes[pipe.index()].learn(key, flow);
                 }
-                Effect::Flow { pipe, key, bytes, segment, ref observed } => {
+                Effect::Flow { pipe, key, bytes, segment, ref observed, ref newest } => {
                     let (by_state, measured) =
                         (self.by_state(pipe), self.program.pipes[pipe.index()].monitor.measured);
                     let state = &mut self.pipes[pipe.index()];
                     // Absent if the flow belongs to another flow source.
                     let Some(flow) = state.flows.get_mut(&key) else { continue };
                     let is_reset = by_state && follow(flow, segment);
-                    if let Some(measured) = measured {
-                        if flow.is_due(measured, now_ms) || flow.hits.packets >= measured.packets.into() {
-                            state.given += flow.hits.packets;
-                            state.ended.push((key, flow.give(now_ms), DeltaReason::Interval));
-                        }
-                        if flow.hits.packets == 0 {
-                            flow.first_ms = now_ms;
-                        }
+                    if let Some(sum) = flow.give_due(measured, now_ms) {
+                        state.given += sum.hits.packets;
+                        state.ended.push((key, sum, DeltaReason::Interval));
                     }
                     flow.count(bytes, observed, now_ms);
+                    flow.keep_newest(newest);
                     let pair = flow.pair.filter(|_| is_reset);
                     reset_other(&mut state.flows, &key, pair);
                 }
@@ -632,6 +633,7 @@ impl Interpreter {
                 row.entry.run_time && idle(row.last_hit_ms.unwrap_or(row.added_ms), entry_timeout)
             };
             if let PipeKind::Flow { timeouts, .. } = pipe.kind {
+                state.announce(pipe, &self.program.groups, now_ms);
                 let all = state.flows.clone();
                 let room = (pipe.capacity as usize).saturating_sub(all.len());
                 let old = state.end_flows(DeltaReason::Aged, |key, flow| {

@@ -250,6 +250,8 @@ impl Worker {
         self.hand_over.flush();
         self.mind_leaving();
         self.engine.tick(now_ns);
+        let Worker { engine, outbox, .. } = self;
+        engine.take_idle(|one| outbox.tell_idle(one));
         self.send_deltas();
         self.breaths += 1;
         let obeyed = self.obey(now_ns);

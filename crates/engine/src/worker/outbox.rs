@@ -2,6 +2,7 @@
 
 use super::Injected;
 use crate::batch::Outcome;
+use crate::pipes::flow::IdleSegment;
 use crate::program::{AppId, PortId};
 use crate::ring::{CARRIER_BYTES, CarrierSender};
 use packet::{Batch, Bits, DropReason, Frame, Ledger, Pool, PoolId, Pools, Port};
@@ -140,6 +141,17 @@ impl Outbox {
             }
         }
         outcome.apps.fill(0);
+    }
+
+    /// Passes the newest segment of an idle connection to its app, as a copy. Returns false if there is no
+    /// room for it now.
+    pub fn tell_idle(&mut self, one: &IdleSegment) -> bool {
+        let Some(ring) = self.punts.get_mut(one.app.index()) else { return true };
+        let sent = u64::from(ring.send(one.bytes(), one.input(), one.app));
+        self.ledger.copied += sent;
+        self.ledger.to_app += sent;
+        self.signal |= sent != 0;
+        sent != 0
     }
 
     /// Copies frames that are in another pool's memory; those that cannot be copied are dropped.

@@ -77,6 +77,13 @@ impl FlowTable {
         event
     }
 
+    /// The connection of a flow was idle for too long and is about to be reset, which counts as a packet now.
+    pub fn end(&mut self, row: u32, now: u32) {
+        if let Some(flow) = self.live_mut(row) {
+            (flow.state, flow.last) = (FlowState::TcpRst, now);
+        }
+    }
+
     /// The connection of a flow was reset by a packet of the other direction.
     #[cold]
     pub fn reset(&mut self, row: u32) {

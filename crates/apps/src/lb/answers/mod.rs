@@ -1,12 +1,13 @@
 //! Frames that the pipes forward to the running app, and what it answers. Each subject has a name under which
 //! its frames are forwarded ([`crate::App::punts`]), so that a flood of one fills only its own ring, and a
 //! file: [`announce`] answers who asks for a VIP's MAC address, [`echo`] who pings one, [`too_big`] who sends
-//! what does not fit the way to a back end, and [`reject`] who sends to a service without one. All answers
-//! are limited in number.
+//! what does not fit the way to a back end, and [`reject`] who sends to a service without one. These answers
+//! are limited in number. [`idle`] resets connections that have been idle for too long.
 
 mod announce;
 mod echo;
 mod icmp;
+mod idle;
 mod limit;
 mod reject;
 mod too_big;
@@ -17,6 +18,7 @@ use crate::app::Action;
 use announce::Announcer;
 use echo::Echo;
 use engine::program::PortId;
+use idle::Idle;
 use packet::{PROTOCOL_ICMPV6, Sum, checksum};
 use reject::Reject;
 use std::net::IpAddr;
@@ -25,6 +27,8 @@ use too_big::TooBig;
 
 /// The name under which questions for MAC addresses are forwarded.
 pub(super) const ANNOUNCE: &str = "lb/announce";
+/// The name under which the newest segments of idle connections are forwarded.
+pub(super) const IDLE: &str = "lb/idle";
 /// The name under which pings are forwarded.
 pub(super) const ECHO: &str = "lb/echo";
 
@@ -45,6 +49,7 @@ pub(super) struct Answers {
     echo: Echo,
     too_big: TooBig,
     reject: Reject,
+    idle: Idle,
 }
 
 impl Answers {
@@ -55,12 +60,13 @@ impl Answers {
             echo: Echo::default(),
             too_big: TooBig::default(),
             reject: Reject::default(),
+            idle: Idle::default(),
         }
     }
 
     /// Returns the names under which frames are forwarded.
     pub fn punts() -> Vec<String> {
-        [ANNOUNCE, ECHO, TOO_LONG, REJECT].map(str::to_string).into()
+        [ANNOUNCE, ECHO, TOO_LONG, REJECT, IDLE].map(str::to_string).into()
     }
 
     /// Answers a frame.
@@ -72,6 +78,7 @@ impl Answers {
                 let answer = self.reject.answer(punted.bytes, now_ns);
                 actions.extend(answer.map(|bytes| Action::Inject { bytes, output: punted.input }));
             }
+            IDLE => self.idle.hear(punted, actions),
             _ => {}
         }
     }
@@ -91,7 +98,8 @@ impl Answers {
     /// Takes over from the app that ran before a reload.
     pub fn inherit(&mut self, old: Answers) {
         self.announcer.inherit(old.announcer);
-        (self.echo, self.too_big, self.reject) = (old.echo, old.too_big, old.reject);
+        (self.echo, self.too_big) = (old.echo, old.too_big);
+        (self.reject, self.idle) = (old.reject, old.idle);
     }
 
     /// Begins.
@@ -113,7 +121,7 @@ impl Answers {
     /// Returns what it has counted.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let others = self.echo.counts().into_iter().chain(self.too_big.counts());
-        let others = others.chain(self.reject.counts());
+        let others = others.chain(self.reject.counts()).chain(self.idle.counts());
         self.announcer.counts().into_iter().chain(others).collect()
     }
 }

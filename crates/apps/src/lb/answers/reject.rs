@@ -56,75 +56,116 @@ impl Reject {
 /// TCP and UDP, or to what is not from one station.
 fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
     let headers = packet::parse(frame, Depth::L4).ok()?;
-    let level = headers.outer();
-    if level.layers.has(Layer::Udp) {
+    if headers.outer().layers.has(Layer::Udp) {
         return answer(frame, Wrong::Port);
     }
-    if !level.layers.has(Layer::Tcp) || frame[0] & 1 == 1 || frame[6] & 1 == 1 {
-        return None;
-    }
-    let (network, transport) = (level.at(Base::L3), level.at(Base::L4));
-    let (ip, tcp) = (frame.get(network..transport)?, frame.get(transport..transport + TCP)?);
-    let is_ipv6 = level.layers.has(Layer::Ipv6);
-    let be16 = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
-    let end = if is_ipv6 { IPV6 + usize::from(be16(4)) } else { usize::from(be16(2)) };
-    let (segment, header) = (end.checked_sub(ip.len())?, usize::from(tcp[12] >> 4) * 4);
-    let reset = reset(tcp, segment.checked_sub(header)?)?;
-    let mut bytes = [&frame[6..12], &frame[..6], &frame[12..network]].concat();
-    bytes.extend(if is_ipv6 { ipv6(ip, reset)? } else { ipv4(ip, reset)? });
-    bytes.resize(bytes.len().max(SHORTEST), 0);
-    Some(bytes)
+    Connection::of(frame)?.reset_sender()
 }
 
-/// Returns the reset that answers a segment with `length` bytes of data, without its checksum: what the
-/// segment acknowledges is its sequence number, and otherwise it acknowledges the segment.
-fn reset(tcp: &[u8], data: usize) -> Option<[u8; TCP]> {
-    let flags = tcp[13];
-    if flags & RST != 0 {
-        return None;
-    }
-    let mut reset = [0; TCP];
-    reset[..2].copy_from_slice(&tcp[2..4]);
-    reset[2..4].copy_from_slice(&tcp[..2]);
-    reset[12] = (TCP as u8 / 4) << 4;
-    if flags & ACK != 0 {
-        reset[4..8].copy_from_slice(&tcp[8..12]);
-        reset[13] = RST;
-    } else {
+/// What a segment shows of its connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection<'a> {
+    /// The frame, up to the IP header.
+    link: &'a [u8],
+    ip: &'a [u8],
+    tcp: &'a [u8],
+    /// The sequence number behind the segment.
+    end: [u8; 4],
+}
+
+impl<'a> Connection<'a> {
+    /// Reads a segment from one station to another.
+    pub fn of(frame: &'a [u8]) -> Option<Connection<'a>> {
+        let headers = packet::parse(frame, Depth::L4).ok()?;
+        let level = headers.outer();
+        if !level.layers.has(Layer::Tcp) || frame[0] & 1 == 1 || frame[6] & 1 == 1 {
+            return None;
+        }
+        let (network, transport) = (level.at(Base::L3), level.at(Base::L4));
+        let (ip, tcp) = (frame.get(network..transport)?, frame.get(transport..transport + TCP)?);
+        let be16 = |at: usize| usize::from(u16::from_be_bytes([ip[at], ip[at + 1]]));
+        let end = if level.layers.has(Layer::Ipv6) { IPV6 + be16(4) } else { be16(2) };
+        let data = end.checked_sub(ip.len())?.checked_sub(usize::from(tcp[12] >> 4) * 4)?;
+        let has = |flag: u8| u32::from(tcp[13] & flag != 0);
         let sequence = u32::from_be_bytes(*tcp[4..8].first_chunk()?);
-        let length = data as u32 + u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
-        reset[8..12].copy_from_slice(&sequence.wrapping_add(length).to_be_bytes());
-        reset[13] = RST | ACK;
+        let end = sequence.wrapping_add(data as u32 + has(SYN) + has(FIN)).to_be_bytes();
+        Some(Connection { link: &frame[..network], ip, tcp, end })
     }
-    Some(reset)
+
+    /// Returns the frame that resets the sender of the segment: what the segment acknowledges is its sequence
+    /// number, and otherwise it acknowledges the segment. A reset gets none.
+    pub fn reset_sender(&self) -> Option<Vec<u8>> {
+        let Connection { tcp, end, .. } = *self;
+        if tcp[13] & RST != 0 {
+            return None;
+        }
+        let [source, destination] = [*tcp[..2].first_chunk()?, *tcp[2..4].first_chunk()?];
+        let reset = match tcp[13] & ACK {
+            0 => segment([destination, source], [0; 4], Some(end)),
+            _ => segment([destination, source], *tcp[8..12].first_chunk()?, None),
+        };
+        self.framed(true, reset)
+    }
+
+    /// Returns the frame that resets the receiver of the segment, as if its sender had sent it.
+    pub fn reset_receiver(&self) -> Option<Vec<u8>> {
+        let Connection { tcp, end, .. } = *self;
+        let ports = [*tcp[..2].first_chunk()?, *tcp[2..4].first_chunk()?];
+        let acknowledged = (tcp[13] & ACK != 0).then_some(*tcp[8..12].first_chunk()?);
+        self.framed(false, segment(ports, end, acknowledged))
+    }
+
+    /// Returns the frame of a segment, for the segment's own receiver or, if it is turned round, its sender.
+    /// None if that is no single station.
+    fn framed(&self, turned: bool, mut tcp: [u8; TCP]) -> Option<Vec<u8>> {
+        let is_ipv6 = self.ip[0] >> 4 == 6;
+        let addresses = self.ip.get(if is_ipv6 { 8..40 } else { 12..20 })?;
+        let (source, destination) = addresses.split_at(addresses.len() / 2);
+        let (near, far) = if turned { (destination, source) } else { (source, destination) };
+        let header = if is_ipv6 { ipv6(source)? } else { ipv4(source)? };
+        let addresses = [near, far].concat();
+        let mut ip = [&header[..], &addresses].concat();
+        if !is_ipv6 {
+            let sum = checksum(Sum::default().bytes(&ip));
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        sum_up(&mut tcp, &addresses);
+        let (to, from) = self.link[..12].split_at(6);
+        let (to, from) = if turned { (from, to) } else { (to, from) };
+        let mut bytes = [to, from, &self.link[12..], &ip, &tcp].concat();
+        bytes.resize(bytes.len().max(SHORTEST), 0);
+        Some(bytes)
+    }
 }
 
-fn ipv4(to: &[u8], mut reset: [u8; TCP]) -> Option<Vec<u8>> {
-    let source: [u8; 4] = *to.get(12..16)?.first_chunk()?;
-    if !is_station(source.into()) {
-        return None;
-    }
-    let mut ip =
-        [0x45, 0, 0, (IPV4 + TCP) as u8, 0, 0, 0x40, 0, TTL, PROTOCOL_TCP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    ip[12..16].copy_from_slice(&to[16..20]);
-    ip[16..20].copy_from_slice(&source);
-    let sum = checksum(Sum::default().bytes(&ip));
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    sum_up(&mut reset, &ip[12..20]);
-    Some([&ip[..], &reset].concat())
+/// Returns a reset without its checksum: with its ports, its sequence number, and what it acknowledges.
+fn segment(
+    [source, destination]: [[u8; 2]; 2],
+    sequence: [u8; 4],
+    acknowledged: Option<[u8; 4]>,
+) -> [u8; TCP] {
+    let mut tcp = [0; TCP];
+    tcp[..2].copy_from_slice(&source);
+    tcp[2..4].copy_from_slice(&destination);
+    tcp[4..8].copy_from_slice(&sequence);
+    tcp[8..12].copy_from_slice(&acknowledged.unwrap_or_default());
+    tcp[12] = (TCP as u8 / 4) << 4;
+    tcp[13] = if acknowledged.is_some() { RST | ACK } else { RST };
+    tcp
 }
 
-fn ipv6(to: &[u8], mut reset: [u8; TCP]) -> Option<Vec<u8>> {
-    let source = std::net::Ipv6Addr::from(*to.get(8..24)?.first_chunk::<16>()?);
-    if source.is_multicast() || source.is_unspecified() || source.is_loopback() {
-        return None;
-    }
-    let mut ip = [0; IPV6];
-    (ip[0], ip[5], ip[6], ip[7]) = (0x60, TCP as u8, PROTOCOL_TCP, TTL);
-    ip[8..24].copy_from_slice(to.get(24..40)?);
-    ip[24..40].copy_from_slice(&source.octets());
-    sum_up(&mut reset, &ip[8..40]);
-    Some([&ip[..], &reset].concat())
+/// Returns an IPv4 header without its addresses and its checksum, if this is the address of a station.
+fn ipv4(source: &[u8]) -> Option<Vec<u8>> {
+    let source: [u8; 4] = *source.first_chunk()?;
+    let header = [0x45, 0, 0, (IPV4 + TCP) as u8, 0, 0, 0x40, 0, TTL, PROTOCOL_TCP, 0, 0];
+    is_station(source.into()).then(|| header.to_vec())
+}
+
+/// The same of IPv6.
+fn ipv6(source: &[u8]) -> Option<Vec<u8>> {
+    let source = std::net::Ipv6Addr::from(*source.first_chunk::<16>()?);
+    let is_none = source.is_multicast() || source.is_unspecified() || source.is_loopback();
+    (!is_none).then(|| vec![0x60, 0, 0, 0, 0, TCP as u8, PROTOCOL_TCP, TTL])
 }
 
 /// Writes the checksum of a reset between these addresses.

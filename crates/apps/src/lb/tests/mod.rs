@@ -73,6 +73,7 @@ fn service(name: &str, by: By) -> Service {
         by,
         stateless: false,
         timeouts: timeouts(false),
+        resets_idle: false,
         fill: Fill::Maglev,
         new_flows: NewFlows::Hash,
         affinity: None,

@@ -10,6 +10,7 @@ use super::pairs::Pairs;
 use super::table::{belonging_of, depart};
 use crate::snapshot::FlowAccount;
 use packet::FlowKey;
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use table::{Belonging, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
 
@@ -22,7 +23,7 @@ const COUNTED_AT_ONCE: usize = 4096;
 impl Flows {
     /// Removes idle flows, and flows that are gone already, in the next `rows` rows of the flow table. Flows
     /// with an entry of their own start anew if `stays` holds for their row; the rows of the others are
-    /// returned. `ages` are the present ones.
+    /// returned. `ages` are the present ones. A connection that its app resets stays until that has happened.
     pub fn age(&mut self, (rows, now_ms): (u32, u32), ages: &Ages, stays: impl Fn(u32) -> bool) -> Vec<u32> {
         self.decided.count_some(COUNTED_AT_ONCE);
         self.decided.census().sources().into_iter().for_each(|sources| sources.clear_some(now_ms));
@@ -35,16 +36,34 @@ impl Flows {
             0 => false,
             timeout_ms => idle_of(flow, other, now_ms) > timeout_ms,
         };
-        let (expired, restarted) = self.visit((rows, now_ms), |flow, other, own| {
+        let (segments, hash) = (self.segments.take(), self.hash);
+        let announced = RefCell::new(Vec::new());
+        let is_announced = |one: (u32, &Flow), other: Option<(u32, &Flow)>| {
+            let Some(segments) = &segments else { return false };
+            let has = |(row, flow): &(u32, &Flow)| segments.has(*row, hash.hash(&flow.key().0));
+            let found = [Some(one), other].into_iter().flatten().find(has);
+            announced.borrow_mut().extend(found.map(|(row, _)| row));
+            found.is_some()
+        };
+        let (expired, restarted) = self.visit((rows, now_ms), |(row, flow), beside, own| {
+            let other = beside.map(|(_, other)| other);
             if !old(ages, flow, other) {
                 return Fate::Stays;
             }
             match own.get(flow.key()) {
+                None if is_established(flow, other)
+                    && old(&usual, flow, other)
+                    && is_announced((row, flow), beside) =>
+                {
+                    Fate::Stays
+                }
                 Some(_) if !old(&usual, flow, other) => Fate::Stays,
                 Some(&row) if stays(row) => Fate::Restarts(DeltaReason::Aged),
                 Some(_) | None => Fate::Goes(DeltaReason::Aged),
             }
         });
+        self.segments = segments;
+        announced.into_inner().into_iter().for_each(|row| self.announce(row, now_ms));
         if self.values.is_some() {
             for key in &restarted {
                 let at = self.table.get(self.hash(key), key);
@@ -124,7 +143,7 @@ impl Flows {
     fn visit(
         &mut self,
         slice: (u32, u32),
-        judge: impl Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate,
+        judge: impl Fn((u32, &Flow), Option<(u32, &Flow)>, &HashMap<FlowKey, u32>) -> Fate,
     ) -> (Vec<FlowKey>, Vec<FlowKey>) {
         let Flows { table, hash, decided, own, deltas, room, of, account, nat, pairs, observed, .. } = self;
         let mut leaving = Leaving {
@@ -204,6 +223,11 @@ impl Links<'_> {
     }
 }
 
+/// Whether a connection is established, as far as is known.
+fn is_established(flow: &Flow, other: Option<&Flow>) -> bool {
+    flow.state().together(other.map(Flow::state)) == FlowState::TcpEstablished
+}
+
 /// Returns how long neither direction has had a packet, in milliseconds.
 fn idle_of(flow: &Flow, other: Option<&Flow>, now_ms: u32) -> u32 {
     let idle = flow.idle(now_ms);
@@ -229,13 +253,16 @@ struct Leaving<'a, Judge> {
     restarted: Vec<FlowKey>,
 }
 
-impl<Judge: Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate> Visitor for Leaving<'_, Judge> {
+impl<Judge> Visitor for Leaving<'_, Judge>
+where
+    Judge: Fn((u32, &Flow), Option<(u32, &Flow)>, &HashMap<FlowKey, u32>) -> Fate,
+{
     fn judge(&self, row: u32, flow: &Flow, table: &FlowTable) -> Fate {
         match self.decided.is_alive(flow) {
             false => Fate::Goes(DeltaReason::Removed),
             true => {
-                let other = self.links.other(row).and_then(|other| live_one(self.decided, other, table));
-                (self.judge)(flow, other, self.own)
+                let live = |other| live_one(self.decided, other, table).map(|flow| (other, flow));
+                (self.judge)((row, flow), self.links.other(row).and_then(live), self.own)
             }
         }
     }

@@ -170,6 +170,9 @@ impl Flows {
             if self.observed.is_some() && counted != Counted::No {
                 self.observe(flows[slot], slot, look);
             }
+            if self.segments.is_some() {
+                self.keep_segment(flows[slot], slot, look);
+            }
             match counted {
                 Counted::Yes => {}
                 Counted::High => self.relieve(flows[slot], now_ms),

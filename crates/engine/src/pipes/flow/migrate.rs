@@ -7,6 +7,7 @@
 use super::Flows;
 use super::nat::Place;
 use super::observations::{Known, known};
+use super::segments::Row;
 use super::table::depart;
 use crate::nat::SLICES;
 use crate::owner::Side;
@@ -34,6 +35,8 @@ pub struct Migrants {
     pub flows: Vec<Migrant>,
     /// What they keep, in their order.
     kept: Vec<u8>,
+    /// Their newest segments, in the same order, if these are kept.
+    segments: Vec<Option<Row>>,
 }
 
 impl Migrant {
@@ -81,6 +84,7 @@ impl Flows {
             if let Some(values) = &self.values {
                 migrants.kept.extend_from_slice(values.of_row(at));
             }
+            migrants.segments.push(self.segments.as_ref().and_then(|all| all.row(at)));
             let place = self.nat.as_mut().and_then(|nat| nat.detach(at));
             if let Some(pairs) = &mut self.pairs {
                 pairs.part(at);
@@ -154,6 +158,9 @@ impl Flows {
         }
         if let Some(values) = &mut self.values {
             values.set_row(row, &all.kept, at);
+        }
+        if let Some(segments) = &mut self.segments {
+            segments.set(row, all.segments.get(at).copied().flatten());
         }
         self.rejoin(row, all.flows[at].pair);
         Some(row)

@@ -73,6 +73,14 @@ impl Flows {
         }
     }
 
+    /// Lets a flow give what it counted in a former period, before it becomes younger without a packet.
+    pub(super) fn give_former_counts(&mut self, at: u32, now_ms: u32) {
+        if let Some(period) = &mut self.period {
+            period.reach(now_ms);
+            self.give_due(at, now_ms);
+        }
+    }
+
     /// Lets flows in the next rows give what they counted in former periods, in proportion to the time since
     /// the last call; when all have, says so.
     pub fn sweep_period(&mut self, elapsed_ms: u32, now_ns: u64) {

@@ -46,6 +46,9 @@ impl Flows {
             if let (Some(new), Some(old)) = (&mut self.observed, &mut old.observed) {
                 std::mem::swap(new, old);
             }
+            if let (Some(new), Some(old)) = (&mut self.segments, &mut old.segments) {
+                new.take_rows(old);
+            }
             gone += self.decided.follow(&mut old.decided, now);
             self.account = std::mem::take(&mut old.account);
         } else {
@@ -106,12 +109,7 @@ impl Flows {
                 }
             }
             let Some(to) = to else { continue };
-            if let (Some(new), Some(old)) = (&mut self.values, &old.values) {
-                new.copy_from(to, old, at);
-            }
-            if let (Some(new), Some(old)) = (&mut self.observed, &old.observed) {
-                new.take(to, 0, &old.of(at, &flow));
-            }
+            self.take_beside(to, old, (at, &flow));
             self.rejoin(to, pair);
             moved += flow.packets();
             if let Some(pairs) = &mut old.pairs {
@@ -132,6 +130,19 @@ impl Flows {
             ..FlowAccount::default()
         };
         before - self.live()
+    }
+
+    /// Takes over what is known of a flow of the predecessor besides its row.
+    fn take_beside(&mut self, to: u32, old: &Flows, (at, flow): (u32, &Flow)) {
+        if let (Some(new), Some(old)) = (&mut self.values, &old.values) {
+            new.copy_from(to, old, at);
+        }
+        if let (Some(new), Some(old)) = (&mut self.observed, &old.observed) {
+            new.take(to, 0, &old.of(at, flow));
+        }
+        if let (Some(new), Some(old)) = (&mut self.segments, &old.segments) {
+            new.set(to, old.row(at));
+        }
     }
 
     /// Returns true if the flow of an entry is in the table.

@@ -7,6 +7,7 @@ use super::observations::{Observations, known};
 use super::pairs::Pairs;
 use super::period::Period;
 use super::reopen::Ending;
+use super::segments::Segments;
 use super::{Learn, NewFlowState, Timeouts};
 use crate::batch::DELTAS_MAX;
 use crate::batch::compile::{self, CompileError, milliseconds};
@@ -79,6 +80,8 @@ pub struct Flows {
     pub(super) pairs: Option<Box<Pairs>>,
     /// What was observed of flows, if the pipe is measured.
     pub(super) observed: Option<Box<Observations>>,
+    /// The newest segments of flows, if apps reset those that have been idle for too long.
+    pub(super) segments: Option<Box<Segments>>,
     pub(super) deltas: VecDeque<FlowDelta>,
     /// How many deltas may wait.
     pub(super) room: usize,
@@ -139,6 +142,12 @@ impl Flows {
                 .map(|pool| Box::new(Bindings::new(pool, pipe.capacity))),
             pairs: None,
             observed: pipe.monitor.measured.map(|_| Box::new(Observations::new(pipe.capacity))),
+            segments: match (source, learn) {
+                (KeySource::Outer, Learn::Pin(_)) if timeouts.are_by_state() => {
+                    Segments::new(program, pipe.capacity)
+                }
+                _ => None,
+            },
             deltas: VecDeque::with_capacity(DELTAS_MAX),
             room: DELTAS_MAX,
         })
@@ -159,6 +168,7 @@ impl Flows {
             nat: None,
             pairs: None,
             observed: None,
+            segments: None,
             ..*self
         }
     }
@@ -349,7 +359,7 @@ impl Flows {
     }
 
     /// Returns the group and the target that have a number.
-    fn target_numbered(&self, number: u32) -> (GroupId, u16) {
+    pub(super) fn target_numbered(&self, number: u32) -> (GroupId, u16) {
         // The last group that begins there or before: one without targets begins where the next one does.
         let group = self.first_targets.partition_point(|&first| first <= number).saturating_sub(1);
         let first = self.first_targets.get(group).copied().unwrap_or_default();

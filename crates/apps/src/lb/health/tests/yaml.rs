@@ -35,6 +35,7 @@ fn service(back_ends: &[&str]) -> Service {
         by: By::FiveTuple,
         stateless: true,
         timeouts: timeouts(false),
+        resets_idle: false,
         fill: Fill::Maglev,
         new_flows: NewFlows::Hash,
         affinity: None,
