@@ -64,7 +64,7 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	$(CARGO) build --release --locked --package weir
 	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kernels"; \
 	    $(CARGO) test --locked --package bpf --tests --no-run 2>"$$target/kernels/tests" && \
-	    $(CARGO) test --locked --package weir --test tunnels --test decap --no-run \
+	    $(CARGO) test --locked --package weir --test tunnels --test decap --test two_ports --no-run \
 	        2>>"$$target/kernels/tests" || { cat "$$target/kernels/tests"; exit 1; }; \
 	    tests=$$(sed -n 's|.*(\(.*\))$$|\1|p' "$$target/kernels/tests" | tr '\n' ' '); \
 	    FOLDER="$$target/kernels" tests/kernels/boot "cd '$(CURDIR)' && tests/kernels/short \

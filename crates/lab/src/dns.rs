@@ -44,20 +44,16 @@ pub struct Options {
     /// ends.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     reloads: u32,
-    /// Print a JSON object on the last line.
-    #[arg(long)]
-    json: bool,
-    /// Leave the namespaces and their processes for inspection; the next lab removes them.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    common: session::Options,
 }
 
 /// Runs the lab. Succeeds if nothing was lost and all counts agree.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let missing = namespace::missing(&NEEDED);
     session::check_means("dns", &missing, "./setup --for demo")?;
-    session::run((options.keep, options.json), |interrupt, screen| {
-        let run = Run::begin(options.keep)?;
+    session::run(&options.common, |interrupt, screen| {
+        let run = options.common.begin()?;
         let report = Lab { options, run, interrupt, screen }.perform()?;
         let reasons = verdict::reasons(&report);
         let (text, json) = (report.text(&reasons), report.json(&reasons));
@@ -89,7 +85,7 @@ impl Lab<'_> {
         let weir = self.through_weir(&topology, &queries, &daemon, &mut reloads)?;
         let snapshot = self.settled(&daemon)?;
         let witness = Witness::read(&topology)?.since(&before);
-        if !self.options.keep {
+        if !self.options.common.keep {
             daemon.stop(&mut self.run)?;
         }
         let names: Vec<&'static str> = topology.back_ends.iter().map(|back_end| back_end.name).collect();
@@ -143,7 +139,8 @@ impl Lab<'_> {
         queries: &Path,
         mut tick: impl FnMut(&mut Self, Duration) -> Result<Vec<String>>,
     ) -> Result<Arm> {
-        let plan = Plan { rate: self.options.rate, seconds: self.options.seconds };
+        let Options { rate, seconds, .. } = *self.options;
+        let plan = Plan { rate, seconds, slowdown: self.interrupt.slowdown() };
         let clients = Clients::start(&mut self.run, &topology.client, server, plan.rate)?;
         let load = Load::start(&mut self.run, &topology.client, server, plan, queries)?;
         while !load.ended(&mut self.run)? {
@@ -160,7 +157,7 @@ impl Lab<'_> {
 
     /// Waits until no frame is in flight: two readings are equal.
     fn settled(&mut self, daemon: &Daemon) -> Result<Snapshot> {
-        let deadline = Instant::now() + SETTLE;
+        let deadline = Instant::now() + self.interrupt.limit(SETTLE);
         let mut last = daemon.snapshot(&mut self.run)?;
         loop {
             self.interrupt.sleep(5 * TICK)?;

@@ -23,7 +23,7 @@ use super::run::{Run, Started};
 pub const SOCKETS: u32 = 256;
 /// As many senders and receivers as the smallest machine has cores.
 const THREADS: &str = "2";
-/// A query counts as lost after this many seconds without an answer.
+/// A query counts as lost after this many seconds without an answer, unless the machine is slow.
 const TIMEOUT_S: u32 = 3;
 /// How much longer than its timeout dnsperf may take to end on a slow machine.
 const GRACE: Duration = Duration::from_secs(10);
@@ -35,6 +35,8 @@ pub struct Plan {
     pub rate: u32,
     /// Duration of the load.
     pub seconds: u32,
+    /// How much slower this machine is than others.
+    pub slowdown: u32,
 }
 
 /// Results so far.
@@ -101,7 +103,8 @@ impl Load {
             .args(["-v", "-s", server, "-T", THREADS, "-q", "65536", "-d"])
             .arg(queries)
             .stdout(Stdio::piped());
-        for (flag, value) in [("-c", SOCKETS), ("-Q", plan.rate), ("-l", plan.seconds), ("-t", TIMEOUT_S)] {
+        let timeout_s = TIMEOUT_S * plan.slowdown;
+        for (flag, value) in [("-c", SOCKETS), ("-Q", plan.rate), ("-l", plan.seconds), ("-t", timeout_s)] {
             command.arg(flag).arg(value.to_string());
         }
         let process = run.start("dnsperf", &mut command)?;
@@ -110,7 +113,8 @@ impl Load {
         let counted = Arc::clone(&tally);
         let reader = std::thread::spawn(move || read(lines, &counted));
         let started = Instant::now();
-        let deadline = started + Duration::from_secs(u64::from(plan.seconds + TIMEOUT_S)) + GRACE;
+        let deadline =
+            started + Duration::from_secs(u64::from(plan.seconds + timeout_s)) + GRACE * plan.slowdown;
         Ok(Load { process, tally, reader, started, deadline })
     }
 

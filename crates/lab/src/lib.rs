@@ -58,9 +58,13 @@ const POLL: Duration = Duration::from_millis(10);
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Set by SIGINT and SIGTERM; every loop of a lab or bench checks it.
+/// Set by SIGINT and SIGTERM; every loop of a lab or bench checks it. It also knows how slow the machine is,
+/// because whatever waits needs both.
 #[derive(Clone)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt {
+    flag: Arc<AtomicBool>,
+    slowdown: u32,
+}
 
 impl Interrupt {
     /// Installs handlers for both signals.
@@ -70,18 +74,37 @@ impl Interrupt {
         {
             signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot handle signals")?;
         }
-        Ok(Interrupt(flag))
+        Ok(Interrupt { flag, slowdown: 1 })
+    }
+
+    /// Returns the same with time limits that are `factor` times as long.
+    #[must_use]
+    pub fn slowed_down_by(self, factor: u32) -> Interrupt {
+        Interrupt { slowdown: factor, ..self }
+    }
+
+    /// Returns how much slower this machine is than others.
+    #[must_use]
+    pub fn slowdown(&self) -> u32 {
+        self.slowdown
+    }
+
+    /// Returns a time limit as it is on this machine.
+    #[must_use]
+    pub fn limit(&self, limit: Duration) -> Duration {
+        limit * self.slowdown
     }
 
     /// Sleeps for `time`. Fails if the lab is interrupted.
     pub fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
         std::thread::sleep(time);
-        if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+        if self.flag.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
     }
 
-    /// Waits until `is_so` returns true; returns false if that takes longer than `limit`.
+    /// Waits until `is_so` returns true; returns false if that takes longer than `limit`, as it is on this
+    /// machine.
     pub fn wait(&self, limit: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<bool> {
-        let deadline = Instant::now() + limit;
+        let deadline = Instant::now() + self.limit(limit);
         while !is_so()? {
             if Instant::now() > deadline {
                 return Ok(false);

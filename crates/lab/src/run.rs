@@ -21,7 +21,8 @@ use super::namespace::{self, Namespace};
 
 const FOLDER: &str = "/run/weir/lab";
 const PROCESSES: &str = "processes";
-/// How long a process may take to end after SIGTERM; weir and nsd need milliseconds.
+/// How long a process may take to end after SIGTERM, unless the machine is slow; weir and nsd need
+/// milliseconds.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// A handle to a process of a run.
@@ -34,6 +35,8 @@ pub struct Run {
     folder: PathBuf,
     children: Vec<Child>,
     keep: bool,
+    /// How long a process may take to end after SIGTERM.
+    grace: Duration,
 }
 
 impl Run {
@@ -44,9 +47,16 @@ impl Run {
         let id = std::process::id();
         let folder = Path::new(FOLDER).join(id.to_string());
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let run = Run { id, folder, children: Vec::new(), keep };
+        let run = Run { id, folder, children: Vec::new(), keep, grace: GRACE };
         run.record(id)?;
         Ok(run)
+    }
+
+    /// Returns the same whose processes may take `factor` times as long to end.
+    #[must_use]
+    pub fn slowed_down_by(mut self, factor: u32) -> Run {
+        self.grace = GRACE * factor;
+        self
     }
 
     /// Returns the directory of the run's files.
@@ -113,7 +123,7 @@ impl Run {
         if child.try_wait()?.is_none() {
             ask_to_end(child.id());
         }
-        Ok(end_by(child, Instant::now() + GRACE)?)
+        Ok(end_by(child, Instant::now() + self.grace)?)
     }
 
     /// Returns the last lines of a process's error output, for error messages.
@@ -140,7 +150,7 @@ impl Run {
                 ask_to_end(child.id());
             }
         }
-        let deadline = Instant::now() + GRACE;
+        let deadline = Instant::now() + self.grace;
         for child in &mut self.children {
             let _ = end_by(child, deadline);
         }

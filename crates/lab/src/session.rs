@@ -5,8 +5,32 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use super::run::Run;
 use super::screen::{self, Screen};
 use super::{INTERRUPTED, Interrupt, Interrupted};
+
+/// The options that all labs have.
+#[derive(clap::Args)]
+pub struct Options {
+    /// For a slow machine, such as an emulated one: multiply time limits, and the pauses of clients, by this
+    /// number. What may be lost or reordered does not change.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub slowdown: u32,
+    /// Print a JSON object on the last line.
+    #[arg(long)]
+    pub json: bool,
+    /// Leave the namespaces and their processes for inspection; the next lab removes them.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+impl Options {
+    /// Begins a run.
+    pub fn begin(&self) -> Result<Run> {
+        Ok(Run::begin(self.keep)?.slowed_down_by(self.slowdown))
+    }
+}
 
 /// What a lab found out.
 pub struct Outcome {
@@ -31,10 +55,11 @@ pub fn check_means(lab: &str, missing: &[&str], setup: &str) -> Result<()> {
 
 /// Runs a lab and prints its outcome, as JSON if wanted.
 pub fn run(
-    (keep, json): (bool, bool),
+    options: &Options,
     lab: impl FnOnce(&Interrupt, &mut Screen) -> Result<Outcome>,
 ) -> Result<ExitCode> {
-    let interrupt = Interrupt::on_signals()?;
+    let Options { slowdown, json, keep } = *options;
+    let interrupt = Interrupt::on_signals()?.slowed_down_by(slowdown);
     let mut screen = Screen::new(json);
     let outcome = match lab(&interrupt, &mut screen) {
         Err(error) if error.is::<Interrupted>() => {

@@ -194,7 +194,7 @@ impl Stream {
     /// arrived, in order.
     pub fn end(self, run: &mut Run, interrupt: &Interrupt) -> Result<(Vec<u64>, Vec<u32>)> {
         let sent = self.sender.end(run, interrupt)?;
-        interrupt.sleep(SETTLE)?;
+        interrupt.sleep(interrupt.limit(SETTLE))?;
         let received = self.receiver.end(run, interrupt)?;
         let sent: Vec<u64> = sent.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         let received: Vec<u32> =
@@ -260,6 +260,8 @@ pub struct Tally {
     pub lost: u64,
     /// Packets that arrived after a later one of their flow (RFC 4737 §3).
     pub reordered: u64,
+    /// Copies of packets that had arrived before.
+    pub duplicated: u64,
     /// From the first lost packet to the packet with which the last flow resumed; `None` if nothing was lost.
     pub outage_ms: Option<f64>,
     /// Whether every flow resumed: a packet arrived after its last lost one, or in the last [`TAIL`].
@@ -272,16 +274,19 @@ impl Tally {
     pub fn of(sent: &[u64], received: &[u32]) -> Tally {
         let mut came = vec![false; sent.len()];
         let mut latest: BTreeMap<u32, u32> = BTreeMap::new();
-        let mut reordered = 0;
+        let (mut reordered, mut duplicated) = (0, 0);
         for &number in received.iter().filter(|number| (**number as usize) < sent.len()) {
-            came[number as usize] = true;
+            if std::mem::replace(&mut came[number as usize], true) {
+                duplicated += 1;
+                continue;
+            }
             let latest = latest.entry(number % FLOWS).or_insert(number);
             reordered += u64::from(number < *latest);
             *latest = number.max(*latest);
         }
         let lost: Vec<usize> = (0..sent.len()).filter(|&number| !came[number]).collect();
-        let mut tally =
-            Tally { sent: sent.len() as u64, lost: lost.len() as u64, reordered, ..Tally::default() };
+        let (all, lost_count) = (sent.len() as u64, lost.len() as u64);
+        let mut tally = Tally { sent: all, lost: lost_count, reordered, duplicated, ..Tally::default() };
         let last_lost: BTreeMap<usize, usize> =
             lost.iter().map(|&number| (number % FLOWS as usize, number)).collect();
         let again = |lost: usize| (lost..sent.len()).step_by(FLOWS as usize).find(|&number| came[number]);
@@ -304,6 +309,7 @@ impl Tally {
         self.sent += other.sent;
         self.lost += other.lost;
         self.reordered += other.reordered;
+        self.duplicated += other.duplicated;
         self.back &= other.back;
     }
 }
@@ -373,6 +379,12 @@ mod tests {
         assert!(Tally::of(&times(2000), &received).back);
         let received: Vec<u32> = (0..2000).filter(ends(1400)).collect();
         assert!(!Tally::of(&times(2000), &received).back);
+    }
+
+    #[test]
+    fn a_copy_is_duplicated_and_not_reordered() {
+        let tally = Tally::of(&times(40), &(0..40).chain([3, 39]).collect::<Vec<u32>>());
+        assert_eq!((tally.duplicated, tally.reordered, tally.lost), (2, 0, 0));
     }
 
     #[test]

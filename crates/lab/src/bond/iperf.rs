@@ -47,7 +47,7 @@ impl Iperf {
         Ok(Iperf {
             client,
             server,
-            deadline: Instant::now() + Duration::from_secs(u64::from(seconds)) + GRACE,
+            deadline: Instant::now() + Duration::from_secs(u64::from(seconds)) + interrupt.limit(GRACE),
         })
     }
 

@@ -35,20 +35,18 @@ const TICK: Duration = Duration::from_millis(20);
 const LEAD: Duration = Duration::from_millis(500);
 /// How long LACP may take to negotiate, and a partner or weir to start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The longest time from loss of carrier to the first packet on another member, in milliseconds, at the
-/// median.
-const FAILOVER_MS: f64 = 10.0;
-/// The longest time until LACP silence is detected, in milliseconds: LACPDUs come every second, three of them
-/// are missed (802.1AX 6.4.4), and the lab polls every 20 ms.
-const SILENCE_MS: f64 = 3000.0 + 100.0;
-/// The longest time until traffic has left a link on which probes are not answered any more, at the median,
-/// in milliseconds.
-const UNANSWERED_MS: f64 = 100.0;
-/// How traffic gets to the partner while it is a plain switch, on two links of which one is active: the bond
-/// notices within 2 + 1 intervals.
-const PROBED: &str = "interval: 20ms, missed_max: 2";
-/// How long traffic may rest while another weir takes over, in milliseconds.
-const TAKEOVER_MS: f64 = 50.0;
+/// The longest time from loss of carrier to the first packet on another member, at the median.
+const FAILOVER: Duration = Duration::from_millis(10);
+/// The longest time until LACP silence is detected: LACPDUs come every second, three of them are missed
+/// (802.1AX 6.4.4), and the lab polls every 20 ms.
+const SILENCE: Duration = Duration::from_millis(3100);
+/// The longest time until traffic has left a link on which probes are not answered any more, at the median.
+const UNANSWERED: Duration = Duration::from_millis(100);
+/// The interval of probes to the partner while it is a plain switch, on two links of which one is active, and
+/// how many of them may be missed: the bond notices within 2 + 1 intervals.
+const PROBES: (Duration, u32) = (Duration::from_millis(20), 2);
+/// How long traffic may rest while another weir takes over.
+const TAKEOVER: Duration = Duration::from_millis(50);
 const NEEDED: [&str; 8] =
     ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
@@ -64,12 +62,8 @@ pub struct Options {
     /// How often a link fails and recovers.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     cuts: u32,
-    /// Print a JSON object on the last line.
-    #[arg(long)]
-    json: bool,
-    /// Leave the namespaces and their processes for inspection; the next lab removes them.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    common: session::Options,
 }
 
 /// Runs the lab. Succeeds if all phases keep their promises.
@@ -79,8 +73,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         missing.push(PACKAGE);
     }
     session::check_means("bond", &missing, "./setup")?;
-    session::run((options.keep, options.json), |interrupt, screen| {
-        let phases = perform(options, &mut Run::begin(options.keep)?, interrupt, screen)?;
+    session::run(&options.common, |interrupt, screen| {
+        let phases = perform(options, &mut options.common.begin()?, interrupt, screen)?;
         let ok = phases.iter().all(|phase| phase.reasons().is_empty());
         let text = if ok { "All phases succeeded." } else { "Some phases failed." };
         let phases: Vec<_> = phases.iter().map(Phase::json).collect();
@@ -119,7 +113,7 @@ fn perform(
     lab.fall_silent_under_probes(None)?;
     lab.fall_silent_under_probes(Some(7))?;
     let Lab { node, run, phases, .. } = lab;
-    if !options.keep {
+    if !options.common.keep {
         node.stop(run)?;
     }
     Ok(phases)
@@ -175,7 +169,8 @@ impl Lab<'_> {
     }
 
     fn cut_and_mend(&mut self) -> Result<()> {
-        let mut cut = Phase::new("a link is cut", Promise::Elsewhere { within_ms: FAILOVER_MS });
+        let within = self.interrupt.limit(FAILOVER);
+        let mut cut = Phase::new("a link is cut", Promise::Elsewhere { within });
         let mut mended = Phase::new("the link is mended", Promise::Nothing);
         for time in 0..self.options.cuts as usize {
             let link = 1 + time % LINKS;
@@ -216,7 +211,7 @@ impl Lab<'_> {
 
     /// Blocks LACPDUs on one link, which keeps its carrier.
     fn fall_silent(&mut self) -> Result<()> {
-        let noticed = Promise::Noticed { within_ms: SILENCE_MS };
+        let noticed = Promise::Noticed { within: self.interrupt.limit(SILENCE) };
         self.timed("LACP falls silent on a link", noticed, |lab, stream| {
             lab.topology.silence(3)?;
             lab.wait_in(stream, "the silence", |bond| !bond.uses(3))
@@ -281,26 +276,26 @@ impl Lab<'_> {
 
     /// The links' partner notices nothing, and what is lost is what came while sockets changed hands.
     fn take_over(&mut self) -> Result<()> {
-        self.during(
-            "another weir takes over",
-            Promise::Elsewhere { within_ms: TAKEOVER_MS },
-            |lab, stream| {
-                lab.node.succeed(lab.run, &lab.topology, lab.interrupt)?;
-                lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
-            },
-        )
+        let elsewhere = Promise::Elsewhere { within: self.interrupt.limit(TAKEOVER) };
+        self.during("another weir takes over", elsewhere, |lab, stream| {
+            lab.node.succeed(lab.run, &lab.topology, lab.interrupt)?;
+            lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
+        })
     }
 
     /// The partner, a plain switch now, ignores the active link, which keeps its carrier. There is no LACP.
     fn fall_silent_under_probes(&mut self, vlan: Option<u16>) -> Result<()> {
         let tag = vlan.map_or_else(String::new, |vlan| format!(", vlan: {vlan}"));
         self.partner.be_plain(vlan)?;
-        self.node.probe(&format!("{{ targets: [{OUTSIDE}], {PROBED}{tag} }}"))?;
+        let (interval_ms, missed) = (self.interrupt.limit(PROBES.0).as_millis(), PROBES.1);
+        self.node.probe(&format!(
+            "{{ targets: [{OUTSIDE}], interval: {interval_ms}ms, missed_max: {missed}{tag} }}"
+        ))?;
         self.wait_for_bond("answers to probes", |bond| bond.enabled() == 2)?;
         let within = vlan.map_or_else(String::new, |_| " in a VLAN".to_string());
         let mut silent = Phase::new(
             &format!("a probed partner falls silent{within}"),
-            Promise::Elsewhere { within_ms: UNANSWERED_MS },
+            Promise::Elsewhere { within: self.interrupt.limit(UNANSWERED) },
         );
         let mut speaks = Phase::new(&format!("the probed partner speaks again{within}"), Promise::Nothing);
         for _ in 0..self.options.cuts {
@@ -439,7 +434,7 @@ impl Lab<'_> {
             if is_so(&bond, partner) {
                 return Ok(());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > self.interrupt.limit(PATIENCE) {
                 bail!("timed out waiting for {what}; the partner uses {partner} links: {}", bond.text());
             }
             match stream {

@@ -9,7 +9,11 @@ use crate::run::Run;
 use crate::weir::Weir;
 
 /// A running weir node.
-pub struct Node(Weir);
+pub struct Node {
+    weir: Weir,
+    /// How much slower this machine is than others.
+    slowdown: u32,
+}
 
 /// A snapshot of the bond.
 pub struct Bond(Value);
@@ -18,44 +22,46 @@ impl Node {
     /// Starts the node with `members` members.
     pub fn start(run: &mut Run, topology: &Topology, members: usize, interrupt: &Interrupt) -> Result<Node> {
         let command = |program: &str| topology.weir.preferred(program);
-        Weir::start(run, "weir", command, &configuration(members, "active", "fast"), interrupt).map(Node)
+        let slowdown = interrupt.slowdown();
+        let text = configuration((members, slowdown), "active", "fast");
+        Ok(Node { weir: Weir::start(run, "weir", command, &text, interrupt)?, slowdown })
     }
 
     /// Lets another weir take over from it.
     pub fn succeed(&mut self, run: &mut Run, topology: &Topology, interrupt: &Interrupt) -> Result<()> {
-        self.0.succeed(run, "successor", |program| topology.weir.preferred(program), interrupt)
+        self.weir.succeed(run, "successor", |program| topology.weir.preferred(program), interrupt)
     }
 
     /// Changes the number of members.
     pub fn set_members(&self, members: usize) -> Result<()> {
-        self.0.reload(&configuration(members, "active", "fast"))
+        self.weir.reload(&configuration((members, self.slowdown), "active", "fast"))
     }
 
     /// Changes its LACP settings on all links: `active` or `passive`, `fast` or `slow`.
     pub fn speak(&self, mode: &str, rate: &str) -> Result<()> {
-        self.0.reload(&configuration(LINKS, mode, rate))
+        self.weir.reload(&configuration((LINKS, self.slowdown), mode, rate))
     }
 
     /// Uses two links, one at a time and without LACP, and probes as these settings say.
     pub fn probe(&self, settings: &str) -> Result<()> {
-        self.0.reload(&with_bond(&format!(
+        self.weir.reload(&with_bond(&format!(
             "mode: active_backup, members: [p1, p2], inside: p0, probe: {settings}"
         )))
     }
 
     /// Runs `weir bond WORDS`, such as `disable p1`.
     pub fn command(&self, words: &str) -> Result<()> {
-        self.0.app("bond0", words).map(drop)
+        self.weir.app("bond0", words).map(drop)
     }
 
     /// Takes a snapshot of the bond.
     pub fn bond(&self) -> Result<Bond> {
-        self.0.app("bond0", "show").map(Bond)
+        self.weir.app("bond0", "show").map(Bond)
     }
 
     /// Returns the number of frames sent on each link.
     pub fn sent_by_link(&self) -> Result<[u64; LINKS]> {
-        let ports = self.0.show("ports")?;
+        let ports = self.weir.show("ports")?;
         let ports = ports["ports"].as_array().context("no ports")?;
         let sent = |link: usize| {
             let port = ports.iter().find(|port| port["name"] == format!("p{link}"));
@@ -66,7 +72,7 @@ impl Node {
 
     /// Stops the node. Fails unless it ends with success.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
-        self.0.stop(run)
+        self.weir.stop(run)
     }
 }
 
@@ -126,13 +132,15 @@ impl Bond {
 
 /// A configuration with five ports, of which the first `members` links are members. A member is used only a
 /// moment after the partner has announced that it accepts frames, because Open vSwitch announces that too
-/// early.
-fn configuration(members: usize, mode: &str, rate: &str) -> String {
+/// early. A bucket moves only when it has not been used for longer than a link may be ahead of another, which
+/// is how long the partner leaves frames in its queues.
+fn configuration((members, slowdown): (usize, u32), mode: &str, rate: &str) -> String {
     let members: Vec<String> = (1..=members).map(|link| format!("p{link}")).collect();
     with_bond(&format!(
-        "mode: balance_tcp, members: [{}], inside: p0, updelay: 100ms, \
+        "mode: balance_tcp, members: [{}], inside: p0, updelay: {}ms, idle_gap: {slowdown}ms, \
          lacp: {{ mode: {mode}, rate: {rate} }}",
-        members.join(", ")
+        members.join(", "),
+        100 * slowdown
     ))
 }
 

@@ -1,5 +1,7 @@
 //! The result of a phase, and whether it keeps its promise.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::iperf::Throughput;
@@ -15,13 +17,13 @@ pub enum Promise {
     /// Traffic continues on another member within a time limit, at the median. Lost packets show how long it
     /// took; those that the partner had received on the failed link may be overtaken.
     Elsewhere {
-        /// The limit in milliseconds.
-        within_ms: f64,
+        /// The limit.
+        within: Duration,
     },
     /// The bond reports the event within a time limit; nothing is reordered.
     Noticed {
-        /// The limit in milliseconds.
-        within_ms: f64,
+        /// The limit.
+        within: Duration,
     },
     /// Traffic resumes eventually.
     Back,
@@ -113,7 +115,10 @@ impl Phase {
     /// Returns the reasons why the phase failed; none if it succeeded.
     pub fn reasons(&self) -> Vec<String> {
         let mut reasons = self.failures.clone();
-        let Tally { lost, reordered, back, .. } = self.tally;
+        let Tally { lost, reordered, duplicated, back, .. } = self.tally;
+        if duplicated > 0 {
+            reasons.push(format!("{duplicated} packets were duplicated"));
+        }
         if !back {
             reasons.push("a flow did not resume".into());
         }
@@ -123,7 +128,8 @@ impl Phase {
         if self.is_planned() && reordered > 0 && self.moved_busy == 0 {
             reasons.push(format!("{reordered} packets were reordered"));
         }
-        if let Promise::Elsewhere { within_ms } | Promise::Noticed { within_ms } = self.promise {
+        if let Promise::Elsewhere { within } | Promise::Noticed { within } = self.promise {
+            let within_ms = within.as_secs_f64() * 1e3;
             match self.recovery_ms() {
                 Some(ms) if ms > within_ms => reasons.push(format!("it took {ms:.1} ms, not {within_ms:.0}")),
                 Some(_) => {}
@@ -144,6 +150,7 @@ impl Phase {
             "sent": stream.then_some(self.tally.sent),
             "lost": stream.then_some(self.tally.lost),
             "reordered": stream.then_some(self.tally.reordered),
+            "duplicated": stream.then_some(self.tally.duplicated),
             "recovery_ms": self.recovery_ms(),
             "recoveries_ms": self.recoveries_ms,
             "moved_busy": self.moved_busy,
@@ -194,7 +201,7 @@ mod tests {
     use super::*;
 
     fn tally(lost: u64, reordered: u64) -> Tally {
-        Tally { sent: 100, lost, reordered, outage_ms: None, back: true }
+        Tally { sent: 100, lost, reordered, back: true, ..Tally::default() }
     }
 
     #[test]
@@ -211,8 +218,17 @@ mod tests {
     }
 
     #[test]
+    fn no_phase_may_duplicate_a_packet() {
+        for promise in [Promise::Nothing, Promise::Back] {
+            let mut phase = Phase::new("x", promise);
+            phase.add(&Tally { duplicated: 2, ..tally(0, 0) }, 1);
+            assert_eq!(phase.reasons(), ["2 packets were duplicated"]);
+        }
+    }
+
+    #[test]
     fn a_failover_is_judged_by_its_median_and_must_have_been_seen() {
-        let mut phase = Phase::new("x", Promise::Elsewhere { within_ms: 10.0 });
+        let mut phase = Phase::new("x", Promise::Elsewhere { within: Duration::from_millis(10) });
         assert_eq!(phase.reasons(), ["no recovery was observed"]);
         [5.0, 90.0, 6.0].into_iter().for_each(|ms| phase.recovered(Some(ms)));
         assert!(phase.reasons().is_empty());

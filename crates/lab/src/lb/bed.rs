@@ -26,6 +26,8 @@ pub struct Bed {
     servers: Vec<Servers>,
     questions: Vec<Questions>,
     mode: Mode,
+    /// How much slower this machine is than others.
+    slowdown: u32,
     /// Flows that stay, of each protocol, version of IP and client.
     flows: u32,
 }
@@ -39,13 +41,13 @@ impl Bed {
         for host in &network.back_ends {
             decap(run, host, interrupt)?;
         }
-        let mode = options.mode;
+        let (mode, slowdown) = (options.mode, interrupt.slowdown());
         network.answer_directly(|at| mode.answers_directly(at))?;
-        let configuration = configuration(mode, &network.back_ends, &[1, 1, 1]);
+        let configuration = configuration((mode, slowdown), &network.back_ends, &[1, 1, 1]);
         let inside = |program: &str| network.weir.namespace.command(program);
         let weir = Weir::start(run, "weir", inside, &configuration, interrupt)?;
         let flows = options.flows;
-        let mut bed = Bed { network, weir, servers, questions: Vec::new(), mode, flows };
+        let mut bed = Bed { network, weir, servers, questions: Vec::new(), mode, slowdown, flows };
         for name in ["b1", "b2", "b3"] {
             bed.wait_for_health(name, "up", interrupt)?;
         }
@@ -56,7 +58,7 @@ impl Bed {
     /// Begins flows that stay, and waits until all have a back end.
     fn ask(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
         for client in &self.network.clients {
-            self.questions.push(Questions::start(run, client, self.flows)?);
+            self.questions.push(Questions::start(run, client, (self.flows, self.slowdown))?);
         }
         let all = self.flows();
         if !interrupt.wait(PATIENCE, || Ok(self.counts().held.values().sum::<u64>() == all))? {
@@ -99,7 +101,7 @@ impl Bed {
 
     /// Returns the same, once what is on its way has arrived.
     pub fn settled(&self, interrupt: &Interrupt) -> Result<Counts> {
-        interrupt.sleep(SETTLE)?;
+        interrupt.sleep(interrupt.limit(SETTLE))?;
         Ok(self.counts())
     }
 
@@ -114,7 +116,7 @@ impl Bed {
 
     /// Replaces the configuration by one with the first `weights.len()` back ends.
     pub fn reload(&self, weights: &[u32]) -> Result<()> {
-        self.weir.reload(&configuration(self.mode, &self.network.back_ends, weights))
+        self.weir.reload(&configuration((self.mode, self.slowdown), &self.network.back_ends, weights))
     }
 
     /// Replaces the configuration by one with all back ends in another mode.
@@ -201,7 +203,7 @@ impl Bed {
             Death::Killed => run.kill(self.weir.process()).map(|()| "weir-killed")?,
         };
         let inside = |program: &str| self.network.weir.namespace.command(program);
-        let text = configuration(self.mode, &self.network.back_ends, &[1; 4]);
+        let text = configuration((self.mode, self.slowdown), &self.network.back_ends, &[1; 4]);
         self.weir = Weir::start(run, name, inside, &text, interrupt)?;
         Ok(())
     }

@@ -21,9 +21,10 @@ use crate::run::{Run, Started};
 /// Programs that are run.
 pub const NEEDED: [&str; 4] = ["wrk", "dnsperf", "curl", "stdbuf"];
 
-/// wrk's pace, and what it says in the end.
-const WRK: &str = r#"function delay() return 20 end
-function done(summary, latency, requests)
+/// Milliseconds between two requests of a connection of wrk.
+const DELAY_MS: u32 = 20;
+/// What wrk says in the end.
+const WRK: &str = r#"function done(summary, latency, requests)
   local e = summary.errors
   io.write("weir ", summary.requests, " ", e.connect + e.read + e.write + e.status + e.timeout, "\n")
 end
@@ -31,14 +32,14 @@ end
 /// Connections of each wrk.
 const CONNECTIONS: &str = "4";
 /// Queries a second of each dnsperf, and the ports that they come from.
-const QUERIES: &str = "100";
+const QUERIES: u32 = 100;
 const SOCKETS: &str = "8";
-/// Requests of each curl.
-const REQUESTS: &str = "20/s";
+/// Requests of each curl in a minute.
+const REQUESTS: u32 = 1200;
 /// Seconds after which a query over UDP counts as lost.
-const UDP_S: &str = "3";
+const UDP_S: u32 = 3;
 /// Seconds after which a request over TCP has failed: what was lost is sent again some times until then.
-const TCP_S: &str = "10";
+const TCP_S: u32 = 10;
 /// How long a client may take to end: longer than what it may still wait for.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// More than a phase lasts; a lab that is killed leaves no client for longer.
@@ -100,38 +101,44 @@ struct Client {
 }
 
 /// All clients of a phase.
-pub struct Load(Vec<Client>);
+pub struct Load {
+    clients: Vec<Client>,
+    patience: Duration,
+}
 
 impl Load {
-    /// Starts them.
-    pub fn start(run: &mut Run, network: &Network) -> Result<Load> {
+    /// Starts them on a machine that is so much slower than others.
+    pub fn start(run: &mut Run, network: &Network, slowdown: u32) -> Result<Load> {
         let script = run.folder().join("wrk.lua");
         let queries = crate::nsd::write_queries(run.folder(), crate::nsd::NAMES)?;
-        fs::write(&script, WRK)?;
-        let mut load = Vec::new();
+        fs::write(&script, format!("function delay() return {} end\n{WRK}", DELAY_MS * slowdown))?;
+        let [udp_s, tcp_s] = [UDP_S, TCP_S].map(|seconds| (seconds * slowdown).to_string());
+        let queries_s = QUERIES.div_ceil(slowdown).to_string();
+        let requests = format!("{}/m", REQUESTS.div_ceil(slowdown));
+        let mut clients = Vec::new();
         for (at, vip) in VIPS.into_iter().enumerate() {
             // Each version of IP from both clients, if not with all programs.
             let [one, other] = [&network.clients[at], &network.clients[1 - at]];
             let mut wrk = one.namespace.command("wrk");
-            wrk.args(["-t", "1", "-c", CONNECTIONS, "-d", AT_MOST_S, "--timeout", TCP_S, "-s"]);
+            wrk.args(["-t", "1", "-c", CONNECTIONS, "-d", AT_MOST_S, "--timeout", &tcp_s, "-s"]);
             wrk.arg(&script).arg(url(vip));
             let mut dnsperf = other.namespace.command("dnsperf");
-            dnsperf.args(["-s", vip, "-T", "1", "-c", SOCKETS, "-Q", QUERIES, "-l", AT_MOST_S]);
-            dnsperf.args(["-t", UDP_S, "-d"]).arg(&queries);
-            let mut curl = curl(other, &["--rate", REQUESTS, "--max-time", TCP_S]);
+            dnsperf.args(["-s", vip, "-T", "1", "-c", SOCKETS, "-Q", &queries_s, "-l", AT_MOST_S]);
+            dnsperf.args(["-t", &udp_s, "-d"]).arg(&queries);
+            let mut curl = curl(other, &["--rate", &requests, "--max-time", &tcp_s]);
             curl.arg(format!("{}?[1-1000000]", url(vip)));
             for (program, command) in [("wrk", wrk), ("dnsperf", dnsperf), ("curl", curl)] {
-                load.push(Client::start(run, (program, FAMILIES[at]), command)?);
+                clients.push(Client::start(run, (program, FAMILIES[at]), command)?);
             }
         }
-        Ok(Load(load))
+        Ok(Load { clients, patience: PATIENCE * slowdown })
     }
 
     /// Ends them, and returns what they have counted.
     pub fn end(self, run: &mut Run) -> Result<Tally> {
         let mut tally = Tally::default();
-        for Client { program, name, process, output } in self.0 {
-            run.interrupt(process, PATIENCE)?;
+        for Client { program, name, process, output } in self.clients {
+            run.interrupt(process, self.patience)?;
             let text = fs::read_to_string(&output)?;
             let told = || format!("{name} said nothing: {text} {}", run.last_words(&name));
             let count = match program {
@@ -155,9 +162,10 @@ impl Client {
 }
 
 /// Has a client ask everything once over, `requests` times by curl: does every answer come?
-pub fn ask(client: &Host, family: usize, requests: u32, queries: &str) -> Result<Tally> {
+pub fn ask(client: &Host, (family, slowdown): (usize, u32), requests: u32, queries: &str) -> Result<Tally> {
     let (vip, mut tally) = (VIPS[family], Tally::default());
-    let mut curl = curl(client, &["--parallel", "--parallel-max", "16", "--max-time", "5"]);
+    let [curl_s, udp_s, dnsperf_s] = [5, UDP_S, 8].map(|seconds| (seconds * slowdown).to_string());
+    let mut curl = curl(client, &["--parallel", "--parallel-max", "16", "--max-time", &curl_s]);
     let text = said(curl.arg(format!("{}?[1-{requests}]", url(vip))))?;
     let count = curl_count(&text, &mut tally.answered);
     ensure!(count.requests == u64::from(requests), "curl made {} of {requests} requests", count.requests);
@@ -165,7 +173,7 @@ pub fn ask(client: &Host, family: usize, requests: u32, queries: &str) -> Result
     for (transport, program) in [("udp", "dnsperf"), ("tcp", "dnsperf_tcp")] {
         let mut dnsperf = client.namespace.command("dnsperf");
         dnsperf.args(["-s", vip, "-m", transport, "-T", "1", "-c", SOCKETS, "-n", "1", "-q", "16"]);
-        let text = said(dnsperf.args(["-t", UDP_S, "-l", "8", "-d", queries]))?;
+        let text = said(dnsperf.args(["-t", &udp_s, "-l", &dnsperf_s, "-d", queries]))?;
         tally.add(program, dnsperf_count(&text).with_context(|| format!("dnsperf: {text}"))?);
     }
     Ok(tally)

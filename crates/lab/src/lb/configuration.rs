@@ -111,8 +111,9 @@ pub fn services() -> impl Iterator<Item = String> {
     KINDS.iter().flat_map(|kind| FAMILIES.map(|family| format!("{}-{family}", kind.name)))
 }
 
-/// Returns a configuration in which these back ends have these weights.
-pub fn configuration(mode: Mode, back_ends: &[Host], weights: &[u32]) -> String {
+/// Returns a configuration in which these back ends have these weights, for a machine that is so much slower
+/// than others.
+pub fn configuration((mode, slowdown): (Mode, u32), back_ends: &[Host], weights: &[u32]) -> String {
     let mut text = format!("ports: {{ p0: {{ xdp: {INTERFACE} }} }}\n");
     if mode == Mode::FullNat {
         let pools = [0, 1].map(|at| format!("{}: {{ addresses: \"{}\" }}", FAMILIES[at], POOLS[at]));
@@ -121,7 +122,7 @@ pub fn configuration(mode: Mode, back_ends: &[Host], weights: &[u32]) -> String 
     let _ = write!(text, "apps:\n  - lb: {{ flows: {FLOWS} }}\n");
     for kind in &KINDS {
         for family in [0, 1] {
-            service(&mut text, kind, family, mode);
+            service(&mut text, (kind, family), mode, slowdown);
             text += "      back_ends:\n";
             for (at, (host, weight)) in back_ends.iter().zip(weights).enumerate() {
                 text += &back_end(kind, family, mode.of(at), mode == Mode::Mixed, (at, host, *weight));
@@ -131,7 +132,7 @@ pub fn configuration(mode: Mode, back_ends: &[Host], weights: &[u32]) -> String 
     text
 }
 
-fn service(text: &mut String, kind: &Kind, family: usize, mode: Mode) {
+fn service(text: &mut String, (kind, family): (&Kind, usize), mode: Mode, slowdown: u32) {
     let Kind { name, protocol, port, check, .. } = kind;
     let [v4, v6] = SOURCES;
     let _ = write!(
@@ -139,8 +140,10 @@ fn service(text: &mut String, kind: &Kind, family: usize, mode: Mode) {
         "  - lb:\n      name: {name}-{}\n      port: p0\n      \
          service: {{ vip: \"{}\", protocol: {protocol}, port: {port} }}\n      \
          source: [\"{v4}\", \"{v6}\"]\n      \
-         check: {{ {check}, interval: 200ms, timeout: 1s, fall: 2, rise: 2 }}\n",
-        FAMILIES[family], VIPS[family],
+         check: {{ {check}, interval: {}ms, timeout: {slowdown}s, fall: 2, rise: 2 }}\n",
+        FAMILIES[family],
+        VIPS[family],
+        200 * slowdown,
     );
     if mode == Mode::FullNat {
         let _ = writeln!(text, "      nat_pool: {}", FAMILIES[family]);

@@ -25,7 +25,6 @@ use serde_json::{Value, json};
 
 use crate::Interrupt;
 use crate::namespace;
-use crate::run::Run;
 use crate::screen::Screen;
 use crate::session::{self, Outcome};
 use bed::Bed;
@@ -55,12 +54,8 @@ pub struct Options {
     /// Leave out the turn through all modes at the end.
     #[arg(long)]
     no_modes: bool,
-    /// Print a JSON object on the last line.
-    #[arg(long)]
-    json: bool,
-    /// Leave the namespaces and their processes for inspection; the next lab removes them.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    common: session::Options,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -72,7 +67,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub fn run(options: &Options) -> Result<ExitCode> {
     let needed = [NEEDED.as_slice(), &clients::NEEDED].concat();
     session::check_means("lb", &namespace::missing(&needed), "./setup")?;
-    session::run((options.keep, options.json), |interrupt, screen| {
+    session::run(&options.common, |interrupt, screen| {
         let done = perform(options, interrupt, screen)?;
         let ok = done.iter().all(|(_, phase)| phase.is_ok());
         let phases: Vec<Value> = done.iter().map(|(name, phase)| phase.json(name)).collect();
@@ -83,7 +78,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Result<Vec<(String, Phase)>> {
-    let mut run = Run::begin(options.keep)?;
+    let mut run = options.common.begin()?;
     let bed = Bed::start(&mut run, options, interrupt)?;
     screen.say(&format!(
         "two clients -- switch -- weir, four back ends ({}): {} connections and flows that stay; wrk, \

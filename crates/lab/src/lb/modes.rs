@@ -22,11 +22,11 @@ pub fn perform(stage: &mut Stage<'_>, mode: Mode) -> Result<Vec<(String, Phase)>
     stage.bed.change_mode(mode, stage.interrupt)?;
     let queries = write_queries(stage.run.folder(), QUERIES)?;
     let queries = &*queries.to_string_lossy();
-    let network = &stage.bed.network;
+    let (network, slowdown) = (&stage.bed.network, stage.interrupt.slowdown());
     let names = network.back_ends.each_ref().map(|host| host.name);
     // All at once: the clients, and both versions of IP.
     let told = thread::scope(|scope| {
-        let start = |family, client| scope.spawn(move || ask(client, family, REQUESTS, queries));
+        let start = |family, client| scope.spawn(move || ask(client, (family, slowdown), REQUESTS, queries));
         let of = |family| network.clients.each_ref().map(|client| start(family, client));
         [0, 1].map(of).map(|clients| clients.map(thread::ScopedJoinHandle::join))
     });

@@ -212,7 +212,7 @@ impl Stage<'_> {
     /// Returns what clients count from before `event` until some time after it.
     fn during(&mut self, event: impl FnOnce(&mut Self) -> Result<()>) -> Result<Seen> {
         let before = self.bed.settled(self.interrupt)?;
-        let load = Load::start(&mut self.run, &self.bed.network)?;
+        let load = Load::start(&mut self.run, &self.bed.network, self.interrupt.slowdown())?;
         self.rest(self.phase / 4)?;
         event(self)?;
         self.rest(self.phase)?;
@@ -284,7 +284,7 @@ fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
         detect_ms = Some(stage.bed.kill(&mut stage.run, 1, stage.interrupt)?);
         stage.bed.wait_until_left("b2", stage.interrupt)?;
         // Questions that were lost count when their time is over, which is not to be afterwards.
-        stage.rest(UDP_ANSWER)
+        stage.rest(stage.interrupt.limit(UDP_ANSWER))
     })?;
     let mut phase = Phase::of(stage.bed.flows(), seen, &Excused::Dead("b2", had));
     phase.detect_ms = detect_ms;
@@ -309,7 +309,7 @@ fn mac_moves(stage: &mut Stage<'_>) -> Result<Phase> {
         stage.bed.network.move_mac()?;
         stage.bed.wait_for_move(stage.interrupt)?;
         // As for those that a dead back end loses.
-        stage.rest(UDP_ANSWER)
+        stage.rest(stage.interrupt.limit(UDP_ANSWER))
     })?;
     // What was on its way to the former address is lost, which is at most one question of each flow.
     let (failures, most) = (seen.counts.failures, stage.bed.flows());

@@ -55,6 +55,9 @@ pub struct Options {
     /// Milliseconds between two questions of a flow.
     #[arg(long, default_value_t = 80)]
     pause_ms: u64,
+    /// How much slower this machine is than others.
+    #[arg(long, default_value_t = 1)]
+    slowdown: u32,
 }
 
 /// Flows by the name of a back end.
@@ -141,6 +144,8 @@ struct Shared {
     /// How many UDP flows that ask once there were.
     ports: AtomicU16,
     pause: Duration,
+    udp_answer: Duration,
+    tcp_answer: Duration,
 }
 
 impl Shared {
@@ -221,7 +226,9 @@ pub fn run_end(options: &Options) -> Result<()> {
         counts: Mutex::default(),
         stop: AtomicBool::new(false),
         ports: AtomicU16::new(0),
-        pause: Duration::from_millis(options.pause_ms),
+        pause: Duration::from_millis(options.pause_ms) * options.slowdown,
+        udp_answer: UDP_ANSWER * options.slowdown,
+        tcp_answer: TCP_ANSWER * options.slowdown,
     });
     let own = shared.clone();
     thread::spawn(move || {
@@ -252,9 +259,9 @@ pub fn run_end(options: &Options) -> Result<()> {
 /// A connection: until it breaks, or for one question.
 fn tcp_flow(shared: &Shared, mut flow: Flow) {
     let connect = || -> std::io::Result<TcpStream> {
-        let stream = TcpStream::connect_timeout(&flow.address, TCP_ANSWER)?;
+        let stream = TcpStream::connect_timeout(&flow.address, shared.tcp_answer)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TCP_ANSWER))?;
+        stream.set_read_timeout(Some(shared.tcp_answer))?;
         Ok(stream)
     };
     let Ok(mut stream) = connect() else {
@@ -306,7 +313,7 @@ fn udp_flow(shared: &Shared, mut flow: Flow) {
         if shared.stops() {
             return;
         }
-        match ask_by_udp(&socket, id) {
+        match ask_by_udp(&socket, id, shared.udp_answer) {
             Ok(name) => shared.answered(&mut flow, name),
             Err(_) => shared.failed(),
         }
@@ -317,9 +324,9 @@ fn udp_flow(shared: &Shared, mut flow: Flow) {
     }
 }
 
-fn ask_by_udp(socket: &UdpSocket, id: u16) -> std::io::Result<String> {
+fn ask_by_udp(socket: &UdpSocket, id: u16, patience: Duration) -> std::io::Result<String> {
     socket.send(&query(id))?;
-    let deadline = Instant::now() + UDP_ANSWER;
+    let deadline = Instant::now() + patience;
     let mut answer = [0; 512];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -362,14 +369,16 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Starts them; they ask until they are stopped.
-    pub fn start(run: &mut Run, client: &Host, flows: u32) -> Result<Questions> {
+    /// Starts so many flows of each kind, which ask until they are stopped, on a machine that is so much
+    /// slower than others.
+    pub fn start(run: &mut Run, client: &Host, (flows, slowdown): (u32, u32)) -> Result<Questions> {
         let name = format!("questions-{}", client.name);
         let log = run.folder().join(format!("{name}.json"));
         // What former ones have counted.
         let _ = fs::remove_file(&log);
         let mut command = client.namespace.command(&weir::program()?);
-        command.args(["lab", "questions", "--flows", &flows.to_string()]).arg(&log);
+        command.args(["lab", "questions", "--flows", &flows.to_string()]);
+        command.args(["--slowdown", &slowdown.to_string()]).arg(&log);
         let [v4, v6] = VIPS;
         command.args([format!("{v4}:53"), format!("[{v6}]:53")]);
         let process = run.start(&name, command.stdin(Stdio::piped()).stdout(Stdio::null()))?;

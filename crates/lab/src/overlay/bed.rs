@@ -31,6 +31,8 @@ pub struct Bed {
     pub answers: Talk,
     /// What has asked so far.
     asked: usize,
+    /// How much slower this machine is than others.
+    slowdown: u32,
 }
 
 impl Bed {
@@ -41,7 +43,7 @@ impl Bed {
             .map(|at| daemon(&topology, run, (at, AT_BRIDGE, &[]), interrupt))
             .collect::<Result<_>>()?;
         let answers = Talk::answer(run, &topology.pods[1][0], &format!("0.0.0.0:{PORT}"), 21)?;
-        let bed = Bed { topology, daemons, answers, asked: 0 };
+        let bed = Bed { topology, daemons, answers, asked: 0, slowdown: interrupt.slowdown() };
         bed.answers.started(interrupt)?;
         for at in 0..NODES {
             bed.wait_for_work(at, interrupt)?;
@@ -145,7 +147,9 @@ impl Bed {
         self.asked += 1;
         let role = format!("ask-{}", self.asked);
         let [node, pod] = at;
-        Talk::ask(run, &role, &self.topology.pods[node][pod], &[&[to], arguments].concat())
+        let slowdown = self.slowdown.to_string();
+        let arguments = [&["--slowdown", &slowdown, to], arguments].concat();
+        Talk::ask(run, &role, &self.topology.pods[node][pod], &arguments)
     }
 
     /// Waits until so many more frames of a node's pods have taken the short way.

@@ -16,16 +16,18 @@ pub mod topology;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::namespace;
-use crate::run::Run;
 use crate::session::{self, Outcome};
 use bed::Bed;
 
 /// Programs that the lab runs.
 const NEEDED: [&str; 7] = ["ip", "bridge", "nft", "tc", "ethtool", "nfcapd", "nfdump"];
+
+/// Exists with the module `br_netfilter`, without which no rule sees what pods of one bridge send each other.
+const BRIDGED: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 
 /// The options of `weir lab overlay`.
 #[derive(clap::Args)]
@@ -33,19 +35,18 @@ pub struct Options {
     /// Only phases whose names begin so, separated by commas.
     #[arg(long, alias = "phase", value_delimiter = ',')]
     phases: Vec<String>,
-    /// Print a JSON object on the last line.
-    #[arg(long)]
-    json: bool,
-    /// Leave the namespaces and their processes for inspection; the next lab removes them.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    common: session::Options,
 }
 
 /// Runs the lab.
 pub fn run(options: &Options) -> Result<ExitCode> {
     session::check_means("overlay", &namespace::missing(&NEEDED), "./setup")?;
-    session::run((options.keep, options.json), |interrupt, screen| {
-        let mut run = Run::begin(options.keep)?;
+    if !std::fs::exists(BRIDGED).unwrap_or(false) {
+        bail!("rules of nftables do not see bridged frames here: run `modprobe br_netfilter` first");
+    }
+    session::run(&options.common, |interrupt, screen| {
+        let mut run = options.common.begin()?;
         screen.say("three nodes with two pods each, VXLAN between nodes, a cache on each node");
         let mut bed = Bed::start(&mut run, interrupt)?;
         let wanted =

@@ -62,6 +62,9 @@ pub enum End {
         /// Milliseconds between two requests of a flow; 0: with the answer.
         #[arg(long, default_value_t = 0)]
         pause_ms: u64,
+        /// How much slower this machine is than others.
+        #[arg(long, default_value_t = 1)]
+        slowdown: u32,
         /// Bytes of a request and of its answer.
         #[arg(long, default_value_t = MESSAGE)]
         size: usize,
@@ -105,8 +108,9 @@ impl Counts {
 pub fn run_end(end: &End) -> Result<()> {
     match end {
         End::Answer { address, name, log } => answer(*address, *name, log),
-        End::Ask { address, tcp, flows, pause_ms, size, log } => {
-            let asking = Asking { address: *address, pause: Duration::from_millis(*pause_ms), size: *size };
+        End::Ask { address, tcp, flows, pause_ms, slowdown, size, log } => {
+            let pause = Duration::from_millis(*pause_ms) * *slowdown;
+            let asking = Asking { address: *address, pause, slowdown: *slowdown, size: *size };
             ask(asking, *tcp, *flows, log)
         }
         End::Forget => forget_connections(),
@@ -141,6 +145,7 @@ fn forget_connections() -> Result<()> {
 struct Asking {
     address: SocketAddr,
     pause: Duration,
+    slowdown: u32,
     size: usize,
 }
 
@@ -273,7 +278,7 @@ fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
         }
         drain(&mut message);
     }
-    let until = Instant::now() + SETTLE;
+    let until = Instant::now() + SETTLE * asking.slowdown;
     while Instant::now() < until {
         thread::sleep(SAY);
         drain(&mut message);
@@ -284,7 +289,7 @@ fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
 /// A UDP flow that asks when it is answered.
 fn ask_at_once(asking: Asking, counts: &Counts) -> Result<()> {
     let socket = asking.socket()?;
-    socket.set_read_timeout(Some(SETTLE))?;
+    socket.set_read_timeout(Some(SETTLE * asking.slowdown))?;
     let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
     while !counts.stops() {
         socket.send(&request)?;
@@ -298,9 +303,9 @@ fn ask_at_once(asking: Asking, counts: &Counts) -> Result<()> {
 
 /// A TCP flow.
 fn ask_stream(asking: Asking, counts: &Counts) -> Result<()> {
-    let mut stream = TcpStream::connect_timeout(&asking.address, PATIENCE)?;
+    let mut stream = TcpStream::connect_timeout(&asking.address, PATIENCE * asking.slowdown)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE * asking.slowdown))?;
     let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
     while !counts.stops() {
         stream.write_all(&request)?;

@@ -135,6 +135,7 @@ impl Topology {
         ))?;
         self.switch.ip(&format!("link set {port} master br0\nlink set {port} up\n"))?;
         node.set(&[("ipv4/ip_forward", 1), ("ipv6/conf/all/forwarding", 1)])?;
+        node.set(&[("bridge/bridge-nf-call-iptables", 1), ("bridge/bridge-nf-call-ip6tables", 1)])?;
         node.input("nft", &["-f", "-"], POLICY)?;
         node.set(&[("netfilter/nf_conntrack_tcp_be_liberal", 1)])?;
         for (number, pod) in self.pods[at].iter().enumerate() {

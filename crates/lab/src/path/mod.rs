@@ -27,7 +27,6 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::namespace;
-use crate::run::Run;
 use crate::session::{self, Outcome};
 
 /// Programs that the lab runs.
@@ -53,12 +52,8 @@ pub struct Options {
     /// Entries of a program that a host loads afterwards, while flows go on; 0: none.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
     entries: u32,
-    /// Print a JSON object on the last line.
-    #[arg(long)]
-    json: bool,
-    /// Leave the namespaces and their processes for inspection; the next lab removes them.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    common: session::Options,
 }
 
 /// Refuses where the comparison cannot be done.
@@ -84,8 +79,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         arms: vec![arm(Scheme::Ecmp, false), arm(Scheme::Ecmp, true), arm(Scheme::DocaAr, false), Arm::OURS],
         seed: 1,
     };
-    session::run((options.keep, options.json), |interrupt, screen| {
-        let mut run = Run::begin(options.keep)?;
+    session::run(&options.common, |interrupt, screen| {
+        let mut run = options.common.begin()?;
         screen.say("host a == VXLAN, over four links between two routers == host b");
         if !topology::has_seeds() {
             screen.say(
@@ -107,7 +102,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             entries => Some(bed.reload(&mut run, entries, interrupt)?),
         };
         reload.iter().for_each(|reload| screen.say(&reload.text()));
-        if !options.keep {
+        if !options.common.keep {
             bed.stop(&mut run)?;
         }
         let rows: Vec<_> = rows.iter().map(|row| row.json(ELEPHANT_PERCENT)).collect();
