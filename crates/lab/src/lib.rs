@@ -19,6 +19,7 @@ mod command;
 mod daemon;
 mod dns;
 mod dnsperf;
+mod kernel;
 mod latency;
 mod lb;
 pub mod namespace;

@@ -27,7 +27,7 @@ use super::run::Run;
 use super::screen::Screen;
 use super::session::{self, Outcome};
 use super::stream::Stream;
-use super::{Interrupt, namespace};
+use super::{Interrupt, kernel, namespace};
 
 /// How often the lab polls.
 const TICK: Duration = Duration::from_millis(20);
@@ -38,15 +38,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest time from loss of carrier to the first packet on another member, at the median.
 const FAILOVER: Duration = Duration::from_millis(10);
 /// The longest time until LACP silence is detected: LACPDUs come every second, three of them are missed
-/// (802.1AX 6.4.4), and the lab polls every 20 ms.
-const SILENCE: Duration = Duration::from_millis(3100);
+/// (802.1AX 6.4.4). The rest is the lab's, which polls every 20 ms.
+const SILENCE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_millis(100));
 /// The longest time until traffic has left a link on which probes are not answered any more, at the median.
 const UNANSWERED: Duration = Duration::from_millis(100);
 /// The interval of probes to the partner while it is a plain switch, on two links of which one is active, and
 /// how many of them may be missed: the bond notices within 2 + 1 intervals.
 const PROBES: (Duration, u32) = (Duration::from_millis(20), 2);
-/// How long traffic may rest while another weir takes over.
+/// How long traffic may rest while another weir takes over with the same sockets.
 const TAKEOVER: Duration = Duration::from_millis(50);
+/// The same where its sockets are opened anew, with the frame memory of five interfaces.
+const TAKEOVER_ANEW: Duration = Duration::from_millis(400);
 const NEEDED: [&str; 8] =
     ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
@@ -89,6 +91,9 @@ fn perform(
     screen: &mut Screen,
 ) -> Result<Vec<Phase>> {
     screen.say("inside -- weir == two links, then four == Open vSwitch -- outside");
+    if !kernel::maps_bound_sockets() {
+        screen.say("this kernel cannot hand sockets over (Linux 6.4): a takeover opens them anew");
+    }
     let topology = Topology::build(run)?;
     let partner = Partner::start(run, &topology, interrupt)?;
     let node = Node::start(run, &topology, 2, interrupt)?;
@@ -211,7 +216,7 @@ impl Lab<'_> {
 
     /// Blocks LACPDUs on one link, which keeps its carrier.
     fn fall_silent(&mut self) -> Result<()> {
-        let noticed = Promise::Noticed { within: self.interrupt.limit(SILENCE) };
+        let noticed = Promise::Noticed { within: SILENCE.0 + self.interrupt.limit(SILENCE.1) };
         self.timed("LACP falls silent on a link", noticed, |lab, stream| {
             lab.topology.silence(3)?;
             lab.wait_in(stream, "the silence", |bond| !bond.uses(3))
@@ -276,7 +281,8 @@ impl Lab<'_> {
 
     /// The links' partner notices nothing, and what is lost is what came while sockets changed hands.
     fn take_over(&mut self) -> Result<()> {
-        let elsewhere = Promise::Elsewhere { within: self.interrupt.limit(TAKEOVER) };
+        let limit = if kernel::maps_bound_sockets() { TAKEOVER } else { TAKEOVER_ANEW };
+        let elsewhere = Promise::Elsewhere { within: self.interrupt.limit(limit) };
         self.during("another weir takes over", elsewhere, |lab, stream| {
             lab.node.succeed(lab.run, &lab.topology, lab.interrupt)?;
             lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
