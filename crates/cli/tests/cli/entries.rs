@@ -178,21 +178,81 @@ fn most_kib(daemon: &Daemon) -> u64 {
 #[test]
 fn no_question_makes_the_daemon_grow_by_the_length_of_a_list() {
     const COUNT: u32 = 1_000_000;
-    let daemon = Daemon::start(&PROGRAM.replace("capacity: 3000", "capacity: 1000001"));
+    let program = PROGRAM.replace("capacity: 3000", "capacity: 1000001");
+    let daemon = Daemon::start(&program.replace("pipes:\n", &(groups(500) + "pipes:\n")));
     daemon.folder.write("many", many(COUNT));
     daemon.weir(&["entry", "load", "many"]).good();
-    for question in [&["show", "entries", "--json"][..], &["show", "all"], &["entry", "list", "fast"]] {
-        // From here on it is what is in memory now.
-        std::fs::write(format!("/proc/{}/clear_refs", daemon.pid().as_raw_nonzero()), "5").unwrap();
-        let before = most_kib(&daemon);
-        let said = daemon.weir(question).good();
-        if question[1] != "all" {
+    for question in [&["show", "entries", "--json"][..], &["entry", "list", "fast"]] {
+        grows_little(&daemon, &format!("{question:?}"), || {
+            let said = daemon.weir(question).good();
             assert!(said.out.matches("udp.dport: 53").count() >= COUNT as usize, "{question:?}");
-        }
-        let grown = (most_kib(&daemon) - before) / 1024;
-        println!("{question:?}: {grown} MiB more than {} MiB", before / 1024);
-        assert!(grown < 64, "{question:?}: {grown} MiB more");
+        });
     }
+    for request in requests(&daemon) {
+        grows_little(&daemon, &request.to_string(), || drop(daemon.ask(&request)));
+    }
+    grows_little(&daemon, "metrics", || drop(daemon.metrics()));
+}
+
+/// Asserts that what is asked takes less than 64 MiB.
+fn grows_little(daemon: &Daemon, name: &str, ask: impl FnOnce()) {
+    // From here on it is what is in memory now.
+    std::fs::write(format!("/proc/{}/clear_refs", daemon.pid().as_raw_nonzero()), "5").unwrap();
+    let before = most_kib(daemon);
+    ask();
+    let grown = most_kib(daemon).saturating_sub(before) / 1024;
+    println!("{name}: {grown} MiB more than {} MiB", before / 1024);
+    assert!(grown < 64, "{name}: {grown} MiB more");
+}
+
+/// The words that the daemon offers instead of one that it does not know.
+fn offered(daemon: &Daemon, request: &Value) -> Vec<String> {
+    let said = daemon.ask(request)["error"].as_str().unwrap().to_string();
+    let (_, words) = said.split_once(": ").unwrap();
+    words.replace(" or ", ", ").split(", ").map(String::from).collect()
+}
+
+/// A request for each command and each part of what is shown, as the daemon lists them.
+fn requests(daemon: &Daemon) -> Vec<Value> {
+    let mut all = Vec::new();
+    for command in offered(daemon, &json!({ "command": "?" })) {
+        match command.as_str() {
+            "show" => {
+                let parts = offered(daemon, &json!({ "command": "show", "what": "?" }));
+                all.extend(parts.iter().map(|part| json!({ "command": "show", "what": part })));
+            }
+            "entries" => all.push(json!({ "command": "entries", "pipe": "fast" })),
+            "explain" => {
+                // Its interpreter has the entries of all pipes in memory.
+            }
+            "process" => all.push(json!({ "command": "process" })),
+            "inject" => all.push(json!({ "command": "inject", "packet": "dport=53", "input": "p0" })),
+            "app" => all.push(json!({ "command": "app", "app": "none", "request": "show" })),
+            "entry" => {
+                let entry = "{ match: { ipv6.dst: \"2001:db8::/32\" } }";
+                all.push(json!({ "command": "entry", "do": "add", "pipe": "near", "entry": entry }));
+            }
+            "weight" => {
+                all.push(json!({ "command": "weight", "group": "g7", "target": "t3", "weight": 2 }));
+            }
+            // Another program takes memory of its own.
+            "reload" | "stop" => {}
+            other => panic!("the new command `{other}` needs a request here"),
+        }
+    }
+    all
+}
+
+/// Groups with many targets.
+fn groups(count: u32) -> String {
+    let mut text = String::from("groups:\n");
+    for group in 0..count {
+        let target = |at: u32| format!("t{at}: {{ weight: {}, forward: p1 }}", at + 1);
+        let targets: Vec<String> = (0..64).map(target).collect();
+        writeln!(text, "  g{group}: {{ fill: maglev, size: 1021, targets: {{ {} }} }}", targets.join(", "))
+            .unwrap();
+    }
+    text
 }
 
 /// Prints how fast entries are loaded; `cargo test -- --ignored --nocapture`, with a release build.
