@@ -69,6 +69,24 @@ fn json_says_the_same() {
 }
 
 #[test]
+fn wrong_checksums_are_shown_with_the_right_ones() {
+    let folder = prepared();
+    let mut bytes = frame("src=192.0.2.3 dst=10.0.0.53 dport=53");
+    let right = u16::from_be_bytes([bytes[40], bytes[41]]);
+    bytes[40..42].copy_from_slice(&0x1234_u16.to_be_bytes());
+    let mut writer = Writer::new(File::create(folder.file("in.pcap")).unwrap()).unwrap();
+    writer.write(0, bytes.len() as u32, &bytes).unwrap();
+    writer.flush().unwrap();
+    let explain = |more: &[&str]| {
+        weir(folder.path(), &[&["explain", "weir.yaml", "--pcap", "in.pcap"][..], more].concat()).good()
+    };
+    let sentence = format!("udp checksum 0x1234 is wrong, expected {right:#06x}");
+    assert!(explain(&[]).out.contains(&sentence), "{}", explain(&[]).out);
+    let wrong = &explain(&["--json"]).json()["wrong_checksums"];
+    assert_eq!(*wrong, serde_json::json!([{ "header": "udp", "found": 0x1234, "expected": right }]));
+}
+
+#[test]
 fn frames_of_a_recording_are_numbered_from_one() {
     let folder = prepared();
     record(&folder.file("in.pcap"), &["dst=10.0.0.54", "src=192.0.2.2 dst=10.0.0.53"]);

@@ -141,8 +141,13 @@ fn wrong_checksums_are_counted_and_the_advice_ends_when_it_was_followed() {
     let counted = |daemon: &Daemon, name: &str| daemon.show("ports")[0]["extra"][name].as_u64().unwrap();
     // The first frame is looked at.
     assert_eq!((counted(&daemon, "checksums_sampled"), counted(&daemon, "checksums_wrong")), (1, 1));
-    let metrics = daemon.weir(&["show", "ports"]).good().out;
-    assert!(metrics.contains("checksums_wrong"), "{metrics}");
+    let shown = daemon.weir(&["show", "ports"]).good().out;
+    assert!(shown.contains("checksums_wrong"), "{shown}");
+    let metrics = daemon.metrics();
+    for name in ["sampled", "wrong"] {
+        let line = format!("weir_port_checksums_{name}_total{{port=\"p0\"}} 1");
+        assert!(metrics.contains(&line), "no {line} in {metrics}");
+    }
     let ports = || sh(&format!("ip netns exec {} {} ports", wire.weir, env!("CARGO_BIN_EXE_weir")));
     let far = format!("`nsenter --net=/run/netns/{} ethtool -K f0", wire.far);
     let said = ports();
