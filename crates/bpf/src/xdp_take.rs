@@ -9,7 +9,7 @@ use std::ops::AddAssign;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
-use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp};
+use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, loaded_programs};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
 use std::collections::HashSet;
@@ -133,6 +133,13 @@ pub struct XdpTake {
 }
 
 impl XdpTake {
+    /// Returns whether the program with this number in the kernel is one of these, of whatever process. False
+    /// without the privilege to list programs.
+    #[must_use]
+    pub fn is_program(id: u32) -> bool {
+        loaded_programs().flatten().any(|one| one.id() == id && one.name_as_str() == Some("xdp_take"))
+    }
+
     /// Loads the program for an interface with `queues` receive queues. At first it takes nothing.
     ///
     /// # Errors

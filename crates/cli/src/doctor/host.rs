@@ -6,6 +6,8 @@ use crate::config::{Plan, PortConfig, PortKind};
 use crate::daemon::vips;
 use crate::ways;
 use rustix::thread::{CapabilitySet, capabilities};
+use serde_json::{Value, json};
+use std::cell::OnceCell;
 use std::fs;
 use std::path::Path;
 
@@ -20,10 +22,10 @@ const NEEDED: [(CapabilitySet, &str); 4] = [
 /// Sources of the clock that cost a system call or more for each reading.
 const SLOW_CLOCKS: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
 
-/// Looks at the host.
-pub fn findings(plan: Option<&Plan>) -> Vec<Finding> {
+/// Looks at the host, and asks the daemon that listens on `socket`, if one does.
+pub fn findings(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     let mut found = vec![kernel(), types(), privileges(), clock()];
-    found.extend(interfaces(plan));
+    found.extend(interfaces(plan, socket));
     for (family, forwards) in [("ipv4", "net/ipv4/ip_forward"), ("ipv6", "net/ipv6/conf/all/forwarding")] {
         let read = |name: &str| number(&format!("net/{family}/{name}"));
         let Some(policy) = read("fib_multipath_hash_policy") else { continue };
@@ -122,7 +124,7 @@ fn clock() -> Finding {
 }
 
 /// The interfaces that the configuration uses by XDP; without one, all.
-fn interfaces(plan: Option<&Plan>) -> Vec<Finding> {
+fn interfaces(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     let used = |name: &str| {
         plan.is_none_or(|plan| {
             let mut nics = plan.ports.iter().filter_map(|port| port.nic.as_ref());
@@ -136,16 +138,48 @@ fn interfaces(plan: Option<&Plan>) -> Vec<Finding> {
             return vec![Finding::new("xdp", "interfaces", Level::Warning, says)];
         }
     };
+    let asked = OnceCell::new();
+    let counts = |name: &str| {
+        let ports = asked.get_or_init(|| {
+            let request = json!({ "command": "show", "what": "ports" });
+            control::ask(socket, &request).unwrap_or_default()["ports"].take()
+        });
+        let mut named = plan.into_iter().flat_map(|plan| &plan.ports);
+        let port = named.find(|port| port.nic.as_ref().is_some_and(|nic| nic.name == name));
+        port.and_then(|port| ports.as_array()?.iter().find(|one| one["name"] == port.name.as_str()))
+    };
     let one = |report: &port::xdp::InterfaceReport| {
-        let modes: Vec<String> = report.modes.iter().map(ToString::to_string).collect();
-        match report.obstacles.first() {
-            Some(obstacle) => Finding::new("xdp", &report.name, Level::Warning, obstacle),
-            None if modes.is_empty() => Finding::new("xdp", &report.name, Level::Warning, "no mode of XDP"),
-            None => Finding::new("xdp", &report.name, Level::Ok, format!("modes: {}", modes.join(", "))),
-        }
+        let right = counts(&report.name).filter(|_| report.is_far_unknown).and_then(right_checksums);
+        interface(report, right)
     };
     let there = all.iter().filter(|report| report.name != "lo" && used(&report.name)).map(one);
     there.chain(plan.into_iter().flat_map(missing)).collect()
+}
+
+/// How many received frames of a running port were looked at, if all had right checksums.
+fn right_checksums(port: &Value) -> Option<u64> {
+    let count = |name: &str| port["extra"][name].as_u64();
+    count("checksums_sampled").filter(|sampled| *sampled > 0 && count("checksums_wrong") == Some(0))
+}
+
+/// How an interface is. `right`: so many frames came with right checksums from an end that cannot be looked
+/// at, so the advice about it was followed.
+fn interface(report: &port::xdp::InterfaceReport, right: Option<u64>) -> Finding {
+    let modes: Vec<String> = report.modes.iter().map(ToString::to_string).collect();
+    let obstacle = match right {
+        Some(_) => report.obstacles_of_near_end().next(),
+        None => report.obstacles_of_running().next(),
+    };
+    match obstacle {
+        Some(obstacle) => Finding::new("xdp", &report.name, Level::Warning, obstacle),
+        None if modes.is_empty() => Finding::new("xdp", &report.name, Level::Warning, "no mode of XDP"),
+        None => {
+            let taken = if report.is_taken { "; a weir takes its frames" } else { "" };
+            let right = right.map(|count| format!("; {count} sampled frames had right checksums"));
+            let says = format!("modes: {}{taken}{}", modes.join(", "), right.unwrap_or_default());
+            Finding::new("xdp", &report.name, Level::Ok, says)
+        }
+    }
 }
 
 /// Interfaces that ports name and that are not there.
@@ -173,8 +207,7 @@ enum Role {
 
 fn has_equal_routes(family: &str) -> bool {
     let family = if family == "ipv4" { "-4" } else { "-6" };
-    let has_several =
-        |route: &serde_json::Value| route["nexthops"].as_array().is_some_and(|all| all.len() > 1);
+    let has_several = |route: &Value| route["nexthops"].as_array().is_some_and(|all| all.len() > 1);
     told(&[family, "route", "show"]).is_ok_and(|routes| routes.iter().any(has_several))
 }
 

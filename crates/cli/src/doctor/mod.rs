@@ -11,6 +11,7 @@ mod pools;
 mod tunnel;
 
 use crate::config::Plan;
+use crate::daemon::overlay::needed_settings;
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;
@@ -66,13 +67,25 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Settings of the kernel that overlays need.
+fn overlay_settings(plan: &Plan) -> Vec<Finding> {
+    let all = plan.apps.overlays();
+    let of_each = all.iter().flat_map(|wanted| needed_settings(&wanted.overlay));
+    let finding = |(name, is_so): (&str, anyhow::Result<()>)| match is_so {
+        Ok(()) => Finding::new("sysctl", name, Level::Ok, "as the overlay needs it"),
+        Err(why) => Finding::new("sysctl", name, Level::Fault, why.to_string()),
+    };
+    of_each.map(finding).collect()
+}
+
 /// Looks at everything: the host, and with a configuration and its file what that needs. `socket`: where the
 /// daemon listens.
 pub fn examine(planned: Option<(&Plan, &Path)>, socket: &Path) -> Vec<Finding> {
     let plan = planned.map(|(plan, _)| plan);
     let fabrics: Vec<_> =
         plan.map(|plan| plan.apps.paths()).unwrap_or_default().into_iter().map(|one| one.fabric).collect();
-    let mut found = host::findings(plan);
+    let mut found = host::findings(plan, socket);
+    found.extend(plan.into_iter().flat_map(overlay_settings));
     found.extend(features::findings(plan));
     found.extend(planned.and_then(|(plan, file)| host::ways(plan, file)));
     found.extend(plan.into_iter().flat_map(pools::findings));

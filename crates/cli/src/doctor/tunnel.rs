@@ -49,6 +49,7 @@ fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
         return found;
     };
     let own = device["mtu"].as_u64().unwrap_or_default();
+    found.push(checksums(name, &below));
     let overhead = overhead(data);
     let fits = least.saturating_sub(overhead);
     found.push(if own > fits {
@@ -61,6 +62,41 @@ fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
         Finding::new("mtu", name, Level::Ok, format!("{own}, which fits the {least} of `{below}`"))
     });
     found
+}
+
+/// Whether inner checksums are left to the interface below, and whether that does tunnels. Where it does not,
+/// the kernel computes them packet by packet at the end, and a veth leaves them undone.
+fn checksums(name: &str, below: &str) -> Finding {
+    let feature = |interface: &str, wanted: &[u8]| {
+        port::xdp::Ethtool::open().ok().and_then(|ethtool| ethtool.feature(interface, wanted))
+    };
+    let leaves = feature(name, b"tx-checksum-ip-generic");
+    let is_veth =
+        port::xdp::links().is_ok_and(|all| all.iter().any(|one| one.name == below && one.kind == "veth"));
+    let does_tunnels = !is_veth && feature(below, b"tx-udp_tnl-csum-segmentation") == Some(true);
+    judge_checksums(name, below, leaves, does_tunnels)
+}
+
+fn judge_checksums(name: &str, below: &str, leaves: Option<bool>, does_tunnels: bool) -> Finding {
+    let mend = format!("`ethtool -K {name} tx-checksum-ip-generic off`");
+    match leaves {
+        Some(true) if does_tunnels => {
+            let says = format!(
+                "`{below}` computes inner checksums; if peers count wrong ones (`nstat -az \
+                 TcpInCsumErrors`), or TCP is slow, {mend}"
+            );
+            Finding::new("checksums", name, Level::Ok, says)
+        }
+        Some(true) => {
+            let says = format!(
+                "inner checksums are left to `{below}`, which does not compute those of tunnels, so TCP is \
+                 slow or its segments arrive with wrong ones: {mend}"
+            );
+            Finding::new("checksums", name, Level::Warning, says)
+        }
+        Some(false) => Finding::new("checksums", name, Level::Ok, "computed before encapsulation"),
+        None => Finding::new("checksums", name, Level::Ok, "the kernel has no setting for them here"),
+    }
 }
 
 /// What the tunnel of a VXLAN interface adds, by the family of its addresses; without any it may be used over
@@ -130,6 +166,19 @@ fn route(fabric: &Fabric, peer: &str) -> Finding {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn inner_checksums_belong_to_whom_can_compute_them() {
+        for (leaves, does_tunnels, level, words) in [
+            (Some(true), false, Level::Warning, "`ethtool -K vx tx-checksum-ip-generic off`"),
+            (Some(true), true, Level::Ok, "`eth0` computes"),
+            (Some(false), false, Level::Ok, "before encapsulation"),
+            (None, false, Level::Ok, "no setting"),
+        ] {
+            let found = judge_checksums("vx", "eth0", leaves, does_tunnels);
+            assert!(found.level == level && found.says.contains(words), "{found}");
+        }
+    }
 
     #[test]
     fn a_tunnel_over_ipv6_takes_20_bytes_more() {

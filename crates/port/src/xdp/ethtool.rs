@@ -19,7 +19,9 @@ const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETH_SS_FEATURES: u32 = 4;
 const SERVICE_VLAN: &[u8] = b"tx-vlan-stag-hw-insert";
+const SERVICE_VLAN_STRIPPED: &[u8] = b"rx-vlan-stag-hw-parse";
 const ETH_FLAG_TXVLAN: u32 = 1 << 7;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
 /// `struct ifreq` with a pointer in its union, which is 24 bytes long.
@@ -192,7 +194,8 @@ impl Ethtool {
 
     /// Returns whether a feature that has no command of its own is active; `None` if the kernel has none of
     /// that name.
-    fn feature(&self, interface: &str, wanted: &[u8]) -> Option<bool> {
+    #[must_use]
+    pub fn feature(&self, interface: &str, wanted: &[u8]) -> Option<bool> {
         let mut names = Names {
             command: ETHTOOL_GSTRINGS,
             set: ETH_SS_FEATURES,
@@ -211,6 +214,13 @@ impl Ethtool {
         self.ask(interface, &mut features)?;
         const ACTIVE: usize = 2;
         Some(features.blocks[at / 32][ACTIVE] >> (at % 32) & 1 == 1)
+    }
+
+    /// Returns whether the NIC takes C-tags and S-tags out of frames that it receives.
+    pub(super) fn strips_tags(&self, interface: &str) -> [bool; 2] {
+        let flags = self.value(interface, ETHTOOL_GFLAGS);
+        let service = self.feature(interface, SERVICE_VLAN_STRIPPED).unwrap_or_default();
+        [flags.is_some_and(|flags| flags & ETH_FLAG_RXVLAN != 0), service]
     }
 
     pub(super) fn large_receive_offload(&self, interface: &str) -> bool {

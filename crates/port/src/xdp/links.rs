@@ -48,6 +48,8 @@ pub struct Link {
     pub moved: bool,
     /// Whether an XDP program is attached.
     pub xdp: bool,
+    /// The kernel's number of that program.
+    pub xdp_program: Option<u32>,
 }
 
 impl Link {
@@ -141,7 +143,7 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
             IFLA_NUM_RX_QUEUES => link.rx_queues = word(value),
             IFLA_CARRIER => link.carrier = value == [1],
             IFLA_LINK_NETNSID => elsewhere = Some(word(value)),
-            IFLA_XDP => link.xdp = attributes(value).any(|(kind, mode)| kind == 2 && mode != [0]),
+            IFLA_XDP => (link.xdp, link.xdp_program) = xdp_program(value),
             _ => {}
         }
     }
@@ -153,6 +155,14 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
         link.peer = Some(std::mem::take(&mut link.below)).filter(|index| *index != 0);
     }
     Some(link)
+}
+
+/// Returns whether an XDP program is attached, and its number.
+fn xdp_program(value: &[u8]) -> (bool, Option<u32>) {
+    const IFLA_XDP_ATTACHED: u16 = 2;
+    const IFLA_XDP_PROG_ID: u16 = 4;
+    let is_attached = attributes(value).any(|(kind, mode)| kind == IFLA_XDP_ATTACHED && mode != [0]);
+    (is_attached, attributes(value).find(|(kind, _)| *kind == IFLA_XDP_PROG_ID).map(|(_, id)| word(id)))
 }
 
 /// Reads the body of a message about an interface or a device, for fuzzers.

@@ -44,6 +44,22 @@ pub struct InterfaceReport {
     pub spread: Spread,
     /// Obstacles to a port, each a sentence that says what to do.
     pub obstacles: Vec<String>,
+    /// Whether the attached XDP program is that of a weir.
+    pub is_taken: bool,
+    /// Whether what the other end leaves undone is not known.
+    pub is_far_unknown: bool,
+}
+
+impl InterfaceReport {
+    /// Returns the obstacles to a port that may be running: without the program that takes its frames.
+    pub fn obstacles_of_running(&self) -> impl Iterator<Item = &String> {
+        self.obstacles.iter().filter(|obstacle| !(self.is_taken && obstacle.starts_with(ATTACHED)))
+    }
+
+    /// Returns the same without the advice about the other end of a veth that cannot be looked at.
+    pub fn obstacles_of_near_end(&self) -> impl Iterator<Item = &String> {
+        self.obstacles_of_running().filter(|obstacle| !obstacle.starts_with(FAR_UNKNOWN))
+    }
 }
 
 /// Returns all interfaces of this thread's network namespace.
@@ -92,11 +108,16 @@ struct Asked {
 /// How the obstacle of an attached program begins.
 const ATTACHED: &str = "an XDP program is attached";
 
+/// How the advice about the other end of a veth begins, if that cannot be looked at.
+const FAR_UNKNOWN: &str = "the other end of veth";
+
 fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, asked: &Asked) -> InterfaceReport {
     let ethtool = &asked.ethtool;
     let in_use = ethtool.queues(&link.name).map(|queues| (queues.rx, queues.tx));
     let (rx_queues, tx_queues) = in_use.unwrap_or((link.rx_queues, link.tx_queues));
-    let mut obstacles = own_obstacles(link, ethtool, asked.chunk);
+    let is_taken = link.xdp_program.is_some_and(bpf::XdpTake::is_program);
+    let mut obstacles = own_obstacles(link, is_taken, ethtool, asked.chunk);
+    let mut is_far_unknown = false;
     if let Some(peer) = peer {
         obstacles.extend(incomplete(&peer.name, "", ethtool.offloads(&peer.name)));
         obstacles.extend(peer_obstacles(link, rx_queues, peer, ethtool));
@@ -104,8 +125,9 @@ fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, asked: &Asked
         let within = format!("nsenter --net={} ", far.namespace.display());
         obstacles.extend(incomplete(&far.name, &within, far.offloads));
     } else if link.kind == "veth" {
+        is_far_unknown = true;
         obstacles.push(format!(
-            "the other end of veth {} is in another network namespace, which cannot be looked into from \
+            "{FAR_UNKNOWN} {} is in another network namespace, which cannot be looked into from \
              here: run `ethtool -K PEER tx off txvlan off tx-vlan-stag-hw-insert off` there, or \
              frames sent by that namespace arrive without L4 checksum (`checksums_wrong` of `weir show \
              ports` counts such) and with hidden VLAN tags",
@@ -125,6 +147,8 @@ fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, asked: &Asked
         modes: modes(features),
         spread: judge(rx_queues, ethtool.rss(&link.name)),
         obstacles,
+        is_taken,
+        is_far_unknown,
     }
 }
 
@@ -140,12 +164,12 @@ fn modes(features: XdpFeatures) -> Vec<Mode> {
     modes
 }
 
-fn own_obstacles(link: &Link, ethtool: &Ethtool, chunk: u32) -> Vec<String> {
+fn own_obstacles(link: &Link, is_taken: bool, ethtool: &Ethtool, chunk: u32) -> Vec<String> {
     let name = &link.name;
     let mut obstacles = Vec::new();
     if link.xdp {
-        obstacles
-            .push(format!("{ATTACHED} to {name} already: `bpftool net` shows its owner; stop that first"));
+        let owner = if is_taken { "a weir takes its frames" } else { "`bpftool net` shows its owner" };
+        obstacles.push(format!("{ATTACHED} to {name} already: {owner}; stop that first"));
     }
     let most = chunk - NOT_PACKET;
     if link.mtu > most && name != "lo" {
@@ -160,7 +184,20 @@ fn own_obstacles(link: &Link, ethtool: &Ethtool, chunk: u32) -> Vec<String> {
     if ethtool.large_receive_offload(name) {
         obstacles.push(format!("the NIC merges frames before weir sees them: `ethtool -K {name} lro off`"));
     }
+    // Hardware alone does that. What is virtual has a kind.
+    if link.kind.is_empty() {
+        obstacles.extend(stripped(name, ethtool.strips_tags(name)));
+    }
     obstacles
+}
+
+/// Says that the NIC hides VLAN tags, and the command that ends it.
+fn stripped(name: &str, [tags, service_tags]: [bool; 2]) -> Option<String> {
+    let flags = [(tags, " rxvlan off"), (service_tags, " rx-vlan-stag-hw-parse off")];
+    let flags: String = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag).collect();
+    (!flags.is_empty()).then(|| {
+        format!("the NIC takes VLAN tags out of frames before weir sees them: `ethtool -K {name}{flags}`")
+    })
 }
 
 /// Says what is missing in frames that the other end of a veth sends, and the command that completes them.
@@ -200,6 +237,15 @@ fn peer_obstacles(link: &Link, rx_queues: u32, peer: &Link, ethtool: &Ethtool) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tags_that_the_nic_takes_out_are_named_with_their_flags() {
+        let said = |tags| stripped("eth0", tags).unwrap_or_default();
+        assert_eq!(said([false, false]), "");
+        assert!(said([true, false]).ends_with("`ethtool -K eth0 rxvlan off`"), "{}", said([true, false]));
+        let all = said([true, true]);
+        assert!(all.ends_with("`ethtool -K eth0 rxvlan off rx-vlan-stag-hw-parse off`"), "{all}");
+    }
 
     #[test]
     fn advice_names_every_flag_that_is_on_and_no_other() {

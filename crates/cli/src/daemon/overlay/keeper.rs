@@ -411,13 +411,24 @@ fn local_ports() -> Result<[u16; 2]> {
     }
 }
 
+/// Returns the settings of the kernel that an overlay needs, and whether each is as it must be.
+pub fn needed_settings(overlay: &Overlay) -> Vec<(&'static str, Result<()>)> {
+    let mut all = vec![("net.netfilter.nf_conntrack_tcp_be_liberal", must_be_liberal())];
+    let links = links().unwrap_or_default();
+    let tunnel = links.iter().find(|link| link.name == overlay.tunnel);
+    if tunnel.and_then(|link| link.vxlan.as_ref()).is_some_and(|vxlan| vxlan.is_six) {
+        all.push(("net.ipv6.conf.all.forwarding", must_forward(&overlay.uplink)));
+    }
+    all
+}
+
 /// Connection tracking does not see what takes the short way, and would call what follows invalid.
 fn must_be_liberal() -> Result<()> {
     // Bounded: the kernel writes it.
     match std::fs::read_to_string(LIBERAL) {
         Ok(text) if text.trim() == "0" => bail!(
             "net.netfilter.nf_conntrack_tcp_be_liberal is 0, so TCP frames that return to the kernel's way \
-             would be invalid: set it to 1"
+             would be invalid: `sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1`"
         ),
         _ => Ok(()),
     }
@@ -448,7 +459,7 @@ fn must_forward(uplink: &str) -> Result<()> {
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim() == "0" => bail!(
             "net.ipv6.conf.{uplink}.forwarding is 0, so the kernel does not tell the way to nodes with IPv6: \
-             set net.ipv6.conf.all.forwarding to 1"
+             `sysctl -w net.ipv6.conf.all.forwarding=1`"
         ),
         _ => Ok(()),
     }

@@ -25,6 +25,7 @@ use ::apps::overlay::{Overlay, Wanted};
 use anyhow::{Context, Result};
 use giver::Giver;
 use keeper::Keeper;
+pub use keeper::needed_settings;
 use news::Source;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
