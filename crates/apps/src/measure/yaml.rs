@@ -7,7 +7,7 @@ use crate::kind::{Apps, Configured, Scope};
 use crate::overlay::flows_of;
 use config::raw::{Kind, Node};
 use config::section::{Section, choice, duration, named, parsed, text, words};
-use config::{Key, Report, Shape};
+use config::{Key, Report, Shape, Span};
 use engine::builder::ProgramBuilder;
 use engine::check::CAPACITY_MAX;
 use engine::program::{Entry, EntryMatch, Forward, Learn, Measured, Origin, Pipe, PipeId, PipeKind, PortId};
@@ -39,7 +39,8 @@ pub(super) const KEYS: &[Key] = config::keys! {
     needed "name": Shape::Name, "what it is called";
     "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
         "the port (or list of ports) whose frames are measured; or `pipe`, or `overlay`";
-    "pipe": Shape::Name, "the pipe whose flows or packets are measured; or `port`, or `overlay`";
+    "pipe": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
+        "the pipe (or list of pipes) whose flows or packets are measured; or `port`, or `overlay`";
     "overlay": Shape::Name, "the overlay app whose flows between pods are measured; or `port`, or `pipe`";
     "key": Shape::Words(|| words(&SOURCES)), "with `port`: the headers that tell flows apart" or "outer";
     "flows": Shape::Number(1, CAPACITY_MAX as u64),
@@ -78,8 +79,8 @@ struct Written {
     measurement: Measurement,
     /// The pipes in front of ports.
     fronts: Vec<(PortId, PipeId)>,
-    /// The measured pipe of the configuration.
-    own: Option<Own>,
+    /// The measured pipes of the configuration.
+    own: Vec<Own>,
     origin: Origin,
 }
 
@@ -209,17 +210,19 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
         Place::Overlay(name) => {
             let pipes = vec![flows_of(&name)];
             overlay = Some(OfOverlay { name, flush_ms: u64::from(measured.period_ms) });
-            (Vec::new(), pipes, None)
+            (Vec::new(), pipes, Vec::new())
         }
         Place::Ports(ports) => {
             let (fronts, pipes) = write(&name, &ports, &front, scope);
-            (fronts, pipes, None)
+            (fronts, pipes, Vec::new())
         }
-        Place::Pipe(pipe) => {
-            let pipes = vec![measure(pipe, measured, &section, scope)?];
+        Place::Pipes(all) => {
+            let pipes = all.iter().map(|(pipe, span)| measure(*pipe, measured, *span, scope));
+            let pipes = pipes.collect::<Option<Vec<String>>>()?;
             let mut place = |key| section.get(key).map(|node| scope.report.origin(node.span));
-            let own = Own { pipe, key: place("key"), flush_packets: place("flush_packets") };
-            (Vec::new(), pipes, Some(own))
+            let (key, flush_packets) = (place("key"), place("flush_packets"));
+            let own = all.into_iter().map(|(pipe, _)| Own { pipe, key, flush_packets });
+            (Vec::new(), pipes, own.collect())
         }
     };
     let interval_ms = interval_ns / NS_PER_MS;
@@ -236,7 +239,8 @@ fn parts() -> Vec<Part> {
 /// Where a measurement is.
 enum Place {
     Ports(Vec<PortId>),
-    Pipe(PipeId),
+    /// With the places of their names.
+    Pipes(Vec<(PipeId, Span)>),
     Overlay(String),
 }
 
@@ -261,8 +265,13 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
                     scope.report.error_help(node.span, message, "leave it out: a FLOW pipe has its own");
                 }
             }
-            let names = scope.program.pipes.iter().map(|pipe| pipe.name.as_str());
-            named("pipe", node, names, scope.report).map(|at| Place::Pipe(PipeId(at as u16)))
+            let nodes = one_or_list(node, scope.report);
+            let mut pipe = |node: &Node| {
+                let names = scope.program.pipes.iter().map(|pipe| pipe.name.as_str());
+                let at = named("pipe", node, names, scope.report)?;
+                Some((PipeId(at as u16), node.span))
+            };
+            nodes.iter().map(&mut pipe).collect::<Option<Vec<_>>>().map(Place::Pipes)
         }
         (Some(_), Some(node)) => {
             scope.report.error(node.span, "`port` or `pipe`, not both");
@@ -275,14 +284,23 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
     }
 }
 
+/// What is measured is one name or a list of them.
+fn one_or_list<'a>(node: &'a Node, report: &mut Report) -> &'a [Node] {
+    match &node.kind {
+        Kind::List(list) => {
+            if list.is_empty() {
+                report.error(node.span, "nothing is measured here: write one name at least");
+            }
+            list
+        }
+        _ => std::slice::from_ref(node),
+    }
+}
+
 /// The ports of what is named, each once.
 fn ports(node: &Node, scope: &mut Scope<'_>) -> Option<Vec<PortId>> {
-    let nodes = match &node.kind {
-        Kind::List(list) => list.as_slice(),
-        _ => std::slice::from_ref(node),
-    };
     let mut ports = Vec::new();
-    for node in nodes {
+    for node in one_or_list(node, scope.report) {
         let attachment = scope.attachment(node)?;
         ports.extend(
             attachment.ports.iter().copied().filter(|port| !ports.contains(port)).collect::<Vec<_>>(),
@@ -358,11 +376,10 @@ fn write(
 }
 
 /// Has a pipe of the configuration measured. Returns its name.
-fn measure(pipe: PipeId, measured: Measured, section: &Section<'_>, scope: &mut Scope<'_>) -> Option<String> {
-    let span = section.get("pipe").map_or(section.span, |node| node.span);
+fn measure(pipe: PipeId, measured: Measured, span: Span, scope: &mut Scope<'_>) -> Option<String> {
     let pipe = scope.program.pipe_mut(pipe);
     if pipe.monitor.measured.replace(measured).is_some() {
-        let message = format!("another measurement has pipe `{}`", pipe.name);
+        let message = format!("pipe `{}` is measured already", pipe.name);
         scope.report.error(span, message);
         return None;
     }

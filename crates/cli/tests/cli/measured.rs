@@ -182,6 +182,39 @@ fn records_of_services_without_flows_name_service_and_back_end() {
     }
 }
 
+/// Services that choose in different ways have different pipes.
+#[test]
+fn one_measurement_has_the_records_of_several_pipes() {
+    let (collector, ipfix) = collector();
+    let service = |name: &str, port: u16, more: &str| {
+        let vip = format!("{{ vip: 10.0.0.80, protocol: udp, port: {port} }}");
+        let back_end = |n: u8| format!("{{ name: b{n}, mac: 02:00:00:00:00:1{n} }}");
+        let back_ends = [1, 2].map(back_end).join(", ");
+        format!("  - lb: {{ name: {name}, port: p0, {more}, service: {vip}, back_ends: [{back_ends}] }}\n")
+    };
+    let services = service("web", 80, "by: source") + &service("api", 81, "stateless: true");
+    let measure = format!("{{ name: log, pipe: [lb/source/v4, lb/hash], interval: 200ms, {ipfix} }}");
+    let daemon = Daemon::start(&format!(
+        "ports: {{ p0: {{ pcap: {{}} }} }}\napps:\n{services}  - measure: {measure}\n"
+    ));
+    let packet = |n: u8| {
+        let port = 80 + n % 2;
+        format!("eth.dst=02:00:00:00:00:fe src=192.0.2.{n} dst=10.0.0.80 proto=udp sport=4000 dport={port}")
+    };
+    let packets: Vec<String> = (1..=40).map(packet).collect();
+    daemon.receive(&packets.iter().map(String::as_str).collect::<Vec<_>>());
+    let all = received(&collector, 40);
+    for (service, pipe) in [("web", "lb/source/v4"), ("api", "lb/hash")] {
+        for back_end in ["b1", "b2"] {
+            let target = format!("lb/{service}/{back_end}");
+            let own = all.iter().filter(|one| one.names[0] == target);
+            let packets: u64 = own.clone().map(|one| one.packets).sum();
+            assert_eq!(packets, daemon.count(&target), "{target}: {all:?}");
+            assert!(packets > 0 && own.clone().all(|one| one.names[2] == pipe), "{target}: {all:?}");
+        }
+    }
+}
+
 /// What a measurement has collected still shows in the flow.
 #[test]
 fn show_flows_has_the_packets_that_were_collected() {
@@ -241,6 +274,7 @@ fn mistakes_are_shown_where_they_are() {
         ("interval: 200ms, flush: 70ms", "`flush` must divide the interval"),
         ("interval: 1ms", "`interval` cannot be this"),
         ("pipe: balance", "`port` or `pipe`, not both"),
+        ("pipe: [balance]", "`port` or `pipe`, not both"),
         ("overlay: pods", "`port` is not for a measured `overlay`"),
         ("ipfix: { to: nowhere }", "is not an address and port"),
         ("ipfix: {}", "`to` is missing"),
@@ -260,6 +294,18 @@ fn mistakes_are_shown_where_they_are() {
     folder.write("weir.yaml", basic.replace("pipe: balance }", "pipe: balance, flush_packets: 9 }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert!(said.err.contains("`balance` keeps no flows"), "{}", said.err);
+    for (pipes, words) in [
+        ("[]", "write one name at least"),
+        ("[balance, balance]", "pipe `balance` is measured already"),
+        ("[balance, balanse]", "`balanse`"),
+    ] {
+        folder.write("weir.yaml", basic.replace("pipe: balance }", &format!("pipe: {pipes} }}")));
+        let said = weir(folder.path(), &["check", "weir.yaml"]);
+        assert!(said.code != Some(0) && said.err.contains(words), "{words}: {}", said.err);
+    }
+    folder.write("weir.yaml", basic.replace("pipe: balance }", "port: [] }"));
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert!(said.code != Some(0) && said.err.contains("write one name at least"), "{}", said.err);
     // A pipe that sums packets up is told what a flow is; a FLOW pipe knows.
     folder.write("weir.yaml", basic.replace("pipe: balance }", "pipe: balance, key: inner }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
