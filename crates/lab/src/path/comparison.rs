@@ -116,7 +116,7 @@ impl Bed {
     pub fn start(run: &mut Run, plan: &Plan, interrupt: &Interrupt) -> Result<Bed> {
         let topology = Topology::build(run, plan.rate_mbit)?;
         let offered = plan.rate_mbit * plan.elephant_percent / 100;
-        let elephant = Elephant::start(run, &topology, offered)?;
+        let elephant = Elephant::start(run, &topology, offered, interrupt.slowdown())?;
         let messages = Messages::start(run, &topology)?;
         let nodes = Nodes::start(run, &topology, plan.arms[0], interrupt)?;
         Ok(Bed { topology, elephant, messages, nodes })

@@ -17,7 +17,7 @@ const PAYLOAD: usize = 1400;
 const FRAME: usize = PAYLOAD + 8 + 20 + 14;
 /// Packets are sent in groups so far apart: with longer pauses, other flows would find room in a full queue.
 const STEP: Duration = Duration::from_micros(100);
-/// After a longer pause, what should have been sent is not made up for.
+/// After a longer pause, unless the machine is slow, what should have been sent is not made up for.
 const LATE: Duration = Duration::from_millis(50);
 /// Nobody listens there; its host drops the packets.
 const PORT: u16 = 9;
@@ -29,6 +29,9 @@ pub struct Options {
     address: SocketAddr,
     /// Bits per second, Ethernet headers included.
     rate_bps: u64,
+    /// How much slower this machine is than others.
+    #[arg(long, default_value_t = 1)]
+    slowdown: u32,
 }
 
 /// Sends until the process is ended.
@@ -39,7 +42,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut due = Instant::now();
     loop {
         let now = Instant::now();
-        if now > due + LATE {
+        if now > due + LATE * options.slowdown {
             due = now;
         }
         while due <= now {
@@ -64,14 +67,15 @@ pub struct Elephant {
 }
 
 impl Elephant {
-    /// Starts it with so many Mbit/s, held.
-    pub fn start(run: &mut Run, topology: &Topology, rate_mbit: u32) -> Result<Elephant> {
+    /// Starts it with so many Mbit/s, held, on a machine that is so much slower than others.
+    pub fn start(run: &mut Run, topology: &Topology, rate_mbit: u32, slowdown: u32) -> Result<Elephant> {
         let (to, rate) = (format!("{ELEPHANT}:{PORT}"), u64::from(rate_mbit) * 1_000_000);
         // It must not wait for what else runs on this machine: a late elephant comes in bursts, which are
         // lost.
         let mut command = topology.from.command("chrt");
         command.args(["--fifo", "1", &weir::program()?]);
-        command.args(["lab", "elephant", &to, &rate.to_string()]).stdout(Stdio::null());
+        command.args(["lab", "elephant", &to, &rate.to_string()]);
+        command.args(["--slowdown", &slowdown.to_string()]).stdout(Stdio::null());
         let process = run.start(NAME, &mut command)?;
         run.hold(process);
         Ok(Elephant { process, link_bps: f64::from(topology.rate_mbit) * 1e6, since: None })
