@@ -83,7 +83,6 @@ const KINDS: &str = "
     change:weight:heavy
     change:batch:done change:batch:exists change:batch:full change:batch:unknown change:batch:not_found
     change:move:done change:move:unknown change:move:filled aged:flow aged:entry aged:bucket
-        aged:announced
     given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
     given:group:rests given:group:waits given:group:moves given:group:moves_busy given:group:nobody
     seed:hash seed:flow seed:group affinity:hash affinity:flow affinity:group
@@ -179,13 +178,6 @@ impl Coverage {
         }
         if entries > 0 {
             self.meet("aged:entry");
-        }
-    }
-
-    /// Counts idle connections whose app was given their newest segment.
-    pub fn announced(&mut self, connections: usize) {
-        if connections > 0 {
-            self.meet("aged:announced");
         }
     }
 

@@ -199,7 +199,6 @@ impl Lockstep {
         coverage.settled(waited - pending(&self.interpreter));
         let mut idle = self.interpreter.take_idle();
         idle.sort_unstable();
-        coverage.announced(idle.len());
         let ended = self.interpreter.take_ended();
         let program = &self.program;
         let ended =
