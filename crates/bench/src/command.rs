@@ -5,6 +5,7 @@ use crate::{
     scaling, xdp, xenoflow,
 };
 use anyhow::Result;
+use lab::premise::premise;
 use lab::screen::{Screen, line};
 use lab::{INTERRUPTED, Interrupted};
 use serde_json::{Value, json};
@@ -132,12 +133,14 @@ fn print(what: &Bench) -> Result<()> {
             if *json {
                 line(json!({ "xdp": rows }))?;
             }
+            was_measured("xdp", rows.is_some())?;
         }
         Bench::Pipes { only, json } => {
             let programs = pipes::run(only, |text| line(text))?;
             if *json {
                 line(json!({ "programs": programs }))?;
             }
+            was_measured("pipes", programs.is_some())?;
         }
         Bench::Bond { streams, json } => print_bond(streams, *json)?,
         Bench::Rate(options) => end(options.json, rate::run(options, |text| line(text))?)?,
@@ -215,7 +218,16 @@ fn print_bond(streams: &[u32], json: bool) -> Result<()> {
     let rows = bond::run(streams, &mut screen)?;
     screen.say("the bond's program on memory ports, 64-byte frames: Mpps, median (min - max)");
     let flatness = bond::flatness(|line| screen.say(line));
-    if json { line(json!({ "results": rows, "flatness": flatness })) } else { Ok(()) }
+    let is_measured = rows.is_some();
+    if json {
+        line(json!({ "results": rows, "flatness": flatness }))?;
+    }
+    was_measured("bond", is_measured)
+}
+
+/// Fails if what was asked for could not be measured, for a reason that has been printed.
+fn was_measured(what: &str, is_so: bool) -> Result<()> {
+    Ok(premise(is_so, || format!("{what} was not measured, for the reason above"))?)
 }
 
 /// The DPDK ports beside dpdk-testpmd.

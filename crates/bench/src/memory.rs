@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use engine::batch::Engine;
 use engine::program::PortId;
 use lab::Interrupt;
+use lab::premise::premise;
 use lab::run::Run;
 use lab::weir::{self, Weir};
 use packet::Port;
@@ -59,6 +60,7 @@ fn flows() -> Result<Row> {
         batch.clear();
     }
     let live = engine.flows(engine::program::PipeId(0), 0).1 as u32;
+    premise(live >= ENTRIES / 10 * 9, || format!("the table has {live} of {ENTRIES} flows"))?;
     Ok(Row {
         name: "flow, 40 B key",
         entries: live,

@@ -7,6 +7,7 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use lab::Interrupt;
+use lab::premise::carried;
 use lab::run::{Run, Started};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -217,6 +218,7 @@ impl Forwarder {
         self.begin(run)?;
         interrupt.sleep(time)?;
         let frames = self.end(run)?;
+        carried(self.name, frames as f64)?;
         Ok(Turn { frames, busy: self.busy()? - before })
     }
 

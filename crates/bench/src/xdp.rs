@@ -12,6 +12,7 @@
 
 use super::peers::{Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use anyhow::{Context, Result};
+use lab::premise::carried;
 use lab::run::Run;
 use lab::screen::line;
 use lab::spread::Spread;
@@ -125,6 +126,8 @@ impl Bench {
         let delivered = (self.delivered()? - before) as f64 / counted.elapsed().as_secs_f64();
         let offered = self.source.end(run)? as f64 / begun.elapsed().as_secs_f64();
         forwarder.stop(run)?;
+        carried("the source", offered)?;
+        carried("one of weir and testpmd", delivered)?;
         Ok((delivered / 1e6, offered / 1e6))
     }
 

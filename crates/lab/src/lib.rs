@@ -5,8 +5,8 @@
 //! because the people who read a lab know these commands, and because a process with threads cannot enter a
 //! namespace.
 //!
-//! Promises: a lab ends in bounded time; it fails if a frame or a query is unaccounted for; it leaves nothing
-//! behind, even if it is interrupted or was killed (`run.rs`).
+//! Promises: a lab ends in bounded time; it fails if a frame or a query is unaccounted for, or if it has
+//! shown nothing (`premise`); it leaves nothing behind, even if it is interrupted or was killed (`run.rs`).
 //!
 //! It is a library, and a feature of the binary, so that a packaged daemon can be built without it. `bench`
 //! uses its processes, namespaces and daemons.
@@ -27,6 +27,7 @@ mod nsd;
 pub mod overlay;
 pub mod ovs;
 pub mod path;
+pub mod premise;
 mod reloads;
 mod report;
 pub mod run;

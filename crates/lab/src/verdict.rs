@@ -1,6 +1,10 @@
 //! Did the lab succeed? If not, every reason is a sentence.
 
+use super::premise::premise;
 use super::report::{Arm, Report};
+
+/// With so many flows, 5 sigma of a back end's share are a tenth of all queries.
+const FLOWS_MIN: u64 = 500;
 
 /// Returns everything that is wrong with the run; nothing if all is well.
 pub fn reasons(report: &Report) -> Vec<String> {
@@ -18,9 +22,13 @@ pub fn reasons(report: &Report) -> Vec<String> {
 }
 
 fn of_arm(name: &str, arm: &Arm, reasons: &mut Vec<String>) {
-    if arm.sent == 0 {
-        reasons.push(format!("{name}: no query was sent"));
-    }
+    let mut needs = |holds, otherwise: &str| {
+        reasons
+            .extend(premise(holds, || format!("{name}: {otherwise}")).err().map(|unmet| unmet.to_string()));
+    };
+    needs(arm.answered > 0, "no query was answered");
+    // Shares are judged by the number of flows: of few, any share would do.
+    needs(arm.flows >= FLOWS_MIN.min(arm.sent), "there were too few flows");
     if arm.answered != arm.sent {
         reasons.push(format!(
             "{name}: {} of {} queries were not answered",
@@ -87,5 +95,23 @@ fn of_shares(report: &Report, reasons: &mut Vec<String>) {
                 share.name, back_end.packets, share.expected.0, share.expected.1, share.sigma
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reasons_of(sent: u64, answered: u64, flows: u64) -> Vec<String> {
+        let mut reasons = Vec::new();
+        of_arm("direct", &Arm { sent, answered, refused: 0, p50_us: 1, p99_us: 1, flows }, &mut reasons);
+        reasons
+    }
+
+    #[test]
+    fn a_load_that_does_not_run_or_has_few_flows_shows_nothing() {
+        assert!(reasons_of(9000, 9000, 500).is_empty() && reasons_of(100, 100, 100).is_empty());
+        assert_eq!(reasons_of(0, 0, 0), ["this shows nothing: direct: no query was answered"]);
+        assert_eq!(reasons_of(9000, 9000, 499), ["this shows nothing: direct: there were too few flows"]);
     }
 }

@@ -74,8 +74,9 @@ impl Rounds {
     fn void(&self, arm: usize) -> Option<Void> {
         let (turns, good) = (self.turns(arm).count(), self.good(arm).count());
         let doubted = |doubt| self.turns(arm).filter(|turn| turn.doubt == Some(doubt)).count();
-        let (slow, apart) = (doubted(Doubt::Slow), doubted(Doubt::Apart));
-        let void = || Void { arm: ARMS[arm], turns, good, slow, apart, lossy: turns - good - slow - apart };
+        let [slow, apart, idle] = [Doubt::Slow, Doubt::Apart, Doubt::Idle].map(doubted);
+        let lossy = turns - good - slow - apart - idle;
+        let void = || Void { arm: ARMS[arm], turns, good, slow, apart, idle, lossy };
         (turns > 0 && self.rate(arm).is_none()).then(void)
     }
 }
@@ -95,18 +96,21 @@ struct Void {
     slow: usize,
     /// Turns in which the sink was behind.
     apart: usize,
+    /// Turns in which it has forwarded nothing.
+    idle: usize,
     /// Turns with loss, and nothing else against them.
     lossy: usize,
 }
 
 impl fmt::Display for Void {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Void { arm, turns, good, slow, apart, lossy } = self;
+        let Void { arm, turns, good, slow, apart, idle, lossy } = self;
         write!(f, "{arm} is void: of {turns} turns {good} count, and {TURNS_MIN} are needed;")?;
         let percent = 100.0 * DROPPED_MAX;
         let reasons = [
             (lossy, format!("dropped more than {percent:.1} % at the members")),
             (slow, "had counters that took too long to read: other programs use this core".to_string()),
+            (idle, "have forwarded nothing".to_string()),
             (apart, "had a sink that was behind: other programs use the second core".to_string()),
         ];
         let reasons = reasons.iter().filter(|(count, _)| **count > 0);
@@ -239,17 +243,19 @@ mod tests {
     #[test]
     fn a_void_row_says_what_became_of_its_turns() {
         let mut rounds = Rounds::default();
-        let doubts = [Some(Doubt::Slow), Some(Doubt::Slow), Some(Doubt::Apart), None, None];
+        let doubts =
+            [Some(Doubt::Slow), Some(Doubt::Slow), Some(Doubt::Apart), None, None, Some(Doubt::Idle)];
         for (at, doubt) in doubts.into_iter().enumerate() {
             let dropped = if at == 4 { 0.5 } else { 0.0 };
             rounds.add([Some(Turn { mpps: 1.0, dropped, doubt }), None, None, None]);
         }
         let row = Row::new(1, &rounds).to_string();
         for part in [
-            "weir is void: of 5 turns 1 count",
+            "weir is void: of 6 turns 1 count",
             "1 dropped more than 0.1 %",
             "2 had counters that took too long to read",
             "1 had a sink that was behind",
+            "1 have forwarded nothing",
         ] {
             assert!(row.contains(part), "{row}");
         }

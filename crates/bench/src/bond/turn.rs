@@ -43,6 +43,8 @@ pub enum Doubt {
     Slow,
     /// The sink has not seen what the members say they have sent.
     Apart,
+    /// The members have taken nothing.
+    Idle,
 }
 
 impl Turn {
@@ -57,7 +59,10 @@ impl Turn {
         Turn {
             mpps: transmitted as f64 / busy / 1e6,
             dropped: dropped as f64 / (transmitted + dropped).max(1) as f64,
-            doubt: slow.then_some(Doubt::Slow).or(lost.then_some(Doubt::Apart)),
+            doubt: (transmitted == 0)
+                .then_some(Doubt::Idle)
+                .or(slow.then_some(Doubt::Slow))
+                .or(lost.then_some(Doubt::Apart)),
         }
     }
 }
@@ -73,6 +78,7 @@ impl std::fmt::Display for Turn {
                 None => "",
                 Some(Doubt::Slow) => ", read too slowly",
                 Some(Doubt::Apart) => ", sink behind",
+                Some(Doubt::Idle) => ", nothing sent",
             }
         )
     }
@@ -100,6 +106,11 @@ mod tests {
         assert_eq!(doubt(&Reading { arrived: 3_000_000, ..end }), Some(Doubt::Apart));
         let slow = Reading { doubt: Duration::from_millis(11), ..end };
         assert_eq!(doubt(&slow), Some(Doubt::Slow));
+        assert_eq!(
+            doubt(&reading(0, 0, 0, 500)),
+            Some(Doubt::Idle),
+            "a rival that forwards nothing has no rate"
+        );
         // The same readings are good enough for a turn of twice the time.
         let busy = Duration::from_millis(1000);
         assert_eq!(doubt(&Reading { busy, transmitted: 8_000_000, arrived: 8_000_000, ..slow }), None);

@@ -14,6 +14,7 @@ mod row;
 use anyhow::{Result, bail};
 use lab::Interrupt;
 use lab::namespace;
+use lab::premise::carried;
 use lab::run::Run;
 use lab::screen::Screen;
 use serde_json::{Value, json};
@@ -146,6 +147,7 @@ fn rows(
                 let text = format!("{} {} {}", test.order, test.flows.min(32), sample_ms * test.longer);
                 let answer = bed.arms[arm].order(run, &text)?;
                 (sample[arm], softirq[arm]) = (value(&test, &answer), softirq_ns(&answer));
+                carried(&format!("{} in {}", ARMS[arm], test.name), sample[arm])?;
                 interrupt.sleep(Duration::ZERO)?;
             }
             samples.push(sample);
@@ -177,6 +179,7 @@ fn shown(bed: &Bed) -> Result<String> {
         let frames = &bed.show(at)?["frames"];
         for direction in ["sent", "received"] {
             let of = |name: &str| frames[direction][name].as_f64().unwrap_or_default();
+            carried(&format!("the short way of n{} ({direction})", at + 1), of("fast"))?;
             words.push(format!("n{} {direction} {:.1} %", at + 1, 100.0 * of("fast") / of("seen")));
         }
     }

@@ -5,6 +5,7 @@ use super::programs::{Program, Source};
 use crate::peers::{Setting, Turn};
 use anyhow::{Context, Result, bail};
 use lab::Interrupt;
+use lab::premise::carried;
 use lab::run::{Run, Started};
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -74,6 +75,7 @@ impl Swx {
         interrupt.sleep(time)?;
         let after = (self.sent()?, self.busy()?);
         run.hold(self.process);
+        carried("SWX", (after.0 - before.0) as f64)?;
         Ok(Turn { frames: after.0 - before.0, busy: after.1 - before.1 })
     }
 

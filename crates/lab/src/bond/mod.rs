@@ -23,6 +23,7 @@ use self::partner::Partner;
 use self::phase::{Phase, Promise};
 use self::topology::{LINKS, OUTSIDE, Topology};
 use super::ovs::{PACKAGE, SWITCH};
+use super::premise::premise;
 use super::run::Run;
 use super::screen::Screen;
 use super::session::{self, Outcome};
@@ -45,6 +46,8 @@ const UNANSWERED: Duration = Duration::from_millis(100);
 /// The interval of probes to the partner while it is a plain switch, on two links of which one is active, and
 /// how many of them may be missed: the bond notices within 2 + 1 intervals.
 const PROBES: (Duration, u32) = (Duration::from_millis(20), 2);
+/// Frames of the bond itself on a link in half of [`LEAD`], at most.
+const OWN_FRAMES: u64 = 2;
 /// How long traffic may rest while another weir takes over with the same sockets.
 const TAKEOVER: Duration = Duration::from_millis(50);
 /// The same where its sockets are opened anew, with the frame memory of five interfaces.
@@ -178,11 +181,12 @@ impl Lab<'_> {
         let mut cut = Phase::new("a link is cut", Promise::Elsewhere { within });
         let mut mended = Phase::new("the link is mended", Promise::Nothing);
         for time in 0..self.options.cuts as usize {
-            let link = 1 + time % LINKS;
-            self.through(&mut cut, |lab, stream| {
+            let link = self.through(&mut cut, |lab, stream| {
+                let link = lab.link_in_use(stream, time)?;
                 lab.topology.set_link(link, false)?;
                 lab.wait_in(stream, "the link's loss", |bond| !bond.uses(link))?;
-                lab.pass(LEAD, stream, &format!("link {link} is cut"))
+                lab.pass(LEAD, stream, &format!("link {link} is cut"))?;
+                Ok(link)
             })?;
             self.through_timed(&mut mended, |lab, stream| {
                 lab.topology.set_link(link, true)?;
@@ -192,6 +196,18 @@ impl Lab<'_> {
         self.end(cut);
         self.end(mended);
         Ok(())
+    }
+
+    /// Returns a link (counted from 1) that carries some of a stream: another one each time, if others do.
+    /// Few flows may leave a link without any, and if that is cut, nothing is shown.
+    fn link_in_use(&mut self, stream: &Stream, time: usize) -> Result<usize> {
+        let before = self.node.sent_by_link()?;
+        self.pass(LEAD / 2, stream, "links are counted")?;
+        let frames = self.sent_since(before)?;
+        let mut links = (0..LINKS).map(|step| (time + step) % LINKS);
+        let used = links.find(|link| frames[*link] > OWN_FRAMES);
+        premise(used.is_some(), || format!("no link carries the stream: {frames:?}"))?;
+        Ok(1 + used.unwrap_or_default())
     }
 
     /// Takes a member out and in again, several times: what the partner loses, if it is sent frames before it

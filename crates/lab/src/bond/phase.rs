@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::iperf::Throughput;
 use super::topology::LINKS;
+use crate::premise::premise;
 use crate::spread::Spread;
 use crate::stream::Tally;
 
@@ -65,6 +66,7 @@ impl Phase {
 
     /// Adds the stream of one event, and the number of buckets that moved while in use during it.
     pub fn add(&mut self, tally: &Tally, moved_busy: u64) {
+        self.needs(tally.sent > tally.lost, || format!("of {} packets none arrived", tally.sent));
         self.tally.add(tally);
         self.moved_busy += moved_busy;
     }
@@ -79,9 +81,9 @@ impl Phase {
         matches!(self.promise, Promise::Back | Promise::Elsewhere { .. })
     }
 
-    /// Fails unless this holds, without which the phase would show nothing.
-    pub fn needs(&mut self, premise: bool, otherwise: impl FnOnce() -> String) {
-        self.failures.extend((!premise).then(otherwise));
+    /// Fails unless a premise holds.
+    pub fn needs(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        self.failures.extend(premise(holds, otherwise).err().map(|unmet| unmet.to_string()));
     }
 
     /// Adds the recovery time of one event.
@@ -234,6 +236,19 @@ mod tests {
         assert!(phase.reasons().is_empty());
         [11.0, 12.0].into_iter().for_each(|ms| phase.recovered(Some(ms)));
         assert_eq!(phase.reasons(), ["it took 11.0 ms, not 10"]);
+    }
+
+    #[test]
+    fn a_stream_of_which_nothing_arrives_shows_nothing() {
+        for (sent, lost) in [(0, 0), (9, 9)] {
+            let mut phase = Phase::new("x", Promise::Back);
+            phase.add(&Tally { sent, ..tally(lost, 0) }, 0);
+            assert_eq!(phase.reasons(), [format!("this shows nothing: of {sent} packets none arrived")]);
+        }
+        let mut phase = Phase::new("x", Promise::Elsewhere { within: Duration::from_millis(10) });
+        phase.recovered(Some(0.0));
+        phase.needs(false, || "link 4 carried nothing".into());
+        assert_eq!(phase.reasons(), ["this shows nothing: link 4 carried nothing"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::bed::{Bed, Death};
 use super::clients::{Load, Tally};
 use super::questions::{ByName, Counts, UDP_ANSWER};
 use crate::Interrupt;
+use crate::premise::premise;
 use crate::report::grouped;
 use crate::run::Run;
 use crate::screen::Screen;
@@ -105,7 +106,9 @@ impl Phase {
         let mut phase =
             Phase { counts, clients, broken, moved_share, minimum_share, detect_ms: None, faults };
         phase.must(broken == 0, format!("{broken} flows broke or moved"));
-        phase.must(phase.counts.requests > 0, "nothing was asked");
+        let held: u64 = phase.counts.held.values().sum();
+        phase.needs(phase.counts.requests > 0, "nothing was asked");
+        phase.needs(held > 0, "no flow stays, so none could move or break");
         phase
     }
 
@@ -131,6 +134,11 @@ impl Phase {
         }
     }
 
+    /// Notes a fault unless a premise holds.
+    fn needs(&mut self, holds: bool, otherwise: &str) {
+        self.faults.extend(premise(holds, || otherwise.into()).err().map(|unmet| unmet.to_string()));
+    }
+
     /// Notes a fault if requests were not answered.
     fn without_failures(mut self) -> Phase {
         let failures = self.counts.failures;
@@ -138,7 +146,7 @@ impl Phase {
         let programs = self.clients.programs.clone();
         for (program, count) in programs {
             self.must(count.failures == 0, format!("{} requests of {program} failed", count.failures));
-            self.must(count.requests > 0, format!("{program} asked nothing"));
+            self.needs(count.requests > 0, &format!("{program} asked nothing"));
         }
         self
     }
@@ -147,7 +155,7 @@ impl Phase {
     fn without_tcp_failures(mut self) -> Phase {
         let count = self.clients.of(&TCP);
         self.must(count.failures == 0, format!("{} requests over TCP failed", count.failures));
-        self.must(count.requests > 0, "nothing was asked over TCP");
+        self.needs(count.requests > 0, "nothing was asked over TCP");
         self
     }
 
@@ -270,7 +278,7 @@ fn drain(stage: &mut Stage<'_>) -> Result<Phase> {
     let new = phase.new_at("b1");
     phase.must(new == 0, format!("{new} new flows at b1, which is drained"));
     let held = phase.counts.held.get("b1").copied().unwrap_or_default();
-    phase.must(held > 0, "b1 has no flows that it could keep");
+    phase.needs(held > 0, "b1 has no flows that it could keep");
     stage.bed.order("enable", "b1", None)?;
     stage.bed.wait_for_health("b1", "up", stage.interrupt)?;
     Ok(phase)
@@ -288,7 +296,7 @@ fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
     })?;
     let mut phase = Phase::of(stage.bed.flows(), seen, &Excused::Dead("b2", had));
     phase.detect_ms = detect_ms;
-    phase.must(had > 0, "b2 had no flows");
+    phase.needs(had > 0, "b2 had no flows");
     let (moved, least) = (phase.moved_share, phase.minimum_share);
     phase.must(moved <= least, format!("more flows moved ({moved:.3}) than b2 had ({least:.3})"));
     let after = stage.during(|_| Ok(()))?;

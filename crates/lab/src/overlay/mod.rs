@@ -20,6 +20,7 @@ use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::namespace;
+use crate::premise::premise;
 use crate::session::{self, Outcome};
 use bed::Bed;
 
@@ -41,6 +42,7 @@ pub struct Options {
 
 /// Runs the lab.
 pub fn run(options: &Options) -> Result<ExitCode> {
+    let chosen = chosen(&options.phases)?;
     session::check_means("overlay", &namespace::missing(&NEEDED), "./setup")?;
     if !std::fs::exists(BRIDGED).unwrap_or(false) {
         bail!("rules of nftables do not see bridged frames here: run `modprobe br_netfilter` first");
@@ -49,10 +51,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         let mut run = options.common.begin()?;
         screen.say("three nodes with two pods each, VXLAN between nodes, a cache on each node");
         let mut bed = Bed::start(&mut run, interrupt)?;
-        let wanted =
-            |name: &str| options.phases.is_empty() || options.phases.iter().any(|one| name.starts_with(one));
         let mut done = Vec::new();
-        for (name, perform) in phases::ALL.into_iter().filter(|(name, _)| wanted(name)) {
+        for (name, perform) in chosen {
             let phase = perform(&mut bed, &mut run, interrupt)?;
             screen.say(&phase.text(name));
             done.push((name, phase));
@@ -62,4 +62,27 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         let text = if ok { "all as it must be" } else { "not all is as it must be" }.into();
         Ok(Outcome { ok, text, json: json!({ "ok": ok, "phases": phases }) })
     })
+}
+
+/// The phases whose names begin in one of these ways, or all.
+fn chosen(wanted: &[String]) -> Result<Vec<(&'static str, phases::Perform)>> {
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|one| name.starts_with(one));
+    let chosen: Vec<_> = phases::ALL.into_iter().filter(|(name, _)| is_wanted(name)).collect();
+    premise(!chosen.is_empty(), || {
+        let names = phases::ALL.map(|(name, _)| name);
+        format!("no phase begins with `{}`; there are {}", wanted.join("`, `"), names.join(", "))
+    })?;
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lab_without_phases_does_not_succeed() {
+        let error = chosen(&["no_such".into()]).expect_err("it would show nothing").to_string();
+        assert!(error.contains("no phase begins with `no_such`; there are short_way"), "{error}");
+        assert_eq!(chosen(&[]).expect("all").len(), phases::ALL.len());
+    }
 }

@@ -10,6 +10,7 @@ use super::talk::Talk;
 use super::topology::{BRIDGE, OTHER_PORT, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
 use super::{frames, others, records, six, storms};
 use crate::Interrupt;
+use crate::premise::premise;
 use crate::run::Run;
 
 /// After this, nothing of the past may be left.
@@ -33,7 +34,7 @@ pub struct Phase {
     faults: Vec<String>,
 }
 
-type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
+pub type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
 
 /// All phases, in their order.
 pub const ALL: [(&str, Perform); 26] = [
@@ -84,6 +85,8 @@ impl Phase {
         let of = |name: &str| counts[name].as_u64().unwrap_or_default();
         self.sent += of("sent");
         self.lost += of("sent").saturating_sub(of("answered"));
+        let sent = premise(of("sent") > 0, || "nothing was asked".into());
+        self.must(sent.is_ok(), sent.err().map_or_else(String::new, |unmet| unmet.to_string()));
         self.must(of("broken") == 0, format!("{} flows broke", of("broken")));
     }
 

@@ -17,6 +17,7 @@ use super::node::{Arm, Nodes, Scheme};
 use super::statistics::{at, shuffle, sorted};
 use super::topology::{LINKS, Topology};
 use crate::Interrupt;
+use crate::premise::{carried, premise};
 use crate::run::Run;
 use crate::stream::{Stream, outages_ms};
 
@@ -168,6 +169,9 @@ impl Bed {
                 self.elephant.go_on(run, &self.topology)?;
             }
             let flow_ms = self.messages.end(run, interrupt)?;
+            premise(flow_ms.len() == cell.flows, || {
+                format!("{} of {} flows have ended", flow_ms.len(), cell.flows)
+            })?;
             if cell.elephant == ElephantStarts::After {
                 self.elephant.hold(run, &self.topology)?;
             }
@@ -193,6 +197,9 @@ impl Bed {
             let (sent, received) = stream.end(run, interrupt)?;
             outages.extend(outages_ms(&sent, &received));
         }
+        premise(cuts == 0 || !outages.is_empty(), || {
+            format!("{cuts} links were cut, and no flow has lost a packet")
+        })?;
         Ok(sorted(outages))
     }
 
@@ -211,7 +218,8 @@ impl Bed {
         self.nodes.load(0)?;
         interrupt.sleep(LEAD)?;
         let after = self.nodes.moves()?;
-        stream.end(run, interrupt)?;
+        let (_, received) = stream.end(run, interrupt)?;
+        carried("the stream during the reload", received.len() as f64)?;
         ensure!(after.steered > before.steered, "the reload has begun the app anew: {before:?}, {after:?}");
         Ok(Reload { entries, seconds: time.as_secs_f64(), moves: after.forced - before.forced })
     }
@@ -231,7 +239,9 @@ impl Bed {
             }
             self.nodes = Nodes::start(run, &self.topology, Arm::OURS, interrupt)?;
             with += self.messages.connect(run, CONNECTING)?;
-            ratios.push(with as f64 / without.max(1) as f64);
+            carried("the connections with weir", with as f64)?;
+            carried("the connections without weir", without as f64)?;
+            ratios.push(with as f64 / without as f64);
         }
         Ok(at(&sorted(ratios), 0.5))
     }

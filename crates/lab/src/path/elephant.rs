@@ -5,10 +5,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::topology::{ELEPHANT, Topology, UPLINK};
 use crate::namespace::Namespace;
+use crate::premise::premise;
 use crate::run::{Run, Started};
 use crate::weir;
 
@@ -98,12 +99,13 @@ impl Elephant {
         let (time, after) = (start.elapsed(), sent(&topology.from)?);
         run.hold(self.process);
         let ended = run.child(self.process).try_wait()?;
-        ensure!(
-            ended.is_none(),
-            "the elephant has ended, so the comparison has no load; it needs real-time scheduling \
-             (`chrt --fifo 1 true` must work):\n{}",
-            run.last_words(NAME)
-        );
+        premise(ended.is_none(), || {
+            format!(
+                "the elephant has ended, so the comparison has no load; it needs real-time scheduling \
+                 (`chrt --fifo 1 true` must work):\n{}",
+                run.last_words(NAME)
+            )
+        })?;
         fills(after.saturating_sub(before), time, self.link_bps)
     }
 }
@@ -111,13 +113,14 @@ impl Elephant {
 /// Refuses an elephant that does not fill a link.
 fn fills(bytes: u64, time: Duration, link_bps: f64) -> Result<()> {
     let rate = 8.0 * bytes as f64 / time.as_secs_f64();
-    ensure!(
-        rate >= link_bps,
-        "the elephant has sent {:.0} Mbit/s, which does not fill a link of {:.0} Mbit/s: this machine is too \
-         busy or too slow for the comparison",
-        rate / 1e6,
-        link_bps / 1e6
-    );
+    premise(rate >= link_bps, || {
+        format!(
+            "the elephant has sent {:.0} Mbit/s, which does not fill a link of {:.0} Mbit/s: this machine is \
+             too busy or too slow for the comparison",
+            rate / 1e6,
+            link_bps / 1e6
+        )
+    })?;
     Ok(())
 }
 
