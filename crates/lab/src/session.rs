@@ -11,6 +11,8 @@ use super::{INTERRUPTED, Interrupt, Interrupted};
 
 /// The options that all labs have.
 #[derive(clap::Args)]
+// A group has the name of its type, and labs flatten this into an `Options` of their own.
+#[group(skip)]
 pub struct Options {
     /// For a slow machine, such as an emulated one: multiply time limits, and the pauses of clients, by this
     /// number. What may be lost or reordered does not change.
