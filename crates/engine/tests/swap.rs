@@ -323,6 +323,9 @@ impl Numbers {
         let led = |target: &Target| Target { forward: self.forward(target.forward), ..target.clone() };
         let targets: Vec<Target> = group.targets.iter().map(led).collect();
         group.targets = placed(&targets, &self.targets[at]).into();
+        for app in [&mut group.no_target, &mut group.idle] {
+            *app = app.map(|app| AppId(self.apps[app.index()] as u16));
+        }
     }
 
     fn pipe_of(&self, pipe: &mut Pipe) {
