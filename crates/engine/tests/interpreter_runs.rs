@@ -4,9 +4,12 @@
 use engine::arbitrary::{Coverage, Event, Random, dealt_buckets, event, program};
 use engine::change::Change;
 use engine::check::{FindingKind, Severity, check};
-use engine::interpreter::{Arrival, Interpreter};
-use engine::program::Program;
-use engine::snapshot::Snapshot;
+use engine::interpreter::{Arrival, EntrySource, FlowSource, Interpreter, Walk};
+use engine::nat::Binding;
+use engine::program::{GroupId, PipeId, Program};
+use engine::snapshot::{FlowSnapshot, Snapshot};
+use packet::FlowKey;
+use std::net::IpAddr;
 
 fn started(program: &Program) -> Interpreter {
     Interpreter::new(program, program.groups.iter().map(dealt_buckets).collect())
@@ -73,4 +76,76 @@ fn random_runs_meet_everything() {
         run(seed, 120, &mut coverage);
     }
     assert_eq!(coverage.missing(), Vec::<String>::new(), "met: {:#?}", coverage.met());
+}
+
+/// The flows of an interpreter, and its entries read one by one.
+struct Streamed<'a>(&'a Interpreter);
+
+impl FlowSource for Streamed<'_> {
+    fn entries(&self) -> Option<&dyn EntrySource> {
+        Some(self.0)
+    }
+
+    fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
+        self.0.flow(pipe, key)
+    }
+
+    fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding> {
+        self.0.next_binding(pipe, key, freed)
+    }
+
+    fn has_room(&self, pipe: PipeId, flows: usize) -> bool {
+        self.0.has_room(pipe, flows)
+    }
+
+    fn turn(&self, pipe: PipeId, group: GroupId) -> Option<u64> {
+        self.0.turn(pipe, group)
+    }
+
+    fn flows_of(&self, pipe: PipeId, group: GroupId, target: u16) -> u64 {
+        self.0.flows_of(pipe, group, target)
+    }
+
+    fn recalled(&self, pipe: PipeId, group: GroupId, source: IpAddr, now_ns: u64) -> Option<u16> {
+        self.0.recalled(pipe, group, source, now_ns)
+    }
+
+    fn full_ms(&self, pipe: PipeId) -> Option<u64> {
+        self.0.full_ms(pipe)
+    }
+}
+
+/// A walk without its effects, in which entries have a position.
+fn seen(walk: &Walk) -> Walk {
+    Walk { effects: Vec::new(), ..walk.clone() }
+}
+
+#[test]
+fn entries_read_one_by_one_explain_the_same() {
+    let mut explained = 0;
+    for seed in 0..600 {
+        let mut random = Random::from_seed(seed);
+        let program = program(&mut random);
+        let mut interpreter = started(&program);
+        // It keeps nothing but what it reads.
+        let mut reader =
+            Interpreter::new(&program.without_entries(), program.groups.iter().map(dealt_buckets).collect());
+        for _ in 0..40 {
+            match event(&mut random, &program, &interpreter.snapshot()) {
+                Event::Frame { input, bytes, headroom, hash: _ } => {
+                    let walk = interpreter.explain(input, &bytes, headroom, 0);
+                    let read = reader.explain_with(input, &bytes, headroom, 0, &Streamed(&interpreter));
+                    assert_eq!(seen(&read), seen(&walk), "seed {seed}");
+                    explained += walk.trace.len();
+                }
+                Event::Change(
+                    change @ (Change::Add { .. } | Change::Update { .. } | Change::Remove { .. }),
+                ) => {
+                    let _ = interpreter.apply(&change);
+                }
+                Event::Change(_) | Event::Time { .. } | Event::Age => {}
+            }
+        }
+    }
+    assert!(explained > 5000, "{explained} pipes");
 }

@@ -1,30 +1,46 @@
 //! `explain --live`: the daemon's own program, entries, buckets and flows. The interpreter runs here, on an
-//! observer's thread, and the engine in the worker of the packet's flow; neither counts anything.
+//! observer's thread, and the engine in the worker of the packet's flow; neither counts anything. Entries are
+//! read from a worker, a page at a time, because there may be too many for a copy.
 
 use super::arrival;
 use super::observer::Snapshot;
 use crate::explain::{Explanation, Names};
 use anyhow::{Context, Result, bail};
-use engine::interpreter::{FlowSource, Interpreter};
+use engine::interpreter::{EntrySource, FlowSource, Interpreter};
 use engine::nat::Binding;
-use engine::program::{GroupId, PipeId, PortId};
+use engine::program::{Entry, GroupId, PipeId, PortId};
 use engine::snapshot::{FlowSnapshot, NewFlowTurns};
 use engine::worker::Command;
 use packet::craft::Recipe;
 use packet::{FlowKey, HEADROOM};
 use serde_json::{Value, json};
+use std::cell::OnceCell;
 use std::net::IpAddr;
 
-/// Looks flows up in the worker that owns the packet's.
+/// Looks flows up in the worker that owns the packet's, and reads entries.
 struct LiveFlows<'a> {
     now: &'a Snapshot,
     worker: usize,
     /// What new flows get there, as [`engine::worker::Probe`] says.
     next_bindings: Vec<Vec<Option<Binding>>>,
     new_flows: Vec<NewFlowTurns>,
+    /// Why not all entries were read.
+    failed: OnceCell<anyhow::Error>,
+}
+
+impl EntrySource for LiveFlows<'_> {
+    fn each_entry(&self, pipe: PipeId, each: &mut dyn FnMut(Entry)) {
+        if let Err(why) = self.now.each_entry(pipe, each) {
+            let _ = self.failed.set(why);
+        }
+    }
 }
 
 impl FlowSource for LiveFlows<'_> {
+    fn entries(&self) -> Option<&dyn EntrySource> {
+        Some(self)
+    }
+
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
         self.now.ask_one(self.worker, |answer| Command::Flow(pipe, *key, answer)).ok()?
     }
@@ -89,7 +105,7 @@ pub fn packet(request: &Value, to: Option<[u8; 6]>) -> Result<Vec<u8>> {
 
 /// Explains a packet in the running program.
 pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
-    let mut program = now.plan.program.clone();
+    let mut program = now.plan.program.without_entries();
     // With the weights of now: the rows of the GLB director's follow from them.
     program.groups = now.tables.groups().to_vec();
     let input = match request["port"].as_str() {
@@ -100,11 +116,6 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
         None => PortId(0),
     };
     let frame = packet(request, now.plan.ports.get(input.index()).and_then(|port| port.mac))?;
-    for at in 0..program.pipes.len() {
-        let entries = &mut program.pipes[at].entries;
-        entries.clear();
-        now.each_entry(PipeId(at as u16), |entry| entries.push(&entry))?;
-    }
     let mut worker = now.owners.worker(input, &frame);
     let ids = (0..program.groups.len()).map(|at| GroupId(at as u16));
     let buckets = ids.map(|group| now.slots(group)).collect::<Result<_>>()?;
@@ -122,8 +133,11 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
     let now_ns = now.clock.now_ns();
     let next_bindings = probe.as_ref().map(|probe| probe.next_bindings.clone()).unwrap_or_default();
     let new_flows = probe.as_ref().map(|probe| probe.new_flows.clone()).unwrap_or_default();
-    let flows = LiveFlows { now, worker, next_bindings, new_flows };
+    let flows = LiveFlows { now, worker, next_bindings, new_flows, failed: OnceCell::new() };
     let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &flows);
+    if let Some(why) = flows.failed.into_inner() {
+        return Err(why);
+    }
     let explanation = Explanation::new(walk, probe, &frame);
     let names = Names { program: &program, report: None };
     let mut json = explanation.json(&names, input, &frame);

@@ -188,6 +188,14 @@ fn no_question_makes_the_daemon_grow_by_the_length_of_a_list() {
             assert!(said.out.matches("udp.dport: 53").count() >= COUNT as usize, "{question:?}");
         });
     }
+    // One hits the last of the entries, the other misses all of them.
+    for (address, verdict) in [("11.15.66.63", "transmit on p1"), ("11.15.66.64", "drop")] {
+        grows_little(&daemon, &format!("explain --live {address}"), || {
+            let packet = format!("dst={address} dport=53");
+            let said = daemon.weir(&["explain", "--live", "--packet", &packet]).good().out;
+            assert!(said.contains(&format!("verdict {verdict}")), "{said}");
+        });
+    }
     for request in requests(&daemon) {
         grows_little(&daemon, &request.to_string(), || drop(daemon.ask(&request)));
     }
@@ -222,9 +230,7 @@ fn requests(daemon: &Daemon) -> Vec<Value> {
                 all.extend(parts.iter().map(|part| json!({ "command": "show", "what": part })));
             }
             "entries" => all.push(json!({ "command": "entries", "pipe": "fast" })),
-            "explain" => {
-                // Its interpreter has the entries of all pipes in memory.
-            }
+            "explain" => all.push(json!({ "command": "explain", "packet": "dst=11.15.66.63 dport=53" })),
             "process" => all.push(json!({ "command": "process" })),
             "inject" => all.push(json!({ "command": "inject", "packet": "dport=53", "input": "p0" })),
             "app" => all.push(json!({ "command": "app", "app": "none", "request": "show" })),

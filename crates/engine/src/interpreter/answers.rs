@@ -22,7 +22,7 @@ impl Interpreter {
         packet: &Packet,
         binding: Option<Binding>,
     ) -> KeptOperations {
-        let entry = &self.pipes[id.index()].rows[row].entry;
+        let entry = &self.pipes[id.index()].rows()[row].entry;
         let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
         keep(template, &entry.values, Some(packet), binding)
     }
@@ -42,7 +42,7 @@ impl Interpreter {
         }
         let state = &self.pipes[id.index()];
         let Some(default) = state.row_of(&EntryMatch::Default) else { return Ok(None) };
-        let entry = &state.rows[row].entry;
+        let entry = &state.rows()[row].entry;
         let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
         let (mut src, mut dst, mut sport, mut dport) = (key.src(), key.dst(), key.sport(), key.dport());
         for operation in settled(template, &entry.values, Some(packet), binding) {

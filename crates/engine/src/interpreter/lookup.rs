@@ -104,9 +104,12 @@ impl Interpreter {
     pub(super) fn look_up(&self, id: PipeId, packet: &Packet, flows: &dyn FlowSource, now_ns: u64) -> Answer {
         let (pipe, state) = (&self.program.pipes[id.index()], &self.pipes[id.index()]);
         let key = key_fields(pipe, packet);
+        if let Some(entries) = flows.entries() {
+            self.sift(id, packet, &key, entries);
+        }
         let failed: Vec<_> = key.iter().filter_map(failed_constant).collect();
         if !failed.is_empty() {
-            let nearest = nearest(&key, &state.rows);
+            let nearest = nearest(&key, state.rows()).map(|near| near.shown);
             return Answer::new(key, Found::Miss(Miss { failed, nearest }));
         }
         let mut answer = match &pipe.kind {
@@ -124,7 +127,7 @@ impl Interpreter {
                 Some(key) => {
                     let target = match &answer.found {
                         Found::Row(row) => {
-                            target_of(&self.program, &pipe.kind, &state.rows[*row].entry.matches)
+                            target_of(&self.program, &pipe.kind, &state.rows()[*row].entry.matches)
                         }
                         Found::Miss(_) | Found::NoTarget | Found::NoNatPort | Found::AnswersTaken => {
                             NO_TARGET_OBSERVED
@@ -342,7 +345,10 @@ impl Interpreter {
         if let Some(row) = state.row_of(&EntryMatch::Flow(key)) {
             answer.flow = Some(FlowMet::new(Some(key), Known::Found(FlowDecision::Own)));
             answer.found = Found::Row(row);
-            answer.kept = state.flows.get(&key).map(|flow| flow.kept.clone()).unwrap_or_default();
+            answer.kept = match state.flows.get(&key) {
+                Some(flow) => flow.kept.clone(),
+                None => state.keep_bare(&state.rows()[row].entry),
+            };
             answer.effects.push(packet.counts_in(id, key, source));
             return;
         }
@@ -446,7 +452,7 @@ impl Interpreter {
                 Learn::Default | Learn::Pin(_) | Learn::Follow(_) => Why::NoTarget,
             }));
             if learn == Learn::Nothing {
-                let nearest = nearest_flow(&key, &state.rows);
+                let nearest = nearest_flow(&key, state.rows()).map(|near| near.shown);
                 answer.found = Found::Miss(Miss { failed: Vec::new(), nearest });
             }
             return;
@@ -627,7 +633,7 @@ fn key_fields(pipe: &Pipe, packet: &Packet) -> Vec<KeyField> {
     matched.chain(hashed.iter().map(|(field, mask)| one(*field, Asked::Hashed(*mask)))).collect()
 }
 
-fn failed_constant(field: &KeyField) -> Option<super::trace::Difference> {
+pub(super) fn failed_constant(field: &KeyField) -> Option<super::trace::Difference> {
     match field.asked {
         Asked::Match(criterion @ Criterion::Const { .. }) => {
             (!satisfies(field, criterion, None)).then(|| difference(field, criterion, None))
@@ -638,20 +644,25 @@ fn failed_constant(field: &KeyField) -> Option<super::trace::Difference> {
 
 /// Looks up in a BASIC, LPM or ACL pipe.
 fn by_entries(pipe: &Pipe, state: &PipeState, key: Vec<KeyField>) -> Answer {
-    let matching = state.rows.iter().enumerate().filter(|(_, row)| matches_row(&key, row));
+    match best(pipe, &key, state.rows()) {
+        Some(at) => Answer::new(key, Found::Row(at)),
+        None => {
+            let nearest = nearest(&key, state.rows()).map(|near| near.shown);
+            Answer::new(key, Found::Miss(Miss { failed: Vec::new(), nearest }))
+        }
+    }
+}
+
+/// Returns the entry that a packet hits in a BASIC, LPM or ACL pipe.
+pub(super) fn best(pipe: &Pipe, key: &[KeyField], rows: &[Row]) -> Option<usize> {
+    let matching = rows.iter().enumerate().filter(|(_, row)| matches_row(key, row));
     // Of equal entries, `min_by_key` takes the first.
     let best = match pipe.kind {
         PipeKind::Acl => matching.min_by_key(|(_, row)| row.entry.priority),
         PipeKind::Lpm => matching.min_by_key(|(_, row)| std::cmp::Reverse(prefix_length(row))),
         _ => matching.min_by_key(|_| 0),
     };
-    match best {
-        Some((at, _)) => Answer::new(key, Found::Row(at)),
-        None => {
-            let nearest = nearest(&key, &state.rows);
-            Answer::new(key, Found::Miss(Miss { failed: Vec::new(), nearest }))
-        }
-    }
+    best.map(|(at, _)| at)
 }
 
 fn matches_row(key: &[KeyField], row: &Row) -> bool {

@@ -31,6 +31,7 @@ mod observed;
 mod packet;
 mod quic;
 mod reopen;
+mod sift;
 mod state;
 pub mod trace;
 mod tunnel;
@@ -42,6 +43,7 @@ pub use self::meter::MeterState;
 pub use self::new_flows::Why;
 pub use self::observed::Ended;
 pub use self::packet::Segment;
+pub use self::sift::EntrySource;
 pub use self::state::Effect;
 
 use self::action::{KeptOperations, act};
@@ -114,6 +116,11 @@ pub struct Walk {
 
 /// A source of live flows: the interpreter's own state, or the workers of a running daemon.
 pub trait FlowSource {
+    /// Where the entries of pipes are, if not in the interpreter.
+    fn entries(&self) -> Option<&dyn EntrySource> {
+        None
+    }
+
     /// The live flow with this key in a FLOW pipe.
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
 
@@ -199,19 +206,22 @@ impl Interpreter {
     /// What [`Interpreter::walk`] would do, without changing anything.
     #[must_use]
     pub fn explain(&self, input: PortId, frame: &[u8], headroom: usize, now_ns: u64) -> Walk {
-        self.explain_with(input, frame, headroom, now_ns, self)
+        self.explain_arrival(&Arrival { input, bytes: frame, headroom, hash: 0, ports: None }, now_ns, self)
     }
 
-    /// The same with flows from another source.
+    /// The same with flows, and perhaps entries, from another source. If it has entries, rows in the effects
+    /// are not positions in the pipe.
     #[must_use]
     pub fn explain_with(
-        &self,
+        &mut self,
         input: PortId,
         frame: &[u8],
         headroom: usize,
         now_ns: u64,
         flows: &dyn FlowSource,
     ) -> Walk {
+        // What was kept for an earlier packet is not what this one needs.
+        self.pipes.iter_mut().for_each(|pipe| drop(pipe.sifted.take()));
         self.explain_arrival(&Arrival { input, bytes: frame, headroom, hash: 0, ports: None }, now_ns, flows)
     }
 
@@ -332,7 +342,7 @@ impl Visit<'_> {
     ) -> Result<End, DropReason> {
         let interpreter = self.interpreter;
         let pipe = &interpreter.program.pipes[id.index()];
-        let Row { entry, .. } = &interpreter.pipes[id.index()].rows[row];
+        let Row { entry, .. } = &interpreter.pipes[id.index()].rows()[row];
         let template = &pipe.templates[usize::from(entry.template)];
         self.effects.push(Effect::Hit { pipe: id, row, bytes: packet.bytes.len() });
         step.lookup = Lookup::Hit(Hit {

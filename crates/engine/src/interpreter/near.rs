@@ -9,36 +9,39 @@ use crate::program::{Criterion, EntryMatch};
 use packet::FlowKey;
 
 /// Returns the entry with the fewest differing fields, and of these the fewest differing bits.
-pub(super) fn nearest(key: &[KeyField], rows: &[Row]) -> Option<Nearest> {
+pub(super) fn nearest(key: &[KeyField], rows: &[Row]) -> Option<Near> {
     fewest(rows, |row| {
         let wanted = per_entry(key).zip(&row.entry.matches);
         let failed =
             wanted.filter(|((field, criterion), wanted)| !satisfies(field, *criterion, Some(wanted)));
-        failed.map(|((field, criterion), wanted)| difference(field, criterion, Some(wanted))).collect()
+        Some(failed.map(|((field, criterion), wanted)| difference(field, criterion, Some(wanted))).collect())
     })
 }
 
 /// Like [`nearest`], for the own entries of a FLOW pipe.
-pub(super) fn nearest_flow(key: &FlowKey, rows: &[Row]) -> Option<Nearest> {
-    let own = |row: &&Row| matches!(row.entry.matches.first(), Some(EntryMatch::Flow(_)));
-    let rows: Vec<Row> = rows.iter().filter(own).cloned().collect();
-    fewest(&rows, |row| match row.entry.matches.first() {
-        Some(EntryMatch::Flow(wanted)) => flow_differences(key, wanted),
-        _ => Vec::new(),
+pub(super) fn nearest_flow(key: &FlowKey, rows: &[Row]) -> Option<Near> {
+    fewest(rows, |row| match row.entry.matches.first() {
+        Some(EntryMatch::Flow(wanted)) => Some(flow_differences(key, wanted)),
+        _ => None,
     })
 }
 
-fn fewest(rows: &[Row], differences: impl Fn(&Row) -> Vec<Difference>) -> Option<Nearest> {
-    rows.iter()
-        .map(|row| (row, differences(row)))
-        .min_by_key(|(_, differences)| {
-            (differences.len(), differences.iter().map(|one| one.bits).sum::<u32>())
-        })
-        .map(|(row, differences)| Nearest {
-            entry: EntryKey::of(&row.entry),
-            origin: row.entry.origin,
-            differences,
-        })
+/// An entry that a packet missed narrowly.
+pub(super) struct Near {
+    /// Its position.
+    pub row: usize,
+    pub shown: Nearest,
+}
+
+fn fewest(rows: &[Row], differences: impl Fn(&Row) -> Option<Vec<Difference>>) -> Option<Near> {
+    let compared = rows.iter().enumerate().filter_map(|(at, row)| Some((at, differences(row)?)));
+    let nearest = compared.min_by_key(|(_, differences)| {
+        (differences.len(), differences.iter().map(|one| one.bits).sum::<u32>())
+    });
+    nearest.map(|(row, differences)| {
+        let entry = &rows[row].entry;
+        Near { row, shown: Nearest { entry: EntryKey::of(entry), origin: entry.origin, differences } }
+    })
 }
 
 /// Describes a field that does not satisfy its criterion.

@@ -22,6 +22,7 @@ use crate::snapshot::{Snapshot, Unflowed};
 use packet::{FlowKey, Observed};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 use table::DeltaReason;
 
 /// A change of state by a packet.
@@ -164,6 +165,8 @@ pub(super) struct PipeState {
     templates: Vec<Template>,
     /// Entries in the order of insertion.
     pub rows: Vec<Row>,
+    /// See [`PipeState::rows`].
+    pub sifted: OnceLock<Vec<Row>>,
     pub misses: Count,
     /// Live flows, including those with an entry of their own.
     pub flows: BTreeMap<FlowKey, FlowRow>,
@@ -218,7 +221,7 @@ impl PipeState {
     }
 
     /// Returns what the flow of an entry of its own keeps.
-    fn keep_bare(&self, entry: &Entry) -> KeptOperations {
+    pub fn keep_bare(&self, entry: &Entry) -> KeptOperations {
         keep(&self.templates[usize::from(entry.template)], &entry.values, None, None)
     }
 
@@ -236,11 +239,6 @@ impl PipeState {
             self.nat.take(binding);
         }
         self.flows.insert(key, flow);
-    }
-
-    /// Returns the position of the entry with exactly this match.
-    pub fn row_of(&self, wanted: &EntryMatch) -> Option<usize> {
-        self.rows.iter().position(|row| row.entry.matches == [*wanted])
     }
 
     fn row_at(&self, key: &EntryKey) -> Option<usize> {

@@ -174,7 +174,7 @@ impl FlowSource for Worker {
 
 #[test]
 fn explaining_changes_nothing_and_may_ask_another_for_flows() {
-    let interpreter = start(&with_group(program(vec![flow(Learn::Pin(GroupId(0).into()), 4)]), 2));
+    let mut interpreter = start(&with_group(program(vec![flow(Learn::Pin(GroupId(0).into()), 4)]), 2));
     let before = interpreter.snapshot();
     let learnt = interpreter.explain(PortId(0), &frame(TCP), 128, 0);
     assert_eq!(known(&learnt), Known::Learnt(FlowDecision::Pinned(0)));
