@@ -125,7 +125,8 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
     let quic = random.percent(25).then(|| quic(random).into());
     let apps = program.apps.len();
     let no_target = (apps > 0 && random.percent(40)).then(|| AppId(random.below(apps) as u16));
-    let idle = (apps > 0 && random.percent(40)).then(|| AppId(random.below(apps) as u16));
+    // Without a choice of its own, which would change all that follows from a seed.
+    let idle = no_target;
     Group { name, number, fill, size, seed, new_flows, affinity, quic, no_target, idle, targets, origin }
 }
 
