@@ -327,6 +327,30 @@ fn a_probe_is_answered_once_and_the_answer_is_collected() {
 }
 
 #[test]
+fn a_long_request_gets_a_short_answer_and_a_long_answer_is_malformed() {
+    let Some(mut programs) = load(&SETTINGS) else { return };
+    for (number, length) in [(1, 85), (2, 1500), (3, 3000)] {
+        let (verdict, stamped) = programs.test_egress(&probe(number).padded(SECRET, length)).unwrap();
+        assert_eq!((verdict, stamped.len()), (PASS, 14 + usize::from(length)));
+        let (verdict, back) = programs.test_reflect(&stamped).unwrap();
+        assert_eq!((verdict, back.len()), (REDIRECT, FRAME), "{length}");
+        assert_eq!(folded(&back[14..34], 0), 0xffff, "the header's checksum is right");
+        let answer = Packet::read(&back, 4789, SECRET).unwrap();
+        assert_eq!((answer.kind, answer.number), (Kind::Answer, number));
+        assert_eq!(programs.test_reflect(&stamped).unwrap().0, SHOT, "answered once");
+    }
+    programs.set_peer(HERE, &peer([true; 4], [0; 4])).unwrap();
+    let answer = probe(9).answer(PORTS[0], 1, 5).padded(SECRET, 1500);
+    assert_eq!(programs.test_reflect(&answer).unwrap().0, SHOT);
+    let long = probe(9).padded(SECRET, 1500);
+    assert_eq!(programs.test_reflect(&long[..1513]).unwrap().0, SHOT, "it is cut off");
+    let forged = probe(9).padded(Secret([1, 2]), 1500);
+    assert_eq!(programs.test_reflect(&forged).unwrap().0, SHOT);
+    let PathCounters { answered, malformed, bad_cookie, .. } = programs.counters();
+    assert_eq!((answered, malformed, bad_cookie), (3, 2, 1));
+}
+
+#[test]
 fn what_is_for_another_node_is_left_to_it() {
     let Some(mut programs) = load(&SETTINGS) else { return };
     let here = probe(1).frame(SECRET).to_vec();

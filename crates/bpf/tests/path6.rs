@@ -190,6 +190,24 @@ fn a_probe_over_ipv6_is_answered_once_and_the_answer_is_collected() {
 }
 
 #[test]
+fn a_long_request_over_ipv6_gets_a_short_answer_and_a_long_answer_is_malformed() {
+    let Some(mut programs) = load() else { return };
+    for (number, length) in [(1, 105), (2, 1500), (3, 3000)] {
+        let (_, stamped) = programs.test_egress(&probe(number).padded6(SECRET, length)).unwrap();
+        assert!(Packet::read6(&stamped, 4789, SECRET).unwrap().sent_ns > 0, "its checksum stays right");
+        let (verdict, back) = programs.test_reflect(&stamped).unwrap();
+        assert_eq!((verdict, back.len()), (REDIRECT, FRAME6), "{length}");
+        let answer = Packet::read6(&back, 4789, SECRET).unwrap();
+        assert_eq!((answer.kind, answer.number), (Kind::Answer, number));
+    }
+    programs.set_peer(HERE, &PathPeer { index: 2, paths: Vec::new() }).unwrap();
+    let answer = probe(9).answer(PORTS[0], 1, 5).padded6(SECRET, 1500);
+    assert_eq!(programs.test_reflect(&answer).unwrap().0, SHOT);
+    assert_eq!(programs.test_reflect(&probe(9).padded6(SECRET, 1500)[..1513]).unwrap().0, SHOT);
+    assert_eq!((programs.counters().answered, programs.counters().malformed), (3, 2));
+}
+
+#[test]
 fn hostile_probes_over_ipv6_are_counted_and_go_nowhere() {
     let Some(mut programs) = load() else { return };
     let good = probe(1).frame6(SECRET).to_vec();

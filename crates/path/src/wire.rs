@@ -12,12 +12,13 @@
 //!   arrived  sent, ns   reflected, ns   cookie
 //! ```
 //!
-//! An answer is as long as its probe, so a reflector cannot amplify. It repeats session, number, port, path
-//! and `sent`; it has the reflector's clock, whether the probe came marked, the TTL with which it came, and
-//! how many probes of that path have come in this session: what is lost on the way back is then known from
-//! what is lost on the way there. The cookie is SipHash-2-4 of both addresses and all these fields under a
-//! secret of the fabric; a request's leaves `sent` out, which a program at the interface may stamp when the
-//! cookie is there already.
+//! A request may be padded with zeros behind its cookie, to find out whether large frames pass. An answer
+//! never is, so it is at most as long as its probe, and a reflector cannot amplify. It repeats session,
+//! number, port, path and `sent`; it has the reflector's clock, whether the probe came marked, the TTL with
+//! which it came, and how many probes of that path have come in this session: what is lost on the way back is
+//! then known from what is lost on the way there. The cookie is SipHash-2-4 of both addresses and all these
+//! fields under a secret of the fabric; a request's leaves `sent` out, which a program at the interface may
+//! stamp when the cookie is there already.
 //!
 //! A probe that is to expire on its way (`trace`) has the kind 3, a cookie of its survey in the place of
 //! session and number, and a UDP checksum.
@@ -301,17 +302,33 @@ impl Packet {
         std::array::from_fn(|at| frame[ETHERNET + at])
     }
 
+    /// The bytes of a request that is padded to so many from the IP header on, without FCS.
+    #[must_use]
+    pub fn padded(&self, secret: Secret, length: u16) -> Vec<u8> {
+        let length = length.max(DATAGRAM as u16);
+        let mut frame = self.frame(secret).to_vec();
+        frame.resize(ETHERNET + usize::from(length), 0);
+        frame[16..18].copy_from_slice(&length.to_be_bytes());
+        frame[38..40].copy_from_slice(&(length - IP as u16).to_be_bytes());
+        frame[24..26].fill(0);
+        let sum = checksum(Sum::default().bytes(&frame[ETHERNET..ETHERNET + IP]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    }
+
     /// Reads a frame without VLAN tags.
     ///
     /// # Errors
     /// Says why it is not believed.
     pub fn read(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet, Refusal> {
-        let frame: &[u8; FRAME] = frame.try_into().map_err(|_| Refusal::Malformed)?;
+        if !may_be_long(frame, BODY) {
+            return Err(Refusal::Malformed);
+        }
         let [tos, long, longer] = [frame[15], 16, 38].map(usize::from);
         let length = |at: usize| usize::from(u16::from_be_bytes(bytes(frame, at)));
         let shape = frame[12..15] == [8, 0, 0x45]
-            && length(long) == FRAME - ETHERNET
-            && length(longer) == FRAME - ETHERNET - IP
+            && length(long) == frame.len() - ETHERNET
+            && length(longer) == frame.len() - ETHERNET - IP
             && frame[20] & 0x3f == 0
             && frame[21] == 0
             && frame[23] == 17
@@ -333,6 +350,13 @@ impl Packet {
         }
         Packet::read_body(outer, &bytes(frame, BODY), secret)
     }
+}
+
+/// Returns true if a frame, whose probe begins at `body`, has a whole one, and nothing behind it unless it is
+/// a request.
+fn may_be_long(frame: &[u8], body: usize) -> bool {
+    let least = body + BODY_LENGTH;
+    frame.len() == least || frame.len() > least && frame[body + 4] == Kind::Request as u8
 }
 
 fn bytes<const N: usize>(frame: &[u8], at: usize) -> [u8; N] {
@@ -420,6 +444,24 @@ mod tests {
             (50_000, 50_001, [10, 0, 0, 2].into())
         );
         assert_eq!(Packet::read(&answer.frame(SECRET), 4789, SECRET), Ok(answer));
+    }
+
+    #[test]
+    fn a_request_may_be_padded_and_an_answer_may_not() {
+        let request = request();
+        for length in [DATAGRAM as u16, DATAGRAM as u16 + 1, 1500, 9000, u16::MAX] {
+            let frame = request.padded(SECRET, length);
+            assert_eq!(frame.len(), ETHERNET + usize::from(length));
+            assert_eq!(checksum(Sum::default().bytes(&frame[14..34])), 0, "the IP header's is right");
+            assert_eq!(Packet::read(&frame, 4789, SECRET), Ok(request));
+            assert_eq!(Packet::read(&frame, 4789, Secret([1, 2])), Err(Refusal::BadCookie));
+            assert_eq!(Packet::read(&[&frame[..], &[0]].concat(), 4789, SECRET), Err(Refusal::Malformed));
+            assert_eq!(Packet::read(&frame[..frame.len() - 1], 4789, SECRET), Err(Refusal::Malformed));
+        }
+        for other in [request.answer(50_001, 3, 9), Packet { kind: Kind::Trace, ..request }] {
+            assert_eq!(Packet::read(&other.padded(SECRET, DATAGRAM as u16), 4789, SECRET), Ok(other));
+            assert_eq!(Packet::read(&other.padded(SECRET, 1500), 4789, SECRET), Err(Refusal::Malformed));
+        }
     }
 
     #[test]

@@ -93,17 +93,25 @@ static __always_inline int admit(const struct settings *settings, const struct p
 	return 1;
 }
 
+/* Takes the padding off a probe that begins at a place; returns whether that worked. */
+static __always_inline int cut(struct __sk_buff *skb, __u32 at)
+{
+	return skb->len == at + sizeof(struct probe) || !bpf_skb_change_tail(skb, at + sizeof(struct probe), 0);
+}
+
 static __always_inline int answer(struct __sk_buff *skb, const struct settings *settings, struct outer *outer,
 				  struct probe *probe, const struct peer *peer)
 {
 	struct outer back = *outer;
 
-	if (!admit(settings, peer, probe, bpf_ktime_get_ns()))
+	if (!admit(settings, peer, probe, bpf_ktime_get_ns()) || !cut(skb, sizeof(back)))
 		return TC_ACT_SHOT;
 	__builtin_memcpy(back.ethernet.h_source, outer->ethernet.h_dest, ETH_ALEN);
 	__builtin_memcpy(back.ethernet.h_dest, outer->ethernet.h_source, ETH_ALEN);
 	back.ip.saddr = outer->ip.daddr;
 	back.ip.daddr = outer->ip.saddr;
+	back.ip.tot_len = bpf_htons(PROBE_LENGTH);
+	back.udp.len = bpf_htons(PROBE_UDP_LENGTH);
 	back.ip.ttl = 64;
 	back.ip.tos = (outer->ip.tos & ~ECN_MASK) | ECN_ECT0;
 	back.ip.check = header_checksum(&back);
@@ -143,12 +151,14 @@ static __always_inline int answer6(struct __sk_buff *skb, const struct settings 
 	struct outer6 back = *outer;
 	__u8 ecn = outer->ip.flow_lbl[0] >> 4 & ECN_MASK;
 
-	if (!admit(settings, peer, probe, bpf_ktime_get_ns()))
+	if (!admit(settings, peer, probe, bpf_ktime_get_ns()) || !cut(skb, sizeof(back)))
 		return TC_ACT_SHOT;
 	__builtin_memcpy(back.ethernet.h_source, outer->ethernet.h_dest, ETH_ALEN);
 	__builtin_memcpy(back.ethernet.h_dest, outer->ethernet.h_source, ETH_ALEN);
 	back.ip.saddr = outer->ip.daddr;
 	back.ip.daddr = outer->ip.saddr;
+	back.ip.payload_len = bpf_htons(PROBE_UDP_LENGTH);
+	back.udp.len = bpf_htons(PROBE_UDP_LENGTH);
 	back.ip.hop_limit = 64;
 	back.ip.flow_lbl[0] = (outer->ip.flow_lbl[0] & ~(ECN_MASK << 4)) | ECN_ECT0 << 4;
 	back.udp.source = bpf_htons(answer_port(settings, peer, probe));
@@ -189,11 +199,16 @@ static __always_inline int collect(const struct peer *peer, const struct probe *
 	return TC_ACT_SHOT;
 }
 
-/* Reads a probe behind its outer headers; false, and counts it, if it has another length or layout. */
-static __always_inline int read_probe(struct __sk_buff *skb, __u32 at, struct probe *probe)
+/*
+ * Reads a probe behind its outer headers, in a UDP packet of this length; false, and counts it, if it has
+ * another length or layout. Only a request may be padded.
+ */
+static __always_inline int read_probe(struct __sk_buff *skb, __u32 at, __u32 length, struct probe *probe)
 {
-	if (!bpf_skb_load_bytes(skb, at, probe, sizeof(*probe)) && skb->len == at + sizeof(*probe) &&
-	    probe->magic == bpf_htonl(PROBE_MAGIC) && (probe->kind == REQUEST || probe->kind == ANSWER))
+	if (!bpf_skb_load_bytes(skb, at, probe, sizeof(*probe)) && skb->len == at - BODY_OFFSET + length &&
+	    probe->magic == bpf_htonl(PROBE_MAGIC) &&
+	    ((probe->kind == REQUEST && length >= PROBE_UDP_LENGTH) ||
+	     (probe->kind == ANSWER && length == PROBE_UDP_LENGTH)))
 		return 1;
 	count(MALFORMED);
 	return 0;
@@ -217,11 +232,11 @@ int path_reflect(struct __sk_buff *skb)
 		count(STRANGER);
 		return TC_ACT_SHOT;
 	}
-	if (outer.ip.tot_len != bpf_htons(PROBE_LENGTH) || outer.udp.len != bpf_htons(PROBE_UDP_LENGTH)) {
+	if (bpf_ntohs(outer.ip.tot_len) != sizeof(outer.ip) + bpf_ntohs(outer.udp.len)) {
 		count(MALFORMED);
 		return TC_ACT_SHOT;
 	}
-	if (!read_probe(skb, sizeof(outer), &probe))
+	if (!read_probe(skb, sizeof(outer), bpf_ntohs(outer.udp.len), &probe))
 		return TC_ACT_SHOT;
 	if (bpf_be64_to_cpu(probe.cookie) != cookie4(settings, &probe, &outer)) {
 		count(BAD_COOKIE);
@@ -250,11 +265,11 @@ int path_reflect6(struct __sk_buff *skb)
 		count(STRANGER);
 		return TC_ACT_SHOT;
 	}
-	if (outer.ip.payload_len != bpf_htons(PROBE_UDP_LENGTH) || outer.udp.len != outer.ip.payload_len) {
+	if (outer.udp.len != outer.ip.payload_len) {
 		count(MALFORMED);
 		return TC_ACT_SHOT;
 	}
-	if (!read_probe(skb, sizeof(outer), &probe))
+	if (!read_probe(skb, sizeof(outer), bpf_ntohs(outer.udp.len), &probe))
 		return TC_ACT_SHOT;
 	if (bpf_be64_to_cpu(probe.cookie) != cookie6(settings, &probe, &outer)) {
 		count(BAD_COOKIE);

@@ -8,6 +8,7 @@
 
 use super::{
     Address, BODY_LENGTH, CE, ECT0, ETHERNET, Kind, Outer, Packet, Refusal, Secret, UDP, VNI, bytes,
+    may_be_long,
 };
 use packet::{Sum, checksum};
 use std::net::Ipv6Addr;
@@ -54,11 +55,20 @@ impl Packet<Ipv6Addr> {
         put(62, &[8, 0, 0, 0]);
         put(66, &(VNI << 8).to_be_bytes());
         put(BODY, &self.body(secret));
-        let check = match checksum(covered(&frame)) {
-            0 => 0xffff,
-            check => check,
-        };
-        frame[60..62].copy_from_slice(&check.to_be_bytes());
+        complete(&mut frame);
+        frame
+    }
+
+    /// The bytes of a request that is padded to so many from the IP header on, without FCS.
+    #[must_use]
+    pub fn padded6(&self, secret: Secret, length: u16) -> Vec<u8> {
+        let length = length.max(DATAGRAM6 as u16);
+        let mut frame = self.frame6(secret).to_vec();
+        frame.resize(ETHERNET + usize::from(length), 0);
+        let length = (length - IP as u16).to_be_bytes();
+        frame[18..20].copy_from_slice(&length);
+        frame[58..60].copy_from_slice(&length);
+        complete(&mut frame);
         frame
     }
 
@@ -74,8 +84,10 @@ impl Packet<Ipv6Addr> {
     /// # Errors
     /// Says why it is not believed.
     pub fn read6(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet<Ipv6Addr>, Refusal> {
-        let frame: &[u8; FRAME6] = frame.try_into().map_err(|_| Refusal::Malformed)?;
-        let length = ((FRAME6 - ETHERNET - IP) as u16).to_be_bytes();
+        if !may_be_long(frame, BODY) {
+            return Err(Refusal::Malformed);
+        }
+        let length = ((frame.len() - ETHERNET - IP) as u16).to_be_bytes();
         let class = frame[14] << 4 | frame[15] >> 4;
         let shape = frame[12..14] == [0x86, 0xdd]
             && frame[14] >> 4 == 6
@@ -106,9 +118,19 @@ impl Packet<Ipv6Addr> {
 }
 
 /// What the UDP checksum covers: the pseudo header, and all from the UDP header on (RFC 8200, section 8.1).
-fn covered(frame: &[u8; FRAME6]) -> Sum {
-    let length = (FRAME6 - ETHERNET - IP) as u16;
+fn covered(frame: &[u8]) -> Sum {
+    let length = (frame.len() - ETHERNET - IP) as u16;
     Sum::default().bytes(&frame[22..]).word(17).word(length)
+}
+
+/// Writes the UDP checksum.
+fn complete(frame: &mut [u8]) {
+    frame[60..62].fill(0);
+    let check = match checksum(covered(frame)) {
+        0 => 0xffff,
+        check => check,
+    };
+    frame[60..62].copy_from_slice(&check.to_be_bytes());
 }
 
 /// The identification of a request that a router has quoted, from the UDP header on.
@@ -149,6 +171,22 @@ mod tests {
         let answer = Packet { marked: true, ..request.answer(50_001, 3, 9) };
         assert_eq!((answer.arrived, answer.outer.id, answer.outer.source), (3, 0, request.outer.destination));
         assert_eq!(Packet::read6(&answer.frame6(SECRET), 4789, SECRET), Ok(answer));
+    }
+
+    #[test]
+    fn a_request_may_be_padded_and_an_answer_may_not() {
+        let request = request();
+        for length in [DATAGRAM6 as u16, DATAGRAM6 as u16 + 1, 1500, 9000, u16::MAX] {
+            let frame = request.padded6(SECRET, length);
+            assert_eq!(frame.len(), ETHERNET + usize::from(length));
+            assert_eq!(Packet::read6(&frame, 4789, SECRET), Ok(request));
+            let mut other = frame.clone();
+            *other.last_mut().expect("a byte") ^= 0x40;
+            assert!(Packet::read6(&other, 4789, SECRET).is_err(), "the checksum covers the padding");
+            assert_eq!(Packet::read6(&frame[..frame.len() - 1], 4789, SECRET), Err(Refusal::Malformed));
+        }
+        let answer = request.answer(50_001, 3, 9);
+        assert_eq!(Packet::read6(&answer.padded6(SECRET, 1500), 4789, SECRET), Err(Refusal::Malformed));
     }
 
     #[test]
