@@ -1,6 +1,6 @@
 //! The running app: answers from what the thread has told.
 
-use super::board::{FlowRow, Told};
+use super::board::{FlowRow, FlowsPage, FlowsWanted, Told};
 use super::explain::{Pair, explain};
 use super::{Board, Overlay};
 use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
@@ -23,8 +23,8 @@ const DIRECTIONS: [&str; 2] = ["sent", "received"];
 pub(super) struct OverlayApp {
     pub overlay: Overlay,
     pub board: Board,
-    /// Who waits for flows, until when, and about which if not all.
-    pub waiting: Vec<(RequestId, u64, Option<Pair>)>,
+    /// Requests that wait for flows, and until when.
+    pub waiting: Vec<(RequestId, u64, FlowsWanted)>,
     pub wake_ns: Option<u64>,
 }
 
@@ -50,26 +50,38 @@ impl OverlayApp {
     }
 
     /// Has somebody wait for flows.
-    fn wait(&mut self, id: RequestId, now_ns: u64, pair: Option<Pair>) {
-        self.board.look().wants_flows = true;
-        self.waiting.push((id, now_ns + PATIENCE_NS, pair));
+    fn wait(&mut self, id: RequestId, now_ns: u64, wanted: FlowsWanted) {
+        self.board.look().wanted.push((id, wanted));
+        self.waiting.push((id, now_ns + PATIENCE_NS, wanted));
         self.wake_ns = Some(now_ns + LOOK_NS);
+    }
+
+    fn answer(&self, wanted: FlowsWanted, page: &FlowsPage) -> Value {
+        match wanted {
+            FlowsWanted::From(_) => {
+                let rows: Vec<Value> = page.rows.iter().map(flow).map(without_nulls).collect();
+                let count = rows.len();
+                without_nulls(json!({
+                    "name": self.overlay.name, "count": count, "flows": rows, "next": page.next,
+                }))
+            }
+            FlowsWanted::One(pair) => {
+                let obstacle = self.board.look().obstacle.clone();
+                explain(&pair, &page.rows, self.overlay.refresh_ns, obstacle.as_deref())
+            }
+        }
     }
 
     /// Answers those who wait for flows, if they have come or it took too long.
     fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
-        let flows = self.board.look().flows.take();
-        let name = &self.overlay.name;
-        if let Some(flows) = flows {
-            let rows: Vec<Value> = flows.iter().map(flow).map(without_nulls).collect();
-            let all = json!({ "name": name, "count": rows.len(), "flows": rows });
-            let (refresh_ns, obstacle) = (self.overlay.refresh_ns, self.board.look().obstacle.clone());
-            let answer = |(id, _, pair): (RequestId, u64, Option<Pair>)| {
-                let of = |pair| explain(&pair, &flows, refresh_ns, obstacle.as_deref());
-                Action::Answer { id, answer: Ok(pair.map_or_else(|| all.clone(), of)) }
-            };
-            actions.extend(self.waiting.drain(..).map(answer));
+        let read = std::mem::take(&mut self.board.look().read);
+        for (id, page) in read {
+            // It may have been told already that it took too long.
+            let Some(at) = self.waiting.iter().position(|(waits, _, _)| *waits == id) else { continue };
+            let (_, _, wanted) = self.waiting.remove(at);
+            actions.push(Action::Answer { id, answer: Ok(self.answer(wanted, &page)) });
         }
+        let name = &self.overlay.name;
         self.waiting.retain(|&(id, until, _)| {
             if until <= now_ns {
                 let why = format!("the flows of `{name}` cannot be read now: see `weir show overlay {name}`");
@@ -79,6 +91,22 @@ impl OverlayApp {
         });
         self.wake_ns = (!self.waiting.is_empty()).then_some(now_ns + LOOK_NS);
     }
+}
+
+/// Reads a request about flows.
+fn wanted(request: &str) -> Result<FlowsWanted, String> {
+    match (request.strip_prefix("flows"), request.strip_prefix("explain ")) {
+        (Some(from), _) => page_from(from),
+        (_, Some(pair)) => Pair::read(pair).map(FlowsWanted::One),
+        _ => Err("an overlay app answers `show`, `flows` and `explain`".to_string()),
+    }
+}
+
+/// Reads what a request of flows says behind `flows`: nothing, or where the page begins.
+fn page_from(words: &str) -> Result<FlowsWanted, String> {
+    let from =
+        if words.is_empty() { Some(0) } else { words.strip_prefix(" from ").and_then(|at| at.parse().ok()) };
+    from.map(FlowsWanted::From).ok_or_else(|| "write `flows` or `flows from N`, as `next` says".to_string())
 }
 
 fn counts(all: &[(&'static str, u64)]) -> Value {
@@ -141,17 +169,10 @@ impl App for OverlayApp {
         match event {
             Event::Request { id, request } => match request.as_str().map(str::trim) {
                 Some("show") => actions.push(Action::Answer { id, answer: Ok(self.show()) }),
-                Some("flows") => self.wait(id, now_ns, None),
-                Some(words) if words.starts_with("explain ") => {
-                    match Pair::read(words.trim_start_matches("explain ")) {
-                        Ok(pair) => self.wait(id, now_ns, Some(pair)),
-                        Err(why) => actions.push(Action::Answer { id, answer: Err(why) }),
-                    }
-                }
-                _ => {
-                    let answer = Err("an overlay app answers `show`, `flows` and `explain`".to_string());
-                    actions.push(Action::Answer { id, answer });
-                }
+                words => match wanted(words.unwrap_or_default()) {
+                    Ok(wanted) => self.wait(id, now_ns, wanted),
+                    Err(why) => actions.push(Action::Answer { id, answer: Err(why) }),
+                },
             },
             Event::Tick => self.answer_waiting(now_ns, actions),
             _ => {}

@@ -1,5 +1,7 @@
 //! What the thread that minds the cache tells, and the app shows.
 
+use super::explain::Pair;
+use crate::app::RequestId;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,10 +29,28 @@ pub struct Told {
     pub events: VecDeque<Event>,
     /// When this was written last, in nanoseconds since 1970.
     pub now_ns: u64,
-    /// Somebody waits for the flows.
-    pub wants_flows: bool,
-    /// The flows, if somebody waited for them.
-    pub flows: Option<Vec<FlowRow>>,
+    /// Requests that wait for flows.
+    pub wanted: Vec<(RequestId, FlowsWanted)>,
+    /// The flows that were read for them.
+    pub read: Vec<(RequestId, FlowsPage)>,
+}
+
+/// Flows that a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowsWanted {
+    /// A page, from a place in the table on.
+    From(u32),
+    /// One flow.
+    One(Pair),
+}
+
+/// Some of the flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowsPage {
+    /// The flows.
+    pub rows: Vec<FlowRow>,
+    /// The place at which the next page begins; `None` after the last.
+    pub next: Option<u32>,
 }
 
 /// Something that happened.

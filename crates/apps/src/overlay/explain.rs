@@ -11,7 +11,7 @@ const STAMPS: [&str; 2] =
 
 /// A flow as a pod of this node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pair {
+pub struct Pair {
     local: SocketAddr,
     remote: SocketAddr,
     protocol: u8,
@@ -19,7 +19,7 @@ pub(super) struct Pair {
 
 impl Pair {
     /// Reads `LOCAL REMOTE PROTOCOL`, as in `10.244.1.5:40000 10.244.2.7:80 tcp`.
-    pub fn read(words: &str) -> Result<Pair, String> {
+    pub(super) fn read(words: &str) -> Result<Pair, String> {
         let mut words = words.split_whitespace();
         let mut end = || {
             let word = words.next().unwrap_or_default();
@@ -38,7 +38,9 @@ impl Pair {
         Ok(Pair { local, remote, protocol })
     }
 
-    fn has(&self, row: &FlowRow) -> bool {
+    /// Whether a flow is this one.
+    #[must_use]
+    pub fn has(&self, row: &FlowRow) -> bool {
         let ends = [self.local, self.remote];
         row.protocol == self.protocol
             && row.addresses == ends.map(|end| end.ip())

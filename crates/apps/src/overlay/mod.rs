@@ -12,7 +12,8 @@ mod tests;
 mod text;
 mod yaml;
 
-pub use board::{Board, Event, FlowRow, Told, Translated};
+pub use board::{Board, Event, FlowRow, FlowsPage, FlowsWanted, Told, Translated};
+pub use explain::Pair;
 
 use crate::kind::{Argument, Kind, Verb, View};
 

@@ -1,7 +1,7 @@
 //! What the app answers from what it was told.
 
 use super::app::OverlayApp;
-use super::{Board, FlowRow, Overlay, Policy, Told, pages, text};
+use super::{Board, FlowRow, FlowsPage, FlowsWanted, Overlay, Policy, Told, pages, text};
 use crate::app::{Action, App, Event, RequestId, SampleValue};
 use crate::page::Part;
 use serde_json::{Value, json};
@@ -80,11 +80,15 @@ fn what_was_told_is_shown() {
 fn flows_are_asked_for_and_waited_for() {
     let mut app = app();
     assert_eq!(asked(&mut app, "flows"), []);
-    assert!(app.board.look().wants_flows);
+    assert_eq!(asked(&mut app, "flows from 7"), []);
+    let wanted = std::mem::take(&mut app.board.look().wanted);
+    let [(first, FlowsWanted::From(0)), (second, FlowsWanted::From(7))] = wanted[..] else {
+        panic!("{wanted:?}")
+    };
     let mut actions = Vec::new();
     app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
     assert_eq!(actions, []);
-    app.board.look().flows = Some(vec![FlowRow {
+    let rows = vec![FlowRow {
         addresses: [[10, 244, 1, 5].into(), [10, 244, 2, 7].into()],
         ports: [40_000, 5001],
         protocol: 6,
@@ -100,13 +104,22 @@ fn flows_are_asked_for_and_waited_for() {
         packets: [7, 0],
         bytes: [700, 0],
         idle_ns: 0,
-    }]);
+    }];
+    let page = FlowsPage { rows, next: Some(7) };
+    app.board.look().read = vec![(second, FlowsPage::default()), (first, page)];
     app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
-    let text = text::flows(&answer(&actions), &[]);
+    assert_eq!(actions.len(), 2);
+    let last = answer(&actions[..1]);
+    assert_eq!(last, json!({ "name": last["name"], "count": 0, "flows": [] }), "there is no next page");
+    let shown = answer(&actions[1..]);
+    assert_eq!(shown["next"], 7);
+    let text = text::flows(&shown, &[]);
     assert!(text.contains("10.244.1.5:40000 -> 10.244.2.7:5001") && text.ends_with("1 flows\n"), "{text}");
     assert!(text.contains("sent known (7 packets") && text.contains("received - (0"), "{text}");
     assert_eq!(app.wake_ns(), None);
 
+    let wrong = asked(&mut app, "flows of 7");
+    assert!(matches!(&wrong[..], [Action::Answer { answer: Err(why), .. }] if why.contains("from N")));
     asked(&mut app, "flows");
     actions.clear();
     app.step(u64::MAX / 2, Event::Tick, &mut actions);

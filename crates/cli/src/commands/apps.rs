@@ -75,7 +75,11 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
     let flagged = flags.iter().map(|flag| flag.to_string());
     let words = [verb.name.to_string()].into_iter().chain(first).chain(arguments).chain(flagged);
     named(&connection, kind, Some(app))?;
-    let answer = request(&connection, app, &words.collect::<Vec<_>>().join(" "))?;
+    let words = words.collect::<Vec<_>>().join(" ");
+    let mut answer = request(&connection, app, &words)?;
+    while let Some(next) = answer["next"].as_u64() {
+        append(&mut answer, request(&connection, app, &format!("{words} from {next}"))?);
+    }
     match (answer.as_str(), connection.is_json()) {
         (Some(_), true) => output::line(json!({ "done": true, "said": answer }))?,
         (Some(said), false) => output::line(said)?,
@@ -130,6 +134,25 @@ fn usage(kind: &Kind) -> String {
     format!("{} or {last}", others.join(", "))
 }
 
+/// Appends the next page to an answer: rows are added to rows, and counts to counts.
+fn append(answer: &mut Value, page: Value) {
+    let Some(all) = answer.as_object_mut() else { return };
+    all.remove("next");
+    let Value::Object(page) = page else { return };
+    for (name, value) in page {
+        match (all.get_mut(&name), value) {
+            (Some(Value::Array(rows)), Value::Array(more)) => rows.extend(more),
+            (Some(count @ Value::Number(_)), Value::Number(more)) => {
+                *count = json!(count.as_u64().unwrap_or_default() + more.as_u64().unwrap_or_default());
+            }
+            (Some(_), _) => {}
+            (None, value) => {
+                all.insert(name, value);
+            }
+        }
+    }
+}
+
 fn request(connection: &Connection, app: &str, words: &str) -> Result<Value> {
     connection.answer(&json!({ "command": "app", "app": app, "request": words }))
 }
@@ -152,6 +175,15 @@ fn named(connection: &Connection, kind: &Kind, name: Option<&str>) -> Result<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_add_up() {
+        let mut all = json!({ "name": "a", "count": 2, "flows": [1, 2], "next": 5 });
+        append(&mut all, json!({ "name": "a", "count": 1, "flows": [3], "next": 9 }));
+        assert_eq!(all, json!({ "name": "a", "count": 3, "flows": [1, 2, 3], "next": 9 }));
+        append(&mut all, json!({ "name": "a", "count": 0, "flows": [] }));
+        assert_eq!(all, json!({ "name": "a", "count": 3, "flows": [1, 2, 3] }));
+    }
 
     #[test]
     fn every_verb_has_its_own_help() {

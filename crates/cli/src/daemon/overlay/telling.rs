@@ -1,7 +1,8 @@
 //! What is told to operators: lines of the log, and what the app shows.
 
 use super::change::Cause;
-use ::apps::overlay::{Board, FlowRow};
+use ::apps::RequestId;
+use ::apps::overlay::{Board, FlowRow, FlowsPage, FlowsWanted};
 use bpf::{
     OVERLAY_COUNTS, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, STAMP_GLOBAL, STAMP_POLICY,
     TcOverlay,
@@ -13,6 +14,12 @@ use tracing::{info, warn};
 
 /// How often the board is written, in nanoseconds.
 const EVERY_NS: u64 = 50_000_000;
+
+/// Rows of an answer after which no more are read. As JSON values in memory they take some ten megabytes.
+const ROWS: usize = 4096;
+
+/// Sets of flows that are read at once.
+const SETS: u32 = 256;
 
 /// How often it is said that flow records are lost, in nanoseconds.
 const EVERY_LOSS_NS: u64 = 1_000_000_000;
@@ -91,10 +98,13 @@ impl Telling {
         pods: &BTreeMap<u32, (String, u32)>,
         nodes: &BTreeMap<IpAddr, u32>,
     ) {
-        let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
-        if wants_flows && let Ok(flows) = programs.flows() {
+        let wanted = std::mem::take(&mut self.board.look().wanted);
+        if !wanted.is_empty()
+            && let Ok(flows) = programs.flows()
+        {
             let names = pods.iter().map(|(index, (name, _))| (*index, name.clone())).collect();
-            list(flows, self.board.clone(), Reading { now_ns, names, stamps: programs.stamps() });
+            let reading = Reading { flows, now_ns, names, stamps: programs.stamps() };
+            read(reading, self.board.clone(), wanted);
         }
         if now_ns < self.next_ns {
             return;
@@ -173,6 +183,7 @@ fn since_1970() -> u64 {
 
 /// When flows are read, and what their numbers mean then.
 struct Reading {
+    flows: OverlayFlows,
     now_ns: u64,
     /// Of pods' interfaces, by index.
     names: BTreeMap<u32, String>,
@@ -180,6 +191,22 @@ struct Reading {
 }
 
 impl Reading {
+    /// Returns flows: as many as an answer may have, or the one that is wanted. They are never all in memory.
+    fn page(&self, wanted: FlowsWanted) -> FlowsPage {
+        let mut page = FlowsPage::default();
+        let mut from = Some(if let FlowsWanted::From(from) = wanted { from } else { 0 });
+        while let Some(at) = from.filter(|_| page.rows.len() < ROWS) {
+            let (flows, next) = self.flows.page(at, SETS);
+            let rows = flows.iter().map(|flow| self.row(flow));
+            page.rows.extend(rows.filter(|row| match wanted {
+                FlowsWanted::From(_) => true,
+                FlowsWanted::One(pair) => pair.has(row),
+            }));
+            from = next;
+        }
+        FlowsPage { next: from, ..page }
+    }
+
     fn row(&self, flow: &OverlayFlow) -> FlowRow {
         let stamp = |at: u32| self.stamps.get(at as usize).copied().unwrap_or_default();
         let name = |index| self.names.get(&index).cloned().unwrap_or_default();
@@ -203,11 +230,13 @@ impl Reading {
     }
 }
 
-/// Lists flows on a thread of its own: there may be a million, and the lease does not wait.
-fn list(flows: OverlayFlows, board: Board, reading: Reading) {
+/// Reads flows on a thread of its own: there may be a million, and the lease does not wait.
+fn read(reading: Reading, board: Board, wanted: Vec<(RequestId, FlowsWanted)>) {
     let read = move || {
-        let rows = flows.read().iter().map(|flow| reading.row(flow)).collect();
-        board.look().flows = Some(rows);
+        for (id, wanted) in wanted {
+            let page = reading.page(wanted);
+            board.look().read.push((id, page));
+        }
     };
     // Who waits is told after a while that there is no answer.
     let _ = std::thread::Builder::new().name("weir-flows".into()).spawn(read);
