@@ -336,7 +336,7 @@ fn findings_of_the_check_have_their_places() {
 #[test]
 fn a_port_that_takes_nothing_is_warned_about() {
     let text = "root: a\nports: { p0: { xdp: none0 }, p1: { xdp: none1 } }\npipes: { a: { type: basic, \
-        forward: p1, miss: drop } }\n";
+        forward: p1, miss: drop, entries: [{}] } }\n";
     assert_eq!(wrong(text).len(), 2);
     assert_eq!(wrong(&text.replace("none0 }", "none0, take: [{ dst: 10.0.0.1 }] }")), Vec::<String>::new());
     assert_eq!(wrong(&text.replace("none0 }", "none0, take: all }")).len(), 1, "all is warned about");
@@ -598,7 +598,7 @@ fn what_stays_with_the_kernel_and_whose_frames_are_taken() {
     let port = |keys: &str| {
         format!(
             "ports: {{ p0: {{ xdp: e0, {keys} }} }}\nroot: a\n\
-             pipes: {{ a: {{ type: basic, forward: p0, miss: drop }} }}\n"
+             pipes: {{ a: {{ type: basic, forward: p0, miss: drop, entries: [{{}}] }} }}\n"
         )
     };
     let loaded = read(
