@@ -7,6 +7,11 @@
 //! loss. A path that loses packets costs what flows wait for then, so its queue, which cannot be longer than
 //! its buffer, does not make it look better than an idle path on which a burst has just left.
 
+mod large;
+
+pub use large::{Fit, LARGE_MISSES_MAX};
+
+use self::large::Large;
 use crate::delay::Delay;
 use crate::loss::Loss;
 use crate::random::Random;
@@ -79,8 +84,8 @@ pub enum State {
     Good,
     /// Its queue is long, or its packets are marked or lost: used less.
     Congested,
-    /// It loses more than 1 % of its probes beyond what every path does: used only if no path without fault
-    /// lives.
+    /// It loses more than 1 % of its probes beyond what every path does, or large frames: used only if no
+    /// path without fault lives.
     Grey,
     /// It does not answer: used only if no other path lives.
     Failed,
@@ -109,6 +114,10 @@ pub enum Reason {
     Loss,
     /// Its loss has fallen below half of the limit.
     Clean,
+    /// Large probes in a row were lost, while small ones return.
+    LargeLost,
+    /// A large probe was answered again.
+    LargePass,
     /// The probes had arrived, and only their answers were lost.
     Arrived,
     /// Flows on it ran into retransmission timeouts.
@@ -144,6 +153,8 @@ impl fmt::Display for Reason {
             Reason::Misses => "probes in a row lost",
             Reason::Loss => "more than 1 % of the probes lost",
             Reason::Clean => "loss is gone",
+            Reason::LargeLost => "large frames are lost",
+            Reason::LargePass => "large frames pass again",
             Reason::Arrived => "its probes had arrived, only answers were lost",
             Reason::Timeouts => "flows ran into timeouts",
             Reason::Answers => "probes in a row answered",
@@ -163,6 +174,7 @@ pub struct Path {
     stepped_at: u64,
     delay: Delay,
     loss: Loss,
+    large: Large,
     marked: u32,
     rehashes: u32,
     load: u64,
@@ -180,6 +192,7 @@ impl Path {
             stepped_at: now,
             delay: Delay::default(),
             loss: Loss::default(),
+            large: Large::default(),
             marked: 0,
             rehashes: 0,
             load: 0,
@@ -302,6 +315,7 @@ pub struct Paths {
     paths: Vec<Path>,
     /// The least queueing delay of the paths without fault: what they have in common.
     common_ns: u64,
+    large_bytes: u16,
     pub(crate) last_sent: u64,
 }
 
@@ -310,7 +324,7 @@ impl Paths {
     #[must_use]
     pub fn new(now: u64, settings: Settings, ports: &[Ports]) -> Paths {
         let paths = ports.iter().take(PATHS_MAX).map(|ports| Path::new(now, *ports)).collect();
-        Paths { settings, paths, common_ns: 0, last_sent: 0 }
+        Paths { settings, paths, common_ns: 0, large_bytes: 0, last_sent: 0 }
     }
 
     /// The settings.
@@ -426,13 +440,22 @@ impl Paths {
         let before = now.saturating_sub(self.settings.lost_after_ns);
         let lives = |path: &&Path| path.state != State::Failed;
         let common = self.paths.iter().filter(lives).filter_map(|path| path.loss.share()).min().unwrap_or(0);
+        let large_pass = self.large_have_passed();
         for path in &mut self.paths {
             path.delay.tick(now);
+            path.give_up_large(now, self.settings.lost_after_ns);
+            let is_narrow = path.is_narrow(large_pass);
             let is_missed = path.loss.give_up(before) > 0 && path.loss.misses() >= MISSES_MAX;
             if is_missed && path.state != State::Failed {
                 path.turn(now, State::Failed, Reason::Misses);
             } else if path.loss.is_grey(common) && !path.has_fault() {
                 path.turn(now, State::Grey, Reason::Loss);
+            } else if is_narrow && !path.has_fault() {
+                path.turn(now, State::Grey, Reason::LargeLost);
+            } else if path.state == State::Grey && path.reason == Reason::LargeLost {
+                if !is_narrow {
+                    path.turn(now, State::Returning, Reason::LargePass);
+                }
             } else if path.state == State::Grey && path.loss.is_clean(common) {
                 path.turn(now, State::Returning, Reason::Clean);
             }

@@ -2,7 +2,8 @@
 //!
 //! A probe is 64 to 100 bytes. A node in use has at most 4 paths probed in a round, plus those that seem to
 //! fail or carry data, every 10 ms: 400 to 1600 packets/s. What a host sends in all is bounded by
-//! [`PACKETS_PER_SECOND_MAX`]; with more nodes than that allows, rounds come less often.
+//! [`PACKETS_PER_SECOND_MAX`]; with more nodes than that allows, rounds come less often. Large probes are
+//! few: see [`Budget::take_large`].
 
 use crate::paths::Paths;
 use crate::random::Random;
@@ -39,12 +40,16 @@ pub enum Use {
     Unused,
 }
 
+/// The least time between two large probes of a host, ns: 100 a second, of 1500 bytes 1.2 Mbit/s.
+const LARGE_NS: u64 = 10_000_000;
+
 /// What a host's probes may cost: a token bucket.
 #[derive(Clone, Debug)]
 pub struct Budget {
     /// Probes, in 1/10^9.
     tokens: u64,
     at: u64,
+    large_at: u64,
 }
 
 const PROBE: u64 = 1_000_000_000;
@@ -53,7 +58,7 @@ impl Budget {
     /// A full budget.
     #[must_use]
     pub fn new(now: u64) -> Budget {
-        Budget { tokens: BURST * PROBE, at: now }
+        Budget { tokens: BURST * PROBE, at: now, large_at: now }
     }
 
     /// How many probes may be taken now.
@@ -72,6 +77,18 @@ impl Budget {
             self.tokens -= probes * PROBE;
         }
         enough
+    }
+
+    /// Returns true if a large probe may be sent now.
+    #[must_use]
+    pub fn has_large(&self, now: u64) -> bool {
+        now >= self.large_at
+    }
+
+    /// Takes a large probe.
+    pub fn take_large(&mut self, now: u64) {
+        self.large_at = now + LARGE_NS;
+        self.take(now, 1);
     }
 }
 

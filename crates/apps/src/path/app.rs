@@ -4,6 +4,7 @@ use super::board::{FlowRow, NodeTold, PathTold};
 use super::{Board, Fabric};
 use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
 use crate::shown::{ago_ms, without_nulls};
+use ::path::paths::Fit;
 use engine::program::Program;
 use serde_json::{Value, json};
 use std::any::Any;
@@ -70,7 +71,10 @@ pub(super) fn all_flows(name: &str, flows: &[FlowRow]) -> Value {
 
 pub(super) fn node(node: &NodeTold) -> Value {
     let paths: Vec<Value> = node.paths.iter().enumerate().map(path).collect();
-    json!({ "address": node.address.to_string(), "state": node.state, "paths": paths })
+    json!({
+        "address": node.address.to_string(), "state": node.state, "large_bytes": node.large_bytes,
+        "paths": paths,
+    })
 }
 
 fn path((number, path): (usize, &PathTold)) -> Value {
@@ -90,7 +94,7 @@ fn path((number, path): (usize, &PathTold)) -> Value {
             "after_gap": after_gap, "after_failure": after_failure, "after_rehash": after_rehash,
             "without_gap": without_gap,
         },
-        "rehashed": path.rehashed,
+        "rehashed": path.rehashed, "large": path.large.to_string(),
     })
 }
 
@@ -118,6 +122,11 @@ pub(super) fn samples(peer: IpAddr, number: usize, path: &PathTold) -> Vec<Sampl
             "path_weight_ratio",
             "Its part of new flows, 1 without fault",
             Gauge(f64::from(path.weight) / 1024.0),
+        ),
+        (
+            "path_large_lost",
+            "1 if the path loses large probes while small ones return",
+            Gauge(f64::from(u8::from(path.large == Fit::Lost))),
         ),
     ];
     all.map(one).into()

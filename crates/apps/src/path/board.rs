@@ -1,5 +1,6 @@
 //! What the thread that watches paths tells, and the app shows.
 
+use ::path::paths::Fit;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,8 @@ pub struct NodeTold {
     pub address: IpAddr,
     /// How much is known: one sentence.
     pub state: String,
+    /// The length of large probes, from the IP header on; 0 if none are sent.
+    pub large_bytes: u16,
     /// Its paths, by number.
     pub paths: Vec<PathTold>,
 }
@@ -75,6 +78,8 @@ pub struct PathTold {
     pub moves: [u64; 4],
     /// Flows on it that the kernel gave another port.
     pub rehashed: u64,
+    /// What is known of large frames on it.
+    pub large: Fit,
 }
 
 /// Something that happened.

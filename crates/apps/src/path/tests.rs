@@ -42,7 +42,7 @@ fn told() -> Told {
         bytes: 4200,
         ..PathTold::default()
     };
-    let node = NodeTold { address: PEER, state: "1 path".into(), paths: vec![path] };
+    let node = NodeTold { address: PEER, state: "1 path".into(), large_bytes: 1500, paths: vec![path] };
     let mut told = Told { nodes: vec![node], counts: vec![("path_steered", 3)], ..Told::default() };
     told.note(5, "path 0 to 10.0.2.1 is good".into());
     told
@@ -135,6 +135,7 @@ fn two_hundred_nodes_are_shown_within_bounds() {
     let node = |at: u32| NodeTold {
         address: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)),
         state: "16 paths".into(),
+        large_bytes: 1500,
         paths: vec![path.clone(); 16],
     };
     let mut many = Told { nodes: (0..200).map(node).collect(), ..Told::default() };
@@ -145,5 +146,5 @@ fn two_hundred_nodes_are_shown_within_bounds() {
     // The control socket takes more, and a terminal scrolls: a node has a line and one for each path.
     assert!(shown.to_string().len() < 3_000_000, "{}", shown.to_string().len());
     assert_eq!(text::show(&shown).lines().count(), 2 + 200 * 18 + 8);
-    assert_eq!(app.samples().len(), 200 * 16 * 8);
+    assert_eq!(app.samples().len(), 200 * 16 * 9);
 }

@@ -33,6 +33,7 @@ pub fn show(answer: &Value) -> String {
             );
         }
         items(&node["paths"]).iter().for_each(|one| path(&mut text, one));
+        text += &large(node);
     }
     let events = items(&answer["events"]);
     for event in &events[events.len().saturating_sub(EVENTS)..] {
@@ -40,6 +41,23 @@ pub fn show(answer: &Value) -> String {
         let _ = writeln!(text, "  {ago} ago: {}", word(&event["what"]));
     }
     text
+}
+
+/// What is to be said of large frames, if there is something.
+fn large(node: &Value) -> String {
+    let paths = items(&node["paths"]);
+    let of = |what: &str| paths.iter().filter(|path| path["large"] == what).count();
+    let bytes = &node["large_bytes"];
+    match (of("lost"), of("unanswered")) {
+        (0, 0) => String::new(),
+        (0, _) => format!(
+            "    no probe of {bytes} bytes was answered: an older weir, or a smaller MTU on the way\n"
+        ),
+        (lost, _) => format!(
+            "    {lost} of {} paths lose packets of {bytes} bytes: an MTU is smaller there\n",
+            paths.len()
+        ),
+    }
 }
 
 fn path(text: &mut String, path: &Value) {

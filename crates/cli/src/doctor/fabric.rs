@@ -67,6 +67,7 @@ fn of_node(peer: &str, node: &Value) -> Finding {
     let empty = Vec::new();
     let paths = node["paths"].as_array().unwrap_or(&empty);
     let answers = paths.iter().filter(|path| path["state"] != "failed").count();
+    let narrow = narrow(node, paths);
     let is_hidden = paths.iter().all(|path| path["hops"].as_array().is_none_or(Vec::is_empty));
     let (level, says) = match (paths.len(), answers) {
         (0, _) if state.starts_with("not surveyed") => {
@@ -89,6 +90,7 @@ fn of_node(peer: &str, node: &Value) -> Finding {
             );
             (Level::Warning, says)
         }
+        _ if narrow.is_some() => (Level::Warning, narrow.unwrap_or_default()),
         (count, _) if is_hidden => {
             let says = format!(
                 "routers do not say who they are, so each of {count} source ports is taken for a path: let \
@@ -102,6 +104,23 @@ fn of_node(peer: &str, node: &Value) -> Finding {
         (count, _) => (Level::Ok, format!("the fabric hashes source ports: {count} paths")),
     };
     Finding::new("fabric", peer, level, says)
+}
+
+/// What large probes tell, if it is no good news.
+fn narrow(node: &Value, paths: &[Value]) -> Option<String> {
+    let of = |what: &str| paths.iter().filter(|path| path["large"] == what).count();
+    let (count, bytes) = (paths.len(), &node["large_bytes"]);
+    match (of("lost"), of("unanswered")) {
+        (0, 0) => None,
+        (0, _) => Some(format!(
+            "it answers no probe of {bytes} bytes, the MTU of the uplink: either an MTU in the fabric is \
+             smaller, or an older weir runs there, and whether large frames pass is not known"
+        )),
+        (lost, _) => Some(format!(
+            "{lost} of its {count} paths lose packets of {bytes} bytes and return small ones: raise the MTU \
+             of the links there, whose hops `weir show path` names, or lower that of the tunnels"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -126,6 +145,22 @@ mod tests {
             (node("", &[(good, hop), (good, hop)]), Level::Ok, "2 paths"),
         ] {
             let found = of_node("10.0.0.2", &node);
+            assert!(found.level == level && found.says.contains(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn paths_that_lose_large_frames_are_named_unless_none_has_ever_carried_one() {
+        let node = |states: [&str; 2]| {
+            let path = |large| json!({ "state": "good", "hops": ["10.9.0.1"], "large": large });
+            json!({ "state": "", "large_bytes": 9000, "paths": states.map(path) })
+        };
+        for (states, level, words) in [
+            (["pass", "unknown"], Level::Ok, "2 paths"),
+            (["pass", "lost"], Level::Warning, "1 of its 2 paths lose packets of 9000 bytes"),
+            (["unanswered", "unanswered"], Level::Warning, "it answers no probe of 9000 bytes"),
+        ] {
+            let found = of_node("10.0.0.2", &node(states));
             assert!(found.level == level && found.says.contains(words), "{found}");
         }
     }

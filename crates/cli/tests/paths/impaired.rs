@@ -14,7 +14,7 @@ fn impaired(bed: &Bed, link: usize) -> TcImpair {
 }
 
 /// The path by a link, as it is shown.
-fn path_by(bed: &Bed, link: usize) -> Option<Value> {
+pub fn path_by(bed: &Bed, link: usize) -> Option<Value> {
     let shown = bed.ask(&["show", "path"])?;
     let paths = shown.pointer("/path/0/nodes/0/paths")?.as_array()?.clone();
     let hop = format!("10.9.{link}.2");

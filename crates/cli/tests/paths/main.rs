@@ -3,6 +3,7 @@
 
 mod bed;
 mod impaired;
+mod narrow;
 mod silent;
 mod six;
 

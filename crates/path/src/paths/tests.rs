@@ -369,3 +369,75 @@ proptest! {
         prop_assert_eq!(told(0), told(1));
     }
 }
+
+/// Small probes are answered all the time, and large ones on the paths for which `passes` is true, if any is
+/// due. Returns how many large ones were sent.
+fn large_probes(paths: &mut Paths, from: u64, seconds: u64, passes: &[bool]) -> usize {
+    let (mut random, mut sent) = (Random::new(3), 0);
+    for now in (from..from + seconds * 1000 * MS).step_by(10 * MS as usize) {
+        (0..passes.len()).for_each(|path| answer(paths, now, path, 0));
+        if let Some(path) = paths.large_due(now) {
+            sent += 1;
+            let sequence = paths.large_sent(now, path, &mut random);
+            assert!(!passes[path] || paths.large_answered(path, sequence));
+            assert!(!paths.large_answered(path, sequence + 1), "made up");
+        }
+        paths.tick(now);
+    }
+    sent
+}
+
+fn states(paths: &Paths) -> Vec<State> {
+    paths.all().iter().map(Path::state).collect()
+}
+
+#[test]
+fn a_path_that_loses_large_frames_is_grey_until_one_passes() {
+    let mut paths = paths(3);
+    assert_eq!(large_probes(&mut paths, 0, 20, &[true; 3]), 0, "there are none before their length is known");
+    paths.set_large(1500);
+    let sent = large_probes(&mut paths, 20_000 * MS, 100, &[true; 3]);
+    assert!((24..=45).contains(&sent), "each path once in ten seconds: {sent}");
+    assert_eq!((states(&paths), paths.fit(1)), (vec![State::Good; 3], Fit::Pass));
+    large_probes(&mut paths, 120_000 * MS, 16, &[true, false, true]);
+    assert_eq!(states(&paths), [State::Good, State::Grey, State::Good]);
+    assert_eq!((paths.fit(1), paths.all()[1].last_change().0), (Fit::Lost, Reason::LargeLost));
+    assert_eq!(paths.shares(), [FULL, 0, FULL]);
+    // Small probes alone do not bring it back.
+    large_probes(&mut paths, 136_000 * MS, 60, &[true, false, true]);
+    assert_eq!(paths.all()[1].state(), State::Grey);
+    large_probes(&mut paths, 196_000 * MS, 16, &[true; 3]);
+    assert_eq!((states(&paths), paths.fit(1)), (vec![State::Good; 3], Fit::Pass));
+    // Another length says nothing about this one.
+    paths.set_large(9000);
+    assert_eq!(paths.fit(1), Fit::Unknown);
+}
+
+#[test]
+fn a_node_that_answers_no_large_probe_has_good_paths() {
+    let mut paths = paths(2);
+    paths.set_large(1500);
+    large_probes(&mut paths, 0, 100, &[false; 2]);
+    assert_eq!((states(&paths), paths.fit(0)), (vec![State::Good; 2], Fit::Unanswered));
+    large_probes(&mut paths, 100_000 * MS, 16, &[false, true]);
+    assert_eq!(states(&paths), [State::Grey, State::Good], "now something is known");
+}
+
+#[test]
+fn large_probes_that_are_lost_with_small_ones_say_nothing() {
+    let mut paths = paths(2);
+    paths.set_large(1500);
+    large_probes(&mut paths, 0, 20, &[true; 2]);
+    let mut random = Random::new(3);
+    for now in (20_000 * MS..60_000 * MS).step_by(10 * MS as usize) {
+        answer(&mut paths, now, 0, 0);
+        paths.probe_sent(now, 1);
+        if let Some(path) = paths.large_due(now) {
+            assert!(path == 0 || now < 20_010 * MS, "a path that fails is not asked");
+            let sequence = paths.large_sent(now, path, &mut random);
+            assert!(path == 1 || paths.large_answered(path, sequence));
+        }
+        paths.tick(now);
+    }
+    assert_eq!((paths.all()[1].state(), paths.fit(1)), (State::Failed, Fit::Pass));
+}

@@ -74,6 +74,8 @@ pub struct PathPortApp {
     pub(super) random: Random,
     pub(super) budget: Budget,
     session: u32,
+    /// The first node that may send a large probe.
+    pub(super) large: usize,
     rest_until_ns: u64,
     pub(super) read_ns: u64,
     pub(super) ticked_ns: u64,
@@ -103,6 +105,7 @@ impl PathPortApp {
             ),
             budget: Budget::new(0),
             session: 1,
+            large: 0,
             rest_until_ns: 0,
             read_ns: 0,
             ticked_ns: 0,

@@ -39,6 +39,8 @@ pub struct PathPort {
     pub vxlan_port: u16,
     /// The DSCP of the data, and so of probes.
     pub dscp: u8,
+    /// The largest packet that leaves by the port, from the IP header on; 0 if that is not known.
+    pub mtu: u16,
     /// What depends on the rate of a path.
     pub settings: Settings,
     /// How often the paths of a node are probed that nothing is sent to, in nanoseconds.

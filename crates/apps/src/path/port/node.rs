@@ -50,6 +50,7 @@ struct Asked {
     path: u8,
     sequence: u32,
     sent_ns: u64,
+    is_large: bool,
 }
 
 /// A remote node.
@@ -270,6 +271,20 @@ impl Node {
         probes
     }
 
+    /// Returns the large probe that is due, if there is one. It is none of those by which the path's loss is
+    /// judged.
+    pub fn probe_large(&mut self, now_ns: u64, config: &PathPort, random: &mut Random) -> Option<Packet> {
+        self.paths.set_large(config.mtu);
+        let path = self.paths.large_due(now_ns)?;
+        let sequence = self.paths.large_sent(now_ns, path, random);
+        let wish = Wish::whole(self.paths.all()[path].ports().main);
+        let packet = self.ask(now_ns, (path as u8, sequence), wish, config);
+        if let Some(asked) = self.asked.back_mut() {
+            asked.is_large = true;
+        }
+        Some(Packet { path: NO_PATH, ..packet })
+    }
+
     fn ask(&mut self, now_ns: u64, (path, sequence): (u8, u32), wish: Wish, config: &PathPort) -> Packet {
         if self.number == u32::MAX {
             (self.session, self.number) = (self.session.wrapping_add(1), 0);
@@ -279,7 +294,7 @@ impl Node {
         if self.asked.len() == ASKED_MAX {
             self.asked.pop_front();
         }
-        self.asked.push_back(Asked { session, number, path, sequence, sent_ns: now_ns });
+        self.asked.push_back(Asked { session, number, path, sequence, sent_ns: now_ns, is_large: false });
         let outer = self.outer(config, wish.port);
         Packet { path, ..wish.probe(outer, (session, number), sequence as u8, now_ns) }
     }
@@ -305,7 +320,7 @@ impl Node {
         let Ok(at) = self.asked.binary_search_by_key(&place, |one| (one.session, one.number)) else {
             return false;
         };
-        let Asked { path, sequence, sent_ns, .. } = self.asked[at];
+        let Asked { path, sequence, sent_ns, is_large, .. } = self.asked[at];
         let delay_ns = packet.reflected_ns.wrapping_sub(packet.sent_ns) as i64;
         let round_trip_ns = now_ns.saturating_sub(sent_ns);
         if path == NO_PATH {
@@ -316,6 +331,9 @@ impl Node {
         }
         let path = usize::from(path);
         let is_ours = self.paths.all().get(path).is_some_and(|path| path.ports().main == packet.port);
+        if is_large {
+            return is_ours && self.paths.large_answered(path, sequence);
+        }
         let answer = Answer { delay_ns, marked: packet.marked, arrived: packet.arrived };
         if !is_ours || !self.paths.probe_answered(now_ns, path, sequence, answer) {
             return false;

@@ -118,6 +118,7 @@ fn node(node: &Node, now_ns: u64) -> NodeTold {
     NodeTold {
         address: node.address.into(),
         state,
+        large_bytes: node.paths.large_bytes(),
         paths: (0..all.len()).map(|at| path(node, at, now_ns)).collect(),
     }
 }
@@ -145,5 +146,6 @@ fn path(node: &Node, at: usize, now_ns: u64) -> PathTold {
         new_flows: traffic.flows,
         moves: [traffic.after_gap, traffic.after_failure, 0, 0],
         rehashed: 0,
+        large: node.paths.fit(at),
     }
 }

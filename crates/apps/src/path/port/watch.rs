@@ -43,12 +43,28 @@ impl PathPortApp {
                 |probe: &Packet| Action::Inject { bytes: probe.frame(secret).to_vec(), output: config.port };
             actions.extend(probes.iter().map(inject));
         }
+        actions.extend(self.probe_large(now_ns));
         told.into_iter().for_each(|what| self.tell(now_ns, what, actions));
         if now_ns >= self.read_ns {
             let is_busy = self.nodes.iter().any(|node| node.paths.is_busy(now_ns));
             self.read_ns = now_ns + if is_busy { READ_NS } else { READ_IDLE_NS };
             actions.extend(self.nodes.iter().filter_map(|node| node.group.map(Action::ReadBuckets)));
         }
+    }
+
+    /// Returns the large probe that is due, of nodes in turn.
+    fn probe_large(&mut self, now_ns: u64) -> Option<Action> {
+        if !self.budget.has_large(now_ns) {
+            return None;
+        }
+        let (secret, count) = (self.secret(), self.nodes.len());
+        let PathPortApp { nodes, config, random, .. } = self;
+        let mut due = (0..count).map(|step| (self.large + step) % count);
+        let (at, probe) = due.find_map(|at| Some((at, nodes[at].probe_large(now_ns, config, random)?)))?;
+        self.large = at + 1;
+        self.budget.take_large(now_ns);
+        self.counts.probes_sent += 1;
+        Some(Action::Inject { bytes: probe.padded(secret, config.mtu), output: config.port })
     }
 
     /// Begins a survey of the ways to a node if it is time, unless another app has one made; or goes on with

@@ -4,7 +4,7 @@ use super::config::{Discovery, PathPort, Peer};
 use crate::kind::Scope;
 use crate::path::yaml;
 use config::attachment::Attachment;
-use config::ports::mac;
+use config::ports::{PortConfig, mac};
 use config::raw::Node;
 use config::section::{Section, list, named, number, parsed};
 use config::{Frames, IpRule, Report, TakeRule};
@@ -43,6 +43,8 @@ pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Sect
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
     let port = section.needed("port", scope.report).and_then(|node| fabric_port(node, scope));
     let (input, root) = inward(&section, port.as_ref(), scope);
+    let lead = port.as_ref().and_then(|port| scope.ports.get(port.lead.index()));
+    let mtu = lead.and_then(PortConfig::mtu).unwrap_or_default();
     let vxlan_port = scope.program.tunnels.of(TunnelKind::Vxlan);
     let report = &mut *scope.report;
     let local = section.need("local", "our underlay address, with `port`", report);
@@ -79,6 +81,7 @@ pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Sect
         idle_ns,
         vxlan_port,
         dscp: dscp as u8,
+        mtu,
         settings,
         flows: flows as u32,
         idle_timeout_ns,

@@ -1,12 +1,11 @@
 //! DOCA-AR as published: each new tunnel header waits while four probes are sent, and takes the port of the
 //! first answer for as long as it is used. One thread, one flow after the other, 50 ms without an answer.
 
-use super::prober::{Prober, now_ns, wait};
+use super::prober::{Probe, Prober, now_ns, wait};
 use super::uplink::Uplink;
 use super::wire::Wire;
 use ::path::scheme::{DOCA_TIMEOUT_NS, doca_ports};
 use ::path::survey::Wish;
-use ::path::wire::NO_PATH;
 use bpf::PathMissed;
 use packet::{Sum, checksum};
 use std::net::{IpAddr, Ipv4Addr};
@@ -57,9 +56,9 @@ fn race(
     while uplink.programs.answer().is_some() {}
     let mut numbers = Vec::new();
     for port in doca_ports(kernel_port) {
-        let wish = Wish::whole(port);
+        let probe = Probe::of(Wish::whole(port));
         let (source, peer): (IpAddr, IpAddr) = (addresses.0.into(), addresses.1.into());
-        let (number, packet) = prober.packet(source, peer, &wish, (0, NO_PATH));
+        let (number, packet) = prober.packet(source, peer, &probe);
         if wire.send(&packet, peer).is_ok() {
             numbers.push(number);
         }

@@ -34,13 +34,36 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Answers to probes are waited for so long, in nanoseconds.
 const FORGOTTEN_NS: u64 = 2_000_000_000;
 
+/// The length of an Ethernet header, which the kernel adds.
+const ETHERNET: usize = 14;
+
 /// What a probe was sent for.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     /// For a path, with its sequence number.
     Path { path: usize, sequence: u32 },
+    /// For a path, by a large probe.
+    Large { path: usize, sequence: u32 },
     /// For a survey.
     Survey,
+}
+
+/// A probe to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    wish: Wish,
+    turn: u8,
+    /// The path that it belongs to, [`NO_PATH`] if none.
+    path: u8,
+    /// It is padded to this length, from the IP header on.
+    length: u16,
+}
+
+impl Probe {
+    /// One that belongs to no path and is not padded.
+    pub fn of(wish: Wish) -> Probe {
+        Probe { wish, turn: 0, path: NO_PATH, length: 0 }
+    }
 }
 
 /// A probe on its way.
@@ -173,6 +196,10 @@ impl Prober {
         for (at, path) in running.turns.probes(&mut running.nodes, now, &self.fabric, &mut self.random) {
             self.probe(running, at, path, now);
         }
+        let mtu = running.uplink.mtu();
+        if let Some((at, path)) = running.turns.large(&mut running.nodes, now, mtu) {
+            self.probe_large(running, at, path, now);
+        }
         for node in &mut running.nodes {
             for news in node.tick(now) {
                 self.telling.say(&news);
@@ -205,6 +232,11 @@ impl Prober {
                         && paths.probe_answered(now_ns(), path, sequence, seen)
                     {
                         node.round_trips[path] = round_trip_ns;
+                    }
+                }
+                Asked::Large { path, sequence } => {
+                    if let Some(paths) = &mut node.paths {
+                        paths.large_answered(path, sequence);
                     }
                 }
             }
@@ -255,7 +287,7 @@ impl Prober {
             }
         }
         for (at, wish) in running.turns.wishes(&mut running.nodes, now) {
-            self.send(running, at, wish, (0, NO_PATH), Asked::Survey, now);
+            self.send(running, at, Probe::of(wish), Asked::Survey, now);
         }
     }
 
@@ -284,65 +316,57 @@ impl Prober {
         let (port, turn) = node.next_turn(path);
         let Some(paths) = &mut node.paths else { return };
         let sequence = paths.probe_sent(now, path);
-        let wish = Wish::whole(port);
-        self.send(running, at, wish, (turn, path as u8), Asked::Path { path, sequence }, now);
+        let probe = Probe { turn, path: path as u8, ..Probe::of(Wish::whole(port)) };
+        self.send(running, at, probe, Asked::Path { path, sequence }, now);
     }
 
-    fn send(
-        &mut self,
-        running: &mut Running,
-        at: usize,
-        wish: Wish,
-        place: (u8, u8),
-        asked: Asked,
-        now: u64,
-    ) {
+    /// Sends a large probe along a path. It is none of those by which the path's loss is judged.
+    fn probe_large(&mut self, running: &mut Running, at: usize, path: usize, now: u64) {
+        let node = &mut running.nodes[at];
+        let (port, turn) = node.next_turn(path);
+        let Some(paths) = &mut node.paths else { return };
+        let sequence = paths.large_sent(now, path, &mut self.random);
+        let length = paths.large_bytes();
+        let probe = Probe { turn, length, ..Probe::of(Wish::whole(port)) };
+        self.send(running, at, probe, Asked::Large { path, sequence }, now);
+    }
+
+    fn send(&mut self, running: &mut Running, at: usize, probe: Probe, asked: Asked, now: u64) {
         let address = running.nodes[at].address;
         let Some(source) = running.uplink.source(at) else {
             self.telling.say_once(&format!("there is no route to {address}"));
             return;
         };
-        let (number, packet) = self.packet(source, address, &wish, place);
-        running.sent.insert(number, Sent { node: at, port: wish.port, at_ns: now, asked });
+        let (number, packet) = self.packet(source, address, &probe);
+        running.sent.insert(number, Sent { node: at, port: probe.wish.port, at_ns: now, asked });
         if running.wire.send(&packet, address).is_err() {
             running.uplink.doubt_sources();
         }
     }
 
-    /// Returns the next probe from its IP header on, and its number; it has a turn and belongs to a path, or
-    /// to [`NO_PATH`]. eBPF stamps it when it leaves. Both addresses are of the same version of IP, which the
-    /// configuration and the route see to.
-    pub fn packet(
-        &mut self,
-        source: IpAddr,
-        destination: IpAddr,
-        wish: &Wish,
-        place: (u8, u8),
-    ) -> (u32, Vec<u8>) {
+    /// Returns the next probe from its IP header on, and its number. eBPF stamps it when it leaves. Both
+    /// addresses are of the same version of IP, which the configuration and the route see to.
+    pub fn packet(&mut self, source: IpAddr, destination: IpAddr, probe: &Probe) -> (u32, Vec<u8>) {
         if self.number == u32::MAX {
             (self.session, self.number) = (self.session.wrapping_add(1), 0);
         }
         self.number += 1;
         let secret = secret(&self.fabric);
-        let packet = match (source, destination) {
+        let mut packet = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                self.request(source, destination, wish, place).datagram(secret).to_vec()
+                self.request(source, destination, probe).padded(secret, probe.length)
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                self.request(source, destination, wish, place).with_id().datagram6(secret).to_vec()
+                self.request(source, destination, probe).with_id().padded6(secret, probe.length)
             }
             _ => Vec::new(),
         };
+        packet.drain(..ETHERNET.min(packet.len()));
         (self.number, packet)
     }
 
-    fn request<A: Address>(
-        &self,
-        source: A,
-        destination: A,
-        wish: &Wish,
-        (turn, path): (u8, u8),
-    ) -> Packet<A> {
+    fn request<A: Address>(&self, source: A, destination: A, probe: &Probe) -> Packet<A> {
+        let Probe { wish, turn, path, .. } = *probe;
         let outer = Outer::between(source, destination, wish.port, self.fabric.vxlan_port);
         let outer = Outer { dscp: self.fabric.dscp, ..outer };
         Packet { path, ..wish.probe(outer, (self.session, self.number), turn, 0) }

@@ -146,6 +146,7 @@ fn node(node: &Node, programs: &TcPath, now_ns: u64) -> NodeTold {
     NodeTold {
         address: node.address,
         state: node.state.clone(),
+        large_bytes: node.paths.as_ref().map_or(0, Paths::large_bytes),
         paths: node.paths.as_ref().map(told).unwrap_or_default(),
     }
 }
@@ -173,5 +174,6 @@ fn path(node: &Node, (number, path): (usize, &Path), traffic: &PathTraffic, now_
         new_flows,
         moves: [after_gap, after_failure, after_rehash, without_gap],
         rehashed: node.rehashed.get(number).copied().unwrap_or_default(),
+        large: node.paths.as_ref().map(|paths| paths.fit(number)).unwrap_or_default(),
     }
 }

@@ -22,6 +22,8 @@ pub struct Turns {
     /// The first whose survey may begin next, and the first that may send.
     surveyed: usize,
     sending: usize,
+    /// The first that may send a large probe.
+    large: usize,
 }
 
 /// All numbers below `count`, from one of them on.
@@ -31,7 +33,7 @@ fn from(first: usize, count: usize) -> impl Iterator<Item = usize> {
 
 impl Turns {
     pub fn new(now_ns: u64) -> Turns {
-        Turns { budget: Budget::new(now_ns), probed: 0, surveyed: 0, sending: 0 }
+        Turns { budget: Budget::new(now_ns), probed: 0, surveyed: 0, sending: 0, large: 0 }
     }
 
     /// Begins surveys that are due, as long as there are not too many.
@@ -89,6 +91,23 @@ impl Turns {
             due.extend(round.into_iter().map(|path| (at, path)));
         }
         due
+    }
+
+    /// The node and the path along which a large probe is to be sent now. `bytes`: its length.
+    pub fn large(&mut self, nodes: &mut [Node], now_ns: u64, bytes: u16) -> Option<(usize, usize)> {
+        if !self.budget.has_large(now_ns) {
+            return None;
+        }
+        let count = nodes.len();
+        let due = |at: usize| {
+            let paths = nodes[at].paths.as_mut()?;
+            paths.set_large(bytes);
+            Some((at, paths.large_due(now_ns)?))
+        };
+        let found = from(self.large, count).find_map(due)?;
+        self.large = found.0 + 1;
+        self.budget.take_large(now_ns);
+        Some(found)
     }
 }
 

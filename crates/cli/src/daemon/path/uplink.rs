@@ -8,6 +8,7 @@ use ::path::settings::Settings;
 use ::path::wire::{Secret, VNI};
 use anyhow::{Context, Result};
 use bpf::{PEERS_MAX, PathSettings, Steer, TcPath};
+use port::xdp::{Link, links};
 use rustix::fd::OwnedFd;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -36,6 +37,9 @@ pub struct Uplink {
     /// Our address on the way to each peer; `None` without a route.
     sources: Vec<Option<IpAddr>>,
     sources_ns: u64,
+    /// Its MTU; 0 if it is not known.
+    mtu: u16,
+    mtu_ns: u64,
 }
 
 impl Uplink {
@@ -56,6 +60,8 @@ impl Uplink {
             local: fabric.local,
             sources: vec![fabric.local; fabric.peers.len()],
             sources_ns: 0,
+            mtu: 0,
+            mtu_ns: 0,
         })
     }
 
@@ -77,6 +83,7 @@ impl Uplink {
                 return Some(Err(format!("there is no interface `{}`", self.name)));
             }
         };
+        self.mind_mtu(now_ns, index);
         if self.index == Some(index) {
             return Some(Ok(()));
         }
@@ -91,6 +98,24 @@ impl Uplink {
                 Some(Err(format!("`{}` does not take the programs: {why:#}", self.name)))
             }
         }
+    }
+
+    /// Looks up its MTU, which somebody may change.
+    fn mind_mtu(&mut self, now_ns: u64, index: u32) {
+        if now_ns < self.mtu_ns {
+            return;
+        }
+        self.mtu_ns = now_ns + SOURCES_NS;
+        let mtu = |link: &Link| link.mtu.min(u16::MAX.into()) as u16;
+        // What cannot be read now is what it was.
+        if let Ok(links) = links() {
+            self.mtu = links.iter().find(|link| link.index == index).map_or(0, mtu);
+        }
+    }
+
+    /// The largest packet that leaves by it, from the IP header on; 0 if that is not known.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
     }
 
     /// Looks up our own addresses, for which probes and answers are taken.

@@ -4,6 +4,9 @@ use ::path::icmp::{Expired, expired, expired6};
 use port::netlink;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
 use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::net::{recvfrom, sendto, socket_with};
 use std::io;
@@ -61,7 +64,13 @@ impl Wire {
     /// Opens the sockets, which needs CAP_NET_RAW; those of IPv6 if there is such a peer.
     pub fn open(has_six: bool) -> io::Result<Wire> {
         let four = Pair::open(AddressFamily::INET, rustix::net::ipproto::ICMP)?;
-        let six = || Pair::open(AddressFamily::INET6, rustix::net::ipproto::ICMPV6);
+        // What the kernel has learned of a smaller MTU holds for an address, and not for one of its paths.
+        set_ip_mtu_discover(&four.out, Ipv4PathMtuDiscovery::PROBE)?;
+        let six = || -> io::Result<Pair> {
+            let six = Pair::open(AddressFamily::INET6, rustix::net::ipproto::ICMPV6)?;
+            set_ipv6_mtu_discover(&six.out, Ipv6PathMtuDiscovery::PROBE)?;
+            Ok(six)
+        };
         Ok(Wire { four, six: has_six.then(six).transpose()? })
     }
 

@@ -168,7 +168,7 @@ fn flows_and_series_are_shown() {
     assert!(shown.count() > 0);
 
     let samples = rig.app.samples();
-    assert_eq!(samples.len(), 4 * 8);
+    assert_eq!(samples.len(), 4 * 9);
     let bytes = samples.iter().filter(|one| one.name == "path_bytes").map(|one| match one.value {
         SampleValue::Count(bytes) => bytes,
         SampleValue::Gauge(_) => panic!("a counter"),

@@ -9,6 +9,7 @@ use path::paths::MISSES_MAX;
 use path::scheme::Scheme;
 use path::wire::{FRAME, Kind, Packet, Secret};
 use rig::*;
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
@@ -318,4 +319,23 @@ fn equal_events_give_equal_frames() {
         (rig.sent, rig.injected)
     };
     assert_eq!(run(), run());
+}
+
+#[test]
+fn a_path_that_loses_large_frames_is_left_until_they_pass() {
+    let mut rig = Rig::new(PathPort { mtu: 1500, ..config(Scheme::Adaptive) });
+    rig.run(20 * SEC);
+    assert_eq!(rig.states(), ["good"; 4]);
+    let large = rig.injected.iter().filter(|frame| frame.len() == 14 + 1500).count();
+    assert!((5..=12).contains(&large), "each path once in ten seconds: {large}");
+    rig.narrow = Some(1);
+    rig.run(20 * SEC);
+    let narrow = PORTS.iter().position(|port| rig.link_of(*port) == 1).expect("a port");
+    let path = rig.show()["nodes"][0]["paths"][narrow].clone();
+    assert_eq!((&path["state"], &path["large"]), (&json!("grey"), &json!("lost")));
+    assert_eq!(rig.states().iter().filter(|state| *state == "good").count(), 3);
+    assert!((0..100).all(|flow| rig.send(flow) != PORTS[narrow]), "no flow takes it");
+    rig.narrow = None;
+    rig.run(20 * SEC);
+    assert_eq!(rig.states(), ["good"; 4]);
 }

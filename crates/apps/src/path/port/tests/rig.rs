@@ -65,6 +65,8 @@ pub struct Rig {
     pub answers: bool,
     /// The remote node does not know that answers by its first link are lost.
     pub is_broken_back: bool,
+    /// This link loses frames of more than 1000 bytes.
+    pub narrow: Option<usize>,
     /// Data towards the fabric, in order.
     pub sent: Vec<Sent>,
     /// Frames of the app towards the fabric.
@@ -101,6 +103,7 @@ pub fn config(scheme: Scheme) -> PathPort {
         idle_ns: SEC,
         vxlan_port: 4789,
         dscp: 0,
+        mtu: 0,
         settings: Settings::of_rate(1_000_000_000),
         flows: 1 << 15,
         idle_timeout_ns: 10 * SEC,
@@ -208,6 +211,7 @@ impl Rig {
             is_silent: false,
             answers: true,
             is_broken_back: false,
+            narrow: None,
             sent: Vec::new(),
             injected: Vec::new(),
             inside: Vec::new(),
@@ -303,7 +307,8 @@ impl Rig {
         let at = self.link_of(port_of(&frame));
         let link = self.links[at];
         let Ok(mut packet) = Packet::read(&frame, 4789, SECRET) else { return };
-        if link.is_cut || !self.answers || packet.kind == Kind::Answer {
+        let is_narrow = self.narrow == Some(at) && frame.len() > 1000;
+        if link.is_cut || is_narrow || !self.answers || packet.kind == Kind::Answer {
             return;
         }
         let there_ns = self.now_ns + link.delay_ns;
