@@ -13,6 +13,7 @@
 
 use crate::check::{Check, CheckId, Outcome, Via};
 use crate::neighbour::{Found, Hop};
+use engine::census::Flows;
 use engine::change::{Change, ChangeError};
 use engine::program::{Entry, GroupId, PipeId, PortId, Program};
 use engine::ring::Carrier;
@@ -102,6 +103,13 @@ pub enum Event<'a> {
         pipe: PipeId,
         /// Its entries, and what all workers know of them.
         entries: &'a [(Entry, Seen)],
+    },
+    /// The flows of a group's targets, requested by [`Action::ReadFlows`].
+    Flows {
+        /// The group.
+        group: GroupId,
+        /// The flows of each target, in the group's order; empty if nothing counts them.
+        flows: &'a [Flows],
     },
     /// A change that it asked for was refused, and nothing has changed.
     Refused {
@@ -214,6 +222,8 @@ pub enum Action {
         /// Some hundreds more may come.
         limit: usize,
     },
+    /// Request [`Event::Flows`] of a group. Replay does not answer.
+    ReadFlows(GroupId),
     /// A line for the operator, in the daemon's log after the app's name.
     Say(Level, String),
     /// Answer a request.

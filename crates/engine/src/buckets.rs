@@ -6,7 +6,7 @@
 //! pointer ([`Change::Publish`]). What it replaces, the publisher keeps until no worker holds it: the worker
 //! frees nothing, either. What differs between workers (given buckets, and their counts) is theirs.
 
-use crate::census::{Census, places};
+use crate::census::{Census, Flows, places};
 use crate::change::{Change, ChangeError};
 use crate::director::{Hops, glb_rows};
 use crate::program::{Fill, Group, GroupId, NewFlows, PipeId, Program, QuicConfig, Target};
@@ -215,6 +215,21 @@ impl GroupTables {
     #[must_use]
     pub fn census(&self, pipe: PipeId) -> &Arc<Census> {
         &self.censuses[pipe.index()].1
+    }
+
+    /// Returns the flows of each target of a group, over all pipes; empty if nothing counts them.
+    #[must_use]
+    pub fn flows_of(&self, group: GroupId) -> Vec<Flows> {
+        let censuses: Vec<&Census> =
+            self.censuses.iter().map(|(_, census)| census.as_ref()).filter(|one| !one.is_empty()).collect();
+        let Some(of) = self.groups.get(group.index()).filter(|_| !censuses.is_empty()) else {
+            return Vec::new();
+        };
+        let first: usize = self.groups[..group.index()].iter().map(|group| group.targets.len()).sum();
+        let sum = |number: usize| {
+            censuses.iter().map(|census| census.flows(number as u32)).fold(Flows::default(), Flows::plus)
+        };
+        (first..first + of.targets.len()).map(sum).collect()
     }
 
     /// Returns the groups, with the weights that their targets have now.

@@ -1,5 +1,6 @@
-//! How many live flows of a FLOW pipe each target has, over all workers, how many have begun, and how many
-//! SYNs were repeated; and how many packets of new flows each group has refused.
+//! How many live flows of a FLOW pipe each target has, over all workers, how many have begun, how many of
+//! them their target has not answered, and how many SYNs were repeated; and how many packets of new flows
+//! each group has refused.
 //!
 //! Workers write here when a flow is learnt or ends, and read when a new one goes to the target that has the
 //! fewest ([`crate::program::NewFlows::LeastFlows`]). That is beside everything that packets of known flows
@@ -17,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A program with more targets counts their flows only if it chooses by them: 40 bytes for each target and
+/// A program with more targets counts their flows only if it chooses by them: 64 bytes for each target and
 /// FLOW pipe.
 pub const COUNTED_MAX: usize = 32_768;
 
@@ -27,6 +28,7 @@ pub struct Census {
     active: Box<[AtomicU32]>,
     begun: Sums,
     repeated: Sums,
+    unanswered: Sums,
     /// By the position of the group.
     refused: Sums,
     /// Where sources went, if a group remembers that.
@@ -90,6 +92,21 @@ pub struct Flows {
     pub begun: u64,
     /// SYNs since then of flows that had sent one already and are not established.
     pub repeated: u64,
+    /// Flows since then whose SYN was repeated or answered with a reset, each counted once.
+    pub unanswered: u64,
+}
+
+impl Flows {
+    /// Adds those of another pipe.
+    #[must_use]
+    pub fn plus(self, other: Flows) -> Flows {
+        Flows {
+            active: self.active + other.active,
+            begun: self.begun + other.begun,
+            repeated: self.repeated + other.repeated,
+            unanswered: self.unanswered + other.unanswered,
+        }
+    }
 }
 
 impl Census {
@@ -108,6 +125,7 @@ impl Census {
             active: (0..count).map(|_| AtomicU32::new(0)).collect(),
             begun: Sums::new(count),
             repeated: Sums::new(count),
+            unanswered: Sums::new(count),
             refused: Sums::new(program.groups.len()),
             sources,
         }
@@ -120,6 +138,7 @@ impl Census {
         let mut new = Census::new(program, pipe);
         new.begun.succeed(&self.begun, &places.targets);
         new.repeated.succeed(&self.repeated, &places.targets);
+        new.unanswered.succeed(&self.unanswered, &places.targets);
         new.refused.succeed(&self.refused, &places.groups);
         if let (Some(sources), Some(old)) = (&mut new.sources, &self.sources) {
             *sources = old.succeed(program, &places.targets);
@@ -149,8 +168,12 @@ impl Census {
     /// Returns the flows of a target.
     #[must_use]
     pub fn flows(&self, number: u32) -> Flows {
-        let (begun, repeated) = (self.begun.sum(number), self.repeated.sum(number));
-        Flows { active: self.active(number).into(), begun, repeated }
+        Flows {
+            active: self.active(number).into(),
+            begun: self.begun.sum(number),
+            repeated: self.repeated.sum(number),
+            unanswered: self.unanswered.sum(number),
+        }
     }
 
     /// Returns how many packets that would have begun a flow a group has refused, because there was no target
@@ -192,6 +215,11 @@ impl Census {
     /// Counts a SYN that was repeated.
     pub(crate) fn repeat(&self, number: u32) {
         self.repeated.add(number);
+    }
+
+    /// Counts a flow whose target has not answered its SYN, or answered it with a reset.
+    pub(crate) fn leave_unanswered(&self, number: u32) {
+        self.unanswered.add(number);
     }
 
     /// Counts a packet that a group has refused.
@@ -262,9 +290,11 @@ mod tests {
         census.come(1, 5);
         census.go(1, 2);
         census.repeat(2);
+        census.leave_unanswered(2);
         (0..3).for_each(|_| census.refuse(1));
-        assert_eq!(census.flows(1), Flows { active: 3, begun: 1, repeated: 0 });
+        assert_eq!(census.flows(1), Flows { active: 3, begun: 1, ..Flows::default() });
         assert_eq!((census.flows(2).repeated, census.refused(1), census.refused(0)), (1, 3, 0));
+        assert_eq!(census.flows(2).unanswered, 1);
         let new = program(&["c", "d", "b"]);
         let next = census.succeed(&new, &new.pipes[0], &places(&old.groups, &new.groups));
         // A worker that still runs the former program.
@@ -272,7 +302,9 @@ mod tests {
         let flows = |census: &Census| (1..4).map(|number| census.flows(number)).collect::<Vec<_>>();
         let begun = |all: [u64; 3], repeated: [u64; 3]| {
             let all = all.iter().zip(repeated);
-            all.map(|(&begun, repeated)| Flows { active: 0, begun, repeated }).collect::<Vec<_>>()
+            // One flow was left unanswered, where the SYN was repeated.
+            all.map(|(&begun, repeated)| Flows { active: 0, begun, repeated, unanswered: repeated })
+                .collect::<Vec<_>>()
         };
         assert_eq!(flows(&next), begun([4, 0, 2], [0, 0, 1]));
         census.refuse(1);

@@ -13,7 +13,7 @@ use engine::program::{
 };
 use packet::{Batch, Pools, craft};
 use support::both::Both;
-use support::{SECRET, start, udp};
+use support::{SECRET, source_nat, start, udp};
 
 const MS: u64 = 1_000_000;
 /// The group of each program, for which metadata does not choose.
@@ -214,4 +214,36 @@ fn m25_workers_share_the_counts_and_a_swap_counts_the_flows_in_again() {
     assert_eq!(flows, [Flows::default(), kept, kept]);
     let to: Vec<u16> = (100..120).map(|sport| through(&mut workers[0], &udp(sport, 53))).collect();
     assert_eq!(counts(&to, 3), [20, 0, 0], "whoever is new gets all until it has as many");
+}
+
+/// Each flow that its target does not answer counts once, in one direction and in two.
+#[test]
+fn what_targets_leave_unanswered_is_counted_once_for_each_flow() {
+    let by_state = |mut program: Program| {
+        for pipe in &mut program.pipes {
+            if let PipeKind::Flow { timeouts, .. } = &mut pipe.kind {
+                *timeouts = Timeouts::CONNTRACK;
+            }
+        }
+        program
+    };
+    let mut both = Both::new(&by_state(program(NewFlows::RoundRobin, &[1], 4096)));
+    for (sport, flags) in [(1, "S"), (1, "S"), (1, "S"), (2, "S"), (2, "A"), (2, "S"), (3, "S"), (3, "S")] {
+        both.frame(&tcp(sport, flags));
+    }
+    assert_eq!(both.flows(0), Flows { active: 3, begun: 3, repeated: 3, unanswered: 2 });
+    // In two directions, a reset says the same, but not once the connection was accepted.
+    let mut both = Both::new(&by_state(source_nat((1024, 1151), 32)));
+    for (sport, flags) in [(7, &["RA"][..]), (8, &["SA", "R"]), (9, &["RA", "RA"])] {
+        let syn = format!("src=10.1.1.1 dst=203.0.113.5 proto=tcp sport={sport} dport=80 flags=S");
+        let sent = both.bench.bytes(PortId(0), &craft::frame(&syn));
+        both.twin.walk(PortId(0), &craft::frame(&syn), 128, 0);
+        let port = u16::from_be_bytes([sent[34], sent[35]]);
+        for flags in flags {
+            let answer =
+                format!("src=203.0.113.5 dst=192.0.2.8 proto=tcp sport=80 dport={port} flags={flags}");
+            both.verdict(PortId(1), &craft::frame(&answer));
+        }
+    }
+    assert_eq!(both.flows(0), Flows { active: 3, begun: 3, repeated: 0, unanswered: 2 });
 }

@@ -444,7 +444,7 @@ impl App for BondApp {
             Event::Refused { why, .. } => {
                 actions.push(Action::Say(Level::Warning, format!("a change was refused: {why}")))
             }
-            Event::Entries { .. } | Event::Client { .. } | Event::Checked { .. } => {}
+            Event::Entries { .. } | Event::Flows { .. } | Event::Client { .. } | Event::Checked { .. } => {}
             Event::TooLong { .. }
             | Event::Neighbour { .. }
             | Event::CheckSends { .. }

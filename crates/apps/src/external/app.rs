@@ -132,6 +132,7 @@ impl App for External {
             | Event::Link { .. }
             | Event::Buckets { .. }
             | Event::Entries { .. }
+            | Event::Flows { .. }
             | Event::Refused { .. }
             | Event::Checked { .. }
             | Event::Neighbour { .. }

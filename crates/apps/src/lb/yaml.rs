@@ -52,6 +52,8 @@ pub(super) const SERVICE: &[Key] = config::keys! {
         "who answers: a list, or the name of one of the `pools`";
     "check": Shape::Map(health::CHECK), "how each back end is checked, unless it says otherwise";
     "fail": Shape::Words(|| words(&health::FAIL)), "who gets packets when no back end is up" or "all";
+    "passive": Shape::Map(health::PASSIVE),
+        "when back ends get no new flows because they leave SYNs unanswered; never if it is left out";
     "source_mac": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Mac]),
         "the source MAC address of packets to back ends" or "auto";
     "source": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),

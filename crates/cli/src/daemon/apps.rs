@@ -366,9 +366,7 @@ impl Daemon {
                 return self.refuse(at, &change, Refusal::Now(why.to_string()));
             }
             // The workers would answer when they have taken over, and other apps cannot wait for that.
-            Action::Change(_) | Action::ReadBuckets(_) | Action::ReadEntries { .. }
-                if self.reloads.are_taking_over() =>
-            {
+            action if self.reloads.are_taking_over() && is_of_a_program(&action) => {
                 self.reloads.put_off(at, action);
             }
             Action::Change(change) => {
@@ -379,6 +377,7 @@ impl Daemon {
             }
             Action::ReadBuckets(group) => return self.read_buckets(at, group),
             Action::ReadEntries { pipe, limit } => return self.read_entries(at, pipe, limit),
+            Action::ReadFlows(group) => return self.read_flows(at, group),
             Action::Say(level, text) => say(self.host.running.app(at).name(), level, &text),
             Action::Answer { id, answer } => {
                 if let Some(waiting) = self.host.requests.get_mut(&id) {
@@ -426,6 +425,11 @@ impl Daemon {
     fn read_buckets(&mut self, at: usize, group: GroupId) -> Vec<Action> {
         let Ok(reports) = self.fleet.buckets(group) else { return Vec::new() };
         self.step(at, Event::Buckets { group, report: &buckets(reports) })
+    }
+
+    fn read_flows(&mut self, at: usize, group: GroupId) -> Vec<Action> {
+        let flows = self.tables.flows_of(group);
+        self.step(at, Event::Flows { group, flows: &flows })
     }
 
     fn read_entries(&mut self, at: usize, pipe: PipeId, limit: usize) -> Vec<Action> {
@@ -580,4 +584,10 @@ fn say(app: &str, level: Level, text: &str) {
         Level::Warning => warn!("{app}: {text}"),
         Level::Error => error!("{app}: {text}"),
     }
+}
+
+/// Whether an action changes or reads what the program has, for which the numbers of one program are needed.
+fn is_of_a_program(action: &Action) -> bool {
+    use Action::{Change, ReadBuckets, ReadEntries, ReadFlows};
+    matches!(action, Change(_) | ReadBuckets(_) | ReadEntries { .. } | ReadFlows(_))
 }

@@ -180,12 +180,7 @@ impl Snapshot {
         let mut first = 0;
         for group in &program.groups {
             let of = |number: u32| {
-                let each = censuses.iter().map(|census| census.flows(number));
-                each.fold(Flows::default(), |sum, one| Flows {
-                    active: sum.active + one.active,
-                    begun: sum.begun + one.begun,
-                    repeated: sum.repeated + one.repeated,
-                })
+                censuses.iter().map(|census| census.flows(number)).fold(Flows::default(), Flows::plus)
             };
             let flows: Vec<Flows> = (first..).take(group.targets.len()).map(of).collect();
             first += group.targets.len() as u32;

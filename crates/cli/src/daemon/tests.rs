@@ -101,6 +101,7 @@ impl App for Probe {
             Event::Refused { why, .. } => notes.events.push(format!("refused {why}")),
             Event::Client { .. } | Event::Checked { .. } => {}
             Event::Entries { .. }
+            | Event::Flows { .. }
             | Event::TooLong { .. }
             | Event::Neighbour { .. }
             | Event::CheckSends { .. }

@@ -159,6 +159,8 @@ impl Acting {
             }
             // There is no operator and no client.
             Action::Answer { .. } | Action::Configure { .. } | Action::Tell { .. } | Action::Leave(_) => {}
+            // Nothing is checked, so no flow is a check, either.
+            Action::ReadFlows(_) => {}
             // No check has sockets.
             Action::CheckHears { .. } => {}
             // They were made up, and do not change.

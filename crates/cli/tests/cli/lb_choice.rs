@@ -272,3 +272,29 @@ fn what_is_repeated_and_what_is_refused_is_counted() {
     assert!(metrics.contains("weir_group_refused_total{group=\"lb/h3\"} 3"), "{metrics}");
     assert!(metrics.contains("weir_target_syns_repeated_total{group=\"lb/h3\",target=\"b1\"}"), "{metrics}");
 }
+
+/// Each second connection goes to each back end; those of one are repeated, as if it were gone.
+#[test]
+fn a_back_end_that_leaves_syns_unanswered_gets_no_new_flows() {
+    let config = SERVICE.replace("least_connections", "round_robin").replace(", weight: 3", "");
+    let passive = "      passive: { unanswered: 5, within: 2s, for: 1h }\n      back_ends:";
+    let mut daemon = Daemon::start(&config.replace("      back_ends:", passive));
+    let syns: Vec<String> = (0..20).map(|port| format!("{SYN} sport={}", 4000 + port)).collect();
+    let all: Vec<&str> = syns.iter().map(String::as_str).collect();
+    daemon.receive(&all);
+    daemon.wait_for("20 flows", |daemon| shown(daemon, "flows_begun") == [10, 10]);
+    let silent: Vec<&str> = all.iter().step_by(2).copied().collect();
+    daemon.receive(&silent);
+    let states = |daemon: &Daemon| shown(daemon, "health").iter().filter(|one| **one == "suspect").count();
+    daemon.wait_for("a suspect", |daemon| states(daemon) == 1);
+    let place = shown(&daemon, "health").iter().position(|one| one == "suspect").unwrap();
+    assert_eq!(shown(&daemon, "syns_repeated")[place], 10, "it is the one without answers");
+    let reason = shown(&daemon, "reason")[place].to_string();
+    assert!(reason.contains("10 of 10 new flows within 2000 ms had no answer"), "{reason}");
+    assert!(daemon.log().contains(" of h3 gets no new flows: 10 of 10"), "{}", daemon.log());
+    let more: Vec<String> = (0..10).map(|port| format!("{SYN} sport={}", 5000 + port)).collect();
+    daemon.receive(&more.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut wanted = vec![Value::from(20); 2];
+    wanted[place] = 10.into();
+    daemon.wait_for("10 more flows of the other", |daemon| shown(daemon, "flows_begun") == wanted);
+}

@@ -3,10 +3,11 @@
 use super::doubt::{Doubt, TOGETHER_NS, settle_ns};
 use super::monitor::{Monitor, State as Seen, Step};
 use super::neighbours::Neighbour;
+use super::passive::{Passive, Suspicion, Watched};
 use super::requests::Pending;
 use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{Health, Told, Watch, scale};
-use crate::app::{Action, App, Event, Level, RequestId, Sample, SampleValue};
+use crate::app::{Action, App, Event, Level, RequestId, Sample};
 use crate::check::{CheckId, Outcome, Via};
 use crate::lb::answers::{Answers, Punted};
 use crate::lb::probes::{self, CHECKED};
@@ -19,9 +20,6 @@ use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-
-/// The largest number of back ends that have series of their own in the metrics.
-const SERIES_MAX: usize = 4096;
 
 /// What an operator wants of a back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +41,7 @@ pub(super) struct Row {
     /// The weight that is configured.
     pub configured: u32,
     /// Its place in the group, and the weight that the group has for it, if that is known.
-    target: Option<u16>,
+    pub target: Option<u16>,
     set: Option<u32>,
     /// Where its entries are, and whether it has them: without, it keeps no flows.
     pub place: Option<Place>,
@@ -55,6 +53,8 @@ pub(super) struct Row {
     pub probe: Option<usize>,
     pub wish: Wish,
     pub wished_ns: u64,
+    /// Why it gets no new flows, if it has left some unanswered.
+    pub suspicion: Option<Suspicion>,
 }
 
 /// A service.
@@ -72,6 +72,9 @@ pub(super) struct Service {
     doubt: Doubt,
     /// How long that lasts after the reason for it is gone.
     settle_ns: u64,
+    /// Its passive checks, and what they have seen.
+    pub passive: Option<Passive>,
+    pub watched: Watched,
 }
 
 /// What is checked.
@@ -88,9 +91,11 @@ struct Server {
 
 /// What is done at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
+pub(super) enum Timer {
     Server(usize),
     Service(usize),
+    /// The flows of a service's targets are read.
+    Passive(usize),
 }
 
 /// The load balancer as an app.
@@ -107,7 +112,7 @@ pub(crate) struct LbApp {
     /// What the predecessor knew of servers.
     known: HashMap<Arc<Watch>, (Monitor, Option<CheckId>)>,
     asked: BTreeMap<CheckId, usize>,
-    timers: BTreeSet<(u64, Timer)>,
+    pub(super) timers: BTreeSet<(u64, Timer)>,
     next_id: u64,
     random: Random,
     /// Requests that wait for another configuration.
@@ -138,6 +143,7 @@ impl LbApp {
                 probe: None,
                 wish: Wish::Work,
                 wished_ns: 0,
+                suspicion: None,
             }
         };
         let service = |one: &super::Guarded| Service {
@@ -150,6 +156,8 @@ impl LbApp {
             failing: false,
             doubt: Doubt::default(),
             settle_ns: settle_ns(one),
+            passive: one.passive,
+            watched: Watched::default(),
         };
         LbApp {
             services: health.services.iter().map(service).collect(),
@@ -202,6 +210,7 @@ impl LbApp {
         self.known.clear();
         actions.extend(self.forgotten.drain(..).map(|text| Action::Say(Level::Warning, text)));
         self.begin_probes();
+        self.begin_passive(now_ns);
         self.begin_neighbours(actions);
         (0..self.servers.len()).for_each(|server| self.set_timer(server));
         (0..self.services.len()).for_each(|service| self.evaluate(service, now_ns, actions));
@@ -217,6 +226,7 @@ impl LbApp {
                     self.services[service].due_ns = None;
                     self.evaluate(service, now_ns, actions);
                 }
+                Timer::Passive(service) => self.read_flows(service, now_ns, actions),
                 Timer::Server(server) => {
                     self.servers[server].due_ns = None;
                     self.attend(server, now_ns, actions);
@@ -260,8 +270,10 @@ impl LbApp {
         if outcome.is_err() && !was_down {
             self.confirm(&users, actions);
         }
+        let rise = self.servers[at].watch.times.rise;
         for (service, place) in users {
-            match (changed, is_down) {
+            let trusted = self.passes((service, place), outcome.is_ok(), rise);
+            match (changed || trusted, is_down) {
                 (true, false) => self.evaluate(service, now_ns, actions),
                 (true, true) => {
                     self.tell(service, place, now_ns);
@@ -308,7 +320,7 @@ impl LbApp {
     }
 
     /// Returns how a back end stands, and its monitor.
-    fn standing(&self, row: &Row) -> (Standing, Option<&Monitor>) {
+    pub(super) fn standing(&self, row: &Row) -> (Standing, Option<&Monitor>) {
         let monitor = row.server.and_then(|server| self.servers.get(server)).map(|server| &server.monitor);
         let standing = match (row.wish, monitor.map(Monitor::state)) {
             (Wish::Maintain, _) => Standing::Maintenance,
@@ -316,11 +328,12 @@ impl LbApp {
                 Standing::NoNeighbour
             }
             (Wish::Drain, _) => Standing::Draining,
+            (Wish::Work, Some(Seen::Down)) if self.drains(row) => Standing::Withdrawn,
+            (Wish::Work, Some(Seen::Down)) => Standing::Down,
+            (Wish::Work, _) if row.suspicion.is_some() => Standing::Suspect,
             (Wish::Work, None) => Standing::Unchecked,
             (Wish::Work, Some(Seen::Unknown)) => Standing::Unknown,
             (Wish::Work, Some(Seen::Up)) => Standing::Up,
-            (Wish::Work, Some(Seen::Down)) if self.drains(row) => Standing::Withdrawn,
-            (Wish::Work, Some(Seen::Down)) => Standing::Down,
         };
         (standing, monitor)
     }
@@ -332,6 +345,7 @@ impl LbApp {
 
     /// Gives the back ends of a service the weights that they have now.
     pub(super) fn evaluate(&mut self, at: usize, now_ns: u64, actions: &mut Vec<Action>) {
+        self.end_suspicions(at, now_ns, actions);
         let service = &self.services[at];
         let member = |row: &Row| {
             let (standing, monitor) = self.standing(row);
@@ -341,7 +355,9 @@ impl LbApp {
         };
         let members: Vec<Member> = service.rows.iter().map(member).collect();
         let grows = |row: &Row| self.standing(row).1.and_then(|monitor| monitor.grows_ns(now_ns));
-        let grows_ns = service.rows.iter().filter_map(grows).min();
+        let trusted = |row: &Row| row.suspicion.as_ref().map(|suspicion| suspicion.until_ns);
+        let trusted_ns = service.rows.iter().filter_map(trusted);
+        let grows_ns = service.rows.iter().filter_map(grows).chain(trusted_ns).min();
         let (weights, failing) = weights(&members, service.fail);
         // Whether back ends are lost and no other could take their flows.
         let lost = service.rows.iter().zip(&members).any(|(row, one)| row.kept && one.standing.is_lost());
@@ -389,6 +405,7 @@ impl LbApp {
         let neighbour = self.neighbour(row);
         let reason = match (standing, monitor) {
             (Standing::NoNeighbour, _) => neighbour.map(Neighbour::reason).unwrap_or_default(),
+            (Standing::Suspect, _) => row.suspicion.as_ref().map(|one| one.why.clone()).unwrap_or_default(),
             (Standing::Maintenance, _) | (_, None) => String::new(),
             (_, Some(monitor)) => match rising.map(|monitor| monitor.share(now_ns)) {
                 Some(share) if monitor.reason().is_empty() => format!("slow start: {share} of {RAMP}"),
@@ -417,6 +434,7 @@ impl LbApp {
         let row = &mut self.services[at].rows[place];
         let before = std::mem::replace(&mut row.wish, wish);
         row.wished_ns = now_ns;
+        row.suspicion = None;
         let server = row.server;
         if let Some(server) = server {
             let was_idle = self.servers[server].due_ns.is_none();
@@ -501,13 +519,14 @@ impl App for LbApp {
     /// Servers that are checked as before go on, and so do the operator's wishes.
     fn inherit(&mut self, predecessor: Box<dyn App>) {
         let predecessor: Box<dyn Any> = predecessor;
-        let Ok(old) = predecessor.downcast::<LbApp>() else { return };
+        let Ok(mut old) = predecessor.downcast::<LbApp>() else { return };
         (self.next_id, self.random, self.pending) = (old.next_id, old.random, old.pending);
         self.answers.inherit(old.answers);
         self.former = old.neighbours.into_iter().map(Neighbour::leave).collect();
         self.known =
             old.servers.into_iter().map(|server| (server.watch, (server.monitor, server.asked))).collect();
         self.keep_wishes(&old.services);
+        self.keep_suspicions(&mut old.services);
         let doubts: HashMap<String, Doubt> =
             old.services.into_iter().map(|service| (service.name, service.doubt)).collect();
         for service in &mut self.services {
@@ -580,6 +599,7 @@ impl App for LbApp {
             Event::TooLong { input, bytes, limit, .. } => {
                 self.answers.refuse(now_ns, (input, bytes), limit, actions);
             }
+            Event::Flows { group, flows } => self.count_flows(group, flows, now_ns, actions),
             Event::Neighbour { hop, found } => self.met(hop, found, now_ns, actions),
             Event::Link { port, up, .. } => self.link(port, up, now_ns, actions),
             Event::Request { id, request } => {
@@ -612,9 +632,7 @@ impl App for LbApp {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        let rows =
-            self.services.iter().flat_map(|service| service.rows.iter().map(move |row| (service, row)));
-        rows.take(SERIES_MAX).flat_map(|(service, row)| self.samples_of(service, row)).collect()
+        self.series()
     }
 
     fn report(&self, _now_ns: u64) -> Value {
@@ -662,32 +680,5 @@ impl LbApp {
         let others = if names.len() > 1 { format!(" and {} others", names.len() - 1) } else { String::new() };
         let text = format!("the weight of {first}{others} of {} could not be changed: {why}", service.name);
         actions.push(Action::Say(Level::Warning, text));
-    }
-
-    /// The series of a back end.
-    fn samples_of(&self, service: &Service, row: &Row) -> Vec<Sample> {
-        use SampleValue::{Count, Gauge};
-        let (standing, monitor) = self.standing(row);
-        let labels = vec![("service", service.name.clone()), ("back_end", row.name.clone())];
-        let one = |(name, help, value)| Sample { name, help, labels: labels.clone(), value };
-        let weight = f64::from(row.set.unwrap_or(row.full)) / f64::from(service.scale);
-        let up = f64::from(u8::from(standing.is_up()));
-        let kept = f64::from(u8::from(matches!(row.wish, Wish::Drain | Wish::Maintain)));
-        let mut all = vec![
-            one(("backend_up", "1: the back end works, as far as is known", Gauge(up))),
-            one(("backend_withheld", "1: an operator drains or maintains the back end", Gauge(kept))),
-            one(("backend_weight", "The weight that the back end has now", Gauge(weight))),
-        ];
-        if let Some(counts) = monitor.map(Monitor::counts) {
-            all.extend(
-                [
-                    ("backend_checks_passed", "Checks of the back end that were good", Count(counts.passed)),
-                    ("backend_checks_failed", "Checks of the back end that were bad", Count(counts.failed)),
-                    ("backend_changes", "Times that the back end went up or down", Count(counts.changes)),
-                ]
-                .map(one),
-            );
-        }
-        all
     }
 }

@@ -10,7 +10,9 @@ mod board;
 mod doubt;
 mod monitor;
 mod neighbours;
+mod passive;
 mod requests;
+mod series;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -23,8 +25,9 @@ pub use doubt::Links;
 #[cfg(test)]
 pub use doubt::SETTLE_NS;
 pub use monitor::{Monitor, State, Step, Times};
+pub use passive::Passive;
 pub use weights::{Fail, Member, RAMP, Standing, weights};
-pub(super) use yaml::{CHECK, FAIL, read, value};
+pub(super) use yaml::{CHECK, FAIL, PASSIVE, read, value};
 
 use super::neighbours::Neighbours;
 use super::probes::{self, Probe};
@@ -53,6 +56,8 @@ pub struct Guarded {
     pub name: String,
     /// What it does when no back end is up.
     pub fail: Fail,
+    /// Whether new flows that it leaves unanswered count against a back end, and when.
+    pub passive: Option<Passive>,
     /// The back ends: name, configured weight, and the check if there is one.
     pub back_ends: Vec<(String, u32, Option<Watch>)>,
 }

@@ -31,6 +31,8 @@ pub enum Standing {
     Down,
     /// It does not, and its check says that it keeps its flows then.
     Withdrawn,
+    /// It left new flows unanswered, so it gets none for a while, if another back end can have them.
+    Suspect,
     /// Its MAC address is not known, so nothing can be sent to it.
     NoNeighbour,
     /// An operator wants it to get no new flows.
@@ -60,6 +62,7 @@ impl Standing {
             Standing::Unknown => "unknown",
             Standing::Up => "up",
             Standing::Down | Standing::NoNeighbour => "down",
+            Standing::Suspect => "suspect",
             Standing::Draining | Standing::Withdrawn => "draining",
             Standing::Maintenance => "maintenance",
         }
@@ -86,12 +89,18 @@ impl Member {
     }
 }
 
-/// Returns the weight of each back end now, and whether `fail` has decided them because none is up. What an
+/// Returns the weight of each back end now, and whether `fail` has decided them because none is up. A suspect
+/// back end gets its share where no other is up: an unanswered SYN proves less than a failed check. What an
 /// operator has taken away stays away.
 #[must_use]
 pub fn weights(members: &[Member], fail: Fail) -> (Vec<u32>, bool) {
     let up = |member: &Member| if member.standing.is_up() { member.ramped() } else { 0 };
     let weights: Vec<u32> = members.iter().map(up).collect();
+    if weights.iter().any(|weight| *weight > 0) {
+        return (weights, false);
+    }
+    let suspect = |member: &Member| if member.standing == Standing::Suspect { member.ramped() } else { 0 };
+    let weights: Vec<u32> = members.iter().map(suspect).collect();
     if weights.iter().any(|weight| *weight > 0) {
         return (weights, false);
     }

@@ -3,7 +3,7 @@
 
 use super::monitor::Times;
 use super::weights::{Fail, RAMP};
-use super::{Guarded, Health, Watch};
+use super::{Guarded, Health, Passive, Watch};
 use crate::check::{Ask, Check, Close, Request, Via};
 use crate::lb::pipes::COUNTED_MAX;
 use crate::lb::service::Sources;
@@ -13,7 +13,9 @@ use config::raw::{Kind, Node};
 use config::section::{Section, list, parsed, text, words};
 use config::sets::WEIGHT_MAX;
 use config::{Key, Report, Shape, Span};
+use packet::PROTOCOL_TCP;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -55,6 +57,17 @@ pub(in crate::lb) const CHECK: &[Key] = config::keys! {
         "what becomes of a server that fails it: `down` ends its flows, `drain` lets it keep them" or "down";
     "slow_start": Shape::Time, "how long its weight rises when it comes back" or "never";
 };
+/// The keys of `passive`.
+pub(in crate::lb) const PASSIVE: &[Key] = config::keys! {
+    "unanswered": Shape::Number(2, 1_000_000),
+        "new flows without an answer that make a back end suspect" or "5";
+    "share": Shape::Share, "and their share of its new flows" or "50%";
+    "within": Shape::Time, "within which time" or "2s";
+    "for": Shape::Time, "how long a suspect back end gets no new flows" or "10s";
+};
+/// The shortest and the longest `within`, and the same of `for`.
+const WITHIN_NS: [u64; 2] = [100 * NS_PER_MS, 60_000 * NS_PER_MS];
+const FOR_NS: [u64; 2] = [1000 * NS_PER_MS, 3_600_000 * NS_PER_MS];
 /// The choices of `via`: whether a check goes the service's own way.
 const VIA: [(&str, bool); 2] = [("address", false), ("service", true)];
 /// The choices of `close`.
@@ -90,6 +103,11 @@ const RCODES: [(&str, Option<u8>); 7] = [
 /// each, only services with checks or without `mac` are among them.
 pub(in crate::lb) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut Report) -> Health {
     let few = services.iter().map(|(_, service)| service.back_ends.len()).sum::<usize>() <= COUNTED_MAX;
+    for node in services.iter().filter(|_| !few).filter_map(|(node, _)| value(node, "passive")) {
+        let message =
+            format!("`passive` needs the flows of each back end, which are counted for up to {COUNTED_MAX}");
+        report.error_help(node.span, message, "leave `passive` out");
+    }
     let resolved = |service: &Service| service.back_ends.iter().any(|one| one.resolve.is_some());
     let guarded = services.iter().map(|(node, one)| (resolved(one), guarded(node, one, pools, report)));
     let rejects = |one: &Guarded| one.fail == Fail::Reject;
@@ -129,7 +147,8 @@ fn guarded(node: &Node, service: &Service, pools: &[&Node], report: &mut Report)
         };
         back_ends.push((back_end.name.clone(), back_end.effective_weight(), watch));
     }
-    let guarded = Guarded { name: service.name.clone(), fail, back_ends };
+    let passive = value(node, "passive").and_then(|node| passive(node, service, report));
+    let guarded = Guarded { name: service.name.clone(), fail, passive, back_ends };
     fits(&guarded, (node.span, service), common, report);
     guarded
 }
@@ -277,35 +296,71 @@ fn via(section: &Section<'_>, (service, back_end): (&Service, &BackEnd), report:
     Some(Via { service: service.name.clone(), back_end: back_end.name.clone(), ways })
 }
 
+/// When back ends of a service are suspect; `None` if there is an error, which is reported.
+fn passive(node: &Node, service: &Service, report: &mut Report) -> Option<Passive> {
+    let before = report.errors();
+    if !service.is_sticky() {
+        let message = "a service that keeps no flows does not know which SYNs stay unanswered";
+        let help = "leave `passive` out, or write neither `stateless: true` nor another `by` than `5-tuple`";
+        report.error_help(node.span, message, help);
+        return None;
+    }
+    if !service.addresses.iter().any(|one| one.protocol == PROTOCOL_TCP) {
+        let message = "`passive` counts SYNs of TCP, which this service does not have";
+        report.error_help(node.span, message, "leave `passive` out");
+        return None;
+    }
+    let section = Section::read(node, PASSIVE, report);
+    let unanswered = section.number("unanswered", report);
+    let share = section.get("share").map_or(Some(500), |node| share(node, "share", 1..=100, report));
+    let within_ns = time(&section, "within", (WITHIN_NS, "100ms to 60s"), report);
+    let for_ns = time(&section, "for", (FOR_NS, "1s to 1h"), report);
+    let passive = Passive { unanswered: unanswered?, share: share?, within_ns, for_ns };
+    (report.errors() == before).then_some(passive)
+}
+
+/// A time within a range, which is said in words.
+fn time(
+    section: &Section<'_>,
+    key: &str,
+    ([least, most], said): ([u64; 2], &str),
+    report: &mut Report,
+) -> u64 {
+    let time = section.time(key, report);
+    if let Some(node) = section.get(key)
+        && !(least..=most).contains(&time)
+    {
+        report.error(node.span, format!("`{key}` is from {said}"));
+    }
+    time.clamp(least, most)
+}
+
 fn times(section: &Section<'_>, report: &mut Report) -> Times {
-    let mut within = |key: &str, [least, most]: [u64; 2], said: &str| {
-        let time = section.time(key, report);
-        if let Some(node) = section.get(key)
-            && !(least..=most).contains(&time)
-        {
-            report.error(node.span, format!("`{key}` is from {said}"));
-        }
-        time.clamp(least, most)
-    };
+    let mut within = |key: &str, range: [u64; 2], said: &str| time(section, key, (range, said), report);
     let interval_ns = within("interval", INTERVAL_NS, "10ms to 1h");
     within("timeout", TIMEOUT_NS, "1ms to 60s");
     let slow_start_ns = within("slow_start", [0, SLOW_START_NS], "0 (`never`) to 24h");
     let rise = section.number("rise", report).unwrap_or(1) as u32;
     let fall = section.number("fall", report).unwrap_or(1) as u32;
-    let jitter = section.get("jitter").map_or(Some(100), |node| jitter(node, report)).unwrap_or_default();
+    let jitter = section
+        .get("jitter")
+        .map_or(Some(100), |node| share(node, "jitter", 0..=50, report))
+        .unwrap_or_default();
     Times { interval_ns, jitter, rise, fall, slow_start_ns }
 }
 
-/// A share up to a half, in thousandths.
-fn jitter(node: &Node, report: &mut Report) -> Option<u32> {
+/// A share in a range of percentages, in thousandths.
+fn share(node: &Node, key: &str, range: RangeInclusive<u8>, report: &mut Report) -> Option<u32> {
     let words = text(node, "a share", report)?;
     let share = match words.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().ok().map(|percent| percent / 100.0),
         None => words.parse::<f64>().ok(),
     };
-    let share = share.filter(|share| (0.0..=0.5).contains(share));
+    let (least, most) = (f64::from(*range.start()) / 100.0, f64::from(*range.end()) / 100.0);
+    let share = share.filter(|share| (least..=most).contains(share));
     if share.is_none() {
-        report.error(node.span, "`jitter` is between 0 and 50%");
+        let least = if least > 0.0 { format!("{}%", range.start()) } else { "0".to_string() };
+        report.error(node.span, format!("`{key}` is between {least} and {}%", range.end()));
     }
     share.map(|share| (share * 1000.0).round() as u32)
 }

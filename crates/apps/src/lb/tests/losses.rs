@@ -106,7 +106,7 @@ fn balancer(kind: Kind) -> Lb {
         kind.checked.then(|| Watch { check: Arc::new(check), times: TIMES, drains: false })
     };
     let back_ends = (0..COUNT).map(|at| (format!("b{at}"), 1, watch(at))).collect();
-    let guarded = vec![Guarded { name: "dns".into(), fail: kind.fail, back_ends }];
+    let guarded = vec![Guarded { name: "dns".into(), fail: kind.fail, passive: None, back_ends }];
     let ports = [0, 1].map(|at| PortConfig {
         name: format!("p{at}"),
         kind: PortKind::Mem,

@@ -37,7 +37,7 @@ fn balancer() -> Lb {
         trace: None,
     });
     let back_ends = one.back_ends.iter().map(|one| (one.name.clone(), one.weight, None)).collect();
-    let guarded = vec![Guarded { name: "dns".into(), fail: Fail::All, back_ends }];
+    let guarded = vec![Guarded { name: "dns".into(), fail: Fail::All, passive: None, back_ends }];
     let neighbours = Neighbours::of(&[one.clone()], &guarded, &ports);
     let health = Health { services: guarded, neighbours, ..Health::default() };
     let mut lb = Lb { services: vec![one], health, ..Lb::default() };

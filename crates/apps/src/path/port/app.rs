@@ -414,7 +414,8 @@ impl App for PathPortApp {
             Event::Entries { entries, .. } => self.listed(now_ns, entries, actions),
             Event::Request { id, request } => self.requested(id, request, now_ns, actions),
             Event::Link { .. } | Event::Client { .. } | Event::Checked { .. } => {}
-            Event::TooLong { .. }
+            Event::Flows { .. }
+            | Event::TooLong { .. }
             | Event::Neighbour { .. }
             | Event::CheckSends { .. }
             | Event::Configured { .. } => {}

@@ -12,7 +12,7 @@ use crate::snapshot::FlowAccount;
 use packet::FlowKey;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use table::{Belonging, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
+use table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
 
 /// Rows visited for a new flow while a full table holds flows that are removed already.
 pub(super) const RECLAIM_ROWS: u32 = 64;
@@ -189,7 +189,14 @@ impl Flows {
     /// A packet of one direction has reset the connection.
     #[cold]
     pub(super) fn reset_other(&mut self, row: u32) {
-        let has_packets = self.other_direction(row).is_some_and(|other| other.heard() > 0);
+        let other = self.other_direction(row).filter(|other| other.heard() > 0);
+        // A SYN was answered with a reset, unless it was repeated before: then the flow is counted already.
+        let opens = other.filter(|other| other.state() == FlowState::TcpSyn && other.heard() == 1);
+        let is_first = self.table.flow(row).is_some_and(|flow| flow.heard() == 1);
+        if let Some(Decision::Pinned(number)) = opens.filter(|_| is_first).map(Flow::decision) {
+            self.decided.unanswered(number);
+        }
+        let has_packets = other.is_some();
         if let Some(other) = self.other_row(row).filter(|_| has_packets) {
             self.table.reset(other);
         }

@@ -224,6 +224,13 @@ impl Decided {
         }
     }
 
+    /// Counts a flow of a number whose target has not answered its SYN, or answered it with a reset.
+    pub fn unanswered(&self, number: u32) {
+        if let Some(of) = self.of.get(number as usize) {
+            self.census.leave_unanswered(of.target);
+        }
+    }
+
     /// Counts a flow that was learnt for a number.
     #[inline]
     pub fn begun(&self, number: u32) {

@@ -193,11 +193,16 @@ impl Flows {
         all.add(at, flow, look.batch.frame(slot).len() as u64, &one);
     }
 
-    /// Counts a SYN that was repeated for the target of its flow.
+    /// Counts a SYN that was repeated for the target of its flow, and the flow when its second packet is the
+    /// first one to do so.
     #[cold]
     fn repeats(&self, at: u32) {
-        if let Some(Decision::Pinned(number)) = self.table.flow(at).map(Flow::decision) {
+        let Some(flow) = self.table.flow(at) else { return };
+        if let Decision::Pinned(number) = flow.decision() {
             self.decided.repeated(number);
+            if flow.heard() == 2 {
+                self.decided.unanswered(number);
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use crate::app::{Action, App, Event, Level, RequestId};
 use crate::check::{Ask, Check, CheckId, Outcome};
 use crate::lb::health::{Board, Fail, Guarded, Health, LbApp, Times, Watch};
 use engine::builder::ProgramBuilder;
+use engine::census::Flows;
 use engine::change::Change;
 use engine::program::{Fill, Forward, Group, Program, Target};
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 
 fn watch(server: u8) -> Watch {
     let address = Ipv4Addr::new(10, 0, 0, server).into();
@@ -28,16 +29,17 @@ fn watch(server: u8) -> Watch {
 }
 
 /// Services whose back ends are servers by their numbers.
-fn health(services: &[(&str, &[u8])], fail: Fail) -> Health {
+pub(super) fn health(services: &[(&str, &[u8])], fail: Fail) -> Health {
     let one = |(name, servers): &(&str, &[u8])| Guarded {
         name: (*name).to_string(),
         fail,
+        passive: None,
         back_ends: servers.iter().map(|server| (format!("b{server}"), 5, Some(watch(*server)))).collect(),
     };
     Health { services: services.iter().map(one).collect(), ..Health::default() }
 }
 
-fn program(health: &Health) -> Program {
+pub(super) fn program(health: &Health) -> Program {
     let mut program = ProgramBuilder::new();
     for service in &health.services {
         let target = |(name, weight, _): &(String, u32, Option<Watch>)| {
@@ -50,18 +52,20 @@ fn program(health: &Health) -> Program {
 }
 
 /// The app, servers that work or do not, and the weights that groups have.
-struct Rig {
-    app: LbApp,
-    now_ns: u64,
-    broken: Vec<u8>,
+pub(super) struct Rig {
+    pub app: LbApp,
+    pub now_ns: u64,
+    pub broken: Vec<u8>,
     weights: BTreeMap<(u16, u16), u32>,
     asked: Vec<(u64, u8)>,
-    said: Vec<String>,
-    levels: Vec<Level>,
+    pub said: Vec<String>,
+    pub levels: Vec<Level>,
+    /// The flows of the targets of every group.
+    pub flows: Vec<Flows>,
 }
 
 impl Rig {
-    fn new(health: Health) -> Rig {
+    pub fn new(health: Health) -> Rig {
         let program = program(&health);
         let mut app = LbApp::new(health);
         app.bind(&program);
@@ -73,12 +77,13 @@ impl Rig {
             asked: Vec::new(),
             said: Vec::new(),
             levels: Vec::new(),
+            flows: Vec::new(),
         };
         rig.step(Event::Start);
         rig
     }
 
-    fn step(&mut self, event: Event<'_>) -> Vec<Action> {
+    pub fn step(&mut self, event: Event<'_>) -> Vec<Action> {
         let mut actions = Vec::new();
         self.app.step(self.now_ns, event, &mut actions);
         let mut others = Vec::new();
@@ -102,6 +107,10 @@ impl Rig {
                     self.said.push(text);
                     self.levels.push(level);
                 }
+                Action::ReadFlows(group) => {
+                    let flows = self.flows.clone();
+                    others.extend(self.step(Event::Flows { group, flows: &flows }));
+                }
                 other => others.push(other),
             }
         }
@@ -109,7 +118,7 @@ impl Rig {
     }
 
     /// Lets time pass, with a tick whenever the app wants one.
-    fn run(&mut self, until_ms: u64) {
+    pub fn run(&mut self, until_ms: u64) {
         while let Some(wake_ns) = self.app.wake_ns().filter(|wake_ns| *wake_ns <= until_ms * MS) {
             self.now_ns = self.now_ns.max(wake_ns);
             self.step(Event::Tick);
@@ -117,7 +126,7 @@ impl Rig {
         self.now_ns = until_ms * MS;
     }
 
-    fn request(&mut self, words: &str) -> Result<Value, String> {
+    pub fn request(&mut self, words: &str) -> Result<Value, String> {
         self.ask(&json!(words))
     }
 
@@ -130,12 +139,12 @@ impl Rig {
     }
 
     /// The weights of the first service's back ends that are not as configured.
-    fn changed(&self) -> Vec<(u16, u32)> {
+    pub fn changed(&self) -> Vec<(u16, u32)> {
         let own = self.weights.iter().filter(|((group, _), weight)| *group == 0 && **weight != 5);
         own.map(|((_, target), weight)| (*target, *weight)).collect()
     }
 
-    fn told(&self, back_end: &str) -> (String, String) {
+    pub fn told(&self, back_end: &str) -> (String, String) {
         let told = self.app_board().of("web", back_end);
         (told.health.to_string(), told.reason)
     }
@@ -301,6 +310,7 @@ fn a_reload_keeps_what_is_known_and_wished() {
         asked: Vec::new(),
         said: Vec::new(),
         levels: Vec::new(),
+        flows: Vec::new(),
     };
     rig.app.inherit(Box::new(old.app));
     rig.app.bind(&program(&new));

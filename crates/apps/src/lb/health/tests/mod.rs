@@ -2,5 +2,6 @@
 
 mod app;
 mod monitor;
+mod passive;
 mod weights;
 mod yaml;

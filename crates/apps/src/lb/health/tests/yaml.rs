@@ -33,7 +33,7 @@ fn service(back_ends: &[&str]) -> Service {
             ports: (80, 80),
         }],
         by: By::FiveTuple,
-        stateless: true,
+        stateless: false,
         timeouts: timeouts(false),
         resets_idle: false,
         fill: Fill::Maglev,
@@ -116,6 +116,28 @@ fn a_back_end_overrides_keys_of_its_service() {
 }
 
 #[test]
+fn passive_checks_need_flows_of_tcp() {
+    let passive = good("passive: {}", "").services[0].passive.unwrap();
+    assert_eq!((passive.unanswered, passive.share), (5, 500));
+    assert_eq!((passive.within_ns, passive.for_ns), (2_000_000_000, 10_000_000_000));
+    assert_eq!(good("fail: drop", "").services[0].passive, None);
+    let refused = |service: Service| {
+        let text = "passive: {}\nback_ends: [{ name: b1 }]\n";
+        let mut report = Report::new("weir.yaml", text);
+        let node = raw::parse(text, &mut report).unwrap();
+        let _ = read(&[(&node, service)], &[], &mut report);
+        assert_eq!(report.errors(), 1, "{report}");
+        report.to_string()
+    };
+    let wanted = "a service that keeps no flows does not know which SYNs stay unanswered";
+    assert!(refused(Service { stateless: true, ..service(&["b1"]) }).contains(wanted));
+    assert!(refused(Service { by: By::Source, ..service(&["b1"]) }).contains(wanted));
+    let mut udp = service(&["b1"]);
+    udp.addresses[0].protocol = 17;
+    assert!(refused(udp).contains("`passive` counts SYNs of TCP, which this service does not have"));
+}
+
+#[test]
 fn every_type_is_read() {
     let ask = |check: &str| {
         good(&format!("check: {{ {check} }}"), "").services[0].back_ends[0]
@@ -157,6 +179,11 @@ fn what_is_wrong_is_told_with_its_place() {
         ("check: { type: tcp, jitter: 60% }", "between 0 and 50%"),
         ("check: { type: tcp, speed: 3 }", "there is no key `speed`"),
         ("fail: open", "`fail` cannot be `open`"),
+        ("passive: { unanswered: 1 }", "`unanswered` is a whole number from 2 to"),
+        ("passive: { share: 0 }", "`share` is between 1% and 100%"),
+        ("passive: { within: 1ms }", "`within` is from 100ms to 60s"),
+        ("passive: { for: never }", "`for` is from 1s to 1h"),
+        ("passive: { resets: 3 }", "there is no key `resets`"),
     ] {
         let said = refused(common, "");
         assert!(said.contains(part), "{common}: {said}");
