@@ -6,7 +6,7 @@
 #
 # Needs root, dpdk-dev (dpdk-testpmd), python3, and a release build of the example:
 #
-#     cargo build -p port --release --features dpdk --example dpdk_forward
+#     cargo build -p weir-port --release --features dpdk --example dpdk_forward
 #
 # Prints million frames per second for every round, and the medians. Both get the same devices, huge pages,
 # pool size, core and priority, so that a busy machine affects them alike. Huge pages are returned at the end.

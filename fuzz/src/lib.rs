@@ -6,16 +6,17 @@
 pub mod network;
 
 use cli::{config, import};
-use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random};
-use engine::program::{AppId, PortId, Program};
-use engine::quic::ServerId;
-use engine::ring::{CARRIER_BYTES, carriers};
-use packet::craft::{FRAME_MAX, Recipe, describe};
-use packet::quic_lb::{QuicLb, QuicLbConfig};
-use packet::{Depth, FlowKey, HEADROOM, KeySource, parse as parse_headers};
-use port::pcap::{Reader, Record, Writer};
 use std::collections::VecDeque;
 use std::path::Path;
+use weir_engine::lockstep::{Act, Arriving, Lockstep};
+use weir_engine::ring::{CARRIER_BYTES, carriers};
+use weir_oracle::arbitrary::{Coverage, Random};
+use weir_packet::craft::{FRAME_MAX, Recipe, describe};
+use weir_packet::quic_lb::{QuicLb, QuicLbConfig};
+use weir_packet::{Depth, FlowKey, HEADROOM, KeySource, parse as parse_headers};
+use weir_port::pcap::{Reader, Record, Writer};
+use weir_program::quic::ServerId;
+use weir_program::{AppId, PortId, Program};
 
 /// Parses the bytes as a frame at every depth. A deeper parse finds everything that a shallower one finds,
 /// and the printed recipe builds the same frame.
@@ -140,7 +141,7 @@ fn entries_read_back(plan: &config::Plan) {
             let text = config::write_entry(program, pipe, &entry);
             let read = config::entry(program, &plan.attachments, &pipe.name, &text);
             let (_, again) = read.unwrap_or_else(|why| panic!("{text}: {why}"));
-            let told = |entry: &engine::program::Entry| {
+            let told = |entry: &weir_program::Entry| {
                 (entry.matches.clone(), entry.priority, entry.template, entry.values.clone(), entry.forward)
             };
             assert_eq!(told(&again), told(&entry), "{text}");
@@ -156,7 +157,7 @@ const ACTS: usize = 200;
 /// what the interpreter does.
 pub fn program(choices: &[u8]) {
     let mut random = Random::from_bytes(choices);
-    let program = engine::arbitrary::program(&mut random);
+    let program = weir_oracle::arbitrary::program(&mut random);
     let mut lockstep = Lockstep::new(&program, 1).expect("generated programs compile");
     let mut coverage = Coverage::new();
     for _ in 0..ACTS {

@@ -1,22 +1,22 @@
 //! What comes from a network, the kernel or another process: control protocols, answers, sketch files, a
 //! takeover's messages, changes at run time.
 
-use apps::bond::lacp::{self, Pdu};
-use apps::external::Datagram;
-use apps::{Action, Event, RequestId, RunningApps};
 use cli::config::{self, Nics, Plan};
 use cli::{fuzzed, import};
-use engine::batch::{DecidedFor, Engine, FlowPage};
-use engine::buckets::GroupTables;
-use engine::program::PortId;
-use measure::{FileError, Summary};
-use packet::TableHash;
-use path::wire::{DATAGRAM, Packet, Refusal, Secret};
-use path::{icmp, wire};
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
+use weir_app::external::Datagram;
+use weir_app::{Action, Event, RequestId, RunningApps};
+use weir_bond::lacp::{self, Pdu};
+use weir_engine::batch::{DecidedFor, Engine, FlowPage};
+use weir_measure::{FileError, Summary};
+use weir_packet::TableHash;
+use weir_path::wire::{DATAGRAM, Packet, Refusal, Secret};
+use weir_path::{icmp, wire};
+use weir_program::PortId;
+use weir_program::buckets::GroupTables;
 
 /// Parses the bytes as an LACPDU or a marker. A PDU that parses is written, and parses to the same again.
 pub fn lacpdu(frame: &[u8]) {

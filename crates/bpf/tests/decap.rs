@@ -1,8 +1,8 @@
 //! The program that takes tunnels off, in the kernel (`BPF_PROG_TEST_RUN`). Needs root.
 
-use bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
-use packet::craft::Recipe;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use weir_bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
+use weir_packet::craft::Recipe;
 
 const PASS: i32 = -1;
 const SHOT: i32 = 2;

@@ -1,6 +1,6 @@
 //! The program that impairs a link, in the kernel (`BPF_PROG_TEST_RUN`). Needs root.
 
-use bpf::{Impaired, Impairment, TcImpair, class_of};
+use weir_bpf::{Impaired, Impairment, TcImpair, class_of};
 
 const PASS: i32 = -1;
 const SHOT: i32 = 2;

@@ -1,15 +1,15 @@
 //! Crate path places flows in the simulator, and a program in the kernel places frames: here both get the
 //! same flows, gaps, states of paths and random numbers, and must do the same with every frame. Needs root.
 
-use bpf::{PathFlow, PathOut, PathPeer, PathSettings, Steer, TcPath};
-use path::flow::{Flow, Route};
-use path::paths::{Answer, Offer, Paths, Ports};
-use path::random::Random;
-use path::scheme::Scheme;
-use path::settings::Settings;
-use path::wire::VNI;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use weir_app::random::Random;
+use weir_bpf::{PathFlow, PathOut, PathPeer, PathSettings, Steer, TcPath};
+use weir_path::flow::{Flow, Route};
+use weir_path::paths::{Answer, Offer, Paths, Ports};
+use weir_path::scheme::Scheme;
+use weir_path::settings::Settings;
+use weir_path::wire::VNI;
 
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
 const FLOWS: u64 = 24;
@@ -40,7 +40,7 @@ fn rules(settings: &Settings) -> PathSettings {
         answers_burst: 1,
         pinned_ms: 1,
         gap_us: (settings.flowlet_ns / 1000) as u32,
-        noise_ns: (settings.congested_ns / path::paths::NOISE) as u32,
+        noise_ns: (settings.congested_ns / weir_path::paths::NOISE) as u32,
         reroute_bytes: settings.reroute_bytes as u32,
         gain_ns: settings.gain_ns as u32,
         hold_us: (settings.hold_ns / 1000) as u32,

@@ -1,9 +1,9 @@
 //! The programs that choose paths, in the kernel (`BPF_PROG_TEST_RUN`): which port a frame gets, and which
 //! probes are answered. Needs root.
 
-use bpf::{PathCounters, PathOut, PathPeer, PathSettings, Steer, TcPath};
-use path::wire::{self, FRAME, Kind, Outer, Packet, Secret, VNI};
 use std::net::Ipv4Addr;
+use weir_bpf::{PathCounters, PathOut, PathPeer, PathSettings, Steer, TcPath};
+use weir_path::wire::{self, FRAME, Kind, Outer, Packet, Secret, VNI};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);

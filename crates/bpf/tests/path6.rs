@@ -1,8 +1,8 @@
 //! The programs that choose paths over IPv6, in the kernel (`BPF_PROG_TEST_RUN`). Needs root.
 
-use bpf::{PathOut, PathPeer, PathSettings, Steer, TcPath};
-use path::wire::{FRAME6, Kind, Outer, Packet, Secret, VNI};
 use std::net::Ipv6Addr;
+use weir_bpf::{PathOut, PathPeer, PathSettings, Steer, TcPath};
+use weir_path::wire::{FRAME6, Kind, Outer, Packet, Secret, VNI};
 
 const HERE: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 1);
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 2, 0, 0, 0, 1);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use bpf::{Counters, Fragments, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, XdpTake};
+use weir_bpf::{Counters, Fragments, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, XdpTake};
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ALSO_OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];

@@ -6,11 +6,11 @@
 mod with {
     use crate::outfile::{self, Whole};
     use anyhow::{Context, Result};
-    use measure::export::Given;
-    use measure::export::parquet::Writer;
     use std::fs::File;
     use std::io::BufWriter;
     use std::path::Path;
+    use weir_measure::export::Given;
+    use weir_measure::export::parquet::Writer;
 
     /// A file that is being written; without [`FlowFile::finish`], nothing is left of it.
     pub struct FlowFile {
@@ -59,9 +59,9 @@ mod with {
 #[cfg(not(feature = "parquet"))]
 mod without {
     use anyhow::{Result, bail};
-    use measure::export::{Given, NO_PARQUET};
     use std::convert::Infallible;
     use std::path::Path;
+    use weir_measure::export::{Given, NO_PARQUET};
 
     pub struct FlowFile(Infallible);
 

@@ -14,15 +14,15 @@ pub use checked::{Checked, checked};
 
 use crate::config::{self, Loaded, Nics, Report, Span};
 use crate::nics;
-use ::config::infile;
 use anyhow::{Context, Result};
-use apps::lb::edits::Edits;
-use apps::lb::{BackEnd, By};
-use engine::builder::Number;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
+use weir_config::infile;
+use weir_lb::edits::Edits;
+use weir_lb::{BackEnd, By};
+use weir_program::builder::Number;
 
 /// What XenoFlow hard-codes or takes from elsewhere; not used with weir's own configurations.
 #[derive(Clone, Debug, clap::Args)]
@@ -158,12 +158,12 @@ pub fn services(
 /// Returns everything that is wrong with it.
 pub fn xenoflow(file: &Path, text: &str, options: &Options) -> Result<String, Report> {
     let mut report = Report::new(&file.display().to_string(), text);
-    let back_ends = apps::lb::xenoflow(text, &mut report);
+    let back_ends = weir_lb::xenoflow(text, &mut report);
     if let By::SourceBits(mask) = options.by
         && back_ends.len() as u64 > 1 << mask.count_ones()
     {
         let (values, mask) = (1_u32 << mask.count_ones(), Ipv4Addr::from_bits(mask));
-        let instead = apps::lb::instead(mask, back_ends.len() as u64);
+        let instead = weir_lb::instead(mask, back_ends.len() as u64);
         let message = format!(
             "the bits of `src/{mask}` have {values} values, too few for {} back ends",
             back_ends.len()
@@ -257,7 +257,7 @@ fn keys<'a>(back_ends: &'a [BackEnd], options: &Options) -> Vec<(String, &'a Bac
     match options.by {
         By::SourceBits(mask) => {
             let address =
-                |value: u32| format!("ipv4.src: {}", Ipv4Addr::from_bits(apps::lb::spread(value, mask)));
+                |value: u32| format!("ipv4.src: {}", Ipv4Addr::from_bits(weir_lb::spread(value, mask)));
             (0..1 << mask.count_ones()).map(address).zip(back_ends.iter().cycle()).collect()
         }
         By::FiveTuple | By::Source | By::SourcePort => {

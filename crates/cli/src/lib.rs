@@ -14,6 +14,7 @@ pub mod explain;
 mod files;
 mod flow_file;
 pub mod import;
+pub mod kinds;
 mod log;
 mod measure;
 mod nics;
@@ -91,15 +92,15 @@ enum Command {
     /// Measure this machine.
     #[cfg(feature = "bench")]
     #[command(subcommand)]
-    Bench(bench::Bench),
+    Bench(weir_bench::Bench),
     /// Simulate fabrics.
     #[cfg(feature = "sim")]
     #[command(subcommand)]
-    Sim(sim::Sim),
+    Sim(weir_sim::Sim),
     /// Run weir in network namespaces, with real programs around it.
     #[cfg(feature = "lab")]
     #[command(subcommand)]
-    Lab(lab::Lab),
+    Lab(weir_lab::Lab),
 }
 
 /// Parses the arguments, runs the subcommand and returns its exit code.
@@ -143,10 +144,10 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Completions(arguments) => commands::generate::completions(&arguments, command()),
         Command::Man(arguments) => commands::generate::man(&arguments, command()),
         #[cfg(feature = "bench")]
-        Command::Bench(bench) => bench::run(&bench),
+        Command::Bench(bench) => weir_bench::run(&bench),
         #[cfg(feature = "sim")]
-        Command::Sim(sim) => sim::run(&sim, &mut |text| output::line(text)).map(|()| ExitCode::SUCCESS),
+        Command::Sim(sim) => weir_sim::run(&sim, &mut |text| output::line(text)).map(|()| ExitCode::SUCCESS),
         #[cfg(feature = "lab")]
-        Command::Lab(lab) => lab::perform(&lab),
+        Command::Lab(lab) => weir_lab::perform(&lab),
     }
 }

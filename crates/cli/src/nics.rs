@@ -2,7 +2,7 @@
 //! netlink: /sys shows the namespace in which it was mounted, which may be another.
 
 use crate::config::{Nic, Nics};
-use port::xdp::{Ethtool, Link, links};
+use weir_port::xdp::{Ethtool, Link, links};
 
 /// Returns the interfaces that are there now. Without netlink nothing is known of them, as of interfaces that
 /// do not exist.

@@ -12,21 +12,21 @@ use crate::config::{Plan, PortConfig, PortKind};
 use crate::daemon::{recording, wrap};
 use crate::files::{self, Use};
 use crate::outfile;
-use ::apps::Account;
-use ::apps::neighbour::Hop;
 use anyhow::{Context, Result, bail};
 use apps::Acting;
 pub use assignment::{assign, assign_apps};
 use clock::Clock;
 pub use clock::STEPS_MAX;
-use engine::batch::Engine;
-use engine::snapshot::Snapshot;
-use engine::worker::{Report, Worker};
-use packet::{Pool, Pools, Port, RegionPool, Remark, TableHash};
-use port::PcapPort;
-use port::pcap::Record;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use weir_app::Account;
+use weir_app::neighbour::Hop;
+use weir_engine::batch::Engine;
+use weir_engine::worker::{Report, Worker};
+use weir_packet::{Pool, Pools, Port, RegionPool, Remark, TableHash};
+use weir_port::PcapPort;
+use weir_port::pcap::Record;
+use weir_program::snapshot::Snapshot;
 
 /// Frames in the pool: batches, and what a fault port holds back.
 const CHUNKS: u32 = 8192;
@@ -215,8 +215,8 @@ pub fn frame(path: &Path, number: u64) -> Result<Record> {
     Ok(record)
 }
 
-fn reader(path: &Path) -> Result<port::pcap::Reader<std::io::BufReader<std::fs::File>>> {
+fn reader(path: &Path) -> Result<weir_port::pcap::Reader<std::io::BufReader<std::fs::File>>> {
     // Bounded: a frame at a time, as long as the user waits.
     let file = std::fs::File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
-    port::pcap::Reader::open(file).with_context(|| format!("{}", path.display()))
+    weir_port::pcap::Reader::open(file).with_context(|| format!("{}", path.display()))
 }

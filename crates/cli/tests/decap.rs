@@ -7,13 +7,13 @@
 
 mod spaces;
 
-use packet::craft::Recipe;
 use spaces::{PATIENCE, Spaces};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weir_packet::craft::Recipe;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);

@@ -42,7 +42,7 @@ impl Daemon {
     }
 
     fn ask(&self, request: &Value) -> Option<Value> {
-        control::ask(&self.socket, request).ok()
+        weir_control::ask(&self.socket, request).ok()
     }
 
     /// For each member of the bond, whether it is enabled, and the reason if it is not.

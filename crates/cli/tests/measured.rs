@@ -2,18 +2,18 @@
 //! with four, over reloads, aging, a collector that stalls, and the end. Linear sketches fed with the deltas
 //! are, bit for bit, those fed with the packets.
 
-use engine::batch::Engine;
-use engine::builder::ProgramBuilder;
-use engine::delta::FlowDelta;
-use engine::program::{
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use weir_engine::batch::Engine;
+use weir_engine::delta::FlowDelta;
+use weir_engine::ring;
+use weir_engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
+use weir_packet::{FlowKey, Pools, Port, TableHash};
+use weir_port::{MemPort, MemWire};
+use weir_program::builder::ProgramBuilder;
+use weir_program::{
     Entry, EntryMatch, Fill, Group, GroupId, Learn, Measured, Pipe, PipeId, PortId, Program, Target,
 };
-use engine::ring;
-use engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
-use packet::{FlowKey, Pools, Port, TableHash};
-use port::{MemPort, MemWire};
-use sketch::{CountMin, CountSketch, KeyHash, LinearCounting, Mrac, Seed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use weir_sketch::{CountMin, CountSketch, KeyHash, LinearCounting, Mrac, Seed};
 
 const MS: u64 = 1_000_000;
 const SECRET: TableHash = TableHash::new([1, 2]);
@@ -175,7 +175,7 @@ fn run(seed: u64, workers: usize) -> [usize; 3] {
                     let text =
                         format!("src=10.0.{}.{} dst=10.1.0.1 proto=udp sport=7 dport=53", src[2], src[3]);
                     let at = numbers.below(workers as u64) as usize;
-                    crew.workers[at].1.push(&packet::craft::frame(&text));
+                    crew.workers[at].1.push(&weir_packet::craft::frame(&text));
                     let key = FlowKey::new(src.into(), dst.into(), 17, (7, 53), None);
                     by_packet.add(hash.hash(&key.0), 1);
                     packets += 1;

@@ -4,12 +4,12 @@
 mod folder;
 
 use folder::Folder;
-use packet::craft::Recipe;
-use port::pcap::Writer;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
+use weir_packet::craft::Recipe;
+use weir_port::pcap::Writer;
 
 /// Where Debian has the packages of node.
 const MODULES: &str = "/usr/share/nodejs:/usr/lib/nodejs";

@@ -17,14 +17,14 @@
 
 use cli::config::{Plan, read};
 use cli::explain::Explanation;
-use engine::Verdict;
-use engine::program::PortId;
-use packet::craft::{Recipe, describe};
-use packet::{Batch, Bits, DropReason, Pool, PoolId, Pools, Port, RegionPool, checksum};
-use port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use weir_packet::craft::{Recipe, describe};
+use weir_packet::{Batch, Bits, DropReason, Pool, PoolId, Pools, Port, RegionPool, checksum};
+use weir_port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
+use weir_program::PortId;
+use weir_program::Verdict;
 
 const RINGS: Rings = Rings { fill: 256, receive: 256, transmit: 256 };
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -319,7 +319,7 @@ impl Lab {
     /// Opens the far end of a link.
     fn open(&self, name: &str) -> End {
         inside(&self.far, || {
-            let take = bpf::Take { promiscuous: true, ..bpf::Take::all() };
+            let take = weir_bpf::Take { promiscuous: true, ..weir_bpf::Take::all() };
             let interface =
                 XdpInterface::attach(XdpConfig { rings: RINGS, ..XdpConfig::new(name, take) }).unwrap();
             let mut pools = Pools::new();
@@ -454,7 +454,7 @@ fn weir(plan: &Plan, port: u16, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
 fn comparable(tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if !tunnel.ipv6 {
-        assert_eq!(checksum(packet::Sum::default().bytes(&frame[14..34])), 0, "{}", describe(&frame));
+        assert_eq!(checksum(weir_packet::Sum::default().bytes(&frame[14..34])), 0, "{}", describe(&frame));
         frame[18..20].fill(0);
         frame[24..26].fill(0);
     } else {
@@ -481,7 +481,7 @@ fn into_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
             assert_eq!((kernel[15], wrapped[15]), (0, 10 << 2 | 1), "{}", describe(&kernel));
             wrapped[15] = 0;
             wrapped[24..26].fill(0);
-            let sum = checksum(packet::Sum::default().bytes(&wrapped[14..34]));
+            let sum = checksum(weir_packet::Sum::default().bytes(&wrapped[14..34]));
             wrapped[24..26].copy_from_slice(&sum.to_be_bytes());
         }
         let equal = comparable(tunnel, &kernel) == comparable(tunnel, &wrapped);
@@ -534,7 +534,7 @@ fn towards_near(tunnel: &Tunnel, frame: &[u8], ecn: u8) -> Vec<u8> {
         frame[26..34].rotate_left(4);
         frame[15] = frame[15] & !3 | ecn;
         frame[24..26].fill(0);
-        let sum = checksum(packet::Sum::default().bytes(&frame[14..34]));
+        let sum = checksum(weir_packet::Sum::default().bytes(&frame[14..34]));
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
     }
     frame

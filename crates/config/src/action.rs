@@ -7,12 +7,14 @@ use crate::raw::{Kind, Node};
 use crate::schema::{Schema, typed};
 use crate::section::{Section, boolean, choice, list, pairs, position, text};
 use crate::value;
-use engine::builder::Number;
-use engine::operation::{Argument, Encap, Form, Line, NatPart, OPERATIONS, Operation, Slot, Value, order};
-use engine::program::{Program, Template};
-use packet::Field;
 use serde_json::{Map, json};
 use std::net::Ipv6Addr;
+use weir_packet::Field;
+use weir_program::builder::Number;
+use weir_program::operation::{
+    Argument, Encap, Form, Line, NatPart, OPERATIONS, Operation, Slot, Value, order,
+};
+use weir_program::{Program, Template};
 
 /// The shape of an action.
 pub const SHAPE: Shape = Shape::Defined("action", schema);
@@ -246,7 +248,7 @@ fn one_of(what: &str, of: &[u16], node: &Node, report: &mut Report) -> Option<u1
 
 fn writable(node: &Node, report: &mut Report) -> Option<Field> {
     let field = field_named(text(node, "a field", report)?, node.span, report)?;
-    if field.spec().access == packet::Access::ReadOnly {
+    if field.spec().access == weir_packet::Access::ReadOnly {
         report.error(
             node.span,
             format!("`{field}` is read-only: it can be matched and copied from, not written"),
@@ -287,7 +289,7 @@ fn operation_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
     let mut operation = match line.blank.form() {
         Form::Alone => json!({ "type": "null" }),
         Form::Fields => {
-            let writable = |field: &Field| field.spec().access == packet::Access::Writable;
+            let writable = |field: &Field| field.spec().access == weir_packet::Access::Writable;
             fields(Field::ALL.iter().copied().filter(writable), schema, number_schema)
         }
         Form::Keys => arguments(line, schema),

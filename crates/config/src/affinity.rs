@@ -3,7 +3,7 @@
 use crate::raw::{Kind, Node};
 use crate::section::{Section, duration};
 use crate::{Key, Report, Shape};
-use engine::program::Affinity;
+use weir_program::Affinity;
 
 /// All of it, or a prefix.
 pub const SHAPE: Shape = Shape::Either(&[Shape::Words(|| vec![SOURCE]), Shape::Map(PREFIXES)]);

@@ -7,9 +7,9 @@
 //! that use them.
 
 use crate::ports::PortConfig;
-use engine::builder::ProgramBuilder;
-use engine::program::{Forward, Origin, PipeId, PortId};
-use packet::Field;
+use weir_packet::Field;
+use weir_program::builder::ProgramBuilder;
+use weir_program::{Forward, Origin, PipeId, PortId};
 
 /// A MAC address.
 pub type Mac = [u8; 6];

@@ -1,11 +1,11 @@
 //! What is wrong with a configuration, and where: all errors at once, each with its line and a caret.
 
 use crate::secret::hidden;
-use engine::check::Severity;
-use engine::program::Origin;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
+use weir_program::Origin;
+use weir_program::check::Severity;
 
 /// The largest number of diagnostics printed; more are usually one mistake repeated.
 const PRINTED_MAX: usize = 100;

@@ -10,15 +10,15 @@ use crate::raw::{Kind, Node};
 use crate::schema::Schema;
 use crate::section::{Section, named, pairs, position, text};
 use crate::{action, forward, pipes, value};
-use engine::change::EntryKey;
-use engine::operation::{Line, OPERATIONS, Place};
-use engine::program::{
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use weir_packet::Field;
+use weir_program::change::EntryKey;
+use weir_program::operation::{Line, OPERATIONS, Place};
+use weir_program::{
     CounterId, Criterion, Entry, EntryMatch, Forward, GroupChoice, GroupId, Match, MeterId, Pipe, PipeKind,
     Program, SharedUse, Template,
 };
-use packet::Field;
-use std::collections::HashMap;
-use std::sync::LazyLock;
 
 /// Names of shared counters.
 #[derive(Clone, Debug, Default)]

@@ -4,8 +4,8 @@ use crate::diagnostic::Report;
 use crate::key::{Key, Shape};
 use crate::raw::Node;
 use crate::section::{Section, list, parsed, position, text, words};
-use engine::program::{Fill, GlbHash, KatranHash, KatranVersion};
 use std::net::IpAddr;
+use weir_program::{Fill, GlbHash, KatranHash, KatranVersion};
 
 /// What of a flow Katran's hash is of, unless the configuration says otherwise.
 const KATRAN: KatranHash = KatranHash { any_port: false, no_sport: false, dport_only: false };

@@ -5,8 +5,8 @@ use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
 use crate::schema::Schema;
 use crate::section::{Section, pairs, text, words};
-use engine::program::{AppId, Forward, Program};
 use serde_json::{Value, json};
+use weir_program::{AppId, Forward, Program};
 
 /// Words of the language, which cannot be names.
 pub const RESERVED: &[&str] =

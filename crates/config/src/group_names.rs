@@ -1,8 +1,8 @@
 //! Groups and targets by name. There may be thousands of groups and a million entries that name them, so
 //! names are looked up in maps, which are made when a name is wanted for the first time.
 
-use engine::program::{GroupId, Program};
 use std::collections::HashMap;
+use weir_program::{GroupId, Program};
 
 /// The names of a program's groups and of their targets.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
 use crate::section::{Section, list, name, text};
 use crate::value;
-use engine::program::{NatPool, NatPrefix, Origin, Program};
-use packet::Field;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use weir_packet::Field;
+use weir_program::{NatPool, NatPrefix, Origin, Program};
 
 /// Keys of a NAT pool.
 pub const NAT_POOL: &[Key] = crate::keys! {

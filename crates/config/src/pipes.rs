@@ -12,14 +12,14 @@ use crate::raw::{Kind, Node};
 use crate::schema::Schema;
 use crate::section::{Section, boolean, choice, list, named, pairs, text, words};
 use crate::{forward, value};
-use engine::check::CAPACITY_MAX;
-use engine::program::{
+use serde_json::{Map, Value, json};
+use std::cell::RefCell;
+use weir_packet::{Field, KeySource};
+use weir_program::check::CAPACITY_MAX;
+use weir_program::{
     Criterion, Entry, EntryList, FlowState, Forward, GroupChoice, GroupId, HashInput, Learn, Match, Monitor,
     NatPoolId, OwnedBy, Pipe, PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
 };
-use packet::{Field, KeySource};
-use serde_json::{Map, Value, json};
-use std::cell::RefCell;
 
 /// Keys of pipes; some exist only for one type.
 const KEYS: &[Key] = crate::keys! {

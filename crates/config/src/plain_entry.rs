@@ -10,12 +10,12 @@ use crate::entry::match_value;
 use crate::flow::{self, ITEMS_MAX, Item};
 use crate::group_names::GroupNames;
 use crate::value;
-use engine::change::EntryKey;
-use engine::operation::Place;
-use engine::program::{
+use weir_packet::Field;
+use weir_program::change::EntryKey;
+use weir_program::operation::Place;
+use weir_program::{
     Criterion, Entry, EntryMatch, Forward, Match, Pipe, PipeKind, Program, SharedUse, Template,
 };
-use packet::Field;
 
 /// Reads the plainest entries of a pipe.
 pub(crate) struct PlainEntries<'p> {

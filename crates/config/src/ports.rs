@@ -8,10 +8,10 @@ use crate::schema::Schema;
 use crate::section::{Section, list, number, parsed, text, words};
 use crate::value;
 use crate::{Frames, IpRule, TakeRule};
-use engine::program::PortId;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use weir_program::PortId;
 
 /// A configured port; its position is that in `Program::ports`.
 #[derive(Clone, Debug, PartialEq)]
@@ -256,11 +256,11 @@ pub fn schema(schema: &mut Schema) -> Value {
 }
 
 fn ethertypes(schema: &mut Schema) -> Value {
-    value::schema(packet::Field::EthType, schema)
+    value::schema(weir_packet::Field::EthType, schema)
 }
 
 fn protocols(schema: &mut Schema) -> Value {
-    value::schema(packet::Field::IpProtocol, schema)
+    value::schema(weir_packet::Field::IpProtocol, schema)
 }
 
 fn dports(_: &mut Schema) -> Value {
@@ -437,11 +437,11 @@ fn leave_rule(node: &Node, report: &mut Report) -> Option<LeaveRule> {
     let section = Section::read(node, LEAVE, report);
     let mut field = |key: &str, field| {
         let text = text(section.get(key)?, "a name or number", report)?;
-        let value = value::field(field, text, &engine::program::Program::default());
+        let value = value::field(field, text, &weir_program::Program::default());
         value.map_err(|why| report.error(section.span, why)).ok()
     };
-    let ethertype = field("ethertype", packet::Field::EthType).map(|value| value as u16);
-    let protocol = field("protocol", packet::Field::IpProtocol).map(|value| value as u8);
+    let ethertype = field("ethertype", weir_packet::Field::EthType).map(|value| value as u16);
+    let protocol = field("protocol", weir_packet::Field::IpProtocol).map(|value| value as u8);
     let dst = match section.get("dst") {
         Some(node) => Some(address_prefix(node, report)?),
         None => None,
@@ -463,7 +463,7 @@ fn leave_rule(node: &Node, report: &mut Report) -> Option<LeaveRule> {
 fn dport(section: &Section, report: &mut Report) -> Option<(u16, u16)> {
     let node = section.get("dport")?;
     let text = text(node, "a port or a range of ports", report)?;
-    let read = value::range(packet::Field::L4Dport, text, &engine::program::Program::default());
+    let read = value::range(weir_packet::Field::L4Dport, text, &weir_program::Program::default());
     let read = read.and_then(|ports| match ports {
         (0, _) => Err("a port is a number from 1 to 65535".to_string()),
         ports => Ok(ports),
@@ -491,7 +491,7 @@ pub fn address_prefix(node: &Node, report: &mut Report) -> Option<(IpAddr, u8)> 
 /// Reads the protocol of a service or rule, by name or number.
 pub fn protocol(node: &Node, report: &mut Report) -> Option<u8> {
     let text = text(node, "a protocol", report)?;
-    let value = value::field(packet::Field::IpProtocol, text, &engine::program::Program::default());
+    let value = value::field(weir_packet::Field::IpProtocol, text, &weir_program::Program::default());
     value.map_err(|why| report.error(node.span, why)).ok().map(|value| value as u8)
 }
 

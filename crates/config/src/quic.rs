@@ -5,8 +5,8 @@ use crate::diagnostic::Report;
 use crate::key::{Key, Shape};
 use crate::raw::Node;
 use crate::section::{Section, list, text};
-use engine::program::{QuicConfig, ServerId};
 use std::sync::Arc;
+use weir_program::{QuicConfig, ServerId};
 
 /// Keys of `quic`.
 pub const QUIC: &[Key] = crate::keys! {

@@ -9,8 +9,8 @@ use crate::group_names::GroupNames;
 use crate::plain_entry::PlainEntries;
 use crate::raw::{self, Node};
 use crate::section::position;
-use engine::change::{Change, EntryKey};
-use engine::program::{Entry, PipeId, Program};
+use weir_program::change::{Change, EntryKey};
+use weir_program::{Entry, PipeId, Program};
 
 /// The beginning of a text.
 const START: Span = Span { line: 1, column: 1, length: 1, file: 0 };
@@ -82,12 +82,12 @@ impl<'a> RunTime<'a> {
     }
 
     /// Reads an entry and checks that it fits its pipe. Whether the graph of pipes admits it is checked by
-    /// `engine::check::Shape`.
+    /// `weir_program::check::Shape`.
     fn entry(&mut self, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
         let program = self.program;
         if let Some((id, plain, names)) = self.plain(pipe)
             && let Some((entry, _)) = plain.entry(text, 0, names)
-            && engine::check::check_entry(program, id, &entry).is_empty()
+            && weir_program::check::check_entry(program, id, &entry).is_empty()
         {
             return Ok((id, Entry { run_time: true, ..entry }));
         }
@@ -101,7 +101,7 @@ impl<'a> RunTime<'a> {
             let entry = reader.read(node)?;
             Some(Entry { run_time: true, ..entry })
         })?;
-        for finding in engine::check::check_entry(program, pipe, &entry) {
+        for finding in weir_program::check::check_entry(program, pipe, &entry) {
             report.error(report.span_of(entry.origin), finding.to_string());
         }
         if report.errors() > 0 {

@@ -8,13 +8,13 @@ use crate::key::{Key, Shape};
 use crate::quic::{self, QUIC};
 use crate::raw::{Kind, Node};
 use crate::section::{Section, name, number, pairs, words};
-use engine::check::{MAGLEV_MAX, WANTS_MAX};
-use engine::program::{
+use std::collections::HashMap;
+use std::sync::Arc;
+use weir_program::check::{MAGLEV_MAX, WANTS_MAX};
+use weir_program::{
     Fill, Forward, Group, GroupId, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, NewFlows, Program,
     Target,
 };
-use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Default number of buckets of a Maglev group: the smaller size in the paper (NSDI'16 §5.3), with which a
 /// change of 1000 targets disturbs little.
@@ -146,7 +146,7 @@ fn target<'n>(
 }
 
 /// The largest weight.
-pub const WEIGHT_MAX: u64 = engine::check::WEIGHT_MAX as u64;
+pub const WEIGHT_MAX: u64 = weir_program::check::WEIGHT_MAX as u64;
 
 /// Reads a meter.
 #[must_use]

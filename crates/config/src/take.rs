@@ -1,8 +1,8 @@
 //! Which frames a port takes from the kernel's stack. XDP decides this before a frame reaches weir; frames
 //! that match no rule stay with the kernel.
 
-use engine::program::PortId;
 use std::net::IpAddr;
+use weir_program::PortId;
 
 /// A rule: frames that a port takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

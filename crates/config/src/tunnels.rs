@@ -5,8 +5,8 @@ use crate::key::{Key, Shape};
 use crate::raw::Node;
 use crate::schema::Schema;
 use crate::section::{Section, pairs, position};
-use packet::{TunnelKind, TunnelPorts};
 use serde_json::{Map, Value, json};
+use weir_packet::{TunnelKind, TunnelPorts};
 
 const KEYS: &[Key] = crate::keys! { needed "port": Shape::Number(1, 65535), "the UDP destination port"; };
 

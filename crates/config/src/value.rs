@@ -2,12 +2,12 @@
 //! protocols. Every reader here has a writer beside it, and reads what that wrote.
 
 use crate::schema::{IPV4, IPV6, MAC, NUMBER, Schema, text};
-use engine::builder::Number;
-use engine::program::{Encap, GroupChoice, PipeKind, Program};
-use packet::{Base, Field, FieldKind, FlowKey, Source};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_packet::{Base, Field, FieldKind, FlowKey, Source};
+use weir_program::builder::Number;
+use weir_program::{Encap, GroupChoice, PipeKind, Program};
 
 /// Names of values, where a field has them.
 const NAMES: &[(FieldKind, &[(&str, u128)])] = &[
@@ -112,8 +112,7 @@ fn group_number(name: &str, program: &Program) -> Result<u16, String> {
 /// Returns the group that this value of metadata chooses, if any pipe lets that word choose.
 fn group_chosen(field: Field, value: u128, program: &Program) -> Option<&str> {
     field.meta_word()?;
-    let chooses =
-        |pipe: &engine::program::Pipe| pipe.kind.group().and_then(GroupChoice::field) == Some(field);
+    let chooses = |pipe: &weir_program::Pipe| pipe.kind.group().and_then(GroupChoice::field) == Some(field);
     if !program.pipes.iter().any(chooses) {
         return None;
     }

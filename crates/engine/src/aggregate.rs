@@ -12,13 +12,13 @@
 use crate::batch::DELTAS_MAX;
 use crate::batch::packets::Packets;
 use crate::pipes::flow::first_targets;
-use crate::program::{EntryMatch, GroupChoice, GroupId, Measured, Pipe, PipeKind, Program};
-use crate::snapshot::FlowAccount;
-use packet::{Batch, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed};
-use sketch::{Gate, Policy, Seed, SizeError, Update, Vectors};
 use std::collections::VecDeque;
-use table::delta::{BYTES_MAX, PACKETS_MAX};
-use table::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
+use weir_packet::{Batch, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed};
+use weir_program::snapshot::FlowAccount;
+use weir_program::{EntryMatch, GroupChoice, GroupId, Measured, Pipe, PipeKind, Program};
+use weir_sketch::{Gate, Policy, Seed, SizeError, Update, Vectors};
+use weir_table::delta::{BYTES_MAX, PACKETS_MAX};
+use weir_table::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 
 /// Of the keys that there is room for, one in so many is another than a usual packet's.
 const OTHERS_SHARE: usize = 8;
@@ -32,15 +32,15 @@ const GATE: f64 = 0.7;
 const SWEEP_MS: u64 = 250;
 
 /// Deltas that a batch may add: one for each packet.
-const BATCH: usize = packet::BATCH;
+const BATCH: usize = weir_packet::BATCH;
 
 const NS_PER_MS: u64 = 1_000_000;
 
 /// The key of a usual packet: addresses, and the key's last word.
 type Usual = [u64; 2];
 
-type Aggregator<const W: usize> = sketch::Aggregator<W, Vectors, Observed>;
-type Evicted<const W: usize> = sketch::Evicted<W, Observed>;
+type Aggregator<const W: usize> = weir_sketch::Aggregator<W, Vectors, Observed>;
+type Evicted<const W: usize> = weir_sketch::Evicted<W, Observed>;
 
 /// The sums of a period.
 struct Sums {

@@ -8,9 +8,10 @@
 //! place a datagram takes.
 
 use crate::parcel::Arrived;
-use packet::TableHash;
-use packet::fragment::DatagramId;
 use std::collections::VecDeque;
+use weir_packet::TableHash;
+use weir_packet::fragment::DatagramId;
+use weir_program::fragments::{KNOWN_NS, WAIT_NS};
 
 /// Datagrams whose ports a worker knows, at most.
 pub const DATAGRAMS: usize = 4096;
@@ -23,13 +24,6 @@ pub const WAITING_MAX: usize = 256;
 
 /// Their bytes, at most.
 pub const WAITING_BYTES: usize = 512 << 10;
-
-/// How long ports are known after the last fragment, in nanoseconds. Fragments of a datagram are sent
-/// together, and identifications return: those of IPv4 after 65 536 packets.
-pub const KNOWN_NS: u64 = 1_000_000_000;
-
-/// How long a fragment waits for the first one, in nanoseconds.
-pub const WAIT_NS: u64 = 500_000_000;
 
 /// A datagram whose ports are known, or none where `last_ns` is 0.
 #[derive(Clone, Copy, Debug, Default)]

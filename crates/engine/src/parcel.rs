@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 /// Most frames in a parcel: as many as in a batch.
-pub const PARCEL_FRAMES: usize = packet::BATCH;
+pub const PARCEL_FRAMES: usize = weir_packet::BATCH;
 
 /// Bytes of frames in a parcel: 64 frames of 256 bytes, ten of a usual MTU, one of the largest that a port
 /// receives.

@@ -5,11 +5,11 @@
 //! travel in carriers, which are allocated once and circulate: full ones forward, empty ones back. Neither
 //! end waits for the other; without an empty carrier, sending fails.
 
-use crate::program::{AppId, PortId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use table::FlowDelta;
+use weir_program::{AppId, PortId};
+use weir_table::FlowDelta;
 
 /// Bytes in a carrier: enough for the largest frame in a chunk.
 pub const CARRIER_BYTES: usize = 2048;

@@ -2,15 +2,15 @@
 
 mod support;
 
-use engine::Verdict;
-use engine::check::{FindingKind, check};
-use engine::interpreter::Interpreter;
-use engine::program::{
+use support::{Bench, start};
+use weir_oracle::Interpreter;
+use weir_packet::{Field, KeySource, craft, select_hash};
+use weir_program::Verdict;
+use weir_program::check::{FindingKind, check};
+use weir_program::{
     Affinity, Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, HashInput, Learn, NewFlows,
     Pipe, PortId, Program, Target,
 };
-use packet::{Field, KeySource, craft, select_hash};
-use support::{Bench, start};
 
 const PORTS: [&str; 4] = ["in", "r1", "r2", "r3"];
 const ONE: GroupChoice = GroupChoice::One(GroupId(0));
@@ -152,8 +152,9 @@ fn m31_a_source_keeps_its_target_for_the_timeout_after_its_last_flow() {
     let mut both = both(&remembering(&[1, 1, 1, 0], 4096));
     let first = all(&mut both, 1);
     // Another target comes: it gets flows of sources that are not remembered.
-    let weight = |target, weight| engine::change::Change::SetWeight { group: GroupId(0), target, weight };
-    let set = |both: &mut (Bench, Interpreter), change: engine::change::Change| {
+    let weight =
+        |target, weight| weir_program::change::Change::SetWeight { group: GroupId(0), target, weight };
+    let set = |both: &mut (Bench, Interpreter), change: weir_program::change::Change| {
         both.1.apply(&change).unwrap();
         both.0.apply(change).unwrap();
         both.1.set_buckets(GroupId(0), both.0.engine.buckets()[0].clone());
@@ -162,7 +163,7 @@ fn m31_a_source_keeps_its_target_for_the_timeout_after_its_last_flow() {
     let moved = |now: &[Verdict]| now.iter().zip(&first).filter(|(now, first)| now != first).count();
     for sport in 2..5 {
         later(&mut both, 299);
-        assert_eq!(both.0.engine.flows(engine::program::PipeId(0), 0).1, 0, "the flows are gone");
+        assert_eq!(both.0.engine.flows(weir_program::PipeId(0), 0).1, 0, "the flows are gone");
         assert_eq!(moved(&all(&mut both, sport)), 0, "each time it begins again");
     }
     // One that gets no new flows any more is not remembered.

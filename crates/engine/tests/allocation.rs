@@ -2,20 +2,20 @@
 
 mod support;
 
-use engine::batch::Engine;
-use engine::builder::ProgramBuilder;
-use engine::change::Change;
-use engine::program::{
-    Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterConfig,
-    MeterDeclaration, MeterSecond, MeterUnit, Operation, Pipe, PipeId, Program, Target, Value,
-};
-use engine::ring::carriers;
-use engine::worker::Worker;
-use packet::{Field, KeySource, Pools, Port, TunnelKind};
-use port::{Generator, Stream};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use support::{SECRET, targets};
+use weir_engine::batch::Engine;
+use weir_engine::ring::carriers;
+use weir_engine::worker::Worker;
+use weir_packet::{Field, KeySource, Pools, Port, TunnelKind};
+use weir_port::{Generator, Stream};
+use weir_program::builder::ProgramBuilder;
+use weir_program::change::Change;
+use weir_program::{
+    Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterConfig,
+    MeterDeclaration, MeterSecond, MeterUnit, Operation, Pipe, PipeId, Program, Target, Value,
+};
 
 /// The system allocator, with a count of this thread's requests.
 struct Counting;
@@ -133,7 +133,7 @@ fn breathing_allocates_nothing() {
         Box::new(Generator::new("b", &mut pools, pool, stream, u64::MAX)),
     ];
     let (punts, mut app) = carriers(64);
-    let (deltas, collector) = engine::ring::deltas(0, 1024);
+    let (deltas, collector) = weir_engine::ring::deltas(0, 1024);
     let mut worker = Worker::new(engine, ports, pools).with_punts(vec![punts]).with_deltas(deltas);
     let mut now_ns = 0;
     let mut breathe = |worker: &mut Worker| {
@@ -163,7 +163,7 @@ fn breathing_allocates_nothing() {
     let report = worker.report();
     assert!(report.ledger.balances() && report.ledger.to_app > 0, "{report:?}");
     assert!(report.pipes[0].account.unflowed.full > 0 && taken > 0, "{report:?}");
-    assert!(report.ledger.dropped[packet::DropReason::AppFull as usize] > 0, "{report:?}");
+    assert!(report.ledger.dropped[weir_packet::DropReason::AppFull as usize] > 0, "{report:?}");
     assert!(report.ledger.copied > 0 && report.tee_missed > 0, "{report:?}");
     let given = worker.engine().bucket_report(GroupId(1), 0..1);
     assert_eq!((given.moved_busy, given.pending), (4, 0));

@@ -2,12 +2,12 @@
 
 mod support;
 
-use engine::change::Change;
-use engine::program::{Criterion, Entry, EntryMatch, Pipe, PipeId, PortId, Program};
-use engine::snapshot::Count;
-use packet::Field;
 use std::collections::BTreeMap;
 use support::{Bench, start, udp};
+use weir_packet::Field;
+use weir_program::change::Change;
+use weir_program::snapshot::Count;
+use weir_program::{Criterion, Entry, EntryMatch, Pipe, PipeId, PortId, Program};
 
 /// A program whose pipes match `port`: per entry, by a constant, and by an ACL.
 fn by_port(ports: &[&str]) -> Program {

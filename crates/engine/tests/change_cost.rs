@@ -2,10 +2,10 @@
 
 mod support;
 
-use engine::change::{Change, EntryKey};
-use engine::program::{Criterion, Entry, EntryMatch, Operation, Pipe, PipeId, PortId, Value};
-use packet::Field;
 use support::{Bench, start};
+use weir_packet::Field;
+use weir_program::change::{Change, EntryKey};
+use weir_program::{Criterion, Entry, EntryMatch, Operation, Pipe, PipeId, PortId, Value};
 
 #[test]
 fn a_change_does_not_search_the_other_entries() {

@@ -3,10 +3,11 @@
 //!
 //! `WEIR_SEED=n` runs one case and says what it does; `WEIR_CASES=n` runs so many.
 
-use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random, program};
-use engine::program::{Entry, Forward, Monitor, Pipe, Program};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use weir_engine::lockstep::{Act, Arriving, Lockstep};
+use weir_oracle::arbitrary::{Coverage, Random, program};
+use weir_program::{Entry, Forward, Monitor, Pipe, Program};
 
 /// Cases of a default run: ten seconds or so, and enough to meet everything.
 const CASES: u64 = 4000;
@@ -148,7 +149,7 @@ fn report(seed: u64, failure: &Failure) -> String {
         let _ = match act {
             Act::Frames { input, frames } => {
                 frames.iter().try_for_each(|Arriving { bytes, headroom, hash, ports }| {
-                    let frame = packet::craft::describe(bytes);
+                    let frame = weir_packet::craft::describe(bytes);
                     writeln!(
                         text,
                         "frame at port {} with headroom {headroom}, hash {hash:#x}, ports {ports:?}: {frame}",
@@ -161,7 +162,7 @@ fn report(seed: u64, failure: &Failure) -> String {
             Act::Age => writeln!(text, "age"),
         };
     }
-    format!("{text}{}\nWEIR_SEED={seed} cargo test -p engine --test differential", failure.what)
+    format!("{text}{}\nWEIR_SEED={seed} cargo test -p weir-engine --test differential", failure.what)
 }
 
 #[test]

@@ -2,20 +2,20 @@
 
 mod support;
 
-use engine::Verdict;
-use engine::buckets::BucketTable;
-use engine::change::Change;
-use engine::check::{FindingKind, check};
-use engine::director::glb_rows;
-use engine::interpreter::Interpreter;
-use engine::program::{
-    Encap, Entry, EntryMatch, Fill, Forward, GlbHash, Group, GroupChoice, GroupId, HashInput, KatranHash,
-    KatranVersion, Learn, Operation, Pipe, PipeId, PortId, Program, Target, Value,
-};
-use packet::{DropReason, Field, FlowKey, KeySource, TunnelKind, craft};
 use std::net::IpAddr;
 use std::sync::Arc;
 use support::{Bench, start};
+use weir_oracle::Interpreter;
+use weir_packet::{DropReason, Field, FlowKey, KeySource, TunnelKind, craft};
+use weir_program::Verdict;
+use weir_program::buckets::BucketTable;
+use weir_program::change::Change;
+use weir_program::check::{FindingKind, check};
+use weir_program::director::glb_rows;
+use weir_program::{
+    Encap, Entry, EntryMatch, Fill, Forward, GlbHash, Group, GroupChoice, GroupId, HashInput, KatranHash,
+    KatranVersion, Learn, Operation, Pipe, PipeId, PortId, Program, Target, Value,
+};
 
 const PORTS: [&str; 4] = ["in", "r1", "r2", "r3"];
 const GLB: Fill = Fill::Glb([0x34; 16], GlbHash { key: [0x12; 16], fields: GlbHash::SOURCE });

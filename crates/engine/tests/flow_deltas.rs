@@ -2,17 +2,17 @@
 
 mod support;
 
-use engine::batch::Engine;
-use engine::change::{Change, EntryKey};
-use engine::delta::{DeltaReason, FlowDelta};
-use engine::program::{Entry, EntryMatch, Fill, Group, GroupId, Learn, Pipe, PipeId, PortId, Program};
-use engine::ring;
-use engine::snapshot::FlowDecision;
-use engine::worker::Worker;
-use packet::{FlowKey, Pools, Port};
-use port::{Generator, Stream};
 use std::sync::mpsc::Receiver;
 use support::{Bench, SECRET, start, targets, udp};
+use weir_engine::batch::Engine;
+use weir_engine::delta::{DeltaReason, FlowDelta};
+use weir_engine::ring;
+use weir_engine::worker::Worker;
+use weir_packet::{FlowKey, Pools, Port};
+use weir_port::{Generator, Stream};
+use weir_program::change::{Change, EntryKey};
+use weir_program::snapshot::FlowDecision;
+use weir_program::{Entry, EntryMatch, Fill, Group, GroupId, Learn, Pipe, PipeId, PortId, Program};
 
 const MS: u64 = 1_000_000;
 

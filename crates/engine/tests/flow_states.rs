@@ -2,10 +2,10 @@
 
 mod support;
 
-use engine::delta::DeltaReason;
-use engine::program::{EntryMatch, FlowState, Learn, Pipe, PipeId, PortId, Program, Timeouts};
-use packet::FlowKey;
 use support::{Bench, start, udp};
+use weir_engine::delta::DeltaReason;
+use weir_packet::FlowKey;
+use weir_program::{EntryMatch, FlowState, Learn, Pipe, PipeId, PortId, Program, Timeouts};
 
 const MS: u64 = 1_000_000;
 
@@ -17,7 +17,7 @@ fn learning(change: impl FnOnce(Pipe) -> Pipe) -> Program {
 
 /// A segment: its flags, and after a space its other properties.
 fn tcp(said: &str) -> Vec<u8> {
-    packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 flags={said}"))
+    weir_packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 flags={said}"))
 }
 
 /// The state of the only flow after frames with these TCP flags.
@@ -133,7 +133,7 @@ fn c13_what_anyone_can_forge_goes_as_early_as_a_flow_of_one_packet() {
     let begin = |bench: &mut Bench, sport: u16, flags: &[&str]| {
         for flags in flags {
             let said = format!("src=10.0.0.3 proto=tcp sport={sport} dport=80 flags={flags}");
-            bench.frame(PortId(0), &packet::craft::frame(&said));
+            bench.frame(PortId(0), &weir_packet::craft::frame(&said));
         }
     };
     // Packets of each flow of 64, and when such flows go: 63 leave room for one.

@@ -2,16 +2,16 @@
 
 mod support;
 
-use engine::change::{Change, ChangeError};
-use engine::check::{check, owners};
-use engine::interpreter::Interpreter;
-use engine::operation::Value;
-use engine::program::{
+use support::{Bench, balancer, start, targets, udp};
+use weir_oracle::Interpreter;
+use weir_packet::{DropReason, Field, FlowKey};
+use weir_program::change::{Change, ChangeError};
+use weir_program::check::{check, owners};
+use weir_program::operation::Value;
+use weir_program::{
     Entry, EntryMatch, Fill, FlowState, Group, GroupChoice, GroupId, Learn, Operation, OwnedBy, Pipe, PipeId,
     PipeKind, PortId, Program, Template, Timeouts,
 };
-use packet::{DropReason, Field, FlowKey};
-use support::{Bench, balancer, start, targets, udp};
 
 /// A program with one FLOW pipe that learns for its default entry, with this action.
 fn keeping(operations: &[Operation], values: &[u128], capacity: u32) -> Program {
@@ -50,7 +50,7 @@ fn a19_a_flow_keeps_fields_of_its_first_packet() {
     let learnt = Operation::Set(Field::Ipv4Ttl, Value::Learnt(Field::Ipv4Ttl));
     let mut bench = Bench::new(&keeping(&[learnt], &[], 64));
     let frame = |ttl: u8| {
-        packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 ttl={ttl} proto=udp sport=7 dport=53"))
+        weir_packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 ttl={ttl} proto=udp sport=7 dport=53"))
     };
     let ttl = |bench: &mut Bench, ttl| bench.bytes(PortId(0), &frame(ttl))[22];
     assert_eq!([ttl(&mut bench, 9), ttl(&mut bench, 8), ttl(&mut bench, 200)], [9, 9, 9]);
@@ -124,7 +124,9 @@ fn translating(capacity: u32) -> Program {
 }
 
 fn frame(source: &str, sport: u16, destination: &str, dport: u16) -> Vec<u8> {
-    packet::craft::frame(&format!("src={source} dst={destination} proto=udp sport={sport} dport={dport}"))
+    weir_packet::craft::frame(&format!(
+        "src={source} dst={destination} proto=udp sport={sport} dport={dport}"
+    ))
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn m22_answers_need_no_group() {
                 assert_eq!((bench.bytes(PortId(0), &bytes), &walk.bytes), (frame.clone(), &frame));
                 return;
             }
-            Err(reason) => engine::Verdict::Drop(reason),
+            Err(reason) => weir_program::Verdict::Drop(reason),
         };
         assert_eq!((bench.frame(PortId(0), &bytes), walk.verdict), (verdict, verdict));
     };
@@ -205,9 +207,12 @@ fn m20_no_two_flows_become_the_same() {
     };
     // Both become a flow from 10.0.0.9:4000 to the target.
     let [first, second] = ["10.1.1.1", "10.1.1.2"].map(|client| frame(client, 4000, "10.0.0.80", 80));
-    assert_eq!(verdict(&first), engine::Verdict::Transmit(PortId(0)));
-    assert_eq!(verdict(&second), engine::Verdict::Drop(DropReason::AnswersTaken));
-    assert_eq!(verdict(&frame("10.1.1.2", 4001, "10.0.0.80", 80)), engine::Verdict::Transmit(PortId(0)));
+    assert_eq!(verdict(&first), weir_program::Verdict::Transmit(PortId(0)));
+    assert_eq!(verdict(&second), weir_program::Verdict::Drop(DropReason::AnswersTaken));
+    assert_eq!(
+        verdict(&frame("10.1.1.2", 4001, "10.0.0.80", 80)),
+        weir_program::Verdict::Transmit(PortId(0))
+    );
     assert_eq!(bench.engine.flow_account().unflowed.answers_taken, 1);
 }
 
@@ -222,7 +227,7 @@ fn m20_a_flow_and_its_answers_age_as_one() {
         program
     };
     let tcp = |source: &str, sport: u16, destination: &str, dport: u16, flags: &str| {
-        packet::craft::frame(&format!(
+        weir_packet::craft::frame(&format!(
             "src={source} dst={destination} proto=tcp sport={sport} dport={dport} flags={flags}"
         ))
     };
@@ -262,7 +267,7 @@ fn m20_the_check_refuses_what_hides_the_key_of_answers() {
     };
     assert!(!finds(&|_| {}));
     assert!(finds(&|pipe| drop(pipe.entries.edit(Vec::pop))));
-    assert!(finds(&|pipe| *pipe = pipe.clone().key(packet::KeySource::Inner)));
+    assert!(finds(&|pipe| *pipe = pipe.clone().key(weir_packet::KeySource::Inner)));
     let add = Operation::Add(Field::L4Dport, Value::Const(1));
     assert!(finds(&|pipe| pipe.templates[0].operations.push(add)));
 }
@@ -309,9 +314,9 @@ fn o2_the_check_refuses_what_hides_the_client() {
 
 /// An ICMP error from one address to another, about so many bytes of an IP packet.
 fn error(ends: &str, kind: &str, about: &str, bytes: usize) -> Vec<u8> {
-    let about = packet::craft::frame(about);
+    let about = weir_packet::craft::frame(about);
     let inside: String = about[14..][..bytes].iter().map(|byte| format!("{byte:02x}")).collect();
-    packet::craft::frame(&format!("{ends} {kind} payload={inside}"))
+    weir_packet::craft::frame(&format!("{ends} {kind} payload={inside}"))
 }
 
 /// Checks that both executors make `wanted` of a frame.
@@ -368,7 +373,7 @@ fn a20_errors_of_ipv6_are_translated_with_the_checksums_inside() {
     // What has no ports inside has none to set.
     let mut bench = Bench::new(&keeping(&set, &[], 64));
     let verdict = bench.frame(PortId(0), &frame);
-    assert_eq!(verdict, engine::Verdict::Drop(DropReason::NotApplicable));
+    assert_eq!(verdict, weir_program::Verdict::Drop(DropReason::NotApplicable));
 }
 
 #[test]
@@ -376,7 +381,7 @@ fn a20_an_error_begins_no_flow_where_answers_are_learnt() {
     let mut bench = Bench::new(&translating(64));
     let about = "src=10.0.0.9 dst=10.0.0.11 proto=udp sport=4000 dport=8080";
     let frame = error("src=192.0.2.1 dst=10.0.0.9", "proto=icmp icmp_type=11", about, 28);
-    assert_eq!(bench.frame(PortId(0), &frame), engine::Verdict::Drop(DropReason::Miss));
+    assert_eq!(bench.frame(PortId(0), &frame), weir_program::Verdict::Drop(DropReason::Miss));
     assert_eq!(bench.engine.flows(PipeId(0), 9).1, 0);
     assert_eq!(bench.engine.flow_account().unflowed.unknown, 1);
 }

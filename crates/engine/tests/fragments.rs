@@ -3,21 +3,23 @@
 
 mod support;
 
-use engine::arbitrary::Random;
-use engine::batch::Engine;
-use engine::fragments::{KNOWN_NS, WAIT_NS, WAITING_MAX};
-use engine::interpreter::{Arrival, Datagrams, Interpreter};
-use engine::program::{
+use std::collections::BTreeMap;
+use support::{SECRET, start};
+use weir_engine::batch::Engine;
+use weir_engine::fragments::WAITING_MAX;
+use weir_engine::worker::{HandOver, Worker};
+use weir_oracle as interpreter;
+use weir_oracle::arbitrary::Random;
+use weir_oracle::{Arrival, Datagrams, Interpreter};
+use weir_packet::craft::frame;
+use weir_packet::{DropReason, Field, HEADROOM, KeySource, Ledger, Pools, Port, Sum, TunnelKind, checksum};
+use weir_port::{MemPort, MemWire};
+use weir_program::Verdict;
+use weir_program::fragments::{KNOWN_NS, WAIT_NS};
+use weir_program::{
     Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId,
     Program, Target, Value,
 };
-use engine::worker::{HandOver, Worker};
-use engine::{Verdict, interpreter};
-use packet::craft::frame;
-use packet::{DropReason, Field, HEADROOM, KeySource, Ledger, Pools, Port, Sum, TunnelKind, checksum};
-use port::{MemPort, MemWire};
-use std::collections::BTreeMap;
-use support::{SECRET, start};
 
 const ETHERNET: usize = 14;
 const PORTS: [&str; 4] = ["a", "b", "c", "d"];
@@ -227,7 +229,7 @@ fn f13_fragments_in_any_order_go_where_the_whole_datagram_goes() {
         assert_eq!(left.len(), all.len(), "{:?}", crew.ledger());
         for (port, fragment) in left {
             let (whole, _) = &datagrams[of_datagram[&fragment]];
-            assert_eq!(port, wanted[whole], "{}", packet::craft::describe(&fragment));
+            assert_eq!(port, wanted[whole], "{}", weir_packet::craft::describe(&fragment));
         }
         assert_eq!((crew.ledger().held, crew.ledger().dropped_sum()), (0, 0));
     }

@@ -2,19 +2,19 @@
 
 mod support;
 
-use engine::Verdict;
-use engine::batch::Engine;
-use engine::buckets::GroupTables;
-use engine::change::{Change, ChangeError, EntryKey};
-use engine::check::{FindingKind, check};
-use engine::interpreter::Interpreter;
-use engine::program::{
+use support::{Bench, SECRET, start, udp};
+use weir_engine::batch::Engine;
+use weir_oracle::Interpreter;
+use weir_packet::{DropReason, Field, KeySource};
+use weir_program::Verdict;
+use weir_program::buckets::GroupTables;
+use weir_program::change::{Change, ChangeError, EntryKey};
+use weir_program::check::{FindingKind, check};
+use weir_program::snapshot::{FlowDecision, Unflowed};
+use weir_program::{
     Entry, EntryMatch, Fill, Group, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId,
     Program, Target, Value,
 };
-use engine::snapshot::{FlowDecision, Unflowed};
-use packet::{DropReason, Field, KeySource};
-use support::{Bench, SECRET, start, udp};
 
 /// The ports, which targets of these names lead to.
 const PORTS: [&str; 5] = ["in", "w1", "w2", "d1", "missed"];
@@ -39,7 +39,7 @@ fn services(groups: &[(&str, u16, &[&str])], last: impl FnOnce(Vec<Entry>) -> Pi
     let rows = (0..).zip(groups).flat_map(|(at, (_, _, targets))| {
         (0..).zip(*targets).map(move |(target, name)| Entry::on(member(at, target)).to(port(name)))
     });
-    let last = last(rows.collect()).forward(engine::program::Forward::PerEntry).miss(port("missed"));
+    let last = last(rows.collect()).forward(weir_program::Forward::PerEntry).miss(port("missed"));
     let mut program = start(&PORTS, [vips.capacity(16), last.capacity(64)]);
     for (name, number, targets) in groups {
         let targets = targets.iter().map(|name| Target::new(*name, PortId(0)));
@@ -245,7 +245,7 @@ fn a11_a_pipe_whose_group_metadata_chooses_reads_it() {
     let mut program = services(BOTH, hashing);
     program.pipes[0].templates[0].operations.clear();
     program.pipes[0].entries.edit(|all| all.iter_mut().for_each(|entry| entry.values.clear()));
-    let unwritten = |finding: &engine::check::Finding| {
+    let unwritten = |finding: &weir_program::check::Finding| {
         matches!(finding.kind, FindingKind::MetadataUnwritten { field: Field::Meta0, .. })
     };
     assert!(check(&program).iter().any(unwritten), "{:?}", check(&program));

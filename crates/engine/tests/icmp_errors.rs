@@ -3,18 +3,18 @@
 
 mod support;
 
-use engine::Verdict;
-use engine::interpreter::Interpreter;
-use engine::program::{Entry, EntryMatch, Fill, FlowState, Group, GroupId, Learn, Pipe, PipeId, PortId};
-use engine::program::{Program, Timeouts};
-use packet::{DropReason, Field};
 use support::{Bench, start, targets};
+use weir_oracle::Interpreter;
+use weir_packet::{DropReason, Field};
+use weir_program::Verdict;
+use weir_program::{Entry, EntryMatch, Fill, FlowState, Group, GroupId, Learn, Pipe, PipeId, PortId};
+use weir_program::{Program, Timeouts};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
 fn frame(text: &str) -> Vec<u8> {
-    packet::craft::frame(text)
+    weir_packet::craft::frame(text)
 }
 
 /// An ICMP error of this type from a router, about a packet of which so many bytes came back.

@@ -3,14 +3,14 @@
 
 mod support;
 
-use engine::batch::Engine;
-use engine::program::{
+use support::both::Both;
+use support::{source_nat, start};
+use weir_engine::batch::Engine;
+use weir_packet::craft;
+use weir_program::{
     AppId, Entry, EntryMatch, Fill, FlowState, Forward, Group, GroupId, Learn, Pipe, PipeId, PipeKind,
     PortId, Program, Target, Timeouts,
 };
-use packet::craft;
-use support::both::Both;
-use support::{source_nat, start};
 
 const MS: u64 = 1_000_000;
 /// How long an established connection may be idle, and a reset one.

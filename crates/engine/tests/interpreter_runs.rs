@@ -1,15 +1,15 @@
 //! Random programs, packets and changes through the interpreter alone: every feature is covered, programs
 //! pass the check, and the counters add up.
 
-use engine::arbitrary::{Coverage, Event, Random, dealt_buckets, event, program};
-use engine::change::Change;
-use engine::check::{FindingKind, Severity, check};
-use engine::interpreter::{Arrival, EntrySource, FlowSource, Interpreter, Walk};
-use engine::nat::Binding;
-use engine::program::{GroupId, PipeId, Program};
-use engine::snapshot::{FlowSnapshot, Snapshot};
-use packet::FlowKey;
 use std::net::IpAddr;
+use weir_oracle::arbitrary::{Coverage, Event, Random, dealt_buckets, event, program};
+use weir_oracle::{Arrival, EntrySource, FlowSource, Interpreter, Walk};
+use weir_packet::FlowKey;
+use weir_program::change::Change;
+use weir_program::check::{FindingKind, Severity, check};
+use weir_program::nat::Binding;
+use weir_program::snapshot::{FlowSnapshot, Snapshot};
+use weir_program::{GroupId, PipeId, Program};
 
 fn started(program: &Program) -> Interpreter {
     Interpreter::new(program, program.groups.iter().map(dealt_buckets).collect())

@@ -2,11 +2,11 @@
 
 mod support;
 
-use engine::interpreter::{Interpreter, Walk};
-use engine::program::{AppId, Entry, Operation, Pipe, PipeId, PortId, Program, Value};
-use engine::{Verdict, check::check};
-use packet::{DropReason, Field, Sum};
 use support::{Bench, start};
+use weir_oracle::{Interpreter, Walk};
+use weir_packet::{DropReason, Field, Sum};
+use weir_program::{AppId, Entry, Operation, Pipe, PipeId, PortId, Program, Value};
+use weir_program::{Verdict, check::check};
 
 /// A program with one action, and an app that answers what is too long, if there is to be one.
 fn acting(operations: Vec<Operation>, values: &[u128], answers: bool) -> Program {
@@ -44,7 +44,8 @@ const TOLD: Verdict = Verdict::App(AppId(0));
 
 #[test]
 fn a21_a_packet_that_is_too_long_goes_to_the_app_as_it_was_before() {
-    let packet = |more: &str| packet::craft::frame(&format!("{more} proto=udp sport=1 dport=2 payload=0011"));
+    let packet =
+        |more: &str| weir_packet::craft::frame(&format!("{more} proto=udp sport=1 dport=2 payload=0011"));
     let (v4, v6) = (packet("src=10.0.0.1 dst=10.0.0.2 df=1"), packet("src=fd00::1 dst=fd00::2"));
     for (frame, length) in [(&v4, 30), (&v6, 50)] {
         let program = |most: u128| acting(vec![limit(false), SET], &[most], true);
@@ -63,7 +64,8 @@ fn a21_a_packet_that_is_too_long_goes_to_the_app_as_it_was_before() {
 
 #[test]
 fn a21_of_a_frame_all_bytes_count_and_the_limit_is_that_of_its_packet() {
-    let plain = packet::craft::frame("src=10.0.0.1 dst=10.0.0.2 df=1 proto=udp sport=1 dport=2 payload=0011");
+    let plain =
+        weir_packet::craft::frame("src=10.0.0.1 dst=10.0.0.2 df=1 proto=udp sport=1 dport=2 payload=0011");
     let tagged = [&plain[..12], &[0x81, 0, 0, 7], &plain[12..]].concat();
     let program = acting(vec![limit(true), SET], &[44], true);
     assert_eq!(both(&program, &plain).verdict, SENT);
@@ -76,14 +78,14 @@ fn a21_of_a_frame_all_bytes_count_and_the_limit_is_that_of_its_packet() {
 #[test]
 fn a21_without_an_app_or_without_df_there_is_a_reason() {
     let packet = |df: u8| {
-        packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 df={df} proto=udp sport=1 dport=2"))
+        weir_packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 df={df} proto=udp sport=1 dport=2"))
     };
     let verdict = |answers, df| both(&acting(vec![limit(false)], &[27], answers), &packet(df)).verdict;
     assert_eq!(verdict(true, 1), TOLD);
     assert_eq!(verdict(true, 0), Verdict::Drop(DropReason::NotFragmented));
     assert_eq!(verdict(false, 1), Verdict::Drop(DropReason::TooLong));
     assert_eq!(verdict(false, 0), Verdict::Drop(DropReason::NotFragmented));
-    let arp = packet::craft::frame("arp=request");
+    let arp = weir_packet::craft::frame("arp=request");
     let walk = both(&acting(vec![limit(false)], &[2000], true), &arp);
     assert_eq!(walk.verdict, Verdict::Drop(DropReason::NotApplicable));
 }
@@ -91,7 +93,7 @@ fn a21_without_an_app_or_without_df_there_is_a_reason() {
 /// A SYN with these options.
 fn syn(family: &str, flags: &str, options: &str) -> Vec<u8> {
     let options = if options.is_empty() { String::new() } else { format!("tcp_options={options}") };
-    packet::craft::frame(&format!("{family} proto=tcp sport=7 dport=80 flags={flags} {options}"))
+    weir_packet::craft::frame(&format!("{family} proto=tcp sport=7 dport=80 flags={flags} {options}"))
 }
 
 const FAMILIES: [&str; 2] = ["src=10.0.0.1 dst=10.0.0.2", "src=fd00::1 dst=fd00::2"];
@@ -147,12 +149,12 @@ fn a22_other_packets_and_malformed_options_are_left_alone() {
             let frame = syn(family, flags, "020405b4");
             assert_eq!(both(&program, &frame).bytes, frame, "{flags}");
         }
-        let udp = packet::craft::frame(&format!("{family} proto=udp sport=7 dport=80 payload=020405b4"));
+        let udp = weir_packet::craft::frame(&format!("{family} proto=udp sport=7 dport=80 payload=020405b4"));
         assert_eq!(both(&program, &udp).bytes, udp);
-        let fragment = packet::craft::frame(&format!(
+        let fragment = weir_packet::craft::frame(&format!(
             "{family} frag=0+ proto=tcp sport=7 dport=80 flags=S tcp_options=020405b4"
         ));
         assert_eq!(both(&program, &fragment).bytes, fragment);
     }
-    assert_eq!(both(&program, &packet::craft::frame("arp=request")).verdict, SENT);
+    assert_eq!(both(&program, &weir_packet::craft::frame("arp=request")).verdict, SENT);
 }

@@ -18,24 +18,25 @@
 
 mod support;
 
-use engine::arbitrary::{Arriving, Event, Random, event, program};
-use engine::batch::Engine;
-use engine::change::{Change, Changes, EntryKey};
-use engine::check::owners;
-use engine::nat::Binding;
-use engine::operation::Value;
-use engine::owner::Owning;
-use engine::program::{
-    EntryMatch, Fill, HashInput, NewFlows, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
-};
-use engine::snapshot::{Count, FlowDecision};
-use engine::worker::{Assembly, Command, HandOver, Outcome, Part, Proposer, Rewire, Rewiring, Worker};
-use packet::{BATCH, Depth, FlowKey, KeySource, Layer, Ledger, Level, Pools, Port, parse};
-use port::{MemPort, MemWire};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use support::{SECRET, balancer};
+use weir_engine::batch::Engine;
+use weir_engine::lockstep::Arriving;
+use weir_engine::worker::{Assembly, Command, HandOver, Outcome, Part, Proposer, Rewire, Rewiring, Worker};
+use weir_oracle::arbitrary::{Event, Random, event, program};
+use weir_packet::{BATCH, Depth, FlowKey, KeySource, Layer, Ledger, Level, Pools, Port, parse};
+use weir_port::{MemPort, MemWire};
+use weir_program::change::{Change, Changes, EntryKey};
+use weir_program::check::owners;
+use weir_program::nat::Binding;
+use weir_program::operation::Value;
+use weir_program::owner::Owning;
+use weir_program::snapshot::{Count, FlowDecision};
+use weir_program::{
+    EntryMatch, Fill, HashInput, NewFlows, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
+};
 
 /// Cases of a default run; most random programs keep no flows.
 const CASES: u64 = 600;
@@ -467,7 +468,8 @@ fn swap(crews: &mut [Crew], program: &Program, random: &mut Random) -> usize {
         after = crews[crews.len() - 1].workers.len();
     }
     crews.iter_mut().for_each(|crew| crew.swap(program, rings));
-    let frame = |_| Arriving { bytes: engine::arbitrary::frame(random), headroom: 0, hash: 0, ports: None };
+    let frame =
+        |_| Arriving { bytes: weir_oracle::arbitrary::frame(random), headroom: 0, hash: 0, ports: None };
     let frames: Vec<Arriving> = (0..if is_ordered(program) { 1 } else { 100 }).map(frame).collect();
     if let [others @ .., last] = crews {
         others.iter_mut().for_each(|crew| crew.arrive(PortId(0), &frames));
@@ -505,7 +507,7 @@ fn program_of(seed: u64, random: &mut Random) -> Option<Program> {
 fn frame_for(seed: u64, random: &mut Random) -> Vec<u8> {
     match seed % 8 == BALANCER && random.percent(90) {
         true => balancer::frame(random),
-        false => engine::arbitrary::frame(random),
+        false => weir_oracle::arbitrary::frame(random),
     }
 }
 
@@ -612,7 +614,12 @@ fn propose_under_way(
             continue;
         }
         let frames: Vec<Arriving> = (0..100)
-            .map(|_| Arriving { bytes: engine::arbitrary::frame(random), headroom: 0, hash: 0, ports: None })
+            .map(|_| Arriving {
+                bytes: weir_oracle::arbitrary::frame(random),
+                headroom: 0,
+                hash: 0,
+                ports: None,
+            })
             .collect();
         crew.arrive_in_part(PortId(0), &frames);
         arrived += frames.len() as u64;
@@ -647,7 +654,7 @@ fn many_workers_do_what_one_does() {
     let mut met = Met::default();
     for seed in seeds {
         if let Err(what) = run(seed, &mut met) {
-            panic!("{what}\nWEIR_SEED={seed} cargo test -p engine --test many_workers");
+            panic!("{what}\nWEIR_SEED={seed} cargo test -p weir-engine --test many_workers");
         }
     }
     let Met {

@@ -3,16 +3,16 @@
 
 mod support;
 
-use engine::batch::Engine;
-use engine::change::{Change, EntryKey};
-use engine::delta::{DeltaReason, FlowDelta};
-use engine::program::{
+use std::collections::HashMap;
+use support::{Bench, SECRET, start, targets, udp};
+use weir_engine::batch::Engine;
+use weir_engine::delta::{DeltaReason, FlowDelta};
+use weir_packet::{FlowKey, KeySource};
+use weir_program::change::{Change, EntryKey};
+use weir_program::{
     Entry, EntryMatch, Fill, FlowState, Group, GroupId, HashInput, Learn, Measured, Pipe, PipeId, PipeKind,
     PortId, Program, Timeouts,
 };
-use packet::{FlowKey, KeySource};
-use std::collections::HashMap;
-use support::{Bench, SECRET, start, targets, udp};
 
 const MS: u64 = 1_000_000;
 
@@ -121,7 +121,7 @@ type Said = (u64, u8, u8, u16, u16);
 /// Frames of one flow, and what records say of them together.
 fn described() -> Vec<(Vec<Vec<u8>>, Said)> {
     let frame = |text: &str, length: usize| {
-        let mut frame = packet::craft::frame(text);
+        let mut frame = weir_packet::craft::frame(text);
         frame.resize(frame.len().max(length), 0);
         frame
     };
@@ -165,7 +165,7 @@ fn c14_records_have_octets_of_ip_and_what_the_first_packet_says() {
 
 #[test]
 fn c14_octets_survive_a_swap_into_a_table_of_another_size() {
-    let tcp = packet::craft::frame("src=10.0.0.1 dst=10.0.0.2 proto=tcp vlan=7 len=118");
+    let tcp = weir_packet::craft::frame("src=10.0.0.1 dst=10.0.0.2 proto=tcp vlan=7 len=118");
     for sizes in [[64, 64], [64, 200]] {
         for before in [None, Some(PERIOD)] {
             let mut bench = Bench::new(&pinning("f", sizes[0], before));

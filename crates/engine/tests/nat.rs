@@ -2,19 +2,19 @@
 
 mod support;
 
-use engine::Verdict;
-use engine::change::{Change, EntryKey};
-use engine::check::check;
-use engine::nat::Binding;
-use engine::owner::Owners;
-use engine::program::{
-    Entry, EntryMatch, FlowState, NatPrefix, OwnedBy, PipeId, PipeKind, PortId, Program, Timeouts,
-};
-use packet::craft::frame;
-use packet::{DropReason, FlowKey};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use support::{Bench, SECRET, source_nat};
+use weir_packet::craft::frame;
+use weir_packet::{DropReason, FlowKey};
+use weir_program::Verdict;
+use weir_program::change::{Change, EntryKey};
+use weir_program::check::check;
+use weir_program::nat::Binding;
+use weir_program::owner::Owners;
+use weir_program::{
+    Entry, EntryMatch, FlowState, NatPrefix, OwnedBy, PipeId, PipeKind, PortId, Program, Timeouts,
+};
 
 const NO_PORT: Verdict = Verdict::Drop(DropReason::NoNatPort);
 const MISS: Verdict = Verdict::Drop(DropReason::Miss);
@@ -111,7 +111,7 @@ fn n3_who_begins_no_flow() {
     let ipv6 = frame("src=2001:db8::1 dst=2001:db8::2 proto=udp sport=7 dport=53");
     let to_pool = udp("10.1.1.1", 7, "192.0.2.9", 80);
     for other in [stranger, fragment, ping, ipv6, to_pool] {
-        assert_eq!(bench.frame(PortId(0), &other), MISS, "{}", packet::craft::describe(&other));
+        assert_eq!(bench.frame(PortId(0), &other), MISS, "{}", weir_packet::craft::describe(&other));
     }
     assert_eq!((used(&bench), live(&bench), bench.engine.flow_account().unflowed.unknown), (0, 0, 5));
 }

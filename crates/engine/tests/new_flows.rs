@@ -2,18 +2,18 @@
 
 mod support;
 
-use engine::Verdict;
-use engine::batch::Engine;
-use engine::buckets::GroupTables;
-use engine::census::Flows;
-use engine::change::{Change, EntryKey};
-use engine::program::{
+use support::both::Both;
+use support::{SECRET, source_nat, start, udp};
+use weir_engine::batch::Engine;
+use weir_packet::{Batch, Pools, craft};
+use weir_program::Verdict;
+use weir_program::buckets::GroupTables;
+use weir_program::census::Flows;
+use weir_program::change::{Change, EntryKey};
+use weir_program::{
     Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, Learn, NewFlows, Pipe, PipeId, PipeKind,
     PortId, Program, Target, Timeouts,
 };
-use packet::{Batch, Pools, craft};
-use support::both::Both;
-use support::{SECRET, source_nat, start, udp};
 
 const MS: u64 = 1_000_000;
 /// The group of each program, for which metadata does not choose.

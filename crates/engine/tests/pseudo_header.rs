@@ -2,12 +2,13 @@
 //! such protocol behind random extension headers, in both executors. The checksums are computed here from
 //! scratch, by what each frame was built from.
 
-use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random};
-use engine::builder::ProgramBuilder;
-use engine::interpreter::Interpreter;
-use engine::program::{Entry, Operation, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Value};
-use packet::{Field, FieldKind, LevelId};
 use std::collections::BTreeMap;
+use weir_engine::lockstep::{Act, Arriving, Lockstep};
+use weir_oracle::Interpreter;
+use weir_oracle::arbitrary::{Coverage, Random};
+use weir_packet::{Field, FieldKind, LevelId};
+use weir_program::builder::ProgramBuilder;
+use weir_program::{Entry, Operation, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Value};
 
 /// Number, place of the checksum, first byte, and whether IPv4 has it too.
 const PROTOCOLS: [(u8, usize, Option<u8>, bool); 10] = [

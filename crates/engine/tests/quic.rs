@@ -2,15 +2,15 @@
 
 mod support;
 
-use engine::Verdict;
-use engine::check::{FindingKind, check};
-use engine::interpreter::Interpreter;
-use engine::program::{
+use support::{Bench, start};
+use weir_oracle::Interpreter;
+use weir_packet::{DropReason, craft};
+use weir_program::Verdict;
+use weir_program::check::{FindingKind, check};
+use weir_program::{
     Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Pipe, PortId, Program, QuicConfig, ServerId,
     Target,
 };
-use packet::{DropReason, craft};
-use support::{Bench, start};
 
 const KEY: [u8; 16] = 0x8f95_f092_4576_5f80_2569_34e5_0c66_207f_u128.to_be_bytes();
 /// Where packets go that miss.

@@ -2,17 +2,17 @@
 
 mod support;
 
-use engine::Verdict;
-use engine::batch::Engine;
-use engine::change::Change;
-use engine::delta::DeltaReason;
-use engine::program::{
+use support::both::Both;
+use support::{Bench, SECRET, source_nat, start};
+use weir_engine::batch::Engine;
+use weir_engine::delta::DeltaReason;
+use weir_packet::{Batch, Pools, craft};
+use weir_program::Verdict;
+use weir_program::change::Change;
+use weir_program::{
     Entry, EntryMatch, Fill, FlowState, Forward, Group, GroupId, Learn, NewFlows, Pipe, PipeId, PipeKind,
     PortId, Program, Target, Timeouts,
 };
-use packet::{Batch, Pools, craft};
-use support::both::Both;
-use support::{Bench, SECRET, source_nat, start};
 
 const MS: u64 = 1_000_000;
 
@@ -113,7 +113,7 @@ fn without_states_without_learning_and_with_an_entry_of_its_own_no_syn_ends_a_fl
     let mut both = Both::new(&in_turn(|pipe| pipe.idle_timeout_ns(100 * MS)));
     both.segments(&["S", "A", "FA", "S"]);
     assert_eq!(both.begun(), 1);
-    let key = packet::FlowKey::new([10, 1, 1, 1].into(), [203, 0, 113, 5].into(), 6, (7, 80), None);
+    let key = weir_packet::FlowKey::new([10, 1, 1, 1].into(), [203, 0, 113, 5].into(), 6, (7, 80), None);
     for learn in [Learn::Nothing, Learn::Default] {
         let own = Entry::on(EntryMatch::Flow(key));
         let pipe = Pipe::flow("f", learn).timeouts(Timeouts::CONNTRACK).entry(own);
@@ -170,7 +170,7 @@ fn c15_a_translated_connection_has_ended_when_both_sides_have_closed() {
     assert_ne!(second, first, "a port of its own");
     assert_eq!(both.reopened(), [7, 5]);
     assert_eq!(both.bench.engine.flows(PipeId(0), 9).1, 2);
-    assert_eq!(hear(&mut both, "A"), Verdict::Drop(packet::DropReason::Miss), "nothing leads there");
+    assert_eq!(hear(&mut both, "A"), Verdict::Drop(weir_packet::DropReason::Miss), "nothing leads there");
 }
 
 /// As in RFC 6146 §3.5.2.2 and in netfilter: a client that has forgotten the connection learns that from the

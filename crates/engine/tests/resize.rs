@@ -3,12 +3,12 @@
 
 mod support;
 
-use engine::batch::{Engine, Moved};
-use engine::delta::DeltaReason;
-use engine::program::{Entry, EntryMatch, Fill, Group, GroupId, Learn, Pipe, PipeId, PortId, Program};
-use engine::snapshot::{FlowAccount, FlowDecision};
-use packet::FlowKey;
 use support::{Bench, SECRET, start, targets, udp};
+use weir_engine::batch::{Engine, Moved};
+use weir_engine::delta::DeltaReason;
+use weir_packet::FlowKey;
+use weir_program::snapshot::{FlowAccount, FlowDecision};
+use weir_program::{Entry, EntryMatch, Fill, Group, GroupId, Learn, Pipe, PipeId, PortId, Program};
 
 /// A program that pins up to `capacity` flows to `x` and `y`; the flow from port 7 has an entry of its own.
 fn pinning(capacity: u32, own: bool) -> Program {

@@ -2,13 +2,13 @@
 
 mod support;
 
-use engine::arbitrary::{Event, Random, event, program};
-use engine::batch::Engine;
-use engine::change::{Change, EntryKey};
-use engine::program::{Entry, Operation, Pipe, PipeId, PipeKind, PortId, Program, Timeouts, Value};
-use engine::snapshot::Snapshot;
-use packet::Field;
 use support::{Bench, SECRET, start, udp};
+use weir_engine::batch::Engine;
+use weir_oracle::arbitrary::{Event, Random, event, program};
+use weir_packet::Field;
+use weir_program::change::{Change, EntryKey};
+use weir_program::snapshot::Snapshot;
+use weir_program::{Entry, Operation, Pipe, PipeId, PipeKind, PortId, Program, Timeouts, Value};
 
 /// A random program, and some random frames and changes of it. Nothing goes by age.
 fn grown(random: &mut Random) -> Bench {
@@ -89,7 +89,7 @@ fn s6_a_swap_in_slices_is_at_every_moment_a_swap_at_once() {
         let mut heir = old.successor(&new);
         while !heir.engine.stage(&mut old.engine, 1 + random.below(3) as u32, old.now_ns) {
             // The old program goes on meanwhile.
-            let bytes = engine::arbitrary::frame(&mut random);
+            let bytes = weir_oracle::arbitrary::frame(&mut random);
             old.frame(PortId(random.below(new.ports.len()) as u16), &bytes);
         }
         let mut twin = old.successor(&new);

@@ -3,20 +3,20 @@
 
 mod support;
 
-use engine::Verdict;
-use engine::arbitrary::{Event, Random, event, program};
-use engine::batch::{Engine, SwapReport};
-use engine::change::{Change, Changes, EntryKey};
-use engine::program::{
+use std::collections::{BTreeMap, HashMap};
+use support::{Bench, SECRET, start, udp};
+use weir_engine::batch::{Engine, SwapReport};
+use weir_oracle::arbitrary::{Event, Random, event, program};
+use weir_packet::{Field, FlowKey, KeySource};
+use weir_program::Verdict;
+use weir_program::change::{Change, Changes, EntryKey};
+use weir_program::snapshot::{BucketReport, Count};
+use weir_program::{
     AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, HashInput,
     Learn, Match, MeterId, NewFlows, Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target,
     Timeouts,
 };
-use engine::snapshot::{BucketReport, Count};
-use packet::{Field, FlowKey, KeySource};
-use std::collections::{BTreeMap, HashMap};
-use support::{Bench, SECRET, start, udp};
-use table::{Belonging, FlowDelta};
+use weir_table::{Belonging, FlowDelta};
 
 // ---- individual cases ----
 
@@ -68,7 +68,7 @@ fn s2_an_entry_survives_iff_name_type_matches_and_action_shape_are_equal() {
 fn s2_constants_of_an_action_are_not_its_shape() {
     let to = |ttl| {
         let mut program = counted();
-        let set = Operation::Set(Field::Ipv4Ttl, engine::program::Value::Const(ttl));
+        let set = Operation::Set(Field::Ipv4Ttl, weir_program::Value::Const(ttl));
         program.pipes[0].templates[0].operations.push(set);
         program
     };
@@ -101,7 +101,7 @@ fn s3_a_run_time_entry_that_would_lead_back_is_lost() {
     old.pipes[1].miss = Forward::Pipe(PipeId(0));
     old.ports[0].root = Some(PipeId(1));
     assert_eq!(bench.swap(&old).removed, [("first".to_string(), 1, 0)]);
-    assert_eq!(bench.frame(PortId(0), &udp(1, 53)), Verdict::Drop(packet::DropReason::Miss));
+    assert_eq!(bench.frame(PortId(0), &udp(1, 53)), Verdict::Drop(weir_packet::DropReason::Miss));
 }
 
 /// What a flow of the first pipe's target belongs to.
@@ -129,7 +129,7 @@ fn s2_removed_flows_leave_their_deltas_and_the_others_stay_with_their_target() {
         let flows = bench.engine.flows(PipeId(0), 1_000).0.into_iter();
         flows
             .map(|flow| match flow.decision {
-                engine::snapshot::FlowDecision::Pinned(pin) => (flow.key, name(pin)),
+                weir_program::snapshot::FlowDecision::Pinned(pin) => (flow.key, name(pin)),
                 other => panic!("{other:?}"),
             })
             .collect()
@@ -246,7 +246,7 @@ fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
     bench.swap(&program(&["y", "x"], 4));
     bench.swap(&program(&["y", "new", "x"], 8));
     let other = report(&bench);
-    assert_eq!((&other.slots[..], other.packets.iter().sum()), (&[table::NO_TARGET; 8][..], 0_u64));
+    assert_eq!((&other.slots[..], other.packets.iter().sum()), (&[weir_table::NO_TARGET; 8][..], 0_u64));
 }
 
 #[test]
@@ -515,7 +515,7 @@ fn s4_after_new_numbers_alone_everything_goes_on() {
         }
         for _ in 0..60 {
             let input = PortId(random.below(old.program.ports.len()) as u16);
-            let bytes = engine::arbitrary::frame(&mut random);
+            let bytes = weir_oracle::arbitrary::frame(&mut random);
             let renumbered = PortId(numbers.ports[input.index()] as u16);
             let (wanted, found) =
                 (old.frame_and_copies(input, &bytes), new.frame_and_copies(renumbered, &bytes));
@@ -544,7 +544,7 @@ fn buckets(bench: &Bench) -> BTreeMap<String, (Vec<String>, BucketReport)> {
 /// Hits and misses by name of pipe, and shared counters by name.
 fn counts(bench: &Bench) -> BTreeMap<String, (Count, Count)> {
     let snapshot = bench.engine.snapshot();
-    let hits = |entries: &[engine::snapshot::EntrySnapshot]| {
+    let hits = |entries: &[weir_program::snapshot::EntrySnapshot]| {
         entries.iter().fold(Count::default(), |mut sum, entry| {
             sum.add(entry.hits);
             sum

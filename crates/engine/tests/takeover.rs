@@ -2,15 +2,15 @@
 
 mod support;
 
-use engine::batch::{Engine, FlowPage, TakenOver};
-use engine::program::{
+use std::collections::BTreeMap;
+use support::{Bench, source_nat, start, targets, udp};
+use weir_engine::batch::{Engine, FlowPage, TakenOver};
+use weir_packet::FlowKey;
+use weir_program::snapshot::FlowDecision;
+use weir_program::{
     Affinity, Entry, EntryMatch, Fill, FlowState, Group, GroupId, Learn, NewFlows, Pipe, PipeId, PipeKind,
     PortId, Program, Timeouts,
 };
-use engine::snapshot::FlowDecision;
-use packet::FlowKey;
-use std::collections::BTreeMap;
-use support::{Bench, source_nat, start, targets, udp};
 
 const PIPE: PipeId = PipeId(0);
 
@@ -132,7 +132,9 @@ fn s10_later_pages_have_only_what_was_decided_since() {
 
 /// Segments of a client.
 fn tcp(flags: &str) -> Vec<u8> {
-    packet::craft::frame(&format!("src=10.1.1.1 dst=203.0.113.5 proto=tcp sport=7 dport=80 flags={flags}"))
+    weir_packet::craft::frame(&format!(
+        "src=10.1.1.1 dst=203.0.113.5 proto=tcp sport=7 dport=80 flags={flags}"
+    ))
 }
 
 /// The same with states, from a pool or to targets in turn.
@@ -193,8 +195,9 @@ fn sources_are_remembered_by_their_flows_from_another_process() {
         program.groups[1].affinity = Some(Affinity { timeout_ns: 60_000_000_000, ..Affinity::ADDRESS });
         program
     };
-    let from =
-        |at: u8| packet::craft::frame(&format!("src=10.0.1.{at} dst=10.0.0.2 proto=udp sport=9 dport=53"));
+    let from = |at: u8| {
+        weir_packet::craft::frame(&format!("src=10.0.1.{at} dst=10.0.0.2 proto=udp sport=9 dport=53"))
+    };
     let mut old = Bench::new(&remembering(&["x", "y"]));
     (0..30).for_each(|at| _ = old.frame(PortId(0), &from(at)));
     let names = |engine: &Engine| -> BTreeMap<_, _> {
@@ -205,7 +208,7 @@ fn sources_are_remembered_by_their_flows_from_another_process() {
     resume(&mut new.engine, &pages(&old.engine, 100), (0, 1));
     for at in 0..30 {
         let again =
-            packet::craft::frame(&format!("src=10.0.1.{at} dst=10.0.0.2 proto=udp sport=10 dport=53"));
+            weir_packet::craft::frame(&format!("src=10.0.1.{at} dst=10.0.0.2 proto=udp sport=10 dport=53"));
         new.frame(PortId(0), &again);
     }
     let is = names(&new.engine);

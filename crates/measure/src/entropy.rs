@@ -5,7 +5,7 @@
 //! contributes the logarithm of its key's size. S is least if what is not certain of known keys is spread
 //! over as many keys as there can be, and largest if it lies in as heavy keys as there can be.
 
-use sketch::{Estimate, TopCounts};
+use weir_sketch::{Estimate, TopCounts};
 
 /// f·log2 f.
 fn term(size: f64) -> f64 {
@@ -62,7 +62,7 @@ fn heaviest(mut rest: f64, mut open: Vec<(u64, u64)>, missing: u64) -> f64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use sketch::{Exact, KeyHash, Seed, Update};
+    use weir_sketch::{Exact, KeyHash, Seed, Update};
 
     proptest! {
         #[test]

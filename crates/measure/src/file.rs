@@ -12,10 +12,10 @@ use crate::keys::TOPS;
 use crate::settings::{Part, Settings};
 use crate::sketches::{Sketches, Totals, keys_of};
 use crate::summary::Summary;
-use sketch::top_counts::Row;
-use sketch::{Count, Distinct, FormatError, KeyHash, KeyKind, Quantiles, Seed, TopCounts};
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
+use weir_sketch::top_counts::Row;
+use weir_sketch::{Count, Distinct, FormatError, KeyHash, KeyKind, Quantiles, Seed, TopCounts};
 
 /// What a sketch file begins with.
 const MARK: [u8; 8] = *b"weir-sk\n";
@@ -111,7 +111,7 @@ impl Summary {
             let Some(top) = top else { continue };
             let row = |row: &Row<5>| (self.keys.text(place, &row.key), row.packets - row.error);
             let rows: Vec<(String, u64)> = top.top(top.len()).iter().map(row).collect();
-            let bytes = sketch::frequent_items(&rows, top.missing(), top.total().packets);
+            let bytes = weir_sketch::frequent_items(&rows, top.missing(), top.total().packets);
             files.push((format!("{}.frequent", part.word()), bytes));
         }
         files

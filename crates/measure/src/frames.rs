@@ -4,7 +4,7 @@
 //! that lengths in headers make sense, and a flow whose ports were not recorded is none.
 
 use crate::link::Link;
-use packet::{
+use weir_packet::{
     Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, Observed, TunnelPorts, parse_into,
 };
 
@@ -138,7 +138,7 @@ fn why_none(headers: &Headers) -> NoFlow {
     let outer = headers.outer();
     match () {
         () if has_ip(outer) => NoFlow::TunnelId,
-        () if outer.ether_type == packet::ETHER_ARP => NoFlow::Arp,
+        () if outer.ether_type == weir_packet::ETHER_ARP => NoFlow::Arp,
         () => NoFlow::NotIp,
     }
 }
@@ -146,7 +146,7 @@ fn why_none(headers: &Headers) -> NoFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use packet::craft;
+    use weir_packet::craft;
 
     fn flow(bytes: &[u8], length: usize) -> Result<String, &'static str> {
         let flow = Frames::default().flow(bytes, length as u32);
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_a_flow_or_have_a_reason() {
-        let mut random = sketch::traffic::Random::new(1);
+        let mut random = weir_sketch::traffic::Random::new(1);
         let base = frame("src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1000 dport=4789 len=120");
         for _ in 0..20_000 {
             let mut bytes = base.clone();

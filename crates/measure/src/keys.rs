@@ -1,8 +1,8 @@
 //! From a flow's key to those of everything that is counted about it.
 
 use crate::settings::Settings;
-use packet::FlowKey;
-use sketch::{Evicted, Item, KeyHash, KeyKind, Projection, Seed};
+use weir_packet::FlowKey;
+use weir_sketch::{Evicted, Item, KeyHash, KeyKind, Projection, Seed};
 
 /// What top lists are about, in the order of their places in arrays.
 pub(crate) const TOPS: [KeyKind; 5] = [

@@ -5,6 +5,7 @@
 //! is exported, no thread and no clock.
 #![forbid(unsafe_code)]
 
+mod app;
 mod entropy;
 pub mod export;
 mod file;
@@ -24,6 +25,7 @@ mod tests;
 mod text;
 mod truth;
 
+pub use app::{Board, Export, HISTORY, Ipfix, KIND, Measurement, OfOverlay, Parquet, Sum, Told};
 pub use file::{FileError, Unlike};
 pub use frames::{Frames, NoFlow};
 pub use link::Link;
@@ -33,6 +35,6 @@ pub use report::{
     ChangeRow, Estimated, Interval, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow, Unflowed,
 };
 pub use settings::{Part, Settings};
-pub use sketch::{KeyKind, Seed};
 pub use summary::Summary;
 pub use text::grouped;
+pub use weir_sketch::{KeyKind, Seed};

@@ -2,7 +2,7 @@
 //! (<https://www.tcpdump.org/linktypes.html>). The packet gets an Ethernet header instead, so that all are
 //! read by one parser.
 
-use packet::{ETHER_IPV4, ETHER_IPV6};
+use weir_packet::{ETHER_IPV4, ETHER_IPV6};
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;

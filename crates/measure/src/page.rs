@@ -26,7 +26,7 @@ impl Measured {
 mod tests {
     use super::*;
     use crate::{FlowRecord, Seed, Settings, Summary};
-    use packet::Observed;
+    use weir_packet::Observed;
 
     #[test]
     fn titles_and_keys_cannot_break_the_page() {

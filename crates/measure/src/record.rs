@@ -1,6 +1,6 @@
 //! What the sources of a measurement deliver: so many packets of a flow, in one piece of time.
 
-use packet::{FlowKey, Observed, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use weir_packet::{FlowKey, Observed, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
 /// Packets of one flow: a single one of a recording, or all that a flow delta stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

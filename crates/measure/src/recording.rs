@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::settings::Settings;
 use crate::summary::Summary;
 use serde::Serialize;
-use sketch::Seed;
+use weir_sketch::Seed;
 
 /// Intervals that are told of with lists.
 pub const DETAILED: usize = 1000;
@@ -237,7 +237,7 @@ impl<'a> Recording<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use packet::craft::Recipe;
+    use weir_packet::craft::Recipe;
 
     fn frame(sport: u16) -> Vec<u8> {
         format!("src=10.0.0.1 proto=udp sport={sport}").parse::<Recipe>().unwrap().build()

@@ -6,7 +6,7 @@
 
 use crate::settings::Part;
 use serde::Serialize;
-use sketch::Estimate;
+use weir_sketch::Estimate;
 
 /// An estimate, where the truth lies, and the truth if it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

@@ -8,9 +8,9 @@ use crate::report::{
 use crate::sketches::Sketches;
 use crate::summary::Summary;
 use crate::truth::{self, Truth};
-use sketch::top_counts::Row;
-use sketch::{Estimate, Exact, Quantiles, TopCounts};
 use std::collections::BTreeMap;
+use weir_sketch::top_counts::Row;
+use weir_sketch::{Estimate, Exact, Quantiles, TopCounts};
 
 /// The shares of quantiles.
 pub(crate) const SHARES: [f64; 7] = [0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0];
@@ -136,7 +136,7 @@ impl Reporting<'_> {
         let sketch = self.sketches.spread.as_ref()?;
         let found = sketch.spreaders(settings.spread_least as f64, |key| keys.hash.hash(key));
         let exact = self.tuples().map(|tuples| truth::spreads(tuples, keys));
-        let row = |one: &sketch::Spread<5>| {
+        let row = |one: &weir_sketch::Spread<5>| {
             let mut destinations = Estimated::from(one.spread);
             destinations.exact =
                 exact.as_ref().map(|exact| exact.get(&one.key).copied().unwrap_or_default() as f64);

@@ -2,21 +2,21 @@
 
 use crate::sketches::Sketches;
 use serde::{Deserialize, Serialize};
-use sketch::{Aggregator, KeyKind, Projection};
+use weir_sketch::{Aggregator, KeyKind, Projection};
 
 /// A part of a measurement that costs memory and can be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// Sources with many destinations ([`sketch::SpreadSketch`]).
+    /// Sources with many destinations ([`weir_sketch::SpreadSketch`]).
     Spreaders,
-    /// How many flows have how many packets ([`sketch::Mrac`]).
+    /// How many flows have how many packets ([`weir_sketch::Mrac`]).
     FlowSizes,
-    /// Quantiles of the time between packets ([`sketch::Quantiles`]).
+    /// Quantiles of the time between packets ([`weir_sketch::Quantiles`]).
     InterArrival,
-    /// Quantiles of packets' bytes ([`sketch::Quantiles`]).
+    /// Quantiles of packets' bytes ([`weir_sketch::Quantiles`]).
     PacketBytes,
-    /// Source ports with most packets ([`sketch::TopCounts`], like all that follow).
+    /// Source ports with most packets ([`weir_sketch::TopCounts`], like all that follow).
     TopSourcePorts,
     /// Destination ports with most packets.
     TopDestinationPorts,

@@ -14,9 +14,9 @@
 
 use crate::keys::{DESTINATIONS, FLOWS, Keys, SOURCES, TOPS};
 use crate::settings::{Part, Settings};
-use sketch::{Distinct, Evicted, Item, MergeError, Mrac, Quantiles, Seed, SpreadSketch, TopCounts};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use weir_sketch::{Distinct, Evicted, Item, MergeError, Mrac, Quantiles, Seed, SpreadSketch, TopCounts};
 
 /// Bytes of the counters of [`Mrac`]: 2^18 of them tell a million flows apart from half a million.
 const SIZES_BYTES: usize = 1 << 20;

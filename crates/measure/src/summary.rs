@@ -12,8 +12,8 @@ use crate::reporting::Reporting;
 use crate::settings::{AGGREGATOR_BYTES, Part, Settings};
 use crate::sketches::Sketches;
 use crate::truth::Truth;
-use sketch::{Aggregator, BATCH, Evicted, Gate, Policy, Seed, TopCounts, Update};
 use std::borrow::Cow;
+use weir_sketch::{Aggregator, BATCH, Evicted, Gate, Policy, Seed, TopCounts, Update};
 
 /// Evictions that are handed to the sketches at once.
 const HANDED: usize = 256;

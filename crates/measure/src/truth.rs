@@ -4,8 +4,8 @@
 //! made. When a map would outgrow its memory, exact counting ends for good: half of a truth is none.
 
 use crate::keys::{FLOWS, Keys};
-use sketch::Exact;
 use std::collections::HashMap;
+use weir_sketch::Exact;
 
 /// Bytes for each flow: key, counts, and the room that a map keeps free, in each of up to three maps.
 const FLOW_BYTES: usize = 3 * 128;
@@ -30,7 +30,7 @@ impl Truth {
     }
 
     /// Counts packets of a 5-tuple.
-    pub(crate) fn add(&mut self, update: &sketch::Update<5>) {
+    pub(crate) fn add(&mut self, update: &weir_sketch::Update<5>) {
         if self.ended.is_some() {
             return;
         }
@@ -61,7 +61,7 @@ pub(crate) fn by_kind(tuples: &Exact<5>, keys: &Keys, place: usize) -> Exact<5> 
     let mut exact = Exact::default();
     for (tuple, count) in tuples.iter() {
         let key = keys.of(place, tuple);
-        exact.add(&sketch::Update { key, packets: count.packets, bytes: count.bytes, note: () });
+        exact.add(&weir_sketch::Update { key, packets: count.packets, bytes: count.bytes, note: () });
     }
     exact
 }

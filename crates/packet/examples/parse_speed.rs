@@ -1,14 +1,15 @@
-//! Measures finding headers, flow keys and hashes in nanoseconds per frame: `cargo run --release -p packet
+//! Measures finding headers, flow keys and hashes in nanoseconds per frame: `cargo run --release -p
+//! weir-packet
 //! --example parse_speed`.
 //!
 //! The 64 frames of 64 flows, as in a batch, stay in the first-level cache. Each line is the best of many
 //! short rounds, because other activity on the machine can only add time. Nothing is allocated while the
 //! clock runs.
 
-use packet::craft::frame;
-use packet::{BATCH, Depth, DropReason, FlowKey, Headers, KeySource, TableHash, parse, select_hash};
 use std::hint::black_box;
 use std::time::Instant;
+use weir_packet::craft::frame;
+use weir_packet::{BATCH, Depth, DropReason, FlowKey, Headers, KeySource, TableHash, parse, select_hash};
 
 /// Batches per round: about a tenth of a millisecond, short enough to run undisturbed.
 const BATCHES: usize = 400;

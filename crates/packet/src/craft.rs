@@ -2,12 +2,12 @@
 //! --packet`, benches, labs and tests.
 //!
 //! ```
-//! use packet::craft::Recipe;
+//! use weir_packet::craft::Recipe;
 //!
 //! let recipe: Recipe = "src=10.0.0.1 dst=10.0.0.9 proto=tcp sport=4000 dport=80 flags=S".parse()?;
 //! let frame = recipe.build();
-//! assert_eq!(packet::craft::describe(&frame), recipe.to_string());
-//! # Ok::<(), packet::craft::RecipeError>(())
+//! assert_eq!(weir_packet::craft::describe(&frame), recipe.to_string());
+//! # Ok::<(), weir_packet::craft::RecipeError>(())
 //! ```
 //!
 //! Promises: lengths and checksums are right unless the text says otherwise; a frame that is printed builds

@@ -1,8 +1,8 @@
 //! Incremental checksums equal those computed from scratch, and the two zeros of one's complement are kept
 //! apart.
 
-use packet::{Sum, checksum, update, update_udp};
 use proptest::prelude::*;
+use weir_packet::{Sum, checksum, update, update_udp};
 
 /// RFC 1071 §4.1, word by word with an end-around carry; shares no code with what it checks.
 fn naive(bytes: &[u8]) -> u16 {

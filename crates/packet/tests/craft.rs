@@ -2,8 +2,8 @@
 
 mod recipes;
 
-use packet::craft::{Problem, Recipe, describe, describe_short, frame};
 use proptest::prelude::*;
+use weir_packet::craft::{Problem, Recipe, describe, describe_short, frame};
 
 fn recipe(text: &str) -> Recipe {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))

@@ -1,8 +1,8 @@
 //! The table of fields: what it says is where `craft`, which knows nothing of it, has put things.
 
-use packet::craft::frame;
-use packet::{Access, Depth, Field, FieldKind, LevelId, Source, parse};
 use std::collections::HashSet;
+use weir_packet::craft::frame;
+use weir_packet::{Access, Depth, Field, FieldKind, LevelId, Source, parse};
 
 /// The value of a field as its place says; `None` when the frame does not have it.
 fn read(frame: &[u8], field: Field) -> Option<u128> {

@@ -1,9 +1,9 @@
 //! The select hash is a specification and frozen here. Both hashes are checked for the properties that tables
 //! and buckets need. Everything is seeded, so a test that passes once always passes.
 
-use packet::{FlowKey, IPV4_MARK, PROTOCOL_TCP, SelectIpv4, TableHash, select_hash};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
+use weir_packet::{FlowKey, IPV4_MARK, PROTOCOL_TCP, SelectIpv4, TableHash, select_hash};
 
 /// A function of five words, like both hashes of flow keys.
 type Hash<'h> = &'h dyn Fn(&[u64; 5]) -> u64;

@@ -6,13 +6,13 @@
 mod recipes;
 
 use etherparse::{LinkExtSlice, NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use packet::craft::{Recipe, frame};
-use packet::{
+use proptest::prelude::*;
+use std::net::{IpAddr, Ipv4Addr};
+use weir_packet::craft::{Recipe, frame};
+use weir_packet::{
     Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, TunnelKind, TunnelPorts, parse,
     parse_into,
 };
-use proptest::prelude::*;
-use std::net::{IpAddr, Ipv4Addr};
 
 const DEPTHS: [Depth; 4] = [Depth::L2, Depth::L3, Depth::L4, Depth::Inner];
 
@@ -363,7 +363,7 @@ proptest! {
         let headers = parse(&bytes, Depth::Inner);
         prop_assert!(!headers.is_err_and(|reason| depth_of(reason) != Depth::Inner));
         // craft has the same idea of lengths and checksums, and need not say any.
-        let printed = packet::craft::describe(&bytes);
+        let printed = weir_packet::craft::describe(&bytes);
         prop_assert!(!printed.contains("csum") && !printed.contains("hex"), "{}", printed);
     }
 

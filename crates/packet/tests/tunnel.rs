@@ -1,8 +1,8 @@
 //! Tunnel headers as the RFCs draw them, read and written.
 
-use packet::tunnel::{Carried, Header, Id, Inside, Outer, OuterShape, Unread};
-use packet::{Sum, TunnelKind, TunnelPorts, checksum};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use weir_packet::tunnel::{Carried, Header, Id, Inside, Outer, OuterShape, Unread};
+use weir_packet::{Sum, TunnelKind, TunnelPorts, checksum};
 
 fn read(kind: TunnelKind, bytes: &[u8]) -> Result<Header, Unread> {
     kind.read(bytes, 0)

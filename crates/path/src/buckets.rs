@@ -1,12 +1,12 @@
 //! Paths for flows that nobody keeps: hash -> bucket -> path.
 //!
-//! The buckets follow the weights of the paths ([`table::bucket::fill_wants`]: the fewest moves). Buckets of
-//! a path that may not be used any more move at once; of the others, few in a step, drawn at random, so that
-//! hosts which see the same queue do not all leave it together.
+//! The buckets follow the weights of the paths ([`weir_table::bucket::fill_wants`]: the fewest moves).
+//! Buckets of a path that may not be used any more move at once; of the others, few in a step, drawn at
+//! random, so that hosts which see the same queue do not all leave it together.
 
 use crate::paths::Paths;
-use crate::random::Random;
-use table::bucket::{Buckets, fill_wants};
+use weir_app::random::Random;
+use weir_table::bucket::{Buckets, fill_wants};
 
 /// Buckets of a node: 16 paths still differ by a quarter of a share.
 pub const SIZE: usize = 64;
@@ -19,7 +19,7 @@ pub const MOVES_MAX: usize = SIZE / 16;
 pub struct Move {
     /// Its number.
     pub bucket: usize,
-    /// The path it led to; [`table::bucket::NO_TARGET`] at first.
+    /// The path it led to; [`weir_table::bucket::NO_TARGET`] at first.
     pub from: u16,
     /// The path it leads to.
     pub to: u16,
@@ -38,7 +38,7 @@ impl PathBuckets {
         PathBuckets { buckets: Buckets::new(fill_wants(None, &paths.shares(), SIZE).0) }
     }
 
-    /// The path of a flow's select hash; [`table::bucket::NO_TARGET`] if there are no paths.
+    /// The path of a flow's select hash; [`weir_table::bucket::NO_TARGET`] if there are no paths.
     #[inline]
     #[must_use]
     pub fn pick(&self, hash: u64) -> u16 {

@@ -210,8 +210,8 @@ fn other(ports: Ports, not: u16) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
     use proptest::prelude::*;
+    use weir_app::random::Random;
 
     fn hop(number: u8) -> Option<IpAddr> {
         Some(IpAddr::from([10, 9, number, 1]))

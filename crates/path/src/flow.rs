@@ -1,8 +1,8 @@
 //! A flow that is kept: where its next packet goes.
 
 use crate::paths::{Paths, State};
-use crate::random::Random;
 use crate::scheme::{Scheme, port_of};
+use weir_app::random::Random;
 
 /// A flow is moved without a gap only for a gain of a part of its path's score, this one.
 const GAIN_PART: u64 = 4;

@@ -108,11 +108,11 @@ pub fn message(router: Ipv4Addr, packet: &[u8], quotes: usize) -> Vec<u8> {
     let mut message = vec![0x45, 0, 0, 28 + quoted.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0];
     message.extend(router.octets());
     message.extend(packet.get(12..16).unwrap_or(&[0; 4]));
-    let sum = packet::checksum(packet::Sum::default().bytes(&message));
+    let sum = weir_packet::checksum(weir_packet::Sum::default().bytes(&message));
     message[10..12].copy_from_slice(&sum.to_be_bytes());
     message.extend([TIME_EXCEEDED, IN_TRANSIT, 0, 0, 0, 0, 0, 0]);
     message.extend(quoted);
-    let sum = packet::checksum(packet::Sum::default().bytes(&message[20..]));
+    let sum = weir_packet::checksum(weir_packet::Sum::default().bytes(&message[20..]));
     message[22..24].copy_from_slice(&sum.to_be_bytes());
     message
 }

@@ -1,4 +1,6 @@
-//! Which path a flow takes to a remote node: what daemon, engine and simulator share.
+//! Which path a flow takes to a remote node: what the simulator, the daemon's agent and the apps share, and
+//! the apps themselves, for the paths of tunnels that the kernel sends and of those that weir sends
+//! ([`port`]). See README.md.
 //!
 //! A fabric with ECMP chooses a path by a hash that covers the UDP source port of the tunnel, so a source
 //! port is a path. [`survey`] finds out what probes of growing TTL show, and [`discovery`] one port for each
@@ -9,23 +11,107 @@
 //!
 //! Nothing here does I/O, has a thread or reads a clock: time is a `u64` in nanoseconds that the caller
 //! passes and that never goes back (`CLOCK_MONOTONIC`), and randomness comes from a seeded
-//! [`random::Random`]. Equal calls give equal answers.
+//! [`weir_app::random::Random`]. Equal calls give equal answers.
 //!
 //! The state of a remote node is meant to be shared by all nodes behind the same last hop (a leaf switch):
 //! they have their paths in common, but not the ports that lead there.
 
+mod app;
+mod board;
 pub mod buckets;
 pub mod covariation;
 pub mod delay;
 pub mod discovery;
+mod exchange;
 pub mod flow;
 pub mod icmp;
 pub mod known;
 pub mod loss;
+mod pages;
 pub mod paths;
+pub mod port;
 pub mod probing;
-pub mod random;
 pub mod scheme;
 pub mod settings;
 pub mod survey;
+#[cfg(test)]
+mod tests;
+mod text;
 pub mod wire;
+mod yaml;
+
+pub use board::{Board, Event, FlowRow, NodeTold, PathTold, Told};
+pub use exchange::{Between, Claim, Exchange, Form, Member, Shared};
+
+use scheme::Scheme;
+use std::net::IpAddr;
+use weir_app::kind::{Argument, Kind, Verb, View};
+use wire::Secret;
+
+/// The kind of app with the key `path`.
+pub const KIND: Kind = Kind {
+    key: "path",
+    help: "The paths of VXLAN tunnels.",
+    keys: yaml::KEYS,
+    pipes: &[],
+    read: yaml::read,
+    one: None,
+    table: None,
+    views: &[View { word: "", request: "show", text: text::show }],
+    pages: pages::PAGES,
+    about: "List the flows of tunnels with their paths",
+    verbs: &[Verb {
+        name: "conntrack",
+        about: "List flows with their paths",
+        arguments: NO_ARGUMENTS,
+        whole: false,
+        flags: &[],
+        text: text::conntrack,
+    }],
+};
+
+const NO_ARGUMENTS: &[Argument] = &[];
+
+/// Tunnels to be watched, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fabric {
+    /// Its name.
+    pub name: String,
+    /// The kernel's interface by which encapsulated frames leave.
+    pub uplink: String,
+    /// Underlay addresses of remote nodes.
+    pub peers: Vec<IpAddr>,
+    /// Our own underlay address; that of the route to the peer if there is none.
+    pub local: Option<IpAddr>,
+    /// How a path is chosen: ECMP, DOCA-AR or adaptive.
+    pub scheme: Scheme,
+    /// The UDP port of VXLAN.
+    pub vxlan_port: u16,
+    /// The first and the last source port that may be used.
+    pub sources: [u16; 2],
+    /// The DSCP of the data, and so of probes.
+    pub dscp: u8,
+    /// The rate of one path, in bits per second.
+    pub rate: u64,
+    /// Flows that are kept.
+    pub flows: u32,
+    /// How often each path of a peer in use is probed, in nanoseconds.
+    pub probe_ns: u64,
+    /// How often those of others are.
+    pub idle_ns: u64,
+    /// How often paths are discovered anew.
+    pub discover_ns: u64,
+    /// Probes of a peer that are answered, per second.
+    pub answers: u32,
+    /// What authenticates probes; `None` if nothing is configured.
+    pub secret: Option<Secret>,
+}
+
+/// Tunnels, and where what is known of them goes.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// What is wanted.
+    pub fabric: Fabric,
+    /// Where results go.
+    pub board: Board,
+}

@@ -14,9 +14,9 @@ pub use large::{Fit, LARGE_MISSES_MAX};
 use self::large::Large;
 use crate::delay::Delay;
 use crate::loss::Loss;
-use crate::random::Random;
 use crate::settings::Settings;
 use std::fmt;
+use weir_app::random::Random;
 
 /// The largest number of paths to a node: a fabric rarely has more spines, and 64 buckets still give each 4.
 pub const PATHS_MAX: usize = 16;

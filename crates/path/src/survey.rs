@@ -13,10 +13,10 @@ use crate::covariation::ROUNDS;
 use crate::discovery::{Observation, PORTS_TRIED, distinct, is_hidden, ports_needed};
 use crate::icmp::Expired;
 use crate::paths::PATHS_MAX;
-use crate::random::Random;
 use crate::wire::{Address, Outer, Packet, Secret, siphash, trace_checksum};
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use weir_app::random::Random;
 
 /// The TTL of a probe that is to arrive.
 pub const TTL_WHOLE: u8 = 64;

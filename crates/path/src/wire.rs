@@ -31,8 +31,8 @@ mod trace;
 pub use six::{DATAGRAM6, FRAME6, quoted_id};
 pub use trace::trace_checksum;
 
-use packet::{Sum, checksum};
 use std::net::Ipv4Addr;
+use weir_packet::{Sum, checksum};
 
 /// The VNI of probes: the last one.
 pub const VNI: u32 = 0xff_ffff;

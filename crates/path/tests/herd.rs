@@ -2,11 +2,11 @@
 //! hosts, each with its own probes every 10 ms and its own phase, send over four links of 1 Gbit/s. Three
 //! links carry others' traffic already, and the fourth is idle.
 
-use path::flow::{Flow, Route};
-use path::paths::{Answer, Paths, Ports};
-use path::random::Random;
-use path::scheme::Scheme;
-use path::settings::Settings;
+use weir_app::random::Random;
+use weir_path::flow::{Flow, Route};
+use weir_path::paths::{Answer, Paths, Ports};
+use weir_path::scheme::Scheme;
+use weir_path::settings::Settings;
 
 const LINKS: usize = 4;
 const GOOD: usize = 3;

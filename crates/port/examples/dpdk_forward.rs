@@ -6,10 +6,10 @@
 //!
 //! With 0 MiB it uses ordinary memory.
 
-use packet::{Batch, Frame, Pools, Port};
-use port::dpdk::{DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
 use std::error::Error;
 use std::time::{Duration, Instant};
+use weir_packet::{Batch, Frame, Pools, Port};
+use weir_port::dpdk::{DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
 
 /// Frames in the pool: as many as testpmd allocates for one core.
 const FRAMES: u32 = 163_456;
@@ -60,7 +60,7 @@ fn forward(
             }
             let all = batch.mask();
             let accepted = output.transmit(pools, &mut batch, all);
-            for slot in packet::Bits(all & !accepted) {
+            for slot in weir_packet::Bits(all & !accepted) {
                 pools.give(batch.take(slot));
             }
             batch.clear();

@@ -1,11 +1,11 @@
 //! Measures the generator's cost to a bench: nanoseconds per frame for `receive` and `transmit` together.
 //!
-//! `cargo run --release -p port --example mem_speed`
+//! `cargo run --release -p weir-port --example mem_speed`
 
-use packet::{Batch, Pools, Port};
-use port::{Generator, Stream};
 use std::net::Ipv4Addr;
 use std::time::Instant;
+use weir_packet::{Batch, Pools, Port};
+use weir_port::{Generator, Stream};
 
 /// Frames per run: few, so that some of the [`RUNS`] runs are not disturbed by other processes.
 const FRAMES: u64 = 200_000;

@@ -4,12 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use bpf::Take;
-use packet::{Batch, Bits, Pool, PoolId, Pools, Port, PortStatistics, RegionPool};
-use port::xdp::{Rings, XdpConfig, XdpError, XdpInterface, XdpPort};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use rustix::time::{ClockId, clock_gettime};
+use weir_bpf::Take;
+use weir_packet::{Batch, Bits, Pool, PoolId, Pools, Port, PortStatistics, RegionPool};
+use weir_port::xdp::{Rings, XdpConfig, XdpError, XdpInterface, XdpPort};
 
 const USAGE: &str = "xdp_forward (forward ONE OTHER | generate INTERFACE | count INTERFACE)";
 

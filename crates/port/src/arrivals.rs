@@ -8,8 +8,8 @@
 
 use crate::Generator;
 use crate::zero_loss::{self, Trial};
-use packet::{Batch, PoolId, Pools, Port, PortStatistics};
 use rustix::time::{ClockId, clock_gettime};
+use weir_packet::{Batch, PoolId, Pools, Port, PortStatistics};
 
 /// Frames that wait for the worker, as in the receive ring of a NIC.
 pub const RING: u64 = 4096;

@@ -16,9 +16,11 @@
 //! some 20 ns per frame.
 #![forbid(unsafe_code)]
 
-use packet::{BATCH, Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, Remark};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use weir_packet::{
+    BATCH, Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, Remark,
+};
 
 /// The largest number of late frames per direction (a millisecond at 4 Mpps). Beyond it, frames pass in time
 /// and are counted.

@@ -6,8 +6,8 @@
 //! nothing is allocated. `examples/mem_speed.rs` measures it.
 #![forbid(unsafe_code)]
 
-use packet::{Batch, Bits, Frame, Pool, PoolId, Pools, Port, PortStatistics, Sum, checksum};
 use std::net::Ipv4Addr;
+use weir_packet::{Batch, Bits, Frame, Pool, PoolId, Pools, Port, PortStatistics, Sum, checksum};
 
 /// A range of bytes in which frames differ from the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +273,7 @@ impl Port for Generator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use packet::BATCH;
+    use weir_packet::BATCH;
 
     fn address(last: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 0, 0, last)

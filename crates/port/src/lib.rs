@@ -1,5 +1,5 @@
 //! Ports: where frames come from and where they go. A port is one queue owned by a worker; every kind of port
-//! keeps the promises of [`packet::Port`].
+//! keeps the promises of [`weir_packet::Port`].
 //!
 //! - [`MemPort`]: queues in memory, for tests.
 //! - [`Generator`]: synthetic traffic, for benches.

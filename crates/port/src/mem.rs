@@ -5,9 +5,9 @@
 //! not fast, because it copies every frame into a `Vec` behind a lock. Benches use [`crate::Generator`].
 #![forbid(unsafe_code)]
 
-use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics};
 
 /// State shared by both ends.
 #[derive(Debug)]

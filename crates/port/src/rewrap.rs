@@ -3,8 +3,8 @@
 
 use crate::trace::Recording;
 use crate::{FaultPort, Faults, TracePort};
-use packet::Port;
 use std::any::Any;
+use weir_packet::Port;
 
 /// What happens to a port's recording.
 pub enum Retrace {

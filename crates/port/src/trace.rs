@@ -8,9 +8,9 @@
 #![forbid(unsafe_code)]
 
 use crate::pcap::Writer;
-use packet::{BATCH, Batch, Bits, DropReason, Leave, PoolId, Pools, Port, PortStatistics, Remark};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
+use weir_packet::{BATCH, Batch, Bits, DropReason, Leave, PoolId, Pools, Port, PortStatistics, Remark};
 
 /// Initial capacity of a copy, in bytes: few frames are larger.
 const FRAME_USUAL: usize = 2048;

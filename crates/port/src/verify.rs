@@ -1,7 +1,7 @@
 //! Whether the checksums that a frame came with are right. weir updates checksums and computes none from
 //! scratch, so a wrong one leaves wrong: here it is seen.
 
-use packet::{Base, Depth, Layer, Level, Sum, parse, pseudo_header};
+use weir_packet::{Base, Depth, Layer, Level, Sum, parse, pseudo_header};
 
 /// A checksum that is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use packet::craft::frame;
+    use weir_packet::craft::frame;
 
     /// What a recipe's frame has wrong, in words.
     fn said(recipe: &str) -> Vec<String> {

@@ -2,12 +2,12 @@
 //! process, with ordinary memory. None needs a NIC or huge pages.
 #![cfg(feature = "dpdk")]
 
-use packet::{Batch, Bits, Frame, Pools, Port};
-use port::LinkState;
-use port::dpdk::{DpdkError, DpdkLink, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use weir_packet::{Batch, Bits, Frame, Pools, Port};
+use weir_port::LinkState;
+use weir_port::dpdk::{DpdkError, DpdkLink, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
 
 /// A test that takes longer than this hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -133,7 +133,7 @@ fn ring_gives_back_what_was_sent_in_order() {
         assert_eq!(batch.len(), 64);
         for (slot, &number) in order.iter().enumerate() {
             assert_eq!(batch.frame(slot).bytes(), bytes(number, lengths[number % lengths.len()]));
-            assert_eq!(batch.frame(slot).room().headroom, packet::HEADROOM);
+            assert_eq!(batch.frame(slot).room().headroom, weir_packet::HEADROOM);
         }
         let counted = port.statistics();
         assert_eq!((counted.transmitted, counted.received, counted.held), (64, 64, 0));

@@ -2,12 +2,12 @@
 
 mod sink;
 
-use packet::{Batch, Pools, Port};
-use port::PcapPort;
-use port::pcap::{Files, Links, Output, Problem, ReadError, Reader, Record, Writer};
 use proptest::prelude::*;
 use sink::Sink;
 use std::io::BufReader;
+use weir_packet::{Batch, Pools, Port};
+use weir_port::PcapPort;
+use weir_port::pcap::{Files, Links, Output, Problem, ReadError, Reader, Record, Writer};
 
 /// Builds files in either byte order.
 #[derive(Clone)]

@@ -2,11 +2,13 @@
 
 mod sink;
 
-use packet::{BATCH, Batch, Bits, Pools, Port, PortStatistics};
-use port::pcap::{Reader, Record};
-use port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates, Recording, Retrace, Taps, TracePort, rewrap};
 use proptest::prelude::*;
 use sink::Sink;
+use weir_packet::{BATCH, Batch, Bits, Pools, Port, PortStatistics};
+use weir_port::pcap::{Reader, Record};
+use weir_port::{
+    Delay, FaultPort, Faults, MemPort, MemWire, Rates, Recording, Retrace, Taps, TracePort, rewrap,
+};
 
 const ALWAYS: u32 = 1_000_000;
 
@@ -132,7 +134,7 @@ fn a_reordered_frame_is_overtaken_by_one_whichever_way_batches_are_cut() {
         for part in frames.chunks(cut) {
             transmit(&mut pools, &mut port, &part.iter().map(<[u8; 1]>::as_slice).collect::<Vec<_>>());
         }
-        port.set_time(port::PATIENCE_NS);
+        port.set_time(weir_port::PATIENCE_NS);
         port.flush(&mut pools);
         popped(&wire).concat()
     };

@@ -2,9 +2,9 @@
 //! benchmark with claims: `weir bench` is that. Arguments: skews of a Zipf distribution.
 #![allow(clippy::print_stdout, reason = "an example")]
 
-use sketch::traffic::{Zipf, five_tuple};
-use sketch::*;
 use std::time::Instant;
+use weir_sketch::traffic::{Zipf, five_tuple};
+use weir_sketch::*;
 
 const FLOWS: u64 = 600_000;
 const PACKETS: usize = 2 << 20;

@@ -72,7 +72,7 @@ impl<const W: usize, const D: usize> Coco<W, D> {
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         for place in self.places(hash) {
-            packet::prefetch(&self.buckets[place]);
+            weir_packet::prefetch(&self.buckets[place]);
         }
     }
 

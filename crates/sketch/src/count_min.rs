@@ -63,7 +63,7 @@ impl<C: Counter, const D: usize> CountMin<C, D> {
         let (lanes, mut places) = (self.lanes.rows::<D>(hash), Places::default());
         for (row, lane) in lanes.into_iter().enumerate() {
             let place = row * self.width + below(lane, self.width);
-            packet::prefetch(&self.counters[place]);
+            weir_packet::prefetch(&self.counters[place]);
             places.0[row] = place as u32;
         }
         places

@@ -99,8 +99,8 @@ impl<const W: usize> Elastic<W> {
     /// Fetches the bucket and the counter of a hash.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
-        packet::prefetch(&self.buckets[self.place(hash).0]);
-        packet::prefetch(&self.light[self.light_place(hash)]);
+        weir_packet::prefetch(&self.buckets[self.place(hash).0]);
+        weir_packet::prefetch(&self.light[self.light_place(hash)]);
     }
 
     #[inline(always)]

@@ -131,8 +131,8 @@ impl<const W: usize> FlowRadar<W> {
     pub fn add(&mut self, updates: &[Evicted<W>]) {
         let find = |radar: &Self, one: &Evicted<W>| {
             let (places, block) = (radar.places(one.item.hash), radar.block(one.item.hash));
-            packet::prefetch(&radar.filter[block]);
-            places.iter().for_each(|place| packet::prefetch(&radar.cells[*place]));
+            weir_packet::prefetch(&radar.filter[block]);
+            places.iter().for_each(|place| weir_packet::prefetch(&radar.cells[*place]));
             (places, block)
         };
         in_chunks(self, updates, find, |radar, one, (places, block)| {

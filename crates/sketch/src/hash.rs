@@ -9,7 +9,7 @@
 //! secret do not collide under another. Sketches merge only if their seeds are equal, so a seed is stored
 //! with what it made, and is as secret as that.
 
-/// The largest number of words in a key: those of a [`packet::FlowKey`].
+/// The largest number of words in a key: those of a [`weir_packet::FlowKey`].
 pub const KEY_WORDS_MAX: usize = 5;
 
 /// An odd constant without a pattern (the golden ratio).
@@ -160,10 +160,10 @@ impl Note for () {
     fn join(&mut self, (): &()) {}
 }
 
-impl Note for packet::Observed {
+impl Note for weir_packet::Observed {
     #[inline(always)]
-    fn join(&mut self, later: &packet::Observed) {
-        packet::Observed::join(self, later);
+    fn join(&mut self, later: &weir_packet::Observed) {
+        weir_packet::Observed::join(self, later);
     }
 }
 

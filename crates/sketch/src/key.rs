@@ -4,8 +4,8 @@
 //! be read as one. Where all traffic is IPv4, two words hold the whole key ([`narrow`]): 13 bytes and the
 //! tunnel's id.
 
-use packet::{FlowKey, IPV4_MARK};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_packet::{FlowKey, IPV4_MARK};
 
 /// Which parts of a flow's key remain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -189,8 +189,8 @@ impl Projection {
 
 fn protocol_text(protocol: u8) -> String {
     match protocol {
-        packet::PROTOCOL_TCP => "tcp".to_string(),
-        packet::PROTOCOL_UDP => "udp".to_string(),
+        weir_packet::PROTOCOL_TCP => "tcp".to_string(),
+        weir_packet::PROTOCOL_UDP => "udp".to_string(),
         other => format!("protocol {other}"),
     }
 }

@@ -52,7 +52,7 @@ impl LinearCounting {
     pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>]) {
         let find = |sketch: &Self, one: &Evicted<W>| {
             let (word, bit) = sketch.place(one.item.hash);
-            packet::prefetch(&sketch.words[word]);
+            weir_packet::prefetch(&sketch.words[word]);
             (word as u32, bit)
         };
         in_chunks(self, updates, find, |sketch, _, (word, bit)| sketch.words[word as usize] |= 1 << bit);

@@ -39,7 +39,7 @@ pub(crate) fn in_chunks<S, const W: usize, P: Copy + Default>(
 /// is touched.
 pub(crate) fn table<T: Clone>(value: T, length: usize) -> Vec<T> {
     let mut table = Vec::with_capacity(length);
-    packet::advise_huge(&table);
+    weir_packet::advise_huge(&table);
     table.resize(length, value);
     table
 }

@@ -97,7 +97,7 @@ impl<C: Counter> Mrac<C> {
     pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>]) {
         let find = |sketch: &Self, one: &Evicted<W>| {
             let place = sketch.place(one.item.hash);
-            packet::prefetch(&sketch.counters[place]);
+            weir_packet::prefetch(&sketch.counters[place]);
             place as u32
         };
         in_chunks(self, updates, find, |sketch, one, place| {

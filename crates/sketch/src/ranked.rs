@@ -79,7 +79,7 @@ impl<const W: usize> Ranked<W> {
     /// Fetches what [`Ranked::find`] reads first.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
-        packet::prefetch(&self.index[hash as usize & (self.index.len() - 1)]);
+        weir_packet::prefetch(&self.index[hash as usize & (self.index.len() - 1)]);
     }
 
     /// Fetches what [`Ranked::find`] and [`Ranked::count`] read then, of the first slot that has such a hash.
@@ -87,8 +87,8 @@ impl<const W: usize> Ranked<W> {
     #[inline(always)]
     pub(crate) fn prefetch_item(&self, hash: u64) -> Option<u32> {
         let slot = self.index[hash as usize & (self.index.len() - 1)].slot.checked_sub(1)?;
-        packet::prefetch(&self.items[slot as usize]);
-        packet::prefetch(&self.nodes[slot as usize]);
+        weir_packet::prefetch(&self.items[slot as usize]);
+        weir_packet::prefetch(&self.nodes[slot as usize]);
         Some(slot)
     }
 

@@ -87,7 +87,7 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
         let find = |sketch: &Self, one: &Evicted<W>| {
             let columns = sketch.modular.columns_of(number(&one.item.key));
             for row in 0..Self::LANES {
-                packet::prefetch(&sketch.counters[sketch.place(&columns, row)]);
+                weir_packet::prefetch(&sketch.counters[sketch.place(&columns, row)]);
             }
             Columns(columns)
         };

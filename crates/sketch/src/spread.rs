@@ -159,7 +159,7 @@ impl<const W: usize> SpreadSketch<W> {
     /// Fetches what [`SpreadSketch::update`] writes first.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
-        self.places(hash).into_iter().for_each(|place| packet::prefetch(&self.buckets[place]));
+        self.places(hash).into_iter().for_each(|place| weir_packet::prefetch(&self.buckets[place]));
     }
 
     /// Notes that a key talks to another: the key, and the hash of both.

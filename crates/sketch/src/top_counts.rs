@@ -113,7 +113,7 @@ impl<const W: usize> TopCounts<W> {
     #[inline(always)]
     pub fn prefetch_row(&self, item: &Item<W>) {
         if let Some(slot) = self.ranked.prefetch_item(item.hash) {
-            packet::prefetch(&self.besides[slot as usize]);
+            weir_packet::prefetch(&self.besides[slot as usize]);
         }
     }
 

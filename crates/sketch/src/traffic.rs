@@ -4,8 +4,8 @@
 //! Number 0 is the heaviest flow of a Zipf stream.
 
 use crate::hash::{Purpose, Seed};
-use packet::FlowKey;
 use std::net::{IpAddr, Ipv6Addr};
+use weir_packet::FlowKey;
 
 /// A generator of random numbers: wyrand (Wang Yi, 2019). Not for secrets.
 #[derive(Clone, Debug)]

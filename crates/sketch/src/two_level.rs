@@ -143,10 +143,10 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
             let source = source(&one.item.key);
             let columns = sketch.modular.columns_of(source);
             for row in 0..Self::FIRST_ROWS {
-                packet::prefetch(&sketch.first[sketch.first_place(&columns, row)]);
+                weir_packet::prefetch(&sketch.first[sketch.first_place(&columns, row)]);
             }
             let places = sketch.places(source);
-            places.iter().for_each(|place| packet::prefetch(&sketch.second[*place]));
+            places.iter().for_each(|place| weir_packet::prefetch(&sketch.second[*place]));
             (Columns(columns), places)
         };
         in_chunks(self, updates, find, |sketch, one, (columns, places)| {

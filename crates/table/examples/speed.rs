@@ -4,10 +4,10 @@
 //! Keys are visited in random order, so that each look-up in a large table misses the caches. An item is a
 //! look-up, an insertion, or a packet.
 
-use packet::FlowKey;
 use std::hint::black_box;
 use std::time::Instant;
-use table::*;
+use weir_packet::FlowKey;
+use weir_table::*;
 
 const MILLION: usize = 1 << 20;
 

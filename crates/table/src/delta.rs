@@ -5,7 +5,7 @@
 //! of a row are narrow enough for it, so a fast flow gives a delta about every minute ([`PACKETS_MAX`],
 //! [`BYTES_MAX`]).
 
-use packet::{FlowKey, Observed};
+use weir_packet::{FlowKey, Observed};
 
 /// The most packets of a delta, and of a row: at 148.8 million packets per second half of it takes 14 s.
 pub const PACKETS_MAX: u64 = u32::MAX as u64;

@@ -20,10 +20,10 @@ use crate::delta::{BYTES_MAX, Belonging, DeltaReason, FlowDelta, PACKETS_MAX};
 use crate::state::FlowState;
 use crate::store::{Record, Store, same};
 use crate::{Full, InsertError};
-use packet::{Bits, FlowKey};
 pub use resume::Resumed;
 pub use seen::HEARD_MAX;
 use seen::Marks;
+use weir_packet::{Bits, FlowKey};
 
 /// The largest index in a [`Decision`]: 30 bits, beside two bits for its kind.
 pub const DECISION_MAX: u32 = (1 << 30) - 1;

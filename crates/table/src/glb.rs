@@ -11,8 +11,8 @@
 use crate::NO_TARGET;
 use crate::bucket::TARGETS_MAX;
 use crate::published::siphash24;
-use packet::FlowKey;
 use std::net::IpAddr;
+use weir_packet::FlowKey;
 
 /// The number of rows of a table.
 pub const ROWS: usize = 65_536;

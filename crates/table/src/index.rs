@@ -17,7 +17,7 @@
 //! of a large index is resident from the start, because hashes touch all of it soon.
 
 use crate::Full;
-use packet::{Bits, prefetch};
+use weir_packet::{Bits, prefetch};
 
 /// Slots in a bucket: 8 tags and 8 row numbers fill a cache line.
 const SLOTS: usize = 8;
@@ -73,8 +73,8 @@ impl Index {
         let buckets = buckets_for(rows.min(ROWS_MAX));
         // vec![0; n] maps untouched zero pages; a Vec of aligned buckets would write to all of them.
         let words = vec![0_u32; buckets * WORDS + LINE / size_of::<u32>()];
-        packet::advise_huge(&words);
-        packet::populate(&words);
+        weir_packet::advise_huge(&words);
+        weir_packet::populate(&words);
         let first = words.as_ptr().align_offset(LINE).min(LINE / size_of::<u32>());
         Index { words, first, buckets: buckets as u32 }
     }
@@ -320,11 +320,11 @@ mod tests {
     #[test]
     fn a_million_chosen_keys_cost_no_more_than_others() {
         const KEYS: usize = 1_000_000;
-        let (known, secret) = (packet::TableHash::new([1, 2]), packet::TableHash::new([3, 4]));
-        let key = |n: u64| [packet::IPV4_MARK, n, 0, 0xc000_0201, 7 << 48 | 53 << 32 | 17 << 24];
+        let (known, secret) = (weir_packet::TableHash::new([1, 2]), weir_packet::TableHash::new([3, 4]));
+        let key = |n: u64| [weir_packet::IPV4_MARK, n, 0, 0xc000_0201, 7 << 48 | 53 << 32 | 17 << 24];
         let chosen: Vec<u64> =
             (0..).filter(|n| (known.hash(&key(*n)) as u32) < u32::MAX / 16).take(KEYS).collect();
-        let hashes = |hash: packet::TableHash, numbers: &mut dyn Iterator<Item = u64>| -> Vec<u64> {
+        let hashes = |hash: weir_packet::TableHash, numbers: &mut dyn Iterator<Item = u64>| -> Vec<u64> {
             numbers.map(|n| hash.hash(&key(n))).collect()
         };
         let (none, others) = costs(&hashes(secret, &mut (0..KEYS as u64)));

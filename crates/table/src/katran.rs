@@ -12,8 +12,8 @@
 use crate::NO_TARGET;
 use crate::bucket::TARGETS_MAX;
 use crate::published::{combine, fnv32_signed, jhash_of_2, jhash_of_16, murmur3_of_2, spooky_of_16};
-use packet::FlowKey;
 use std::net::IpAddr;
+use weir_packet::FlowKey;
 
 /// The number of slots of Katran's rings.
 pub const RING: usize = 65_537;

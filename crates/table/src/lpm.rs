@@ -18,8 +18,8 @@
 //! used, at most (width - root bits) / 4 nodes per prefix, besides the root and 47 bytes per prefix.
 
 use crate::{Exact, InsertError, mix::mix};
-use packet::{Bits, prefetch};
 use thiserror::Error;
+use weir_packet::{Bits, prefetch};
 
 /// Address bits per node: 16 entries of 4 bytes fill a cache line.
 const STRIDE: u32 = 4;

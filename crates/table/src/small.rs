@@ -4,7 +4,7 @@
 //! nanoseconds. Pipes with one or two entries (a tenant, a tunnel, a default) are as common as large ones.
 
 use crate::InsertError;
-use packet::Bits;
+use weir_packet::Bits;
 
 /// The largest number of keys. With more of them, comparing costs more than a hash and two cache lines.
 pub const KEYS_MAX: usize = 8;

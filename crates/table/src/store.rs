@@ -7,8 +7,8 @@
 
 use crate::index::{Index, ROWS_MAX};
 use crate::{Full, InsertError};
-use packet::{Bits, Frontier, prefetch};
 use std::ops::Range;
+use weir_packet::{Bits, Frontier, prefetch};
 
 /// A type that can be stored as a row.
 pub(crate) trait Record {
@@ -52,7 +52,7 @@ impl<R: Record> Store<R> {
     pub(crate) fn with_capacity(capacity: usize) -> Store<R> {
         let capacity = capacity.min(ROWS_MAX);
         let rows = Vec::with_capacity(capacity);
-        packet::advise_huge(&rows);
+        weir_packet::advise_huge(&rows);
         Store {
             index: Index::with_rows(capacity),
             frontier: Frontier::of(&rows),

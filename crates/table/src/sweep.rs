@@ -2,7 +2,7 @@
 
 use crate::delta::DeltaReason;
 use crate::flow::{Flow, FlowTable};
-use packet::FlowKey;
+use weir_packet::FlowKey;
 
 /// What a sweep does with a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

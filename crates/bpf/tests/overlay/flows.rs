@@ -4,10 +4,10 @@ use crate::handle::Handle;
 use crate::key;
 use crate::rig::*;
 use aya::programs::TcAttachType;
-use bpf::{OverlayEnd, OverlayGone, OverlaySweep, STAMP_GLOBAL, STAMP_POLICY};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use weir_bpf::{OverlayEnd, OverlayGone, OverlaySweep, STAMP_GLOBAL, STAMP_POLICY};
 
 /// Flows that all are given the counts of.
 pub const GIVE: OverlaySweep = OverlaySweep { idle_ns: 0, given_ns: u64::MAX, ends: false };

@@ -2,7 +2,7 @@
 
 use aya::TestRun;
 use aya::programs::{SchedClassifier, TcAttachType, TestRunOptions, loaded_programs};
-use bpf::programs_at_hook;
+use weir_bpf::programs_at_hook;
 
 /// Bytes of `struct __sk_buff`, and where its fields are.
 const CONTEXT: usize = 192;

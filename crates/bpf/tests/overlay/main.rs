@@ -9,11 +9,13 @@ mod oncache;
 mod rig;
 mod six;
 
-use bpf::{OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY, overlay_programs, overlay_programs_at};
-use packet::select_hash;
 use rig::*;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
+use weir_bpf::{
+    OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY, overlay_programs, overlay_programs_at,
+};
+use weir_packet::select_hash;
 
 /// Returns a frame with other bytes at an offset, and right header checksums.
 fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {

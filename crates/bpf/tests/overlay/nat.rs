@@ -1,8 +1,8 @@
 //! Flows whose addresses and ports the kernel's NAT changes.
 
 use crate::rig::*;
-use bpf::OverlayTuple;
 use std::net::{IpAddr, Ipv4Addr};
+use weir_bpf::OverlayTuple;
 
 /// What the pod says to the service, and what the node makes of it.
 const BEFORE: OverlayTuple = tuple([POD, SERVICE], [7000, 80], UDP);
@@ -115,7 +115,7 @@ fn an_ended_connection_is_forgotten_with_its_translation() {
     rig.learn_service(UDP);
     rig.programs.forget_translation(&AFTER);
     rig.programs.forget_translations();
-    rig.programs.bump(&[bpf::STAMP_GLOBAL]).unwrap();
+    rig.programs.bump(&[weir_bpf::STAMP_GLOBAL]).unwrap();
     rig.learn_service(UDP);
     assert_eq!(rig.programs.asked(), [AFTER, BEFORE.reversed()]);
 }

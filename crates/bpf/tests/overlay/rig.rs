@@ -1,7 +1,6 @@
 //! A network namespace with the interfaces of a node, in which the test's thread runs, and frames as a pod
 //! and a remote node send them.
 
-use bpf::{OverlayIp, OverlaySettings, STAMP_FIRST, TcOverlay};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,6 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
+use weir_bpf::{OverlayIp, OverlaySettings, STAMP_FIRST, TcOverlay};
 
 pub const PASS: i32 = -1;
 pub const REDIRECT: i32 = 7;

@@ -2,8 +2,8 @@
 
 use crate::flows::{END, GIVE};
 use crate::rig::*;
-use bpf::{OverlayEnd, OverlayIp, OverlayKey, OverlaySettings, OverlaySweep, OverlayTuple};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use weir_bpf::{OverlayEnd, OverlayIp, OverlayKey, OverlaySettings, OverlaySweep, OverlayTuple};
 
 const POD_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x244, 1, 0, 0, 0, 0, 5);
 const OTHER_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x244, 2, 0, 0, 0, 0, 7);

@@ -3,14 +3,14 @@
 
 use super::show::Connection;
 use super::{bad_input, overlay, watch};
+use crate::kinds::KINDS;
 use crate::output;
 use anyhow::{Result, bail};
-use apps::KINDS;
-use apps::kind::{Kind, Verb};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
+use weir_app::kind::{Kind, Verb};
 
 /// Name of every subcommand's first argument in the help.
 const NAME: &str = "NAME";

@@ -7,13 +7,13 @@ use super::{BadInput, bad_input};
 use crate::daemon::{Signals, privileges};
 use crate::output;
 use anyhow::{Context, Result, bail};
-use bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::process::ExitCode;
+use weir_bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
 
 /// How often it is looked whether the interface still exists.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };

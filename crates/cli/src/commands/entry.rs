@@ -3,15 +3,15 @@
 use super::BadInput;
 use super::show::Connection;
 use crate::output;
-use ::config::infile;
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use control::change;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use weir_config::infile;
+use weir_control::change;
 
 /// How often a long load says how far it is.
 const NEWS: Duration = Duration::from_millis(500);

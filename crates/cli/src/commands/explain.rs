@@ -6,11 +6,11 @@ use crate::explain::{Explanation, Names};
 use crate::replay::imagine;
 use crate::{import, output, replay};
 use anyhow::{Context, Result, anyhow, bail};
-use engine::program::PortId;
-use port::pcap::{RECORD_ALL, Record};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_port::pcap::{RECORD_ALL, Record};
+use weir_program::PortId;
 
 /// Arguments of `weir explain`.
 #[derive(clap::Args)]

@@ -5,9 +5,6 @@ use crate::files::{self, Use};
 use crate::flow_file::FlowFile;
 use crate::measure::{self, FileReport, Outcome};
 use crate::{outfile, output};
-use ::config::infile;
-use ::measure::export::{Given, NO_PARQUET};
-use ::measure::{KeyKind, Measured, Seed, Settings, Summary};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -16,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use weir_config::infile;
+use weir_measure::export::{Given, NO_PARQUET};
+use weir_measure::{KeyKind, Measured, Seed, Settings, Summary};
 
 /// The seed of all measurements that are given none: measuring a recording again gives the same result, and
 /// sketches of several nodes can be merged.
@@ -119,7 +119,7 @@ impl Results {
 struct SeedWords([u64; 2]);
 
 fn interval(text: &str) -> Result<u64, String> {
-    let ns = config::value::duration(text).filter(|ns| *ns > 0);
+    let ns = weir_config::value::duration(text).filter(|ns| *ns > 0);
     ns.ok_or_else(|| "a length of time is a whole number and ns, us, ms, s, m or h, as in 5s".to_string())
 }
 

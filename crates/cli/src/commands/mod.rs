@@ -24,9 +24,9 @@ pub mod upgrade;
 mod watch;
 
 use crate::config::SOCKET;
-use packet::craft::Recipe;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_packet::craft::Recipe;
 
 /// Exit code for invalid input: a configuration with errors or wrong arguments. clap uses the same code.
 pub const BAD_INPUT: u8 = 2;

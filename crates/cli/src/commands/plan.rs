@@ -4,14 +4,14 @@
 use super::bad_input;
 use crate::config::Plan;
 use crate::{import, output};
-use ::apps::lb::{Dealt, Lb, gather, spread};
 use anyhow::{Result, bail};
-use engine::buckets::BucketTable;
-use engine::program::{Affinity, EntryMatch, Fill, Group, PipeKind, Program, Target};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use weir_lb::{Dealt, Lb, gather, spread};
+use weir_program::buckets::BucketTable;
+use weir_program::{Affinity, EntryMatch, Fill, Group, PipeKind, Program, Target};
 
 /// Arguments of `weir plan`.
 #[derive(clap::Args)]
@@ -284,7 +284,7 @@ fn moves(old: &Group, new: &Group) -> Moves {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::program::{Entry, Forward, GroupChoice, GroupId, Learn, Pipe};
+    use weir_program::{Entry, Forward, GroupChoice, GroupId, Learn, Pipe};
 
     fn group(size: u32, targets: &[(&str, u32)]) -> Group {
         let target = |(name, weight): &(&str, u32)| Target::new(*name, Forward::Drop).weight(*weight);

@@ -18,9 +18,9 @@ pub struct Arguments {
 /// # Errors
 /// The kernel could not be asked, or standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let all = port::xdp::interfaces().context("the kernel cannot be asked for its interfaces")?;
+    let all = weir_port::xdp::interfaces().context("the kernel cannot be asked for its interfaces")?;
     if arguments.json {
-        let one = |report: &port::xdp::InterfaceReport| {
+        let one = |report: &weir_port::xdp::InterfaceReport| {
             json!({
                 "name": report.name, "driver": report.driver, "rx_queues": report.rx_queues,
                 "tx_queues": report.tx_queues, "mtu": report.mtu, "carrier": report.carrier,

@@ -5,12 +5,12 @@ use crate::config::Plan;
 use crate::replay::{AppReport, Recordings, Replayed, STEPS_MAX, assign, assign_apps, replay};
 use crate::{daemon, import, output};
 use anyhow::Result;
-use engine::program::Pipe;
-use engine::worker::PipeReport;
-use packet::Remark;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_engine::worker::PipeReport;
+use weir_packet::Remark;
+use weir_program::Pipe;
 
 const NS_PER_S: u64 = 1_000_000_000;
 

@@ -7,20 +7,20 @@
 use super::{BadInput, bad_input};
 use crate::config::Report;
 use crate::{config, import, output};
-use ::config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
-use ::config::raw::{self, Kind, Node};
-use ::config::section::{Section, list, name, text};
-use ::config::sets::{MAGLEV_SIZE, WEIGHT_MAX};
-use ::config::{Key, Shape};
 use anyhow::Result;
-use engine::buckets::BucketTable;
-use engine::check::{Severity, check};
-use engine::director::glb_rows;
-use engine::program::{Fill, Forward, Group, NewFlows, Program, Target};
 use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
+use weir_config::raw::{self, Kind, Node};
+use weir_config::section::{Section, list, name, text};
+use weir_config::sets::{MAGLEV_SIZE, WEIGHT_MAX};
+use weir_config::{Key, Shape};
+use weir_program::buckets::BucketTable;
+use weir_program::check::{Severity, check};
+use weir_program::director::glb_rows;
+use weir_program::{Fill, Forward, Group, NewFlows, Program, Target};
 
 /// Arguments of `weir ring`.
 #[derive(clap::Args)]
@@ -69,12 +69,12 @@ fn no_ring(who: &str, new_flows: NewFlows) -> Option<String> {
     ))
 }
 
-const FILE: &[Key] = ::config::keys! {
+const FILE: &[Key] = weir_config::keys! {
     needed "back_ends": Shape::List(&Shape::Map(BACK_END)), "the list of back ends";
     "katran": Shape::Map(KATRAN_KEYS), "what of a flow Katran's hash is of, which is not asked here";
     "glb": Shape::Map(GLB_KEYS), "the forwarding table's `seed`";
 };
-const BACK_END: &[Key] = ::config::keys! {
+const BACK_END: &[Key] = weir_config::keys! {
     "name": Shape::Name, "what it is called; by default its address";
     "address": Shape::Ip, "the address by which katran and glb know it";
     "weight": Shape::Number(0, WEIGHT_MAX), "its share of the slots; 0 gets none" or "1";

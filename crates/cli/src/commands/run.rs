@@ -6,11 +6,11 @@ use crate::config::{Loaded, Nics, SOCKET};
 use crate::log::{Level, Log};
 use crate::{daemon, import, output};
 use anyhow::{Result, bail};
-use apps::lb::edits::Edits;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing::warn;
+use weir_lb::edits::Edits;
 
 /// Arguments of `weir run`.
 #[derive(clap::Args)]
@@ -49,7 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         let configured = Some(plan.socket).filter(|path| path != Path::new(SOCKET));
         plan.socket = socket(own.clone(), configured);
-        if let Some(wrong) = plan.socket.to_str().and_then(::config::socket::wrong) {
+        if let Some(wrong) = plan.socket.to_str().and_then(weir_config::socket::wrong) {
             return Err(
                 BadInput(format!("the control socket's path {wrong}: {}", plan.socket.display())).into()
             );

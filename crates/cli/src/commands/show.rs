@@ -4,16 +4,16 @@
 use super::watch::{self, Rates};
 use super::{apps, bad_input, listing, socket};
 use crate::daemon::shown;
+use crate::kinds::KINDS;
 use crate::output;
-use ::apps::KINDS;
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
-use control::ask;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use weir_control::ask;
 
 /// How to reach the daemon, and how to print its answer.
 #[derive(clap::Args)]
@@ -213,7 +213,7 @@ pub struct Plain {
 pub fn reload(arguments: &Plain) -> Result<ExitCode> {
     let connection = &arguments.connection;
     let mut said = String::new();
-    let answer = control::reload(&socket(connection.socket.clone(), None), |progress| {
+    let answer = weir_control::reload(&socket(connection.socket.clone(), None), |progress| {
         let stage = plain(&progress["stage"]);
         // For a person who waits; a script gets the answer alone.
         if stage != said && std::io::stderr().is_terminal() {

@@ -43,7 +43,7 @@ pub fn run(arguments: &Plain) -> Result<ExitCode> {
 
 /// Asks the daemon which process it is.
 fn process(path: &Path) -> Result<Value> {
-    control::ask(path, &json!({ "command": "process" }))
+    weir_control::ask(path, &json!({ "command": "process" }))
 }
 
 /// Has systemd reload the unit in whose control group the daemon runs.

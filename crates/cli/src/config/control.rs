@@ -1,17 +1,17 @@
 //! `control`: where services and back ends are controlled over HTTP, and who may do that.
 
-use ::config::raw::Node;
-use ::config::section::{Section, parsed, text};
-use ::config::{Key, Report, Shape};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use weir_config::raw::Node;
+use weir_config::section::{Section, parsed, text};
+use weir_config::{Key, Report, Shape};
 
-pub(super) const KEYS: &[Key] = ::config::keys! {
+pub(super) const KEYS: &[Key] = weir_config::keys! {
     needed "listen": Shape::Endpoint, "address and port; without `tls` a loopback address";
     needed "token": Shape::Text, "the file of the token that requests must carry";
     "tls": Shape::Map(TLS), "the certificate and its key, for other addresses";
 };
-const TLS: &[Key] = ::config::keys! {
+const TLS: &[Key] = weir_config::keys! {
     needed "certificate": Shape::Text, "the file of the certificate chain, as PEM";
     needed "key": Shape::Text, "the file of its private key, as PEM";
 };

@@ -1,9 +1,9 @@
 //! What an interface takes from the kernel: the rules of its port, and those of the apps.
 
 use super::{LeaveRule, Plan, PortKind, Take, Xdp};
-use ::config::{Frames, IpRule};
-use engine::program::PortId;
 use std::collections::HashSet;
+use weir_config::{Frames, IpRule};
+use weir_program::PortId;
 
 impl Plan {
     /// Returns the rules of a port, from its own configuration and from apps. `None` means all frames.
@@ -21,62 +21,66 @@ impl Plan {
     /// Returns what the interface of a port takes; nothing if the port has none. The host's addresses are not
     /// known here.
     #[must_use]
-    pub fn frames(&self, port: PortId) -> bpf::Take {
+    pub fn frames(&self, port: PortId) -> weir_bpf::Take {
         let Some(PortKind::Xdp(xdp)) = self.ports.get(port.index()).map(|port| &port.kind) else {
-            return bpf::Take::default();
+            return weir_bpf::Take::default();
         };
         let promiscuous = xdp.promisc || self.bridges(port);
         let leave = xdp.leave.iter().map(left).collect();
-        let rules: Vec<bpf::TakeRule> = match self.take(port) {
+        let rules: Vec<weir_bpf::TakeRule> = match self.take(port) {
             None => {
                 // The NIC must let questions through whatever is taken of what it lets through.
                 let asked = self.apps.take(port).into_iter().filter(|one| matches!(one, Frames::Asked(_)));
-                bpf::Take::all().rules.into_iter().chain(asked.map(|one| rule(&one))).collect()
+                weir_bpf::Take::all().rules.into_iter().chain(asked.map(|one| rule(&one))).collect()
             }
             Some(rules) => rules.iter().map(rule).collect(),
         };
-        bpf::Take { promiscuous, leave, rules, ..bpf::Take::default() }
+        weir_bpf::Take { promiscuous, leave, rules, ..weir_bpf::Take::default() }
     }
 }
 
-fn left(rule: &LeaveRule) -> bpf::TakeRule {
-    bpf::TakeRule {
+fn left(rule: &LeaveRule) -> weir_bpf::TakeRule {
+    weir_bpf::TakeRule {
         ethertype: rule.ethertype,
         protocol: rule.protocol,
-        destination: rule.dst.map(|(address, length)| bpf::Prefix { address, length }),
+        destination: rule.dst.map(|(address, length)| weir_bpf::Prefix { address, length }),
         dport: rule.dport.map(ports),
-        ..bpf::TakeRule::default()
+        ..weir_bpf::TakeRule::default()
     }
 }
 
-fn rule(frames: &Frames) -> bpf::TakeRule {
+fn rule(frames: &Frames) -> weir_bpf::TakeRule {
     match *frames {
-        Frames::All => bpf::TakeRule::default(),
+        Frames::All => weir_bpf::TakeRule::default(),
         Frames::Group(ethertype) => {
-            bpf::TakeRule { ethertype: Some(ethertype), group: true, ..bpf::TakeRule::default() }
+            weir_bpf::TakeRule { ethertype: Some(ethertype), group: true, ..weir_bpf::TakeRule::default() }
         }
-        Frames::Own(ethertype) => bpf::TakeRule { ethertype: Some(ethertype), ..bpf::TakeRule::default() },
-        Frames::From(source) => bpf::TakeRule { source: Some(source.into()), ..bpf::TakeRule::default() },
+        Frames::Own(ethertype) => {
+            weir_bpf::TakeRule { ethertype: Some(ethertype), ..weir_bpf::TakeRule::default() }
+        }
+        Frames::From(source) => {
+            weir_bpf::TakeRule { source: Some(source.into()), ..weir_bpf::TakeRule::default() }
+        }
         Frames::Asked(address) => {
-            bpf::TakeRule { asked: Some(address), group: true, ..bpf::TakeRule::default() }
+            weir_bpf::TakeRule { asked: Some(address), group: true, ..weir_bpf::TakeRule::default() }
         }
-        Frames::Ip(IpRule { dst, prefix, protocol, dport, fragments }) => bpf::TakeRule {
+        Frames::Ip(IpRule { dst, prefix, protocol, dport, fragments }) => weir_bpf::TakeRule {
             protocol,
-            destination: Some(bpf::Prefix { address: dst, length: prefix }),
+            destination: Some(weir_bpf::Prefix { address: dst, length: prefix }),
             dport: dport.map(ports),
-            fragments: if fragments { bpf::Fragments::Alone } else { bpf::Fragments::No },
-            ..bpf::TakeRule::default()
+            fragments: if fragments { weir_bpf::Fragments::Alone } else { weir_bpf::Fragments::No },
+            ..weir_bpf::TakeRule::default()
         },
-        Frames::Errors(IpRule { dst, prefix, protocol, dport, .. }) => bpf::TakeRule {
+        Frames::Errors(IpRule { dst, prefix, protocol, dport, .. }) => weir_bpf::TakeRule {
             protocol,
-            destination: Some(bpf::Prefix { address: dst, length: prefix }),
+            destination: Some(weir_bpf::Prefix { address: dst, length: prefix }),
             dport: dport.map(ports),
             errors: true,
-            ..bpf::TakeRule::default()
+            ..weir_bpf::TakeRule::default()
         },
     }
 }
 
-fn ports((first, last): (u16, u16)) -> bpf::Ports {
-    bpf::Ports { first, last }
+fn ports((first, last): (u16, u16)) -> weir_bpf::Ports {
+    weir_bpf::Ports { first, last }
 }

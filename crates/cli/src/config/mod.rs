@@ -11,20 +11,20 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use ::config::attachment::Attachments;
-pub use ::config::entry::{write as write_entry, write_key};
-pub use ::config::forward::write as write_forward;
-pub use ::config::nic::{Nic, Nics};
-pub use ::config::ports::{Fault, LeaveRule, PortConfig, PortKind, Take, Xdp, XdpMode};
-pub use ::config::value::{duration, mac, masked, write as write_value, write_mac, write_masked};
-pub use ::config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 pub use control::ControlOver;
 pub use plan::{Plan, SOCKET, Workers};
+pub use weir_config::attachment::Attachments;
+pub use weir_config::entry::{write as write_entry, write_key};
+pub use weir_config::forward::write as write_forward;
+pub use weir_config::nic::{Nic, Nics};
+pub use weir_config::ports::{Fault, LeaveRule, PortConfig, PortKind, Take, Xdp, XdpMode};
+pub use weir_config::value::{duration, mac, masked, write as write_value, write_mac, write_masked};
+pub use weir_config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 
-use ::config::raw;
-use apps::lb::edits::{Draft, Edits};
 use serde_json::Value;
 use std::sync::Arc;
+use weir_config::raw;
+use weir_lb::edits::{Draft, Edits};
 
 /// The result of reading a configuration.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub fn read_edited(file: &str, text: Arc<String>, nics: &Nics, edits: &Edits) ->
     Loaded { plan: plan.map(|plan| Plan { source, edits: Arc::new(edits), ..plan }), report, forgotten }
 }
 
-/// Reads the text of a plan again, with requests of an app ([`apps::Action::Configure`]) carried out.
+/// Reads the text of a plan again, with requests of an app ([`weir_app::Action::Configure`]) carried out.
 ///
 /// # Errors
 /// Says which of them is wrong, and how.
@@ -94,5 +94,5 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Plan, String> {
 /// The JSON Schema (draft 2020-12) of a configuration.
 #[must_use]
 pub fn schema() -> serde_json::Value {
-    ::config::schema::document(plan::KEYS)
+    weir_config::schema::document(plan::KEYS)
 }

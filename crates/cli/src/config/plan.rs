@@ -3,31 +3,30 @@
 
 use super::conflicts;
 use super::control::{self, ControlOver};
-use ::config::attachment::{Attachment, Attachments};
-use ::config::entry::Counters;
-use ::config::nat;
-use ::config::nic::Nics;
-use ::config::pipes;
-use ::config::ports::{self, PortConfig, PortKind, Take};
-use ::config::raw::Node;
-use ::config::section::{Section, list, name, number, pairs, parsed, text, words};
-use ::config::sets;
-use ::config::socket;
-use ::config::tunnels;
-use ::config::{Frames, Key, Report, Shape, Span};
-use apps::kind::{self, Apps, Scope};
-use apps::lb::edits::Edits;
-use engine::builder::ProgramBuilder;
-use engine::check::{Finding, FindingKind, Severity, check, owners};
-use engine::program::{
-    Fill, Group, GroupId, NatPrefix, Origin, Pipe, PipeId, PortDeclaration, PortId, Program,
-};
-use packet::{CHUNK_MIN, HEADROOM};
+use crate::kinds::KINDS;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use weir_app::kind::{self, Apps, Scope};
+use weir_config::attachment::{Attachment, Attachments};
+use weir_config::entry::Counters;
+use weir_config::nat;
+use weir_config::nic::Nics;
+use weir_config::pipes;
+use weir_config::ports::{self, PortConfig, PortKind, Take};
+use weir_config::raw::Node;
+use weir_config::section::{Section, list, name, number, pairs, parsed, text, words};
+use weir_config::sets;
+use weir_config::socket;
+use weir_config::tunnels;
+use weir_config::{Frames, Key, Report, Shape, Span};
+use weir_lb::edits::Edits;
+use weir_packet::{CHUNK_MIN, HEADROOM};
+use weir_program::builder::ProgramBuilder;
+use weir_program::check::{Finding, FindingKind, Severity, check, owners};
+use weir_program::{Fill, Group, GroupId, NatPrefix, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
 
 /// Default path of the daemon's control socket.
 pub const SOCKET: &str = "/run/weir/weir.sock";
@@ -101,7 +100,7 @@ impl Workers {
 const FRAGMENTS: [(&str, bool); 2] = [("follow", true), ("alone", false)];
 
 /// The keys at the top level of the file.
-pub const KEYS: &[Key] = ::config::keys! {
+pub const KEYS: &[Key] = weir_config::keys! {
     "workers": Shape::Either(&[Shape::Number(1, WORKERS_MAX), Shape::List(&Shape::Number(0, CORE_MAX))]),
         "how many threads carry frames, or a list of cores with one on each" or "1";
     "busy": Shape::Boolean, "whether workers never sleep" or "false";
@@ -121,7 +120,8 @@ pub const KEYS: &[Key] = ::config::keys! {
     "groups": Shape::Named(&Shape::Map(sets::GROUP)), "groups of targets by name";
     "nat_pools": Shape::Named(&Shape::Map(nat::NAT_POOL)), "addresses and ports for flows to take, by name";
     "pipes": Shape::Named(&Shape::Defined("pipe", pipes::schema)), "pipes by name";
-    "apps": Shape::List(&Shape::Defined("app", kind::schema)), "functions that write pipes or take frames";
+    "apps": Shape::List(&Shape::Defined("app", |schema| kind::schema(KINDS, schema))),
+        "functions that write pipes or take frames";
 };
 
 /// Turns a document into a plan. Errors go to the report; returns `None` if there are any.
@@ -165,7 +165,7 @@ pub fn plan(document: &Node, nics: &Nics, report: &mut Report) -> Option<Plan> {
 /// Reads `workers`: a list of cores, or a number.
 fn workers(section: &Section, report: &mut Report) -> Workers {
     let Some(node) = section.get("workers") else { return Workers::Count(1) };
-    if let ::config::raw::Kind::List(nodes) = &node.kind {
+    if let weir_config::raw::Kind::List(nodes) = &node.kind {
         let mut cores: Vec<u16> = Vec::new();
         for node in nodes {
             let Some(core) = number(node, "a core", 0..=CORE_MAX, report) else { continue };
@@ -248,7 +248,14 @@ impl<'a> Builder<'a> {
     fn apps(&mut self, report: &mut Report) {
         let (before, mark) = (report.errors(), report.next_origin());
         let Plan { ports, socket, attachments, .. } = &mut self.plan;
-        let scope = &mut Scope { program: &mut self.program, attachments, ports, control: socket, report };
+        let scope = &mut Scope {
+            kinds: KINDS,
+            program: &mut self.program,
+            attachments,
+            ports,
+            control: socket,
+            report,
+        };
         self.plan.apps = Apps::read(self.section.get("apps"), scope);
         self.taint((before, mark), mark, report);
     }
@@ -304,7 +311,7 @@ impl<'a> Builder<'a> {
 
     fn root(&self, node: &Node, report: &mut Report) -> Option<PipeId> {
         let names = self.program.pipes.iter().map(|pipe| pipe.name.as_str());
-        ::config::section::named("pipe", node, names, report).map(|at| PipeId(at as u16))
+        weir_config::section::named("pipe", node, names, report).map(|at| PipeId(at as u16))
     }
 
     /// Warns of a port that has a root of its own but takes nothing from the kernel, since it never sees a
@@ -400,7 +407,7 @@ impl<'a> Builder<'a> {
                 let nodes =
                     listed.map(|node| list(node, "names", &mut Report::default())).unwrap_or_default();
                 let is =
-                    |node: &&Node| matches!(&node.kind, ::config::raw::Kind::Scalar(text) if text == name);
+                    |node: &&Node| matches!(&node.kind, weir_config::raw::Kind::Scalar(text) if text == name);
                 nodes.iter().find(is).map(|node| node.span).unwrap_or_default()
             }
             _ => report.span_of(finding.origin),

@@ -9,15 +9,15 @@ mod path;
 mod plain;
 
 use super::*;
-use ::apps::lb::xenoflow;
-use ::config::Frames;
-use engine::change::EntryKey;
-use engine::program::{
+use proptest::prelude::*;
+use weir_config::Frames;
+use weir_lb::xenoflow;
+use weir_packet::{Field, KeySource, LevelId, TunnelKind, TunnelPorts};
+use weir_program::change::EntryKey;
+use weir_program::{
     AppId, Criterion, EntryMatch, Fill, FlowState, Forward, GroupChoice, GroupId, HashInput, Operation,
     PipeId, PipeKind, PortId, Timeouts, Value,
 };
-use packet::{Field, KeySource, LevelId, TunnelKind, TunnelPorts};
-use proptest::prelude::*;
 
 #[test]
 fn timeouts_by_state_have_the_defaults_of_connection_tracking() {
@@ -349,7 +349,7 @@ fn the_documentation_knows_every_field() {
     let file = format!("{}/../../docs/fields.md", env!("CARGO_MANIFEST_DIR"));
     let Ok(text) = std::fs::read_to_string(&file) else { panic!("{file}") };
     for field in Field::ALL.iter().filter(|field| field.level == LevelId::Outer) {
-        let access = if field.spec().access == packet::Access::Writable { "yes" } else { "no" };
+        let access = if field.spec().access == weir_packet::Access::Writable { "yes" } else { "no" };
         let start = format!("| `{field}` | {} | ", field.spec().bits);
         assert!(
             text.lines().any(|line| line.starts_with(&start) && line.ends_with(&format!("| {access} |"))),
@@ -393,7 +393,7 @@ fn written_entries_are_read_again() {
                     .unwrap_or_else(|report| panic!("{written}\n{report}"));
                 assert_eq!(
                     read,
-                    engine::program::Entry { run_time: true, origin: Default::default(), ..one },
+                    weir_program::Entry { run_time: true, origin: Default::default(), ..one },
                     "{written}"
                 );
             }
@@ -430,12 +430,12 @@ proptest! {
         let range = range.map_or(EntryMatch::Any, |(a, b)| EntryMatch::Range { first: a.min(b),
             last: a.max(b) });
         let [src, mac, protocol] = [Field::Ipv6Src, Field::EthDst, Field::IpProtocol];
-        let mine = engine::program::Entry {
+        let mine = weir_program::Entry {
             matches: vec![masked(src, values[0]), masked(mac, values[1]), masked(protocol, values[2]), range,
                 EntryMatch::Masked { value: u128::from(port), mask: 0xffff }],
             priority,
             values: vec![dst, vid, pcp],
-            counter: Some(engine::program::CounterId(counter)),
+            counter: Some(weir_program::CounterId(counter)),
             forward: Some(Forward::Port(PortId(port))),
             run_time: true,
             ..Default::default()
@@ -477,7 +477,7 @@ proptest! {
 fn floods_and_turns_are_read_and_written() {
     let text = with_group("fill: wants").replace("forward: g", "forward: { flood: g }");
     let flood = plan(&text).program;
-    assert_eq!(flood.pipes[0].forward, Forward::Flood(engine::program::GroupId(0)));
+    assert_eq!(flood.pipes[0].forward, Forward::Flood(weir_program::GroupId(0)));
     assert_eq!(write_forward(flood.pipes[0].forward, &flood), "{ flood: g }");
     assert!(wrong(&text.replace("flood: g", "flood: h"))[0].contains("there is no group `h`"));
     assert!(wrong(&text.replace("flood: g", "flod: g"))[0].contains("a forward has no `flod`"));
@@ -557,7 +557,7 @@ fn groups_chosen_by_metadata_are_written_by_name() {
     assert_eq!(third.matches, [EntryMatch::Member { group: GroupId(1), target: 0 }]);
     for entry in &spread.entries {
         let line = write_entry(&program, spread, &entry);
-        let read = ::config::entry(&program, &Default::default(), "spread", &line).unwrap().1;
+        let read = weir_config::entry(&program, &Default::default(), "spread", &line).unwrap().1;
         assert_eq!(read.matches, entry.matches, "{line}");
     }
     let sizes: Vec<u32> = program.groups.iter().map(|group| group.size).collect();

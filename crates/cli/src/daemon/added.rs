@@ -4,11 +4,11 @@
 use super::open;
 use crate::config::{Plan, PortKind};
 use anyhow::{Context, Result, bail};
-use engine::worker::Rewire;
-use packet::{Pools, Port};
-use port::XdpInterface;
-use port::xdp::{LinkMonitor, Remnant};
 use std::time::Duration;
+use weir_engine::worker::Rewire;
+use weir_packet::{Pools, Port};
+use weir_port::XdpInterface;
+use weir_port::xdp::{LinkMonitor, Remnant};
 
 /// How often it is looked whether ports that were removed are closed, and how often at most.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -7,16 +7,16 @@ use super::persist::Saving;
 use super::reload::Ticket;
 use super::{Daemon, live};
 use crate::config;
-use ::apps::RequestId;
 use anyhow::{Context, Result, anyhow, bail};
-use engine::batch::SwapReport;
-use engine::change::{Change, Changes};
-use engine::check::WEIGHT_MAX;
-use engine::program::PortId;
-use engine::worker::{Command, Inject, Injected};
 use serde_json::{Value, json};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
+use weir_app::RequestId;
+use weir_engine::batch::SwapReport;
+use weir_engine::worker::{Command, Inject, Injected};
+use weir_program::PortId;
+use weir_program::change::{Change, Changes};
+use weir_program::check::WEIGHT_MAX;
 
 /// How long a request may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);

@@ -5,7 +5,6 @@
 
 use super::claim::claim;
 use anyhow::{Context, Result};
-use apps::ClientId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -15,6 +14,7 @@ use rustix::net::{
 };
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use weir_app::ClientId;
 
 /// The largest number of clients waiting to be accepted.
 const BACKLOG: i32 = 16;

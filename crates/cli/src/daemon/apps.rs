@@ -9,18 +9,20 @@ use super::links::{Links, News};
 use super::neighbours::{self, Met, Place, Places};
 use super::{Daemon, RING};
 use crate::config::{Plan, PortConfig};
-use ::apps::neighbour::{Hop, Mac};
-use ::apps::{Action, ClientEvent, ClientId, Event, Level, Refusal, RequestId, RunningApps, Sample, buckets};
 use anyhow::{Context, Result, anyhow};
-use engine::change::Change;
-use engine::program::{AppId, GroupId, PipeId, PortId, Program};
-use engine::ring::{CarrierReceiver, CarrierSender, carriers};
-use engine::worker::{Command, Histogram, Inject};
-use packet::BATCH;
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tracing::{error, info, warn};
+use weir_app::neighbour::{Hop, Mac};
+use weir_app::{
+    Action, ClientEvent, ClientId, Event, Level, Refusal, RequestId, RunningApps, Sample, buckets,
+};
+use weir_engine::ring::{CarrierReceiver, CarrierSender, carriers};
+use weir_engine::worker::{Command, Histogram, Inject};
+use weir_packet::BATCH;
+use weir_program::change::Change;
+use weir_program::{AppId, GroupId, PipeId, PortId, Program};
 
 /// The largest number of actions carried out for one event, including those that follow from them; an app
 /// that does not stop is cut off.

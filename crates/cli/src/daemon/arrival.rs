@@ -6,10 +6,10 @@
 use super::open;
 use crate::config::{Plan, PortKind, Xdp};
 use anyhow::{Context, Result};
-use bpf::{Judged, XdpTake};
-use engine::program::PortId;
-use port::XdpInterface;
 use serde_json::{Value, json};
+use weir_bpf::{Judged, XdpTake};
+use weir_port::XdpInterface;
+use weir_program::PortId;
 
 /// What is known about a port's interface.
 #[derive(Clone, Debug)]

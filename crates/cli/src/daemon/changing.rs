@@ -6,16 +6,16 @@
 //! has its turn before changes that wait, and while it lasts, none begins.
 
 use anyhow::{Result, anyhow};
-use engine::change::{Change, ChangeError, Changes};
-use engine::program::PipeId;
-use engine::worker::{Aging, CHANGES_PER_BREATH, Command, Outcome, Proposal, Proposer};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 use tracing::warn;
+use weir_engine::worker::{Aging, CHANGES_PER_BREATH, Command, Outcome, Proposal, Proposer};
+use weir_program::PipeId;
+use weir_program::change::{Change, ChangeError, Changes};
 
 /// The largest number of changes of clients that are made at a time, fewer than a worker admits
-/// ([`engine::worker::RESERVATIONS_MAX`]).
+/// ([`weir_engine::worker::RESERVATIONS_MAX`]).
 const OPEN_MAX: usize = 8;
 
 /// How long a worker that is alone may take, in nanoseconds.

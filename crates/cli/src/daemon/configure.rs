@@ -2,13 +2,13 @@
 //! what the app was asked for beside it.
 
 use super::Daemon;
-use ::apps::RequestId;
 use anyhow::Result;
-use engine::program::Program;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::info;
+use weir_app::RequestId;
+use weir_program::Program;
 
 /// The largest number of changes of apps' configurations that wait.
 const CONFIGURES_MAX: usize = 64;

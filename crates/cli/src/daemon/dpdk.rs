@@ -6,14 +6,14 @@
 
 use crate::config::{Plan, PortConfig, PortKind};
 use anyhow::{Context, Result, bail};
-use packet::{Pool, Port};
-pub use port::dpdk::DpdkLink;
-use port::dpdk::{
-    DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MBUF_ROOM, MbufPool,
-};
-use port::huge_pages;
 use std::vec::IntoIter;
 use tracing::warn;
+use weir_packet::{Pool, Port};
+pub use weir_port::dpdk::DpdkLink;
+use weir_port::dpdk::{
+    DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MBUF_ROOM, MbufPool,
+};
+use weir_port::huge_pages;
 
 /// Frames per worker in addition to those in its ports: its cache, batches, hand-over, a burst of apps.
 const FRAMES_SPARE: usize = 2048;

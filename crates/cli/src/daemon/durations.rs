@@ -1,7 +1,7 @@
 //! Histograms of durations in answers.
 
-use engine::worker::{Breaths, Histogram};
 use serde_json::{Value, json};
+use weir_engine::worker::{Breaths, Histogram};
 
 /// Returns a worker's breaths.
 pub fn breaths(breaths: &Breaths) -> Value {

@@ -7,11 +7,6 @@ use super::load::PAGE_MAX;
 use super::priority;
 use super::stopwatch::Stopwatch;
 use anyhow::{Context, Result, anyhow, bail};
-use engine::change::{Change, Changes, EntryKey};
-use engine::program::{Entry, GroupId, PipeId};
-use engine::snapshot::{BucketReport, Seen};
-use engine::worker::{BUCKETS_AT_ONCE, Command, Report, Worker};
-use port::numa::Preferred;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ops::Deref;
@@ -20,6 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use weir_engine::worker::{BUCKETS_AT_ONCE, Command, Report, Worker};
+use weir_port::numa::Preferred;
+use weir_program::change::{Change, Changes, EntryKey};
+use weir_program::snapshot::{BucketReport, Seen};
+use weir_program::{Entry, GroupId, PipeId};
 
 /// The largest number of commands waiting for a worker, including frames of apps.
 pub const COMMANDS: usize = 256;

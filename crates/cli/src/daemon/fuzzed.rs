@@ -3,7 +3,7 @@
 use super::neighbours;
 use super::overlay;
 use super::takeover;
-use port::netlink::messages;
+use weir_port::netlink::messages;
 
 /// Reads a datagram of netlink, and every body in it, as each of the daemon's threads does. Bytes that hold
 /// no whole message are read as a body.
@@ -23,7 +23,7 @@ pub fn netlink(datagram: &[u8]) {
 
 fn read_body(kind: u16, body: &[u8], overlay: &mut overlay::Reading) {
     neighbours::read(body);
-    port::xdp::read_link(body);
+    weir_port::xdp::read_link(body);
     overlay.take(kind, body);
 }
 

@@ -88,7 +88,7 @@ impl Door {
     }
 
     async fn ask_app(&self, request: &Value) -> Result<Value, (StatusCode, String)> {
-        let command = json!({ "command": "app", "app": apps::lb::NAME, "request": request });
+        let command = json!({ "command": "app", "app": weir_lb::NAME, "request": request });
         let answer = self.parts.ask_main(Question::Command(command), ANSWER_PATIENCE).await;
         match answer {
             Ok(text) => serde_json::from_str(&text)

@@ -10,15 +10,15 @@ use super::{Daemon, apps, open};
 use crate::config::{Nic, Nics, Plan, PortConfig, PortKind};
 use crate::nics;
 use anyhow::{Context, Result, anyhow};
-use engine::program::{Operation, PortId, Program};
-use port::XdpInterface;
-use port::xdp::{
-    Ethtool, Handover, InterfaceNews, InterfaceState, LinkMonitor, Offer, Queues, Remnant, XdpError,
-    obstacles,
-};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use tracing::{error, info, warn};
+use weir_port::XdpInterface;
+use weir_port::xdp::{
+    Ethtool, Handover, InterfaceNews, InterfaceState, LinkMonitor, Offer, Queues, Remnant, XdpError,
+    obstacles,
+};
+use weir_program::{Operation, PortId, Program};
 
 /// How often an interface that is there but cannot be used is tried again, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;

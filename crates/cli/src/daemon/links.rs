@@ -5,9 +5,9 @@
 
 use super::dpdk::DpdkLink;
 use crate::config::{Plan, PortConfig};
-use engine::program::PortId;
-use port::LinkState;
-use port::xdp::Carrier;
+use weir_port::LinkState;
+use weir_port::xdp::Carrier;
+use weir_program::PortId;
 
 /// Interval of checks while frames pass, in nanoseconds.
 const PERIOD_NS: u64 = 2_000_000;

@@ -11,15 +11,15 @@ use super::overlay;
 use crate::config;
 use crate::explain::decision;
 use anyhow::{Context, Result, bail};
-use engine::change::EntryKey;
-use engine::nat::Binding;
-use engine::program::{Entry, PipeId, PipeKind};
-use engine::snapshot::{FlowSnapshot, FlowsPage, Page, Seen};
-use engine::worker::Command;
 use serde_json::{Value, json};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use weir_engine::worker::Command;
+use weir_program::change::EntryKey;
+use weir_program::nat::Binding;
+use weir_program::snapshot::{FlowSnapshot, FlowsPage, Page, Seen};
+use weir_program::{Entry, PipeId, PipeKind};
 
 /// The largest number of rows of an answer. As JSON values in memory they take a few megabytes.
 const ROWS_MAX: usize = 2048;

@@ -6,22 +6,22 @@ use super::arrival;
 use super::observer::Snapshot;
 use crate::explain::{Explanation, Names};
 use anyhow::{Context, Result, bail};
-use engine::interpreter::{EntrySource, FlowSource, Interpreter};
-use engine::nat::Binding;
-use engine::program::{Entry, GroupId, PipeId, PortId};
-use engine::snapshot::{FlowSnapshot, NewFlowTurns};
-use engine::worker::Command;
-use packet::craft::Recipe;
-use packet::{FlowKey, HEADROOM};
 use serde_json::{Value, json};
 use std::cell::OnceCell;
 use std::net::IpAddr;
+use weir_engine::worker::Command;
+use weir_oracle::{EntrySource, FlowSource, Interpreter};
+use weir_packet::craft::Recipe;
+use weir_packet::{FlowKey, HEADROOM};
+use weir_program::nat::Binding;
+use weir_program::snapshot::{FlowSnapshot, NewFlowTurns};
+use weir_program::{Entry, GroupId, PipeId, PortId};
 
 /// Looks flows up in the worker that owns the packet's, and reads entries.
 struct LiveFlows<'a> {
     now: &'a Snapshot,
     worker: usize,
-    /// What new flows get there, as [`engine::worker::Probe`] says.
+    /// What new flows get there, as [`weir_engine::worker::Probe`] says.
     next_bindings: Vec<Vec<Option<Binding>>>,
     new_flows: Vec<NewFlowTurns>,
     /// Why not all entries were read.

@@ -6,10 +6,10 @@ use super::changing::Ticket;
 use super::observer::Snapshot;
 use crate::config::{Plan, RunTime, write_entry};
 use anyhow::{Result, anyhow, bail};
-use engine::change::{Change, ChangeError, Changes};
-use engine::worker::Command;
 use serde_json::{Value, json};
 use std::sync::{Arc, PoisonError, RwLock};
+use weir_engine::worker::Command;
+use weir_program::change::{Change, ChangeError, Changes};
 
 /// The largest number of entries in a page, which a worker collects between two breaths.
 pub const PAGE_MAX: u32 = 256;
@@ -167,7 +167,7 @@ impl Snapshot {
         let page = self.ask_one(0, |answer| Command::Page(id, from, PAGE_MAX, answer))?;
         let all = request["all"] == true;
         let wanted = page.entries.iter().filter(|(entry, _)| all || entry.run_time);
-        let line = |(entry, _): &(engine::program::Entry, _)| {
+        let line = |(entry, _): &(weir_program::Entry, _)| {
             format!("add {} {}", pipe.name, write_entry(&self.plan.program, pipe, entry))
         };
         Ok(json!({ "entries": wanted.map(line).collect::<Vec<_>>(), "next": page.next }))

@@ -6,11 +6,7 @@
 use super::observer::Snapshot;
 use super::shown::total;
 use crate::log;
-use ::apps::{Sample, SampleValue};
 use anyhow::Result;
-use engine::snapshot::Count;
-use engine::worker::{Histogram, PipeReport, PortReport};
-use packet::{Ledger, PortStatistics};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,6 +14,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
+use weir_app::{Sample, SampleValue};
+use weir_engine::worker::{Histogram, PipeReport, PortReport};
+use weir_packet::{Ledger, PortStatistics};
+use weir_program::snapshot::Count;
 
 /// A label: the name of the dimension, and its value.
 type Labels = Vec<(&'static str, String)>;
@@ -89,7 +89,7 @@ impl Totals<'_> {
         ];
         let frames = frames.map(|(name, count)| (name.to_string(), count));
         self.family(("frames", "fate"), "Frames by what became of them", frames);
-        let reasons = packet::DropReason::ALL.iter();
+        let reasons = weir_packet::DropReason::ALL.iter();
         let drops = reasons.map(|reason| (reason.to_string(), ledger.dropped[*reason as usize]));
         self.family(("dropped", "reason"), "Frames dropped, by reason", drops);
     }

@@ -64,26 +64,17 @@ pub use signals::Signals;
 pub use systemd::{own_cgroup, own_executable};
 
 use crate::config::{Nics, Plan, Workers};
-use ::apps::lb::edits::Edits;
 use anyhow::{Context, Result};
 use apps::AppHost;
 use arrival::Arrival;
 use clock::Clock;
 use collector::{Collector, Totals};
 use dpdk::{Dpdk, DpdkLink};
-use engine::batch::Engine;
-use engine::buckets::GroupTables;
-use engine::owner::{Owners, Steering};
-use engine::program::{Pipe, PipeKind, PortId, Program};
-use engine::snapshot::FlowAccount;
-use engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
 use fleet::Fleet;
 use inherited::Inherited;
 use interfaces::Interfaces;
 use observer::{Board, Scene};
-use packet::{Ledger, TableHash};
 use persist::Store;
-use port::numa::Preferred;
 use reload::Reloads;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
@@ -96,6 +87,15 @@ use systemd::Systemd;
 use takeover::{Giving, Offered, Taking};
 use tracing::info;
 use weights::Weights;
+use weir_engine::batch::Engine;
+use weir_engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
+use weir_lb::edits::Edits;
+use weir_packet::{Ledger, TableHash};
+use weir_port::numa::Preferred;
+use weir_program::buckets::GroupTables;
+use weir_program::owner::{Owners, Steering};
+use weir_program::snapshot::FlowAccount;
+use weir_program::{Pipe, PipeKind, PortId, Program};
 
 /// Frames that may wait for an app: two batches, and room for a pause of the receiver.
 const RING: usize = 1024;
@@ -247,7 +247,7 @@ impl Daemon {
             store: Store::default(),
             recordings: recordings::Recordings::default(),
         };
-        let measurements = daemon.plan.apps.measurements();
+        let measurements = daemon.plan.apps.wanted::<weir_measure::Measurement>();
         let workers = daemon.plan.workers.count();
         daemon.collector.follow(daemon.generation, &daemon.plan.program, workers, measurements)?;
         let (mut none, is_successor) = (Offered::default(), taking.is_some());
@@ -267,7 +267,7 @@ impl Daemon {
         states: &serde_json::Value,
     ) -> Result<()> {
         // Their threads begin with the privileges that are left.
-        self.watched.follow(self.plan.apps.paths())?;
+        self.watched.follow(self.plan.apps.wanted::<weir_path::Wanted>())?;
         self.kept.follow(&self.plan.apps, self.clock, &self.collector)?;
         self.begin_apps(rings, sockets.into_iter().flatten().collect(), states)?;
         vips::warn_of_owned(&self.plan.apps, &Default::default());
@@ -332,7 +332,7 @@ impl Daemon {
                 Workers::Count(_) => None,
             };
             let register = dpdk.as_ref().map(Dpdk::register);
-            let (deltas, read) = engine::ring::deltas(worker as u8, collector::RING);
+            let (deltas, read) = weir_engine::ring::deltas(worker as u8, collector::RING);
             self.collector.read(read)?;
             let disposal = self.disposal.clone();
             let pace = (self.plan.busy, self.clock);

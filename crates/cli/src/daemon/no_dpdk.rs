@@ -2,8 +2,8 @@
 
 use crate::config::{Plan, PortKind};
 use anyhow::{Result, bail};
-use packet::{Pool, Port};
-use port::LinkState;
+use weir_packet::{Pool, Port};
+use weir_port::LinkState;
 
 /// Never exists.
 pub enum Dpdk {}

@@ -18,11 +18,7 @@ use super::http::{Answer, Asked, Question};
 use super::shown::total;
 use super::{live, metrics, overlay, priority};
 use crate::config::Plan;
-use ::apps::Sample;
 use anyhow::{Context, Result, anyhow, bail};
-use engine::buckets::GroupTables;
-use engine::owner::Owners;
-use engine::worker::{Command, Histogram, Report};
 use serde_json::Value;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -31,6 +27,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use weir_app::Sample;
+use weir_engine::worker::{Command, Histogram, Report};
+use weir_program::buckets::GroupTables;
+use weir_program::owner::Owners;
 
 /// The largest number of snapshots that a thread makes in a second: with two threads, a worker spends less
 /// than a hundredth of its time on reports.

@@ -4,21 +4,21 @@ use super::dpdk::Dpdk;
 use super::takeover::Offered;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
 use crate::outfile;
-use ::config::infile;
-use ::config::ports::{self, Traffic};
 use anyhow::{Context, Result, bail};
-use engine::program::PortId;
-use engine::worker::Rewire;
-use packet::{Pool, PoolId, Pools, Port, RegionPool};
-use port::pcap::Output;
-use port::xdp::{Mode, Queues, Rings, Wanted, XdpConfig};
-use port::{
-    Arrivals, Delay, FaultPort, Faults, Generator, MemPort, PcapPort, Rates, Recording, Retrace, Stream,
-    Taps, TracePort, XdpInterface, rewrap,
-};
 use std::fs::File;
 use std::path::Path;
 use tracing::info;
+use weir_config::infile;
+use weir_config::ports::{self, Traffic};
+use weir_engine::worker::Rewire;
+use weir_packet::{Pool, PoolId, Pools, Port, RegionPool};
+use weir_port::pcap::Output;
+use weir_port::xdp::{Mode, Queues, Rings, Wanted, XdpConfig};
+use weir_port::{
+    Arrivals, Delay, FaultPort, Faults, Generator, MemPort, PcapPort, Rates, Recording, Retrace, Stream,
+    Taps, TracePort, XdpInterface, rewrap,
+};
+use weir_program::PortId;
 
 /// Chunks of a worker's pool in addition to those in its ports: batches, hand-over, a burst of apps.
 const CHUNKS_SPARE: u32 = 1024;
@@ -65,7 +65,7 @@ pub fn set_take(plan: &Plan, order: &[Option<usize>], interfaces: &mut [Option<X
 /// Returns the NUMA node of the plan's interfaces, if they have one and the same: memory for frames and
 /// tables should be there.
 pub fn node(plan: &Plan) -> Option<u32> {
-    port::numa::common(plan.ports.iter().filter_map(PortConfig::interface_name))
+    weir_port::numa::common(plan.ports.iter().filter_map(PortConfig::interface_name))
 }
 
 /// Returns the number of buckets by which all ports spread frames over the workers' queues as the workers
@@ -76,7 +76,7 @@ pub fn spread(plan: &Plan, dpdk: Option<&Dpdk>) -> u32 {
         (PortKind::Dpdk { .. }, Some(dpdk)) => dpdk.spread(at),
         (PortKind::Xdp(xdp), _) if xdp.queues.is_none() => {
             let name = port.interface_name().unwrap_or_default();
-            port::xdp::spread(name, workers as u32).buckets()
+            weir_port::xdp::spread(name, workers as u32).buckets()
         }
         _ => 0,
     };
@@ -245,9 +245,9 @@ fn one(
 /// Makes a port of traffic; every worker gets all of it.
 fn arrivals(name: &str, traffic: &Traffic, pools: &mut Pools, pool: PoolId) -> Arrivals {
     let pace = match traffic.pace {
-        ports::Pace::Full => port::Pace::Full,
-        ports::Pace::Rate(rate) => port::Pace::PerSecond(rate),
-        ports::Pace::Share(share) => port::Pace::Share(share),
+        ports::Pace::Full => weir_port::Pace::Full,
+        ports::Pace::Rate(rate) => weir_port::Pace::PerSecond(rate),
+        ports::Pace::Share(share) => weir_port::Pace::Share(share),
     };
     let frames = Generator::new(name, pools, pool, Stream::scattered(traffic.flows), 0);
     Arrivals::new(frames, pace, traffic.frames.unwrap_or(u64::MAX))
@@ -270,7 +270,7 @@ pub fn recording(
     let named = |path: &Path| -> Result<Output> {
         Ok(Output { name: path.display().to_string(), file: Box::new(create(path)?) })
     };
-    let files = port::pcap::Files {
+    let files = weir_port::pcap::Files {
         input: input.as_deref().map(|path| open(path).map(|file| Box::new(file) as _)).transpose()?,
         output: output.as_deref().map(&named).transpose()?,
         // Frames that are not recorded are counted and freed, because the check assumes that recordings have
@@ -334,14 +334,14 @@ pub(super) fn wanted(plan: &Plan, at: usize) -> Result<Wanted> {
     let mac = plan.ports[at].mac.filter(|_| plan.ports[at].mac_configured);
     let mut take = plan.frames(PortId(at as u16));
     if takes_by_source(&take) {
-        take.own = port::netlink::addresses().context("the host's addresses cannot be read")?;
+        take.own = weir_port::netlink::addresses().context("the host's addresses cannot be read")?;
         take.own.sort_unstable();
     }
     Ok(Wanted { take, promiscuous: xdp.promisc, mac })
 }
 
 /// Returns whether what an interface takes depends on the host's addresses.
-fn takes_by_source(take: &bpf::Take) -> bool {
+fn takes_by_source(take: &weir_bpf::Take) -> bool {
     take.rules.iter().any(|rule| rule.source.is_some())
 }
 

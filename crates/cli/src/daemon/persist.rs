@@ -7,8 +7,6 @@ use super::{Daemon, Load, priority};
 use crate::config::{Nics, Plan};
 use crate::outfile::{self, Whole};
 use crate::private;
-use ::apps::lb::edits::Edits;
-use ::config::infile;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::fs;
@@ -19,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use tracing::{error, info};
+use weir_config::infile;
+use weir_lb::edits::Edits;
 
 /// The version of the file's format.
 const VERSION: u64 = 1;

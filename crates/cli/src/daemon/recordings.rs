@@ -3,11 +3,11 @@
 
 use super::Daemon;
 use crate::config::{Plan, PortKind};
-use engine::worker::{Command, Report};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 use tracing::error;
+use weir_engine::worker::{Command, Report};
 
 /// How often ports are asked.
 const EVERY: Duration = Duration::from_secs(1);
@@ -114,8 +114,8 @@ impl Daemon {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::worker::PortReport;
-    use packet::Remark;
+    use weir_engine::worker::PortReport;
+    use weir_packet::Remark;
 
     #[test]
     fn what_gets_worse_is_said_once_a_minute() {

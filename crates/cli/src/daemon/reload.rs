@@ -24,23 +24,23 @@ use super::resize::{Crew, Making, Resizing};
 use super::weights::Weights;
 use super::{Daemon, Load, answer, apps, open, priority, restart, rings_for};
 use crate::config::{self, Plan};
-use ::apps::{Action, RequestId};
 use anyhow::{Context, Result, anyhow, bail};
-use engine::batch::{Engine, Moved};
-use engine::buckets::GroupTables;
-use engine::program::GroupId;
-use engine::ring::CarrierSender;
-use engine::worker::{Command, Rewire, Rewiring, Swapped};
-use packet::TableHash;
-use port::XdpInterface;
-use port::numa::Preferred;
-use port::xdp::{Queues, Remnant};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel, sync_channel};
 use std::time::{Duration, Instant};
 use tracing::{error, info};
+use weir_app::{Action, RequestId};
+use weir_engine::batch::{Engine, Moved};
+use weir_engine::ring::CarrierSender;
+use weir_engine::worker::{Command, Rewire, Rewiring, Swapped};
+use weir_packet::TableHash;
+use weir_port::XdpInterface;
+use weir_port::numa::Preferred;
+use weir_port::xdp::{Queues, Remnant};
+use weir_program::GroupId;
+use weir_program::buckets::GroupTables;
 
 /// The largest number of shared counters, including those of former programs, because what is kept must not
 /// grow for ever.
@@ -423,9 +423,9 @@ impl Daemon {
             self.generation,
             &plan.program,
             plan.workers.count(),
-            plan.apps.measurements(),
+            plan.apps.wanted::<weir_measure::Measurement>(),
         );
-        let followed = self.watched.follow(plan.apps.paths());
+        let followed = self.watched.follow(plan.apps.wanted::<weir_path::Wanted>());
         if let Err(error) = followed.and_then(|()| self.kept.follow(&plan.apps, self.clock, &self.collector))
         {
             error!("{error:#}");

@@ -13,16 +13,16 @@ use super::fleet::Recruit;
 use super::{Daemon, apps, open, rings_for};
 use crate::config::{Plan, Workers};
 use anyhow::{Context, Result, anyhow};
-use engine::batch::Engine;
-use engine::buckets::GroupTables;
-use engine::owner::Steering;
-use engine::ring::CarrierSender;
-use engine::worker::{Assembly, Command, Estate, Part, Worker};
-use packet::{Pools, Port, TableHash};
-use port::xdp::Queues;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use weir_engine::batch::Engine;
+use weir_engine::ring::CarrierSender;
+use weir_engine::worker::{Assembly, Command, Estate, Part, Worker};
+use weir_packet::{Pools, Port, TableHash};
+use weir_port::xdp::Queues;
+use weir_program::buckets::GroupTables;
+use weir_program::owner::Steering;
 
 /// Another number of workers, as far as it can be prepared.
 pub struct Crew {
@@ -183,7 +183,7 @@ impl Daemon {
     fn gather(&mut self, crew: Crew, replicas: Vec<Box<Engine>>) -> Result<Gathering> {
         let Crew { before, after, steering, recruits, ports, punts, .. } = crew;
         for ((recruit, mut ports), punts) in recruits.into_iter().zip(ports).zip(punts) {
-            let (deltas, read) = engine::ring::deltas(self.fleet.len() as u8, RING);
+            let (deltas, read) = weir_engine::ring::deltas(self.fleet.len() as u8, RING);
             self.collector.read(read)?;
             let (pools, ports) = ports.0.take().unwrap_or_default();
             let (disposal, stand_in) = (self.disposal.clone(), Engine::stand_in(self.hash));

@@ -4,17 +4,18 @@ use super::collector::{self, Sum, Totals};
 use super::durations;
 use super::observer::Snapshot;
 use crate::config;
-use ::apps::kind::Counts;
-use ::apps::{KINDS, buckets};
+use crate::kinds::KINDS;
 use anyhow::{Context, Result, anyhow};
-use engine::census::{COUNTED_MAX, Flows};
-use engine::delta::DeltaReason;
-use engine::program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
-use engine::snapshot::{Count, FlowAccount};
-use engine::worker::{Breaths, PipeReport, Report};
-use packet::{DropReason, Ledger};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
+use weir_app::buckets;
+use weir_app::kind::Counts;
+use weir_engine::delta::DeltaReason;
+use weir_engine::worker::{Breaths, PipeReport, Report};
+use weir_packet::{DropReason, Ledger};
+use weir_program::census::{COUNTED_MAX, Flows};
+use weir_program::snapshot::{Count, FlowAccount};
+use weir_program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
 
 /// What can be shown, besides the tables of apps.
 const SHOWN: [&str; 13] = [
@@ -277,7 +278,7 @@ impl Snapshot {
 
     fn pipes_json(&self) -> Value {
         let reports = &self.reports;
-        let pipe = |(at, pipe): (usize, &engine::program::Pipe)| {
+        let pipe = |(at, pipe): (usize, &weir_program::Pipe)| {
             let mut sum = PipeReport::default();
             for report in reports.iter().filter_map(|report| report.pipes.get(at)) {
                 sum.entries = report.entries;

@@ -5,7 +5,6 @@
 //! what cannot be sent is sent later; a newer state takes its place.
 
 use anyhow::{Context, Result, anyhow};
-use engine::worker::Report;
 use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -16,6 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
+use weir_engine::worker::Report;
 
 /// When to try again what could not be sent.
 const AGAIN: Duration = Duration::from_millis(100);

@@ -4,11 +4,6 @@
 use super::links::Links;
 use super::*;
 use crate::config;
-use ::apps::{Action, App, Event, RunningApps};
-use control::ask;
-use engine::change::Change;
-use engine::program::{Entry, GroupId, PipeId, PortId, Program};
-use engine::worker::{Inject, Rewiring};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
@@ -18,6 +13,11 @@ use std::process::Command as Process;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use weir_app::{Action, App, Event, RunningApps};
+use weir_control::ask;
+use weir_engine::worker::{Inject, Rewiring};
+use weir_program::change::Change;
+use weir_program::{Entry, GroupId, PipeId, PortId, Program};
 
 /// The events of the app in words, and how late it was woken.
 #[derive(Default)]
@@ -131,7 +131,7 @@ struct Bench {
 fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
     let (give, given) = channel::<&str>();
     let given = Mutex::new(given);
-    let load = move |_: &::apps::lb::edits::Edits, _: &config::Nics| {
+    let load = move |_: &weir_lb::edits::Edits, _: &config::Nics| {
         let text = given.lock().unwrap().recv_timeout(Duration::from_secs(60))?;
         let loaded = config::read("t", &text.replace("PATH", &folder.display().to_string()));
         loaded.plan.with_context(|| loaded.report.to_string())
@@ -181,7 +181,7 @@ impl Bench {
         let path = self.folder.join("weir.sock");
         std::thread::spawn(move || {
             let mut told = Vec::new();
-            let outcome = control::reload(&path, |progress| told.push(progress.clone()));
+            let outcome = weir_control::reload(&path, |progress| told.push(progress.clone()));
             (told, outcome)
         })
     }
@@ -189,7 +189,7 @@ impl Bench {
     /// Keeps worker 0 in a swap to the present program until something is sent.
     fn hold_worker(&self) -> Sender<()> {
         let (let_go, held) = channel();
-        let hold = move |port: Box<dyn packet::Port>| {
+        let hold = move |port: Box<dyn weir_packet::Port>| {
             let _ = held.recv();
             port
         };
@@ -263,7 +263,7 @@ fn an_app_is_told_of_frames_links_and_what_became_of_its_wishes() {
     let probe = bench.daemon.apps_json()[0].clone();
     assert_eq!((&probe["punted"], &probe["refused"]), (&json!(1), &json!(0)));
     assert_eq!(noted(&bench.notes).events[2..], ["frame probe 0"]);
-    assert_eq!(noted(&bench.notes).echoed, [packet::craft::frame("dport=80")]);
+    assert_eq!(noted(&bench.notes).echoed, [weir_packet::craft::frame("dport=80")]);
     let request = |words: &str| json!({ "command": "app", "app": "probe", "request": words });
     assert_eq!(bench.ask(request("add")).unwrap(), json!({ "added": true }));
     let refused = "refused pipe `fast` already has an entry with this key: update or remove it";
@@ -422,7 +422,7 @@ fn a_scrape_waits_neither_for_the_main_thread_nor_for_a_worker() {
     // From here on, the main thread stands still. The workers answer.
     let (answer, injected) = sync_channel(1);
     let inject =
-        Inject { bytes: packet::craft::frame("dport=53"), output: Some(PortId(1)), input: PortId(0) };
+        Inject { bytes: weir_packet::craft::frame("dport=53"), output: Some(PortId(1)), input: PortId(0) };
     bench.daemon.fleet.send(0, Command::Inject(inject, answer)).unwrap();
     injected.recv().unwrap().unwrap();
     let second = scrape();

@@ -3,10 +3,10 @@
 //! in the log when weir starts and when a reload brings such an address, and by `weir doctor`.
 
 use super::path::local_addresses;
-use ::apps::kind::Apps;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use tracing::warn;
+use weir_app::kind::Apps;
 
 /// What is said of such an address.
 pub const ADVICE: &str = "the host has it, and would reset its connections whenever weir does not run: \

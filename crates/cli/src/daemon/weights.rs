@@ -3,10 +3,10 @@
 
 use super::Daemon;
 use crate::config::Plan;
-use engine::change::Change;
-use engine::program::GroupId;
 use std::collections::BTreeMap;
 use tracing::{error, warn};
+use weir_program::GroupId;
+use weir_program::change::Change;
 
 /// Weights that were set at run time, of the present program's targets.
 pub type Weights = BTreeMap<(GroupId, u16), u32>;

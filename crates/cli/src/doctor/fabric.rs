@@ -2,18 +2,18 @@
 //! takes probes from many ports, which the daemon sends all the time, so the daemon is asked.
 
 use super::{Finding, Level};
-use ::path::scheme::Scheme;
-use apps::path::Fabric;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::path::Path;
+use weir_path::Fabric;
+use weir_path::scheme::Scheme;
 
 /// Asks the daemon for each app; without any, for those that it runs.
 pub fn findings(fabrics: &[Fabric], socket: &Path) -> Vec<Finding> {
     let mut found = Vec::new();
     for fabric in fabrics {
         let request = json!({ "command": "app", "app": fabric.name, "request": "show" });
-        match control::ask(socket, &request) {
+        match weir_control::ask(socket, &request) {
             Ok(shown) => found.extend(of_app(fabric, &shown)),
             Err(error) => {
                 let says = format!(

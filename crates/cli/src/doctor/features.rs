@@ -3,12 +3,12 @@
 use super::{Finding, Level};
 use crate::config::{Plan, PortKind};
 use crate::daemon::overlay::rule;
-use ::config::infile;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 use std::fs;
 use std::io;
 use std::path::Path;
+use weir_config::infile;
 
 /// Modules without which a kernel without tcx has no clsact for programs.
 const FILTERS: [&str; 2] = ["sch_ingress", "cls_bpf"];
@@ -26,14 +26,17 @@ enum Has {
 pub fn findings(plan: Option<&Plan>) -> Vec<Finding> {
     let uses = |feature: fn(&Plan) -> bool| plan.is_none_or(feature);
     let has_xdp_port = |plan: &Plan| plan.ports.iter().any(|port| matches!(port.kind, PortKind::Xdp(_)));
-    let attaches = |plan: &Plan| !plan.apps.paths().is_empty() || !plan.apps.overlays().is_empty();
-    let has_overlay = |plan: &Plan| !plan.apps.overlays().is_empty();
+    let attaches = |plan: &Plan| {
+        !plan.apps.wanted::<weir_path::Wanted>().is_empty()
+            || !plan.apps.wanted::<weir_overlay::Wanted>().is_empty()
+    };
+    let has_overlay = |plan: &Plan| !plan.apps.wanted::<weir_overlay::Wanted>().is_empty();
     let mut found = Vec::new();
     if uses(has_xdp_port) {
         found.push(finding("ports by interface", af_xdp(), plan.is_some()));
     }
     if uses(attaches) {
-        found.push(finding("path, overlay, decap", hooks(bpf::has_tcx(), has_module), plan.is_some()));
+        found.push(finding("path, overlay, decap", hooks(weir_bpf::has_tcx(), has_module), plan.is_some()));
     }
     if uses(has_overlay) {
         found.push(finding("overlay", nftables(rule::tables().map(drop)), plan.is_some()));

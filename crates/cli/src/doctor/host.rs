@@ -64,7 +64,7 @@ fn number(path: &str) -> Option<u64> {
 /// Which kernel it is; `features.rs` says what features need of it.
 fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let says = if bpf::has_tcx() {
+    let says = if weir_bpf::has_tcx() {
         "programs are attached through tcx"
     } else {
         "it has no tcx (Linux 6.6): programs are attached through clsact, see \"Before Linux 6.6\" in \
@@ -131,7 +131,7 @@ fn interfaces(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
             nics.any(|nic| nic.name == name)
         })
     };
-    let all = match port::xdp::interfaces() {
+    let all = match weir_port::xdp::interfaces() {
         Ok(all) => all,
         Err(error) => {
             let says = format!("the kernel cannot be asked for its interfaces: {error}");
@@ -142,13 +142,13 @@ fn interfaces(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     let counts = |name: &str| {
         let ports = asked.get_or_init(|| {
             let request = json!({ "command": "show", "what": "ports" });
-            control::ask(socket, &request).unwrap_or_default()["ports"].take()
+            weir_control::ask(socket, &request).unwrap_or_default()["ports"].take()
         });
         let mut named = plan.into_iter().flat_map(|plan| &plan.ports);
         let port = named.find(|port| port.nic.as_ref().is_some_and(|nic| nic.name == name));
         port.and_then(|port| ports.as_array()?.iter().find(|one| one["name"] == port.name.as_str()))
     };
-    let one = |report: &port::xdp::InterfaceReport| {
+    let one = |report: &weir_port::xdp::InterfaceReport| {
         let right = counts(&report.name).filter(|_| report.is_far_unknown).and_then(right_checksums);
         interface(report, right)
     };
@@ -164,7 +164,7 @@ fn right_checksums(port: &Value) -> Option<u64> {
 
 /// How an interface is. `right`: so many frames came with right checksums from an end that cannot be looked
 /// at, so the advice about it was followed.
-fn interface(report: &port::xdp::InterfaceReport, right: Option<u64>) -> Finding {
+fn interface(report: &weir_port::xdp::InterfaceReport, right: Option<u64>) -> Finding {
     let modes: Vec<String> = report.modes.iter().map(ToString::to_string).collect();
     let obstacle = match right {
         Some(_) => report.obstacles_of_near_end().next(),

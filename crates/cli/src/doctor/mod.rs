@@ -69,7 +69,7 @@ impl fmt::Display for Finding {
 
 /// Settings of the kernel that overlays need.
 fn overlay_settings(plan: &Plan) -> Vec<Finding> {
-    let all = plan.apps.overlays();
+    let all = plan.apps.wanted::<weir_overlay::Wanted>();
     let of_each = all.iter().flat_map(|wanted| needed_settings(&wanted.overlay));
     let finding = |(name, is_so): (&str, anyhow::Result<()>)| match is_so {
         Ok(()) => Finding::new("sysctl", name, Level::Ok, "as the overlay needs it"),
@@ -82,8 +82,12 @@ fn overlay_settings(plan: &Plan) -> Vec<Finding> {
 /// daemon listens.
 pub fn examine(planned: Option<(&Plan, &Path)>, socket: &Path) -> Vec<Finding> {
     let plan = planned.map(|(plan, _)| plan);
-    let fabrics: Vec<_> =
-        plan.map(|plan| plan.apps.paths()).unwrap_or_default().into_iter().map(|one| one.fabric).collect();
+    let fabrics: Vec<_> = plan
+        .map(|plan| plan.apps.wanted::<weir_path::Wanted>())
+        .unwrap_or_default()
+        .into_iter()
+        .map(|one| one.fabric)
+        .collect();
     let mut found = host::findings(plan, socket);
     found.extend(plan.into_iter().flat_map(overlay_settings));
     found.extend(features::findings(plan));

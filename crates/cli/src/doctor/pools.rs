@@ -4,10 +4,10 @@
 use super::tunnel::told;
 use super::{Finding, Level};
 use crate::config::Plan;
-use engine::program::NatPool;
 use serde_json::Value;
 use std::collections::HashSet;
 use std::net::IpAddr;
+use weir_program::NatPool;
 
 /// An interface's address and the length of its prefix, within which its neighbours look for others directly.
 struct Link {
@@ -88,8 +88,8 @@ fn finding(pool: &NatPool, answered: &HashSet<IpAddr>, links: &[Link]) -> Findin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::program::{NatPrefix, Origin};
     use serde_json::json;
+    use weir_program::{NatPrefix, Origin};
 
     fn pool(first: &str, length: u8) -> NatPool {
         let prefixes = vec![NatPrefix { first: first.parse().unwrap(), length }];

@@ -2,9 +2,9 @@
 
 use super::{Finding, Level};
 use crate::nics;
-use apps::path::Fabric;
 use serde_json::Value;
 use std::process::Command;
+use weir_path::Fabric;
 
 /// What VXLAN adds to an inner Ethernet frame's payload over IPv4 (Ethernet 14, IPv4 20, UDP 8, VXLAN 8), and
 /// over IPv6, whose header is 20 bytes longer.
@@ -68,11 +68,11 @@ fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
 /// the kernel computes them packet by packet at the end, and a veth leaves them undone.
 fn checksums(name: &str, below: &str) -> Finding {
     let feature = |interface: &str, wanted: &[u8]| {
-        port::xdp::Ethtool::open().ok().and_then(|ethtool| ethtool.feature(interface, wanted))
+        weir_port::xdp::Ethtool::open().ok().and_then(|ethtool| ethtool.feature(interface, wanted))
     };
     let leaves = feature(name, b"tx-checksum-ip-generic");
-    let is_veth =
-        port::xdp::links().is_ok_and(|all| all.iter().any(|one| one.name == below && one.kind == "veth"));
+    let is_veth = weir_port::xdp::links()
+        .is_ok_and(|all| all.iter().any(|one| one.name == below && one.kind == "veth"));
     let does_tunnels = !is_veth && feature(below, b"tx-udp_tnl-csum-segmentation") == Some(true);
     judge_checksums(name, below, leaves, does_tunnels)
 }

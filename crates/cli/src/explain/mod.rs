@@ -7,12 +7,12 @@ mod render;
 pub use render::{Names, decision};
 
 use crate::config::Plan;
-use engine::batch::Engine;
-use engine::interpreter::{Interpreter, Walk};
-use engine::program::PortId;
-use engine::worker::Probe;
-use packet::{Batch, DropReason, FRAME_BYTES_MAX, HEADROOM, Pool, Pools, RegionPool, TableHash};
 use serde_json::{Value, json};
+use weir_engine::batch::Engine;
+use weir_engine::worker::Probe;
+use weir_oracle::{Interpreter, Walk};
+use weir_packet::{Batch, DropReason, FRAME_BYTES_MAX, HEADROOM, Pool, Pools, RegionPool, TableHash};
+use weir_program::PortId;
 
 /// The explanation of a packet's walk.
 pub struct Explanation {
@@ -37,7 +37,7 @@ impl Explanation {
         if probe.is_some() || frame.len() <= FRAME_BYTES_MAX {
             return Explanation { walk, probe };
         }
-        let verdict = engine::Verdict::Drop(DropReason::Oversize);
+        let verdict = weir_program::Verdict::Drop(DropReason::Oversize);
         let (copies, trace, effects) = (Vec::new(), Vec::new(), Vec::new());
         let bytes = frame.to_vec();
         Explanation { walk: Walk { verdict, bytes, copies, trace, effects, limit: None }, probe }
@@ -46,14 +46,14 @@ impl Explanation {
     /// Returns the ports that the packet and its copies leave through.
     pub fn outputs(&self) -> Vec<PortId> {
         let all = self.walk.copies.iter().map(|copy| copy.to).chain([self.walk.verdict]);
-        all.filter_map(|to| if let engine::Verdict::Transmit(port) = to { Some(port) } else { None })
+        all.filter_map(|to| if let weir_program::Verdict::Transmit(port) = to { Some(port) } else { None })
             .collect()
     }
 
     /// Returns true if both executors agree.
     pub fn agrees(&self) -> bool {
         let Some(probe) = &self.probe else { return true };
-        let dropped = matches!(self.walk.verdict, engine::Verdict::Drop(_));
+        let dropped = matches!(self.walk.verdict, weir_program::Verdict::Drop(_));
         let ends_alike = probe.verdict == self.walk.verdict && (dropped || probe.bytes == self.walk.bytes);
         ends_alike && probe.copies == self.walk.copies
     }

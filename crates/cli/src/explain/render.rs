@@ -1,21 +1,21 @@
 //! Prints a walk as text for people, and as JSON for programs.
 
 use crate::config::{self, Report, write_value};
-use engine::change::EntryKey;
-use engine::interpreter::Walk;
-use engine::interpreter::trace::{
-    Asked, Change, Difference, End, FlowMet, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
-};
-use engine::program::{
-    Criterion, Fill, Forward, Group, GroupChoice, GroupId, Operation, Origin, PipeId, PortId, Program,
-};
-use engine::snapshot::FlowDecision;
-use engine::{Copied, Verdict};
-use packet::DropReason;
-use packet::craft::describe_short;
-use port::{WrongChecksum, wrong_checksums};
 use serde_json::{Value, json};
 use std::fmt::Write;
+use weir_oracle::Walk;
+use weir_oracle::trace::{
+    Asked, Change, Difference, End, FlowMet, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
+};
+use weir_packet::DropReason;
+use weir_packet::craft::describe_short;
+use weir_port::{WrongChecksum, wrong_checksums};
+use weir_program::change::EntryKey;
+use weir_program::snapshot::FlowDecision;
+use weir_program::{Copied, Verdict};
+use weir_program::{
+    Criterion, Fill, Forward, Group, GroupChoice, GroupId, Operation, Origin, PipeId, PortId, Program,
+};
 
 /// The names of numbers, and the places of parts in the configuration.
 pub struct Names<'a> {
@@ -165,7 +165,7 @@ fn kind(names: &Names<'_>, pipe: PipeId) -> &'static str {
     names.program.pipes.get(pipe.index()).map_or("?", |pipe| pipe.kind.word())
 }
 
-fn asked(names: &Names<'_>, asked: Asked, field: packet::Field) -> String {
+fn asked(names: &Names<'_>, asked: Asked, field: weir_packet::Field) -> String {
     let value = |value| write_value(field, value, names.program);
     let masked =
         |mask: u128| if mask == field.max() { String::new() } else { format!(" under mask {}", Mask(mask)) };

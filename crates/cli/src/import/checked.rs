@@ -2,8 +2,8 @@
 //! says why, so that the rest runs as it is.
 
 use crate::config::{self, Report, Span};
-use engine::check::Severity;
 use std::ops::Range;
+use weir_program::check::Severity;
 
 /// How the item of a service begins.
 const ITEM: &str = "  - lb:";

@@ -2,9 +2,9 @@
 
 use super::services::{BackEnd, Imported, Service, name_of_ip};
 use crate::config::Report;
-use ::config::raw::{self, Kind, Node};
-use ::config::section::{list, pairs, parsed, text};
 use std::net::IpAddr;
+use weir_config::raw::{self, Kind, Node};
+use weir_config::section::{list, pairs, parsed, text};
 
 /// Where the director's proxies take GUE off (docs/development/gue-header.md of github/glb-director).
 const TUNNELS: &str = "tunnels: { gue: { port: 19523 } }";
@@ -88,7 +88,7 @@ fn bind(all: &mut Imported, place: usize, node: &Node) {
     let (mut vip, mut protocol, mut ports) = (None, None, [None; 3]);
     for (key, span, node) in pairs(node, &mut all.report) {
         let report = &mut all.report;
-        let mut port = || ::config::section::number(node, "a port", 0..=65_535, report);
+        let mut port = || weir_config::section::number(node, "a port", 0..=65_535, report);
         match key {
             "port" => ports[0] = port(),
             "port_start" => ports[1] = port(),
@@ -96,7 +96,7 @@ fn bind(all: &mut Imported, place: usize, node: &Node) {
             "ip" => vip = prefix(node, report),
             "proto" => {
                 let words = [("tcp", "tcp"), ("udp", "udp")];
-                protocol = ::config::section::choice(node, "`proto`", &words, report);
+                protocol = weir_config::section::choice(node, "`proto`", &words, report);
             }
             _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was left out")),
         }
@@ -148,7 +148,7 @@ fn back_end(all: &mut Imported, place: usize, node: &Node) {
             }
             "state" => {
                 let words = ["active", "filling", "draining", "inactive"].map(|word| (word, word));
-                match ::config::section::choice(node, "`state`", &words, &mut all.report) {
+                match weir_config::section::choice(node, "`state`", &words, &mut all.report) {
                     Some("draining") => found.keys.push("state: draining".to_string()),
                     Some("inactive") => found.weight = 0,
                     _ => {}

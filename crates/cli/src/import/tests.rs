@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::{Nic, Nics};
-use engine::operation::{Operation, Value};
-use packet::Field;
+use weir_packet::Field;
+use weir_program::operation::{Operation, Value};
 
 const FILE: &str = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"},
     {"name":"fips3","mac_address":"A0:88:C2:B5:F4:5B"}, {"name":"fips4","mac_address":"A0:88:C2:B5:F4:5C"}]}"#;

@@ -8,14 +8,14 @@ mod progress;
 
 use anyhow::{Result, anyhow};
 use input::Input;
-use measure::export::Given;
-use measure::{Link, Measured, Recording, Seed, Settings, Summary};
-use port::pcap::{Links, Problem, ReadError, Reader};
 use progress::Progress;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use weir_measure::export::Given;
+use weir_measure::{Link, Measured, Recording, Seed, Settings, Summary};
+use weir_port::pcap::{Links, Problem, ReadError, Reader};
 
 /// What is read.
 const LINKS: Links = Links {

@@ -4,17 +4,17 @@
 use super::{AppReport, Sayings};
 use crate::config::Plan;
 use crate::outfile;
-use ::apps::{Action, Event, RunningApps};
 use anyhow::{Context, Result};
-use engine::program::{AppId, PortId};
-use engine::ring::{CarrierReceiver, CarrierSender, carriers};
-use engine::worker::{Command, Inject, Worker};
-use packet::BATCH;
-use port::pcap::Writer;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use weir_app::{Action, Event, RunningApps};
+use weir_engine::ring::{CarrierReceiver, CarrierSender, carriers};
+use weir_engine::worker::{Command, Inject, Worker};
+use weir_packet::BATCH;
+use weir_port::pcap::Writer;
+use weir_program::{AppId, PortId};
 
 /// The largest number of apps' frames that wait for a breath.
 const COMMANDS: usize = 4096;

@@ -5,7 +5,7 @@
 //! for decades. Such steps, between which no frame arrives, are bounded: behind the last one, apps sleep
 //! until the next frame.
 
-use engine::worker::Worker;
+use weir_engine::worker::Worker;
 
 /// How long the clock runs after the last frame, for frames that are late, in nanoseconds.
 const AFTER_NS: u64 = 1_000_000_000;

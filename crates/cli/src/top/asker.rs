@@ -3,14 +3,14 @@
 
 use super::pages::Listed;
 use crate::daemon::Doorbell;
+use crate::kinds::KINDS;
 use anyhow::{Context, Result};
-use apps::KINDS;
-use apps::page::items;
-use control::ask;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
+use weir_app::page::items;
+use weir_control::ask;
 
 /// What every page shows in its first line.
 const HEAD: [&str; 6] = ["generation", "file", "uptime_s", "ledger", "balances", "apps"];

@@ -53,7 +53,7 @@ pub fn run(socket: PathBuf, interval: Duration) -> Result<ExitCode> {
         bail!("`weir top` needs a terminal; `weir show` prints the same as text");
     }
     // What is wrong at the start is better said in plain text.
-    control::ask(&socket, &serde_json::json!({ "command": "show", "what": "generation" }))?;
+    weir_control::ask(&socket, &serde_json::json!({ "command": "show", "what": "generation" }))?;
     let signals = Signals::take()?;
     let doorbell = Doorbell::new()?;
     let asker = Asker::start(socket, doorbell.clone())?;

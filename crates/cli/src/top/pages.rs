@@ -1,11 +1,11 @@
 //! The pages of `weir top`: those of the daemon itself, and those that kinds of apps add to them
-//! ([`apps::kind::Kind::pages`]).
+//! ([`weir_app::kind::Kind::pages`]).
 
-use apps::KINDS;
-use apps::kind::Kind;
-use apps::page::{Column, Holds, Page, Part, Table, column, items, table};
+use crate::kinds::KINDS;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use weir_app::kind::Kind;
+use weir_app::page::{Column, Holds, Page, Part, Table, column, items, table};
 
 /// A page, and the kind of app that it is about.
 #[derive(Clone, Copy)]

@@ -1,11 +1,11 @@
 //! Parts of a page as lines of text, with what has grown between two answers.
 
-use apps::page::{Column, Holds, Map, Part, Table};
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::Line;
 use serde_json::Value;
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use weir_app::page::{Column, Holds, Map, Part, Table};
 
 /// A text that is longer than this is cut, unless it stands in the last column.
 const TEXT_MAX: usize = 24;
@@ -331,8 +331,8 @@ fn map_lines(map: &Map, before: Option<&Map>, width: usize) -> Vec<Line<'static>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use apps::page::{column, table};
     use serde_json::json;
+    use weir_app::page::{column, table};
 
     const COLUMNS: &[Column] = &[
         column("service", "service", Holds::Name),

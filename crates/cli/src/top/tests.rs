@@ -105,7 +105,7 @@ fn view_of(title: &str) -> (View, Instant) {
 /// Has the view ask, and answers.
 fn answer(view: &mut View, now: Instant, said: anyhow::Result<Value>) {
     let question = view.question(now).expect("a question is due");
-    let kinds = Some(vec![true; apps::KINDS.len()]);
+    let kinds = Some(vec![true; crate::kinds::KINDS.len()]);
     view.hear(Answer { number: question.number, taken: now, said, kinds });
 }
 

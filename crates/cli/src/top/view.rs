@@ -5,11 +5,11 @@ use super::asker::{Answer, Question};
 use super::keys::Key;
 use super::pages::{Listed, all, dropped};
 use super::parts::Sort;
-use apps::KINDS;
-use apps::page::{Holds, Part};
+use crate::kinds::KINDS;
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
+use weir_app::page::{Holds, Part};
 
 /// How many received rates are remembered for the history.
 pub const HISTORY: usize = 120;

@@ -109,7 +109,7 @@ fn ping(address: &str) -> bool {
     let data = [0x17, 0x2a, 0x33, 0x44];
     let mut request = [&[kind, 0, 0, 0, 0, 1, 0, 2][..], &data].concat();
     if kind == 8 {
-        let sum = !packet::Sum::default().bytes(&request).fold();
+        let sum = !weir_packet::Sum::default().bytes(&request).fold();
         request[2..4].copy_from_slice(&sum.to_be_bytes());
     }
     if socket.send_to(&request, SocketAddr::new(address, 0)).is_err() {

@@ -4,7 +4,6 @@ use super::folder::Folder;
 use super::running::Daemon;
 use super::wire::Wire;
 use super::{record, recorded, weir};
-use packet::craft::{Recipe, describe};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{
@@ -18,6 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use weir_packet::craft::{Recipe, describe};
 
 /// UDP to port 53 is forwarded; everything else goes to the app.
 const SLOW: &str = "\
@@ -474,7 +474,7 @@ fn the_documented_client_works() {
         return;
     }
     let mut daemon = Daemon::start(SLOW);
-    let script = format!("{}/../apps/src/external/client.py", env!("CARGO_MANIFEST_DIR"));
+    let script = format!("{}/../app/src/external/client.py", env!("CARGO_MANIFEST_DIR"));
     let mut client =
         Command::new("python3").arg(script).arg(daemon.folder.file("slow.sock")).spawn().unwrap();
     daemon.wait_for("the client", |daemon| counts(daemon, &["clients"]) == [1]);

@@ -3,9 +3,9 @@
 
 use super::folder::Folder;
 use super::{Said, record, weir};
-use measure::{Seed, Settings, Summary};
 use std::path::Path;
 use std::process::Command;
+use weir_measure::{Seed, Settings, Summary};
 
 /// The name of a recording, its bytes, what is printed, and what is complained of.
 type Case = (&'static str, Vec<u8>, &'static [&'static str], &'static [&'static str]);
@@ -22,7 +22,10 @@ fn packet(second: u32, length: u32, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn frame() -> Vec<u8> {
-    "src=10.0.0.1 dst=10.0.0.9 proto=udp sport=5 dport=53".parse::<packet::craft::Recipe>().unwrap().build()
+    "src=10.0.0.1 dst=10.0.0.9 proto=udp sport=5 dport=53"
+        .parse::<weir_packet::craft::Recipe>()
+        .unwrap()
+        .build()
 }
 
 fn measured(folder: &Path, file: &str) -> Said {

@@ -4,13 +4,13 @@
 use super::folder::Folder;
 use super::running::Daemon;
 use super::{Said, recorded, weir};
-use packet::craft::Recipe;
-use port::pcap::Writer;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
+use weir_packet::craft::Recipe;
+use weir_port::pcap::Writer;
 
 const PORTS: &str = "\
 ports:

@@ -2,10 +2,10 @@
 
 use super::folder::Folder;
 use super::{TWO, record, weir};
-use packet::craft::frame;
-use packet::{DropReason, FRAME_BYTES_MAX};
-use port::pcap::Writer;
 use std::fs::File;
+use weir_packet::craft::frame;
+use weir_packet::{DropReason, FRAME_BYTES_MAX};
+use weir_port::pcap::Writer;
 
 fn prepared() -> Folder {
     let folder = Folder::new();

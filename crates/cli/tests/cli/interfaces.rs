@@ -275,7 +275,8 @@ fn a_reload_changes_faults_and_recordings_and_refuses_what_needs_a_restart() {
     reload(&daemon, "queues: [0]", "").good();
     daemon.forwards(&wire);
     assert_eq!(daemon.port("p0")["mode"], "native copy");
-    let records = port::pcap::Reader::open(std::fs::File::open(daemon.folder.file("t.in.pcap")).unwrap());
+    let records =
+        weir_port::pcap::Reader::open(std::fs::File::open(daemon.folder.file("t.in.pcap")).unwrap());
     assert!(records.unwrap().count() >= 1, "what the program saw while it was traced");
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }

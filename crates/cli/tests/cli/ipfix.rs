@@ -1,16 +1,16 @@
 //! Wireshark has no part in weir: it reads the IPFIX messages as what they were written for.
 
 use super::folder::Folder;
-use measure::FlowRecord;
-use measure::export::ipfix::Encoder;
-use measure::export::{End, Given};
-use packet::craft::Recipe;
-use packet::{FlowKey, Observed};
-use port::pcap::Writer;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
+use weir_measure::FlowRecord;
+use weir_measure::export::ipfix::Encoder;
+use weir_measure::export::{End, Given};
+use weir_packet::craft::Recipe;
+use weir_packet::{FlowKey, Observed};
+use weir_port::pcap::Writer;
 
 const RECORDS: u16 = 200;
 /// What flows are decided for, in turn.

@@ -43,11 +43,11 @@ mod watch;
 mod wire;
 mod workers;
 
-use packet::craft::Recipe;
-use port::pcap::{Reader, Writer};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use weir_packet::craft::Recipe;
+use weir_port::pcap::{Reader, Writer};
 
 /// The output and exit code of a run of `weir`.
 struct Said {
@@ -107,7 +107,7 @@ fn record(path: &Path, recipes: &[&str]) {
 /// The frames of a recording, as recipes.
 fn recorded(path: &Path) -> Vec<String> {
     let records = Reader::open(File::open(path).unwrap()).unwrap();
-    records.map(|record| packet::craft::describe(&record.unwrap().bytes)).collect()
+    records.map(|record| weir_packet::craft::describe(&record.unwrap().bytes)).collect()
 }
 
 /// Two back ends selected by the last bit of the client's address, with a counter for each.

@@ -234,7 +234,7 @@ fn of_a_disk_that_fills_up_what_is_whole_in_the_file_counts_as_transmitted() {
     let said = Said { out: read("said"), err: read("told"), code: Some(1) };
     full(&said, "File too large", &["p1", "out.pcap"]);
     let json = said.json();
-    let whole = port::pcap::Reader::open(std::fs::File::open(folder.file("out.pcap")).unwrap()).unwrap();
+    let whole = weir_port::pcap::Reader::open(std::fs::File::open(folder.file("out.pcap")).unwrap()).unwrap();
     let whole = whole.filter(|record| record.is_ok()).count() as u64;
     assert!(whole > 100 && whole < 900, "{whole}");
     assert_eq!(json["frames"]["transmitted"], whole, "{json}");
@@ -244,9 +244,9 @@ fn of_a_disk_that_fills_up_what_is_whole_in_the_file_counts_as_transmitted() {
 
 /// Writes a recording of two flows in turn, at these times in nanoseconds.
 fn record_at(path: &Path, times: &[u64]) {
-    let packet = |recipe: &str| recipe.parse::<packet::craft::Recipe>().unwrap().build();
+    let packet = |recipe: &str| recipe.parse::<weir_packet::craft::Recipe>().unwrap().build();
     let both = [packet(PACKETS[0]), packet(PACKETS[1])];
-    let mut writer = port::pcap::Writer::new(std::fs::File::create(path).unwrap()).unwrap();
+    let mut writer = weir_port::pcap::Writer::new(std::fs::File::create(path).unwrap()).unwrap();
     for (time_ns, bytes) in times.iter().zip(both.iter().cycle()) {
         writer.write(*time_ns, bytes.len() as u32, bytes).unwrap();
     }
@@ -275,7 +275,7 @@ pipes:
 
 /// The times of a recording.
 fn times(path: &Path) -> Vec<u64> {
-    let records = port::pcap::Reader::open(std::fs::File::open(path).unwrap()).unwrap();
+    let records = weir_port::pcap::Reader::open(std::fs::File::open(path).unwrap()).unwrap();
     records.map(|record| record.unwrap().time_ns).collect()
 }
 
@@ -332,7 +332,7 @@ fn mixed(foreign_only: bool) -> Vec<u8> {
     let interface = |link: u8| block(1, &[link, 0, 0, 0, 0, 0, 0, 0]);
     let mut all = [block(0x0a0d_0d0a, &section), interface(1), interface(113)].concat();
     for recipe in PACKETS {
-        let mut bytes = recipe.parse::<packet::craft::Recipe>().unwrap().build();
+        let mut bytes = recipe.parse::<weir_packet::craft::Recipe>().unwrap().build();
         let length = (bytes.len() as u32).to_le_bytes();
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         let interfaces = if foreign_only { &[1_u8][..] } else { &[1, 0] };

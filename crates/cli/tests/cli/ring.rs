@@ -2,12 +2,12 @@
 //! which shares no code with weir, has made them.
 
 use super::{Said, weir};
-use engine::buckets::name_hash;
-use engine::program::{GlbHash, KatranHash};
-use packet::{FlowKey, select_hash};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use weir_packet::{FlowKey, select_hash};
+use weir_program::buckets::name_hash;
+use weir_program::{GlbHash, KatranHash};
 
 fn vectors() -> (PathBuf, Value) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors");

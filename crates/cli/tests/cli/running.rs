@@ -113,7 +113,7 @@ impl Daemon {
 
     /// Sends a raw request to the control socket.
     pub fn ask(&self, request: &Value) -> Value {
-        control::ask(&self.folder.file("weir.sock"), request)
+        weir_control::ask(&self.folder.file("weir.sock"), request)
             .unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
     }
 

@@ -1,8 +1,8 @@
 //! Links that fail in part: they lose a few frames, or those of some source ports, or mark frames.
 
 use crate::bed::{Bed, LINKS, Stream};
-use bpf::{Impairment, TcImpair, class_of};
 use serde_json::Value;
+use weir_bpf::{Impairment, TcImpair, class_of};
 
 /// Puts a program at the end of a link towards host b.
 fn impaired(bed: &Bed, link: usize) -> TcImpair {

@@ -1,10 +1,10 @@
 //! Routers that do not say who they are.
 
 use crate::bed::{Bed, LINKS, Stream};
-use ::path::random::Random;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use weir_app::random::Random;
 
 #[test]
 fn without_icmp_ports_are_paths_until_their_delays_tell_and_a_failed_one_is_left() {

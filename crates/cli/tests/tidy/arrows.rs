@@ -6,42 +6,52 @@ use crate::source::{paths, read};
 /// A crate, the crates it may use, and those that only its tests may use besides.
 type Arrows = (&'static str, &'static [&'static str], &'static [&'static str]);
 
-/// All arrows between crates.
+/// All arrows between crates, without the prefix of their names.
 const ARROWS: &[Arrows] = &[
     ("packet", &[], &[]),
     ("table", &["packet"], &[]),
-    ("path", &["packet", "table"], &[]),
-    ("plot", &[], &[]),
-    ("sim", &["path", "plot"], &[]),
     ("sketch", &["packet"], &[]),
-    ("measure", &["packet", "sketch"], &[]),
-    ("bpf", &[], &["packet", "path"]),
+    ("program", &["packet", "table"], &["oracle"]),
+    ("oracle", &["packet", "program", "table"], &[]),
+    ("bpf", &[], &["app", "packet", "path"]),
     ("port", &["bpf", "packet"], &[]),
-    ("engine", &["packet", "sketch", "table"], &["engine", "port"]),
-    ("config", &["engine", "packet"], &[]),
-    ("apps", &["config", "engine", "measure", "packet", "path", "sketch", "table"], &["port"]),
+    ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "port"]),
+    ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
-    ("lab", &["control", "path"], &[]),
+    ("app", &["config", "engine", "packet", "program", "table"], &[]),
+    ("lb", &["app", "config", "packet", "program", "table"], &["engine", "oracle", "port"]),
+    ("bond", &["app", "config", "engine", "packet", "program", "table"], &["port"]),
+    ("path", &["app", "config", "engine", "packet", "program", "table"], &["port"]),
+    ("overlay", &["app", "config", "packet", "program"], &[]),
+    ("measure", &["app", "config", "packet", "program", "sketch"], &[]),
+    ("plot", &[], &[]),
+    ("sim", &["app", "path", "plot"], &[]),
+    ("lab", &["app", "control", "path"], &[]),
     (
         "bench",
-        &["apps", "bpf", "config", "engine", "lab", "measure", "packet", "plot", "port", "sketch"],
+        &[
+            "app", "bond", "bpf", "config", "engine", "lab", "lb", "measure", "packet", "path", "plot",
+            "port", "program", "sketch",
+        ],
         &[],
     ),
     (
         "weir",
         &[
-            "apps", "bench", "bpf", "config", "control", "engine", "lab", "measure", "packet", "path",
-            "port", "sim", "sketch",
+            "app", "bench", "bond", "bpf", "config", "control", "engine", "lab", "lb", "measure", "oracle",
+            "overlay", "packet", "path", "port", "program", "sim", "sketch",
         ],
         &[],
     ),
 ];
 
-/// Returns the dependencies in `crates/*/Cargo.toml` that are not in the table, and crates without a row.
+/// Returns the dependencies in `crates/*/Cargo.toml` and `rigs/*/Cargo.toml` that are not in the table, and
+/// crates without a row.
 pub fn offences() -> Vec<Offence> {
     let mut offences = Vec::new();
     for path in paths() {
-        if !(path.starts_with("crates/") && path.ends_with("/Cargo.toml") && path.matches('/').count() == 2) {
+        let is_crate = path.starts_with("crates/") || path.starts_with("rigs/");
+        if !(is_crate && path.ends_with("/Cargo.toml") && path.matches('/').count() == 2) {
             continue;
         }
         let manifest = read(&path);
@@ -50,6 +60,7 @@ pub fn offences() -> Vec<Offence> {
             .find_map(|line| line.strip_prefix("name = "))
             .unwrap_or_default()
             .trim_matches('"');
+        let name = without_prefix(name);
         let Some((_, uses, tests_use)) = ARROWS.iter().find(|(from, ..)| *from == name) else {
             let advice =
                 format!("crate `{name}` has no row in ARROWS (crates/cli/tests/tidy/arrows.rs): add one");
@@ -71,7 +82,7 @@ pub fn offences() -> Vec<Offence> {
 fn dependencies(manifest: &str) -> Vec<(usize, &str, bool)> {
     let (mut section, mut found) = ("", Vec::new());
     for (at, line) in manifest.lines().enumerate() {
-        let word = line.split(['.', ' ', '=']).next().unwrap_or_default();
+        let word = without_prefix(line.split(['.', ' ', '=']).next().unwrap_or_default());
         if line.starts_with('[') {
             section = line;
         } else if section.ends_with("dependencies]") && ARROWS.iter().any(|(name, ..)| *name == word) {
@@ -79,4 +90,9 @@ fn dependencies(manifest: &str) -> Vec<(usize, &str, bool)> {
         }
     }
     found
+}
+
+/// Returns a crate's name without the prefix that all crates but the binary's have.
+fn without_prefix(name: &str) -> &str {
+    name.strip_prefix("weir-").unwrap_or(name)
 }

@@ -7,11 +7,11 @@
 use super::compile::CompiledPipe;
 use super::{DELTAS_MAX, Engine};
 use crate::aggregate::Aggregate;
-use crate::change::EntryKey;
 use crate::pipes::flow::{Flows, IdleSegment};
-use crate::program::PipeId;
-use crate::snapshot::Seen;
-use table::{DeltaReason, FlowDelta};
+use weir_program::PipeId;
+use weir_program::change::EntryKey;
+use weir_program::snapshot::Seen;
+use weir_table::{DeltaReason, FlowDelta};
 
 /// The time in which the age of every flow and run-time entry is checked about once, in milliseconds,
 /// whatever the table's size and the pace of breaths.

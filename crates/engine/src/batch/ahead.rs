@@ -4,10 +4,10 @@
 //! nothing but metadata, which begins anew then.
 
 use super::Engine;
-use crate::owner::{Owner, Side};
 use crate::pipes::flow::Flows;
-use crate::program::{PipeId, PortId};
-use packet::{Batch, Bits};
+use weir_packet::{Batch, Bits};
+use weir_program::owner::{Owner, Side};
+use weir_program::{PipeId, PortId};
 
 impl Engine {
     /// Does what [`Engine::of_others`] does, by way of these pipes.

@@ -4,15 +4,15 @@ use crate::aggregate::{Aggregate, RowTargets};
 use crate::batch::load::{Guards, KEY_WORDS_MAX};
 use crate::batch::rows::{Actions, PipeWide, Slab};
 use crate::batch::steps::Plan;
-use crate::change::{ChangeError, EntryKey};
-use crate::check::Shape;
-use crate::pipes::Making;
 use crate::pipes::table::Table;
-use crate::program::{AppId, Criterion, Forward, MeterConfig, Pipe, Program, SharedUse};
-use crate::snapshot::Count;
-use packet::Field;
+use crate::pipes::{Making, table_of};
 use std::collections::HashMap;
 use thiserror::Error;
+use weir_packet::Field;
+use weir_program::change::{ChangeError, EntryKey};
+use weir_program::check::Shape;
+use weir_program::snapshot::Count;
+use weir_program::{AppId, Criterion, Forward, MeterConfig, Pipe, Program, SharedUse};
 
 /// Why a program cannot be compiled. The check reports most of this better, with a place; this is the last
 /// resort.
@@ -108,7 +108,7 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
         .map(|one| Plan::new(one, &making.program.tunnels, pipe.kind.translates()))
         .collect();
     let given = (0..pipe.templates.len()).map(|at| pipe.values_wanted(at as u16)).max().unwrap_or(0);
-    let table = pipe.kind.table(pipe, making)?;
+    let table = table_of(pipe, making)?;
     let has_slab = !matches!(table, Table::Basic(_));
     let (counter, meter) = (pipe.monitor.counter, pipe.monitor.meter);
     let apart = has_slab && counter == Some(SharedUse::PerEntry);
@@ -156,7 +156,7 @@ pub fn milliseconds(ns: u64) -> u32 {
 }
 
 fn guards(pipe: &Pipe) -> Guards {
-    let constant = |one: &crate::program::Match| match one.criterion {
+    let constant = |one: &weir_program::Match| match one.criterion {
         Criterion::Const { value, mask } => Some((one.field, value, mask)),
         _ => None,
     };
@@ -182,8 +182,9 @@ pub fn refused(pipe: &Pipe, entry: usize, why: &ChangeError) -> CompileError {
 }
 
 /// Creates a meter with full buckets.
-pub fn meter(name: &str, config: &MeterConfig) -> Result<table::Meter, CompileError> {
-    table::Meter::new(*config).map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
+pub fn meter(name: &str, config: &MeterConfig) -> Result<weir_table::Meter, CompileError> {
+    weir_table::Meter::new(*config)
+        .map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
 }
 
 /// Returns the order of pipes: every forward leads onward, and of several candidates the one written first is

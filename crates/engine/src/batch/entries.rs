@@ -2,12 +2,12 @@
 
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::{EntryRow, RUN_TIME, Rows};
-use crate::change::{ChangeError, EntryKey};
 use crate::pipes::flow::{Ages, Flows};
 use crate::pipes::table::{Refusal, with_rows};
-use crate::program::{Entry, EntryMatch};
-use crate::snapshot::{Count, FlowAccount, Page, Seen, is_later};
 use crate::worker::PipeReport;
+use weir_program::change::{ChangeError, EntryKey};
+use weir_program::snapshot::{Count, FlowAccount, Page, Seen, is_later};
+use weir_program::{Entry, EntryMatch};
 
 /// Why an entry of a pipe whose flows keep values cannot get another action.
 pub const OTHER_ACTION: &str = "flows keep values of its action: remove it and add it with the other one";

@@ -6,15 +6,15 @@
 
 use crate::batch::outcome::Outcome;
 use crate::batch::packets::Keys;
-use crate::buckets::{BucketTable, Choice};
-use crate::program::{Affinity, AppId, Fill, Forward, Group, GroupChoice, GroupId, Pipe, Program, Target};
-use crate::quic::QuicServers;
-use crate::snapshot::BucketReport;
-use packet::{DropReason, FlowKey, select_hash};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
+use weir_packet::{DropReason, FlowKey, select_hash};
+use weir_program::buckets::{BucketTable, Choice};
+use weir_program::quic::QuicServers;
+use weir_program::snapshot::BucketReport;
+use weir_program::{Affinity, AppId, Fill, Forward, Group, GroupChoice, GroupId, Pipe, Program, Target};
+use weir_table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
 
 /// The groups by their numbers, for pipes where metadata chooses the group.
 #[derive(Debug)]
@@ -183,7 +183,7 @@ impl GroupTable {
     pub fn prefetch(&self, hash: u64) {
         let buckets = self.held.buckets();
         let bucket = buckets.bucket(self.seed.map_or(hash, |seed| seeded(hash, seed)));
-        buckets.slots().get(bucket).into_iter().for_each(packet::prefetch);
+        buckets.slots().get(bucket).into_iter().for_each(weir_packet::prefetch);
     }
 
     /// Returns the target of a packet with this hash without counting; used only where the check excludes

@@ -3,7 +3,7 @@
 //! way (RFC 5508 §4.2).
 
 use super::mend::{checksum_place, rewrite};
-use packet::{
+use weir_packet::{
     Base, Field, FieldKind, Headers, Inside, Layer, Layers, PROTOCOL_TCP, PROTOCOL_UDP, Sum,
     inside_icmp_error, update, update_udp,
 };

@@ -2,7 +2,7 @@
 //! segments that a TCP connection will send (docs/pipes.md A21, A22).
 
 use crate::batch::mend::{Cover, Transport, mend};
-use packet::{Base, DropReason, Headers, Layer, Sum};
+use weir_packet::{Base, DropReason, Headers, Layer, Sum};
 
 /// Where an IPv4 header says DF (RFC 791 §3.1), and the bit.
 const DF: (usize, u8) = (6, 0x40);

@@ -2,7 +2,7 @@
 //! for all packets at once, so that the kind of a field is examined only once per batch.
 
 use crate::batch::packets::{LANES_MIN, Packets};
-use packet::{Base, Batch, Bits, Field, FieldKind, Layer, LevelId, LevelLayers, widest};
+use weir_packet::{Base, Batch, Bits, Field, FieldKind, Layer, LevelId, LevelLayers, widest};
 
 /// Words of the widest key: four IPv6 addresses.
 pub const KEY_WORDS_MAX: usize = 8;
@@ -29,7 +29,7 @@ pub struct Load {
     known: Option<(u8, u8)>,
 }
 
-/// Where the words of usual flow keys ([`packet::FlowKey::ipv4`]) have a field.
+/// Where the words of usual flow keys ([`weir_packet::FlowKey::ipv4`]) have a field.
 fn known(field: Field) -> Option<(u8, u8)> {
     match field {
         Field::Ipv4Src => Some((0, 32)),
@@ -94,7 +94,7 @@ impl KeyPlan {
         let spec = field.spec();
         let mask = mask & field.max();
         let source = match spec.source {
-            packet::Source::Frame(base) => Source::Frame(field.level, base),
+            weir_packet::Source::Frame(base) => Source::Frame(field.level, base),
             _ => Source::Found(field),
         };
         if spec.bits == 128 {
@@ -439,8 +439,8 @@ pub fn read(plan: &KeyPlan, batch: &Batch, packets: &Packets, slot: usize) -> Op
 mod tests {
     use super::*;
     use crate::batch::packets::Reading;
-    use crate::program::KeyUse;
-    use packet::{Depth, Pools, SelectIpv4, TableHash, TunnelPorts, craft};
+    use weir_packet::{Depth, Pools, SelectIpv4, TableHash, TunnelPorts, craft};
+    use weir_program::KeyUse;
 
     #[test]
     fn keys_from_frames_and_from_the_words_of_flow_keys_are_equal() {
@@ -467,7 +467,7 @@ mod tests {
         let gathered = |uses, list| {
             let (mut packets, mut keys) = (Packets::new(uses, KeyUse::default()), [[0; 3]; 64]);
             packets.read(&batch, u64::MAX, &reading, |_, _| {}, |_, _| {});
-            packets.input = crate::program::PortId(5);
+            packets.input = weir_program::PortId(5);
             plan.gather(&batch, &packets, list, &mut keys);
             (packets.words_of(list).is_some(), keys)
         };

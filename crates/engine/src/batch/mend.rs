@@ -4,7 +4,7 @@
 //! A change inside a tunnel affects up to three checksums, innermost first. Each updated checksum is itself a
 //! change to the bytes covered by the next one.
 
-use packet::{
+use weir_packet::{
     Base, Field, FieldKind, Headers, Layer, Level, LevelId, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
     Source, Sum, pseudo_header, update, update_udp,
 };

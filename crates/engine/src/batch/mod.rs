@@ -5,7 +5,7 @@
 //! pipe always meets packets in order of arrival, and it makes no difference where batches are cut.
 //!
 //! Guarantees: processing a batch does not allocate, lock, log or make system calls, and its results are
-//! those of [`crate::interpreter`], which shares none of this code.
+//! those of [`weir_oracle`], which shares none of this code.
 
 mod age;
 mod ahead;
@@ -32,20 +32,11 @@ mod tunnel;
 mod walk;
 
 use crate::aggregate::Aggregate;
-use crate::buckets::{BucketTable, GroupTables};
-use crate::change::{Change, ChangeError};
-use crate::check::{Shape, Uses, all_fit, owners_of};
-use crate::owner::{Owners, Owning, Side, Steering};
 use crate::pipes::Making;
 use crate::pipes::flow::Flows;
-use crate::program::{Entry, PipeId, PortId, Program};
-use crate::snapshot::FlowAccount;
-use ::table::Patience;
 pub use compile::CompileError;
 use compile::CompiledPipe;
 pub use outcome::Outcome;
-use packet::fragment::{DatagramId, Part};
-use packet::{Batch, Bits, DropReason, TableHash};
 pub use reserve::Reservation;
 pub use resize::Moved;
 use std::sync::Arc;
@@ -55,6 +46,15 @@ pub use swap::SwapReport;
 pub use takeover::{DecidedFor, FlowPage, FlowStock, TakenOver};
 pub use tees::Tees;
 pub(crate) use walk::Walk;
+use weir_packet::fragment::{DatagramId, Part};
+use weir_packet::{Batch, Bits, DropReason, TableHash};
+use weir_program::buckets::{BucketTable, GroupTables};
+use weir_program::change::{Change, ChangeError};
+use weir_program::check::{Shape, Uses, all_fit, owners_of};
+use weir_program::owner::{Owners, Owning, Side, Steering};
+use weir_program::snapshot::FlowAccount;
+use weir_program::{Entry, PipeId, PortId, Program};
+use weir_table::Patience;
 
 /// Most flow deltas that a pipe keeps until they are collected. Then the counts stay in the flows, and flows
 /// in the table, so that none is lost. A breath may produce as many, and the ring to the collector holds
@@ -176,6 +176,7 @@ impl Engine {
     pub fn owners(&self, steering: Steering, workers: usize) -> Owners {
         let reading = &self.walk.reading;
         let ports = (self.owners.clone(), self.program.nat_pools.clone());
+        let reading = (reading.depth, reading.tunnels, reading.follows);
         Owners::of_ports(ports, reading, (steering, workers))
     }
 

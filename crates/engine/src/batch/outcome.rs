@@ -2,9 +2,9 @@
 //! in order.
 
 use super::Tees;
-use crate::program::{AppId, PortId, Program};
-use crate::verdict::{Copied, Verdict};
-use packet::DropReason;
+use weir_packet::DropReason;
+use weir_program::{AppId, PortId, Program};
+use weir_program::{Copied, Verdict};
 
 /// The outcome of a batch: one mask per way out.
 #[derive(Debug)]

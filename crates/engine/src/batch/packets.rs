@@ -1,13 +1,13 @@
 //! Facts about the packets of a batch other than their bytes: one column for each kind, 64 rows.
 
-use crate::owner::{self, Steering};
-use crate::program::{KeyUse, PortId};
-use packet::fragment::{self, DatagramId, Part};
-use packet::{
+use weir_packet::fragment::{self, DatagramId, Part};
+use weir_packet::{
     Base, Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layer, LevelLayers, Observed,
     SelectIpv4, TableHash, TunnelPorts, parse_into, select_hash,
 };
-use table::Seen;
+use weir_program::owner::{self, Steering};
+use weir_program::{KeyUse, PortId};
+use weir_table::Seen;
 
 /// Below this number packets are hashed, and keys gathered, one by one.
 pub const LANES_MIN: u32 = 16;
@@ -576,7 +576,7 @@ impl Packets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use packet::{Pools, craft};
+    use weir_packet::{Pools, craft};
 
     #[test]
     fn a_frame_that_brought_a_hash_is_not_hashed_again_unless_another_pipe_wants_it() {

@@ -6,10 +6,10 @@ use crate::batch::rows::{ActionOf, ActionRow, Actions, NEAR_MAX, Rows};
 use crate::batch::steps::{DirectorRows, Site};
 use crate::pipes::flow::Flows;
 use crate::pipes::table::{Hits, Lookup, with_rows};
-use crate::program::Forward;
-use crate::snapshot::Count;
-use packet::{Batch, Bits, DropReason};
-use table::meter::Color;
+use weir_packet::{Batch, Bits, DropReason};
+use weir_program::Forward;
+use weir_program::snapshot::Count;
+use weir_table::meter::Color;
 
 impl CompiledPipe {
     /// Runs the packets of `list` through this pipe. Not inlined, because it would take registers from the

@@ -3,16 +3,16 @@
 use super::Engine;
 use super::compile::CompiledPipe;
 use crate::aggregate::Aggregate;
-use crate::nat::Binding;
 use crate::pipes::flow::Flows;
-use crate::program::{CounterId, Entry, GroupId, PipeId};
-use crate::snapshot::{
+use crate::worker::PipeReport;
+use std::ops::Range;
+use weir_packet::FlowKey;
+use weir_program::nat::Binding;
+use weir_program::snapshot::{
     BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, FlowsPage, NewFlowTurns, Page,
     PipeSnapshot, Snapshot,
 };
-use crate::worker::PipeReport;
-use packet::FlowKey;
-use std::ops::Range;
+use weir_program::{CounterId, Entry, GroupId, PipeId};
 
 impl Engine {
     /// Returns the totals of every pipe.
@@ -163,7 +163,7 @@ impl Engine {
         let mut entries = pipe.entries();
         self.add_unsettled(at, &mut entries);
         let entries = entries.into_iter().map(|(entry, row)| EntrySnapshot {
-            key: crate::change::EntryKey::of(&entry),
+            key: weir_program::change::EntryKey::of(&entry),
             run_time: row.is_run_time(),
             hits: Count { packets: row.packets, bytes: row.bytes },
             last_hit_ms: (row.packets > 0).then_some(u64::from(row.last)),

@@ -10,8 +10,8 @@
 
 use super::Engine;
 use super::compile::CompiledPipe;
-use crate::change::{Change, ChangeError, Changes, EntryKey};
-use crate::program::{Entry, PipeId};
+use weir_program::change::{Change, ChangeError, Changes, EntryKey};
+use weir_program::{Entry, PipeId};
 
 /// Stands for no row of an action.
 const NO_ACTION: u32 = u32::MAX;

@@ -10,14 +10,14 @@
 use super::group::Held;
 use super::{DELTAS_MAX, Engine};
 use crate::batch::compile::CompiledPipe;
-use crate::change::EntryKey;
-use crate::owner::{Side, Steering, worker};
 use crate::pipes::flow::{Flows, Migrants};
 use crate::pipes::table::NO_ROW;
-use crate::program::{NatPool, Program};
-use crate::snapshot::FlowAccount;
-use packet::{FlowKey, TableHash};
 use std::sync::Arc;
+use weir_packet::{FlowKey, TableHash};
+use weir_program::change::EntryKey;
+use weir_program::owner::{Side, Steering, worker};
+use weir_program::snapshot::FlowAccount;
+use weir_program::{NatPool, Program};
 
 /// A number of a decision that has not been looked up on another worker.
 const UNKNOWN: u32 = u32::MAX;

@@ -9,15 +9,15 @@
 //! performing an action is copying.
 
 use crate::batch::steps::Plan;
-use crate::change::EntryKey;
-use crate::check::Uses;
-use crate::entry_list::PackedKey;
-use crate::program::{CounterId, Entry, EntryMatch, Forward, GroupId, MeterId, SharedUse};
-use crate::snapshot::{Count, is_later};
-use packet::{Bits, Frontier, prefetch};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use table::Exact;
+use weir_packet::{Bits, Frontier, prefetch};
+use weir_program::change::EntryKey;
+use weir_program::check::Uses;
+use weir_program::entry_list::PackedKey;
+use weir_program::snapshot::{Count, is_later};
+use weir_program::{CounterId, Entry, EntryMatch, Forward, GroupId, MeterId, SharedUse};
+use weir_table::Exact;
 
 /// Bit of [`EntryRow::action`]: the entry was added at run time.
 pub const RUN_TIME: u32 = 1 << 31;
@@ -409,7 +409,7 @@ impl Slab {
     #[must_use]
     pub fn with_capacity(rows: usize) -> Slab {
         let (rows, keys) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
-        packet::advise_huge(&rows);
+        weir_packet::advise_huge(&rows);
         Slab { frontier: Some(Frontier::of(&rows)), rows, keys, ..Slab::default() }
     }
 

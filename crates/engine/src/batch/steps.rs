@@ -9,13 +9,13 @@ use crate::batch::mend::{Cover, Transport, mend};
 use crate::batch::packets::{Packets, Reading};
 use crate::batch::rows::{ActionOf, Actions};
 use crate::batch::tunnel::{Encapsulation, decap, write_outer};
-use crate::operation::Headers as Moved;
-use crate::program::{Encap, GroupChoice, Operation, PipeKind, Template, Value};
-use packet::fragment;
-use packet::{
+use weir_packet::fragment;
+use weir_packet::{
     Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Layers, LevelId, LevelLayers, Source, Sum,
     TunnelKind, TunnelPorts,
 };
+use weir_program::operation::Headers as Moved;
+use weir_program::{Encap, GroupChoice, Operation, PipeKind, Template, Value};
 
 /// The most bytes that the values of one operation are laid out in: the outer headers of a tunnel, which are
 /// at most 14 of Ethernet, 40 of IPv6, 8 of UDP and 16 of the tunnel, and the number of source addresses, 8.

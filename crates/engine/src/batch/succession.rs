@@ -16,12 +16,12 @@ use super::swap::{Names, date_one, enter_again, heirs, renumber_one, renumbering
 use super::{Engine, SwapReport};
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::EntryRow;
-use crate::change::EntryKey;
 use crate::pipes::flow::{Flows, Renumbering};
 use crate::pipes::table::Table;
-use crate::program::{Entry, PipeId};
-use packet::Field;
 use std::collections::HashMap;
+use weir_packet::Field;
+use weir_program::change::EntryKey;
+use weir_program::{Entry, PipeId};
 
 /// Places that may be looked at in vain for each entry that a slice may handle: a look costs some
 /// nanoseconds, an entry some hundreds.

@@ -8,15 +8,15 @@ use crate::batch::compile::CompiledPipe;
 use crate::batch::group::Held;
 use crate::batch::rows::EntryRow;
 use crate::batch::{Engine, uses};
-use crate::change::EntryKey;
-use crate::check::Shape;
 use crate::pipes::flow::{Flows, Renumbering};
-use crate::program::{
+use std::collections::HashMap;
+use weir_packet::Field;
+use weir_program::change::EntryKey;
+use weir_program::check::Shape;
+use weir_program::{
     CounterId, Criterion, Entry, EntryMatch, Forward, Group, GroupId, Match, MeterId, Operation, Pipe,
     PipeId, PortId, Program, Target,
 };
-use packet::Field;
-use std::collections::HashMap;
 
 /// What a swap kept and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,7 +98,8 @@ impl Engine {
         }
     }
 
-    /// Takes over given buckets. Others were filled elsewhere ([`crate::buckets::GroupTables::succeed`]).
+    /// Takes over given buckets. Others were filled elsewhere
+    /// ([`weir_program::buckets::GroupTables::succeed`]).
     pub(super) fn inherit_buckets(&mut self, old: &Engine) {
         let mut groups = Places::of(&old.program.groups, |group| &group.name);
         for &at in &self.walk.given {
@@ -428,7 +429,7 @@ impl<'a> Names<'a> {
             Forward::Flood(id) => Forward::Flood(self.group(id)?),
             Forward::App(id) => {
                 let at = self.new.apps.iter().position(|app| *app == self.old.apps[id.index()])?;
-                Forward::App(crate::program::AppId(at as u16))
+                Forward::App(weir_program::AppId(at as u16))
             }
             other => other,
         })

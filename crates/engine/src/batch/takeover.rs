@@ -2,14 +2,14 @@
 
 use super::Engine;
 use super::compile::CompiledPipe;
-use crate::change::EntryKey;
-use crate::nat::NatPool;
-use crate::operation::Operation;
-use crate::owner::{Side, worker};
 use crate::pipes::flow::Record;
 use crate::pipes::table::NO_ROW;
-use crate::program::{EntryMatch, GroupChoice, GroupId, PipeId, Program};
 use std::collections::HashMap;
+use weir_program::change::EntryKey;
+use weir_program::nat::NatPool;
+use weir_program::operation::Operation;
+use weir_program::owner::{Side, worker};
+use weir_program::{EntryMatch, GroupChoice, GroupId, PipeId, Program};
 
 /// What a flow was decided for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

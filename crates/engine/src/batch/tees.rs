@@ -3,8 +3,8 @@
 //! A later pipe may rewrite the packet, and batches may be cut anywhere. Therefore the bytes are stored here,
 //! and the worker passes them to the apps at the end of the batch, in the order in which the packets arrived.
 
-use crate::program::{AppId, Forward, Program};
 use crate::ring::CARRIER_BYTES;
+use weir_program::{AppId, Forward, Program};
 
 /// The copies of one batch.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Tees {
     pub(super) fn new(program: &Program) -> Tees {
         let copies = |forward: Forward| matches!(forward, Forward::Tee { .. });
         let pipes = program.pipes.iter().filter(|pipe| copies(pipe.forward) || copies(pipe.miss)).count();
-        let room = packet::BATCH * pipes;
+        let room = weir_packet::BATCH * pipes;
         Tees { list: Vec::with_capacity(room), bytes: Vec::with_capacity(room * CARRIER_BYTES) }
     }
 

@@ -4,10 +4,10 @@
 //! ECN follows RFC 6040: the packet's is copied into the outer header (§4.1), and on the way out the outer
 //! one is combined with that inside (§4.2), so that congestion inside the tunnel reaches the receiver.
 
-use crate::program::Encap;
-use packet::tunnel::{Carried, Finish, Inside, Outer, OuterShape};
-use packet::{Base, DropReason, Frame, Headers, Layer, Level, Sum, TunnelKind, TunnelPorts};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_packet::tunnel::{Carried, Finish, Inside, Outer, OuterShape};
+use weir_packet::{Base, DropReason, Frame, Headers, Layer, Level, Sum, TunnelKind, TunnelPorts};
+use weir_program::Encap;
 
 /// A tunnel in a frame.
 struct Tunnel {
@@ -26,7 +26,7 @@ struct Tunnel {
 impl Tunnel {
     /// The tunnel of a frame whose headers were found.
     fn of(bytes: &[u8], found: &Headers) -> Option<Tunnel> {
-        let packet::Tunnel { kind, at, .. } = found.tunnel()?;
+        let weir_packet::Tunnel { kind, at, .. } = found.tunnel()?;
         let inner = found.inner();
         let ip = Ip::of(inner);
         let (inside, start) = match ip {
@@ -296,7 +296,7 @@ impl Ip {
         let old = u16::from_be_bytes([header[0], header[1]]);
         header[1] = header[1] & !3 | ecn;
         let change = Sum::default().replace16(old, u16::from_be_bytes([header[0], header[1]]));
-        let sum = packet::update(u16::from_be_bytes([header[10], header[11]]), change);
+        let sum = weir_packet::update(u16::from_be_bytes([header[10], header[11]]), change);
         header[10..12].copy_from_slice(&sum.to_be_bytes());
         Some(())
     }
@@ -323,9 +323,9 @@ fn cut(frame: &mut Frame, start: usize, end: usize) -> Result<(), DropReason> {
 fn udp_checksum(bytes: &mut [u8], shape: OuterShape) {
     let (ip, udp) = (shape.ip(), shape.transport());
     let addresses = if shape.is_ipv6 { ip + 8..ip + 40 } else { ip + 12..ip + 20 };
-    let sum = Sum::default().bytes(&bytes[addresses]).word(u16::from(packet::PROTOCOL_UDP));
+    let sum = Sum::default().bytes(&bytes[addresses]).word(u16::from(weir_packet::PROTOCOL_UDP));
     let sum = sum.value32((bytes.len() - udp) as u32).bytes(&bytes[udp..]);
-    let sum = match packet::checksum(sum) {
+    let sum = match weir_packet::checksum(sum) {
         0 => 0xffff,
         sum => sum,
     };

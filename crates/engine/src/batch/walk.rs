@@ -4,12 +4,12 @@ use super::compile::{self, CompileError};
 use super::group::{GroupNumbers, GroupTable, Meeting};
 use super::outcome::Outcome;
 use super::packets::{Packets, Reading};
-use crate::buckets::GroupTables;
-use crate::program::{Fill, Forward, GroupId, PortId, Program, Target};
-use crate::snapshot::Count;
-use packet::{Batch, Bits, DropReason, KeySource, SelectIpv4, TableHash};
 use std::sync::Arc;
-use table::Meter;
+use weir_packet::{Batch, Bits, DropReason, KeySource, SelectIpv4, TableHash};
+use weir_program::buckets::GroupTables;
+use weir_program::snapshot::Count;
+use weir_program::{Fill, Forward, GroupId, PortId, Program, Target};
+use weir_table::Meter;
 
 /// State shared by the pipes while a batch passes through them.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Walk {
 
 /// Whether anything writes or colours metadata; otherwise it need not be cleared.
 fn uses_metadata(program: &Program) -> bool {
-    use crate::program::Operation;
+    use weir_program::Operation;
     let written = |operation: &Operation| match operation {
         Operation::Set(field, _) | Operation::Add(field, _) | Operation::Copy { to: field, .. } => {
             field.meta_word().is_some()

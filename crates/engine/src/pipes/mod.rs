@@ -1,8 +1,7 @@
-//! Pipe types, a directory each: properties of the type, its checks, its table and look-up, and what survives
-//! a swap. Differences between types are resolved here and in `table.rs` by exhaustive matches; the rest of
-//! the engine and the configuration take a type's word, keys and criteria from its [`Type`].
+//! Tables of pipes, a directory for each type. Differences between types are resolved here and in `table.rs`
+//! by exhaustive matches.
 //!
-//! The interpreter's independent look-up is in `interpreter/lookup.rs`, which shares none of this code.
+//! The oracle's independent look-up (`oracle/src/lookup.rs`) shares none of this code.
 
 pub(crate) mod acl;
 pub(crate) mod basic;
@@ -12,58 +11,10 @@ pub(crate) mod lpm;
 pub(crate) mod table;
 pub(crate) mod targets;
 
-pub use flow::{Learn, Timeouts};
-pub use hash::HashInput;
-
 use crate::batch::compile::CompileError;
-use crate::check::{Finding, FindingKind, entries};
-use crate::program::{Entry, GroupChoice, KeyUse, Pipe, Program};
-use packet::{Depth, Field, KeySource, TableHash};
 use table::Table;
-
-/// How a pipe looks packets up.
-#[derive(Clone, Debug, PartialEq)]
-pub enum PipeKind {
-    /// Exact match under one mask: a hash table.
-    Basic,
-    /// Hash to bucket to target; entries are the targets' actions.
-    Hash {
-        /// What is hashed.
-        input: HashInput,
-        /// The group whose buckets are used.
-        group: GroupChoice,
-    },
-    /// Exact match on the flow key; entries are written by packets.
-    Flow {
-        /// The headers from which the key is taken.
-        key: KeySource,
-        /// What a packet of a new flow writes.
-        learn: Learn,
-        /// Flows idle for longer are removed.
-        timeouts: Timeouts,
-        /// Whether the first packet of a flow gives a delta.
-        first: bool,
-        /// Whether the answers to a flow are learnt with it; they have the pipe's default entry.
-        reverse: bool,
-    },
-    /// Longest prefix match on one field.
-    Lpm,
-    /// Masks, ranges and priorities per entry.
-    Acl,
-}
-
-/// Properties that all pipes of a type share.
-#[derive(Debug)]
-pub struct Type {
-    /// Its word in YAML.
-    pub word: &'static str,
-    /// Words of the criteria that its matches may have besides a constant.
-    pub criteria: &'static [&'static str],
-    /// Describes what its matches may be, for the error about another criterion.
-    pub matches: &'static str,
-    /// Whether its entries have priorities.
-    pub priorities: bool,
-}
+use weir_packet::TableHash;
+use weir_program::{Pipe, PipeKind, Program};
 
 /// Context for creating tables.
 #[derive(Clone, Copy, Debug)]
@@ -73,183 +24,19 @@ pub(crate) struct Making<'a> {
     pub secret: u64,
 }
 
-/// The smallest default capacity for entries.
-const CAPACITY_LEAST: usize = 1024;
-
-impl PipeKind {
-    /// One kind of each type, with nothing configured.
-    pub const BLANK: [PipeKind; 5] =
-        [PipeKind::Basic, hash::BLANK, flow::BLANK, PipeKind::Lpm, PipeKind::Acl];
-
-    /// Returns its type.
-    #[must_use]
-    pub fn of_type(&self) -> &'static Type {
-        match self {
-            PipeKind::Basic => &basic::TYPE,
-            PipeKind::Hash { .. } => &hash::TYPE,
-            PipeKind::Flow { .. } => &flow::TYPE,
-            PipeKind::Lpm => &lpm::TYPE,
-            PipeKind::Acl => &acl::TYPE,
+/// Creates an empty table for a pipe.
+pub(crate) fn table_of(pipe: &Pipe, making: Making<'_>) -> Result<Table, CompileError> {
+    let Making { program, hash, secret } = making;
+    Ok(match &pipe.kind {
+        PipeKind::Basic => Table::Basic(Box::new(basic::BasicTable::new(pipe, hash)?)),
+        PipeKind::Hash { input, group } => Table::Hash(hash::HashTable::new(pipe, program, input, *group)?),
+        PipeKind::Flow { key, learn, timeouts, first, reverse } => {
+            let mut flows = flow::Flows::new(pipe, program, (*key, *learn, *timeouts), hash)?;
+            flows.tell_first(*first);
+            flows.keep_values(pipe, program, *reverse);
+            Table::Flow(Box::new(flows))
         }
-    }
-
-    /// Returns the word of its type.
-    #[must_use]
-    pub fn word(&self) -> &'static str {
-        self.of_type().word
-    }
-
-    /// Returns which group's targets have entries in the pipe.
-    #[must_use]
-    pub fn group(&self) -> Option<GroupChoice> {
-        match self {
-            PipeKind::Hash { group, .. } => Some(*group),
-            PipeKind::Flow { learn, .. } => learn.group(),
-            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => None,
-        }
-    }
-
-    /// Returns whose flow key its packets pick from a group by.
-    #[must_use]
-    pub fn key_source(&self) -> KeySource {
-        match self {
-            PipeKind::Hash { input, .. } => input.source(),
-            PipeKind::Flow { key, .. } => *key,
-            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => KeySource::Outer,
-        }
-    }
-
-    /// Whether its flows keep values of actions: a flow that follows has no entry of its own to keep them of.
-    #[must_use]
-    pub fn keeps_values(&self) -> bool {
-        matches!(self, PipeKind::Flow { learn, .. } if !matches!(learn, Learn::Follow(_)))
-    }
-
-    /// Whether its actions translate the ICMP errors about its flows, too (A20).
-    #[must_use]
-    pub fn translates(&self) -> bool {
-        matches!(self, PipeKind::Flow { key: KeySource::Outer, .. })
-    }
-
-    /// Returns the fields that it reads besides those that the pipe matches.
-    #[must_use]
-    pub fn hashed(&self) -> &[(Field, u128)] {
-        if let PipeKind::Hash { input: HashInput::Fields(fields), .. } = self { fields } else { &[] }
-    }
-
-    /// Returns the default capacity of a pipe with `written` entries.
-    #[must_use]
-    pub fn capacity(&self, program: &Program, written: usize) -> u32 {
-        let roomy = (written + written / 4).next_power_of_two();
-        let room = match self {
-            PipeKind::Hash { group, .. } => hash::capacity(program, *group, written),
-            PipeKind::Flow { .. } => flow::FLOWS.max(roomy),
-            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => CAPACITY_LEAST.max(roomy),
-        };
-        room as u32
-    }
-
-    /// Returns the largest number of entries of a pipe with this capacity. That of a FLOW pipe is for flows;
-    /// each target has its entry besides, and so has what flows learn by default.
-    pub(crate) fn entries_max(&self, program: &Program, capacity: u32) -> usize {
-        let groups = self.group().into_iter().flat_map(|choice| targets::groups(program, choice));
-        let targets: usize = groups.map(|id| program.groups[id.index()].targets.len()).sum();
-        match self {
-            PipeKind::Flow { .. } => capacity as usize + targets + 1,
-            _ => targets.max(capacity as usize),
-        }
-    }
-
-    /// Returns how deep it reads besides the pipe's matches.
-    pub(crate) fn depth(&self) -> Depth {
-        match self {
-            PipeKind::Hash { input, .. } => input.depth(),
-            PipeKind::Flow { key, .. } => key_depth(*key),
-            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => Depth::L2,
-        }
-    }
-
-    /// Returns how it uses the flow keys of `wanted`.
-    pub(crate) fn key_use(&self, wanted: KeySource) -> KeyUse {
-        match self {
-            PipeKind::Hash { input, .. } => input.key_use(wanted),
-            PipeKind::Flow { key, learn, timeouts, .. } if *key == wanted => learn.key_use(*timeouts),
-            PipeKind::Flow { .. } | PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => KeyUse::default(),
-        }
-    }
-
-    /// Checks the kind itself.
-    pub(crate) fn check(&self, program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
-        match self {
-            PipeKind::Hash { input, group } => hash::check(program, input, *group, kinds),
-            PipeKind::Flow { .. } => flow::check(program, pipe, kinds),
-            PipeKind::Lpm => lpm::check(pipe, kinds),
-            PipeKind::Basic | PipeKind::Acl => {}
-        }
-    }
-
-    /// Checks the key of an entry.
-    pub(crate) fn fit(&self, program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
-        match self {
-            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => entries::fields(pipe, entry, kinds),
-            PipeKind::Hash { group, .. } => hash::fit(program, *group, pipe, entry, kinds),
-            PipeKind::Flow { learn, .. } => flow::fit(program, *learn, pipe, entry, kinds),
-        }
-    }
-
-    /// Checks the entries of a pipe against each other.
-    pub(crate) fn check_entries(&self, program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
-        match self {
-            PipeKind::Acl => acl::shadowed(pipe, findings),
-            // Whoever is not there misses, and others choose then.
-            PipeKind::Hash { input: HashInput::Quic, .. } => {}
-            PipeKind::Hash { group, .. } => targets::all_there(program, pipe, *group, findings),
-            PipeKind::Flow { learn, .. } => flow::all_there(program, pipe, *learn, findings),
-            PipeKind::Basic | PipeKind::Lpm => {}
-        }
-    }
-
-    /// Returns what must stay the same for entries to survive a swap; the group is compared by name.
-    pub(crate) fn shape(&self) -> PipeKind {
-        match self {
-            PipeKind::Hash { input, group } => {
-                PipeKind::Hash { input: input.clone(), group: group.unnumbered() }
-            }
-            PipeKind::Flow { key, learn, reverse, .. } => PipeKind::Flow {
-                key: *key,
-                learn: learn.unnumbered(),
-                timeouts: Timeouts::NEVER,
-                first: false,
-                reverse: *reverse,
-            },
-            same => same.clone(),
-        }
-    }
-
-    /// Creates an empty table for a pipe.
-    pub(crate) fn table(&self, pipe: &Pipe, making: Making<'_>) -> Result<Table, CompileError> {
-        let Making { program, hash, secret } = making;
-        Ok(match self {
-            PipeKind::Basic => Table::Basic(Box::new(basic::BasicTable::new(pipe, hash)?)),
-            PipeKind::Hash { input, group } => {
-                Table::Hash(hash::HashTable::new(pipe, program, input, *group)?)
-            }
-            PipeKind::Flow { key, learn, timeouts, first, reverse } => {
-                let mut flows = flow::Flows::new(pipe, program, (*key, *learn, *timeouts), hash)?;
-                flows.tell_first(*first);
-                flows.keep_values(pipe, program, *reverse);
-                Table::Flow(Box::new(flows))
-            }
-            PipeKind::Lpm => Table::Lpm(lpm::LpmTable::new(pipe)?),
-            PipeKind::Acl => Table::Acl(Box::new(acl::AclTable::new(pipe, secret)?)),
-        })
-    }
-}
-
-/// Returns the depth of the flow key of these headers.
-pub(crate) fn key_depth(source: KeySource) -> Depth {
-    match source {
-        KeySource::Outer => Depth::L4,
-        KeySource::Inner => Depth::Inner,
-    }
+        PipeKind::Lpm => Table::Lpm(lpm::LpmTable::new(pipe)?),
+        PipeKind::Acl => Table::Acl(Box::new(acl::AclTable::new(pipe, secret)?)),
+    })
 }

@@ -15,9 +15,9 @@ use crate::batch::Outcome;
 use crate::batch::group::{GroupNumbers, GroupTable};
 use crate::batch::packets::{Packets, Reading};
 use crate::batch::rows::{EntryRow, Rows, Slab};
-use crate::change::EntryKey;
-use crate::program::{Entry, GroupChoice, GroupId};
-use packet::{Batch, Bits, DropReason};
+use weir_packet::{Batch, Bits, DropReason};
+use weir_program::change::EntryKey;
+use weir_program::{Entry, GroupChoice, GroupId};
 
 /// Stands for no row.
 pub const NO_ROW: u32 = u32::MAX;

@@ -4,9 +4,9 @@
 //! packet. The rows of a group's targets are neighbours in one list, so a target costs 4 bytes.
 
 use super::table::{NO_ROW, Refusal};
-use crate::check::{Finding, FindingKind, found, lost};
-use crate::program::{Entry, EntryMatch, Group, GroupChoice, GroupId, Pipe, Program, Target};
-use packet::prefetch;
+use weir_packet::prefetch;
+pub use weir_program::pipes::targets::groups;
+use weir_program::{EntryMatch, GroupChoice, GroupId, Program};
 
 /// The row of each target of each group.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Targets {
         }
         let count = count as usize;
         let mut rows = Vec::with_capacity(count);
-        packet::advise_huge(&rows);
+        weir_packet::advise_huge(&rows);
         rows.resize(count, NO_ROW);
         Targets { choice: choice.unwrap_or_default(), places, rows, count: 0 }
     }
@@ -169,96 +169,12 @@ impl Targets {
     }
 }
 
-/// Returns the groups that a pipe may pick from, as far as they exist.
-pub fn groups(program: &Program, choice: GroupChoice) -> impl Iterator<Item = GroupId> {
-    let groups = (0..).map(GroupId).zip(&program.groups);
-    let may = move |(id, group): &(GroupId, &Group)| match choice {
-        GroupChoice::One(one) => one == *id,
-        GroupChoice::ByMeta(_) => group.number.is_some(),
-    };
-    groups.filter(may).map(|(id, _)| id)
-}
-
-/// Checks that there is something to choose.
-pub fn check(program: &Program, choice: GroupChoice, kinds: &mut Vec<FindingKind>) {
-    match choice {
-        GroupChoice::One(group) => kinds.extend(lost("group", group.index(), program.groups.len())),
-        GroupChoice::ByMeta(_) if groups(program, choice).next().is_none() => {
-            kinds.push(FindingKind::NoNumberedGroup);
-        }
-        GroupChoice::ByMeta(_) => {}
-    }
-}
-
-/// Checks that the single match of an entry is a target of a group that `choice` can choose; otherwise
-/// reports that `wanted` is expected in that `place`.
-pub fn fit(
-    program: &Program,
-    choice: Option<GroupChoice>,
-    pipe: &Pipe,
-    entry: &Entry,
-    (place, wanted): (&str, &'static str),
-    kinds: &mut Vec<FindingKind>,
-) {
-    let targets = |group: GroupId| program.groups.get(group.index()).map_or(0, |group| group.targets.len());
-    match (entry.matches.as_slice(), choice) {
-        ([EntryMatch::Target(target)], Some(GroupChoice::One(group))) => {
-            kinds.extend(lost("target", usize::from(*target), targets(group)));
-        }
-        ([EntryMatch::Member { group, target }], Some(GroupChoice::ByMeta(_))) => {
-            match program.groups.get(group.index()) {
-                None => kinds.extend(lost("group", group.index(), program.groups.len())),
-                Some(declared) if declared.number.is_none() => {
-                    kinds.push(FindingKind::Unnumbered { group: declared.name.clone() });
-                }
-                Some(_) => kinds.extend(lost("target", usize::from(*target), targets(*group))),
-            }
-        }
-        ([other], _) => {
-            kinds.push(FindingKind::MatchKind { place: place.into(), wanted, found: found(*other) })
-        }
-        (all, _) => {
-            let (pipe, found) = (pipe.name.clone(), all.len());
-            kinds.push(FindingKind::MatchCount { pipe, wanted: 1, found });
-        }
-    }
-}
-
-/// Reports targets without an entry: those of the pipe's group or, where metadata chooses, of every group
-/// that has an entry here. The others are for other pipes. A target of weight 0 gets no packets to have an
-/// entry for.
-pub fn all_there(program: &Program, pipe: &Pipe, choice: GroupChoice, findings: &mut Vec<Finding>) {
-    let mut there = Targets::new(program, Some(choice));
-    let mut met = vec![false; program.groups.len()];
-    let mut entries = pipe.entries.cursor();
-    while let Some(entry) = entries.next() {
-        // What does not fit, or is there twice, is reported elsewhere.
-        let _ = there.insert(&entry.matches, 0);
-        if let [EntryMatch::Member { group, .. }] = entry.matches[..]
-            && let Some(met) = met.get_mut(group.index())
-        {
-            *met = true;
-        }
-    }
-    let wanted = |id: &GroupId| choice.one().is_some() || met[id.index()];
-    for id in groups(program, choice).filter(wanted) {
-        let group = &program.groups[id.index()];
-        let without =
-            |(at, target): &(u16, &Target)| target.weight > 0 && there.row(id.index(), *at) == NO_ROW;
-        for (_, target) in (0..).zip(&*group.targets).filter(without) {
-            let (pipe_name, target) = (pipe.name.clone(), target.name.clone());
-            let kind = FindingKind::TargetWithoutEntry { pipe: pipe_name, target, group: group.name.clone() };
-            findings.push(Finding::new(pipe.origin, kind));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{Fill, Forward};
     use proptest::prelude::*;
     use std::collections::HashMap;
+    use weir_program::{Fill, Forward, Group, Target};
 
     const TARGETS: usize = 4;
 

@@ -10,11 +10,11 @@
 use super::Command;
 use super::pending::CHANGES_PER_BREATH;
 use super::proposal::{Outcome, Proposal, Proposer, Send};
-use crate::change::{Change, ChangeError, Changes, EntryKey};
-use crate::program::PipeId;
-use crate::snapshot::Seen;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use weir_program::PipeId;
+use weir_program::change::{Change, ChangeError, Changes, EntryKey};
+use weir_program::snapshot::Seen;
 
 /// How often idle entries are looked for, in nanoseconds. A worker looks at a slice of its rows each time.
 const PERIOD_NS: u64 = 50_000_000;

@@ -3,17 +3,17 @@
 use super::pending::{Answers, CHANGES_PER_BREATH};
 use super::{Estate, HandOver, Inject, Injected, Part, Report, Worker};
 use crate::batch::{Engine, FlowPage, FlowStock, SwapReport, TakenOver};
-use crate::change::{Change, ChangeError, Changes, EntryKey};
-use crate::nat::Binding;
-use crate::program::{GroupId, PipeId, PortId};
 use crate::ring::CarrierSender;
-use crate::snapshot::{BucketReport, FlowSnapshot, FlowsPage, NewFlowTurns, Page, Seen};
-use crate::verdict::{Copied, Verdict};
-use packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
+use weir_packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
+use weir_program::change::{Change, ChangeError, Changes, EntryKey};
+use weir_program::nat::Binding;
+use weir_program::snapshot::{BucketReport, FlowSnapshot, FlowsPage, NewFlowTurns, Page, Seen};
+use weir_program::{Copied, Verdict};
+use weir_program::{GroupId, PipeId, PortId};
 
 /// The largest number of commands executed between two breaths, so that a flood of them cannot delay frames.
 const COMMANDS_PER_BREATH: usize = 16;

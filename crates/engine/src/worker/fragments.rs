@@ -6,9 +6,9 @@
 
 use super::Worker;
 use crate::parcel::Arrived;
-use crate::program::PortId;
-use packet::fragment::Part;
-use packet::{BATCH, Bits, DropReason};
+use weir_packet::fragment::Part;
+use weir_packet::{BATCH, Bits, DropReason};
+use weir_program::PortId;
 
 impl Worker {
     /// Gets ready for the program's fragments.

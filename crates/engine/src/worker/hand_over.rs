@@ -5,11 +5,11 @@
 
 use super::outbox::Outbox;
 use crate::parcel::{Arrived, PARCEL_BYTES, PARCEL_MEMORY, ParcelReceiver, ParcelSender, parcels};
-use crate::program::PortId;
-use packet::{BATCH, Batch, Bits, DropReason};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
+use weir_packet::{BATCH, Batch, Bits, DropReason};
+use weir_program::PortId;
 
 /// Memory of all rings together, in bytes: 16 workers stay below it.
 pub const HAND_OVER_MEMORY: usize = 64 << 20;

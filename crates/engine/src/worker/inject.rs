@@ -4,9 +4,9 @@
 use super::Worker;
 use super::outbox::Sent;
 use super::waiting::Waiter;
-use crate::program::PortId;
-use packet::DropReason;
 use std::sync::mpsc::SyncSender;
+use weir_packet::DropReason;
+use weir_program::PortId;
 
 /// The outcome of an injected frame: `Ok` if it was sent or went through the program.
 pub type Injected = Result<(), DropReason>;

@@ -6,9 +6,9 @@
 
 use super::Worker;
 use super::report::add_port;
-use packet::{DropReason, Leave, PoolId, Pools, Port, PortStatistics};
 use std::any::Any;
 use std::sync::mpsc::Sender;
+use weir_packet::{DropReason, Leave, PoolId, Pools, Port, PortStatistics};
 
 /// Takes what takes long to drop, and drops it on a thread that has time.
 pub type Disposal = Sender<Box<dyn Any + Send>>;

@@ -28,7 +28,6 @@ mod resize;
 mod swap;
 mod waiting;
 
-pub use crate::snapshot::BucketReport;
 pub use aging::Aging;
 pub use breaths::{Breaths, Histogram};
 pub use commands::{BUCKETS_AT_ONCE, Command, PortChange, Probe, Rewire, Rewiring, Swapped};
@@ -40,15 +39,14 @@ pub use proposal::{Outcome, Proposal, Proposer, Send};
 pub use report::{PipeReport, PortReport, Report};
 pub use resize::{Assembly, Estate, Part};
 pub use waiting::WAITING_MAX;
+pub use weir_program::snapshot::BucketReport;
 
 use crate::batch::Engine;
 use crate::fragments::Fragments;
-use crate::program::PortId;
 use crate::ring::{CarrierSender, DeltaSender};
 use hand_over::PortNumbers;
 use leaving::Leaving;
 use outbox::Outbox;
-use packet::{Batch, DropReason, Pools, Port};
 use pending::Pending;
 use resize::{PastPort, Replicas, Resizing};
 use std::sync::Arc;
@@ -56,6 +54,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use swap::Swaps;
 use waiting::Waiting;
+use weir_packet::{Batch, DropReason, Pools, Port};
+use weir_program::PortId;
 
 /// How long a worker that stops lets the collector read before it goes on.
 const PAUSE_TO_END: Duration = Duration::from_millis(1);
@@ -277,14 +277,14 @@ impl Worker {
     fn take_handed_over(&mut self, now_ns: u64) -> usize {
         let (mut handled, mut input) = (0, None);
         for source in 0..self.hand_over.sources() {
-            for _ in 0..packet::BATCH {
+            for _ in 0..weir_packet::BATCH {
                 let Some(frame) = self.hand_over.source(source).peek() else { break };
                 let (hash, number, ports) = (frame.hash, frame.input, frame.ports);
                 // The sender has taken over a program with a new port; this worker will in a moment.
                 if self.numbers.is_to_come(number) {
                     break;
                 }
-                if input != Some(number) || self.batch.len() == packet::BATCH {
+                if input != Some(number) || self.batch.len() == weir_packet::BATCH {
                     self.walk_handed_over(input, now_ns);
                     input = Some(number);
                 }

@@ -3,9 +3,9 @@
 use super::Injected;
 use crate::batch::Outcome;
 use crate::pipes::flow::IdleSegment;
-use crate::program::{AppId, PortId};
 use crate::ring::{CARRIER_BYTES, CarrierSender};
-use packet::{Batch, Bits, DropReason, Frame, Ledger, Pool, PoolId, Pools, Port};
+use weir_packet::{Batch, Bits, DropReason, Frame, Ledger, Pool, PoolId, Pools, Port};
+use weir_program::{AppId, PortId};
 
 /// The outcome of an attempt to send a frame.
 pub(super) enum Sent {

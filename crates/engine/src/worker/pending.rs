@@ -2,8 +2,8 @@
 
 use super::Worker;
 use crate::batch::{Engine, Reservation};
-use crate::change::{ChangeError, Changes};
 use std::sync::mpsc::SyncSender;
+use weir_program::change::{ChangeError, Changes};
 
 /// The largest number of changes of entries that are reserved, carried out or given back between two breaths,
 /// so that no frame waits for more. A batch of at most so many is carried out at once: no packet meets a part

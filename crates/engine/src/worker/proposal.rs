@@ -11,9 +11,9 @@
 
 use super::Command;
 use super::pending::Answers;
-use crate::change::{ChangeError, Changes};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Duration;
+use weir_program::change::{ChangeError, Changes};
 
 /// How long workers may take to reserve a few changes, and again to carry them out, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;

@@ -1,10 +1,10 @@
 //! A worker's report: frames, ports, pipes, counters.
 
 use super::{Breaths, Worker};
-use crate::program::{PortDeclaration, PortId};
 use crate::ring::DeltaSender;
-use crate::snapshot::{Count, FlowAccount};
-use packet::{DropReason, Ledger, Port, PortStatistics, Remark};
+use weir_packet::{DropReason, Ledger, Port, PortStatistics, Remark};
+use weir_program::snapshot::{Count, FlowAccount};
+use weir_program::{PortDeclaration, PortId};
 
 /// A worker's report. Its size does not depend on that of tables and groups.
 #[derive(Clone, Debug, Default)]

@@ -21,12 +21,12 @@ use super::hand_over::PortNumbers;
 use super::report::PortReport;
 use super::{HandOver, Report, Worker};
 use crate::batch::{Engine, Moved};
-use crate::owner::Steering;
-use crate::program::PortId;
-use packet::{DropReason, Leave, PortStatistics};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
+use weir_packet::{DropReason, Leave, PortStatistics};
+use weir_program::PortId;
+use weir_program::owner::Steering;
 
 /// Breaths for which a removed worker tries to send frames of apps that wait for room.
 const LAST_TRIES: u32 = 1_000;

@@ -3,8 +3,8 @@
 use super::leaving::Leaver;
 use super::{Rewire, Rewiring, Swapped, Worker};
 use crate::batch::Engine;
-use packet::DropReason;
 use std::sync::mpsc::{SyncSender, TrySendError};
+use weir_packet::DropReason;
 
 /// Entries handled in a breath that has nothing else to do, at up to half a microsecond each.
 const ENTRIES_IDLE: u32 = 256;

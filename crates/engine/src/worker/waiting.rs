@@ -6,10 +6,10 @@
 //! up the room of another; a frame is answered once, when it was sent or given up.
 
 use super::{Inject, Injected};
-use crate::program::PortId;
-use packet::DropReason;
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
+use weir_packet::DropReason;
+use weir_program::PortId;
 
 /// The largest number of frames waiting for one port: more than all control protocols of a port send in a
 /// second.

@@ -1,9 +1,9 @@
 //! A1-A12.
 
 use crate::setup::*;
-use engine::check::{FindingKind, check};
-use engine::program::{Encap, Entry, Operation, PipeId, PortId, Value};
-use packet::{DropReason, Field, FlowKey, TunnelKind, select_hash};
+use weir_packet::{DropReason, Field, FlowKey, TunnelKind, select_hash};
+use weir_program::check::{FindingKind, check};
+use weir_program::{Encap, Entry, Operation, PipeId, PortId, Value};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 payload=010203";
 const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80 payload=010203";
@@ -202,12 +202,12 @@ fn a5_a_change_inside_gre_mends_its_checksum() {
     let text =
         "tunnel=gre header=a00008000000000000000007 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp payload=0102)";
     let mut bytes = frame(text);
-    let sum = packet::checksum(packet::Sum::default().bytes(&bytes[34..]));
+    let sum = weir_packet::checksum(weir_packet::Sum::default().bytes(&bytes[34..]));
     bytes[38..40].copy_from_slice(&sum.to_be_bytes());
     for (field, value) in [(Field::Ipv4Dst.inner(), 0x0a01_0063), (Field::GreKey, 0x1234_5678)] {
         let out = acted(vec![Operation::Set(field, Value::Const(value))], &bytes);
         assert_ne!(out[38..40], bytes[38..40], "{field}");
-        assert_eq!(packet::checksum(packet::Sum::default().bytes(&out[34..])), 0, "{field}");
+        assert_eq!(weir_packet::checksum(weir_packet::Sum::default().bytes(&out[34..])), 0, "{field}");
     }
 }
 

@@ -1,17 +1,17 @@
 //! W1-W7.
 
 use crate::setup::*;
-use engine::Verdict;
-use engine::change::{Change, ChangeError};
-use engine::check::{FindingKind, check};
-use engine::interpreter::trace::{FieldValue, Known, Lookup};
-use engine::interpreter::{FlowSource, Interpreter};
-use engine::nat::Binding;
-use engine::program::{
+use weir_oracle::trace::{FieldValue, Known, Lookup};
+use weir_oracle::{FlowSource, Interpreter};
+use weir_packet::{DropReason, Field, FlowKey, KeySource, TunnelKind, select_hash};
+use weir_program::Verdict;
+use weir_program::change::{Change, ChangeError};
+use weir_program::check::{FindingKind, check};
+use weir_program::nat::Binding;
+use weir_program::snapshot::{Count, FlowDecision, FlowSnapshot};
+use weir_program::{
     AppId, Entry, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId, Program, Value,
 };
-use engine::snapshot::{Count, FlowDecision, FlowSnapshot};
-use packet::{DropReason, Field, FlowKey, KeySource, TunnelKind, select_hash};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
 const ARP: &str = "arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2";

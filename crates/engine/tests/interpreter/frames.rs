@@ -1,8 +1,8 @@
 //! F1-F8.
 
 use crate::setup::*;
-use engine::program::{Operation, PipeId, Value};
-use packet::{DropReason, Field, TunnelKind};
+use weir_packet::{DropReason, Field, TunnelKind};
+use weir_program::{Operation, PipeId, Value};
 
 const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=9";
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=9";
@@ -119,7 +119,7 @@ fn f5_a_fragment_has_no_ports_the_first_included() {
         assert_eq!(meets(only(Field::IpProtocol, 17, 255), &bytes), HIT, "{text}");
     }
     let first = frame("src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=9 frag=0+");
-    let walk = walk(&program(vec![flow(engine::program::Learn::Default, 4)]), &first);
+    let walk = walk(&program(vec![flow(weir_program::Learn::Default, 4)]), &first);
     let key = walk.trace[0].flow.and_then(|flow| flow.key).expect("IP");
     assert_eq!((key.sport(), key.dport(), key.protocol()), (0, 0, 17));
 }

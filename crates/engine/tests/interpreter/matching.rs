@@ -1,16 +1,16 @@
 //! M1-M14.
 
 use crate::setup::*;
-use engine::Verdict;
-use engine::change::{Change, ChangeError, EntryKey};
-use engine::interpreter::trace::{Known, Lookup, Rss};
-use engine::interpreter::{Arrival, Interpreter};
-use engine::program::{
+use weir_oracle::trace::{Known, Lookup, Rss};
+use weir_oracle::{Arrival, Interpreter};
+use weir_packet::{DropReason, Field, FlowKey, KeySource, select_hash};
+use weir_program::Verdict;
+use weir_program::change::{Change, ChangeError, EntryKey};
+use weir_program::snapshot::FlowDecision;
+use weir_program::{
     AppId, Criterion, Entry, EntryMatch, Fill, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind,
     PortId, Program, Value,
 };
-use engine::snapshot::FlowDecision;
-use packet::{DropReason, Field, FlowKey, KeySource, select_hash};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
 const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80";
@@ -175,9 +175,9 @@ fn m7_a_seed_of_the_group_is_mixed_into_the_hash() {
     let mut program = with_group(program(vec![hash(HashInput::Select(KeySource::Outer))]), 2);
     program.groups[0].seed = Some(0x1234);
     let pick = walk(&program, &frame(TCP)).trace[0].pick.clone().expect("a HASH pipe picks");
-    assert_eq!(pick.hash, table::seeded(select_hash(7, &tcp_key().0), 0x1234));
+    assert_eq!(pick.hash, weir_table::seeded(select_hash(7, &tcp_key().0), 0x1234));
     // The first number of splitmix64 from state 0, as its authors publish it.
-    assert_eq!(table::seeded(0x1234, 0x1234), 0xe220_a839_7b1d_cdaf);
+    assert_eq!(weir_table::seeded(0x1234, 0x1234), 0xe220_a839_7b1d_cdaf);
     assert_eq!(pick.bucket as u64, pick.hash >> 62);
 }
 
@@ -297,13 +297,13 @@ fn m19_the_nics_hash_picks_the_bucket_and_without_one_the_select_hash() {
         (0x8000_0001_8000_0001, 2, Rss::Taken(0x8000_0001)),
         "rewritten"
     );
-    assert_eq!(pick.hash, table::spread(0x8000_0001));
+    assert_eq!(pick.hash, weir_table::spread(0x8000_0001));
     let rewritten = FlowKey::new([10, 0, 0, 9].into(), [10, 0, 0, 2].into(), 6, (7, 80), None);
     let pick = picked(&program, 0);
     assert_eq!((pick.hash, pick.rss), (select_hash(7, &rewritten.0), Rss::Absent));
     program.groups[0].seed = Some(0x1234);
-    assert_eq!(picked(&program, 0x8000_0001).hash, table::seeded(0x8000_0001_8000_0001, 0x1234));
-    assert_eq!(picked(&program, 0).hash, table::seeded(select_hash(7, &rewritten.0), 0x1234));
+    assert_eq!(picked(&program, 0x8000_0001).hash, weir_table::seeded(0x8000_0001_8000_0001, 0x1234));
+    assert_eq!(picked(&program, 0).hash, weir_table::seeded(select_hash(7, &rewritten.0), 0x1234));
 }
 
 #[test]

@@ -1,16 +1,16 @@
 //! Counters and meters: sentences C1 to C6 of `docs/pipes.md`.
 
 use crate::setup::*;
-use engine::change::Change;
-use engine::check::{FindingKind, check};
-use engine::interpreter::Interpreter;
-use engine::interpreter::trace::Color;
-use engine::program::{
+use weir_oracle::Interpreter;
+use weir_oracle::trace::Color;
+use weir_packet::{DropReason, Field, FlowKey};
+use weir_program::change::Change;
+use weir_program::check::{FindingKind, check};
+use weir_program::snapshot::Count;
+use weir_program::{
     CounterId, Entry, EntryMatch, Learn, MeterConfig, MeterId, MeterSecond, MeterUnit, Operation, Pipe,
     PipeId, PipeKind, PortId, Program, SharedUse,
 };
-use engine::snapshot::Count;
-use packet::{DropReason, Field, FlowKey};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
 
@@ -38,8 +38,8 @@ fn colors(program: &Program, times_ns: &[u64]) -> Vec<Color> {
 fn c1_entries_count_bytes_as_they_were_before_their_action_and_pipes_their_misses() {
     let push = Operation::PushVlan {
         tpid: 0x8100,
-        vid: engine::program::Value::Const(5),
-        pcp: engine::program::Value::Const(0),
+        vid: weir_program::Value::Const(5),
+        pcp: weir_program::Value::Const(0),
     };
     let pipes = vec![act(vec![push]).forward(PipeId(1)), only(Field::VlanVid, 6, 0xfff)];
     let mut interpreter = start(&program(pipes));

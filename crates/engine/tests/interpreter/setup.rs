@@ -1,17 +1,17 @@
 //! Small programs in which hits leave by port 1 and misses are dropped.
 
-use engine::Verdict;
-use engine::builder::ProgramBuilder;
-use engine::interpreter::trace::Known;
-use engine::interpreter::{Interpreter, Walk};
-use engine::program::{
+use weir_oracle::trace::Known;
+use weir_oracle::{Interpreter, Walk};
+use weir_packet::{DropReason, Field};
+use weir_program::Verdict;
+use weir_program::builder::ProgramBuilder;
+use weir_program::snapshot::Count;
+use weir_program::{
     Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterConfig, MeterDeclaration,
     Operation, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Target,
 };
-use engine::snapshot::Count;
-use packet::{DropReason, Field};
 
-pub use packet::craft::frame;
+pub use weir_packet::craft::frame;
 
 pub const MS: u64 = 1_000_000;
 pub const HIT: Verdict = Verdict::Transmit(PortId(1));

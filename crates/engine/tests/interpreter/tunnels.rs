@@ -1,10 +1,10 @@
 //! A8, A9, A13-A17, A23, A24: tunnels. Headers are written out by hand.
 
 use crate::setup::*;
-use engine::interpreter::trace::Change;
-use engine::program::{Encap, Operation, Value};
-use packet::{DropReason, FlowKey, TunnelKind, select_hash};
 use std::collections::HashSet;
+use weir_oracle::trace::Change;
+use weir_packet::{DropReason, FlowKey, TunnelKind, select_hash};
+use weir_program::{Encap, Operation, Value};
 
 const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80 payload=010203";
 const UDP6: &str = "src=2001:db8::1 dst=2001:db8::2 proto=udp sport=7 dport=80 payload=010203";

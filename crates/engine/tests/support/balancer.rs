@@ -2,14 +2,14 @@
 //! flows have workers by different things; and frames for it, in both directions.
 
 use super::{start, targets};
-use engine::arbitrary::Random;
-use engine::program::{
+use weir_oracle::arbitrary::Random;
+use weir_packet::Field;
+use weir_packet::craft::frame as craft;
+use weir_program::{
     Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, Learn, NatPart, NatPool, NatPoolId,
     NatPrefix, Operation, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortId, Program, Template, Timeouts,
     Value,
 };
-use packet::Field;
-use packet::craft::frame as craft;
 
 /// What clients send to: translated, kept as it is, and with the client's address translated, too.
 const VIPS: [[u8; 4]; 3] = [[10, 8, 0, 1], [10, 8, 0, 2], [10, 8, 0, 3]];
@@ -96,7 +96,7 @@ pub fn program() -> Program {
 /// An address and a port.
 type End = ([u8; 4], u16);
 
-/// A packet from one end to another, in the notation of [`packet::craft`].
+/// A packet from one end to another, in the notation of [`weir_packet::craft`].
 fn words(protocol: &str, (src, sport): End, (dst, dport): End) -> String {
     let ip = |address: [u8; 4]| std::net::Ipv4Addr::from(address);
     format!("src={} dst={} proto={protocol} sport={sport} dport={dport}", ip(src), ip(dst))

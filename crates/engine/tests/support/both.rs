@@ -1,9 +1,9 @@
 //! An engine, and the interpreter beside it, which must say the same.
 
 use super::Bench;
-use engine::Verdict;
-use engine::interpreter::Interpreter;
-use engine::program::{PortId, Program};
+use weir_oracle::Interpreter;
+use weir_program::Verdict;
+use weir_program::{PortId, Program};
 
 /// Both executors of a program.
 pub struct Both {

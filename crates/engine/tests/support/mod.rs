@@ -4,19 +4,19 @@
 pub mod balancer;
 pub mod both;
 
-use engine::Verdict;
-use engine::batch::{Engine, SwapReport};
-use engine::buckets::GroupTables;
-use engine::builder::ProgramBuilder;
-use engine::change::{Change, ChangeError};
-use engine::program::{
+use std::collections::BTreeMap;
+use weir_engine::batch::{Engine, SwapReport};
+use weir_packet::{Batch, Field, FlowKey, Pools, TableHash};
+use weir_program::Verdict;
+use weir_program::buckets::GroupTables;
+use weir_program::builder::ProgramBuilder;
+use weir_program::change::{Change, ChangeError};
+use weir_program::snapshot::Count;
+use weir_program::{
     Entry, EntryMatch, Fill, Group, GroupId, Learn, NatPart, NatPool, NatPoolId, NatPrefix, Operation,
     Origin, Pipe, PipeId, PipeKind, PortId, Program, Target, Template, Timeouts, Value,
 };
-use engine::snapshot::Count;
-use packet::{Batch, Field, FlowKey, Pools, TableHash};
-use std::collections::BTreeMap;
-use table::FlowDelta;
+use weir_table::FlowDelta;
 
 /// The hash secret of every engine here.
 pub const SECRET: TableHash = TableHash::new([1, 2]);
@@ -206,7 +206,7 @@ pub fn targets<'a>(names: &'a [&str]) -> impl Iterator<Item = Target> + 'a {
 
 /// A UDP frame from 10.0.0.1 to 10.0.0.2.
 pub fn udp(sport: u16, dport: u16) -> Vec<u8> {
-    packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=udp sport={sport} dport={dport}"))
+    weir_packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=udp sport={sport} dport={dport}"))
 }
 
 /// A program that gives clients addresses from 192.0.2.8 on, of a prefix of this length, and ports in this

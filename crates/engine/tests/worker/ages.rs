@@ -2,12 +2,12 @@
 
 use crate::rig::commanded;
 use crate::support::{start, udp};
-use engine::change::{Change, Changes};
-use engine::program::{Entry, EntryMatch, FlowState, Learn, Pipe, PipeId, PortId, Program, Timeouts};
-use engine::worker::{Aging, CHANGES_PER_BREATH, Command, Outcome, Proposer, Worker};
-use packet::{Field, FlowKey};
-use port::MemWire;
 use std::sync::mpsc::SyncSender;
+use weir_engine::worker::{Aging, CHANGES_PER_BREATH, Command, Outcome, Proposer, Worker};
+use weir_packet::{Field, FlowKey};
+use weir_port::MemWire;
+use weir_program::change::{Change, Changes};
+use weir_program::{Entry, EntryMatch, FlowState, Learn, Pipe, PipeId, PortId, Program, Timeouts};
 
 const MS: u64 = 1_000_000;
 

@@ -2,19 +2,18 @@
 
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
-use engine::batch::Engine;
-use engine::buckets::GroupTables;
-use engine::change::Change;
-use engine::program::{
-    AppId, Entry, Fill, Forward, Group, GroupId, Operation, Pipe, PipeId, PortId, Program,
-};
-use engine::ring::carriers;
-use engine::worker::{BUCKETS_AT_ONCE, BucketReport, Command, Rewire, Rewiring, Worker};
-use engine::{Verdict, batch::SwapReport};
-use packet::{DropReason, Field, Ledger, Pools};
-use port::{Delay, FaultPort, Faults, MemPort, Rates};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use weir_engine::batch::Engine;
+use weir_engine::batch::SwapReport;
+use weir_engine::ring::carriers;
+use weir_engine::worker::{BUCKETS_AT_ONCE, BucketReport, Command, Rewire, Rewiring, Worker};
+use weir_packet::{DropReason, Field, Ledger, Pools};
+use weir_port::{Delay, FaultPort, Faults, MemPort, Rates};
+use weir_program::Verdict;
+use weir_program::buckets::GroupTables;
+use weir_program::change::Change;
+use weir_program::{AppId, Entry, Fill, Forward, Group, GroupId, Operation, Pipe, PipeId, PortId, Program};
 
 #[test]
 fn a_swap_gives_the_apps_new_rings() {

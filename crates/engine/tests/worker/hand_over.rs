@@ -2,17 +2,17 @@
 
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
-use engine::batch::Engine;
-use engine::change::Change;
-use engine::parcel::{PARCEL_BYTES, PARCEL_FRAMES};
-use engine::program::{Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Pipe, PipeId, PortId};
-use engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
-use packet::{DropReason, Ledger, Pool, Pools, Port, RegionPool};
-use port::{MemPort, MemWire};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use weir_engine::batch::Engine;
+use weir_engine::parcel::{PARCEL_BYTES, PARCEL_FRAMES};
+use weir_engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
+use weir_packet::{DropReason, Ledger, Pool, Pools, Port, RegionPool};
+use weir_port::{MemPort, MemWire};
+use weir_program::change::Change;
+use weir_program::{Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Pipe, PipeId, PortId};
 
 /// The rings between two workers, of `capacity` parcels each.
 fn hand_over(capacity: usize) -> [HandOver; 2] {
@@ -45,7 +45,7 @@ fn of_flow(number: u16) -> Vec<Vec<u8>> {
         ),
         format!("src={here} dst={there} frag=24 proto=udp payload=001122334455667788"),
     ];
-    texts.iter().map(|text| packet::craft::frame(text)).collect()
+    texts.iter().map(|text| weir_packet::craft::frame(text)).collect()
 }
 
 /// The worker that handles each flow; both directions count as one flow.
@@ -223,7 +223,7 @@ fn frames_between_workers_end_as_stopped_when_all_stop() {
     (0..4).for_each(|_| _ = first.breathe(0));
     ask(&mut first, &to_first, Command::Quiesce);
     let between = balanced(&first).held;
-    assert!(between > packet::BATCH as u64, "{between}");
+    assert!(between > weir_packet::BATCH as u64, "{between}");
     // Frames that arrive now are not received.
     wires[0].push(&udp(1, 53));
     let mut sum = ask(&mut first, &to_first, Command::Stop).ledger;
@@ -231,7 +231,7 @@ fn frames_between_workers_end_as_stopped_when_all_stop() {
     assert!(sum.balances(), "{sum:?}");
     assert_eq!((sum.received, sum.held), (200, 0));
     // The second worker still runs one batch of them through its program in the turn in which it is stopped.
-    let carried = between.min(packet::BATCH as u64);
+    let carried = between.min(weir_packet::BATCH as u64);
     assert_eq!(
         (sum.transmitted, dropped(&sum, DropReason::Stopped)),
         (200 - between + carried, between - carried)
@@ -273,11 +273,11 @@ fn a_frame_too_long_to_be_handed_over_is_oversize() {
 
 /// A program for [`swap_to`], with its ports in this order: what arrives at `a` leaves by `c`, and what
 /// arrives at `b` is dropped, without flows or in a pipe that learns them.
-fn one_way(names: &[&str], flows: bool) -> engine::program::Program {
+fn one_way(names: &[&str], flows: bool) -> weir_program::Program {
     let at = |name: &str| PortId(names.iter().position(|one| *one == name).expect("a port") as u16);
     let out = Pipe::basic("out").miss(at("c"));
     let first = if flows { learning(4096).forward(at("c")) } else { out };
-    let mut program = engine::builder::ProgramBuilder::new();
+    let mut program = weir_program::builder::ProgramBuilder::new();
     names.iter().for_each(|name| _ = program.port(*name));
     let first = program.pipe(first);
     let nowhere = program.pipe(Pipe::basic("nowhere"));
@@ -288,7 +288,7 @@ fn one_way(names: &[&str], flows: bool) -> engine::program::Program {
 
 fn swap_to(
     (worker, commands): (&mut Worker, &SyncSender<Command>),
-    program: &engine::program::Program,
+    program: &weir_program::Program,
     ports: [usize; 3],
     hand_over: Option<HandOver>,
 ) {

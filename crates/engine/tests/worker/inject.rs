@@ -2,13 +2,13 @@
 
 use crate::rig::*;
 use crate::support::{SECRET, udp};
-use engine::WAITING_MAX;
-use engine::batch::Engine;
-use engine::program::{Forward, PortId};
-use engine::worker::{Command, Rewire, Rewiring, Worker};
-use packet::{DropReason, Pools};
-use port::MemPort;
 use std::sync::mpsc::sync_channel;
+use weir_engine::WAITING_MAX;
+use weir_engine::batch::Engine;
+use weir_engine::worker::{Command, Rewire, Rewiring, Worker};
+use weir_packet::{DropReason, Pools};
+use weir_port::MemPort;
+use weir_program::{Forward, PortId};
 
 #[test]
 fn injected_frames_are_originated() {

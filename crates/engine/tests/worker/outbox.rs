@@ -2,14 +2,14 @@
 
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
-use engine::arbitrary::{Random, frame, program};
-use engine::batch::Engine;
-use engine::builder::ProgramBuilder;
-use engine::program::{AppId, Fill, Forward, Group, Operation, Pipe, PipeId, PortId, Program, Target, Value};
-use engine::ring::{CARRIER_BYTES, CarrierReceiver, CarrierSender, carriers};
-use engine::worker::Worker;
-use packet::{DropReason, Field, Ledger, Pool, Pools, Port, RegionPool};
-use port::{MemPort, MemWire};
+use weir_engine::batch::Engine;
+use weir_engine::ring::{CARRIER_BYTES, CarrierReceiver, CarrierSender, carriers};
+use weir_engine::worker::Worker;
+use weir_oracle::arbitrary::{Random, frame, program};
+use weir_packet::{DropReason, Field, Ledger, Pool, Pools, Port, RegionPool};
+use weir_port::{MemPort, MemWire};
+use weir_program::builder::ProgramBuilder;
+use weir_program::{AppId, Fill, Forward, Group, Operation, Pipe, PipeId, PortId, Program, Target, Value};
 
 #[test]
 fn ledgers_balance_whatever_random_programs_do() {

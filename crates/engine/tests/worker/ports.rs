@@ -2,17 +2,17 @@
 
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
-use engine::batch::Engine;
-use engine::program::{Forward, Pipe, PortId, Program};
-use engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
-use packet::{
-    Batch, CHUNK_MIN, DropReason, Field, Leave, Ledger, Pool, PoolId, Pools, Port, PortStatistics, RegionPool,
-};
-use port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel};
+use weir_engine::batch::Engine;
+use weir_engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
+use weir_packet::{
+    Batch, CHUNK_MIN, DropReason, Field, Leave, Ledger, Pool, PoolId, Pools, Port, PortStatistics, RegionPool,
+};
+use weir_port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates};
+use weir_program::{Forward, Pipe, PortId, Program};
 
 /// A program in which everything leaves through the last of these ports.
 fn to_the_last(names: &[&str]) -> Program {
@@ -63,7 +63,7 @@ impl Port for Slow {
     }
 
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
-        packet::Bits(list).for_each(|slot| pools.give(batch.take(slot)));
+        weir_packet::Bits(list).for_each(|slot| pools.give(batch.take(slot)));
         self.held += u64::from(list.count_ones());
         list
     }

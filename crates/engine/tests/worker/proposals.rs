@@ -4,16 +4,18 @@
 
 use crate::rig::commanded;
 use crate::support::{SECRET, start, udp};
-use engine::arbitrary::Random;
-use engine::batch::Engine;
-use engine::change::{Change, ChangeError, Changes, EntryKey};
-use engine::interpreter::Interpreter;
-use engine::program::{Entry, EntryMatch, Forward, Learn, Pipe, PipeId, PortId, Program};
-use engine::worker::{CHANGES_PER_BREATH, Command, Outcome, Proposal, Proposer, Rewire, Rewiring, Worker};
-use packet::{Field, FlowKey};
-use port::MemWire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use weir_engine::batch::Engine;
+use weir_engine::worker::{
+    CHANGES_PER_BREATH, Command, Outcome, Proposal, Proposer, Rewire, Rewiring, Worker,
+};
+use weir_oracle::Interpreter;
+use weir_oracle::arbitrary::Random;
+use weir_packet::{Field, FlowKey};
+use weir_port::MemWire;
+use weir_program::change::{Change, ChangeError, Changes, EntryKey};
+use weir_program::{Entry, EntryMatch, Forward, Learn, Pipe, PipeId, PortId, Program};
 
 const FLOWS: PipeId = PipeId(0);
 const SMALL: PipeId = PipeId(1);

@@ -1,14 +1,14 @@
 //! Workers on in-memory ports, with helpers to drive them.
 
 use crate::support::{SECRET, start};
-use engine::batch::Engine;
-use engine::program::{EntryMatch, Forward, Learn, Pipe, PortId, Program};
-use engine::worker::{Command, Inject, Injected, Worker};
-use packet::{Batch, DropReason, Field, Ledger, PoolId, Pools, Port, PortStatistics};
-use port::{MemPort, MemWire};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use weir_engine::batch::Engine;
+use weir_engine::worker::{Command, Inject, Injected, Worker};
+use weir_packet::{Batch, DropReason, Field, Ledger, PoolId, Pools, Port, PortStatistics};
+use weir_port::{MemPort, MemWire};
+use weir_program::{EntryMatch, Forward, Learn, Pipe, PortId, Program};
 
 /// An in-memory port with requirements of its own.
 pub struct Strict {
@@ -55,9 +55,9 @@ impl Port for Strict {
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
         self.transmissions.fetch_add(1, Ordering::Relaxed);
         let own = |slot: &usize| self.pool.is_none_or(|pool| batch.frame(*slot).pool() == pool);
-        assert!(packet::Bits(list).all(|slot| own(&slot)), "a frame of another pool");
+        assert!(weir_packet::Bits(list).all(|slot| own(&slot)), "a frame of another pool");
         let fits = |slot: &usize| self.lengths.contains(&batch.frame(*slot).len());
-        let list = packet::Bits(list).filter(fits).fold(0, |list, slot| list | 1 << slot);
+        let list = weir_packet::Bits(list).filter(fits).fold(0, |list, slot| list | 1 << slot);
         self.inner.transmit(pools, batch, list)
     }
 

@@ -2,8 +2,8 @@
 
 use super::{End, Given};
 use crate::FlowRecord;
-use packet::FlowKey;
 use std::collections::HashMap;
+use weir_packet::FlowKey;
 
 /// Flows that are remembered, at most: 60 MB.
 const FLOWS: usize = 1 << 18;
@@ -48,7 +48,7 @@ impl Flows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use packet::Observed;
+    use weir_packet::Observed;
 
     fn frame(flow: u64, time_ns: u64) -> FlowRecord {
         let key = FlowKey([0, flow, 0, 0, 0]);

@@ -18,10 +18,10 @@
 //! without Ethernet header, VLAN tags and padding, and inside a tunnel of the packets inside.
 
 use super::Given;
-use packet::FlowKey;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use weir_packet::FlowKey;
 
 /// Version of IPFIX in the header of a message.
 const VERSION: u16 = 10;
@@ -329,8 +329,8 @@ mod tests {
     use super::*;
     use crate::FlowRecord;
     use crate::export::End;
-    use packet::Observed;
     use std::collections::HashMap;
+    use weir_packet::Observed;
 
     /// A decoder that knows IPFIX and not the encoder: it reads templates, and records by them.
     #[derive(Default)]

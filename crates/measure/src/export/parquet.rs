@@ -246,8 +246,8 @@ mod tests {
     use crate::export::End;
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
     use ::parquet::record::Field;
-    use packet::{FlowKey, Observed};
     use std::net::IpAddr;
+    use weir_packet::{FlowKey, Observed};
 
     /// A record of each kind in turn.
     fn given(n: u64) -> Given {

@@ -1,10 +1,10 @@
 //! A measurement against the truth, on streams of many shapes.
 
 use crate::{FlowRecord, KeyKind, Part, Report, Seed, Settings, Summary};
-use packet::{FlowKey, Observed};
 use proptest::prelude::*;
-use sketch::traffic::{Random, Zipf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_packet::{FlowKey, Observed};
+use weir_sketch::traffic::{Random, Zipf};
 
 const SEED: Seed = Seed::new([11, 12]);
 
@@ -185,7 +185,7 @@ proptest! {
         for (one, whole) in one.all.tops.iter().flatten().zip(whole.all.tops.iter().flatten()) {
             prop_assert_eq!(one.total(), whole.total());
             for row in whole.iter() {
-                let merged = one.get(&sketch::KeyHash::new(&SEED).item(row.key)).packets();
+                let merged = one.get(&weir_sketch::KeyHash::new(&SEED).item(row.key)).packets();
                 let truth = row.packets();
                 prop_assert!(merged.low <= truth.high && truth.low <= merged.high);
             }

@@ -8,8 +8,8 @@
 //! all paths. Neither tells paths apart, so nothing is concluded before one path has answered.
 
 use super::{Path, Paths, State};
-use crate::random::Random;
 use std::fmt;
+use weir_app::random::Random;
 
 /// Time between two large probes of a path, ns.
 const EVERY_NS: u64 = 10_000_000_000;

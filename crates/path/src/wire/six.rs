@@ -10,8 +10,8 @@ use super::{
     Address, BODY_LENGTH, CE, ECT0, ETHERNET, Kind, Outer, Packet, Refusal, Secret, UDP, VNI, bytes,
     may_be_long,
 };
-use packet::{Sum, checksum};
 use std::net::Ipv6Addr;
+use weir_packet::{Sum, checksum};
 
 const IP: usize = 40;
 const BODY: usize = ETHERNET + IP + UDP + 8;

@@ -5,9 +5,9 @@
 
 use super::eal::{DpdkError, Eal};
 use super::shim::Mempool;
-use packet::{ForeignPool, Frame, Pool, PoolId};
 use std::ffi::CString;
 use std::sync::Arc;
+use weir_packet::{ForeignPool, Frame, Pool, PoolId};
 
 /// Frames that a thread may have in its cache; DPDK's upper limit is 512.
 const CACHE: u32 = 256;
@@ -54,7 +54,7 @@ impl MbufPool {
         self.0.frames()
     }
 
-    /// Returns this pool as one of a worker's [`packet::Pools`].
+    /// Returns this pool as one of a worker's [`weir_packet::Pools`].
     #[must_use]
     pub fn share(&self) -> Pool {
         Pool::Foreign(self.id(), Box::new(self.clone()))

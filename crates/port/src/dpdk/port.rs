@@ -11,10 +11,10 @@ use super::eal::{DpdkError, Eal, first_line, plug_error};
 use super::link::DpdkLink;
 use super::pool::MbufPool;
 use super::shim::{self, Device, Queue};
-use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics};
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
+use weir_packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics};
 
 /// Descriptors of a queue in each direction, unless the driver requires another number: DPDK's usual default
 /// for throughput.
@@ -105,8 +105,8 @@ impl DpdkPort {
     }
 
     /// Tells the port to spread frames over its queues as flows are shared by workers: by a hash of addresses
-    /// and ports with [`packet::RSS_KEY`]. Returns the number of buckets that the queues get in turn; 0 if
-    /// the driver cannot be told. Called once for all queues.
+    /// and ports with [`weir_packet::RSS_KEY`]. Returns the number of buckets that the queues get in turn; 0
+    /// if the driver cannot be told. Called once for all queues.
     #[must_use]
     pub fn spread(&self) -> u32 {
         self.wire.spread()

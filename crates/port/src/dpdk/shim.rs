@@ -7,10 +7,10 @@
 //! lock. A pool with frames still in use is leaked, never freed.
 
 use crate::LinkState;
-use packet::{Frame, PoolId, RSS_KEY, RSS_KEY_BYTES};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use weir_packet::{Frame, PoolId, RSS_KEY, RSS_KEY_BYTES};
 
 /// Bytes in the name of an xstat, including the NUL (`RTE_ETH_XSTATS_NAME_SIZE`).
 const XSTAT_NAME: usize = 64;
@@ -369,7 +369,7 @@ impl Queue {
     #[inline]
     pub fn receive(&mut self, slots: &mut [Frame]) -> Burst {
         let mut burst = Burst::default();
-        let n = slots.len().min(packet::BATCH) as u16;
+        let n = slots.len().min(weir_packet::BATCH) as u16;
         // SAFETY: there are `n` slots, of the layout asserted at start; the shim fills them with mbufs of one
         // segment and one owner that the driver has released; `&mut self` keeps other threads off the queue.
         unsafe {
@@ -402,7 +402,7 @@ impl Queue {
 mod tests {
     use super::super::{DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
     use super::*;
-    use packet::{Batch, Bits, Pools, Port};
+    use weir_packet::{Batch, Bits, Pools, Port};
 
     unsafe extern "C" {
         safe fn weir_hash_for_tests(port: u16, queue: u16) -> c_int;

@@ -12,8 +12,8 @@
 use super::clock::{self, Clock};
 use super::error::link;
 use super::{Problem, RECORD_ALL, ReadError, Reader, Record, Writer};
-use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics, Remark};
 use std::io::{self, BufReader, Read, Write};
+use weir_packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics, Remark};
 
 /// Inputs and outputs of a [`PcapPort`]; each may be absent.
 #[derive(Default)]

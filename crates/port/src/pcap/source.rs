@@ -180,7 +180,7 @@ impl<R: BufRead> Source<R> {
         }
         // What is behind is read next, and another processor has written it.
         if let Some(next) = ahead.get(wanted) {
-            packet::prefetch(next);
+            weir_packet::prefetch(next);
         }
         self.held = Held::Here(self.at..self.at + wanted);
         self.at += wanted;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use bpf::TakeError;
+use weir_bpf::TakeError;
 
 /// Why an AF_XDP port cannot be opened.
 #[derive(Debug, thiserror::Error)]

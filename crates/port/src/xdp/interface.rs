@@ -13,9 +13,9 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use bpf::{AttachMode, Counters, EbpfError, MapError, ProgramError, Take, XdpTake};
-use packet::{PoolId, Pools};
 use rustix::io::Errno;
+use weir_bpf::{AttachMode, Counters, EbpfError, MapError, ProgramError, Take, XdpTake};
+use weir_packet::{PoolId, Pools};
 
 use super::ethtool::Ethtool;
 use super::line::Line;

@@ -5,8 +5,8 @@
 //! it, and their chunks are free again. So a frame that fits a page costs nothing here, a longer one the copy
 //! of what does not fit. A frame that is longer than a chunk of the pool is dropped whole.
 
-use packet::{Frame, RegionPool};
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+use weir_packet::{Frame, RegionPool};
 
 use super::umem::{NotOurs, Umem};
 

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use packet::RegionPool;
 use rustix::io;
+use weir_packet::RegionPool;
 
 use super::interface::Attached;
 use super::socket::{Binding, Socket};

@@ -6,10 +6,10 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use bpf::Take;
 use rustix::io;
 use rustix::net::sockopt::set_ipv6_add_membership;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use weir_bpf::Take;
 
 /// A request to let more frames through, in force until it is dropped.
 pub(super) struct Membership(#[allow(dead_code, reason = "closed on drop")] OwnedFd);

@@ -1,7 +1,7 @@
 //! Ports on the queues of a network interface, by AF_XDP.
 //!
 //! - `interface.rs`: an interface with weir's XDP program attached; opens its queues. Start here.
-//! - `port.rs`: one queue as a [`packet::Port`]: receive, transmit, flush.
+//! - `port.rs`: one queue as a [`weir_packet::Port`]: receive, transmit, flush.
 //! - `ring.rs`: the rings shared with the kernel. `umem.rs`: which frames the kernel owns. These two contain
 //!   the unsafe code.
 //! - `joining.rs`: frames larger than a page, which arrive in pieces.

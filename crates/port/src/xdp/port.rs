@@ -1,10 +1,10 @@
 //! One queue of an interface as a port.
 //!
-//! It keeps the promises of [`packet::Port`]: frames that were accepted but not completed are `held`, and a
-//! frame counts as transmitted when its descriptor returns in the completion ring.
+//! It keeps the promises of [`weir_packet::Port`]: frames that were accepted but not completed are `held`,
+//! and a frame counts as transmitted when its descriptor returns in the completion ring.
 //!
 //! `has_kernel_path` is false: a frame that XDP redirected into a socket has left the kernel's receive path,
-//! and no call puts it back. Frames meant for the kernel must not be taken (see [`bpf::Take`]).
+//! and no call puts it back. Frames meant for the kernel must not be taken (see [`weir_bpf::Take`]).
 //!
 //! The owner of a frame is the pool, the kernel (marked in `umem`: fill ring, receive ring, transmit ring,
 //! completion ring, and frames inside the driver), or the worker. `check` asserts that the numbers add up.
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use packet::{Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, RegionPool};
 use rustix::net::xdp::XdpDesc;
+use weir_packet::{Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, RegionPool};
 
 use crate::wrong_checksums;
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use packet::CHUNK_MIN;
+use weir_packet::CHUNK_MIN;
 
 use super::Mode;
 use super::ethtool::{Ethtool, Offloads};
@@ -115,7 +115,7 @@ fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, asked: &Asked
     let ethtool = &asked.ethtool;
     let in_use = ethtool.queues(&link.name).map(|queues| (queues.rx, queues.tx));
     let (rx_queues, tx_queues) = in_use.unwrap_or((link.rx_queues, link.tx_queues));
-    let is_taken = link.xdp_program.is_some_and(bpf::XdpTake::is_program);
+    let is_taken = link.xdp_program.is_some_and(weir_bpf::XdpTake::is_program);
     let mut obstacles = own_obstacles(link, is_taken, ethtool, asked.chunk);
     let mut is_far_unknown = false;
     if let Some(peer) = peer {

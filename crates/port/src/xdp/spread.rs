@@ -5,7 +5,7 @@
 //! way, and hardly a frame is handed over.
 
 use super::ethtool::Ethtool;
-use packet::{RSS_KEY, RSS_KEY_BYTES};
+use weir_packet::{RSS_KEY, RSS_KEY_BYTES};
 
 /// How the frames of an interface are spread over its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

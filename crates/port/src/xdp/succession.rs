@@ -18,7 +18,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use packet::{PoolId, Pools, RegionPool};
+use weir_packet::{PoolId, Pools, RegionPool};
 
 use super::interface::{Attached, Queues, XdpConfig, XdpInterface, find, join, join_groups, map_io};
 use super::line::Line;

@@ -16,11 +16,11 @@
 //! those that the kernel kept outside all rings. Cost: one bit set and one cleared per frame; with chunks
 //! larger than a page, also a byte for the further pieces.
 
-use packet::{Frame, PoolId, RegionPool};
 use rustix::fd::AsFd;
 use rustix::io;
 use rustix::net::sockopt::set_xdp_umem_reg;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions, XdpUmemReg, XdpUmemRegFlags};
+use weir_packet::{Frame, PoolId, RegionPool};
 
 use super::socket::Socket;
 
@@ -200,7 +200,7 @@ impl Umem {
     pub(super) fn close(&mut self, socket: Option<Socket>, pool: &mut RegionPool) {
         drop(socket);
         for (word, away) in self.away.iter_mut().enumerate() {
-            for bit in packet::Bits(std::mem::take(away)) {
+            for bit in weir_packet::Bits(std::mem::take(away)) {
                 // SAFETY: marked, hence ours to take back. The socket is closed: the kernel has unbound it
                 // and waited for its receivers (xsk_unbind_dev). A frame that it is still sending was copied,
                 // or is read from pages that stay pinned: its bytes can be wrong, but only the kernel reads

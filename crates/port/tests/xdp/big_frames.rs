@@ -5,9 +5,9 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-use bpf::Take;
-use packet::{Batch, Bits, Port};
-use port::xdp::{Mode, interfaces, obstacles};
+use weir_bpf::Take;
+use weir_packet::{Batch, Bits, Port};
+use weir_port::xdp::{Mode, interfaces, obstacles};
 
 use super::lab::{End, Lab, PATIENCE, SOMEBODY, attach, extra, run, service, udp};
 
@@ -157,7 +157,7 @@ fn frames_longer_than_any_mtu_are_dropped_by_name() {
         assert_eq!(statistics.lost_before, 0);
         near.close();
     }
-    let said = packet::DropReason::Oversize.explanation();
+    let said = weir_packet::DropReason::Oversize.explanation();
     assert!(said.contains("`ethtool -K DEV tso off gso off gro off lro off`"), "{said}");
 }
 

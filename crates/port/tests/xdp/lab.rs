@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use bpf::{Prefix, Take, TakeRule};
-use packet::{Batch, Bits, Pool, PoolId, Pools, Port, RegionPool};
-use port::xdp::{Mode, Rings, XdpConfig, XdpError, XdpInterface, XdpPort};
+use weir_bpf::{Prefix, Take, TakeRule};
+use weir_packet::{Batch, Bits, Pool, PoolId, Pools, Port, RegionPool};
+use weir_port::xdp::{Mode, Rings, XdpConfig, XdpError, XdpInterface, XdpPort};
 
 pub const W0: [u8; 6] = [2, 0, 0, 0, 0, 0];
 pub const SOMEBODY: [u8; 6] = [2, 0, 0, 0, 0, 77];
@@ -218,7 +218,7 @@ impl End {
             self.port.receive(&mut self.pools, &mut batch);
             for slot in Bits(batch.mask()) {
                 let frame = batch.take(slot);
-                assert!(frame.room().headroom >= packet::HEADROOM);
+                assert!(frame.room().headroom >= weir_packet::HEADROOM);
                 got.push(frame.bytes().to_vec());
                 self.pools.give(frame);
             }

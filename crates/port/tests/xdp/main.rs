@@ -8,10 +8,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bpf::{Take, TakeRule};
 use lab::{End, Lab, PATIENCE, RINGS, SOMEBODY, W0, attach, config, extra, inside, pools, run, service, udp};
-use packet::{Batch, Bits, Port};
-use port::xdp::{Mode, XdpError, XdpInterface, XdpPort, interfaces, obstacles};
+use weir_bpf::{Take, TakeRule};
+use weir_packet::{Batch, Bits, Port};
+use weir_port::xdp::{Mode, XdpError, XdpInterface, XdpPort, interfaces, obstacles};
 
 #[test]
 fn what_is_taken_arrives_and_the_rest_stays_with_the_kernel() {

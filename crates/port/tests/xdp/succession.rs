@@ -4,9 +4,9 @@ use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use bpf::Take;
-use packet::{Batch, Pool, Pools, Port, RegionPool};
-use port::xdp::{Home, Left, Rings, XdpConfig, XdpInterface};
+use weir_bpf::Take;
+use weir_packet::{Batch, Pool, Pools, Port, RegionPool};
+use weir_port::xdp::{Home, Left, Rings, XdpConfig, XdpInterface};
 
 use super::lab::{End, Lab, RINGS, SOMEBODY, W0, attach, config, extra, service, udp};
 
@@ -58,7 +58,7 @@ fn receive_until(end: &mut End, count: usize, numbers: &mut Vec<u32>, progress: 
     while numbers.len() < count && Instant::now() < patience {
         let mut batch = Batch::new();
         end.port.receive(&mut end.pools, &mut batch);
-        for slot in packet::Bits(batch.mask()) {
+        for slot in weir_packet::Bits(batch.mask()) {
             let frame = batch.take(slot);
             numbers.push(u32::from_be_bytes(frame.bytes()[56..60].try_into().unwrap()));
             end.pools.give(frame);

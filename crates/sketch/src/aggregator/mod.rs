@@ -25,10 +25,10 @@ pub use row::{Compare, Scalar, Vectors};
 use crate::estimate::SizeError;
 use crate::hash::{Item, KeyHash, Note, Seed, Update, below};
 use crate::memory::table;
-use packet::{Bits, prefetch};
 use policy::Replacement;
 use row::{Line, SLOTS, tag_of};
 use std::marker::PhantomData;
+use weir_packet::{Bits, prefetch};
 
 /// Packets whose memory fetches overlap.
 pub const BATCH: usize = 64;

@@ -4,7 +4,7 @@
 //! The comparison takes four instructions of SSE2, which every x86-64 has. Elsewhere, in tests as the oracle,
 //! and in benches beside it, tags are compared one by one; the compiler makes thirty instructions of that.
 
-use packet::Bits;
+use weir_packet::Bits;
 
 /// Keys in a row.
 pub const SLOTS: usize = 16;

@@ -77,7 +77,7 @@ fn all_nine_answer_about_both_versions_of_ip() {
     let spreader = |n: u16| {
         let dst = std::net::Ipv6Addr::new(0x2001, 0xdb8, 9, 9, 0, 0, 1, n);
         let src = std::net::Ipv6Addr::new(0x2001, 0xdb8, 7, 7, 0, 0, 0, 1);
-        five.of(&packet::FlowKey::new(src.into(), dst.into(), 6, (1, 2), None))
+        five.of(&weir_packet::FlowKey::new(src.into(), dst.into(), 6, (1, 2), None))
     };
     packets.extend((0..2000).map(|n| Update::packet(spreader(n), 60)));
     let mut truth = Exact::<5>::default();

@@ -25,9 +25,9 @@ use crate::store::{Record, Store};
 use crate::{Exact, Full, InsertError};
 use filter::Filter;
 use links::{Links, NO_LINK};
-use packet::Bits;
 pub use rule::{AclError, PIECES_MAX, PortRange, RANGES_MAX, Rule};
 use rule::{Piece, pieces};
+use weir_packet::Bits;
 
 /// The largest number of tuples. A packet may have to visit all of them, at a few nanoseconds each.
 pub const TUPLES_MAX: usize = 256;

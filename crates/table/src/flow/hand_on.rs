@@ -47,7 +47,7 @@ impl FlowTable {
 mod tests {
     use super::*;
     use crate::Decision;
-    use packet::FlowKey;
+    use weir_packet::FlowKey;
 
     fn one(count: u32, from: u32) -> FlowTable {
         let mut table = FlowTable::with_capacity(1);

@@ -3,7 +3,7 @@
 use super::{Decision, Flow, FlowTable, Marks};
 use crate::InsertError;
 use crate::state::FlowState;
-use packet::FlowKey;
+use weir_packet::FlowKey;
 
 /// What is taken over of a flow besides its key: no counts, because the other process has given them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Services whose clients keep their back end.
 
 use super::*;
-use engine::program::Affinity;
+use weir_program::Affinity;
 
 fn loaded(keys: &str) -> Loaded {
     let text = format!(

@@ -1,10 +1,10 @@
 //! Bonds in a configuration, and services and entries attached to one.
 
 use super::*;
-use ::apps::bond::lacp::{Policy, Rate};
-use ::apps::bond::links::{Need, Reselect};
-use ::apps::bond::rebalance::Rule;
-use ::apps::bond::{Bond, Bonds, Inward, Mode};
+use weir_bond::lacp::{Policy, Rate};
+use weir_bond::links::{Need, Reselect};
+use weir_bond::rebalance::Rule;
+use weir_bond::{Bond, Bonds, Inward, Mode};
 
 /// The bonds of a plan.
 fn bonds(plan: &Plan) -> Vec<Bond> {
@@ -239,7 +239,7 @@ fn members_of_a_bond_carry_the_same_frames() {
         bonds(&plan(&with_bonds("{ bond: { name: b, mode: static, members: [p1, p2] } }"))).remove(0);
     (bond.members[0].mtu, bond.members[1].mtu) = (Some(1500), Some(1400));
     let origin = bond.members[1].origin;
-    let problems = ::apps::bond::problems(&[bond]);
+    let problems = weir_bond::problems(&[bond]);
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].0, origin);
     assert!(
@@ -315,7 +315,7 @@ fn an_entry_of_a_bond_is_one_of_each_member() {
     let acl = "type: acl, match: { port: masked, l4.dport: range }, forward: p0, miss: drop, \
                entries: [{ match: { port: b, l4.dport: 1-9 }, priority: 5 }]";
     let rules = matches(&plan(&with(acl)));
-    let port = |rule: engine::program::Entry| (rule.matches[0], rule.priority);
+    let port = |rule: weir_program::Entry| (rule.matches[0], rule.priority);
     let whole = |value| EntryMatch::Masked { value, mask: 0xffff };
     assert_eq!(rules.iter().map(port).collect::<Vec<_>>(), [(whole(1), 5), (whole(2), 5)]);
     // The same port twice is reported where it was written.

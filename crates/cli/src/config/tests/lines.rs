@@ -1,8 +1,8 @@
 //! Entries on lines: in a file of their own, and in long lists of the configuration.
 
 use crate::config::{Loaded, read};
-use engine::program::Entry;
 use std::path::PathBuf;
+use weir_program::Entry;
 
 /// A folder for a test's files.
 struct Folder(PathBuf);

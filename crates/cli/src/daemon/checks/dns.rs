@@ -1,8 +1,8 @@
 //! DNS queries over UDP (RFC 1035 section 4).
 
 use super::{Server, open, said};
-use ::apps::check::Outcome;
 use std::hash::{BuildHasher, RandomState};
+use weir_app::check::Outcome;
 
 /// Length of the header; what is asked follows.
 const HEADER: usize = 12;

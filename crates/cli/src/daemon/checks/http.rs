@@ -2,7 +2,6 @@
 
 use super::parting::REST_MAX;
 use super::{ANSWER_MAX, Server, connect, tls};
-use ::apps::check::{Outcome, Request};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::handshake;
@@ -10,6 +9,7 @@ use hyper::header::{CONNECTION, HOST, USER_AGENT};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
+use weir_app::check::{Outcome, Request};
 
 /// Sends a request and judges the answer.
 pub async fn ask(server: Server<'_>, request: &Request) -> Outcome {

@@ -2,13 +2,13 @@
 
 use super::witness::Pair;
 use super::{Server, said};
-use ::apps::check::Outcome;
-use packet::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::UdpSocket;
+use weir_app::check::Outcome;
+use weir_packet::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
 /// Types of messages: request and answer, by family.
 const V4: [u8; 2] = [8, 0];

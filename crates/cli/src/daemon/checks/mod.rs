@@ -20,9 +20,7 @@ pub use namespace::Sent;
 
 use super::doorbell::Doorbell;
 use super::privileges;
-use ::apps::check::{Ask, Check, CheckId, Close, Outcome};
 use namespace::{Namespace, Way};
-use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -31,6 +29,8 @@ use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
+use weir_app::check::{Ask, Check, CheckId, Close, Outcome};
+use weir_packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use witness::Pair;
 
 /// How many checks are under way at once: each has a descriptor, of which a process may have no more than

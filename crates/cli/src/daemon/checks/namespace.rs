@@ -7,9 +7,6 @@
 //! request), which its socket has alone, and which is noted before anything is sent.
 
 use super::super::doorbell::Doorbell;
-use ::apps::check::Check;
-use packet::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP};
-use port::tun::Tun;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
@@ -17,6 +14,9 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::unix::pipe;
+use weir_app::check::Check;
+use weir_packet::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP};
+use weir_port::tun::Tun;
 
 /// How many packets may wait for the main thread; others are lost, as on a wire.
 const WAITING: usize = 1024;

@@ -3,13 +3,13 @@
 //! outcome does not wait for this.
 
 use super::Server;
-use ::apps::check::Close;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use weir_app::check::Close;
 
 /// How many connections wait for the end of what their servers say. Each has a descriptor, as checks have.
 /// Beyond that, connections are closed without a wait.

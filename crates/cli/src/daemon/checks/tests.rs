@@ -1,10 +1,10 @@
 //! Checks of servers on the loopback interface.
 
 use super::*;
-use ::apps::check::Request;
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket as Server};
 use std::thread;
+use weir_app::check::Request;
 
 fn made(check: Check) -> Outcome {
     runtime().unwrap().block_on(outcome(&"lb".into(), &Arc::new(check), None))
@@ -219,7 +219,7 @@ fn without_a_namespace_a_check_of_the_services_way_is_bad() {
     let mut checks = Checks::new(Doorbell::new().unwrap());
     let vip = Ipv4Addr::new(203, 0, 113, 80).into();
     let ways = vec![(Ipv4Addr::new(10, 0, 0, 9).into(), vip)];
-    let via = ::apps::check::Via { service: "web".into(), back_end: "b1".into(), ways };
+    let via = weir_app::check::Via { service: "web".into(), back_end: "b1".into(), ways };
     let check = Check {
         address: vip,
         port: 80,

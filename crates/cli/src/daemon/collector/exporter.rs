@@ -2,13 +2,13 @@
 //! nothing: what does not fit the bounded queue to the thread is lost, and counted.
 
 use crate::daemon::priority;
-use ::apps::measure::Export;
-use measure::export::Given;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_measure::Export;
+use weir_measure::export::Given;
 
 /// Batches that may wait for the thread.
 const BATCHES: usize = 64;
@@ -166,9 +166,9 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use measure::FlowRecord;
-    use measure::export::End;
-    use packet::{FlowKey, Observed};
+    use weir_measure::FlowRecord;
+    use weir_measure::export::End;
+    use weir_packet::{FlowKey, Observed};
 
     fn given(n: u64) -> Given {
         let record = FlowRecord {

@@ -2,8 +2,8 @@
 
 use super::exporter::Exporter;
 use super::ipfix::Sender;
-use ::apps::measure::{Export, Ipfix, Measurement, Parquet};
-use measure::export::Given;
+use weir_measure::export::Given;
+use weir_measure::{Export, Ipfix, Measurement, Parquet};
 
 /// The exports of a measurement: by IPFIX, and to Parquet files.
 #[derive(Default)]

@@ -5,14 +5,14 @@
 //! [`PAUSES`], each pause twice as long as the one before.
 
 use super::exporter::{Counts, Destination, PAUSES};
-use ::apps::measure::Ipfix;
-use measure::export::Given;
-use measure::export::ipfix::Encoder;
 use rustix::net::{RecvFlags, recv};
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_measure::Ipfix;
+use weir_measure::export::Given;
+use weir_measure::export::ipfix::Encoder;
 
 /// Bytes of a message: over UDP it fits a packet of Ethernet (RFC 7011 section 10.3.3), over TCP there is no
 /// reason for a larger one.

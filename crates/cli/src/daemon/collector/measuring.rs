@@ -6,13 +6,13 @@
 
 use super::exports::Exports;
 use super::names::Named;
-use ::apps::measure::{Board, HISTORY, Measurement, Sum, Told};
-use engine::delta::{DeltaReason, FlowDelta};
-use measure::export::{End, Given};
-use measure::{FlowRecord, Part, Seed, Summary};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use weir_engine::delta::{DeltaReason, FlowDelta};
+use weir_measure::export::{End, Given};
+use weir_measure::{Board, HISTORY, Measurement, Sum, Told};
+use weir_measure::{FlowRecord, Part, Seed, Summary};
 
 const NS_PER_MS: u64 = 1_000_000;
 

@@ -17,10 +17,7 @@ mod pressure;
 
 use super::clock::Clock;
 use super::{priority, privileges};
-use ::apps::measure::Measurement;
 use anyhow::{Result, anyhow};
-use engine::delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
-use engine::program::Program;
 use measuring::{Measuring, Times};
 use names::{Names, ProgramNames};
 use pressure::Pressure;
@@ -29,6 +26,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use tracing::warn;
+use weir_engine::delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
+use weir_measure::Measurement;
+use weir_program::Program;
 
 /// Deltas that fit between a worker and the collector: a mebibyte, and 10 ms at 1.6 million deltas a second.
 pub const RING: usize = 16_384;

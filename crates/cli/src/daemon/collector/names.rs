@@ -3,9 +3,9 @@
 
 use super::OF_PODS;
 use super::measuring::Measuring;
-use engine::delta::{Belonging, FlowDelta};
-use engine::program::{Group, Program, Target};
 use std::sync::Arc;
+use weir_engine::delta::{Belonging, FlowDelta};
+use weir_program::{Group, Program, Target};
 
 /// The names of a program's parts, in the order of their numbers in deltas.
 #[derive(Default)]

@@ -6,11 +6,11 @@
 
 use super::exporter::{Counts, Destination, PAUSES};
 use crate::flow_file::FlowFile;
-use ::apps::measure::Parquet;
 use anyhow::{Error, Result};
-use measure::export::Given;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_measure::Parquet;
+use weir_measure::export::Given;
 
 /// The least rows of a row group, and bytes of a file for each row of one: small files have small groups.
 const GROUP_LEAST: u64 = 1024;

@@ -2,8 +2,8 @@
 //!
 //! It does if it empties the workers' rings. One that is full now and then is no harm: the counts wait in the
 //! flows. If rings are full for long, measurements give up parts, one at a time, in the order of
-//! [`measure::Part::SHED_ORDER`]; exact totals and the numbers of flows, sources and destinations stay. A
-//! part that was given up comes back with the next change of the measurement's configuration.
+//! [`weir_measure::Part::SHED_ORDER`]; exact totals and the numbers of flows, sources and destinations stay.
+//! A part that was given up comes back with the next change of the measurement's configuration.
 
 /// Turns in a row with a full ring after which a part is given up: a turn reads up to 16,384 deltas of each
 /// worker, so this many are some 100 ms.

@@ -2,11 +2,11 @@
 
 use super::names::Named;
 use super::*;
-use ::apps::measure::Board;
-use engine::delta::Belonging;
-use engine::ring;
-use measure::Settings;
-use packet::FlowKey;
+use weir_engine::delta::Belonging;
+use weir_engine::ring;
+use weir_measure::Board;
+use weir_measure::Settings;
+use weir_packet::FlowKey;
 
 fn delta(packets: u64, reason: DeltaReason) -> FlowDelta {
     let of = Belonging { generation: 1, pipe: 0, target: 0 };

@@ -1,14 +1,14 @@
 //! What is asked of the kernel about neighbours, over netlink: links, routes, its table of neighbours.
 
 use super::world::State;
-use ::apps::neighbour::Mac;
-use port::netlink::{Answers, attributes, dump, talk, word};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 use std::io;
 use std::net::IpAddr;
+use weir_app::neighbour::Mac;
+use weir_port::netlink::{Answers, attributes, dump, talk, word};
 
 const RTM_GETROUTE: u16 = 26;
 pub const RTM_NEWNEIGH: u16 = 28;
@@ -47,7 +47,7 @@ impl News {
         for _ in 0..DATAGRAMS_MAX {
             match recv(&self.fd, &mut self.buffer[..], RecvFlags::empty()) {
                 Ok((length, _)) => {
-                    let messages = port::netlink::messages(&self.buffer[..length]);
+                    let messages = weir_port::netlink::messages(&self.buffer[..length]);
                     messages.for_each(|(kind, body)| take(kind, body));
                 }
                 Err(Errno::INTR) => {}

@@ -8,7 +8,6 @@ mod kernel;
 mod world;
 
 use super::doorbell::Doorbell;
-use ::apps::neighbour::{Found, Hop, Mac};
 use anyhow::{Context, Result};
 use kernel::{News, RTM_DELNEIGH, RTM_NEWNEIGH};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,6 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use tracing::warn;
+use weir_app::neighbour::{Found, Hop, Mac};
 use world::World;
 pub use world::{Place, Places};
 
@@ -243,7 +243,7 @@ impl Keeper {
 
 /// Finds the ways anew and reads all neighbours.
 fn look(world: &mut World) -> io::Result<()> {
-    world.find_ways(port::xdp::links()?, &kernel::route);
+    world.find_ways(weir_port::xdp::links()?, &kernel::route);
     world.replace(kernel::neighbours()?);
     Ok(())
 }

@@ -2,11 +2,11 @@
 //! what apps are told.
 
 use super::kernel::Route;
-use ::apps::neighbour::{Found, Hop, Mac};
-use port::xdp::Link;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use weir_app::neighbour::{Found, Hop, Mac};
+use weir_port::xdp::Link;
 
 /// The kernel is asked about so many neighbours in a turn, and turns are 50 ms apart at least.
 pub const AT_ONCE: usize = 64;

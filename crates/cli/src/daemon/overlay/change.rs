@@ -1,7 +1,7 @@
 //! What a message of the kernel means to the cache.
 
-use bpf::OverlayTuple;
 use std::net::IpAddr;
+use weir_bpf::OverlayTuple;
 
 /// Why something became void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

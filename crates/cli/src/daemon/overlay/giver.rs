@@ -7,14 +7,14 @@
 use super::super::clock::Clock;
 use super::super::collector::OF_PODS;
 use anyhow::Result;
-use bpf::{OverlayEnd, OverlayGone, OverlaySweep, OverlayTuple, TcOverlay};
-use engine::delta::{BYTES_MAX, DeltaReason, FlowDelta, PACKETS_MAX};
-use engine::ring::DeltaSender;
-use packet::{FlowKey, Observed};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use weir_bpf::{OverlayEnd, OverlayGone, OverlaySweep, OverlayTuple, TcOverlay};
+use weir_engine::delta::{BYTES_MAX, DeltaReason, FlowDelta, PACKETS_MAX};
+use weir_engine::ring::DeltaSender;
+use weir_packet::{FlowKey, Observed};
 
 /// Sets of flows that are swept at once: what they give fits the kernel's ring.
 const SLICE: u32 = 1024;
@@ -204,7 +204,7 @@ fn parts(packets: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bpf::OverlayKey;
+    use weir_bpf::OverlayKey;
 
     #[test]
     fn counts_that_do_not_fit_a_delta_are_given_in_parts() {

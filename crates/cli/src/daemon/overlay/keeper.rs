@@ -10,13 +10,7 @@ use super::table::Table;
 use super::telling::Telling;
 use super::translation::Translations;
 use super::world::{AF_BRIDGE, AF_INET, AF_INET6, Link, Parts, Pods, RTM_NEWLINK, World, link};
-use ::apps::overlay::{Overlay, Policy, Wanted};
 use anyhow::{Context, Result, bail};
-use bpf::{
-    OVERLAY_NODES_MAX, OverlayIp, OverlayKey, OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL,
-    STAMP_POLICY, TcOverlay,
-};
-use port::netlink::dump;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, capabilities};
 use rustix::time::{ClockId, clock_gettime};
@@ -26,6 +20,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use weir_bpf::{
+    OVERLAY_NODES_MAX, OverlayIp, OverlayKey, OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL,
+    STAMP_POLICY, TcOverlay,
+};
+use weir_overlay::{Overlay, Policy, Wanted};
+use weir_port::netlink::dump;
 
 /// How long the programs work without a sign of life, in nanoseconds.
 const LEASE_NS: u64 = 500_000_000;

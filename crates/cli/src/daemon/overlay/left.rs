@@ -4,11 +4,11 @@
 
 use super::rule::{self, Table};
 use anyhow::{Context, Result};
-use bpf::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at, remove_dead_hooks};
 use rustix::fs::readlink;
 use std::collections::BTreeSet;
 use std::fs::{read_dir, read_to_string, remove_file};
 use std::path::{Path, PathBuf};
+use weir_bpf::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at, remove_dead_hooks};
 
 /// Where files keep programs.
 const BPFFS: &str = "/sys/fs/bpf";

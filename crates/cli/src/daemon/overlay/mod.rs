@@ -20,8 +20,6 @@ mod world;
 
 use super::clock::Clock;
 use super::collector::{Collector, RING};
-use ::apps::kind::Apps;
-use ::apps::overlay::{Overlay, Wanted};
 use anyhow::{Context, Result};
 use giver::Giver;
 use keeper::Keeper;
@@ -31,6 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 pub use table::Table;
+use weir_app::kind::Apps;
+use weir_overlay::{Overlay, Wanted};
 use world::{Parts, Pods, World};
 
 /// The threads of all overlay apps.
@@ -51,7 +51,7 @@ impl Kept {
     /// Goes on with overlays that are as they were, and begins and ends others. Threads begin with the
     /// caller's privileges.
     pub fn follow(&mut self, apps: &Apps, clock: Clock, collector: &Collector) -> Result<()> {
-        let wanted = apps.overlays();
+        let wanted = apps.wanted::<weir_overlay::Wanted>();
         let mut before = std::mem::take(&mut self.0);
         let mut new = Vec::new();
         for one in wanted {
@@ -65,7 +65,8 @@ impl Kept {
         for one in new {
             self.0.push(Keep::start(one, clock, collector)?);
         }
-        let measured: Vec<_> = apps.measurements().into_iter().filter_map(|one| one.overlay).collect();
+        let measured: Vec<_> =
+            apps.wanted::<weir_measure::Measurement>().into_iter().filter_map(|one| one.overlay).collect();
         for keep in &self.0 {
             let of = measured.iter().find(|of| of.name == keep.overlay.name);
             keep.period_ms.store(of.map_or(0, |of| of.flush_ms), Ordering::Relaxed);
@@ -83,7 +84,7 @@ impl Keep {
     fn start(wanted: Wanted, clock: Clock, collector: &Collector) -> Result<Keep> {
         let (stop, period_ms) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (overlay, seen) = (wanted.overlay.clone(), stop.clone());
-        let (deltas, ring) = engine::ring::deltas(0, RING);
+        let (deltas, ring) = weir_engine::ring::deltas(0, RING);
         collector.read_pods(ring)?;
         let giver = Giver::new(deltas, clock, overlay.idle_ns, period_ms.clone());
         let table = Table::new(&overlay.name, clock);

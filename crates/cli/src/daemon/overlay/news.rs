@@ -1,12 +1,12 @@
 //! News of the kernel: sockets that are told of links, neighbours, routes, rules of nftables and connections.
 
-use port::netlink::{attributes, messages};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 use std::io;
+use weir_port::netlink::{attributes, messages};
 
 /// Groups of rtnetlink(7), as bits: links, neighbours; addresses, routes and rules of IPv4 and IPv6; next
 /// hops.

@@ -3,10 +3,10 @@
 
 use super::rule;
 use super::telling::Telling;
-use ::apps::overlay::Overlay;
 use anyhow::{Context, Result, bail};
-use bpf::TcOverlay;
 use std::collections::BTreeMap;
+use weir_bpf::TcOverlay;
+use weir_overlay::Overlay;
 
 /// What was said of the programs at each interface: those before ours and behind.
 #[derive(Default)]

@@ -22,7 +22,7 @@ use rustix::net::{
 use std::io;
 
 use super::news::attribute as value_of;
-use port::netlink::{dump, messages, text, word};
+use weir_port::netlink::{dump, messages, text, word};
 
 const NFT_MSG_NEWTABLE: u16 = 0;
 const NFT_MSG_GETTABLE: u16 = 1;

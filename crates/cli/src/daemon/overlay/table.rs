@@ -2,10 +2,10 @@
 
 use super::super::clock::Clock;
 use super::giver::key;
-use ::apps::overlay::flows_of;
-use bpf::{OverlayFlow, OverlayFlows};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
+use weir_bpf::{OverlayFlow, OverlayFlows};
+use weir_overlay::flows_of;
 
 /// Sets that are read at once when flows are counted.
 const SETS: u32 = 1024;

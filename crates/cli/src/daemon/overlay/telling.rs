@@ -1,16 +1,16 @@
 //! What is told to operators: lines of the log, and what the app shows.
 
 use super::change::Cause;
-use ::apps::RequestId;
-use ::apps::overlay::{Board, FlowRow, FlowsPage, FlowsWanted};
-use bpf::{
-    OVERLAY_COUNTS, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, STAMP_GLOBAL, STAMP_POLICY,
-    TcOverlay,
-};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::SystemTime;
 use tracing::{info, warn};
+use weir_app::RequestId;
+use weir_bpf::{
+    OVERLAY_COUNTS, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, STAMP_GLOBAL, STAMP_POLICY,
+    TcOverlay,
+};
+use weir_overlay::{Board, FlowRow, FlowsPage, FlowsWanted};
 
 /// How often the board is written, in nanoseconds.
 const EVERY_NS: u64 = 50_000_000;

@@ -2,12 +2,12 @@
 
 use super::news::attribute;
 use super::world::{AF_INET, AF_INET6, address};
-use bpf::{OverlayIp, OverlayTuple, TcOverlay};
-use port::netlink::talk;
 use rustix::net::netlink::NETFILTER;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use weir_bpf::{OverlayIp, OverlayTuple, TcOverlay};
+use weir_port::netlink::talk;
 
 /// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET.
 const GET: u16 = 1 << 8 | 1;

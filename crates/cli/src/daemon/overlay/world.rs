@@ -4,10 +4,10 @@
 use super::change::{Cause, Change};
 use super::news::{Source, attribute};
 use super::translation::{ORIGINAL, REPLY, read};
-use bpf::OverlayTuple;
-use port::netlink::{attributes, text, word};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
+use weir_bpf::OverlayTuple;
+use weir_port::netlink::{attributes, text, word};
 
 pub const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;

@@ -4,13 +4,13 @@
 use super::prober::{Probe, Prober, now_ns, wait};
 use super::uplink::Uplink;
 use super::wire::Wire;
-use ::path::scheme::{DOCA_TIMEOUT_NS, doca_ports};
-use ::path::survey::Wish;
-use bpf::PathMissed;
-use packet::{Sum, checksum};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::time::Duration;
+use weir_bpf::PathMissed;
+use weir_packet::{Sum, checksum};
+use weir_path::scheme::{DOCA_TIMEOUT_NS, doca_ports};
+use weir_path::survey::Wish;
 
 /// How long it waits for a flow before it looks at other things.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -16,12 +16,12 @@ mod wire;
 
 pub use wire::local_addresses;
 
-use ::apps::path::{Fabric, Wanted};
 use anyhow::{Context, Result};
 use prober::Prober;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use weir_path::{Fabric, Wanted};
 
 /// The threads of all path apps.
 #[derive(Default)]

@@ -1,14 +1,14 @@
 //! A remote node: its paths, what is known of them, and what the programs are told.
 
-use ::apps::path::{Fabric, Shared};
-use ::path::known::{Change, Known};
-use ::path::paths::{Offer, PATHS_MAX, Path, Paths, REHASHES_MAX, State};
-use ::path::probing::Rounds;
-use ::path::random::Random;
-use ::path::settings::Settings;
-use ::path::survey::{Survey, Surveyed};
-use bpf::{PathOut, PathPeer, TcPath};
 use std::net::IpAddr;
+use weir_app::random::Random;
+use weir_bpf::{PathOut, PathPeer, TcPath};
+use weir_path::known::{Change, Known};
+use weir_path::paths::{Offer, PATHS_MAX, Path, Paths, REHASHES_MAX, State};
+use weir_path::probing::Rounds;
+use weir_path::settings::Settings;
+use weir_path::survey::{Survey, Surveyed};
+use weir_path::{Fabric, Shared};
 
 /// How often it is looked at what is sent to a node, in nanoseconds: as often as an active one is probed.
 /// With many nodes it is less often, so that a thread makes 20,000 system calls a second at most.

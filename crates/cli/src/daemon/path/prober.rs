@@ -6,14 +6,6 @@ use super::telling::Telling;
 use super::turns::Turns;
 use super::uplink::{Uplink, secret};
 use super::wire::Wire;
-use ::apps::path::{Between, Claim, Exchange, Fabric, Form, Member, Shared, Wanted};
-use ::path::paths::Answer;
-use ::path::random::Random;
-use ::path::scheme::Scheme;
-use ::path::settings::Settings;
-use ::path::survey::Wish;
-use ::path::wire::{Address, NO_PATH, Outer, Packet};
-use bpf::PathAnswer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -22,6 +14,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
+use weir_app::random::Random;
+use weir_bpf::PathAnswer;
+use weir_path::paths::Answer;
+use weir_path::scheme::Scheme;
+use weir_path::settings::Settings;
+use weir_path::survey::Wish;
+use weir_path::wire::{Address, NO_PATH, Outer, Packet};
+use weir_path::{Between, Claim, Exchange, Fabric, Form, Member, Shared, Wanted};
 
 /// How long a turn waits at most while something is going on, and otherwise. With many nodes the former is
 /// longer, since a turn attends to all of them.

@@ -1,12 +1,12 @@
 //! What is told to operators: lines of the log, and what the app shows.
 
 use super::node::Node;
-use ::apps::path::{Board, Fabric, FlowRow, NodeTold, PathTold};
-use ::path::paths::{Path, Paths};
-use bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
 use std::net::IpAddr;
 use std::time::SystemTime;
 use tracing::{info, warn};
+use weir_bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
+use weir_path::paths::{Path, Paths};
+use weir_path::{Board, Fabric, FlowRow, NodeTold, PathTold};
 
 /// How often the board is written, in nanoseconds; less often with many nodes, of each of which it reads what
 /// was sent.

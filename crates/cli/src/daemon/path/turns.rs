@@ -2,11 +2,11 @@
 //! is due can be sent: nodes take turns then, and what is due waits, so that nobody is left out for ever.
 
 use super::node::Node;
-use ::apps::path::Fabric;
-use ::path::paths::PATHS_MAX;
-use ::path::probing::Budget;
-use ::path::random::Random;
-use ::path::survey::Wish;
+use weir_app::random::Random;
+use weir_path::Fabric;
+use weir_path::paths::PATHS_MAX;
+use weir_path::probing::Budget;
+use weir_path::survey::Wish;
 
 /// Surveys that go on at once: 200 nodes are surveyed in some ten seconds.
 const SURVEYS_MAX: usize = 16;
@@ -114,14 +114,14 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::path::discovery::Observation;
-    use ::path::icmp::{self, Expired};
-    use ::path::probing::PACKETS_PER_SECOND_MAX;
-    use ::path::scheme::Scheme;
-    use ::path::settings::Settings;
-    use ::path::survey::{Surveyed, TTL_WHOLE};
-    use ::path::wire::{Outer, Secret};
     use std::net::{IpAddr, Ipv4Addr};
+    use weir_path::discovery::Observation;
+    use weir_path::icmp::{self, Expired};
+    use weir_path::probing::PACKETS_PER_SECOND_MAX;
+    use weir_path::scheme::Scheme;
+    use weir_path::settings::Settings;
+    use weir_path::survey::{Surveyed, TTL_WHOLE};
+    use weir_path::wire::{Outer, Secret};
 
     const NODES: usize = 200;
     const SECOND: u64 = 1_000_000_000;

@@ -1,19 +1,19 @@
 //! The programs at the uplink, which may come and go.
 
 use super::wire::{local_addresses, source_to};
-use ::apps::path::Fabric;
-use ::path::paths::NOISE;
-use ::path::scheme::{DOCA_IDLE_NS, Scheme};
-use ::path::settings::Settings;
-use ::path::wire::{Secret, VNI};
 use anyhow::{Context, Result};
-use bpf::{PEERS_MAX, PathSettings, Steer, TcPath};
-use port::xdp::{Link, links};
 use rustix::fd::OwnedFd;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::net::IpAddr;
 use std::time::Duration;
+use weir_bpf::{PEERS_MAX, PathSettings, Steer, TcPath};
+use weir_path::Fabric;
+use weir_path::paths::NOISE;
+use weir_path::scheme::{DOCA_IDLE_NS, Scheme};
+use weir_path::settings::Settings;
+use weir_path::wire::{Secret, VNI};
+use weir_port::xdp::{Link, links};
 
 /// How often the interface's index is checked.
 const LOOK_NS: u64 = Duration::from_millis(500).as_nanos() as u64;

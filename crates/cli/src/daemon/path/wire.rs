@@ -1,7 +1,5 @@
 //! The sockets of probes: for each version of IP one that sends whole packets, and one that receives ICMP.
 
-use ::path::icmp::{Expired, expired, expired6};
-use port::netlink;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -11,6 +9,8 @@ use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SendFlags, So
 use rustix::net::{recvfrom, sendto, socket_with};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use weir_path::icmp::{Expired, expired, expired6};
+use weir_port::netlink;
 
 /// IPPROTO_RAW: what is sent begins with the IP header.
 const RAW: RawProtocol = match RawProtocol::new(255) {

@@ -2,13 +2,13 @@
 
 use crate::config::ControlOver;
 use crate::private;
-use ::config::infile;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::warn;
+use weir_config::infile;
 
 /// The least and the largest length of a token: the least cannot be guessed if it is random.
 const LENGTH: [usize; 2] = [32, 4096];

@@ -1,7 +1,7 @@
 //! The paths of control over HTTP: one table, from which requests are answered and the description is made.
 
-use config::schema::Schema;
 use serde_json::{Map, Value, json};
+use weir_config::schema::Schema;
 
 /// What a request's body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +187,7 @@ pub fn description() -> Value {
     } }),
     );
     let mut schema = Schema::default();
-    let service = schema.map(apps::lb::KIND.keys);
+    let service = schema.map(weir_lb::KIND.keys);
     let lists = |value: &Value| value["items"]["properties"]["mac"].is_object();
     let back_ends = service["properties"]["back_ends"]["anyOf"].as_array();
     let back_end =
@@ -204,7 +204,7 @@ pub fn description() -> Value {
                 "Service": service, "BackEnd": back_end,
                 "Patch": { "type": "object", "additionalProperties": false, "minProperties": 1,
                     "properties": {
-                        "weight": { "type": "integer", "minimum": 0, "maximum": config::sets::WEIGHT_MAX },
+                        "weight": { "type": "integer", "minimum": 0, "maximum": weir_config::sets::WEIGHT_MAX },
                         "state": { "enum": STATES.map(|(word, _)| word) } } },
                 "Requests": { "type": "array", "items": { "type": "object", "required": ["do"],
                     "properties": { "do": { "enum": WORDS } } } },

@@ -9,12 +9,6 @@ use super::wire::Wire;
 use super::{PROTOCOL, ROWS, ROWS_AT_REST, dropped_by};
 use crate::config::{PortConfig, PortKind};
 use anyhow::{Context, Result, bail};
-use engine::batch::{DecidedFor, FlowPage, FlowStock};
-use engine::program::{GroupId, PipeId, PortId};
-use engine::worker::Command;
-use packet::DropReason;
-use port::XdpInterface;
-use port::xdp::Handover;
 use serde_json::{Value, json};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -22,6 +16,12 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_engine::batch::{DecidedFor, FlowPage, FlowStock};
+use weir_engine::worker::Command;
+use weir_packet::DropReason;
+use weir_port::XdpInterface;
+use weir_port::xdp::Handover;
+use weir_program::{GroupId, PipeId, PortId};
 
 /// How long workers may take to empty the rings between them; they need a few breaths.
 const SILENCE: Duration = Duration::from_secs(1);

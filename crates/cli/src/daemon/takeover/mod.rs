@@ -28,9 +28,9 @@ pub use giving::Giving;
 pub use sockets::Offered;
 pub use taking::Taking;
 
-use packet::{DropReason, Ledger};
+use weir_packet::{DropReason, Ledger};
 
-use apps::lb::edits::Edits;
+use weir_lb::edits::Edits;
 
 /// Reads a message of the other daemon, whatever it says, for fuzzers.
 pub fn read(head: &[u8], bytes: &[u8]) {

@@ -8,10 +8,10 @@
 use super::super::interfaces::Interfaces;
 use super::wire::{DESCRIPTORS_MAX, Message, Wire};
 use anyhow::{Context, Result, anyhow, bail};
-use packet::{PoolId, RegionPool};
-use port::xdp::{Home, Left, Memory, Offer, Rings, XdpInterface};
 use serde_json::{Value, json};
 use std::os::fd::AsFd;
+use weir_packet::{PoolId, RegionPool};
+use weir_port::xdp::{Home, Left, Memory, Offer, Rings, XdpInterface};
 
 /// The number of this part of the protocol.
 pub const SOCKETS: u64 = 1;

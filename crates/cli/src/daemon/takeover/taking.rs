@@ -12,13 +12,6 @@ use super::wire::{Message, PATIENCE, Wire};
 use super::{PROTOCOL, ROWS, dropped_by};
 use crate::config::{Plan, PortConfig, PortKind};
 use anyhow::{Context, Result, anyhow, bail};
-use apps::lb::edits::Edits;
-use engine::batch::{DecidedFor, FlowPage, FlowStock, TakenOver};
-use engine::change::Changes;
-use engine::program::{Pipe, PipeId};
-use engine::worker::Command;
-use packet::DropReason;
-use port::xdp::{Handover, XdpInterface};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -28,6 +21,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_engine::batch::{DecidedFor, FlowPage, FlowStock, TakenOver};
+use weir_engine::worker::Command;
+use weir_lb::edits::Edits;
+use weir_packet::DropReason;
+use weir_port::xdp::{Handover, XdpInterface};
+use weir_program::change::Changes;
+use weir_program::{Pipe, PipeId};
 
 /// Why frames are dropped by a worker that receives before all workers have their sockets and memory.
 const OF_A_START: [DropReason; 3] =
@@ -55,7 +55,7 @@ impl Taking {
         let removed = Removed(&path);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         let request = json!({ "command": "hand_over", "socket": path, "sockets": SOCKETS });
-        control::ask(socket, &request).context("the running weir does not hand over")?;
+        weir_control::ask(socket, &request).context("the running weir does not hand over")?;
         let mut comes = [PollFd::new(&listener, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         if poll(&mut comes, Some(&patience))? == 0 {
@@ -138,7 +138,7 @@ impl Taking {
             while let Some(place) = from {
                 let request = json!({ "command": "entries", "pipe": pipe.name, "from": place });
                 // The old program may not have the pipe.
-                let Ok(page) = control::ask(&self.socket, &request) else { break };
+                let Ok(page) = weir_control::ask(&self.socket, &request) else { break };
                 for line in page["entries"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                     match reader.line(line) {
                         Some(Ok(change)) => changes.push(change),

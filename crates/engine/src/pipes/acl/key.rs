@@ -6,9 +6,9 @@
 
 use crate::batch::load::{KeyPlan, Place, pack};
 use crate::batch::packets::Packets;
-use crate::program::EntryMatch;
-use packet::{Batch, Bits, Field, LevelLayers};
-use table::{PortRange, Rule};
+use weir_packet::{Batch, Bits, Field, LevelLayers};
+use weir_program::EntryMatch;
+use weir_table::{PortRange, Rule};
 
 /// Layout of keys.
 #[derive(Debug)]

@@ -3,12 +3,12 @@
 use super::key::Keys;
 use crate::batch::compile::{self, CompileError};
 use crate::batch::load::KEY_WORDS_MAX;
-use crate::change::EntryKey;
 use crate::pipes::table::{Hits, Lookup, Refusal};
-use crate::program::{Criterion, Entry, Pipe};
-use packet::{Bits, Field};
 use std::collections::HashMap;
-use table::{Acl, AclError};
+use weir_packet::{Bits, Field};
+use weir_program::change::EntryKey;
+use weir_program::{Criterion, Entry, Pipe};
+use weir_table::{Acl, AclError};
 
 /// Rule numbers are reassigned when this many per entry of capacity have been used.
 const NUMBERS_PER_ENTRY: usize = 4;

@@ -4,12 +4,3 @@ mod table;
 
 pub use table::BasicTable;
 pub(crate) use table::each_width;
-
-use super::Type;
-
-pub const TYPE: Type = Type {
-    word: "basic",
-    criteria: &["per_entry"],
-    matches: "a value or `per_entry`; LPM pipes have `prefix`, ACL pipes `masked` and `range`",
-    priorities: false,
-};

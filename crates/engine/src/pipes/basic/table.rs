@@ -6,11 +6,11 @@
 use crate::batch::compile::{self, CompileError};
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
 use crate::batch::rows::EntryRow;
-use crate::change::EntryKey;
 use crate::pipes::table::{FEW_MAX, Hits, Lookup, Refusal};
-use crate::program::{Criterion, Entry, EntryMatch, Pipe};
-use packet::{Bits, TableHash};
-use table::{Exact, InsertError, Small};
+use weir_packet::{Bits, TableHash};
+use weir_program::change::EntryKey;
+use weir_program::{Criterion, Entry, EntryMatch, Pipe};
+use weir_table::{Exact, InsertError, Small};
 
 /// Entries with keys of `W` words.
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use super::nat::Bindings;
 use super::observations::{Observations, known};
 use super::pairs::Pairs;
 use super::table::{belonging_of, depart};
-use crate::snapshot::FlowAccount;
-use packet::FlowKey;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
+use weir_packet::FlowKey;
+use weir_program::snapshot::FlowAccount;
+use weir_table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
 
 /// Rows visited for a new flow while a full table holds flows that are removed already.
 pub(super) const RECLAIM_ROWS: u32 = 64;

@@ -1,7 +1,7 @@
 //! The ages from which flows now end: sentence C13 of docs/pipes.md. While little of the table is free, flows
 //! end earlier, first those that anyone can forge.
 
-use table::{Flow, FlowState, HEARD_MAX};
+use weir_table::{Flow, FlowState, HEARD_MAX};
 
 /// The number of states.
 const STATES: usize = FlowState::ALL.len();

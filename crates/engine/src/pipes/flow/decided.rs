@@ -5,11 +5,11 @@
 //! many they are, and leave the table in slices, as their deltas are accepted. A number is used again when
 //! its last flow has left.
 
-use crate::census::Census;
 use crate::pipes::table::NO_ROW;
-use packet::prefetch;
 use std::sync::Arc;
-use table::{Belonging, Decision, Flow};
+use weir_packet::prefetch;
+use weir_program::census::Census;
+use weir_table::{Belonging, Decision, Flow};
 
 /// Up to this many numbers are always in a near cache.
 const FAR_MIN: usize = 4096;
@@ -387,7 +387,7 @@ impl Decided {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use table::NO_DELTA_TARGET;
+    use weir_table::NO_DELTA_TARGET;
 
     fn of(pipe: u16) -> Belonging {
         Belonging { generation: 1, pipe, target: NO_DELTA_TARGET }

@@ -8,12 +8,12 @@
 
 use crate::batch::load::{KeyPlan, read};
 use crate::batch::steps::{Kept, Plan};
-use crate::nat::Binding;
-use crate::operation::{NatPart, Operation, Value};
 use crate::pipes::table::Lookup;
-use crate::program::{Entry, Pipe, Program};
-use packet::{Field, FlowKey};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_packet::{Field, FlowKey};
+use weir_program::nat::Binding;
+use weir_program::operation::{NatPart, Operation, Value};
+use weir_program::{Entry, Pipe, Program};
 
 /// The values that the flows of a pipe keep.
 #[derive(Debug)]

@@ -1,15 +1,16 @@
 //! Finds the flow of each packet, learns new flows, and finds the row of each flow's decision.
 
+use super::Flows;
 use super::age::RECLAIM_ROWS;
 use super::nat::Place;
 use super::reopen::Ending;
-use super::{Flows, Learn};
 use crate::batch::group::GroupTable;
 use crate::batch::packets::Packets;
 use crate::batch::rows::{NEAR_MAX, Rows, Slab};
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
-use packet::{Bits, DropReason, FlowKey, Layer, Observed};
-use table::{Counted, Decision, DeltaReason, Event, Flow, NO_TARGET};
+use weir_packet::{Bits, DropReason, FlowKey, Layer, Observed};
+use weir_program::Learn;
+use weir_table::{Counted, Decision, DeltaReason, Event, Flow, NO_TARGET};
 
 /// Why a flow was not learnt.
 #[derive(Clone, Copy, Debug)]

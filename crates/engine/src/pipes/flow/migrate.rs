@@ -9,10 +9,10 @@ use super::nat::Place;
 use super::observations::{Known, known};
 use super::segments::Row;
 use super::table::depart;
-use crate::nat::SLICES;
-use crate::owner::Side;
-use packet::FlowKey;
-use table::{Belonging, Decision, DeltaReason, Flow};
+use weir_packet::FlowKey;
+use weir_program::nat::SLICES;
+use weir_program::owner::Side;
+use weir_table::{Belonging, Decision, DeltaReason, Flow};
 
 /// A flow on its way.
 #[derive(Clone, Copy, Debug)]

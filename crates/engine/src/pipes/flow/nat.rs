@@ -10,9 +10,9 @@
 //!
 //! Costs: two bits for each place of the pool, and 8 bytes for each flow of the table.
 
-use crate::nat::{Binding, NatPool, SLICES};
 use std::collections::HashMap;
-use table::NumberSet;
+use weir_program::nat::{Binding, NatPool, SLICES};
+use weir_table::NumberSet;
 
 const NONE: u32 = u32::MAX;
 

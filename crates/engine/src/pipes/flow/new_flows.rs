@@ -3,13 +3,14 @@
 //! A connection must not be torn. A packet that is not its first goes where the hash says, as it did if there
 //! was no room for its flow before; of TCP the flags tell, and of others whether the table was full lately.
 
-use super::{Flows, Learn};
-use crate::buckets::Choice;
+use super::Flows;
 use crate::pipes::table::{Lookup, NO_ROW};
 use crate::pipes::targets;
-use crate::program::{NewFlows, Program};
-use packet::PROTOCOL_TCP;
-use table::{FlowState, NO_TARGET, seeded};
+use weir_packet::PROTOCOL_TCP;
+use weir_program::Learn;
+use weir_program::buckets::Choice;
+use weir_program::{NewFlows, Program};
+use weir_table::{FlowState, NO_TARGET, seeded};
 
 /// A group none of whose flows had a turn yet.
 const NOT_BEGUN: u64 = u64::MAX;

@@ -2,9 +2,9 @@
 //!
 //! Costs: 40 bytes for each flow of the table, resident as used, and a cache line for each packet.
 
-use crate::snapshot::Count;
-use packet::Observed;
-use table::Flow;
+use weir_packet::Observed;
+use weir_program::snapshot::Count;
+use weir_table::Flow;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: u64 = 14;

@@ -9,8 +9,8 @@ use super::Flows;
 use super::decided::Decided;
 use super::observations::known;
 use super::table::belonging_of;
-use crate::program::Measured;
-use table::{DeltaReason, Fate, Flow, FlowDelta, FlowTable, Visitor};
+use weir_program::Measured;
+use weir_table::{DeltaReason, Fate, Flow, FlowDelta, FlowTable, Visitor};
 
 /// In how many milliseconds the flows are visited after the end of a period, at most: a quarter of it if that
 /// is shorter.

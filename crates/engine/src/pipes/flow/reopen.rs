@@ -4,11 +4,12 @@
 //! What ends a connection may be in the same batch as the SYN that follows. Such a batch is handled packet by
 //! packet, because states change as packets are counted; all others cost a comparison.
 
-use super::{Flows, Learn};
-use crate::owner::Side;
+use super::Flows;
 use crate::pipes::table::Lookup;
-use packet::Bits;
-use table::{Decision, DeltaReason, Flow, FlowState};
+use weir_packet::Bits;
+use weir_program::Learn;
+use weir_program::owner::Side;
+use weir_table::{Decision, DeltaReason, Flow, FlowState};
 
 /// For a probe, the rows of the flows that its packet would end: they are there, but not for the new flow.
 #[derive(Clone, Copy, Debug, Default)]

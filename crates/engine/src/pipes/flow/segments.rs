@@ -6,10 +6,10 @@
 
 use super::Flows;
 use crate::pipes::table::Lookup;
-use crate::program::{AppId, Group, PortId, Program};
-use packet::{Base, Headers, Layer};
 use std::collections::VecDeque;
-use table::{Decision, Flow, FlowState, NO_DELTA_TARGET};
+use weir_packet::{Base, Headers, Layer};
+use weir_program::{AppId, Group, PortId, Program};
+use weir_table::{Decision, Flow, FlowState, NO_DELTA_TARGET};
 
 /// The most segments that wait for the app; while there are that many, other idle flows stay.
 const WAITING_MAX: usize = 512;

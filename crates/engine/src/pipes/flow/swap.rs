@@ -5,11 +5,11 @@ use super::Flows;
 use super::decided::Renumbering;
 use super::nat::Place;
 use super::table::depart;
-use crate::nat::SLICES;
-use crate::snapshot::FlowAccount;
-use packet::FlowKey;
 use std::collections::HashMap;
-use table::{Decision, DeltaReason, Flow};
+use weir_packet::FlowKey;
+use weir_program::nat::SLICES;
+use weir_program::snapshot::FlowAccount;
+use weir_table::{Decision, DeltaReason, Flow};
 
 impl Flows {
     /// Begins to find out where the numbers of the predecessor's decisions lead here.

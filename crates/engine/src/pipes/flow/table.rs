@@ -1,5 +1,6 @@
 //! The flow table, and the rows that its decisions refer to.
 
+use super::NewFlowState;
 use super::decided::Decided;
 use super::kept::FlowValues;
 use super::nat::Bindings;
@@ -8,24 +9,24 @@ use super::pairs::Pairs;
 use super::period::Period;
 use super::reopen::Ending;
 use super::segments::Segments;
-use super::{Learn, NewFlowState, Timeouts};
 use crate::batch::DELTAS_MAX;
 use crate::batch::compile::{self, CompileError, milliseconds};
 use crate::batch::packets::Packets;
 use crate::batch::steps::Kept;
-use crate::census::Census;
-use crate::change::EntryKey;
-use crate::nat::{Binding, SLICES};
-use crate::owner::Side;
 use crate::pipes::table::{NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
-use crate::program::{Entry, EntryMatch, GroupChoice, GroupId, Pipe, Program};
-use crate::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot, FlowsPage};
-use packet::{FlowKey, KeySource, TableHash};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use table::delta::TARGET_MAX;
-use table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, NO_DELTA_TARGET};
+use weir_packet::{FlowKey, KeySource, TableHash};
+use weir_program::census::Census;
+use weir_program::change::EntryKey;
+use weir_program::nat::{Binding, SLICES};
+use weir_program::owner::Side;
+use weir_program::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot, FlowsPage};
+use weir_program::{Entry, EntryMatch, GroupChoice, GroupId, Pipe, Program};
+use weir_program::{Learn, Timeouts};
+use weir_table::delta::TARGET_MAX;
+use weir_table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, NO_DELTA_TARGET};
 
 /// Rows that are looked at for a page of flows, between two breaths.
 const ROWS_AT_ONCE: u32 = 1 << 13;
@@ -90,7 +91,7 @@ pub struct Flows {
 /// Numbers the targets of all groups, in order: returns the number of the first one of each group.
 #[must_use]
 pub fn first_targets(program: &Program) -> Vec<u32> {
-    let first = |next: &mut u32, group: &crate::program::Group| {
+    let first = |next: &mut u32, group: &weir_program::Group| {
         let first = *next;
         *next += group.targets.len() as u32;
         Some(first)

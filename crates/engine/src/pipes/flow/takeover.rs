@@ -5,11 +5,11 @@
 //! Promises: what is read is checked, whoever wrote it; a flow that cannot go on is not entered.
 
 use super::Flows;
-use crate::nat::Binding;
 use crate::pipes::table::NO_ROW;
-use packet::FlowKey;
 use std::net::{IpAddr, Ipv6Addr};
-use table::{Decision, Flow, FlowState, Resumed};
+use weir_packet::FlowKey;
+use weir_program::nat::Binding;
+use weir_table::{Decision, Flow, FlowState, Resumed};
 
 /// Bytes of a record before what the flow keeps.
 const HEAD: usize = 40 + 4 + 4 + 4 + 4 + 16 + 4;
@@ -160,7 +160,7 @@ impl Flows {
                 }
                 return true;
             }
-            self.clear(present, table::DeltaReason::Removed);
+            self.clear(present, weir_table::DeltaReason::Removed);
         }
         let place = match (&self.nat, record.binding) {
             (Some(nat), Some(binding)) => {
@@ -194,7 +194,7 @@ impl Flows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use packet::FlowKey;
+    use weir_packet::FlowKey;
 
     fn record(binding: Option<Binding>, entry: Option<u32>) -> Record<'static> {
         let state = FlowState::TcpHalfClosed;

@@ -1,16 +1,16 @@
 //! Hash to bucket to target to row.
 
-use super::HashInput;
 use crate::batch::compile::{self, CompileError};
 use crate::batch::group::{GroupTable, Meeting};
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
 use crate::batch::packets::Packets;
-use crate::change::EntryKey;
 use crate::pipes::table::{Hits, Lookup, NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
-use crate::program::{Entry, GroupChoice, GroupId, Pipe, Program};
-use packet::{Base, Batch, Bits, KeySource, Layer, select_hash, widest};
-use table::{NO_TARGET, seeded, spread};
+use weir_packet::{Base, Batch, Bits, KeySource, Layer, select_hash, widest};
+use weir_program::HashInput;
+use weir_program::change::EntryKey;
+use weir_program::{Entry, GroupChoice, GroupId, Pipe, Program};
+use weir_table::{NO_TARGET, seeded, spread};
 
 /// What is hashed, the group whose buckets are picked, and the row of each target.
 #[derive(Debug)]

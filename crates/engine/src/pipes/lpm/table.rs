@@ -2,11 +2,11 @@
 
 use crate::batch::compile::{self, CompileError};
 use crate::batch::load::KeyPlan;
-use crate::change::EntryKey;
 use crate::pipes::table::{Hits, Lookup, Refusal};
-use crate::program::{Criterion, Entry, EntryMatch, Pipe};
-use packet::Bits;
-use table::{Lpm, LpmError, Width};
+use weir_packet::Bits;
+use weir_program::change::EntryKey;
+use weir_program::{Criterion, Entry, EntryMatch, Pipe};
+use weir_table::{Lpm, LpmError, Width};
 
 /// The prefixes of a pipe.
 #[derive(Debug)]

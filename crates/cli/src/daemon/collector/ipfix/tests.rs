@@ -1,11 +1,11 @@
 //! Senders and real sockets on the loopback interface.
 
 use super::*;
-use measure::FlowRecord;
-use measure::export::End;
-use packet::{FlowKey, Observed};
 use std::io::Read;
 use std::net::TcpListener;
+use weir_measure::FlowRecord;
+use weir_measure::export::End;
+use weir_packet::{FlowKey, Observed};
 
 fn given(n: u16) -> Given {
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (n, 53), None);

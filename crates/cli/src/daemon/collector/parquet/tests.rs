@@ -1,11 +1,11 @@
 //! Files in a real folder.
 
 use super::*;
-use ::apps::measure::Export;
-use measure::FlowRecord;
-use measure::export::End;
-use packet::{FlowKey, Observed};
 use std::path::PathBuf;
+use weir_measure::Export;
+use weir_measure::FlowRecord;
+use weir_measure::export::End;
+use weir_packet::{FlowKey, Observed};
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);

@@ -1,0 +1,410 @@
+//! The interface of a running app: it receives events, one at a time, and returns actions.
+//!
+//! An app has no thread, does not sleep, reads no clock and opens nothing. The daemon's main thread drives
+//! it, or replay with its virtual clock; given the same events at the same times it does the same, so replays
+//! are repeatable to the byte. While it runs, an app may change what it wrote into the program
+//! ([`Action::Change`]). It knows pipes, groups and ports by name and looks up their numbers in
+//! [`App::bind`].
+//!
+//! The life of an app: it is created from its configuration, followed by [`App::inherit`] after a reload that
+//! kept its name and kind, [`App::bind`], in the daemon [`App::set_date`], [`Event::Start`], an
+//! [`Event::Link`] for every port it watches, and then further events. After the next reload its successor
+//! goes through the same, with this app as its predecessor.
+
+use crate::check::{Check, CheckId, Outcome, Via};
+use crate::neighbour::{Found, Hop};
+use serde_json::Value;
+use std::any::Any;
+use std::path::Path;
+use std::sync::Arc;
+use weir_engine::ring::Carrier;
+use weir_engine::worker::BucketReport;
+use weir_program::census::Flows;
+use weir_program::change::{Change, ChangeError};
+use weir_program::snapshot::Seen;
+use weir_program::{Entry, GroupId, PipeId, PortId, Program};
+
+/// Identifies a request whose answer somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(pub u64);
+
+/// Identifies a client of an app's socket; never reused for the same socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub u32);
+
+/// Why a change of an app was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It is not possible.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// It cannot be made now, whatever it is.
+    #[error("{0}")]
+    Now(String),
+}
+
+/// An event for an app.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The app starts: the first event of every instance, even of one that inherited.
+    Start,
+    /// A frame was forwarded to it.
+    Frame {
+        /// The name under which it was forwarded, one of [`App::punts`].
+        app: &'a str,
+        /// The port on which it arrived.
+        input: PortId,
+        /// The frame, without FCS.
+        bytes: &'a [u8],
+    },
+    /// A frame was refused by `limit_length`, in a pipe whose `too_long` names it.
+    TooLong {
+        /// The name under which it was forwarded, one of [`App::punts`].
+        app: &'a str,
+        /// The port on which it arrived.
+        input: PortId,
+        /// The frame as the operation met it, without FCS.
+        bytes: &'a [u8],
+        /// The length that its IP packet may have, in bytes.
+        limit: u16,
+    },
+    /// The time the app asked for has come ([`App::wake_ns`]). It may be up to 2 ms late, or more under heavy
+    /// load.
+    Tick,
+    /// The state of a port that it watches ([`App::watches`]): at its start, and then whenever it changes.
+    /// Checked every 2 ms; a port without carrier (pcap, mem, some of DPDK's virtual devices) is always up.
+    Link {
+        /// The port.
+        port: PortId,
+        /// Whether it has carrier.
+        up: bool,
+        /// Bits per second in each direction; `None` if unknown or down.
+        speed_bps: Option<u64>,
+    },
+    /// A request of an operator, to be answered once by [`Action::Answer`], now or later.
+    Request {
+        /// Identifies the request.
+        id: RequestId,
+        /// The REQUEST of `weir app NAME REQUEST`: JSON if it is valid JSON, otherwise the words as one
+        /// string.
+        request: &'a Value,
+    },
+    /// A group's buckets, requested by [`Action::ReadBuckets`].
+    Buckets {
+        /// The group.
+        group: GroupId,
+        /// Its buckets. Counts, moves and pending moves are sums over the workers; targets are those of the
+        /// first worker, from which others differ only while moves are pending.
+        report: &'a BucketReport,
+    },
+    /// Entries of a pipe, requested by [`Action::ReadEntries`].
+    Entries {
+        /// The pipe.
+        pipe: PipeId,
+        /// Its entries, and what all workers know of them.
+        entries: &'a [(Entry, Seen)],
+    },
+    /// The flows of a group's targets, requested by [`Action::ReadFlows`].
+    Flows {
+        /// The group.
+        group: GroupId,
+        /// The flows of each target, in the group's order; empty if nothing counts them.
+        flows: &'a [Flows],
+    },
+    /// A change that it asked for was refused, and nothing has changed.
+    Refused {
+        /// The change.
+        change: &'a Change,
+        /// The reason.
+        why: &'a Refusal,
+    },
+    /// A check that it asked for has ended ([`Action::Check`]).
+    Checked {
+        /// The check.
+        id: CheckId,
+        /// How it has ended.
+        outcome: &'a Outcome,
+    },
+    /// A socket of a check that goes a service's own way sends a packet ([`Via`]). What the app does not send
+    /// on is lost.
+    CheckSends {
+        /// The way.
+        via: &'a Via,
+        /// The IP packet.
+        packet: &'a [u8],
+    },
+    /// What is known of a neighbour that it wants to know ([`Action::Resolve`]): at once, and then whenever
+    /// it changes.
+    Neighbour {
+        /// The neighbour.
+        hop: &'a Hop,
+        /// Its MAC address, or why there is none.
+        found: &'a Found,
+    },
+    /// What it asked for with [`Action::Configure`] has ended. If that was done, the app is already the one
+    /// of the new configuration.
+    Configured {
+        /// The request.
+        id: RequestId,
+        /// Why it was refused; then nothing has changed.
+        outcome: &'a Result<(), String>,
+    },
+    /// An event on its socket ([`App::socket`]).
+    Client {
+        /// The client.
+        client: ClientId,
+        /// The event.
+        what: ClientEvent<'a>,
+    },
+}
+
+impl<'a> Event<'a> {
+    /// Returns the event of a frame that comes out of a ring to an app.
+    #[must_use]
+    pub fn of_frame(app: &'a str, input: PortId, carrier: &'a Carrier) -> Event<'a> {
+        match carrier.limit {
+            None => Event::Frame { app, input, bytes: carrier.bytes() },
+            Some(limit) => Event::TooLong { app, input, bytes: carrier.bytes(), limit },
+        }
+    }
+}
+
+/// An event on an app's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientEvent<'a> {
+    /// A client has connected.
+    Connected,
+    /// It has sent this datagram.
+    Datagram(&'a [u8]),
+    /// A datagram to the client was lost, because it was too slow to receive.
+    Lost,
+    /// It has disconnected, or was disconnected.
+    Disconnected,
+}
+
+/// How much a line for the operator matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Something has changed as it should.
+    Info,
+    /// Something is lost that others make up for, such as a back end or a member.
+    Warning,
+    /// Users notice it, such as a service without back ends.
+    Error,
+}
+
+/// An action that an app wants. Actions are carried out in order, before the next event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Send a frame through a port. If its transmit ring is full, the frame waits there, ahead of data.
+    Inject {
+        /// The frame, without FCS.
+        bytes: Vec<u8>,
+        /// The port.
+        output: PortId,
+    },
+    /// Send a frame through the program, as if it had arrived on a port.
+    InjectThrough {
+        /// The frame, without FCS.
+        bytes: Vec<u8>,
+        /// The port.
+        input: PortId,
+    },
+    /// Change entries, weights or buckets. All workers have applied it before the next event. If it is
+    /// refused, [`Event::Refused`] follows.
+    Change(Change),
+    /// Request [`Event::Buckets`].
+    ReadBuckets(GroupId),
+    /// Request [`Event::Entries`] of a pipe.
+    ReadEntries {
+        /// The pipe.
+        pipe: PipeId,
+        /// Some hundreds more may come.
+        limit: usize,
+    },
+    /// Request [`Event::Flows`] of a group. Replay does not answer.
+    ReadFlows(GroupId),
+    /// A line for the operator, in the daemon's log after the app's name.
+    Say(Level, String),
+    /// Answer a request.
+    Answer {
+        /// Identifies the request.
+        id: RequestId,
+        /// The answer; an error is one sentence.
+        answer: Result<Value, String>,
+    },
+    /// Change the app's own configuration by a list of requests ([`crate::lb::edits`]), as a reload would:
+    /// all of them or none. [`Event::Configured`] follows; not in replay, where nobody requests anything.
+    Configure {
+        /// The operator's request, which stays to be answered.
+        id: RequestId,
+        /// The list.
+        orders: Value,
+    },
+    /// Check a server. [`Event::Checked`] follows, whatever comes of it; replay checks nothing and says that
+    /// everything works.
+    Check {
+        /// Identifies the check.
+        id: CheckId,
+        /// What is checked.
+        check: Arc<Check>,
+    },
+    /// Give an IP packet to the sockets of checks that go a service's own way ([`Via`]).
+    CheckHears {
+        /// The packet.
+        packet: Vec<u8>,
+    },
+    /// Find the MAC addresses of neighbours and follow them: of these alone, from now on.
+    /// [`Event::Neighbour`] says what is found. Replay knows no host, and gives each an address made up from
+    /// its own.
+    Resolve(Arc<[Hop]>),
+    /// Ask a neighbour that is known whether it is still there, because what is sent to it seems to be lost.
+    /// [`Event::Neighbour`] follows if it has another MAC address, or none.
+    Confirm(Hop),
+    /// Send a datagram to a client of the app's socket.
+    Tell {
+        /// The client.
+        client: ClientId,
+        /// The datagram.
+        bytes: Vec<u8>,
+    },
+    /// Disconnect a client.
+    Leave(ClientId),
+}
+
+/// A value of an app with labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub help: &'static str,
+    /// Its labels besides the app's name.
+    pub labels: Vec<(&'static str, String)>,
+    /// The value.
+    pub value: SampleValue,
+}
+
+/// The value of a [`Sample`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SampleValue {
+    /// Never decreases; `_total` is appended to the name.
+    Count(u64),
+    /// Rises and falls.
+    Gauge(f64),
+}
+
+/// A running app.
+pub trait App: Any + Send {
+    /// Returns its name in the configuration, which is unique.
+    fn name(&self) -> &str;
+
+    /// Returns its kind: its key under `apps`.
+    fn kind(&self) -> &'static str;
+
+    /// Returns the names under which frames are forwarded to it: those of [`Program::apps`] that it owns.
+    /// Each has its own ring in every worker, so that a flood of one does not affect the others.
+    fn punts(&self) -> Vec<String> {
+        vec![self.name().to_string()]
+    }
+
+    /// Returns the ports whose links it wants to watch, by their numbers in the program it was bound to last.
+    fn watches(&self) -> Vec<PortId> {
+        Vec::new()
+    }
+
+    /// Returns the path of the unix socket (SOCK_SEQPACKET) on which other programs can reach it.
+    fn socket(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Takes over from the app of the same name and kind that ran before the reload; what it knows by number
+    /// must be kept by name.
+    ///
+    /// ```
+    /// # use std::any::Any;
+    /// # struct Bond { learnt: Vec<u8> }
+    /// # trait App: Any {}
+    /// # impl App for Bond {}
+    /// # impl Bond {
+    /// fn inherit(&mut self, predecessor: Box<dyn App>) {
+    ///     let predecessor: Box<dyn Any> = predecessor;
+    ///     if let Ok(old) = predecessor.downcast::<Bond>() {
+    ///         self.learnt = old.learnt;
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    fn inherit(&mut self, predecessor: Box<dyn App>) {
+        let _ = predecessor;
+    }
+
+    /// Returns what the same app must know in another process that takes over from this one, by names; `None`
+    /// if nothing.
+    fn state(&self) -> Option<Value> {
+        None
+    }
+
+    /// Goes on from what the same app has told in another process, which may be of another version: what it
+    /// does not understand, it ignores. Called once, after [`App::bind`] and before the first event.
+    fn resume(&mut self, state: &Value) {
+        let _ = state;
+    }
+
+    /// Looks up the numbers of what it knows by name. Called once, before the first event.
+    fn bind(&mut self, program: &Program);
+
+    /// Returns targets of groups, by name, whose weights the next program begins with instead of those that
+    /// are configured: 0 for what is down.
+    fn first_weights(&self) -> Vec<(String, String, u32)> {
+        Vec::new()
+    }
+
+    /// Returns the request that gives a target of a group of its own another weight. `None` for groups that
+    /// are not its own: the caller may change these at once.
+    fn weighing(&self, group: &str, target: &str, weight: u32) -> Option<Value> {
+        let _ = (group, target, weight);
+        None
+    }
+
+    /// Tells it the time of day, in seconds since 1970, before its first event: for what must differ from one
+    /// run to the next. Replay does not.
+    fn set_date(&mut self, unix_s: u64) {
+        let _ = unix_s;
+    }
+
+    /// Processes an event at `now_ns` (since the daemon's start, or on replay's clock; never going back), and
+    /// appends the actions it wants to `actions`.
+    fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>);
+
+    /// Returns when it wants to be woken by [`Event::Tick`], on the clock of `step`; `None` if it waits for
+    /// other events. Called after every step. A time in the past means at once, but an app ticks at most once
+    /// per millisecond.
+    fn wake_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns its own counters, which never decrease; each is a family of the metrics:
+    /// `weir_app_NAME_total`.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Returns values of its own that rise and fall; each is a family of the metrics: `weir_app_NAME`. How
+    /// many there are must not depend on the traffic.
+    fn gauges(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
+    /// Returns values that need labels of their own; each name is a family of the metrics: `weir_app_NAME`.
+    /// How many there are must not depend on the traffic.
+    fn samples(&self) -> Vec<Sample> {
+        Vec::new()
+    }
+
+    /// Returns what `weir show apps` prints about it besides its counters, as an object.
+    fn report(&self, now_ns: u64) -> Value {
+        let _ = now_ns;
+        Value::Object(serde_json::Map::new())
+    }
+}

@@ -1,0 +1,415 @@
+//! Kinds of apps. A kind is identified by its key under `apps:`. It defines how its section is read and
+//! written as pipes, what it takes from the kernel, which [`App`] runs, and the output of `weir show` and
+//! `weir KEY`. The command line, the daemon and replay iterate over a list of kinds and know none of them by
+//! name.
+
+use crate::App;
+use crate::neighbour::{Hop, Mac};
+use crate::page::Page;
+use serde_json::{Map, Value, json};
+use std::any::Any;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use weir_config::attachment::{Attachment, Attachments};
+use weir_config::ports::PortConfig;
+use weir_config::raw::{Kind as Shape, Node};
+use weir_config::schema::Schema;
+use weir_config::section::{Section, list, name, named, pairs, position, text};
+use weir_config::{Frames, Key, Report, TakeRule};
+use weir_program::builder::ProgramBuilder;
+use weir_program::census::Flows;
+use weir_program::snapshot::Count;
+use weir_program::{PortId, Program};
+
+/// A kind of app.
+pub struct Kind {
+    /// Its key under `apps`.
+    pub key: &'static str,
+    /// What it is, in a line that an editor shows.
+    pub help: &'static str,
+    /// The keys of its section.
+    pub keys: &'static [Key],
+    /// Pipes with fixed names that it writes, and a description of each; no app may have these names.
+    pub pipes: &'static [(&'static str, &'static str)],
+    /// Reads all its sections and writes them into the program. Errors go into the report.
+    pub read: fn(&[&Node], &mut Scope<'_>) -> Arc<dyn Configured>,
+    /// If one app runs for all sections: its name, and what NAME is in `weir KEY VERB NAME`, which is then
+    /// the first argument of the request. Otherwise NAME is that of the app.
+    pub one: Option<(&'static str, &'static str)>,
+    /// Name of its table in the daemon's answer to `weir show`, if it has one: see [`Configured::table`].
+    pub table: Option<&'static str>,
+    /// The views of `weir show KEY` for each app; the first has no word.
+    pub views: &'static [View],
+    /// Its pages in `weir top`, which has them if such an app is configured.
+    pub pages: &'static [Page],
+    /// Description of `weir KEY`, in one line of the help.
+    pub about: &'static str,
+    /// The subcommands of `weir KEY`.
+    pub verbs: &'static [Verb],
+}
+
+/// The apps of one kind in a configuration.
+pub trait Configured: Any + Debug + Send + Sync {
+    /// Returns what their ports take from the kernel.
+    fn take(&self) -> Vec<TakeRule> {
+        Vec::new()
+    }
+
+    /// Returns those that act while the program runs.
+    fn running(&self) -> Vec<Box<dyn App>> {
+        Vec::new()
+    }
+
+    /// Returns whether what was changed at run time survives a restart.
+    fn persists(&self) -> bool {
+        false
+    }
+
+    /// Says what of a list of requests ([`crate::Action::Configure`]) cannot be carried out when this is the
+    /// configuration of `program`.
+    ///
+    /// # Errors
+    /// Says which, and why.
+    fn refuses(&self, orders: &Value, program: &Program) -> Result<(), String> {
+        let _ = (orders, program);
+        Ok(())
+    }
+
+    /// Returns what agents of the daemon are to do for them: values of types that the agents define.
+    fn wanted(&self) -> Vec<Box<dyn Any>> {
+        Vec::new()
+    }
+
+    /// Returns the names of tables of flows that they keep outside of pipes, which can be measured
+    /// ([`flow_table`]).
+    fn flow_tables(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Checks what refers to apps of other kinds, when all are read.
+    fn refer(&self, apps: &Apps, report: &mut Report) {
+        let _ = (apps, report);
+    }
+
+    /// Returns what the weights of groups are multiplied by, so that they can rise in steps, by the names of
+    /// groups, where it is not 1. What is shown is divided by it.
+    fn scales(&self) -> HashMap<String, u32> {
+        HashMap::new()
+    }
+
+    /// Returns addresses that they announce to others, which the host should not have.
+    fn announced(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
+    /// Returns all addresses for which they answer ARP and neighbour discovery.
+    fn answers_for(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
+    /// Returns whether they may ever ask for checks that go a service's own way ([`crate::check::Via`]).
+    fn checks_ways(&self) -> bool {
+        false
+    }
+
+    /// Returns whether checks go a service's own way now.
+    fn has_ways(&self) -> bool {
+        false
+    }
+
+    /// Returns the neighbours that they want to know.
+    fn hops(&self) -> Vec<Hop> {
+        Vec::new()
+    }
+
+    /// Returns the neighbours that their running apps know.
+    fn known(&self) -> HashMap<Hop, Mac> {
+        HashMap::new()
+    }
+
+    /// Writes neighbours that are known into the program before it begins. Whoever runs it must call this.
+    fn settle(&self, known: &HashMap<Hop, Mac>, program: &mut Program) {
+        let _ = (known, program);
+    }
+
+    /// Writes what depends on the roots of ports, when all of them are known.
+    fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
+        let _ = (program, report);
+    }
+
+    /// Returns the rows of [`Kind::table`].
+    fn table(&self, counts: &Counts<'_>) -> Value {
+        let _ = counts;
+        Value::Array(Vec::new())
+    }
+}
+
+/// What tables look up by names.
+pub struct Counts<'a> {
+    /// A shared counter.
+    pub counter: &'a dyn Fn(&str) -> Count,
+    /// The flows that a target of a group has in pipes that pin them, if they are counted.
+    pub flows: &'a dyn Fn(&str, &str) -> Option<Flows>,
+    /// The packets of new flows that a group has refused, if they are counted.
+    pub refused: &'a dyn Fn(&str) -> Option<u64>,
+}
+
+impl Debug for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.key)
+    }
+}
+
+/// A view of a running app: `weir show KEY [WORD] [NAME]`.
+pub struct View {
+    /// The word that selects it; empty for the default view.
+    pub word: &'static str,
+    /// The request sent to the app.
+    pub request: &'static str,
+    /// Converts the answer to text.
+    pub text: fn(&Value) -> String,
+}
+
+/// A subcommand: `weir KEY VERB NAME ARGUMENTS`. The request to the app consists of the verb, the arguments
+/// and the given flags, as words. If the answer is a string, it is a sentence for the operator.
+pub struct Verb {
+    /// Its name.
+    pub name: &'static str,
+    /// Its description in the help.
+    pub about: &'static str,
+    /// The arguments after the app's name.
+    pub arguments: &'static [Argument],
+    /// Whether it is about all apps of the kind and has no NAME.
+    pub whole: bool,
+    /// Flags and their descriptions in the help.
+    pub flags: &'static [(&'static str, &'static str)],
+    /// Converts an answer other than a string to text, depending on the given flags.
+    pub text: fn(&Value, &[&str]) -> String,
+}
+
+/// An argument of a [`Verb`].
+pub struct Argument {
+    /// Its name, in capitals.
+    pub name: &'static str,
+    /// Its description in the help.
+    pub help: &'static str,
+    /// Whether it is a number.
+    pub number: bool,
+}
+
+/// The context for reading sections.
+pub struct Scope<'a> {
+    /// The kinds of apps that there are.
+    pub kinds: &'static [Kind],
+    /// The program so far: ports, names of pipes and groups, and what earlier kinds have written.
+    pub program: &'a mut ProgramBuilder,
+    /// What apps can be attached to: the ports, and what earlier kinds offer.
+    pub attachments: &'a mut Attachments,
+    /// The configured ports.
+    pub ports: &'a [PortConfig],
+    /// Path of the daemon's control socket.
+    pub control: &'a Path,
+    /// Collects errors.
+    pub report: &'a mut Report,
+}
+
+/// Returns the name under which a table of flows that an app keeps outside of pipes is measured and shown, as
+/// the flows of a pipe are under the pipe's.
+#[must_use]
+pub fn flow_table(kind: &str, app: &str) -> String {
+    format!("{kind}/{app}")
+}
+
+/// The schema of an item of `apps`.
+pub fn schema(kinds: &[Kind], schema: &mut Schema) -> Value {
+    let mut app = |kind: &Kind| {
+        let mut keys = schema.map(kind.keys);
+        keys["description"] = json!(kind.help);
+        (kind.key.to_string(), keys)
+    };
+    let apps: Map<_, _> = kinds.iter().map(&mut app).collect();
+    json!({ "type": "object", "properties": apps, "additionalProperties": false })
+}
+
+/// All apps of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Apps {
+    /// The kinds that there are, in the order in which they are read: those that offer attachments first, and
+    /// those that enclose what others have written last.
+    kinds: &'static [Kind],
+    /// The apps of each kind.
+    all: Vec<Arc<dyn Configured>>,
+}
+
+impl Apps {
+    /// Reads the list under `apps`, kind by kind.
+    #[must_use]
+    pub fn read(node: Option<&Node>, scope: &mut Scope<'_>) -> Apps {
+        let kinds = scope.kinds;
+        let mut items = Vec::new();
+        for item in node.map(|node| list(node, "apps", scope.report)).unwrap_or_default() {
+            for (key, span, node) in pairs(item, scope.report) {
+                let keys = kinds.iter().map(|kind| kind.key);
+                position("there is no app", (key, span), keys, scope.report);
+                items.push((key, node));
+            }
+        }
+        let read = |kind: &Kind| {
+            let own: Vec<&Node> =
+                items.iter().filter(|(key, _)| *key == kind.key).map(|(_, node)| *node).collect();
+            (kind.read)(&own, scope)
+        };
+        let apps = Apps { kinds, all: kinds.iter().map(read).collect() };
+        apps.all.iter().for_each(|one| one.refer(&apps, scope.report));
+        apps
+    }
+
+    /// Returns the apps of one kind.
+    #[must_use]
+    pub fn of<T: Configured>(&self) -> Option<&T> {
+        let any = self.all.iter().map(|one| -> &dyn Any { &**one });
+        any.filter_map(|one| one.downcast_ref()).next()
+    }
+
+    /// Returns what the apps take from the kernel at a port.
+    #[must_use]
+    pub fn take(&self, port: PortId) -> Vec<Frames> {
+        let all = self.all.iter().flat_map(|one| one.take());
+        all.filter(|rule| rule.port == port).map(|rule| rule.frames).collect()
+    }
+
+    /// Returns the apps that act while the program runs.
+    #[must_use]
+    pub fn running(&self) -> Vec<Box<dyn App>> {
+        self.all.iter().flat_map(|one| one.running()).collect()
+    }
+
+    /// Returns whether what was changed at run time survives a restart.
+    #[must_use]
+    pub fn persist(&self) -> bool {
+        self.all.iter().any(|one| one.persists())
+    }
+
+    /// Says what of a list of requests cannot be carried out with these apps.
+    ///
+    /// # Errors
+    /// Says which, and why.
+    pub fn refuse(&self, orders: &Value, program: &Program) -> Result<(), String> {
+        self.all.iter().try_for_each(|one| one.refuses(orders, program))
+    }
+
+    /// Returns what one of the daemon's agents is to do, which has a type of its own for that.
+    #[must_use]
+    pub fn wanted<T: 'static>(&self) -> Vec<T> {
+        let all = self.all.iter().flat_map(|one| one.wanted());
+        all.filter_map(|wanted| wanted.downcast().ok()).map(|wanted| *wanted).collect()
+    }
+
+    /// Returns the names of tables of flows outside of pipes that can be measured.
+    #[must_use]
+    pub fn flow_tables(&self) -> Vec<String> {
+        self.all.iter().flat_map(|one| one.flow_tables()).collect()
+    }
+
+    /// Returns what the weights of groups are multiplied by, where it is not 1.
+    #[must_use]
+    pub fn scales(&self) -> HashMap<String, u32> {
+        self.all.iter().flat_map(|one| one.scales()).collect()
+    }
+
+    /// Returns addresses that apps announce to others, which the host should not have, each once.
+    #[must_use]
+    pub fn announced(&self) -> Vec<IpAddr> {
+        let mut all: Vec<IpAddr> = self.all.iter().flat_map(|one| one.announced()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Returns all addresses for which apps answer ARP and neighbour discovery.
+    #[must_use]
+    pub fn answers_for(&self) -> HashSet<IpAddr> {
+        self.all.iter().flat_map(|one| one.answers_for()).collect()
+    }
+
+    /// Returns whether any may ever ask for checks that go a service's own way.
+    #[must_use]
+    pub fn checks_ways(&self) -> bool {
+        self.all.iter().any(|one| one.checks_ways())
+    }
+
+    /// Returns whether checks go a service's own way now.
+    #[must_use]
+    pub fn has_ways(&self) -> bool {
+        self.all.iter().any(|one| one.has_ways())
+    }
+
+    /// Returns the neighbours that apps want to know.
+    #[must_use]
+    pub fn hops(&self) -> Vec<Hop> {
+        self.all.iter().flat_map(|one| one.hops()).collect()
+    }
+
+    /// Returns the neighbours that running apps know.
+    #[must_use]
+    pub fn known(&self) -> HashMap<Hop, Mac> {
+        self.all.iter().flat_map(|one| one.known()).collect()
+    }
+
+    /// Writes neighbours that are known into the program before it begins.
+    pub fn settle(&self, known: &HashMap<Hop, Mac>, program: &mut Program) {
+        self.all.iter().for_each(|one| one.settle(known, program));
+    }
+
+    /// Writes what depends on the roots of ports.
+    pub fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
+        self.all.iter().for_each(|one| one.enclose(program, report));
+    }
+
+    /// Returns the tables of `weir show`, by name.
+    pub fn tables<'a>(&'a self, counts: &'a Counts<'a>) -> impl Iterator<Item = (&'static str, Value)> + 'a {
+        self.kinds.iter().zip(&self.all).filter_map(move |(kind, one)| Some((kind.table?, one.table(counts))))
+    }
+}
+
+impl Scope<'_> {
+    /// Reads the name in a section.
+    pub fn name(&mut self, section: &Section<'_>) -> Option<String> {
+        let node = section.needed("name", self.report)?;
+        name(text(node, "a name", self.report)?, node.span, self.report).map(str::to_string)
+    }
+
+    /// Checks that the name is unique among what frames can be forwarded to.
+    pub fn name_is_free(&mut self, section: &Section<'_>) -> bool {
+        let Some(node) = section.get("name") else { return false };
+        let Shape::Scalar(name) = &node.kind else { return false };
+        let written = self.kinds.iter().flat_map(|kind| kind.pipes).map(|(pipe, what)| (*what, name == pipe));
+        let takers = [
+            ("a port", self.program.port_named(name).is_some()),
+            ("a pipe", self.program.pipe_named(name).is_some()),
+            ("a group", self.program.group_named(name).is_some()),
+            ("another app", self.program.apps.contains(name)),
+        ];
+        let Some((what, _)) = takers.into_iter().chain(written).find(|(_, taken)| *taken) else {
+            return true;
+        };
+        let message = format!("`{name}` is the name of {what} already: `forward: {name}` would be ambiguous");
+        self.report.error(node.span, message);
+        false
+    }
+
+    /// Returns the attachment that a node names: a port, or what another app offers.
+    pub fn attachment(&mut self, node: &Node) -> Option<Attachment> {
+        let at = named("port", node, self.attachments.names().into_iter(), self.report)?;
+        self.attachments.at(at).cloned()
+    }
+
+    /// Returns the port that a node names.
+    pub fn port(&mut self, node: &Node) -> Option<PortId> {
+        let names = self.program.ports.iter().map(|port| port.name.as_str());
+        named("port", node, names, self.report).map(|at| PortId(at as u16))
+    }
+}

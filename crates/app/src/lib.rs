@@ -1,0 +1,19 @@
+//! The functions of weir are apps: code that writes pipes, groups, entries and counters into a program, and
+//! declares which frames its ports take from the kernel. An app that acts while the program runs is an
+//! [`App`]: it receives events and returns actions. An app has no thread and never sleeps.
+//!
+//! This crate says what an app is and what runs apps; it knows none of them by name but [`external`], the app
+//! whose decisions another process makes.
+
+mod app;
+pub mod check;
+pub mod external;
+pub mod kind;
+pub mod neighbour;
+pub mod page;
+pub mod random;
+mod running;
+pub mod shown;
+
+pub use app::{Action, App, ClientEvent, ClientId, Event, Level, Refusal, RequestId, Sample, SampleValue};
+pub use running::{Account, INJECTS_MAX, RunningApps, buckets};

@@ -1,0 +1,73 @@
+//! What answers to `weir show` have in common: times are given as how long ago they were, and what is not
+//! known is left out.
+
+use serde_json::{Map, Value};
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// How long ago something was, in milliseconds, by one clock.
+#[must_use]
+pub fn ago_ms(now_ns: u64, at_ns: u64) -> u64 {
+    now_ns.saturating_sub(at_ns) / NS_PER_MS
+}
+
+/// Writes a time for people, as `20 ms` or `1.5 s`.
+#[must_use]
+pub fn seconds(milliseconds: u64) -> String {
+    if milliseconds < 1000 {
+        format!("{milliseconds} ms")
+    } else {
+        format!("{:.1} s", milliseconds as f64 / 1000.0)
+    }
+}
+
+/// Leaves out the fields that are `null`, however deep.
+#[must_use]
+pub fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let known = fields.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(known.map(|(name, value)| (name, without_nulls(value))).collect::<Map<_, _>>())
+        }
+        Value::Array(items) => items.into_iter().map(without_nulls).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
+    }
+}
+
+/// Returns the fields of an answer that a page of documentation does not name, although it must.
+#[must_use]
+pub fn undocumented(answer: &Value, page: &str) -> Vec<String> {
+    let mut missing = Vec::new();
+    match answer {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if !page.contains(&format!("`{name}`")) {
+                    missing.push(name.clone());
+                }
+                missing.extend(undocumented(value, page));
+            }
+        }
+        Value::Array(items) => missing.extend(items.iter().flat_map(|one| undocumented(one, page))),
+        Value::Null => missing.push("a null".to_string()),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_not_known_is_left_out_however_deep() {
+        let answer = json!({ "a": null, "b": [{ "c": null, "d": 1 }], "e": { "f": null } });
+        assert_eq!(without_nulls(answer), json!({ "b": [{ "d": 1 }], "e": {} }));
+    }
+
+    #[test]
+    fn times_are_how_long_ago() {
+        assert_eq!((ago_ms(5_000_000, 2_000_000), ago_ms(1, 2)), (3, 0));
+        assert_eq!((seconds(999), seconds(1500)), ("999 ms".to_string(), "1.5 s".to_string()));
+    }
+}

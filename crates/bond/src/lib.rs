@@ -1,0 +1,53 @@
+//! The bond: several ports that act as one. See README.md.
+
+mod admission;
+mod aggregation;
+mod announcements;
+mod app;
+pub mod assignment;
+mod balance;
+mod buckets;
+mod config;
+mod elephants;
+mod entries;
+pub mod lacp;
+mod learnt;
+pub mod links;
+mod members;
+mod pages;
+mod pipes;
+pub mod rebalance;
+mod reload;
+mod requests;
+mod show;
+mod stations;
+#[cfg(test)]
+mod tests;
+mod text;
+mod traffic;
+mod yaml;
+
+pub use app::BondApp;
+pub use config::{
+    BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem,
+    problems,
+};
+pub use pipes::Names;
+pub use yaml::Bonds;
+
+use weir_app::kind::Kind;
+
+/// The kind of app with the key `bond`.
+pub const KIND: Kind = Kind {
+    key: "bond",
+    help: "Several ports that act as one.",
+    keys: yaml::KEYS,
+    pipes: &[],
+    read: yaml::read,
+    one: None,
+    table: None,
+    views: text::VIEWS,
+    pages: pages::PAGES,
+    about: "Move buckets of a bond, take members out of use and in again",
+    verbs: text::VERBS,
+};

@@ -1,0 +1,360 @@
+//! What is done to packets on their way to a back end: an action for each mode of forwarding, of which a back
+//! end's entry names one and gives the addresses.
+//!
+//! Pipes that keep flows always have all actions of their kind: with another list, a reload would end their
+//! flows (docs/pipes.md S2).
+
+use super::service::{BackEnd, Mode, Service, SourceMac};
+use super::vlan::{OUT, VLAN};
+use std::net::IpAddr;
+use weir_config::attachment::{Attachment, Mac};
+use weir_packet::{Field, TunnelKind};
+use weir_program::builder::Number;
+use weir_program::{Encap, Entry, EntryMatch, Forward, NatPart, Operation, Template, Value};
+
+/// An action of a pipe that balances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Action {
+    what: What,
+    /// Whether the VLAN is written into metadata, for the pipes of `vlan.rs`.
+    tagged: bool,
+    /// Whether packets that are too long for the way are refused. Those for tunnels are in any case.
+    limited: bool,
+}
+
+/// What an action does to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// New MAC addresses.
+    L2(Source),
+    /// A tunnel, over IPv6 or IPv4.
+    Tunnel(Way, bool),
+    /// GUE over IPv4 as from the GLB director, which says the other back end of the packet's row.
+    SecondChance,
+    /// A new destination.
+    Nat(Translation),
+    /// The way back of translated flows.
+    Answers(Translation),
+}
+
+/// Where the source MAC address comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The entry gives it.
+    Given,
+    /// It is the one that the packet was sent to.
+    Copied,
+}
+
+/// What of a packet is translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Translation {
+    /// Whether it is IPv6.
+    pub ipv6: bool,
+    /// Whether the destination port is given, too.
+    pub port: bool,
+    /// Whether its source becomes an address and a port of a pool.
+    pub full: bool,
+    /// Where the source MAC address comes from.
+    pub source: Source,
+}
+
+/// Tunnels to back ends.
+const TUNNELS: [Way; 5] = [
+    Way::of(TunnelKind::Ipip),
+    Way::of(TunnelKind::Gue),
+    Way { kind: TunnelKind::Gue, bare: true },
+    Way::of(TunnelKind::Gre),
+    Way::of(TunnelKind::Vxlan),
+];
+
+/// A kind of tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    kind: TunnelKind,
+    /// Whether it is GUE of variant 1, which has no header.
+    bare: bool,
+}
+
+impl Way {
+    const fn of(kind: TunnelKind) -> Way {
+        Way { kind, bare: false }
+    }
+}
+
+/// Returns actions, the same with a VLAN, and those of packets to back ends without a tunnel with a limit of
+/// length as well.
+fn with_tags(all: Vec<What>) -> Vec<Action> {
+    let ways = [(false, false), (false, true), (true, false), (true, true)];
+    let of = |(limited, tagged): (bool, bool)| {
+        let fits = move |what: &&What| !limited || matches!(what, What::L2(_) | What::Nat(_));
+        all.iter().filter(fits).map(move |what| Action { what: *what, tagged, limited })
+    };
+    ways.into_iter().flat_map(of).collect()
+}
+
+impl Action {
+    /// Returns all actions that leave addresses alone: those of a pipe whose packets pick a row, and a back
+    /// end from that, or of others.
+    pub fn direct(rows: bool) -> Vec<Action> {
+        let tunnels = TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| What::Tunnel(kind, ipv6)));
+        let stations = [What::L2(Source::Given), What::L2(Source::Copied)];
+        let second_chance = rows.then_some(What::SecondChance);
+        with_tags(stations.into_iter().chain(tunnels).chain(second_chance).collect())
+    }
+
+    /// Returns all actions that translate addresses, with those of answers.
+    pub fn translating(ipv6: bool, full: bool) -> Vec<Action> {
+        let mut all = Vec::new();
+        for source in [Source::Given, Source::Copied] {
+            for port in [false, true] {
+                all.push(What::Nat(Translation { ipv6, port, full, source }));
+            }
+        }
+        all.push(Action::answers(ipv6, full, false).what);
+        with_tags(all)
+    }
+
+    /// Returns the action of answers.
+    pub fn answers(ipv6: bool, full: bool, tagged: bool) -> Action {
+        let what = What::Answers(Translation { ipv6, port: true, full, source: Source::Copied });
+        Action { what, tagged, limited: false }
+    }
+
+    /// Returns the action of a back end, one of `all`.
+    fn of((service, back_end): (&Service, &BackEnd), own: Option<Mac>, all: &[Action]) -> Action {
+        let has_rows = || all.iter().any(|one| one.what == What::SecondChance);
+        let source = if own.is_some() { Source::Given } else { Source::Copied };
+        let tunnel = |kind, ip: IpAddr| What::Tunnel(Way::of(kind), ip.is_ipv6());
+        let nat = |port: Option<u16>, full| {
+            let ipv6 = service.has(true);
+            What::Nat(Translation { ipv6, port: port.is_some(), full, source })
+        };
+        let what = match back_end.mode {
+            Mode::L2 => What::L2(source),
+            Mode::Ipip(ip) => tunnel(TunnelKind::Ipip, ip),
+            mode if service.has_second_chance(mode) && has_rows() => What::SecondChance,
+            Mode::Gue(ip) => tunnel(TunnelKind::Gue, ip),
+            Mode::BareGue(ip) => What::Tunnel(Way { kind: TunnelKind::Gue, bare: true }, ip.is_ipv6()),
+            Mode::Gre(ip) => tunnel(TunnelKind::Gre, ip),
+            Mode::Vxlan { ip, .. } => tunnel(TunnelKind::Vxlan, ip),
+            Mode::Nat { port, .. } => nat(port, false),
+            Mode::FullNat { port, .. } => nat(port, true),
+        };
+        let limited = service.limited && !back_end.mode.is_tunnel();
+        Action { what, tagged: back_end.vlan.is_some(), limited }
+    }
+
+    /// Returns its name in the pipe.
+    fn name(self) -> String {
+        let from = |source| if source == Source::Copied { "_back" } else { "" };
+        let name = match self.what {
+            What::L2(source) => format!("l2{}", from(source)),
+            What::Tunnel(Way { kind, bare }, ipv6) => {
+                let (variant, over) = (if bare { "1" } else { "" }, if ipv6 { "ipv6" } else { "ipv4" });
+                format!("{kind}{variant}_over_{over}")
+            }
+            What::SecondChance => "gue_with_second_chance".to_string(),
+            What::Nat(Translation { port, full, source, .. }) => {
+                let (kind, port) = (if full { "full_nat" } else { "nat" }, if port { "_port" } else { "" });
+                format!("{kind}{port}{}", from(source))
+            }
+            What::Answers(_) => "answers".to_string(),
+        };
+        let name = if self.limited { format!("{name}_limited") } else { name };
+        if self.tagged { format!("{name}_vlan") } else { name }
+    }
+
+    /// Returns it as the pipe has it.
+    pub fn template(self) -> Template {
+        let operations = match self.what {
+            What::L2(source) => stations(source).to_vec(),
+            What::Tunnel(way, ipv6) => tunnel(way, ipv6, false),
+            What::SecondChance => tunnel(Way::of(TunnelKind::Gue), false, true),
+            What::Nat(translation) => translate(translation),
+            What::Answers(translation) => restore(translation),
+        };
+        let mut tags = Vec::new();
+        if self.tagged {
+            let is_back = matches!(self.what, What::Answers(_));
+            let vlan = if is_back { Value::Learnt(Field::VlanVid) } else { Value::PerEntry };
+            tags = vec![Operation::Set(VLAN, vlan), Operation::Set(OUT, Value::PerEntry)];
+        }
+        // First, so that a packet that is too long goes to the app as it came.
+        let limit = Operation::LimitLength { bytes: Value::PerEntry, frame: false };
+        let limit = self.limited.then_some(limit);
+        Template::new(self.name(), tags.into_iter().chain(limit).chain(operations))
+    }
+}
+
+/// Sets both MAC addresses.
+fn stations(source: Source) -> [Operation; 2] {
+    let from = match source {
+        Source::Given => Operation::Set(Field::EthSrc, Value::PerEntry),
+        Source::Copied => Operation::Copy { from: Field::EthDst, to: Field::EthSrc },
+    };
+    [from, Operation::Set(Field::EthDst, Value::PerEntry)]
+}
+
+/// The outer headers. So that routers and NICs behind spread flows, the flow's hash is in the UDP source
+/// port, where the tunnel has UDP, in the flow label of IPv6, and in the source address, where the service
+/// has a prefix. UDP over IPv6 has a checksum: without one, a receiver drops it unless it was told otherwise
+/// (RFC 6936 §4; Linux's vxlan and fou).
+fn tunnel(Way { kind, bare }: Way, ipv6: bool, second_chance: bool) -> Vec<Operation> {
+    let given = Value::PerEntry;
+    let is_vxlan = kind == TunnelKind::Vxlan;
+    let encap = Encap {
+        eth_dst: given,
+        eth_src: given,
+        ipv6,
+        src: given,
+        src_bits: Some(given),
+        dst: given,
+        id: is_vxlan.then_some(given),
+        dscp: None,
+        ethernet: is_vxlan,
+        udp_checksum: ipv6 && kind.is_udp(),
+        second_chance,
+        bare,
+        ..Encap::new(kind)
+    };
+    // First, so that a packet that is too long goes to the app as it came.
+    let limit = Operation::LimitLength { bytes: given, frame: is_vxlan };
+    let inside = is_vxlan.then_some(Operation::Set(Field::EthDst, given));
+    [limit].into_iter().chain(inside).chain([Operation::Encap(encap)]).collect()
+}
+
+/// Bytes of an Ethernet header without tags.
+pub(super) const ETHERNET: u16 = 14;
+
+/// Returns how many bytes a mode of a service puts around what it carries: a packet, or the whole frame in
+/// VXLAN.
+pub(super) fn around(service: &Service, mode: Mode) -> u16 {
+    let (kind, ip) = match mode {
+        Mode::Ipip(ip) => (TunnelKind::Ipip, ip),
+        Mode::Gue(ip) | Mode::BareGue(ip) => (TunnelKind::Gue, ip),
+        Mode::Gre(ip) => (TunnelKind::Gre, ip),
+        Mode::Vxlan { ip, .. } => (TunnelKind::Vxlan, ip),
+        Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } => return 0,
+    };
+    let second_chance = service.has_second_chance(mode);
+    let bare = matches!(mode, Mode::BareGue(_));
+    let encap = Encap { ipv6: ip.is_ipv6(), second_chance, bare, ..Encap::new(kind) };
+    (encap.shape().length() as u16).saturating_sub(ETHERNET)
+}
+
+/// The fields of source and destination addresses.
+fn addresses(ipv6: bool) -> [Field; 2] {
+    if ipv6 { [Field::Ipv6Src, Field::Ipv6Dst] } else { [Field::Ipv4Src, Field::Ipv4Dst] }
+}
+
+fn translate(Translation { ipv6, port, full, source }: Translation) -> Vec<Operation> {
+    let [src, dst] = addresses(ipv6);
+    let mut operations = vec![Operation::DecrementTtl, Operation::Set(dst, Value::PerEntry)];
+    if port {
+        operations.push(Operation::Set(Field::L4Dport, Value::PerEntry));
+    }
+    if full {
+        operations.push(Operation::Set(src, Value::Nat(NatPart::Address)));
+        operations.push(Operation::Set(Field::L4Sport, Value::Nat(NatPart::Port)));
+    }
+    operations.extend(stations(source));
+    operations
+}
+
+/// What translated flows were sent to is what their answers come from, and they go to the station from which
+/// the flow came.
+fn restore(Translation { ipv6, full, .. }: Translation) -> Vec<Operation> {
+    let [src, dst] = addresses(ipv6);
+    let learnt = |to, from| Operation::Set(to, Value::Learnt(from));
+    let mut operations =
+        vec![Operation::DecrementTtl, learnt(src, dst), learnt(Field::L4Sport, Field::L4Dport)];
+    if full {
+        operations.extend([learnt(dst, src), learnt(Field::L4Dport, Field::L4Sport)]);
+    }
+    operations.extend([learnt(Field::EthSrc, Field::EthDst), learnt(Field::EthDst, Field::EthSrc)]);
+    operations
+}
+
+/// Returns the source MAC address of packets to a back end of a service, if it is known. The source MAC
+/// address becomes that of the port through which a packet leaves. If that is the port on which it arrived,
+/// it is the address to which the packet was sent; tunnels have no such address to copy, so it is that of the
+/// port.
+pub(super) fn own_mac(
+    (service, back_end): (&Service, &BackEnd),
+    is_tunnel: bool,
+    of_port: Option<Mac>,
+) -> Option<Mac> {
+    if let SourceMac::Fixed(mac) = service.source_mac {
+        return Some(mac);
+    }
+    if is_tunnel {
+        return service.way(back_end).map_or(of_port, |out| out.mac);
+    }
+    let is_back = |out: &&Attachment| out.to == Forward::Port(out.lead) && service.ports == [out.lead];
+    service.way(back_end).filter(|out| !is_back(out)).and_then(|out| out.mac)
+}
+
+/// Writes the MAC address of a back end into its entry.
+pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
+    let at = match mode {
+        Mode::Vxlan { .. } => 2,
+        _ if mode.is_tunnel() => 1,
+        _ => entry.values.len().saturating_sub(1),
+    };
+    if let Some(value) = entry.values.get_mut(at) {
+        *value = mac.number();
+    }
+}
+
+/// Returns the action of a back end, one of `all`, where its service's port has this MAC address.
+pub(super) fn action(pair: (&Service, &BackEnd), of_port: Option<Mac>, all: &[Action]) -> Action {
+    Action::of(pair, own_mac(pair, pair.1.mode.is_tunnel(), of_port), all)
+}
+
+/// Returns the entry of a back end in a pipe with these actions. `out` is the number of where packets go, for
+/// those that get a VLAN tag. The back end must be possible: see [`super::problems`].
+pub(super) fn entry(
+    (service, back_end): (&Service, &BackEnd),
+    (of_port, out): (Option<Mac>, u16),
+    actions: &[Action],
+    given: impl Into<EntryMatch>,
+) -> Entry {
+    let own = own_mac((service, back_end), back_end.mode.is_tunnel(), of_port);
+    let action = Action::of((service, back_end), own, actions);
+    let position = actions.iter().position(|one| *one == action).unwrap_or_default();
+    let mut entry = Entry::on(given).template(position as u16).origin(back_end.origin);
+    if let Some(vlan) = back_end.vlan {
+        entry = entry.value(vlan).value(out);
+    }
+    if action.limited {
+        entry = entry.value(service.mtu);
+    }
+    match (back_end.mode, action.what) {
+        (mode, What::Tunnel(..) | What::SecondChance) => {
+            let ipv6 = mode.ip().is_some_and(|ip| ip.is_ipv6());
+            entry = entry.value(service.mtu.saturating_sub(around(service, mode)));
+            if let Mode::Vxlan { inner_mac, .. } = mode {
+                entry = entry.value(inner_mac);
+            }
+            entry = entry.value(back_end.mac).value(own.unwrap_or_default());
+            let (v4, v6) = service.source;
+            entry = match (ipv6, v4, v6) {
+                (false, Some((address, bits)), _) => entry.value(address).value(bits),
+                (true, _, Some((address, bits))) => entry.value(address).value(bits),
+                _ => entry.value(0_u8).value(0_u8),
+            };
+            entry = entry.value(mode.ip().map_or(0, Number::number));
+            if let Mode::Vxlan { vni, .. } = mode {
+                entry = entry.value(vni);
+            }
+            entry
+        }
+        (Mode::Nat { ip, port } | Mode::FullNat { ip, port }, _) => {
+            entry = entry.value(ip);
+            entry = port.into_iter().fold(entry, Entry::value);
+            own.into_iter().fold(entry, Entry::value).value(back_end.mac)
+        }
+        _ => own.into_iter().fold(entry, Entry::value).value(back_end.mac),
+    }
+}

@@ -1,0 +1,237 @@
+//! What weir answers for services itself, as configured: questions for the MAC address of a VIP, and pings.
+//!
+//! A host that owns a VIP resets every TCP connection as soon as weir does not take its frames. So weir
+//! announces the VIPs of services with TCP, and the host does not have them. Prefixes are never announced:
+//! they are routed to weir, and whoever answered for each of their addresses would take those of others on
+//! the link. The addresses of a NAT pool are weir's alone, and are announced to back ends. `answers` has what
+//! the running app does.
+
+use super::probes::Source;
+use super::service::{Address, Service};
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use weir_config::attachment::{Attachments, Mac};
+use weir_config::ports::{PortConfig, PortKind};
+use weir_config::{Frames, IpRule, TakeRule};
+use weir_packet::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
+use weir_program::{Forward, Origin, PortId};
+
+/// The types of echo requests (RFC 792, RFC 4443 §4.1).
+pub(super) const ECHO_V4: u8 = 8;
+pub(super) const ECHO_V6: u8 = 128;
+
+/// Who says where the VIPs of a service are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Announce {
+    /// Weir if the service has TCP.
+    #[default]
+    Auto,
+    /// Weir, by ARP and neighbour discovery.
+    Arp,
+    /// Not weir: the host has the VIP, or routers have a route.
+    Nobody,
+}
+
+/// What becomes of pings to the VIPs of a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IcmpEcho {
+    /// Weir answers for VIPs that it announces.
+    #[default]
+    Auto,
+    /// Weir answers.
+    Answer,
+    /// A back end gets them.
+    Forward,
+}
+
+/// The words of `announce` that can be written.
+pub(super) const ANNOUNCE: [(&str, Announce); 2] = [("arp", Announce::Arp), ("none", Announce::Nobody)];
+/// The words of `icmp_echo` that can be written.
+pub(super) const ICMP_ECHO: [(&str, IcmpEcho); 2] =
+    [("answer", IcmpEcho::Answer), ("forward", IcmpEcho::Forward)];
+
+impl Service {
+    /// Returns whether weir announces its VIPs.
+    #[must_use]
+    pub fn announces(&self) -> bool {
+        match self.announce {
+            Announce::Arp => true,
+            Announce::Nobody => false,
+            Announce::Auto => self.has_tcp(),
+        }
+    }
+
+    /// Returns whether it has TCP.
+    pub(super) fn has_tcp(&self) -> bool {
+        self.addresses.iter().any(|address| address.protocol == PROTOCOL_TCP)
+    }
+
+    /// Returns its VIPs that are single addresses; they may repeat.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.addresses.iter().filter(|address| address.is_host()).map(|address| address.vip)
+    }
+}
+
+/// A VIP that weir announces at a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// The port.
+    pub port: PortId,
+    /// The VIP.
+    pub vip: IpAddr,
+    /// Place of the first service that has it.
+    pub origin: Origin,
+}
+
+/// Addresses to which pings are not left to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pinged {
+    /// The port on which pings arrive.
+    pub port: PortId,
+    /// The first address.
+    pub vip: IpAddr,
+    /// How many leading bits of it count.
+    pub prefix: u8,
+    /// The position of the service that gets them; `None`: weir answers.
+    pub service: Option<usize>,
+    /// Place of the service.
+    pub origin: Origin,
+}
+
+/// A port at which VIPs are announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Speaker {
+    /// The port.
+    pub port: PortId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The MAC address that VIPs have here: the port's, or that of the bond it belongs to.
+    pub mac: Mac,
+    /// Whether somebody is there who must be told unasked. Recordings and memory have nobody, and on a bond
+    /// that is the bond's part.
+    pub is_wire: bool,
+}
+
+/// A VIP that is announced unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Unasked {
+    /// The port.
+    pub port: PortId,
+    /// The VIP.
+    pub vip: IpAddr,
+    /// The VLAN; 0: without a tag.
+    pub vlan: u16,
+}
+
+/// What weir answers for services.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answered {
+    /// The VIPs that it announces, each once for each port.
+    pub vips: Vec<Announced>,
+    /// The same in each VLAN.
+    pub unasked: Vec<Unasked>,
+    /// Where pings go, each address once for each port.
+    pub pings: Vec<Pinged>,
+    /// The ports of the VIPs.
+    pub speakers: Vec<Speaker>,
+}
+
+impl Answered {
+    /// Returns what is answered for services, and for weir's own addresses: those of checks and of NAT pools.
+    /// At ports without a known MAC address nothing is announced.
+    #[must_use]
+    pub fn of(
+        (services, sources): (&[Service], &[Source]),
+        attachments: &Attachments,
+        ports: &[PortConfig],
+    ) -> Answered {
+        let speaker = |port: PortId| {
+            let (config, below) = (ports.get(port.index())?, attachments.with(port)?);
+            let mac = below.mac?;
+            // Of a bond's members, some must send nothing; the bond knows which.
+            let is_alone = below.to == Forward::Port(port);
+            let is_wire = is_alone && matches!(config.kind, PortKind::Xdp(_) | PortKind::Dpdk { .. });
+            Some(Speaker { port, name: config.name.as_str().into(), mac, is_wire })
+        };
+        let mut speakers: HashMap<PortId, Speaker> = HashMap::new();
+        let (mut vips, mut seen) = (Vec::new(), HashSet::new());
+        let (mut unasked, mut told) = (Vec::new(), HashSet::new());
+        let mut announce = |port: PortId, all: &mut dyn Iterator<Item = IpAddr>, vlans: &[u16], origin| {
+            let Some(speaker) = speakers.get(&port).cloned().or_else(|| speaker(port)) else { return };
+            for vip in all {
+                let each = vlans.iter().map(|vlan| Unasked { port, vip, vlan: *vlan });
+                unasked.extend(each.filter(|one| told.insert(*one)));
+                if seen.insert((port, vip)) {
+                    vips.push(Announced { port, vip, origin });
+                    speakers.entry(port).or_insert_with(|| speaker.clone());
+                }
+            }
+        };
+        for service in services.iter().filter(|service| service.announces()) {
+            for port in &service.ports {
+                announce(*port, &mut service.hosts(), &service.announce_vlans, service.origin);
+            }
+        }
+        for Source { port, address, origin } in sources {
+            announce(*port, &mut std::iter::once(*address), &[0], *origin);
+        }
+        let mut speakers: Vec<Speaker> = speakers.into_values().collect();
+        speakers.sort_by_key(|speaker| speaker.port);
+        let pings = pings(services, &seen);
+        Answered { vips, unasked, pings, speakers }
+    }
+
+    /// Returns what ports take so that weir can answer.
+    pub(super) fn take(&self) -> impl Iterator<Item = TakeRule> + '_ {
+        let asked = |one: &Announced| TakeRule { port: one.port, frames: Frames::Asked(one.vip) };
+        let pinged = |one: &Pinged| TakeRule { port: one.port, frames: Frames::Ip(one.rule()) };
+        self.vips.iter().map(asked).chain(self.pings.iter().map(pinged))
+    }
+}
+
+/// Returns where pings go. What is written decides before what is the default, and of several services on one
+/// address the first one.
+fn pings(services: &[Service], announced: &HashSet<(PortId, IpAddr)>) -> Vec<Pinged> {
+    let (mut all, mut seen) = (Vec::new(), HashSet::new());
+    for written in [true, false] {
+        for (at, service) in services.iter().enumerate() {
+            if written != (service.icmp_echo != IcmpEcho::Auto) {
+                continue;
+            }
+            let to = (service.icmp_echo == IcmpEcho::Forward).then_some(at);
+            for &port in &service.ports {
+                for Address { vip, prefix, .. } in &service.addresses {
+                    let is_meant = written || service.announces() && announced.contains(&(port, *vip));
+                    if is_meant && seen.insert((port, *vip, *prefix)) {
+                        let (vip, prefix, service, origin) = (*vip, *prefix, to, service.origin);
+                        all.push(Pinged { port, vip, prefix, service, origin });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+impl Pinged {
+    /// Returns whether it is one address, so that an exact match finds it.
+    pub(super) fn is_host(&self) -> bool {
+        self.prefix == if self.vip.is_ipv6() { 128 } else { 32 }
+    }
+
+    /// Whole echo requests: fragments do not show what they are.
+    fn rule(&self) -> IpRule {
+        let (protocol, kind) =
+            if self.vip.is_ipv6() { (PROTOCOL_ICMPV6, ECHO_V6) } else { (PROTOCOL_ICMP, ECHO_V4) };
+        let first = u16::from(kind) << 8;
+        let (dst, prefix, dport) = (self.vip, self.prefix, Some((first, first | 0xff)));
+        IpRule { dst, prefix, protocol: Some(protocol), dport, fragments: false }
+    }
+}
+
+/// Returns the group to which solicitations for an address are sent (RFC 4291 §2.7.1).
+pub(super) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0).to_bits();
+    Ipv6Addr::from_bits(group | address.to_bits() & 0xff_ffff)
+}

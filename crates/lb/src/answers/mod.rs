@@ -1,0 +1,141 @@
+//! Frames that the pipes forward to the running app, and what it answers. Each subject has a name under which
+//! its frames are forwarded ([`weir_app::App::punts`]), so that a flood of one fills only its own ring, and a
+//! file: [`announce`] answers who asks for a VIP's MAC address, [`echo`] who pings one, [`too_big`] who sends
+//! what does not fit the way to a back end, and [`reject`] who sends to a service without one. These answers
+//! are limited in number. [`idle`] resets connections that have been idle for too long.
+
+mod announce;
+mod echo;
+mod icmp;
+mod idle;
+mod limit;
+mod reject;
+mod too_big;
+
+use super::announce::Answered;
+use super::{REJECT, TOO_LONG};
+use announce::Announcer;
+use echo::Echo;
+use idle::Idle;
+use reject::Reject;
+use std::net::IpAddr;
+use std::sync::Arc;
+use too_big::TooBig;
+use weir_app::Action;
+use weir_packet::{PROTOCOL_ICMPV6, Sum, checksum};
+use weir_program::PortId;
+
+/// The name under which questions for MAC addresses are forwarded.
+pub(super) const ANNOUNCE: &str = "lb/announce";
+/// The name under which the newest segments of idle connections are forwarded.
+pub(super) const IDLE: &str = "lb/idle";
+/// The name under which pings are forwarded.
+pub(super) const ECHO: &str = "lb/echo";
+
+/// A frame that was forwarded to the app.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Punted<'a> {
+    /// The name under which it was.
+    pub app: &'a str,
+    /// The port on which it arrived.
+    pub input: PortId,
+    /// The frame, without FCS.
+    pub bytes: &'a [u8],
+}
+
+/// Whatever answers.
+pub(super) struct Answers {
+    announcer: Announcer,
+    echo: Echo,
+    too_big: TooBig,
+    reject: Reject,
+    idle: Idle,
+}
+
+impl Answers {
+    /// Creates what answers for services.
+    pub fn new(answered: &Arc<Answered>) -> Answers {
+        Answers {
+            announcer: Announcer::new(answered.clone()),
+            echo: Echo::default(),
+            too_big: TooBig::default(),
+            reject: Reject::default(),
+            idle: Idle::default(),
+        }
+    }
+
+    /// Returns the names under which frames are forwarded.
+    pub fn punts() -> Vec<String> {
+        [ANNOUNCE, ECHO, TOO_LONG, REJECT, IDLE].map(str::to_string).into()
+    }
+
+    /// Answers a frame.
+    pub fn hear(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
+        match punted.app {
+            ANNOUNCE => self.announcer.hear(now_ns, punted, actions),
+            ECHO => self.echo.hear(now_ns, punted, actions),
+            REJECT => {
+                let answer = self.reject.answer(punted.bytes, now_ns);
+                actions.extend(answer.map(|bytes| Action::Inject { bytes, output: punted.input }));
+            }
+            IDLE => self.idle.hear(punted, actions),
+            _ => {}
+        }
+    }
+
+    /// Answers a packet that may have at most `limit` bytes: on the port it came by.
+    pub fn refuse(
+        &mut self,
+        now_ns: u64,
+        (input, bytes): (PortId, &[u8]),
+        limit: u16,
+        actions: &mut Vec<Action>,
+    ) {
+        let answer = self.too_big.answer(bytes, limit, now_ns);
+        actions.extend(answer.map(|bytes| Action::Inject { bytes, output: input }));
+    }
+
+    /// Takes over from the app that ran before a reload.
+    pub fn inherit(&mut self, old: Answers) {
+        self.announcer.inherit(old.announcer);
+        (self.echo, self.too_big) = (old.echo, old.too_big);
+        (self.reject, self.idle) = (old.reject, old.idle);
+    }
+
+    /// Begins.
+    pub fn start(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        self.announcer.start(now_ns);
+        self.tick(now_ns, actions);
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        self.announcer.tick(now_ns, actions);
+    }
+
+    /// Returns when it wants to be woken.
+    pub fn wake_ns(&self) -> Option<u64> {
+        self.announcer.wake_ns()
+    }
+
+    /// Returns what it has counted.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let others = self.echo.counts().into_iter().chain(self.too_big.counts());
+        let others = others.chain(self.reject.counts()).chain(self.idle.counts());
+        self.announcer.counts().into_iter().chain(others).collect()
+    }
+}
+
+/// Returns the checksum of a message: 0 if it has the right one in it. That of ICMPv6 includes a pseudo
+/// header (RFC 4443 §2.3).
+fn sum((src, dst): (IpAddr, IpAddr), message: &[u8]) -> u16 {
+    let sum = Sum::default().bytes(message);
+    let sum = match (src, dst) {
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let sum = sum.bytes(&src.octets()).bytes(&dst.octets());
+            sum.value32(message.len() as u32).word(PROTOCOL_ICMPV6.into())
+        }
+        _ => sum,
+    };
+    checksum(sum)
+}

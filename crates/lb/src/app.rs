@@ -1,0 +1,314 @@
+//! Writes services as pipes: tables that find a packet's service (`tables.rs`), and behind them pipes that
+//! choose a back end and send the packet there (`pipes.rs`).
+
+use super::announce::Answered;
+use super::answers;
+use super::choosers::Translated;
+use super::health::{Health, LbApp, Told};
+use super::pipes::{self, Writer};
+use super::probes::{self, Source};
+use super::problems::{Problem, Surroundings, problems};
+use super::service::{Address, BackEnd, Mode, Service};
+use super::tables::{Finder, Replies, back_ports, ports};
+use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use weir_app::App;
+use weir_app::kind::{Configured, Counts};
+use weir_app::neighbour::{Hop, Mac};
+use weir_config::attachment::{Attachment, Attachments};
+use weir_config::value::write_mac;
+use weir_config::{Frames, IpRule, TakeRule};
+use weir_packet::{PROTOCOL_TCP, PROTOCOL_UDP};
+use weir_program::builder::{Number, ProgramBuilder};
+use weir_program::{Entry, Forward, NatPool, NatPrefix, Origin, Pipe, PipeId, PortId, Program};
+
+/// The load balancer of a program, with all its services.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lb {
+    /// The services, in the order in which they were written.
+    pub services: Vec<Service>,
+    /// Room for flows in each pipe that keeps some.
+    pub flows: u32,
+    /// The program's NAT pools.
+    pub nat_pools: Vec<NatPool>,
+    /// The services' health.
+    pub health: Health,
+    /// What weir answers for them.
+    pub answered: Arc<Answered>,
+    /// Whether what was changed at run time survives a restart.
+    pub persist: bool,
+    /// Whether there is an item, so that services can be added.
+    pub is_there: bool,
+}
+
+/// The pipe that all packets for the load balancer enter, used with `root:` and `forward:`.
+pub const NAME: &str = "lb";
+
+/// The name under which the app gets packets that are too long for the way to their back end.
+pub const TOO_LONG: &str = "lb/too_long";
+
+/// The name under which the app gets packets for which there is no back end, if their service rejects them.
+pub(super) const REJECT: &str = "lb/reject";
+
+/// Room for flows in each pipe that keeps some, unless the configuration says otherwise.
+pub const FLOWS: u32 = 1 << 18;
+
+impl Default for Lb {
+    fn default() -> Lb {
+        let (nat_pools, health, answered) = (Vec::new(), Health::default(), Arc::default());
+        let services = Vec::new();
+        Lb { services, flows: FLOWS, nat_pools, health, answered, persist: false, is_there: false }
+    }
+}
+
+impl Lb {
+    /// Returns everything wrong with the services. If there is anything, [`Lb::write`] must not be called.
+    #[must_use]
+    pub fn problems(&self) -> Vec<(Origin, Problem)> {
+        let around = Surroundings { pools: &self.nat_pools, flows: self.flows };
+        problems(&self.services, &around)
+    }
+
+    /// Adds pipes, groups and counters to `program`, and directs frames from the services' attachments there.
+    pub fn write(&self, program: &mut ProgramBuilder, attachments: &Attachments) {
+        let miss = self.miss(program);
+        // All fragments of a datagram go where it would go if it were whole.
+        program.follow_fragments();
+        // The table that packets enter first has the first place, where readers look for it.
+        let root = program.pipe(Pipe::basic(NAME));
+        let shared = (miss, self.flows, &self.health);
+        let pipes = Writer::new(&self.services, attachments, program, shared).write();
+        let replies = self.replies(program, miss);
+        let finder = Finder::new(&self.services, attachments, &pipes, &self.nat_pools);
+        let finder = finder.answering(&self.answered, replies);
+        let tables = finder.tables();
+        let mut ids: Vec<PipeId> = vec![root];
+        ids.extend(tables.iter().skip(1).map(|table| program.pipe(Pipe::basic(table.name()))));
+        let checks = (&*self.services, &*self.health.services);
+        let mut next = probes::write(checks, attachments, &pipes, program, miss);
+        for (table, id) in tables.iter().zip(&ids).rev() {
+            let blank = program.pipes[id.index()].clone();
+            program.define(*id, finder.pipe(*table, blank).miss(next));
+            next = Forward::Pipe(*id);
+        }
+        for below in self.below(attachments) {
+            below.lead(program, root);
+        }
+    }
+
+    /// Adds the app to which frames go that weir answers itself.
+    fn replies(&self, program: &mut ProgramBuilder, miss: Forward) -> Replies {
+        let mut replies = Replies { asked: [Forward::Drop; 2], echo: Forward::Drop };
+        if !self.answered.vips.is_empty() {
+            let app = program.app(answers::ANNOUNCE);
+            replies.asked = [Forward::App(app); 2];
+            // Solicitations are found by their group, in which the host may have addresses, too.
+            if miss == Forward::Kernel && self.answered.vips.iter().any(|one| one.vip.is_ipv6()) {
+                let host = Pipe::basic(format!("{NAME}/host")).entry(Entry::default());
+                let next = program.pipe(host.forward(Forward::Kernel).miss(Forward::Kernel));
+                replies.asked[1] = Forward::Tee { app, next };
+            }
+        }
+        if self.answered.pings.iter().any(|ping| ping.service.is_none()) {
+            replies.echo = Forward::App(program.app(answers::ECHO));
+        }
+        replies
+    }
+
+    /// Returns what the services are attached to: their ports, or what those ports are members of.
+    pub(super) fn below<'a>(&self, attachments: &'a Attachments) -> impl Iterator<Item = &'a Attachment> {
+        let all: Vec<&Attachment> =
+            self.ports().into_iter().filter_map(|port| attachments.with(port)).collect();
+        let is_first =
+            |(at, one): &(usize, &Attachment)| all[..*at].iter().all(|other| other.name != one.name);
+        all.iter().copied().enumerate().filter(is_first).map(|(_, one)| one).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Returns the ports on which packets of services and answers arrive, each once.
+    #[must_use]
+    pub fn ports(&self) -> Vec<PortId> {
+        let answers = self.sources().into_iter().map(|source| source.port);
+        let mut ports: Vec<PortId> = ports(&self.services).into_iter().chain(answers).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// Returns where checks are sent from that go a service's own way.
+    pub(super) fn sources(&self) -> Vec<Source> {
+        probes::sources(&self.services, &self.health.services)
+    }
+
+    /// Returns the forward for packets of no service: the kernel if every port has a kernel path, otherwise
+    /// drop.
+    fn miss(&self, program: &Program) -> Forward {
+        let can = |port: &PortId| program.ports.get(port.index()).is_some_and(|port| port.kernel_path);
+        if self.ports().iter().all(can) { Forward::Kernel } else { Forward::Drop }
+    }
+}
+
+impl Lb {
+    /// Returns the answers to translated flows of a service: what is sent to its pool, or comes from its back
+    /// ends.
+    fn answers(&self, service: &Service) -> Vec<Frames> {
+        let Some(Translated::Both(pool, _)) = Translated::of(service) else {
+            let nat = service.back_ends.iter().filter(|one| matches!(one.mode, Mode::Nat { .. }));
+            return nat.filter_map(|back_end| back_end.mode.ip()).map(Frames::From).collect();
+        };
+        let pool = self.nat_pools.get(pool.index()).into_iter();
+        let answers = |pool: &NatPool| {
+            let dport = Some((pool.first, pool.last));
+            let rules = |prefix: &NatPrefix, protocol| {
+                let (dst, prefix, protocol) = (prefix.first, prefix.length, Some(protocol));
+                let whole = IpRule { dst, prefix, protocol, dport, fragments: false };
+                let fragments = IpRule { dport: None, fragments: true, ..whole };
+                [Frames::Ip(whole), Frames::Ip(fragments), Frames::Errors(whole)]
+            };
+            let all =
+                |prefix| [PROTOCOL_TCP, PROTOCOL_UDP].into_iter().flat_map(move |one| rules(prefix, one));
+            pool.prefixes.iter().flat_map(all).collect::<Vec<_>>()
+        };
+        pool.flat_map(answers).collect()
+    }
+}
+
+impl Configured for Lb {
+    /// Takes the services' packets, and all their fragments, because only the first of them shows the port;
+    /// ICMP errors about what their back ends sent; and answers that come back through weir.
+    fn take(&self) -> Vec<TakeRule> {
+        let (mut rules, mut seen) = (Vec::new(), HashSet::new());
+        let mut add = |port: PortId, frames: Frames| {
+            let rule = TakeRule { port, frames };
+            if seen.insert(rule) {
+                rules.push(rule);
+            }
+        };
+        for service in &self.services {
+            for Address { vip, prefix, protocol, ports } in &service.addresses {
+                let (dst, protocol, dport) = (*vip, Some(*protocol), Some(*ports));
+                let whole = IpRule { dst, prefix: *prefix, protocol, dport, fragments: false };
+                let fragments = IpRule { dport: None, fragments: true, ..whole };
+                for port in &service.ports {
+                    add(*port, Frames::Ip(whole));
+                    add(*port, Frames::Ip(fragments));
+                    add(*port, Frames::Errors(whole));
+                }
+            }
+            for port in back_ports(service) {
+                self.answers(service).into_iter().for_each(|frames| add(port, frames));
+            }
+        }
+        self.answered.take().for_each(|rule| add(rule.port, rule.frames));
+        self.sources().iter().flat_map(probes::take).for_each(|rule| add(rule.port, rule.frames));
+        rules
+    }
+
+    fn scales(&self) -> HashMap<String, u32> {
+        let group = |(service, scale): (&str, u32)| (format!("{NAME}/{service}"), scale);
+        self.health.scales().all().map(group).collect()
+    }
+
+    /// The host may have addresses of pools: connections of its own may use their other ports.
+    fn announced(&self) -> Vec<IpAddr> {
+        let is_pooled = |address: &IpAddr| self.nat_pools.iter().any(|pool| pool.has(*address));
+        self.answers_for().into_iter().filter(|address| !is_pooled(address)).collect()
+    }
+
+    fn answers_for(&self) -> Vec<IpAddr> {
+        self.answered.vips.iter().map(|one| one.vip).collect()
+    }
+
+    fn checks_ways(&self) -> bool {
+        self.is_there
+    }
+
+    fn has_ways(&self) -> bool {
+        let mut all = self.health.services.iter().flat_map(|service| &service.back_ends);
+        all.any(|(.., watch)| watch.as_ref().is_some_and(|watch| watch.check.via.is_some()))
+    }
+
+    fn hops(&self) -> Vec<Hop> {
+        self.health.neighbours.hops.to_vec()
+    }
+
+    fn known(&self) -> HashMap<Hop, Mac> {
+        self.health.neighbours.known()
+    }
+
+    fn settle(&self, known: &HashMap<Hop, Mac>, program: &mut Program) {
+        self.health.neighbours.settle(&self.health.services, &self.health.probes, known, program);
+    }
+
+    fn running(&self) -> Vec<Box<dyn App>> {
+        let app = || -> Box<dyn App> { Box::new(LbApp::new(self.health.clone()).answering(&self.answered)) };
+        self.is_there.then(app).into_iter().collect()
+    }
+
+    fn persists(&self) -> bool {
+        self.persist
+    }
+
+    fn refuses(&self, orders: &Value, program: &Program) -> Result<(), String> {
+        let is_edit = |one: &Value| super::edits::is_edit(one);
+        if orders.as_array().is_none_or(|all| all.iter().all(is_edit)) {
+            return Ok(());
+        }
+        // One that puts nothing on the board of the app that runs.
+        let mut app = LbApp::new(Health { board: Default::default(), ..self.health.clone() });
+        app.bind(program);
+        app.refuses(orders)
+    }
+
+    /// Returns the back ends of every service, with their shared counters; the services alone where there are
+    /// too many back ends to count.
+    fn table(&self, counts: &Counts<'_>) -> Value {
+        let counted = pipes::is_counted(&self.services);
+        let of = |service: &Service| {
+            let refused = (counts.refused)(&pipes::group_name(service));
+            let row = |back_end: &BackEnd| {
+                let count = (counts.counter)(&pipes::counter_name(service, back_end, counted));
+                let flows = (counts.flows)(&pipes::group_name(service), &back_end.name).filter(|_| counted);
+                let told = self.health.board.of(&service.name, &back_end.name);
+                let mut row = json!({
+                    "service": service.name, "name": back_end.name, "mode": back_end.mode.word(),
+                    "mac": mac(back_end, &told), "address": address(back_end),
+                    "weight": told.weight.unwrap_or(back_end.weight), "state": back_end.state.word(),
+                    "packets": count.packets, "bytes": count.bytes,
+                    "flows": flows.map(|flows| flows.active),
+                    "flows_begun": flows.map(|flows| flows.begun),
+                    "syns_repeated": flows.map(|flows| flows.repeated),
+                    "refused": refused.filter(|_| counted && service.is_sticky()),
+                    "health": told.health, "reason": told.reason,
+                });
+                if !counted {
+                    row["name"] = json!(format!("{} back ends", service.back_ends.len()));
+                }
+                row
+            };
+            let shown = if counted { service.back_ends.len() } else { 1 };
+            service.back_ends.iter().take(shown).map(row).collect::<Vec<_>>()
+        };
+        self.services.iter().flat_map(of).collect()
+    }
+}
+
+/// Returns the MAC address of a back end; empty while it is not known.
+fn mac(back_end: &BackEnd, told: &Told) -> String {
+    match back_end.resolve {
+        None => write_mac(back_end.mac.number()),
+        Some(_) => told.mac.map_or_else(String::new, |mac| write_mac(mac.number())),
+    }
+}
+
+/// Returns the address that packets get on their way to a back end, and the port if there is one; empty if
+/// they keep theirs.
+fn address(back_end: &BackEnd) -> String {
+    match back_end.mode {
+        Mode::Nat { ip, port: Some(port) } | Mode::FullNat { ip, port: Some(port) } => {
+            std::net::SocketAddr::new(ip, port).to_string()
+        }
+        mode => mode.ip().or(back_end.resolve).map_or_else(String::new, |ip| ip.to_string()),
+    }
+}

@@ -1,0 +1,214 @@
+//! Reads back ends: those of services, and those of XenoFlow.
+
+use super::health;
+use super::service::{BackEnd, Mode, State};
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use weir_app::kind::Scope;
+use weir_config::attachment::Attachment;
+use weir_config::ports::mac;
+use weir_config::raw::{self, Kind, Node};
+use weir_config::section::{Section, list, name, parsed, text, words};
+use weir_config::sets::WEIGHT_MAX;
+use weir_config::{Key, Report, Shape};
+
+pub(super) const BACK_END: &[Key] = weir_config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    "mac": Shape::Mac,
+        "the destination MAC address of frames for it: its own, or the router's towards it; by default that \
+         of `gateway`, `ip` or `address` is found out";
+    "gateway": Shape::Ip, "the router towards it, without `mac`; by default the host's routes say";
+    "out": Shape::Name, "the port where it is, if it is another than the service's `out`";
+    "weight": Shape::Number(0, WEIGHT_MAX),
+        "its share of new flows; with 0 it only keeps those it has" or "1";
+    "state": Shape::Words(|| words(&STATES)), "whether it gets new flows, and keeps those it has" or "up";
+    "mode": Shape::Words(|| Mode::WORDS.to_vec()), "how packets are sent to it" or "l2";
+    "address": Shape::Ip,
+        "its own IP address, where it is checked and by which other rings know it; by default `ip`";
+    "server_id": Shape::Text,
+        "its server ID in QUIC connection IDs, in hexadecimal, where the service has `quic`";
+    "check": Shape::Map(health::CHECK), "how it is checked: these keys instead of the service's";
+    "ip": Shape::Ip, "the address that packets are sent to; with `l2`, its own, the same as `address`";
+    "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";
+    "vlan": Shape::Number(0, VID_MAX),
+        "the VLAN that frames for it are tagged with; without it, tags stay as they are";
+    "vni": Shape::Number(0, (1 << 24) - 1), "the network's identifier (vxlan)";
+    "inner_mac": Shape::Mac, "the destination MAC address in the tunnel (vxlan)";
+};
+/// The highest VLAN identifier (IEEE 802.1Q; 4095 is reserved).
+pub(super) const VID_MAX: u64 = 4094;
+/// The states that can be configured.
+const STATES: [(&str, State); 3] =
+    [("up", State::Up), ("draining", State::Draining), ("maintenance", State::Maintenance)];
+const XENOFLOW: &[Key] = weir_config::keys! {
+    needed "backends": Shape::List(&Shape::Map(XENOFLOW_BACK_END)), "the list of back ends";
+};
+const XENOFLOW_BACK_END: &[Key] = weir_config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    needed "mac_address": Shape::Mac, "its MAC address";
+};
+
+/// Reads a list of back ends.
+pub(super) fn read(node: &Node, scope: &mut Scope<'_>) -> Arc<[BackEnd]> {
+    let mut outs = Outs::new();
+    list(node, "back ends", scope.report).iter().filter_map(|node| back_end(node, &mut outs, scope)).collect()
+}
+
+/// The attachments that back ends of a list have named.
+type Outs = HashMap<String, Arc<Attachment>>;
+
+/// Where a back end is, if it says so. The outer `None`: its attachment has an error, which is reported.
+fn out(section: &Section<'_>, outs: &mut Outs, scope: &mut Scope<'_>) -> Option<Option<Arc<Attachment>>> {
+    let Some(node) = section.get("out") else { return Some(None) };
+    if let Kind::Scalar(name) = &node.kind
+        && let Some(known) = outs.get(name)
+    {
+        return Some(Some(Arc::clone(known)));
+    }
+    let named = Arc::new(scope.attachment(node).filter(Attachment::is_usable)?);
+    outs.insert(named.name.clone(), Arc::clone(&named));
+    Some(Some(named))
+}
+
+fn back_end(node: &Node, outs: &mut Outs, scope: &mut Scope<'_>) -> Option<BackEnd> {
+    let section = Section::read(node, BACK_END, scope.report);
+    let out = out(&section, outs, scope);
+    let report = &mut *scope.report;
+    let name = named(&section, report);
+    let weight = section.number("weight", report);
+    let state = section.choice("state", &STATES, report);
+    let mode = mode(&section, report);
+    let vlan = section.get("vlan").map(|_| section.number("vlan", report));
+    let address = address(&section, mode, report);
+    let server_id = section.get("server_id").and_then(|node| weir_config::quic::server_id(node, report));
+    let station = station(&section, node, mode.and_then(|mode| mode.ip()).or(address), report);
+    let span = section.get("name").unwrap_or(node).span;
+    let ((mac, resolve), origin) = (station?, report.origin(span));
+    let (name, weight, mode, state) = (name?, weight? as u32, mode?, state?);
+    let vlan = vlan.map_or(Some(None), |vlan| vlan.map(|vlan| Some(vlan as u16)))?;
+    let out = out?;
+    Some(BackEnd { name, mac, resolve, mode, out, vlan, server_id, weight, state, address, origin })
+}
+
+/// Its own address, where it is not the one that packets are sent to. With `l2`, `ip` means the same.
+fn address(section: &Section<'_>, mode: Option<Mode>, report: &mut Report) -> Option<IpAddr> {
+    let mut read = |key| section.get(key).and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
+    let (ip, address) = (if mode == Some(Mode::L2) { read("ip") } else { None }, read("address"));
+    if let (Some(ip), Some(address), Some(node)) = (ip, address, section.get("ip"))
+        && ip != address
+    {
+        let message = format!("with `mode: l2`, `ip` and `address` ({address}) mean the same");
+        report.error_help(node.span, message, "leave one of them out");
+    }
+    address.or(ip)
+}
+
+/// The MAC address that frames for it are sent to, or the address whose MAC address that is.
+fn station(
+    section: &Section<'_>,
+    node: &Node,
+    own: Option<IpAddr>,
+    report: &mut Report,
+) -> Option<([u8; 6], Option<IpAddr>)> {
+    let gateway = section.get("gateway");
+    if let Some(fixed) = section.get("mac") {
+        if let Some(node) = gateway {
+            report.error_help(node.span, "`mac` says already where frames are sent", "leave one of them out");
+        }
+        return Some((mac(fixed, report)?, None));
+    }
+    let read = gateway.map(|node| parsed::<IpAddr>(node, "an IP address", report));
+    // If the gateway cannot be read, that is in the report.
+    let Some(resolve) = read.map_or(own, |gateway| gateway) else {
+        if gateway.is_none() {
+            let message = "a back end needs `ip`, whose MAC address is found out, or `mac`";
+            report.error(section.get("name").unwrap_or(node).span, message);
+        }
+        return None;
+    };
+    if resolve.is_unspecified() || resolve.is_multicast() || resolve.is_loopback() {
+        let at = gateway.or(section.get("ip")).or(section.get("address")).unwrap_or(node);
+        report.error(at.span, format!("{resolve} has no MAC address: it is not the address of a host"));
+        return None;
+    }
+    Some(([0; 6], Some(resolve)))
+}
+
+/// Reads how packets are sent to a back end; `None` if there is an error, which is reported.
+fn mode(section: &Section<'_>, report: &mut Report) -> Option<Mode> {
+    let choices: Vec<(&str, &str)> = Mode::WORDS.iter().map(|word| (*word, *word)).collect();
+    let word = section.choice("mode", &choices, report)?;
+    let before = report.errors();
+    let only = [("port", &["nat", "full_nat"][..]), ("vni", &["vxlan"])];
+    for (key, modes) in only.into_iter().chain([("inner_mac", &["vxlan"][..])]) {
+        if let Some(node) = section.get(key).filter(|_| !modes.contains(&word)) {
+            let message = format!("`{key}` has no part in `mode: {word}`");
+            report.error_help(node.span, message, format!("it is of {}", modes.join(", ")));
+        }
+    }
+    if word == "l2" {
+        return (report.errors() == before).then_some(Mode::L2);
+    }
+    let ip = section.needed("ip", report).and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
+    let port = section.get("port").and_then(|_| section.number("port", report)).map(|port| port as u16);
+    let mut vxlan = |ip| {
+        let _ = section.needed("vni", report);
+        let vni = section.get("vni").and_then(|_| section.number("vni", report))? as u32;
+        let inner_mac = section.needed("inner_mac", report).and_then(|node| mac(node, report))?;
+        Some(Mode::Vxlan { ip, vni, inner_mac })
+    };
+    let mode = match word {
+        "ipip" => Some(Mode::Ipip(ip?)),
+        "gue" => Some(Mode::Gue(ip?)),
+        "gue1" => Some(Mode::BareGue(ip?)),
+        "gre" => Some(Mode::Gre(ip?)),
+        "nat" => Some(Mode::Nat { ip: ip?, port }),
+        "full_nat" => Some(Mode::FullNat { ip: ip?, port }),
+        _ => vxlan(ip?),
+    };
+    mode.filter(|_| report.errors() == before)
+}
+
+fn named(section: &Section, report: &mut Report) -> Option<String> {
+    let node = section.needed("name", report)?;
+    name(text(node, "a name", report)?, node.span, report).map(str::to_string)
+}
+
+/// The back ends of XenoFlow's `backends.json`: `{"backends": [{"name": .., "mac_address": ..}]}`.
+#[must_use]
+pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
+    let Some(document) = raw::parse(text, report) else { return Vec::new() };
+    let section = Section::read(&document, XENOFLOW, report);
+    let Some(node) = section.needed("backends", report) else { return Vec::new() };
+    let (mut back_ends, mut names) = (Vec::new(), HashSet::new());
+    for node in list(node, "back ends", report) {
+        let section = Section::read(node, XENOFLOW_BACK_END, report);
+        let name = named(&section, report);
+        let mac = section.needed("mac_address", report).and_then(|node| mac(node, report));
+        let Some(name) = name else { continue };
+        if !names.insert(name.clone()) {
+            report.error(
+                section.get("name").unwrap_or(node).span,
+                format!("two back ends are called `{name}`"),
+            );
+        }
+        back_ends.extend(mac.map(|mac| BackEnd {
+            name,
+            mac,
+            resolve: None,
+            mode: Mode::L2,
+            out: None,
+            vlan: None,
+            server_id: None,
+            weight: 1,
+            state: State::Up,
+            address: None,
+            origin: Default::default(),
+        }));
+    }
+    if back_ends.is_empty() && report.errors() == 0 {
+        report.error(node.span, "there are no back ends");
+    }
+    back_ends
+}

@@ -1,0 +1,210 @@
+//! The pipes that choose a back end and send packets there. Services share them: metadata chooses a service's
+//! group, and a pipe for each way of choosing has entries for the back ends of all services that choose so.
+
+use super::NAME;
+use super::actions::Action;
+use super::service::{BackEnd, By, Service};
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use weir_packet::{Field, KeySource};
+use weir_program::builder::ProgramBuilder;
+use weir_program::{FlowState, GroupChoice, HashInput, Learn, NatPoolId, Origin, OwnedBy, Pipe, Timeouts};
+
+/// The metadata that carries the number of a service's group.
+pub(super) const META: u8 = 0;
+
+/// The largest number of pipes that keep flows for as many different timeouts.
+pub(super) const TIMEOUTS_MAX: usize = 8;
+
+/// A pipe that chooses back ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Chooser {
+    /// Flows that stay with their back end, and whose addresses stay.
+    Flows(Timeouts),
+    /// Flows that stay with their back end, some with its address.
+    Translated(Translated),
+    /// Each packet by its 5-tuple.
+    Hash,
+    /// Each packet by its source address, of IPv6 or IPv4.
+    Source(bool),
+    /// The same with the destination port.
+    SourcePort(bool),
+    /// Each packet by these bits of its IPv4 source address.
+    SourceBits(u32),
+    /// ICMP errors as the packets of the client that they are about, where a source address chooses.
+    Errors(ErrorsBy),
+}
+
+/// What of the packet inside an ICMP error chooses, as its source does of a client's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum ErrorsBy {
+    /// The client's address, of IPv6 or IPv4.
+    Source(bool),
+    /// The same with the service's port.
+    SourcePort(bool),
+    /// These bits of the client's IPv4 address.
+    SourceBits(u32),
+}
+
+/// A table of flows and their answers, which come back through weir.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Translated {
+    /// With new destinations, of IPv6 or IPv4.
+    Destination(bool),
+    /// With new sources as well, of this pool.
+    Both(NatPoolId, bool),
+}
+
+impl Translated {
+    /// Returns the table of a service's flows, if they are translated.
+    pub fn of(service: &Service) -> Option<Translated> {
+        let any = |nat: fn(&BackEnd) -> bool| service.back_ends.iter().any(nat);
+        match service.nat_pool {
+            Some(pool) => Some(Translated::Both(pool, service.has(true))),
+            None => any(|one| one.mode.is_nat()).then(|| Translated::Destination(service.has(true))),
+        }
+    }
+}
+
+impl Translated {
+    /// Whether its flows are of IPv6.
+    pub fn is_ipv6(self) -> bool {
+        let (Translated::Destination(ipv6) | Translated::Both(_, ipv6)) = self;
+        ipv6
+    }
+}
+
+impl Chooser {
+    /// Returns the pipe for packets of a service, of IPv6 or IPv4.
+    pub fn of(service: &Service, ipv6: bool) -> Chooser {
+        match (service.by, Translated::of(service)) {
+            (By::FiveTuple, Some(translated)) if !service.stateless => Chooser::Translated(translated),
+            (By::FiveTuple, None) if !service.stateless => Chooser::Flows(service.timeouts),
+            (By::FiveTuple, _) => Chooser::Hash,
+            (By::Source, _) => Chooser::Source(ipv6),
+            (By::SourcePort, _) => Chooser::SourcePort(ipv6),
+            (By::SourceBits(mask), _) => Chooser::SourceBits(mask),
+        }
+    }
+
+    /// Returns the pipe for ICMP errors about packets of a service. An error has the flow key of what it is
+    /// about (docs/pipes.md M9), but another source address.
+    pub fn of_errors(service: &Service, ipv6: bool) -> Chooser {
+        match Chooser::of(service, ipv6) {
+            Chooser::Source(ipv6) => Chooser::Errors(ErrorsBy::Source(ipv6)),
+            Chooser::SourcePort(ipv6) => Chooser::Errors(ErrorsBy::SourcePort(ipv6)),
+            Chooser::SourceBits(mask) => Chooser::Errors(ErrorsBy::SourceBits(mask)),
+            by_key => by_key,
+        }
+    }
+
+    /// Returns the pipes for packets of a service and for ICMP errors about them.
+    pub fn all_of(service: &Service, ipv6: bool) -> Vec<Chooser> {
+        let mut all = vec![Chooser::of(service, ipv6), Chooser::of_errors(service, ipv6)];
+        all.dedup();
+        all
+    }
+
+    /// Returns its name, which does not depend on other services: flows go on where a reload finds a pipe of
+    /// that name.
+    pub fn name(self, program: &ProgramBuilder) -> String {
+        let family = |ipv6| if ipv6 { "v6" } else { "v4" };
+        match self {
+            Chooser::Flows(timeouts) => format!("{NAME}/flows{}", differences(timeouts)),
+            Chooser::Translated(Translated::Destination(ipv6)) => format!("{NAME}/nat/{}", family(ipv6)),
+            Chooser::Translated(Translated::Both(pool, _)) => {
+                format!("{NAME}/full_nat/{}", program.nat_pools[pool.index()].name)
+            }
+            Chooser::Hash => format!("{NAME}/hash"),
+            Chooser::Source(ipv6) => format!("{NAME}/source/{}", family(ipv6)),
+            Chooser::SourcePort(ipv6) => format!("{NAME}/source+dport/{}", family(ipv6)),
+            Chooser::SourceBits(mask) => format!("{NAME}/src/{}", Ipv4Addr::from_bits(mask)),
+            Chooser::Errors(by) => {
+                let packets = match by {
+                    ErrorsBy::Source(ipv6) => Chooser::Source(ipv6),
+                    ErrorsBy::SourcePort(ipv6) => Chooser::SourcePort(ipv6),
+                    ErrorsBy::SourceBits(mask) => Chooser::SourceBits(mask),
+                };
+                format!("{}/errors", packets.name(program))
+            }
+        }
+    }
+
+    /// Returns the pipe without actions and entries.
+    pub fn blank(self, program: &ProgramBuilder, flows: u32, timeouts: Timeouts) -> Pipe {
+        let name = self.name(program);
+        let choice = GroupChoice::ByMeta(META);
+        let hash = |fields: Vec<Field>| {
+            let fields = fields.into_iter().map(|field| (field, field.max())).collect();
+            Pipe::hash(name.clone(), HashInput::Fields(fields), choice)
+        };
+        let source = |ipv6| if ipv6 { Field::Ipv6Src } else { Field::Ipv4Src };
+        let client = |ipv6| if ipv6 { Field::ErrorV6Dst } else { Field::ErrorV4Dst };
+        let pinned = || Pipe::flow(name.clone(), Learn::Pin(choice)).timeouts(timeouts).capacity(flows);
+        match self {
+            Chooser::Flows(_) => pinned(),
+            // Answers come from another address than clients send to, and to the same client.
+            Chooser::Translated(Translated::Destination(_)) => pinned().reverse(true).owner(OwnedBy::Client),
+            Chooser::Translated(Translated::Both(pool, _)) => pinned().reverse(true).nat(pool),
+            Chooser::Hash => Pipe::hash(name, HashInput::Select(KeySource::Outer), choice),
+            Chooser::Source(ipv6) => hash(vec![source(ipv6)]),
+            Chooser::SourcePort(ipv6) => hash(vec![source(ipv6), Field::L4Dport]),
+            Chooser::SourceBits(mask) => {
+                Pipe::basic(name).per_entry(Field::Meta0).per_entry_bits(Field::Ipv4Src, mask.into())
+            }
+            Chooser::Errors(ErrorsBy::Source(ipv6)) => hash(vec![client(ipv6)]),
+            Chooser::Errors(ErrorsBy::SourcePort(ipv6)) => hash(vec![client(ipv6), Field::ErrorSport]),
+            Chooser::Errors(ErrorsBy::SourceBits(mask)) => {
+                Pipe::basic(name).per_entry(Field::Meta0).per_entry_bits(client(false), mask.into())
+            }
+        }
+    }
+
+    /// Returns the blank pipe in front of it that finds back ends by server IDs in QUIC connection IDs.
+    pub fn quic(self, program: &ProgramBuilder) -> Pipe {
+        let name = self.name(program);
+        let name = format!("{NAME}/quic{}", name.strip_prefix(NAME).unwrap_or_default());
+        Pipe::hash(name, HashInput::Quic, GroupChoice::ByMeta(META))
+    }
+
+    /// Returns its actions, whichever of them are used. That of answers is the last one.
+    pub fn actions(self) -> Vec<Action> {
+        match self {
+            Chooser::Translated(Translated::Destination(ipv6)) => {
+                Action::direct(true).into_iter().chain(Action::translating(ipv6, false)).collect()
+            }
+            Chooser::Translated(Translated::Both(_, ipv6)) => Action::translating(ipv6, true),
+            Chooser::Flows(_) | Chooser::Hash => Action::direct(true),
+            _ => Action::direct(false),
+        }
+    }
+}
+
+/// Returns what is different from the usual timeouts, as a part of a name.
+fn differences(timeouts: Timeouts) -> String {
+    let usual = super::service::timeouts(false);
+    let mut name = String::new();
+    for state in FlowState::ALL.into_iter().filter(|state| timeouts.ns(*state) != usual.ns(*state)) {
+        let (before, ms) = (if name.is_empty() { "/" } else { "," }, timeouts.ns(state) / 1_000_000);
+        let _ = write!(name, "{before}{}={ms}ms", state.word());
+    }
+    name
+}
+
+/// Returns the different timeouts of flows, each with the first service that has them.
+pub(super) fn timeouts(services: &[Service]) -> Vec<(Timeouts, Origin)> {
+    let mut all: Vec<(Timeouts, Origin)> = Vec::new();
+    for service in services.iter().filter(|service| service.is_sticky()) {
+        let kept = Translated::of(service).is_none();
+        if kept && !all.iter().any(|(timeouts, _)| *timeouts == service.timeouts) {
+            all.push((service.timeouts, service.origin));
+        }
+    }
+    all
+}
+
+/// Returns the number of the service at this position, by which metadata chooses its group. Numbers are given
+/// from the top, because a configuration that gives some itself begins at the bottom.
+pub(super) fn number(at: usize) -> u16 {
+    u16::MAX - at as u16
+}

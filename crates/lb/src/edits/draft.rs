@@ -1,0 +1,264 @@
+//! Edits that are asked for, one after the other, beside those that there are.
+
+use super::tree::{self, canonical, json};
+use super::{EDITS_MAX, Edit, Edits, Owner, Place};
+use serde_json::Value;
+use std::collections::HashMap;
+use weir_config::raw::{Kind, Node};
+
+/// The keys of a request, and the words that edit.
+const KEYS: [&str; 4] = ["do", "service", "pool", "back_end"];
+const WORDS: [&str; 3] = ["add", "remove", "reset"];
+
+/// Returns true for a request that edits the configuration.
+#[must_use]
+pub fn is_edit(request: &Value) -> bool {
+    request["do"].as_str().is_some_and(|word| WORDS.contains(&word))
+}
+
+/// A list of back ends in the file.
+struct Listed<'a> {
+    /// The pool that the service has instead.
+    pool: Option<&'a str>,
+    item: Option<&'a Node>,
+    back_ends: HashMap<&'a str, &'a Node>,
+}
+
+/// Edits as they become, request by request.
+pub struct Draft<'a> {
+    file: HashMap<Owner, Listed<'a>>,
+    edits: Vec<Option<Edit>>,
+    places: HashMap<Place, usize>,
+}
+
+impl<'a> Draft<'a> {
+    /// Begins with the edits that there are, beside a document without them.
+    #[must_use]
+    pub fn new(document: &'a Node, edits: &Edits) -> Draft<'a> {
+        let mut file = HashMap::new();
+        for item in tree::items(document) {
+            let listed = |list: Option<&'a Node>, item| Listed {
+                pool: list
+                    .and_then(|list| if let Kind::Scalar(pool) = &list.kind { Some(&**pool) } else { None }),
+                item,
+                back_ends: back_ends(list),
+            };
+            if let Some(name) = tree::name(item) {
+                let owner = Owner::Service(name.to_string());
+                file.entry(owner).or_insert_with(|| listed(tree::value(item, "back_ends"), Some(item)));
+            }
+            for (name, list) in tree::pools(item) {
+                file.entry(Owner::Pool(name.to_string())).or_insert_with(|| listed(Some(list), None));
+            }
+        }
+        let places = edits.0.iter().enumerate().map(|(at, edit)| (edit.place.clone(), at)).collect();
+        Draft { file, edits: edits.0.iter().cloned().map(Some).collect(), places }
+    }
+
+    /// Returns the edits.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn edits(self) -> Result<Edits, String> {
+        let edits: Vec<Edit> = self.edits.into_iter().flatten().collect();
+        if edits.len() > EDITS_MAX {
+            return Err(format!("there can be {EDITS_MAX} changes at run time: write some into the file"));
+        }
+        Ok(Edits(edits))
+    }
+
+    /// Takes a request: one that edits, or one about a back end that must be there.
+    ///
+    /// # Errors
+    /// Says which field is wrong.
+    pub fn take(&mut self, request: &Value) -> Result<(), String> {
+        if !is_edit(request) {
+            return self.names(request);
+        }
+        let fields = request.as_object().ok_or("a request is an object")?;
+        if let Some(unknown) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(format!("there is no field `{unknown}`, but {}", KEYS.join(", ")));
+        }
+        let word = request["do"].as_str().unwrap_or_default();
+        if word == "reset" {
+            if fields.len() > 1 {
+                return Err("`reset` has no other field: it is of everything".to_string());
+            }
+            (self.edits, self.places) = (Vec::new(), HashMap::new());
+            return Ok(());
+        }
+        let back_end = request.get("back_end").filter(|one| !one.is_null());
+        match (word, back_end, &request["service"]) {
+            ("add", None, service @ Value::Object(_)) if request.get("pool").is_none() => {
+                self.add_service(service)
+            }
+            ("add", Some(back_end @ Value::Object(_)), _) => self.add(owner(request)?, back_end),
+            ("add", None, _) => {
+                let whose = "`back_end` is, and `service` or `pool` names whose it is";
+                Err(format!("`service` is a mapping with its keys, or {whose}"))
+            }
+            ("add", ..) => {
+                Err("`back_end` is a mapping with its keys, `name` and `mac` at least".to_string())
+            }
+            (_, None, _) => match owner(request)? {
+                Owner::Pool(pool) => {
+                    Err(format!("`back_end` is missing: pool `{pool}` can only lose back ends"))
+                }
+                owner => self.remove_service(owner),
+            },
+            (_, Some(Value::String(name)), _) => self.remove(owner(request)?, name),
+            _ => Err("`back_end` is the name of the one to remove".to_string()),
+        }
+    }
+
+    /// A request about a back end that must be there.
+    fn names(&self, request: &Value) -> Result<(), String> {
+        let (Some(service), Some(back_end)) = (request["service"].as_str(), request["back_end"].as_str())
+        else {
+            return Err("`service` and `back_end` name what this is about".to_string());
+        };
+        let service = self.list_of(Owner::Service(service.to_string()), true)?;
+        if self.has(&service, back_end) { Ok(()) } else { Err(no_back_end(&service, back_end)) }
+    }
+
+    fn edit(&self, place: &Place) -> Option<&Edit> {
+        self.edits[*self.places.get(place)?].as_ref()
+    }
+
+    /// Returns whose list a service's back ends are in.
+    fn list_of(&self, owner: Owner, through_pools: bool) -> Result<Owner, String> {
+        let place = Place { owner: owner.clone(), back_end: None };
+        let pool = match (self.edit(&place), self.file.get(&owner)) {
+            (Some(edit), _) if edit.now.is_null() => return Err(absent(&owner)),
+            (Some(edit), _) => edit.now["back_ends"].as_str().map(str::to_string),
+            (None, Some(listed)) => listed.pool.map(str::to_string),
+            (None, None) => return Err(absent(&owner)),
+        };
+        match pool {
+            None => Ok(owner),
+            Some(pool) if through_pools => Ok(Owner::Pool(pool)),
+            Some(pool) => Err(format!(
+                "{owner} has the back ends of pool `{pool}`, which others may share: name the `pool`"
+            )),
+        }
+    }
+
+    /// Returns true if a list has a back end.
+    fn has(&self, owner: &Owner, name: &str) -> bool {
+        let whole = Place { owner: owner.clone(), back_end: None };
+        if let Some(edit) = self.edit(&whole) {
+            return position(&edit.now, name).is_some();
+        }
+        match self.edit(&Place { back_end: Some(name.to_string()), ..whole }) {
+            Some(edit) => !edit.now.is_null(),
+            None => self.file.get(owner).is_some_and(|listed| listed.back_ends.contains_key(name)),
+        }
+    }
+
+    fn add_service(&mut self, service: &Value) -> Result<(), String> {
+        let name = service["name"].as_str().ok_or("`service.name` is missing: what the service is called")?;
+        let owner = Owner::Service(name.to_string());
+        if self.list_of(owner.clone(), true).is_ok() {
+            return Err(format!("there is a {owner} already: remove it in the same list to replace it"));
+        }
+        self.put(Place { owner, back_end: None }, canonical(service));
+        Ok(())
+    }
+
+    fn remove_service(&mut self, owner: Owner) -> Result<(), String> {
+        self.list_of(owner.clone(), true)?;
+        for edit in &mut self.edits {
+            if edit.as_ref().is_some_and(|edit| edit.place.owner == owner && edit.place.back_end.is_some()) {
+                self.places.remove(&edit.take().map(|edit| edit.place).expect("an edit"));
+            }
+        }
+        self.put(Place { owner, back_end: None }, Value::Null);
+        Ok(())
+    }
+
+    fn add(&mut self, owner: Owner, back_end: &Value) -> Result<(), String> {
+        let name = back_end["name"].as_str().ok_or("`back_end.name` is missing: what it is called")?;
+        let owner = self.list_of(owner, false)?;
+        if self.has(&owner, name) {
+            return Err(format!(
+                "{owner} has a back end `{name}` already: remove it in the same list to replace it"
+            ));
+        }
+        self.set(owner, name, canonical(back_end))
+    }
+
+    fn remove(&mut self, owner: Owner, name: &str) -> Result<(), String> {
+        let owner = self.list_of(owner, false)?;
+        if !self.has(&owner, name) {
+            return Err(no_back_end(&owner, name));
+        }
+        self.set(owner, name, Value::Null)
+    }
+
+    /// Gives a list another value of a back end.
+    fn set(&mut self, owner: Owner, name: &str, now: Value) -> Result<(), String> {
+        let whole = Place { owner, back_end: None };
+        let Some(at) = self.places.get(&whole).copied() else {
+            self.put(Place { back_end: Some(name.to_string()), ..whole }, now);
+            return Ok(());
+        };
+        let Some(edit) = self.edits[at].as_mut() else { return Err(absent(&whole.owner)) };
+        let place = position(&edit.now, name);
+        let list = edit.now["back_ends"].as_array_mut();
+        let list = list.ok_or_else(|| format!("{} has no list of back ends", whole.owner))?;
+        match place {
+            Some(at) => drop(list.remove(at)),
+            None => list.push(now),
+        }
+        Ok(())
+    }
+
+    /// Notes an edit, unless it is what the file says.
+    fn put(&mut self, place: Place, now: Value) {
+        let listed = self.file.get(&place.owner);
+        let node = listed.and_then(|listed| match &place.back_end {
+            Some(name) => listed.back_ends.get(name.as_str()).copied(),
+            None => listed.item,
+        });
+        let base = node.map_or(Value::Null, |node| canonical(&json(node)));
+        if let Some(at) = self.places.remove(&place) {
+            self.edits[at] = None;
+        }
+        if base != now {
+            self.places.insert(place.clone(), self.edits.len());
+            self.edits.push(Some(Edit { place, base, now }));
+        }
+    }
+}
+
+/// Whose back end a request names.
+fn owner(request: &Value) -> Result<Owner, String> {
+    match (&request["service"], &request["pool"]) {
+        (Value::String(name), Value::Null) => Ok(match name.strip_prefix("pool:") {
+            Some(pool) => Owner::Pool(pool.to_string()),
+            None => Owner::Service(name.clone()),
+        }),
+        (Value::Null, Value::String(name)) => Ok(Owner::Pool(name.clone())),
+        (Value::Null, Value::Null) => {
+            Err("`service` is missing, and so is `pool`: whose back end?".to_string())
+        }
+        _ => Err("`service` or `pool` is a name, and only one of them".to_string()),
+    }
+}
+
+fn back_ends(list: Option<&Node>) -> HashMap<&str, &Node> {
+    let Some(Node { kind: Kind::List(list), .. }) = list else { return HashMap::new() };
+    list.iter().filter_map(|node| Some((tree::name(node)?, node))).collect()
+}
+
+fn position(service: &Value, name: &str) -> Option<usize> {
+    service["back_ends"].as_array()?.iter().position(|one| one["name"] == name)
+}
+
+fn absent(owner: &Owner) -> String {
+    format!("there is no {owner}")
+}
+
+fn no_back_end(owner: &Owner, name: &str) -> String {
+    format!("{owner} has no back end `{name}`")
+}

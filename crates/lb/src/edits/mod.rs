@@ -1,0 +1,287 @@
+//! What was added and removed at run time: services, and back ends of services and pools.
+//!
+//! Edits are kept beside the file, and are put into what was read of it before anything is made of that
+//! ([`Edits::apply`]), so that they are checked and carried out as if the file had them. Each knows what the
+//! file said where it changes something. Where the file says something else later, the file holds, and the
+//! edit is forgotten: the later of the two wins.
+
+mod draft;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use draft::{Draft, is_edit};
+pub use tree::{canonical, json};
+
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+use weir_config::raw::{Kind, Node};
+use weir_config::section::NAME_MAX;
+use weir_config::{Report, Span, raw};
+use weir_program::check::Severity;
+
+/// The name of the edits' text in reports.
+pub const SOURCE: &str = "changes at run time";
+
+/// The largest number of edits.
+pub const EDITS_MAX: usize = 65_536;
+
+/// What has a list of back ends.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Owner {
+    /// A service.
+    Service(String),
+    /// A pool that services share.
+    Pool(String),
+}
+
+impl Owner {
+    fn key(&self) -> &'static str {
+        match self {
+            Owner::Service(_) => "service",
+            Owner::Pool(_) => "pool",
+        }
+    }
+
+    fn name(&self) -> &str {
+        let (Owner::Service(name) | Owner::Pool(name)) = self;
+        name
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} `{}`", self.key(), self.name())
+    }
+}
+
+/// What is edited: a back end, or a whole service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    owner: Owner,
+    back_end: Option<String>,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.back_end {
+            Some(name) => write!(f, "back end `{name}` of {}", self.owner),
+            None => self.owner.fmt(f),
+        }
+    }
+}
+
+/// An edit. Values are mappings as the file would have them, and null where there is nothing.
+#[derive(Clone, Debug, PartialEq)]
+struct Edit {
+    place: Place,
+    /// What the file says.
+    base: Value,
+    now: Value,
+}
+
+/// All edits, in the order in which they were asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Edits(Vec<Edit>);
+
+impl Edits {
+    /// Returns true if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns how many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns them for a file or another process; [`Edits::read`] reads that.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let one = |Edit { place, base, now }: &Edit| {
+            let mut one = json!({ "base": base, "now": now });
+            one[place.owner.key()] = json!(place.owner.name());
+            if let Some(name) = &place.back_end {
+                one["back_end"] = json!(name);
+            }
+            one
+        };
+        self.0.iter().map(one).collect()
+    }
+
+    /// Reads what [`Edits::json`] has returned, perhaps in another version of weir. `None` if it is not that.
+    #[must_use]
+    pub fn read(value: &Value) -> Option<Edits> {
+        let list = value.as_array().filter(|list| list.len() <= EDITS_MAX)?;
+        let mut places = std::collections::HashSet::new();
+        let one = |one: &Value| {
+            let name = |key: &str| {
+                let name = one.get(key)?.as_str()?;
+                (!name.is_empty() && name.len() <= NAME_MAX).then(|| name.to_string())
+            };
+            let owner = match (name("service"), name("pool")) {
+                (Some(name), None) => Owner::Service(name),
+                (None, Some(name)) if one.get("back_end").is_some() => Owner::Pool(name),
+                _ => return None,
+            };
+            let back_end = if one.get("back_end").is_some() { Some(name("back_end")?) } else { None };
+            let place = Place { owner, back_end };
+            let value = |key: &str| one.get(key).filter(|one| one.is_null() || one.is_object());
+            let (base, now) = (canonical(value("base")?), canonical(value("now")?));
+            places.insert(place.clone()).then_some(Edit { place, base, now })
+        };
+        list.iter().map(one).collect::<Option<Vec<Edit>>>().map(Edits)
+    }
+
+    /// Returns the text that reports show: a line for each edit.
+    fn text(&self) -> String {
+        self.0.iter().map(|edit| format!("{}\n", edit.now)).collect()
+    }
+
+    /// Puts the edits into a document. Returns those that hold, and says of the others why they are
+    /// forgotten.
+    pub fn apply(&self, document: &mut Node, report: &mut Report) -> (Edits, Vec<String>) {
+        if self.is_empty() {
+            return (Edits::default(), Vec::new());
+        }
+        let file = report.add_file(SOURCE, Arc::new(self.text()));
+        let node = |(at, edit): (usize, &Edit)| {
+            let at = Span { line: at as u32 + 1, column: 1, length: 1, file };
+            (!edit.now.is_null()).then(|| raw::parse_part(&edit.now.to_string(), at, report)).flatten()
+        };
+        let nodes: Vec<Option<Node>> = self.0.iter().enumerate().map(node).collect();
+        let mut applying = Applying { edits: self, nodes, met: vec![false; self.0.len()] };
+        applying.all(document);
+        let held = |(edit, met): (&Edit, &bool)| met.then(|| edit.clone());
+        let edits = Edits(self.0.iter().zip(&applying.met).filter_map(held).collect());
+        let lost = self.0.iter().zip(&applying.met).filter(|(_, met)| !**met);
+        let told = lost.map(|(edit, _)| {
+            format!(
+                "{}: the file was changed there, so what was changed at run time is forgotten",
+                edit.place
+            )
+        });
+        (edits, told.collect())
+    }
+
+    /// Says what is wrong with a configuration in one sentence, which names the field if that was edited.
+    #[must_use]
+    pub fn explain(&self, report: &Report) -> String {
+        let all = report.diagnostics();
+        let errors: Vec<_> = all.iter().filter(|one| one.severity == Severity::Error).collect();
+        let own = |span: Span| (report.name_of(span.file) == SOURCE).then_some(span.line as usize);
+        let edit = |span: Span| self.0.get(own(span)?.checked_sub(1)?).map(|edit| (edit, span));
+        // What was edited is probably what is wrong.
+        let found = errors.iter().find_map(|one| Some((one, edit(one.span)?)));
+        let more = match errors.len() {
+            0 | 1 => String::new(),
+            more => format!(" (and {} more errors)", more - 1),
+        };
+        match (found, errors.first()) {
+            (Some((one, (edit, span))), _) => {
+                let field = tree::field(&edit.now, span, &one.message);
+                let field = field.map_or_else(String::new, |field| format!(", field `{field}`"));
+                format!("{}{field}: {}{more}", edit.place, one.message)
+            }
+            (None, Some(one)) => {
+                let place = match one.span.line {
+                    0 => String::new(),
+                    line => format!("{}:{line}: ", report.name_of(one.span.file)),
+                };
+                format!("{place}{}{more}", one.message)
+            }
+            (None, None) => "the configuration has errors".to_string(),
+        }
+    }
+}
+
+/// Edits on their way into a document.
+struct Applying<'a> {
+    edits: &'a Edits,
+    /// What is put into the document for each.
+    nodes: Vec<Option<Node>>,
+    /// Which of them the file still has room for.
+    met: Vec<bool>,
+}
+
+impl Applying<'_> {
+    fn all(&mut self, document: &mut Node) {
+        let edits = self.edits;
+        let places: HashMap<&Place, usize> =
+            edits.0.iter().enumerate().map(|(at, edit)| (&edit.place, at)).collect();
+        let mut added: HashMap<&Owner, Vec<usize>> = HashMap::new();
+        let mut services: Vec<usize> = Vec::new();
+        for (at, edit) in edits.0.iter().enumerate().filter(|(_, edit)| edit.base.is_null()) {
+            match edit.place.back_end {
+                Some(_) => added.entry(&edit.place.owner).or_default().push(at),
+                None => services.push(at),
+            }
+        }
+        let mut known = std::collections::HashSet::new();
+        tree::each_item(document, &mut |item| {
+            if let Some(name) = tree::name(item) {
+                let owner = Owner::Service(name.to_string());
+                let place = Place { owner, back_end: None };
+                known.insert(place.owner.name().to_string());
+                if let Some(at) = places.get(&place).copied() {
+                    if canonical(&json(item)) == edits.0[at].base {
+                        self.met[at] = true;
+                        // An item without keys is none of the services.
+                        *item = self.take(at).unwrap_or(Node { kind: Kind::Map(Vec::new()), ..item.clone() });
+                    }
+                } else if let Some(list) = tree::value_mut(item, "back_ends") {
+                    self.list(list, &place.owner, &places, &added);
+                }
+            }
+            for (name, list) in tree::pools_mut(item) {
+                self.list(list, &Owner::Pool(name), &places, &added);
+            }
+        });
+        let new: Vec<usize> =
+            services.into_iter().filter(|at| !known.contains(edits.0[*at].place.owner.name())).collect();
+        for at in new {
+            self.met[at] = true;
+            if let Some(node) = self.take(at) {
+                tree::append(document, node);
+            }
+        }
+    }
+
+    fn take(&mut self, at: usize) -> Option<Node> {
+        self.nodes[at].take()
+    }
+
+    /// Edits a list of back ends.
+    fn list(
+        &mut self,
+        list: &mut Node,
+        owner: &Owner,
+        places: &HashMap<&Place, usize>,
+        added: &HashMap<&Owner, Vec<usize>>,
+    ) {
+        let Kind::List(nodes) = &mut list.kind else { return };
+        let mut place = Place { owner: owner.clone(), back_end: None };
+        let mut known = std::collections::HashSet::new();
+        for mut node in std::mem::take(nodes) {
+            place.back_end = tree::name(&node).map(str::to_string);
+            known.extend(place.back_end.clone());
+            if let Some(at) = places.get(&place).copied()
+                && canonical(&json(&node)) == self.edits.0[at].base
+            {
+                self.met[at] = true;
+                let Some(new) = self.take(at) else { continue };
+                node = new;
+            }
+            nodes.push(node);
+        }
+        for &at in added.get(owner).into_iter().flatten() {
+            if self.edits.0[at].place.back_end.as_ref().is_some_and(|name| !known.contains(name)) {
+                self.met[at] = true;
+                nodes.extend(self.take(at));
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Random requests against a model: what a file with the same changes written into it would be.
+
+use super::tree::{append, items, json as to_json, name, value};
+use super::{Draft, Edits, Owner, canonical};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use weir_config::raw::{self, Node};
+use weir_config::{Report, Span};
+
+const FILE: &str = "\
+apps:
+  - lb: { name: web, port: p0, back_ends: [{ name: b0, mac: 02:00:00:00:00:10 }, { name: b1, weight: 2 }] }
+  - lb: { name: dns, port: p0, back_ends: fleet }
+  - lb: { pools: { fleet: [{ name: b0 }, { name: b1 }] } }
+";
+
+fn document(text: &str) -> Node {
+    let mut report = Report::new("t", text);
+    raw::document(&mut report).unwrap_or_else(|| panic!("{report}"))
+}
+
+fn take(file: &Node, edits: &Edits, requests: &[Value]) -> Result<Edits, String> {
+    let mut draft = Draft::new(file, edits);
+    requests.iter().try_for_each(|request| draft.take(request))?;
+    draft.edits()
+}
+
+fn applied(text: &str, edits: &Edits) -> (Node, Edits, Vec<String>) {
+    let (mut node, mut report) = (document(text), Report::new("t", text));
+    let (held, told) = edits.apply(&mut node, &mut report);
+    assert_eq!(report.errors(), 0, "{report}");
+    (node, held, told)
+}
+
+/// Lists of back ends by owner, and the pools that services have: a service's own list is absent then.
+type Model = BTreeMap<String, Result<Vec<(String, String)>, String>>;
+
+fn seen(document: &Node) -> Model {
+    let mut model = Model::new();
+    let list = |list: &Node| match to_json(list) {
+        Value::String(pool) => Err(pool),
+        Value::Array(list) => {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+            Ok(list.iter().map(|one| (text(&one["name"]), text(&one["weight"]))).collect())
+        }
+        _ => Ok(Vec::new()),
+    };
+    for item in items(document) {
+        if let (Some(name), Some(back_ends)) = (name(item), value(item, "back_ends")) {
+            model.insert(format!("service {name}"), list(back_ends));
+        }
+        for (name, back_ends) in super::tree::pools(item) {
+            model.insert(format!("pool {name}"), list(back_ends));
+        }
+    }
+    model
+}
+
+/// Carries a request out; `None` if it is refused.
+fn model(mut now: Model, request: &Value) -> Option<Model> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let owner = match request["pool"].as_str() {
+        Some(pool) => format!("pool {pool}"),
+        None => format!("service {}", text(&request["service"])),
+    };
+    let back_end = |one: &Value| (text(&one["name"]), text(&canonical(&one["weight"])));
+    match (text(&request["do"]).as_str(), &request["back_end"]) {
+        ("add", Value::Null) => {
+            let service = &request["service"];
+            let list = service["back_ends"].as_array().unwrap().iter().map(back_end).collect();
+            let key = format!("service {}", text(&service["name"]));
+            now.insert(key, Ok(list)).is_none().then_some(now)
+        }
+        ("remove", Value::Null) => now.remove(&owner).is_some().then_some(now),
+        ("add", one) => {
+            let list = now.get_mut(&owner)?.as_mut().ok()?;
+            let new = back_end(one);
+            (!list.iter().any(|(name, _)| *name == new.0)).then(|| list.push(new))?;
+            Some(now)
+        }
+        (_, one) => {
+            let list = now.get_mut(&owner)?.as_mut().ok()?;
+            let at = list.iter().position(|(name, _)| Some(name.as_str()) == one.as_str())?;
+            list.remove(at);
+            Some(now)
+        }
+    }
+}
+
+fn request() -> impl Strategy<Value = Value> {
+    let owner = prop_oneof![
+        3 => prop_oneof![Just("web"), Just("dns"), Just("new")].prop_map(|name| ("service", name)),
+        1 => Just(("pool", "fleet")),
+    ];
+    let back_end = (owner, 0..4_u8, 1..3_u8, any::<bool>());
+    prop_oneof![
+        8 => back_end.prop_map(|((key, owner), at, weight, adds)| {
+            let name = format!("b{at}");
+            match adds {
+                true => json!({ "do": "add", key: owner, "back_end": { "name": name, "weight": weight } }),
+                false => json!({ "do": "remove", key: owner, "back_end": name }),
+            }
+        }),
+        1 => prop_oneof![Just("web"), Just("new")].prop_map(|name| {
+            json!({ "do": "add", "service": { "name": name, "port": "p0", "back_ends": [{ "name": "b7" }] } })
+        }),
+        1 => prop_oneof![Just("web"), Just("dns"), Just("new")]
+            .prop_map(|name| json!({ "do": "remove", "service": name })),
+    ]
+}
+
+/// Sorted, because what is replaced in the file keeps its place there, and is last in the model.
+fn sorted(mut model: Model) -> Model {
+    model.values_mut().filter_map(|list| list.as_mut().ok()).for_each(|list| list.sort());
+    model
+}
+
+proptest! {
+    #[test]
+    fn lists_are_done_whole_or_not_at_all(
+        lists in prop::collection::vec(prop::collection::vec(request(), 1..5), 1..12)
+    ) {
+        let file = document(FILE);
+        let (mut edits, mut wanted) = (Edits::default(), seen(&file));
+        for list in lists {
+            let after = list.iter().try_fold(wanted.clone(), model);
+            let made = take(&file, &edits, &list);
+            prop_assert_eq!(made.is_ok(), after.is_some(), "{:?} of {:?}: {:?}", list, wanted, made);
+            if let (Ok(made), Some(after)) = (made, after) {
+                (edits, wanted) = (made, after);
+            }
+            let (node, held, told) = applied(FILE, &edits);
+            prop_assert_eq!(sorted(seen(&node)), sorted(wanted.clone()));
+            prop_assert_eq!((&held, told.len()), (&edits, 0));
+            // What another process reads is the same.
+            let read = Edits::read(&edits.json());
+            prop_assert_eq!(read.as_ref(), Some(&edits));
+        }
+    }
+
+    /// Whatever is in the file of what survives a restart.
+    #[test]
+    fn any_json_is_read_without_harm(text in "[\\[\\]{}\",:a-z0-9]{0,60}") {
+        if let Ok(value) = serde_json::from_str(&text) {
+            let _ = Edits::read(&value);
+            let _ = take(&document(FILE), &Edits::default(), &[value]);
+        }
+    }
+}
+
+#[test]
+fn the_later_of_file_and_edit_holds() {
+    let file = document(FILE);
+    let requests = [
+        json!({ "do": "add", "service": "web", "back_end": { "name": "b9", "weight": 3 } }),
+        json!({ "do": "remove", "service": "web", "back_end": "b1" }),
+        json!({ "do": "remove", "service": "dns" }),
+        json!({ "do": "add", "service": { "name": "api", "back_ends": [] } }),
+    ];
+    let edits = take(&file, &Edits::default(), &requests).unwrap();
+    assert_eq!(edits.len(), 4);
+    // The file may change elsewhere.
+    let other = FILE.replace("02:00:00:00:00:10", "02:00:00:00:00:99");
+    assert_eq!(applied(&other, &edits).1.len(), 4);
+    // Where it changes, it holds.
+    let other = FILE.replace("weight: 2", "weight: 5").replace("name: dns, port: p0", "name: dns, port: p1");
+    let (node, held, told) = applied(&other, &edits);
+    assert_eq!((held.len(), told.len()), (2, 2), "{told:?}");
+    assert!(told[0].starts_with("back end `b1` of service `web`: the file was changed there"), "{told:?}");
+    assert_eq!(seen(&node)["service web"].as_ref().unwrap().len(), 3);
+    // It may have what was added, or have lost where that was added to.
+    let other = FILE.replace("weight: 2 }", "weight: 2 }, { name: b9 }");
+    assert_eq!(applied(&other, &edits).1.len(), 3);
+    let (node, held, _) = applied("apps: [{ lb: { name: api, back_ends: [] } }]\n", &edits);
+    assert_eq!((held.len(), seen(&node).len()), (0, 1));
+    let all = [json!({ "do": "reset" })];
+    assert!(take(&file, &edits, &all).unwrap().is_empty());
+}
+
+#[test]
+fn a_refusal_names_the_field() {
+    let file = document(FILE);
+    for (request, part) in [
+        (json!({ "do": "add" }), "`service` is a mapping"),
+        (json!({ "do": "add", "service": "web", "back_end": "b9" }), "`back_end` is a mapping"),
+        (json!({ "do": "add", "service": "web", "back_end": {} }), "`back_end.name` is missing"),
+        (json!({ "do": "add", "service": {} }), "`service.name` is missing"),
+        (json!({ "do": "add", "service": "web", "pool": "fleet", "back_end": { "name": "b9" } }), "only one"),
+        (
+            json!({ "do": "add", "service": "dns", "back_end": { "name": "b9" } }),
+            "pool `fleet`, which others may",
+        ),
+        (json!({ "do": "add", "service": "web", "back_end": { "name": "b1" } }), "a back end `b1` already"),
+        (json!({ "do": "add", "back_end": { "name": "b1" } }), "`service` is missing"),
+        (json!({ "do": "remove", "service": "api" }), "there is no service `api`"),
+        (json!({ "do": "remove", "service": "web", "back_end": "b7" }), "no back end `b7`"),
+        (json!({ "do": "remove", "service": "web", "back_end": 7 }), "`back_end` is the name"),
+        (json!({ "do": "remove", "pool": "fleet" }), "can only lose back ends"),
+        (json!({ "do": "remove", "service": "web", "weight": 1 }), "no field `weight`"),
+        (json!({ "do": "reset", "service": "web" }), "`reset` has no other field"),
+        (json!({ "do": "drain", "service": "dns", "back_end": "b7" }), "pool `fleet` has no back end `b7`"),
+        (json!({ "do": "drain", "service": "dns" }), "`service` and `back_end`"),
+    ] {
+        let why = take(&file, &Edits::default(), std::slice::from_ref(&request)).unwrap_err();
+        assert!(why.contains(part), "{request}: {why}");
+    }
+    assert!(
+        take(&file, &Edits::default(), &[json!({ "do": "drain", "service": "dns", "back_end": "b1" })])
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_place_in_an_edit_is_named_by_its_path() {
+    let edit = json!({ "check": { "type": "tcp" }, "list": [1, { "x": "y" }] });
+    let text = edit.to_string();
+    let at = |part: &str| Span { line: 4, column: text.find(part).unwrap() as u32 + 1, length: 1, file: 1 };
+    let field = |part: &str, message: &str| super::tree::field(&edit, at(part), message);
+    assert_eq!(field("\"type\"", "no such key").as_deref(), Some("check.type"));
+    assert_eq!(field("\"tcp\"", "").as_deref(), Some("check.type"));
+    assert_eq!(field("\"y\"", "").as_deref(), Some("list.1.x"));
+    assert_eq!(field("{\"check", "`mac` is missing: a MAC").as_deref(), Some("mac"));
+    let mut document = document(FILE);
+    append(&mut document, Node { span: at("{"), kind: raw::Kind::Map(Vec::new()) });
+    assert_eq!(items(&document).count(), 4);
+    assert_eq!(Owner::Pool("x".into()).to_string(), "pool `x`");
+}

@@ -1,0 +1,51 @@
+//! Reads how long flows of a service stay without a packet, and what happens to connections then.
+
+use super::service::{BackEnd, By};
+use weir_config::section::Section;
+use weir_config::{Key, Report, Shape};
+use weir_program::{FlowState, Timeouts};
+
+pub(super) const TIMEOUTS: &[Key] = weir_config::keys! {
+    "single": Shape::Time, "one packet, not TCP" or "30 s";
+    "stream": Shape::Time, "more packets, not TCP" or "30 s";
+    "tcp_syn": Shape::Time, "TCP: only a SYN, or one packet" or "30 s";
+    "tcp_established": Shape::Time,
+        "TCP: packets after the first; default 2 h, and 15 min where answers pass by";
+    "tcp_half_closed": Shape::Time,
+        "TCP: a FIN of one direction; default 1 h, and 4 min where answers pass by";
+    "tcp_fin": Shape::Time, "TCP: a FIN of each direction" or "10 s";
+    "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
+};
+
+/// The choices of `idle`, and whether connections are reset.
+pub(super) const IDLE: [(&str, bool); 2] = [("forget", false), ("reset", true)];
+
+/// Returns the timeouts of a service's flows, and whether idle connections are reset.
+pub(super) fn read(
+    section: &Section<'_>,
+    keeps: (Option<By>, bool),
+    back_ends: &[BackEnd],
+    report: &mut Report,
+) -> (Timeouts, bool) {
+    (timeouts(section, back_ends, report), resets_idle(section, keeps, report))
+}
+
+/// The timeouts of a service's flows; those that it does not give depend on whether answers pass.
+fn timeouts(section: &Section<'_>, back_ends: &[BackEnd], report: &mut Report) -> Timeouts {
+    let usual = super::timeouts(back_ends.iter().any(|one| one.mode.is_nat()));
+    let Some(node) = section.get("timeouts") else { return usual };
+    let by_state = Section::read(node, TIMEOUTS, report);
+    let given = FlowState::ALL.into_iter().filter(|state| by_state.get(state.word()).is_some());
+    given.fold(usual, |all, state| all.with(state, by_state.time(state.word(), report)))
+}
+
+/// Whether idle connections are reset, which needs flows.
+fn resets_idle(section: &Section<'_>, (by, stateless): (Option<By>, bool), report: &mut Report) -> bool {
+    let resets = section.choice("idle", &IDLE, report).unwrap_or_default();
+    if let Some(node) = section.get("idle").filter(|_| resets && (stateless || by != Some(By::FiveTuple))) {
+        let key = if stateless { "stateless" } else { "by" };
+        let message = format!("with `{key}` there are no flows, so no connection is known to be idle");
+        report.error_help(node.span, message, format!("leave `{key}` or `idle` out"));
+    }
+    resets
+}

@@ -1,0 +1,209 @@
+//! Whether a server is up, as a plain function of the outcomes of checks and of time.
+
+use super::weights::RAMP;
+use weir_app::check::Outcome;
+use weir_app::random::Random;
+
+/// How much longer than its timeout a check is waited for. Whoever carries checks out answers all of them, so
+/// one that is not answered by then could not be carried out.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// The first check of a server is made within this time, so that those of many are not made at once.
+const FIRST_NS: u64 = 1_000_000_000;
+
+/// When a server is checked, and how many outcomes decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Times {
+    /// From the beginning of a check to that of the next, in nanoseconds.
+    pub interval_ns: u64,
+    /// How far intervals differ from that at random, up and down, in thousandths; at most 1000.
+    pub jitter: u32,
+    /// Good outcomes in a row that make a server up.
+    pub rise: u32,
+    /// Bad outcomes in a row that make it down.
+    pub fall: u32,
+    /// How long its weight rises after it was down, in nanoseconds; 0 means that it has all of it at once.
+    pub slow_start_ns: u64,
+}
+
+/// Whether a server is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No check has ended yet; the first outcome decides. Until then it counts as up, because a restart of
+    /// weir must not take a service away that works.
+    Unknown,
+    /// It works.
+    Up,
+    /// It does not.
+    Down,
+}
+
+/// What must be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Wait,
+    /// A check must be made: [`Monitor::asked`] follows.
+    Ask,
+    /// The check that was made is not answered: [`Monitor::hear`] follows, with an error.
+    Unanswered,
+}
+
+/// What is known of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Monitor {
+    times: Times,
+    state: State,
+    since_ns: u64,
+    /// It was down before it came up, so its weight rises slowly.
+    rises: bool,
+    /// Outcomes in a row that speak against the state.
+    against: u32,
+    /// Why the last check failed; empty if it did not.
+    why: String,
+    next_ns: u64,
+    /// Until when the outcome of the check that was made is waited for.
+    until_ns: Option<u64>,
+    counts: Counts,
+}
+
+/// Counts of a server, which never decrease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Checks with a good outcome.
+    pub passed: u64,
+    /// Checks with a bad outcome.
+    pub failed: u64,
+    /// Times that the server went up or down.
+    pub changes: u64,
+}
+
+impl Monitor {
+    /// A server that nothing is known of.
+    #[must_use]
+    pub fn new(times: Times, now_ns: u64, random: &mut Random) -> Monitor {
+        Monitor {
+            times,
+            state: State::Unknown,
+            since_ns: now_ns,
+            rises: false,
+            against: 0,
+            why: String::new(),
+            next_ns: now_ns + random.below(times.interval_ns.min(FIRST_NS)),
+            until_ns: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Returns when [`Monitor::step`] must be called.
+    #[must_use]
+    pub fn due_ns(&self) -> u64 {
+        self.until_ns.unwrap_or(self.next_ns)
+    }
+
+    /// Returns what must be done.
+    #[must_use]
+    pub fn step(&self, now_ns: u64) -> Step {
+        match self.until_ns {
+            _ if now_ns < self.due_ns() => Step::Wait,
+            Some(_) => Step::Unanswered,
+            None => Step::Ask,
+        }
+    }
+
+    /// Notes that a check was made that ends within its timeout.
+    pub fn asked(&mut self, now_ns: u64, timeout_ns: u64, random: &mut Random) {
+        self.until_ns = Some(now_ns.saturating_add(timeout_ns).saturating_add(PATIENCE_NS));
+        let Times { interval_ns, jitter, .. } = self.times;
+        let most = (u128::from(interval_ns) * u128::from(jitter.min(1000)) / 1000) as u64;
+        let offset = random.below(2 * most + 1);
+        self.next_ns = now_ns.saturating_add(interval_ns - most + offset);
+    }
+
+    /// Notes the outcome of the check that was made. Returns true if the server has gone up or down.
+    pub fn hear(&mut self, now_ns: u64, outcome: &Outcome) -> bool {
+        self.until_ns = None;
+        let good = outcome.is_ok();
+        let count = if good { &mut self.counts.passed } else { &mut self.counts.failed };
+        *count += 1;
+        self.why = outcome.as_ref().err().cloned().unwrap_or_default();
+        let (to, needed) = if good { (State::Up, self.times.rise) } else { (State::Down, self.times.fall) };
+        if self.state == to {
+            self.against = 0;
+            return false;
+        }
+        self.against += 1;
+        if self.state != State::Unknown && self.against < needed {
+            return false;
+        }
+        self.rises = self.state == State::Down;
+        self.set(to, now_ns);
+        true
+    }
+
+    /// Begins again after nobody wanted to know: the server is down until a check says otherwise, because
+    /// what was known of it may be no longer so. One good outcome suffices.
+    pub fn restart(&mut self, now_ns: u64) {
+        self.set(State::Down, now_ns);
+        self.against = self.times.rise.saturating_sub(1);
+        (self.next_ns, self.until_ns) = (now_ns, None);
+        self.why = "it has not been checked since its maintenance".to_string();
+    }
+
+    fn set(&mut self, state: State, now_ns: u64) {
+        if self.state != state {
+            self.counts.changes += u64::from(self.state != State::Unknown);
+            (self.state, self.since_ns) = (state, now_ns);
+        }
+        self.against = 0;
+    }
+
+    /// Returns the state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Returns since when it has that state.
+    #[must_use]
+    pub fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
+
+    /// Returns the counts.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Returns how many tenths ([`RAMP`]) of its weight the server has if it is up.
+    #[must_use]
+    pub fn share(&self, now_ns: u64) -> u32 {
+        let slow = self.times.slow_start_ns;
+        if !self.rises || slow == 0 {
+            return RAMP;
+        }
+        let steps = u128::from(now_ns.saturating_sub(self.since_ns)) * u128::from(RAMP) / u128::from(slow);
+        (steps as u32).saturating_add(1).min(RAMP)
+    }
+
+    /// Returns when that share grows next; `None` if it is all of the weight, or the server is not up.
+    #[must_use]
+    pub fn grows_ns(&self, now_ns: u64) -> Option<u64> {
+        let share = self.share(now_ns);
+        let elapsed = (u128::from(self.times.slow_start_ns) * u128::from(share)).div_ceil(u128::from(RAMP));
+        (self.state == State::Up && share < RAMP).then(|| self.since_ns.saturating_add(elapsed as u64))
+    }
+
+    /// Says why it has its state, or what speaks against it; empty if there is nothing to say.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let Times { rise, fall, .. } = self.times;
+        match self.state {
+            State::Unknown => "no check has ended yet".to_string(),
+            State::Down if self.why.is_empty() => format!("{} of {rise} good checks", self.against),
+            State::Up if self.against > 0 => format!("{} of {fall} bad checks: {}", self.against, self.why),
+            State::Up | State::Down => self.why.clone(),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Back ends whose MAC addresses are resolved: the app follows them. One without is down, because nothing can
+//! be sent to it; with another, its entries change and its flows stay. While there is doubt (`doubt.rs`), one
+//! that is lost keeps its last address and its flows.
+
+use super::app::{LbApp, Row};
+use super::doubt::TOGETHER_NS;
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use weir_app::neighbour::{Found, Hop, Mac};
+use weir_app::{Action, Level};
+use weir_config::value::write_mac;
+use weir_program::builder::Number;
+use weir_program::change::Change;
+
+/// What is known of a neighbour.
+pub(crate) struct Neighbour {
+    hop: Hop,
+    found: Found,
+    /// Nothing has been heard of it yet.
+    is_new: bool,
+    /// The MAC address in the entries of its back ends, whether or not the program has these now.
+    written: Option<Mac>,
+    /// The back ends: service and place in it.
+    users: Vec<(usize, usize)>,
+    lines: Lines,
+}
+
+/// Lines of the log about one neighbour in a minute. An address that two stations claim changes all the time.
+const LINES: u32 = 4;
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// How much has been said of a neighbour.
+#[derive(Default)]
+struct Lines {
+    said: u32,
+    kept_back: u32,
+    until_ns: u64,
+}
+
+impl Lines {
+    /// Returns what to add to a line, or `None` if it is one too many.
+    fn add(&mut self, now_ns: u64) -> Option<String> {
+        if now_ns >= self.until_ns {
+            (self.said, self.until_ns) = (0, now_ns + MINUTE_NS);
+        }
+        if self.said == LINES {
+            self.kept_back += 1;
+            return None;
+        }
+        self.said += 1;
+        Some(match std::mem::take(&mut self.kept_back) {
+            0 => String::new(),
+            count => format!(" ({count} changes before that)"),
+        })
+    }
+}
+
+impl Neighbour {
+    /// Returns its MAC address, if that is known.
+    pub fn mac(&self) -> Option<Mac> {
+        self.found.as_ref().ok().copied()
+    }
+
+    /// Says why there is none.
+    pub fn reason(&self) -> String {
+        self.found.as_ref().err().map_or_else(String::new, |why| format!("no neighbour: {why}"))
+    }
+
+    /// Returns what a successor must know of it.
+    pub fn leave(self) -> (Hop, Found) {
+        (self.hop, self.found)
+    }
+}
+
+impl LbApp {
+    /// Returns the neighbour that a back end is, if its MAC address is resolved.
+    pub(super) fn neighbour(&self, row: &Row) -> Option<&Neighbour> {
+        self.neighbours.get(row.hop?)
+    }
+
+    /// Returns which neighbours are known.
+    #[cfg(test)]
+    pub fn app_known(&self) -> Vec<bool> {
+        self.neighbours.iter().map(|one| one.mac().is_some()).collect()
+    }
+
+    /// Notes what the program was written with, corrects what is known better, and asks for all.
+    pub(super) fn begin_neighbours(&mut self, actions: &mut Vec<Action>) {
+        let all = self.health.neighbours.clone();
+        if all.hops.is_empty() {
+            return;
+        }
+        let mut former = std::mem::take(&mut self.former);
+        let neighbour = |(at, hop): (usize, &Hop)| {
+            let written = all.mac(at);
+            let unknown = || Err(format!("{} is being looked for", hop.address));
+            // What the predecessor has heard since is newer.
+            let found = former.remove(hop).filter(|found| found.is_ok() || written.is_none());
+            let found = found.unwrap_or_else(|| written.map_or_else(unknown, Ok));
+            Neighbour {
+                hop: hop.clone(),
+                found,
+                is_new: true,
+                written: None,
+                users: Vec::new(),
+                lines: Lines::default(),
+            }
+        };
+        self.neighbours = all.hops.iter().enumerate().map(neighbour).collect();
+        for (at, ways) in all.ways.iter().enumerate() {
+            for (place, way) in ways.iter().enumerate() {
+                let Some(way) = way else { continue };
+                let row = &mut self.services[at].rows[place];
+                row.hop = Some(way.hop);
+                row.kept &= !all.is_settled() || all.mac(way.hop).is_some();
+                self.neighbours[way.hop].users.push((at, place));
+            }
+        }
+        for at in 0..self.neighbours.len() {
+            // The program has these: only what is different from them is a change.
+            if let Some(mac) = all.mac(at) {
+                self.write(at, mac, &mut Vec::new());
+            }
+            if let Some(mac) = self.neighbours[at].mac() {
+                self.write(at, mac, actions);
+            }
+        }
+        actions.push(Action::Resolve(all.hops));
+    }
+
+    /// Has the neighbours of these back ends confirmed: their MAC addresses may have moved. Once a server is
+    /// down, the kernel's own timers suffice.
+    pub(super) fn confirm(&self, users: &[(usize, usize)], actions: &mut Vec<Action>) {
+        let hops = users.iter().filter_map(|(service, place)| self.services[*service].rows[*place].hop);
+        let hops: BTreeSet<usize> = hops.filter(|hop| self.neighbours[*hop].mac().is_some()).collect();
+        actions.extend(hops.into_iter().map(|hop| Action::Confirm(self.neighbours[hop].hop.clone())));
+    }
+
+    /// Notes what was found.
+    pub(super) fn met(&mut self, hop: &Hop, found: &Found, now_ns: u64, actions: &mut Vec<Action>) {
+        let Some(at) = self.neighbours.iter().position(|one| one.hop == *hop) else { return };
+        let before = std::mem::replace(&mut self.neighbours[at].found, found.clone());
+        let is_new = std::mem::take(&mut self.neighbours[at].is_new);
+        if before == *found {
+            return;
+        }
+        self.say(at, (&before, is_new), now_ns, actions);
+        if let Ok(mac) = found {
+            self.write(at, *mac, actions);
+        }
+        let users = self.neighbours[at].users.clone();
+        if before.is_ok() == found.is_ok() {
+            users.into_iter().for_each(|(service, place)| self.tell(service, place, now_ns));
+        } else {
+            users.into_iter().for_each(|(service, _)| self.evaluate_at(service, now_ns + TOGETHER_NS));
+        }
+    }
+
+    /// Says what has become of a neighbour, unless it was just found for the first time.
+    /// One that changes again and again has a few lines a minute.
+    fn say(&mut self, at: usize, (before, is_new): (&Found, bool), now_ns: u64, actions: &mut Vec<Action>) {
+        let one = &self.neighbours[at];
+        let (address, port) = (one.hop.address, &one.hop.port);
+        let mac = |mac: &Mac| write_mac(mac.number());
+        let text = match (before, &one.found) {
+            (Ok(from), Ok(to)) => format!("{address} at {port} has moved from {} to {}", mac(from), mac(to)),
+            (Err(_), Ok(_)) if is_new => return,
+            (Err(_), Ok(to)) => format!("{address} at {port} is {}", mac(to)),
+            (Ok(_), Err(why)) => format!("{address} at {port} is no neighbour any more: {why}"),
+            (Err(_), Err(why)) if is_new => format!("{address} at {port} is no neighbour: {why}"),
+            (Err(_), Err(_)) => return,
+        };
+        let level = if one.found.is_ok() { Level::Info } else { Level::Warning };
+        let more = self.neighbours[at].lines.add(now_ns);
+        actions.extend(more.map(|more| Action::Say(level, format!("{text}{more}"))));
+    }
+
+    /// Writes a MAC address into the entries of its back ends; those that the program has are changed.
+    fn write(&mut self, at: usize, mac: Mac, actions: &mut Vec<Action>) {
+        self.health.neighbours.note(at, Some(mac));
+        let one = &mut self.neighbours[at];
+        if one.written.replace(mac) == Some(mac) {
+            return;
+        }
+        for &(service, place) in &one.users {
+            let Some(way) = self.health.neighbours.ways[service][place] else { continue };
+            let row = &mut self.services[service].rows[place];
+            let kept = row.kept;
+            for (pipe, entry) in row.place.iter_mut().flat_map(|place| &mut place.entries) {
+                way.lead(entry, mac);
+                if kept {
+                    actions.push(Action::Change(Change::Update { pipe: *pipe, entry: entry.clone() }));
+                }
+            }
+            // The entries of checks are always there.
+            let probe = row.probe.and_then(|at| self.probes.get_mut(at));
+            for (pipe, entry) in probe.into_iter().flat_map(|probe| &mut probe.entries) {
+                way.lead(entry, mac);
+                actions.push(Action::Change(Change::Update { pipe: *pipe, entry: entry.clone() }));
+            }
+        }
+    }
+
+    /// Notes the MAC addresses with which the next program begins: a lost neighbour keeps its last address as
+    /// long as a back end has entries with it.
+    pub(super) fn remember(&self, service: usize) {
+        for hop in self.services[service].rows.iter().filter_map(|row| row.hop) {
+            if self.neighbours[hop].found.is_err() {
+                self.health.neighbours.note(hop, self.last(&self.neighbours[hop]));
+            }
+        }
+    }
+
+    /// Returns the MAC address of a neighbour, or the last one if a back end still has entries with it.
+    fn last(&self, one: &Neighbour) -> Option<Mac> {
+        let is_kept = |(service, place): &(usize, usize)| self.services[*service].rows[*place].kept;
+        one.mac().or_else(|| one.written.filter(|_| one.users.iter().any(is_kept)))
+    }
+
+    /// What another process must know of neighbours.
+    pub(super) fn told_neighbours(&self) -> impl Iterator<Item = Value> + '_ {
+        let told = |one: &Neighbour| {
+            let mac = self.last(one)?;
+            Some(json!({ "port": *one.hop.port, "neighbour": one.hop.address.to_string(), "mac": mac }))
+        };
+        self.neighbours.iter().filter_map(told)
+    }
+
+    /// Takes over what another process has told of a neighbour.
+    pub(super) fn resume_neighbour(&mut self, told: &Value) {
+        let read = || -> Option<(Hop, Mac)> {
+            let address: IpAddr = told["neighbour"].as_str()?.parse().ok()?;
+            let mac: Mac = serde_json::from_value(told["mac"].clone()).ok()?;
+            Some((Hop { port: told["port"].as_str()?.into(), address }, mac))
+        };
+        let known: HashMap<Hop, Found> = read().map(|(hop, mac)| (hop, Ok(mac))).into_iter().collect();
+        self.former.extend(known);
+    }
+}

@@ -1,0 +1,332 @@
+//! Requests of operators and programs: words, as from `weir lb drain SERVICE BACK_END`, or JSON, one request
+//! or a list of them, which are carried out all or none. Those that add and remove change the configuration,
+//! which the app leaves to whoever drives it ([`Action::Configure`]); what else is in their list follows when
+//! that is done.
+
+use super::app::{LbApp, Service, Wish};
+use crate::edits::{is_edit, json as to_json};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use weir_app::{Action, RequestId};
+use weir_config::Report;
+use weir_config::sets::WEIGHT_MAX;
+
+const USAGE: &str = "a request is `drain`, `maintenance`, `enable` or `weight`, a service, a back end, and \
+    the new weight; or `add`, `remove`, `add-service`, `remove-service`, `list` or `reset`";
+
+/// The largest number of requests in a list.
+const LIST_MAX: usize = 65_536;
+
+/// The words of `do`.
+const WORDS: [&str; 8] = ["drain", "maintenance", "enable", "weight", "add", "remove", "reset", "list"];
+
+/// The keys of a request in JSON.
+const KEYS: [&str; 4] = ["do", "service", "back_end", "weight"];
+
+/// A request that can be carried out.
+#[derive(Clone, Copy)]
+struct Order {
+    /// The service, and the back end's place in it.
+    at: (usize, usize),
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Wish(Wish),
+    /// Multiplied by the service's scale.
+    Weigh(u32),
+}
+
+/// A list of requests that waits for another configuration.
+pub(super) struct Pending {
+    /// What does not edit it.
+    rest: Vec<Value>,
+    /// Whether everything that was changed at run time is forgotten.
+    resets: bool,
+    /// The services that are named, and whether a pool is, which several may share.
+    named: (HashSet<String>, bool),
+    /// The answer.
+    said: Value,
+}
+
+impl LbApp {
+    /// Does what is requested. Returns the answer, or why it cannot be done; then nothing has changed. `None`
+    /// if the answer follows.
+    pub(super) fn request(
+        &mut self,
+        id: RequestId,
+        request: &Value,
+        now_ns: u64,
+        actions: &mut Vec<Action>,
+    ) -> Option<Result<Value, String>> {
+        let words = match request {
+            Value::String(words) => Some(words.trim()),
+            _ => None,
+        };
+        let read = match words.map(edit_of) {
+            Some(Ok(Some((edit, said)))) => Ok((vec![edit], Some(said))),
+            Some(Err(why)) => Err(why),
+            _ => match request {
+                Value::Array(all) if all.len() > LIST_MAX => {
+                    Err(format!("a list has at most {LIST_MAX} requests"))
+                }
+                Value::Array(all) => Ok((all.clone(), None)),
+                one => Ok((vec![one.clone()], None)),
+            },
+        };
+        let (orders, said) = match read {
+            Ok(read) => read,
+            Err(why) => return Some(Err(why)),
+        };
+        if !orders.iter().any(is_edit) {
+            return Some(self.at_once(request, now_ns, actions));
+        }
+        let said = said.map_or_else(|| json!({ "done": orders.len() }), Value::from);
+        let resets = orders.iter().any(|order| order["do"] == "reset");
+        let rest = orders.iter().filter(|order| !is_edit(order)).cloned().collect();
+        let name = |order: &Value| {
+            order["service"].as_str().or(order["service"]["name"].as_str()).map(str::to_string)
+        };
+        let named = (orders.iter().filter_map(name).collect(), orders.iter().any(|one| name(one).is_none()));
+        self.pending.insert(id, Pending { rest, resets, named, said });
+        actions.push(Action::Configure { id, orders: Value::Array(orders) });
+        None
+    }
+
+    /// Does what needs no other configuration.
+    fn at_once(&mut self, request: &Value, now_ns: u64, actions: &mut Vec<Action>) -> Result<Value, String> {
+        let orders = match request {
+            Value::String(words) if words.trim() == "list" => return Ok(self.list()),
+            Value::String(words) => {
+                let order = self.order_of(&words.split_whitespace().collect::<Vec<_>>())?;
+                self.carry_out(order, now_ns, actions);
+                return Ok(with_warning(Value::from(self.told(order)), self.warning_of(&[order])));
+            }
+            Value::Object(_) if request["do"] == "list" => return Ok(self.list()),
+            Value::Array(all) => {
+                let one = |(at, one)| self.read(one).map_err(|why| format!("request {at}: {why}"));
+                all.iter().enumerate().map(one).collect::<Result<Vec<Order>, String>>()?
+            }
+            one => vec![self.read(one)?],
+        };
+        orders.iter().for_each(|order| self.carry_out(*order, now_ns, actions));
+        Ok(with_warning(json!({ "done": orders.len() }), self.warning_of(&orders)))
+    }
+
+    /// Returns a warning about services whose weights these orders have changed.
+    fn warning_of(&self, orders: &[Order]) -> Option<String> {
+        let weighed = orders.iter().filter(|order| matches!(order.what, What::Weigh(_)));
+        let names: HashSet<&str> = weighed.map(|order| self.services[order.at.0].name.as_str()).collect();
+        self.warning(|name| names.contains(name))
+    }
+
+    /// Goes on when the configuration is another, or stays as it was.
+    pub(super) fn configured(
+        &mut self,
+        id: RequestId,
+        outcome: &Result<(), String>,
+        now_ns: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Pending { rest, resets, named, said }) = self.pending.remove(&id) else { return };
+        if outcome.is_ok() {
+            if resets {
+                self.forget_wishes(now_ns, actions);
+            }
+            // What a later one of the list has removed needs nothing.
+            let orders: Vec<Order> = rest.iter().filter_map(|one| self.read(one).ok()).collect();
+            orders.into_iter().for_each(|order| self.carry_out(order, now_ns, actions));
+        }
+        let warning = self.warning(|name| named.1 || named.0.contains(name));
+        let answer = outcome.clone().map(|()| with_warning(said, warning));
+        actions.push(Action::Answer { id, answer });
+    }
+
+    /// Says what of a list's requests cannot be carried out when the configuration is this app's.
+    pub(crate) fn refuses(&self, orders: &Value) -> Result<(), String> {
+        for (at, order) in
+            orders.as_array().into_iter().flatten().enumerate().filter(|(_, one)| !is_edit(one))
+        {
+            let name = |key: &str| order[key].as_str().unwrap_or_default().to_string();
+            let [service, back_end] = [name("service"), name("back_end")];
+            let is_there = self
+                .services
+                .iter()
+                .any(|one| one.name == service && one.rows.iter().any(|row| row.name == back_end));
+            if is_there {
+                self.read(order).map_err(|why| format!("request {at}: {why}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a warning if no back end of a service that is `meant` gets new flows.
+    fn warning(&self, meant: impl Fn(&str) -> bool) -> Option<String> {
+        let idle = |service: &&Service| service.rows.iter().all(|row| row.full == 0);
+        let mut idle =
+            self.services.iter().filter(|one| one.group.is_some() && meant(&one.name)).filter(idle);
+        let (first, others) = (idle.next()?, idle.count());
+        let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+        Some(format!("no back end of {}{others} has a weight: it gets no new flows", first.name))
+    }
+
+    /// Reads a request in JSON; an error names the field that is wrong.
+    fn read(&self, request: &Value) -> Result<Order, String> {
+        let fields =
+            request.as_object().ok_or("a request is an object with `do`, `service` and `back_end`")?;
+        if request["do"] == "list" {
+            return Err("`do`: `list` stands alone, in no list of requests".to_string());
+        }
+        if let Some(unknown) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(format!("there is no field `{unknown}`, but {}", KEYS.join(", ")));
+        }
+        let field =
+            |key: &str| request[key].as_str().ok_or_else(|| format!("`{key}` is missing, or not a string"));
+        let [what, service, back_end] = [field("do")?, field("service")?, field("back_end")?];
+        let weight = &request["weight"];
+        let words = [what, service, back_end].into_iter();
+        match (what, weight) {
+            ("weight", Value::Number(weight)) => {
+                self.order_of(&words.chain([weight.to_string().as_str()]).collect::<Vec<_>>())
+            }
+            ("weight", _) => Err("`weight` is missing, or not a number".to_string()),
+            ("drain" | "maintenance" | "enable", Value::Null) => self.order_of(&words.collect::<Vec<_>>()),
+            ("drain" | "maintenance" | "enable", _) => Err(format!("`weight` is not for `{what}`")),
+            _ => Err(format!("`do` is {}, not `{what}`", WORDS.join(", "))),
+        }
+    }
+
+    /// Reads a request in words.
+    fn order_of(&self, words: &[&str]) -> Result<Order, String> {
+        let [what, service, back_end, rest @ ..] = words else { return Err(USAGE.to_string()) };
+        let at = self.place(service, back_end)?;
+        let what = match (*what, rest) {
+            ("drain", []) => What::Wish(Wish::Drain),
+            ("maintenance", []) => What::Wish(Wish::Maintain),
+            ("enable", []) => What::Wish(Wish::Work),
+            ("weight", [weight]) => What::Weigh(self.weight(at.0, weight)?),
+            _ => return Err(USAGE.to_string()),
+        };
+        Ok(Order { at, what })
+    }
+
+    /// Reads a weight of a service's back end.
+    fn weight(&self, service: usize, text: &str) -> Result<u32, String> {
+        let scale = self.services[service].scale;
+        let most = WEIGHT_MAX as u32 / scale;
+        let weight = text.parse::<u32>().ok().filter(|weight| *weight <= most);
+        let weight = weight.ok_or_else(|| format!("a weight is a number from 0 to {most}, not `{text}`"))?;
+        Ok(weight * scale)
+    }
+
+    /// Finds a back end whose weight can be changed.
+    fn place(&self, service: &str, back_end: &str) -> Result<(usize, usize), String> {
+        let names = |names: Vec<&str>| names.join(", ");
+        let at = self.services.iter().position(|one| one.name == service).ok_or_else(|| {
+            let all = names(self.services.iter().take(16).map(|one| one.name.as_str()).collect());
+            format!("there is no service `{service}`, but {all}")
+        })?;
+        let found = &self.services[at];
+        if found.group.is_none() {
+            return Err(format!("`{service}` has no weights that can be changed: it is by source bits"));
+        }
+        let place = found.rows.iter().position(|row| row.name == back_end).ok_or_else(|| {
+            let all = names(found.rows.iter().take(16).map(|row| row.name.as_str()).collect());
+            format!("service `{service}` has no back end `{back_end}`, but {all}")
+        })?;
+        Ok((at, place))
+    }
+
+    fn carry_out(&mut self, Order { at, what }: Order, now_ns: u64, actions: &mut Vec<Action>) {
+        match what {
+            What::Wish(wish) => self.wish(at, wish, now_ns, actions),
+            What::Weigh(weight) => {
+                self.services[at.0].rows[at.1].full = weight;
+                self.evaluate(at.0, now_ns, actions);
+            }
+        }
+    }
+
+    /// Says what was done.
+    fn told(&self, Order { at, what }: Order) -> String {
+        let service = &self.services[at.0];
+        let (name, of) = (&service.rows[at.1].name, &service.name);
+        match what {
+            What::Wish(Wish::Drain) => format!("{name} of {of} gets no new flows"),
+            What::Wish(Wish::Maintain) => format!("{name} of {of} gets nothing and is not checked"),
+            What::Wish(Wish::Work) => format!("{name} of {of} works again, as far as its checks say so"),
+            What::Weigh(weight) => {
+                format!("the weight of {name} of {of} is {}", weight / service.scale)
+            }
+        }
+    }
+
+    /// Lists services and back ends.
+    fn list(&self) -> Value {
+        let services = self.services.iter().map(|service| {
+            let back_end = |row: &super::app::Row| {
+                let told = self.told_of(service, row);
+                json!({ "name": row.name, "weight": row.full / service.scale,
+                    "health": told.health, "reason": told.reason })
+            };
+            let back_ends: Vec<Value> = service.rows.iter().map(back_end).collect();
+            json!({ "name": service.name, "back_ends": back_ends })
+        });
+        json!({ "services": services.collect::<Vec<_>>() })
+    }
+}
+
+/// Adds a warning to an answer: to a sentence as another one, to a mapping under its own key.
+fn with_warning(said: Value, warning: Option<String>) -> Value {
+    match (said, warning) {
+        (said, None) => said,
+        (Value::String(said), Some(warning)) => Value::from(format!("{said}; {warning}")),
+        (mut said, Some(warning)) => {
+            said["warning"] = Value::from(warning);
+            said
+        }
+    }
+}
+
+/// Reads words that edit the configuration: the request that they are, and what is said when it is done.
+/// `None` for others.
+fn edit_of(words: &str) -> Result<Option<(Value, String)>, String> {
+    let (word, rest) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
+    let rest = rest.trim();
+    let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let of = name.strip_prefix("pool:").unwrap_or(name);
+    Ok(Some(match (word, name, value.trim()) {
+        ("reset", "", "") => (json!({ "do": "reset" }), "everything is as the file says".to_string()),
+        ("add-service", mapping, _) if !mapping.is_empty() => {
+            let service = mapping_of(rest)?;
+            let said = format!("service {} was added", service["name"].as_str().unwrap_or_default());
+            (json!({ "do": "add", "service": service }), said)
+        }
+        ("add", name, mapping) if !mapping.is_empty() => {
+            let back_end = mapping_of(mapping)?;
+            let said = format!("{} of {of} was added", back_end["name"].as_str().unwrap_or_default());
+            (json!({ "do": "add", "service": name, "back_end": back_end }), said)
+        }
+        ("remove-service", name, "") if !name.is_empty() => {
+            (json!({ "do": "remove", "service": name }), format!("service {name} was removed"))
+        }
+        ("remove", name, back_end) if !back_end.is_empty() && !back_end.contains(char::is_whitespace) => (
+            json!({ "do": "remove", "service": name, "back_end": back_end }),
+            format!("{back_end} of {of} was removed"),
+        ),
+        ("add" | "add-service" | "remove" | "remove-service" | "reset", ..) => return Err(USAGE.to_string()),
+        _ => return Ok(None),
+    }))
+}
+
+/// Reads a mapping as it would stand in the file.
+fn mapping_of(text: &str) -> Result<Value, String> {
+    let mut report = Report::new("the mapping", text);
+    let node = weir_config::raw::parse(text, &mut report);
+    let value = node.map(|node| to_json(&node)).filter(Value::is_object);
+    value.ok_or_else(|| match report.diagnostics().first() {
+        Some(wrong) => wrong.message.clone(),
+        None => "a mapping is wanted, such as '{ name: b1, mac: 02:00:00:00:00:11 }'".to_string(),
+    })
+}

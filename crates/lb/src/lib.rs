@@ -1,0 +1,84 @@
+//! The load balancer: services and their back ends. See README.md.
+
+mod actions;
+mod announce;
+mod answers;
+mod app;
+mod back_ends;
+mod bits;
+mod choosers;
+mod collisions;
+pub mod edits;
+mod expiry;
+pub mod health;
+mod neighbours;
+mod pipes;
+mod pools;
+mod probes;
+mod problems;
+mod service;
+mod state;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod verbs;
+mod vlan;
+mod yaml;
+
+pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Speaker, Unasked};
+use app::REJECT;
+pub use app::{FLOWS, Lb, NAME, TOO_LONG};
+pub use back_ends::xenoflow;
+pub use bits::{Dealt, gather, instead, spread};
+pub use neighbours::{Neighbours, Way};
+pub use probes::{Probe, Source};
+pub use problems::Problem;
+pub use service::{
+    ALL_PORTS, Address, BITS_MAX, BackEnd, By, MTU, Mode, Mss, Service, SourceMac, State, timeouts,
+};
+pub use state::Place;
+
+use weir_app::kind::Kind;
+use weir_app::page::{Column, Holds, Page, column, table};
+
+/// The kind of app with the key `lb`.
+pub const KIND: Kind = Kind {
+    key: "lb",
+    help: "A service that is balanced over back ends, or what services share.",
+    keys: yaml::SERVICE,
+    pipes: &[(NAME, "the load balancer's pipe")],
+    read: yaml::read,
+    one: Some((NAME, "service")),
+    table: Some("backends"),
+    views: &[],
+    pages: &[PAGE],
+    about: "List, add, remove and drain back ends and services, and change weights",
+    verbs: verbs::VERBS,
+};
+
+/// The back ends of every service, with what each gets now.
+const BACK_ENDS: &[Column] = &[
+    column("service", "service", Holds::Name),
+    column("back end", "name", Holds::Name),
+    column("state", "state", Holds::Text),
+    column("weight", "weight", Holds::Number),
+    column("health", "health", Holds::Text),
+    column("packets/s", "packets", Holds::Rate),
+    column("bit/s", "bytes", Holds::BitRate),
+    column("share", "packets", Holds::Share),
+    column("flows", "flows", Holds::Number),
+    column("new/s", "flows_begun", Holds::Rate),
+    column("packets", "packets", Holds::Total),
+    column("mode", "mode", Holds::Text),
+    column("address", "address", Holds::Text),
+    column("mac", "mac", Holds::Text),
+    column("reason", "reason", Holds::Sentence),
+];
+
+/// The page of all services.
+const PAGE: Page = Page {
+    title: "lb",
+    sections: &["backends"],
+    requests: &[],
+    parts: |answer| vec![table("back ends", &answer["backends"], BACK_ENDS)],
+};

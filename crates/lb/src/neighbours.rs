@@ -1,0 +1,164 @@
+//! Back ends that are named by their IP address alone: which addresses are resolved, through which port, and
+//! what of an entry follows from the answer. Who runs the program writes what is known into it before it
+//! begins ([`Neighbours::settle`]); the running app follows what changes (`health/neighbours.rs`).
+
+use super::NAME;
+use super::actions;
+use super::health::Guarded;
+use super::probes::{self, Probe};
+use super::service::{Mode, Service};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_app::neighbour::{Hop, Mac};
+use weir_config::ports::PortConfig;
+use weir_program::{Entry, EntryMatch, Forward, GroupChoice, GroupId, Program};
+
+/// How a back end is reached whose MAC address is resolved.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Way {
+    /// Which of the hops it is.
+    pub hop: usize,
+    mode: Mode,
+    to: Forward,
+}
+
+impl Way {
+    /// Writes a MAC address into an entry of the back end, whose packets leave then.
+    pub fn lead(&self, entry: &mut Entry, mac: Mac) {
+        actions::set_station(self.mode, entry, mac);
+        entry.forward = Some(self.to);
+    }
+}
+
+/// The MAC addresses in the program's entries when it begins, and those that are known later.
+#[derive(Debug, Default)]
+struct Written {
+    macs: HashMap<Hop, Mac>,
+    /// Entries of other back ends were left out.
+    settled: bool,
+}
+
+/// The back ends whose MAC addresses are resolved.
+#[derive(Clone, Debug, Default)]
+pub struct Neighbours {
+    /// What is resolved, each once.
+    pub hops: Arc<[Hop]>,
+    /// By service and back end, in the order of health: the way to it if it is resolved.
+    pub ways: Arc<[Vec<Option<Way>>]>,
+    written: Arc<Mutex<Written>>,
+}
+
+impl PartialEq for Neighbours {
+    fn eq(&self, other: &Neighbours) -> bool {
+        (&self.hops, &self.ways) == (&other.hops, &other.ways)
+    }
+}
+
+impl Neighbours {
+    /// Returns those of services, by the services of their health.
+    pub(super) fn of(services: &[Service], guarded: &[Guarded], ports: &[PortConfig]) -> Neighbours {
+        let by_name: HashMap<&str, &Service> = services.iter().map(|one| (one.name.as_str(), one)).collect();
+        let mut hops: Vec<Hop> = Vec::new();
+        let mut places: HashMap<Hop, usize> = HashMap::new();
+        let mut ways = Vec::new();
+        for one in guarded {
+            let Some(service) = by_name.get(one.name.as_str()) else { continue };
+            let way = |back_end: &super::BackEnd| {
+                let port = ports.get(service.lead(back_end).index()).map_or("", |port| &port.name);
+                let hop = Hop { port: port.into(), address: back_end.resolve? };
+                let at = *places.entry(hop.clone()).or_insert(hops.len());
+                if at == hops.len() {
+                    hops.push(hop);
+                }
+                Some(Way { hop: at, mode: back_end.mode, to: service.way_out(back_end) })
+            };
+            ways.push(service.back_ends.iter().map(way).collect());
+        }
+        Neighbours { hops: hops.into(), ways: ways.into(), written: Arc::default() }
+    }
+
+    fn look(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the MAC addresses that are known.
+    #[must_use]
+    pub fn known(&self) -> HashMap<Hop, Mac> {
+        self.look().macs.clone()
+    }
+
+    /// Returns the MAC address that the program has for a hop when it begins, and what is known later.
+    #[must_use]
+    pub fn mac(&self, hop: usize) -> Option<Mac> {
+        self.look().macs.get(self.hops.get(hop)?).copied()
+    }
+
+    /// Whether the program was written with what was known, and without entries for what was not.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.look().settled
+    }
+
+    /// Notes what is known of a hop now, with which the next program begins.
+    pub fn note(&self, hop: usize, mac: Option<Mac>) {
+        let (mut known, hop) = (self.look(), &self.hops[hop]);
+        match mac {
+            Some(mac) => _ = known.macs.insert(hop.clone(), mac),
+            None => _ = known.macs.remove(hop),
+        }
+    }
+
+    /// Writes what is known into the program. A back end that is not known gets no entry and no weight; what
+    /// its check sends is dropped.
+    pub(super) fn settle(
+        &self,
+        guarded: &[Guarded],
+        checked: &[Probe],
+        known: &HashMap<Hop, Mac>,
+        program: &mut Program,
+    ) {
+        if self.hops.is_empty() {
+            return;
+        }
+        let macs: Vec<Option<Mac>> = self.hops.iter().map(|hop| known.get(hop).copied()).collect();
+        let groups: HashMap<String, usize> =
+            guarded.iter().zip(0..).map(|(one, at)| (format!("{NAME}/{}", one.name), at)).collect();
+        let mut services: HashMap<GroupId, usize> = HashMap::new();
+        for (group, id) in program.groups.iter_mut().zip(0..) {
+            let Some(&at) = groups.get(&group.name).filter(|at| self.ways[**at].iter().any(Option::is_some))
+            else {
+                continue;
+            };
+            services.insert(GroupId(id), at);
+            for (target, way) in Arc::make_mut(&mut group.targets).iter_mut().zip(&self.ways[at]) {
+                if way.is_some_and(|way| macs[way.hop].is_none()) {
+                    target.weight = 0;
+                }
+            }
+        }
+        let stays = |entry: &mut Entry| {
+            let [EntryMatch::Member { group, target }] = entry.matches[..] else { return true };
+            let way = services.get(&group).and_then(|at| *self.ways[*at].get(usize::from(target))?);
+            let Some(way) = way else { return true };
+            macs[way.hop].map(|mac| way.lead(entry, mac)).is_some()
+        };
+        let lead = |entry: &mut Entry| {
+            let probe = probes::number(entry).and_then(|at| checked.get(at));
+            let way = probe.and_then(|probe| *self.ways.get(probe.at.0)?.get(probe.at.1)?);
+            if let Some((way, mac)) = way.and_then(|way| Some((way, macs[way.hop]?))) {
+                way.lead(entry, mac);
+            }
+        };
+        for pipe in program.pipes.iter_mut().filter(|pipe| probes::is_checks(pipe)) {
+            pipe.entries.edit(|entries| entries.iter_mut().for_each(lead));
+        }
+        for pipe in &mut program.pipes {
+            if matches!(pipe.kind.group(), Some(GroupChoice::ByMeta(_))) {
+                pipe.entries.retain(stays);
+            }
+        }
+        let wanted: HashSet<&Hop> = self.hops.iter().collect();
+        let macs = known.iter().filter(|(hop, _)| wanted.contains(hop));
+        *self.look() = Written { macs: macs.map(|(hop, mac)| (hop.clone(), *mac)).collect(), settled: true };
+    }
+}

@@ -1,0 +1,489 @@
+//! The configuration of a service with names resolved.
+
+use super::actions;
+use super::announce::{Announce, IcmpEcho};
+use super::problems::Problem;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::sync::Arc;
+use weir_config::attachment::Attachment;
+use weir_program::{
+    Affinity, Fill, FlowState, Forward, NatPoolId, NewFlows, Origin, PortId, QuicConfig, ServerId, Timeouts,
+};
+
+/// The largest number of bits in a source mask: each of their values is an entry.
+pub const BITS_MAX: u32 = 8;
+
+/// Addresses, protocols and ports that clients know, and the back ends that serve them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Ports on which its packets arrive.
+    pub ports: Vec<PortId>,
+    /// Where the back ends are; `None` means through the port on which a packet arrived.
+    pub out: Option<Attachment>,
+    /// What clients send to.
+    pub addresses: Vec<Address>,
+    /// How packets are assigned to back ends.
+    pub by: By,
+    /// Whether each packet is assigned by itself. Otherwise flows stay with their back end; which needs
+    /// [`By::FiveTuple`].
+    pub stateless: bool,
+    /// How long its flows may be without a packet, if they are kept.
+    pub timeouts: Timeouts,
+    /// Whether both ends of a TCP connection are reset when its flow has been idle for too long.
+    pub resets_idle: bool,
+    /// How the buckets of its group are filled: as Maglev does, or as those of another system, whose hash
+    /// of flows picks from them then.
+    pub fill: Fill,
+    /// How the back ends of new flows are chosen, if they are kept.
+    pub new_flows: NewFlows,
+    /// The part of a client's address that chooses for its new flows, or packets, instead of the 5-tuple.
+    pub affinity: Option<Affinity>,
+    /// How server IDs are encoded in QUIC connection IDs, if back ends are found by these.
+    pub quic: Option<Arc<[QuicConfig]>>,
+    /// Number of buckets in its group, a prime.
+    pub size: u32,
+    /// The back ends; services may share a list.
+    pub back_ends: Arc<[BackEnd]>,
+    /// Source MAC address of packets to back ends.
+    pub source_mac: SourceMac,
+    /// Sources of tunnels.
+    pub source: Sources,
+    /// The longest IP packet that fits the way to the back ends, in bytes.
+    pub mtu: u16,
+    /// Whether longer packets may arrive, so that those for back ends without a tunnel are measured, too.
+    pub limited: bool,
+    /// What the segments of TCP connections are limited to.
+    pub mss: Option<Mss>,
+    /// The pool that flows to back ends of [`Mode::FullNat`] take of.
+    pub nat_pool: Option<NatPoolId>,
+    /// Who says where its VIPs are.
+    pub announce: Announce,
+    /// The VLANs in which VIPs are announced unasked; 0 is none, without a tag.
+    pub announce_vlans: Vec<u16>,
+    /// What becomes of pings to its VIPs.
+    pub icmp_echo: IcmpEcho,
+    /// Place in the configuration.
+    pub origin: Origin,
+}
+
+/// A prefix, a protocol and a range of ports that packets of a service are sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The first address.
+    pub vip: IpAddr,
+    /// How many leading bits of it count.
+    pub prefix: u8,
+    /// TCP or UDP.
+    pub protocol: u8,
+    /// The first and the last port.
+    pub ports: (u16, u16),
+}
+
+/// All ports of a protocol.
+pub const ALL_PORTS: (u16, u16) = (0, u16::MAX);
+
+impl Address {
+    /// Returns whether it is IPv6.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.vip.is_ipv6()
+    }
+
+    /// Returns whether it is one address.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.prefix == if self.is_ipv6() { 128 } else { 32 }
+    }
+
+    /// Returns whether it is one address with one port, so that an exact match finds it.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.is_host() && self.ports.0 == self.ports.1
+    }
+
+    /// Returns whether an address is among its addresses.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let whole = Address { vip: address, prefix: if address.is_ipv4() { 32 } else { 128 }, ..*self };
+        self.meets(&whole)
+    }
+
+    /// Returns whether the two have an address in common, whatever their protocols and ports are.
+    fn meets(&self, other: &Address) -> bool {
+        let prefix = self.prefix.min(other.prefix);
+        match (self.vip, other.vip) {
+            (IpAddr::V4(one), IpAddr::V4(two)) => {
+                (one.to_bits() ^ two.to_bits()).checked_shr(32 - u32::from(prefix)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(one), IpAddr::V6(two)) => {
+                (one.to_bits() ^ two.to_bits()).checked_shr(128 - u32::from(prefix)).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns its place in the order in which addresses are looked up: the lower, the more specific. Longer
+    /// prefixes come first, and of equal ones those with fewer ports, as in Katran and IPVS.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        let bits = if self.is_ipv6() { 128 } else { 32 };
+        u32::from(bits - self.prefix.min(bits)) << 16 | u32::from(self.ports.1 - self.ports.0)
+    }
+
+    /// Returns whether a packet can be sent to both, and neither is more specific than the other.
+    #[must_use]
+    pub fn collides(&self, other: &Address) -> bool {
+        let ((first, last), (start, end)) = (self.ports, other.ports);
+        let (shares, same) = (first <= end && start <= last, self.ports == other.ports);
+        let nested = first <= start && end <= last || start <= first && last <= end;
+        self.protocol == other.protocol
+            && self.prefix == other.prefix
+            && self.meets(other)
+            && shares
+            && (same || !nested)
+    }
+}
+
+/// A limit of TCP segments, to which the option of a client's SYN is lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mss {
+    /// What fits the way to every back end of the service.
+    Auto,
+    /// So many bytes.
+    Fixed(u16),
+}
+
+/// The MTU of a way unless anything says otherwise.
+pub const MTU: u16 = 1500;
+
+/// Bytes of an IP and a TCP header without options (RFC 6691 §2).
+const IPV4_AND_TCP: u16 = 40;
+const IPV6_AND_TCP: u16 = 60;
+
+/// How packets are assigned to back ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// By addresses, protocol and ports: each connection independently.
+    FiveTuple,
+    /// By source address: a client stays with its back end.
+    Source,
+    /// By source address and destination port: a client stays with its back end at each port.
+    SourcePort,
+    /// By some bits of the IPv4 source address, in turn.
+    SourceBits(u32),
+}
+
+impl FromStr for By {
+    type Err = Problem;
+
+    fn from_str(text: &str) -> Result<By, Problem> {
+        match text {
+            "5-tuple" => Ok(By::FiveTuple),
+            "source" => Ok(By::Source),
+            "source + dport" => Ok(By::SourcePort),
+            _ => {
+                let mask = text.strip_prefix("src/").and_then(|mask| mask.parse::<Ipv4Addr>().ok());
+                let mask = mask.ok_or_else(|| Problem::By { text: text.to_string() })?.to_bits();
+                let bits = mask.count_ones();
+                if bits == 0 || bits > BITS_MAX {
+                    Err(Problem::SourceBits { bits })
+                } else {
+                    Ok(By::SourceBits(mask))
+                }
+            }
+        }
+    }
+}
+
+/// A server for a service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackEnd {
+    /// Its name.
+    pub name: String,
+    /// The destination MAC address of frames for it: its own, or that of the router towards it. It is 0 if it
+    /// is resolved.
+    pub mac: [u8; 6],
+    /// The address whose MAC address frames for it are sent to, if that is resolved: its own, or that of the
+    /// router towards it.
+    pub resolve: Option<IpAddr>,
+    /// How packets are sent to it.
+    pub mode: Mode,
+    /// Where it is, unless that is where the service's other back ends are.
+    pub out: Option<Arc<Attachment>>,
+    /// The VLAN that frames for it are tagged with; `None` leaves tags as they are.
+    pub vlan: Option<u16>,
+    /// Its server ID in QUIC connection IDs.
+    pub server_id: Option<ServerId>,
+    /// Its share relative to the others; with 0 it gets no new flows.
+    pub weight: u32,
+    /// Whether it may get flows.
+    pub state: State,
+    /// Its own address, where it is checked and by which rings of other systems know it, unless that is the
+    /// one that packets are sent to.
+    pub address: Option<IpAddr>,
+    /// Place in the configuration.
+    pub origin: Origin,
+}
+
+impl BackEnd {
+    /// Returns the address by which other systems know it: the one that packets are sent to.
+    #[must_use]
+    pub fn known_as(&self) -> Option<IpAddr> {
+        self.mode.ip().or(self.address)
+    }
+
+    /// Returns its weight if it may get new flows, otherwise 0.
+    #[must_use]
+    pub fn effective_weight(&self) -> u32 {
+        if self.state == State::Up { self.weight } else { 0 }
+    }
+}
+
+/// What becomes of a back end's flows, and whether it gets new ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum State {
+    /// It gets new flows, as many as its weight says.
+    #[default]
+    Up,
+    /// It does not answer: its flows end, and the next packet of each begins one at another back end.
+    Down,
+    /// It keeps its flows and gets no new ones.
+    Draining,
+    /// It gets nothing: its flows end as if it were down.
+    Maintenance,
+}
+
+impl State {
+    /// The states with their words.
+    pub const WORDS: [(&'static str, State); 4] = [
+        ("up", State::Up),
+        ("down", State::Down),
+        ("draining", State::Draining),
+        ("maintenance", State::Maintenance),
+    ];
+
+    /// Returns its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        State::WORDS.iter().find(|(_, state)| *state == self).map_or("up", |(word, _)| word)
+    }
+
+    /// Returns whether a back end in this state keeps the flows that it has.
+    #[must_use]
+    pub fn keeps_flows(self) -> bool {
+        matches!(self, State::Up | State::Draining)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// How packets are sent to a back end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// With new MAC addresses. The back end has the service's address and answers the client directly.
+    #[default]
+    L2,
+    /// As IP in IP (RFC 2003, RFC 2473, RFC 4213) to this address. The back end answers directly.
+    Ipip(IpAddr),
+    /// The same in GUE, variant 0.
+    Gue(IpAddr),
+    /// The same in GUE, variant 1, which has no header: in UDP alone, as Katran sends it.
+    BareGue(IpAddr),
+    /// The same in GRE without key (RFC 2784).
+    Gre(IpAddr),
+    /// The whole frame in VXLAN (RFC 7348).
+    Vxlan {
+        /// The address of the tunnel's end.
+        ip: IpAddr,
+        /// The network's identifier, of 24 bits.
+        vni: u32,
+        /// The destination MAC address inside.
+        inner_mac: [u8; 6],
+    },
+    /// With the back end's address, and port if it is another, in place of the service's. Answers come back
+    /// through weir and get the service's.
+    Nat {
+        /// The address.
+        ip: IpAddr,
+        /// The port; `None` keeps the one that the client sent to.
+        port: Option<u16>,
+    },
+    /// The same, and with an address and a port of a pool in place of the client's.
+    FullNat {
+        /// The address.
+        ip: IpAddr,
+        /// The port; `None` keeps the one that the client sent to.
+        port: Option<u16>,
+    },
+}
+
+impl Mode {
+    /// The words of all modes.
+    pub const WORDS: [&'static str; 8] = ["l2", "ipip", "gue", "gue1", "gre", "vxlan", "nat", "full_nat"];
+
+    /// Returns its word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Mode::L2 => "l2",
+            Mode::Ipip(_) => "ipip",
+            Mode::Gue(_) => "gue",
+            Mode::BareGue(_) => "gue1",
+            Mode::Gre(_) => "gre",
+            Mode::Vxlan { .. } => "vxlan",
+            Mode::Nat { .. } => "nat",
+            Mode::FullNat { .. } => "full_nat",
+        }
+    }
+
+    /// Returns the address that packets are sent to, if they get another.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match *self {
+            Mode::L2 => None,
+            Mode::Ipip(ip) | Mode::Gue(ip) | Mode::BareGue(ip) | Mode::Gre(ip) => Some(ip),
+            Mode::Vxlan { ip, .. } | Mode::Nat { ip, .. } | Mode::FullNat { ip, .. } => Some(ip),
+        }
+    }
+
+    /// Returns whether packets are put into a tunnel.
+    #[must_use]
+    pub fn is_tunnel(&self) -> bool {
+        let in_ip = matches!(self, Mode::Ipip(_) | Mode::Gre(_) | Mode::Vxlan { .. });
+        in_ip || matches!(self, Mode::Gue(_) | Mode::BareGue(_))
+    }
+
+    /// Returns whether answers come back through weir.
+    #[must_use]
+    pub fn is_nat(&self) -> bool {
+        matches!(self, Mode::Nat { .. } | Mode::FullNat { .. })
+    }
+}
+
+/// Source addresses, of IPv4 and of IPv6; with each the number of low bits that flows differ in.
+pub type Sources = (Option<(Ipv4Addr, u8)>, Option<(Ipv6Addr, u8)>);
+
+/// The source MAC address of packets to back ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceMac {
+    /// The address of the port through which they leave; if unknown, the address to which the packet was
+    /// sent.
+    #[default]
+    Auto,
+    /// This address.
+    Fixed([u8; 6]),
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// How long flows may be without a packet unless a service says otherwise: a TCP connection that is not
+/// established 30 s, one that is closed 10 s, and everything else but TCP 30 s. Where answers come back
+/// through weir, an established one stays for two hours, and one that is half closed for one hour, as in
+/// Kubernetes. Where they do not, anyone can forge the packets that weir sees, and a FIN of the client may be
+/// the first or the last: then the timeouts are 15 minutes, as in IPVS, and the 4 minutes of RFC 5382 REQ-5.
+#[must_use]
+pub fn timeouts(answers_pass: bool) -> Timeouts {
+    let (established, half_closed) = if answers_pass { (7200, 3600) } else { (900, 240) };
+    [
+        (FlowState::TcpSyn, 30),
+        (FlowState::TcpEstablished, established),
+        (FlowState::TcpHalfClosed, half_closed),
+        (FlowState::TcpFin, 10),
+        (FlowState::TcpRst, 10),
+        (FlowState::Single, 30),
+        (FlowState::Stream, 30),
+    ]
+    .into_iter()
+    .fold(Timeouts::NEVER, |all, (state, seconds)| all.with(state, seconds * SECOND))
+}
+
+impl Service {
+    /// Returns where a back end is; `None` means through the port on which a packet arrived.
+    #[must_use]
+    pub fn way<'a>(&'a self, back_end: &'a BackEnd) -> Option<&'a Attachment> {
+        back_end.out.as_deref().or(self.out.as_ref())
+    }
+
+    /// Returns where packets to a back end are sent.
+    #[must_use]
+    pub fn way_out(&self, back_end: &BackEnd) -> Forward {
+        self.way(back_end).map_or(Forward::InputPort, |way| way.to)
+    }
+
+    /// Returns the port that represents the way to a back end where only one is possible.
+    #[must_use]
+    pub fn lead(&self, back_end: &BackEnd) -> PortId {
+        self.way(back_end).map_or(self.ports[0], |way| way.lead)
+    }
+
+    /// Returns every way to back ends once: those of the back ends, or the service's own if it has none.
+    pub fn ways(&self) -> Vec<Option<&Attachment>> {
+        let mut ways: Vec<Option<&Attachment>> = Vec::new();
+        if self.back_ends.iter().all(|back_end| back_end.out.is_none()) {
+            return vec![self.out.as_ref()];
+        }
+        for back_end in &*self.back_ends {
+            let way = self.way(back_end);
+            if !ways.contains(&way) {
+                ways.push(way);
+            }
+        }
+        ways
+    }
+
+    /// Returns the ports on the ways to back ends, each once.
+    pub fn back_ports(&self) -> Vec<PortId> {
+        let ports = self.ways().into_iter().flat_map(|way| way.map_or(&self.ports, |way| &way.ports));
+        let mut ports: Vec<PortId> = ports.copied().collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// Returns whether it has an address of this family.
+    #[must_use]
+    pub fn has(&self, ipv6: bool) -> bool {
+        self.addresses.iter().any(|address| address.is_ipv6() == ipv6)
+    }
+
+    /// Returns whether headers of a mode say the other back end of the packet's row, as the GLB director's.
+    #[must_use]
+    pub fn has_second_chance(&self, mode: Mode) -> bool {
+        matches!((self.fill, mode), (Fill::Glb(..), Mode::Gue(IpAddr::V4(_))))
+    }
+
+    /// Returns the longest IP packet that fits the way to a back end, in bytes.
+    #[must_use]
+    pub fn fits(&self, back_end: &BackEnd) -> u16 {
+        let around = actions::around(self, back_end.mode);
+        let ethernet = if matches!(back_end.mode, Mode::Vxlan { .. }) { actions::ETHERNET } else { 0 };
+        self.mtu.saturating_sub(around).saturating_sub(ethernet)
+    }
+
+    /// Returns the largest segment that clients may send to addresses of this family, if it is limited.
+    #[must_use]
+    pub fn mss(&self, ipv6: bool) -> Option<u16> {
+        let headers = if ipv6 { IPV6_AND_TCP } else { IPV4_AND_TCP };
+        match self.mss? {
+            Mss::Fixed(mss) => Some(mss),
+            Mss::Auto => {
+                let least = self.back_ends.iter().map(|one| self.fits(one)).min();
+                Some(least.unwrap_or(self.mtu).saturating_sub(headers))
+            }
+        }
+    }
+
+    /// Returns whether its flows stay with their back end.
+    #[must_use]
+    pub fn is_sticky(&self) -> bool {
+        self.by == By::FiveTuple && !self.stateless
+    }
+}

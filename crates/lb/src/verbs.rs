@@ -1,0 +1,62 @@
+//! The subcommands of `weir lb`.
+
+use serde_json::Value;
+use weir_app::kind::{Argument, Verb};
+use weir_app::page::items;
+
+pub(super) const VERBS: &[Verb] = &[
+    whole("list", "List services and back ends as they are now", &[]),
+    verb("drain", "Give a back end no new flows", BACK_END),
+    verb("maintenance", "Give a back end nothing, and do not check it", BACK_END),
+    verb("enable", "Let a back end work again", BACK_END),
+    verb("weight", "Give a back end another weight", WEIGHT),
+    verb("add", "Add a back end to a service, or with `pool:NAME` to a pool", &[MAPPING]),
+    verb("remove", "Remove a back end of a service, or with `pool:NAME` of a pool", BACK_END),
+    whole("add-service", "Add a service", &[SERVICE]),
+    verb("remove-service", "Remove a service", &[]),
+    whole("reset", "Forget what was changed at run time: the file holds", &[]),
+];
+
+const BACK_END: &[Argument] = &[THE_BACK_END];
+const WEIGHT: &[Argument] =
+    &[THE_BACK_END, Argument { name: "WEIGHT", help: "Its new weight; 0 gets nothing", number: true }];
+const THE_BACK_END: Argument = Argument { name: "BACK_END", help: "Its name", number: false };
+const MAPPING: Argument = Argument {
+    name: "BACK_END",
+    help: "Its keys, as in the file: '{ name: b4, mac: 02:00:00:00:00:14 }'",
+    number: false,
+};
+const SERVICE: Argument = Argument {
+    name: "SERVICE",
+    help: "Its keys, as in the file: '{ name: dns, port: p0, service: { ... }, back_ends: [ ... ] }'",
+    number: false,
+};
+
+const fn verb(name: &'static str, about: &'static str, arguments: &'static [Argument]) -> Verb {
+    // Every answer is a sentence, which is printed as it is.
+    Verb { name, about, arguments, flags: &[], whole: false, text: |_, _| String::new() }
+}
+
+const fn whole(name: &'static str, about: &'static str, arguments: &'static [Argument]) -> Verb {
+    Verb { name, about, arguments, flags: &[], whole: true, text: |answer, _| listed(answer) }
+}
+
+/// The table of services and back ends.
+fn listed(answer: &Value) -> String {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+    let mut rows = vec![["service", "back end", "weight", "health", "reason"].map(str::to_string)];
+    for service in items(&answer["services"]) {
+        for one in items(&service["back_ends"]) {
+            rows.push(
+                [&service["name"], &one["name"], &one["weight"], &one["health"], &one["reason"]].map(text),
+            );
+        }
+    }
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..5).map(width).collect();
+    let line = |row: &[String; 5]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

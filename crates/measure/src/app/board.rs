@@ -1,0 +1,211 @@
+//! The running app: answers from what the collector has told.
+
+use crate::{Part, Report};
+use serde_json::{Value, json};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_app::shown::{ago_ms, without_nulls};
+use weir_app::{Action, App, Event};
+use weir_program::Program;
+
+/// Intervals of which the totals are kept.
+pub const HISTORY: usize = 60;
+
+/// What the collector tells of a measurement.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// The last interval that has ended.
+    pub interval: Option<Arc<Report>>,
+    /// The totals of the last intervals, the latest last.
+    pub history: VecDeque<Sum>,
+    /// When this was written last, in nanoseconds since 1970.
+    pub now_ns: u64,
+    /// Intervals that have ended.
+    pub intervals: u64,
+    /// Records that flows have given, their packets and bytes.
+    pub records: [u64; 3],
+    /// Packets that came when their interval had ended, and count in the next.
+    pub late: u64,
+    /// Packets that came when their interval had not begun, and there was no room to keep them for it.
+    pub early: u64,
+    /// Packets of records that began before the interval in which they count: there was no room for a delta
+    /// at its end.
+    pub spanning: u64,
+    /// What was given up, because the collector could not keep up or for lack of memory.
+    pub shed: Vec<Part>,
+    /// The export by IPFIX.
+    pub ipfix: Option<Export>,
+    /// The export to Parquet files: what was sent is in whole files.
+    pub parquet: Option<Export>,
+}
+
+/// The totals of an interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sum {
+    /// When it began, in nanoseconds since 1970.
+    pub start_ns: u64,
+    /// Packets in flows.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Different flows, sources and destinations.
+    pub distinct: [f64; 3],
+    /// Entropy of flows in bits, unless it was shed.
+    pub entropy: Option<f64>,
+}
+
+impl Sum {
+    /// The totals of a report.
+    #[must_use]
+    pub fn of(report: &Report) -> Sum {
+        let Report { start_ns, packets, bytes, .. } = *report;
+        let distinct = [report.flows, report.sources, report.destinations].map(|one| one.estimate);
+        let entropy = report.top_flows.as_ref().and_then(|top| top.entropy).map(|entropy| entropy.estimate);
+        Sum { start_ns, packets, bytes, distinct, entropy }
+    }
+}
+
+/// What became of exported records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Export {
+    /// Records that were sent.
+    pub sent: u64,
+    /// Records that were not: the other end was away or too slow.
+    pub lost: u64,
+    /// Whether the last attempt succeeded.
+    pub works: bool,
+}
+
+/// Where the collector's thread puts what it knows, and the app finds it. Each reload makes new boards.
+#[derive(Clone, Debug, Default)]
+pub struct Board(Arc<Mutex<Told>>);
+
+impl Board {
+    /// Returns what is there, for reading and writing. Nobody holds it for longer than a copy takes.
+    pub fn look(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A measurement that runs.
+#[derive(Clone, Debug)]
+pub(super) struct Measure {
+    pub name: String,
+    pub interval_ms: u64,
+    pub board: Board,
+}
+
+impl Measure {
+    /// What every answer begins with.
+    fn answer(&self, told: &Told) -> Value {
+        let [records, packets, bytes] = told.records;
+        let mut json = json!({
+            "name": self.name, "interval_ms": self.interval_ms, "intervals": told.intervals,
+            "records": records, "packets": packets, "bytes": bytes, "late_packets": told.late,
+            "early_packets": told.early, "spanning_packets": told.spanning, "shed": told.shed,
+        });
+        for (word, export) in [("ipfix", told.ipfix), ("parquet", told.parquet)] {
+            if let Some(Export { sent, lost, works }) = export {
+                json[word] = json!({ "sent": sent, "lost": lost, "works": works });
+            }
+        }
+        json
+    }
+
+    fn answer_to(&self, request: &Value) -> Result<Value, String> {
+        let told = self.board.look().clone();
+        let mut json = self.answer(&told);
+        match request.as_str() {
+            Some("interval") => json["last"] = json!(told.interval.as_deref()),
+            Some("history") => {
+                let row = |sum: &Sum| {
+                    let [flows, sources, destinations] = sum.distinct.map(f64::round);
+                    json!({
+                        "ago_ms": ago_ms(told.now_ns, sum.start_ns),
+                        "packets": sum.packets, "bytes": sum.bytes, "flows": flows,
+                        "sources": sources, "destinations": destinations, "entropy": sum.entropy,
+                    })
+                };
+                json["history"] = told.history.iter().map(row).collect();
+            }
+            _ => return Err("a measurement answers `interval` and `history`".to_string()),
+        }
+        Ok(without_nulls(json))
+    }
+}
+
+impl App for Measure {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "measure"
+    }
+
+    /// What the collector told until the reload: the results go on when the next interval ends.
+    fn inherit(&mut self, predecessor: Box<dyn App>) {
+        let predecessor: Box<dyn Any> = predecessor;
+        if let Ok(old) = predecessor.downcast::<Measure>() {
+            let old = old.board.look().clone();
+            let mut told = self.board.look();
+            if told.interval.is_none() {
+                (told.interval, told.history) = (old.interval, old.history);
+            }
+        }
+    }
+
+    fn bind(&mut self, _: &Program) {}
+
+    fn step(&mut self, _now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
+        if let Event::Request { id, request } = event {
+            actions.push(Action::Answer { id, answer: self.answer_to(request) });
+        }
+    }
+
+    fn punts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let told = self.board.look();
+        let [records, packets, bytes] = told.records;
+        let [ipfix, parquet] = [told.ipfix, told.parquet].map(Option::unwrap_or_default);
+        vec![
+            ("measured_records", records),
+            ("measured_packets", packets),
+            ("measured_bytes", bytes),
+            ("measured_late_packets", told.late),
+            ("measured_early_packets", told.early),
+            ("measured_spanning_packets", told.spanning),
+            ("measured_intervals", told.intervals),
+            ("measured_ipfix_sent", ipfix.sent),
+            ("measured_ipfix_lost", ipfix.lost),
+            ("measured_parquet_sent", parquet.sent),
+            ("measured_parquet_lost", parquet.lost),
+        ]
+    }
+
+    /// Totals of the last interval. Their number does not depend on the traffic.
+    fn gauges(&self) -> Vec<(&'static str, f64)> {
+        let told = self.board.look();
+        let shed = ("interval_shed", told.shed.len() as f64);
+        let Some(sum) = told.history.back() else { return vec![shed] };
+        let [flows, sources, destinations] = sum.distinct;
+        let entropy = sum.entropy.map(|entropy| ("interval_flow_entropy_bits", entropy));
+        let totals = [
+            ("interval_packets", sum.packets as f64),
+            ("interval_bytes", sum.bytes as f64),
+            ("interval_flows", flows),
+            ("interval_sources", sources),
+            ("interval_destinations", destinations),
+            shed,
+        ];
+        totals.into_iter().chain(entropy).collect()
+    }
+
+    fn report(&self, _now_ns: u64) -> Value {
+        json!({ "interval_ms": self.interval_ms })
+    }
+}

@@ -1,0 +1,98 @@
+//! Measures what traffic consists of. See README.md.
+//!
+//! The app writes a pipe in front of what a port's frames go to, or has a pipe of the configuration measured.
+//! What its flows count is added up on the collector's thread, not here: the app only says what is
+//! wanted ([`Measurement`]) and shows what the collector has put on the [`Board`].
+
+mod board;
+mod pages;
+#[cfg(test)]
+mod tests;
+mod text;
+mod yaml;
+
+pub use board::{Board, Export, HISTORY, Sum, Told};
+
+use crate::Settings;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_app::kind::{Kind, View};
+
+/// The kind of app with the key `measure`.
+pub const KIND: Kind = Kind {
+    key: "measure",
+    help: "A measurement of the flows of a port or a pipe.",
+    keys: yaml::KEYS,
+    pipes: &[],
+    read: yaml::read,
+    one: None,
+    table: None,
+    views: &[
+        View { word: "", request: "interval", text: text::interval },
+        View { word: "history", request: "history", text: text::history },
+    ],
+    pages: pages::PAGES,
+    about: "",
+    verbs: &[],
+};
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// Its name.
+    pub name: String,
+    /// The pipes that are measured.
+    pub pipes: Vec<String>,
+    /// The overlay that is measured instead.
+    pub overlay: Option<OfOverlay>,
+    /// How long an interval is, in milliseconds.
+    pub interval_ms: u64,
+    /// What is summed up.
+    pub settings: Settings,
+    /// Where records go besides.
+    pub ipfix: Option<Ipfix>,
+    /// The files that they go to besides.
+    pub parquet: Option<Parquet>,
+    /// Where results go.
+    pub board: Board,
+}
+
+/// An overlay whose flows are measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfOverlay {
+    /// The name of the app.
+    pub name: String,
+    /// How often its flows give their counts, in milliseconds.
+    pub flush_ms: u64,
+}
+
+impl Measurement {
+    /// Returns how many threads say when flows have given what they counted, of so many workers.
+    #[must_use]
+    pub fn givers(&self, workers: usize) -> usize {
+        if self.overlay.is_some() { 1 } else { workers }
+    }
+}
+
+/// An IPFIX collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipfix {
+    /// Its address.
+    pub to: SocketAddr,
+    /// Whether it is reached by TCP, otherwise by UDP.
+    pub tcp: bool,
+    /// The observation domain.
+    pub domain: u32,
+}
+
+/// A folder of Parquet files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parquet {
+    /// The folder, which must be there.
+    pub directory: PathBuf,
+    /// For how long records go to one file.
+    pub rotate: Duration,
+    /// How large a file becomes, roughly, in bytes.
+    pub rotate_bytes: u64,
+}

@@ -1,0 +1,138 @@
+//! What `weir show measure` prints.
+
+use serde_json::Value;
+use std::fmt::Write;
+use weir_app::shown::seconds;
+
+/// Top lists: the field of a report, and what its keys are.
+pub(super) const TOPS: [(&str, &str); 5] = [
+    ("top_flows", "flow"),
+    ("top_sources", "source"),
+    ("top_destinations", "destination"),
+    ("top_source_ports", "source port"),
+    ("top_destination_ports", "destination port"),
+];
+
+/// The last interval of a measurement.
+pub fn interval(answer: &Value) -> String {
+    let mut text = head(answer);
+    let last = &answer["last"];
+    if last.is_null() {
+        text += "  no interval has ended yet\n";
+        return text;
+    }
+    let seconds = (number(&last["end_ns"]) - number(&last["start_ns"])) / 1e9;
+    let _ = writeln!(text, "  last interval          {seconds:.1} s");
+    for name in ["packets", "bytes"] {
+        let _ = writeln!(text, "  {name:<22} {}", number(&last[name]));
+    }
+    for name in ["flows", "sources", "destinations"] {
+        let _ = writeln!(text, "  {name:<22} {}", estimated(&last[name]));
+    }
+    for (field, what) in TOPS {
+        let entropy = &last[field]["entropy"];
+        if !entropy.is_null() {
+            let _ = writeln!(text, "  {:<22} {}", format!("entropy by {what}"), estimated(entropy));
+        }
+    }
+    TOPS.iter().for_each(|(field, what)| top(&mut text, &last[*field], what));
+    spreaders(&mut text, &last["spreaders"]);
+    changes(&mut text, &last["changes"]);
+    text
+}
+
+/// The totals of the last intervals.
+pub fn history(answer: &Value) -> String {
+    let mut text = head(answer);
+    let _ = writeln!(
+        text,
+        "  {:>14} {:>12} {:>16} {:>10} {:>10} {:>12}",
+        "began", "packets", "bytes", "flows", "sources", "destinations"
+    );
+    for row in answer["history"].as_array().into_iter().flatten() {
+        let began = format!("{} ago", seconds(row["ago_ms"].as_u64().unwrap_or_default()));
+        let _ = write!(text, "  {began:>14}");
+        for (name, width) in
+            [("packets", 12), ("bytes", 16), ("flows", 10), ("sources", 10), ("destinations", 12)]
+        {
+            let _ = write!(text, " {:>width$}", number(&row[name]));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The measurement, and what is to be known of its results.
+fn head(answer: &Value) -> String {
+    let mut text = format!("measurement {}\n", word(&answer["name"]));
+    let of = |name: &str| number(&answer[name]);
+    let _ =
+        writeln!(text, "  intervals              {} of {:.1} s", of("intervals"), of("interval_ms") / 1e3);
+    let _ = writeln!(text, "  in all                 {} packets in {} records", of("packets"), of("records"));
+    for (name, what) in [
+        ("late_packets", "came after their interval had ended"),
+        ("early_packets", "came before their interval had begun"),
+        ("spanning_packets", "may be of an interval before"),
+    ] {
+        if of(name) != 0.0 {
+            let _ = writeln!(text, "  {name:<22} {} {what}", of(name));
+        }
+    }
+    let shed: Vec<&str> = answer["shed"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !shed.is_empty() {
+        let _ = writeln!(text, "  given up               {}", shed.join(", "));
+    }
+    for (word, away) in [("ipfix", "; the collector is away"), ("parquet", "; no file can be written")] {
+        if let Some(export) = answer[word].as_object() {
+            let state = if export["works"] == Value::Bool(true) { "" } else { away };
+            let (sent, lost) = (&export["sent"], &export["lost"]);
+            let _ = writeln!(text, "  {word:<22} {sent} records sent, {lost} lost{state}");
+        }
+    }
+    text
+}
+
+fn top(text: &mut String, list: &Value, what: &str) {
+    let Some(rows) = list["rows"].as_array().filter(|rows| !rows.is_empty()) else { return };
+    let _ = writeln!(text, "  {:>12} {:>10} {:>14}  {what}", "packets", "at most +", "bytes");
+    for row in rows {
+        let (packets, bound) = (number(&row["packets"]), number(&row["bound"]));
+        let bytes = number(&row["bytes"]);
+        // A count is never too small; shown is what is sure of it, and what may be added.
+        let _ = writeln!(text, "  {:>12} {bound:>10} {bytes:>14}  {}", packets - bound, word(&row["key"]));
+    }
+}
+
+fn spreaders(text: &mut String, rows: &Value) {
+    for row in rows.as_array().into_iter().flatten() {
+        let _ = writeln!(
+            text,
+            "  {} sends to {} destinations",
+            word(&row["source"]),
+            estimated(&row["destinations"])
+        );
+    }
+}
+
+fn changes(text: &mut String, rows: &Value) {
+    for row in rows.as_array().into_iter().flatten() {
+        let change = number(&row["change"]["estimate"]);
+        let _ = writeln!(text, "  {} {}: {change:+} packets", word(&row["kind"]), word(&row["key"]));
+    }
+}
+
+/// An estimate and its bounds.
+pub(super) fn estimated(value: &Value) -> String {
+    let [estimate, low, high] = ["estimate", "low", "high"].map(|name| number(&value[name]));
+    let round =
+        |number: f64| if number.abs() < 100.0 { (number * 100.0).round() / 100.0 } else { number.round() };
+    format!("{} ({} to {})", round(estimate), round(low), round(high))
+}
+
+pub(super) fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_default()
+}
+
+pub(super) fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

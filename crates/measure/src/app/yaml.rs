@@ -1,0 +1,415 @@
+//! Reads measurements from the configuration, and writes their pipes.
+
+use super::board::Measure;
+use super::{Board, Ipfix, Measurement, OfOverlay, Parquet};
+use crate::export::NO_PARQUET;
+use crate::{Part, Settings};
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_app::App;
+use weir_app::kind::flow_table;
+use weir_app::kind::{Apps, Configured, Scope};
+use weir_config::raw::{Kind, Node};
+use weir_config::section::{Section, choice, duration, named, parsed, text, words};
+use weir_config::{Key, Report, Shape, Span};
+use weir_packet::KeySource;
+use weir_program::builder::ProgramBuilder;
+use weir_program::check::CAPACITY_MAX;
+use weir_program::{Entry, EntryMatch, Forward, Learn, Measured, Origin, Pipe, PipeId, PipeKind, PortId};
+
+const NS_PER_MS: u64 = 1_000_000;
+/// The shortest and the longest interval, in nanoseconds.
+const INTERVALS: [u64; 2] = [100 * NS_PER_MS, 3_600_000 * NS_PER_MS];
+/// The shortest time after which flows give their counts, in nanoseconds.
+const FLUSH_LEAST: u64 = 10 * NS_PER_MS;
+/// The least memory for sketches: without any of them, there is nothing to ask.
+const MEMORY_LEAST: u64 = 8 << 20;
+const MEMORY_MAX: u64 = 1 << 36;
+const TOP_MAX: u64 = 1_000;
+/// How large files of records may be asked to become, in bytes.
+const FILE_LEAST: u64 = 1 << 16;
+const FILE_MAX: u64 = 1 << 36;
+/// The shortest and the longest time for which records go to one file, in nanoseconds.
+const ROTATIONS: [u64; 2] = [1_000 * NS_PER_MS, 86_400_000 * NS_PER_MS];
+/// Most measurements of a configuration: each has memory of its own.
+const MEASUREMENTS_MAX: usize = 16;
+
+pub(super) const KEYS: &[Key] = weir_config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
+        "the port (or list of ports) whose frames are measured; or `pipe`, or `overlay`";
+    "pipe": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
+        "the pipe (or list of pipes) whose flows or packets are measured; or `port`, or `overlay`";
+    "overlay": Shape::Name, "the overlay app whose flows between pods are measured; or `port`, or `pipe`";
+    "key": Shape::Words(|| words(&SOURCES)), "with `port`: the headers that tell flows apart" or "outer";
+    "flows": Shape::Number(1, CAPACITY_MAX as u64),
+        "with `port`: keeps flows instead of summing packets up; so many, at each port and worker";
+    "idle_timeout": Shape::Time, "with `flows`: flows without a packet for longer make room" or "30s";
+    "interval": Shape::Time, "how long an interval is" or "5s";
+    "flush": Shape::Time, "how often flows give their counts, a part of the interval; by default once in it";
+    "flush_packets": Shape::Number(1, u32::MAX as u64),
+        "where flows are kept: one gives its counts after so many packets, too";
+    "top": Shape::Number(1, TOP_MAX), "rows of each top list" or "10";
+    "memory": Shape::Number(MEMORY_LEAST, MEMORY_MAX),
+        "bytes for sketches; what does not fit is left out" or "67108864";
+    "ipfix": Shape::Map(IPFIX), "sends flow records to a collector";
+    "parquet": Shape::Map(PARQUET), "writes flow records to files";
+};
+const IPFIX: &[Key] = weir_config::keys! {
+    needed "to": Shape::Endpoint, "the collector's address and port, such as 192.0.2.1:4739";
+    "over": Shape::Words(|| words(&OVER)), "how it is reached" or "udp";
+    "domain": Shape::Number(0, u32::MAX as u64), "the observation domain" or "1";
+};
+const PARQUET: &[Key] = weir_config::keys! {
+    needed "directory": Shape::Text, "the folder that files are written to, such as /var/lib/weir/flows";
+    "rotate": Shape::Time, "for how long records go to one file" or "1m";
+    "rotate_bytes": Shape::Number(FILE_LEAST, FILE_MAX), "how large a file becomes, roughly" or "268435456";
+};
+const SOURCES: [(&str, KeySource); 2] = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
+const OVER: [(&str, bool); 2] = [("udp", false), ("tcp", true)];
+
+/// The measurements of a configuration.
+#[derive(Debug)]
+struct Measurements(Vec<Written>);
+
+/// A measurement, and what it has written into the program.
+#[derive(Debug)]
+struct Written {
+    measurement: Measurement,
+    /// The pipes in front of ports.
+    fronts: Vec<(PortId, PipeId)>,
+    /// The measured pipes of the configuration.
+    own: Vec<Own>,
+    origin: Origin,
+}
+
+/// A measured pipe of the configuration. Whether it keeps flows is known when all pipes have been read; then
+/// it is checked that what was said fits, by the places of these keys.
+#[derive(Debug)]
+struct Own {
+    pipe: PipeId,
+    key: Option<Origin>,
+    flush_packets: Option<Origin>,
+}
+
+impl Own {
+    fn check(&self, program: &mut ProgramBuilder, report: &mut Report) {
+        let pipe = program.pipe_mut(self.pipe);
+        let keeps_flows = matches!(pipe.kind, PipeKind::Flow { .. });
+        if let Some(origin) = self.key.filter(|_| keeps_flows) {
+            let message = format!("FLOW pipe `{}` has its own `key`", pipe.name);
+            report.error_help(report.span_of(origin), message, "write it there: its flows are measured");
+        }
+        if let Some(origin) = self.flush_packets.filter(|_| !keeps_flows) {
+            let message = format!("pipe `{}` keeps no flows that could give their counts", pipe.name);
+            let help = "leave `flush_packets` out, or measure a FLOW pipe";
+            report.error_help(report.span_of(origin), message, help);
+        }
+    }
+}
+
+impl Configured for Measurements {
+    fn running(&self) -> Vec<Box<dyn App>> {
+        let app = |written: &Written| -> Box<dyn App> {
+            let Measurement { name, interval_ms, board, .. } = written.measurement.clone();
+            Box::new(Measure { name, interval_ms, board })
+        };
+        self.0.iter().map(app).collect()
+    }
+
+    fn wanted(&self) -> Vec<Box<dyn Any>> {
+        self.0.iter().map(|written| -> Box<dyn Any> { Box::new(written.measurement.clone()) }).collect()
+    }
+
+    fn refer(&self, apps: &Apps, report: &mut Report) {
+        let tables = apps.flow_tables();
+        for Written { measurement, origin, .. } in &self.0 {
+            let Some(of) = &measurement.overlay else { continue };
+            let others = || self.0.iter().map(|one| &one.measurement);
+            if !tables.contains(&flow_table("overlay", &of.name)) {
+                let message = format!("there is no overlay app `{}`", of.name);
+                report.error(report.span_of(*origin), message);
+            } else if others()
+                .find(|one| one.overlay.is_some())
+                .is_some_and(|one| one.name != measurement.name)
+            {
+                let message = format!("another measurement has the overlay `{}`", of.name);
+                report.error(report.span_of(*origin), message);
+            }
+        }
+    }
+
+    /// Puts each pipe in front of what its port's frames went to.
+    fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
+        for Written { fronts, own, origin, .. } in &self.0 {
+            own.iter().for_each(|own| own.check(program, report));
+            for &(port, pipe) in fronts {
+                let declared = &program.ports[port.index()];
+                let Some(root) = declared.root else {
+                    let message =
+                        format!("the frames of port `{}` go nowhere: it has no root", declared.name);
+                    let help = "give it one, or measure another port";
+                    report.error_help(report.span_of(*origin), message, help);
+                    continue;
+                };
+                let front = program.pipe_mut(pipe);
+                (front.forward, front.miss) = (Forward::Pipe(root), Forward::Pipe(root));
+                program.root(port, pipe);
+            }
+        }
+    }
+}
+
+/// Reads the measurements and writes their pipes.
+pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+    let mut all: Vec<Written> = Vec::new();
+    for item in items {
+        let Some(written) = measurement(item, scope) else { continue };
+        let name = &written.measurement.name;
+        if all.iter().any(|other| other.measurement.name == *name) {
+            let message = format!("two measurements are called `{name}`");
+            scope.report.error(scope.report.span_of(written.origin), message);
+        } else if all.len() == MEASUREMENTS_MAX {
+            let message = format!("there are {MEASUREMENTS_MAX} measurements at most");
+            scope.report.error(scope.report.span_of(written.origin), message);
+        } else {
+            all.push(written);
+        }
+    }
+    Arc::new(Measurements(all))
+}
+
+/// One; `None` if it cannot be used, which the report says.
+fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
+    let before = scope.report.errors();
+    let section = Section::read(node, KEYS, scope.report);
+    let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
+    let origin = scope.report.origin(section.get("name").unwrap_or(node).span);
+    let (interval_ns, measured) = times(&section, scope.report);
+    let top = section.number("top", scope.report).unwrap_or_default() as usize;
+    let settings = Settings {
+        top,
+        interval_top: top,
+        memory: section.number("memory", scope.report).unwrap_or_default() as usize,
+        parts: parts(),
+        ..Settings::default()
+    };
+    let ipfix = section.get("ipfix").and_then(|node| ipfix(node, scope.report));
+    let parquet = section.get("parquet").and_then(|node| parquet(node, scope.report));
+    let key = section.get("key").map(|node| choice(node, "`key`", &SOURCES, scope.report));
+    let measured = Measured { key: key.flatten().unwrap_or_default(), ..measured };
+    let front = front(&section, measured, origin, scope.report);
+    let at = place(&section, scope)?;
+    if scope.report.errors() > before {
+        return None;
+    }
+    let (name, board) = (name?, Board::default());
+    let mut overlay = None;
+    let (fronts, pipes, own) = match at {
+        Place::Overlay(name) => {
+            let pipes = vec![flow_table("overlay", &name)];
+            overlay = Some(OfOverlay { name, flush_ms: u64::from(measured.period_ms) });
+            (Vec::new(), pipes, Vec::new())
+        }
+        Place::Ports(ports) => {
+            let (fronts, pipes) = write(&name, &ports, &front, scope);
+            (fronts, pipes, Vec::new())
+        }
+        Place::Pipes(all) => {
+            let pipes = all.iter().map(|(pipe, span)| measure(*pipe, measured, *span, scope));
+            let pipes = pipes.collect::<Option<Vec<String>>>()?;
+            let mut place = |key| section.get(key).map(|node| scope.report.origin(node.span));
+            let (key, flush_packets) = (place("key"), place("flush_packets"));
+            let own = all.into_iter().map(|(pipe, _)| Own { pipe, key, flush_packets });
+            (Vec::new(), pipes, own.collect())
+        }
+    };
+    let interval_ms = interval_ns / NS_PER_MS;
+    let measurement = Measurement { name, pipes, overlay, interval_ms, settings, ipfix, parquet, board };
+    Some(Written { measurement, fronts, own, origin })
+}
+
+/// What flow deltas can tell: not what depends on single packets.
+fn parts() -> Vec<Part> {
+    let of_packets = [Part::PacketBytes, Part::InterArrival];
+    Part::SHED_ORDER.into_iter().filter(|part| !of_packets.contains(part)).collect()
+}
+
+/// Where a measurement is.
+enum Place {
+    Ports(Vec<PortId>),
+    /// With the places of their names.
+    Pipes(Vec<(PipeId, Span)>),
+    Overlay(String),
+}
+
+fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
+    if let Some(node) = section.get("overlay") {
+        for key in ["port", "pipe", "key", "flows", "idle_timeout", "flush_packets"] {
+            if let Some(node) = section.get(key) {
+                let message = format!("`{key}` is not for a measured `overlay`");
+                let help = "leave it out: the overlay app keeps flows by what pods see";
+                scope.report.error_help(node.span, message, help);
+            }
+        }
+        return text(node, "the name of an overlay app", scope.report)
+            .map(|name| Place::Overlay(name.into()));
+    }
+    match (section.get("port"), section.get("pipe")) {
+        (Some(node), None) => ports(node, scope).map(Place::Ports),
+        (None, Some(node)) => {
+            for key in ["flows", "idle_timeout"] {
+                if let Some(node) = section.get(key) {
+                    let message = format!("`{key}` is for a measured `port`, not for a pipe");
+                    scope.report.error_help(node.span, message, "leave it out: a FLOW pipe has its own");
+                }
+            }
+            let nodes = one_or_list(node, scope.report);
+            let mut pipe = |node: &Node| {
+                let names = scope.program.pipes.iter().map(|pipe| pipe.name.as_str());
+                let at = named("pipe", node, names, scope.report)?;
+                Some((PipeId(at as u16), node.span))
+            };
+            nodes.iter().map(&mut pipe).collect::<Option<Vec<_>>>().map(Place::Pipes)
+        }
+        (Some(_), Some(node)) => {
+            scope.report.error(node.span, "`port` or `pipe`, not both");
+            None
+        }
+        (None, None) => {
+            scope.report.error(section.span, "`port`, `pipe` or `overlay` is missing: what is measured");
+            None
+        }
+    }
+}
+
+/// What is measured is one name or a list of them.
+fn one_or_list<'a>(node: &'a Node, report: &mut Report) -> &'a [Node] {
+    match &node.kind {
+        Kind::List(list) => {
+            if list.is_empty() {
+                report.error(node.span, "nothing is measured here: write one name at least");
+            }
+            list
+        }
+        _ => std::slice::from_ref(node),
+    }
+}
+
+/// The ports of what is named, each once.
+fn ports(node: &Node, scope: &mut Scope<'_>) -> Option<Vec<PortId>> {
+    let mut ports = Vec::new();
+    for node in one_or_list(node, scope.report) {
+        let attachment = scope.attachment(node)?;
+        ports.extend(
+            attachment.ports.iter().copied().filter(|port| !ports.contains(port)).collect::<Vec<_>>(),
+        );
+    }
+    (!ports.is_empty()).then_some(ports)
+}
+
+/// Reads the interval, and how soon flows give their counts.
+fn times(section: &Section<'_>, report: &mut Report) -> (u64, Measured) {
+    let [least, most] = INTERVALS;
+    let interval_ns = section.time("interval", report);
+    let mut span = section.get("interval").map_or(section.span, |node| node.span);
+    if !(least..=most).contains(&interval_ns) || !interval_ns.is_multiple_of(NS_PER_MS) {
+        report.error_help(span, "`interval` cannot be this", "write 100 ms to 1 h, in whole milliseconds");
+    }
+    let mut flush_ns = interval_ns;
+    if let Some(node) = section.get("flush") {
+        (flush_ns, span) = (duration(node, "`flush`", report).unwrap_or(interval_ns), node.span);
+    }
+    let is_part =
+        flush_ns >= FLUSH_LEAST && flush_ns.is_multiple_of(NS_PER_MS) && interval_ns.is_multiple_of(flush_ns);
+    if !is_part {
+        let help = "write 10 ms at least, in whole milliseconds, so that the interval is a multiple of it";
+        report.error_help(span, "`flush` must divide the interval", help);
+    }
+    let packets = section.get("flush_packets").and_then(|_| section.number("flush_packets", report));
+    let period_ms = (flush_ns / NS_PER_MS).max(1) as u32;
+    (
+        interval_ns,
+        Measured {
+            packets: packets.map_or(u32::MAX, |packets| packets as u32),
+            ..Measured::every(period_ms)
+        },
+    )
+}
+
+/// The pipe to put in front of ports, without a name: one that sums packets up, or a FLOW pipe.
+fn front(section: &Section<'_>, measured: Measured, origin: Origin, report: &mut Report) -> Pipe {
+    if section.get("flows").is_none() {
+        for key in ["idle_timeout", "flush_packets"] {
+            if let Some(node) = section.get(key).filter(|_| section.get("port").is_some()) {
+                let message = format!("`{key}` means nothing without flows that are kept");
+                report.error_help(node.span, message, "say with `flows` how many are, or leave it out");
+            }
+        }
+        return Pipe::basic("").origin(origin).measured(measured);
+    }
+    Pipe::flow("", Learn::Default)
+        .origin(origin)
+        .key(measured.key)
+        .entries([Entry::on(EntryMatch::Default)])
+        .capacity(section.number("flows", report).unwrap_or(1) as u32)
+        .idle_timeout_ns(section.time("idle_timeout", report))
+        .measured(measured)
+}
+
+/// Writes a pipe for each port; where it leads is known when all ports have their roots.
+fn write(
+    name: &str,
+    ports: &[PortId],
+    front: &Pipe,
+    scope: &mut Scope<'_>,
+) -> (Vec<(PortId, PipeId)>, Vec<String>) {
+    let mut fronts = Vec::new();
+    let mut names = Vec::new();
+    for &port in ports {
+        let pipe = format!("measure/{name}/{}", scope.program.ports[port.index()].name);
+        fronts.push((port, scope.program.pipe(Pipe { name: pipe.clone(), ..front.clone() })));
+        names.push(pipe);
+    }
+    (fronts, names)
+}
+
+/// Has a pipe of the configuration measured. Returns its name.
+fn measure(pipe: PipeId, measured: Measured, span: Span, scope: &mut Scope<'_>) -> Option<String> {
+    let pipe = scope.program.pipe_mut(pipe);
+    if pipe.monitor.measured.replace(measured).is_some() {
+        let message = format!("pipe `{}` is measured already", pipe.name);
+        scope.report.error(span, message);
+        return None;
+    }
+    Some(pipe.name.clone())
+}
+
+fn ipfix(node: &Node, report: &mut Report) -> Option<Ipfix> {
+    let section = Section::read(node, IPFIX, report);
+    let to = section.needed("to", report);
+    let to =
+        to.and_then(|node| parsed::<SocketAddr>(node, "an address and port such as 192.0.2.1:4739", report));
+    let tcp = section.choice("over", &OVER, report);
+    let domain = section.number("domain", report);
+    Some(Ipfix { to: to?, tcp: tcp?, domain: domain? as u32 })
+}
+
+fn parquet(node: &Node, report: &mut Report) -> Option<Parquet> {
+    let section = Section::read(node, PARQUET, report);
+    if let Some(why) = NO_PARQUET {
+        report.error(node.span, why);
+    }
+    let directory = section.needed("directory", report);
+    let directory = directory.and_then(|node| text(node, "a folder", report));
+    let rotate_ns = section.time("rotate", report);
+    let [least, most] = ROTATIONS;
+    if !(least..=most).contains(&rotate_ns) {
+        let span = section.get("rotate").map_or(section.span, |node| node.span);
+        report.error_help(span, "`rotate` cannot be this", "write 1 s to 24 h");
+    }
+    let rotate_bytes = section.number("rotate_bytes", report)?;
+    Some(Parquet { directory: directory?.into(), rotate: Duration::from_nanos(rotate_ns), rotate_bytes })
+}

@@ -1,0 +1,72 @@
+//! The flow of answers that is learnt with a flow, and what flows keep: sentences M20 and A19.
+
+use super::action::{KeptOperations, keep, settled};
+use super::packet::Packet;
+use super::{Effect, FlowSource, Interpreter};
+use std::net::IpAddr;
+use weir_packet::{Field, FlowKey};
+use weir_program::nat::Binding;
+use weir_program::operation::Value;
+use weir_program::snapshot::FlowDecision;
+use weir_program::{EntryMatch, Operation, PipeId, PipeKind};
+
+/// The answers to a flow that is to be learnt are those of another.
+pub(super) struct Taken;
+
+impl Interpreter {
+    /// Returns what a flow keeps that this packet begins.
+    pub(super) fn keep(
+        &self,
+        id: PipeId,
+        row: usize,
+        packet: &Packet,
+        binding: Option<Binding>,
+    ) -> KeptOperations {
+        let entry = &self.pipes[id.index()].rows()[row].entry;
+        let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
+        keep(template, &entry.values, Some(packet), binding)
+    }
+
+    /// Returns the learning of the answers to a flow that this packet begins: sentence M20. They may be those
+    /// of another flow.
+    pub(super) fn answers(
+        &self,
+        id: PipeId,
+        key: &FlowKey,
+        (row, binding): (usize, Option<Binding>),
+        packet: &Packet,
+        flows: &dyn FlowSource,
+    ) -> Result<Option<Effect>, Taken> {
+        if !matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. }) {
+            return Ok(None);
+        }
+        let state = &self.pipes[id.index()];
+        let Some(default) = state.row_of(&EntryMatch::Default) else { return Ok(None) };
+        let entry = &state.rows()[row].entry;
+        let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
+        let (mut src, mut dst, mut sport, mut dport) = (key.src(), key.dst(), key.sport(), key.dport());
+        for operation in settled(template, &entry.values, Some(packet), binding) {
+            let Operation::Set(field, Value::Const(number)) = operation else { continue };
+            match field {
+                Field::Ipv4Src if src.is_ipv4() => src = IpAddr::from((number as u32).to_be_bytes()),
+                Field::Ipv4Dst if dst.is_ipv4() => dst = IpAddr::from((number as u32).to_be_bytes()),
+                Field::Ipv6Src if src.is_ipv6() => src = IpAddr::from(number.to_be_bytes()),
+                Field::Ipv6Dst if dst.is_ipv6() => dst = IpAddr::from(number.to_be_bytes()),
+                Field::L4Sport | Field::TcpSport | Field::UdpSport => sport = number as u16,
+                Field::L4Dport | Field::TcpDport | Field::UdpDport => dport = number as u16,
+                _ => {}
+            }
+        }
+        let answers = FlowKey::new(dst, src, key.protocol(), (dport, sport), None);
+        if answers == *key {
+            return Ok(None);
+        }
+        let known = flows.flow(id, &answers);
+        if known.as_ref().is_some_and(|flow| flow.pair.is_some()) {
+            return Err(Taken);
+        }
+        let (decision, kept) = (FlowDecision::Default, self.keep(id, default, packet, None));
+        let learnt = Effect::Learn { pipe: id, key: answers, decision, kept, binding, answers: Some(*key) };
+        Ok(known.is_none().then_some(learnt))
+    }
+}

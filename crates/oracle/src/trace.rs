@@ -1,0 +1,375 @@
+//! The data behind `explain`: every pipe a packet passed through, what was compared, what was done, and why
+//! it went where it went. Rendering is left to others, except that field values know how they are written.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_packet::{DropReason, Field, FieldKind, FlowKey};
+use weir_program::Verdict;
+use weir_program::change::EntryKey;
+use weir_program::snapshot::FlowDecision;
+use weir_program::{CounterId, Criterion, Forward, GroupId, MeterId, Operation, Origin, PipeId};
+pub use weir_table::Color;
+
+/// The passage of a packet through one pipe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The pipe.
+    pub pipe: PipeId,
+    /// The name of the pipe.
+    pub name: String,
+    /// Length of the frame on entry, in bytes.
+    pub bytes: usize,
+    /// The fields compared or hashed.
+    pub key: Vec<KeyField>,
+    /// The flow, in a FLOW pipe.
+    pub flow: Option<FlowMet>,
+    /// The bucket, in a HASH pipe or in a FLOW pipe that pins or follows.
+    pub pick: Option<Pick>,
+    /// The result of the lookup.
+    pub lookup: Lookup,
+    /// What was counted and metered.
+    pub monitor: Monitored,
+    /// Operations performed on the packet, up to the first that failed.
+    pub operations: Vec<Performed>,
+    /// The keys after the actions, if the pipe has `rehash`.
+    pub rehash: Option<Rehashed>,
+    /// The forward or miss that applied; `None` if the packet was dropped before.
+    pub forward: Option<Forwarded>,
+    /// Where the packet went next.
+    pub end: End,
+}
+
+/// A field that a pipe compares or hashes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeyField {
+    /// The field.
+    pub field: Field,
+    /// Its value; `None` if the packet does not have it.
+    pub actual: Option<u128>,
+    /// What the pipe does with it.
+    pub asked: Asked,
+}
+
+/// What a pipe does with a field.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Asked {
+    /// Compares it by this criterion.
+    Match(Criterion),
+    /// Hashes it under this mask.
+    Hashed(u128),
+}
+
+/// The result of a lookup.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Lookup {
+    /// An entry was hit.
+    Hit(Hit),
+    /// No entry was hit.
+    Miss(Miss),
+    /// The group has no live target, or its target has no entry.
+    NoTarget,
+}
+
+/// The entry that was hit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hit {
+    /// Key of the entry.
+    pub entry: EntryKey,
+    /// Where it is configured.
+    pub origin: Origin,
+    /// Whether it was added at run time.
+    pub run_time: bool,
+    /// Name of its action template.
+    pub template: String,
+}
+
+/// Why no entry was hit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Miss {
+    /// Conditions of the pipe itself that failed: constants, absent fields.
+    pub failed: Vec<Difference>,
+    /// The entry with the fewest differing fields and, among those, the fewest differing bits.
+    pub nearest: Option<Nearest>,
+}
+
+/// The entry closest to the packet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Nearest {
+    /// Key of the entry.
+    pub entry: EntryKey,
+    /// Where it is configured.
+    pub origin: Origin,
+    /// How the packet differs from it.
+    pub differences: Vec<Difference>,
+}
+
+/// A condition the packet does not meet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// Name of the field or of the part of the flow key.
+    pub name: String,
+    /// The value required.
+    pub wanted: String,
+    /// The packet's value; `None` if it does not have the field.
+    pub actual: Option<String>,
+    /// Number of differing bits.
+    pub bits: u32,
+}
+
+/// The bucket selected in a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pick {
+    /// The group.
+    pub group: GroupId,
+    /// Name of the group.
+    pub name: String,
+    /// The hash, mixed with the group's seed if it has one.
+    pub hash: u64,
+    /// Whether it is the hash of the system that the group is filled for.
+    pub foreign: bool,
+    /// The prefix that it is the hash of, in a group where sources pick.
+    pub source: Option<(IpAddr, u8)>,
+    /// Whether the target is that of an earlier flow from that prefix, and not that of the bucket.
+    pub remembered: bool,
+    /// Whether the hash is the NIC's.
+    pub rss: Rss,
+    /// With round robin, the number of packets dealt before; nothing is hashed then. For a new flow, its
+    /// place in the round.
+    pub turn: Option<u64>,
+    /// For a new flow that goes to the target with the fewest flows, how many that has.
+    pub fewest: Option<u64>,
+    /// For a QUIC packet, the server ID by which its target was found; then there is no bucket.
+    pub server_id: Option<Vec<u8>>,
+    /// Index of the bucket.
+    pub bucket: usize,
+    /// Whether the bucket is about to move.
+    pub moving: Moving,
+    /// Target of the bucket, with its name; `None` if there is no live one.
+    pub target: Option<(u16, String)>,
+}
+
+/// Whether the NIC's hash was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rss {
+    /// It was not requested.
+    NotAsked,
+    /// The frame arrived without one, so the select hash was used.
+    Absent,
+    /// These 32 bits were used.
+    Taken(u32),
+}
+
+/// The state of a bucket's pending move when a packet meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moving {
+    /// No move is pending.
+    No,
+    /// The bucket moves later, since its last packet was too recent.
+    Waits,
+    /// It moves with this packet, having been idle long enough or without a target.
+    Rested,
+    /// It moves with this packet, having waited as long as it may.
+    Overdue,
+}
+
+/// The flow of a packet in a FLOW pipe.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FlowMet {
+    /// Its key; `None` without IP.
+    pub key: Option<FlowKey>,
+    /// What the table had for it.
+    pub known: Known,
+    /// Whether it had a flow that has ended, and the packet begins another.
+    pub reopened: bool,
+}
+
+impl FlowMet {
+    pub(super) fn new(key: Option<FlowKey>, known: Known) -> FlowMet {
+        FlowMet { key, known, reopened: false }
+    }
+}
+
+/// What a flow table had for a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing: there is no key, or the flow is unknown and not learnt.
+    No,
+    /// A live flow.
+    Found(FlowDecision),
+    /// A flow learnt from this packet.
+    Learnt(FlowDecision),
+    /// Nothing, and the table is full.
+    Full(FlowDecision),
+    /// Nothing: no address and port are free for it.
+    NoNatPort,
+    /// Nothing: another flow has its answers.
+    AnswersTaken,
+}
+
+/// What was counted and metered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Monitored {
+    /// The shared counter and its name.
+    pub counter: Option<(CounterId, String)>,
+    /// The meter.
+    pub meter: Option<Metered>,
+}
+
+/// The result of a meter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metered {
+    /// The meter.
+    pub meter: MeterId,
+    /// Its name.
+    pub name: String,
+    /// Colour of the packet before.
+    pub before: Color,
+    /// Colour of the packet after.
+    pub after: Color,
+}
+
+/// An operation that was performed or attempted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Performed {
+    /// The operation.
+    pub operation: Operation,
+    /// Its result.
+    pub change: Change,
+    /// Checksums that were updated.
+    pub mended: Vec<Mended>,
+}
+
+/// The result of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A field was written.
+    Field {
+        /// The field.
+        field: Field,
+        /// Value before.
+        before: u128,
+        /// Value after.
+        after: u128,
+    },
+    /// This many bytes were removed from the front (and whatever lay behind the tunnel).
+    Removed(usize),
+    /// This many bytes were added to the front.
+    Added(usize),
+    /// The same, with the address of the back end that has the packet's second chance, if one has.
+    AddedWithSecondChance(usize, Option<Ipv4Addr>),
+    /// The packet is no longer than it may be: how long it is, and may be.
+    Fits {
+        /// Its length.
+        length: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// A maximum segment size was lowered.
+    Mss {
+        /// Value before.
+        before: u16,
+        /// Value after.
+        after: u16,
+    },
+    /// The operation does not concern the packet.
+    Nothing,
+    /// The operation failed, and the packet is dropped, or is too long and goes to an app.
+    Failed(DropReason),
+}
+
+/// A checksum that was updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mended {
+    /// Name of the checksum.
+    pub name: &'static str,
+    /// Value before.
+    pub before: u16,
+    /// Value after.
+    pub after: u16,
+}
+
+/// The flow keys after a rehash.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rehashed {
+    /// The key of the outer headers.
+    pub outer: Option<FlowKey>,
+    /// The key of the inner headers, or of the outer ones if there are none.
+    pub inner: Option<FlowKey>,
+}
+
+/// The forward that applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forwarded {
+    /// Whether it was the pipe's miss.
+    pub miss: bool,
+    /// Whether it came from the entry.
+    pub per_entry: bool,
+    /// The forward.
+    pub said: Forward,
+    /// The bucket, if it is a group.
+    pub pick: Option<Pick>,
+}
+
+/// What follows a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Another pipe.
+    Pipe(PipeId),
+    /// The end of the walk.
+    Verdict(Verdict),
+}
+
+/// A field's value, formatted for people: MAC and IP addresses in their notations, counts and numbers in
+/// decimal, everything else in hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldValue {
+    /// The field.
+    pub field: Field,
+    /// Its value.
+    pub value: u128,
+}
+
+impl fmt::Display for FieldValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.value;
+        match self.field.kind {
+            FieldKind::EthDst | FieldKind::EthSrc => {
+                let [_, _, a, b, c, d, e, g] = (value as u64).to_be_bytes();
+                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+            }
+            FieldKind::Ipv4Src
+            | FieldKind::Ipv4Dst
+            | FieldKind::ArpSenderIp
+            | FieldKind::ArpTargetIp
+            | FieldKind::ErrorV4Src
+            | FieldKind::ErrorV4Dst => write!(f, "{}", Ipv4Addr::from_bits(value as u32)),
+            FieldKind::Ipv6Src | FieldKind::Ipv6Dst | FieldKind::ErrorV6Src | FieldKind::ErrorV6Dst => {
+                write!(f, "{}", Ipv6Addr::from_bits(value))
+            }
+            FieldKind::EthType | FieldKind::TcpFlags => write!(f, "{value:#x}"),
+            FieldKind::Ipv4Identification | FieldKind::Ipv4Dscp => write!(f, "{value:#x}"),
+            FieldKind::Ipv6FlowLabel | FieldKind::Ipv6TrafficClass => write!(f, "{value:#x}"),
+            _ if self.field.meta_word().is_some() => write!(f, "{value:#x}"),
+            FieldKind::MeterColor => [Color::Green, Color::Yellow, Color::Red][value.min(2) as usize].fmt(f),
+            _ => write!(f, "{value}"),
+        }
+    }
+}
+
+/// A mask, formatted in hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mask(pub u128);
+
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl Lookup {
+    /// Whether an entry was hit.
+    #[must_use]
+    pub fn is_hit(&self) -> bool {
+        matches!(self, Lookup::Hit(_))
+    }
+}

@@ -1,0 +1,202 @@
+//! The running app: answers from what the thread has told.
+
+use super::board::{FlowRow, FlowsPage, FlowsWanted, Told};
+use super::explain::{Pair, explain};
+use super::{Board, Overlay};
+use serde_json::{Map, Value, json};
+use std::any::Any;
+use weir_app::shown::{ago_ms, without_nulls};
+use weir_app::{Action, App, Event, RequestId, Sample, SampleValue};
+use weir_program::Program;
+
+/// How often the board is looked at while somebody waits for flows, in nanoseconds.
+const LOOK_NS: u64 = 5_000_000;
+
+/// How long somebody waits for them: the thread reads a million in less than a second.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// The two directions, as pods see them.
+const DIRECTIONS: [&str; 2] = ["sent", "received"];
+
+/// An overlay with a cache in front.
+#[derive(Clone, Debug)]
+pub(super) struct OverlayApp {
+    pub overlay: Overlay,
+    pub board: Board,
+    /// Requests that wait for flows, and until when.
+    pub waiting: Vec<(RequestId, u64, FlowsWanted)>,
+    pub wake_ns: Option<u64>,
+}
+
+impl OverlayApp {
+    fn show(&self) -> Value {
+        let told = self.board.look().clone();
+        let Overlay { name, tunnel, uplink, flows, .. } = &self.overlay;
+        let places = self.overlay.pods.as_ref().map(|start| format!("{start}*"));
+        let places = self.overlay.bridge.clone().or(places);
+        let of = |at: usize| counts(&told.frames[at]);
+        let event =
+            |event: &super::Event| json!({ "ago_ms": ago_ms(told.now_ns, event.at_ns), "what": event.what });
+        without_nulls(json!({
+            "name": name, "tunnel": tunnel, "uplink": uplink, "pods_at": places, "room": flows,
+            "obstacle": told.obstacle, "pods": told.pods,
+            "nodes": told.nodes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "frames": { "sent": of(0), "received": of(1) },
+            "hit_ratio": { "sent": told.hit_ratio(0), "received": told.hit_ratio(1) },
+            "entries": counts(&told.entries),
+            "causes": told.causes,
+            "events": told.events.iter().map(event).collect::<Vec<_>>(),
+        }))
+    }
+
+    /// Has somebody wait for flows.
+    fn wait(&mut self, id: RequestId, now_ns: u64, wanted: FlowsWanted) {
+        self.board.look().wanted.push((id, wanted));
+        self.waiting.push((id, now_ns + PATIENCE_NS, wanted));
+        self.wake_ns = Some(now_ns + LOOK_NS);
+    }
+
+    fn answer(&self, wanted: FlowsWanted, page: &FlowsPage) -> Value {
+        match wanted {
+            FlowsWanted::From(_) => {
+                let rows: Vec<Value> = page.rows.iter().map(flow).map(without_nulls).collect();
+                let count = rows.len();
+                without_nulls(json!({
+                    "name": self.overlay.name, "count": count, "flows": rows, "next": page.next,
+                }))
+            }
+            FlowsWanted::One(pair) => {
+                let obstacle = self.board.look().obstacle.clone();
+                explain(&pair, &page.rows, self.overlay.refresh_ns, obstacle.as_deref())
+            }
+        }
+    }
+
+    /// Answers those who wait for flows, if they have come or it took too long.
+    fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        let read = std::mem::take(&mut self.board.look().read);
+        for (id, page) in read {
+            // It may have been told already that it took too long.
+            let Some(at) = self.waiting.iter().position(|(waits, _, _)| *waits == id) else { continue };
+            let (_, _, wanted) = self.waiting.remove(at);
+            actions.push(Action::Answer { id, answer: Ok(self.answer(wanted, &page)) });
+        }
+        let name = &self.overlay.name;
+        self.waiting.retain(|&(id, until, _)| {
+            if until <= now_ns {
+                let why = format!("the flows of `{name}` cannot be read now: see `weir show overlay {name}`");
+                actions.push(Action::Answer { id, answer: Err(why) });
+            }
+            until > now_ns
+        });
+        self.wake_ns = (!self.waiting.is_empty()).then_some(now_ns + LOOK_NS);
+    }
+}
+
+/// Reads a request about flows.
+fn wanted(request: &str) -> Result<FlowsWanted, String> {
+    match (request.strip_prefix("flows"), request.strip_prefix("explain ")) {
+        (Some(from), _) => page_from(from),
+        (_, Some(pair)) => Pair::read(pair).map(FlowsWanted::One),
+        _ => Err("an overlay app answers `show`, `flows` and `explain`".to_string()),
+    }
+}
+
+/// Reads what a request of flows says behind `flows`: nothing, or where the page begins.
+fn page_from(words: &str) -> Result<FlowsWanted, String> {
+    let from =
+        if words.is_empty() { Some(0) } else { words.strip_prefix(" from ").and_then(|at| at.parse().ok()) };
+    from.map(FlowsWanted::From).ok_or_else(|| "write `flows` or `flows from N`, as `next` says".to_string())
+}
+
+fn counts(all: &[(&'static str, u64)]) -> Value {
+    Value::Object(all.iter().map(|&(name, count)| (name.to_string(), json!(count))).collect::<Map<_, _>>())
+}
+
+fn flow(row: &FlowRow) -> Value {
+    let [local, remote] = row.addresses.map(|address| address.to_string());
+    json!({
+        "local": local, "remote": remote, "local_port": row.ports[0], "remote_port": row.ports[1],
+        "protocol": row.protocol, "node": row.node.to_string(), "pod": row.pod, "peer": row.peer,
+        "knows_sent": row.known[0], "knows_received": row.known[1],
+        "packets": { "sent": row.packets[0], "received": row.packets[1] },
+        "bytes": { "sent": row.bytes[0], "received": row.bytes[1] },
+        "idle_ms": row.idle_ns / 1_000_000,
+    })
+}
+
+/// The series of both directions and of causes.
+fn samples(told: &Told) -> Vec<Sample> {
+    let one = |name, help, labels, count| Sample { name, help, labels, value: SampleValue::Count(count) };
+    let mut all = Vec::new();
+    for (direction, frames) in DIRECTIONS.iter().zip(&told.frames) {
+        // The sum of the others.
+        for (fate, count) in frames.iter().filter(|(fate, _)| *fate != "seen") {
+            let labels = vec![("direction", direction.to_string()), ("fate", fate.to_string())];
+            all.push(one("overlay_frames", "Frames of pods, by what became of them", labels, *count));
+        }
+    }
+    for (cause, count) in &told.causes {
+        let labels = vec![("cause", cause.to_string())];
+        all.push(one("overlay_changes", "Changes that made entries void", labels, *count));
+    }
+    all
+}
+
+impl App for OverlayApp {
+    fn name(&self) -> &str {
+        &self.overlay.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "overlay"
+    }
+
+    /// The thread goes on if nothing has changed, and so does its board.
+    fn inherit(&mut self, predecessor: Box<dyn App>) {
+        let predecessor: Box<dyn Any> = predecessor;
+        if let Ok(old) = predecessor.downcast::<OverlayApp>() {
+            if old.overlay == self.overlay {
+                self.board = old.board;
+            }
+            (self.waiting, self.wake_ns) = (old.waiting, old.wake_ns);
+        }
+    }
+
+    fn bind(&mut self, _: &Program) {}
+
+    fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
+        match event {
+            Event::Request { id, request } => match request.as_str().map(str::trim) {
+                Some("show") => actions.push(Action::Answer { id, answer: Ok(self.show()) }),
+                words => match wanted(words.unwrap_or_default()) {
+                    Ok(wanted) => self.wait(id, now_ns, wanted),
+                    Err(why) => actions.push(Action::Answer { id, answer: Err(why) }),
+                },
+            },
+            Event::Tick => self.answer_waiting(now_ns, actions),
+            _ => {}
+        }
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
+        self.wake_ns
+    }
+
+    fn punts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.board.look().entries.clone()
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        samples(&self.board.look())
+    }
+
+    fn report(&self, _now_ns: u64) -> Value {
+        let told = self.board.look();
+        json!({ "pods": told.pods.len(), "nodes": told.nodes.len(), "obstacle": told.obstacle })
+    }
+}

@@ -1,0 +1,110 @@
+//! A cache in front of a container overlay. See README.md.
+//!
+//! The app says what is wanted ([`Overlay`]) and shows what has been told on the [`Board`]. A thread of the
+//! daemon loads the programs and minds what flows depend on (`cli/src/daemon/overlay/`).
+
+mod app;
+mod board;
+mod explain;
+mod pages;
+#[cfg(test)]
+mod tests;
+mod text;
+mod yaml;
+
+pub use board::{Board, Event, FlowRow, FlowsPage, FlowsWanted, Told, Translated};
+pub use explain::Pair;
+
+use weir_app::kind::{Argument, Kind, Verb, View};
+
+/// The kind of app with the key `overlay`.
+pub const KIND: Kind = Kind {
+    key: "overlay",
+    help: "A cache in front of a container overlay.",
+    keys: yaml::KEYS,
+    pipes: &[],
+    read: yaml::read,
+    one: None,
+    table: None,
+    views: &[View { word: "", request: "show", text: text::show }],
+    pages: pages::PAGES,
+    about: "The flows between pods that skip the kernel's overlay, and what is left of one",
+    verbs: &[
+        Verb {
+            name: "flows",
+            about: "List the flows that are known",
+            arguments: &[],
+            whole: false,
+            flags: &[],
+            text: text::flows,
+        },
+        Verb {
+            name: "explain",
+            about: "Say which way the next frame of a flow takes, and why",
+            arguments: &[
+                argument(
+                    "LOCAL",
+                    "The pod of this node and its port, as 10.244.1.5:40000 or [fd00::5]:40000",
+                ),
+                argument("REMOTE", "Whom it talks to, as the pod sees it: 10.244.2.7:80"),
+                argument("PROTOCOL", "tcp or udp"),
+            ],
+            whole: false,
+            flags: &[],
+            text: explain::text,
+        },
+    ],
+};
+
+const fn argument(name: &'static str, help: &'static str) -> Argument {
+    Argument { name, help, number: false }
+}
+
+/// What a change of nftables' rules means to flows that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Their next frames pass the rules.
+    Strict,
+    /// They go on until the kernel sees one of their frames again.
+    Connection,
+}
+
+/// An overlay, and how much of it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlay {
+    /// Its name.
+    pub name: String,
+    /// The kernel's VXLAN device.
+    pub tunnel: String,
+    /// The kernel's interface by which encapsulated frames leave and come.
+    pub uplink: String,
+    /// The bridge whose ports are pods' interfaces, if they are.
+    pub bridge: Option<String>,
+    /// What the names of pods' interfaces begin with, if they are those without a bridge.
+    pub pods: Option<String>,
+    /// Bits of `skb->mark` that are ours: neighbours.
+    pub mark: u32,
+    /// Flows that are kept.
+    pub flows: u32,
+    /// How long a direction of a flow goes on without a frame that takes the kernel's way, in nanoseconds.
+    pub refresh_ns: u64,
+    /// What new rules mean to flows.
+    pub policy: Policy,
+    /// How long a flow is kept that is not used, in nanoseconds.
+    pub idle_ns: u64,
+}
+
+/// Returns the name under which the flows of an overlay are measured and shown, as those of pipes.
+#[must_use]
+pub fn flows_of(overlay: &str) -> String {
+    weir_app::kind::flow_table(KIND.key, overlay)
+}
+
+/// An overlay, and where what is known of it goes.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// What is wanted.
+    pub overlay: Overlay,
+    /// Where results go.
+    pub board: Board,
+}

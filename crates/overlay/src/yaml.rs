@@ -1,0 +1,182 @@
+//! Reads `overlay` apps from the configuration.
+
+use super::app::OverlayApp;
+use super::{Board, Overlay, Policy, Wanted};
+use std::any::Any;
+use std::sync::Arc;
+use weir_app::App;
+use weir_app::kind::{Configured, Scope};
+use weir_config::raw::{Kind, Node};
+use weir_config::section::{Section, text, words};
+use weir_config::{Key, Report, Shape};
+
+/// Bits of a mark that are needed: two directions, whether a connection is established and whether NAT
+/// changes it, and two or more that tell that something has changed while a frame was on its way.
+const MARK_BITS: u32 = 6;
+/// The shortest and the longest time between two frames of a flow that take the kernel's way.
+const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
+
+pub(super) const KEYS: &[Key] = weir_config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    needed "tunnel": Shape::Text, "the kernel's VXLAN device";
+    needed "uplink": Shape::Text, "the kernel's interface by which encapsulated frames leave and come";
+    "bridge": Shape::Text, "the bridge whose ports are the pods' interfaces";
+    "pods": Shape::Text, "what names of pods' interfaces without a bridge begin with, as `cali*`";
+    "mark": Shape::Number(1, 0xffff_ffff), "neighbouring bits of skb->mark of our own" or "0xff000000";
+    "flows": Shape::Number(64, 1 << 20), "how many flows are kept" or "65536";
+    "refresh": Shape::Time, "the kernel sees a frame of each flow and direction that often" or "1s";
+    "mode": Shape::Words(|| words(&MODES)), "whose cache; `weir bench overlay` has another" or "weir";
+    "idle_timeout": Shape::Time, "flows that are not used for longer go" or "30s";
+    "policy": Shape::Words(|| words(&POLICIES)), "what new rules of nftables mean to flows" or "strict";
+};
+/// The shortest and the longest time for which a flow is kept that is not used.
+const IDLE_NS: [u64; 2] = [1_000_000_000, 3_600_000_000_000];
+const MODES: [(&str, ()); 1] = [("weir", ())];
+const POLICIES: [(&str, Policy); 2] = [("strict", Policy::Strict), ("connection", Policy::Connection)];
+
+/// The overlay apps of a configuration.
+#[derive(Debug)]
+pub(super) struct OverlayApps(Vec<Wanted>);
+
+impl Configured for OverlayApps {
+    fn running(&self) -> Vec<Box<dyn App>> {
+        let app = |wanted: &Wanted| -> Box<dyn App> {
+            let Wanted { overlay, board } = wanted.clone();
+            Box::new(OverlayApp { overlay, board, waiting: Vec::new(), wake_ns: None })
+        };
+        self.0.iter().map(app).collect()
+    }
+
+    fn wanted(&self) -> Vec<Box<dyn Any>> {
+        self.0.iter().map(|wanted| -> Box<dyn Any> { Box::new(wanted.clone()) }).collect()
+    }
+
+    fn flow_tables(&self) -> Vec<String> {
+        self.0.iter().map(|wanted| crate::flows_of(&wanted.overlay.name)).collect()
+    }
+}
+
+/// Reads them.
+pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+    let mut all: Vec<Wanted> = Vec::new();
+    for item in items {
+        let Some((overlay, section)) = overlay(item, scope) else { continue };
+        let at = |key| section.get(key).map_or(section.span, |node| node.span);
+        if all.iter().any(|other| other.overlay.name == overlay.name) {
+            let message = format!("two overlay apps are called `{}`", overlay.name);
+            scope.report.error(at("name"), message);
+        } else if let Some(Wanted { overlay: other, .. }) = all.first() {
+            let message = format!("there is `{}` already, and one overlay at most", other.name);
+            scope.report.error(at("name"), message);
+        } else {
+            all.push(Wanted { overlay, board: Board::default() });
+        }
+    }
+    Arc::new(OverlayApps(all))
+}
+
+/// One; `None` if it cannot be used, which the report says.
+fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Section<'a>)> {
+    let before = scope.report.errors();
+    let section = Section::read(node, KEYS, scope.report);
+    let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
+    let report = &mut *scope.report;
+    let [tunnel, uplink] = ["tunnel", "uplink"].map(|key| interface(section.needed(key, report)?, report));
+    let bridge = section.get("bridge").and_then(|node| interface(node, report));
+    let pods = section.get("pods").and_then(|node| pattern(node, report));
+    if section.get("bridge").is_some() == section.get("pods").is_some() {
+        let help = "write `bridge: cni0` if pods are at a bridge, or `pods: cali*` if each is routed to";
+        report.error_help(section.span, "an overlay needs `bridge` or `pods`, and not both", help);
+    }
+    let mark = mark(&section, report);
+    let flows = section.number("flows", report).unwrap_or(1);
+    let refresh_ns = refresh(&section, report);
+    let idle_ns = idle(&section, report);
+    mode(&section, report);
+    let policy = section.choice("policy", &POLICIES, report);
+    if report.errors() > before {
+        return None;
+    }
+    let overlay = Overlay {
+        name: name?,
+        tunnel: tunnel?,
+        uplink: uplink?,
+        bridge,
+        pods,
+        mark,
+        flows: flows as u32,
+        refresh_ns,
+        policy: policy?,
+        idle_ns,
+    };
+    Some((overlay, section))
+}
+
+/// Reads a name that ends with `*`; without that.
+fn pattern(node: &Node, report: &mut Report) -> Option<String> {
+    let text = text(node, "the beginning of names of interfaces", report)?;
+    match text.strip_suffix('*') {
+        Some(start) if !start.is_empty() && start.len() < 15 && !start.contains(['/', ' ', '*']) => {
+            Some(start.to_string())
+        }
+        _ => {
+            report.error(node.span, "write what the names begin with and `*`, as `cali*`");
+            None
+        }
+    }
+}
+
+fn interface(node: &Node, report: &mut Report) -> Option<String> {
+    let name = text(node, "the name of an interface", report)?;
+    if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
+        report.error(node.span, "no interface can have this name: 1 to 15 letters, without `/` and spaces");
+        return None;
+    }
+    Some(name.to_string())
+}
+
+fn mark(section: &Section<'_>, report: &mut Report) -> u32 {
+    let mark = section.number("mark", report).unwrap_or(1) as u32;
+    let bits = mark.count_ones();
+    if let Some(node) = section.get("mark")
+        && (bits < MARK_BITS || mark >> mark.trailing_zeros() != u32::MAX >> (32 - bits))
+    {
+        let help = format!("write {MARK_BITS} neighbouring bits or more, such as 0xff000000");
+        report.error_help(node.span, "these bits of a mark cannot be used", help);
+    }
+    mark
+}
+
+/// Only one can be had here; whoever has read of the other is told where it is.
+fn mode(section: &Section<'_>, report: &mut Report) {
+    match section.get("mode") {
+        Some(node) if matches!(&node.kind, Kind::Scalar(word) if word == "oncache") => {
+            let message = "`mode: oncache` is for comparisons: it does not notice when what it knows changes";
+            report.error_help(node.span, message, "leave it out here; `weir bench overlay` measures both");
+        }
+        _ => drop(section.choice("mode", &MODES, report)),
+    }
+}
+
+fn refresh(section: &Section<'_>, report: &mut Report) -> u64 {
+    let time = section.time("refresh", report);
+    let [least, most] = REFRESH_NS;
+    if let Some(node) = section.get("refresh")
+        && !(least..=most).contains(&time)
+    {
+        let help = "write 10 ms at least and 20 s at most: the kernel forgets a UDP flow after 30 s";
+        report.error_help(node.span, "`refresh` cannot be this", help);
+    }
+    time
+}
+
+fn idle(section: &Section<'_>, report: &mut Report) -> u64 {
+    let time = section.time("idle_timeout", report);
+    let [least, most] = IDLE_NS;
+    if let Some(node) = section.get("idle_timeout")
+        && !(least..=most).contains(&time)
+    {
+        report.error_help(node.span, "`idle_timeout` cannot be this", "write 1 s to 1 h");
+    }
+    time
+}

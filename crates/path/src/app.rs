@@ -1,0 +1,210 @@
+//! The running app: answers from what the thread has told.
+
+use super::board::{FlowRow, NodeTold, PathTold};
+use super::{Board, Fabric};
+use crate::paths::Fit;
+use serde_json::{Value, json};
+use std::any::Any;
+use std::net::IpAddr;
+use weir_app::shown::{ago_ms, without_nulls};
+use weir_app::{Action, App, Event, RequestId, Sample, SampleValue};
+use weir_program::Program;
+
+/// How often the board is looked at while somebody waits for flows, in nanoseconds.
+const LOOK_NS: u64 = 5_000_000;
+
+/// How long somebody waits for them: the thread reads a million in about a second.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// Tunnels that are watched.
+#[derive(Clone, Debug)]
+pub(super) struct PathApp {
+    pub fabric: Fabric,
+    pub board: Board,
+    /// Who waits for flows, and until when.
+    pub waiting: Vec<(RequestId, u64)>,
+    pub wake_ns: Option<u64>,
+}
+
+impl PathApp {
+    fn show(&self) -> Value {
+        let told = self.board.look().clone();
+        let Fabric { name, uplink, scheme, vxlan_port, .. } = &self.fabric;
+        let mut json = json!({
+            "name": name, "uplink": uplink, "scheme": scheme.name(), "vxlan_port": vxlan_port,
+            "authenticated": self.fabric.secret.is_some(), "obstacle": told.obstacle,
+        });
+        json["counts"] =
+            Value::Object(told.counts.iter().map(|&(name, n)| (name.to_string(), json!(n))).collect());
+        json["nodes"] = told.nodes.iter().map(node).collect();
+        let event =
+            |event: &super::Event| json!({ "ago_ms": ago_ms(told.now_ns, event.at_ns), "what": event.what });
+        json["events"] = told.events.iter().map(event).collect();
+        without_nulls(json)
+    }
+
+    /// Answers those who wait for flows, if they have come or it took too long.
+    fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        let flows = self.board.look().flows.take();
+        let name = &self.fabric.name;
+        if let Some(flows) = flows {
+            let all = all_flows(name, &flows);
+            let answer = |(id, _): (RequestId, u64)| Action::Answer { id, answer: Ok(all.clone()) };
+            actions.extend(self.waiting.drain(..).map(answer));
+        }
+        self.waiting.retain(|&(id, until)| {
+            if until <= now_ns {
+                let why = format!("the flows of `{name}` cannot be read now: see `weir show path {name}`");
+                actions.push(Action::Answer { id, answer: Err(why) });
+            }
+            until > now_ns
+        });
+        self.wake_ns = (!self.waiting.is_empty()).then_some(now_ns + LOOK_NS);
+    }
+}
+
+/// The answer to `conntrack`.
+pub(super) fn all_flows(name: &str, flows: &[FlowRow]) -> Value {
+    let rows: Vec<Value> = flows.iter().map(flow).collect();
+    json!({ "name": name, "count": rows.len(), "flows": rows })
+}
+
+pub(super) fn node(node: &NodeTold) -> Value {
+    let paths: Vec<Value> = node.paths.iter().enumerate().map(path).collect();
+    json!({
+        "address": node.address.to_string(), "state": node.state, "large_bytes": node.large_bytes,
+        "paths": paths,
+    })
+}
+
+fn path((number, path): (usize, &PathTold)) -> Value {
+    let PathTold { port, spare, state, why, for_ns, queue_ns, round_trip_ns, lost, probes, .. } = path;
+    // As traceroute writes a router that does not answer.
+    let hop = |hop: &Option<IpAddr>| hop.map_or_else(|| "*".to_string(), |hop| hop.to_string());
+    let hops: Vec<String> = path.hops.iter().map(hop).collect();
+    let loss = if *probes == 0 { 0.0 } else { f64::from(*lost) / f64::from(*probes) };
+    let [after_gap, after_failure, after_rehash, without_gap] = path.moves;
+    json!({
+        "number": number, "port": port, "spare": spare, "hops": hops, "state": state, "why": why,
+        "for_ms": for_ns / 1_000_000, "queue_us": *queue_ns as f64 / 1e3,
+        "rtt_us": *round_trip_ns as f64 / 1e3,
+        "loss": loss, "probes": probes, "marked": path.marked, "weight": path.weight,
+        "packets": path.packets, "bytes": path.bytes, "new_flows": path.new_flows,
+        "moves": {
+            "after_gap": after_gap, "after_failure": after_failure, "after_rehash": after_rehash,
+            "without_gap": without_gap,
+        },
+        "rehashed": path.rehashed, "large": path.large.to_string(),
+    })
+}
+
+/// The series of a path. There are as many paths as discovery finds, 16 to a node at most.
+pub(super) fn samples(peer: IpAddr, number: usize, path: &PathTold) -> Vec<Sample> {
+    use SampleValue::{Count, Gauge};
+    let loss = f64::from(path.lost) / f64::from(path.probes.max(1));
+    let one = |(name, help, value)| {
+        let labels = vec![("peer", peer.to_string()), ("path", number.to_string())];
+        Sample { name, help, labels, value }
+    };
+    let all = [
+        ("path_packets", "Packets sent by the path", Count(path.packets)),
+        ("path_bytes", "Bytes sent by the path", Count(path.bytes)),
+        ("path_flows", "Flows that began on the path", Count(path.new_flows)),
+        ("path_moves", "Flows that came from another path", Count(path.moves.iter().sum())),
+        ("path_queue_seconds", "Delay beyond the least, by probes", Gauge(path.queue_ns as f64 / 1e9)),
+        (
+            "path_round_trip_seconds",
+            "Time from a probe to its answer",
+            Gauge(path.round_trip_ns as f64 / 1e9),
+        ),
+        ("path_loss_ratio", "Share of probes lost, of the last hundreds", Gauge(loss)),
+        (
+            "path_weight_ratio",
+            "Its part of new flows, 1 without fault",
+            Gauge(f64::from(path.weight) / 1024.0),
+        ),
+        (
+            "path_large_lost",
+            "1 if the path loses large probes while small ones return",
+            Gauge(f64::from(u8::from(path.large == Fit::Lost))),
+        ),
+    ];
+    all.map(one).into()
+}
+
+fn flow(row: &FlowRow) -> Value {
+    let [source, destination] = row.addresses.map(|address: IpAddr| address.to_string());
+    json!({
+        "peer": row.peer.to_string(), "vni": row.vni, "source": source, "destination": destination,
+        "sport": row.ports[0], "dport": row.ports[1], "protocol": row.protocol, "path": row.path,
+        "port": row.port, "packets": row.packets, "bytes": row.bytes, "moves": row.moves,
+        "idle_ms": row.idle_ns / 1_000_000,
+    })
+}
+
+impl App for PathApp {
+    fn name(&self) -> &str {
+        &self.fabric.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "path"
+    }
+
+    /// The thread goes on if nothing has changed, and so does its board.
+    fn inherit(&mut self, predecessor: Box<dyn App>) {
+        let predecessor: Box<dyn Any> = predecessor;
+        if let Ok(old) = predecessor.downcast::<PathApp>() {
+            if old.fabric == self.fabric {
+                self.board = old.board;
+            }
+            (self.waiting, self.wake_ns) = (old.waiting, old.wake_ns);
+        }
+    }
+
+    fn bind(&mut self, _: &Program) {}
+
+    fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
+        match event {
+            Event::Request { id, request } => match request.as_str().map(str::trim) {
+                Some("show") => actions.push(Action::Answer { id, answer: Ok(self.show()) }),
+                Some("conntrack") => {
+                    self.board.look().wants_flows = true;
+                    self.waiting.push((id, now_ns + PATIENCE_NS));
+                    self.wake_ns = Some(now_ns + LOOK_NS);
+                }
+                _ => {
+                    let answer = Err("a path app answers `show` and `conntrack`".to_string());
+                    actions.push(Action::Answer { id, answer });
+                }
+            },
+            Event::Tick => self.answer_waiting(now_ns, actions),
+            _ => {}
+        }
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
+        self.wake_ns
+    }
+
+    fn punts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.board.look().counts.clone()
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        let told = self.board.look();
+        let nodes = told.nodes.iter();
+        let all = nodes.flat_map(|node| node.paths.iter().enumerate().map(move |path| (node.address, path)));
+        all.flat_map(|(peer, (number, path))| samples(peer, number, path)).collect()
+    }
+
+    fn report(&self, _now_ns: u64) -> Value {
+        let told = self.board.look();
+        let paths: usize = told.nodes.iter().map(|node| node.paths.len()).sum();
+        json!({ "nodes": told.nodes.len(), "paths": paths, "obstacle": told.obstacle })
+    }
+}

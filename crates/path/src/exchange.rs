@@ -1,0 +1,145 @@
+//! What the path apps of a daemon tell each other. Where a tunnel of the kernel and one of weir lead between
+//! the same addresses, their frames have the same paths from the same ports: one app discovers, and both use
+//! what it finds, under the same numbers.
+
+use crate::known::Known;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// What a path depends on besides the source port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Between {
+    /// Our own address.
+    pub local: IpAddr,
+    /// The remote node's.
+    pub peer: IpAddr,
+    /// The UDP port of VXLAN.
+    pub vxlan_port: u16,
+}
+
+/// What a survey has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// The paths.
+    pub known: Known,
+    /// The shortest time from a probe to its answer, in nanoseconds.
+    pub round_trip_ns: u64,
+}
+
+/// Which app discovers the paths to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The app that asks does.
+    Own,
+    /// Another app does. It has found this, or nothing yet.
+    Other(Option<Shared>),
+}
+
+/// What an app is. Those of one form share nothing: each has an uplink or a port of its own, behind which
+/// paths may be others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// It is at an uplink of the kernel.
+    Uplink,
+    /// It is at a port of weir.
+    Port,
+}
+
+/// Where they find each other.
+#[derive(Clone, Debug, Default)]
+pub struct Exchange(Arc<Mutex<BTreeMap<Between, Place>>>);
+
+#[derive(Debug)]
+struct Place {
+    finder: u64,
+    form: Form,
+    shared: Option<Shared>,
+}
+
+/// An app's part. When it is gone, others discover.
+#[derive(Debug)]
+pub struct Member {
+    id: u64,
+    form: Form,
+    exchange: Exchange,
+}
+
+impl Exchange {
+    /// That of the process.
+    #[must_use]
+    pub fn of_process() -> Exchange {
+        static ALL: LazyLock<Exchange> = LazyLock::new(Exchange::default);
+        ALL.clone()
+    }
+
+    /// An app takes part.
+    #[must_use]
+    pub fn join(&self, form: Form) -> Member {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Member { id: NEXT.fetch_add(1, Ordering::Relaxed), form, exchange: self.clone() }
+    }
+
+    /// Nobody holds it for longer than a copy takes.
+    fn look(&self) -> MutexGuard<'_, BTreeMap<Between, Place>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Member {
+    /// Returns whether paths are its own to discover; they become so if nobody else does.
+    #[must_use]
+    pub fn claim(&self, between: Between) -> Claim {
+        let mut all = self.exchange.look();
+        let new = || Place { finder: self.id, form: self.form, shared: None };
+        let place = all.entry(between).or_insert_with(new);
+        let is_own = place.finder == self.id || place.form == self.form;
+        if is_own { Claim::Own } else { Claim::Other(place.shared.clone()) }
+    }
+
+    /// Tells what it has found.
+    pub fn tell(&self, between: Between, shared: Shared) {
+        if let Some(place) = self.exchange.look().get_mut(&between).filter(|place| place.finder == self.id) {
+            place.shared = Some(shared);
+        }
+    }
+
+    /// It found nothing: another app may try, whose answers come another way.
+    pub fn give_up(&self, between: Between) {
+        let mut all = self.exchange.look();
+        if all.get(&between).is_some_and(|place| place.finder == self.id) {
+            all.remove(&between);
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.exchange.look().retain(|_, place| place.finder != self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_discovers_and_another_when_it_is_gone() {
+        let exchange = Exchange::default();
+        let (one, other) = (exchange.join(Form::Uplink), exchange.join(Form::Port));
+        let between = Between { local: [10, 0, 0, 1].into(), peer: [10, 0, 0, 2].into(), vxlan_port: 4789 };
+        assert_eq!((one.claim(between), other.claim(between)), (Claim::Own, Claim::Other(None)));
+        assert_eq!(exchange.join(Form::Uplink).claim(between), Claim::Own, "behind another interface");
+        let shared = Shared { known: Known::default(), round_trip_ns: 7 };
+        other.tell(between, shared.clone());
+        assert_eq!(other.claim(between), Claim::Other(None), "who does not discover tells nothing");
+        one.tell(between, shared.clone());
+        assert_eq!(other.claim(between), Claim::Other(Some(shared)));
+        assert_eq!(other.claim(Between { vxlan_port: 8472, ..between }), Claim::Own);
+        one.give_up(between);
+        assert_eq!((other.claim(between), one.claim(between)), (Claim::Own, Claim::Other(None)));
+        drop(other);
+        assert_eq!(one.claim(between), Claim::Own);
+    }
+}

@@ -1,0 +1,99 @@
+//! The configuration of a path app at a port, with names resolved.
+
+use crate::scheme::Scheme;
+use crate::settings::Settings;
+use crate::wire::Secret;
+use std::net::Ipv4Addr;
+use weir_config::attachment::Attachment;
+use weir_packet::KeySource;
+use weir_program::{Origin, PipeId, PortId};
+
+/// Tunnels whose frames leave by a port of weir.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathPort {
+    /// Its name, which is also that of the pipe that encapsulated frames enter.
+    pub name: String,
+    /// The port towards the fabric.
+    pub port: PortId,
+    /// Its name.
+    pub port_name: String,
+    /// Where encapsulated frames come from; other apps and pipes may forward to its name as well.
+    pub input: Option<Attachment>,
+    /// The pipe for frames from the fabric, if there is no `input`.
+    pub root: Option<PipeId>,
+    /// Our own underlay address.
+    pub local: Ipv4Addr,
+    /// The MAC address from which probes are sent.
+    pub mac: [u8; 6],
+    /// The remote nodes.
+    pub peers: Vec<Peer>,
+    /// How a path is chosen: ECMP, DOCA-AR or adaptive.
+    pub scheme: Scheme,
+    /// The headers of encapsulated frames that tell flows apart.
+    pub key: KeySource,
+    /// The UDP source ports that are paths, until others are discovered; at most [`crate::paths::PATHS_MAX`].
+    pub ports: Vec<u16>,
+    /// How paths are discovered; `None`: [`PathPort::ports`] are the paths.
+    pub discovery: Option<Discovery>,
+    /// The UDP port of VXLAN.
+    pub vxlan_port: u16,
+    /// The DSCP of the data, and so of probes.
+    pub dscp: u8,
+    /// The largest packet that leaves by the port, from the IP header on; 0 if that is not known.
+    pub mtu: u16,
+    /// What depends on the rate of a path.
+    pub settings: Settings,
+    /// How often the paths of a node are probed that nothing is sent to, in nanoseconds.
+    pub idle_ns: u64,
+    /// How many flows keep their bucket or port.
+    pub flows: u32,
+    /// A flow that is idle for longer is a new one, in nanoseconds.
+    pub idle_timeout_ns: u64,
+    /// Probes of a peer that are answered, per second.
+    pub answers: u32,
+    /// What authenticates probes; `None` if nothing is configured.
+    pub secret: Option<Secret>,
+    /// Place in the configuration.
+    pub origin: Origin,
+}
+
+/// How paths are discovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// The first and the last source port that may be used.
+    pub sources: [u16; 2],
+    /// How often, in nanoseconds.
+    pub every_ns: u64,
+}
+
+/// A remote node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its underlay address.
+    pub address: Ipv4Addr,
+    /// The MAC address of the next hop towards it.
+    pub mac: [u8; 6],
+}
+
+/// What a flow is told apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keyed {
+    /// The headers of frames as they were received, or as they are after `rehash`.
+    pub source: KeySource,
+    /// Pipes take the key of the encapsulated frame.
+    pub rehash: bool,
+    /// What is encapsulated was received as it is inside, so its key has no VNI.
+    pub inside: bool,
+}
+
+impl PathPort {
+    /// Returns what flows are told apart by. What comes from `input` is encapsulated already; without one
+    /// weir encapsulates, and with several workers only the headers that were received tell the worker of a
+    /// flow.
+    #[must_use]
+    pub fn keyed(&self) -> Keyed {
+        let inside = self.input.is_none() && self.key == KeySource::Inner;
+        let source = if inside { KeySource::Outer } else { self.key };
+        Keyed { source, rehash: self.input.is_none() && !inside, inside }
+    }
+}

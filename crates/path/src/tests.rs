@@ -1,0 +1,150 @@
+//! What the app answers from what it was told.
+
+use super::app::PathApp;
+use super::{Board, Fabric, FlowRow, NodeTold, PathTold, Told, text};
+use crate::scheme::Scheme;
+use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr};
+use weir_app::{Action, App, Event, RequestId, SampleValue};
+
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 1));
+
+fn app() -> PathApp {
+    let fabric = Fabric {
+        name: "fabric".into(),
+        uplink: "up0".into(),
+        peers: vec![PEER],
+        local: None,
+        scheme: Scheme::Adaptive,
+        vxlan_port: 4789,
+        sources: [49_152, 65_535],
+        dscp: 0,
+        rate: 10_000_000_000,
+        flows: 10,
+        probe_ns: 10_000_000,
+        idle_ns: 1_000_000_000,
+        discover_ns: 15_000_000_000,
+        answers: 5000,
+        secret: None,
+    };
+    PathApp { fabric, board: Board::default(), waiting: Vec::new(), wake_ns: None }
+}
+
+fn told() -> Told {
+    let hops = vec![None, Some([10, 9, 1, 2].into())];
+    let path = PathTold {
+        port: 50_001,
+        hops,
+        state: "good".into(),
+        queue_ns: 1500,
+        lost: 1,
+        probes: 200,
+        bytes: 4200,
+        ..PathTold::default()
+    };
+    let node = NodeTold { address: PEER, state: "1 path".into(), large_bytes: 1500, paths: vec![path] };
+    let mut told = Told { nodes: vec![node], counts: vec![("path_steered", 3)], ..Told::default() };
+    told.note(5, "path 0 to 10.0.2.1 is good".into());
+    told
+}
+
+fn asked(app: &mut PathApp, request: &str) -> Vec<Action> {
+    let mut actions = Vec::new();
+    app.step(0, Event::Request { id: RequestId(1), request: &json!(request) }, &mut actions);
+    actions
+}
+
+fn answer(actions: &[Action]) -> Value {
+    let [Action::Answer { answer: Ok(answer), .. }] = actions else { panic!("{actions:?}") };
+    answer.clone()
+}
+
+#[test]
+fn what_was_told_is_shown() {
+    let mut app = app();
+    assert!(text::show(&answer(&asked(&mut app, "show"))).contains("without `key`"));
+    *app.board.look() = told();
+    let shown = answer(&asked(&mut app, "show"));
+    let path = &shown["nodes"][0]["paths"][0];
+    assert_eq!((&path["hops"], &path["queue_us"]), (&json!(["*", "10.9.1.2"]), &json!(1.5)));
+    assert_eq!(path["loss"], json!(0.005));
+    let text = text::show(&shown);
+    assert!(text.contains("* 10.9.1.2") && text.contains("path 0 to 10.0.2.1 is good"), "{text}");
+    assert_eq!(app.counts(), [("path_steered", 3)]);
+    // Every word is documented, and none is null.
+    let page = include_str!("../README.md");
+    assert_eq!(weir_app::shown::undocumented(&shown, page), Vec::<String>::new());
+    let states = ["new", "good", "congested", "grey", "failed", "returning"];
+    assert!(states.iter().all(|state| page.contains(&format!("`{state}`"))));
+    let samples = app.samples();
+    let bytes = samples.iter().find(|one| one.name == "path_bytes").unwrap();
+    assert_eq!(bytes.labels, [("peer", PEER.to_string()), ("path", "0".to_string())]);
+    assert_eq!(bytes.value, SampleValue::Count(4200));
+    assert!(matches!(asked(&mut app, "wrong")[..], [Action::Answer { answer: Err(_), .. }]));
+}
+
+#[test]
+fn flows_are_asked_for_and_waited_for() {
+    let mut app = app();
+    assert_eq!(asked(&mut app, "conntrack"), []);
+    assert!(app.board.look().wants_flows);
+    let mut actions = Vec::new();
+    app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
+    assert_eq!(actions, []);
+    app.board.look().flows = Some(vec![FlowRow {
+        peer: PEER,
+        vni: 42,
+        addresses: [[192, 168, 0, 1].into(), [192, 168, 0, 2].into()],
+        ports: [40_000, 5001],
+        protocol: 6,
+        path: 3,
+        port: 50_003,
+        packets: 7,
+        bytes: 700,
+        moves: 1,
+        idle_ns: 0,
+    }]);
+    app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
+    let text = text::conntrack(&answer(&actions), &[]);
+    assert!(text.contains("192.168.0.1:40000 -> 192.168.0.2:5001") && text.ends_with("1 flows\n"), "{text}");
+    assert_eq!(app.wake_ns(), None);
+
+    asked(&mut app, "conntrack");
+    actions.clear();
+    app.step(u64::MAX / 2, Event::Tick, &mut actions);
+    assert!(matches!(actions[..], [Action::Answer { answer: Err(_), .. }]), "not for ever");
+}
+
+#[test]
+fn a_successor_keeps_the_board_if_nothing_has_changed() {
+    let old = app();
+    *old.board.look() = told();
+    let mut same = app();
+    same.inherit(Box::new(old.clone()));
+    assert_eq!(same.board.look().nodes.len(), 1);
+    let mut other = app();
+    other.fabric.scheme = Scheme::Ecmp;
+    other.inherit(Box::new(old));
+    assert_eq!(other.board.look().nodes.len(), 0);
+}
+
+#[test]
+fn two_hundred_nodes_are_shown_within_bounds() {
+    let mut app = app();
+    let path = told().nodes[0].paths[0].clone();
+    let node = |at: u32| NodeTold {
+        address: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)),
+        state: "16 paths".into(),
+        large_bytes: 1500,
+        paths: vec![path.clone(); 16],
+    };
+    let mut many = Told { nodes: (0..200).map(node).collect(), ..Told::default() };
+    (0..10_000).for_each(|at| many.note(at, format!("path 0 to 10.0.0.1 is failed: event {at}")));
+    *app.board.look() = many;
+    let shown = answer(&asked(&mut app, "show"));
+    assert_eq!(shown["events"].as_array().map(Vec::len), Some(super::board::EVENTS));
+    // The control socket takes more, and a terminal scrolls: a node has a line and one for each path.
+    assert!(shown.to_string().len() < 3_000_000, "{}", shown.to_string().len());
+    assert_eq!(text::show(&shown).lines().count(), 2 + 200 * 18 + 8);
+    assert_eq!(app.samples().len(), 200 * 16 * 9);
+}

@@ -1,0 +1,110 @@
+//! What `weir show path` and `weir path` print.
+
+use serde_json::Value;
+use std::fmt::Write;
+use weir_app::page::items;
+use weir_app::shown::seconds;
+
+/// The last events that are printed.
+const EVENTS: usize = 8;
+
+/// The nodes and their paths.
+pub fn show(answer: &Value) -> String {
+    let mut text = format!(
+        "{}: {} on {}, VXLAN port {}\n",
+        word(&answer["name"]),
+        word(&answer["scheme"]),
+        word(&answer["uplink"]),
+        answer["vxlan_port"]
+    );
+    if let Some(obstacle) = answer["obstacle"].as_str() {
+        let _ = writeln!(text, "  does not run: {obstacle}");
+    }
+    if answer["authenticated"] == false {
+        text += "  without `key`: who sends from a peer's address is believed\n";
+    }
+    for node in items(&answer["nodes"]) {
+        let _ = writeln!(text, "  {}: {}", word(&node["address"]), word(&node["state"]));
+        if !items(&node["paths"]).is_empty() {
+            let _ = writeln!(
+                text,
+                "    {:>4} {:>6} {:<10} {:>9} {:>9} {:>6} {:>6} {:>12} {:>14}  hops",
+                "path", "port", "state", "queue us", "rtt us", "loss", "weight", "packets", "bytes"
+            );
+        }
+        items(&node["paths"]).iter().for_each(|one| path(&mut text, one));
+        text += &large(node);
+    }
+    let events = items(&answer["events"]);
+    for event in &events[events.len().saturating_sub(EVENTS)..] {
+        let ago = seconds(event["ago_ms"].as_u64().unwrap_or_default());
+        let _ = writeln!(text, "  {ago} ago: {}", word(&event["what"]));
+    }
+    text
+}
+
+/// What is to be said of large frames, if there is something.
+fn large(node: &Value) -> String {
+    let paths = items(&node["paths"]);
+    let of = |what: &str| paths.iter().filter(|path| path["large"] == what).count();
+    let bytes = &node["large_bytes"];
+    match (of("lost"), of("unanswered")) {
+        (0, 0) => String::new(),
+        (0, _) => format!(
+            "    no probe of {bytes} bytes was answered: an older weir, or a smaller MTU on the way\n"
+        ),
+        (lost, _) => format!(
+            "    {lost} of {} paths lose packets of {bytes} bytes: an MTU is smaller there\n",
+            paths.len()
+        ),
+    }
+}
+
+fn path(text: &mut String, path: &Value) {
+    let number = |field: &str| path[field].as_f64().unwrap_or_default();
+    let hop = |hop: &Value| hop.as_str().unwrap_or("*").to_string();
+    let hops: Vec<String> = items(&path["hops"]).iter().map(hop).collect();
+    let _ = writeln!(
+        text,
+        "    {:>4} {:>6} {:<10} {:>9.0} {:>9.0} {:>5.1}% {:>6} {:>12} {:>14}  {}",
+        number("number"),
+        number("port"),
+        word(&path["state"]),
+        number("queue_us"),
+        number("rtt_us"),
+        number("loss") * 100.0,
+        number("weight"),
+        number("packets"),
+        number("bytes"),
+        hops.join(" ")
+    );
+}
+
+/// The flows.
+pub fn conntrack(answer: &Value, _flags: &[&str]) -> String {
+    let mut text = String::new();
+    for flow in items(&answer["flows"]) {
+        let _ = writeln!(
+            text,
+            "({} {}:{} -> {}:{} protocol {} by {}) => path {} port {}: {} packets, {} bytes, {} moves",
+            flow["vni"],
+            word(&flow["source"]),
+            flow["sport"],
+            word(&flow["destination"]),
+            flow["dport"],
+            flow["protocol"],
+            word(&flow["peer"]),
+            flow["path"],
+            flow["port"],
+            flow["packets"],
+            flow["bytes"],
+            flow["moves"]
+        );
+    }
+    let _ = writeln!(text, "{} flows", answer["count"]);
+    text
+}
+
+pub(super) fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

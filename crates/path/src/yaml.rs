@@ -1,0 +1,332 @@
+//! Reads `path` apps from the configuration: those at an uplink of the kernel, and what they share with those
+//! at a port of weir (`port/yaml.rs`).
+
+use super::app::PathApp;
+use super::port::{self, PathPort, PathPortApp};
+use super::{Board, Exchange, Fabric, Wanted};
+use crate::scheme::{PORTS, Scheme};
+use crate::wire::Secret;
+use std::any::Any;
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
+use std::sync::Arc;
+use weir_app::App;
+use weir_app::kind::{Configured, Scope};
+use weir_config::raw::{Kind, Node};
+use weir_config::section::{Section, list, parsed, text, words};
+use weir_config::{Key, Report, Shape, Span, TakeRule};
+use weir_packet::KeySource;
+
+const NS_PER_MS: u64 = 1_000_000;
+/// The shortest and the longest time between two probes of a path.
+const PROBE: [u64; 2] = [NS_PER_MS, 10_000 * NS_PER_MS];
+/// Most peers of an app: each path of each has counters of its own.
+pub(super) const PEERS_MAX: usize = 256;
+/// Paths need so many ports to be found in.
+const SOURCES_LEAST: u16 = 32;
+
+/// The keys of both forms; `only` says which of them has a key.
+pub(super) const KEYS: &[Key] = weir_config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    "uplink": Shape::Text, "the kernel's interface by which tunnels leave, or else `port`" only "uplink";
+    "port": Shape::Name, "the port of weir by which tunnels leave, or else `uplink`" only "port";
+    needed "peers": Shape::List(&Shape::Ip), "underlay addresses of remote nodes; with `port` of IPv4";
+    "local": Shape::Ip, "our underlay address; with `uplink` by default that of the route to the peer";
+    "scheme": Shape::Words(|| words(&SCHEMES)), "how a path is chosen" or "adaptive";
+    "vxlan_port": Shape::Number(1, 65_535), "the UDP port of VXLAN" or "4789" only "uplink";
+    "sources": Shape::Text, "UDP source ports that may be used" or "49152-65535";
+    "ports": Shape::List(&Shape::Number(1, 65_535)), "the UDP source ports that are paths" only "port";
+    "input": Shape::Name, "the port or bond where tunnels come from, and go to" only "port";
+    "root": Shape::Name, "the pipe that frames from the fabric enter, instead of `input`" only "port";
+    "mac": Shape::Mac, "the MAC address of probes, by default the port's" only "port";
+    "next_hop": Shape::Mac, "the MAC address of the next hop to peers" only "port";
+    "headers": Shape::Words(|| words(&HEADERS)), "the headers that tell flows apart" or "inner" only "port";
+    "idle_gap": Shape::Time, "a bucket unused for so long may move, by default by `rate`" only "port";
+    "idle_timeout": Shape::Time, "a flow idle for longer is a new one" or "10s" only "port";
+    "dscp": Shape::Number(0, 63), "the DSCP of encapsulated frames, and so of probes" or "0";
+    "rate": Shape::Number(1, 1_000_000), "the rate of one path, in Mbit/s" or "10000";
+    "flows": Shape::Number(1, 1 << 22), "how many flows are kept" or "65536";
+    "probe": Shape::Map(PROBE_KEYS), "how often paths are probed";
+    "key": Shape::Text, "32 hexadecimal digits, the same on all nodes: only who knows them is answered";
+};
+const PROBE_KEYS: &[Key] = weir_config::keys! {
+    "interval": Shape::Time, "between two probes of a path to a node in use" or "10ms";
+    "idle_interval": Shape::Time, "the same for a node that nothing is sent to" or "1s";
+    "discover": Shape::Time, "how often paths are discovered anew" or "15s";
+    "answers": Shape::Number(1, 1_000_000), "probes of a peer that are answered, per second" or "5000";
+};
+const SCHEMES: [(&str, Scheme); 5] = [
+    ("ecmp", Scheme::Ecmp),
+    ("doca_ar", Scheme::DocaAr),
+    ("adaptive", Scheme::Adaptive),
+    ("letflow", Scheme::LetFlow),
+    ("spray", Scheme::Spray),
+];
+/// Those of a port.
+pub(super) const PORT_SCHEMES: [(&str, Scheme); 3] = [SCHEMES[0], SCHEMES[1], SCHEMES[2]];
+pub(super) const HEADERS: [(&str, KeySource); 2] = [("inner", KeySource::Inner), ("outer", KeySource::Outer)];
+
+/// The path apps of a configuration.
+#[derive(Debug)]
+pub(super) struct PathApps {
+    fabrics: Vec<Wanted>,
+    pub ports: Vec<PathPort>,
+}
+
+impl Configured for PathApps {
+    fn take(&self) -> Vec<TakeRule> {
+        self.ports.iter().flat_map(PathPort::take).collect()
+    }
+
+    fn running(&self) -> Vec<Box<dyn App>> {
+        let app = |wanted: &Wanted| -> Box<dyn App> {
+            let Wanted { fabric, board } = wanted.clone();
+            Box::new(PathApp { fabric, board, waiting: Vec::new(), wake_ns: None })
+        };
+        // Threads at uplinks live longer than a configuration.
+        let alone = self.fabrics.is_empty();
+        let exchange = if alone { Exchange::default() } else { Exchange::of_process() };
+        let at_port = |one: &PathPort| -> Box<dyn App> { Box::new(PathPortApp::new(one.clone(), &exchange)) };
+        self.fabrics.iter().map(app).chain(self.ports.iter().map(at_port)).collect()
+    }
+
+    fn wanted(&self) -> Vec<Box<dyn Any>> {
+        self.fabrics.iter().map(|wanted| -> Box<dyn Any> { Box::new(wanted.clone()) }).collect()
+    }
+}
+
+/// Reads them; those at ports are written if nothing is wrong.
+pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+    let before = scope.report.errors();
+    let mut all = PathApps { fabrics: Vec::new(), ports: Vec::new() };
+    for item in items {
+        let section = Section::read(item, KEYS, &mut Report::default());
+        if section.get("port").is_some() {
+            at_port(item, &mut all, scope);
+        } else {
+            at_uplink(item, &mut all, scope);
+        }
+    }
+    if scope.report.errors() == before {
+        all.ports.iter().for_each(|one| one.write(scope.program));
+    }
+    Arc::new(all)
+}
+
+fn at_port(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
+    let Some((one, section)) = port::read(item, scope) else { return };
+    if let Some(other) = all.ports.iter().find(|other| other.port == one.port) {
+        let message = format!("`{}` has the port `{}` already", other.name, one.port_name);
+        scope.report.error_help(span_of(&section, "port"), message, "write its peers there");
+    } else if all.is_new(&one.name, &section, scope) {
+        all.ports.push(one);
+    }
+}
+
+fn at_uplink(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
+    let Some((fabric, section)) = fabric(item, scope) else { return };
+    if let Some(other) = all.fabrics.iter().find(|other| other.fabric.uplink == fabric.uplink) {
+        let message = format!("`{}` has the uplink `{}` already", other.fabric.name, fabric.uplink);
+        scope.report.error_help(span_of(&section, "uplink"), message, "write its peers there");
+    } else if all.is_new(&fabric.name, &section, scope) {
+        all.fabrics.push(Wanted { fabric, board: Board::default() });
+    }
+}
+
+impl PathApps {
+    fn is_new(&self, name: &str, section: &Section<'_>, scope: &mut Scope<'_>) -> bool {
+        let mut names = self.fabrics.iter().map(|one| &one.fabric.name);
+        let taken = names.any(|other| other == name) || self.ports.iter().any(|other| other.name == name);
+        if taken {
+            let message = format!("two path apps are called `{name}`");
+            scope.report.error(span_of(section, "name"), message);
+        }
+        !taken
+    }
+}
+
+/// The place of a key's value, or of the section.
+pub(super) fn span_of(section: &Section<'_>, key: &str) -> Span {
+    section.get(key).map_or(section.span, |node| node.span)
+}
+
+/// Reads the section of an app with `form`, `uplink` or `port`; the keys of the other form are errors.
+pub(super) fn section<'a>(node: &'a Node, form: &str, report: &mut Report) -> Section<'a> {
+    let section = Section::read(node, KEYS, report);
+    refuse_others(&section, KEYS, form, report);
+    section
+}
+
+/// Keys that only the other form has are errors.
+fn refuse_others(section: &Section<'_>, keys: &[Key], form: &str, report: &mut Report) {
+    for key in keys {
+        let (Some(node), Some(other)) = (section.get(key.word), key.only.filter(|only| *only != form)) else {
+            continue;
+        };
+        report.error(node.span, format!("`{}` goes with `{other}`, not with `{form}`", key.word));
+    }
+}
+
+/// One; `None` if it cannot be used, which the report says.
+fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<'a>)> {
+    let before = scope.report.errors();
+    let section = section(node, "uplink", scope.report);
+    let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
+    let report = &mut *scope.report;
+    let uplink = uplink(&section, report);
+    let peers = addresses::<IpAddr>(&section, "an IP address", report);
+    let local = local(&section, &peers, report);
+    let scheme = section.choice("scheme", &SCHEMES, report);
+    if scheme == Some(Scheme::DocaAr) && peers.iter().any(IpAddr::is_ipv6) {
+        let message = "`doca_ar` is there to compare with, over IPv4 only";
+        report.error_help(span_of(&section, "scheme"), message, "take another scheme, or peers of IPv4");
+    }
+    let sources = sources(&section, report);
+    let secret = section.get("key").and_then(|node| secret(node, report));
+    let mut number = |key| section.number(key, report).unwrap_or(1);
+    let [vxlan_port, dscp, rate, flows] = ["vxlan_port", "dscp", "rate", "flows"].map(&mut number);
+    let probe = probe(&section, "uplink", report);
+    if report.errors() > before {
+        return None;
+    }
+    let [probe_ns, idle_ns, discover_ns, answers] = probe;
+    let fabric = Fabric {
+        name: name?,
+        uplink: uplink?,
+        peers,
+        local,
+        scheme: scheme?,
+        vxlan_port: vxlan_port as u16,
+        sources: sources?,
+        dscp: dscp as u8,
+        rate: rate * 1_000_000,
+        flows: flows as u32,
+        probe_ns,
+        idle_ns,
+        discover_ns,
+        answers: answers as u32,
+        secret,
+    };
+    Some((fabric, section))
+}
+
+fn uplink(section: &Section<'_>, report: &mut Report) -> Option<String> {
+    let node = section.needed("uplink", report)?;
+    let uplink = text(node, "the name of an interface", report)?;
+    if uplink.is_empty() || uplink.len() > 15 || uplink.contains(['/', ' ']) {
+        report.error(node.span, "no interface can have this name: 1 to 15 letters, without `/` and spaces");
+        return None;
+    }
+    Some(uplink.to_string())
+}
+
+/// Our address, which is of the version of every peer's.
+fn local(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) -> Option<IpAddr> {
+    let node = section.get("local")?;
+    let local = parsed::<IpAddr>(node, "an IP address", report)?;
+    if let Some(other) = peers.iter().find(|peer| peer.is_ipv4() != local.is_ipv4()) {
+        let message = format!("{local} cannot send to {other}, which is of the other version of IP");
+        let help = "leave `local` out: it is that of the route to each peer then";
+        report.error_help(node.span, message, help);
+    }
+    Some(local)
+}
+
+/// The peers of an app at a port.
+pub(super) fn peers(section: &Section<'_>, report: &mut Report) -> Vec<Ipv4Addr> {
+    addresses(section, "an IPv4 address", report)
+}
+
+/// Returns false for an address that no remote node has; one of a link would need the link's name.
+fn is_of_a_node(address: IpAddr) -> bool {
+    let is_special = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
+    };
+    !(is_special || address.is_unspecified() || address.is_multicast() || address.is_loopback())
+}
+
+fn addresses<A>(section: &Section<'_>, what: &str, report: &mut Report) -> Vec<A>
+where
+    A: FromStr + Copy + PartialEq + Display + Into<IpAddr>,
+{
+    let Some(node) = section.needed("peers", report) else { return Vec::new() };
+    let (mut peers, before) = (Vec::new(), report.errors());
+    let items = list(node, "peers", report);
+    for item in items {
+        let Some(peer) = parsed::<A>(item, what, report) else { continue };
+        if !is_of_a_node(peer.into()) {
+            report.error(item.span, format!("{peer} is no address of a remote node"));
+        } else if peers.contains(&peer) {
+            report.error(item.span, format!("{peer} is listed twice"));
+        } else {
+            peers.push(peer);
+        }
+    }
+    if peers.len() > PEERS_MAX {
+        report.error(node.span, format!("there are {} peers, and {PEERS_MAX} at most", peers.len()));
+    } else if items.is_empty() && report.errors() == before {
+        report.error(node.span, "no peers: name the underlay address of one remote node at least");
+    }
+    peers
+}
+
+/// Reads a range of ports such as `49152-65535`.
+pub(super) fn sources(section: &Section<'_>, report: &mut Report) -> Option<[u16; 2]> {
+    let Some(node) = section.get("sources") else { return Some([*PORTS.start(), *PORTS.end()]) };
+    let range = text(node, "a range of ports", report)?;
+    let ends = range.split_once('-').and_then(|(first, last)| {
+        Some([first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?])
+    });
+    match ends {
+        Some([first, last]) if first > 0 && last >= first && last - first >= SOURCES_LEAST - 1 => ends,
+        Some(_) => {
+            let help = format!("write the lower port first, and {SOURCES_LEAST} ports at least");
+            report.error_help(node.span, "this range of ports cannot be used", help);
+            None
+        }
+        None => {
+            report.error_help(node.span, "this is no range of ports", "write it as 49152-65535");
+            None
+        }
+    }
+}
+
+pub(super) fn secret(node: &Node, report: &mut Report) -> Option<Secret> {
+    let digits = text(node, "32 hexadecimal digits", report)?;
+    let half = |range| digits.get(range).and_then(|half| u64::from_str_radix(half, 16).ok());
+    let is_plain = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match (half(0..16), half(16..32)) {
+        (Some(first), Some(second)) if is_plain => Some(Secret([first, second])),
+        _ => {
+            let help = "make one by `openssl rand -hex 16`, and quote it";
+            report.error_help(node.span, "a key has 32 hexadecimal digits", help);
+            None
+        }
+    }
+}
+
+/// Reads the times between probes and discoveries, and how many probes are answered.
+pub(super) fn probe(section: &Section<'_>, form: &str, report: &mut Report) -> [u64; 4] {
+    let empty = Node { span: section.span, kind: Kind::Map(Vec::new()) };
+    let node = section.get("probe").unwrap_or(&empty);
+    let probe = Section::read(node, PROBE_KEYS, report);
+    refuse_others(&probe, PROBE_KEYS, form, report);
+    let [least, most] = PROBE;
+    let times = ["interval", "idle_interval", "discover"].map(|key| {
+        let time = probe.time(key, report);
+        let most = if key == "interval" { most } else { u64::MAX };
+        if !(least..=most).contains(&time) {
+            let span = probe.get(key).map_or(section.span, |node| node.span);
+            report.error_help(
+                span,
+                format!("`{key}` cannot be this"),
+                "write 1 ms at least; `interval` 10 s at most",
+            );
+        }
+        time
+    });
+    let answers = probe.number("answers", report).unwrap_or(1);
+    [times[0], times[1].max(times[0]), times[2], answers]
+}

@@ -1,0 +1,320 @@
+//! How many live flows of a FLOW pipe each target has, over all workers, how many have begun, how many of
+//! them their target has not answered, and how many SYNs were repeated; and how many packets of new flows
+//! each group has refused.
+//!
+//! Workers write here when a flow is learnt or ends, and read when a new one goes to the target that has the
+//! fewest ([`crate::NewFlows::LeastFlows`]). That is beside everything that packets of known flows
+//! touch. The numbers are atomic and nothing orders them, so another worker's flows of the last moments may
+//! be missing; sums are exact once all rest.
+//!
+//! Each program has a census of its own, which begins empty. A worker that takes over counts its flows in, in
+//! slices (`pipes/flow/decided.rs`), so nothing that goes wrong on the way can leave a false count behind.
+//! All other counts go on by the names of groups and targets.
+
+use crate::pipes::targets;
+use crate::sources::Sources;
+use crate::{Learn, NewFlows, Pipe, PipeKind, Program};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// A program with more targets counts their flows only if it chooses by them: 64 bytes for each target and
+/// FLOW pipe.
+pub const COUNTED_MAX: usize = 32_768;
+
+/// Flows by the number of their target: targets of all groups are numbered in the program's order.
+#[derive(Debug, Default)]
+pub struct Census {
+    active: Box<[AtomicU32]>,
+    begun: Sums,
+    repeated: Sums,
+    unanswered: Sums,
+    /// By the position of the group.
+    refused: Sums,
+    /// Where sources went, if a group remembers that.
+    sources: Option<Sources>,
+}
+
+/// Counts that go on from program to program, by numbers of targets or groups.
+#[derive(Debug, Default)]
+struct Sums {
+    own: Arc<[AtomicU64]>,
+    /// What was counted before the former program.
+    before: Box<[u64]>,
+    /// Those of the former program, which workers may still run, and which number each has there.
+    former: Option<Former>,
+}
+
+/// The counts of a former program, and which number each present one has there.
+type Former = (Arc<[AtomicU64]>, Box<[u32]>);
+
+impl Sums {
+    fn new(count: usize) -> Sums {
+        let own = (0..count).map(|_| AtomicU64::new(0)).collect();
+        Sums { own, before: vec![0; count].into(), former: None }
+    }
+
+    /// Goes on from those of a former program. `was` says which number each had there.
+    fn succeed(&mut self, old: &Sums, was: &[Option<u32>]) {
+        let was = |number: usize| was.get(number).copied().flatten();
+        for (number, sum) in self.before.iter_mut().enumerate() {
+            *sum = was(number).map_or(0, |was| old.sum(was) - old.own(was));
+        }
+        let was = (0..self.before.len()).map(|number| was(number).unwrap_or(u32::MAX)).collect();
+        self.former = Some((Arc::clone(&old.own), was));
+    }
+
+    #[inline]
+    fn add(&self, number: u32) {
+        if let Some(own) = self.own.get(number as usize) {
+            own.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn own(&self, number: u32) -> u64 {
+        self.own.get(number as usize).map_or(0, |own| own.load(Relaxed))
+    }
+
+    fn sum(&self, number: u32) -> u64 {
+        let at = number as usize;
+        let former = self.former.as_ref().and_then(|(own, was)| own.get(*was.get(at)? as usize));
+        let former = former.map_or(0, |own| own.load(Relaxed));
+        self.before.get(at).copied().unwrap_or(0) + former + self.own(number)
+    }
+}
+
+/// The flows of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flows {
+    /// Live flows.
+    pub active: u64,
+    /// Flows learnt since the daemon started, or since the target was added.
+    pub begun: u64,
+    /// SYNs since then of flows that had sent one already and are not established.
+    pub repeated: u64,
+    /// Flows since then whose SYN was repeated or answered with a reset, each counted once.
+    pub unanswered: u64,
+}
+
+impl Flows {
+    /// Adds those of another pipe.
+    #[must_use]
+    pub fn plus(self, other: Flows) -> Flows {
+        Flows {
+            active: self.active + other.active,
+            begun: self.begun + other.begun,
+            repeated: self.repeated + other.repeated,
+            unanswered: self.unanswered + other.unanswered,
+        }
+    }
+}
+
+impl Census {
+    /// Creates the census of a pipe. It counts nothing if the pipe pins no flows, or nobody wants to know.
+    #[must_use]
+    pub fn new(program: &Program, pipe: &Pipe) -> Census {
+        let PipeKind::Flow { learn: Learn::Pin(choice), .. } = pipe.kind else { return Census::default() };
+        let count: usize = program.groups.iter().map(|group| group.targets.len()).sum();
+        let fewest = |id: crate::GroupId| program.groups[id.index()].new_flows == NewFlows::LeastFlows;
+        let sources = Sources::new(program, choice);
+        if count > COUNTED_MAX && !targets::groups(program, choice).any(fewest) {
+            return Census { sources, ..Census::default() };
+        }
+        Census {
+            active: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            begun: Sums::new(count),
+            repeated: Sums::new(count),
+            unanswered: Sums::new(count),
+            refused: Sums::new(program.groups.len()),
+            sources,
+        }
+    }
+
+    /// Creates the census of a pipe that goes on under the same name. `places` says where each target was,
+    /// and each group.
+    #[must_use]
+    pub fn succeed(&self, program: &Program, pipe: &Pipe, places: &Places) -> Census {
+        let mut new = Census::new(program, pipe);
+        new.begun.succeed(&self.begun, &places.targets);
+        new.repeated.succeed(&self.repeated, &places.targets);
+        new.unanswered.succeed(&self.unanswered, &places.targets);
+        new.refused.succeed(&self.refused, &places.groups);
+        if let (Some(sources), Some(old)) = (&mut new.sources, &self.sources) {
+            *sources = old.succeed(program, &places.targets);
+        }
+        new
+    }
+
+    /// Returns how many targets it counts the flows of.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.active.len()
+    }
+
+    /// Whether it counts nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// Returns how many live flows a target has; 0 if it is not counted.
+    #[inline]
+    #[must_use]
+    pub fn active(&self, number: u32) -> u32 {
+        self.active.get(number as usize).map_or(0, |flows| flows.load(Relaxed))
+    }
+
+    /// Returns the flows of a target.
+    #[must_use]
+    pub fn flows(&self, number: u32) -> Flows {
+        Flows {
+            active: self.active(number).into(),
+            begun: self.begun.sum(number),
+            repeated: self.repeated.sum(number),
+            unanswered: self.unanswered.sum(number),
+        }
+    }
+
+    /// Returns how many packets that would have begun a flow a group has refused, because there was no target
+    /// or no port of a NAT pool for it.
+    #[must_use]
+    pub fn refused(&self, group: usize) -> u64 {
+        self.refused.sum(group as u32)
+    }
+
+    /// Returns where sources went, if a group remembers that.
+    #[inline]
+    #[must_use]
+    pub fn sources(&self) -> Option<&Sources> {
+        self.sources.as_ref()
+    }
+
+    /// Counts flows that come.
+    #[inline]
+    pub fn come(&self, number: u32, flows: u32) {
+        if let Some(active) = self.active.get(number as usize) {
+            active.fetch_add(flows, Relaxed);
+        }
+    }
+
+    /// Counts flows that go.
+    #[inline]
+    pub fn go(&self, number: u32, flows: u32) {
+        if let Some(active) = self.active.get(number as usize) {
+            active.fetch_sub(flows, Relaxed);
+        }
+    }
+
+    /// Counts a flow that begins.
+    #[inline]
+    pub fn begin(&self, number: u32) {
+        self.begun.add(number);
+    }
+
+    /// Counts a SYN that was repeated.
+    pub fn repeat(&self, number: u32) {
+        self.repeated.add(number);
+    }
+
+    /// Counts a flow whose target has not answered its SYN, or answered it with a reset.
+    pub fn leave_unanswered(&self, number: u32) {
+        self.unanswered.add(number);
+    }
+
+    /// Counts a packet that a group has refused.
+    pub fn refuse(&self, group: u16) {
+        self.refused.add(group.into());
+    }
+}
+
+/// Where the targets and groups of a program were in the former one.
+pub struct Places {
+    targets: Vec<Option<u32>>,
+    groups: Vec<Option<u32>>,
+}
+
+/// Returns where each target and each group of `new` was in `old`, by the names of group and target.
+#[must_use]
+pub fn places(old: &[crate::Group], new: &[crate::Group]) -> Places {
+    let mut next = 0;
+    let mut groups = HashMap::new();
+    for (at, group) in (0..).zip(old) {
+        groups.insert(group.name.as_str(), (group, next, at));
+        next += group.targets.len() as u32;
+    }
+    let place = |group: &crate::Group| Some(groups.get(group.name.as_str())?.2);
+    let of_groups = new.iter().map(place).collect();
+    let mut places = Vec::new();
+    for group in new {
+        let Some(&(was, first, _)) = groups.get(group.name.as_str()) else {
+            places.resize(places.len() + group.targets.len(), None);
+            continue;
+        };
+        let same = |at: usize, name: &str| was.targets.get(at).is_some_and(|target| target.name == name);
+        let mut names: Option<HashMap<&str, u32>> = None;
+        for (at, target) in group.targets.iter().enumerate() {
+            let by_name = || was.targets.iter().map(|one| one.name.as_str()).zip(0..).collect();
+            places.push(match same(at, &target.name) {
+                true => Some(first + at as u32),
+                false => names.get_or_insert_with(by_name).get(target.name.as_str()).map(|at| first + at),
+            });
+        }
+    }
+    Places { targets: places, groups: of_groups }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fill, Forward, Group, GroupChoice, GroupId, Target};
+
+    fn program(names: &[&str]) -> Program {
+        let targets = names.iter().map(|name| Target::new(*name, Forward::Drop));
+        let learn = Learn::Pin(GroupChoice::One(GroupId(1)));
+        Program {
+            groups: vec![
+                Group::new("other", Fill::Wants, 4).target(Target::new("x", Forward::Drop)),
+                Group::new("g", Fill::Wants, 64).targets(targets),
+            ],
+            pipes: vec![Pipe::flow("flows", learn)],
+            ..Program::default()
+        }
+    }
+
+    #[test]
+    fn what_has_begun_goes_on_by_names_and_what_is_alive_begins_anew() {
+        let old = program(&["a", "b", "c"]);
+        let census = Census::new(&old, &old.pipes[0]);
+        (1..4).for_each(|number| (0..number).for_each(|_| census.begin(number)));
+        census.come(1, 5);
+        census.go(1, 2);
+        census.repeat(2);
+        census.leave_unanswered(2);
+        (0..3).for_each(|_| census.refuse(1));
+        assert_eq!(census.flows(1), Flows { active: 3, begun: 1, ..Flows::default() });
+        assert_eq!((census.flows(2).repeated, census.refused(1), census.refused(0)), (1, 3, 0));
+        assert_eq!(census.flows(2).unanswered, 1);
+        let new = program(&["c", "d", "b"]);
+        let next = census.succeed(&new, &new.pipes[0], &places(&old.groups, &new.groups));
+        // A worker that still runs the former program.
+        census.begin(3);
+        let flows = |census: &Census| (1..4).map(|number| census.flows(number)).collect::<Vec<_>>();
+        let begun = |all: [u64; 3], repeated: [u64; 3]| {
+            let all = all.iter().zip(repeated);
+            // One flow was left unanswered, where the SYN was repeated.
+            all.map(|(&begun, repeated)| Flows { active: 0, begun, repeated, unanswered: repeated })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(flows(&next), begun([4, 0, 2], [0, 0, 1]));
+        census.refuse(1);
+        next.refuse(1);
+        assert_eq!((next.refused(1), next.refused(0)), (5, 0), "and so do groups");
+        (0..2).for_each(|_| next.begin(2));
+        let last = next.succeed(&old, &old.pipes[0], &places(&new.groups, &old.groups));
+        assert_eq!(flows(&last), begun([0, 2, 4], [0, 1, 0]));
+        assert_eq!(last.refused(1), 5);
+        let other = Pipe::flow("flows", Learn::Default);
+        assert!(Census::new(&old, &other).is_empty());
+        assert_eq!(Census::default().flows(7), Flows::default());
+    }
+}

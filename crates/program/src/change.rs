@@ -1,0 +1,364 @@
+//! Changes of a running program's entries. Every worker applies the same changes in the same order between
+//! breaths; a change is complete when all workers have applied it.
+//!
+//! Several changes can be one ([`Changes`]): all of them are carried out or none.
+
+use crate::buckets::BucketTable;
+use crate::check::WEIGHT_MAX;
+use crate::{Entry, EntryMatch, Fill, Group, GroupId, PipeId, Target};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::slice::from_ref;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A change.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Adds an entry. Refused if there is one with an equal key.
+    Add {
+        /// The pipe.
+        pipe: PipeId,
+        /// The entry.
+        entry: Entry,
+    },
+    /// Replaces template, values, forward, counter and meter of the entry with the same key, whose counts
+    /// continue.
+    Update {
+        /// The pipe.
+        pipe: PipeId,
+        /// The entry.
+        entry: Entry,
+    },
+    /// Removes an entry.
+    Remove {
+        /// The pipe.
+        pipe: PipeId,
+        /// The key of the entry.
+        key: EntryKey,
+    },
+    /// Changes a target's share of its group's buckets; 0 takes all of them. An engine that gets this fills
+    /// the buckets itself; who runs workers sends them [`Change::Publish`] instead
+    /// ([`crate::buckets::GroupTables::publish`]).
+    SetWeight {
+        /// The group.
+        group: GroupId,
+        /// The target's position in the group.
+        target: u16,
+        /// The weight.
+        weight: u32,
+    },
+    /// Changes the shares of several targets, each once: all or none. The buckets are filled once.
+    SetWeights {
+        /// The group.
+        group: GroupId,
+        /// Positions of targets in the group, and their weights.
+        weights: Arc<[(u16, u32)]>,
+    },
+    /// Replaces a group's targets, of which only weights differ, and the buckets filled for them.
+    Publish {
+        /// The group.
+        group: GroupId,
+        /// Its targets with their new weights.
+        targets: Arc<[Target]>,
+        /// Its buckets.
+        table: Arc<BucketTable>,
+    },
+    /// Assigns targets to given buckets ([`Fill::Given`]); a later move of a bucket replaces a pending one. A
+    /// bucket that has no target or was never used moves at once. Every worker carries out its own moves:
+    /// before it sends a packet that meets the bucket, and about every millisecond.
+    MoveBuckets {
+        /// The group.
+        group: GroupId,
+        /// Buckets and their targets; [`weir_table::NO_TARGET`] takes the target away.
+        moves: Arc<[(u32, u16)]>,
+        /// A bucket moves once it has been unused this long, in nanoseconds; 0 means at once.
+        idle_gap_ns: u64,
+        /// A bucket moves after this long even if it is in use (and counts as moved busy), in nanoseconds.
+        wait_max_ns: u64,
+    },
+    /// Several changes, in this order: all of them or none.
+    Batch(Changes),
+}
+
+/// A group, positions of targets in it, and their weights.
+pub type Weights<'a> = (GroupId, Cow<'a, [(u16, u32)]>);
+
+/// Changes that are carried out together or not at all. No two of them change the same entry, so each can be
+/// judged beside the others without carrying them out. A copy shares the list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changes(Arc<List>);
+
+#[derive(Debug, Default, PartialEq)]
+struct List {
+    changes: Vec<Change>,
+    /// The pipes whose entries they change.
+    pipes: Vec<PipeId>,
+}
+
+impl Changes {
+    /// Takes a list of changes.
+    ///
+    /// # Errors
+    /// Two of them change the same entry, or one changes a weight or is a batch; says which
+    /// ([`ChangeError::At`]).
+    pub fn new(changes: Vec<Change>) -> Result<Changes, ChangeError> {
+        let hasher = RandomState::new();
+        // Only hashes are stored: a million keys are large. Keys with equal hashes are compared, and
+        // different ones, which are rare, are stored apart.
+        let mut seen: HashMap<u64, usize> = HashMap::with_capacity(changes.len());
+        let mut apart: Vec<(u64, usize)> = Vec::new();
+        for (index, change) in changes.iter().enumerate() {
+            let at = |why| ChangeError::At { index, why: Box::new(why) };
+            if change.weights().is_some() || matches!(change, Change::Publish { .. } | Change::Batch(_)) {
+                return Err(at(ChangeError::Alone));
+            }
+            let Some(place) = change.place() else { continue };
+            let hash = hasher.hash_one(place);
+            let first = *seen.entry(hash).or_insert(index);
+            if first == index {
+                continue;
+            }
+            let others = apart.iter().filter(|one| one.0 == hash).map(|one| one.1);
+            if others.chain([first]).any(|other| changes[other].place() == Some(place)) {
+                return Err(at(ChangeError::Twice));
+            }
+            apart.push((hash, index));
+        }
+        Ok(Changes::list(changes))
+    }
+
+    /// Takes a single change; a batch is the list of its changes.
+    #[must_use]
+    pub fn of(change: Change) -> Changes {
+        match change {
+            Change::Batch(changes) => changes,
+            one => Changes::list(vec![one]),
+        }
+    }
+
+    fn list(changes: Vec<Change>) -> Changes {
+        let mut pipes: Vec<PipeId> = Vec::new();
+        for (pipe, ..) in changes.iter().filter_map(Change::place) {
+            // Most are of the pipe of the one before.
+            if !pipes.iter().rev().any(|known| *known == pipe) {
+                pipes.push(pipe);
+            }
+        }
+        Changes(Arc::new(List { changes, pipes }))
+    }
+
+    /// Returns the pipes whose entries they change, each once.
+    #[must_use]
+    pub fn pipes(&self) -> &[PipeId] {
+        &self.0.pipes
+    }
+}
+
+impl std::ops::Deref for Changes {
+    type Target = [Change];
+
+    fn deref(&self) -> &[Change] {
+        &self.0.changes
+    }
+}
+
+/// Identifies an entry in its pipe.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EntryKey {
+    /// Its matches.
+    pub matches: Vec<EntryMatch>,
+    /// ACL: its priority; 0 otherwise.
+    pub priority: u32,
+}
+
+impl EntryKey {
+    /// Returns the key of an entry.
+    #[must_use]
+    pub fn of(entry: &Entry) -> EntryKey {
+        EntryKey { matches: entry.matches.clone(), priority: entry.priority }
+    }
+
+    /// Returns the key of an entry with a single match.
+    #[must_use]
+    pub fn one(given: EntryMatch) -> EntryKey {
+        EntryKey { matches: vec![given], priority: 0 }
+    }
+}
+
+/// Why a change was refused; nothing has changed then.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ChangeError {
+    /// The pipe has as many entries as it has capacity for.
+    #[error("pipe `{pipe}` is full ({capacity} entries): raise its `capacity` or remove entries")]
+    Full {
+        /// The pipe's name.
+        pipe: String,
+        /// Its capacity.
+        capacity: u32,
+    },
+    /// There is an entry with this key.
+    #[error("pipe `{pipe}` already has an entry with this key: update or remove it")]
+    Exists {
+        /// The pipe's name.
+        pipe: String,
+    },
+    /// There is no entry with this key.
+    #[error("pipe `{pipe}` has no entry with this key")]
+    NotFound {
+        /// The pipe's name.
+        pipe: String,
+    },
+    /// The entry does not fit its pipe.
+    #[error("the entry does not fit pipe `{pipe}`: {why}")]
+    Unfit {
+        /// The pipe's name.
+        pipe: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The group's buckets are filled in another way.
+    #[error("the buckets of group `{group}` {why}")]
+    Filled {
+        /// The group's name.
+        group: String,
+        /// How they are filled, and what to do instead.
+        why: &'static str,
+    },
+    /// The weight is too large.
+    #[error("a weight of group `{group}` is a number from 0 to {max}, not {weight}")]
+    Weight {
+        /// The group's name.
+        group: String,
+        /// The weight.
+        weight: u32,
+        /// The largest one.
+        max: u32,
+    },
+    /// There is no such pipe, group or target.
+    #[error("no such {what}")]
+    Unknown {
+        /// What was looked for.
+        what: String,
+    },
+    /// Other changes of the pipe are being carried out.
+    #[error("other changes of pipe `{pipe}` are being carried out: try again when they are done")]
+    Busy {
+        /// The pipe's name.
+        pipe: String,
+    },
+    /// A packet has hit the entry, which was to be removed because none had.
+    #[error("an entry of pipe `{pipe}` is in use again")]
+    InUse {
+        /// The pipe's name.
+        pipe: String,
+    },
+    /// Another change of the batch changes the same entry.
+    #[error("an earlier change of the batch changes the same entry: a batch changes each entry once")]
+    Twice,
+    /// A batch contains a change of a weight, or a batch.
+    #[error("a batch changes entries and given buckets: weights are changed one by one")]
+    Alone,
+    /// A change of a batch was refused, and with it the batch.
+    #[error("change {} of the batch: {why}", index + 1)]
+    At {
+        /// Its position in the batch, from 0.
+        index: usize,
+        /// Why it was refused.
+        why: Box<ChangeError>,
+    },
+}
+
+impl ChangeError {
+    /// Returns why a single change was refused, without its position in a batch.
+    #[must_use]
+    pub fn cause(&self) -> &ChangeError {
+        if let ChangeError::At { why, .. } = self { why } else { self }
+    }
+}
+
+impl Change {
+    /// Returns the single changes that this one consists of.
+    #[must_use]
+    pub fn singles(&self) -> &[Change] {
+        if let Change::Batch(changes) = self { changes } else { from_ref(self) }
+    }
+
+    /// Returns the weights that it sets: the group, the positions of targets, and their weights.
+    #[must_use]
+    pub fn weights(&self) -> Option<Weights<'_>> {
+        match self {
+            Change::SetWeight { group, target, weight } => {
+                Some((*group, Cow::Owned(vec![(*target, *weight)])))
+            }
+            Change::SetWeights { group, weights } => Some((*group, Cow::Borrowed(weights))),
+            _ => None,
+        }
+    }
+
+    /// Returns what identifies the entry that it changes: the pipe, and the matches and the priority in it.
+    fn place(&self) -> Option<(PipeId, &[EntryMatch], u32)> {
+        match self {
+            Change::Add { pipe, entry } | Change::Update { pipe, entry } => {
+                Some((*pipe, &entry.matches, entry.priority))
+            }
+            Change::Remove { pipe, key } => Some((*pipe, &key.matches, key.priority)),
+            Change::SetWeight { .. }
+            | Change::SetWeights { .. }
+            | Change::Publish { .. }
+            | Change::MoveBuckets { .. }
+            | Change::Batch(_) => None,
+        }
+    }
+
+    /// Checks the change against a program's groups, but not its entries.
+    ///
+    /// # Errors
+    /// Groups, buckets or targets are unknown, or the buckets are filled in another way.
+    pub fn fits_groups(&self, groups: &[Group]) -> Result<(), ChangeError> {
+        let unknown = |what: String| Err(ChangeError::Unknown { what });
+        let (Change::SetWeight { group, .. }
+        | Change::SetWeights { group, .. }
+        | Change::Publish { group, .. }
+        | Change::MoveBuckets { group, .. }) = self
+        else {
+            return Ok(());
+        };
+        let Some(Group { name, fill, size, targets, .. }) = groups.get(group.index()) else {
+            return unknown("group".into());
+        };
+        let filled = |why| Err(ChangeError::Filled { group: name.clone(), why });
+        for &(target, weight) in self.weights().iter().flat_map(|(_, weights)| weights.iter()) {
+            if usize::from(target) >= targets.len() && *fill != Fill::Given {
+                return unknown("target".into());
+            }
+            if weight > WEIGHT_MAX && *fill != Fill::Given {
+                return Err(ChangeError::Weight { group: name.clone(), weight, max: WEIGHT_MAX });
+            }
+        }
+        match self {
+            Change::SetWeight { .. } | Change::SetWeights { .. } if *fill == Fill::Given => {
+                filled("are given one by one, weights have no part in it: move buckets")
+            }
+            Change::Publish { .. } if *fill == Fill::Given => filled("are given one by one: move them"),
+            Change::Publish { targets: others, .. } if others.len() != targets.len() => {
+                unknown("target".into())
+            }
+            Change::Publish { table, .. } if table.buckets().slots().len() != *size as usize => {
+                unknown("bucket".into())
+            }
+            Change::MoveBuckets { .. } if *fill != Fill::Given => filled("follow its weights: change those"),
+            Change::MoveBuckets { moves, .. } => match moves.iter().find(|one| one.0 >= *size) {
+                Some((bucket, _)) => unknown(format!("bucket {bucket} of group `{name}`")),
+                None => {
+                    let known =
+                        |target: u16| target == weir_table::NO_TARGET || usize::from(target) < targets.len();
+                    let lost = moves.iter().find(|one| !known(one.1));
+                    lost.map_or(Ok(()), |(_, target)| unknown(format!("target {target} of group `{name}`")))
+                }
+            },
+            _ => Ok(()),
+        }
+    }
+}

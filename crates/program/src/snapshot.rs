@@ -1,0 +1,304 @@
+//! The counts of a program, in a form that can be compared, summed over workers and displayed. Both executors
+//! produce it.
+
+use crate::change::EntryKey;
+use crate::nat::Binding;
+use crate::{Entry, GroupId};
+use weir_packet::FlowKey;
+pub use weir_table::FlowState;
+
+/// Numbers of packets and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of the frames, without FCS.
+    pub bytes: u64,
+}
+
+impl Count {
+    /// Counts one packet.
+    #[inline(always)]
+    pub fn one(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+
+    /// Adds another count.
+    pub fn add(&mut self, other: Count) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+/// All counts of a program; pipes and counters are in the program's order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// One per pipe.
+    pub pipes: Vec<PipeSnapshot>,
+    /// One per shared counter.
+    pub counters: Vec<Count>,
+    /// One per group.
+    pub buckets: Vec<BucketReport>,
+}
+
+/// How a FLOW pipe chooses the targets of new flows at this moment, besides by the flows that targets have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewFlowTurns {
+    /// The next turn of each group, by its position; `None` where none was taken. Empty if no group has
+    /// turns.
+    pub turns: Vec<Option<u64>>,
+    /// When its table had no room for a flow, in milliseconds.
+    pub full_ms: Option<u32>,
+}
+
+/// The buckets of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BucketReport {
+    /// The target of each bucket, by its position in the group; `u16::MAX` means none.
+    pub slots: Vec<u16>,
+    /// Packets that met each bucket. Only groups with given buckets have this and the following fields; for
+    /// others they are empty or 0.
+    pub packets: Vec<u64>,
+    /// Bytes of these packets, at the time they met the bucket.
+    pub bytes: Vec<u64>,
+    /// Moves carried out.
+    pub moved: u64,
+    /// Moves carried out while the bucket was in use, because they had waited for the longest time allowed.
+    pub moved_busy: u64,
+    /// Pending moves.
+    pub pending: usize,
+}
+
+impl BucketReport {
+    /// Appends the buckets that follow, reported later.
+    pub fn append(&mut self, mut next: BucketReport) {
+        self.slots.append(&mut next.slots);
+        self.packets.append(&mut next.packets);
+        self.bytes.append(&mut next.bytes);
+        (self.moved, self.moved_busy, self.pending) = (next.moved, next.moved_busy, next.pending);
+    }
+}
+
+/// The counts of a pipe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PipeSnapshot {
+    /// Packets that missed.
+    pub misses: Count,
+    /// Entries, in the order in which their keys were first inserted; the order is not guaranteed.
+    pub entries: Vec<EntrySnapshot>,
+    /// Live flows of a FLOW pipe, in unspecified order.
+    pub flows: Vec<FlowSnapshot>,
+    /// Where the packets of a FLOW pipe were counted.
+    pub account: FlowAccount,
+    /// Packets that a HASH pipe has distributed in turn (`round_robin`).
+    pub turns: u64,
+}
+
+/// Where the packets that a FLOW pipe has looked up were counted: `met` = `live` + `given` + `unflowed`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowAccount {
+    /// Packets looked up: those that passed the pipe's constants.
+    pub met: u64,
+    /// Packets in the counters of the table, also of flows that are gone and wait for their delta.
+    pub live: u64,
+    /// Packets in deltas.
+    pub given: u64,
+    /// Packets that count in no flow.
+    pub unflowed: Unflowed,
+}
+
+/// Packets that a FLOW pipe looked up and counted in no flow, by the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unflowed {
+    /// They have no flow key.
+    pub no_key: u64,
+    /// Their metadata chooses no group.
+    pub no_group: u64,
+    /// The flow is unknown, and the pipe learns none.
+    pub unknown: u64,
+    /// They are ICMP errors about a flow that is pinned.
+    pub icmp_error: u64,
+    /// There is no target for the flow, or no entry for its target.
+    pub no_target: u64,
+    /// The table is full.
+    pub full: u64,
+    /// There is no free port in the NAT pool.
+    pub no_nat_port: u64,
+    /// Another flow has the answers.
+    pub answers_taken: u64,
+    /// A delta that must be given first has no room.
+    pub delta: u64,
+}
+
+impl FlowAccount {
+    /// Moves the counts of a delta out of the table.
+    pub fn give(&mut self, delta: &weir_table::FlowDelta) {
+        self.live -= delta.packets();
+        self.given += delta.packets();
+    }
+
+    /// Adds the counts of another table.
+    pub fn add(&mut self, other: &FlowAccount) {
+        self.met += other.met;
+        self.live += other.live;
+        self.given += other.given;
+        self.unflowed.add(&other.unflowed);
+    }
+
+    /// Returns the same without `packets` of live flows.
+    #[must_use]
+    pub fn without(self, packets: u64) -> FlowAccount {
+        FlowAccount { met: self.met - packets, live: self.live - packets, ..self }
+    }
+
+    /// Returns true if no packet was counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == FlowAccount::default()
+    }
+
+    /// Returns true if every packet is somewhere.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        self.met == self.live + self.given + self.unflowed.sum()
+    }
+}
+
+impl Unflowed {
+    /// Returns the counts and what they are called in tables and JSON.
+    #[must_use]
+    pub fn by_reason(&self) -> [(&'static str, u64); 9] {
+        let Unflowed { no_key, no_group, unknown, icmp_error, no_target, full, .. } = *self;
+        let Unflowed { no_nat_port, answers_taken, delta, .. } = *self;
+        [
+            ("no_key", no_key),
+            ("no_group", no_group),
+            ("unknown", unknown),
+            ("icmp_error", icmp_error),
+            ("no_target", no_target),
+            ("full", full),
+            ("no_nat_port", no_nat_port),
+            ("answers_taken", answers_taken),
+            ("delta", delta),
+        ]
+    }
+
+    /// Returns the sum over all reasons.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.by_reason().iter().map(|(_, count)| count).sum()
+    }
+
+    fn add(&mut self, other: &Unflowed) {
+        self.no_key += other.no_key;
+        self.no_group += other.no_group;
+        self.unknown += other.unknown;
+        self.icmp_error += other.icmp_error;
+        self.no_target += other.no_target;
+        self.full += other.full;
+        self.no_nat_port += other.no_nat_port;
+        self.answers_taken += other.answers_taken;
+        self.delta += other.delta;
+    }
+}
+
+/// The counts of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntrySnapshot {
+    /// Its key.
+    pub key: EntryKey,
+    /// Whether it was added at run time.
+    pub run_time: bool,
+    /// Packets that hit it.
+    pub hits: Count,
+    /// When it was last hit, in milliseconds of the worker's clock; `None` if never.
+    pub last_hit_ms: Option<u64>,
+}
+
+/// A live flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowSnapshot {
+    /// The flow key.
+    pub key: FlowKey,
+    /// The decision for the flow.
+    pub decision: FlowDecision,
+    /// Its packets and bytes, without those that it has given.
+    pub hits: Count,
+    /// What it has given to a measurement.
+    pub given: Count,
+    /// When its first packet arrived, in milliseconds.
+    pub first_ms: u32,
+    /// When its last packet arrived, in milliseconds.
+    pub last_ms: u32,
+    /// What has been seen of it, if timeouts depend on that.
+    pub state: Option<FlowState>,
+    /// What it has of the NAT pool, together with the flow of its answers.
+    pub binding: Option<Binding>,
+    /// The key of the flow of the other direction that was learnt with it, if that is live.
+    pub pair: Option<FlowKey>,
+}
+
+/// The decision in a FLOW entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowDecision {
+    /// Use the pipe's default entry.
+    Default,
+    /// Stay with this target of the pipe's group.
+    Pinned(u16),
+    /// Stay with this target of this group, which metadata had chosen.
+    PinnedIn(GroupId, u16),
+    /// Follow the group's buckets.
+    Follow(GroupId),
+    /// Follow the buckets of the group that metadata chooses.
+    FollowChosen,
+    /// Use an entry of its own, configured or added at run time.
+    Own,
+}
+
+/// Some of the entries of a pipe.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// The entries as they could be written again, and what is known of them.
+    pub entries: Vec<(Entry, Seen)>,
+    /// The number of the row at which the next page begins; `None` after the last.
+    pub next: Option<u32>,
+    /// How often entries were given other places. An entry keeps its place as long as this stays the same.
+    pub renumbered: u32,
+}
+
+/// Some of the flows of a pipe.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FlowsPage {
+    /// Live flows.
+    pub flows: Vec<FlowSnapshot>,
+    /// The number of the row at which the next page begins; `None` after the last.
+    pub next: Option<u32>,
+}
+
+/// What a worker knows of an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// What it has counted there.
+    pub count: Count,
+    /// When a packet last hit it there or, before the first, it came; in milliseconds of the workers' clock.
+    pub last_ms: u32,
+    /// Whether that is longer ago than its timeout.
+    pub idle: bool,
+}
+
+impl Seen {
+    /// Adds what another worker knows of the same entry: counts are summed, and it is as old as the youngest.
+    pub fn add(&mut self, other: Seen) {
+        self.count.add(other.count);
+        if is_later(other.last_ms, self.last_ms) {
+            self.last_ms = other.last_ms;
+        }
+        self.idle &= other.idle;
+    }
+}
+
+/// Whether a time in milliseconds is later than another; they wrap after 49 days.
+pub fn is_later(one: u32, other: u32) -> bool {
+    one != other && one.wrapping_sub(other) < 1 << 31
+}

@@ -1,0 +1,233 @@
+//! weir's part in a comparison: a worker with the `basic2` program, or another, between two ports, as `weir
+//! bench arm`.
+//!
+//! Between `start` and `stop` on standard input it breathes without a pause; then it says how many frames it
+//! has sent. At the end of its input it ends.
+
+#[cfg(feature = "dpdk")]
+use super::scenarios::peer;
+use super::scenarios::{basic2, shuffled};
+use anyhow::{Context, Result};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io::BufRead;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+use weir_bpf::XdpGenerate;
+use weir_engine::batch::Engine;
+use weir_engine::worker::Worker;
+use weir_lab::screen::line;
+use weir_packet::{Pool, Pools, Port, RegionPool, TableHash};
+use weir_port::Stream;
+use weir_port::xdp::{Rings, XdpConfig, XdpInterface};
+use weir_program::Program;
+
+/// Breaths between two looks at the word.
+const BREATHS: u32 = 64;
+
+/// Chunks of an AF_XDP pool besides those that the ports have.
+const CHUNKS_SPARE: u32 = 1024;
+
+/// Frames of a sink: a batch, and what drivers keep.
+#[cfg(feature = "dpdk")]
+const SINK_FRAMES: u32 = 8191;
+
+/// Bytes of the source's frames, without checksum.
+const FRAME: usize = 60;
+
+/// Frames that the source sends between two looks at the word: many, as each time costs the kernel
+/// milliseconds.
+const BURST: u32 = 1 << 18;
+
+/// What a worker is put between.
+#[derive(clap::Args)]
+pub struct Arm {
+    /// The core to run on.
+    #[arg(long)]
+    core: usize,
+    #[command(subcommand)]
+    ports: Ports,
+}
+
+#[derive(clap::Subcommand)]
+enum Ports {
+    /// No worker: the far end of the change of `weir bench lb`.
+    Changes(crate::lb::Probe),
+    /// Two DPDK devices.
+    #[cfg(feature = "dpdk")]
+    Dpdk {
+        /// MiB of DPDK's memory.
+        #[arg(long)]
+        mebibytes: u32,
+        /// Huge pages.
+        #[arg(long)]
+        huge: bool,
+        /// Where frames come from.
+        input: String,
+        /// Where they go.
+        output: String,
+        /// The program, beside SWX's of the same name.
+        #[arg(long, default_value = "basic2")]
+        program: String,
+        /// Flows of the input.
+        #[arg(long, default_value = "1000")]
+        flows: u32,
+    },
+    /// No worker: a sink of the frames of two DPDK devices.
+    #[cfg(feature = "dpdk")]
+    Sink {
+        /// MiB of DPDK's memory, huge pages.
+        #[arg(long)]
+        mebibytes: u32,
+        /// Queues of a device.
+        #[arg(long)]
+        queues: u16,
+        /// The devices.
+        #[arg(num_args = 2)]
+        devices: Vec<String>,
+    },
+    /// No worker: the far end of the loads of `weir bench xenoflow`.
+    Far(crate::xenoflow::Far),
+    /// Two interfaces, by AF_XDP.
+    Xdp {
+        /// Where frames come from.
+        input: String,
+        /// Where they go.
+        output: String,
+    },
+    /// No worker: a source of frames.
+    Source {
+        /// The interface to send out of.
+        interface: String,
+    },
+}
+
+/// Serves turns until standard input ends.
+pub fn run(arm: &Arm) -> Result<()> {
+    let mut core = CpuSet::new();
+    core.set(arm.core);
+    sched_setaffinity(None, &core).with_context(|| format!("core {} cannot be used", arm.core))?;
+    match &arm.ports {
+        #[cfg(feature = "dpdk")]
+        Ports::Dpdk { mebibytes, huge, input, output, program, flows } => {
+            let program = peer(program, *flows).with_context(|| format!("no program `{program}`"))?;
+            forward(&program, dpdk(*mebibytes, *huge, [input, output])?)
+        }
+        #[cfg(feature = "dpdk")]
+        Ports::Sink { mebibytes, queues, devices } => sink(*mebibytes, *queues, devices),
+        Ports::Xdp { input, output } => forward(&basic2().program, xdp([input, output])?),
+        Ports::Source { interface } => source(interface),
+        Ports::Changes(probe) => crate::lb::probe(probe),
+        Ports::Far(far) => crate::xenoflow::far(far),
+    }
+}
+
+type Opened = (Pools, Vec<Box<dyn Port>>);
+
+#[cfg(feature = "dpdk")]
+fn dpdk(mebibytes: u32, huge: bool, devices: [&String; 2]) -> Result<Opened> {
+    use weir_port::dpdk::{DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
+    let memory = if huge { EalMemory::Huge(mebibytes) } else { EalMemory::NoHuge(mebibytes) };
+    let eal = Eal::init(&EalOptions { memory, ..EalOptions::default() })?;
+    let pool = MbufPool::new(eal, super::peers::FRAMES)?;
+    let mut pools = Pools::new();
+    pools.add(pool.share());
+    let mut ports: Vec<Box<dyn Port>> = Vec::new();
+    for device in devices {
+        let queues = DpdkPort::open(eal, &DpdkOptions::new(device, device), &pool)?;
+        ports.extend(queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Port>));
+    }
+    Ok((pools, ports))
+}
+
+#[cfg(feature = "dpdk")]
+fn sink(mebibytes: u32, queues: u16, devices: &[String]) -> Result<()> {
+    use weir_port::dpdk::{DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
+    let eal = Eal::init(&EalOptions { memory: EalMemory::Huge(mebibytes), ..EalOptions::default() })?;
+    let pool = MbufPool::new(eal, SINK_FRAMES)?;
+    let mut pools = Pools::new();
+    pools.add(pool.share());
+    let open = |device: &String| -> Result<Vec<Box<dyn Port>>> {
+        let options = DpdkOptions { queues, ..DpdkOptions::new(device, device) };
+        let queues = DpdkPort::open(eal, &options, &pool)?;
+        Ok(queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Port>).collect())
+    };
+    let members = devices.iter().map(open).collect::<Result<_>>()?;
+    super::sink::run(pools, members)
+}
+
+fn xdp(interfaces: [&String; 2]) -> Result<Opened> {
+    let mut pools = Pools::new();
+    let chunks = 2 * Rings::default().chunks() + CHUNKS_SPARE;
+    let pool = pools.add(Pool::Region(RegionPool::new(chunks, weir_packet::CHUNK_MIN)));
+    let mut ports: Vec<Box<dyn Port>> = Vec::new();
+    for interface in interfaces {
+        let take = weir_bpf::Take { promiscuous: true, ..weir_bpf::Take::all() };
+        let interface = XdpInterface::attach(XdpConfig::new(interface, take))?;
+        ports.push(Box::new(interface.open_queue(0, &mut pools, pool)?));
+    }
+    Ok((pools, ports))
+}
+
+fn forward(program: &Program, (pools, ports): Opened) -> Result<()> {
+    let engine = Engine::new(program, TableHash::random())?;
+    let mut worker = Worker::new(engine, ports, pools);
+    let clock = Instant::now();
+    serve(|running| {
+        let before = sent(&worker);
+        while running.load(Ordering::Relaxed) {
+            for _ in 0..BREATHS {
+                worker.breathe(clock.elapsed().as_nanos() as u64);
+            }
+        }
+        Ok(sent(&worker) - before)
+    })
+}
+
+fn sent(worker: &Worker) -> u64 {
+    worker.ports().iter().map(|port| port.statistics().transmitted).sum()
+}
+
+fn source(interface: &str) -> Result<()> {
+    let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"));
+    let index = index.ok().and_then(|text| text.trim().parse().ok());
+    let index = index.with_context(|| format!("there is no interface `{interface}` here"))?;
+    let frame = Stream::udp(FRAME, shuffled(1)).frame(0);
+    let mut generate = XdpGenerate::load().context("the kernel refuses the source's program")?;
+    serve(|running| {
+        let mut sent = 0;
+        while running.load(Ordering::Relaxed) {
+            generate.send(index, &frame, BURST).context("the kernel does not send frames: Linux 5.18 can")?;
+            sent += u64::from(BURST);
+        }
+        Ok(sent)
+    })
+}
+
+/// Has `turn` carry frames for as long as it is told that it runs, turn after turn.
+fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
+    let running = Arc::new(AtomicBool::new(false));
+    let turns = listen(Arc::clone(&running));
+    line("ready")?;
+    for () in turns {
+        line("started")?;
+        line(format_args!("transmitted {}", turn(&running)?))?;
+    }
+    Ok(())
+}
+
+/// Hears the words on a thread of its own; `running` is true between them.
+fn listen(running: Arc<AtomicBool>) -> Receiver<()> {
+    let (turn, turns) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            running.store(line == "start", Ordering::Relaxed);
+            if line == "start" && turn.send(()).is_err() {
+                return;
+            }
+        }
+        running.store(false, Ordering::Relaxed);
+    });
+    turns
+}

@@ -1,0 +1,228 @@
+//! One side of the comparison: a program that carries frames from a recording in a loop to two members, and
+//! the sink behind them. Both are held while another arm has its turn.
+
+use super::sink::Sink;
+use super::turn::{Reading, Turn};
+use crate::peers::Forwarder;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_lab::Interrupt;
+use weir_lab::ovs::Ovs;
+use weir_lab::run::{Run, Started};
+use weir_lab::weir::Weir;
+
+/// How long an arm runs before it is counted, and how long it is counted.
+const SETTLE: Duration = Duration::from_millis(80);
+const TURN: Duration = Duration::from_millis(250);
+
+/// How often that time is added to a turn whose counters could not be read sharply: on a machine with other
+/// work a reading takes longer, which matters less the longer the turn is.
+const LONGER_MAX: u32 = 8;
+
+/// How far the time of a reading may be off, and how often one is tried.
+const SHARP: Duration = Duration::from_millis(1);
+const READS: u32 = 6;
+
+/// How long the members may take to carry traffic again after a pause.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An arm.
+pub struct Arm {
+    /// The process that carries frames.
+    process: Started,
+    /// The kernel's account of its thread that does.
+    account: PathBuf,
+    carrier: Carrier,
+    sink: Sink,
+}
+
+/// What carries frames, and what is to be asked for its counters.
+pub enum Carrier {
+    /// Members are `p1` and `p2`.
+    Weir(Weir),
+    /// Members are `p1` and `p2` of `bond0`; with `lb_output`, or by hash and recirculation.
+    Ovs { ovs: Ovs, lb_output: bool },
+    /// Every port is a member, or its source.
+    Testpmd(Forwarder),
+}
+
+impl Arm {
+    /// An arm of a running program, and the kernel's account of the thread that carries frames. It is held
+    /// from now on.
+    pub fn new(
+        run: &mut Run,
+        process: Started,
+        account: PathBuf,
+        carrier: Carrier,
+        sink: Sink,
+    ) -> Result<Arm> {
+        let mut arm = Arm { process, account, carrier, sink };
+        arm.hold(run);
+        Ok(arm)
+    }
+
+    /// Has Open vSwitch send by lb_output, or by hash and recirculation.
+    pub fn send_by(&mut self, by_lb_output: bool) {
+        if let Carrier::Ovs { lb_output, .. } = &mut self.carrier {
+            *lb_output = by_lb_output;
+        }
+    }
+
+    /// Carries for a while.
+    pub fn turn(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Turn> {
+        run.go_on(self.sink.process());
+        run.go_on(self.process);
+        self.begin(interrupt)?;
+        interrupt.sleep(SETTLE)?;
+        let before = self.read(run)?;
+        let mut turn = self.carry(run, &before, interrupt)?;
+        for _ in 1..LONGER_MAX {
+            if turn.doubt.is_none() {
+                break;
+            }
+            turn = self.carry(run, &before, interrupt)?;
+        }
+        self.hold(run);
+        Ok(turn)
+    }
+
+    /// Carries on for a turn's time; what has come since `before`.
+    fn carry(&mut self, run: &mut Run, before: &Reading, interrupt: &Interrupt) -> Result<Turn> {
+        interrupt.sleep(TURN)?;
+        Ok(Turn::between(before, &self.read(run)?))
+    }
+
+    fn hold(&mut self, run: &mut Run) {
+        run.hold(self.process);
+        run.hold(self.sink.process());
+    }
+
+    /// Waits until both members carry traffic, in the way that is to be measured.
+    fn begin(&mut self, interrupt: &Interrupt) -> Result<()> {
+        let (ovs, lb_output) = match &self.carrier {
+            Carrier::Weir(weir) => return both_enabled(weir, interrupt),
+            Carrier::Ovs { ovs, lb_output } => (ovs, lb_output),
+            Carrier::Testpmd(_) => return Ok(()),
+        };
+        ovs.vsctl(&format!("set port bond0 other_config:lb-output-action={lb_output}"))?;
+        let is_up = || Ok(ovs.members_enabled("bond0")? >= 2 && uses_lb_output(ovs)? == Some(*lb_output));
+        if !interrupt.wait(PATIENCE, is_up)? {
+            bail!("Open vSwitch's bond does not come up: {}", ovs.appctl("bond/show", &["bond0"])?);
+        }
+        Ok(())
+    }
+
+    /// Reads the counters, again if another program came between; the sharpest reading counts.
+    fn read(&mut self, run: &mut Run) -> Result<Reading> {
+        let mut best = self.read_once(run)?;
+        for _ in 1..READS {
+            if best.doubt <= SHARP {
+                break;
+            }
+            let again = self.read_once(run)?;
+            best = if again.doubt < best.doubt { again } else { best };
+        }
+        Ok(best)
+    }
+
+    fn read_once(&mut self, run: &mut Run) -> Result<Reading> {
+        let earlier = busy(&self.account)?;
+        let (transmitted, dropped) = match &mut self.carrier {
+            Carrier::Weir(weir) => weir_counts(&weir.show("all")?)?,
+            Carrier::Ovs { ovs, .. } => ovs_counts(&ovs.appctl("dpctl/show", &["-s"])?)?,
+            Carrier::Testpmd(testpmd) => testpmd.forwarded(run)?,
+        };
+        // The counters are those of a moment between.
+        let doubt = (busy(&self.account)? - earlier) / 2;
+        Ok(Reading { transmitted, dropped, arrived: self.sink.arrived(run)?, busy: earlier + doubt, doubt })
+    }
+}
+
+/// Waits until weir's bond uses both members.
+fn both_enabled(weir: &Weir, interrupt: &Interrupt) -> Result<()> {
+    let mut bond = Value::Null;
+    let is_up = || {
+        bond = weir.app("bond0", "show")?;
+        let members = bond["members"].as_array().context("no members")?;
+        Ok(members.iter().all(|member| member["enabled"] == true))
+    };
+    if !interrupt.wait(PATIENCE, is_up)? {
+        bail!("weir's bond does not come up: {bond}");
+    }
+    Ok(())
+}
+
+/// Whether frames go out by lb_output; `None` while there are no such flows yet.
+fn uses_lb_output(ovs: &Ovs) -> Result<Option<bool>> {
+    let flows = ovs.appctl("dpctl/dump-flows", &[])?;
+    if flows.contains("lb_output") {
+        // Flows of the other kind are still to be revalidated.
+        return Ok((!flows.contains("recirc(")).then_some(true));
+    }
+    Ok(flows.contains("recirc(").then_some(false))
+}
+
+/// Frames that members took, and those that were dropped.
+fn weir_counts(all: &Value) -> Result<(u64, u64)> {
+    let ports = all["ports"].as_array().context("no ports")?;
+    let members = ports.iter().filter(|port| port["name"] == "p1" || port["name"] == "p2");
+    let transmitted = members.filter_map(|port| port["transmitted"].as_u64()).sum();
+    let dropped = all["ledger"]["dropped"].as_object().context("no ledger")?;
+    Ok((transmitted, dropped.values().filter_map(Value::as_u64).sum()))
+}
+
+/// The same of `dpctl/show -s`: a line with the port's name, then one that begins with TX.
+fn ovs_counts(text: &str) -> Result<(u64, u64)> {
+    let mut counts = (0, 0);
+    let mut member = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("port ") {
+            member = line.contains(": p1 ") || line.contains(": p2 ");
+        } else if member && line.starts_with("TX packets:") {
+            let count = |name: &str| line.split_once(name)?.1.split(' ').next()?.parse::<u64>().ok();
+            counts.0 += count("packets:").context("TX packets")?;
+            counts.1 += count("dropped:").unwrap_or(0);
+        }
+    }
+    Ok(counts)
+}
+
+/// Where the kernel accounts for the thread of a process whose name begins so.
+pub fn account(run: &mut Run, process: Started, name: &str) -> Result<PathBuf> {
+    let process = run.child(process).id();
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"))?;
+    let named =
+        |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+    let found = threads.flatten().map(|thread| thread.path()).find(named);
+    Ok(found.with_context(|| format!("process {process} has no thread `{name}`"))?.join("schedstat"))
+}
+
+/// Processor time of a thread.
+fn busy(account: &std::path::Path) -> Result<Duration> {
+    let text = std::fs::read_to_string(account).context("the thread that carries frames has ended")?;
+    let first = text.split_whitespace().next().and_then(|number| number.parse().ok());
+    Ok(Duration::from_nanos(first.context("/proc/PID/schedstat")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn members_are_told_from_other_ports() {
+        let text = "netdev@ovs-netdev:\n  lookups: hit:1\n  port 0: ovs-netdev (tap)\n    TX packets:9 \
+            errors:0 dropped:9\n  \
+                    port 2: p1 (dpdk: configured_rx_queues=2)\n    RX packets:7 errors:0 dropped:5\n    \
+                    TX packets:10 errors:0 dropped:2 aborted:? carrier:?\n  port 3: p2 (dpdk: x)\n    \
+                    TX packets:20 errors:0 dropped:? aborted:?\n  port 4: p0 (dpdk)\n    TX packets:1 \
+                    dropped:1\n";
+        assert_eq!(ovs_counts(text).unwrap(), (30, 2));
+        let ports = json!([{"name": "p0", "transmitted": 1}, {"name": "p1", "transmitted": 2}, {"name": "p2",
+            "transmitted": 3}]);
+        let all = json!({"ports": ports, "ledger": {"dropped": {"transmit_full": 4, "policy": 1}}});
+        assert_eq!(weir_counts(&all).unwrap(), (5, 5));
+    }
+}

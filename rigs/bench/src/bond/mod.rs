@@ -1,0 +1,206 @@
+//! `weir bench bond`: a bond of two members beside Open vSwitch's, on the same DPDK devices.
+//!
+//! ```text
+//!  net_pcap, a recording in a loop --[ arm ]-- net_memif p1 --+
+//!                                        +---- net_memif p2 --+-- sink
+//! ```
+//!
+//! Four arms take turns in one run, each with a sink of its own kind and number, all others held: weir, Open
+//! vSwitch by lb_output and by hash and recirculation, and as the ceiling testpmd, which looks at nothing.
+//! What counts is what the members took; a turn that dropped frames at them is void, for a full ring is
+//! cheap. `flat.rs` measures the bond alone.
+
+mod arm;
+mod ceiling;
+mod flat;
+mod ovs;
+mod row;
+mod sink;
+mod turn;
+mod weir;
+
+pub use flat::run as flatness;
+
+use super::dpdk::record;
+use super::peers::{FRAMES, Setting, TESTPMD, TESTPMD_PACKAGE};
+use anyhow::{Result, bail};
+use arm::Arm;
+use row::{ARMS, Round, Rounds, Row};
+use serde_json::Value;
+use turn::Turn;
+use weir_lab::ovs::{PACKAGE_DPDK, SWITCH_DPDK};
+use weir_lab::run::Run;
+use weir_lab::screen::Screen;
+use weir_lab::{Interrupt, namespace};
+use weir_port::huge_pages::HugePages;
+
+/// Flows of the recordings, one frame each.
+pub const STREAMS: [u32; 5] = [1, 10, 1000, 10_000, 100_000];
+
+/// Rounds at most: a turn that another program has disturbed is taken again.
+const ROUNDS_MAX: usize = 30;
+
+/// Streams at most: Open vSwitch's memory has 262 144 frames, and what the recording does not loop through
+/// must fill its rings.
+const STREAMS_MAX: u32 = 200_000;
+
+/// Frames beside those of the recordings: what lies in rings and caches.
+const SPARE_FRAMES: u32 = 63_456;
+
+const SINKS_MIB: u32 = 3 * sink::MEBIBYTES;
+
+/// The memory that one of weir and testpmd needs to loop through recordings with `streams` frames.
+#[derive(Clone, Copy)]
+struct Memory {
+    frames: u32,
+    /// MiB of huge pages: 2.4 KiB for a frame, 128 MiB for all else.
+    mebibytes: u32,
+}
+
+impl Memory {
+    fn for_streams(streams: u32) -> Memory {
+        let frames = FRAMES.max(streams + SPARE_FRAMES);
+        Memory { frames, mebibytes: frames * 12 / (5 << 10) + 128 }
+    }
+}
+
+/// Measures the bond on DPDK devices; `None`, and a line that says why, where it cannot be done.
+pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
+    if let Some(wrong) = streams.iter().find(|streams| !(1..=STREAMS_MAX).contains(*streams)) {
+        bail!("{wrong} streams cannot be measured: give 1 to {STREAMS_MAX}");
+    }
+    if let Some(why) = obstacle() {
+        screen.say(&format!("bond: not measured, {why}"));
+        return Ok(None);
+    }
+    let with_ovs = std::fs::exists(SWITCH_DPDK).unwrap_or(false);
+    if !with_ovs {
+        screen.say(&format!(
+            "bond: without Open vSwitch, which is not installed: apt-get install {PACKAGE_DPDK}"
+        ));
+    }
+    let interrupt = Interrupt::on_signals()?;
+    let memory = Memory::for_streams(streams.iter().copied().max().unwrap_or(0));
+    let mebibytes = 2 * memory.mebibytes + SINKS_MIB + if with_ovs { ovs::MEBIBYTES } else { 0 };
+    let pages = HugePages::reserve(mebibytes as usize);
+    if !pages.enough {
+        screen.say(&format!("bond: not measured, there are no {mebibytes} MiB of huge pages to be had"));
+        return Ok(None);
+    }
+    screen.say(&Row::heading());
+    let mut rows = Vec::new();
+    for &streams in streams {
+        let row = measure(streams, memory, with_ovs, &interrupt, screen)?;
+        screen.say(&row.to_string());
+        rows.push(row.json());
+    }
+    Ok(Some(rows))
+}
+
+fn obstacle() -> Option<String> {
+    if cfg!(not(feature = "dpdk")) {
+        Some("this weir was built without DPDK: build it with `--features dpdk`".into())
+    } else if !namespace::missing(&[TESTPMD]).is_empty() {
+        Some(format!("{TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}"))
+    } else if !rustix::process::geteuid().is_root() {
+        Some("DPDK needs root".into())
+    } else {
+        (Setting::new(0, true).core == Setting::new(0, true).other).then(|| "it needs two cores".into())
+    }
+}
+
+fn measure(
+    streams: u32,
+    memory: Memory,
+    with_ovs: bool,
+    interrupt: &Interrupt,
+    screen: &mut Screen,
+) -> Result<Row> {
+    let mut run = Run::begin(false)?;
+    let mut arms = Arms::start(&mut run, streams, memory, with_ovs, interrupt)?;
+    let mut rounds = Rounds::default();
+    // The first round warms up.
+    arms.round(&mut run, interrupt)?;
+    for number in 1..=ROUNDS_MAX {
+        let round = arms.round(&mut run, interrupt)?;
+        rounds.add(round);
+        screen.live(&[progress(streams, number, &round)]);
+        if rounds.suffice() {
+            break;
+        }
+    }
+    Ok(Row::new(streams, &rounds))
+}
+
+/// A round as it is shown while others are to come: rates, and in brackets what was dropped.
+fn progress(streams: u32, number: usize, round: &Round) -> String {
+    let turn =
+        |(name, turn): (&str, &Option<Turn>)| turn.map(|turn| format!("  {name} {turn}")).unwrap_or_default();
+    let turns: String = ARMS.into_iter().zip(round).map(turn).collect();
+    format!("{streams:>7}  round {number}:{turns}")
+}
+
+/// The arms of a comparison, all of them started and held.
+struct Arms {
+    weir: Arm,
+    ovs: Option<Arm>,
+    ceiling: Arm,
+}
+
+impl Arms {
+    fn start(
+        run: &mut Run,
+        streams: u32,
+        memory: Memory,
+        with_ovs: bool,
+        interrupt: &Interrupt,
+    ) -> Result<Arms> {
+        let setting = Setting { frames: memory.frames, ..Setting::new(memory.mebibytes, true) };
+        let recording = record(run.folder(), streams)?;
+        let weir = weir::start(run, &setting, &recording, streams, interrupt)?;
+        let ovs = if with_ovs {
+            let namespace = run.namespace("ovs")?;
+            Some(ovs::start(run, &setting, &recording, &namespace, interrupt)?)
+        } else {
+            None
+        };
+        // Two pairs with half of the streams each.
+        let half = if streams > 1 { record(run.folder(), streams / 2)? } else { recording };
+        let ceiling = ceiling::start(run, &setting, [&half, &half])?;
+        Ok(Arms { weir, ovs, ceiling })
+    }
+
+    /// A turn of each.
+    fn round(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Round> {
+        let weir = self.weir.turn(run, interrupt)?;
+        let mut ovs = |lb_output| {
+            let Some(ovs) = &mut self.ovs else { return Ok(None) };
+            ovs.send_by(lb_output);
+            ovs.turn(run, interrupt).map(Some)
+        };
+        let (lb, recirculation): (Option<Turn>, Option<Turn>) = (ovs(true)?, ovs(false)?);
+        Ok([Some(weir), lb, recirculation, Some(self.ceiling.turn(run, interrupt)?)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_room_for_every_stream_and_the_rings() {
+        for streams in STREAMS.into_iter().chain([STREAMS_MAX]) {
+            let Memory { frames, mebibytes } = Memory::for_streams(streams);
+            assert!(frames >= streams + SPARE_FRAMES);
+            assert!(u64::from(mebibytes) << 20 >= u64::from(frames) * 2400);
+        }
+    }
+
+    #[test]
+    fn a_number_of_streams_that_no_arm_has_memory_for_is_refused() {
+        for wrong in [0, STREAMS_MAX + 1] {
+            let error = run(&[1, wrong], &mut Screen::new(true)).expect_err("it is out of range").to_string();
+            assert!(error.contains(&format!("{wrong} streams")) && error.contains("1 to 200000"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Open vSwitch's arms: its balance-tcp bond on DPDK devices, by lb_output and by hash and recirculation. It
+//! is one switch, which is told between turns how to do it.
+
+use super::arm::{Arm, Carrier, account};
+use super::sink::{Sink, memif};
+use crate::peers::Setting;
+use anyhow::Result;
+use std::path::Path;
+use weir_lab::Interrupt;
+use weir_lab::namespace::Namespace;
+use weir_lab::ovs::{Ovs, SWITCH_DPDK};
+use weir_lab::run::Run;
+
+/// MiB of its memory: it makes 262 144 mbufs.
+pub const MEBIBYTES: u32 = 1024;
+
+/// Its transmit queues, and a receive queue for each, as memif wants both ends alike: one of the thread that
+/// carries frames, one of the main thread, which sends LACPDUs.
+const QUEUES: u16 = 2;
+
+/// Where the recording's frames go.
+const DESTINATION: &str = "02:00:00:00:00:02";
+
+/// Starts it, sending by lb_output. Its devices for the kernel live in `namespace`.
+pub fn start(
+    run: &mut Run,
+    setting: &Setting,
+    recording: &Path,
+    namespace: &Namespace,
+    interrupt: &Interrupt,
+) -> Result<Arm> {
+    let socket = run.folder().join("ovs.memif");
+    let command = |program: &str| namespace.preferred(program);
+    let ovs =
+        Ovs::start(run, SWITCH_DPDK, &settings(setting).each_ref().map(String::as_str), command, interrupt)?;
+    configure(&ovs, recording, &socket, setting)?;
+    let sink = Sink::start(run, "ovs-sink", setting, &socket, QUEUES)?;
+    let (process, account) = (ovs.process(), account(run, ovs.process(), "pmd-c")?);
+    Arm::new(run, process, account, Carrier::Ovs { ovs, lb_output: true }, sink)
+}
+
+fn settings(setting: &Setting) -> [String; 7] {
+    [
+        "other_config:dpdk-init=true".into(),
+        format!("other_config:dpdk-socket-mem={MEBIBYTES}"),
+        format!("other_config:pmd-cpu-mask={:#x}", 1u128 << setting.core),
+        format!("other_config:dpdk-lcore-mask={:#x}", 1u128 << setting.other),
+        "other_config:dpdk-extra=\"--no-pci --in-memory --no-telemetry\"".into(),
+        "other_config:n-handler-threads=1".into(),
+        "other_config:n-revalidator-threads=1".into(),
+    ]
+}
+
+fn configure(ovs: &Ovs, recording: &Path, socket: &Path, setting: &Setting) -> Result<()> {
+    ovs.vsctl("add-br br0 -- set bridge br0 datapath_type=netdev other_config:mac-aging-time=3600")?;
+    let core = setting.core;
+    let bond = "add-bond br0 bond0 p1 p2 bond_mode=balance-tcp lacp=active other_config:lacp-time=slow";
+    let member = |at: usize| {
+        let device = memif("server", at, socket);
+        format!(
+            " -- set interface p{} type=dpdk options:dpdk-devargs=\"{device}\" options:n_rxq={QUEUES} \
+             other_config:pmd-rxq-affinity=0:{core},1:{core}",
+            at + 1
+        )
+    };
+    ovs.vsctl(&format!("{bond}{}{}", member(0), member(1)))?;
+    let source = format!("options:dpdk-devargs=\"net_pcap0,rx_pcap={},infinite_rx=1\"", recording.display());
+    let affinity = format!("other_config:pmd-rxq-affinity=0:{core}");
+    ovs.vsctl(&format!("add-port br0 p0 -- set interface p0 type=dpdk {source} {affinity}"))?;
+    ovs.set_flows("br0", "actions=NORMAL")?;
+    ovs.appctl("fdb/add", &["br0", "p1", "0", DESTINATION]).map(drop)
+}

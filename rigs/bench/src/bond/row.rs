@@ -1,0 +1,264 @@
+//! A line of results: what the turns of all arms came to at one number of streams.
+//!
+//! A machine's speed may change from second to second by what others do on its host. A ratio of two arms is
+//! therefore the median of the ratios within rounds, whose turns are a fraction of a second apart, not the
+//! ratio of two medians.
+
+use super::turn::{Doubt, Turn};
+use serde_json::{Value, json};
+use std::fmt;
+use weir_lab::spread::Spread;
+
+/// Share of dropped frames above which a turn does not count: a full ring is cheap, so a rate with loss is
+/// not honest.
+pub const DROPPED_MAX: f64 = 0.001;
+
+/// Turns without loss that a rate is the median of.
+const TURNS: usize = 9;
+
+/// Fewer are no rate: the row is void.
+const TURNS_MIN: usize = 5;
+
+/// Names of the arms, in the order in which they take turns.
+pub const ARMS: [&str; 4] = ["weir", "ovs_lb", "ovs_recirc", "ceiling"];
+
+/// A turn of each arm that is there.
+pub type Round = [Option<Turn>; 4];
+
+/// All rounds at one number of streams.
+#[derive(Clone, Debug, Default)]
+pub struct Rounds(Vec<Round>);
+
+impl Rounds {
+    /// Adds one.
+    pub fn add(&mut self, round: Round) {
+        self.0.push(round);
+    }
+
+    /// True when every arm that is there has had enough turns without loss.
+    pub fn suffice(&self) -> bool {
+        (0..ARMS.len()).all(|arm| self.turns(arm).next().is_none() || self.good(arm).count() >= TURNS)
+            && !self.0.is_empty()
+    }
+
+    fn turns(&self, arm: usize) -> impl Iterator<Item = Turn> {
+        self.0.iter().filter_map(move |round| round[arm])
+    }
+
+    fn good(&self, arm: usize) -> impl Iterator<Item = Turn> {
+        self.turns(arm).filter(is_good)
+    }
+
+    /// The rates without loss; `None` when they are too few.
+    fn rate(&self, arm: usize) -> Option<Spread> {
+        enough(self.good(arm).map(|turn| turn.mpps).collect())
+    }
+
+    /// The share dropped in those turns; where they are void, in all.
+    fn dropped(&self, arm: usize) -> Option<f64> {
+        let shares =
+            |turns: &mut dyn Iterator<Item = Turn>| turns.map(|turn| turn.dropped).collect::<Vec<f64>>();
+        let of =
+            if self.rate(arm).is_some() { shares(&mut self.good(arm)) } else { shares(&mut self.turns(arm)) };
+        (!of.is_empty()).then(|| Spread::of(of).median)
+    }
+
+    /// One arm's rate over another's, round by round.
+    fn ratio(&self, arm: usize, other: usize) -> Option<f64> {
+        let good = |turn: Option<Turn>| turn.filter(is_good);
+        let both = self.0.iter().filter_map(|round| good(round[arm]).zip(good(round[other])));
+        enough(both.map(|(ours, theirs)| ours.mpps / theirs.mpps).collect()).map(|ratios| ratios.median)
+    }
+
+    /// Why an arm has no rate, if it has turns.
+    fn void(&self, arm: usize) -> Option<Void> {
+        let (turns, good) = (self.turns(arm).count(), self.good(arm).count());
+        let doubted = |doubt| self.turns(arm).filter(|turn| turn.doubt == Some(doubt)).count();
+        let [slow, apart, idle] = [Doubt::Slow, Doubt::Apart, Doubt::Idle].map(doubted);
+        let lossy = turns - good - slow - apart - idle;
+        let void = || Void { arm: ARMS[arm], turns, good, slow, apart, idle, lossy };
+        (turns > 0 && self.rate(arm).is_none()).then(void)
+    }
+}
+
+fn is_good(turn: &Turn) -> bool {
+    turn.dropped <= DROPPED_MAX && turn.doubt.is_none()
+}
+
+/// Why an arm has no rate: what became of its turns.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+struct Void {
+    arm: &'static str,
+    turns: usize,
+    /// Turns that count; too few.
+    good: usize,
+    /// Turns whose counters took too long to read.
+    slow: usize,
+    /// Turns in which the sink was behind.
+    apart: usize,
+    /// Turns in which it has forwarded nothing.
+    idle: usize,
+    /// Turns with loss, and nothing else against them.
+    lossy: usize,
+}
+
+impl fmt::Display for Void {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Void { arm, turns, good, slow, apart, idle, lossy } = self;
+        write!(f, "{arm} is void: of {turns} turns {good} count, and {TURNS_MIN} are needed;")?;
+        let percent = 100.0 * DROPPED_MAX;
+        let reasons = [
+            (lossy, format!("dropped more than {percent:.1} % at the members")),
+            (slow, "had counters that took too long to read: other programs use this core".to_string()),
+            (idle, "have forwarded nothing".to_string()),
+            (apart, "had a sink that was behind: other programs use the second core".to_string()),
+        ];
+        let reasons = reasons.iter().filter(|(count, _)| **count > 0);
+        let reasons: Vec<String> = reasons.map(|(count, why)| format!("{count} {why}")).collect();
+        write!(f, " {}", reasons.join(", "))
+    }
+}
+
+fn enough(values: Vec<f64>) -> Option<Spread> {
+    (values.len() >= TURNS_MIN).then(|| Spread::of(values))
+}
+
+/// Million frames a second that the two members took; `None` where the arm is absent or void.
+#[derive(Clone, Debug)]
+pub struct Row {
+    streams: u32,
+    /// By arm, as in [`ARMS`]: million packets a second of processor time, and the share that was dropped.
+    rates: [Option<Spread>; 4],
+    dropped: [Option<f64>; 4],
+    weir_of_ovs_lb: Option<f64>,
+    weir_of_ceiling: Option<f64>,
+    /// Arms of which too few turns count, and why.
+    void: Vec<Void>,
+}
+
+impl Row {
+    /// The medians of the rounds.
+    pub fn new(streams: u32, rounds: &Rounds) -> Row {
+        Row {
+            streams,
+            rates: [0, 1, 2, 3].map(|arm| rounds.rate(arm)),
+            dropped: [0, 1, 2, 3].map(|arm| rounds.dropped(arm)),
+            weir_of_ovs_lb: rounds.ratio(0, 1),
+            weir_of_ceiling: rounds.ratio(0, 3),
+            void: (0..ARMS.len()).filter_map(|arm| rounds.void(arm)).collect(),
+        }
+    }
+
+    /// The row for programs. The last two arms have no range.
+    pub fn json(&self) -> Value {
+        let mut row = json!({ "streams": self.streams });
+        for (arm, name) in ARMS.iter().enumerate() {
+            match arm {
+                0 | 1 => Spread::put(self.rates[arm], name, &mut row),
+                _ => row[format!("{name}_mpps")] = json!(self.median(arm)),
+            }
+            row[format!("{name}_dropped")] = json!(self.dropped[arm]);
+        }
+        row["weir_of_ovs_lb"] = json!(self.weir_of_ovs_lb);
+        row["weir_of_ceiling"] = json!(self.weir_of_ceiling);
+        row["void"] = json!(self.void);
+        row
+    }
+
+    fn median(&self, arm: usize) -> Option<f64> {
+        self.rates[arm].map(|rate| rate.median)
+    }
+
+    /// The heading of a table of rows.
+    pub fn heading() -> String {
+        let [weir, lb, recirc, ceiling] = ["weir", "OVS lb_output", "OVS hash", "ceiling"];
+        format!("{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}  weir/ceiling  weir/OVS", "streams")
+    }
+
+    fn rate(&self, arm: usize) -> String {
+        match self.median(arm) {
+            Some(rate) => format!("{rate:.2}"),
+            None if self.void.iter().any(|void| void.arm == ARMS[arm]) => "void".into(),
+            None => "-".into(),
+        }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [weir, lb] = [0, 1].map(|arm| match self.rates[arm] {
+            Some(Spread { min, max, .. }) => format!("{} ({min:.2} - {max:.2})", self.rate(arm)),
+            None => self.rate(arm),
+        });
+        let [recirc, ceiling] = [self.rate(2), self.rate(3)];
+        write!(f, "{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}", self.streams)?;
+        let percent =
+            |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.0} %", 100.0 * ratio));
+        let times = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        write!(f, "  {:>12}  {:>8}", percent(self.weir_of_ceiling), times(self.weir_of_ovs_lb))?;
+        for void in &self.void {
+            write!(f, "\n         {void}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(turns: [(f64, f64); 3]) -> Round {
+        let turn = |(mpps, dropped)| Some(Turn { mpps, dropped, doubt: None });
+        [turn(turns[0]), turn(turns[1]), None, turn(turns[2])]
+    }
+
+    #[test]
+    fn turns_with_loss_do_not_count_and_too_few_others_are_void() {
+        let mut rounds = Rounds::default();
+        assert!(!rounds.suffice());
+        for at in 0..6 {
+            // weir is always without loss, lb_output always with, the ceiling at first.
+            let dropped = if at == 0 { 0.3 } else { 0.0005 };
+            rounds.add(round([
+                (10.0 + f64::from(at), 0.0),
+                (20.0, 0.5),
+                (20.0 + 2.0 * f64::from(at), dropped),
+            ]));
+        }
+        let row = Row::new(7, &rounds);
+        assert_eq!([0, 1, 2, 3].map(|arm| row.median(arm)), [Some(13.0), None, None, Some(26.0)]);
+        assert_eq!(row.dropped, [Some(0.0), Some(0.5), None, Some(0.0005)]);
+        let json = row.json();
+        let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        let ovs = ["ovs_lb_mpps", "ovs_lb_mpps_min", "ovs_lb_mpps_max", "ovs_lb_dropped", "ovs_recirc_mpps"];
+        assert_eq!(keys[5..10], ovs);
+        assert_eq!((row.weir_of_ceiling, row.weir_of_ovs_lb), (Some(0.5), None));
+        let why =
+            "ovs_lb is void: of 6 turns 0 count, and 5 are needed; 6 dropped more than 0.1 % at the members";
+        assert_eq!(row.void.iter().map(Void::to_string).collect::<Vec<_>>(), [why]);
+        assert!(row.to_string().ends_with(why), "{row}");
+        assert!(!rounds.suffice());
+    }
+
+    #[test]
+    fn a_void_row_says_what_became_of_its_turns() {
+        let mut rounds = Rounds::default();
+        let doubts =
+            [Some(Doubt::Slow), Some(Doubt::Slow), Some(Doubt::Apart), None, None, Some(Doubt::Idle)];
+        for (at, doubt) in doubts.into_iter().enumerate() {
+            let dropped = if at == 4 { 0.5 } else { 0.0 };
+            rounds.add([Some(Turn { mpps: 1.0, dropped, doubt }), None, None, None]);
+        }
+        let row = Row::new(1, &rounds).to_string();
+        for part in [
+            "weir is void: of 6 turns 1 count",
+            "1 dropped more than 0.1 %",
+            "2 had counters that took too long to read",
+            "1 had a sink that was behind",
+            "1 have forwarded nothing",
+        ] {
+            assert!(row.contains(part), "{row}");
+        }
+        assert!(!row.contains("0.00 % dropped"), "{row}");
+    }
+}

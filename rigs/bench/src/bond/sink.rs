@@ -1,0 +1,58 @@
+//! The sink of an arm, a process of its own (`bench/sink.rs`) on the core that carries no frames.
+
+use super::turn::RING_BITS;
+use crate::peers::{Forwarder, Setting};
+use anyhow::Result;
+use std::path::Path;
+use std::process::Command;
+use weir_lab::run::{Run, Started};
+use weir_lab::{namespace, weir};
+
+/// MiB of its memory.
+pub const MEBIBYTES: u32 = 128;
+
+/// A sink.
+pub struct Sink(Forwarder);
+
+/// Device number `number`: one end of the wire between a member and its sink. A buffer holds a frame or an
+/// LACPDU: with larger ones a ring that is long enough not to overflow would not fit a cache.
+pub fn memif(role: &str, number: usize, socket: &Path) -> String {
+    let socket = socket.display();
+    format!(
+        "net_memif{number},role={role},id={number},socket-abstract=no,socket={socket},rsize={RING_BITS},bsize=128"
+    )
+}
+
+impl Sink {
+    /// Connects to the two members on `socket`, by as many queues as they have.
+    pub fn start(
+        run: &mut Run,
+        name: &'static str,
+        setting: &Setting,
+        socket: &Path,
+        queues: u16,
+    ) -> Result<Sink> {
+        let mut command = Command::new(weir::program()?);
+        command.args(["bench", "arm", "--core", &setting.other.to_string(), "sink"]);
+        command.args(["--mebibytes", &MEBIBYTES.to_string(), "--queues", &queues.to_string()]);
+        command.args([memif("client", 0, socket), memif("client", 1, socket)]);
+        let sink = Forwarder::weir(run, name, &mut command)?;
+        // Of the real-time class: whatever else runs on its core, it is back from a nap before a ring is
+        // full. Not from its start on, when DPDK waits for threads of its own on the same core.
+        namespace::output(
+            "chrt",
+            &["--all-tasks", "--fifo", "--pid", "1", &sink.process_id(run).to_string()],
+        )?;
+        Ok(Sink(sink))
+    }
+
+    /// Its process.
+    pub fn process(&self) -> Started {
+        self.0.process()
+    }
+
+    /// Frames that came from both members.
+    pub fn arrived(&mut self, run: &Run) -> Result<u64> {
+        self.0.arrived(run)
+    }
+}

@@ -1,0 +1,237 @@
+//! `weir bench`: how fast, on this machine, now.
+
+use crate::{
+    arm, bond, changes, dpdk, engine, generate, lb, measure, memory, overlay, path, pipes, rate, record,
+    scaling, xdp, xenoflow,
+};
+use anyhow::Result;
+use serde_json::{Value, json};
+use std::io::{Write, stderr};
+use std::process::ExitCode;
+use weir_lab::premise::premise;
+use weir_lab::screen::{Screen, line};
+use weir_lab::{INTERRUPTED, Interrupted};
+
+/// Entries of the program that changes.
+const ENTRIES: std::ops::RangeInclusive<i64> = 1024..=4_194_304;
+
+/// What is measured.
+#[derive(clap::Subcommand)]
+pub enum Bench {
+    /// The engine on memory ports: seven programs, one core, 64-byte frames. In a weir built with DPDK also
+    /// its ports, beside dpdk-testpmd.
+    Engine {
+        /// Only these scenarios (`dpdk` is one).
+        only: Vec<String>,
+        /// Also how the rate grows with workers: 2, on two cores.
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=2), default_value = "1")]
+        workers: u16,
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Breaths and loss at 80 % of the rate without loss while something changes: a reload, scrapes, changes,
+    /// ageing, weights.
+    Changes {
+        /// Entries of the program, and flows.
+        #[arg(long, default_value = "1048576", value_parser = clap::value_parser!(u32).range(ENTRIES))]
+        entries: u32,
+        /// Only these phases.
+        only: Vec<String>,
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Memory that an entry costs: resident bytes over live entries; and what a million entries in a
+    /// configuration take.
+    Memory {
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// AF_XDP ports beside dpdk-testpmd's, on the same interfaces.
+    Xdp {
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Six programs beside the same of DPDK's match-action pipeline (SWX), on DPDK devices. The environment
+    /// variable SWX names its example, built.
+    Pipes {
+        /// Only these programs.
+        only: Vec<String>,
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// A bond of two members beside Open vSwitch's, on DPDK devices; and whether its rate depends on the
+    /// number of flows.
+    Bond {
+        /// Only these numbers of streams: 1 to 200000.
+        streams: Vec<u32>,
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Sketches and their aggregator: what a packet costs in each of Agg-Evict's nine solutions, alone and
+    /// aggregated, beside the paper's figures; accuracy beside exact truth and beside others.
+    Measure(measure::Options),
+    /// `weir measure` on a recording beside cat, tshark and nfpcapd: time, processor time, memory.
+    Record(record::Options),
+    /// The highest rate at which a configuration loses nothing, and what a packet costs there.
+    Rate(rate::Options),
+    /// Traffic whose truth is known: true Zipf, popzipf, packet trains, a SYN flood, or a recording again and
+    /// again; into a recording, or out of an interface.
+    Generate(generate::Options),
+    /// The load balancer beside the engine's programs that do the least of the same: a service without flows,
+    /// a million flows that stay, new flows, IP in IP, ten thousand services; and how soon packets follow a
+    /// change.
+    Lb(lb::Options),
+    /// The experiments of XenoFlow's thesis, with its program: rate by payload, added latency and loss by
+    /// load, beside its figures.
+    Xenoflow(xenoflow::Options),
+    /// Schemes by which flows are given to paths: the time of messages through a tunnel over four links, one
+    /// of which is full; how soon a cut link is left; connections per second.
+    Path(path::Options),
+    /// The cache in front of a container network, beside plain VXLAN, beside a cache as ONCache's, and beside
+    /// the nodes' own addresses: transactions, streams, interfaces passed, and what a miss costs.
+    Overlay(overlay::Options),
+    /// One end of what `overlay` measures.
+    #[command(hide = true)]
+    OverlayEnd(overlay::End),
+    /// weir's part in a comparison, in a process of its own.
+    #[command(hide = true)]
+    Arm(arm::Arm),
+}
+
+/// Measures, and prints what came of it.
+///
+/// # Errors
+/// A peer that was asked for could not be run.
+pub fn run(what: &Bench) -> Result<ExitCode> {
+    match print(what) {
+        Err(error) if error.is::<Interrupted>() => {
+            let _ = writeln!(stderr(), "weir: interrupted, all processes ended, all namespaces removed");
+            Ok(ExitCode::from(INTERRUPTED))
+        }
+        measured => measured.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn print(what: &Bench) -> Result<()> {
+    match what {
+        Bench::Engine { only, workers, json } => print_engine(only, *workers, *json)?,
+        Bench::Memory { json } => print_memory(*json)?,
+        Bench::Changes { entries, only, json } => {
+            let changes = changes::run(*entries, only, |text| line(text))?;
+            if *json {
+                line(changes)?;
+            }
+        }
+        Bench::Xdp { json } => {
+            let rows = xdp::run()?;
+            if *json {
+                line(json!({ "xdp": rows }))?;
+            }
+            was_measured("xdp", rows.is_some())?;
+        }
+        Bench::Pipes { only, json } => {
+            let programs = pipes::run(only, |text| line(text))?;
+            if *json {
+                line(json!({ "programs": programs }))?;
+            }
+            was_measured("pipes", programs.is_some())?;
+        }
+        Bench::Bond { streams, json } => print_bond(streams, *json)?,
+        Bench::Rate(options) => end(options.json, rate::run(options, |text| line(text))?)?,
+        Bench::Record(options) => end(options.json, record::run(options, |text| line(text))?)?,
+        Bench::Lb(options) => end(options.json, lb::run(options, |text| line(text))?)?,
+        Bench::Xenoflow(options) => end(options.json, xenoflow::run(options, |text| line(text))?)?,
+        Bench::Path(options) => path::run(options)?,
+        Bench::Overlay(options) => overlay::run(options)?,
+        Bench::OverlayEnd(end) => overlay::run_end(end)?,
+        Bench::Generate(options) => generate::run(options)?,
+        Bench::Measure(options) => {
+            let results = measure::run(options, &mut |text| line(text))?;
+            if options.json {
+                line(results)?;
+            }
+        }
+        Bench::Arm(arm) => arm::run(arm)?,
+    }
+    Ok(())
+}
+
+/// Ends with one JSON object, if that is wanted.
+fn end(json: bool, found: Value) -> Result<()> {
+    if json { line(found) } else { Ok(()) }
+}
+
+fn print_engine(only: &[String], workers: u16, json: bool) -> Result<()> {
+    line("scenario     Mpps  (min - max)        ns  cycles  port_ns")?;
+    let rows = engine::run(only, |row, what| {
+        line(format_args!(
+            "{:<10} {:>6.2}  ({:.2} - {:.2})  {:>7.1} {:>7.1} {:>8.1}  {what}",
+            row.name, row.mpps, row.mpps_min, row.mpps_max, row.ns, row.tsc_cycles, row.port_ns
+        ))
+    })?;
+    let mut all = json!({ "results": rows });
+    if workers > 1 {
+        line("two workers over one: Mpps of processor time, median of the rounds")?;
+        all["scaling"] = json!(scaling::run(only, |row| line(row))?);
+        all["testpmd_scaling"] = json!(dpdk::scaling()?);
+    }
+    if only.is_empty() || only.iter().any(|name| name == "dpdk") {
+        all["dpdk"] = json!(beside_testpmd()?);
+    }
+    if json { line(all) } else { Ok(()) }
+}
+
+fn print_memory(json: bool) -> Result<()> {
+    let rows = memory::run()?;
+    for row in &rows {
+        line(format_args!("{:<14} {:>9} entries  {:>6.1} bytes each", row.name, row.entries, row.bytes))?;
+    }
+    let million = memory::million()?;
+    line(format_args!(
+        "a million entries in a configuration: check {:.1} s, start {:.1} s, {:.0} MB",
+        million.check_s, million.start_s, million.rss_mb
+    ))?;
+    let services = memory::services()?;
+    line(format_args!(
+        "10 000 services, a million pairs: check {:.1} s, start {:.1} s, {:.0} MB; reload {:.1} s, then \
+         {:.0} MB; another worker {:.0} MB",
+        services.check_s,
+        services.start_s,
+        services.rss_mb,
+        services.reload_s,
+        services.reloaded_rss_mb,
+        services.worker_mb,
+    ))?;
+    if json { line(json!({ "results": rows, "million": million, "services": services })) } else { Ok(()) }
+}
+
+fn print_bond(streams: &[u32], json: bool) -> Result<()> {
+    let streams = if streams.is_empty() { &bond::STREAMS[..] } else { streams };
+    let mut screen = Screen::new(json);
+    screen.say("net_pcap to a bond of two net_memif: Mpps of processor time, median (min - max)");
+    let rows = bond::run(streams, &mut screen)?;
+    screen.say("the bond's program on memory ports, 64-byte frames: Mpps, median (min - max)");
+    let flatness = bond::flatness(|line| screen.say(line));
+    let is_measured = rows.is_some();
+    if json {
+        line(json!({ "results": rows, "flatness": flatness }))?;
+    }
+    was_measured("bond", is_measured)
+}
+
+/// Fails if what was asked for could not be measured, for a reason that has been printed.
+fn was_measured(what: &str, is_so: bool) -> Result<()> {
+    Ok(premise(is_so, || format!("{what} was not measured, for the reason above"))?)
+}
+
+/// The DPDK ports beside dpdk-testpmd.
+fn beside_testpmd() -> Result<Option<Vec<Value>>> {
+    line("net_pcap to net_null, basic2 beside testpmd: Mpps of processor time, median (min - max)")?;
+    dpdk::run()
+}

@@ -1,0 +1,205 @@
+//! `weir bench engine`: how many packets a second one core carries through each of seven programs, memory to
+//! memory.
+//!
+//! What is timed is whole breaths of a worker: the port's receive, the program, the port's transmit, the
+//! tick. The port's own share is timed apart and printed beside (`port_ns`), not taken off.
+
+use super::scenarios::{ALL, Scenario};
+use anyhow::Result;
+use std::time::Instant;
+use weir_engine::batch::Engine;
+use weir_engine::worker::Worker;
+use weir_lab::spread::Spread;
+use weir_packet::{Batch, Pools, Port, TableHash};
+use weir_port::{Generator, Stream};
+use weir_program::change::Change;
+use weir_program::{Fill, GroupId, PipeId, Program};
+
+/// Rounds of which the median is reported.
+const ROUNDS: usize = 5;
+
+/// Packets in a round of a program whose traffic repeats.
+pub const PACKETS: u64 = 1 << 22;
+
+/// Chunks of the pool: a few batches, which then stay in the cache as they would with a NIC's recycled
+/// buffers.
+const CHUNKS: u32 = 512;
+
+/// Clock steps of a breath: as if packets came at about 15 million a second.
+const BREATH_NS: u64 = 4_300;
+
+/// One line of results.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row {
+    /// Scenario.
+    pub name: &'static str,
+    /// Median of the rounds, million packets a second.
+    pub mpps: f64,
+    /// Slowest round.
+    pub mpps_min: f64,
+    /// Fastest round.
+    pub mpps_max: f64,
+    /// Nanoseconds a packet at the median.
+    pub ns: f64,
+    /// Time stamp counter cycles a packet at the median; 0 where there is no such counter.
+    pub tsc_cycles: f64,
+    /// Nanoseconds a packet that the memory ports alone take.
+    pub port_ns: f64,
+}
+
+/// Runs the scenarios named by `only` (all when empty).
+pub fn run(only: &[String], mut progress: impl FnMut(&Row, &str) -> Result<()>) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, make) in ALL {
+        if only.is_empty() || only.iter().any(|wanted| wanted == name) {
+            let scenario = make();
+            let row = measure(&scenario);
+            progress(&row, scenario.what)?;
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+fn measure(scenario: &Scenario) -> Row {
+    let port_ns = ports_alone(scenario);
+    let mut bench = Bench::new(scenario);
+    bench.round(scenario, PACKETS);
+    let mut rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|_| bench.round(scenario, PACKETS)).collect();
+    rounds.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let (ns, tsc_cycles) = rounds[ROUNDS / 2];
+    Row {
+        name: scenario.name,
+        mpps: 1e3 / ns,
+        mpps_min: 1e3 / rounds[ROUNDS - 1].0,
+        mpps_max: 1e3 / rounds[0].0,
+        ns,
+        tsc_cycles,
+        port_ns,
+    }
+}
+
+/// Million packets a second through a scenario's program.
+#[must_use]
+pub fn mpps(scenario: &Scenario) -> Spread {
+    let mut bench = Bench::new(scenario);
+    bench.round(scenario, PACKETS);
+    Spread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario, PACKETS).0).collect())
+}
+
+/// Gives the buckets of groups that are given to their targets in turn.
+pub fn give_buckets(program: &Program, engine: &mut Engine) {
+    for (at, group) in program.groups.iter().enumerate().filter(|(_, group)| group.fill == Fill::Given) {
+        let moves =
+            (0..group.size).map(|bucket| (bucket, (bucket as usize % group.targets.len()) as u16)).collect();
+        let given = Change::MoveBuckets { group: GroupId(at as u16), moves, idle_gap_ns: 0, wait_max_ns: 0 };
+        engine.apply(&given, 0).expect("the buckets and targets are the group's own");
+    }
+}
+
+/// A worker with a scenario's program and traffic.
+pub struct Bench {
+    worker: Worker,
+    now_ns: u64,
+}
+
+impl Bench {
+    /// Makes one, with frames of 64 bytes.
+    pub fn new(scenario: &Scenario) -> Bench {
+        Bench::of_length(scenario, 64)
+    }
+
+    /// Makes one, with frames of so many bytes without check sequence.
+    pub fn of_length(scenario: &Scenario, length: usize) -> Bench {
+        let mut pools = Pools::region(CHUNKS);
+        let pool = pools.first().id();
+        let stream = || Stream::udp(length, scenario.flows.iter().copied());
+        let input = Generator::new("in", &mut pools, pool, stream(), u64::MAX);
+        let mut engine = Engine::new(&scenario.program, TableHash::new([3, 5]))
+            .expect("the scenarios' programs are sound");
+        give_buckets(&scenario.program, &mut engine);
+        let mut ports: Vec<Box<dyn Port>> = vec![Box::new(input)];
+        for port in &scenario.program.ports[1..] {
+            let nothing = Stream::udp(64, scenario.flows[..1].iter().copied());
+            ports.push(Box::new(Generator::new(&port.name, &mut pools, pool, nothing, 0)));
+        }
+        let worker = Worker::new(engine, ports, pools);
+        Bench { worker, now_ns: 1_000_000_000 }
+    }
+
+    /// Runs a round of at least so many packets, or one of each flow if every packet is of a new flow.
+    /// Returns nanoseconds and cycles a packet.
+    pub fn round(&mut self, scenario: &Scenario, packets: u64) -> (f64, f64) {
+        if scenario.learns {
+            self.age();
+        }
+        let packets = if scenario.learns { scenario.flows.len() as u64 } else { packets };
+        let (start, start_cycles) = (Instant::now(), cycles());
+        let mut done = 0;
+        while done < packets {
+            self.now_ns += BREATH_NS;
+            done += self.worker.breathe(self.now_ns) as u64;
+        }
+        let taken = start.elapsed().as_nanos() as f64;
+        (taken / done as f64, (cycles() - start_cycles) as f64 / done as f64)
+    }
+}
+
+impl Bench {
+    /// Returns how many packets of all rounds were not sent, and how many there were.
+    pub fn unsent(&self) -> (u64, u64) {
+        let received: u64 = self.worker.ports().iter().map(|port| port.statistics().received).sum();
+        let sent: u64 = self.worker.ports().iter().map(|port| port.statistics().transmitted).sum();
+        (received - sent, received)
+    }
+
+    /// Returns how many flows live in the pipes of the program.
+    pub fn flows(&self, program: &Program) -> usize {
+        let live = |pipe| self.worker.engine().flows(PipeId(pipe), 0).1;
+        (0..program.pipes.len() as u16).map(live).sum()
+    }
+
+    /// Ends every flow, as an hour without packets does.
+    pub fn age(&mut self) {
+        self.now_ns += 3_600_000_000_000;
+        self.worker.engine_mut().age(self.now_ns);
+        self.worker.engine_mut().take_deltas(|_| true);
+    }
+}
+
+/// What receive and transmit of the memory ports cost without a program between them.
+fn ports_alone(scenario: &Scenario) -> f64 {
+    let mut pools = Pools::region(CHUNKS);
+    let pool = pools.first().id();
+    let mut port =
+        Generator::new("in", &mut pools, pool, Stream::udp(64, scenario.flows.iter().copied()), u64::MAX);
+    let mut batch = Batch::new();
+    let mut best = f64::MAX;
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        let mut done = 0;
+        while done < PACKETS {
+            port.receive(&mut pools, &mut batch);
+            done += batch.len() as u64;
+            let list = batch.mask();
+            port.transmit(&mut pools, &mut batch, list);
+            batch.clear();
+        }
+        best = best.min(start.elapsed().as_nanos() as f64 / done as f64);
+    }
+    best
+}
+
+/// The time stamp counter; 0 where there is none.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "reading the time stamp counter touches no memory")]
+pub fn cycles() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD
+    // forbids, which Linux does not.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub fn cycles() -> u64 {
+    0
+}

@@ -1,0 +1,394 @@
+//! `weir bench lb`: what the load balancer costs, beside the programs of `weir bench engine` that do the
+//! least of the same: a hash without services, a million flows without back ends, flows learnt and nothing
+//! else.
+//!
+//! Both programs of a row run on memory ports, take turns in the same process, and each turn of one is
+//! divided by the turn of the other beside it, because a machine that is shared is faster at some minutes
+//! than at others. The programs of the load balancer are those that its app writes for a configuration with
+//! two ports whose MAC addresses are known.
+
+mod change;
+
+use crate::engine::{Bench, PACKETS};
+use crate::scenarios::{MILLION, Scenario, flow1m, hash256, learn, shuffled};
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use std::fmt::Display;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use weir_config::attachment::{Attachment, Attachments};
+use weir_config::ports::{PortConfig, PortKind};
+use weir_config::sets::default_size;
+use weir_lab::spread::Spread;
+use weir_lb::{Address, BackEnd, By, Lb, MTU, Mode, Service, SourceMac, State, timeouts};
+use weir_packet::PROTOCOL_UDP;
+use weir_port::UdpFlow;
+use weir_program::builder::ProgramBuilder;
+use weir_program::{Fill, NewFlows, Origin, PortId, Program};
+
+pub use change::{Probe, probe};
+
+/// Back ends of a service.
+const BACK_ENDS: u16 = 100;
+
+/// Services of the largest program.
+const SERVICES: u32 = 10_000;
+
+/// Flows of the traffic where the number of flows is not what is measured, as in `hash256`.
+const FLOWS: u32 = 65_536;
+
+/// Packets in a round with `--quick`: enough to meet every one of a million flows.
+const PACKETS_QUICK: u64 = MILLION as u64;
+
+/// Address of the first service; the others follow.
+const VIP: u32 = 0xac10_0000;
+
+/// UDP port of every service.
+const PORT: u16 = 53;
+
+/// Changes of a back end in each phase of `change`.
+const CHANGES: u32 = 200;
+
+/// How much is measured.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only these rows: stateless, `pinned1m`, learn, `ipip_ns_more`, services10k, `services10k_stateless`;
+    /// or change: how soon packets follow a change of a back end, on AF_XDP.
+    only: Vec<String>,
+    /// Rounds, of which the medians are reported.
+    #[arg(long, default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// A quarter of the packets in a round.
+    #[arg(long)]
+    quick: bool,
+    /// End with one JSON object: `results` with `mpps`, `reference` (the Mpps of the program beside it) and
+    /// `ratio`, `mpps` over `reference`. The ratio of `ipip_ns_more` is not one of rates: it is how many
+    /// nanoseconds more a packet costs with `ipip` (`mpps`) than with `l2` (`reference`).
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How two programs are compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Goal {
+    /// The rate is to be at least this share of the other's.
+    Share(f64),
+    /// A packet is to cost at most so many nanoseconds more.
+    NanosecondsMore(f64),
+}
+
+/// Two programs that take turns.
+struct Pair {
+    name: &'static str,
+    /// What is compared.
+    what: &'static str,
+    goal: Goal,
+    /// The load balancer's program, and the one beside it.
+    programs: fn() -> [Scenario; 2],
+}
+
+/// All rows.
+const PAIRS: [Pair; 6] = [
+    Pair {
+        name: "stateless",
+        what: "one service without flows, beside hash256",
+        goal: Goal::Share(0.6),
+        programs: || [scenario(&Setting { stateless: true, ..Setting::ONE }), hash256()],
+    },
+    Pair {
+        name: "pinned1m",
+        what: "1 Mi flows that stay, beside flow1m",
+        goal: Goal::Share(0.75),
+        programs: || [scenario(&Setting { flows: MILLION, ..Setting::ONE }), flow1m()],
+    },
+    Pair {
+        name: "learn",
+        what: "every packet is of a new flow, beside learn",
+        goal: Goal::Share(0.6),
+        programs: || [scenario(&Setting { flows: MILLION, learns: true, ..Setting::ONE }), learn()],
+    },
+    Pair {
+        name: "ipip_ns_more",
+        what: "mode ipip beside l2, without flows; the ratio is ns a packet",
+        goal: Goal::NanosecondsMore(20.0),
+        programs: || {
+            let l2 = Setting { stateless: true, ..Setting::ONE };
+            [scenario(&Setting { ipip: true, ..l2 }), scenario(&l2)]
+        },
+    },
+    Pair {
+        name: "services10k",
+        what: "10 000 services beside one, with flows that stay",
+        goal: Goal::Share(0.85),
+        programs: || [scenario(&Setting { services: SERVICES, ..Setting::ONE }), scenario(&Setting::ONE)],
+    },
+    Pair {
+        name: "services10k_stateless",
+        what: "10 000 services beside one, without flows",
+        goal: Goal::Share(0.85),
+        programs: || {
+            let one = Setting { stateless: true, ..Setting::ONE };
+            [scenario(&Setting { services: SERVICES, ..one }), scenario(&one)]
+        },
+    },
+];
+
+/// What a program of the load balancer is written for.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    services: u32,
+    stateless: bool,
+    /// Whether packets go to back ends as IP in IP.
+    ipip: bool,
+    flows: u32,
+    /// Whether every packet is of a new flow.
+    learns: bool,
+}
+
+impl Setting {
+    /// One service as a configuration has it that says nothing else.
+    const ONE: Setting = Setting { services: 1, stateless: false, ipip: false, flows: FLOWS, learns: false };
+}
+
+/// Measures, and says each row.
+pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
+    let packets = if options.quick { PACKETS_QUICK } else { PACKETS };
+    let mut rows = Vec::new();
+    for pair in PAIRS {
+        if options.only.is_empty() || options.only.iter().any(|wanted| wanted == pair.name) {
+            let row = measure(&pair, options.rounds, packets)?;
+            say(&line(&row, pair.what))?;
+            rows.push(row);
+        }
+    }
+    let mut changed = Value::Null;
+    if options.only.is_empty() || options.only.iter().any(|wanted| wanted == "change") {
+        changed = change::measure(CHANGES)?;
+        say(&change_line(&changed))?;
+    }
+    Ok(json!({ "results": rows, "change": changed, "back_ends": BACK_ENDS, "rounds": options.rounds }))
+}
+
+fn measure(pair: &Pair, rounds: u16, packets: u64) -> Result<Value> {
+    let scenarios = (pair.programs)();
+    let mut benches = scenarios.each_ref().map(Bench::new);
+    let mut rates = [const { Vec::new() }; 2];
+    let mut ratios = Vec::new();
+    for round in 0..=rounds {
+        let mut ns = [0.0; 2];
+        for ((ns, bench), scenario) in ns.iter_mut().zip(&mut benches).zip(&scenarios) {
+            *ns = bench.round(scenario, packets).0;
+        }
+        // The first round fills tables and caches.
+        if round > 0 {
+            rates.iter_mut().zip(ns).for_each(|(rates, ns)| rates.push(1e3 / ns));
+            ratios.push(ratio(pair.goal, ns));
+        }
+    }
+    for (bench, scenario) in benches.iter().zip(&scenarios) {
+        let (unsent, all) = bench.unsent();
+        ensure!(unsent == 0, "{}: {unsent} of {all} packets were not sent by `{}`", pair.name, scenario.name);
+    }
+    let flows = benches[0].flows(&scenarios[0].program);
+    let ([rate, reference], ratio) = (rates.map(Spread::of), Spread::of(ratios));
+    Ok(json!({
+        "name": pair.name, "mpps": rate.median, "reference": reference.median, "ratio": ratio.median,
+        "mpps_min": rate.min, "mpps_max": rate.max, "ratio_min": ratio.min, "ratio_max": ratio.max,
+        "goal": pair.goal.limit(), "met": pair.goal.is_met(ratio.median), "flows": flows,
+    }))
+}
+
+/// Compares the nanoseconds of a packet with those of the program beside it.
+fn ratio(goal: Goal, [ns, reference]: [f64; 2]) -> f64 {
+    match goal {
+        Goal::Share(_) => reference / ns,
+        Goal::NanosecondsMore(_) => ns - reference,
+    }
+}
+
+impl Goal {
+    fn limit(self) -> f64 {
+        let (Goal::Share(limit) | Goal::NanosecondsMore(limit)) = self;
+        limit
+    }
+
+    fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Goal::Share(least) => ratio >= least,
+            Goal::NanosecondsMore(most) => ratio <= most,
+        }
+    }
+}
+
+fn change_line(change: &Value) -> String {
+    if let Some(why) = change["why"].as_str() {
+        return format!("change: not measured: {why}");
+    }
+    let number = |key: &str| change[key].as_f64().unwrap_or(f64::NAN);
+    format!(
+        "change                {:>6.0} us median, {:.0} us p99 of the slowest phase, {} frames lost at \
+         {:.0} % of {:.3} Mpps",
+        number("median_us"),
+        number("p99_us"),
+        change["lost"],
+        number("load") * 100.0,
+        number("rate_without_loss") / 1e6,
+    )
+}
+
+fn line(row: &Value, what: &str) -> String {
+    let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+    format!(
+        "{:<21} {:>6.2} Mpps ({:.2} - {:.2})  reference {:>6.2}  ratio {:>5.2} ({:.2} - {:.2})  \
+         goal {:>5.2} {}  {what}",
+        row["name"].as_str().unwrap_or_default(),
+        number("mpps"),
+        number("mpps_min"),
+        number("mpps_max"),
+        number("reference"),
+        number("ratio"),
+        number("ratio_min"),
+        number("ratio_max"),
+        number("goal"),
+        if row["met"] == true { "met" } else { "missed" },
+    )
+}
+
+/// The program for a setting, and traffic that is spread over its services.
+fn scenario(setting: &Setting) -> Scenario {
+    let to_service = |(at, (source, _, sport, _)): (u32, UdpFlow)| {
+        (source, Ipv4Addr::from_bits(VIP + at % setting.services), sport, PORT)
+    };
+    let flows = (0..).zip(shuffled(setting.flows)).map(to_service).collect();
+    let what = "services over back ends, as the app `lb` writes them";
+    Scenario { name: "lb", what, program: program(setting), flows, learns: setting.learns }
+}
+
+fn program(setting: &Setting) -> Program {
+    let ports = ["in", "out"];
+    let mut attachments = Attachments::default();
+    (0..).zip(ports).for_each(|(at, name)| attachments.add(attachment(PortId(at), name)));
+    let back_ends: Arc<[BackEnd]> = (0..BACK_ENDS).map(|at| back_end(at, setting.ipip)).collect();
+    let service = |at| service(at, setting, attachments.named("out"), &back_ends);
+    let services = (0..setting.services).map(service).collect();
+    let lb = Lb { services, flows: setting.flows, ..Lb::default() };
+    let mut program = ProgramBuilder::new();
+    program.ports(ports);
+    program.select_seed(7);
+    lb.write(&mut program, &attachments);
+    program.build()
+}
+
+/// A port on memory. Frames of the bench are for the first one.
+fn attachment(id: PortId, name: &str) -> Attachment {
+    let mac = Some([2, 0, 0, 0, 0, 2 + id.0 as u8]);
+    let kind = PortKind::Mem;
+    let port = PortConfig {
+        name: name.to_string(),
+        kind,
+        nic: None,
+        mac,
+        mac_configured: true,
+        fault: None,
+        trace: None,
+    };
+    Attachment::port(id, &port, Origin::default())
+}
+
+fn back_end(at: u16, ipip: bool) -> BackEnd {
+    let [high, low] = at.to_be_bytes();
+    let address = Ipv4Addr::new(10, 9, high, low);
+    BackEnd {
+        name: format!("b{at}"),
+        mac: [2, 0, 0, 1, high, low],
+        resolve: None,
+        mode: if ipip { Mode::Ipip(address.into()) } else { Mode::L2 },
+        out: None,
+        vlan: None,
+        server_id: None,
+        weight: 1,
+        state: State::Up,
+        address: None,
+        origin: Origin::default(),
+    }
+}
+
+fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc<[BackEnd]>) -> Service {
+    let vip = Ipv4Addr::from_bits(VIP + at).into();
+    Service {
+        name: format!("s{at}"),
+        ports: vec![PortId(0)],
+        out: out.cloned(),
+        addresses: vec![Address { vip, prefix: 32, protocol: PROTOCOL_UDP, ports: (PORT, PORT) }],
+        by: By::FiveTuple,
+        stateless: setting.stateless,
+        timeouts: timeouts(false),
+        resets_idle: false,
+        fill: Fill::Maglev,
+        new_flows: NewFlows::Hash,
+        affinity: None,
+        quic: None,
+        size: default_size(Fill::Maglev, Some(1), back_ends.len()),
+        back_ends: Arc::clone(back_ends),
+        source_mac: SourceMac::Auto,
+        source: (Some((Ipv4Addr::new(10, 9, 255, 254), 0)), None),
+        nat_pool: None,
+        mtu: MTU,
+        limited: false,
+        mss: None,
+        announce: Default::default(),
+        announce_vlans: vec![0],
+        icmp_echo: Default::default(),
+        origin: Origin::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_met_on_their_side_of_the_limit() {
+        let share = Goal::Share(0.6);
+        assert_eq!(ratio(share, [40.0, 20.0]), 0.5);
+        assert!(!share.is_met(0.5) && share.is_met(0.6));
+        let more = Goal::NanosecondsMore(20.0);
+        assert_eq!(ratio(more, [40.0, 25.0]), 15.0);
+        assert!(more.is_met(15.0) && !more.is_met(20.5));
+    }
+
+    /// A measurement of packets that are dropped would be a fast one.
+    #[test]
+    fn every_program_sends_its_frames_and_keeps_the_flows_that_stay() {
+        let few = Setting { flows: 512, ..Setting::ONE };
+        for (stateless, ipip, services) in
+            [(false, false, 1), (true, false, 1), (true, true, 1), (false, false, 20), (true, false, 20)]
+        {
+            let setting = Setting { stateless, ipip, services, ..few };
+            let scenario = scenario(&setting);
+            let mut bench = Bench::new(&scenario);
+            bench.round(&scenario, 2048);
+            assert_eq!(bench.unsent(), (0, 2048), "{setting:?}");
+            assert_eq!(bench.flows(&scenario.program), if stateless { 0 } else { 512 }, "{setting:?}");
+        }
+    }
+
+    /// Without the flows of the round before, each round learns all of them.
+    #[test]
+    fn new_flows_are_new_in_every_round() {
+        let scenario = scenario(&Setting { flows: 512, learns: true, ..Setting::ONE });
+        let mut bench = Bench::new(&scenario);
+        for _ in 0..3 {
+            bench.round(&scenario, 512);
+            assert_eq!(bench.flows(&scenario.program), 512);
+        }
+        bench.age();
+        assert_eq!(bench.flows(&scenario.program), 0);
+    }
+
+    #[test]
+    fn the_rows_have_the_names_that_others_read() {
+        let names = PAIRS.map(|pair| pair.name);
+        assert_eq!(names[..5], ["stateless", "pinned1m", "learn", "ipip_ns_more", "services10k"]);
+    }
+}

@@ -1,0 +1,163 @@
+//! The plots of `weir bench measure`, from its results, each beside the paper's figures where it has some.
+
+use super::paper;
+use super::{FIVE_TUPLES, MIDDLE, NAMES};
+use anyhow::Result;
+use serde_json::Value;
+use std::path::Path;
+use weir_plot::{Plot, Series};
+
+/// What the paper's series are called.
+const PAPER: &str = "Agg-Evict's paper";
+
+/// Writes all plots.
+pub fn save(results: &Value, directory: &Path) -> Result<()> {
+    let rows = results["solutions"].as_array().map_or(&[][..], Vec::as_slice);
+    let [ns, p99] = [("_ns", "average"), ("_p99_ns", "99th percentile of bursts of 32")];
+    solutions(rows, ns, |paper| [paper.pure_ns, paper.aggregated_ns]).save(directory, "solutions")?;
+    solutions(rows, p99, |paper| [paper.pure_p99_ns, paper.aggregated_p99_ns]).save(directory, "p99")?;
+    search(results).save(directory, "search")?;
+    skews(rows, "zipf", "aggregated_ns").save(directory, "zipf")?;
+    popzipf(rows).save(directory, "popzipf")?;
+    keys(rows).save(directory, "keys")?;
+    policies(results).save(directory, "policies")
+}
+
+fn number(row: &Value, key: &str) -> f64 {
+    row[key].as_f64().unwrap_or(f64::NAN)
+}
+
+fn series(name: impl Into<String>, points: Vec<(f64, f64)>, is_other: bool) -> Series {
+    Series { name: name.into(), points, is_other }
+}
+
+/// Of the rows, those with 13 byte keys on this traffic.
+fn of<'a>(rows: &'a [Value], traffic: &'a str) -> impl Iterator<Item = &'a Value> {
+    rows.iter().filter(move |row| row["traffic"] == traffic && row["key_bytes"] == FIVE_TUPLES.bytes)
+}
+
+/// The nine at the middle skew, alone and aggregated, beside the paper's.
+fn solutions(rows: &[Value], (key, what): (&str, &str), papers: fn(&paper::Figures) -> [f64; 2]) -> Plot {
+    let places = |arm: &str| {
+        let row = |name: &&str| of(rows, "zipf").find(|row| row["name"] == **name && row["skew"] == MIDDLE);
+        let point = |(at, name): (usize, &&str)| {
+            row(name).map(|row| (at as f64, number(row, &format!("{arm}{key}"))))
+        };
+        NAMES.iter().enumerate().filter_map(point).collect()
+    };
+    let papers = |arm: usize| {
+        let point = |(at, name): (usize, &&str)| paper::of(name).map(|paper| (at as f64, papers(paper)[arm]));
+        NAMES.iter().enumerate().filter_map(point).collect()
+    };
+    Plot {
+        title: format!("{what}: Zipf {MIDDLE}, 13 byte keys; the paper: CAIDA, 4 byte keys, 2.2 GHz"),
+        axes: ("", "ns a packet"),
+        bars: NAMES.map(str::to_string).to_vec(),
+        series: vec![
+            series("alone", places("pure"), false),
+            series("aggregated", places("aggregated"), false),
+            series(format!("alone, {PAPER}"), papers(0), true),
+            series(format!("aggregated, {PAPER}"), papers(1), true),
+        ],
+    }
+}
+
+/// FlowRadar by how the aggregator finds a tag.
+fn search(results: &Value) -> Plot {
+    let rows = results["flow_radar_search"].as_array().map_or(&[][..], Vec::as_slice);
+    let points = |key: &str| rows.iter().enumerate().map(|(at, row)| (at as f64, number(row, key))).collect();
+    Plot {
+        title: format!(
+            "FlowRadar by search of tags: Zipf {MIDDLE}, 13 byte keys; the paper: CAIDA, 4 byte keys"
+        ),
+        axes: ("how sixteen tags are searched", "ns a packet"),
+        bars: rows.iter().filter_map(|row| row["search"].as_str()).map(str::to_string).collect(),
+        series: vec![series("ours", points("ns"), false), series(PAPER, points("paper_ns"), true)],
+    }
+}
+
+/// A line for each of the nine over skews.
+fn skews(rows: &[Value], traffic: &str, key: &str) -> Plot {
+    let line = |name: &str| {
+        let points = of(rows, traffic).filter(|row| row["name"] == name);
+        series(name, points.map(|row| (number(row, "skew"), number(row, key))).collect(), false)
+    };
+    Plot {
+        title: "Behind the aggregator, 13 byte keys".to_string(),
+        axes: ("skew of a true Zipf distribution", "ns a packet"),
+        bars: Vec::new(),
+        series: NAMES.into_iter().map(line).collect(),
+    }
+}
+
+/// FlowRadar over skews of popzipf, which is what the paper shows.
+fn popzipf(rows: &[Value]) -> Plot {
+    let line = |name: &str, key: &str| {
+        let points = of(rows, "popzipf").filter(|row| row["name"] == "flow_radar");
+        series(name, points.map(|row| (number(row, "skew"), number(row, key))).collect(), false)
+    };
+    let papers = paper::FLOW_RADAR_POPZIPF;
+    Plot {
+        title: "FlowRadar, 13 byte keys; the paper: 4 byte keys, 2.2 GHz".to_string(),
+        axes: ("skew of popzipf (not the exponent of a Zipf distribution)", "ns a packet"),
+        bars: Vec::new(),
+        series: vec![
+            line("alone", "pure_ns"),
+            line("aggregated", "aggregated_ns"),
+            series(format!("alone, {PAPER}"), papers.map(|(skew, pure, _)| (skew, pure)).to_vec(), true),
+            series(format!("aggregated, {PAPER}"), papers.map(|(skew, _, ns)| (skew, ns)).to_vec(), true),
+        ],
+    }
+}
+
+/// FlowRadar by size of the key.
+fn keys(rows: &[Value]) -> Plot {
+    const BYTES: [u32; 4] = [4, 8, 13, 37];
+    let bars = |name: &str, key: &str| {
+        let row = |bytes: u32| {
+            rows.iter().find(|row| {
+                row["name"] == "flow_radar"
+                    && row["key_bytes"] == bytes
+                    && row["traffic"] == "zipf"
+                    && row["skew"] == MIDDLE
+            })
+        };
+        let point = |(at, bytes)| row(bytes).map(|row| (at as f64, number(row, key)));
+        series(name, BYTES.into_iter().enumerate().filter_map(point).collect(), false)
+    };
+    let papers = |of: fn(&(u32, f64, f64)) -> f64| {
+        let figures = paper::FLOW_RADAR_KEYS;
+        figures.iter().enumerate().map(|(at, figures)| (at as f64, of(figures))).collect()
+    };
+    Plot {
+        title: format!("FlowRadar by bytes of the key, Zipf {MIDDLE}; the paper: CAIDA, 2.2 GHz"),
+        axes: ("bytes of the key", "ns a packet"),
+        bars: BYTES.iter().map(ToString::to_string).collect(),
+        series: vec![
+            bars("alone", "pure_ns"),
+            bars("aggregated", "aggregated_ns"),
+            series(format!("alone, {PAPER}"), papers(|figures| figures.1), true),
+            series(format!("aggregated, {PAPER}"), papers(|figures| figures.2), true),
+        ],
+    }
+}
+
+/// The aggregator alone: policies over skews, and tags compared one by one.
+fn policies(results: &Value) -> Plot {
+    let rows = |key: &str| results[key].as_array().cloned().unwrap_or_default();
+    let (policies, search) = (rows("policies"), rows("search"));
+    let line = |policy: weir_sketch::Policy| {
+        let points = policies.iter().filter(|row| row["policy"] == policy.word());
+        let points = points.map(|row| (number(row, "skew"), number(row, "ns"))).collect();
+        series(policy.word(), points, false)
+    };
+    let mut all: Vec<Series> = weir_sketch::Policy::ALL.into_iter().map(line).collect();
+    let one_by_one = search.iter().map(|row| (number(row, "skew"), number(row, "scalar_ns"))).collect();
+    all.push(series(format!("{}, tags one by one", super::POLICY.word()), one_by_one, false));
+    Plot {
+        title: "The aggregator alone, 13 byte keys".to_string(),
+        axes: ("skew of a true Zipf distribution", "ns a packet"),
+        bars: Vec::new(),
+        series: all,
+    }
+}

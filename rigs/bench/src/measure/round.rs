@@ -1,0 +1,183 @@
+//! What a packet costs, in bursts of 32: arms take turns, round by round, so that a busy machine affects them
+//! alike.
+//!
+//! A round is one interval: a new sketch and a new aggregator, whose memory is made before the clock starts;
+//! all packets; the flush of the aggregator into the sketch. The average is of processor time, so that a
+//! busy machine does not count, and counts the flush; the 99th percentile is that of bursts, by the time
+//! stamp counter.
+
+use crate::engine::cycles;
+use crate::scaling::busy;
+use serde_json::{Value, json};
+use std::hint::black_box;
+use std::time::Instant;
+use weir_lab::spread::Spread;
+use weir_sketch::{Aggregator, AggregatorCounts, BATCH, Evicted, KeyHash, Seed, Update};
+
+/// Packets of a burst, as in the paper.
+pub const BURST: usize = 32;
+
+/// The seed of everything that is measured.
+pub const SEED: Seed = Seed::new([11, 22]);
+
+/// A sketch that keys are counted in.
+pub type Sketch<const W: usize> = Box<dyn FnMut(&[Evicted<W>])>;
+
+/// A way to count packets.
+pub trait Arm<const W: usize> {
+    /// Counts a burst.
+    fn burst(&mut self, packets: &[Update<W>]);
+
+    /// Ends the interval.
+    fn end(&mut self) {}
+
+    /// What its aggregator has done.
+    fn counts(&self) -> AggregatorCounts {
+        AggregatorCounts::default()
+    }
+}
+
+/// No sketch: what it costs to read the packets.
+pub struct Nothing;
+
+impl<const W: usize> Arm<W> for Nothing {
+    fn burst(&mut self, packets: &[Update<W>]) {
+        black_box(packets.iter().fold(0, |sum, packet| sum ^ packet.key[0] ^ packet.key[W - 1]));
+    }
+}
+
+/// Every packet is counted in the sketch.
+pub struct Pure<const W: usize> {
+    hash: KeyHash,
+    items: Vec<Evicted<W>>,
+    sketch: Sketch<W>,
+}
+
+impl<const W: usize> Pure<W> {
+    /// An arm around an empty sketch.
+    pub fn new(sketch: Sketch<W>) -> Pure<W> {
+        Pure { hash: KeyHash::new(&SEED), items: Vec::with_capacity(BURST), sketch }
+    }
+}
+
+impl<const W: usize> Arm<W> for Pure<W> {
+    fn burst(&mut self, packets: &[Update<W>]) {
+        self.items.clear();
+        for packet in packets {
+            let item = self.hash.item(packet.key);
+            self.items.push(Evicted { item, packets: packet.packets, bytes: packet.bytes, note: () });
+        }
+        (self.sketch)(&self.items);
+    }
+}
+
+/// Packets are summed up in an aggregator; what leaves it is counted in the sketch, 64 keys at a time.
+pub struct Aggregated<const W: usize, M> {
+    aggregator: Aggregator<W, M>,
+    out: Vec<Evicted<W>>,
+    sketch: Sketch<W>,
+}
+
+impl<const W: usize, M> Aggregated<W, M> {
+    /// An arm around an empty aggregator and an empty sketch.
+    pub fn new(aggregator: Aggregator<W, M>, sketch: Sketch<W>) -> Self {
+        Aggregated { aggregator, out: Vec::with_capacity(2 * BATCH), sketch }
+    }
+}
+
+impl<const W: usize, M: weir_sketch::Compare> Arm<W> for Aggregated<W, M> {
+    fn burst(&mut self, packets: &[Update<W>]) {
+        self.aggregator.add(packets, &mut self.out);
+        if self.out.len() >= BATCH {
+            (self.sketch)(&self.out);
+            self.out.clear();
+        }
+    }
+
+    fn end(&mut self) {
+        while !self.aggregator.sweep(4, &mut self.out) {
+            (self.sketch)(&self.out);
+            self.out.clear();
+        }
+        (self.sketch)(&self.out);
+    }
+
+    fn counts(&self) -> AggregatorCounts {
+        self.aggregator.counts()
+    }
+}
+
+/// Makes an arm for a round.
+pub type Make<'a, const W: usize> = Box<dyn Fn() -> Box<dyn Arm<W>> + 'a>;
+
+/// What an arm took.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// Nanoseconds for each packet, on average.
+    pub ns: Spread,
+    /// The 99th percentile of bursts, in nanoseconds for each packet; `None` without a time stamp counter.
+    pub p99_ns: Option<f64>,
+    /// Keys that left the aggregator for each packet, the flush not counted.
+    pub evictions: f64,
+}
+
+impl Reading {
+    /// Million packets a second.
+    pub fn mpps(&self) -> f64 {
+        1e3 / self.ns.median
+    }
+
+    /// Adds the keys `NAME_ns`, `NAME_ns_min`, `NAME_ns_max`, `NAME_p99_ns` and `NAME_mpps`.
+    pub fn put(&self, name: &str, row: &mut Value) {
+        row[format!("{name}_ns")] = json!(self.ns.median);
+        row[format!("{name}_ns_min")] = json!(self.ns.min);
+        row[format!("{name}_ns_max")] = json!(self.ns.max);
+        row[format!("{name}_p99_ns")] = json!(self.p99_ns);
+        row[format!("{name}_mpps")] = json!(self.mpps());
+    }
+}
+
+/// One round of one arm: average and 99th percentile, and the arm's evictions.
+fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn Arm<W>) -> (f64, Option<f64>, f64) {
+    let mut bursts: Vec<u64> = Vec::with_capacity(packets.len().div_ceil(BURST));
+    let (start, start_processor, start_cycles) = (Instant::now(), busy(), cycles());
+    let mut before = start_cycles;
+    for burst in packets.chunks(BURST) {
+        arm.burst(burst);
+        let now = cycles();
+        bursts.push(now - before);
+        before = now;
+    }
+    let counts = arm.counts();
+    arm.end();
+    let (wall_ns, all_cycles) = (start.elapsed().as_nanos() as f64, cycles() - start_cycles);
+    let taken = (busy() - start_processor).as_nanos() as f64;
+    let at = (bursts.len() * 99 / 100).min(bursts.len() - 1);
+    let p99 = *bursts.select_nth_unstable(at).1 as f64;
+    let p99_ns = (all_cycles > 0).then(|| p99 * wall_ns / all_cycles as f64 / BURST as f64);
+    let left = (counts.evictions + counts.bypassed) as f64;
+    (taken / packets.len() as f64, p99_ns, left / packets.len() as f64)
+}
+
+/// Measures arms on the same packets, in turns, after one round each to warm up.
+pub fn measure<const W: usize>(packets: &[Update<W>], rounds: usize, arms: &[Make<'_, W>]) -> Vec<Reading> {
+    let mut taken = vec![Vec::new(); arms.len()];
+    for number in 0..=rounds {
+        for (arm, taken) in arms.iter().zip(&mut taken) {
+            let reading = round(packets, &mut *arm());
+            if number > 0 {
+                taken.push(reading);
+            }
+        }
+    }
+    taken.iter().map(|rounds| reading(rounds)).collect()
+}
+
+fn reading(rounds: &[(f64, Option<f64>, f64)]) -> Reading {
+    let p99: Option<Vec<f64>> = rounds.iter().map(|round| round.1).collect();
+    Reading {
+        ns: Spread::of(rounds.iter().map(|round| round.0).collect()),
+        p99_ns: p99.map(|p99| Spread::of(p99).median),
+        evictions: rounds[0].2,
+    }
+}

@@ -1,0 +1,94 @@
+//! The traffic of `weir bench measure`: packets of one interval, as updates of keys of one width.
+
+use serde_json::{Value, json};
+use weir_sketch::Update;
+use weir_sketch::traffic::{Flood, PopZipf, Trains, Zipf};
+
+/// Bytes that every packet counts.
+const FRAME: u64 = 64;
+
+/// Mean length of a packet train, and trains at a time.
+const TRAIN: (f64, usize) = (10.0, 64);
+
+/// Share of the packets that a SYN flood sends.
+const FLOOD: f64 = 0.3;
+
+/// A kind of traffic; all are over so many flows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Traffic {
+    /// True Zipf of a skew, packets independent of each other.
+    Zipf(f64),
+    /// The `popzipf` of the paper's generator, whose label is not the exponent.
+    PopZipf(f64),
+    /// True Zipf of a skew in packet trains.
+    Trains(f64),
+    /// True Zipf of a skew beside a SYN flood.
+    Flood(f64),
+}
+
+impl Traffic {
+    /// Its name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Traffic::Zipf(_) => "zipf",
+            Traffic::PopZipf(_) => "popzipf",
+            Traffic::Trains(_) => "trains",
+            Traffic::Flood(_) => "flood",
+        }
+    }
+
+    /// Its skew.
+    pub fn skew(self) -> f64 {
+        match self {
+            Traffic::Zipf(skew) | Traffic::PopZipf(skew) | Traffic::Trains(skew) | Traffic::Flood(skew) => {
+                skew
+            }
+        }
+    }
+
+    /// The numbers of its flows, without end.
+    pub fn flows(self, flows: u64, seed: u64) -> Box<dyn Iterator<Item = u64>> {
+        let zipf = |skew| Zipf::new(flows, skew, seed);
+        match self {
+            Traffic::Zipf(skew) => Box::new(zipf(skew)),
+            Traffic::PopZipf(skew) => Box::new(PopZipf::new(flows, skew, seed)),
+            Traffic::Trains(skew) => Box::new(Trains::new(zipf(skew), TRAIN.0, TRAIN.1, seed)),
+            Traffic::Flood(skew) => Box::new(Flood::new(zipf(skew), FLOOD, seed)),
+        }
+    }
+
+    /// The packets of an interval, with keys made by `key`.
+    pub fn packets<const W: usize>(
+        self,
+        size: Size,
+        seed: u64,
+        key: impl Fn(u64) -> [u64; W],
+    ) -> Vec<Update<W>> {
+        let flows = self.flows(size.flows, seed).take(size.packets);
+        flows.map(|flow| Update::packet(key(flow), FRAME)).collect()
+    }
+
+    /// Its keys in a JSON object.
+    pub fn put(self, row: &mut Value) {
+        row["skew"] = json!(self.skew());
+        row["traffic"] = json!(self.name());
+    }
+}
+
+/// How much there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Number of flows that packets are drawn from.
+    pub flows: u64,
+    /// Packets of an interval.
+    pub packets: usize,
+    /// Rounds of which the median is reported.
+    pub rounds: usize,
+}
+
+impl Size {
+    /// As in the paper: 600,000 flows and 2^21 packets in an interval.
+    pub const PAPER: Size = Size { flows: 600_000, packets: 1 << 21, rounds: 5 };
+    /// For a look: the same flows, a quarter of the packets.
+    pub const QUICK: Size = Size { flows: 600_000, packets: 1 << 19, rounds: 3 };
+}

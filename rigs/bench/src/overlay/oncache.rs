@@ -1,0 +1,36 @@
+//! Mode `oncache` on a node: a process that holds its programs.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::thread;
+
+use anyhow::{Context, Result};
+use weir_bpf::Oncache;
+use weir_lab::screen::line;
+
+/// Where the programs are to be.
+#[derive(clap::Args)]
+pub struct Options {
+    #[arg(long)]
+    uplink: String,
+    /// The interface of the pod that is known.
+    #[arg(long)]
+    pod: String,
+    /// The pod's address.
+    #[arg(long)]
+    address: Ipv4Addr,
+}
+
+/// Holds them until the process is killed.
+pub fn run(options: &Options) -> Result<()> {
+    let mut cache = Oncache::load()?;
+    cache.attach_uplink(&options.uplink)?;
+    cache.attach_pod(&options.pod)?;
+    let file = format!("/sys/class/net/{}/ifindex", options.pod);
+    let index = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+    cache.set_pod(options.address, index.trim().parse()?)?;
+    line("ready")?;
+    loop {
+        thread::park();
+    }
+}

@@ -1,0 +1,157 @@
+//! The rows of the table: a test, and what each arm made of it.
+
+use serde_json::{Value, json};
+use weir_lab::spread::Spread;
+
+use super::bed::ARMS;
+
+/// A round: what each arm made of a test.
+pub type Sample = [f64; ARMS.len()];
+
+/// What is measured.
+#[derive(Clone, Copy)]
+pub struct Test {
+    /// Its name in the table.
+    pub name: &'static str,
+    pub flows: u32,
+    pub unit: &'static str,
+    /// What the one who asks is told, without flows and time.
+    pub order: &'static str,
+    /// How much longer a sample takes than that of another test, and what comes before the first.
+    pub longer: u32,
+    pub warm: u32,
+}
+
+const fn test(name: &'static str, flows: u32, unit: &'static str) -> Test {
+    Test { name, flows, unit, order: name, longer: 1, warm: 1 }
+}
+
+/// All tests. One of `udp_stream` has two rows.
+pub const TESTS: [Test; 8] = [
+    test("tcp_rr", 1, "transactions/s"),
+    test("udp_rr", 1, "transactions/s"),
+    test("udp_rr", 8, "transactions/s"),
+    test("udp_rr", 32, "transactions/s"),
+    test("tcp_stream", 1, "Gbit/s"),
+    test("udp_stream", 1, "packets/s"),
+    test("udp_one_way", 1, "packets/s"),
+    Test { longer: 4, warm: 20, ..test("churn", 65536, "transactions/s") },
+];
+
+/// The row beside `udp_stream`.
+pub const SOFTIRQ: Test = test("udp_stream_softirq", 1, "ns/packet");
+
+/// Returns the value of a test from what came of an order.
+pub fn value(test: &Test, answer: &Value) -> f64 {
+    let of = |name: &str| answer[name].as_f64().unwrap_or(f64::NAN);
+    let rate = of("count") / of("ns") * 1e9;
+    if test.name == "tcp_stream" { rate * 8.0 / 1e9 } else { rate }
+}
+
+/// Returns the value of [`SOFTIRQ`].
+pub fn softirq_ns(answer: &Value) -> f64 {
+    let of = |name: &str| answer[name].as_f64().unwrap_or(f64::NAN);
+    of("softirq_ns") / of("count")
+}
+
+/// A row.
+pub struct Row {
+    test: Test,
+    arms: [Spread; ARMS.len()],
+    /// Of the rounds: each arm over plain VXLAN of the same round.
+    over_vxlan: [Spread; ARMS.len()],
+    samples: usize,
+}
+
+impl Row {
+    /// Makes it of at least one round.
+    pub fn of(test: Test, samples: &[Sample]) -> Row {
+        let spread = |arm: usize| Spread::of(samples.iter().map(|sample| sample[arm]).collect());
+        let over = |arm: usize| {
+            Spread::of(samples.iter().map(|sample| sample[arm] / sample[super::bed::VXLAN]).collect())
+        };
+        Row {
+            test,
+            arms: std::array::from_fn(spread),
+            over_vxlan: std::array::from_fn(over),
+            samples: samples.len(),
+        }
+    }
+
+    /// The table's first line.
+    pub fn heading() -> String {
+        let arms: String = ARMS.iter().map(|arm| format!("{arm:>11}")).collect();
+        format!(
+            "{:<20}{:>6} {:<15}{arm}   weir/vxlan (min - max)  weir/host",
+            "test",
+            "flows",
+            "unit",
+            arm = arms
+        )
+    }
+
+    /// A line for a person.
+    pub fn text(&self) -> String {
+        let Test { name, flows, unit, .. } = self.test;
+        let digits = if self.arms[0].median < 1000.0 { 2 } else { 0 };
+        let arms: String = self.arms.iter().map(|arm| format!("{:>11.digits$}", arm.median)).collect();
+        let over = self.over_vxlan[super::bed::WEIR];
+        let host = self.arms[super::bed::WEIR].median / self.arms[0].median;
+        format!(
+            "{name:<20}{flows:>6} {unit:<15}{arms}   {:.3} ({:.3} - {:.3})  {host:>13.3}",
+            over.median, over.min, over.max
+        )
+    }
+
+    /// The same for a program: medians by arm, and how far samples are spread.
+    pub fn json(&self) -> Value {
+        let Test { name, flows, unit, .. } = self.test;
+        let mut row = json!({ "test": name, "flows": flows, "unit": unit });
+        let ends = |spread: &Spread| json!([spread.min, spread.max]);
+        for (at, arm) in ARMS.into_iter().enumerate() {
+            row[arm] = json!(self.arms[at].median);
+        }
+        row["samples"] = json!(self.samples);
+        for (at, arm) in ARMS.into_iter().enumerate() {
+            row["spread"][arm] = ends(&self.arms[at]);
+            row["over_vxlan"][arm] = json!(self.over_vxlan[at].median);
+        }
+        row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_medians_of_the_arms_and_their_ratio_in_each_round() {
+        let samples = [[100.0, 50.0, 70.0, 80.0], [120.0, 40.0, 72.0, 90.0], [110.0, 60.0, 71.0, 85.0]];
+        let row = Row::of(TESTS[0], &samples).json();
+        assert_eq!(
+            (&row["test"], &row["flows"], &row["unit"]),
+            (&json!("tcp_rr"), &json!(1), &json!("transactions/s"))
+        );
+        let medians = ["host", "vxlan", "oncache", "weir"].map(|arm| row[arm].as_f64());
+        assert_eq!(medians, [110.0, 50.0, 71.0, 85.0].map(Some));
+        assert_eq!((&row["samples"], &row["spread"]["weir"]), (&json!(3), &json!([80.0, 90.0])));
+        // Of 80/50, 90/40 and 85/60.
+        assert_eq!(
+            (row["over_vxlan"]["weir"].as_f64(), row["over_vxlan"]["vxlan"].as_f64()),
+            (Some(1.6), Some(1.0))
+        );
+        let line = Row::of(SOFTIRQ, &samples[..1]).text();
+        assert!(line.contains("ns/packet") && line.contains("1.600 (1.600 - 1.600)"), "{line}");
+        assert_eq!(Row::heading().split_whitespace().nth(3), Some("host"), "{}", Row::heading());
+    }
+
+    #[test]
+    fn the_value_of_a_test_is_a_rate() {
+        let answer = json!({ "count": 2_000, "ns": 1_000_000_000_u64, "softirq_ns": 500_000 });
+        assert_eq!(value(&TESTS[0], &answer), 2_000.0);
+        assert_eq!(softirq_ns(&answer), 250.0);
+        let stream = TESTS.iter().find(|test| test.name == "tcp_stream").expect("a test");
+        assert_eq!(value(stream, &json!({ "count": 1_000_000_000_u64, "ns": 1_000_000_000_u64 })), 8.0);
+        assert!(value(&TESTS[0], &json!({})).is_nan(), "who gives no answer has no rate");
+    }
+}

@@ -1,0 +1,93 @@
+//! `weir bench pipes`: weir's programs beside the same programs of DPDK's own match-action pipeline (SWX), on
+//! the same virtual devices: a recording in a loop (`net_pcap`) to nowhere (`net_null`).
+//!
+//! SWX compiles a program to C and runs it in DPDK's example `pipeline`, which Debian does not package: `SWX`
+//! names the built program, `.../examples/pipeline/build/pipeline`. Both take turns on one core, the other
+//! held; a rate is frames sent over the processor time of the thread that sends them.
+
+mod programs;
+mod swx;
+
+use super::dpdk::{HUGE_MIB, TURN, arm, obstacle, record};
+use super::peers::{Forwarder, Setting};
+use anyhow::{Result, bail};
+use programs::{ALL, Program};
+use serde_json::{Value, json};
+use std::fmt::Display;
+use swx::Swx;
+use weir_lab::Interrupt;
+use weir_lab::run::Run;
+use weir_lab::spread::Spread;
+use weir_port::huge_pages::HugePages;
+
+/// Names the built example, where it is not null.
+const VARIABLE: &str = "SWX";
+
+/// Rounds of which the median is reported; one before them is not counted.
+const ROUNDS: usize = 5;
+
+/// Flows of the recording, one frame each.
+const FLOWS: u32 = 10_000;
+
+/// Measures the programs named by `only` (all when empty), and says each; `None`, and a line that says why,
+/// where it cannot be done.
+pub fn run(only: &[String], say: impl Fn(&dyn Display) -> Result<()>) -> Result<Option<Vec<Value>>> {
+    let path = std::env::var_os(VARIABLE);
+    let binary = path.as_ref().and_then(|path| std::fs::canonicalize(path).ok().filter(|_| !path.is_empty()));
+    let why = obstacle().or_else(|| binary.is_none().then(|| format!("{VARIABLE} names no program")));
+    let (None, Some(binary)) = (&why, binary) else {
+        say(&format_args!("pipes: not measured, {}", why.unwrap_or_default()))?;
+        return Ok(None);
+    };
+    let interrupt = Interrupt::on_signals()?;
+    let pages = HugePages::reserve(HUGE_MIB as usize + swx::MEBIBYTES as usize);
+    if !pages.enough {
+        bail!("there are not enough huge pages to be had");
+    }
+    say(&"net_pcap to net_null: Mpps of processor time, median (min - max)")?;
+    let mut rows = Vec::new();
+    for program in ALL {
+        if only.is_empty() || only.iter().any(|wanted| wanted == program.name) {
+            rows.push(measure(&program, &binary, &interrupt, &say)?);
+        }
+    }
+    Ok(Some(rows))
+}
+
+fn measure(
+    program: &Program,
+    binary: &std::path::Path,
+    interrupt: &Interrupt,
+    say: &impl Fn(&dyn Display) -> Result<()>,
+) -> Result<Value> {
+    let mut run = Run::begin(false)?;
+    let setting = Setting::new(HUGE_MIB, true);
+    let recording = record(run.folder(), FLOWS)?;
+    let devices =
+        [format!("net_pcap0,rx_pcap={},infinite_rx=1", recording.display()), "net_null0,no-rx=1".to_string()];
+    let mut command = arm(&setting, &devices)?;
+    command.args(["--program", program.name, "--flows", &FLOWS.to_string()]);
+    let mut weir = Forwarder::weir(&mut run, "weir", &mut command)?;
+    let mut swx = Swx::start(&mut run, binary, program, FLOWS, &setting, &devices, interrupt)?;
+    let mut rates = [const { Vec::new() }; 2];
+    let mut ratios = Vec::new();
+    for round in 0..=ROUNDS {
+        let theirs = swx.turn(&mut run, TURN, interrupt)?;
+        let ours = weir.turn(&run, TURN, interrupt)?;
+        if round > 0 {
+            rates.iter_mut().zip([ours, theirs]).for_each(|(rates, turn)| rates.push(turn.mpps()));
+            ratios.push(ours.mpps() / theirs.mpps());
+        }
+    }
+    weir.stop(&mut run)?;
+    let ([ours, theirs], ratio) = (rates.map(Spread::of), Spread::of(ratios).median);
+    let name = program.name;
+    say(&format_args!(
+        "{name:<9} weir {:.2} ({:.2} - {:.2})  SWX {:.2} ({:.2} - {:.2})  weir / SWX {ratio:.2}",
+        ours.median, ours.min, ours.max, theirs.median, theirs.min, theirs.max
+    ))?;
+    let mut row = json!({ "name": name, "flows": FLOWS, "ratio": ratio });
+    Spread::put(Some(ours), "weir", &mut row);
+    Spread::put(Some(theirs), "swx", &mut row);
+    Ok(row)
+}

@@ -1,0 +1,232 @@
+//! `weir bench rate`: the highest rate at which a configuration loses nothing, and what a packet costs there.
+//!
+//! The sender is the dichotomous one of Agg-Evict's paper, made stricter: a rate counts if no frame is lost,
+//! not a thousand, and when twelve trials in a row have confirmed it (`port::zero_loss`). The daemon is a
+//! real one with the configuration as it is.
+//!
+//! Traffic comes from a `mem` port of the configuration that is told a share, which then searches by itself,
+//! in the worker; or from an interface beside the daemon's: the other end of a veth pair, or a cable to a
+//! NIC, whose frames come back on another interface. There the driver does not matter: AF_XDP, or DPDK.
+
+use crate::changes::{Buckets, buckets, durations};
+use crate::generate::{Frames, Sender};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use weir_lab::Interrupt;
+use weir_lab::run::Run;
+use weir_lab::weir::Weir;
+use weir_port::zero_loss::{Trial, rate_without_loss};
+
+/// How long a daemon may take to start, and the search of a `mem` port.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a trial sends, and how long frames may be on their way after it.
+const TRIAL: Duration = Duration::from_millis(500);
+const UNDER_WAY: Duration = Duration::from_millis(50);
+
+/// A sender that is later than this share of its rate says nothing about the daemon.
+const LATE: f64 = 0.98;
+
+/// How long the cost of a packet is measured.
+const MEASURED: Duration = Duration::from_secs(3);
+
+/// What is measured.
+#[derive(clap::Args)]
+pub struct Options {
+    /// The configuration, with a `mem` port whose `share` says how much of the rate comes, or with ports
+    /// beside those that `--from` and `--to` name.
+    file: PathBuf,
+    /// The interface to send out of, by AF_XDP.
+    #[arg(long, value_name = "IFACE", requires = "to")]
+    from: Option<String>,
+    /// The interface on which the frames come back.
+    #[arg(long, value_name = "IFACE", requires = "from")]
+    to: Option<String>,
+    /// Number of flows, by Zipf 1.1, of what is sent.
+    #[arg(long, default_value = "65536", value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    flows: u64,
+    /// Bytes of a frame without FCS.
+    #[arg(long, default_value = "60", value_parser = clap::value_parser!(u32).range(60..=1514))]
+    length: u32,
+    /// A tenth of the time, to see that it runs. What it finds is rough.
+    #[arg(long)]
+    quick: bool,
+    /// End with one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Options {
+    fn time(&self, whole: Duration) -> Duration {
+        if self.quick { whole / 10 } else { whole }
+    }
+}
+
+/// Finds the rate, says it, and returns what the JSON holds.
+pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
+    let file = options.file.display();
+    let text = std::fs::read_to_string(&options.file).with_context(|| format!("{file} cannot be read"))?;
+    let mut run = Run::begin(false)?;
+    let interrupt = Interrupt::on_signals()?;
+    let command = |program: &str| Command::new(program);
+    let weir = Weir::start_within(PATIENCE, &mut run, "weir", command, &text, &interrupt)?;
+    let found = match (&options.from, &options.to) {
+        (Some(from), Some(to)) => {
+            let mut pair = Pair::open(options, from, to)?;
+            let rate = pair.search(&interrupt)?;
+            ensure!(rate > 0.0, "frames are lost at every rate from {from} to {to}");
+            pair.cost(rate, options.time(MEASURED), &weir)?
+        }
+        _ => in_memory(&weir, options.time(MEASURED), &interrupt)?,
+    };
+    weir.stop(&mut run)?;
+    let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
+    say(&format_args!(
+        "{:.3} Mpps without loss; at {:.3} Mpps a packet takes {:.1} ns in the mean, {:.1} in the slowest \
+         hundredth of breaths",
+        number("rate_without_loss") / 1e6,
+        number("measured_at") / 1e6,
+        number("packet_ns"),
+        number("packet_ns_p99"),
+    ))?;
+    Ok(found)
+}
+
+/// Waits until a `mem` port has found its rate, and measures at its share.
+fn in_memory(weir: &Weir, measured: Duration, interrupt: &Interrupt) -> Result<Value> {
+    let mut found = None;
+    interrupt.wait(PATIENCE, || {
+        let ports = weir.show("ports")?;
+        let ports = ports["ports"].as_array().cloned().unwrap_or_default();
+        let makes = |port: &&Value| port["extra"].get("rate_without_loss").is_some();
+        let traffic: Vec<&Value> = ports.iter().filter(makes).collect();
+        if traffic.is_empty() {
+            bail!(
+                "no port makes traffic: write `mem: {{ flows: 65536, share: 80% }}` for one, or name \
+                 interfaces with --from and --to"
+            );
+        }
+        let rates = traffic.iter().filter_map(|port| port["extra"]["rate_without_loss"].as_u64());
+        found = rates.max().filter(|rate| *rate > 0);
+        Ok(found.is_some())
+    })?;
+    let rate = found.context("no port has found a rate without loss: does one have a `share`?")?;
+    let before = Reading::take(weir)?;
+    interrupt.sleep(measured)?;
+    Ok(Reading::take(weir)?.since(&before, rate as f64))
+}
+
+/// A pair of interfaces beside the daemon's.
+struct Pair {
+    sender: Sender,
+    frames: Frames,
+    to: String,
+    /// How long a trial sends.
+    trial: Duration,
+}
+
+impl Pair {
+    fn open(options: &Options, from: &str, to: &str) -> Result<Pair> {
+        let frames = Frames::zipf(options.flows, options.length);
+        let pair =
+            Pair { sender: Sender::open(from)?, frames, to: to.to_owned(), trial: options.time(TRIAL) };
+        pair.arrived()?;
+        Ok(pair)
+    }
+
+    /// Frames that the kernel has received on the interface where they come back.
+    fn arrived(&self) -> Result<u64> {
+        let to = &self.to;
+        let table = std::fs::read_to_string("/proc/net/dev").context("/proc/net/dev")?;
+        let line = table.lines().find_map(|line| line.trim().strip_prefix(to)?.strip_prefix(':'));
+        let line = line.with_context(|| format!("there is no interface `{to}` here"))?;
+        Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
+    }
+
+    /// The highest rate without loss, below what the sender can send.
+    fn search(&mut self, interrupt: &Interrupt) -> Result<f64> {
+        let (sent, seconds) = self.send(0.0)?;
+        let ceiling = sent as f64 / seconds;
+        rate_without_loss(ceiling, |rate| {
+            interrupt.sleep(Duration::ZERO)?;
+            self.trial(rate)
+        })
+    }
+
+    /// Sends for the time of a trial, at most at this rate; 0 is as fast as it goes. Returns how many frames
+    /// were sent, and in how many seconds.
+    fn send(&mut self, rate: f64) -> Result<(u64, f64)> {
+        let start = Instant::now();
+        let sent = self.sender.send(&mut self.frames, rate as u64, (u64::MAX, self.trial))?;
+        Ok((sent, start.elapsed().as_secs_f64()))
+    }
+
+    fn trial(&mut self, rate: f64) -> Result<Trial> {
+        let before = self.arrived()?;
+        let (sent, seconds) = self.send(rate)?;
+        std::thread::sleep(UNDER_WAY);
+        let arrived = self.arrived()? - before;
+        Ok(match (arrived >= sent, sent as f64 >= LATE * rate * seconds) {
+            (true, true) => Trial::Carried,
+            (_, false) => Trial::Disturbed,
+            (false, true) => Trial::Lost,
+        })
+    }
+
+    /// What a packet costs the daemon at a rate.
+    fn cost(&mut self, rate: f64, measured: Duration, weir: &Weir) -> Result<Value> {
+        let before = Reading::take(weir)?;
+        let start = Instant::now();
+        while start.elapsed() < measured {
+            self.send(rate)?;
+        }
+        Ok(Reading::take(weir)?.since(&before, rate))
+    }
+}
+
+/// What a daemon's workers have counted.
+struct Reading {
+    at: Instant,
+    received: u64,
+    /// Processor time of breaths, in microseconds.
+    busy_us: f64,
+    breaths: Buckets,
+}
+
+impl Reading {
+    fn take(weir: &Weir) -> Result<Reading> {
+        let (times, ledger) = (weir.show("breath_times")?, weir.show("ledger")?);
+        let received = ledger["ledger"]["received"].as_u64().context("frames received")?;
+        let workers = times["breath_times"].as_array().context("times of workers")?;
+        let (mut breaths, mut busy_us) = (Buckets::new(), 0.0);
+        for worker in workers {
+            busy_us += worker["processor"]["total_us"].as_f64().context("time of breaths")?;
+            for (limit, count) in buckets(&worker["processor"]) {
+                *breaths.entry(limit).or_default() += count;
+            }
+        }
+        Ok(Reading { at: Instant::now(), received, busy_us, breaths })
+    }
+
+    /// What a packet cost since another reading: processor time of breaths over their packets. A slow
+    /// breath's time is the limit of its bucket, an eighth too much at most.
+    fn since(&self, before: &Reading, rate: f64) -> Value {
+        let breaths = durations(&before.breaths, &self.breaths);
+        let packets = (self.received - before.received) as f64;
+        let packets_a_breath = packets / breaths.count().max(1) as f64;
+        let p99 = breaths.quantile_ns(0.99).map(|ns| ns as f64);
+        json!({
+            "rate_without_loss": rate,
+            "measured_at": packets / (self.at - before.at).as_secs_f64(),
+            "packets": packets,
+            "packet_ns": 1e3 * (self.busy_us - before.busy_us) / packets,
+            "packet_ns_p99": p99.map(|ns| ns / packets_a_breath),
+            "breaths": breaths.count(),
+            "breath_us_p99": p99.map(|ns| ns / 1e3),
+        })
+    }
+}

@@ -1,0 +1,282 @@
+//! `weir bench engine --workers 2`: what a second worker adds, on a core of its own.
+//!
+//! One worker with all flows and two with half of them each take turns. A rate is what the workers sent over
+//! the processor time that each had, which leaves out what other programs took of a core; what the two cores
+//! share (caches, and the core itself where they are two threads of one) is in it. With flow state, frames
+//! either arrive where their flow belongs (`rss_agrees`), or half of them at the other worker, which hands
+//! them over (`rss_against`).
+
+use super::engine::give_buckets;
+use super::scenarios::{self, Scenario};
+use anyhow::{Context, Result, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::fmt::Display;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use weir_engine::batch::Engine;
+use weir_engine::worker::{HandOver, Worker};
+use weir_lab::spread::Spread;
+use weir_packet::{Pools, Port, TableHash};
+use weir_port::{Generator, Stream, UdpFlow};
+use weir_program::PortId;
+use weir_program::owner::Owners;
+
+/// Rounds of which the median is reported; one before them is not counted.
+const ROUNDS: usize = 7;
+
+/// How long a turn is.
+const TURN: Duration = Duration::from_millis(400);
+
+/// Chunks of a worker's pool.
+const CHUNKS: u32 = 512;
+
+/// Of the tables, and of the spread over workers.
+const SECRET: TableHash = TableHash::new([3, 5]);
+
+/// Breaths between two looks at whether the turn is over.
+const BREATHS: u32 = 64;
+
+/// Which worker a frame arrives at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    /// Any: the program keeps no flows.
+    Any,
+    /// The one that owns its flow.
+    Agrees,
+    /// One by a hash that does not know of owners.
+    Against,
+}
+
+/// What is measured: a name of the results, the scenario's name, and where its frames arrive.
+const ALL: [(&str, scenarios::Make, Arrival); 4] = [
+    ("basic2", scenarios::basic2, Arrival::Any),
+    ("hash256", scenarios::hash256, Arrival::Any),
+    ("flow1m_rss_against", scenarios::flow1m, Arrival::Against),
+    ("flow1m_rss_agrees", scenarios::flow1m, Arrival::Agrees),
+];
+
+/// One line of results.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub name: &'static str,
+    /// Number of workers.
+    pub workers: usize,
+    /// Median of the rounds, million packets a second of all workers.
+    pub mpps: f64,
+    /// Median over the rounds of this rate over that of one worker.
+    pub ratio: f64,
+    /// The smallest and the largest ratio of a round.
+    pub ratio_min: f64,
+    /// The same.
+    pub ratio_max: f64,
+    /// Share of the frames that were dropped because another worker's ring was full.
+    pub dropped: f64,
+}
+
+impl Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Row { name, mpps, ratio, ratio_min, ratio_max, dropped, .. } = self;
+        write!(f, "{name:<20} {mpps:>6.2} Mpps  {ratio:.2} of one worker ({ratio_min:.2} - {ratio_max:.2})")?;
+        if *dropped > 0.0 { write!(f, "  {:.2} % dropped", 100.0 * dropped) } else { Ok(()) }
+    }
+}
+
+/// Measures the scenarios named by `only` (all when empty), and says each.
+pub fn run(only: &[String], say: impl Fn(&Row) -> Result<()>) -> Result<Vec<Row>> {
+    let cores = cores();
+    let [one, other] = cores[..] else { bail!("two workers need two cores") };
+    let mut rows = Vec::new();
+    for (name, make, arrival) in ALL {
+        if only.is_empty() || only.iter().any(|wanted| name.starts_with(wanted.as_str())) {
+            let row = measure(name, &make(), arrival, [one, other])?;
+            say(&row)?;
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+/// The first and the last core that this process may use.
+fn cores() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect();
+    match all[..] {
+        [first, .., last] => vec![last, first],
+        _ => all,
+    }
+}
+
+fn measure(name: &'static str, scenario: &Scenario, arrival: Arrival, cores: [usize; 2]) -> Result<Row> {
+    let mut one = Fleet::new(scenario, vec![scenario.flows.clone()])?;
+    let mut two = Fleet::new(scenario, deal(scenario, arrival)?)?;
+    let (mut rates, mut ratios, mut dropped) = (Vec::new(), Vec::new(), 0.0f64);
+    for round in 0..=ROUNDS {
+        let alone = one.turn(&cores);
+        let both = two.turn(&cores);
+        if round > 0 {
+            rates.push(both.mpps);
+            ratios.push(both.mpps / alone.mpps);
+            dropped = dropped.max(both.dropped);
+        }
+    }
+    let ratio = Spread::of(ratios);
+    let mpps = Spread::of(rates).median;
+    Ok(Row {
+        name,
+        workers: 2,
+        mpps,
+        ratio: ratio.median,
+        ratio_min: ratio.min,
+        ratio_max: ratio.max,
+        dropped,
+    })
+}
+
+/// Deals flows out to two ports.
+fn deal(scenario: &Scenario, arrival: Arrival) -> Result<Vec<Vec<UdpFlow>>> {
+    let flows = &scenario.flows;
+    let halves = match arrival {
+        Arrival::Any | Arrival::Against => {
+            let half = |odd| flows.iter().skip(odd).step_by(2).copied().collect();
+            vec![half(0), half(1)]
+        }
+        Arrival::Agrees => {
+            let owners = owners(scenario);
+            let (first, second) = flows.iter().partition(|flow| owner(&owners, flow) == 0);
+            vec![first, second]
+        }
+    };
+    if halves.iter().any(Vec::is_empty) { bail!("a worker owns no flow") } else { Ok(halves) }
+}
+
+/// What tells the workers of the scenario's flows.
+fn owners(scenario: &Scenario) -> Owners {
+    Owners::new(&scenario.program, SECRET.into(), 2)
+}
+
+fn owner(owners: &Owners, flow: &UdpFlow) -> usize {
+    owners.worker(PortId(0), &Stream::udp(64, [*flow]).frame(0))
+}
+
+/// What came of a turn.
+struct Turn {
+    mpps: f64,
+    dropped: f64,
+}
+
+/// Workers with a port of their own each.
+struct Fleet {
+    workers: Vec<Worker>,
+    now_ns: u64,
+}
+
+impl Fleet {
+    /// Creates a worker for each of the lists of flows.
+    fn new(scenario: &Scenario, flows: Vec<Vec<UdpFlow>>) -> Result<Fleet> {
+        let mut rings = HandOver::between(flows.len());
+        let mut workers = Vec::new();
+        for flows in flows {
+            let mut pools = Pools::region(CHUNKS);
+            let pool = pools.first().id();
+            let input = Generator::new("in", &mut pools, pool, Stream::udp(64, flows.clone()), u64::MAX);
+            let mut engine =
+                Engine::new(&scenario.program, SECRET).context("the scenarios' programs are sound")?;
+            give_buckets(&scenario.program, &mut engine);
+            let mut ports: Vec<Box<dyn Port>> = vec![Box::new(input)];
+            for port in &scenario.program.ports[1..] {
+                let nothing = Stream::udp(64, flows[..1].iter().copied());
+                ports.push(Box::new(Generator::new(&port.name, &mut pools, pool, nothing, 0)));
+            }
+            workers.push(Worker::new(engine, ports, pools).with_hand_over(rings.remove(0)));
+        }
+        Ok(Fleet { workers, now_ns: 1_000_000_000 })
+    }
+
+    /// Breathes for a while, every worker on its core.
+    fn turn(&mut self, cores: &[usize]) -> Turn {
+        let before = self.counts();
+        let (begin, over) = (Barrier::new(self.workers.len() + 1), AtomicBool::new(false));
+        let start_ns = self.now_ns;
+        let breathe = |worker: &mut Worker, core: usize| {
+            let mut set = CpuSet::new();
+            set.set(core);
+            // On another core the rate is no worse, so a refusal does no harm.
+            let _ = sched_setaffinity(None, &set);
+            begin.wait();
+            let (start, start_busy) = (Instant::now(), busy());
+            while !over.load(Ordering::Relaxed) {
+                for _ in 0..BREATHS {
+                    worker.breathe(start_ns + start.elapsed().as_nanos() as u64);
+                }
+            }
+            busy() - start_busy
+        };
+        let busy: Duration = std::thread::scope(|scope| {
+            let breathe = &breathe;
+            let threads: Vec<_> = self
+                .workers
+                .iter_mut()
+                .zip(cores)
+                .map(|(worker, &core)| scope.spawn(move || breathe(worker, core)))
+                .collect();
+            begin.wait();
+            std::thread::sleep(TURN);
+            over.store(true, Ordering::Relaxed);
+            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).sum()
+        });
+        self.now_ns += 2 * TURN.as_nanos() as u64;
+        let (sent, dropped) = self.counts();
+        let (sent, dropped) = (sent - before.0, dropped - before.1);
+        let seconds = busy.as_secs_f64() / self.workers.len() as f64;
+        Turn { mpps: sent as f64 / seconds / 1e6, dropped: dropped as f64 / (sent + dropped).max(1) as f64 }
+    }
+
+    /// Frames sent and dropped by all workers.
+    fn counts(&self) -> (u64, u64) {
+        let sum = |(sent, dropped): (u64, u64), worker: &Worker| {
+            let ledger = worker.report().ledger;
+            (sent + ledger.transmitted, dropped + ledger.dropped.iter().sum::<u64>())
+        };
+        self.workers.iter().fold((0, 0), sum)
+    }
+}
+
+/// Processor time of this thread.
+pub fn busy() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_are_dealt_out_without_loss_and_by_their_owners() {
+        let mut scenario = scenarios::flow1m();
+        scenario.flows.truncate(1000);
+        for arrival in [Arrival::Any, Arrival::Agrees, Arrival::Against] {
+            let halves = deal(&scenario, arrival).expect("both workers own flows");
+            let mut all: Vec<UdpFlow> = halves.concat();
+            all.sort();
+            let mut wanted = scenario.flows.clone();
+            wanted.sort();
+            assert_eq!(all, wanted);
+        }
+        let halves = deal(&scenario, Arrival::Agrees).expect("both workers own flows");
+        assert!(halves[1].iter().all(|flow| owner(&owners(&scenario), flow) == 1));
+    }
+
+    #[test]
+    fn two_workers_hand_over_and_every_frame_is_counted() {
+        let mut scenario = scenarios::flow1m();
+        scenario.flows.truncate(4096);
+        let mut fleet = Fleet::new(&scenario, deal(&scenario, Arrival::Against).unwrap()).unwrap();
+        fleet.turn(&cores());
+        let handed: u64 = fleet.workers.iter().map(|worker| worker.handed().0).sum();
+        assert!(handed > 0);
+    }
+}

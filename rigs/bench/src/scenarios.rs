@@ -1,0 +1,348 @@
+//! The programs that `weir bench engine` runs, and the traffic that goes with each.
+//!
+//! All of them: one core, 64-byte frames of UDP over IPv4, memory ports, keys in seeded random order,
+//! counters and ages on.
+
+use std::net::Ipv4Addr;
+use weir_packet::{Field, KeySource, TunnelKind};
+use weir_port::UdpFlow;
+use weir_program::builder::ProgramBuilder;
+use weir_program::{
+    Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe,
+    PortId, Program, SharedUse, Target, Value,
+};
+
+/// A program, and the flows whose packets go through it.
+pub struct Scenario {
+    /// Its name in the results.
+    pub name: &'static str,
+    /// What it stands for.
+    pub what: &'static str,
+    /// The program: port 0 in, port 1 out.
+    pub program: Program,
+    /// The flows in the order in which their packets come.
+    pub flows: Vec<UdpFlow>,
+    /// Every packet is of a flow that the table does not have: the table is emptied between rounds.
+    pub learns: bool,
+}
+
+pub const MILLION: u32 = 1 << 20;
+
+/// What makes a scenario.
+pub type Make = fn() -> Scenario;
+
+/// Every scenario and what makes it; made one at a time, the large ones take hundreds of megabytes.
+pub const ALL: [(&str, Make); 7] = [
+    ("basic2", basic2),
+    ("hash256", hash256),
+    ("basic1m", basic1m),
+    ("flow1m", flow1m),
+    ("chain5", chain5),
+    ("vxlan", vxlan),
+    ("learn", learn),
+];
+
+/// A small generator (SplitMix64), so that every run visits the keys in the same order.
+pub struct Random(u64);
+
+impl Random {
+    /// Seeded.
+    #[must_use]
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        ((u128::from(self.next()) * limit as u128) >> 64) as usize
+    }
+}
+
+/// Flow number `at`, all different: sources in 10/8, destinations in 172.16/12.
+#[must_use]
+pub fn flow(at: u32) -> UdpFlow {
+    let source = Ipv4Addr::from_bits(0x0a00_0000 | at & 0xf_ffff);
+    let destination = Ipv4Addr::from_bits(0xac10_0000 | at.wrapping_mul(2654435761) >> 16 & 0x3ff);
+    (source, destination, 1024 + (at >> 20) as u16, 53)
+}
+
+/// Every flow below `count` once, in random order.
+#[must_use]
+pub fn shuffled(count: u32) -> Vec<UdpFlow> {
+    let mut random = Random::new(1);
+    let mut order: Vec<u32> = (0..count).collect();
+    for at in (1..order.len()).rev() {
+        order.swap(at, random.below(at + 1));
+    }
+    order.into_iter().map(flow).collect()
+}
+
+/// Two ports: what comes in by the first is sent out of the second.
+fn program() -> (ProgramBuilder, PortId) {
+    let mut program = ProgramBuilder::new();
+    let [_, out] = program.ports(["in", "out"]);
+    program.select_seed(7);
+    (program, out)
+}
+
+/// One pipe that what comes in enters, and whose hits leave.
+#[must_use]
+pub fn one(pipe: Pipe) -> Program {
+    let (mut program, out) = program();
+    let pipe = program.pipe(pipe.forward(out));
+    program.root(PortId(0), pipe);
+    program.build()
+}
+
+fn set_macs() -> [Operation; 2] {
+    let source = Operation::Set(Field::EthSrc, Value::Const(0x0200_0000_0001));
+    [Operation::Set(Field::EthDst, Value::PerEntry), source]
+}
+
+fn mac(at: u32) -> u128 {
+    0x0200_0000_1000 + u128::from(at)
+}
+
+fn group(fill: Fill, count: u16, size: u32) -> Group {
+    Group::new("group", fill, size).targets((0..count).map(|at| Target::new(format!("t{at}"), PortId(1))))
+}
+
+/// XenoFlow's program: even and odd clients, MAC addresses rewritten, a shared counter each.
+#[must_use]
+pub fn basic2() -> Scenario {
+    let what = "2 entries under a mask, set both MAC addresses, shared counter";
+    let program = stateless("basic2", None);
+    Scenario { name: "basic2", what, program, flows: shuffled(65536), learns: false }
+}
+
+/// One of the two programs that keep nothing of flows, behind a FLOW pipe if there is one.
+#[must_use]
+pub fn stateless(name: &str, front: Option<Pipe>) -> Program {
+    let (mut program, out) = program();
+    let pipe = if name == "basic2" { balance(&mut program) } else { hash256_pipe(&mut program) };
+    let mut first = program.pipe(pipe.forward(out));
+    if let Some(front) = front {
+        first = program.pipe(front.forward(first));
+    }
+    program.root(PortId(0), first);
+    program.build()
+}
+
+fn balance(program: &mut ProgramBuilder) -> Pipe {
+    let counters = ["even", "odd"].map(|name| program.counter(name));
+    let entries = (0..).zip(counters).map(|(at, counter)| Entry::on(at).value(mac(at)).counter(counter));
+    let pipe = Pipe::basic("balance").per_entry_bits(Field::Ipv4Src, 1).entries(entries).capacity(16);
+    pipe.counter(SharedUse::PerEntry).act(set_macs())
+}
+
+#[must_use]
+pub fn hash256() -> Scenario {
+    let what = "5-tuple to one of 256 buckets, set both MAC addresses";
+    let program = stateless("hash256", None);
+    Scenario { name: "hash256", what, program, flows: shuffled(65536), learns: false }
+}
+
+fn hash256_pipe(program: &mut ProgramBuilder) -> Pipe {
+    let group = program.group(group(Fill::Wants, 256, 256));
+    spread(group)
+}
+
+fn spread(group: GroupId) -> Pipe {
+    let targets = (0..256).map(|at| Entry::on(EntryMatch::Target(at)).value(mac(at.into())));
+    Pipe::hash("spread", HashInput::Select(KeySource::Outer), group).act(set_macs()).entries(targets)
+}
+
+/// A bond of two members as its app writes it: 256 given buckets, a port for each member. With `flow_table`
+/// every flow first meets an entry of its own.
+#[must_use]
+pub fn bond(flows: u32, flow_table: bool) -> Scenario {
+    let (mut program, out) = program();
+    let members = [out, program.port("out2")];
+    let group = program.group(group(Fill::Given, 2, 256).seed(11));
+    let entries = (0..).zip(members).map(|(at, port)| Entry::on(EntryMatch::Target(at)).to(port));
+    let bond = Pipe::hash("bond0", HashInput::Select(KeySource::Outer), group).entries(entries).capacity(16);
+    let mut first = program.pipe(bond.forward(Forward::PerEntry));
+    if flow_table {
+        first = program.pipe(flow_pipe().forward(first));
+    }
+    program.root(PortId(0), first);
+    let what = "5-tuple to one of 256 given buckets, out by one of two members";
+    Scenario { name: "bond", what, program: program.build(), flows: shuffled(flows), learns: false }
+}
+
+#[must_use]
+pub fn basic1m() -> Scenario {
+    let what = "1 Mi entries with keys of 16 bytes (addresses, ports, protocol), set both MAC addresses";
+    Scenario { name: "basic1m", what, program: exact(MILLION), flows: shuffled(MILLION), learns: false }
+}
+
+/// An entry for each of so many flows.
+fn exact(flows: u32) -> Program {
+    let entry = |at: u32| {
+        let (source, destination, sport, dport) = flow(at);
+        Entry::on(source).and(destination).and(sport).and(dport).and(17).value(mac(at & 15))
+    };
+    let fields = [Field::Ipv4Src, Field::Ipv4Dst, Field::UdpSport, Field::UdpDport, Field::IpProtocol];
+    let pipe = fields.into_iter().fold(Pipe::basic("exact"), Pipe::per_entry);
+    one(pipe.act(set_macs()).entries((0..flows).map(entry)))
+}
+
+/// The program beside SWX's of this name (`pipes/programs.rs`) for so many flows, if there is one.
+///
+/// SWX swaps the MAC addresses by way of its metadata. weir's metadata words are narrower than an address, so
+/// weir sets both.
+#[must_use]
+#[cfg_attr(not(any(test, feature = "dpdk")), expect(dead_code, reason = "SWX runs on DPDK's devices"))]
+pub fn peer(name: &str, flows: u32) -> Option<Program> {
+    let both = [Field::EthDst, Field::EthSrc].into_iter().zip([0x0200_0000_0001, 0x0200_0000_0002]);
+    let both = both.map(|(field, address)| Operation::Set(field, Value::Const(address)));
+    Some(match name {
+        // An entry without a match: every packet hits it.
+        "macswap" => one(Pipe::basic("swap").act(both).entry(Entry::default())),
+        "basic2" => basic2().program,
+        "exact" => exact(flows),
+        "selector" => hash256().program,
+        "learner" => one(flow_pipe().capacity(2 * flows)),
+        "vxlan" => vxlan().program,
+        _ => return None,
+    })
+}
+
+/// A million flows with one default entry, aged.
+#[must_use]
+pub fn flow_pipe() -> Pipe {
+    let flows = Pipe::flow("flows", Learn::Default).idle_timeout_ns(60_000_000_000);
+    flows.entry(EntryMatch::Default).capacity(MILLION)
+}
+
+#[must_use]
+pub fn flow1m() -> Scenario {
+    let what = "1 Mi live IPv4 flows, counted, aged";
+    Scenario { name: "flow1m", what, program: one(flow_pipe()), flows: shuffled(MILLION), learns: false }
+}
+
+#[must_use]
+pub fn learn() -> Scenario {
+    let what = "every packet is of a new flow";
+    Scenario { name: "learn", what, program: one(flow_pipe()), flows: shuffled(MILLION), learns: true }
+}
+
+fn vxlan() -> Scenario {
+    let encap = Encap {
+        eth_dst: Value::PerEntry,
+        eth_src: Value::Const(0x0200_0000_0001),
+        src: Value::Const(0xc0a8_0001),
+        dst: Value::PerEntry,
+        id: Some(Value::Const(77)),
+        ..Encap::new(TunnelKind::Vxlan)
+    };
+    let entries = (0..2).map(|at: u32| Entry::on(at).value(mac(at)).value(0xc0a8_0100 + at));
+    let pipe = Pipe::basic("tunnel").per_entry_bits(Field::Ipv4Src, 1).entries(entries).capacity(16);
+    let program = one(pipe.act([Operation::Encap(encap)]));
+    let what = "2 entries, outer Ethernet, IPv4, UDP and VXLAN pushed, source port from the hash";
+    Scenario { name: "vxlan", what, program, flows: shuffled(65536), learns: false }
+}
+
+/// BASIC of 4, ACL of 100 rules over 8 masks, LPM of 10 k, HASH of 256, FLOW that rewrites address and port.
+fn chain5() -> Scenario {
+    const FLOWS: u32 = 100_000;
+    let (mut program, out) = program();
+    let group = program.group(group(Fill::Wants, 256, 256));
+    let names = ["classify", "filter", "route", "spread", "flows"];
+    let [classify, filter, route, spread, nat] = names.map(|name| program.pipe(Pipe::basic(name)));
+    let known = Pipe::basic("classify").per_entry(Field::UdpDport).entries([53, 80, 123, 443]).capacity(16);
+    program.define(classify, known.forward(filter));
+    program.define(filter, acl(100).forward(route));
+    let routes = Pipe::lpm("route", Field::Ipv4Dst).entries(prefixes(10_000)).capacity(16_384);
+    program.define(route, routes.forward(spread));
+    program.define(spread, self::spread(group).forward(nat));
+    let rewrite = [Field::Ipv4Src, Field::UdpSport].map(|field| Operation::Set(field, Value::PerEntry));
+    let entry =
+        |at: u16| Entry::on(EntryMatch::Target(at)).value(0xc633_6400 + u32::from(at)).value(1024 + at);
+    let flows =
+        Pipe::flow("flows", Learn::Pin(group.into())).idle_timeout_ns(60_000_000_000).capacity(131_072);
+    program.define(nat, flows.act(rewrite).entries((0..256).map(entry)).forward(out));
+    program.root(PortId(0), classify);
+    let what = "BASIC of 4, ACL of 100 rules over 8 masks, LPM of 10 k, HASH of 256, FLOW with NAT of \
+        address and port, 100 k flows";
+    Scenario { name: "chain5", what, program: program.build(), flows: shuffled(FLOWS), learns: false }
+}
+
+/// Rules over eight masks; the last one lets everything pass, so that every packet is looked up to the end.
+fn acl(rules: u32) -> Pipe {
+    let mut random = Random::new(2);
+    let fields = [Field::Ipv4Src, Field::Ipv4Dst, Field::UdpDport];
+    let mut pipe =
+        fields.into_iter().fold(Pipe::acl("filter"), |pipe, field| pipe.matching(field, Criterion::Masked));
+    let masks =
+        [(32, 32, 16), (32, 24, 16), (24, 32, 0), (24, 24, 16), (16, 24, 0), (32, 0, 16), (0, 32, 16)];
+    let prefix = |bits: u32| if bits == 0 { 0 } else { u128::from(u32::MAX << (32 - bits)) };
+    for priority in 0..rules - 1 {
+        let (source, destination, port) = masks[priority as usize % masks.len()];
+        let rule = |value: u64, mask: u128| {
+            if mask == 0 {
+                EntryMatch::Any
+            } else {
+                EntryMatch::Masked { value: u128::from(value) & mask, mask }
+            }
+        };
+        let entry = Entry::on(rule(0x0a00_0000 | random.next() & 0xff_ffff, prefix(source)))
+            .and(rule(0xac10_0000 | random.next() & 0x3ff, prefix(destination)))
+            .and(rule(8000 + u64::from(priority), if port == 0 { 0 } else { 0xffff }));
+        pipe = pipe.entry(entry.priority(priority));
+    }
+    let any = EntryMatch::Any;
+    pipe.entry(Entry::on(any).and(any).and(any).priority(rules)).capacity(128)
+}
+
+/// Routes to where the flows go, of lengths 16 to 32, and a default.
+fn prefixes(count: usize) -> impl Iterator<Item = EntryMatch> {
+    let mut random = Random::new(3);
+    let mut seen = std::collections::BTreeSet::from([(0u128, 0u8)]);
+    while seen.len() < count {
+        let length = 16 + random.below(17) as u8;
+        let value = 0xac00_0000 | random.next() as u32 & 0x00ff_ffff;
+        seen.insert((u128::from(value & u32::MAX << (32 - length)), length));
+    }
+    seen.into_iter().map(|(value, length)| EntryMatch::Prefix { value, length })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_engine::batch::Engine;
+    use weir_packet::{Batch, Pools, TableHash};
+
+    #[test]
+    fn every_program_beside_swx_sends_its_frames() {
+        const FLOWS: u32 = 64;
+        for name in ["macswap", "basic2", "exact", "selector", "learner", "vxlan"] {
+            let program = peer(name, FLOWS).expect("it is known");
+            let mut engine = Engine::new(&program, TableHash::new([1, 2])).expect("it is sound");
+            crate::engine::give_buckets(&program, &mut engine);
+            let (mut pools, mut batch) = (Pools::region(FLOWS), Batch::new());
+            let stream = weir_port::Stream::udp(64, (0..FLOWS).map(flow));
+            for at in 0..FLOWS {
+                let mut frame = pools.first().take().expect("there are as many");
+                frame.fill(&stream.frame(at as usize)).expect("it fits");
+                batch.push(frame).expect("there is room");
+            }
+            let list = batch.mask();
+            let outcome = engine.process(&mut batch, list, PortId(0), 1);
+            let sent: u32 = outcome.transmit.iter().map(|list| list.count_ones()).sum();
+            assert_eq!(sent, FLOWS, "{name}");
+            for slot in 0..FLOWS as usize {
+                pools.give(batch.take(slot));
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The comparison: the same messages by every arm, many times, in random order.
+//!
+//! A run sends one message over each of some flows at once; what counts is the time of the last one
+//! (`MaxFCT`, as DOCA-AR's authors have it), and the times of all flows. The arms take turns, so that a
+//! machine that is slow for a while is slow for all of them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use weir_app::random::Random;
+
+use super::cell::{Cell, ElephantStarts, Sample};
+use super::elephant::Elephant;
+use super::messages::Messages;
+use super::node::{Arm, Nodes, Scheme};
+use super::statistics::{at, shuffle, sorted};
+use super::topology::{LINKS, Topology};
+use crate::Interrupt;
+use crate::premise::{carried, premise};
+use crate::run::Run;
+use crate::stream::{Stream, outages_ms};
+
+/// How long the elephant runs before flows begin: its queue is full then, and a prober has noticed.
+const SETTLE: Duration = Duration::from_millis(1200);
+/// The pause between runs, in which queues empty.
+const PAUSE: Duration = Duration::from_millis(100);
+/// When an elephant that is late starts: flows of 5 MB have left slow start, and have most before them.
+const LATE: Duration = Duration::from_millis(400);
+/// Packets per second of the stream while links are cut: one of each flow every 5 ms.
+const STREAM_RATE: u32 = 3200;
+/// How long the stream runs before a link is cut, and how long the link is.
+const LEAD: Duration = Duration::from_millis(500);
+/// How long connections are opened, each time.
+const CONNECTING: Duration = Duration::from_millis(1000);
+
+/// What is compared.
+pub struct Plan {
+    /// Mbit/s that a link carries.
+    pub rate_mbit: u32,
+    /// What the elephant offers, in percent of that.
+    pub elephant_percent: u32,
+    /// Runs of each arm in each cell.
+    pub runs: usize,
+    /// The same of DOCA-AR's arms, whose rare slow runs take many runs to count.
+    pub faithful_runs: usize,
+    /// What is measured.
+    pub cells: Vec<Cell>,
+    /// How ports are chosen, at least one; the first is what others are compared with.
+    pub arms: Vec<Arm>,
+    /// Determines the order of runs.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// How many rounds it takes.
+    fn rounds(&self) -> usize {
+        let has = |faithful| self.arms.iter().any(|arm| (arm.scheme == Scheme::DocaAr) == faithful);
+        let of = |faithful, runs| if has(faithful) { runs } else { 0 };
+        of(false, self.runs).max(of(true, self.faithful_runs))
+    }
+
+    /// The arms that take part in a round, from 1. Those with fewer runs are spread over all rounds.
+    fn arms_of(&self, round: usize) -> Vec<Arm> {
+        let rounds = self.rounds();
+        let takes_part = |arm: &&Arm| {
+            let runs = if arm.scheme == Scheme::DocaAr { self.faithful_runs } else { self.runs };
+            round * runs / rounds > (round - 1) * runs / rounds
+        };
+        self.arms.iter().filter(takes_part).copied().collect()
+    }
+
+    /// What samples must have in common.
+    #[must_use]
+    pub fn conditions(&self) -> [u32; 2] {
+        [self.rate_mbit, self.elephant_percent]
+    }
+}
+
+/// What a reload did to flows.
+#[derive(Clone, Copy, Debug)]
+pub struct Reload {
+    /// Entries of the program.
+    pub entries: u32,
+    /// How long it took, the reading of the file included.
+    pub seconds: f64,
+    /// Moves of flows meanwhile, but for those after a pause, which the stream's own sender makes: of a path
+    /// that is taken for failed or congested because its prober was late.
+    pub moves: u64,
+}
+
+impl Reload {
+    /// A line for people.
+    #[must_use]
+    pub fn text(self) -> String {
+        let Reload { entries, seconds, moves } = self;
+        format!("a reload of {entries} entries, {seconds:.1} s: {moves} moves because of it")
+    }
+
+    /// The same for programs. This format is stable.
+    #[must_use]
+    pub fn json(self) -> Value {
+        json!({ "entries": self.entries, "seconds": self.seconds, "moves": self.moves })
+    }
+}
+
+/// The network with everything that runs in it.
+pub struct Bed {
+    topology: Topology,
+    elephant: Elephant,
+    messages: Messages,
+    nodes: Nodes,
+}
+
+impl Bed {
+    /// Sets it up; `run` removes it.
+    pub fn start(run: &mut Run, plan: &Plan, interrupt: &Interrupt) -> Result<Bed> {
+        let topology = Topology::build(run, plan.rate_mbit)?;
+        let offered = plan.rate_mbit * plan.elephant_percent / 100;
+        let elephant = Elephant::start(run, &topology, offered, interrupt.slowdown())?;
+        let messages = Messages::start(run, &topology)?;
+        let nodes = Nodes::start(run, &topology, plan.arms[0], interrupt)?;
+        Ok(Bed { topology, elephant, messages, nodes })
+    }
+
+    /// Compares. Gives `take` the samples of every turn of an arm, with the number of the round.
+    pub fn compare(
+        &mut self,
+        run: &mut Run,
+        plan: &Plan,
+        interrupt: &Interrupt,
+        take: &mut dyn FnMut(usize, Vec<Sample>) -> Result<()>,
+    ) -> Result<()> {
+        let mut random = Random::new(plan.seed);
+        for number in 1..=plan.rounds() {
+            let mut arms = plan.arms_of(number);
+            shuffle(&mut random, &mut arms);
+            for arm in arms {
+                self.nodes.choose_by(&self.topology, arm, interrupt)?;
+                for before in [false, true] {
+                    let fits = |cell: &Cell| (cell.elephant == ElephantStarts::Before) == before;
+                    let mut cells: Vec<Cell> = plan.cells.iter().copied().filter(fits).collect();
+                    shuffle(&mut random, &mut cells);
+                    take(number, self.samples(run, (&cells, arm), interrupt)?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a run of each cell; the elephant starts before all of them or none.
+    fn samples(
+        &mut self,
+        run: &mut Run,
+        (cells, arm): (&[Cell], Arm),
+        interrupt: &Interrupt,
+    ) -> Result<Vec<Sample>> {
+        let mut samples = Vec::new();
+        if cells.iter().any(|cell| cell.elephant == ElephantStarts::Before) {
+            self.elephant.go_on(run, &self.topology)?;
+            interrupt.sleep(SETTLE)?;
+        }
+        for &cell in cells {
+            interrupt.sleep(PAUSE)?;
+            let bytes = cell.regime.bytes(self.topology.rate_mbit);
+            self.messages.begin(cell.flows, bytes)?;
+            if cell.elephant == ElephantStarts::After {
+                interrupt.sleep(LATE)?;
+                self.elephant.go_on(run, &self.topology)?;
+            }
+            let flow_ms = self.messages.end(run, interrupt)?;
+            premise(flow_ms.len() == cell.flows, || {
+                format!("{} of {} flows have ended", flow_ms.len(), cell.flows)
+            })?;
+            if cell.elephant == ElephantStarts::After {
+                self.elephant.hold(run, &self.topology)?;
+            }
+            samples.push(Sample { cell, arm, flow_ms });
+        }
+        self.elephant.hold(run, &self.topology)?;
+        Ok(samples)
+    }
+
+    /// Makes the links drop everything, one after the other, `cuts` times in all, under a stream of UDP
+    /// flows.
+    /// Returns for each flow that lost packets how long it did, in milliseconds, sorted.
+    pub fn cut(&mut self, run: &mut Run, cuts: usize, interrupt: &Interrupt) -> Result<Vec<f64>> {
+        self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
+        let mut outages = Vec::new();
+        for number in 0..cuts {
+            let stream = Stream::start(run, self.topology.ends(), STREAM_RATE, interrupt)?;
+            interrupt.sleep(LEAD)?;
+            self.topology.blackhole(number % LINKS)?;
+            interrupt.sleep(LEAD)?;
+            self.topology.mend()?;
+            self.nodes.wait_for_paths(interrupt)?;
+            let (sent, received) = stream.end(run, interrupt)?;
+            outages.extend(outages_ms(&sent, &received));
+        }
+        premise(cuts == 0 || !outages.is_empty(), || {
+            format!("{cuts} links were cut, and no flow has lost a packet")
+        })?;
+        Ok(sorted(outages))
+    }
+
+    /// Has a node read, check and compile a program of so many entries, and then one without them, under a
+    /// stream of UDP flows.
+    ///
+    /// # Errors
+    /// The reload has begun the app anew: its counts start from 0.
+    pub fn reload(&mut self, run: &mut Run, entries: u32, interrupt: &Interrupt) -> Result<Reload> {
+        self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
+        let stream = Stream::start(run, self.topology.ends(), STREAM_RATE, interrupt)?;
+        interrupt.sleep(LEAD)?;
+        let (before, start) = (self.nodes.moves()?, Instant::now());
+        self.nodes.load(entries)?;
+        let time = start.elapsed();
+        self.nodes.load(0)?;
+        interrupt.sleep(LEAD)?;
+        let after = self.nodes.moves()?;
+        let (_, received) = stream.end(run, interrupt)?;
+        carried("the stream during the reload", received.len() as f64)?;
+        ensure!(after.steered > before.steered, "the reload has begun the app anew: {before:?}, {after:?}");
+        Ok(Reload { entries, seconds: time.as_secs_f64(), moves: after.forced - before.forced })
+    }
+
+    /// Opens connections with weir and without, in turns. Returns the rate with it over the rate without, the
+    /// median of `rounds`. In a round each comes first once (with, without, without, with), so that what
+    /// grows or fades on the machine meanwhile is no difference between them.
+    pub fn new_flows(&mut self, run: &mut Run, rounds: usize, interrupt: &Interrupt) -> Result<f64> {
+        let mut ratios = Vec::new();
+        for _ in 0..rounds {
+            self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
+            let mut with = self.messages.connect(run, CONNECTING)?;
+            self.nodes.stop(run)?;
+            let mut without = 0;
+            for _ in 0..2 {
+                without += self.messages.connect(run, CONNECTING)?;
+            }
+            self.nodes = Nodes::start(run, &self.topology, Arm::OURS, interrupt)?;
+            with += self.messages.connect(run, CONNECTING)?;
+            carried("the connections with weir", with as f64)?;
+            carried("the connections without weir", without as f64)?;
+            ratios.push(with as f64 / without as f64);
+        }
+        Ok(at(&sorted(ratios), 0.5))
+    }
+
+    /// Stops the daemons, which must end with success.
+    pub fn stop(self, run: &mut Run) -> Result<()> {
+        self.nodes.stop(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arms_with_fewer_runs_are_spread_over_all_rounds() {
+        let arms = [Scheme::Ecmp, Scheme::DocaAr].map(|scheme| Arm { scheme, rehash: false });
+        let mut plan = Plan {
+            rate_mbit: 1,
+            elephant_percent: 1,
+            runs: 3,
+            faithful_runs: 9,
+            cells: Vec::new(),
+            arms: arms.to_vec(),
+            seed: 1,
+        };
+        let of = |plan: &Plan| (1..=plan.rounds()).map(|round| plan.arms_of(round).len()).collect::<Vec<_>>();
+        assert_eq!(of(&plan), [1, 1, 2, 1, 1, 2, 1, 1, 2]);
+        plan.faithful_runs = 0;
+        assert_eq!(of(&plan), [1; 3]);
+        plan.arms.truncate(1);
+        plan.faithful_runs = 9;
+        assert_eq!(of(&plan), [1; 3], "nobody runs nine times");
+    }
+}

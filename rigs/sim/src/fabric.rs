@@ -1,0 +1,402 @@
+//! The fabric: leaves, spines, hosts, the links between them and what is wrong with them.
+//!
+//! A link is the queue in front of it, its rate and its delay. Because a queue is first in, first out, the
+//! time at which a packet leaves is known when it arrives, and a packet is one event for each link.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fmt;
+use std::str::FromStr;
+use weir_app::random::Random;
+
+/// Leaves and spines at most: their numbers are 16 bits, and routes are kept for each pair of leaves.
+pub const SWITCHES_MAX: u32 = 512;
+/// Hosts at most.
+pub const HOSTS_MAX: u32 = 65_536;
+
+/// What a fabric looks like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// Leaf switches, at least 1.
+    pub leaves: u32,
+    /// Spine switches, at least 1: distinct paths between two leaves.
+    pub spines: u32,
+    /// Hosts of a leaf, at least 1.
+    pub hosts: u32,
+    /// Rate of a host's link, Gbit/s.
+    pub host_rate: f64,
+    /// Rate of a link between leaf and spine, Gbit/s.
+    pub rate: f64,
+    /// Delay of every link, ns.
+    pub delay_ns: u64,
+    /// Buffer of a switch port, bytes.
+    pub buffer: u64,
+    /// A switch port marks from so many bytes.
+    pub mark: u64,
+}
+
+impl Shape {
+    /// Checks that it can be built.
+    pub fn check(&self) -> Result<()> {
+        let between = |what: &str, value: u32, most: u32| {
+            ensure!((1..=most).contains(&value), "{what}: {value} is not between 1 and {most}");
+            Ok(())
+        };
+        between("--leaves", self.leaves, SWITCHES_MAX)?;
+        between("--spines", self.spines, SWITCHES_MAX)?;
+        between("--hosts", self.hosts, HOSTS_MAX)?;
+        between("--leaves times --hosts", self.leaves.saturating_mul(self.hosts), HOSTS_MAX)?;
+        for (what, rate) in [("--host-rate", self.host_rate), ("--rate", self.rate)] {
+            ensure!((0.001..=1000.0).contains(&rate), "{what}: {rate} is not between 0.001 and 1000 Gbit/s");
+        }
+        ensure!(self.buffer >= 1600, "--buffer: {} bytes do not hold a packet", self.buffer);
+        Ok(())
+    }
+
+    /// All hosts.
+    #[must_use]
+    pub fn all_hosts(&self) -> u32 {
+        self.leaves * self.hosts
+    }
+
+    /// The leaf of a host.
+    #[must_use]
+    pub fn leaf(&self, host: u32) -> u32 {
+        host / self.hosts
+    }
+}
+
+/// Something that is wrong with the fabric.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// The link between a leaf and a spine has so many percent of its rate.
+    Slow(u32, u32, f64),
+    /// The link is not there, and routing knows.
+    Cut(u32, u32),
+    /// The link drops everything from so many ms on, and routing does not know.
+    Dead(u32, u32, f64),
+    /// A spine drops so many percent of its packets.
+    Loss(u32, f64),
+    /// A spine drops what falls into one of so many classes of the hash of addresses and ports.
+    Blackhole(u32, u32),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Slow(leaf, spine, percent) => write!(f, "slow:{leaf}-{spine}:{percent}"),
+            Fault::Cut(leaf, spine) => write!(f, "cut:{leaf}-{spine}"),
+            Fault::Dead(leaf, spine, ms) => write!(f, "dead:{leaf}-{spine}:{ms}"),
+            Fault::Loss(spine, percent) => write!(f, "loss:{spine}:{percent}"),
+            Fault::Blackhole(spine, classes) => write!(f, "blackhole:{spine}:{classes}"),
+        }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Fault> {
+        let mut parts = text.split(':');
+        let kind = parts.next().unwrap_or_default();
+        let place = parts.next().with_context(|| format!("`{text}` does not say where: {FORMS}"))?;
+        let amount = parts.next();
+        ensure!(parts.next().is_none(), "`{text}` has too many parts: {FORMS}");
+        let number = |text: &str| -> Result<u32> {
+            text.parse().with_context(|| format!("`{text}` is no number of a switch: {FORMS}"))
+        };
+        let link = || -> Result<(u32, u32)> {
+            let (leaf, spine) = place
+                .split_once('-')
+                .with_context(|| format!("`{place}` is no link, such as 0-3: {FORMS}"))?;
+            Ok((number(leaf)?, number(spine)?))
+        };
+        let amount = |what: &str, most: f64| -> Result<f64> {
+            let given = amount.with_context(|| format!("`{text}` lacks {what}: {FORMS}"))?;
+            let value: f64 = given.parse().with_context(|| format!("`{given}` is no number: {FORMS}"))?;
+            ensure!((0.0..=most).contains(&value), "`{text}`: {what} is not between 0 and {most}");
+            Ok(value)
+        };
+        Ok(match kind {
+            "slow" => {
+                let percent = amount("its percent of the rate", 100.0)?;
+                ensure!(percent >= 0.1, "`{text}`: below 0.1 percent; `cut` takes the link away");
+                Fault::Slow(link()?.0, link()?.1, percent)
+            }
+            "cut" => Fault::Cut(link()?.0, link()?.1),
+            "dead" => Fault::Dead(link()?.0, link()?.1, amount("its time, ms", 1e6)?),
+            "loss" => Fault::Loss(number(place)?, amount("its percent", 100.0)?),
+            "blackhole" => {
+                let classes = amount("its number of classes", 65_536.0)? as u32;
+                ensure!(classes > 0, "`{text}`: there are no 0 classes");
+                Fault::Blackhole(number(place)?, classes)
+            }
+            _ => bail!("no fault is named `{kind}`: {FORMS}"),
+        })
+    }
+}
+
+const FORMS: &str = "use slow:LEAF-SPINE:PERCENT, cut:LEAF-SPINE, dead:LEAF-SPINE:MS, loss:SPINE:PERCENT or \
+                     blackhole:SPINE:CLASSES";
+
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drop {
+    /// The queue was full.
+    Full,
+    /// By chance.
+    Loss,
+    /// Its hash fell into the hole.
+    Blackhole,
+    /// The link was dead.
+    Dead,
+}
+
+/// The names of the reasons, in the order of [`Drop`].
+pub const DROPS: [&str; 4] = ["full", "loss", "blackhole", "dead"];
+
+/// A link, and the queue in front of it.
+#[derive(Clone, Debug)]
+struct Link {
+    free_at: u64,
+    ps_per_byte: u32,
+    delay_ns: u32,
+    /// Limits of the queue, as the time that it takes to drain.
+    buffer_ns: u64,
+    mark_ns: u64,
+    is_faulty: bool,
+    bytes: u64,
+}
+
+/// What is wrong with a link.
+#[derive(Clone, Debug, Default)]
+struct Defect {
+    /// In 2^-32.
+    loss: u64,
+    classes: u32,
+    dead_from: Option<u64>,
+}
+
+/// What a link made of a packet.
+#[derive(Clone, Copy, Debug)]
+pub enum Passage {
+    /// It arrives at that time, marked or not.
+    Arrives(u64, bool),
+    /// It was dropped.
+    Dropped(Drop),
+}
+
+/// The links of a packet's way, in order; at most 4.
+pub type Way = [u32; 4];
+
+/// The fabric.
+pub struct Fabric {
+    shape: Shape,
+    links: Vec<Link>,
+    defects: Vec<Defect>,
+    /// The spines between two leaves: `leaf from * leaves + leaf to`.
+    groups: Vec<Vec<u16>>,
+    seed: u64,
+}
+
+impl Fabric {
+    /// Builds a fabric with faults. `seed` is that of the switches' hashes.
+    pub fn new(shape: &Shape, faults: &[Fault], seed: u64) -> Result<Fabric> {
+        shape.check()?;
+        let (leaves, spines, hosts) = (shape.leaves, shape.spines, shape.all_hosts());
+        let edge = Link::new(shape, shape.host_rate);
+        let core = Link::new(shape, shape.rate);
+        let mut links = vec![Link { buffer_ns: u64::MAX, ..edge.clone() }; hosts as usize];
+        links.extend(vec![edge; hosts as usize]);
+        links.extend(vec![core; 2 * (leaves * spines) as usize]);
+        let defects = vec![Defect::default(); links.len()];
+        let all: Vec<u16> = (0..spines as u16).collect();
+        let groups = vec![all; (leaves * leaves) as usize];
+        let mut fabric = Fabric { shape: shape.clone(), links, defects, groups, seed };
+        for fault in faults {
+            fabric.break_it(fault).with_context(|| format!("--fault {fault}"))?;
+        }
+        let cut_off = fabric.groups.iter().position(Vec::is_empty);
+        if let Some(pair) = cut_off {
+            let (from, to) = (pair as u32 / leaves, pair as u32 % leaves);
+            bail!("no path is left between leaf {from} and leaf {to}: cut fewer links");
+        }
+        Ok(fabric)
+    }
+
+    fn break_it(&mut self, fault: &Fault) -> Result<()> {
+        let (leaves, spines) = (self.shape.leaves, self.shape.spines);
+        let (leaf, spine) = match *fault {
+            Fault::Slow(leaf, spine, _) | Fault::Cut(leaf, spine) | Fault::Dead(leaf, spine, _) => {
+                (leaf, spine)
+            }
+            Fault::Loss(spine, _) | Fault::Blackhole(spine, _) => (0, spine),
+        };
+        ensure!(leaf < leaves, "there is no leaf {leaf}: leaves are 0 to {}", leaves - 1);
+        ensure!(spine < spines, "there is no spine {spine}: spines are 0 to {}", spines - 1);
+        let both = [self.up(leaf, spine), self.down(spine, leaf)];
+        match *fault {
+            Fault::Slow(.., percent) => both.iter().for_each(|link| self.links[*link as usize].slow(percent)),
+            Fault::Cut(..) => {
+                for other in 0..leaves {
+                    for pair in [leaf * leaves + other, other * leaves + leaf] {
+                        self.groups[pair as usize].retain(|member| u32::from(*member) != spine);
+                    }
+                }
+            }
+            Fault::Dead(.., ms) => {
+                both.iter().for_each(|link| self.defect(*link).dead_from = Some((ms * 1e6) as u64));
+            }
+            Fault::Loss(_, percent) => {
+                let loss = (percent / 100.0 * 2_f64.powi(32)) as u64;
+                (0..leaves).for_each(|leaf| self.defect(self.down(spine, leaf)).loss = loss);
+            }
+            Fault::Blackhole(_, classes) => {
+                (0..leaves).for_each(|leaf| self.defect(self.down(spine, leaf)).classes = classes);
+            }
+        }
+        Ok(())
+    }
+
+    fn defect(&mut self, link: u32) -> &mut Defect {
+        self.links[link as usize].is_faulty = true;
+        &mut self.defects[link as usize]
+    }
+
+    fn up(&self, leaf: u32, spine: u32) -> u32 {
+        2 * self.shape.all_hosts() + leaf * self.shape.spines + spine
+    }
+
+    fn down(&self, spine: u32, leaf: u32) -> u32 {
+        self.up(self.shape.leaves, 0) + spine * self.shape.leaves + leaf
+    }
+
+    /// The spines between the leaves of two hosts; a path's number is its place.
+    #[must_use]
+    pub fn spines(&self, from: u32, to: u32) -> &[u16] {
+        let (from, to) = (self.shape.leaf(from), self.shape.leaf(to));
+        &self.groups[(from * self.shape.leaves + to) as usize]
+    }
+
+    /// The hash that switches compute of a packet's outer addresses and ports.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, from: u32, to: u32, port: u16) -> u64 {
+        Random::new(self.seed ^ u64::from(from) << 40 ^ u64::from(to) << 16 ^ u64::from(port)).bits()
+    }
+
+    /// The path that ECMP takes for a hash.
+    #[inline]
+    #[must_use]
+    pub fn path_of(&self, from: u32, to: u32, hash: u64) -> usize {
+        let count = self.spines(from, to).len() as u64;
+        (((hash >> 32) * count) >> 32) as usize
+    }
+
+    /// The links from one host to another by a spine.
+    #[inline]
+    #[must_use]
+    pub fn way(&self, from: u32, to: u32, path: usize) -> (Way, u8) {
+        let hosts = self.shape.all_hosts();
+        let (here, there) = (self.shape.leaf(from), self.shape.leaf(to));
+        if here == there {
+            return ([from, hosts + to, 0, 0], 2);
+        }
+        let spine = u32::from(self.spines(from, to)[path]);
+        ([from, self.up(here, spine), self.down(spine, there), hosts + to], 4)
+    }
+
+    /// Puts a packet into the queue of a link.
+    #[inline]
+    pub fn pass(&mut self, link: u32, now: u64, bytes: u32, hash: u64, random: &mut Random) -> Passage {
+        let found = &mut self.links[link as usize];
+        let waits = found.free_at.saturating_sub(now);
+        let time = u64::from(bytes) * u64::from(found.ps_per_byte) / 1000;
+        if waits + time > found.buffer_ns {
+            return Passage::Dropped(Drop::Full);
+        }
+        if found.is_faulty {
+            let defect = &self.defects[link as usize];
+            if defect.dead_from.is_some_and(|from| now >= from) {
+                return Passage::Dropped(Drop::Dead);
+            }
+            if defect.classes > 0 && (hash as u32).is_multiple_of(defect.classes) {
+                return Passage::Dropped(Drop::Blackhole);
+            }
+            if defect.loss > 0 && random.below(1 << 32) < defect.loss {
+                return Passage::Dropped(Drop::Loss);
+            }
+        }
+        found.free_at = now + waits + time;
+        found.bytes += u64::from(bytes);
+        Passage::Arrives(found.free_at + u64::from(found.delay_ns), waits > found.mark_ns)
+    }
+
+    /// How long a packet would wait between two leaves, ns: the longer of the two queues of a path.
+    #[must_use]
+    pub fn wait(&self, now: u64, from: u32, to: u32, path: usize) -> u64 {
+        let (way, _) = self.way(from, to, path);
+        let wait = |link: u32| self.links[link as usize].free_at.saturating_sub(now);
+        wait(way[1]).max(wait(way[2]))
+    }
+
+    /// The time in which so many bytes pass the slowest link of a fabric without faults, and the time from
+    /// the first bit of one packet sent to the last received, ns.
+    #[must_use]
+    pub fn unloaded(&self, bytes: u32) -> (u64, u64) {
+        let time = |rate: f64| (f64::from(bytes) * 8.0 / rate) as u64;
+        let (edge, core) = (time(self.shape.host_rate), time(self.shape.rate));
+        (edge.max(core), 2 * edge + 2 * core + 4 * self.shape.delay_ns)
+    }
+}
+
+impl Link {
+    fn new(shape: &Shape, gbps: f64) -> Link {
+        let ps_per_byte = (8000.0 / gbps).round() as u32;
+        let drain = |bytes: u64| bytes * u64::from(ps_per_byte) / 1000;
+        Link {
+            free_at: 0,
+            ps_per_byte,
+            delay_ns: shape.delay_ns as u32,
+            buffer_ns: drain(shape.buffer),
+            mark_ns: drain(shape.mark),
+            is_faulty: false,
+            bytes: 0,
+        }
+    }
+
+    fn slow(&mut self, percent: f64) {
+        let times = 100.0 / percent;
+        self.ps_per_byte = (f64::from(self.ps_per_byte) * times) as u32;
+        self.buffer_ns = (self.buffer_ns as f64 * times) as u64;
+        self.mark_ns = (self.mark_ns as f64 * times) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_read_back_as_written() {
+        for text in ["slow:0-3:25", "cut:1-2", "dead:1-2:10", "loss:4:1", "blackhole:0:8"] {
+            assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn bad_faults_say_where() {
+        for (text, says) in [
+            ("slow", "does not say where"),
+            ("slow:0:5", "`0` is no link"),
+            ("slow:0-1", "lacks its percent"),
+            ("slow:0-1:0", "below 0.1 percent"),
+            ("loss:x:1", "`x` is no number"),
+            ("loss:0:101", "not between 0 and 100"),
+            ("burn:0-1", "no fault is named `burn`"),
+            ("cut:0-1:2:3", "too many parts"),
+        ] {
+            let error = text.parse::<Fault>().unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What hosts know of the paths to each leaf, and when they probe.
+
+use crate::fabric::{Fabric, Shape};
+use crate::scenario::Contender;
+use weir_app::random::Random;
+use weir_path::flow::Round;
+use weir_path::paths::{Paths, Ports};
+use weir_path::probing::Budget;
+use weir_path::scheme::Scheme;
+use weir_path::settings::Settings;
+
+/// Clocks of hosts are off by up to so much, ns: nobody may rely on them.
+const CLOCKS_OFF_NS: u64 = 1_000_000_000;
+
+/// What a host knows of the paths to the hosts of a leaf.
+pub struct Node {
+    /// The paths.
+    pub paths: Paths,
+    /// The host.
+    pub host: u32,
+    /// Whom it sent to last: its probes go there.
+    to: u32,
+    is_probing: bool,
+    /// The probes of each path that have arrived there.
+    pub arrived: Vec<u32>,
+    /// CLOVE: when a path may lose weight again.
+    rests_until: Vec<u64>,
+}
+
+impl Node {
+    fn new(now: u64, settings: Settings, ports: &[Ports], (host, to): (u32, u32)) -> Node {
+        let paths = Paths::new(now, settings, ports);
+        Node {
+            paths,
+            host,
+            to,
+            is_probing: false,
+            arrived: vec![0; ports.len()],
+            rests_until: vec![0; ports.len()],
+        }
+    }
+
+    /// Data leaves for a host; returns true if probes must be sent from now on.
+    #[inline]
+    pub fn sends(&mut self, to: u32) -> bool {
+        self.to = to;
+        !std::mem::replace(&mut self.is_probing, true)
+    }
+
+    /// Takes what a round trip of a flow on a path told.
+    pub fn take_echo(&mut self, now: u64, contender: Contender, path: usize, round: Round) {
+        match contender.scheme() {
+            Scheme::Adaptive => self.paths.echoed(now, path, round.packets, round.marked),
+            Scheme::Clove if round.marked > 0 => {
+                let rests = &mut self.rests_until[path];
+                if now >= *rests {
+                    *rests = now + self.paths.settings().congested_ns / 2;
+                    self.paths.clove_marked(path);
+                }
+            }
+            _ => (),
+        }
+    }
+}
+
+/// A round of probes.
+#[derive(Default)]
+pub struct Plan {
+    /// From a host to another.
+    pub from: u32,
+    /// The other.
+    pub to: u32,
+    /// Paths and sequence numbers.
+    pub probes: Vec<(usize, u32)>,
+    /// The time until the next round, ns.
+    pub next_in: Option<u64>,
+}
+
+/// What all hosts know.
+pub struct Nodes {
+    settings: Settings,
+    hosts_of_leaf: u32,
+    leaves: u32,
+    /// The node of `host * leaves + leaf`, plus 1.
+    places: Vec<u32>,
+    are_known: bool,
+    nodes: Vec<Node>,
+    clocks: Vec<u64>,
+    budgets: Vec<Budget>,
+}
+
+impl Nodes {
+    /// Nobody knows anything yet; `are_known`: the scheme wants to know.
+    #[must_use]
+    pub fn new(shape: &Shape, settings: Settings, are_known: bool, seed: u64) -> Nodes {
+        let (hosts, mut random) = (shape.all_hosts(), Random::new(seed.rotate_left(32)));
+        Nodes {
+            settings,
+            hosts_of_leaf: shape.hosts,
+            leaves: shape.leaves,
+            places: vec![0; if are_known { (hosts * shape.leaves) as usize } else { 0 }],
+            are_known,
+            nodes: if are_known { Vec::new() } else { vec![Node::new(0, settings, &[], (0, 0))] },
+            clocks: (0..hosts).map(|_| random.below(CLOCKS_OFF_NS)).collect(),
+            budgets: vec![Budget::new(0); hosts as usize],
+        }
+    }
+
+    /// The node for what a host sends to another. Schemes that know no paths share one.
+    #[inline]
+    pub fn of(&mut self, now: u64, from: u32, to: u32, fabric: &Fabric) -> u32 {
+        if !self.are_known {
+            return 0;
+        }
+        let place = (from * self.leaves + to / self.hosts_of_leaf) as usize;
+        if self.places[place] == 0 {
+            let count = fabric.spines(from, to).len() as u16;
+            let ports: Vec<Ports> = (0..count).map(|main| Ports { main, spare: None }).collect();
+            self.nodes.push(Node::new(now, self.settings, &ports, (from, to)));
+            self.places[place] = self.nodes.len() as u32;
+        }
+        self.places[place] - 1
+    }
+
+    /// The node with a number.
+    #[inline]
+    pub fn at(&mut self, number: u32) -> &mut Node {
+        &mut self.nodes[number as usize]
+    }
+
+    /// What a host's clock shows, ns.
+    #[must_use]
+    pub fn clock(&self, now: u64, host: u32) -> u64 {
+        now.wrapping_add(self.clocks[host as usize])
+    }
+
+    /// Gives up late probes, and says what to probe now, as far as the host's budget goes.
+    pub fn plan(&mut self, now: u64, number: u32, random: &mut Random) -> Plan {
+        let node = &mut self.nodes[number as usize];
+        node.paths.tick(now);
+        let Some(next) = node.paths.next_round_in(now, random) else {
+            node.is_probing = false;
+            return Plan::default();
+        };
+        let mut probes = Vec::new();
+        let round = node.paths.round(now, random);
+        if self.budgets[node.host as usize].take(now, round.len() as u64) {
+            probes.extend(round.into_iter().map(|path| (path, node.paths.probe_sent(now, path))));
+        }
+        Plan { from: node.host, to: node.to, probes, next_in: Some(next) }
+    }
+}

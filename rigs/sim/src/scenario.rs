@@ -1,0 +1,103 @@
+//! What a run simulates.
+
+use crate::fabric::{Fault, Shape};
+use crate::loads::Load;
+use crate::tcp::{Behaviour, DATA_BYTES, HEADER_BYTES};
+use std::fmt;
+use std::str::FromStr;
+use weir_path::scheme::Scheme;
+
+/// A scheme of ours, or one that only switches can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contender {
+    /// One of the schemes for hosts.
+    Host(Scheme),
+    /// Ours, with a path for every packet.
+    AdaptiveCells,
+    /// Flowlets to the path with the shortest queues, which everybody knows at once: what CONGA (SIGCOMM'14)
+    /// comes close to.
+    CongaLike,
+}
+
+impl Contender {
+    /// What hosts do.
+    #[must_use]
+    pub fn scheme(self) -> Scheme {
+        match self {
+            Contender::Host(scheme) => scheme,
+            Contender::AdaptiveCells => Scheme::Adaptive,
+            Contender::CongaLike => Scheme::Ecmp,
+        }
+    }
+
+    /// Returns true if hosts must know paths.
+    #[must_use]
+    pub fn knows_paths(self) -> bool {
+        self.scheme().knows_paths()
+    }
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Contender::Host(scheme) => write!(f, "{scheme}"),
+            Contender::AdaptiveCells => f.write_str("adaptive_cells"),
+            Contender::CongaLike => f.write_str("conga_like"),
+        }
+    }
+}
+
+impl FromStr for Contender {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> anyhow::Result<Contender> {
+        match name {
+            "adaptive_cells" => Ok(Contender::AdaptiveCells),
+            "conga_like" => Ok(Contender::CongaLike),
+            _ => match name.parse() {
+                Ok(scheme) => Ok(Contender::Host(scheme)),
+                Err(error) => Err(anyhow::anyhow!("{error}; or adaptive_cells or conga_like")),
+            },
+        }
+    }
+}
+
+/// What a run simulates.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The fabric.
+    pub shape: Shape,
+    /// What is wrong with it.
+    pub faults: Vec<Fault>,
+    /// Sizes of flows.
+    pub load: Load,
+    /// Percent of what the leaves' links to the spines (or to the hosts, if those are slower) can carry, with
+    /// all headers and acknowledgements.
+    pub percent: f64,
+    /// How paths are chosen.
+    pub contender: Contender,
+    /// Of everything random.
+    pub seed: u64,
+    /// Flows to simulate, at least 1.
+    pub flows: u32,
+    /// TCP.
+    pub tcp: Behaviour,
+    /// Time between two probes of a path in use, ns.
+    pub probe_ns: u64,
+    /// A gap that makes a flowlet, ns; `None`: as the rate of the links asks for.
+    pub flowlet_ns: Option<u64>,
+}
+
+impl Scenario {
+    /// Mean time between two arrivals in the whole fabric, ns.
+    #[must_use]
+    pub fn gap_ns(&self) -> f64 {
+        let shape = &self.shape;
+        let up = (f64::from(shape.spines) * shape.rate).min(f64::from(shape.hosts) * shape.host_rate);
+        let bytes_per_ns = up * f64::from(shape.leaves) * self.percent / 100.0 / 8.0;
+        // What a packet of data costs on the wire, and its acknowledgement, which flows the other way beside
+        // the data of others.
+        let wire = f64::from(DATA_BYTES + 2 * HEADER_BYTES) / f64::from(DATA_BYTES);
+        self.load.mean() * wire / bytes_per_ns
+    }
+}
