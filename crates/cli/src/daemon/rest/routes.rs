@@ -204,7 +204,9 @@ pub fn description() -> Value {
                 "Service": service, "BackEnd": back_end,
                 "Patch": { "type": "object", "additionalProperties": false, "minProperties": 1,
                     "properties": {
-                        "weight": { "type": "integer", "minimum": 0, "maximum": weir_config::sets::WEIGHT_MAX },
+                        "weight": {
+                            "type": "integer", "minimum": 0, "maximum": weir_config::sets::WEIGHT_MAX,
+                        },
                         "state": { "enum": STATES.map(|(word, _)| word) } } },
                 "Requests": { "type": "array", "items": { "type": "object", "required": ["do"],
                     "properties": { "do": { "enum": WORDS } } } },
