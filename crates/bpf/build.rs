@@ -10,7 +10,7 @@ const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt
 
 /// Each program is in the file `NAME.bpf.c`.
 const PROGRAMS: [&str; 7] = ["xdp_take", "xdp_generate", "path", "oncache", "impair", "decap", "hook"];
-/// Versions of IP for which `overlay.bpf.c` is compiled: of pods and of nodes.
+/// IP versions for which `overlay.bpf.c` is compiled: of pods and of nodes.
 const VERSIONS: [[u8; 2]; 4] = [[4, 4], [4, 6], [6, 4], [6, 6]];
 
 fn main() {

@@ -1,7 +1,8 @@
-//! The fuzzers, as functions of arbitrary bytes: each returns, or panics and has found a bug.
+//! The fuzzers, as functions of arbitrary bytes. A fuzzer that panics has found a bug.
 //!
 //! libFuzzer calls them (`fuzz_targets/`), and so does `cargo test` with the inputs in `corpus/`
-//! (`crates/cli/tests/corpora.rs`). Every bug found is thus tested for ever, without a nightly toolchain.
+//! (`crates/cli/tests/corpora.rs`). This way, every bug found stays covered by a regression test that needs
+//! no nightly toolchain.
 
 pub mod network;
 
@@ -18,8 +19,8 @@ use weir_port::pcap::{Reader, Record, Writer};
 use weir_program::quic::ServerId;
 use weir_program::{AppId, PortId, Program};
 
-/// Parses the bytes as a frame at every depth. A deeper parse finds everything that a shallower one finds,
-/// and the printed recipe builds the same frame.
+/// Parses the bytes as a frame at every depth. A deeper parse must find everything that a shallower one
+/// finds, and the printed recipe must build the same frame.
 pub fn parse(frame: &[u8]) {
     let mut before = None;
     for depth in [Depth::L2, Depth::L3, Depth::L4, Depth::Inner] {
@@ -42,8 +43,8 @@ pub fn parse(frame: &[u8]) {
     }
 }
 
-/// Reads the bytes as a recipe. Errors have a place; what a recipe builds is printed as a recipe that builds
-/// the same.
+/// Reads the bytes as a recipe. Errors must have a location. A frame that a recipe builds is printed as a
+/// recipe, which must build the same frame.
 pub fn recipe(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     match text.parse::<Recipe>() {
@@ -81,14 +82,14 @@ fn written_again(records: &[Record]) {
     assert_eq!(again.len(), records.len());
     for (again, record) in again.iter().zip(records) {
         assert_eq!((again.length, &again.bytes), (record.length, &record.bytes));
-        // The format ends in the year 2106.
+        // The format's timestamps overflow in the year 2106.
         let late = record.time_ns / 1_000_000_000 > u64::from(u32::MAX);
         assert!(late || again.time_ns == record.time_ns);
     }
 }
 
-/// Reads the bytes as a configuration, which gives either a plan or a report of errors. A plan compiles, its
-/// entries are printed as text that reads back the same, and both executors agree on some packets.
+/// Reads the bytes as a configuration, which yields either a plan or a report of errors. A plan must compile,
+/// its entries must survive printing and parsing, and both executors must agree on some packets.
 pub fn config(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let loaded = config::read("fuzz", text);
@@ -123,7 +124,7 @@ const PACKETS: [&str; 5] = [
     "eth.dst=ff:ff:ff:ff:ff:ff arp=request",
 ];
 
-/// Shrinks the tables, because the size asked for would only fill the memory. Returns false if the program is
+/// Shrinks the tables, because the requested size would only waste memory. Returns false if the program is
 /// still too large for a fuzzer.
 fn made_small(program: &mut Program) -> bool {
     const SMALL: u32 = 64;
@@ -153,8 +154,8 @@ fn entries_read_back(plan: &config::Plan) {
 /// The largest number of actions on one program: enough to fill and age its tables.
 const ACTS: usize = 200;
 
-/// Derives a program, packets and changes from the bytes: the engine, with batches cut in three ways, does
-/// what the interpreter does.
+/// Derives a program, packets and changes from the bytes. The engine, with batches split in three ways, must
+/// do what the interpreter does.
 pub fn program(choices: &[u8]) {
     let mut random = Random::from_bytes(choices);
     let program = weir_oracle::arbitrary::program(&mut random);
@@ -169,9 +170,9 @@ pub fn program(choices: &[u8]) {
     }
 }
 
-/// Reads the bytes as lengths and a key of a configuration of QUIC connection IDs, and as packets: decoding
-/// returns a server ID as long as was agreed, or a reason, and both executors send each packet to the same
-/// back end.
+/// Reads the bytes as the lengths and key of a QUIC connection ID configuration, followed by packets.
+/// Decoding must return either a server ID of the configured length or a reason, and both executors must send
+/// each packet to the same back end.
 pub fn quic(data: &[u8]) {
     let Some(([lengths, key @ ..], packets)) = data.split_first_chunk::<17>() else { return };
     let server = lengths & 15;
@@ -180,7 +181,7 @@ pub fn quic(data: &[u8]) {
     let Ok(config) = QuicLbConfig::new(server.into(), nonce.into(), key) else { return };
     let mut fleet = QuicLb::default();
     (0..3).for_each(|id| assert!(fleet.set(id, Some(config.clone()))));
-    // Each packet begins with its length.
+    // Each packet starts with its length.
     let mut rest = packets;
     let mut found = Vec::new();
     let mut frames = Vec::new();
@@ -202,7 +203,7 @@ pub fn quic(data: &[u8]) {
     agree_on_quic(&quic_program((server, nonce), key, &found), frames);
 }
 
-/// A program that finds a back end for each of some server IDs.
+/// A program that maps each of some server IDs to a back end.
 fn quic_program((server, nonce): (u8, u8), key: Option<[u8; 16]>, ids: &[ServerId]) -> String {
     let hex = |octets: &[u8]| octets.iter().map(|octet| format!("{octet:02x}")).collect::<String>();
     let key = key.map(|key| format!(", key: \"{}\"", hex(&key))).unwrap_or_default();
@@ -232,7 +233,7 @@ fn agree_on_quic(text: &str, frames: Vec<Arriving>) {
     lockstep.act(&act, &mut Coverage::new()).unwrap_or_else(|what| panic!("{what}\n{text}"));
 }
 
-/// Uses a ring of carriers, one action per byte: it is a bounded queue whatever its ends do.
+/// Uses a ring of carriers, one action per byte. It must behave as a bounded queue whatever its two ends do.
 pub fn ring(doings: &[u8]) {
     let Some((&size, doings)) = doings.split_first() else { return };
     let capacity = usize::from(size % 8) + 1;

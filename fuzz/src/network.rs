@@ -1,5 +1,5 @@
-//! What comes from a network, the kernel or another process: control protocols, answers, sketch files, a
-//! takeover's messages, changes at run time.
+//! Fuzzers for input from a network, the kernel or another process: control protocols, replies, sketch files,
+//! takeover messages, changes at run time.
 
 use cli::config::{self, Nics, Plan};
 use cli::{fuzzed, import};
@@ -18,7 +18,7 @@ use weir_path::{icmp, wire};
 use weir_program::PortId;
 use weir_program::buckets::GroupTables;
 
-/// Parses the bytes as an LACPDU or a marker. A PDU that parses is written, and parses to the same again.
+/// Parses the bytes as an LACPDU or a marker. A PDU that parses must survive being written and parsed again.
 pub fn lacpdu(frame: &[u8]) {
     const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 9];
     let Ok(pdu) = lacp::parse(frame) else { return };
@@ -30,8 +30,9 @@ pub fn lacpdu(frame: &[u8]) {
     assert_eq!(lacp::parse(&again), Ok(pdu));
 }
 
-/// Reads the bytes as a path's probe and as what a router quotes of one. No probe is believed that our secret
-/// has not signed; one that it has signed is believed, unless a byte is changed that the cookie covers.
+/// Reads the bytes as a path probe, and as the part of a probe that a router quotes. A probe must be rejected
+/// unless it was signed with our secret. A signed probe must be accepted unless a byte covered by the cookie
+/// was changed.
 pub fn probe(bytes: &[u8]) {
     const SECRET: Secret = Secret([0x5ec1, 0x5ec2]);
     const VXLAN: u16 = 4789;
@@ -61,19 +62,19 @@ pub fn probe(bytes: &[u8]) {
     frame[at] = value;
     let body = frame.len() - 48;
     if let Ok(read) = Packet::read(&frame, VXLAN, SECRET) {
-        // `sent` of a request is stamped behind the cookie, so that the cookie does not cover it.
+        // `sent` of a request is stamped after the cookie was computed, so the cookie does not cover it.
         let covered = at >= body && !(body + 24..body + 32).contains(&at) && at != body + 19;
         assert!(!changed || !covered, "{read:?} at {at}");
     }
     assert!(matches!(Packet::read(&frame[..DATAGRAM / 2], VXLAN, SECRET), Err(Refusal::Malformed)));
 }
 
-/// Parses the bytes as a sketch file with the right checksum. A file that parses is written and parses again,
-/// and has the same length.
+/// Parses the bytes as a sketch file with the right checksum. A file that parses must survive being written
+/// and parsed again, with the same length.
 pub fn sketch_file(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     if let Err(FileError::Checksum { found, .. }) = Summary::read(&bytes[..]) {
-        // Behind the mark and the version.
+        // After the magic number and the version.
         bytes[12..16].copy_from_slice(&found.to_le_bytes());
     }
     let Ok(mut summary) = Summary::read(&bytes[..]) else { return };
@@ -87,7 +88,7 @@ pub fn sketch_file(bytes: &[u8]) {
     summary.merge(again).expect("both have the same settings");
 }
 
-/// Reads the bytes as the datagram of a client of an `external` app.
+/// Reads the bytes as a datagram from a client of an `external` app.
 pub fn external(bytes: &[u8]) {
     match Datagram::of_client(bytes) {
         Ok(datagram) => assert_eq!(datagram.bytes(), bytes),
@@ -95,8 +96,8 @@ pub fn external(bytes: &[u8]) {
     }
 }
 
-/// Reads the text as the services of another system; the first byte says which. An import that succeeds has
-/// services, and one that fails reports an error.
+/// Reads the text as the services of another system, which the first byte selects. An import that succeeds
+/// must yield services, and one that fails must report an error.
 pub fn imports(bytes: &[u8]) {
     let Some((&which, text)) = bytes.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
@@ -109,12 +110,12 @@ pub fn imports(bytes: &[u8]) {
     }
 }
 
-/// Reads the bytes as what the kernel says over netlink, and as its messages' bodies.
+/// Reads the bytes as netlink messages from the kernel, and as the bodies of such messages.
 pub fn netlink(bytes: &[u8]) {
     fuzzed::netlink(bytes);
 }
 
-/// Reads the bytes as what the other daemon says in a takeover: a JSON object, and bytes behind it.
+/// Reads the bytes as a message from the other daemon in a takeover: a JSON object followed by bytes.
 pub fn takeover(bytes: &[u8]) {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return };
     let (head, bytes) = rest.split_at(usize::from(u16::from_be_bytes(*length)).min(rest.len()));
@@ -122,7 +123,7 @@ pub fn takeover(bytes: &[u8]) {
     flow_records(bytes);
 }
 
-/// A program whose flows are of the kinds that there are: pinned, with answers, a NAT pool and values kept.
+/// A program with flows of every kind: pinned, with replies, with a NAT pool, and with stored values.
 const FLOWS: &str = "
 nat_pools: { world: { addresses: 192.0.2.8/29 } }
 ports: { p0: { mem: ~, root: nat }, p1: { mem: ~, root: flows } }
@@ -152,7 +153,7 @@ pipes:
     entries: [{ match: { target: r1 } }, { match: { target: r2 } }]
 ";
 
-/// Flows of another process, as records of either pipe: each continues, ends, or is unreadable.
+/// Flows of another process, as records of either pipe. Each continues, ends, or is unreadable.
 fn flow_records(records: &[u8]) {
     static PLAN: OnceLock<Plan> = OnceLock::new();
     let plan = PLAN.get_or_init(|| {
@@ -169,7 +170,7 @@ fn flow_records(records: &[u8]) {
 }
 
 thread_local! {
-    /// One for all inputs, since making it takes longer than reading records.
+    /// Shared by all inputs, since creating an engine takes longer than reading records.
     static ENGINE: RefCell<Option<Engine>> = const { RefCell::new(None) };
 }
 
@@ -185,7 +186,7 @@ fn resume(engine: &mut Engine, records: &[u8]) {
     engine.end_takeover();
 }
 
-/// The program that frames and requests meet.
+/// The program that receives the frames and requests.
 const APPS: &str = "
 ports: { p0: { mem: ~, mac: 02:00:00:00:00:01 }, p1: { mem: ~, mac: 02:00:00:00:00:02 },
          p2: { mem: ~, mac: 02:00:00:00:00:02 } }
@@ -217,8 +218,8 @@ fn plan() -> &'static Plan {
     })
 }
 
-/// Steps apps with frames, requests, links and time, one event after the other: they answer with whole frames
-/// to ports that exist.
+/// Steps apps with frames, requests, link events and time, one event after another. They must only send
+/// complete frames to ports that exist.
 pub fn apps(bytes: &[u8]) {
     let plan = plan();
     let mut running = RunningApps::new(plan.apps.running(), RunningApps::default(), &plan.program);
@@ -268,7 +269,7 @@ fn sane(actions: &[Action]) {
 }
 
 /// Reads the text as a change at run time: a request that edits the configuration (JSON), or an entry of a
-/// pipe (YAML). A resulting plan is complete, and an error has a text.
+/// pipe (YAML). A resulting plan must be complete, and an error must have a message.
 pub fn change(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(orders) = serde_json::from_str(text)

@@ -1,13 +1,13 @@
 //! The interface of a running app: it receives events, one at a time, and returns actions.
 //!
 //! An app has no thread, does not sleep, reads no clock and opens nothing. The daemon's main thread drives
-//! it, or replay with its virtual clock; given the same events at the same times it does the same, so replays
-//! are repeatable to the byte. While it runs, an app may change what it wrote into the program
+//! it, or replay with its virtual clock; given the same events at the same times it behaves the same, so
+//! replays are reproducible to the byte. While it runs, an app may change what it wrote into the program
 //! ([`Action::Change`]). It knows pipes, groups and ports by name and looks up their numbers in
 //! [`App::bind`].
 //!
-//! The life of an app: it is created from its configuration, followed by [`App::inherit`] after a reload that
-//! kept its name and kind, [`App::bind`], in the daemon [`App::set_date`], [`Event::Start`], an
+//! The life cycle of an app: it is created from its configuration, followed by [`App::inherit`] after a
+//! reload that kept its name and kind, [`App::bind`], in the daemon [`App::set_date`], [`Event::Start`], an
 //! [`Event::Link`] for every port it watches, and then further events. After the next reload its successor
 //! goes through the same, with this app as its predecessor.
 
@@ -24,7 +24,7 @@ use weir_program::change::{Change, ChangeError};
 use weir_program::snapshot::Seen;
 use weir_program::{Entry, GroupId, PipeId, PortId, Program};
 
-/// Identifies a request whose answer somebody waits for.
+/// Identifies a request whose sender waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u64);
 
@@ -32,13 +32,13 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u32);
 
-/// Why a change of an app was refused.
+/// Why a change requested by an app was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It is not possible.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// It cannot be made now, whatever it is.
+    /// It cannot be carried out at the moment.
     #[error("{0}")]
     Now(String),
 }
@@ -57,7 +57,7 @@ pub enum Event<'a> {
         /// The frame, without FCS.
         bytes: &'a [u8],
     },
-    /// A frame was refused by `limit_length`, in a pipe whose `too_long` names it.
+    /// A frame was refused by `limit_length` in a pipe whose `too_long` names this app.
     TooLong {
         /// The name under which it was forwarded, one of [`App::punts`].
         app: &'a str,
@@ -68,11 +68,12 @@ pub enum Event<'a> {
         /// The length that its IP packet may have, in bytes.
         limit: u16,
     },
-    /// The time the app asked for has come ([`App::wake_ns`]). It may be up to 2 ms late, or more under heavy
-    /// load.
+    /// The time requested with [`App::wake_ns`] has come. The event may be up to 2 ms late, or more under
+    /// heavy load.
     Tick,
-    /// The state of a port that it watches ([`App::watches`]): at its start, and then whenever it changes.
-    /// Checked every 2 ms; a port without carrier (pcap, mem, some of DPDK's virtual devices) is always up.
+    /// The state of a port that it watches ([`App::watches`]): once at the start, and then whenever it
+    /// changes. Polled every 2 ms; a port without a carrier state (pcap, mem, some of DPDK's virtual devices)
+    /// is always up.
     Link {
         /// The port.
         port: PortId,
@@ -81,7 +82,7 @@ pub enum Event<'a> {
         /// Bits per second in each direction; `None` if unknown or down.
         speed_bps: Option<u64>,
     },
-    /// A request of an operator, to be answered once by [`Action::Answer`], now or later.
+    /// A request from an operator, to be answered exactly once with [`Action::Answer`], now or later.
     Request {
         /// Identifies the request.
         id: RequestId,
@@ -101,7 +102,7 @@ pub enum Event<'a> {
     Entries {
         /// The pipe.
         pipe: PipeId,
-        /// Its entries, and what all workers know of them.
+        /// Its entries, and what all workers have seen of them.
         entries: &'a [(Entry, Seen)],
     },
     /// The flows of a group's targets, requested by [`Action::ReadFlows`].
@@ -111,42 +112,42 @@ pub enum Event<'a> {
         /// The flows of each target, in the group's order; empty if nothing counts them.
         flows: &'a [Flows],
     },
-    /// A change that it asked for was refused, and nothing has changed.
+    /// A change that it requested was refused, and nothing has changed.
     Refused {
         /// The change.
         change: &'a Change,
         /// The reason.
         why: &'a Refusal,
     },
-    /// A check that it asked for has ended ([`Action::Check`]).
+    /// A check that it requested has ended ([`Action::Check`]).
     Checked {
         /// The check.
         id: CheckId,
         /// How it has ended.
         outcome: &'a Outcome,
     },
-    /// A socket of a check that goes a service's own way sends a packet ([`Via`]). What the app does not send
-    /// on is lost.
+    /// The socket of a check along a service's own path ([`Via`]) sends a packet. The packet is lost unless
+    /// the app sends it on.
     CheckSends {
-        /// The way.
+        /// The path.
         via: &'a Via,
         /// The IP packet.
         packet: &'a [u8],
     },
-    /// What is known of a neighbour that it wants to know ([`Action::Resolve`]): at once, and then whenever
-    /// it changes.
+    /// The state of a neighbour that it asked about ([`Action::Resolve`]): at once, and then whenever it
+    /// changes.
     Neighbour {
         /// The neighbour.
         hop: &'a Hop,
         /// Its MAC address, or why there is none.
         found: &'a Found,
     },
-    /// What it asked for with [`Action::Configure`] has ended. If that was done, the app is already the one
-    /// of the new configuration.
+    /// The reconfiguration that it requested with [`Action::Configure`] has ended. If it succeeded, this app
+    /// already is the one of the new configuration.
     Configured {
         /// The request.
         id: RequestId,
-        /// Why it was refused; then nothing has changed.
+        /// Why it was refused, in which case nothing has changed.
         outcome: &'a Result<(), String>,
     },
     /// An event on its socket ([`App::socket`]).
@@ -159,7 +160,7 @@ pub enum Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// Returns the event of a frame that comes out of a ring to an app.
+    /// Returns the event for a frame that an app receives from a ring.
     #[must_use]
     pub fn of_frame(app: &'a str, input: PortId, carrier: &'a Carrier) -> Event<'a> {
         match carrier.limit {
@@ -176,24 +177,24 @@ pub enum ClientEvent<'a> {
     Connected,
     /// It has sent this datagram.
     Datagram(&'a [u8]),
-    /// A datagram to the client was lost, because it was too slow to receive.
+    /// A datagram to the client was lost, because the client was too slow to receive it.
     Lost,
     /// It has disconnected, or was disconnected.
     Disconnected,
 }
 
-/// How much a line for the operator matters.
+/// The severity of a line for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Something has changed as it should.
+    /// An expected change.
     Info,
-    /// Something is lost that others make up for, such as a back end or a member.
+    /// Something was lost, but others make up for it, such as a back end or a member.
     Warning,
-    /// Users notice it, such as a service without back ends.
+    /// Users are affected, such as by a service without back ends.
     Error,
 }
 
-/// An action that an app wants. Actions are carried out in order, before the next event.
+/// An action requested by an app. Actions are carried out in order, before the next event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Send a frame through a port. If its transmit ring is full, the frame waits there, ahead of data.
@@ -203,7 +204,7 @@ pub enum Action {
         /// The port.
         output: PortId,
     },
-    /// Send a frame through the program, as if it had arrived on a port.
+    /// Inject a frame into the program, as if it had arrived on a port.
     InjectThrough {
         /// The frame, without FCS.
         bytes: Vec<u8>,
@@ -219,7 +220,7 @@ pub enum Action {
     ReadEntries {
         /// The pipe.
         pipe: PipeId,
-        /// Some hundreds more may come.
+        /// Up to some hundreds more may be returned.
         limit: usize,
     },
     /// Request [`Event::Flows`] of a group. Replay does not answer.
@@ -233,15 +234,15 @@ pub enum Action {
         /// The answer; an error is one sentence.
         answer: Result<Value, String>,
     },
-    /// Change the app's own configuration by a list of requests ([`crate::lb::edits`]), as a reload would:
-    /// all of them or none. [`Event::Configured`] follows; not in replay, where nobody requests anything.
+    /// Change the app's own configuration by a list of requests ([`crate::lb::edits`]), as a reload would,
+    /// and atomically. [`Event::Configured`] follows, except in replay, which has no operators.
     Configure {
-        /// The operator's request, which stays to be answered.
+        /// The operator's request, which remains to be answered.
         id: RequestId,
         /// The list.
         orders: Value,
     },
-    /// Check a server. [`Event::Checked`] follows, whatever comes of it; replay checks nothing and says that
+    /// Check a server. [`Event::Checked`] follows in any case; replay checks nothing and reports that
     /// everything works.
     Check {
         /// Identifies the check.
@@ -249,17 +250,17 @@ pub enum Action {
         /// What is checked.
         check: Arc<Check>,
     },
-    /// Give an IP packet to the sockets of checks that go a service's own way ([`Via`]).
+    /// Pass an IP packet to the sockets of checks along a service's own path ([`Via`]).
     CheckHears {
         /// The packet.
         packet: Vec<u8>,
     },
-    /// Find the MAC addresses of neighbours and follow them: of these alone, from now on.
-    /// [`Event::Neighbour`] says what is found. Replay knows no host, and gives each an address made up from
-    /// its own.
+    /// Find the MAC addresses of exactly these neighbours from now on, and follow their changes.
+    /// [`Event::Neighbour`] reports the results. Replay has no host, and derives a MAC address from each IP
+    /// address.
     Resolve(Arc<[Hop]>),
-    /// Ask a neighbour that is known whether it is still there, because what is sent to it seems to be lost.
-    /// [`Event::Neighbour`] follows if it has another MAC address, or none.
+    /// Verify that a known neighbour is still reachable, because packets to it seem to be lost.
+    /// [`Event::Neighbour`] follows if its MAC address has changed or is gone.
     Confirm(Hop),
     /// Send a datagram to a client of the app's socket.
     Tell {
@@ -272,16 +273,16 @@ pub enum Action {
     Leave(ClientId),
 }
 
-/// A value of an app with labels.
+/// A value published by an app, with labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Its name.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// Its description, in one line.
     pub help: &'static str,
     /// Its labels besides the app's name.
     pub labels: Vec<(&'static str, String)>,
-    /// The value.
+    /// Its value.
     pub value: SampleValue,
 }
 
@@ -302,13 +303,14 @@ pub trait App: Any + Send {
     /// Returns its kind: its key under `apps`.
     fn kind(&self) -> &'static str;
 
-    /// Returns the names under which frames are forwarded to it: those of [`Program::apps`] that it owns.
-    /// Each has its own ring in every worker, so that a flood of one does not affect the others.
+    /// Returns the names under which frames are forwarded to it: the ones it owns in [`Program::apps`]. Each
+    /// has its own ring in every worker, so that a flood of one does not affect the others.
     fn punts(&self) -> Vec<String> {
         vec![self.name().to_string()]
     }
 
-    /// Returns the ports whose links it wants to watch, by their numbers in the program it was bound to last.
+    /// Returns the ports whose links it wants to watch, by their numbers in the program that it was last
+    /// bound to.
     fn watches(&self) -> Vec<PortId> {
         Vec::new()
     }
@@ -319,7 +321,7 @@ pub trait App: Any + Send {
     }
 
     /// Takes over from the app of the same name and kind that ran before the reload; what it knows by number
-    /// must be kept by name.
+    /// must be carried over by name.
     ///
     /// ```
     /// # use std::any::Any;
@@ -339,14 +341,14 @@ pub trait App: Any + Send {
         let _ = predecessor;
     }
 
-    /// Returns what the same app must know in another process that takes over from this one, by names; `None`
-    /// if nothing.
+    /// Returns the state that the same app must have in the process that takes over from this one, keyed by
+    /// names; `None` if there is none.
     fn state(&self) -> Option<Value> {
         None
     }
 
-    /// Goes on from what the same app has told in another process, which may be of another version: what it
-    /// does not understand, it ignores. Called once, after [`App::bind`] and before the first event.
+    /// Continues from the state of the same app in another process, possibly of another version; it ignores
+    /// what it does not understand. Called once, after [`App::bind`] and before the first event.
     fn resume(&mut self, state: &Value) {
         let _ = state;
     }
@@ -354,27 +356,27 @@ pub trait App: Any + Send {
     /// Looks up the numbers of what it knows by name. Called once, before the first event.
     fn bind(&mut self, program: &Program);
 
-    /// Returns targets of groups, by name, whose weights the next program begins with instead of those that
-    /// are configured: 0 for what is down.
+    /// Returns targets of groups, by name, whose initial weights in the next program differ from the
+    /// configured ones: 0 for targets that are down.
     fn first_weights(&self) -> Vec<(String, String, u32)> {
         Vec::new()
     }
 
-    /// Returns the request that gives a target of a group of its own another weight. `None` for groups that
-    /// are not its own: the caller may change these at once.
+    /// Returns the request that changes the weight of a target in one of its own groups. `None` for other
+    /// groups, which the caller may change directly.
     fn weighing(&self, group: &str, target: &str, weight: u32) -> Option<Value> {
         let _ = (group, target, weight);
         None
     }
 
-    /// Tells it the time of day, in seconds since 1970, before its first event: for what must differ from one
-    /// run to the next. Replay does not.
+    /// Sets the time of day, in seconds since 1970, before its first event, as a seed for what must differ
+    /// from one run to the next. Not called by replay.
     fn set_date(&mut self, unix_s: u64) {
         let _ = unix_s;
     }
 
-    /// Processes an event at `now_ns` (since the daemon's start, or on replay's clock; never going back), and
-    /// appends the actions it wants to `actions`.
+    /// Processes an event at `now_ns` (since the daemon's start, or on replay's clock; never decreasing), and
+    /// appends the resulting actions to `actions`.
     fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>);
 
     /// Returns when it wants to be woken by [`Event::Tick`], on the clock of `step`; `None` if it waits for
@@ -390,14 +392,14 @@ pub trait App: Any + Send {
         Vec::new()
     }
 
-    /// Returns values of its own that rise and fall; each is a family of the metrics: `weir_app_NAME`. How
-    /// many there are must not depend on the traffic.
+    /// Returns its own values that rise and fall; each is a family of the metrics: `weir_app_NAME`. Their
+    /// number must not depend on the traffic.
     fn gauges(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 
-    /// Returns values that need labels of their own; each name is a family of the metrics: `weir_app_NAME`.
-    /// How many there are must not depend on the traffic.
+    /// Returns values with labels of their own; each name is a family of the metrics: `weir_app_NAME`. Their
+    /// number must not depend on the traffic.
     fn samples(&self) -> Vec<Sample> {
         Vec::new()
     }

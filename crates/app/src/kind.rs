@@ -1,7 +1,7 @@
 //! Kinds of apps. A kind is identified by its key under `apps:`. It defines how its section is read and
-//! written as pipes, what it takes from the kernel, which [`App`] runs, and the output of `weir show` and
-//! `weir KEY`. The command line, the daemon and replay iterate over a list of kinds and know none of them by
-//! name.
+//! written as pipes, which frames it takes from the kernel, which [`App`] runs, and the output of `weir show`
+//! and `weir KEY`. The command line, the daemon and replay iterate over a list of kinds and know none of them
+//! by name.
 
 use crate::App;
 use crate::neighbour::{Hop, Mac};
@@ -28,22 +28,22 @@ use weir_program::{PortId, Program};
 pub struct Kind {
     /// Its key under `apps`.
     pub key: &'static str,
-    /// What it is, in a line that an editor shows.
+    /// Its description, in one line that editors show.
     pub help: &'static str,
     /// The keys of its section.
     pub keys: &'static [Key],
     /// Pipes with fixed names that it writes, and a description of each; no app may have these names.
     pub pipes: &'static [(&'static str, &'static str)],
-    /// Reads all its sections and writes them into the program. Errors go into the report.
+    /// Reads all its sections and writes them into the program. Errors are added to the report.
     pub read: fn(&[&Node], &mut Scope<'_>) -> Arc<dyn Configured>,
-    /// If one app runs for all sections: its name, and what NAME is in `weir KEY VERB NAME`, which is then
-    /// the first argument of the request. Otherwise NAME is that of the app.
+    /// Set if one app runs for all sections: its name, and what NAME means in `weir KEY VERB NAME`, where it
+    /// becomes the first argument of the request. Otherwise NAME is the name of the app.
     pub one: Option<(&'static str, &'static str)>,
     /// Name of its table in the daemon's answer to `weir show`, if it has one: see [`Configured::table`].
     pub table: Option<&'static str>,
     /// The views of `weir show KEY` for each app; the first has no word.
     pub views: &'static [View],
-    /// Its pages in `weir top`, which has them if such an app is configured.
+    /// Its pages in `weir top`, shown if such an app is configured.
     pub pages: &'static [Page],
     /// Description of `weir KEY`, in one line of the help.
     pub about: &'static str,
@@ -58,49 +58,49 @@ pub trait Configured: Any + Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Returns those that act while the program runs.
+    /// Returns the apps that act while the program runs.
     fn running(&self) -> Vec<Box<dyn App>> {
         Vec::new()
     }
 
-    /// Returns whether what was changed at run time survives a restart.
+    /// Returns whether changes made at run time survive a restart.
     fn persists(&self) -> bool {
         false
     }
 
-    /// Says what of a list of requests ([`crate::Action::Configure`]) cannot be carried out when this is the
+    /// Checks whether a list of requests ([`crate::Action::Configure`]) can be carried out with this as the
     /// configuration of `program`.
     ///
     /// # Errors
-    /// Says which, and why.
+    /// Says which request cannot be carried out, and why.
     fn refuses(&self, orders: &Value, program: &Program) -> Result<(), String> {
         let _ = (orders, program);
         Ok(())
     }
 
-    /// Returns what agents of the daemon are to do for them: values of types that the agents define.
+    /// Returns the work of the daemon's agents on their behalf, as values of types that the agents define.
     fn wanted(&self) -> Vec<Box<dyn Any>> {
         Vec::new()
     }
 
-    /// Returns the names of tables of flows that they keep outside of pipes, which can be measured
+    /// Returns the names of flow tables that they keep outside of pipes and that can be measured
     /// ([`flow_table`]).
     fn flow_tables(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Checks what refers to apps of other kinds, when all are read.
+    /// Checks references to apps of other kinds, once all apps are read.
     fn refer(&self, apps: &Apps, report: &mut Report) {
         let _ = (apps, report);
     }
 
-    /// Returns what the weights of groups are multiplied by, so that they can rise in steps, by the names of
-    /// groups, where it is not 1. What is shown is divided by it.
+    /// Returns the factors that weights of groups are multiplied by, so that they can rise in steps, by group
+    /// name, where they are not 1. Weights are divided by them for display.
     fn scales(&self) -> HashMap<String, u32> {
         HashMap::new()
     }
 
-    /// Returns addresses that they announce to others, which the host should not have.
+    /// Returns addresses that they announce, which the host should not have.
     fn announced(&self) -> Vec<IpAddr> {
         Vec::new()
     }
@@ -110,32 +110,32 @@ pub trait Configured: Any + Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Returns whether they may ever ask for checks that go a service's own way ([`crate::check::Via`]).
+    /// Returns whether they may ever request checks along a service's own path ([`crate::check::Via`]).
     fn checks_ways(&self) -> bool {
         false
     }
 
-    /// Returns whether checks go a service's own way now.
+    /// Returns whether any checks currently take a service's own path.
     fn has_ways(&self) -> bool {
         false
     }
 
-    /// Returns the neighbours that they want to know.
+    /// Returns the neighbours that they need.
     fn hops(&self) -> Vec<Hop> {
         Vec::new()
     }
 
-    /// Returns the neighbours that their running apps know.
+    /// Returns the neighbours known to their running apps.
     fn known(&self) -> HashMap<Hop, Mac> {
         HashMap::new()
     }
 
-    /// Writes neighbours that are known into the program before it begins. Whoever runs it must call this.
+    /// Writes known neighbours into the program before it starts. Every driver must call this.
     fn settle(&self, known: &HashMap<Hop, Mac>, program: &mut Program) {
         let _ = (known, program);
     }
 
-    /// Writes what depends on the roots of ports, when all of them are known.
+    /// Writes what depends on the roots of ports, once all of them are known.
     fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
         let _ = (program, report);
     }
@@ -151,9 +151,9 @@ pub trait Configured: Any + Debug + Send + Sync {
 pub struct Counts<'a> {
     /// A shared counter.
     pub counter: &'a dyn Fn(&str) -> Count,
-    /// The flows that a target of a group has in pipes that pin them, if they are counted.
+    /// The flows of a group's target in pipes that pin flows, if they are counted.
     pub flows: &'a dyn Fn(&str, &str) -> Option<Flows>,
-    /// The packets of new flows that a group has refused, if they are counted.
+    /// The number of packets of new flows that a group has refused, if they are counted.
     pub refused: &'a dyn Fn(&str) -> Option<u64>,
 }
 
@@ -182,7 +182,7 @@ pub struct Verb {
     pub about: &'static str,
     /// The arguments after the app's name.
     pub arguments: &'static [Argument],
-    /// Whether it is about all apps of the kind and has no NAME.
+    /// Whether it applies to all apps of the kind and takes no NAME.
     pub whole: bool,
     /// Flags and their descriptions in the help.
     pub flags: &'static [(&'static str, &'static str)],
@@ -202,7 +202,7 @@ pub struct Argument {
 
 /// The context for reading sections.
 pub struct Scope<'a> {
-    /// The kinds of apps that there are.
+    /// All kinds of apps.
     pub kinds: &'static [Kind],
     /// The program so far: ports, names of pipes and groups, and what earlier kinds have written.
     pub program: &'a mut ProgramBuilder,
@@ -216,8 +216,8 @@ pub struct Scope<'a> {
     pub report: &'a mut Report,
 }
 
-/// Returns the name under which a table of flows that an app keeps outside of pipes is measured and shown, as
-/// the flows of a pipe are under the pipe's.
+/// Returns the name under which a flow table that an app keeps outside of pipes is measured and shown, just
+/// as the flows of a pipe use the pipe's name.
 #[must_use]
 pub fn flow_table(kind: &str, app: &str) -> String {
     format!("{kind}/{app}")
@@ -237,8 +237,8 @@ pub fn schema(kinds: &[Kind], schema: &mut Schema) -> Value {
 /// All apps of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Apps {
-    /// The kinds that there are, in the order in which they are read: those that offer attachments first, and
-    /// those that enclose what others have written last.
+    /// All kinds, in the order in which they are read: first those that offer attachments, last those that
+    /// enclose what others have written.
     kinds: &'static [Kind],
     /// The apps of each kind.
     all: Vec<Arc<dyn Configured>>,
@@ -274,7 +274,7 @@ impl Apps {
         any.filter_map(|one| one.downcast_ref()).next()
     }
 
-    /// Returns what the apps take from the kernel at a port.
+    /// Returns the frames that the apps take from the kernel at a port.
     #[must_use]
     pub fn take(&self, port: PortId) -> Vec<Frames> {
         let all = self.all.iter().flat_map(|one| one.take());
@@ -287,40 +287,40 @@ impl Apps {
         self.all.iter().flat_map(|one| one.running()).collect()
     }
 
-    /// Returns whether what was changed at run time survives a restart.
+    /// Returns whether changes made at run time survive a restart.
     #[must_use]
     pub fn persist(&self) -> bool {
         self.all.iter().any(|one| one.persists())
     }
 
-    /// Says what of a list of requests cannot be carried out with these apps.
+    /// Checks whether a list of requests can be carried out with these apps.
     ///
     /// # Errors
-    /// Says which, and why.
+    /// Says which request cannot be carried out, and why.
     pub fn refuse(&self, orders: &Value, program: &Program) -> Result<(), String> {
         self.all.iter().try_for_each(|one| one.refuses(orders, program))
     }
 
-    /// Returns what one of the daemon's agents is to do, which has a type of its own for that.
+    /// Returns the work of one of the daemon's agents, which defines a type for it.
     #[must_use]
     pub fn wanted<T: 'static>(&self) -> Vec<T> {
         let all = self.all.iter().flat_map(|one| one.wanted());
         all.filter_map(|wanted| wanted.downcast().ok()).map(|wanted| *wanted).collect()
     }
 
-    /// Returns the names of tables of flows outside of pipes that can be measured.
+    /// Returns the names of flow tables outside of pipes that can be measured.
     #[must_use]
     pub fn flow_tables(&self) -> Vec<String> {
         self.all.iter().flat_map(|one| one.flow_tables()).collect()
     }
 
-    /// Returns what the weights of groups are multiplied by, where it is not 1.
+    /// Returns the factors that weights of groups are multiplied by, where they are not 1.
     #[must_use]
     pub fn scales(&self) -> HashMap<String, u32> {
         self.all.iter().flat_map(|one| one.scales()).collect()
     }
 
-    /// Returns addresses that apps announce to others, which the host should not have, each once.
+    /// Returns addresses that apps announce, which the host should not have, without duplicates.
     #[must_use]
     pub fn announced(&self) -> Vec<IpAddr> {
         let mut all: Vec<IpAddr> = self.all.iter().flat_map(|one| one.announced()).collect();
@@ -335,31 +335,31 @@ impl Apps {
         self.all.iter().flat_map(|one| one.answers_for()).collect()
     }
 
-    /// Returns whether any may ever ask for checks that go a service's own way.
+    /// Returns whether any app may ever request checks along a service's own path.
     #[must_use]
     pub fn checks_ways(&self) -> bool {
         self.all.iter().any(|one| one.checks_ways())
     }
 
-    /// Returns whether checks go a service's own way now.
+    /// Returns whether any checks currently take a service's own path.
     #[must_use]
     pub fn has_ways(&self) -> bool {
         self.all.iter().any(|one| one.has_ways())
     }
 
-    /// Returns the neighbours that apps want to know.
+    /// Returns the neighbours that apps need.
     #[must_use]
     pub fn hops(&self) -> Vec<Hop> {
         self.all.iter().flat_map(|one| one.hops()).collect()
     }
 
-    /// Returns the neighbours that running apps know.
+    /// Returns the neighbours known to running apps.
     #[must_use]
     pub fn known(&self) -> HashMap<Hop, Mac> {
         self.all.iter().flat_map(|one| one.known()).collect()
     }
 
-    /// Writes neighbours that are known into the program before it begins.
+    /// Writes known neighbours into the program before it starts.
     pub fn settle(&self, known: &HashMap<Hop, Mac>, program: &mut Program) {
         self.all.iter().for_each(|one| one.settle(known, program));
     }
@@ -382,7 +382,7 @@ impl Scope<'_> {
         name(text(node, "a name", self.report)?, node.span, self.report).map(str::to_string)
     }
 
-    /// Checks that the name is unique among what frames can be forwarded to.
+    /// Checks that the name is unique among the destinations that frames can be forwarded to.
     pub fn name_is_free(&mut self, section: &Section<'_>) -> bool {
         let Some(node) = section.get("name") else { return false };
         let Shape::Scalar(name) = &node.kind else { return false };
@@ -401,7 +401,7 @@ impl Scope<'_> {
         false
     }
 
-    /// Returns the attachment that a node names: a port, or what another app offers.
+    /// Returns the attachment that a node names: a port, or one offered by another app.
     pub fn attachment(&mut self, node: &Node) -> Option<Attachment> {
         let at = named("port", node, self.attachments.names().into_iter(), self.report)?;
         self.attachments.at(at).cloned()

@@ -1,9 +1,9 @@
-//! The functions of weir are apps: code that writes pipes, groups, entries and counters into a program, and
+//! Weir's features are apps: code that writes pipes, groups, entries and counters into a program, and
 //! declares which frames its ports take from the kernel. An app that acts while the program runs is an
 //! [`App`]: it receives events and returns actions. An app has no thread and never sleeps.
 //!
-//! This crate says what an app is and what runs apps; it knows none of them by name but [`external`], the app
-//! whose decisions another process makes.
+//! This crate defines apps and their driver. The only app it knows by name is [`external`], whose decisions
+//! are made by another process.
 
 mod app;
 pub mod check;

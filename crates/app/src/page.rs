@@ -1,7 +1,7 @@
 //! Pages of `weir top`: which parts of the daemon's answers a page needs, and what it shows of them.
 //!
-//! A page is written once, as a function from an answer to tables. Whoever shows it calls the function on two
-//! answers and computes what has grown between them, so no page keeps state and none computes a rate.
+//! A page is a function from an answer to tables. The viewer calls it on two answers and computes the growth
+//! between them, so a page neither keeps state nor computes rates.
 
 use serde_json::Value;
 
@@ -11,8 +11,8 @@ pub struct Page {
     pub title: &'static str,
     /// The parts of the answer to `weir show` that it needs.
     pub sections: &'static [&'static str],
-    /// What it asks of each app of its kind. The answers are in `answers` of what it is given: a list by app
-    /// of lists by request.
+    /// The requests it sends to each app of its kind. The answers are in the field `answers` of its input: a
+    /// list by app of lists by request.
     pub requests: &'static [&'static str],
     /// Returns what it shows of an answer. A part of the answer that is missing is shown as if it were empty.
     pub parts: fn(&Value) -> Vec<Part>,
@@ -21,22 +21,22 @@ pub struct Page {
 /// A part of a page.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
-    /// Names with their values, one in each line.
+    /// Names and values, one pair per line.
     Facts(Vec<(&'static str, String)>),
     /// A table.
     Table(Table),
-    /// A histogram: each bar has a label and what it has counted since the start.
+    /// A histogram: each bar has a label and its count since the start.
     Bars(&'static str, Vec<(String, u64)>),
-    /// Which of a few owners each of many slots has.
+    /// Which of a few owners each of many slots belongs to.
     Map(Map),
 }
 
 /// A table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// What it is about; unique on its page.
+    /// Its subject; unique on its page.
     pub title: String,
-    /// Its columns; the most important ones first, because a narrow terminal cuts the others.
+    /// Its columns, most important first, because a narrow terminal cuts off the rest.
     pub columns: &'static [Column],
     /// Its rows: objects, of which the columns show some fields.
     pub rows: Vec<Value>,
@@ -47,42 +47,42 @@ pub struct Table {
 pub struct Column {
     /// Its name.
     pub name: &'static str,
-    /// The field of a row that it shows; if it begins with `/`, a JSON pointer to what is deeper.
+    /// The field of a row that it shows; a JSON pointer to a nested field if it begins with `/`.
     pub field: &'static str,
-    /// What its values are.
+    /// What kind of values it has.
     pub holds: Holds,
 }
 
-/// What the values of a column are.
+/// The kind of values in a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// A name: those of a row tell it apart from the others.
+    /// A name; together, the names of a row identify it.
     Name,
     /// Text.
     Text,
     /// A number that goes up and down.
     Number,
-    /// A count, shown as it is.
+    /// A count, shown unchanged.
     Total,
     /// A count, shown as its growth per second.
     Rate,
     /// A count of bytes, shown as its growth in bits per second.
     BitRate,
-    /// A count, shown as this row's part of the growth of all rows that have the same first name; of all
-    /// rows if these have only one name each.
+    /// A count, shown as this row's share of the growth of all rows with the same first name, or of all rows
+    /// if each has only one name.
     Share,
     /// A sentence, shown below its row.
     Sentence,
 }
 
-/// Which owner each slot has.
+/// The owner of each slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Map {
     /// What the slots are.
     pub title: String,
     /// The names of the owners.
     pub owners: Vec<String>,
-    /// For each slot, its owner if it has one, and how often it has been used since the start.
+    /// For each slot, its owner if it has one, and its number of uses since the start.
     pub slots: Vec<(Option<usize>, u64)>,
 }
 

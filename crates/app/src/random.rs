@@ -1,16 +1,16 @@
-//! Seeded random numbers, so that a run can be repeated: splitmix64.
+//! Seeded random numbers, so that runs are reproducible: splitmix64.
 
 use weir_table::bucket::seeded;
 
 /// The increment of splitmix64 (Steele, Lea, Flood: OOPSLA 2014).
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A generator of random numbers. Not for secrets.
+/// A random number generator. Not cryptographically secure.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Equal seeds give equal numbers.
+    /// Equal seeds yield equal sequences.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
         Random(seed)
@@ -30,13 +30,13 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
-    /// The next 32 bits: what flows are placed by, in the kernel's programs as well.
+    /// The next 32 bits: this decides where flows are placed, in the kernel's programs as well.
     #[inline]
     pub fn word(&mut self) -> u32 {
         (self.bits() >> 32) as u32
     }
 
-    /// The next number below `end`, made of 32 bits; 0 if `end` is 0.
+    /// The next number below `end`, derived from 32 bits; 0 if `end` is 0.
     #[inline]
     pub fn drawn(&mut self, end: u32) -> u32 {
         ((u64::from(self.word()) * u64::from(end)) >> 32) as u32
@@ -48,7 +48,8 @@ impl Random {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A time within a quarter of `time`, either side: two hosts that began together come apart.
+    /// A random time within a quarter of `time` in either direction, so that two hosts that started together
+    /// drift apart.
     #[inline]
     pub fn jittered(&mut self, time: u64) -> u64 {
         let width = u128::from(time / 2 + 1);

@@ -1,6 +1,6 @@
-//! The apps of a running program, for their driver: which app a frame is for, what became of the frames it
-//! sent, and when to wake the next app. The daemon and replay share this; each carries out actions in its own
-//! way.
+//! The apps of a running program, as their driver sees them: which app a frame is for, what happened to the
+//! frames it sent, and when to wake the next app. The daemon and replay share this; each carries out actions
+//! in its own way.
 
 use crate::app::{Action, App, Event};
 use serde_json::{Value, json};
@@ -11,15 +11,15 @@ use weir_program::{AppId, Program};
 #[cfg(test)]
 mod tests;
 
-/// The largest number of an app's frames that may be on their way to a worker or waiting there; further ones
-/// are refused.
+/// The largest number of an app's frames that may be in flight to a worker or waiting there; further ones are
+/// refused.
 pub const INJECTS_MAX: usize = 1024;
 
 /// With this many frames in flight, clients of the app's socket are not read: half of a worker's room for
 /// commands.
 const LISTENS_MAX: usize = 128;
 
-/// The shortest time between two ticks of an app, in nanoseconds.
+/// The minimum time between two ticks of an app, in nanoseconds.
 const TICK_LEAST_NS: u64 = 1_000_000;
 
 /// Counts of an app's frames.
@@ -37,7 +37,7 @@ pub struct Account {
 struct Running {
     app: Box<dyn App>,
     account: Account,
-    /// Where workers report what became of its frames.
+    /// Where workers report the fate of its frames.
     answers: (SyncSender<Injected>, Receiver<Injected>),
     /// Frames without a report yet.
     outstanding: usize,
@@ -71,14 +71,14 @@ impl RunningApps {
         running
     }
 
-    /// Returns what the apps want to tell their successors in another process, by kind and name.
+    /// Returns the state that the apps hand to their successors in another process, by kind and name.
     #[must_use]
     pub fn states(&self) -> Value {
         let one = |one: &Running| Some(json!([one.app.kind(), one.app.name(), one.app.state()?]));
         self.apps.iter().filter_map(one).collect()
     }
 
-    /// Tells apps what their predecessors in another process have told, before their first event.
+    /// Passes apps the state of their predecessors in another process, before their first event.
     pub fn resume(&mut self, states: &Value) {
         for state in states.as_array().into_iter().flatten() {
             let same = |one: &&mut Running| state[0] == one.app.kind() && state[1] == one.app.name();
@@ -88,7 +88,7 @@ impl RunningApps {
         }
     }
 
-    /// Tells all apps the time of day, in seconds since 1970.
+    /// Sets the time of day for all apps, in seconds since 1970.
     #[must_use]
     pub fn on(mut self, unix_s: u64) -> RunningApps {
         self.apps.iter_mut().for_each(|one| one.app.set_date(unix_s));
@@ -125,7 +125,7 @@ impl RunningApps {
         self.apps[at].account
     }
 
-    /// Returns the app that frames for `app` of the program belong to.
+    /// Returns the app that receives frames for `app` of the program.
     #[must_use]
     pub fn owner(&self, app: AppId) -> Option<usize> {
         self.owners.get(app.index()).copied().flatten()
@@ -137,7 +137,7 @@ impl RunningApps {
         self.names.get(app.index()).map_or("", String::as_str)
     }
 
-    /// Passes an event to an app. Returns the actions that it wants.
+    /// Passes an event to an app. Returns the resulting actions.
     #[must_use]
     pub fn step(&mut self, at: usize, now_ns: u64, event: Event<'_>) -> Vec<Action> {
         let one = &mut self.apps[at];
@@ -151,13 +151,13 @@ impl RunningApps {
         actions
     }
 
-    /// Returns weights that the next program begins with, by the names of groups and targets.
+    /// Returns the initial weights of the next program, by the names of groups and targets.
     #[must_use]
     pub fn first_weights(&self) -> Vec<(String, String, u32)> {
         self.apps.iter().flat_map(|one| one.app.first_weights()).collect()
     }
 
-    /// Returns the app whose group this is, and the request that gives one of its targets another weight.
+    /// Returns the app that owns a group, and the request that changes the weight of one of its targets.
     #[must_use]
     pub fn weighing(&self, group: &str, target: &str, weight: u32) -> Option<(String, Value)> {
         let of = |one: &Running| Some((one.app.name().to_string(), one.app.weighing(group, target, weight)?));
@@ -176,13 +176,13 @@ impl RunningApps {
         self.apps.iter().position(|one| one.wake_ns().is_some_and(|wake_ns| wake_ns <= now_ns))
     }
 
-    /// Returns false while so many of an app's frames are in flight that its clients should wait.
+    /// Returns false while an app has so many frames in flight that its clients should wait.
     #[must_use]
     pub fn has_room(&self, at: usize) -> bool {
         self.apps[at].outstanding < LISTENS_MAX
     }
 
-    /// Sends a frame for an app; `send` passes it to a worker and returns whether that accepted it.
+    /// Sends a frame for an app; `send` passes it to a worker and returns whether the worker accepted it.
     pub fn inject(
         &mut self,
         at: usize,
@@ -197,7 +197,7 @@ impl RunningApps {
         }
     }
 
-    /// Collects the workers' reports about frames. Returns how many there were.
+    /// Collects the workers' reports on frames. Returns the number of reports.
     pub fn collect(&mut self) -> usize {
         let mut collected = 0;
         for one in &mut self.apps {
@@ -214,7 +214,7 @@ impl RunningApps {
     }
 }
 
-/// Returns a group's buckets, summed over workers, from what each of them reports.
+/// Returns a group's buckets, summed over the reports of all workers.
 #[must_use]
 pub fn buckets(reports: impl IntoIterator<Item = BucketReport>) -> BucketReport {
     let mut all = reports.into_iter();

@@ -1,17 +1,16 @@
-//! What answers to `weir show` have in common: times are given as how long ago they were, and what is not
-//! known is left out.
+//! Conventions shared by answers to `weir show`: times are given as ages, and unknown values are left out.
 
 use serde_json::{Map, Value};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// How long ago something was, in milliseconds, by one clock.
+/// The age of an event in milliseconds, both times being on the same clock.
 #[must_use]
 pub fn ago_ms(now_ns: u64, at_ns: u64) -> u64 {
     now_ns.saturating_sub(at_ns) / NS_PER_MS
 }
 
-/// Writes a time for people, as `20 ms` or `1.5 s`.
+/// Formats a duration for humans, as `20 ms` or `1.5 s`.
 #[must_use]
 pub fn seconds(milliseconds: u64) -> String {
     if milliseconds < 1000 {
@@ -21,7 +20,7 @@ pub fn seconds(milliseconds: u64) -> String {
     }
 }
 
-/// Leaves out the fields that are `null`, however deep.
+/// Removes fields that are `null`, at any depth.
 #[must_use]
 pub fn without_nulls(value: Value) -> Value {
     match value {
@@ -34,7 +33,7 @@ pub fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// Returns the fields of an answer that a page of documentation does not name, although it must.
+/// Returns the fields of an answer that a documentation page fails to mention.
 #[must_use]
 pub fn undocumented(answer: &Value, page: &str) -> Vec<String> {
     let mut missing = Vec::new();

@@ -1,6 +1,6 @@
 //! The members whose frames are accepted: the entries of the pipes `in` and `group/active`.
 //!
-//! An entry matches a port. In a reload the engine keeps it by the port's name, and so does this list.
+//! An entry matches a port. On a reload the engine keeps it by the port's name, and so does this list.
 
 use super::entries::{add, remove};
 use super::pipes::Names;
@@ -27,8 +27,8 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    /// Looks up the pipes in the program, and the ports, which may have other numbers than before. The entry
-    /// of a port that is gone went with it.
+    /// Looks up the pipes in the program, and the ports, whose numbers may have changed. The entry of a
+    /// removed port was removed with it.
     pub fn bind(&mut self, names: &Names<'_>, program: &Program) {
         let now = |old: &PortId| program.port_named(self.names.get(old.index())?);
         self.ports = self.ports.iter().filter_map(|(id, port)| Some((*id, now(port)?))).collect();

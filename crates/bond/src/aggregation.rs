@@ -11,7 +11,7 @@ use std::num::NonZeroU16;
 pub(super) struct Aggregation {
     lacp: Option<Lacp>,
     pub negotiation: Negotiation,
-    /// Members that LACP is to stop offering, and when.
+    /// Members that LACP must stop offering, and when.
     holding: BTreeMap<u16, u64>,
 }
 
@@ -46,7 +46,7 @@ impl Aggregation {
         self.lacp.as_ref().map(Lacp::heard).unwrap_or_default()
     }
 
-    /// Lets a member go on from what its partner has said to a former process.
+    /// Lets a member continue from what its partner said to a former process.
     pub fn resume(&mut self, id: u16, bytes: &[u8]) {
         if let Some(lacp) = &mut self.lacp {
             lacp.resume(id, bytes);
@@ -79,7 +79,7 @@ impl Aggregation {
         Some(members.map(|member| (member.member, admission(member.mux))).collect())
     }
 
-    /// Tells the partner at `at_ns` that a member is out of use.
+    /// Informs the partner at `at_ns` that a member is out of use.
     pub fn hold(&mut self, id: u16, at_ns: u64) {
         self.holding.insert(id, at_ns);
     }
@@ -89,12 +89,12 @@ impl Aggregation {
         self.holding.remove(&id);
     }
 
-    /// Members whose partner must be told now.
+    /// Members whose partner must be informed now.
     pub fn due(&mut self, now_ns: u64) -> Vec<u16> {
         self.holding.extract_if(.., |_, at_ns| *at_ns <= now_ns).map(|(id, _)| id).collect()
     }
 
-    /// When the next partner must be told.
+    /// When the next partner must be informed.
     pub fn wake_ns(&self) -> Option<u64> {
         self.lacp.as_ref().and_then(Lacp::wake_ns).into_iter().chain(self.holding.values().copied()).min()
     }

@@ -1,6 +1,6 @@
-//! What a bond announces: that an address is reached by another member now. RARP for MAC addresses inside
-//! (what bridges learn from), gratuitous ARP and unsolicited neighbour advertisements for IP addresses; and
-//! the questions by which it probes.
+//! What a bond announces: that an address is now reached through another member. It sends RARP for MAC
+//! addresses inside (what bridges learn from), and gratuitous ARP and unsolicited neighbour advertisements
+//! for IP addresses. This file also has the requests by which the bond probes.
 //!
 //! Stations are announced a few at a time, because workers have limited room for frames.
 
@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_app::Action;
 use weir_program::PortId;
 
-/// Stations announced at once; the next ones follow a millisecond later.
+/// Stations announced in one batch; the next batch follows a millisecond later.
 const AT_ONCE: usize = 64;
 const PAUSE_NS: u64 = 1_000_000;
 
@@ -23,8 +23,8 @@ pub(super) struct Announcements {
 }
 
 impl Announcements {
-    /// Announces the bond's own addresses by the active member's port, and starts anew with all stations that
-    /// are known.
+    /// Announces the bond's own addresses through the active member's port, and restarts the announcement of
+    /// all known stations.
     pub fn start(&mut self, bond: &Bond, output: PortId, learnt: &Learnt, actions: &mut Vec<Action>) {
         let own = |ip: &IpAddr| Action::Inject { bytes: address(bond.mac(), *ip), output };
         actions.extend(bond.announce.iter().map(own));
@@ -58,18 +58,18 @@ const ETHER_IPV6: u16 = 0x86dd;
 pub(super) const ADVERTISEMENT: u8 = 136;
 /// Shows that no router has forwarded a message (RFC 4861 §7.1.2).
 const HOP_LIMIT: u8 = 255;
-/// Frames are padded to what Ethernet carries, without FCS.
+/// Frames are padded to Ethernet's minimum length, without FCS.
 const SHORTEST: usize = 60;
 
-/// A reverse ARP request that asks for nothing: from an address inside, to all (RFC 903). Bridges learn where
-/// it is.
+/// A reverse ARP request that asks for nothing: from an address inside, to all stations (RFC 903). Bridges
+/// learn from it where the address is.
 #[must_use]
 pub fn rarp(mac: Mac, vid: Option<u16>) -> Vec<u8> {
     arp_like((mac, vid), ETHER_RARP, 3, [Ipv4Addr::UNSPECIFIED; 2])
 }
 
-/// Where an IP address is: gratuitous ARP (RFC 5227 §3) or an unsolicited neighbour advertisement (RFC 4861
-/// §7.2.6).
+/// Announces where an IP address is: gratuitous ARP (RFC 5227 §3) or an unsolicited neighbour advertisement
+/// (RFC 4861 §7.2.6).
 #[must_use]
 pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
     match address {
@@ -78,9 +78,9 @@ pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Who has this address? ARP (RFC 826), or a neighbour solicitation (RFC 4861 §4.3). The latter names a
-/// source, because one without is answered to all nodes (§7.2.4), and a switch floods such an answer to
-/// every member.
+/// Asks who has an address: ARP (RFC 826), or a neighbour solicitation (RFC 4861 §4.3). The solicitation
+/// names a source, because one without is answered to all nodes (§7.2.4), and a switch floods such an answer
+/// to every member.
 #[must_use]
 pub fn question((mac, vid): (Mac, Option<u16>), source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
     match target {
@@ -101,10 +101,10 @@ pub fn link_local([a, b, c, d, e, f]: Mac) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Returns who answers a probe of `own` with this frame: an ARP reply or a neighbour advertisement to `own`.
-/// The answer must be in the probe's VLAN; a tag with VLAN 0 has only a priority. An answer to another
-/// address says nothing about this link, because a switch floods frames to groups and to addresses that it
-/// does not know.
+/// Returns the station that answers a probe of `own` with this frame: an ARP reply or a neighbour
+/// advertisement to `own`. The answer must be in the probe's VLAN; a tag with VLAN 0 carries only a priority.
+/// An answer to another address says nothing about this link, because a switch floods frames to groups and to
+/// unknown addresses.
 #[must_use]
 pub fn answer(frame: &[u8], own: Mac, vid: Option<u16>) -> Option<IpAddr> {
     let tag = frame.get(14..16).filter(|_| frame[12..14] == [0x81, 0]);
@@ -143,7 +143,7 @@ fn arp_like(
     frame.extend(operation.to_be_bytes());
     frame.extend(mac);
     frame.extend(sender.octets());
-    // RARP asks for the sender's own address; ARP does not say whose the target is.
+    // RARP asks for the sender's own address; ARP leaves the target's address open.
     frame.extend(if ether_type == ETHER_RARP { mac } else { [0; 6] });
     frame.extend(target.octets());
     frame.resize(frame.len().max(SHORTEST), 0);
@@ -157,7 +157,7 @@ fn advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
     icmpv6((mac, [0x33, 0x33, 0, 0, 0, 1]), None, (address, ALL_NODES), message)
 }
 
-/// A message of neighbour discovery, its checksum (RFC 4443 §2.3) filled in.
+/// A neighbour discovery message with its checksum (RFC 4443 §2.3).
 pub(super) fn icmpv6(
     (from, to): (Mac, Mac),
     vid: Option<u16>,
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!((&frame[28..32], &frame[38..42]), (&[192, 0, 2, 1][..], &[192, 0, 2, 1][..]));
     }
 
-    /// What 2001:db8::abcd answers to a station.
+    /// The answer of 2001:db8::abcd to a station.
     fn advertised((mac, ip): (Mac, Ipv6Addr), vid: Option<u16>) -> Vec<u8> {
         let from = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xabcd);
         let message =

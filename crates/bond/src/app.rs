@@ -1,5 +1,5 @@
 //! A running bond. Events come in; moves of buckets, changes of entries and frames go out as actions. Each
-//! part of the bond makes its decisions in a file of its own; this file passes the results of one part to the
+//! part of the bond makes its decisions in its own file; this file passes the results from one part to the
 //! others.
 
 use super::admission::Admitted;
@@ -22,13 +22,14 @@ use weir_app::{Action, App, Event, Level, RequestId};
 use weir_program::change::Change;
 use weir_program::{PortId, Program};
 
-/// How long frames are still accepted from a member that was taken out: its partner is told within a second.
+/// How long frames are still accepted from a member that was taken out: its partner is informed within a
+/// second.
 const LINGER_NS: u64 = 1_100_000_000;
 
 /// Longest delay between asking for a change and the workers carrying it out.
 const SLACK_NS: u64 = 20_000_000;
 
-/// A running bond, made of parts that each know one thing.
+/// A running bond, made of parts with one concern each.
 pub struct BondApp {
     pub(super) bond: Bond,
     pub(super) members: Members,
@@ -41,15 +42,15 @@ pub struct BondApp {
     /// Requests that wait for bucket counters to be read.
     pub(super) asked: Vec<(RequestId, Question)>,
     pub(super) begun: bool,
-    /// What another process has told that this one takes over from.
+    /// State of another process that this one takes over from.
     resumed: Option<Resumed>,
 }
 
 /// Members of another process's bond.
 struct Resumed {
-    /// Those that were in use.
+    /// Members that were in use.
     enabled: BTreeSet<u16>,
-    /// Those that the operator had disabled.
+    /// Members that the operator had disabled.
     disabled: BTreeSet<u16>,
 }
 
@@ -73,18 +74,18 @@ impl BondApp {
         }
     }
 
-    /// Whether all frames leave by the active member.
+    /// Whether all frames leave through the active member.
     pub(super) fn is_single(&self) -> bool {
         self.bond.mode == Mode::ActiveBackup || self.aggregation.falls_back()
     }
 
-    /// The part that decides by which member frames leave, and the context it needs.
+    /// The part that decides through which member frames leave, and the context it needs.
     pub(super) fn traffic(&mut self, now_ns: u64) -> (&mut Traffic, Context<'_>) {
         let BondApp { bond, members, traffic, .. } = self;
         (traffic, Context { now_ns, bond, members })
     }
 
-    /// Adds the members to LACP and to the links; members that were there before stay as they are.
+    /// Adds the members to LACP and to the links; existing members keep their state.
     fn begin(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         self.stations.begin(actions);
         if std::mem::replace(&mut self.begun, true) {
@@ -128,7 +129,7 @@ impl BondApp {
             let (traffic, context) = self.traffic(now_ns);
             traffic.set_speed(context, id, actions);
         }
-        // Carrier first, so that the reason given is not what LACP makes of losing it.
+        // Carrier first, so that the reported reason is not LACP's reaction to losing it.
         self.tell_links(now_ns, links::Event::Speed(id, speed_bps), actions);
         self.tell_links(now_ns, links::Event::Carrier(id, up), actions);
         self.tell_lacp(now_ns, lacp::Event::Link { member: id, up, speed_bps }, actions);
@@ -195,8 +196,8 @@ impl BondApp {
         }
     }
 
-    /// Handles members the operator took out, once nothing is sent on them any more: tells their partner, and
-    /// keeps accepting their frames until it knows.
+    /// Handles members taken out by the operator once nothing is sent on them any more: informs their
+    /// partner, and keeps accepting their frames until the partner knows.
     fn have_left(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let left = self.aggregation.due(now_ns);
         for &id in &left {
@@ -207,7 +208,7 @@ impl BondApp {
         }
     }
 
-    /// Announces to the network that the stations inside are now reached by another member.
+    /// Announces to the network that the stations inside are now reached through another member.
     fn announce(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let Some(output) = self.links.active().and_then(|id| Some(self.members.get(id)?.port)) else {
             return;
@@ -274,7 +275,7 @@ impl BondApp {
                     ));
                     self.set_up(now_ns, id, Some(reason), actions);
                     self.linger(now_ns, id, reason);
-                    // A member that the operator takes out may be left gradually; see `have_left`.
+                    // A member that the operator takes out may be drained gradually; see `have_left`.
                     lost |= reason != Reason::Operator;
                 }
                 Output::Active { to, .. } => active = Some(to),
@@ -292,7 +293,7 @@ impl BondApp {
         }
     }
 
-    /// Keeps accepting the frames of a member taken out whose partner does not know yet.
+    /// Keeps accepting the frames of a member that was taken out while its partner does not know yet.
     fn linger(&mut self, now_ns: u64, id: u16, reason: Reason) {
         match reason {
             Reason::Operator => self.admitted.linger(id, now_ns + self.leaves_in_ns() + LINGER_NS),
@@ -301,7 +302,7 @@ impl BondApp {
         }
     }
 
-    /// The longest time until nothing is sent any more on a member the operator took out.
+    /// The maximum time until nothing is sent any more on a member that the operator took out.
     pub(super) fn leaves_in_ns(&self) -> u64 {
         self.bond.idle_gap_max_ns + SLACK_NS
     }
@@ -397,8 +398,8 @@ impl App for BondApp {
         }
     }
 
-    /// Which members are enabled, and what their partners have said last. The successor assigns its buckets
-    /// anew.
+    /// Which members are enabled, and what their partners said last. The successor assigns its buckets from
+    /// scratch.
     fn state(&self) -> Option<Value> {
         let named = |(id, bytes): (u16, Vec<u8>)| (self.members.name(id).to_string(), json!(bytes));
         let heard: serde_json::Map<_, _> = self.aggregation.heard().into_iter().map(named).collect();
@@ -439,7 +440,7 @@ impl App for BondApp {
             Event::Link { port, up, speed_bps } => self.link(now_ns, port, up, speed_bps, actions),
             Event::Request { id, request } => self.request(now_ns, id, request, actions),
             Event::Buckets { group, report } => self.count(now_ns, group, report, actions),
-            // The entry to be removed is already gone.
+            // The entry to remove is already gone.
             Event::Refused { change: Change::Remove { .. }, .. } => {}
             Event::Refused { why, .. } => {
                 actions.push(Action::Say(Level::Warning, format!("a change was refused: {why}")))

@@ -1,6 +1,6 @@
 //! Which member owns each bucket of a bond, and which buckets an event moves.
 //!
-//! Moving a bucket may reorder the flows in it, so a bucket moves only if it must:
+//! Moving a bucket may reorder its flows, so a bucket moves only if it must:
 //!
 //! - A member fails: its buckets move at once, and no others. They are spread by weight over the live
 //!   members.
@@ -103,7 +103,7 @@ impl Member {
 #[derive(Clone, Debug)]
 struct Bucket {
     home: u16,
-    /// Members on which the bucket may still be, although it was told to leave them when idle.
+    /// Members on which the bucket may still be, although it was ordered to leave them when idle.
     leaving: Vec<u16>,
 }
 
@@ -122,14 +122,14 @@ impl Assignment {
         assignment
     }
 
-    /// Returns the intended member of each bucket. If all members are down, a bucket stays with the last it
-    /// had.
+    /// Returns the intended member of each bucket. If all members are down, a bucket stays with its last
+    /// member.
     #[must_use]
     pub fn slots(&self) -> &[u16] {
         &self.slots
     }
 
-    /// Returns the member that has this bucket while all are up.
+    /// Returns the member that has this bucket while all members are up.
     #[must_use]
     pub fn home(&self, bucket: u32) -> Option<u16> {
         self.buckets.get(bucket as usize).map(|bucket| bucket.home).filter(|&home| home != NO_TARGET)
@@ -194,7 +194,7 @@ impl Assignment {
         self.moves(&before, Some(member))
     }
 
-    /// Returns true if any member can have buckets. If none can, all buckets are where they were last.
+    /// Returns true if any member can have buckets. If none can, all buckets are where they last were.
     #[must_use]
     pub fn has_living(&self) -> bool {
         self.members.values().any(Member::lives)
@@ -213,8 +213,8 @@ impl Assignment {
         moves
     }
 
-    /// Replaces the buckets by `size` new ones without members: a table of another size has nothing in common
-    /// with the old.
+    /// Replaces the buckets with `size` new ones without members: a table of another size has nothing in
+    /// common with the old one.
     pub fn resize(&mut self, size: u32) -> Vec<Move> {
         self.slots = vec![NO_TARGET; size as usize];
         self.buckets = vec![Bucket { home: NO_TARGET, leaving: Vec::new() }; size as usize];
@@ -250,7 +250,7 @@ impl Assignment {
         Ok(self.moves(&before, None))
     }
 
-    /// Moves the buckets of a rebalance, except those that can no longer be moved.
+    /// Moves the buckets of a rebalance, except buckets that can no longer be moved.
     pub fn rebalance(&mut self, wanted: impl IntoIterator<Item = (u32, u16)>) -> Vec<Move> {
         wanted
             .into_iter()
@@ -376,15 +376,15 @@ impl Assignment {
         }
     }
 
-    /// Gives `member` its share of the buckets whose home is down; with `all`, also evens them out between
-    /// the others.
+    /// Gives `member` its share of the buckets whose home is down; with `all`, also evens them out among the
+    /// others.
     fn level_stand_ins(&mut self, member: u16, all: bool) {
         for (bucket, to) in self.ledger_of_slots().level(member, all) {
             self.slots[bucket as usize] = to;
         }
     }
 
-    /// Counts homes, and finds those that can change.
+    /// Counts homes, and finds the ones that can change.
     fn ledger_of_homes(&self, movable: impl Fn(u16) -> bool) -> Ledger {
         let mut ledger = Ledger::new(self.members.iter(), self.slots.len());
         for (at, bucket) in (0..).zip(&self.buckets) {
@@ -481,7 +481,7 @@ impl Ledger {
         }
     }
 
-    /// Gives a bucket to that member, of those that `fits` admits, with the least for its weight.
+    /// Gives a bucket to the member that has the least for its weight among those that `fits` admits.
     fn give(&mut self, bucket: u32, fits: impl Fn(u16) -> bool) -> Option<u16> {
         let member = self.lines[self.poorest(fits)?].member;
         self.count(member, Some(bucket));

@@ -9,7 +9,7 @@ pub(super) struct Balance {
     pub rebalance: Rebalance,
     /// The counters for the next run are being read.
     reading: bool,
-    /// Counters have been read at least once. What was carried before that belongs to no interval.
+    /// Counters have been read at least once. Traffic before that belongs to no interval.
     pub counted: bool,
 }
 
@@ -40,7 +40,7 @@ impl Balance {
         self.rebalance.wake_ns().filter(|_| !self.reading)
     }
 
-    /// Whether it is time to read the counters; if so, notes that they are being read.
+    /// Whether it is time to read the counters; if so, records that they are being read.
     pub fn reads(&mut self, now_ns: u64) -> bool {
         let due = self.wake_ns().is_some_and(|at_ns| at_ns <= now_ns);
         self.reading |= due;

@@ -1,4 +1,4 @@
-//! The buckets of a bond: the member each is assigned to ([`Assignment`]), the moves ordered and their
+//! The buckets of a bond: the member each is assigned to ([`Assignment`]), the ordered moves with their
 //! reasons, and the traffic they have carried.
 
 use super::assignment::{Assignment, Move, When};
@@ -28,7 +28,8 @@ pub(super) struct Buckets {
     pub log: VecDeque<Moved>,
     /// Number of moves ordered.
     pub ordered: u64,
-    /// A bucket that may wait moves once idle for the first time span, and after the second at the latest.
+    /// A bucket that can wait moves after being idle for the first time span, and after the second at the
+    /// latest.
     idle_gap_ns: (u64, u64),
 }
 
@@ -117,8 +118,8 @@ impl Buckets {
         Action::Change(Change::MoveBuckets { group, moves: list.into(), idle_gap_ns, wait_max_ns })
     }
 
-    /// Updates whether anything is sent: not while no member may be used, since a link may work although LACP
-    /// forbids it. Returns whether that changed.
+    /// Updates whether anything is sent: nothing is while no member may be used, since a link may work
+    /// although LACP forbids it. Returns whether that changed.
     pub fn update_sending(&mut self) -> bool {
         let sending = self.assignment.has_living();
         std::mem::replace(&mut self.sending, sending) != sending
@@ -131,7 +132,7 @@ impl Buckets {
         actions.push(self.change(list, When::Now));
     }
 
-    /// Takes the target of every bucket away.
+    /// Removes the target of every bucket.
     pub fn stop(&self, size: u32, actions: &mut Vec<Action>) {
         let list = (0..size).map(|bucket| (bucket, NO_TARGET)).collect();
         actions.push(self.change(list, When::Now));

@@ -51,7 +51,7 @@ pub struct Bond {
     pub updelay_ms: u32,
     /// How long a link must fail before it is no longer used, in milliseconds.
     pub downdelay_ms: u32,
-    /// Probes in addition to the state of links.
+    /// Probes in addition to link state.
     pub probe: Option<Probe>,
     /// How buckets move because of load.
     pub rule: Rule,
@@ -60,9 +60,9 @@ pub struct Bond {
     /// How many flows may have a bucket of their own at a time, 0 to [`ELEPHANTS_MAX`] (`balance_tcp`,
     /// `static`). With 0, nothing is written for this.
     pub elephants: u32,
-    /// How long a bucket must be unused before a move that can wait takes place, in nanoseconds.
+    /// How long a bucket must be idle before a move that can wait takes place, in nanoseconds.
     pub idle_gap_ns: u64,
-    /// How long such a move waits at most, in nanoseconds.
+    /// The longest that such a move waits, in nanoseconds.
     pub idle_gap_max_ns: u64,
     /// The largest number of MAC addresses learnt inside (`balance_slb`; `active_backup` without LACP).
     pub learnt_max: u32,
@@ -100,7 +100,7 @@ pub struct Probe {
     pub targets: Vec<IpAddr>,
     /// Source address for IPv4; 0.0.0.0 reveals no address (RFC 5227 §1.1).
     pub source: Ipv4Addr,
-    /// The VLAN in which they are asked; `None` is without a tag.
+    /// The VLAN in which they are requested; `None` means untagged.
     pub vlan: Option<u16>,
     /// Interval in milliseconds.
     pub interval_ms: u32,
@@ -132,7 +132,7 @@ pub enum Mode {
     BalanceTcp,
     /// By 5-tuple without LACP; the switch must be configured for it.
     Static,
-    /// In turn, which reorders flows.
+    /// Round robin, which reorders flows.
     RoundRobin,
     /// Through all members.
     Broadcast,

@@ -38,8 +38,8 @@ const FRAMES_MAX: u32 = 64;
 /// Longest duration of a look; a flow worth pinning sends several frames in that time.
 const LOOK_NS: u64 = 100_000_000;
 
-/// A flow is pinned if it has at least one in this many of the bytes examined. Two flows of equal weight are
-/// thus both pinned, one after the other, even if small flows keep each below a half.
+/// A flow is pinned if it carries at least one in this many of the bytes examined. Two flows of equal weight
+/// are thus both pinned, one after the other, even if small flows keep each below one half.
 const HEAVY_PART: u64 = 3;
 
 /// How many intervals a bucket is left alone after a look that found nothing.
@@ -93,10 +93,10 @@ pub(super) struct Pin {
     /// The bucket of the bond that it hashes to.
     pub bucket: u32,
     pub member: u16,
-    /// Members it may still be on, having been told to leave them when idle.
+    /// Members it may still be on, having been ordered to leave them when idle.
     leaving: Vec<u16>,
     pub since_ns: u64,
-    /// When its load was last determined.
+    /// When its load was last evaluated.
     judged_ns: u64,
     /// Its bytes then.
     seen: u64,
@@ -180,7 +180,8 @@ impl Elephants {
         }
     }
 
-    /// Moves the engine has carried out, and how many of them found the bucket in use. Looks are not counted.
+    /// Moves that the engine has carried out, and how many of them found the bucket in use. Looks are not
+    /// counted.
     pub fn moves(&self, own: &BucketReport) -> (u64, u64) {
         (own.moved.saturating_sub(self.unseen) + self.moved, own.moved_busy + self.report.moved_busy)
     }
@@ -221,7 +222,7 @@ impl Elephants {
         }
     }
 
-    /// Starts without a predecessor of the same kind: removes what another has left in the pipe.
+    /// Starts without a predecessor of the same kind: removes what a different one has left in the pipe.
     pub fn begin(&mut self, bond: &Bond, actions: &mut Vec<Action>) {
         self.made_for = Some(self.made_for(bond));
         for flow in std::mem::take(&mut self.leftover) {
@@ -237,7 +238,8 @@ impl Elephants {
     pub fn look_for(&mut self, now_ns: u64, plan: &Plan, with: &mut With<'_>, actions: &mut Vec<Action>) {
         let full = self.pins.len() >= with.bond.elephants as usize;
         let report = &with.buckets.report;
-        // A pending move would be lost, and the moves counted for the look could not be told from others.
+        // A pending move would be lost, and the moves counted for the look could not be distinguished from
+        // others.
         if full || self.look.is_some() || report.pending > 0 || !with.buckets.is_sending() {
             return;
         }
@@ -286,7 +288,7 @@ impl Elephants {
         }
     }
 
-    /// Ends a look that has seen enough frames or has taken its time.
+    /// Ends a look that has seen enough frames or whose time is up.
     pub fn conclude(&mut self, now_ns: u64, with: &mut With<'_>, actions: &mut Vec<Action>) {
         let Some(look) = self.end_look(with, actions) else { return };
         let heaviest = look.flows.iter().max_by_key(|one| *one.1).map(|(flow, bytes)| (*flow, *bytes));
@@ -373,7 +375,7 @@ impl Elephants {
         actions.push(Action::Say(Level::Info, format!("unpinned: {}: {why}", pin.flow)));
     }
 
-    /// Unpins every flow, so that each is with its bucket again.
+    /// Unpins every flow, so that each returns to its bucket.
     pub fn unpin_all(&mut self, why: &str, with: &mut With<'_>, actions: &mut Vec<Action>) {
         self.end_look(with, actions);
         for slot in self.pins.keys().copied().collect::<Vec<_>>() {
@@ -400,7 +402,7 @@ impl Elephants {
                 untouched.extend((pin.load == 0).then_some(pin.bucket));
             }
         }
-        // If nothing meets the entry, the frames may have been changed before they get here.
+        // If nothing matches the entry, the frames may have been changed before they reach it.
         untouched.into_iter().for_each(|bucket| self.let_rest(now_ns, bucket, with.bond));
         for slot in idle {
             self.unpin(slot, "it carries little", with, actions);
@@ -408,8 +410,8 @@ impl Elephants {
         self.follow_buckets(with, actions);
     }
 
-    /// A member has failed: its pinned flows go where their buckets have gone, and flows that were to leave
-    /// it when idle leave now.
+    /// A member has failed: its pinned flows follow their buckets, and flows that were to leave it when idle
+    /// leave now.
     pub fn lose(&mut self, id: u16, with: &mut With<'_>, actions: &mut Vec<Action>) {
         let pinned = |pin: &Pin| pin.member == id;
         let gone: Vec<u32> = self.pins.iter().filter(|one| pinned(one.1)).map(|one| *one.0).collect();

@@ -1,13 +1,13 @@
-//! MAC addresses inside a bond. A switch that is not configured for the bond must be told the member that
-//! leads to them, and frames that they sent must not be received again through another member.
+//! MAC addresses inside a bond. A switch that is not configured for the bond must learn which member leads to
+//! them, and frames that they sent must not be received again through another member.
 //!
-//! The table is bounded: a new address replaces the one that was learnt first. An address displaced by a
-//! flood is learnt again from its next frame.
+//! The table is bounded: a new address replaces the oldest one. An address displaced by a flood is learnt
+//! again from its next frame.
 
 use std::collections::{HashMap, VecDeque};
 
 /// How long after an address was learnt reports that it moved outside are ignored, in nanoseconds, because
-/// what it sent before may still come back.
+/// earlier frames of it may still come back.
 const LOCK_NS: u64 = 5_000_000_000;
 
 /// How long an address stays known without being seen again, in nanoseconds (the ageing time of IEEE 802.1Q

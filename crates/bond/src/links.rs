@@ -276,7 +276,7 @@ impl Member {
 }
 
 impl Links {
-    /// Creates the state from the members present, with the member that was active before a restart.
+    /// Creates the state from the present members, with the member that was active before a restart.
     #[must_use]
     pub fn new(now_ns: u64, policy: Policy, last: Option<u16>, members: &[Link]) -> (Links, Vec<Output>) {
         let mut links = Links { policy, members: BTreeMap::new(), active: None, last, chosen: false };
@@ -299,7 +299,7 @@ impl Links {
         self.members.iter().filter(|entry| entry.1.enabled).map(|entry| *entry.0)
     }
 
-    /// A member is enabled without the updelay the first time that it is usable.
+    /// Enables a member without the updelay the first time it is usable.
     pub fn waive(&mut self, member: u16) {
         if let Some(member) = self.members.get_mut(&member) {
             member.waived = true;

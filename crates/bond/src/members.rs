@@ -1,7 +1,7 @@
 //! The members of a bond: their numbers, and what is known of each besides the state of its link.
 //!
-//! A member keeps its number as long as the bond exists, whatever a reload does to the list of members. The
-//! targets of the bond's group, in contrast, are positions in that list.
+//! A member keeps its number as long as the bond exists, regardless of what a reload does to the list of
+//! members. The targets of the bond's group, in contrast, are positions in that list.
 
 use super::assignment::weight_of_speed;
 use super::config::{Bond, Member, Mode};
@@ -20,7 +20,7 @@ pub(super) struct Members {
     next_id: u16,
     /// Link speeds, where known.
     speeds: BTreeMap<u16, u64>,
-    /// Members the operator has disabled.
+    /// Members that the operator has disabled.
     pub disabled: BTreeSet<u16>,
     /// Members that a reload removed from the configuration.
     gone: BTreeMap<u16, Gone>,
@@ -100,13 +100,13 @@ impl Members {
         self.list.iter().find(|member| self.id(&member.name) == Some(id))
     }
 
-    /// A member's name; also of one that has just gone.
+    /// A member's name, including one that was just removed.
     pub fn name(&self, id: u16) -> &str {
         let gone = || self.gone.get(&id).map_or("none", |gone| &gone.name);
         self.get(id).map_or_else(gone, |member| &member.name)
     }
 
-    /// A member's port; also of one that has just gone.
+    /// A member's port, including one that was just removed.
     pub fn port(&self, id: u16) -> Option<PortId> {
         self.get(id).map(|member| member.port).or_else(|| self.gone.get(&id)?.port)
     }
@@ -127,8 +127,8 @@ impl Members {
         self.speeds.insert(id, speed_bps);
     }
 
-    /// A member's weight: as configured, or else by its speed. It is the same for all members where each must
-    /// have a bucket or where the active one has all.
+    /// A member's weight: as configured, or otherwise by its speed. It is the same for all members if each
+    /// must have a bucket or the active one has all.
     pub fn weight(&self, id: u16) -> u32 {
         let Some(member) = self.get(id) else { return UNKNOWN_WEIGHT };
         match self.mode {

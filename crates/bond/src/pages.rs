@@ -1,7 +1,7 @@
-//! The page of bonds in `weir top`: members and buckets at once.
+//! The page of bonds in `weir top`: members and buckets together.
 //!
-//! What a member sends and receives are the counts of its port. Its buckets' counts move with the buckets,
-//! so their growth would be nonsense whenever one moves.
+//! What a member sends and receives is taken from the counts of its port. The counts of its buckets move with
+//! the buckets, so their growth would be meaningless whenever one moves.
 
 use super::text::{items, lacp_state, seconds, state, what_moved, word};
 use serde_json::{Value, json};

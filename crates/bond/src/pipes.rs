@@ -19,7 +19,7 @@ const GROUP_BIT: u128 = 1 << 40;
 const RESERVED: u128 = 0x0180_c200_0000;
 const RESERVED_MASK: u128 = 0xffff_ffff_fff0;
 
-/// Separates the hash of a bond, whatever its basis, from that of a group without a seed: a load balancer in
+/// Separates the hash of a bond, with any basis, from that of a group without a seed: a load balancer in
 /// front of a bond hashes the same packets.
 const SEED: u64 = 0x626f_6e64_0000_0000;
 
@@ -105,7 +105,7 @@ impl Bond {
         self.attachment(outward, program)
     }
 
-    /// Returns the bond as other apps see it. A partner may send on any member what is addressed to another.
+    /// Returns the bond as other apps see it. A partner may send frames addressed to one member on any other.
     fn attachment(&self, outward: PipeId, program: &ProgramBuilder) -> Attachment {
         let names = Names(&self.name);
         let inlets = if self.mode == Mode::BalanceSlb {
@@ -169,7 +169,7 @@ impl Bond {
         let group = program.group(self.members_group());
         let hash = |input| self.hash(self.name.clone(), input, group);
         let pipe = match self.mode {
-            // There is only one bucket, so the turn requires no field of the packet.
+            // There is only one bucket, so the round robin uses no field of the packet.
             Mode::ActiveBackup => hash(HashInput::RoundRobin),
             Mode::BalanceTcp | Mode::Static if self.rss => hash(HashInput::Rss),
             Mode::BalanceTcp | Mode::Static => hash(HashInput::Select(self.key)),
@@ -190,8 +190,8 @@ impl Bond {
     }
 
     /// Replaces that if elephants have buckets of their own: the pipe with the bond's name knows their flows,
-    /// and all other packets find their bucket behind it. A bucket being sampled is assigned to a member's
-    /// twin, which sends through the same port and copies frames to the app.
+    /// and all other packets find their bucket in the pipe after it. A bucket being sampled is assigned to a
+    /// member's twin, which sends through the same port and copies frames to the app.
     fn by_flow(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let sampled = self.sampled(program, names);
         let twin =
@@ -228,7 +228,7 @@ impl Bond {
         self.to_members(Pipe::hash(name, input, group).origin(self.origin), EntryMatch::Target)
     }
 
-    /// Adds an entry for each member, by its position, that sends through the member's port.
+    /// Adds an entry for each member, by its index, that sends through the member's port.
     fn to_members(&self, pipe: Pipe, given: fn(u16) -> EntryMatch) -> Pipe {
         let entry = |(at, member): (u16, &Member)| Entry::on(given(at)).to(member.port).origin(member.origin);
         pipe.entries((0..).zip(&self.members).map(entry)).forward(Forward::PerEntry)
@@ -261,7 +261,7 @@ impl Bond {
         program.pipe(pipe.entry(Entry::default()).forward(Forward::Drop).miss(next))
     }
 
-    /// If the bond probes, adds a pipe in front of that which copies answers to the app. Neighbour
+    /// If the bond probes, adds a pipe in front of it that copies answers to the app. Neighbour
     /// advertisements are all copied, because there is no match field for their target.
     fn answers(&self, program: &mut ProgramBuilder, names: &Names<'_>, next: PipeId) -> PipeId {
         let Some(probe) = &self.probe else { return next };

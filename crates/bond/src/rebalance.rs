@@ -30,7 +30,7 @@ const OVERLOAD_PART: u128 = 32;
 /// Members are even if their loads differ by fewer bytes.
 pub const OVERLOAD_BYTES: u64 = 100_000;
 
-/// A choice of buckets must bring two members nearer by at least this fraction of what would make them equal.
+/// A choice of buckets must bring two members closer by at least this fraction of what would make them equal.
 const GAIN_PART: u128 = 10;
 
 /// Limit on the steps of a run, per member and bucket: no run with real loads comes close, but every run must
@@ -215,8 +215,8 @@ impl Rebalance {
         }
     }
 
-    /// Returns the loads including the bytes since the last run. A total that decreased starts anew, and so
-    /// does a table of another size.
+    /// Returns the loads including the bytes since the last run. A total that decreased is restarted, as is a
+    /// table whose size changed.
     fn loads_at(&self, totals: &[u64]) -> Vec<u64> {
         if totals.len() != self.seen.len() {
             return vec![0; totals.len()];
@@ -319,8 +319,8 @@ impl Run {
         true
     }
 
-    /// Returns the fullest member (of equal ones the first) and the emptiest (the last) among those still
-    /// considered.
+    /// Returns the fullest member (the first among equals) and the emptiest (the last among equals) of those
+    /// still considered.
     fn extremes(&self) -> Option<(usize, usize)> {
         let mut open: Vec<usize> = (0..self.lanes.len()).filter(|&at| self.lanes[at].open).collect();
         open.sort_by(|&a, &b| {
@@ -364,7 +364,7 @@ fn order(bucket: &(u64, u32)) -> (Reverse<u64>, u32) {
     (Reverse(bucket.0), bucket.1)
 }
 
-/// Chooses at most `limit` buckets of `from` that bring it and `to` nearer; none if that is impossible.
+/// Chooses at most `limit` buckets of `from` that bring it and `to` closer; none if that is impossible.
 fn choose(from: &Lane, to: &Lane, limit: usize) -> Vec<(u64, u32)> {
     if from.buckets.len() < 2 {
         return Vec::new();

@@ -6,12 +6,12 @@ use super::{lacp, links};
 use weir_app::Action;
 
 impl BondApp {
-    /// Takes over the state of a bond with the same name, member by member. Resulting actions are taken when
-    /// it begins.
+    /// Takes over the state of a bond with the same name, member by member. The resulting actions follow when
+    /// it starts.
     pub(super) fn take_over(&mut self, mut old: BondApp) {
         old.stations.adapt(&old.bond, &self.bond);
         if old.bond.mode != self.bond.mode || old.bond.lacp.is_some() != self.bond.lacp.is_some() {
-            // A bond of another kind: all that matters is what it has left in the pipes.
+            // A bond of another kind: only what it has left in the pipes matters.
             self.stations = old.stations;
             self.admitted.replace(old.admitted);
             self.traffic.elephants.replace(old.traffic.elephants);

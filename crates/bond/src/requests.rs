@@ -1,4 +1,4 @@
-//! What an operator asks of a bond, in words, and the answers: some wait until the buckets are read.
+//! Requests of operators, in words, and their answers: some wait until the buckets are read.
 
 use super::app::BondApp;
 use super::config::{Bond, Mode};
@@ -10,21 +10,21 @@ use weir_app::{Action, RequestId};
 use weir_program::GroupId;
 use weir_program::snapshot::BucketReport;
 
-/// What is understood, for whoever asked something else.
+/// The supported requests, for the error message.
 const UNDERSTOOD: &str = "a bond understands show, buckets, migrate BUCKET MEMBER, disable MEMBER, enable \
     MEMBER, \
                           set-active MEMBER, rebalance and rebalance dry-run";
 
-/// What an operator asks.
+/// A request of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Answered when the buckets were read.
+    /// Answered once the buckets are read.
     Question(Question),
     /// Carried out at once.
     Command(Command),
 }
 
-/// What an operator waits for.
+/// A question of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     Show,
@@ -33,7 +33,7 @@ pub(super) enum Question {
     DryRun,
 }
 
-/// What an operator has done; members by their numbers.
+/// A command of an operator; members are given by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Migrate { bucket: u32, to: u16 },
@@ -76,7 +76,7 @@ impl Request {
 }
 
 impl BondApp {
-    /// Buckets were read: what has waited for that goes on.
+    /// Buckets were read: continues with what was waiting for that.
     pub(super) fn count(
         &mut self,
         now_ns: u64,
@@ -108,7 +108,7 @@ impl BondApp {
         }
     }
 
-    /// Evens out loads: if it is time, or if the operator asked.
+    /// Rebalances loads if it is time, or if the operator asked.
     fn rebalance(&mut self, now_ns: u64, asked: bool, actions: &mut Vec<Action>) -> Option<Plan> {
         if !self.may_rebalance() {
             return None;
@@ -171,7 +171,7 @@ impl BondApp {
     pub(super) fn disable(&mut self, now_ns: u64, id: u16, actions: &mut Vec<Action>) {
         self.members.disabled.insert(id);
         self.tell_links(now_ns, links::Event::Operator(id, false), actions);
-        // The partner is told once nothing goes out by the member any more.
+        // The partner is informed once nothing leaves through the member any more.
         self.aggregation.hold(id, now_ns + self.leaves_in_ns());
     }
 }

@@ -1,4 +1,4 @@
-//! The output of `weir show bond` and `weir bond`: the answers of a running bond, as text for people.
+//! The output of `weir show bond` and `weir bond`: the answers of a running bond, formatted for humans.
 
 use serde_json::Value;
 use std::fmt::Write as _;

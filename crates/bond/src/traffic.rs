@@ -1,5 +1,5 @@
-//! By which member frames leave: the buckets, the pinned flows, and the loads that move both. This file keeps
-//! the three consistent.
+//! Through which member frames leave: the buckets, the pinned flows, and the loads that move both. This file
+//! keeps the three consistent.
 
 use super::assignment::Move;
 use super::balance::Balance;
@@ -128,7 +128,7 @@ impl Traffic {
         self.start_or_stop(context, actions);
     }
 
-    /// A member being left has failed: what was to leave it when idle leaves it now.
+    /// A member that is being left has failed: what was to leave it when idle leaves it now.
     pub fn hasten(&mut self, context: Context<'_>, id: u16, why: &str, actions: &mut Vec<Action>) {
         let moves = self.buckets.assignment.set_up(id, false);
         self.order(context, &moves, why, actions);
@@ -136,7 +136,8 @@ impl Traffic {
         elephants.hasten(id, &with, actions);
     }
 
-    /// Assigns every bucket anew: to the active member if the bond is `single`, else to all enabled members.
+    /// Reassigns every bucket: to the active member if the bond is `single`, otherwise to all enabled
+    /// members.
     pub fn reassign(
         &mut self,
         context: Context<'_>,
@@ -169,8 +170,7 @@ impl Traffic {
         elephants.follow_buckets(&with, actions);
     }
 
-    /// Stops sending when no member may be used, and starts again, with every bucket in its place, when one
-    /// may.
+    /// Stops sending when no member may be used, and restarts, with every bucket in its place, when one may.
     fn start_or_stop(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
         if !self.buckets.update_sending() {
             return;
@@ -215,7 +215,7 @@ impl Traffic {
         elephants.looked_at(context.now_ns, frame, &mut with, actions);
     }
 
-    /// Ends the look in progress if its time has come.
+    /// Ends the look in progress if its time is up.
     pub fn tick(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
         if self.elephants.wake_ns().is_some_and(|until_ns| until_ns <= context.now_ns) {
             let (elephants, mut with) = self.elephants(context);

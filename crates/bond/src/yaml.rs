@@ -111,8 +111,8 @@ const TARGETS_MAX: usize = 16;
 pub struct Bonds(pub Vec<Bond>);
 
 impl Configured for Bonds {
-    /// A bond that forwards its frames takes all of them, whatever their destination; a bond with another app
-    /// on top takes only its own LACP, and the answers to its probes.
+    /// A bond that forwards its frames takes all of them, regardless of their destination; a bond with
+    /// another app on top takes only its own LACP, and the answers to its probes.
     fn take(&self) -> Vec<TakeRule> {
         let of = |bond: &Bond| -> Vec<TakeRule> {
             let all = |port: PortId| TakeRule { port, frames: Frames::All };
@@ -131,7 +131,7 @@ impl Configured for Bonds {
 }
 
 impl Bond {
-    /// What a member takes if another app decides about everything else.
+    /// What a member takes if another app handles everything else.
     fn own_frames(&self, member: &Member) -> Vec<TakeRule> {
         let targets = self.probe.iter().flat_map(|probe| &probe.targets);
         let answers = targets.map(|target| match target {

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * Takes the headers of a tunnel off frames for this host, at the tc ingress of an interface, and hands the
- * inner packet to the host's stack: IPv4 and IPv6 in both (RFC 2003, 2473, 4213), GUE of variants 0 and 1
- * (draft-ietf-intarea-gue-09), GRE (RFC 2784, 2890) and VXLAN (RFC 7348). For back ends of a load balancer,
- * whose kernel then needs no tunnel device.
+/* Decapsulates frames for this host at the tc ingress of an interface, and passes the inner packet to the
+ * host's stack: IPv4 and IPv6 in either (RFC 2003, 2473, 4213), GUE of variants 0 and 1
+ * (draft-ietf-intarea-gue-09), GRE (RFC 2784, 2890) and VXLAN (RFC 7348). It is for back ends of a load
+ * balancer, whose kernel then needs no tunnel device.
  *
- * If it is told to, it gives packets in GUE their second chance (docs/development/gue-header.md of
- * github/glb-director): what belongs to no connection here goes to the host that the header says.
+ * If configured to, it gives packets in GUE their second chance (docs/development/gue-header.md of
+ * github/glb-director): packets that belong to no connection here go to the host named in the header.
  *
- * Promises: one tunnel is taken off, of frames from configured senders to configured addresses. Whatever
- * else comes, and what is not understood (fragments, options, extension headers, unknown flags), is left to
- * the kernel as it is. Dropped is only what RFC 6040 wants dropped: an inner packet without ECN in an outer
- * one that has met congestion. There are no loops, and no state but counts.
+ * Promises: one tunnel header is removed, from frames that come from configured senders and go to configured
+ * addresses. Everything else, and whatever is not understood (fragments, options, extension headers, unknown
+ * flags), is left to the kernel unchanged. A frame is dropped only where RFC 6040 requires it: an inner
+ * packet without ECN in an outer one that has met congestion. There are no loops, and no state except counts.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -31,8 +30,8 @@
 #define ECN_ECT1 1
 #define ECN_CE 3
 
-/* What becomes of a frame of a tunnel; in the order of `DECAP_COUNTS` in decap.rs. Those before LEFT are also
- * the bits of the tunnels that are taken off. */
+/* The outcome for a tunnelled frame, in the order of `DECAP_COUNTS` in decap.rs. Those before LEFT are also
+ * the bits of the tunnels that are decapsulated. */
 enum count {
 	IPIP,
 	GUE,
@@ -51,13 +50,13 @@ enum count {
 	NOT_TUNNEL, /* not counted */
 };
 
-/* What the program goes by: settings[0]. */
+/* The settings of the program: settings[0]. */
 struct settings {
 	__u32 tunnels; /* a bit for each */
 	__u32 vni;
 	__u32 gue_port;
 	__u32 vxlan_port;
-	__u32 second_chance; /* whether what belongs to no connection here is passed on */
+	__u32 second_chance; /* whether packets of no connection here are passed on */
 };
 
 struct {
@@ -67,7 +66,7 @@ struct {
 	__type(value, struct settings);
 } settings_map SEC(".maps");
 
-/* An address; of IPv4 as ::ffff:a.b.c.d. */
+/* An address; IPv4 as ::ffff:a.b.c.d. */
 struct address {
 	__u8 bytes[16];
 };
@@ -107,7 +106,7 @@ static __always_inline void count(__u32 what)
 		(*value)++;
 }
 
-/* The outer header, as far as it matters. */
+/* The relevant parts of the outer header. */
 struct outer {
 	struct address source;
 	struct address destination;
@@ -120,7 +119,7 @@ struct outer {
 struct inner {
 	__u32 at;
 	__u8 version; /* 4 or 6 */
-	__u32 chances; /* where the private data of GUE starts, or 0 */
+	__u32 chances; /* where GUE's private data starts, or 0 */
 };
 
 static __always_inline void mapped(struct address *address, __u32 v4)
@@ -181,7 +180,7 @@ static __always_inline enum count of_ether_type(__be16 type, struct inner *inner
 	return as;
 }
 
-/* An inner Ethernet header, which is taken off, too. */
+/* An inner Ethernet header, which is removed, too. */
 static __always_inline enum count of_ethernet(struct __sk_buff *skb, struct inner *inner, enum count as)
 {
 	__be16 type;
@@ -210,14 +209,14 @@ static __always_inline enum count read_gue(struct __sk_buff *skb, struct inner *
 {
 	__u8 head[4];
 
-	/* The first byte of an inner packet is that of variant 1. */
+	/* In variant 1, the first byte is that of the inner packet. */
 	if (bpf_skb_load_bytes(skb, inner->at, head, sizeof(head)))
 		return LEFT_MALFORMED;
 	if (head[0] >> 4 == 4 || head[0] >> 4 == 6) {
 		inner->version = head[0] >> 4;
 		return GUE;
 	}
-	/* Of variant 0 those without flags, whose optional fields are private data, which is skipped. */
+	/* Of variant 0, only headers without flags; their optional fields are private data, which is skipped. */
 	if (head[0] >> 6 || head[0] & GUE_CONTROL || head[2] || head[3])
 		return LEFT_UNKNOWN;
 	if (head[0] & GUE_LENGTH)
@@ -261,7 +260,7 @@ static __always_inline enum count read_gre(struct __sk_buff *skb, struct inner *
 	return of_ether_type(head[1], inner, GRE);
 }
 
-/* Finds the inner packet. Returns which tunnel it came in, or why it is left. */
+/* Finds the inner packet. Returns which tunnel it came in, or why it is left to the kernel. */
 static __always_inline enum count find(struct __sk_buff *skb, const struct settings *settings,
 				       const struct outer *outer, struct inner *inner)
 {
@@ -299,7 +298,7 @@ static __always_inline int congestion(__u8 outer, __u8 inner)
 	return inner;
 }
 
-/* Writes the ECN field of the packet behind the Ethernet header. */
+/* Writes the ECN field of the packet after the Ethernet header. */
 static __always_inline long mark(struct __sk_buff *skb, __u8 version, __u8 ecn)
 {
 	__be16 word, new;
@@ -317,11 +316,11 @@ static __always_inline long mark(struct __sk_buff *skb, __u8 version, __u8 ecn)
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &new, sizeof(new), 0);
 }
 
-/* Takes everything between the Ethernet header and the inner packet off. */
+/* Removes everything between the Ethernet header and the inner packet. */
 static __always_inline int strip(struct __sk_buff *skb, const struct outer *outer, const struct inner *inner,
 				 enum count as)
 {
-	/* A segment of GSO stays as long as it is: its payload does not change. */
+	/* GSO segments keep their length: their payload does not change. */
 	const __u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
 	__be16 type = inner->version == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	enum taken taken;
@@ -352,7 +351,8 @@ static __always_inline int strip(struct __sk_buff *skb, const struct outer *oute
 #define ICMP_ERRORS_V6_MAX 4
 #define ICMP_HEADER 8
 
-/* The packet that decides whether there is a connection: of a client, or, inside an ICMP error, to one. */
+/* The packet that determines whether there is a connection: from a client or, inside an ICMP error, to
+ * one. */
 struct segment {
 	__u32 at; /* where its TCP header is */
 	struct bpf_sock_tuple tuple; /* as of a client's packet */
@@ -361,8 +361,8 @@ struct segment {
 	__u8 is_error;
 };
 
-/* Finds the segment behind an IP header at `at`, which an ICMP error is about if `turn` is set. Returns the
- * protocol behind that header, or 0. */
+/* Finds the segment after the IP header at `at`; if `turn` is set, this is the packet quoted in an ICMP
+ * error. Returns the protocol after that header, or 0. */
 static __always_inline __u8 read_segment(struct __sk_buff *skb, __u32 at, __u8 version, int turn,
 					 struct segment *segment)
 {
@@ -399,7 +399,7 @@ static __always_inline __u8 read_segment(struct __sk_buff *skb, __u32 at, __u8 v
 	return protocol;
 }
 
-/* Whether a packet belongs to a connection that this host does not know. Of what is not TCP nothing does. */
+/* Whether a packet belongs to a connection that this host does not know. Only TCP packets can. */
 static __always_inline int is_strange(struct __sk_buff *skb, const struct inner *inner)
 {
 	struct segment segment = {};
@@ -433,7 +433,7 @@ static __always_inline int is_strange(struct __sk_buff *skb, const struct inner 
 	if (!socket)
 		return 1;
 	strange = socket->state == TCP_LISTEN;
-	/* A connection whose SYN was answered with a cookie is known to no socket yet. */
+	/* A connection whose SYN was answered with a SYN cookie has no socket yet. */
 	if (strange && !segment.is_error)
 		strange = (inner->version == 4 ?
 				   bpf_tcp_check_syncookie(socket, &segment.ip, sizeof(segment.ip), &tcp, sizeof(tcp)) :
@@ -450,8 +450,8 @@ struct chances {
 	__u8 hops;
 };
 
-/* Sends a packet to its next hop, if it has one and is strange here: from the address that it came to, by the
- * interface that it came by. Returns GUE if it stays. */
+/* Sends a packet to its next hop, if it has one and its connection is unknown here: from the address that it
+ * was sent to, on the interface on which it arrived. Returns GUE if it stays. */
 static __always_inline enum count pass_on(struct __sk_buff *skb, const struct outer *outer,
 					  const struct inner *inner, int *verdict)
 {
@@ -470,14 +470,15 @@ static __always_inline enum count pass_on(struct __sk_buff *skb, const struct ou
 	    !hop || bpf_skb_load_bytes(skb, source, &from, sizeof(from)) ||
 	    bpf_skb_load_bytes(skb, source + sizeof(from), &to, sizeof(to)) || hop == to)
 		return GUE;
-	/* Only those are passed packets that may send some: the other back ends. This host is none of them. */
+	/* Packets are passed on only to hosts that may also send some: the other back ends. This host is not among
+	 * them. */
 	mapped(&whom.address, hop);
 	if (bpf_map_lookup_elem(&locals, &whom.address) || !bpf_map_lookup_elem(&senders, &whom) ||
 	    !is_strange(skb, inner))
 		return GUE;
 	now = was;
 	now.next++;
-	/* The checksum of UDP may be absent, and then stays so. */
+	/* The UDP checksum may be absent, and then stays absent. */
 	if (bpf_l4_csum_replace(skb, sum, from, to, pseudo | sizeof(to)) ||
 	    bpf_l4_csum_replace(skb, sum, to, hop, pseudo | sizeof(hop)) ||
 	    bpf_l4_csum_replace(skb, sum, *(__be16 *)&was.next, *(__be16 *)&now.next,
@@ -516,7 +517,7 @@ int decap(struct __sk_buff *skb)
 	if (read == NOT_TUNNEL || !bpf_map_lookup_elem(&locals, &outer.destination))
 		return TC_ACT_UNSPEC;
 	what = find(skb, settings, &outer, &inner);
-	/* What UDP carries behind a fragment's or a longer header is not known, so it is not counted. */
+	/* What UDP carries after a fragment's header or a longer header is not known, so it is not counted. */
 	if (what == NOT_TUNNEL || (read != IPIP && outer.protocol == IPPROTO_UDP))
 		return TC_ACT_UNSPEC;
 	source.length = 128;

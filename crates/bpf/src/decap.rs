@@ -10,8 +10,8 @@ use std::net::IpAddr;
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decap.bpf.o"));
 
-/// What becomes of frames of tunnels: taken off by tunnel, left to the kernel, dropped, or passed on to the
-/// host that has their second chance.
+/// Outcomes of tunnelled frames: decapsulated, by tunnel; left to the kernel; dropped; or passed on to the
+/// host that is their second chance.
 pub const DECAP_COUNTS: [&str; 13] = [
     "ipip",
     "gue",
@@ -28,7 +28,7 @@ pub const DECAP_COUNTS: [&str; 13] = [
     "passed_on",
 ];
 
-/// A tunnel that is taken off.
+/// A tunnel that is decapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tunnel {
     /// IPv4 or IPv6 in IPv4 or IPv6.
@@ -41,33 +41,33 @@ pub enum Tunnel {
     Vxlan(u32),
 }
 
-/// What the program goes by.
+/// The settings of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecapSettings {
-    /// Tunnels that are taken off; of two VNIs, the last counts.
+    /// Tunnels that are decapsulated; of two VNIs, the last one counts.
     pub tunnels: Vec<Tunnel>,
     /// The UDP port of GUE.
     pub gue_port: u16,
     /// The UDP port of VXLAN.
     pub vxlan_port: u16,
-    /// Outer sources that are believed: prefixes, 1024 at most.
+    /// Trusted outer sources: at most 1024 prefixes.
     pub senders: Vec<(IpAddr, u8)>,
-    /// Outer destinations: addresses of this host, 1024 at most.
+    /// Outer destinations: at most 1024 addresses of this host.
     pub locals: Vec<IpAddr>,
-    /// Whether packets in GUE that belong to no connection here are passed on to the host that its header
-    /// says (docs/development/gue-header.md of github/glb-director).
+    /// Whether packets in GUE that belong to no connection here are passed on to the host named in their
+    /// header (docs/development/gue-header.md of github/glb-director).
     pub second_chance: bool,
 }
 
 /// The program and its maps.
 pub struct TcDecap {
     ebpf: Ebpf,
-    /// Dropping it detaches the program.
+    /// Dropping the link detaches the program.
     link: Option<Attachment>,
 }
 
 impl TcDecap {
-    /// Loads the program. It is attached to nothing yet.
+    /// Loads the program. It is not attached yet.
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
@@ -106,7 +106,7 @@ impl TcDecap {
         settings.locals.iter().try_for_each(|local| locals.insert(bytes(*local), 1, 0))
     }
 
-    /// Attaches the program to the ingress of an interface; a former one is left.
+    /// Attaches the program to the ingress of an interface; and detaches it from a former one.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface.
@@ -117,7 +117,7 @@ impl TcDecap {
         Ok(())
     }
 
-    /// Returns how many frames of tunnels became what, in the order of [`DECAP_COUNTS`].
+    /// Returns the number of tunnelled frames by outcome, in the order of [`DECAP_COUNTS`].
     #[must_use]
     pub fn counts(&self) -> [u64; DECAP_COUNTS.len()] {
         let map = self.ebpf.map("counts").expect("decap.bpf.c defines it");
@@ -125,13 +125,13 @@ impl TcDecap {
         std::array::from_fn(|at| map.get(&(at as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or_default())
     }
 
-    /// Runs the program on a frame (`BPF_PROG_TEST_RUN`), with this length of its segments if it is not 0.
-    /// Returns its verdict and the frame.
+    /// Runs the program on a frame (`BPF_PROG_TEST_RUN`), with this segment length if it is not 0. Returns
+    /// its verdict and the frame.
     ///
     /// # Errors
     /// Returns the kernel's error. The kernel requires at least the 14 bytes of an Ethernet header.
     pub fn test_run(&mut self, frame: &[u8], segment: u32) -> Result<(i32, Vec<u8>), ProgramError> {
-        /// Bytes of `struct __sk_buff`, and where its field `gso_size` is.
+        /// Size of `struct __sk_buff`, and the offset of its field `gso_size`.
         const CONTEXT: usize = 192;
         const SEGMENT: usize = 176;
         let mut context = [0; CONTEXT];
@@ -149,7 +149,7 @@ impl TcDecap {
     }
 }
 
-/// An address as the maps have it: of IPv4 as ::ffff:a.b.c.d.
+/// An address as in the maps: IPv4 as ::ffff:a.b.c.d.
 fn bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),

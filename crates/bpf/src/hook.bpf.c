@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * The program that is attached through clsact where the kernel has no tcx (before Linux 6.6). A clsact filter
- * stays when the process that attached it ends. This one only jumps to the program in its array. The kernel
- * empties such an array when the last process that has it open ends, so the filter then passes every frame.
+/* The program that is attached through clsact where the kernel has no tcx (before Linux 6.6). A clsact filter
+ * stays in place after the process that attached it has ended. This one only jumps to the program in its
+ * array. The kernel empties such an array when the last process that holds it open ends, and the filter then
+ * passes every frame.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * Failures of a link, for tests and labs: at its tc egress, VXLAN frames in IPv4 are lost at a rate, or
- * because their source port is of a class (a router with a broken entry in its table loses some flows only),
- * or get the CE mark when a virtual queue is long. Everything else passes untouched.
+/* Link failures for tests and labs: at the link's tc egress, VXLAN frames over IPv4 are lost at a given rate,
+ * or because their source port is in a class (a router with a broken table entry loses only some flows), or
+ * are marked CE when a virtual queue is long. Everything else passes untouched.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -13,15 +12,15 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define SPREAD 0x9e3779b1U /* odd, so that neighbouring ports are of different classes */
+#define SPREAD 0x9e3779b1U /* odd, so that adjacent ports are in different classes */
 #define NS_PER_S 1000000000ULL
 
 struct impairment {
-	__u32 port; /* the destination port of what is impaired, in host order */
+	__u32 port; /* the destination port of impaired frames, in host order */
 	__u32 lost; /* of 2^32 frames */
 	__u32 classes; /* of source ports; 0: none is lost for its class */
 	__u32 class_lost;
-	__u32 rate; /* of the virtual queue, bytes/s; 0: there is none */
+	__u32 rate; /* of the virtual queue, bytes/s; 0: no queue */
 	__u32 threshold; /* bytes in it from which frames are marked */
 };
 
@@ -37,7 +36,7 @@ struct virtual_queue {
 	__u64 since_ns;
 };
 
-/* One is enough: tests do not need it exact when two processors send at once. */
+/* One is enough: tests do not need it to be exact when two processors send at once. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -64,7 +63,8 @@ static __always_inline void count(enum count what)
 		*value += 1;
 }
 
-/* Puts a frame into the virtual queue; returns whether that is long. It holds twice the threshold at most. */
+/* Puts a frame into the virtual queue; returns whether the queue is long. It holds at most twice the
+ * threshold. */
 static __always_inline int is_long(const struct impairment *impairment, __u32 length)
 {
 	__u32 zero = 0;

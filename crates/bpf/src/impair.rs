@@ -1,5 +1,5 @@
-//! Failures of a link, for tests and labs: not every kernel has netem, and netem knows no classes of source
-//! ports.
+//! Link failures for tests and labs: not every kernel has netem, and netem has no notion of source port
+//! classes.
 
 use crate::hook::{self, Attachment};
 use crate::load::uninterrupted;
@@ -14,10 +14,10 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/im
 pub struct Impairment {
     /// The share of frames that are lost, 0 to 1.
     pub lost: f64,
-    /// Frames whose source port is of this class are lost: of so many classes, above 0, that one.
+    /// Frames whose source port is in this class are lost: the number of classes (above 0), and the class.
     pub class_lost: Option<(u32, u32)>,
-    /// A virtual queue: its rate in bytes/s, above 0, and its length in bytes from which frames that are
-    /// capable of ECN get the CE mark.
+    /// A virtual queue: its rate in bytes/s, above 0, and the length in bytes from which ECN-capable frames
+    /// are marked CE.
     pub queue: Option<(u32, u32)>,
 }
 
@@ -26,15 +26,15 @@ pub struct Impairment {
 pub struct Impaired {
     /// Frames.
     pub seen: u64,
-    /// Those of them that were lost by chance.
+    /// Frames lost by chance.
     pub lost: u64,
-    /// Those that were lost for their port's class.
+    /// Frames lost because of their port's class.
     pub lost_by_class: u64,
-    /// Those that were marked.
+    /// Frames that were marked.
     pub marked: u64,
 }
 
-/// The class of a source port, of so many, above 0.
+/// Returns the class of a source port, given the number of classes (above 0).
 #[must_use]
 pub fn class_of(port: u16, classes: u32) -> u32 {
     (u32::from(port).wrapping_mul(0x9e37_79b1) >> 16) % classes
@@ -47,7 +47,7 @@ pub struct TcImpair {
 }
 
 impl TcImpair {
-    /// Loads the program for frames to this UDP port. It impairs nothing yet.
+    /// Loads the program for frames to this UDP port. At first it impairs nothing.
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
@@ -58,7 +58,7 @@ impl TcImpair {
         Ok(impair)
     }
 
-    /// Attaches it to what leaves by an interface in this thread's network namespace, until it is dropped.
+    /// Attaches it to the egress of an interface in this thread's network namespace, until it is dropped.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface.
@@ -80,7 +80,7 @@ impl TcImpair {
         self.write([port, lost, classes, class, rate, threshold])
     }
 
-    /// What has happened so far.
+    /// Returns what has happened so far.
     #[must_use]
     pub fn counts(&self) -> Impaired {
         let map = self.ebpf.map("counts").expect("impair.bpf.c defines it");
@@ -90,7 +90,7 @@ impl TcImpair {
         Impaired { seen, lost, lost_by_class, marked }
     }
 
-    /// Runs the program on a frame (`BPF_PROG_TEST_RUN`): its verdict, and the frame as it is then.
+    /// Runs the program on a frame (`BPF_PROG_TEST_RUN`): returns its verdict and the resulting frame.
     ///
     /// # Errors
     /// Returns the kernel's error.

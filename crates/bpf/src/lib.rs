@@ -2,8 +2,8 @@
 //! half.
 //!
 //! The programs' licence is `GPL-2.0-only OR BSD-2-Clause`, because the kernel offers its helpers only to
-//! GPL-compatible programs. Map values are exchanged as arrays of integers laid out here. Unsafe code is in
-//! `link.rs` alone.
+//! GPL-compatible programs. Map values are exchanged as arrays of integers laid out here. Only `link.rs`
+//! contains unsafe code.
 
 #![deny(unsafe_code)]
 

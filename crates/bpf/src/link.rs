@@ -13,7 +13,7 @@ const LINK_UPDATE: i32 = 29;
 /// The attach type `BPF_XDP`.
 const XDP: u32 = 37;
 
-/// The beginning of `union bpf_attr` for both commands: four words, the rest of which the kernel takes for 0.
+/// The beginning of `union bpf_attr` for both commands: four words; the kernel takes the rest as 0.
 type Attributes = [u32; 4];
 
 /// Attaches a program to the interface with this index; `flags` are those of `IFLA_XDP_FLAGS`.
@@ -22,7 +22,7 @@ type Attributes = [u32; 4];
 /// Returns the kernel's error: `EBUSY` if a program is attached already, `EINVAL` before Linux 5.9.
 pub fn create(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
     let number = bpf(LINK_CREATE, &[raw(program), interface, XDP, flags])?;
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -34,7 +34,7 @@ pub fn update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     bpf(LINK_UPDATE, &[raw(link), raw(program), 0, 0]).map(drop)
 }
 
-/// Returns the ids of the programs at a tcx hook of the interface with this index, in the order in which they
+/// Returns the IDs of the programs at a tcx hook of the interface with this index, in the order in which they
 /// run. Their names would take another privilege.
 ///
 /// # Errors
@@ -45,18 +45,18 @@ pub fn at_hook(interface: u32, hook: TcAttachType) -> io::Result<Vec<u32>> {
         TcAttachType::Egress => 47,
         TcAttachType::Custom(_) => return Err(io::ErrorKind::InvalidInput.into()),
     };
-    /// As many as the kernel allows.
+    /// The maximum that the kernel allows.
     const IDS: usize = 64;
     let mut ids = [0_u32; IDS];
-    // The part of `union bpf_attr` for queries: interface and attach type, flags, where ids go, and their
-    // number, then nothing that is wanted.
+    // The part of `union bpf_attr` for queries: interface and attach type, flags, where the IDs go and how
+    // many, then nothing of interest.
     let mut attributes = [0_u64; 8];
     attributes[0] = u64::from(interface) | hook << 32;
     attributes[2] = ids.as_mut_ptr() as u64;
     attributes[3] = IDS as u64;
     let size = size_of_val(&attributes) as u32;
-    // SAFETY: the kernel reads and writes within `attributes`, whose size it is told, and writes so many
-    // ids as it is told to `ids`; both live until it returns.
+    // SAFETY: the kernel reads and writes within `attributes`, whose size is passed, and writes at most the
+    // given number of IDs to `ids`; both live until it returns.
     let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, attributes.as_mut_ptr(), size) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -69,8 +69,8 @@ fn raw(fd: BorrowedFd<'_>) -> u32 {
 }
 
 fn bpf(command: i32, attributes: &Attributes) -> io::Result<i32> {
-    // SAFETY: the kernel reads as many bytes as it is told, all of which belong to `attributes`, and writes
-    // none for these two commands.
+    // SAFETY: the kernel reads the given number of bytes, which all belong to `attributes`, and writes none
+    // for these two commands.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of::<Attributes>() as u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }

@@ -1,17 +1,17 @@
-//! Loads programs into the kernel whatever signals arrive. The verifier gives up with `EAGAIN` once a signal
-//! waits for the thread, also one that no handler sees: a debugger's, or that of a container that is frozen
-//! and thawed. libbpf tries again for the same reason; aya 0.14 does not.
+//! Loads programs into the kernel despite arriving signals. The verifier gives up with `EAGAIN` once a signal
+//! is pending for the thread, even one that no handler sees: a debugger's, or that of a container being
+//! frozen and thawed. libbpf retries for the same reason; aya 0.14 does not.
 
 use aya::programs::ProgramError;
 use std::io::ErrorKind::WouldBlock;
 
-/// Attempts of one load. libbpf makes five; two refusals in a row were seen on a busy machine.
+/// Attempts per load. libbpf makes five; two refusals in a row were seen on a busy machine.
 const ATTEMPTS: usize = 10;
 
-/// Calls `load` until no signal interrupts it, but not for ever.
+/// Calls `load` until no signal interrupts it, up to a limit.
 ///
 /// # Errors
-/// Returns any other error of the kernel at once, and that of the last attempt.
+/// Returns any other kernel error at once, and otherwise the error of the last attempt.
 pub fn uninterrupted(load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
     let is_interruption = |error: &ProgramError| match error {
         ProgramError::LoadError { io_error, .. } => io_error.kind() == WouldBlock,
@@ -37,7 +37,7 @@ fn repeat<E>(
 mod tests {
     use super::*;
 
-    /// Interrupts so many attempts, then says this; returns the number of attempts and the result.
+    /// Interrupts this many attempts, then returns this; returns the number of attempts and the result.
     fn attempts(interrupted: usize, then: Result<(), &'static str>) -> (usize, Result<(), &'static str>) {
         let mut count = 0;
         let attempt = || {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * The cache that ONCache's authors describe ("ONCache: a cache-based low-overhead container overlay network",
- * NSDI 2025), written anew from descriptions, for comparisons with overlay.bpf.c. Four LRU maps, and two bits
- * of the inner type of service as marks: one says that the cache missed, the other, which a rule of nftables
- * sets, that the connection is established. Nothing is ever made void, the VNI and the remote node are not
- * checked, and neither are MTUs: it is for measurements only.
+/* The cache that ONCache's authors describe ("ONCache: a cache-based low-overhead container overlay network",
+ * NSDI 2025), reimplemented from descriptions, for comparisons with overlay.bpf.c. Four LRU maps, and two
+ * bits of the inner type of service as marks: one says that the cache missed, the other, which a rule of
+ * nftables sets, that the connection is established. Entries are never invalidated, and neither the VNI, the
+ * remote node nor MTUs are checked: it is for measurements only.
  *
  *   oncache_send           ingress of a pod's interface
  *   oncache_learn_send     egress of the uplink
@@ -163,7 +162,7 @@ int oncache_send(struct __sk_buff *skb)
 	egress = bpf_map_lookup_elem(&oncache_egress, node);
 	if (!egress)
 		return miss(skb, ETH_HLEN, &ip);
-	/* Without the way back, connection tracking would see one direction alone. */
+	/* Without the return direction, connection tracking would see only one direction. */
 	if (!local(ip.saddr))
 		return TC_ACT_UNSPEC;
 	headers = egress->headers;
@@ -257,7 +256,7 @@ int oncache_learn_receive(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* What the kernel's statistics of a program count although it does nothing: their own time. */
+/* Measures what the kernel's program statistics count for a program that does nothing: their own overhead. */
 SEC("classifier")
 int oncache_nothing(struct __sk_buff *skb)
 {

@@ -11,7 +11,7 @@ use super::{EbpfError, MapError};
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/oncache.bpf.o"));
 
-/// The programs and where they are.
+/// The programs and their hooks.
 const PROGRAMS: [(&str, TcAttachType); 4] = [
     ("oncache_send", TcAttachType::Ingress),
     ("oncache_learn_receive", TcAttachType::Egress),
@@ -26,7 +26,7 @@ pub struct Oncache {
 }
 
 impl Oncache {
-    /// Loads the programs, which are attached to nothing yet.
+    /// Loads the programs, which are not attached yet.
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
@@ -65,7 +65,7 @@ impl Oncache {
     }
 
     /// Returns the nanoseconds that the kernel's statistics of programs (`kernel.bpf_stats_enabled`, which
-    /// must be on) count for a program that does nothing, from so many runs.
+    /// must be on) count for a program that does nothing, over this many runs.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -80,7 +80,7 @@ impl Oncache {
         Ok(info.run_time().as_nanos() as f64 / info.run_count().max(1) as f64)
     }
 
-    /// Attaches two programs, from this one on.
+    /// Attaches two programs, starting with this one.
     fn attach(&mut self, interface: &str, first: usize) -> Result<(), ProgramError> {
         for (name, at) in PROGRAMS.into_iter().skip(first).take(2) {
             let program = program(&mut self.ebpf, name)?;

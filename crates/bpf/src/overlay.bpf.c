@@ -4,18 +4,18 @@
  * the node's bridge, routing, netfilter and VXLAN device. All four programs are at tc hooks in the node's
  * network namespace:
  *
- *   overlay_send           ingress of a pod's interface: what the pod sends
+ * overlay_send ingress of a pod's interface: what the pod sends
  *   overlay_learn_send     egress of the uplink: what the kernel made of a frame that was marked there
  *   overlay_receive        ingress of the uplink: what other nodes send
  *   overlay_learn_receive  egress of a pod's interface: what the kernel made of a frame marked there
  *
- * Only what the kernel itself has forwarded is learnt: a frame of a flow that is not known gets a mark
- * (skb->mark), a rule of nftables adds another if the connection is established, and where both arrive, the
- * headers are copied. What a flow depends on has stamps. User space (overlay/mod.rs) changes a stamp when
- * something changes, and an entry with another stamp is void. It also has to extend a lease: without it all
- * frames take the kernel's way.
+ * Only what the kernel itself has forwarded is learnt: a frame of an unknown flow gets a mark (skb->mark), an
+ * nftables rule adds another if the connection is established, and where a frame arrives with both marks, its
+ * headers are copied. Everything that a flow depends on has a stamp. User space (overlay/mod.rs) bumps a
+ * stamp when something changes, and an entry with an old stamp is void. It also has to extend a lease:
+ * without it, all frames take the kernel's path.
  *
- * Promises: a frame that is not handled here goes on as if the programs were not there. A frame is dropped
+ * Promises: a frame that is not handled here continues as if the programs were not there. A frame is dropped
  * only if it was changed already and the kernel then refuses the rest, and that is counted. For each
  * direction, frames seen = fast + slow (by reason) + dropped.
  */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* How the headers of a tunnel are taken off. */
+/* Removes the headers of a tunnel. */
 
-/* Of Linux 6.3 and later: the inner packet has the other IP version. The headers of older kernels have no
- * names for these flags. */
+/* Linux 6.3 and later: the inner packet has the other IP version. Older kernel headers do not define these
+ * flags. */
 #define DECAP_L3_IPV4 (1ULL << 7)
 #define DECAP_L3_IPV6 (1ULL << 8)
 
@@ -13,15 +13,15 @@
 
 enum taken {
 	TAKEN,
-	REFUSED, /* the frame is as before */
-	DAMAGED, /* the frame has to be dropped */
+	REFUSED, /* the frame is unchanged */
+	DAMAGED, /* the frame must be dropped */
 };
 
-/* Takes off `length` bytes behind the Ethernet header of a frame with EtherType `from`; an IP packet with
+/* Removes `length` bytes after the Ethernet header of a frame with EtherType `from`; an IP packet with
  * EtherType `to` follows them. The caller writes the Ethernet header.
  *
  * Before Linux 6.3, the kernel refuses the flag for the other IP version. A second helper changes the version
- * there: it inserts or removes LONGER bytes behind the Ethernet header. */
+ * there: it inserts or removes LONGER bytes after the Ethernet header. */
 static __always_inline enum taken take_off(struct __sk_buff *skb, __u32 length, __be16 from, __be16 to,
 					   __u64 flags)
 {

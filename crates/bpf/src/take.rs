@@ -8,13 +8,13 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The largest number of masks: of different ways in which rules compare (which conditions they have, how
-/// long their prefixes are). The program visits the masks one by one.
+/// The largest number of masks: the number of different ways in which rules compare (which conditions they
+/// have, how long their prefixes are). The program visits the masks one by one.
 pub const MASKS_MAX: usize = 128;
 
-/// The largest number of values under all masks. A rule has one; a rule with a port or VNI one more for
-/// fragments, which it shares with the other rules of its address and protocol. A range of ports has one for
-/// each power of two that it consists of, at most 30. 10 000 services with a port each have at most 20 000.
+/// The largest number of values under all masks. A rule has one; a rule with a port or VNI has one more for
+/// fragments, which it shares with the other rules for its address and protocol. A range of ports has one for
+/// each power of two of which it consists, at most 30. 10 000 services with a port each have at most 20 000.
 /// The kernel allocates about 120 bytes for each.
 pub const VALUES_MAX: usize = 1 << 17;
 
@@ -46,35 +46,34 @@ const ETHER_IPV6: u16 = 0x86dd;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Take {
     /// Also take frames for the MAC addresses of other hosts. The interface itself must be promiscuous too.
-    /// Never set this on two ports of one switch: both would forward the frames meant for neither.
+    /// Never set this on two ports of one switch: both would forward frames meant for neither.
     pub promiscuous: bool,
     /// What stays with the kernel although a rule matches it: frames that match one of these, whatever their
     /// destination MAC address (`group` has no effect).
     pub leave: Vec<TakeRule>,
     /// A frame is taken if any of these rules matches.
     pub rules: Vec<TakeRule>,
-    /// Addresses of the host itself. Rules with a source leave what is sent to these to the kernel, and
-    /// other rules do not: a station that answers clients through weir also answers the host, its checks
-    /// for example and its neighbour solicitations.
+    /// Addresses of the host itself. Rules with a source leave frames to these addresses to the kernel; other
+    /// rules do not. A station that answers clients through weir also answers the host itself, for example
+    /// its checks and neighbour solicitations.
     pub own: Vec<IpAddr>,
 }
 
 impl Take {
-    /// Takes everything for this interface, including broadcast and multicast: nothing is left for the
-    /// kernel.
+    /// Takes everything for this interface, including broadcast and multicast: nothing is left to the kernel.
     #[must_use]
     pub fn all() -> Take {
         Take { rules: vec![TakeRule { group: true, ..TakeRule::default() }], ..Take::default() }
     }
 }
 
-/// A rule matches a frame if all the conditions present hold. The default rule matches every frame for the
-/// port's own MAC address. Up to two VLAN tags are skipped.
+/// A rule matches a frame if all of its conditions hold. The default rule matches every frame for the port's
+/// own MAC address. Up to two VLAN tags are skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakeRule {
-    /// EtherType behind the VLAN tags; implied by an address.
+    /// EtherType after the VLAN tags; implied by an address.
     pub ethertype: Option<u16>,
-    /// IP protocol, behind IPv6 extension headers.
+    /// IP protocol, after IPv6 extension headers.
     pub protocol: Option<u8>,
     /// Destination address.
     pub destination: Option<Prefix>,
@@ -87,9 +86,9 @@ pub struct TakeRule {
     /// The address that an ARP request or a neighbour solicitation asks for; matches nothing else. Not
     /// together with `source`.
     pub asked: Option<IpAddr>,
-    /// VXLAN network identifier in the header behind UDP.
+    /// VXLAN network identifier in the header after UDP.
     pub vni: Option<u32>,
-    /// Whether fragments match. They do not show their port or VNI.
+    /// Whether fragments match. They do not carry the port or VNI.
     pub fragments: Fragments,
     /// Also match broadcast and multicast frames, not only those for the port's own MAC address.
     pub group: bool,
@@ -157,7 +156,7 @@ impl Ports {
         let (mut next, last) = (u32::from(self.first), u32::from(self.last));
         let mut pieces = Vec::new();
         while next <= last {
-            // The largest power of two that `next` is a multiple of, and that does not lead beyond the end.
+            // The largest power of two that divides `next` and does not lead beyond the end.
             let largest = 1 << next.trailing_zeros().min(16);
             let size = (0..=16)
                 .map(|bits| 1_u32 << bits)
@@ -209,7 +208,7 @@ pub enum TakeError {
         /// Its highest port.
         last: u16,
     },
-    /// The kernel refuses a value, usually for want of memory.
+    /// The kernel refuses a value, usually for lack of memory.
     #[error("the kernel does not take the rules: {0}")]
     Refused(String),
     /// A prefix is longer than its address.
@@ -231,7 +230,7 @@ pub enum TakeError {
         /// Its mask.
         mask: IpAddr,
     },
-    /// The rule has addresses of two families, or an EtherType of neither.
+    /// The rule has addresses of two families, or an EtherType that matches neither.
     #[error("the rule mixes IPv4, IPv6 and ARP, or its ethertype is not that of its addresses")]
     FamiliesDiffer,
 }
@@ -260,7 +259,7 @@ impl Entry {
 pub(crate) struct Masked {
     pub(crate) mask: Words,
     pub(crate) values: HashSet<Words>,
-    /// Whether what matches stays with the kernel; otherwise it is taken.
+    /// Whether matching frames stay with the kernel; otherwise they are taken.
     pub(crate) leaves: bool,
 }
 
@@ -269,7 +268,7 @@ pub(crate) struct Masked {
 pub(crate) struct Compiled(pub(crate) Vec<Masked>);
 
 impl Take {
-    /// Checks that an interface can take this.
+    /// Checks that an interface can take these frames.
     ///
     /// # Errors
     /// A rule is invalid, or there are too many.
@@ -279,7 +278,7 @@ impl Take {
 }
 
 /// Translates all rules into masks and values: first what stays with the kernel in any case, then what is
-/// taken whoever sent it, and then what is taken by its source, except what is meant for the host.
+/// taken regardless of its source, and then what is taken by source, except what is addressed to the host.
 pub(crate) fn compile(take: &Take) -> Result<Compiled, TakeError> {
     let by_source = |wanted: bool| {
         let rules = take.rules.iter().filter(move |rule| rule.source.is_some() == wanted).cloned();
@@ -299,7 +298,7 @@ pub(crate) fn compile(take: &Take) -> Result<Compiled, TakeError> {
     }
 }
 
-/// Returns what rules with a source leave to the kernel, of the versions of IP that they have.
+/// Returns what rules with a source leave to the kernel, for the IP versions that they use.
 fn for_host(take: &Take) -> Vec<TakeRule> {
     let sources = take.rules.iter().filter_map(|rule| rule.source);
     let [v4, v6] = [false, true].map(|v6| sources.clone().any(|source| source.value.is_ipv6() == v6));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * Traffic for benches. BPF_PROG_TEST_RUN runs this program on live frames, and it sends each of them from the
- * interface given as its ingress, with another IPv4 source address each time. The kernel allocates no packet
- * for it, so one core sends several times as much as one core can forward with AF_XDP on a veth.
+/* Traffic for benches. BPF_PROG_TEST_RUN runs this program on live frames, and it transmits each of them on
+ * the interface given as its ingress, with another IPv4 source address each time. The kernel allocates no
+ * packet for it, so one core sends several times as much as one core can forward with AF_XDP on a veth.
  *
  * The IPv4 checksum is not updated; nothing here checks it.
  */

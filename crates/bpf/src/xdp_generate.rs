@@ -24,7 +24,7 @@ impl XdpGenerate {
     }
 
     /// Sends the IPv4 frame `frame` `count` times from the interface with this index in this thread's network
-    /// namespace, each time with another source address. Returns when all are sent.
+    /// namespace, each time with a different source address. Returns when all have been sent.
     ///
     /// # Errors
     /// Returns the kernel's error. Linux before 5.18 does not support this.

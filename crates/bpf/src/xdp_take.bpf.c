@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * Selects the part of an interface's traffic that goes to weir: the XDP program in front of its AF_XDP
+/* Selects the part of an interface's traffic that goes to weir: the XDP program in front of its AF_XDP
  * sockets.
  *
  * A frame is summarised in WORDS words (its kind, port, VNI, addresses). A rule is a mask and a value for
@@ -12,11 +11,11 @@
  * left to the kernel.
  *
  * Thousands of rules have few masks: services differ in address and port, not in which bits of these count.
- * So the program goes through the masks, and looks the frame's bits under each up in one hash map of values.
- * A mask with a single value needs no look-up.
+ * So the program iterates over the masks, and looks up the frame's bits under each mask in one hash map of
+ * values. A mask with a single value needs no look-up.
  *
- * An ICMP error shows the protocol and the source port of the packet inside it: it is about a service if that
- * packet came from there.
+ * The summary of an ICMP error contains the protocol and the source port of the packet inside it: the error
+ * is about a service if that packet came from the service.
  *
  * Promises: nothing is dropped here, except while another process takes over (`without_socket`); every frame
  * is counted once. Fields missing from a malformed header are
@@ -36,14 +35,13 @@
 #define MASKS_MAX 128
 #define VALUES_MAX (2 << 17) /* of both copies: xdp_take.rs */
 #define VLAN_TAGS_MAX 2
-#define EXTENSION_HEADERS_MAX 8 /* as many as packet::parse follows */
+#define EXTENSION_HEADERS_MAX 8 /* the same number as packet::parse follows */
 #define ND_SOLICITATION 135
-#define OFFSET_MAX 0x7ff /* size of a chunk: headers beyond it are not needed */
+#define OFFSET_MAX 0x7ff /* size of a chunk: headers beyond that are not needed */
 
-/*
- * KIND is ethertype << 16 | protocol << 8 | traits. The addresses are as on the wire, IPv4 in the first word.
- * Of a QUESTION, SOURCE is the address that is asked for: a solicitation's own source decides nothing, and
- * ARP has no other place.
+/* KIND is ethertype << 16 | protocol << 8 | traits. The addresses are as on the wire, IPv4 in the first word.
+ * For a QUESTION, SOURCE is the requested address: a solicitation's own source is irrelevant, and ARP has no
+ * other field.
  */
 enum { KIND, DPORT, VNI, DESTINATION, SOURCE = DESTINATION + 4, WORDS = SOURCE + 4 };
 
@@ -67,7 +65,7 @@ struct mask {
 	__u32 value[WORDS]; /* if there is only one */
 	__u32 is_single;
 	__u32 place; /* of its values in the map, different in the two copies */
-	__u32 leaves; /* what matches to the kernel */
+	__u32 leaves; /* matching frames go to the kernel */
 };
 
 struct settings {
@@ -96,7 +94,7 @@ struct key {
 	__u32 value[WORDS];
 };
 
-/* The values of all masks that have several, for both copies of the settings; allocated one by one. */
+/* The values of all masks that have more than one, for both copies of the settings; not preallocated. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -128,8 +126,7 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
-/*
- * What becomes of a frame that is taken while its queue has no socket: XDP_PASS, or XDP_DROP while another
+/* The verdict for a frame that is taken while its queue has no socket: XDP_PASS, or XDP_DROP while another
  * process takes the interface over.
  */
 struct {
@@ -211,7 +208,7 @@ static __always_inline int read_ipv4(struct cursor *cursor, __u32 *words)
 	if (ip->frag_off & bpf_htons(0x3fff)) /* RFC 791: more fragments, or an offset */
 		words[KIND] |= FRAGMENT;
 	if (!next(cursor, (ip->ihl * 4 - sizeof(*ip)) & 0x3f)) /* at most 40; the mask proves that to the verifier */
-		words[KIND] |= FRAGMENT; /* truncated: like a fragment, it shows no ports */
+		words[KIND] |= FRAGMENT; /* truncated: like a fragment, it has no ports */
 	return ip->protocol;
 }
 
@@ -221,11 +218,10 @@ static __always_inline int is_extension(__u32 protocol)
 	       protocol == IPPROTO_AH || protocol == IPPROTO_DSTOPTS;
 }
 
-/*
- * Skips IPv6 extension headers from `offset` on. Returns offset << 9 | is fragment << 8 | protocol of what
+/* Skips IPv6 extension headers from `offset` on. Returns offset << 9 | is fragment << 8 | protocol of what
  * follows, or -1. It copies the headers, and is not static, so that the verifier checks it once for an
  * unknown offset; following pointers through eight headers of unknown lengths would take the verifier ten
- * times as long as all the rest.
+ * times as long as everything else.
  */
 __attribute__((noinline)) int skip_extension_headers(struct xdp_md *context, __u32 offset, __u32 protocol)
 {
@@ -283,7 +279,7 @@ static __always_inline void read_arp(struct cursor *cursor, __u32 *words)
 	words[KIND] |= QUESTION;
 }
 
-/* RFC 4861 4.3: the target of a neighbour solicitation. The cursor is behind its type and code. */
+/* RFC 4861 4.3: the target of a neighbour solicitation. The cursor is after its type and code. */
 static __always_inline void read_solicitation(struct cursor *cursor, __u32 *words)
 {
 	__u8 *rest = next(cursor, 22);
@@ -364,11 +360,10 @@ static __always_inline int is_error(int is_ipv4, __u8 type)
 	return (type >= 3 && type <= 5) || type == 11 || type == 12; /* RFC 792 */
 }
 
-/*
- * Returns ERROR_PRESENT | protocol << 16 | source port of the packet that an ICMP error is about, if the
- * error was sent to who sent that packet; otherwise 0. A fragment inside has no ports, and extension headers
- * inside are not followed, as in packet::icmp_error. `offset` is that of the ICMP header. It copies the
- * headers, and is not static, so that the verifier checks it once for an unknown offset.
+/* Returns ERROR_PRESENT | protocol << 16 | source port of the packet that an ICMP error is about, if the
+ * error was sent to the sender of that packet; otherwise 0. A fragment inside has no ports, and extension
+ * headers inside are not followed, as in packet::icmp_error. `offset` is that of the ICMP header. It copies
+ * the headers, and is not static, so that the verifier checks it once for an unknown offset.
  */
 __attribute__((noinline)) int error_word(struct xdp_md *context, __u32 offset, const struct summary *summary)
 {

@@ -1,8 +1,8 @@
 //! Loads and attaches the XDP program in front of an interface's AF_XDP sockets.
 //!
 //! The program is attached through a bpf_link that this object owns. However the process ends, the kernel
-//! detaches the program and the interface is as before; the older attachment by netlink would survive kill
-//! -9. Another process that gets the link's descriptor puts its own program in the place of this one.
+//! detaches the program and restores the interface; the older attachment by netlink would survive kill -9.
+//! Another process that receives the link's descriptor can replace this program with its own.
 
 use std::io;
 use std::ops::AddAssign;
@@ -26,7 +26,7 @@ pub const QUEUES_MAX: u32 = 1024;
 /// Words of `struct settings` before the masks: two MAC addresses of 8 bytes, number of masks.
 const HEAD_WORDS: usize = 5;
 /// Words of `struct mask`: its bits, its only value, whether it has only one, the place of its values, and
-/// whether it leaves what matches to the kernel.
+/// whether matching frames are left to the kernel.
 const MASK_WORDS: usize = WORDS * 2 + 3;
 
 /// `struct settings` as words.
@@ -78,8 +78,8 @@ const FLAG_NATIVE: u32 = 1 << 2;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
-/// How many bytes of a frame a test run gets: more than all headers that the program reads, and no more than
-/// the kernel allows in a test run.
+/// How many bytes of a frame are passed to a test run: more than all headers that the program reads, and no
+/// more than the kernel allows in a test run.
 const JUDGED_MAX: usize = 2048;
 
 /// What happens to a frame.
@@ -105,7 +105,7 @@ impl Judged {
     }
 }
 
-/// Why a program could not be asked about a frame.
+/// Why a program could not be run on a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum JudgeError {
     /// The program cannot be loaded.
@@ -124,17 +124,17 @@ pub struct XdpTake {
     ebpf: Ebpf,
     queues: u32,
     half: u32,
-    /// The keys that the map of values has for each copy of the settings.
+    /// The keys in the map of values that belong to each copy of the settings.
     keys: [HashSet<Key>; 2],
-    /// Dropping the link detaches the program, unless another process has it, too.
+    /// Dropping the link detaches the program, unless another process holds it as well.
     link: Option<OwnedFd>,
-    /// The sockets of the program whose place this one will take.
+    /// The socket map of the program that this one will replace.
     before: Option<XskMap<MapData>>,
 }
 
 impl XdpTake {
-    /// Returns whether the program with this number in the kernel is one of these, of whatever process. False
-    /// without the privilege to list programs.
+    /// Returns whether the program with this kernel ID is one of these, no matter which process loaded it.
+    /// False without the privilege to list programs.
     #[must_use]
     pub fn is_program(id: u32) -> bool {
         loaded_programs().flatten().any(|one| one.id() == id && one.name_as_str() == Some("xdp_take"))
@@ -155,16 +155,17 @@ impl XdpTake {
     }
 
     /// Replaces the rules and the port's own MAC addresses atomically, whether the program is attached or
-    /// not: each frame is compared with all old rules or with all new ones. A rule costs a system call if it
-    /// was not there two calls ago.
+    /// not: each frame is compared with all old rules or with all new ones. Each rule that was not present
+    /// two calls ago costs a system call.
     ///
     /// # Errors
-    /// A rule is invalid, or the kernel has no memory for it. The rules of before stay in place then.
+    /// A rule is invalid, or the kernel has no memory for it. The previous rules then stay in place.
     pub fn set_take(&mut self, own: [[u8; 6]; 2], take: &Take) -> Result<(), TakeError> {
         self.set_take_by_steps(own, take, |_| ())
     }
 
-    /// The same, and calls `after` when a map has been written, so that a test can look between two writes.
+    /// Like [`XdpTake::set_take`], and calls `after` after each write to a map, so that a test can observe
+    /// the state between two writes.
     ///
     /// # Errors
     /// Those of [`XdpTake::set_take`].
@@ -175,7 +176,8 @@ impl XdpTake {
         mut after: impl FnMut(&mut XdpTake),
     ) -> Result<(), TakeError> {
         let compiled = compile(take)?;
-        // The program does not use this copy: it was replaced a call ago, and no frame is compared with it.
+        // The program does not use this copy: it was replaced one call ago, and frames are no longer compared
+        // with it.
         let half = self.half ^ 1;
         self.set_values(half, keys(half, &compiled), &mut after)?;
         let settings = settings(own, half, &compiled);
@@ -187,7 +189,7 @@ impl XdpTake {
         Ok(())
     }
 
-    /// Gives one copy of the settings these keys in the map of values.
+    /// Makes these the keys of one copy of the settings in the map of values.
     fn set_values(
         &mut self,
         half: u32,
@@ -230,18 +232,18 @@ impl XdpTake {
         Ok(())
     }
 
-    /// From now on, sockets are given to another process's program, too, whose map of sockets this is, until
-    /// this program [takes its place](XdpTake::attach_by).
+    /// From now on, sockets are also given to the program of another process, whose socket map this is, until
+    /// this program [replaces it](XdpTake::attach_by).
     ///
     /// # Errors
-    /// It is not such a map.
+    /// The map is not a socket map.
     pub fn follow(&mut self, sockets: OwnedFd) -> Result<(), MapError> {
         let map = aya::maps::Map::from_map_data(MapData::from_fd(sockets)?)?;
         self.before = Some(XskMap::try_from(map)?);
         Ok(())
     }
 
-    /// Returns the map of sockets, for another process to [follow](XdpTake::follow).
+    /// Returns the socket map, for another process to [follow](XdpTake::follow).
     #[must_use]
     pub fn sockets(&self) -> Option<BorrowedFd<'_>> {
         match self.ebpf.map("sockets") {
@@ -250,7 +252,7 @@ impl XdpTake {
         }
     }
 
-    /// Takes the place of another process's program, whose link this is: each frame meets one of the two.
+    /// Replaces another process's program, whose link this is: each frame meets exactly one of the two.
     ///
     /// # Errors
     /// Returns the kernel's error: `ENOLINK` if the interface is gone.
@@ -260,7 +262,7 @@ impl XdpTake {
         Ok(())
     }
 
-    /// Returns the link, for another process to take the program's place.
+    /// Returns the link, so that another process can replace the program.
     #[must_use]
     pub fn link(&self) -> Option<BorrowedFd<'_>> {
         self.link.as_ref().map(AsFd::as_fd)
@@ -268,7 +270,7 @@ impl XdpTake {
 
     /// From now on, frames that are taken while their queue has no socket are dropped and counted as
     /// `held_back` (`true`), or left to the kernel (`false`, as at first). The kernel answers frames of
-    /// connections that it does not know with a reset, so none may get there while a successor takes over.
+    /// unknown connections with a reset, so no such frame may reach it while a successor takes over.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -317,8 +319,8 @@ impl XdpTake {
         sum
     }
 
-    /// Loads a program with these MAC addresses and rules, and asks it about a frame. No other program, none
-    /// of its counters and no socket is involved.
+    /// Loads a program with these MAC addresses and rules, and returns its verdict on a frame. No other
+    /// program, counter or socket is involved.
     ///
     /// # Errors
     /// A rule is invalid, or the kernel refuses: usually because a privilege is missing, or because the frame
@@ -355,12 +357,12 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, ProgramError> {
     ebpf.program_mut("xdp_take").expect("xdp_take.bpf.c defines it").try_into()
 }
 
-/// Returns all masks with the places of their values.
+/// Returns all masks, each with the place of its values.
 fn placed(half: u32, compiled: &Compiled) -> impl Iterator<Item = (u32, &Masked)> {
     (half * MASKS_MAX as u32..).zip(&compiled.0)
 }
 
-/// Returns the keys of all values whose mask has several.
+/// Returns the keys of all values whose mask has more than one.
 fn keys(half: u32, compiled: &Compiled) -> HashSet<Key> {
     let key = |place: u32, value: &Words| {
         let mut key = [place; _];

@@ -1,4 +1,4 @@
-//! The program that takes tunnels off, in the kernel (`BPF_PROG_TEST_RUN`). Needs root.
+//! The decapsulation program, in the kernel (`BPF_PROG_TEST_RUN`). Needs root.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
@@ -10,7 +10,7 @@ const LB: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 3);
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const LB6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 3);
 const HERE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1);
-/// The kernel runs programs as if frames came by the loopback interface, whose address is 0.
+/// The kernel runs programs as if frames arrived on the loopback interface, whose address is 0.
 const MACS: [u8; 12] = [0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1];
 const GUE: u16 = 6080;
 const VXLAN: u16 = 4789;
@@ -117,7 +117,7 @@ fn ether_type(version: u8) -> [u8; 2] {
     if version == 4 { [8, 0] } else { [0x86, 0xdd] }
 }
 
-/// Every form of each tunnel: its name, the outer protocol, and what is behind the outer IP header.
+/// Every form of each tunnel: its name, the outer protocol, and what follows the outer IP header.
 fn forms(version: u8, packet: &[u8]) -> Vec<(&'static str, u8, Vec<u8>)> {
     let frame = [&[0x02; 12][..], &ether_type(version), packet].concat();
     let gre = |flags: [u8; 2], more: &[u8]| [&flags, &ether_type(version)[..], more, packet].concat();
@@ -169,7 +169,7 @@ fn every_tunnel_of_every_family_is_taken_off() {
 #[test]
 fn congestion_goes_where_rfc_6040_says() {
     let Some(mut decap) = load(&settings()) else { return };
-    // Rows: the inner field; columns: the outer one, Not-ECT, ECT(0), ECT(1), CE. As the table of section
+    // Rows: the inner field; columns: the outer one, Not-ECT, ECT(0), ECT(1), CE. As in the table of section
     // 4.2.
     let table = [
         (0, [Some(0), Some(0), Some(0), None]),
@@ -195,8 +195,9 @@ fn congestion_goes_where_rfc_6040_says() {
     }
 }
 
-/// The kernel cuts segments of TCP later, whose headers may be taken off before (`weir`'s test `decap` has
-/// them). What it would cut in another way must stay as it is; a frame of `BPF_PROG_TEST_RUN` has no type.
+/// The kernel cuts TCP segments later, so headers may be removed before that (`weir`'s test `decap` covers
+/// this). Frames that it would cut differently must stay as they are; a frame of `BPF_PROG_TEST_RUN` has no
+/// type.
 #[test]
 fn segments_of_gso_that_are_not_of_tcp_are_left() {
     let Some(mut decap) = load(&settings()) else { return };
@@ -288,7 +289,7 @@ fn count(decap: &TcDecap, what: &str) -> u64 {
 const REDIRECT: i32 = 7;
 const SECOND: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
-/// With other back ends, whom this one passes packets on to.
+/// With other back ends to which this one passes packets on.
 fn chances() -> DecapSettings {
     let mut settings = settings();
     settings.senders.push((Ipv4Addr::new(10, 9, 0, 0).into(), 24));
@@ -302,7 +303,7 @@ fn with_hops(inner: u8, hops: &[Ipv4Addr], next: u8) -> Vec<u8> {
     header
 }
 
-/// The checksum of UDP over IPv4, as a receiver verifies it.
+/// The UDP checksum over IPv4, as a receiver verifies it.
 fn udp_sums_up(frame: &[u8]) -> bool {
     let length = (frame.len() - 34) as u16;
     let mut all = [&frame[26..34], &[0, UDP], &length.to_be_bytes(), &frame[34..]].concat();
@@ -320,7 +321,7 @@ fn segment(version: u8, flags: &str) -> Vec<u8> {
     recipe.parse::<Recipe>().unwrap().build()[14..].to_vec()
 }
 
-/// What a router answers to a segment from the service: that it is too long.
+/// A router's reply to a segment from the service: it is too long.
 fn too_big(version: u8) -> Vec<u8> {
     let recipe = match version {
         4 => "src=203.0.113.80 dst=192.0.2.7 proto=tcp sport=80 dport=4000 flags=A",
@@ -380,7 +381,7 @@ fn segments_of_connections_that_are_not_here_are_passed_on() {
     assert_eq!(count(&decap, "passed_on"), 36);
 }
 
-/// What begins a connection, what is not TCP, what has no hop left, and what has none that makes sense.
+/// Packets that begin a connection, that are not TCP, that have no hop left, or that have no sensible hop.
 #[test]
 fn all_else_stays_although_a_header_has_hops() {
     let Some(mut decap) = load(&chances()) else { return };
@@ -407,7 +408,7 @@ fn all_else_stays_although_a_header_has_hops() {
             directed(&ack, &[Ipv4Addr::UNSPECIFIED], 0),
             directed(&ack, &[Ipv4Addr::new(10, 8, 0, 1)], 0),
             outer(4, UDP, 0, &udp(GUE, &bare)),
-            // Another type of private data, and more hops than there is room for.
+            // Another type of private data, and more hops than fit.
             changed(47, 1),
             changed(49, 200),
         ] {
@@ -417,7 +418,7 @@ fn all_else_stays_although_a_header_has_hops() {
         }
     }
     assert_eq!((count(&decap, "gue"), count(&decap, "passed_on")), (20, 0));
-    // Unless it is wanted, all is taken off.
+    // Unless this is enabled, everything is decapsulated.
     let Some(mut decap) = load(&settings()) else { return };
     let frame = directed(&segment(4, "flags=A"), &[SECOND], 0);
     assert_eq!(decap.test_run(&frame, 0).unwrap().0, PASS);

@@ -17,7 +17,7 @@ fn load() -> Option<TcImpair> {
     Some(TcImpair::load(4789).unwrap())
 }
 
-/// A VXLAN frame of 100 bytes that is capable of ECN.
+/// An ECN-capable VXLAN frame of 100 bytes.
 fn frame(port: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 2, 0, 86, 0, 0, 0x40, 0, 64, 17];
     frame.extend([0, 0, 10, 0, 1, 1, 10, 0, 2, 1]);

@@ -1,5 +1,5 @@
 //! Crate path places flows in the simulator, and a program in the kernel places frames: here both get the
-//! same flows, gaps, states of paths and random numbers, and must do the same with every frame. Needs root.
+//! same flows, gaps, path states and random numbers, and must treat every frame alike. Needs root.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -61,7 +61,7 @@ fn peer(paths: &Paths) -> PathPeer {
     PathPeer { index: 0, paths: paths.offers().into_iter().map(out).collect() }
 }
 
-/// A VXLAN frame of a flow, so many bytes long.
+/// A VXLAN frame of a flow, this many bytes long.
 fn frame(flow: u64, kernel_port: u16, length: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
     frame.extend((length as u16 - 14).to_be_bytes());
@@ -113,7 +113,7 @@ impl Pair {
         })
     }
 
-    /// Something becomes of the paths: probes are answered late, marked or not at all, or flows time out.
+    /// Something happens to the paths: probes are answered late, marked or not at all, or flows time out.
     fn change(&mut self, story: &mut Random) {
         for path in 0..self.arrived.len() {
             let sequence = self.paths.probe_sent(self.now, path);
@@ -213,6 +213,6 @@ fn every_frame_takes_the_same_path_in_both() {
         }
         assert_eq!(kinds.iter().sum::<u64>() - before, moved, "{count} paths");
     }
-    // The story has every kind of move in it, or the test would show less than it says.
+    // The run must contain every kind of move, or the test would show less than it claims.
     assert!(kinds.iter().all(|kind| *kind > 10), "{kinds:?}");
 }

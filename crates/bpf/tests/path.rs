@@ -68,7 +68,7 @@ fn folded(bytes: &[u8], start: u32) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// The sum of what the outer UDP checksum covers: 0xffff if it is right.
+/// The sum of what the outer UDP checksum covers: 0xffff if it is correct.
 fn udp_sum(frame: &[u8]) -> u16 {
     let length = u32::from(u16::from_be_bytes([frame[38], frame[39]]));
     let pseudo = u32::from(folded(&frame[26..34], 0)) + 17 + length;
@@ -267,7 +267,7 @@ fn the_first_frame_of_a_tunnel_header_waits_for_its_port() {
     for _ in 0..3 {
         assert_eq!(sent(&mut programs, &frame), 50_003);
     }
-    // More tunnel headers than DOCA-AR had room for in its life, none of which is ever given back.
+    // More tunnel headers than DOCA-AR ever had room for; none of them is ever released.
     for port in 0..20_000 {
         assert_eq!(programs.test_egress(&data(PEER, port, 1)).unwrap().0, SHOT);
         let missed = programs.missed().unwrap();
@@ -313,7 +313,7 @@ fn a_probe_is_answered_once_and_the_answer_is_collected() {
     assert!(PORTS.contains(&sport(&back)), "it comes back by a path that is usable");
     assert_eq!(programs.test_reflect(&marked).unwrap().0, SHOT, "answered once");
 
-    // The same two programs serve as the peer that asked.
+    // The same two programs also act as the peer that sent the probe.
     programs.set_peer(HERE, &peer([true; 4], [0; 4])).unwrap();
     assert_eq!(programs.test_egress(&back).unwrap(), (PASS, back.clone()), "an answer is not stamped");
     assert_eq!(programs.test_reflect(&back).unwrap().0, SHOT, "user space has it");
@@ -354,7 +354,7 @@ fn a_long_request_gets_a_short_answer_and_a_long_answer_is_malformed() {
 fn what_is_for_another_node_is_left_to_it() {
     let Some(mut programs) = load(&SETTINGS) else { return };
     let here = probe(1).frame(SECRET).to_vec();
-    // A host that forwards sees the probes of its peers to others, and answers to others.
+    // A host that forwards sees probes from its peers to others, and answers to others.
     let mut other = probe(1);
     other.outer.destination = STRANGER;
     let mut asked = probe(1);
@@ -383,7 +383,7 @@ fn an_answer_tells_how_many_probes_of_its_path_have_come() {
     assert_eq!(told(&mut programs, probe(1)), Some(1));
     assert_eq!(told(&mut programs, Packet { path: 4, ..probe(2) }), Some(1));
     assert_eq!(told(&mut programs, Packet { path: wire::NO_PATH, ..probe(3) }), Some(0));
-    // Those beyond the rate are counted, too, and repetitions are not.
+    // Probes beyond the rate are counted, too, but duplicates are not.
     assert_eq!((4..=10).filter_map(|number| told(&mut programs, probe(number))).count(), 0);
     programs.set(&PathSettings { answers: 1, answers_burst: 4, ..SETTINGS }).unwrap();
     assert_eq!(told(&mut programs, probe(10)), None);
@@ -411,7 +411,7 @@ fn hostile_probes_are_counted_and_go_nowhere() {
     let mut shot = |frame: &[u8]| replies += i32::from(programs.test_reflect(frame).unwrap().0 != SHOT);
     shot(&stranger);
     shot(&forged);
-    // The rest of the frame is a lie about its length, cut off, or too long.
+    // The frame's length field is wrong, or the frame is truncated or too long.
     shot(&[&good[..], &[0; 900]].concat());
     for length in 50..good.len() {
         shot(&good[..length]);

@@ -57,7 +57,7 @@ fn folded(bytes: &[u8], start: u32) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// The sum of the pseudo header, and with it that of what the UDP checksum covers: 0xffff if it is right.
+/// The sum of everything that the UDP checksum covers, including the pseudo-header: 0xffff if it is correct.
 fn sums(frame: &[u8]) -> [u16; 2] {
     let length = u32::from(u16::from_be_bytes([frame[58], frame[59]]));
     let pseudo = folded(&frame[22..54], 17 + length);
@@ -178,7 +178,7 @@ fn a_probe_over_ipv6_is_answered_once_and_the_answer_is_collected() {
     assert_eq!((answer.marked, answer.hops, answer.sent_ns), (true, 61, request.sent_ns));
     assert_eq!(programs.test_reflect(&marked).unwrap().0, SHOT, "answered once");
 
-    // The same programs serve as the peer that asked.
+    // The same programs also act as the peer that sent the probe.
     programs.set_peer(HERE, &PathPeer { index: 2, paths: Vec::new() }).unwrap();
     assert_eq!(programs.test_egress(&back).unwrap(), (PASS, back.clone()), "an answer is not stamped");
     assert_eq!(programs.test_reflect(&back).unwrap().0, SHOT, "user space has it");

@@ -43,7 +43,7 @@ fn verdict(program: &mut XdpTake, frame: &[u8]) -> Verdict {
     }
 }
 
-/// Properties of a frame, read the slow way.
+/// Properties of a frame, determined the slow way.
 #[derive(Debug, Default)]
 struct Facts {
     ethertype: u16,
@@ -52,9 +52,9 @@ struct Facts {
     source: Option<IpAddr>,
     fragment: bool,
     dport: Option<u16>,
-    /// Type and code of ICMP, for IPv4 or IPv6.
+    /// ICMP type and code, for IPv4 or IPv6.
     icmp: Option<u16>,
-    /// What a question for a neighbour asks for.
+    /// The address that a neighbour query asks for.
     asked: Option<IpAddr>,
     vni: Option<u32>,
 }
@@ -70,7 +70,7 @@ fn facts(frame: &[u8]) -> Facts {
             at += 4;
         }
     }
-    // In a header that is cut short or contradicts itself, both addresses count as 0.
+    // In a header that is truncated or contradicts itself, both addresses count as 0.
     let unspecified: Option<IpAddr> = match facts.ethertype {
         0x0800 => Some(Ipv4Addr::UNSPECIFIED.into()),
         0x86dd => Some(Ipv6Addr::UNSPECIFIED.into()),
@@ -102,14 +102,14 @@ fn facts(frame: &[u8]) -> Facts {
     facts
 }
 
-/// What an ARP request for IPv4 over Ethernet asks for.
+/// The address that an ARP request for IPv4 over Ethernet asks for.
 fn arp_asks(packet: &[u8]) -> Option<IpAddr> {
     let packet: &[u8; 28] = packet.first_chunk()?;
     let is_request = packet[..8] == [0, 1, 8, 0, 6, 4, 0, 1];
     is_request.then(|| IpAddr::from(<[u8; 4]>::try_from(&packet[24..]).unwrap()))
 }
 
-/// What a neighbour solicitation asks for.
+/// The address that a neighbour solicitation asks for.
 fn solicits(message: &[u8]) -> Option<IpAddr> {
     let message: &[u8; 24] = message.first_chunk()?;
     (message[0] == 135).then(|| IpAddr::from(<[u8; 16]>::try_from(&message[8..]).unwrap()))
@@ -167,7 +167,7 @@ fn expected(take: &Take, frame: &[u8]) -> Verdict {
     let facts = facts(frame);
     let for_us = |rule: &TakeRule| if group { rule.group } else { take.promiscuous || !foreign };
     let left = take.leave.iter().any(|rule| fits(rule, &facts));
-    // What is for the host itself is not taken because of who sent it.
+    // Frames for the host itself are not taken because of their source.
     let is_own = facts.destination.is_some_and(|address| take.own.contains(&address));
     let is_for_host = |rule: &TakeRule| rule.source.is_some() && is_own;
     let takes = |rule: &TakeRule| for_us(rule) && fits(rule, &facts) && !is_for_host(rule);
@@ -285,7 +285,7 @@ impl Random {
             dport: self.sometimes(|random| match random.below(5) {
                 0 => Ports { first: 53, last: random.pick(&[60, 79, 80, 4789]) },
                 1 => Ports { first: 0, last: u16::MAX },
-                // The last is the type and the code that frames of ICMP have here.
+                // The last one is the type and code of the ICMP frames used here.
                 _ => random.pick(&[53, 80, 4789, 12_345]).into(),
             }),
             vni: self.one_in(4).then(|| self.below(2) as u32 * 0xff_ffff),
@@ -419,7 +419,7 @@ fn vip(n: u32) -> IpAddr {
     }
 }
 
-/// A rule of one service; whole addresses and fragments follow.
+/// A rule for one service; rules for whole addresses and for fragments follow.
 fn service(n: u32, dport: u16) -> TakeRule {
     let address = vip(n);
     let destination = Some(Prefix { address, length: if address.is_ipv4() { 32 } else { 128 } });
@@ -505,7 +505,7 @@ fn what_is_taken_before_and_after_a_change_is_taken_between_its_steps() {
             }
         });
         let mut rules: Vec<TakeRule> = others.collect();
-        // The masks change their order.
+        // The masks change order.
         rules.splice(..0, if round % 2 == 0 { kept.to_vec() } else { Vec::new() });
         rules.extend(kept.clone());
         let take = Take { rules, ..Take::default() };
@@ -602,13 +602,13 @@ fn an_error_is_taken_by_the_packet_inside() {
         for other in [error(3, 6, 442, is_ipv6), error(3, 6, 446, is_ipv6), error(3, 17, 444, is_ipv6)] {
             assert_eq!(verdict(&mut program, &other), Verdict::Passed);
         }
-        // Cut short before the port, or about a packet that another host has sent.
+        // Truncated before the port, or about a packet sent by another host.
         assert_eq!(verdict(&mut program, &taken[..taken.len() - 7]), Verdict::Passed);
         let inside = taken.len() - if is_ipv6 { 24 + 16 } else { 16 + 4 };
         let mut forged = taken.clone();
         forged[inside] ^= 1;
         assert_eq!(verdict(&mut program, &forged), Verdict::Passed, "{is_ipv6}");
-        // The packets themselves are not meant.
+        // The packets themselves do not match.
         let mut packet = taken;
         packet[if is_ipv6 { 20 } else { 23 }] = 6;
         assert_eq!(verdict(&mut program, &packet), Verdict::Passed);

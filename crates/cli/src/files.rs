@@ -1,6 +1,6 @@
-//! The files that a run reads and writes, compared by what they are rather than by their names: a hard link
-//! or a symbolic link to an input is that input. They are compared before any of them is opened for writing,
-//! because opening truncates.
+//! The files that a run reads and writes, compared by identity rather than by name: a hard link or a symbolic
+//! link to an input is that input. They are compared before any of them is opened for writing, because
+//! opening truncates.
 
 use crate::config::{PortConfig, PortKind};
 use crate::daemon::traced;
@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// A file of a run, and what it is for: `the input of port p0`.
+/// A file of a run, and its purpose: `the input of port p0`.
 pub struct Use {
     pub what: String,
     pub path: PathBuf,
@@ -22,12 +22,12 @@ impl Use {
     }
 }
 
-/// What a path leads to.
+/// What a path refers to.
 #[derive(PartialEq, Eq)]
 enum Identity {
     /// The device and inode of a file.
     There(u64, u64),
-    /// The device and inode of the folder in which a file will be made, and its name.
+    /// The device and inode of the folder in which a file will be created, and its name.
     New(u64, u64, OsString),
 }
 
@@ -49,10 +49,10 @@ pub fn of(ports: &[PortConfig]) -> (Vec<Use>, Vec<Use>) {
     (read, written)
 }
 
-/// Checks that nothing is written to a file that is read, or that something else is written to.
+/// Checks that no file is written that is also read, or written twice.
 ///
 /// # Errors
-/// Two of them are the same file; the message names both.
+/// Fails if two of them are the same file; the message names both.
 pub fn distinct(read: &[Use], written: &[Use]) -> Result<()> {
     let known = |one: &'_ Use| identity(&one.path);
     for (at, one) in written.iter().enumerate() {
@@ -71,8 +71,8 @@ pub fn distinct(read: &[Use], written: &[Use]) -> Result<()> {
     Ok(())
 }
 
-/// Returns what a path leads to; `None` for devices such as /dev/null, which any number may share, and for
-/// what cannot be opened anyway.
+/// Returns what a path refers to; `None` for devices such as /dev/null, which may be shared freely, and for
+/// anything that cannot be opened anyway.
 fn identity(path: &Path) -> Option<Identity> {
     if let Ok(there) = path.metadata() {
         let kind = there.file_type();

@@ -1,6 +1,7 @@
-//! A Parquet file of flow records. It is written under a temporary name, and gets its own when it is complete
-//! and on the disk, so that readers of `*.parquet` find complete files only. An output that is not a regular
-//! file, such as a device or a FIFO, is written to directly ([`outfile::Whole`](crate::outfile::Whole)).
+//! A Parquet file of flow records. It is written under a temporary name, and gets its final name when it is
+//! complete and on disk, so that readers of `*.parquet` only find complete files. An output that is not a
+//! regular file, such as a device or a FIFO, is written to directly
+//! ([`outfile::Whole`](crate::outfile::Whole)).
 
 #[cfg(feature = "parquet")]
 mod with {
@@ -12,14 +13,14 @@ mod with {
     use weir_measure::export::Given;
     use weir_measure::export::parquet::Writer;
 
-    /// A file that is being written; without [`FlowFile::finish`], nothing is left of it.
+    /// A file that is being written; without [`FlowFile::finish`], it is removed.
     pub struct FlowFile {
         whole: Whole,
         writer: Writer<BufWriter<File>>,
     }
 
     impl FlowFile {
-        /// Begins a file with row groups of at most so many rows.
+        /// Creates a file with row groups of at most `group_rows` rows.
         pub fn create(path: &Path, group_rows: usize) -> Result<FlowFile> {
             let (file, whole) = Whole::begin(path, outfile::PUBLIC).context("a file cannot be created")?;
             Ok(FlowFile { whole, writer: Writer::new(BufWriter::new(file), group_rows)? })
@@ -30,23 +31,23 @@ mod with {
             Ok(self.writer.add(given)?)
         }
 
-        /// The number of its records.
+        /// Returns the number of its records.
         pub fn rows(&self) -> u64 {
             self.writer.rows()
         }
 
-        /// About how many bytes it has.
+        /// Returns its approximate size in bytes.
         pub fn bytes(&self) -> u64 {
             self.writer.bytes()
         }
 
-        /// Writes what is left, and gives the file its name.
+        /// Writes the rest, and gives the file its name.
         pub fn finish(self) -> Result<()> {
             let file = self.writer.finish()?.into_inner()?;
             Ok(self.whole.finish(&file)?)
         }
 
-        /// What follows finds the disk full.
+        /// Makes subsequent writes fail with a full disk.
         #[cfg(test)]
         pub fn fill_disk(&mut self) {
             let full = File::options().write(true).open("/dev/full").unwrap();
@@ -55,7 +56,7 @@ mod with {
     }
 }
 
-/// Of a build without Parquet: there is none.
+/// For a build without Parquet.
 #[cfg(not(feature = "parquet"))]
 mod without {
     use anyhow::{Result, bail};

@@ -1,6 +1,6 @@
 //! Configurations of other systems. XenoFlow's `backends.json` is converted to the YAML that `weir import`
-//! prints, and read from that, so that import and run cannot differ. What IPVS, Katran and the GLB director
-//! are told becomes services of the load balancer; what these have no counterpart for is said.
+//! prints, and read from that, so that import and run cannot differ. Configurations of IPVS, Katran and the
+//! GLB director become services of the load balancer; settings without a counterpart are reported.
 
 mod checked;
 mod glb;
@@ -39,7 +39,7 @@ pub struct Options {
     /// backends.json: only packets to this address; by default all IPv4 packets.
     #[arg(long)]
     pub vip: Option<Ipv4Addr>,
-    /// backends.json: source MAC address of forwarded packets; by default that of the port by which they
+    /// backends.json: source MAC address of forwarded packets; by default that of the port through which they
     /// leave.
     #[arg(long, value_parser = mac)]
     pub source_mac: Option<u128>,
@@ -65,7 +65,7 @@ fn mac(text: &str) -> Result<u128, String> {
 /// Returns the text of a file, or a report of the first byte that is not UTF-8.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Fails if the file cannot be read.
 pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
     let bytes = infile::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(String::from_utf8(bytes).map_err(|error| {
@@ -77,16 +77,16 @@ pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
 /// Reads a configuration file: weir's own, or a `backends.json`.
 ///
 /// # Errors
-/// The file cannot be read. Errors in its contents are in the report.
+/// Fails if the file cannot be read. Errors in its contents are in the report.
 pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
     load_edited(file, options, &Edits::default(), &Nics::default())
 }
 
-/// The same, with what was changed at run time, and what is `known` of interfaces that are not there under
+/// The same, with changes made at run time, and with what is `known` about interfaces that do not exist under
 /// these names.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Fails if the file cannot be read.
 pub fn load_edited(file: &Path, options: &Options, edits: &Edits, known: &Nics) -> Result<Loaded> {
     let text = match text(file)? {
         Ok(text) => text,
@@ -103,7 +103,7 @@ pub fn load_edited(file: &Path, options: &Options, edits: &Edits, known: &Nics) 
     })
 }
 
-/// Returns true for a file of XenoFlow's: a JSON object, or the same in YAML. weir's own files have no key
+/// Returns true for a XenoFlow file: a JSON object, or the same in YAML. weir's own files have no key
 /// `backends`.
 fn is_xenoflow(text: &str) -> bool {
     let is_json = text.trim_start().starts_with('{') && text.contains("\"backends\"");
@@ -122,20 +122,20 @@ pub enum System {
     Glb,
 }
 
-/// What the other system's file does not say.
+/// What the other system's file does not contain.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ports<'a> {
-    /// The interface on which packets come in.
+    /// The interface on which packets arrive.
     pub interface: &'a str,
-    /// Source addresses of tunnels, at most one of each version of IP.
+    /// Source addresses of tunnels, at most one of each IP version.
     pub sources: &'a [IpAddr],
 }
 
-/// Converts the services of another system to YAML; also returns
-/// warnings of what has no counterpart, which is in the YAML as comments, too.
+/// Converts the services of another system to YAML; also returns warnings about settings without a
+/// counterpart, which are also in the YAML as comments.
 ///
 /// # Errors
-/// Returns everything that is wrong with the file.
+/// Fails with everything that is wrong with the file.
 pub fn services(
     system: System,
     file: &Path,
@@ -155,7 +155,7 @@ pub fn services(
 /// Converts XenoFlow's file to YAML.
 ///
 /// # Errors
-/// Returns everything that is wrong with it.
+/// Fails with everything that is wrong with it.
 pub fn xenoflow(file: &Path, text: &str, options: &Options) -> Result<String, Report> {
     let mut report = Report::new(&file.display().to_string(), text);
     let back_ends = weir_lb::xenoflow(text, &mut report);
@@ -238,7 +238,7 @@ fn pipe(hashed: bool, options: &Options) -> String {
     let source = match options.source_mac {
         Some(mac) => format!("set: {{ eth.src: {} }}", config::write_mac(mac)),
         // If the source were the address that the packet was sent to, a switch connected to both ports would
-        // learn it at the wrong one.
+        // learn it on the wrong port.
         None if options.output.is_some() => "set: { eth.src: { mac_of: out } }".to_string(),
         None => "copy: { from: eth.dst, to: eth.src }".to_string(),
     };

@@ -40,50 +40,50 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say everything that is wrong with a configuration.
+    /// Report everything that is wrong with a configuration.
     Check(commands::check::Arguments),
-    /// Say which share of flows another configuration would move.
+    /// Report which share of flows another configuration would move.
     Plan(commands::plan::Arguments),
     /// Print the JSON Schema of configurations, for editors.
     Schema,
-    /// Turn another system's configuration into ours.
+    /// Convert another system's configuration to weir's.
     #[command(subcommand)]
     Import(commands::import::Source),
-    /// Print the ring of a file of back ends: slot and back end.
+    /// Print the ring for a file of back ends: slot and back end.
     Ring(commands::ring::Arguments),
     /// Run a configuration: the daemon, in the foreground.
     Run(commands::run::Arguments),
-    /// Show what the running daemon has counted.
+    /// Show counters and state of the running daemon.
     Show(commands::show::Show),
     /// Watch the running daemon in a terminal.
     Top(commands::top::Arguments),
-    /// Have the running daemon read its configuration anew.
+    /// Make the running daemon reload its configuration.
     Reload(commands::show::Plain),
-    /// Replace the running daemon by this executable without losing a packet. If it runs this one already,
+    /// Replace the running daemon with this executable without losing a packet. If it already runs this one,
     /// reload its configuration.
     Upgrade(commands::show::Plain),
     /// Add, update, remove, load or list entries of the running program.
     #[command(subcommand)]
     Entry(commands::entry::Entry),
-    /// Give a target of a group another weight.
+    /// Change the weight of a target of a group.
     Weight(commands::show::Weight),
-    /// Ask something of an app that runs.
+    /// Send a request to a running app.
     App(commands::show::App),
-    /// Send frames out of a port of the running daemon, or through its program.
+    /// Transmit frames through a port of the running daemon, or through its program.
     Inject(commands::inject::Arguments),
     /// Stop the running daemon.
     Stop(commands::show::Plain),
-    /// Say what becomes of a packet, and why.
+    /// Explain what happens to a packet, and why.
     Explain(commands::explain::Arguments),
-    /// Say what recordings consist of: flows, sources, destinations, ports, sizes, changes.
+    /// Analyse recordings: flows, sources, destinations, ports, sizes, changes.
     Measure(commands::measure::Arguments),
     /// Run a program over recordings, on a virtual clock.
     Replay(commands::replay::Arguments),
-    /// List interfaces, what they can do, and what stands in the way.
+    /// List interfaces, what they support, and obstacles to using them.
     Ports(commands::ports::Arguments),
-    /// Say whether this host and the fabric are as weir needs them.
+    /// Check whether this host and the fabric meet weir's needs.
     Doctor(commands::doctor::Arguments),
-    /// Take tunnels off on a back end, as long as it runs.
+    /// Decapsulate tunnels on a back end, for as long as it runs.
     Decap(commands::decap::Arguments),
     /// Print a script that completes weir's arguments in a shell.
     Completions(commands::generate::Completions),

@@ -1,12 +1,12 @@
 //! The daemon's log: `tracing`, with time and level, to standard error.
 //!
-//! Whoever reads it may be slow, stuck or gone, and its disk may be full. The daemon must not notice: a line
-//! is put into a bounded queue, or counted as lost if that is full, and a thread writes. What was lost is
-//! said when there is room again. tracing-appender would do nearly that, but prints an error of its own when
-//! it cannot end in time, and so waits for the reader that is stuck.
+//! Its reader may be slow, stuck or gone, and its disk may be full. None of this may affect the daemon: a
+//! line is put into a bounded queue, or counted as lost if that is full, and a thread writes. Losses are
+//! reported when there is room again. tracing-appender would do nearly the same, but prints an error of its
+//! own when it cannot end in time, and so waits for the stuck reader.
 //!
-//! Whatever happens again and again, such as a link that flaps, gets a few lines at once and then one now and
-//! then, which says how many were kept back (`repeated.rs`): others may control how often it happens.
+//! Repeated messages, such as those of a flapping link, get a few lines at once and then one now and then,
+//! which says how many were suppressed (`repeated.rs`): others may control how often they occur.
 //!
 //! If standard error is the journal's, a line starts with its priority instead (`sd-daemon(3)`), because the
 //! journal adds the time itself. Its own protocol is not used, because sending on its socket may block.
@@ -31,43 +31,43 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Lines that may wait to be written: the events of a large bond whose links all go down.
+/// Lines that may be queued for writing: the events of a large bond whose links all go down.
 const LINES: usize = 1024;
 
-/// How long the end of the daemon waits for its last lines to be written.
+/// How long the daemon waits at its end for the last lines to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Lines lost since the start.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// How much to say.
+/// The log level.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Level {
-    /// What failed.
+    /// Failures.
     Error,
-    /// What somebody should look at, too.
+    /// Also what needs attention.
     Warn,
-    /// What happened, too.
+    /// Also events.
     Info,
-    /// What was asked of the daemon, too.
+    /// Also requests to the daemon.
     Debug,
 }
 
-/// The running log; when dropped, it waits a moment for the last lines to be written.
+/// The running log; when dropped, it waits briefly for the last lines to be written.
 pub struct Log(SyncSender<Line>);
 
-/// What the writing thread is given.
+/// A message to the writing thread.
 enum Line {
     Text(Vec<u8>),
-    /// All earlier lines have been written; answer.
+    /// Answer once all earlier lines have been written.
     End(SyncSender<()>),
 }
 
 impl Log {
-    /// Starts the log. There is one in a process.
+    /// Starts the log. There is one per process.
     ///
     /// # Errors
-    /// There is no thread to be had, or there is a log already.
+    /// Fails if no thread can be started, or if the log has already been started.
     pub fn start(level: Level) -> Result<Log> {
         let (lines, queue) = sync_channel(LINES);
         std::thread::Builder::new().name("weir-log".into()).spawn(move || write_all(&queue))?;
@@ -123,7 +123,7 @@ fn write_all(queue: &Receiver<Line>) {
     }
 }
 
-/// Writes a line. Afterwards says how many were lost before it, if that has not been said.
+/// Writes a line. Afterwards reports how many were lost before it, if that has not been reported.
 fn write_line(text: &[u8], told: &mut u64) {
     if stderr().write_all(text).is_err() {
         LOST.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +135,7 @@ fn write_line(text: &[u8], told: &mut u64) {
     }
 }
 
-/// The sending end of the queue, as `tracing` wants it.
+/// The sending end of the queue, as required by `tracing`.
 struct Lines(SyncSender<Line>);
 
 impl<'a> MakeWriter<'a> for Lines {
@@ -148,7 +148,7 @@ impl<'a> MakeWriter<'a> for Lines {
 
 impl Write for &Lines {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        // Of an event that is kept back there is nothing.
+        // A suppressed event has no text.
         if !text.is_empty() && self.0.try_send(Line::Text(text.to_vec())).is_err() {
             LOST.fetch_add(1, Ordering::Relaxed);
         }
@@ -160,7 +160,7 @@ impl Write for &Lines {
     }
 }
 
-/// How a line looks.
+/// The format of a line.
 struct Format {
     journal: bool,
     repeated: Mutex<Repeated>,
@@ -188,7 +188,7 @@ where
             }
         }
         if self.journal {
-            // Every line of a message is an entry of the journal.
+            // Every line of a message is a journal entry.
             return message.0.lines().try_for_each(|line| writeln!(writer, "<{}>{line}", priority(level)));
         }
         SystemTime.format_time(&mut writer)?;
@@ -225,7 +225,7 @@ fn priority(level: tracing::Level) -> u8 {
     }
 }
 
-/// Returns true if standard error is connected to the journal: systemd says to which file.
+/// Returns true if standard error is connected to the journal: systemd says which file that is.
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     fstat(stderr()).is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))

@@ -22,15 +22,15 @@ pub const PRIVATE: u32 = 0o600;
 /// Opens a file for writing and empties it. Opening a FIFO waits for its reader, as with other commands.
 ///
 /// # Errors
-/// The file cannot be opened; the message names it.
+/// Fails if the file cannot be opened; the message names it.
 pub fn create(path: &Path) -> Result<File> {
     File::create(path).with_context(|| unwritable(path))
 }
 
-/// The same for a daemon, which waits for no reader: neither now, nor when the FIFO is full.
+/// The same for a daemon, which never waits for a reader: neither on opening, nor when the FIFO is full.
 ///
 /// # Errors
-/// The file cannot be opened, or is a FIFO that no process reads; the message names it.
+/// Fails if the file cannot be opened, or is a FIFO without a reader; the message names it.
 pub fn create_without_waiting(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
@@ -45,7 +45,7 @@ pub fn create_without_waiting(path: &Path) -> Result<File> {
 /// Writes a file.
 ///
 /// # Errors
-/// The file cannot be written; the message names it.
+/// Fails if the file cannot be written; the message names it.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     create(path)?.write_all(bytes).with_context(|| unwritable(path))
 }
@@ -54,7 +54,7 @@ fn unwritable(path: &Path) -> String {
     format!("{} cannot be written", path.display())
 }
 
-/// A file that appears under its name only when it is complete and on the disk.
+/// A file that appears under its name only when it is complete and on disk.
 #[derive(Debug)]
 pub struct Whole {
     /// Where it is written, and its final name. `None` if that name is something other than a regular file,
@@ -66,7 +66,7 @@ impl Whole {
     /// Begins a file with these permissions.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// Fails if the file cannot be created.
     pub fn begin(path: &Path, mode: u32) -> io::Result<(File, Whole)> {
         let path = target(path);
         if !is_replaceable(&path)? {
@@ -85,7 +85,7 @@ impl Whole {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// It cannot be written or renamed; then nothing is left of it.
+    /// Fails if it cannot be written or renamed; then it is removed.
     pub fn finish(mut self, file: &File) -> io::Result<()> {
         let Some((part, path)) = &self.places else { return Ok(()) };
         file.sync_all()?;
@@ -113,7 +113,7 @@ impl Drop for Whole {
 /// Renames a regular file.
 ///
 /// # Errors
-/// It is something else, which stays as it is, or it cannot be renamed.
+/// Fails if it is anything else, which is left unchanged, or if it cannot be renamed.
 pub fn move_aside(path: &Path, aside: &Path) -> io::Result<()> {
     for one in [path, aside] {
         if !is_replaceable(one)? {
@@ -123,7 +123,7 @@ pub fn move_aside(path: &Path, aside: &Path) -> io::Result<()> {
     fs::rename(path, aside)
 }
 
-/// Returns true if there is nothing under this name, or a regular file.
+/// Returns true if this name does not exist, or is a regular file.
 fn is_replaceable(path: &Path) -> io::Result<bool> {
     match path.symlink_metadata() {
         Ok(about) => Ok(about.is_file()),
@@ -132,7 +132,7 @@ fn is_replaceable(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Returns what a path leads to through symbolic links, whether or not that exists.
+/// Returns the target of a path after following symbolic links, whether or not it exists.
 pub fn target(path: &Path) -> PathBuf {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS_MAX {

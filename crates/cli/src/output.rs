@@ -1,6 +1,6 @@
-//! What a command prints. Standard output may be a pipe whose reader has gone, or a file on a full disk, so
-//! nothing here panics. A reader that has gone ends a command as it ends others: quietly, by SIGPIPE. Any
-//! other failure is an error with an exit code.
+//! The output of commands. Standard output may be a pipe whose reader is gone, or a file on a full disk, so
+//! nothing here panics. If the reader is gone, a command ends like any other: silently, by SIGPIPE. Any other
+//! failure is an error with an exit code.
 //!
 //! The daemon does not print; it has a log ([`crate::daemon`]).
 
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// Prints text as it is.
 ///
 /// # Errors
-/// Standard output cannot be written to.
+/// Fails if standard output cannot be written to.
 pub fn print(text: impl Display) -> Result<()> {
     write!(stdout(), "{text}").context("standard output cannot be written to")
 }
@@ -24,20 +24,20 @@ pub fn print(text: impl Display) -> Result<()> {
 /// Prints a line.
 ///
 /// # Errors
-/// Standard output cannot be written to.
+/// Fails if standard output cannot be written to.
 pub fn line(text: impl Display) -> Result<()> {
     writeln!(stdout(), "{text}").context("standard output cannot be written to")
 }
 
-/// Writes what has been printed so far.
+/// Flushes what has been printed so far.
 ///
 /// # Errors
-/// Standard output cannot be written to.
+/// Fails if standard output cannot be written to.
 pub fn flush() -> Result<()> {
     stdout().flush().context("standard output cannot be written to")
 }
 
-/// Prints to standard error. If that fails, there is nobody left to tell.
+/// Prints to standard error. If that fails, there is nowhere left to report it.
 pub fn complain(text: impl Display) {
     let _ = write!(stderr(), "{text}");
 }
@@ -62,7 +62,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     causes.any(|cause| cause.kind() == ErrorKind::BrokenPipe)
 }
 
-/// Returns true if it is standard output that is broken, and not a socket.
+/// Returns true if standard output is broken, rather than a socket.
 fn nobody_reads() -> bool {
     let out = stdout();
     let mut wait = [PollFd::new(&out, PollFlags::empty())];

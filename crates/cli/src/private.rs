@@ -1,4 +1,4 @@
-//! Files that hold a secret, or what weir trusts as its own: the token, the private key, the saved state.
+//! Files that hold a secret, or that weir trusts as its own: the token, the private key, the saved state.
 //! `weir check` and `weir run` refuse the same ones.
 
 use crate::config::Plan;
@@ -11,10 +11,10 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Opens such a file. It does not wait for the writer of a FIFO.
+/// Opens such a file, without waiting for the writer of a FIFO.
 ///
 /// # Errors
-/// It cannot be read, or users other than this one and root could have written or read it.
+/// Fails if it cannot be read, or if users other than this one and root could have written or read it.
 pub fn open(path: &Path) -> Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     // Bounded: by those who read it.
@@ -53,7 +53,7 @@ fn check(about: &Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Returns what is wrong with the files of a plan that exist; those that do not may be made later.
+/// Returns what is wrong with the existing files of a plan; missing ones may be created later.
 pub fn problems(plan: &Plan) -> Vec<String> {
     let files = of(plan).into_iter().filter_map(|(what, path)| {
         let wrong = path.metadata().ok().and_then(|about| check(&about).err())?;

@@ -35,8 +35,8 @@ const CHUNKS: u32 = 8192;
 /// replay must be repeatable.
 const SECRET: [u64; 2] = [0x7765_6972, 0x7265_706c_6179];
 
-/// The largest number of breaths at one point in time: apps that answer each other for ever do not stop the
-/// clock.
+/// The maximum number of breaths at one point in time, so that apps that keep answering each other do not
+/// stop the clock.
 const BREATHS_MAX: usize = 1 << 20;
 
 /// The results of a replay.
@@ -45,7 +45,7 @@ pub struct Replayed {
     pub report: Report,
     /// The counts of every entry and flow.
     pub snapshot: Snapshot,
-    /// What a person should know about the recordings, with the name of the port.
+    /// Remarks about the recordings for the user, with the name of the port.
     pub remarks: Vec<(String, Remark)>,
     /// Time without frames in which apps were not woken, in nanoseconds.
     pub slept_ns: u64,
@@ -56,7 +56,7 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// Returns what is missing in the recordings.
+    /// Returns what is missing from the recordings.
     pub fn errors(&self) -> Vec<String> {
         let errors = self.remarks.iter().filter(|(_, remark)| remark.is_error);
         errors.map(|(port, remark)| format!("{port}: {}", remark.text)).collect()
@@ -92,8 +92,8 @@ pub struct Recordings {
     pub configuration: PathBuf,
 }
 
-/// Returns a plan for which neighbours need not be found: where there is no host to ask, each has a MAC
-/// address made up from its IP address.
+/// Returns a plan whose neighbours need not be resolved: without a host to ask, each gets a MAC address
+/// derived from its IP address.
 pub fn imagine(mut plan: Plan) -> Plan {
     let mac = |hop: &Hop| match hop.address {
         IpAddr::V4(address) => address.octets(),
@@ -142,7 +142,7 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     Ok(Replayed { report, snapshot, remarks, slept_ns, apps, said })
 }
 
-/// Breathes until every recording has ended and nothing is late. Returns the time in which apps slept.
+/// Breathes until every recording has ended and nothing is pending. Returns the time in which apps slept.
 fn run(worker: &mut Worker, acting: &mut Acting) -> Result<u64> {
     let mut clock = Clock::new(worker);
     acting.begin(worker)?;
@@ -168,7 +168,7 @@ fn now(worker: &mut Worker, acting: &mut Acting, now_ns: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the port as one of recordings: those of the arguments, or else those of its configuration.
+/// Returns the port with its recordings: those of the arguments, or else those of its configuration.
 fn recorded(port: &PortConfig, recordings: &Recordings) -> PortConfig {
     let named = |list: &[(String, PathBuf)]| {
         list.iter().find(|(name, _)| *name == port.name).map(|(_, path)| path.clone())
@@ -185,7 +185,7 @@ fn recorded(port: &PortConfig, recordings: &Recordings) -> PortConfig {
     PortConfig { kind, ..port.clone() }
 }
 
-/// Checks that no file is written that is read, or written twice.
+/// Checks that no file is both read and written, or written twice.
 fn check_files(ports: &[PortConfig], recordings: &Recordings) -> Result<()> {
     let (mut read, mut written) = files::of(ports);
     read.push(Use::new("the configuration".to_string(), &recordings.configuration));
@@ -216,7 +216,7 @@ pub fn frame(path: &Path, number: u64) -> Result<Record> {
 }
 
 fn reader(path: &Path) -> Result<weir_port::pcap::Reader<std::io::BufReader<std::fs::File>>> {
-    // Bounded: a frame at a time, as long as the user waits.
+    // Bounded: a frame at a time, for as long as the user waits.
     let file = std::fs::File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
     weir_port::pcap::Reader::open(file).with_context(|| format!("{}", path.display()))
 }

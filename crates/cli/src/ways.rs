@@ -1,5 +1,5 @@
-//! What checks with `via: service` need: a network namespace with a TUN device. `weir check` and `weir
-//! doctor` look at systemd's unit if it runs this file, and otherwise at this process.
+//! What checks with `via: service` need: a network namespace with a TUN device. `weir check` and
+//! `weir doctor` examine systemd's unit if it runs this file, and otherwise this process.
 
 use crate::config::Plan;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -8,10 +8,10 @@ use std::process::Command;
 
 const UNIT: &str = "weir.service";
 const TUN: &str = "/dev/net/tun";
-/// What is asked of systemd about the unit.
+/// The properties of the unit to query from systemd.
 const ASKED: &str = "ExecStart,CapabilityBoundingSet,RestrictNamespaces,DevicePolicy,DeviceAllow";
 
-/// What a drop-in of the unit writes under `[Service]`.
+/// What a drop-in of the unit needs under `[Service]`.
 const CAPABILITY: &str = "CapabilityBoundingSet=CAP_SYS_ADMIN";
 const NAMESPACES: &str = "RestrictNamespaces=net";
 const DEVICE: &str = "DeviceAllow=/dev/net/tun rw";
@@ -25,12 +25,12 @@ pub struct Missing {
     pub says: String,
 }
 
-/// Returns whether checks of this plan go a service's own way.
+/// Returns whether checks of this plan follow a service's own path.
 pub fn are_used(plan: &Plan) -> bool {
     plan.apps.has_ways()
 }
 
-/// Returns what a weir that runs this file lacks for such checks.
+/// Returns what a weir that runs this executable lacks for such checks.
 pub fn missing(plan: &Plan, file: &Path) -> Option<Missing> {
     if !are_used(plan) {
         return None;
@@ -45,7 +45,7 @@ pub fn missing(plan: &Plan, file: &Path) -> Option<Missing> {
     })
 }
 
-/// Returns what systemd says of the unit, if the unit runs this file.
+/// Returns systemd's properties of the unit, if the unit runs this executable.
 fn unit(file: &Path) -> Option<String> {
     let file = file.canonicalize().ok()?;
     let told = Command::new("systemctl").args(["show", UNIT, "-p", ASKED]).output().ok()?;
@@ -64,7 +64,7 @@ fn value<'a>(unit: &'a str, name: &str) -> &'a str {
     unit.lines().find_map(named).unwrap_or_default()
 }
 
-/// What the unit does not allow.
+/// Returns what the unit does not permit.
 fn lacking(unit: &str) -> Option<Missing> {
     let has = |name: &str, word: &str| value(unit, name).split_whitespace().any(|one| one == word);
     let devices = || value(unit, "DevicePolicy") == "auto" && value(unit, "DeviceAllow").is_empty();
@@ -83,8 +83,8 @@ fn lacking(unit: &str) -> Option<Missing> {
     (!lines.is_empty()).then_some(Missing { is_certain: true, says })
 }
 
-/// What a process with these capabilities lacks. One that could not run the daemon at all says nothing about
-/// the one that will.
+/// Returns what a process with these capabilities lacks. A process that could not run the daemon at all tells
+/// nothing about the one that will.
 fn of_process(held: CapabilitySet) -> Option<Missing> {
     let says = "`via: service` needs CAP_SYS_ADMIN when weir starts, for a network namespace, and this \
                 process does not have it: run weir with it (`--cap-add SYS_ADMIN` for a container; the end \

@@ -1,8 +1,8 @@
-//! `weir measure` on recordings of others: those that Debian's sources of tcpdump and nDPI are tested with.
-//! Totals are those of `capinfos`, conversations those of tshark.
+//! `weir measure` on third-party recordings: those of the test suites in Debian's sources of tcpdump and
+//! nDPI. Totals are compared with `capinfos`, conversations with tshark.
 //!
-//! The sources come from where this machine has its packages from, into `target/tmp`, once; nothing of them
-//! is kept in the repository.
+//! The sources are fetched once, from this machine's package mirror, into `target/tmp`; none of them is kept
+//! in the repository.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +13,11 @@ use std::sync::OnceLock;
 /// Source packages with recordings: 667 and 257 of them.
 const PACKAGES: [&str; 2] = ["tcpdump", "ndpi"];
 
-/// Files of tcpdump with packets of which more was recorded than there was: weir believes what was recorded.
+/// Files of tcpdump with packets whose recorded length exceeds their original length: weir trusts the
+/// recorded one.
 const GARBLED: [&str; 3] = ["aoe-oobr-1.pcap", "pim_header_asan-2.pcap", "rsvp-rsvp_obj_print-oobr.pcap"];
 
-/// Files of nDPI with packets that Wireshark has in other conversations than weir, and why.
+/// Files of nDPI with packets that Wireshark assigns to other conversations than weir, and why.
 const OTHERWISE: [(&str, &[&str]); 4] = [
     (
         "to weir, an ICMP error belongs to the flow that it is about",
@@ -75,7 +76,7 @@ const OTHERWISE: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// The recordings of a source package; `None`, and a line that says why, where they cannot be had.
+/// The recordings of a source package; `None`, and a line with the reason, if they are unavailable.
 fn captures(package: &str) -> Option<Vec<PathBuf>> {
     static FETCHED: OnceLock<Result<(), String>> = OnceLock::new();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("captures");
@@ -88,14 +89,14 @@ fn captures(package: &str) -> Option<Vec<PathBuf>> {
             Some(found)
         }
         Err(why) => {
-            // Another mirror, or none, is no fault of the program.
+            // A different mirror, or none, is no fault of the program.
             eprintln!("skipped: {why}");
             None
         }
     }
 }
 
-/// Takes the recordings out of the source packages, if that was not done before.
+/// Extracts the recordings from the source packages, if that was not done before.
 fn fetch(folder: &Path) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     for program in ["apt-get", "tar", "capinfos", "mergecap", "tshark"] {
@@ -105,7 +106,7 @@ fn fetch(folder: &Path) -> Result<(), String> {
     if folder.is_dir() {
         return Ok(());
     }
-    // Whole or not there: another run may be interrupted, or do the same.
+    // All or nothing: another run may be interrupted, or do the same concurrently.
     let partial = folder.with_extension(std::process::id().to_string());
     let _ = std::fs::remove_dir_all(&partial);
     for part in ["parts", "lists/partial", "cache/archives/partial", "sources"] {
@@ -134,7 +135,7 @@ fn fetch(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes this machine's places of packages as places of sources.
+/// Writes this machine's package sources as sources of source packages.
 fn sources(parts: &Path) -> std::io::Result<()> {
     let listed = std::fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten();
     let files = listed.map(|entry| entry.map(|entry| entry.path()));
@@ -151,7 +152,7 @@ fn sources(parts: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs apt-get with everything that it writes in a folder.
+/// Runs apt-get so that everything it writes is in a folder.
 fn apt_get(folder: &Path, arguments: &[&str]) -> std::io::Result<Output> {
     let mut command = Command::new("apt-get");
     for (key, value) in [
@@ -181,7 +182,7 @@ fn unpack(sources: &Path, package: &str, folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
     let mut tar = Command::new("tar");
     tar.arg("xf").arg(archive).arg("-C").arg(folder).args(["--wildcards", "*.pcap", "*.pcapng"]);
-    // It fails as well if there is none of the second kind.
+    // It also fails if there is none of the second kind.
     tar.output().map(|_| ()).map_err(|error| error.to_string())
 }
 
@@ -259,12 +260,12 @@ fn add(conversations: &mut Conversations, protocol: &str, ends: [&str; 2], packe
     *conversations.entry([protocol.to_string(), one, other]).or_default() += packets;
 }
 
-/// Packets from which weir reads nothing, because no host may send from their source address.
+/// Packets that weir ignores, because no host may send from their source address.
 const IMPOSSIBLE: &str = "ip.src == 224.0.0.0/4 || ip.src == 255.255.255.255 || ipv6.src == ff00::/8 || \
     (ip.src == 0.0.0.0 && !(ip.dst == 224.0.0.0/4 || ip.dst == 255.255.255.255)) || \
     (ipv6.src == :: && !(ipv6.dst == ff00::/8))";
 
-/// Those of a recording as tshark adds them up, with fragments as they are.
+/// Returns the conversations of a recording according to tshark, with fragments unassembled.
 fn of_tshark(file: &Path) -> Conversations {
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-q", "-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE"]);

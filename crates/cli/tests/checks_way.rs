@@ -1,6 +1,6 @@
-//! Checks that go the service's own way, with real servers in namespaces: a server that works and lacks the
-//! VIP is up by a check of its own address and down by one of this kind, until it has the VIP. Needs root;
-//! skipped without, except in CI.
+//! Checks that follow the service's own path, with real servers in namespaces: a working server without the
+//! VIP is up according to a check of its own address, and down according to one of this kind until it has the
+//! VIP. Needs root; skipped without, except in CI.
 //!
 //! ```text
 //!  weir ----- switch ----- server, which listens on all its addresses
@@ -16,7 +16,7 @@ use std::net::{TcpListener, UdpSocket};
 const ROLES: [&str; 3] = ["switch", "weir", "server"];
 const WEIR_MAC: &str = "02:00:00:00:03:fe";
 const SERVER_MAC: &str = "02:00:00:00:03:02";
-/// Of each version of IP.
+/// One of each IP version.
 const WEIR: [&str; 2] = ["10.3.0.254", "fd03::fe"];
 const FROM: [&str; 2] = ["10.3.0.9", "fd03::9"];
 const SERVER: [&str; 2] = ["10.3.0.2", "fd03::2"];
@@ -35,8 +35,8 @@ impl Bed {
         Some(Bed(spaces))
     }
 
-    /// Listens on all addresses of the server: TCP and HTTP on port 80; and UDP on the VIP, whether the
-    /// server has it or not, because the answer to a datagram must come from there.
+    /// Listens on all addresses of the server with TCP and HTTP on port 80, and on the VIP with UDP, whether
+    /// the server has it or not, because the answer to a datagram must come from there.
     fn serve(&self) {
         self.0.set("server", &["net.ipv4.ip_nonlocal_bind=1"]);
         let open = || (TcpListener::bind("[::]:80").unwrap(), UdpSocket::bind((VIP[0], 53)).unwrap());
@@ -82,7 +82,7 @@ impl Bed {
         Some(shown["backends"].as_array()?.iter().map(row).collect())
     }
 
-    /// Waits until the services that are called `plain` are up, and all others as wanted.
+    /// Waits until the services named `plain` are up, and all others as wanted.
     fn wait(&self, wanted: &str) -> Vec<[String; 3]> {
         self.0.until(&format!("services are {wanted}"), || {
             let found = self.health().unwrap_or_default();
@@ -105,7 +105,7 @@ impl Bed {
     }
 }
 
-/// Both kinds of TCP checks, for each version of IP.
+/// Both kinds of TCP checks, for each IP version.
 fn services(via: &str) -> Vec<(&'static str, usize, &'static str, u16, String)> {
     let own = format!("type: tcp, {via}");
     let plain = "type: tcp, port: 80".to_string();
@@ -148,9 +148,9 @@ fn l2_with_every_kind_of_check() {
         ("ping6", 1, "tcp", 8081, own("type: icmp")),
         ("udp", 0, "udp", 53, own("type: udp, payload: ping, expect: PING")),
     ]);
-    // A neighbour, whose entry is written when it is found.
+    // A neighbour, whose entry is written once it is resolved.
     finds_out(&mut bed, "weight: 1", &services);
-    // The host has no part in it.
+    // The host is not involved.
     let host =
         bed.0.ip("weir", "link show") + &bed.0.ip("weir", "rule show") + &bed.0.ip("weir", "addr show");
     assert!(!host.contains("tun") && !host.contains(FROM[0]) && !host.contains(VIP[0]), "{host}");
@@ -162,7 +162,7 @@ fn l2_of_a_fixed_address() {
     finds_out(&mut bed, &format!("mac: \"{SERVER_MAC}\""), &services(&via()));
 }
 
-/// A tunnel over each version of IP, in beds of these names.
+/// A tunnel over each IP version, in beds with these names.
 fn over_each_version(mode: &str, names: [&str; 2]) {
     for (outer, name) in names.into_iter().enumerate() {
         let Some(mut bed) = Bed::build(name) else { return };

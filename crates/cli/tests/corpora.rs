@@ -1,4 +1,4 @@
-//! Replays the fuzzers' corpora (`fuzz/corpus/<target>/`), so that `cargo test` finds again whatever a fuzzer
+//! Replays the fuzzers' corpora (`fuzz/corpus/<target>/`), so that `cargo test` reproduces whatever a fuzzer
 //! has found, without a nightly toolchain.
 
 #[path = "../../../fuzz/src/lib.rs"]

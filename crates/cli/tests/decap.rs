@@ -1,9 +1,9 @@
 //! `weir decap` on a back end whose kernel has the service's address and no tunnel device: two network
-//! namespaces, real TCP connections through a tunnel, answers that go back directly. Needs root; skipped
-//! without, except in CI.
+//! namespaces, real TCP connections through a tunnel, responses that are returned directly. Needs root;
+//! skipped without, except in CI.
 //!
-//! The tunnel's other end is the kernel's VXLAN device, which knows nothing of weir, and for the other
-//! tunnels frames that the test makes.
+//! The tunnel's other end is the kernel's own VXLAN device, and for the other tunnels frames built by the
+//! test.
 
 mod spaces;
 
@@ -32,7 +32,7 @@ fn build(name: &str, more: &[&str]) -> Option<Spaces> {
     Some(spaces)
 }
 
-/// The kernel's own device encapsulates, with segments of many packets (GSO), and TCP must not notice.
+/// The kernel's own device encapsulates, with segments of many packets (GSO), transparently to TCP.
 #[test]
 fn tcp_goes_through_the_kernels_vxlan() {
     let Some(mut bed) = build("dv", &["--vni", "42"]) else { return };
@@ -123,7 +123,7 @@ fn datagrams_come_out_of_every_tunnel_until_it_ends() {
     ];
     let mut buffer = [0; 2048];
     for ((name, packet), host) in forms.iter().zip(100..) {
-        // Where a load balancer's source is a prefix, each flow comes from another address of it.
+        // If a load balancer's source is a prefix, each flow has a different source address within it.
         let mut packet = packet.clone();
         packet[12..16].copy_from_slice(&[10, 1, 0, host]);
         send(&packet);

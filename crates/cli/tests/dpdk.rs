@@ -78,7 +78,7 @@ impl Daemon {
         }
     }
 
-    /// Sends SIGTERM and returns the daemon's output; it must have ended well.
+    /// Sends SIGTERM and returns the daemon's output; it must exit successfully.
     fn stop(mut self) -> String {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         let status = self.child.wait().unwrap();
@@ -137,7 +137,8 @@ fn recording() -> Vec<u8> {
     text
 }
 
-/// DNS frames of the recording go to the sink and the rest is dropped, as is what arrives on the ring.
+/// DNS frames of the recording go to the sink; the rest is dropped, as is everything that arrives on the
+/// ring.
 fn configuration(recording: &Path, sink: &str, workers: &str) -> String {
     format!(
         "{workers}

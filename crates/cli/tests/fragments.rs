@@ -1,5 +1,5 @@
 //! Fragments between real kernels: a client sends datagrams above the MTU through weir to two back ends, one
-//! by `l2`, one by `ipip` with `weir decap`, which put them together and answer directly. Needs root; skipped
+//! by `l2`, one by `ipip` with `weir decap`. They reassemble them and respond directly. Needs root; skipped
 //! without, except in CI.
 //!
 //! ```text
@@ -14,7 +14,7 @@ use spaces::{PATIENCE, Spaces};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// How long an answer may take before the question is repeated.
+/// How long to wait for an answer before the request is repeated.
 const TURN: Duration = Duration::from_millis(500);
 const PORT: u16 = 5300;
 const VIPS: [&str; 2] = ["203.0.113.80", "fd00:80::1"];
@@ -59,8 +59,8 @@ impl Bed {
         self.0.within(role, || UdpSocket::bind(address).unwrap())
     }
 
-    /// Has a back end answer on the service's address with its name, and the length of what came if every
-    /// byte of it is right. The thread ends with the test's process.
+    /// Makes a back end answer on the service's address with its name, and the length of what it received if
+    /// every byte is correct. The thread ends with the test's process.
     fn serve(&self, role: &'static str, vip: IpAddr) {
         let socket = self.socket(role, (vip, PORT).into());
         std::thread::spawn(move || {
@@ -78,7 +78,7 @@ fn payload(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 3 % 251) as u8).collect()
 }
 
-/// Sends a datagram of this length until it is answered. Returns who answered.
+/// Sends a datagram of this length until it is answered. Returns which back end answered.
 fn ask(socket: &UdpSocket, to: SocketAddr, length: usize, told: &dyn Fn() -> String) -> String {
     let until = Instant::now() + PATIENCE;
     let mut answer = [0; 64];

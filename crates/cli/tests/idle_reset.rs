@@ -1,5 +1,5 @@
 //! An idle connection of two real kernels: with `idle: reset`, both ends are reset when its flow expires,
-//! although the back end answers its clients directly. Needs root; skipped without, except in CI.
+//! although the back end responds to its clients directly. Needs root; skipped without, except in CI.
 //!
 //! ```text
 //!  client ----- switch ----- weir
@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 const WEIR_MAC: &str = "02:00:00:00:03:fe";
 const SERVER_MAC: &str = "02:00:00:00:03:02";
-/// Of each version of IP.
+/// One of each IP version.
 const CLIENT: [&str; 2] = ["10.3.0.1", "fd03::1"];
 const WEIR: [&str; 2] = ["10.3.0.254", "fd03::fe"];
 const SERVER: [&str; 2] = ["10.3.0.2", "fd03::2"];
@@ -45,7 +45,8 @@ fn build(mode: &str, keys: &str) -> Option<Spaces> {
     Some(spaces)
 }
 
-/// Connects, says something in both directions, and waits. Returns how both ends learn of the end.
+/// Connects, sends data in both directions, and waits. Returns how each end learns that the connection has
+/// ended.
 fn wait_at_both_ends(spaces: &Spaces, vip: SocketAddr) -> [ErrorKind; 2] {
     let listener = spaces.within("server", || TcpListener::bind(vip).unwrap());
     let mut client = spaces.within("client", || TcpStream::connect_timeout(&vip, PATIENCE).unwrap());

@@ -49,7 +49,7 @@ fn every_query_is_answered_and_every_frame_accounted_for() {
     let result = result(&["--seconds", "3", "--rate", "2000"]);
     assert_all_is_well(&result, 5000);
     let sent = count(&result["queries_sent"]) as f64;
-    // Every query is a flow of its own, so each back end's third is binomially distributed.
+    // Every query is a separate flow, so each back end's third is binomially distributed.
     let sigma = (sent * 2.0 / 9.0).sqrt();
     for back_end in result["backends"].as_array().expect("back ends") {
         let packets = count(&back_end["packets"]) as f64;

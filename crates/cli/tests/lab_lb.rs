@@ -1,5 +1,6 @@
-//! `weir lab lb` for real: connections and flows stay with their back ends while these come, go and die, and
-//! while weir is succeeded, restarted and killed; every mode answers. It must leave nothing behind.
+//! `weir lab lb` for real: connections and flows stay with their back ends while others are added, removed
+//! and die, and while weir is upgraded, restarted and killed; every mode responds. It must leave nothing
+//! behind.
 //!
 //! Needs root. Without root the tests are skipped, except in CI, where they fail: a skipped test proves
 //! nothing.
@@ -24,7 +25,7 @@ const PHASES: [&str; 11] = [
 ];
 const MODES: [&str; 8] = ["l2", "ipip", "gue", "gre", "vxlan", "nat", "full_nat", "mixed"];
 
-/// Asserts what is promised, from the stable output alone.
+/// Asserts the promises, using only the stable output.
 #[test]
 fn no_flow_breaks_whatever_happens_to_other_back_ends_and_every_mode_answers() {
     let Some(_alone) = may_run() else { return };

@@ -23,16 +23,16 @@ fn every_scheme_carries_every_message() {
     let expected =
         [ARMS, ARMS].concat().into_iter().map(|(scheme, rehash)| (scheme.to_owned(), rehash.into()));
     assert_eq!(arms, expected.collect::<Vec<_>>(), "{told}");
-    // Times depend on the machine and are for people to judge. Asserted here is that every flow ended
-    // where nothing stands in its way, and
-    // that with the adaptive scheme weir found the paths, which the lab waits for.
+    // Times depend on the machine and are for people to judge. This only asserts that every flow finished
+    // where nothing blocks it, and that with the adaptive scheme weir found the paths, which the lab waits
+    // for.
     for row in rows {
         assert_eq!(row["runs"], 1, "{row}; {told}");
-        // One that is given up counts as 20 s; where the elephant is, that may be.
+        // A flow that is given up counts as 20 s; where the elephant is, that is allowed.
         let max = row["maxfct_ms"]["max"].as_f64().unwrap_or_default();
         assert!(max > 0.0 && (max < 20_000.0 || row["elephant_starts"] != "never"), "{row}; {told}");
     }
-    // The lab itself fails if the reload has begun the app anew. How many flows moved depends on the machine.
+    // The lab itself fails if the reload has restarted the app. How many flows moved depends on the machine.
     assert_eq!(result["reload"]["entries"], 50_000, "{told}");
 }
 

@@ -1,5 +1,5 @@
-//! Every thread of every mode has dropped the capabilities that it does not need, from its bounding set as
-//! well. Needs root; skipped without, except in CI.
+//! Every thread of every mode has dropped the capabilities that it does not need, also from its bounding set.
+//! Needs root; skipped without, except in CI.
 
 mod spaces;
 
@@ -45,7 +45,7 @@ fn bed(name: &str) -> Option<Spaces> {
     Some(bed)
 }
 
-/// Starts a daemon with a configuration, and looks at its threads.
+/// Starts a daemon with a configuration, and examines its threads.
 fn look(name: &str, text: &str) -> Option<(Spaces, Vec<String>)> {
     let mut bed = bed(name)?;
     bed.weir("h", text);

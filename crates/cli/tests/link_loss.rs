@@ -1,5 +1,5 @@
 //! Connections through weir survive the loss of its own link: the switch reboots, an operator sets the
-//! interface down, or the interface is created again. Real kernels at both ends. Needs root; skipped without,
+//! interface down, or the interface is recreated. Real kernels at both ends. Needs root; skipped without,
 //! except in CI.
 //!
 //! ```text
@@ -18,7 +18,7 @@ const ROLES: [&str; 6] = ["client", "switch", "weir", "b1", "b2", "b3"];
 const WEIR_MAC: &str = "02:00:00:00:01:fe";
 const POOL: &str = "10.9.1.200";
 const VIP: ([u8; 4], u16) = ([10, 9, 1, 90], 80);
-/// The kernel has given neighbours up by then, which takes it 3 s.
+/// By then the kernel has given up on neighbours, which takes 3 s.
 const OUTAGE: Duration = Duration::from_secs(5);
 
 fn build() -> Option<Spaces> {
@@ -34,14 +34,14 @@ fn build() -> Option<Spaces> {
     Some(spaces)
 }
 
-/// Makes weir's interface and connects it to the switch.
+/// Creates weir's interface and connects it to the switch.
 fn connect_weir(spaces: &Spaces) {
     spaces.cable(("weir", "eth0"), ("switch", "weir"), WEIR_MAC);
     spaces.ip("switch", "link set weir master br0");
     spaces.ip("weir", &format!("addr add 10.9.1.254/24 dev eth0\naddr add {POOL}/32 dev eth0"));
 }
 
-/// Starts a server that sends back what it gets, with its name in front.
+/// Starts a server that echoes what it receives, prefixed by its name.
 fn serve(spaces: &Spaces, role: &'static str) {
     let listener = spaces.within(role, || TcpListener::bind(("0.0.0.0", VIP.1)).unwrap());
     std::thread::spawn(move || {

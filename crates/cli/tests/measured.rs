@@ -1,6 +1,6 @@
-//! What flow deltas bring to the collector is what per-packet counting would have seen: with one worker and
-//! with four, over reloads, aging, a collector that stalls, and the end. Linear sketches fed with the deltas
-//! are, bit for bit, those fed with the packets.
+//! The flow deltas that reach the collector contain exactly what per-packet counting would have seen: with
+//! one worker and with four, across reloads, ageing, a stalling collector, and shutdown. Linear sketches fed
+//! with the deltas equal, bit for bit, those fed with the packets.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use weir_engine::batch::Engine;
@@ -17,12 +17,12 @@ use weir_sketch::{CountMin, CountSketch, KeyHash, LinearCounting, Mrac, Seed};
 
 const MS: u64 = 1_000_000;
 const SECRET: TableHash = TableHash::new([1, 2]);
-/// Deltas that fit a ring: few, so that it is full whenever the collector stalls.
+/// Capacity of a ring in deltas: few, so that it is full whenever the collector stalls.
 const RING: usize = 32;
 /// Flows of the traffic; the tables have room for all of them.
 const FLOWS: u64 = 300;
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -82,7 +82,7 @@ impl Sketches {
     }
 }
 
-/// A worker, the other end of its port, and of its channel for commands.
+/// A worker, the other end of its port, and the sender of its commands.
 type One = (Worker, MemWire, SyncSender<Command>);
 
 /// Workers that hand frames over to each other, and the collector's ends of their rings.
@@ -133,7 +133,7 @@ impl Crew {
         self.rings.iter().for_each(|ring| deltas.extend(ring.try_iter()));
     }
 
-    /// Stops all workers while the rest is read. Returns packets that were counted in no flow.
+    /// Stops all workers while the rest is read. Returns the number of packets that were counted in no flow.
     fn end(self, deltas: &mut Vec<FlowDelta>) -> u64 {
         let readers: Vec<_> = self
             .rings
@@ -152,7 +152,8 @@ impl Crew {
     }
 }
 
-/// A random run; feeds both sketches. Returns the number of packets, of deltas with packets, and of reloads.
+/// A random run that feeds both sketches. Returns the number of packets, of deltas with packets, and of
+/// reloads.
 fn run(seed: u64, workers: usize) -> [usize; 3] {
     let mut numbers = Numbers(seed);
     let sketch_seed = Seed::new([seed, 7]);

@@ -1,5 +1,5 @@
-//! The page of `weir measure --html`, in a DOM: its script draws, sorts and filters, writes numbers for
-//! people, and takes no name for markup.
+//! The page of `weir measure --html`, in a DOM: its script draws, sorts and filters, formats numbers for
+//! people, and never interprets a name as markup.
 
 mod folder;
 
@@ -11,7 +11,7 @@ use std::process::Command;
 use weir_packet::craft::Recipe;
 use weir_port::pcap::Writer;
 
-/// Where Debian has the packages of node.
+/// Where Debian installs node packages.
 const MODULES: &str = "/usr/share/nodejs:/usr/lib/nodejs";
 
 /// A recording's name that would be markup.
@@ -35,7 +35,7 @@ fn record(path: &Path) {
     writer.flush().unwrap();
 }
 
-/// Opens a page and returns what `page.js` saw; `None`, and a line that says why, without a DOM.
+/// Opens a page and returns what `page.js` saw; `None`, and a line with the reason, without a DOM.
 fn seen(page: &Path) -> Option<Value> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page.js");
     let has_dom = |mut node: Command| {

@@ -1,7 +1,7 @@
 //! Path MTU discovery by real kernels, through every tunnel to a back end with `weir decap`: a client's
-//! upload learns from weir what fits the tunnel, and a back end's download learns from a router behind weir's
-//! back what fits the client's link, by an ICMP error that only weir can bring it. Needs root; skipped
-//! without, except in CI.
+//! upload learns from weir what fits the tunnel, and a back end's download learns from a router behind weir
+//! what fits the client's link, by an ICMP error that only weir can deliver. Needs root; skipped without,
+//! except in CI.
 //!
 //! ```text
 //!  client ----- router ----- switch ----- weir
@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 const ROLES: [&str; 5] = ["client", "router", "switch", "weir", "server"];
 const WEIR_MAC: &str = "02:00:00:00:03:fe";
 const SERVER_MAC: &str = "02:00:00:00:03:02";
-/// Of each version of IP.
+/// One of each IP version.
 const CLIENT: [&str; 2] = ["10.1.0.1", "fd01::1"];
 const WEIR: [&str; 2] = ["10.3.0.254", "fd03::fe"];
 const SERVER: [&str; 2] = ["10.3.0.2", "fd03::2"];
 const VIP: [&str; 2] = ["203.0.113.80", "2001:db8:80::1"];
 const LENGTH: usize = 1 << 20;
-/// The MTU of the client's link, for downloads; its own end does not know.
+/// The MTU of the client's link, for downloads; its own end does not know it.
 const NARROW: usize = 1400;
 
 /// The namespaces and what runs there.
@@ -76,7 +76,7 @@ impl Bed {
         self.0.decap("server", &["--vni", "42", "--from", WEIR[outer], "--to", SERVER[outer]]);
     }
 
-    /// The MTU that a kernel has learnt for the way to an address.
+    /// Returns the path MTU that a kernel has learned towards an address.
     fn learnt(&self, role: &str, to: &str, from: &str) -> Option<usize> {
         let output =
             Command::new("ip").args(["-n", &self.0.name(role), "route", "get", to, "from", from]).output();
@@ -115,7 +115,8 @@ impl Bed {
         assert!(if is_download { received } else { at_server } == bytes, "every byte arrives");
     }
 
-    /// Sends datagrams that may not be fragmented until the kernel knows better, then the longest that fits.
+    /// Sends datagrams with Don't Fragment set until the kernel has learned the MTU, then the longest that
+    /// fits.
     fn datagrams(&self, family: usize, fits: usize) {
         let headers = [28, 48][family];
         let vip = SocketAddr::new(VIP[family].parse().unwrap(), 80);
@@ -132,7 +133,7 @@ impl Bed {
         });
         let too_long = vec![1; 1500 - headers];
         let until = Instant::now() + PATIENCE;
-        // An error of an earlier one is told by the next.
+        // An error of an earlier one is reported by the next.
         while client.send(&too_long).is_ok() {
             assert!(Instant::now() < until, "the kernel is not told");
             std::thread::sleep(Duration::from_millis(50));
@@ -159,7 +160,7 @@ fn counted(bed: &Bed, name: &str) -> u64 {
     digits.collect::<String>().parse().unwrap()
 }
 
-/// What a tunnel takes of 1500 bytes, over IPv4 and over IPv6.
+/// The overhead of a tunnel in 1500 bytes, over IPv4 and over IPv6.
 fn discovers(mode: &str, more: &str, takes: [usize; 2]) {
     for (outer, takes) in takes.into_iter().enumerate() {
         let Some(mut bed) = Bed::build(&format!("{mode}{outer}")) else { return };
@@ -175,7 +176,7 @@ fn discovers(mode: &str, more: &str, takes: [usize; 2]) {
             bed.0.ip("client", if family == 0 { "route flush cache" } else { "-6 route flush cache" });
             bed.datagrams(family, fits);
         }
-        // Behind the router is a narrow link, of which the client does not know.
+        // Behind the router is a narrow link, of which the client is unaware.
         bed.0.ip("router", &format!("link set client mtu {NARROW}"));
         for family in [0, 1] {
             bed.transfer(family, true);
@@ -186,7 +187,7 @@ fn discovers(mode: &str, more: &str, takes: [usize; 2]) {
     }
 }
 
-/// Without a tunnel, the way may be narrower than that of the clients all the same.
+/// Even without a tunnel, the path may be narrower than that of the clients.
 #[test]
 fn a_narrow_way_without_a_tunnel() {
     let Some(mut bed) = Bed::build("l2") else { return };

@@ -17,7 +17,7 @@ pipes:
   through: { type: basic, forward: out, miss: out }
 ";
 
-/// What `bench rate` says when a machine is too busy for any rate.
+/// The message of `bench rate` if a machine is too busy for any rate.
 const BUSY: &str = "frames are lost at every rate";
 
 /// A network namespace with two veth pairs, f0-w0 and f1-w1, in which the kernel sends nothing by itself.
@@ -86,7 +86,7 @@ fn a_rate_is_found_between_veth_pairs_and_nothing_is_left() {
     assert!(status.success(), "{status}: {told}");
     let found: Value = serde_json::from_str(out.lines().last().expect("a line")).expect("a JSON object");
     let number = |key: &str| found[key].as_f64().unwrap_or_else(|| panic!("no `{key}`: {found}"));
-    // What was measured was sent at this rate, or at less where other programs had the processor.
+    // The traffic was sent at this rate, or at less where other programs had the processor.
     assert!(number("rate_without_loss") > 0.0 && number("packets") > 0.0, "{found}");
     assert!(number("measured_at") < 1.1 * number("rate_without_loss"), "{found}");
     assert!(number("packet_ns") > 0.0 && number("breaths") > 0.0, "{found}");

@@ -1,5 +1,5 @@
-//! `weir schema`, docs/configuration.md and what the configuration reads agree: what runs is valid, what is
-//! misspelt is not, and every word of the schema is in the documentation.
+//! `weir schema`, docs/configuration.md and the configuration parser agree: what runs is valid, what is
+//! misspelt is not, and every word of the schema is documented.
 
 use jsonschema::Validator;
 use serde_json::Value;
@@ -10,7 +10,7 @@ fn validator() -> Validator {
     jsonschema::draft202012::new(&cli::config::schema()).expect("the schema is one of draft 2020-12")
 }
 
-/// What an editor reads.
+/// The document as an editor parses it.
 fn instance(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
@@ -55,7 +55,7 @@ fn examples(text: &str) -> Vec<&str> {
     blocks.filter_map(|block| block.strip_prefix("yaml\n")).collect()
 }
 
-/// What an example does not say is in the one that the page gives as the rest of the file.
+/// What an example omits is in the one that the page gives as the rest of the file.
 #[test]
 fn every_example_of_the_documentation_can_be_run() {
     let (validator, text) = (validator(), documentation());
@@ -88,7 +88,7 @@ fn every_word_of_the_schema_is_in_the_documentation() {
     );
 }
 
-/// The keys and words that a schema allows.
+/// Collects the keys and words that a schema allows.
 fn words(schema: &Value, into: &mut BTreeSet<String>) {
     let keys = schema["properties"].as_object().into_iter().flat_map(|keys| keys.keys().cloned());
     let constant = schema["const"].as_str().map(str::to_string);
@@ -109,7 +109,7 @@ fn has(code: &str, word: &str) -> bool {
     })
 }
 
-/// A pipe, which is valid, and what makes it wrong.
+/// A valid pipe, and what makes it invalid.
 #[test]
 fn what_weir_refuses_by_its_shape_the_schema_refuses() {
     let file = |ports: &str, pipe: &str| {

@@ -1,6 +1,6 @@
-//! The GLB director's second chance, with real kernels: the balancer keeps no flow, and connections outlive a
-//! change of its table all the same, because the back end that gets their packets now passes them on to the
-//! one that has them. Needs root; skipped without, except in CI.
+//! The GLB director's second chance, with real kernels: the balancer keeps no flows, and yet connections
+//! survive a change of its table, because the back end that now gets their packets passes them on to the one
+//! that has them. Needs root; skipped without, except in CI.
 //!
 //! ```text
 //!  client ---+
@@ -16,7 +16,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 const ROLES: [&str; 6] = ["switch", "client", "weir", "b1", "b2", "b3"];
 const WEIR_MAC: &str = "02:00:00:00:01:fe";
 const BACK_ENDS: [&str; 3] = ["b1", "b2", "b3"];
-/// Of each version of IP.
+/// One of each IP version.
 const VIP: [&str; 2] = ["203.0.113.80", "fd00:80::1"];
 const PORT: u16 = 80;
 
@@ -48,7 +48,7 @@ fn build(name: &str) -> Option<Spaces> {
     Some(spaces)
 }
 
-/// Answers every byte by the name of the back end; ends with the test's process.
+/// Answers every byte with the name of the back end; ends with the test's process.
 fn echo(mut stream: TcpStream, role: &'static str) {
     std::thread::spawn(move || {
         let mut byte = [0];
@@ -60,7 +60,7 @@ fn echo(mut stream: TcpStream, role: &'static str) {
     });
 }
 
-/// Asks who has a connection.
+/// Asks which back end has a connection.
 fn who(stream: &mut TcpStream) -> String {
     stream.write_all(b"?").unwrap();
     let mut name = [0; 2];
@@ -112,7 +112,7 @@ apps:
     assert!(shares(&had).iter().all(|share| *share > 5), "{had:?}");
     let still = |streams: &mut [TcpStream]| streams.iter_mut().map(who).collect::<Vec<String>>();
 
-    // b1 drains: new connections go elsewhere, its own go on by way of the second ones of their rows.
+    // b1 drains: new connections go elsewhere, its own continue via the second ones of their rows.
     spaces.ask(&["lb", "drain", "web", "b1"]).expect("weir drains it");
     let drained = || connect(0).1 != "b1" && connect(1).1 != "b1";
     spaces.until("b1 drains", || (0..10).all(|_| drained()).then_some(()));
@@ -120,7 +120,7 @@ apps:
     let (_more, new): (Vec<TcpStream>, Vec<String>) = (0..20).map(|at| connect(at % 2)).unzip();
     assert_eq!(shares(&new)[0], 0, "{new:?}");
 
-    // It is back: those that began meanwhile in its rows are at the second ones.
+    // It is back: connections that began meanwhile in its rows are at the second ones.
     spaces.ask(&["lb", "enable", "web", "b1"]).expect("weir enables it");
     spaces.until("b1 is back", || (connect(0).1 == "b1").then_some(()));
     assert_eq!(still(&mut streams), had, "connections stay where they are");

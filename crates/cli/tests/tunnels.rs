@@ -1,6 +1,6 @@
-//! Tunnels: an example configuration, and weir's tunnels against the kernel's own devices, byte for byte:
-//! what each sends into a tunnel for the same frame, and what each takes out of it. Needs root. Devices that
-//! the running kernel lacks are listed and skipped.
+//! Tunnels: an example configuration, and weir's tunnels compared with the kernel's own devices, byte for
+//! byte: what each sends into a tunnel for the same frame, and what each decapsulates from it. Needs root.
+//! Devices that the running kernel lacks are listed and skipped.
 //!
 //! ```text
 //!  namespace far       namespace near
@@ -10,10 +10,10 @@
 //!
 //! Five things are not compared: the IPv4 identification, which the kernel increments and weir leaves 0; the
 //! IPv6 flow label, which is 0 or the kernel's own; the UDP source port, where the device cannot be given a
-//! range; and packets marked CE, for which the kernel sets ECT(0) in the outer header (RFC 3168) where weir
+//! range; packets marked CE, for which the kernel sets ECT(0) in the outer header (RFC 3168) where weir
 //! copies the mark (RFC 6040 §4.1); and the outer DSCP and ECN of gretap around a VLAN tag, which the kernel
-//! leaves 0 where weir copies those of the IP header behind the tag, as RFC 6040 asks and as the kernel's own
-//! vxlan and geneve devices do.
+//! leaves 0 where weir copies those of the IP header behind the tag, as RFC 6040 requires and the kernel's
+//! own vxlan and geneve devices do.
 
 use cli::config::{Plan, read};
 use cli::explain::Explanation;
@@ -291,13 +291,13 @@ impl Lab {
             for link in ["tunnel", "inside0"] {
                 run(&format!("ip -n {near} link set {link} master bridge"));
             }
-            // The kernel's own reports of multicast groups would be taken for a frame's answer.
+            // The kernel's own multicast reports would be mistaken for a frame's answer.
             for link in ["tunnel", "inside0", "bridge"] {
                 run(&format!("ip netns exec {near} sysctl -qw net.ipv6.conf.{link}.disable_ipv6=1"));
             }
             run(&format!("ip -n {near} link set bridge mtu 1400 up"));
         } else {
-            // There are no routes by a device that is down.
+            // A device that is down has no routes.
             run(&format!("ip -n {near} link set tunnel up"));
             for (address, peer, net) in
                 [("10.1.0.254/24", "10.1.0.1", "10.2.0.0/16"), ("fd01::fe/64", "fd01::1", "fd02::/64")]
@@ -393,8 +393,8 @@ impl End {
         }
     }
 
-    /// The next frame to this MAC address, if one arrives in time. Others, which the kernel sends unasked,
-    /// are skipped.
+    /// Returns the next frame to this MAC address, if one arrives in time. Others, which the kernel sends on
+    /// its own, are skipped.
     fn receive(&mut self, mac: [u8; 6], patience: Duration) -> Option<Vec<u8>> {
         let end = Instant::now() + patience;
         while Instant::now() < end {
@@ -449,7 +449,7 @@ fn weir(plan: &Plan, port: u16, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
     }
 }
 
-/// Clears what may differ: the IPv4 identification, after verifying the checksum, the IPv6 flow label, and
+/// Clears what may differ: the IPv4 identification (after verifying the checksum), the IPv6 flow label, and
 /// where needed the source port.
 fn comparable(tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
@@ -555,7 +555,7 @@ fn the_kernel_sends_and_receives_the_same_bytes() {
             continue;
         }
         let plan = tunnel.plan();
-        // One that differs keeps no other from being compared; its panic says how it differs.
+        // A difference does not prevent other comparisons; its panic message describes it.
         let compared = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let mut ends = [lab.open("inside1"), lab.open("outside1")];
             into_the_tunnel(tunnel, &plan, &mut ends);
@@ -573,8 +573,7 @@ fn the_kernel_sends_and_receives_the_same_bytes() {
     assert!(absent.len() < TUNNELS.len() || std::env::var_os("CI").is_none(), "not one device");
 }
 
-/// configs/tunnels.yaml: what is for a site goes into its tunnel, and comes out of it as it was, a hop
-/// further.
+/// configs/tunnels.yaml: traffic to a site enters its tunnel, and leaves it unchanged but one hop further.
 #[test]
 fn the_example_sends_and_receives_through_every_tunnel() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/tunnels.yaml");

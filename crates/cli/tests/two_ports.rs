@@ -24,7 +24,7 @@ fn build() -> Option<Spaces> {
     spaces.switch("switch", &[&stations[..], &[("b2", "02:00:00:00:07:04")]].concat());
     spaces.cable(("weir", "eth1"), ("switch", "out"), "02:00:00:00:07:fe");
     spaces.ip("switch", "link set out master br0");
-    // Even clients are one back end's, odd ones the other's.
+    // Even clients go to one back end, odd ones to the other.
     spaces.ip("client", "addr add 10.7.0.100/24 dev eth0\naddr add 10.7.0.101/24 dev eth0");
     spaces.ip("client", &format!("route add {VIP}/32 dev eth0"));
     spaces.ip("client", &format!("neigh add {VIP} lladdr {IN} dev eth0 nud permanent"));

@@ -19,7 +19,7 @@ use weir_program::{Program, Template};
 /// The shape of an action.
 pub const SHAPE: Shape = Shape::Defined("action", schema);
 
-/// The word for what a flow has of the NAT pool.
+/// The word for an address or port that a flow takes from the NAT pool.
 const NAT_POOL: &str = "nat_pool";
 
 /// The key of a value that is a port's own MAC address.
@@ -38,7 +38,7 @@ pub fn template(name: &str, node: &Node, program: &Program, report: &mut Report)
 struct Reader<'a> {
     program: &'a Program,
     operations: Vec<Operation>,
-    /// Of the operations read so far, the one of the latest stage.
+    /// The operation of the latest stage among those read so far.
     last: Option<&'static Line>,
 }
 
@@ -193,7 +193,7 @@ impl Reader<'_> {
 }
 
 impl Reader<'_> {
-    /// Reads `{ per_flow: field }`, or `{ per_flow: nat_pool }`, which is an address or a port as `of` is.
+    /// Reads `{ per_flow: field }`, or `{ per_flow: nat_pool }`, which is an address or a port, like `of`.
     fn learnt(&self, of: Field, node: &Node, report: &mut Report) -> Option<Value> {
         let section = Section::of(node, &["per_flow"], report);
         let from = section.need("per_flow", "the field that a flow learns the value from", report)?;
@@ -217,7 +217,7 @@ fn is_ipv6(node: &Node) -> bool {
     matches!(&node.kind, Kind::Scalar(text) if address(text).is_some())
 }
 
-/// Checks that `src_bits` makes sense, and does not say again what a prefix in `src` says.
+/// Checks that `src_bits` makes sense, and does not repeat what a prefix in `src` says.
 fn fits_source(operation: Operation, prefix: bool, node: &Node, report: &mut Report) {
     let Operation::Encap(Encap { ipv6, src_bits, .. }) = operation else { return };
     let range = Encap::src_bits_range(ipv6);
@@ -298,8 +298,8 @@ fn operation_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
     operation
 }
 
-/// Returns the schema of what an entry gives an operation: numbers, or a list of them for several operations
-/// of a word.
+/// Returns the schema of what an entry supplies to an operation: numbers, or a list of them for several
+/// operations with the same word.
 pub fn entry_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
     let one = schema.define(&format!("entry_{}", line.word), |schema| {
         let mut one = operation_schema(line, schema);

@@ -1,11 +1,11 @@
-//! The part of a source address that chooses: `affinity` of groups and services.
+//! The part of a source address that is hashed: `affinity` of groups and services.
 
 use crate::raw::{Kind, Node};
 use crate::section::{Section, duration};
 use crate::{Key, Report, Shape};
 use weir_program::Affinity;
 
-/// All of it, or a prefix.
+/// The whole address, or a prefix.
 pub const SHAPE: Shape = Shape::Either(&[Shape::Words(|| vec![SOURCE]), Shape::Map(PREFIXES)]);
 
 const SOURCE: &str = "source";

@@ -1,4 +1,4 @@
-//! What apps attach to: a port, or what another app makes of several ports, such as a bond.
+//! What apps attach to: a port, or a combination of several ports offered by another app, such as a bond.
 //!
 //! An app with `port: NAME` or `out: NAME` looks up an [`Attachment`] and need not know whether that is a
 //! port. It forwards to [`Attachment::to`], matches [`Attachment::ports`], accepts [`Attachment::macs`], and
@@ -138,7 +138,7 @@ impl Attachments {
         self.0.iter().map(|one| one.name.as_str()).collect()
     }
 
-    /// Returns the attachment at this position among the names.
+    /// Returns the attachment at this index among the names.
     #[must_use]
     pub fn at(&self, at: usize) -> Option<&Attachment> {
         self.0.get(at)
@@ -159,7 +159,7 @@ impl Attachments {
         Some(std::iter::once(own).chain(others).collect())
     }
 
-    /// Returns the attachment named by a value of a match field, if it stands for several ports.
+    /// Returns the attachment named by a value of a match field, if it consists of several ports.
     #[must_use]
     pub fn several(&self, field: Field, text: &str) -> Option<&Attachment> {
         self.named(text).filter(|one| field == Field::InputPort && one.kind != PORT)
@@ -171,7 +171,7 @@ impl Attachments {
         of.ports.iter().filter_map(|port| self.0.get(port.index())).map(|port| port.name.as_str()).collect()
     }
 
-    /// Checks that a value of a match field does not stand for several ports where only one is possible.
+    /// Checks that a value of a match field does not name several ports where only one is possible.
     ///
     /// # Errors
     /// Returns the message.

@@ -1,4 +1,5 @@
-//! What is wrong with a configuration, and where: all errors at once, each with its line and a caret.
+//! Errors in a configuration and their places: all errors are reported at once, each with its line and a
+//! caret.
 
 use crate::secret::hidden;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use weir_program::Origin;
 use weir_program::check::Severity;
 
-/// The largest number of diagnostics printed; more are usually one mistake repeated.
+/// The maximum number of diagnostics printed; more are usually one mistake repeated.
 const PRINTED_MAX: usize = 100;
 /// Characters of a source line shown on each side of the caret.
 const AROUND: usize = 80;
@@ -22,7 +23,7 @@ pub struct Span {
     pub column: u32,
     /// Number of characters.
     pub length: u32,
-    /// The file: 0 is the configuration, others were added by [`Report::add_file`].
+    /// The file: 0 is the configuration, others are added by [`Report::add_file`].
     pub file: u16,
 }
 
@@ -39,10 +40,10 @@ pub struct Diagnostic {
     pub help: Option<String>,
 }
 
-/// Everything that is wrong with a text.
+/// All problems with a text.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Names and texts of the files that places are in; the first is the configuration.
+    /// Names and texts of the files that contain places; the first is the configuration.
     files: Vec<(String, Arc<String>)>,
     diagnostics: Vec<Diagnostic>,
     errors: usize,
@@ -56,15 +57,15 @@ impl Report {
         Report::about(file, Arc::new(text.into()))
     }
 
-    /// Creates an empty report about a text that others hold, too.
+    /// Creates an empty report about a shared text.
     #[must_use]
     pub fn about(file: &str, text: Arc<String>) -> Report {
         Report { files: vec![(file.to_string(), text)], ..Report::default() }
     }
 
-    /// Makes another file known, and returns its number for [`Span::file`].
+    /// Registers another file, and returns its number for [`Span::file`].
     pub fn add_file(&mut self, file: &str, text: Arc<String>) -> u16 {
-        // More files than numbers cannot be, since each is named by a pipe.
+        // There cannot be more files than numbers, because each is named by a pipe.
         let number = u16::try_from(self.files.len()).unwrap_or(u16::MAX);
         self.files.push((file.to_string(), text));
         number
@@ -82,13 +83,13 @@ impl Report {
         self.files.first().map(|(_, text)| text.clone()).unwrap_or_default()
     }
 
-    /// Returns the name of a file by its number.
+    /// Returns the name of the file with this number.
     #[must_use]
     pub fn name_of(&self, file: u16) -> &str {
         self.files.get(usize::from(file)).map_or("", |(name, _)| name)
     }
 
-    /// Reports that the file is not UTF-8 from byte `good` on.
+    /// Reports that the file is not valid UTF-8 after byte `good`.
     #[must_use]
     pub fn not_utf8(file: &str, bytes: &[u8], good: usize) -> Report {
         let mut report = Report::default();
@@ -96,7 +97,7 @@ impl Report {
         report
     }
 
-    /// Adds a file, and reports that it is not UTF-8 from byte `good` on.
+    /// Adds a file, and reports that it is not valid UTF-8 after byte `good`.
     pub fn add_not_utf8(&mut self, file: &str, bytes: &[u8], good: usize) {
         let before = String::from_utf8_lossy(&bytes[..good]);
         let line = before.matches('\n').count() as u32 + 1;
@@ -194,8 +195,8 @@ impl Report {
         self.diagnostics().into_iter().map(one).collect()
     }
 
-    /// Returns the lines that diagnostics are about, by file and number. One pass over each text, because the
-    /// texts may be long.
+    /// Returns the lines that diagnostics refer to, by file and line number. Makes one pass over each text,
+    /// because texts may be long.
     fn lines(&self, all: &[&Diagnostic]) -> BTreeMap<(u16, u32), &str> {
         let wanted: BTreeSet<(u16, u32)> = all.iter().map(|one| (one.span.file, one.span.line)).collect();
         let mut lines = BTreeMap::new();
@@ -275,7 +276,7 @@ impl Window {
     }
 }
 
-/// Returns the one of `known` that is nearest to what was typed, if it is near enough to be meant.
+/// Returns the name in `known` that is closest to what was typed, if it is close enough to be plausible.
 #[must_use]
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (typed.chars().count() / 3).max(1);

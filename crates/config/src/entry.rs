@@ -63,7 +63,7 @@ pub struct EntryReader<'a, 'p> {
     pub program: &'p Program,
     /// The names of groups and their targets.
     pub names: &'a mut GroupNames<'p>,
-    /// What a port's name may stand for.
+    /// What a port's name may refer to.
     pub attachments: &'a Attachments,
     /// The pipe, without its entries.
     pub pipe: &'a Pipe,
@@ -119,8 +119,8 @@ static KNOWN: LazyLock<Vec<&str>> =
     LazyLock::new(|| KEYS.iter().map(|key| key.word).chain(WORDS.iter().copied()).collect());
 
 impl EntryReader<'_, '_> {
-    /// Reads the entries that a text stands for: one, or one for each port of the attachment that it names as
-    /// its port. None if it has errors, which are in the report.
+    /// Reads the entries that a text describes: one, or one for each port of the attachment that it names as
+    /// its port. Empty if it has errors, which are in the report.
     pub fn read_all(&mut self, node: &Node) -> Vec<Entry> {
         let Some(entry) = self.read(node) else { return Vec::new() };
         let Some((place, members)) = self.each_port(node) else { return vec![entry] };
@@ -132,7 +132,7 @@ impl EntryReader<'_, '_> {
         members.into_iter().map(one).collect()
     }
 
-    /// If an entry stands for several ports, returns the position of its port match, and the match for each
+    /// If an entry applies to several ports, returns the index of its port match, and the match for each
     /// port.
     fn each_port(&self, node: &Node) -> Option<(usize, Vec<EntryMatch>)> {
         let (place, one) = self.pipe.varying().enumerate().find(|(_, one)| one.field == Field::InputPort)?;
@@ -146,8 +146,8 @@ impl EntryReader<'_, '_> {
         Some((place, ports.filter_map(|port| self.value(one, port).ok().flatten()).collect()))
     }
 
-    /// Reads one entry, for several ports that of the first; `None` if it has errors, which are in the
-    /// report.
+    /// Reads one entry, or the first port's if it applies to several; `None` if it has errors, which are in
+    /// the report.
     pub fn read(&mut self, node: &Node) -> Option<Entry> {
         let before = self.report.errors();
         let section = Section::of(node, &KNOWN, self.report);
@@ -199,8 +199,8 @@ impl EntryReader<'_, '_> {
         }
     }
 
-    /// Reads the match of an entry of a HASH or FLOW pipe: `{ target: name }`, where metadata chooses the
-    /// group `{ group: name, target: name }`, `{ flow: "..." }` or `default`.
+    /// Reads the match of an entry of a HASH or FLOW pipe: `{ target: name }`, `{ group: name, target: name
+    /// }` where metadata chooses the group, `{ flow: "..." }` or `default`.
     fn row(&mut self, section: &Section, choice: Option<GroupChoice>, flow: bool) -> Vec<EntryMatch> {
         let what = match (choice, flow) {
             (Some(GroupChoice::One(_)), false) => "`{ target: name }`",
@@ -372,7 +372,7 @@ impl EntryReader<'_, '_> {
         values
     }
 
-    /// Reads a value. There may be as many that name a group as there are entries.
+    /// Reads a value. Up to all entries may have a value that names a group.
     fn entry_value(&mut self, field: Field, node: &Node) -> Option<u128> {
         let name = if let Kind::Scalar(text) = &node.kind { value::group_name(field, text) } else { None };
         let group = name.and_then(|name| self.names.group(name));
@@ -388,7 +388,7 @@ impl EntryReader<'_, '_> {
             .map(|(_, value)| value)
     }
 
-    /// Checks that the action takes everything that an entry gives.
+    /// Checks that the action uses everything that an entry supplies.
     fn only_places(&mut self, operation: &str, node: &Node, places: &[Place]) {
         for (occurrence, told) in occurrences(node).into_iter().enumerate() {
             for (key, span, _) in pairs(told, self.report) {
@@ -441,7 +441,7 @@ impl EntryReader<'_, '_> {
     }
 }
 
-/// Reads `text` as a match of one of a pipe's fields; `None` for a constant, which entries do not give.
+/// Reads `text` as a match of one of a pipe's fields; `None` for a constant, which entries do not supply.
 pub(crate) fn match_value(one: &Match, text: &str, program: &Program) -> Result<Option<EntryMatch>, String> {
     let of = one.field;
     let given = match one.criterion {
@@ -468,7 +468,7 @@ pub(crate) fn match_value(one: &Match, text: &str, program: &Program) -> Result<
     Ok(Some(given))
 }
 
-/// Reads `{ ... }` or `[{ ... }, { ... }]`: the values for each of several operations of the same word.
+/// Reads `{ ... }` or `[{ ... }, { ... }]`: the values for each of several operations with the same word.
 fn occurrences(node: &Node) -> Vec<&Node> {
     match &node.kind {
         Kind::List(list) => list.iter().collect(),

@@ -1,4 +1,4 @@
-//! How the buckets of a group are filled: weir's own ways, and those of other systems with their settings.
+//! How the buckets of a group are filled: weir's own methods, and those of other systems with their settings.
 
 use crate::diagnostic::Report;
 use crate::key::{Key, Shape};
@@ -7,9 +7,9 @@ use crate::section::{Section, list, parsed, position, text, words};
 use std::net::IpAddr;
 use weir_program::{Fill, GlbHash, KatranHash, KatranVersion};
 
-/// What of a flow Katran's hash is of, unless the configuration says otherwise.
+/// The default input of Katran's hash.
 const KATRAN: KatranHash = KatranHash { any_port: false, no_sport: false, dport_only: false };
-/// The GLB director's, which needs a seed and a key.
+/// The GLB director's, which requires a seed and a key.
 const GLB: Fill = Fill::Glb([0; 16], GlbHash { key: [0; 16], fields: GlbHash::SOURCE });
 
 /// The words of `fill`.
@@ -22,7 +22,7 @@ pub const FILLS: [(&str, Fill); 6] = [
     ("glb", GLB),
 ];
 
-/// Keys of `katran`: the flags of a VIP that change its hash.
+/// Keys of `katran`: the flags of a VIP that affect its hash.
 pub const KATRAN_KEYS: &[Key] = crate::keys! {
     "any_port": Shape::Boolean,
         "whether the VIP has no port of its own, so that the destination port does not count" or "false";
@@ -30,7 +30,7 @@ pub const KATRAN_KEYS: &[Key] = crate::keys! {
     "dport_only": Shape::Boolean, "Katran's DPORT_HASH: only the destination port counts" or "false";
 };
 
-/// Keys of `glb`: what a forwarding table of the GLB director has.
+/// Keys of `glb`: the contents of a GLB director's forwarding table.
 pub const GLB_KEYS: &[Key] = crate::keys! {
     needed "seed": Shape::Text, "the table's `seed`, 32 hexadecimal digits";
     "hash_key": Shape::Text, "the table's `hash_key`, 32 hexadecimal digits";
@@ -45,8 +45,8 @@ const FIELDS: [(&str, u8); 4] = [
     ("dst_port", GlbHash::DESTINATION_PORT),
 ];
 
-/// Completes a fill by the settings of other systems in a section with the keys `katran` and `glb`. A table
-/// of the GLB director of which only rows are printed needs no `hash_key`; one that flows are sent by does.
+/// Completes a fill with the settings of other systems, from a section with the keys `katran` and `glb`. A
+/// GLB director's table needs a `hash_key` if flows are sent by it, but not if only its rows are printed.
 #[must_use]
 pub fn settings(fill: Fill, section: &Section<'_>, needs_key: bool, report: &mut Report) -> Fill {
     let (katran, glb) = (section.get("katran"), section.get("glb"));
@@ -107,7 +107,7 @@ fn fields(node: &Node, report: &mut Report) -> u8 {
     set
 }
 
-/// Reads 16 bytes, as the director's tables have them.
+/// Reads 16 bytes, in the format of the director's tables.
 fn bytes(node: &Node, report: &mut Report) -> Option<[u8; 16]> {
     let what = "32 hexadecimal digits, as in the director's forwarding table";
     let digits = text(node, what, report)?;

@@ -1,19 +1,19 @@
 //! One line of YAML in flow style, such as `{ match: { ipv4.dst: 10.0.0.1 }, set: { vid: 7 } }`.
 //!
-//! Entries may come by the million, and a YAML parser takes 100 000 instructions for each. What is written
-//! here reads the plain lines of which such lists consist, much faster, and refuses everything else: then the
-//! line is left to the YAML parser, which alone decides what is YAML. So whatever this reads, it must read as
-//! the YAML parser does; the tests compare them.
+//! There may be millions of entries, and a YAML parser takes 100 000 instructions for each. This module reads
+//! the plain lines that make up such lists, much faster, and refuses everything else. Refused lines are left
+//! to the YAML parser, which alone decides what is YAML. So whatever this module accepts, it must read
+//! exactly as the YAML parser does; the tests compare them.
 
 use crate::diagnostic::Span;
 use crate::raw::{Kind, Node};
 
 /// The largest depth of nesting that is read here.
 const DEPTH_MAX: usize = 8;
-/// The longest key in characters: YAML's own limit is 1024, colon included.
+/// The maximum length of a key in characters: YAML's own limit is 1024, including the colon.
 const KEY_MAX: usize = 1000;
 
-/// What is made of the parts of a line.
+/// What to build from the parts of a line.
 trait Make {
     /// A part.
     type Part;
@@ -22,7 +22,7 @@ trait Make {
     fn map(span: Span, pairs: Vec<(Self::Part, Self::Part)>) -> Self::Part;
 }
 
-/// Makes nodes.
+/// Builds nodes.
 struct Nodes;
 
 impl Make for Nodes {
@@ -41,7 +41,7 @@ impl Make for Nodes {
     }
 }
 
-/// Makes nothing.
+/// Builds nothing.
 struct Nothing;
 
 impl Make for Nothing {
@@ -54,8 +54,8 @@ impl Make for Nothing {
     fn map(_: Span, _: Vec<((), ())>) {}
 }
 
-/// Reads the mapping in `line` from the byte at `from` on. `at` is the place of the line's first character.
-/// `None` if the line is not as plain as it must be here.
+/// Reads the mapping in `line` from byte `from` on. `at` is the place of the line's first character. `None`
+/// if the line is not plain enough for this reader.
 pub fn mapping(line: &str, from: usize, at: Span) -> Option<Node> {
     read::<Nodes>(line, from, at)
 }
@@ -65,14 +65,14 @@ pub fn is_mapping(line: &str, from: usize) -> bool {
     read::<Nothing>(line, from, Span::default()).is_some()
 }
 
-/// Most parts of a line that [`items`] reads.
+/// The maximum number of parts in a line that [`items`] reads.
 pub const ITEMS_MAX: usize = 24;
 
-/// A part of a line whose mapping has values, and mappings of values: a key, in which of the mappings it is,
-/// and its value.
+/// A part of a line whose mapping contains values and mappings of values: a key, the mapping that contains
+/// it, and its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// The key of the mapping inside; empty for the line's own.
+    /// The key of the inner mapping; empty for the line's own.
     pub section: &'a str,
     /// The key.
     pub key: &'a str,
@@ -82,8 +82,8 @@ pub struct Item<'a> {
     pub at: usize,
 }
 
-/// Reads the parts of a mapping, and returns how many there are. `None` if [`mapping`] does not read the
-/// line, if it has lists or mappings deeper inside, more parts than there is room for, or a key twice.
+/// Reads the parts of a mapping, and returns their number. `None` if [`mapping`] does not read the line, or
+/// if it has lists, deeper mappings, too many parts, or a duplicate key.
 pub fn items<'a>(line: &'a str, from: usize, parts: &mut [Item<'a>; ITEMS_MAX]) -> Option<usize> {
     if !line.is_ascii() {
         return None;
@@ -141,7 +141,7 @@ impl Flow<'_> {
         Span { line, column: column + start as u32, length: (end - start).max(1) as u32, file }
     }
 
-    /// Whether nothing follows, or a comment.
+    /// Whether nothing or a comment follows.
     fn ends(&mut self) -> bool {
         let before = self.at;
         self.skip_spaces();
@@ -180,7 +180,7 @@ impl Flow<'_> {
         Some(M::map(self.span(start, start + 1), pairs))
     }
 
-    /// Reads a key and what separates it from its value. Returns where it starts and ends.
+    /// Reads a key and the separator before its value. Returns where the key starts and ends.
     fn key(&mut self) -> Option<(usize, usize)> {
         let (from, to) = self.plain()?;
         if self.peek()? != b':' || to - from > KEY_MAX || &self.line[from..to] == "<<" {
@@ -247,7 +247,7 @@ impl Flow<'_> {
         (depth < DEPTH_MAX).then_some(self.at - 1)
     }
 
-    /// Skips the comma behind a value; none is needed before the bracket `end`.
+    /// Skips the comma after a value; it is optional before the bracket `end`.
     fn comma(&mut self, end: u8) -> Option<()> {
         self.skip_spaces();
         match self.peek()? {
@@ -278,7 +278,7 @@ impl Flow<'_> {
         Some((start + 1, end))
     }
 
-    /// Reads a word or number without quotes, up to what ends it. Returns where it starts and ends.
+    /// Reads an unquoted word or number up to its delimiter. Returns where it starts and ends.
     fn plain(&mut self) -> Option<(usize, usize)> {
         let start = self.at;
         if !self.peek()?.is_ascii_alphanumeric() {
@@ -307,7 +307,7 @@ mod tests {
     use crate::diagnostic::Report;
     use crate::raw;
 
-    /// Lines that are read here, and lines that are not.
+    /// Lines that this reader accepts, and lines that it leaves to YAML.
     const PLAIN: &[&str] = &[
         "{}",
         "{ }",
@@ -352,7 +352,7 @@ mod tests {
         "{ a: b\u{7f} }",
     ];
 
-    /// Checks that the parts of a line are those of its mapping, if it has no others.
+    /// Checks that the parts of a line are those of its mapping, if it is flat enough.
     fn parts_are_those_of(line: &str, mapping: Option<&Node>) {
         let mut parts = [Item::default(); ITEMS_MAX];
         let Some(count) = items(line, 0, &mut parts) else { return };
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn lines_that_are_nearly_plain_are_read_as_yaml_is_or_not_at_all() {
-        // One character more, less or other anywhere.
+        // One character inserted, removed or replaced anywhere.
         let mut read = 0;
         for line in PLAIN {
             for at in 0..line.len() {

@@ -97,7 +97,7 @@ pub fn app(node: &Node, program: &Program, report: &mut Report) -> Option<AppId>
     }
 }
 
-/// Reads an app that gets packets which would be dropped otherwise; `drop` is none.
+/// Reads an app that receives packets that would otherwise be dropped; `drop` means none.
 pub(crate) fn app_or_drop(node: &Node, program: &Program, report: &mut Report) -> Option<AppId> {
     if node.is("drop") { None } else { app(node, program, report) }
 }

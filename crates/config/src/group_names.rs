@@ -1,5 +1,5 @@
 //! Groups and targets by name. There may be thousands of groups and a million entries that name them, so
-//! names are looked up in maps, which are made when a name is wanted for the first time.
+//! names are looked up in maps, which are built on first use.
 
 use std::collections::HashMap;
 use weir_program::{GroupId, Program};
@@ -9,7 +9,7 @@ use weir_program::{GroupId, Program};
 pub struct GroupNames<'a> {
     program: &'a Program,
     groups: Option<HashMap<&'a str, GroupId>>,
-    /// The targets of the group that was asked for last: entries of a group mostly stand together.
+    /// The targets of the last group that was looked up: entries of a group are mostly adjacent.
     targets: Option<(GroupId, HashMap<&'a str, u16>)>,
 }
 
@@ -26,7 +26,7 @@ impl<'a> GroupNames<'a> {
         self.groups.get_or_insert_with(|| named().collect()).get(name).copied()
     }
 
-    /// Returns the position of a group's target with this name.
+    /// Returns the index of a group's target with this name.
     pub fn target(&mut self, id: GroupId, name: &str) -> Option<u16> {
         if self.targets.as_ref().is_none_or(|(last, _)| *last != id) {
             let targets = self.program.groups.get(id.index())?.targets.iter();

@@ -1,6 +1,6 @@
-//! Files that weir reads as a whole. None of them can make it wait forever or use up the memory: a FIFO
-//! without a writer, an endless device, or a file that is far too large. Other modules do not read files
-//! themselves, unless a comment says what bounds them (`crates/cli/tests/tidy/inputs.rs`).
+//! Files that weir reads as a whole. None of them can make it wait forever or exhaust memory: a FIFO without
+//! a writer, an endless device, or a file that is far too large. Other modules do not read files themselves,
+//! unless a comment states their bounds (`crates/cli/tests/tidy/inputs.rs`).
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The largest size of a regular file in bytes: several million entries.
 const FILE_MAX: u64 = 1 << 30;
 
-/// The largest size of what is read from a FIFO or a device.
+/// The maximum number of bytes read from a FIFO or a device.
 const STREAM_MAX: u64 = 64 << 20;
 
 /// How long a FIFO or a device may take to deliver all of it.
@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_within(path, PATIENCE, [FILE_MAX, STREAM_MAX])
 }
 
-/// Reads standard input, which may take as long as the user likes.
+/// Reads standard input, which may take any amount of time.
 ///
 /// # Errors
 /// It cannot be read, or is too large.
@@ -48,7 +48,7 @@ pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a file that is read piece by piece. A FIFO without a writer is an error after a while.
+/// Opens a file that is read piece by piece. A FIFO without a writer becomes an error after a while.
 ///
 /// # Errors
 /// It cannot be opened, or nothing writes to it.
@@ -85,7 +85,7 @@ fn read_within(path: &Path, patience: Duration, [file_max, stream_max]: [u64; 2]
     read_from(file, file_max)
 }
 
-/// Waits until something can be read, or until a time. Returns false if nothing came.
+/// Waits until input is available, or until a deadline. Returns false on timeout.
 fn is_ready(file: &File, until: Instant) -> io::Result<bool> {
     loop {
         let left = until.saturating_duration_since(Instant::now());

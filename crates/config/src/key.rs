@@ -1,5 +1,5 @@
-//! The keys of a mapping: one table that says what the configuration reads, what errors name and what `weir
-//! schema` prints, so that the three cannot differ.
+//! The keys of a mapping: one table defines what the configuration reads, what errors name and what `weir
+//! schema` prints, so that the three cannot diverge.
 
 use crate::schema::Schema;
 use serde_json::Value;
@@ -9,20 +9,20 @@ use serde_json::Value;
 pub struct Key {
     /// How it is written.
     pub word: &'static str,
-    /// What it says, in one line; it follows "`word` is missing: ", and an editor shows it.
+    /// Its meaning, in one line; it follows "`word` is missing: ", and editors show it.
     pub help: &'static str,
     /// What its value may be.
     pub shape: Shape,
-    /// Must it be written?
+    /// Whether it is required.
     pub needed: bool,
-    /// The kind of mapping that alone has it: the type of a pipe, the kind of a port.
+    /// The only kind of mapping that has it: the type of a pipe, the kind of a port.
     pub only: Option<&'static str>,
-    /// The value where it is not written, as it would be written.
+    /// The default value, as it would be written.
     pub default: Option<&'static str>,
 }
 
-/// Makes a table of keys, each `"word": shape, "help"`: `needed` before it if it must be written, behind it
-/// `or` with its default and `only` with the kind of mapping that has it.
+/// Builds a table of keys, each `"word": shape, "help"`, preceded by `needed` if it is required, and followed
+/// by `or` with its default and `only` with the kind of mapping that has it.
 #[macro_export]
 macro_rules! keys {
     ($($($needed:ident)? $word:literal: $shape:expr, $help:literal $(or $default:tt)?
@@ -36,7 +36,7 @@ macro_rules! keys {
 pub enum Shape {
     /// `true` or `false`.
     Boolean,
-    /// A whole number from the first to the second.
+    /// A whole number in this range, bounds included.
     Number(u64, u64),
     /// One of a few numbers.
     Numbers(&'static [u16]),
@@ -64,24 +64,24 @@ pub enum Shape {
     Nothing,
     /// A list.
     List(&'static Shape),
-    /// Names that the user chooses, and what stands under each.
+    /// Names chosen by the user, and the shape of what each contains.
     Named(&'static Shape),
     /// A mapping with these keys.
     Map(&'static [Key]),
     /// One of several shapes.
     Either(&'static [Shape]),
-    /// A definition of the schema, which it makes when it is first used.
+    /// A definition in the schema, created on first use.
     Defined(&'static str, fn(&mut Schema) -> Value),
 }
 
 impl Key {
-    /// A key that may be left out.
+    /// An optional key.
     #[must_use]
     pub const fn new(word: &'static str, shape: Shape, help: &'static str) -> Key {
         Key { word, help, shape, needed: false, only: None, default: None }
     }
 
-    /// The same, but it must be written.
+    /// The same, but required.
     #[must_use]
     pub const fn needed(self) -> Key {
         Key { needed: true, ..self }

@@ -1,5 +1,5 @@
 //! The text of the configuration: YAML is read into a tree with places ([`raw`]), its shapes and values are
-//! checked, and ports, pipes, groups, entries and forwards are read into an [`weir_program::Program`]. All
+//! checked, and ports, pipes, groups, entries and forwards are read into a [`weir_program::Program`]. All
 //! errors go into a [`Report`], each with a line and a caret.
 //!
 //! No app is known here: an app reads its own section with [`section`] and [`value`]. `docs/configuration.md`

@@ -1,8 +1,8 @@
-//! Entries written one on a line: in a file of their own, or as a long list in the configuration. They are
-//! read a line at a time and kept only as entries, because the tree of a million lines would take a gigabyte.
+//! Entries written one per line, in a file of their own or as a long list in the configuration. They are read
+//! a line at a time and kept only as entries, because the tree of a million lines would take a gigabyte.
 //!
-//! A line is an entry as `weir entry add` takes it, `{ match: { ... }, ... }`, with or without the dash of a
-//! list. Empty lines and comments are skipped.
+//! A line is an entry in the form that `weir entry add` takes, `{ match: { ... }, ... }`, with or without the
+//! dash of a list. Empty lines and comments are skipped.
 
 use crate::diagnostic::{Report, Span};
 use crate::raw::{self, Kind, Node};
@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Errors in a list after which the rest of it is not read; they are usually one mistake repeated.
+/// After this many errors the rest of a list is not read; they are usually one mistake repeated.
 const ERRORS_MAX: usize = 100;
 
-/// Lines of a text, with an entry each.
+/// Lines of a text, each with an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lines {
     text: Arc<String>,
@@ -24,13 +24,13 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes lines of a text: the bytes in `range`, of which the first stands at the place `at`.
+    /// Selects lines of a text: the bytes in `range`, whose first byte is at the place `at`.
     #[must_use]
     pub fn of(text: Arc<String>, range: Range<usize>, at: Span) -> Lines {
         Lines { text, range, at }
     }
 
-    /// Takes all lines of a text that was read from `file`, and makes it known to the report.
+    /// Selects all lines of a text that was read from `file`, and registers it with the report.
     #[must_use]
     pub fn of_file(file: &str, text: String, report: &mut Report) -> Lines {
         let text = Arc::new(text);
@@ -60,14 +60,14 @@ impl Lines {
         }
     }
 
-    /// Reads one line after the other. Lines that are not YAML are reported and left out, and after too many
-    /// errors the rest.
+    /// Reads one line after the other. Lines that are not YAML are reported and skipped, and after too many
+    /// errors so is the rest.
     pub fn each(&self, report: &mut Report, take: impl FnMut(&Node, &mut Report)) {
         self.each_unless(|_, _| false, report, take);
     }
 
-    /// The same, without the lines that `plain` takes: it gets the line, the byte at which its entry begins,
-    /// and the place of its first character.
+    /// The same, without the lines that `plain` handles: it receives the line, the byte at which its entry
+    /// begins, and the place of its first character.
     pub fn each_unless(
         &self,
         mut plain: impl FnMut((&str, usize, Span), &mut Report) -> bool,
@@ -92,7 +92,7 @@ impl Lines {
     }
 }
 
-/// Returns the byte at which the entry of a line starts, behind a dash; `None` if the line has none.
+/// Returns the byte at which the entry of a line starts, after a dash; `None` if the line has none.
 fn entry_in(line: &str) -> Option<usize> {
     let text = line.trim_start_matches(' ');
     if text.is_empty() || text.starts_with('#') {
@@ -106,22 +106,22 @@ fn node(line: &str, from: usize, at: Span, report: &mut Report) -> Option<Node> 
     if let Some(node) = flow::mapping(line, from, at) {
         return Some(node);
     }
-    // Spaces and a dash are before it: a byte each.
+    // Only spaces and a dash precede it, one byte each.
     raw::parse_part(&line[from..], Span { column: at.column + from as u32, ..at }, report)
 }
 
-/// A run of lines of the configuration that are left out of what the YAML parser reads.
+/// A run of configuration lines that are hidden from the YAML parser.
 #[derive(Debug)]
 pub struct Run {
-    /// The first line, counted from 1; a mark stands there instead.
+    /// The first line, counted from 1; a placeholder replaces it.
     pub line: u32,
     /// The bytes from the start of the first line to the end of the last, without its line break.
     pub range: Range<usize>,
-    /// What it is a run of.
+    /// What the run contains.
     pub of: Of,
 }
 
-/// What a run consists of.
+/// What a run contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// Elements of a list of entries.
@@ -130,13 +130,13 @@ pub enum Of {
     Groups,
 }
 
-/// Runs shorter than this are left to the YAML parser.
+/// Shorter runs are left to the YAML parser.
 const RUN_LEAST: u32 = 64;
 
-/// What the YAML parser finds instead of a run.
+/// The placeholder that the YAML parser finds instead of a run.
 pub const MARK: &str = "0";
 
-/// Finds the runs in a configuration, in their order.
+/// Finds the runs in a configuration, in order.
 #[must_use]
 pub fn runs(text: &str) -> Vec<Run> {
     let mut all = entry_runs(text);
@@ -145,8 +145,8 @@ pub fn runs(text: &str) -> Vec<Run> {
     all
 }
 
-/// Finds the long lists of groups: behind a line `groups:` without indentation, lines of equal indentation
-/// with a name and one plain mapping each.
+/// Finds long lists of groups: after an unindented line `groups:`, lines of equal indentation with a name and
+/// one plain mapping each.
 fn group_runs(text: &str) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     // Whether the lines are groups, and their indentation.
@@ -182,7 +182,7 @@ fn group_runs(text: &str) -> Vec<Run> {
     runs
 }
 
-/// Returns the byte at which the mapping behind the name in a line begins, if the name is a plain word.
+/// Returns the byte at which the mapping after the name in a line begins, if the name is a plain word.
 fn named_at(line: &str) -> Option<usize> {
     let rest = line.trim_start_matches(' ');
     let (name, behind) = rest.split_once(": ")?;
@@ -207,11 +207,11 @@ pub fn groups(lines: &str, at: Span) -> Vec<(Node, Node)> {
     lines.lines().zip(at.line..).filter_map(one).collect()
 }
 
-/// Finds the long lists of entries in a configuration: behind a line `entries:`, lines of equal indentation
-/// with one plain mapping each.
+/// Finds long lists of entries in a configuration: after a line `entries:`, lines of equal indentation with
+/// one plain mapping each.
 fn entry_runs(text: &str) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    // The indentation of `entries:`, as long as its list lasts, and that of the list.
+    // The indentation of `entries:` while inside its list, and that of the list.
     let mut list: Option<(usize, Option<usize>)> = None;
     let mut run: Option<Run> = None;
     let mut start = 0;
@@ -230,7 +230,7 @@ fn entry_runs(text: &str) -> Vec<Run> {
         } else {
             keep(run.take(), number, &mut runs);
             let blank = rest.is_empty() || rest.starts_with('#');
-            // Whatever is written deeper belongs to the list.
+            // All deeper lines belong to the list.
             let inside = list.is_some_and(|(_, item)| item.is_some_and(|item| indent > item));
             if !(blank || inside || member && rest.starts_with("- ")) {
                 let key = rest.strip_prefix("entries:").map(|behind| behind.trim_start_matches(' '));
@@ -250,7 +250,7 @@ fn keep(run: Option<Run>, next: u32, runs: &mut Vec<Run>) {
     runs.extend(run.filter(|run| next - run.line >= RUN_LEAST));
 }
 
-/// Returns the text with a mark instead of each run, and everything else in its place.
+/// Returns the text with a placeholder for each run, and everything else in place.
 #[must_use]
 pub fn without(text: &str, runs: &[Run]) -> String {
     let mut short = String::new();
@@ -296,7 +296,7 @@ mod tests {
         list
     }
 
-    /// The nodes of a list, with those of its lines.
+    /// The nodes of a list, including those of its lines.
     fn all(document: &Node, report: &mut Report) -> Vec<Node> {
         let mut nodes = Vec::new();
         for node in entries(document) {

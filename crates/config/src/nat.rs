@@ -1,4 +1,4 @@
-//! NAT pools: addresses and ports that flows take.
+//! NAT pools: addresses and ports for flows.
 
 use crate::diagnostic::{Report, Span};
 use crate::key::{Key, Shape};
@@ -32,7 +32,7 @@ pub fn pool(called: &str, span: Span, node: &Node, report: &mut Report) -> Optio
         Some(node) => ports(node, report)?,
         None => (1024, 65_535),
     };
-    // Findings about the addresses are shown where they stand.
+    // Findings about the addresses are reported at their place.
     let origin = if report.errors() > before { Origin::default() } else { report.origin(addresses.span) };
     (report.errors() == before).then_some(NatPool { name, prefixes, first, last, origin })
 }

@@ -1,12 +1,12 @@
-//! What the reader of a configuration knows of the host's interfaces. Reading asks the host nothing: the
-//! caller looks, and a daemon still knows an interface that is gone for a moment.
+//! What the configuration reader knows about the host's interfaces. The reader does not query the host: the
+//! caller does, and a daemon still knows an interface that is temporarily gone.
 
 use std::collections::BTreeMap;
 
-/// An interface of the host as it was seen last.
+/// An interface of the host as it was last seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
-    /// Its index, which it keeps when it is renamed.
+    /// Its index, which survives renaming.
     pub index: u32,
     /// Its name.
     pub name: String,
@@ -18,26 +18,26 @@ pub struct Nic {
     pub mtu: u32,
     /// Its receive queues in use.
     pub rx_queues: u32,
-    /// Whether its receive and transmit queues come in pairs, which `ethtool -L` calls `combined`.
+    /// Whether receive and transmit queues are paired, which `ethtool -L` calls `combined`.
     pub paired: bool,
 }
 
 impl Nic {
-    /// Returns the command that sets the number of queues that it uses.
+    /// Returns the command that sets the number of queues in use.
     #[must_use]
     pub fn resize(&self, queues: usize) -> String {
         let what = if self.paired { "combined" } else { "rx" };
         format!("ethtool -L {} {what} {queues}", self.name)
     }
 
-    /// Returns the command that directs what arrives to these queues.
+    /// Returns the command that directs incoming traffic to these queues.
     fn direct(&self, queues: &[u32]) -> String {
         let weight = |queue: u32| if queues.contains(&queue) { " 1" } else { " 0" };
         let weights: String = (0..self.rx_queues).map(weight).collect();
         format!("ethtool -X {} weight{weights}", self.name)
     }
 
-    /// Returns what is to be done if a port with these queues has not all; `None` if it has.
+    /// Returns what to do if a port with these queues does not have all of them; `None` if it does.
     #[must_use]
     pub fn missed(&self, queues: &[u32]) -> Option<String> {
         let all = self.rx_queues as usize;
@@ -67,12 +67,12 @@ impl Nics {
         self.0.get(name)
     }
 
-    /// Adds an interface under a name that a configuration has for it. One that has the name already stays.
+    /// Adds an interface under a name used in a configuration. An existing interface with that name is kept.
     pub fn add(&mut self, name: &str, nic: &Nic) {
         self.0.entry(name.to_owned()).or_insert_with(|| nic.clone());
     }
 
-    /// Returns these and `others` under names that none of these has.
+    /// Returns these, plus `others` under names that none of these has.
     #[must_use]
     pub fn or(mut self, others: &Nics) -> Nics {
         others.0.iter().for_each(|(name, nic)| self.add(name, nic));

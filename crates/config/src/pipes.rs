@@ -109,7 +109,7 @@ fn matches(schema: &mut Schema) -> Value {
     fields(Field::ALL.iter().copied(), schema, value::criterion_schema)
 }
 
-/// Returns the schema of a mapping from fields to what `of` returns for each.
+/// Returns the schema of a mapping from fields to the result of `of` for each.
 pub(crate) fn fields(
     fields: impl Iterator<Item = Field>,
     schema: &mut Schema,
@@ -128,8 +128,8 @@ fn types() -> Vec<&'static str> {
     PipeKind::BLANK.iter().map(PipeKind::word).collect()
 }
 
-/// Reads the contents of a pipe whose name the program knows. Errors are reported, and the parts that have
-/// them left out.
+/// Reads the contents of a pipe whose name the program knows. Errors are reported, and the parts that contain
+/// them are left out.
 #[must_use]
 pub fn read(
     id: PipeId,
@@ -144,7 +144,7 @@ pub fn read(
     let reader = Reader { section: &section, program, attachments };
     pipe.kind = reader.kind(report);
     pipe.matches = reader.matches(report);
-    // An app may have it measured.
+    // An app may have enabled its measurement.
     let measured = pipe.monitor.measured;
     pipe.monitor = Monitor { measured, ..reader.monitor(&mut pipe.kind, counters, report) };
     pipe.templates = reader.templates(report);
@@ -181,8 +181,8 @@ pub fn read(
     pipe
 }
 
-/// Goes through a list of entries, those of a file, or lines of the configuration. Lines that `plain` takes
-/// are not made nodes.
+/// Iterates over a list of entries, those of a file, or lines of the configuration. No nodes are built for
+/// lines that `plain` handles.
 fn each_entry(
     node: &Node,
     mut plain: impl FnMut((&str, usize, Span), &mut Report) -> bool,
@@ -204,7 +204,7 @@ fn each_entry(
     }
 }
 
-/// Reads `timeouts`; without them, `idle_timeout` is that of all states.
+/// Reads `timeouts`; without them, `idle_timeout` applies to all states.
 fn flow_timeouts(section: &Section<'_>, idle_timeout_ns: u64, report: &mut Report) -> Timeouts {
     let Some(node) = section.get("timeouts") else { return Timeouts::all(idle_timeout_ns) };
     if section.get("idle_timeout").is_some() {
@@ -277,7 +277,7 @@ impl Reader<'_> {
         mask.map(|mask| (field, mask)).map_err(|why| report.error(node.span, why)).ok()
     }
 
-    /// Reads the mask behind a slash: a prefix length for addresses, otherwise a value.
+    /// Reads the mask after a slash: a prefix length for addresses, otherwise a value.
     fn mask(&self, field: Field, text: &str) -> Result<u128, String> {
         let prefix = format!("/{text}");
         let length =
@@ -376,7 +376,7 @@ impl Reader<'_> {
         criterion.map_err(|why| report.error(node.span, why)).ok()
     }
 
-    /// Reads a constant; an attachment must stand for a single port here.
+    /// Reads a constant; an attachment must refer to a single port here.
     fn constant(&self, field: Field, text: &str) -> Result<Criterion, String> {
         self.attachments.is_one(field, text)?;
         let (value, mask) = value::masked(field, text, self.program)?;

@@ -1,10 +1,10 @@
 //! Entries of the plainest form, read without a tree: `{ match: { ipv4.src: 10.0.0.1 }, set: { vid: 7 } }`.
 //!
-//! Long lists consist of such lines, and a tree of each would take most of the time. What is written here
-//! reads entries of BASIC, LPM and ACL pipes that consist of values of fields, a priority and an action's
-//! name, all of them correct, and refuses everything else: then the line is left to
-//! [`crate::entry::EntryReader`], which alone decides what an entry is, and says what is wrong with one. So
-//! whatever this reads, it must read as that does; the tests compare them.
+//! Long lists consist of such lines, and building a tree for each would take most of the time. This module
+//! reads correct entries of BASIC, LPM and ACL pipes that consist of field values, a priority and an action's
+//! name, and refuses everything else. Refused lines are left to [`crate::entry::EntryReader`], which alone
+//! decides what an entry is, and reports errors. So whatever this module accepts, it must read exactly as
+//! that does; the tests compare them.
 
 use crate::entry::match_value;
 use crate::flow::{self, ITEMS_MAX, Item};
@@ -21,7 +21,7 @@ use weir_program::{
 pub(crate) struct PlainEntries<'p> {
     program: &'p Program,
     fields: Vec<(&'static str, Match)>,
-    /// The actions, and the numbers that entries give to each.
+    /// The actions, and the numbers that entries supply to each.
     actions: Vec<(&'p str, Vec<Place>)>,
     priorities: bool,
 }
@@ -41,7 +41,7 @@ impl<'p> PlainEntries<'p> {
         let places = || actions.iter().flat_map(|(_, places)| places);
         let monitor = &pipe.monitor;
         let is_plain = !matches!(pipe.kind, PipeKind::Hash { .. } | PipeKind::Flow { .. })
-            // A port's name can stand for several ports.
+            // A port's name can refer to several ports.
             && fields.iter().all(|(_, one)| one.field != Field::InputPort)
             && places().all(|place| place.occurrence == 0)
             && pipe.forward != Forward::PerEntry
@@ -51,8 +51,8 @@ impl<'p> PlainEntries<'p> {
         is_plain.then_some(PlainEntries { program, fields, actions, priorities })
     }
 
-    /// Reads the entry in a line from the byte at `from` on. Also returns the byte at which its match begins.
-    /// `None` if it is not plain, or wrong.
+    /// Reads the entry in a line from byte `from` on. Also returns the byte at which its match begins. `None`
+    /// if it is not plain, or wrong.
     pub(crate) fn entry(
         &self,
         line: &str,
@@ -76,7 +76,7 @@ impl<'p> PlainEntries<'p> {
         Some((entry, parts.find("", "match").map(|part| part.at)))
     }
 
-    /// Reads what identifies an entry, if nothing else is given.
+    /// Reads what identifies an entry, if nothing else is present.
     pub(crate) fn key(&self, line: &str, from: usize) -> Option<EntryKey> {
         let parts = Parts::of(line, from)?;
         let only = |part: &Item<'_>| match part.section {
@@ -100,7 +100,7 @@ impl<'p> PlainEntries<'p> {
                 None => return None,
             });
         }
-        // No field that the pipe does not match, and `match` is a mapping.
+        // The pipe matches all fields, and `match` is a mapping.
         let all = parts.iter().filter(|part| part.section == "match").count();
         let is_map = parts.find("", "match").is_none_or(|part| part.text.is_none());
         (given == all && is_map).then_some(matches)
@@ -114,7 +114,7 @@ impl<'p> PlainEntries<'p> {
         }
     }
 
-    /// Reads which action it has, and the numbers for that.
+    /// Reads its action and the numbers for it.
     fn values(&self, parts: &Parts<'_>, names: &mut GroupNames<'_>) -> Option<(u16, Vec<u128>)> {
         let at = match parts.find("", "action") {
             Some(part) => {

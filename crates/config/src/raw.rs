@@ -30,13 +30,13 @@ pub struct Node {
 pub enum Kind {
     /// No value: `key:` alone, `~`, `null`.
     Null,
-    /// A word or number as spelt, without quotes.
+    /// A word or number as spelled, without quotes.
     Scalar(String),
     /// A list.
     List(Vec<Node>),
-    /// Keys and values in the order in which they were written, including duplicate keys.
+    /// Keys and values in source order, including duplicate keys.
     Map(Vec<(Node, Node)>),
-    /// Elements of a list of entries, one on each line, which are read when they are needed.
+    /// Elements of a list of entries, one per line, which are read on demand.
     Lines(Lines),
 }
 
@@ -74,7 +74,7 @@ pub fn document(report: &mut Report) -> Option<Node> {
     Some(document)
 }
 
-/// Puts runs of lines back where their marks are.
+/// Puts runs of lines back in place of their placeholders.
 fn put_back(node: &mut Node, text: &Arc<String>, runs: &[Run]) {
     match &mut node.kind {
         Kind::List(list) => {
@@ -139,7 +139,7 @@ pub fn parse_part(text: &str, at: Span, report: &mut Report) -> Option<Node> {
     }
 }
 
-/// Says what is wrong with a text that could not be read, in the words of YAML and not of its parser.
+/// Describes why a text could not be read, in the terms of YAML rather than of its parser.
 fn message(error: &Error) -> String {
     match error.without_snippet() {
         Error::AliasError { error, .. } => message(error),
@@ -163,7 +163,7 @@ fn message(error: &Error) -> String {
             "anchors (`&name`) and aliases (`*name`) stand for too much here: write it out".to_string()
         }
         other => match UserMessageFormatter.format_message(other) {
-            // The scanner's own limit, of 255.
+            // The scanner's own limit of 255.
             deep if deep.contains("recursion limit") => too_deep(),
             message => format!("this is not YAML: {message}"),
         },
@@ -174,7 +174,7 @@ fn too_deep() -> String {
     format!("this is nested too deeply: {DEPTH_MAX} levels at most")
 }
 
-/// What serde sees: numbers and booleans are resolved already; their spelling is taken from the text.
+/// What serde sees: numbers and booleans are already resolved; their spelling is taken from the text.
 enum Typed {
     Null,
     Spelt,

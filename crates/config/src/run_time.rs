@@ -1,5 +1,5 @@
 //! Changes of entries at run time, over the control socket: entries in the syntax of a pipe's `entries`, one
-//! at a time or one in a line.
+//! at a time or one per line.
 
 use crate::attachment::Attachments;
 use crate::diagnostic::{Report, Span};
@@ -15,13 +15,14 @@ use weir_program::{Entry, PipeId, Program};
 /// The beginning of a text.
 const START: Span = Span { line: 1, column: 1, length: 1, file: 0 };
 
-/// Reads entries of a running program. It can be used for many, one after the other.
+/// Reads entries of a running program. It can be reused for many entries.
 pub struct RunTime<'a> {
     program: &'a Program,
     attachments: &'a Attachments,
     counters: Counters,
     names: GroupNames<'a>,
-    /// The pipe of the line before, and how its plainest entries are read: mostly that of the next.
+    /// The pipe of the previous line, and the reader for its plainest entries: the next line is mostly for
+    /// the same pipe.
     last: Option<(PipeId, Option<PlainEntries<'a>>)>,
     only_trees: bool,
 }
@@ -34,15 +35,15 @@ impl<'a> RunTime<'a> {
         RunTime { program, attachments, counters, names, last: None, only_trees: false }
     }
 
-    /// Reads every entry by its tree, as [`RunTime::new`] does with those that are not plain: the slow and
-    /// obvious way, which tests compare the other with.
+    /// Reads every entry through its tree, as [`RunTime::new`] does with entries that are not plain: the slow
+    /// and obvious way, which tests compare with the fast one.
     #[must_use]
     pub fn by_trees(program: &'a Program, attachments: &'a Attachments) -> RunTime<'a> {
         RunTime { only_trees: true, ..RunTime::new(program, attachments) }
     }
 
-    /// Reads a change of an entry: `verb` is `add`, `update` or `remove`, and `text` the entry, or to remove
-    /// it, what identifies it.
+    /// Reads a change of an entry: `verb` is `add`, `update` or `remove`, and `text` is the entry or, to
+    /// remove it, what identifies it.
     ///
     /// # Errors
     /// Returns everything that is wrong with it.
@@ -94,7 +95,7 @@ impl<'a> RunTime<'a> {
         self.entry_by_tree(pipe, text)
     }
 
-    /// The same for all entries, and says what is wrong with one.
+    /// The same for all entries; reports what is wrong with an entry.
     fn entry_by_tree(&mut self, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
         let program = self.program;
         let (pipe, entry, mut report) = self.read(pipe, text, |reader, node| {
@@ -124,7 +125,7 @@ impl<'a> RunTime<'a> {
         self.read(pipe, text, |reader, node| reader.read_key(node)).map(|(pipe, key, _)| (pipe, key))
     }
 
-    /// Returns how the plainest entries of a pipe are read, if any are.
+    /// Returns the reader for the plainest entries of a pipe, if it has any.
     fn plain(&mut self, name: &str) -> Option<(PipeId, &PlainEntries<'a>, &mut GroupNames<'a>)> {
         let program = self.program;
         if self.only_trees {

@@ -1,6 +1,6 @@
-//! The JSON Schema (draft 2020-12) of the configuration, which editors complete and check with. It is made of
-//! the tables that the configuration is read with ([`crate::key`]), so that neither can know a word that the
-//! other does not.
+//! The JSON Schema (draft 2020-12) of the configuration, which editors use for completion and validation. It
+//! is built from the tables that the configuration is read with ([`crate::key`]), so that neither can know a
+//! word that the other does not.
 //!
 //! A schema checks shapes, words and ranges. What needs the rest of the file (does a name exist, does a graph
 //! end) is for `weir check`.
@@ -9,16 +9,16 @@ use crate::key::{Key, Shape};
 use crate::section::NAME_MAX;
 use serde_json::{Map, Value, json};
 
-/// How a number is spelt where it is not one of JSON.
+/// The spelling of a number that is not a JSON number.
 pub const NUMBER: &str = "(0[xX][0-9a-fA-F_]+|[0-9][0-9_]*)";
-/// How a MAC address is spelt.
+/// The spelling of a MAC address.
 pub const MAC: &str = "([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}";
-/// How an IPv4 address is spelt.
+/// The spelling of an IPv4 address.
 pub const IPV4: &str = "([0-9]{1,3}\\.){3}[0-9]{1,3}";
-/// How an IPv6 address is spelt, and a little more.
+/// The spelling of an IPv6 address, and slightly more.
 pub const IPV6: &str = "[0-9a-fA-F]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*";
 
-/// A schema in the making: definitions that others refer to.
+/// A schema under construction: definitions that others refer to.
 #[derive(Default)]
 pub struct Schema {
     definitions: Map<String, Value>,
@@ -53,7 +53,7 @@ impl Schema {
         map
     }
 
-    /// The value of a key, and what the key says.
+    /// The value of a key, with its description.
     fn key(&mut self, key: &Key) -> Value {
         let mut value = self.shape(&key.shape);
         let mut help = format!("{}{}.", key.help[..1].to_uppercase(), &key.help[1..]);
@@ -96,10 +96,10 @@ impl Schema {
         }
     }
 
-    /// A reference to a definition, which is made when it is asked for first.
+    /// A reference to a definition, which is created on first use.
     pub fn define(&mut self, name: &str, make: impl FnOnce(&mut Schema) -> Value) -> Value {
         if !self.definitions.contains_key(name) {
-            // Before it is made: it may refer to itself.
+            // Reserved before it is created, because it may refer to itself.
             self.definitions.insert(name.to_string(), Value::Null);
             let made = make(self);
             self.definitions.insert(name.to_string(), made);
@@ -121,7 +121,7 @@ impl Schema {
     }
 }
 
-/// A text that has this pattern as a whole.
+/// A text that matches this pattern as a whole.
 #[must_use]
 pub fn text(pattern: &str) -> Value {
     json!({ "type": "string", "pattern": format!("^({pattern})$") })

@@ -1,16 +1,16 @@
 //! Secrets in a line of a configuration: error messages show the line and go to the log, which others read.
 //!
-//! A secret is recognised by the key in front of it, or, where that is on another line, by its form. The
-//! caret's position stays correct, because each character has a substitute.
+//! A secret is recognised by the key in front of it, or, if that is on another line, by its form. The caret's
+//! position stays correct, because each character is replaced with exactly one.
 
-/// The keys whose values are secrets: of path probes, QUIC connection IDs, the GLB director and the select
-/// hash. Other keys of these names have short values, or the name of a file.
+/// The keys whose values are secrets: those of path probes, QUIC connection IDs, the GLB director and the
+/// select hash. Other keys with these names have short values or the name of a file.
 const KEYS: [&str; 5] = ["key", "secret", "seed", "hash_key", "hash_seed"];
 
-/// A shorter value of one of [`KEYS`] is not a secret.
+/// Shorter values of [`KEYS`] are not secrets.
 const VALUE_MIN: usize = 8;
 
-/// This many hexadecimal digits in a row are a secret wherever they are: half of a key, or more.
+/// This many consecutive hexadecimal digits are a secret anywhere: half of a key, or more.
 const DIGITS_MIN: usize = 24;
 
 /// Returns the line with an asterisk in place of each character of a secret.
@@ -35,7 +35,7 @@ fn is_of_word(one: char) -> bool {
     one.is_alphanumeric() || one == '_'
 }
 
-/// Returns where the value behind a key begins and ends, without its quotes, if it can be a secret.
+/// Returns where the value after a key begins and ends, without its quotes, if it can be a secret.
 fn value(characters: &[char], behind: usize) -> Option<(usize, usize)> {
     let skip = |from: usize, what: &[char]| {
         from + characters[from..].iter().take_while(|one| what.contains(one)).count()

@@ -123,7 +123,7 @@ pub fn pairs<'a>(node: &'a Node, report: &mut Report) -> Vec<(&'a str, Span, &'a
         report.error(node.span, format!("a mapping (`key: value`) is wanted here, not {}", node.what()));
         return Vec::new();
     };
-    // A set costs more than it saves where there are few keys, as in the entries of a long list.
+    // A set costs more than it saves if there are few keys, as in the entries of a long list.
     let mut seen = (map.len() > FEW_KEYS).then(std::collections::HashSet::new);
     let mut list: Vec<(&str, Span, &Node)> = Vec::with_capacity(map.len());
     for (key, value) in map {
@@ -152,7 +152,7 @@ pub fn list<'a>(node: &'a Node, what: &str, report: &mut Report) -> &'a [Node] {
     }
 }
 
-/// Returns a single value as it was spelt.
+/// Returns a single value as it was spelled.
 #[must_use]
 pub fn text<'a>(node: &'a Node, what: &str, report: &mut Report) -> Option<&'a str> {
     match &node.kind {
@@ -189,7 +189,7 @@ pub fn choice<T: Copy>(node: &Node, what: &str, choices: &[(&str, T)], report: &
     at.map(|at| choices[at].1)
 }
 
-/// Returns the position of a name; if it is unknown, reports `what` it is not and suggests others.
+/// Returns the index of a name; an unknown name is reported as not being a `what`, with suggestions.
 pub fn position<'n>(
     what: impl Display,
     (name, span): (&str, Span),
@@ -203,7 +203,7 @@ pub fn position<'n>(
     at
 }
 
-/// Returns the position of the thing of a kind that a node names.
+/// Returns the index of the thing of a kind that a node names.
 pub fn named<'n>(
     kind: &str,
     node: &Node,
@@ -226,7 +226,7 @@ pub fn boolean(node: &Node, what: &str, report: &mut Report) -> Option<bool> {
     choice(node, what, &[("true", true), ("false", false)], report)
 }
 
-/// Reads a value of any type that parses itself from text, such as an address.
+/// Reads a value of any type that can be parsed from text, such as an address.
 #[must_use]
 pub fn parsed<T: FromStr>(node: &Node, what: &str, report: &mut Report) -> Option<T> {
     let text = text(node, what, report)?;

@@ -16,14 +16,15 @@ use weir_program::{
     Target,
 };
 
-/// Default number of buckets of a Maglev group: the smaller size in the paper (NSDI'16 §5.3), with which a
-/// change of 1000 targets disturbs little.
+/// Default number of buckets of a Maglev group: the smaller size in the paper (NSDI'16 §5.3), with which
+/// changes among 1000 targets cause little disruption.
 pub const MAGLEV_SIZE: u32 = 65_537;
 /// Default number of buckets of a group filled by wants, as in Open vSwitch's bonds.
 const WANTS_SIZE: u32 = 256;
 
-/// Least buckets for each target of a group whose size follows the number of targets. By Maglev, with 100,
-/// the removal of one of 100 targets moves less than 2 % of the others' buckets, and with 40 it moves 3 %.
+/// The minimum number of buckets per target in a group whose size follows the number of targets. With Maglev
+/// and 100 buckets each, the removal of one of 100 targets moves less than 2 % of the others' buckets; with
+/// 40 it moves 3 %.
 const MAGLEV_EACH: u32 = 100;
 const WANTS_EACH: u32 = 32;
 
@@ -82,7 +83,7 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
     let no_target = section.get("no_target").and_then(|node| forward::app_or_drop(node, program, report));
     let targets = section.needed("targets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
-    // The targets of a group mostly go the same way, and there may be a million of them.
+    // The targets of a group mostly have the same forward, and there may be a million of them.
     let mut read = HashMap::new();
     let targets: Arc<[Target]> = targets
         .into_iter()
@@ -92,9 +93,9 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
     Group { number, fill, size, seed, new_flows, affinity, quic, no_target, targets, ..blank }
 }
 
-/// Returns the number of buckets of a group that does not say. Of groups with a number there may be
-/// thousands, so theirs follows the number of targets. It grows in large steps, because another size moves
-/// nearly all flows.
+/// Returns the default number of buckets of a group. There may be thousands of groups with a number, so
+/// theirs follows the number of targets. It grows in large steps, because a different size moves nearly all
+/// flows.
 #[must_use]
 pub fn default_size(fill: Fill, number: Option<u16>, targets: usize) -> u32 {
     const PRIMES: [u32; 8] = [251, 1021, 4093, 10_007, 16_381, MAGLEV_SIZE, 262_139, 1_048_573];
@@ -165,7 +166,7 @@ pub fn meter(called: &str, span: Span, node: &Node, report: &mut Report) -> Opti
     Some(MeterDeclaration { name, config, origin: report.origin(span) })
 }
 
-/// The largest rate or burst: a terabyte, so that rate times nanoseconds fits into 128 bits.
+/// The maximum rate or burst: a terabyte, so that rate times nanoseconds fits into 128 bits.
 const RATE_MAX: u64 = 1 << 40;
 
 /// Reads the second bucket: of RFC 2698 if there is a peak rate, otherwise of RFC 2697.

@@ -4,7 +4,7 @@ use crate::diagnostic::Report;
 use crate::raw::Node;
 use crate::section::text;
 
-/// Bytes of a unix socket's path at most: `sun_path` (108) less its zero byte.
+/// The maximum length of a unix socket's path in bytes: `sun_path` (108) without its terminating zero.
 pub const PATH_MAX: usize = 107;
 
 /// Reads the path of a socket.
@@ -19,7 +19,7 @@ pub fn path<'a>(node: &'a Node, report: &mut Report) -> Option<&'a str> {
     }
 }
 
-/// Says why no socket can have this path.
+/// Explains why no socket can have this path.
 #[must_use]
 pub fn wrong(path: &str) -> Option<String> {
     if path.is_empty() || path.ends_with('/') {

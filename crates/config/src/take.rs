@@ -26,11 +26,11 @@ pub enum Frames {
     Ip(IpRule),
     /// IP packets from this address.
     From(IpAddr),
-    /// Questions for the MAC address of this address, to whatever station: ARP requests (RFC 826) or
-    /// neighbour solicitations (RFC 4861 §4.3).
+    /// Requests for the MAC address of this address, sent to any station: ARP requests (RFC 826) or neighbour
+    /// solicitations (RFC 4861 §4.3).
     Asked(IpAddr),
-    /// ICMP errors about packets that such a rule would take if they went the other way: `dst` is where they
-    /// come from, and where the errors are sent, and `dport` their source port.
+    /// ICMP errors about packets that such a rule would take in the opposite direction: `dst` is their
+    /// source, which the errors are sent to, and `dport` their source port.
     Errors(IpRule),
 }
 
@@ -43,8 +43,8 @@ pub struct IpRule {
     pub prefix: u8,
     /// Transport protocol; `None` means any.
     pub protocol: Option<u8>,
-    /// The lowest and the highest destination port; `None` means any. Of ICMP and
-    /// ICMPv6, type (upper byte) and code.
+    /// The lowest and the highest destination port; `None` means any. For ICMP and ICMPv6, the type (upper
+    /// byte) and the code.
     pub dport: Option<(u16, u16)>,
     /// If true, only fragments, which have no ports. If false, whole packets, and also fragments if neither
     /// port nor protocol is given.

@@ -1,4 +1,4 @@
-//! Tunnels: the UDP ports by which they are recognised and to which they are sent.
+//! Tunnels: the UDP ports that identify them and that they are sent to.
 
 use crate::diagnostic::Report;
 use crate::key::{Key, Shape};
@@ -10,7 +10,7 @@ use weir_packet::{TunnelKind, TunnelPorts};
 
 const KEYS: &[Key] = crate::keys! { needed "port": Shape::Number(1, 65535), "the UDP destination port"; };
 
-/// Reads `tunnels: { vxlan: { port: 4789 } }`; kinds that are not named keep the ports that IANA assigned.
+/// Reads `tunnels: { vxlan: { port: 4789 } }`; omitted kinds keep the ports assigned by IANA.
 #[must_use]
 pub fn read(node: &Node, report: &mut Report) -> TunnelPorts {
     let mut ports = TunnelPorts::default();

@@ -1,5 +1,5 @@
 //! Values of fields as people write them: numbers, MAC and IP addresses, prefixes, ranges, names of
-//! protocols. Every reader here has a writer beside it, and reads what that wrote.
+//! protocols. Every reader here is paired with a writer, and reads its output.
 
 use crate::schema::{IPV4, IPV6, MAC, NUMBER, Schema, text};
 use serde_json::{Value, json};
@@ -91,7 +91,7 @@ pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String
     Ok(value)
 }
 
-/// Returns the name in `group(name)`, which stands for the number of that group where metadata is written.
+/// Returns the name in `group(name)`, which denotes the number of that group where metadata is written.
 #[must_use]
 pub fn group_name(field: Field, text: &str) -> Option<&str> {
     field.meta_word()?;
@@ -109,7 +109,7 @@ fn group_number(name: &str, program: &Program) -> Result<u16, String> {
     })
 }
 
-/// Returns the group that this value of metadata chooses, if any pipe lets that word choose.
+/// Returns the group chosen by this value of metadata, if a pipe uses that word to choose groups.
 fn group_chosen(field: Field, value: u128, program: &Program) -> Option<&str> {
     field.meta_word()?;
     let chooses = |pipe: &weir_program::Pipe| pipe.kind.group().and_then(GroupChoice::field) == Some(field);
@@ -168,7 +168,7 @@ pub fn schema(field: Field, schema: &mut Schema) -> Value {
     spelt_as(field, &kind(field), &spelling(field), schema)
 }
 
-/// Returns the schema of what a pipe matches a field with: a criterion's word, a value and perhaps a mask, or
+/// Returns the schema of a pipe's match for a field: a criterion's word, a value with an optional mask, or
 /// the long form.
 pub fn criterion_schema(field: Field, schema: &mut Schema) -> Value {
     let (kind, spelling) = (kind(field), spelling(field));
@@ -188,8 +188,8 @@ pub fn criterion_schema(field: Field, schema: &mut Schema) -> Value {
     })
 }
 
-/// Returns the schema of what an entry gives for a field: a value, a prefix, a value and its mask, a range,
-/// or `any`.
+/// Returns the schema of an entry's value for a field: a value, a prefix, a value and its mask, a range, or
+/// `any`.
 pub fn entry_schema(field: Field, schema: &mut Schema) -> Value {
     let (kind, spelling) = (kind(field), spelling(field));
     let one = spelt_as(field, &kind, &spelling, schema);
@@ -199,13 +199,13 @@ pub fn entry_schema(field: Field, schema: &mut Schema) -> Value {
     })
 }
 
-/// Returns the words of criteria besides values, of all types of pipes.
+/// Returns the words of criteria other than values, for all types of pipes.
 fn criteria() -> BTreeSet<&'static str> {
     let types = PipeKind::BLANK.iter().flat_map(|kind| kind.of_type().criteria);
     types.copied().chain(["ignore"]).collect()
 }
 
-/// Returns the definition of a notation, which fields with the same notation share.
+/// Returns the definition of a notation, which is shared by fields with the same notation.
 fn spelt_as(field: Field, kind: &str, spelling: &str, schema: &mut Schema) -> Value {
     schema.define(&format!("value_{kind}"), |_| {
         let names: Vec<&str> = names(field).iter().map(|(name, _)| *name).collect();
@@ -276,7 +276,7 @@ pub fn prefix_mask(field: Field, length: u8) -> u128 {
     if rest >= 128 { 0 } else { field.max() >> rest << rest }
 }
 
-/// Reads a value and the mask behind its slash: `10.0.0.0/8`, `10.0.0.1/255.0.0.255`, `0x02/0x12`; without a
+/// Reads a value and the mask after its slash: `10.0.0.0/8`, `10.0.0.1/255.0.0.255`, `0x02/0x12`; without a
 /// slash, all bits.
 ///
 /// # Errors
@@ -323,8 +323,8 @@ pub fn prefix(of: Field, text: &str, program: &Program) -> Result<(u128, u8), St
     Ok((value, length))
 }
 
-/// Reads the outer source address of a tunnel, or a prefix of which each flow takes an address: `10.0.0.1`,
-/// `10.255.0.0/16`, `fd00:1::/64`. Also returns how many bits flows differ in.
+/// Reads the outer source address of a tunnel, or a prefix from which each flow takes an address: `10.0.0.1`,
+/// `10.255.0.0/16`, `fd00:1::/64`. Also returns how many bits vary by flow.
 ///
 /// # Errors
 /// Returns the message.
@@ -510,7 +510,7 @@ mod tests {
             let address = |bits: u128| -> IpAddr {
                 if v6 { Ipv6Addr::from_bits(bits).into() } else { Ipv4Addr::from_bits(bits as u32).into() }
             };
-            // A multicast IPv6 source address would be the mark of IPv4 keys.
+            // A multicast IPv6 source address would be the marker of IPv4 keys.
             let src = if v6 { src >> 8 } else { src };
             let key = FlowKey::new(address(src), address(dst), protocol, ports, vni);
             prop_assert_eq!(flow(&key.to_string()), Some(key));

@@ -1,7 +1,7 @@
-//! A client of the control socket: a request is a JSON object, posted over HTTP, and so is the answer.
+//! A client of the control socket: requests and answers are JSON objects, posted over HTTP.
 //!
-//! This is a crate because both the commands of `weir` and the labs talk to a running daemon, and neither
-//! needs the other. A request of HTTP/1.1 is a few lines, so it needs no HTTP client.
+//! This is a separate crate because both the commands of `weir` and the labs talk to a running daemon, and
+//! neither needs the other. An HTTP/1.1 request takes only a few lines, so no HTTP client is needed.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
@@ -10,13 +10,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long to wait for an answer: longer than the daemon itself waits for parts of it.
+/// How long to wait for an answer: longer than the daemon itself waits for its parts.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often the daemon says how far a reload has come, in seconds.
+/// How often the daemon reports the progress of a reload, in seconds.
 const PROGRESS_S: u64 = 1;
 
-/// How long to wait for the answer to a text of changes, which may have millions.
+/// How long to wait for the answer to a text of changes, which may contain millions.
 const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
 
 /// The largest answer in bytes.
@@ -42,8 +42,8 @@ pub fn ask(path: &Path, request: &Value) -> Result<Value> {
     read(answer)
 }
 
-/// Sends a text of changes to the daemon that listens on `path`, and returns its answer. `sent` is told from
-/// time to time how many bytes have been sent.
+/// Sends a text of changes to the daemon that listens on `path`, and returns its answer. `sent` is called
+/// from time to time with the number of bytes sent.
 ///
 /// # Errors
 /// As for [`ask`].
@@ -54,7 +54,7 @@ pub fn change(path: &Path, text: &[u8], mut sent: impl FnMut(usize)) -> Result<V
     let mut done = stream.write_all(head("/changes", text.len()).as_bytes());
     for (at, piece) in text.chunks(PIECE).enumerate() {
         if done.is_err() {
-            // The daemon refuses the text before its end; its answer says why.
+            // The daemon may refuse the text before its end; its answer says why.
             break;
         }
         done = stream.write_all(piece);
@@ -72,7 +72,7 @@ fn head(target: &str, length: usize) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: weir\r\nContent-Length: {length}\r\n\r\n")
 }
 
-/// Receives an answer, of which part is there if this fails.
+/// Receives an answer. If this fails, `answer` holds what has arrived.
 fn receive(stream: &UnixStream, answer: &mut Vec<u8>) -> io::Result<()> {
     // Bounded: by `take`.
     stream.take(ANSWER_MAX + 1).read_to_end(answer)?;
@@ -92,11 +92,11 @@ fn read(answer: Vec<u8>) -> Result<Value> {
     }
 }
 
-/// Asks the daemon for a reload and waits for its end, as long as the daemon says that it works on it. `told`
-/// is called about once a second with what it says: `stage` and `seconds`.
+/// Asks the daemon for a reload and waits until it ends, as long as the daemon reports progress. `told` is
+/// called about once a second with the report: `stage` and `seconds`.
 ///
 /// # Errors
-/// As for [`ask`]; or the reload failed, and the old program runs on.
+/// As for [`ask`]; or the reload failed, and the old program keeps running.
 pub fn reload(path: &Path, mut told: impl FnMut(&Value)) -> Result<Value> {
     let mut answer = ask(path, &json!({ "command": "reload", "wait_s": PROGRESS_S }))?;
     while let Some(number) = answer.get("reload").cloned() {

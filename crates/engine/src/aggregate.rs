@@ -1,12 +1,12 @@
-//! Sums by flow of what passes a pipe that keeps no flows, for a measurement: the aggregator of crate
+//! Per-flow sums of what passes a pipe that keeps no flows, for a measurement: the aggregator of crate
 //! `sketch` as a monitor.
 //!
 //! Packets of a period are summed up in one pair of aggregators: one for usual packets (IPv4 with ports,
 //! outside a tunnel), whose keys have two words, and one for all others. When a period ends, an empty pair
-//! takes their place, and the former one gives its sums in slices, so no delta has packets of two periods.
-//! Only if a whole period has not sufficed for that, for want of room for deltas, the same pair goes on.
+//! takes their place, and the previous pair emits its sums in slices, so no delta has packets of two periods.
+//! Only if a whole period was too short for that, for lack of room for deltas, does the same pair continue.
 //!
-//! Costs: a cache line for each key in each of two pairs; per packet a hash and a line of tags and one of
+//! Costs: a cache line for each key in each of two pairs; per packet a hash, a line of tags and a line of
 //! counts, fetched side by side for a batch; per eviction, a delta.
 
 use crate::batch::DELTAS_MAX;
@@ -20,15 +20,15 @@ use weir_sketch::{Gate, Policy, Seed, SizeError, Update, Vectors};
 use weir_table::delta::{BYTES_MAX, PACKETS_MAX};
 use weir_table::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 
-/// Of the keys that there is room for, one in so many is another than a usual packet's.
+/// One in this many of the keys is reserved for packets other than usual ones.
 const OTHERS_SHARE: usize = 8;
 
-/// Evictions for each packet from which on packets are handed on as they are: a delta costs about three
-/// times as much as a look-up.
+/// Evictions per packet above which packets are passed on individually: a delta costs about three times as
+/// much as a look-up.
 const GATE: f64 = 0.7;
 
-/// In how many milliseconds the sums of a former period are given, at most: a quarter of the period if that
-/// is shorter. The same as for the flows of FLOW pipes.
+/// The time within which the sums of the previous period are emitted, in milliseconds: at most a quarter of
+/// the period. The same as for the flows of FLOW pipes.
 const SWEEP_MS: u64 = 250;
 
 /// Deltas that a batch may add: one for each packet.
@@ -36,7 +36,7 @@ const BATCH: usize = weir_packet::BATCH;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The key of a usual packet: addresses, and the key's last word.
+/// The key of a usual packet: the addresses, and the key's last word.
 type Usual = [u64; 2];
 
 type Aggregator<const W: usize> = weir_sketch::Aggregator<W, Vectors, Observed>;
@@ -46,13 +46,13 @@ type Evicted<const W: usize> = weir_sketch::Evicted<W, Observed>;
 struct Sums {
     usual: Aggregator<2>,
     others: Aggregator<5>,
-    /// When the first and the last packet were counted, in milliseconds; `None` while there is none.
+    /// When the first and the last packet were counted, in milliseconds; `None` before the first.
     times: Option<(u32, u32)>,
     /// Which of the two is swept next.
     usual_is_swept: bool,
 }
 
-/// Which target each row of a HASH pipe is for, by numbers over all groups of the program.
+/// Which target each row of a HASH pipe is for; target numbers cover all groups of the program.
 #[derive(Debug, Default)]
 pub struct RowTargets {
     /// The group that `EntryMatch::Target` names a target of.
@@ -64,7 +64,7 @@ pub struct RowTargets {
 }
 
 impl RowTargets {
-    /// Those of a pipe without entries; empty if it is not for targets.
+    /// The targets of a pipe without entries; empty if the pipe is not for targets.
     #[must_use]
     pub fn new(program: &Program, pipe: &Pipe) -> RowTargets {
         let PipeKind::Hash { group, .. } = &pipe.kind else { return RowTargets::default() };
@@ -106,11 +106,11 @@ pub struct Aggregate {
     measured: Measured,
     present: Sums,
     former: Sums,
-    /// When the present period began, in milliseconds: a multiple of its length.
+    /// When the current period began, in milliseconds: a multiple of its length.
     start_ms: u32,
     /// Whether `start_ms` was found by a clock that does not wrap.
     aligned: bool,
-    /// Whether it was said that all sums of former periods were given.
+    /// Whether it was reported that all sums of previous periods have been emitted.
     swept: bool,
     of: Belonging,
     /// Where packets were counted.
@@ -127,7 +127,7 @@ impl std::fmt::Debug for Aggregate {
 }
 
 impl Sums {
-    /// Room for `keys` keys, and an eighth of that for others; in both at least one row.
+    /// Room for `keys` keys, and an eighth of that for others; both have at least one row.
     fn new(keys: u32, seed: &Seed) -> Result<Sums, SizeError> {
         let rows = (keys as usize).div_ceil(Aggregator::<2>::KEYS_PER_ROW).max(1);
         let bytes = rows * Aggregator::<2>::BYTES_PER_ROW;
@@ -153,7 +153,7 @@ impl Sums {
 }
 
 impl Aggregate {
-    /// Creates sums without packets. `secret` is the process's.
+    /// Creates sums without packets. `secret` is that of the process.
     ///
     /// # Errors
     /// There are too many keys.
@@ -176,13 +176,13 @@ impl Aggregate {
         })
     }
 
-    /// The same of a pipe that sends packets to targets.
+    /// Creates the same for a pipe that sends packets to targets.
     #[must_use]
     pub fn sending_to(self, targets: RowTargets) -> Aggregate {
         Aggregate { targets, ..self }
     }
 
-    /// Counts the packets of a list; `hits` has those that hit, and their rows.
+    /// Counts the packets of a list; `hits` contains those that hit, and their rows.
     #[inline(never)]
     pub(crate) fn count(
         &mut self,
@@ -237,7 +237,7 @@ impl Aggregate {
         !self.targets.rows.is_empty()
     }
 
-    /// Makes deltas of what the aggregators have handed out.
+    /// Turns what the aggregators have handed out into deltas.
     fn give(&mut self, times: Option<(u32, u32)>, reason: DeltaReason) {
         let Aggregate { usual, others, deltas, account, of, .. } = self;
         let (times, of) = (times.unwrap_or_default(), *of);
@@ -261,7 +261,7 @@ impl Aggregate {
         }
     }
 
-    /// Goes on to the period of `now_ms`, if the sums of the former one were given.
+    /// Advances to the period of `now_ms`, if the sums of the previous one have been emitted.
     #[inline]
     fn reach(&mut self, now_ms: u32) {
         let since_ms = now_ms.wrapping_sub(self.start_ms);
@@ -272,8 +272,8 @@ impl Aggregate {
         }
     }
 
-    /// Gives sums of former periods in proportion to the time since the last call; when all are given, says
-    /// so.
+    /// Emits sums of previous periods in proportion to the time since the last call, and reports when all are
+    /// done.
     pub fn tick(&mut self, elapsed_ms: u32, now_ns: u64) {
         if !self.aligned {
             let period_ms = u64::from(self.measured.period_ms);
@@ -290,7 +290,7 @@ impl Aggregate {
         }
     }
 
-    /// Gives the sums in some of the next rows of the former period, as far as there is room for deltas.
+    /// Emits the sums in some of the next rows of the previous period, as long as there is room for deltas.
     fn sweep_former(&mut self, rows: usize, reason: DeltaReason) {
         for _ in 0..rows {
             if self.former.times.is_none() || self.deltas.len() + Aggregator::<2>::KEYS_PER_ROW > DELTAS_MAX {
@@ -306,7 +306,8 @@ impl Aggregate {
         }
     }
 
-    /// Gives everything in so many rows, as far as there is room for deltas. Returns true when all was given.
+    /// Emits everything in this many rows, as long as there is room for deltas. Returns true once all is
+    /// emitted.
     pub fn end(&mut self, rows: usize, reason: DeltaReason) -> bool {
         for _ in 0..2 {
             self.sweep_former(rows, reason);
@@ -318,12 +319,12 @@ impl Aggregate {
         self.present.times.is_none() && self.former.times.is_none()
     }
 
-    /// Sets which program this is a part of, and where.
+    /// Sets which program it is part of, and where.
     pub fn set_generation(&mut self, generation: u8) {
         self.of.generation = generation;
     }
 
-    /// Goes on with the sums of the pipe's predecessor, if they are of the same headers and size. What is
+    /// Continues the sums of the pipe's predecessor, if they are of the same headers and size. Whatever is
     /// left in the predecessor must be drained.
     pub fn inherit(&mut self, old: &mut Aggregate) {
         if (self.source, self.measured.keys) != (old.source, old.measured.keys) {
@@ -357,7 +358,7 @@ impl Aggregate {
         self.deltas.iter().map(FlowDelta::packets).sum()
     }
 
-    /// Returns the packets in all sums, by adding them up: for tests.
+    /// Returns the packets in all sums by adding them up; for tests.
     #[must_use]
     pub fn packets(&self) -> u64 {
         let sums = [&self.present, &self.former];

@@ -1,11 +1,11 @@
-//! What a worker knows of fragmented datagrams: the ports of those whose first fragment has come, and the
-//! fragments that came before theirs and wait for it (docs/pipes.md F13, F14).
+//! What a worker knows about fragmented datagrams: the ports of those whose first fragment has arrived, and
+//! fragments that arrived earlier and wait for it (docs/pipes.md F13, F14).
 //!
-//! Promises: memory and time are bounded, whatever comes. A datagram that is one too many takes the place of
-//! the oldest of a few, and a waiting fragment that of the oldest ones: senders send a datagram's fragments
-//! one right behind the other, so what an honest one needs is young. Waiting frames are copied, so that
-//! nobody can use up the memory that ports receive into. The hash is secret, so that nobody can choose whose
-//! place a datagram takes.
+//! Guarantees: memory and time are bounded, whatever arrives. When there are too many, a datagram evicts the
+//! oldest of a few, and a waiting fragment evicts the oldest ones: senders send a datagram's fragments back
+//! to back, so what an honest sender needs is young. Waiting frames are copied, so that an attacker cannot
+//! exhaust the memory that ports receive into. The hash is secret, so that an attacker cannot choose which
+//! datagram is evicted.
 
 use crate::parcel::Arrived;
 use std::collections::VecDeque;
@@ -13,16 +13,16 @@ use weir_packet::TableHash;
 use weir_packet::fragment::DatagramId;
 use weir_program::fragments::{KNOWN_NS, WAIT_NS};
 
-/// Datagrams whose ports a worker knows, at most.
+/// Maximum number of datagrams whose ports a worker knows.
 pub const DATAGRAMS: usize = 4096;
 
-/// Places that a datagram may have.
+/// Number of places that a datagram may occupy.
 const WAYS: usize = 4;
 
-/// Fragments that wait for their first one, at most.
+/// Maximum number of fragments that wait for their first one.
 pub const WAITING_MAX: usize = 256;
 
-/// Their bytes, at most.
+/// Maximum total size of waiting fragments in bytes.
 pub const WAITING_BYTES: usize = 512 << 10;
 
 /// A datagram whose ports are known, or none where `last_ns` is 0.
@@ -30,7 +30,7 @@ pub const WAITING_BYTES: usize = 512 << 10;
 struct Datagram {
     id: DatagramId,
     ports: [u8; 4],
-    /// When its last fragment came, plus 1.
+    /// When its last fragment arrived, plus 1.
     last_ns: u64,
 }
 
@@ -40,14 +40,14 @@ impl Datagram {
     }
 }
 
-/// What is to become of a waiting fragment.
+/// What should happen to a waiting fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It waits for its first fragment.
     Waits,
-    /// That has come, with these ports; or it is to be looked at again.
+    /// Its first fragment has arrived, with these ports; or the fragment is to be examined again.
     Due(Option<[u8; 4]>),
-    /// It is not there any more.
+    /// It is no longer there.
     Gone,
 }
 
@@ -63,29 +63,29 @@ struct Waiting {
     fate: Fate,
 }
 
-/// Fragmented datagrams, as a worker knows them.
+/// Fragmented datagrams, as known to a worker.
 #[derive(Debug)]
 pub struct Fragments {
     hash: TableHash,
     /// Sets of [`WAYS`] places; empty until they are needed.
     datagrams: Box<[Datagram]>,
-    /// In the order in which they came, which is that of their bytes as well.
+    /// In order of arrival, which is also the order of their bytes.
     waiting: VecDeque<Waiting>,
     bytes: Box<[u8]>,
-    /// Those that are not gone, and those of them that are due.
+    /// Fragments that are not gone, and how many of them are due.
     held: usize,
     due: usize,
 }
 
 impl Fragments {
-    /// Knows nothing, and has no memory to learn anything.
+    /// Creates an empty instance that has no memory to learn anything.
     #[must_use]
     pub fn new(hash: TableHash) -> Fragments {
         let (datagrams, bytes) = Default::default();
         Fragments { hash, datagrams, waiting: VecDeque::new(), bytes, held: 0, due: 0 }
     }
 
-    /// Gets its memory, if it has none yet.
+    /// Allocates its memory, if that has not been done yet.
     pub fn allocate(&mut self) {
         if self.datagrams.is_empty() {
             self.datagrams = vec![Datagram::default(); DATAGRAMS].into();
@@ -94,7 +94,7 @@ impl Fragments {
         }
     }
 
-    /// A first fragment has come: its ports become those of the datagram, and fragments that wait for it are
+    /// Records a first fragment: its ports become those of the datagram, and fragments that wait for it are
     /// due.
     pub fn first(&mut self, id: &DatagramId, ports: [u8; 4], now_ns: u64) {
         let set = self.set(id);
@@ -111,7 +111,7 @@ impl Fragments {
         }
     }
 
-    /// A later fragment has come. Returns the ports of its datagram, if they are known.
+    /// Records a later fragment. Returns the ports of its datagram, if they are known.
     pub fn later(&mut self, id: &DatagramId, now_ns: u64) -> Option<[u8; 4]> {
         let known = self.set(id).iter_mut().find(|one| one.is_live(now_ns) && one.id == *id)?;
         known.last_ns = now_ns + 1;
@@ -124,8 +124,8 @@ impl Fragments {
         self.datagrams.get_mut(set * WAYS..(set + 1) * WAYS).unwrap_or_default()
     }
 
-    /// Lets a copy of a fragment wait. Returns how many others have lost their place to it; `None` if there
-    /// is no place for it at all.
+    /// Stores a copy of a fragment to wait. Returns how many others it evicted; `None` if there is no place
+    /// for it at all.
     pub fn wait(&mut self, id: &DatagramId, frame: Arrived<'_>, now_ns: u64) -> Option<usize> {
         let length = frame.bytes.len();
         if length > self.bytes.len() {
@@ -146,7 +146,7 @@ impl Fragments {
         Some(lost)
     }
 
-    /// Finds a place for so many bytes behind those of the youngest.
+    /// Finds a place for this many bytes after those of the youngest.
     fn room(&self, length: usize) -> Option<usize> {
         if self.waiting.len() == WAITING_MAX {
             return None;
@@ -164,7 +164,7 @@ impl Fragments {
         (length <= oldest.start).then_some(0)
     }
 
-    /// Returns true if the oldest one was still there.
+    /// Returns true if the oldest one was still waiting.
     fn give_up_oldest(&mut self) -> bool {
         let Some(oldest) = self.waiting.pop_front() else { return false };
         self.due -= usize::from(matches!(oldest.fate, Fate::Due(_)));
@@ -173,13 +173,13 @@ impl Fragments {
         is_there
     }
 
-    /// Returns whether fragments are due.
+    /// Returns whether any fragments are due.
     #[must_use]
     pub fn has_due(&self) -> bool {
         self.due > 0
     }
 
-    /// Returns the position of the first fragment that is due, from a position on.
+    /// Returns the position of the first due fragment at or after a position.
     #[must_use]
     pub fn next_due(&self, from: usize) -> Option<usize> {
         (from..self.waiting.len()).find(|&at| matches!(self.waiting[at].fate, Fate::Due(_)))
@@ -193,7 +193,7 @@ impl Fragments {
         Arrived { bytes: &self.bytes[start..start + length], hash, input, ports }
     }
 
-    /// Takes that fragment. Positions stay.
+    /// Takes that fragment. Positions stay valid.
     pub fn take(&mut self, at: usize) {
         if std::mem::replace(&mut self.waiting[at].fate, Fate::Gone) != Fate::Gone {
             self.held -= 1;
@@ -209,7 +209,7 @@ impl Fragments {
         }
     }
 
-    /// Gives up fragments that have waited long enough. Returns how many there were.
+    /// Drops fragments that have waited too long. Returns how many there were.
     pub fn expire(&mut self, now_ns: u64) -> usize {
         let mut expired = 0;
         while let Some(oldest) = self.waiting.front() {
@@ -222,7 +222,7 @@ impl Fragments {
         expired
     }
 
-    /// Gives up all waiting fragments. Returns how many there were.
+    /// Drops all waiting fragments. Returns how many there were.
     pub fn give_up(&mut self) -> usize {
         self.waiting.clear();
         self.due = 0;

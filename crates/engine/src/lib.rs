@@ -1,4 +1,5 @@
-//! The batch executor of programs, and the workers that run it. It knows only the `Port` trait, no driver.
+//! The batch executor of programs, and the workers that run it. It depends only on the `Port` trait, not on
+//! any driver.
 
 mod aggregate;
 pub mod batch;

@@ -12,7 +12,7 @@ use weir_program::snapshot::{Count, EntrySnapshot, FlowAccount, FlowSnapshot, Pi
 use weir_program::{AppId, Fill, Forward, GroupId, PipeId, PortId, Program};
 use weir_table::DeltaReason;
 
-/// Batches are cut to these sizes.
+/// Maximum batch sizes of the engines.
 pub const BATCH_SIZES: [usize; 3] = [1, 3, weir_packet::BATCH];
 
 /// An action on all executors.
@@ -42,7 +42,7 @@ pub struct Arriving {
     pub headroom: usize,
     /// The hash delivered by its NIC; 0 means none.
     pub hash: u32,
-    /// The ports of the datagram of which it is a later fragment, if they are known.
+    /// For a later fragment, the ports of its datagram, if known.
     pub ports: Option<[u16; 2]>,
 }
 
@@ -61,9 +61,9 @@ pub struct Lockstep {
     interpreter: Interpreter,
     engines: Vec<Cutter>,
     now_ns: u64,
-    /// When the last breath of a worker would have been.
+    /// When a worker would have taken its last breath.
     breath_ns: u64,
-    /// What fills buckets for workers.
+    /// Fills buckets for workers.
     tables: GroupTables,
 }
 
@@ -104,7 +104,7 @@ impl Lockstep {
         Ok(Lockstep { program, tables, interpreter, engines, now_ns: 0, breath_ns: 0 })
     }
 
-    /// Picks a random action that suits the present state.
+    /// Picks a random action that suits the current state.
     pub fn choose(&self, random: &mut Random) -> Act {
         match event(random, &self.program, &self.interpreter.snapshot()) {
             Event::Frame { input, bytes, headroom, hash } => {
@@ -171,7 +171,7 @@ impl Lockstep {
     fn change(&mut self, change: &Change, coverage: &mut Coverage) -> Result<(), String> {
         let wanted = self.interpreter.apply(change);
         coverage.change(change, &wanted);
-        // One engine fills buckets itself, the others get them filled, as workers do.
+        // One engine fills buckets itself; the others receive filled ones, as workers do.
         let published = self.tables.publish(change);
         for (at, cutter) in self.engines.iter_mut().enumerate() {
             let found = match &published {
@@ -287,7 +287,7 @@ impl Cutter {
         Ok(())
     }
 
-    /// Checks that a probe predicts what processing will do, and changes nothing.
+    /// Checks that a probe predicts what processing will do, and that it changes nothing.
     fn probe(
         &mut self,
         input: PortId,
@@ -356,17 +356,17 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: &T) -> Re
     if wanted == found { Ok(()) } else { Err(format!("{what}:\n{found:#?}\nnot\n{wanted:#?}")) }
 }
 
-/// What flows have counted, by pipe, key and reason of their end.
+/// What flows have counted, by pipe, key and the reason for their end.
 type Sums = BTreeMap<(PipeId, FlowKey, &'static str), (u64, u64, Option<Observed>)>;
 
-/// Adds up flows that have ended; those without packets say nothing.
+/// Adds up flows that have ended; those without packets contribute nothing.
 fn sums(
     program: &Program,
     ended: impl Iterator<Item = (PipeId, FlowKey, Count, Observed, DeltaReason)>,
 ) -> Sums {
     let mut sums = Sums::new();
     for (pipe, key, hits, observed, reason) in ended.filter(|(_, _, hits, _, _)| hits.packets != 0) {
-        // Which sums make room for others is not specified, and the interpreter has room for all.
+        // Which sums make room for others is unspecified, and the interpreter has room for all.
         let pipe_of = &program.pipes[pipe.index()];
         let reason = if pipe_of.sums_up().is_some() { DeltaReason::Interval } else { reason };
         let sum = sums.entry((pipe, key, reason.word())).or_default();
@@ -379,7 +379,8 @@ fn sums(
         (sum.0, sum.1) = (sum.0 + hits.packets, sum.1 + hits.bytes);
     }
     for ((pipe, ..), (packets, _, observed)) in &mut sums {
-        // Nor is it in which order several sums of a flow are given, so none of them has its first packet.
+        // The order in which several sums of a flow are emitted is unspecified too, so none of them has its
+        // first packet.
         if let Some(Observed { octets, flags, .. }) = *observed
             && program.pipes[pipe.index()].sums_up().is_some()
             && *packets > 1
@@ -390,13 +391,14 @@ fn sums(
     sums
 }
 
-/// Compares where packets were counted; a removed flow's are in the table until its delta is accepted.
+/// Compares where packets were counted; a removed flow's packets stay in the table until its delta is
+/// accepted.
 fn compare_accounts(wanted: &FlowAccount, found: &FlowAccount) -> Result<(), String> {
     let parts = |one: &FlowAccount| (one.met, one.unflowed, one.live + one.given, one.balances());
     same("counted for flows", &parts(wanted), &parts(found))
 }
 
-/// Returns what kind of error it is, and of which change of a batch.
+/// Returns the kind of an error, and the position in the batch of the change that caused it.
 fn kind(error: &ChangeError) -> (Option<usize>, std::mem::Discriminant<ChangeError>) {
     let at = if let ChangeError::At { index, .. } = error { Some(*index) } else { None };
     (at, std::mem::discriminant(error.cause()))

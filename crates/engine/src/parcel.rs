@@ -2,23 +2,22 @@
 //!
 //! A frame cannot leave its worker, because its memory belongs to the worker's pool; but its bytes can. They
 //! travel in parcels: buffers that are allocated once and circulate, full ones forward, empty ones back. The
-//! frames of a parcel lie one behind the other, so that short frames cost little memory and few cache lines,
-//! and the two ends meet once for each parcel, not for each frame. Neither end waits for the other; without
-//! an empty parcel, a frame is refused.
+//! frames of a parcel are packed back to back, so that short frames cost little memory and few cache lines,
+//! and the two ends synchronise once per parcel rather than once per frame. Neither end waits for the other;
+//! if there is no empty parcel, a frame is refused.
 //!
-//! A parcel leaves at the end of a breath. While the other end is busy with half of the ring, a parcel that
-//! has room stays open and is filled further, so that a slow receiver gets few full parcels and not many
-//! small ones.
+//! A parcel leaves at the end of a breath. While half of the ring is in flight, a parcel with room left stays
+//! open and is filled further, so that a slow receiver gets a few full parcels rather than many small ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
-/// Most frames in a parcel: as many as in a batch.
+/// Maximum number of frames in a parcel: as many as in a batch.
 pub const PARCEL_FRAMES: usize = weir_packet::BATCH;
 
-/// Bytes of frames in a parcel: 64 frames of 256 bytes, ten of a usual MTU, one of the largest that a port
-/// receives.
+/// Bytes of frames in a parcel: 64 frames of 256 bytes, ten of the usual MTU, or one of the largest size that
+/// a port receives.
 pub const PARCEL_BYTES: usize = 16 * 1024;
 
 /// A frame in a parcel.
@@ -41,7 +40,7 @@ struct Parcel {
 /// Memory of a parcel, in bytes.
 pub const PARCEL_MEMORY: usize = PARCEL_BYTES + size_of::<Parcel>();
 
-/// A frame in a parcel, with what belongs to it.
+/// A frame in a parcel, with its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived<'a> {
     /// Its bytes.
@@ -50,7 +49,7 @@ pub struct Arrived<'a> {
     pub hash: u32,
     /// The port on which it arrived, by the number that the sender gave.
     pub input: u32,
-    /// The ports of the datagram of which it is a fragment, if they are known.
+    /// For a fragment, the ports of its datagram, if known.
     pub ports: Option<[u8; 4]>,
 }
 
@@ -78,7 +77,7 @@ pub struct ParcelSender {
 pub struct ParcelReceiver {
     full: Receiver<Box<Parcel>>,
     empty: SyncSender<Box<Parcel>>,
-    /// The parcel that is being unpacked, and how many of its frames are out.
+    /// The parcel that is being unpacked, and how many of its frames have been taken.
     open: Option<(Box<Parcel>, usize)>,
     frames: u64,
     parcels: u64,
@@ -159,7 +158,7 @@ impl ParcelSender {
         true
     }
 
-    /// Sends the open parcel, unless half of the ring is under way. Returns whether one has left.
+    /// Sends the open parcel, unless half of the ring is in flight. Returns whether one has left.
     pub fn flush(&mut self) -> bool {
         let taken = self.progress.parcels.load(Ordering::Acquire);
         self.open.is_some() && (self.parcels - taken) * 2 <= self.capacity && self.send()
@@ -169,12 +168,12 @@ impl ParcelSender {
     pub fn send(&mut self) -> bool {
         let Some(open) = self.open.take() else { return false };
         self.parcels += 1;
-        // The channel has room for every parcel of the ring. If the other end is gone, the frames stay held:
-        // workers end only when none hands over any more.
+        // The channel has room for every parcel of the ring. If the other end is gone, the frames count as
+        // held forever: workers end only when none hands over any more.
         self.full.try_send(open).is_ok()
     }
 
-    /// Returns the number of frames that were packed and not yet taken.
+    /// Returns the number of frames that were packed but not yet taken.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.frames - self.progress.frames.load(Ordering::Acquire)
@@ -207,7 +206,7 @@ impl ParcelReceiver {
         {
             parcel.count = 0;
             self.parcels += 1;
-            // If the sender is gone, nobody needs the parcel.
+            // If the sender is gone, the parcel is not needed.
             let _ = self.empty.try_send(parcel);
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! A frame cannot leave its worker, because its memory belongs to the worker's pool; but its bytes can. They
 //! travel in carriers, which are allocated once and circulate: full ones forward, empty ones back. Neither
-//! end waits for the other; without an empty carrier, sending fails.
+//! end waits for the other; if there is no empty carrier, sending fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub struct Carrier {
     pub input: PortId,
     /// The app it is for, on a punt ring.
     pub app: AppId,
-    /// If the app gets it because it is too long: the length that its IP packet may have, in bytes.
+    /// If the app gets it because it is too long: the maximum length of its IP packet, in bytes.
     pub limit: Option<u16>,
 }
 
@@ -88,7 +88,7 @@ impl CarrierSender {
         self.send_all(bytes, (hash, None), input, app)
     }
 
-    /// Like [`CarrierSender::send`], for a frame that may be too long, and no longer than this.
+    /// Like [`CarrierSender::send`], for a frame that may be too long, with the maximum length.
     pub fn send_limited(&mut self, bytes: &[u8], limit: Option<u16>, input: PortId, app: AppId) -> bool {
         self.send_all(bytes, (0, limit), input, app)
     }
@@ -131,7 +131,7 @@ impl CarrierReceiver {
     /// Returns a carrier after its frame has been used; until then the ring holds the frame.
     pub fn done(&mut self, carrier: Carrier) {
         self.held.fetch_sub(1, Ordering::Release);
-        // If the sender is gone, nobody needs the carrier.
+        // If the sender is gone, the carrier is not needed.
         let _ = self.empty.try_send(carrier);
     }
 }
@@ -154,8 +154,8 @@ pub fn deltas(source: u8, capacity: usize) -> (DeltaSender, Receiver<FlowDelta>)
 }
 
 impl DeltaSender {
-    /// Sends a delta. Returns false if the ring is full, or nobody reads it any more: the counts must stay
-    /// where they are.
+    /// Sends a delta. Returns false if the ring is full or no longer has a reader: the counts must stay where
+    /// they are.
     pub fn send(&mut self, mut delta: FlowDelta) -> bool {
         delta.source = self.source;
         let sent = self.ring.try_send(delta);
@@ -179,7 +179,7 @@ impl DeltaSender {
         self.sent
     }
 
-    /// Returns true if the last delta was refused because nobody reads the ring any more.
+    /// Returns true if the last delta was refused because the ring no longer has a reader.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.abandoned

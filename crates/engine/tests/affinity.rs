@@ -1,4 +1,4 @@
-//! Groups from which the source address picks (docs/pipes.md M30, M31).
+//! Groups where the source address picks the target (docs/pipes.md M30, M31).
 
 mod support;
 
@@ -20,7 +20,7 @@ fn group(affinity: Affinity) -> Group {
     Group::new("g", Fill::Maglev, 251).targets((1..=3).map(target)).affinity(Some(affinity))
 }
 
-/// Programs that pick from the group in each way that there is.
+/// Programs that pick from the group in every possible way.
 fn ways(group: &Group) -> Vec<Program> {
     let rows = || (0..3).map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at + 1)));
     let select = HashInput::Select(KeySource::Outer);
@@ -114,7 +114,7 @@ fn m30_the_check_refuses_where_a_source_does_not_pick() {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A program that pins flows, with targets as `weights` say, and remembers sources for five minutes.
+/// A program that pins flows, with targets weighted by `weights`, and remembers sources for five minutes.
 fn remembering(weights: &[u32], capacity: u32) -> Program {
     let rows = (0..weights.len() as u16).map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at)));
     let pipe = Pipe::flow("pick", Learn::Pin(ONE)).entries(rows).forward(Forward::PerEntry);
@@ -127,7 +127,7 @@ fn remembering(weights: &[u32], capacity: u32) -> Program {
     program.build()
 }
 
-/// A frame of a new flow of each of 40 networks.
+/// A frame of a new flow from each of 40 networks.
 fn networks(sport: u16) -> impl Iterator<Item = Vec<u8>> {
     (0..40).map(move |at| {
         craft::frame(&format!("src=10.9.{at}.{} dst=10.0.0.2 proto=udp sport={sport} dport=53", sport % 250))
@@ -151,7 +151,7 @@ fn later(both: &mut (Bench, Interpreter), seconds: u64) {
 fn m31_a_source_keeps_its_target_for_the_timeout_after_its_last_flow() {
     let mut both = both(&remembering(&[1, 1, 1, 0], 4096));
     let first = all(&mut both, 1);
-    // Another target comes: it gets flows of sources that are not remembered.
+    // Another target is added: it gets flows of sources that are not remembered.
     let weight =
         |target, weight| weir_program::change::Change::SetWeight { group: GroupId(0), target, weight };
     let set = |both: &mut (Bench, Interpreter), change: weir_program::change::Change| {
@@ -166,7 +166,7 @@ fn m31_a_source_keeps_its_target_for_the_timeout_after_its_last_flow() {
         assert_eq!(both.0.engine.flows(weir_program::PipeId(0), 0).1, 0, "the flows are gone");
         assert_eq!(moved(&all(&mut both, sport)), 0, "each time it begins again");
     }
-    // One that gets no new flows any more is not remembered.
+    // A target that no longer gets new flows is not remembered.
     set(&mut both, weight(0, 0));
     let left = all(&mut both, 5);
     assert!(left.iter().all(|one| *one != Verdict::Transmit(PortId(0))));

@@ -139,7 +139,7 @@ fn breathing_allocates_nothing() {
     let mut breathe = |worker: &mut Worker| {
         now_ns += 100_000;
         worker.breathe(now_ns);
-        // Half of what is punted is taken, so the ring is full now and then.
+        // Half of the punted frames are taken, so the ring is full now and then.
         for _ in 0..20 {
             let Some(carrier) = app.receive() else { break };
             app.done(carrier);

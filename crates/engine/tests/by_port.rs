@@ -1,4 +1,4 @@
-//! Entries that match a port, over a swap to a program that numbers its ports in another way.
+//! Entries that match a port, across a swap to a program that numbers its ports differently.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn s4_entries_that_match_a_port_stay_with_its_name() {
     assert_eq!(bench.engine.entries(PipeId(2))[0].1.packets, 4, "a constant is the same port");
     bench.frame(PortId(1), &udp(1, 53));
     assert_eq!(hits_by_port(&bench, 0), named(&[("a", 1), ("b", 2), ("c", 4)]));
-    // With its port, an entry goes.
+    // An entry leaves together with its port.
     let mut less = by_port(&["d", "a", "b"]);
     less.pipes[0].entries.edit(Vec::pop);
     assert_eq!(bench.swap(&less).removed, [("each".to_string(), 2, 0)]);

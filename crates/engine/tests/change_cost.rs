@@ -9,7 +9,7 @@ use weir_program::{Criterion, Entry, EntryMatch, Operation, Pipe, PipeId, PortId
 
 #[test]
 fn a_change_does_not_search_the_other_entries() {
-    // Were each change to search all entries or actions, this would take minutes.
+    // If each change searched all entries or actions, this would take minutes.
     const COUNT: u32 = 60_000;
     for acl in [false, true] {
         let matching = |at: u32| match acl {

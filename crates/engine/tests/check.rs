@@ -32,7 +32,7 @@ fn program(pipes: Vec<Pipe>) -> Program {
     program.port(PortDeclaration::new("p0").kernel_path(true));
     program.port("p1");
     program.root_of_all(PipeId(0));
-    // Pipes are set past the builder, which would refuse what is tested here.
+    // Pipes are set bypassing the builder, which would refuse what is tested here.
     Program { pipes, ..program.build() }
 }
 
@@ -378,7 +378,7 @@ fn metadata_written_on_every_way_may_be_read() {
     assert_eq!(kinds(&program(vec![set("a").miss(PipeId(1)), set("b"), reads])), []);
 }
 
-/// Both executors with a program, to which entries are added.
+/// Both executors running a program, to which entries are added.
 struct Running {
     engine: Engine,
     interpreter: Interpreter,
@@ -429,7 +429,7 @@ fn entries_at_run_time_break_nothing_that_was_proven() {
     assert_eq!(running.add(0, lead(1, 1)), Ok(()));
 }
 
-/// Pipes with forwards per entry, of which only the first is reached.
+/// Pipes with forwards per entry; only the first one is reached.
 fn loose(names: &[&str]) -> Vec<Pipe> {
     let mark = Template::new("mark", [Operation::Set(Field::Meta0, Value::Const(1))]);
     let one = |name: &&str| {
@@ -442,12 +442,12 @@ fn loose(names: &[&str]) -> Vec<Pipe> {
 #[test]
 fn w4_a_way_to_the_kernel_is_found_through_entries_of_run_time() {
     let mut running = Running::new(&program(loose(&["a", "b", "c"])));
-    // Nothing comes to `c` yet.
+    // Nothing reaches `c` yet.
     assert_eq!(running.add(2, Entry::on(1).to(Forward::Kernel)), Ok(()));
     assert_eq!(running.add(1, Entry::on(1).to(PipeId(2))), Ok(()));
     running.refuses(0, Entry::on(1).to(PipeId(1)), "in `c` is reached from port `p1`");
     running.refuses(0, Entry::on(1).to(Forward::Kernel), "in `a` is reached from port `p1`");
-    // When the entry is gone, so is the way.
+    // When the entry is gone, so is the path.
     let key = EntryKey::of(&Entry::on(1));
     assert_eq!(running.apply(&Change::Remove { pipe: PipeId(2), key }), Ok(()));
     assert_eq!(running.add(0, Entry::on(1).to(PipeId(1))), Ok(()));
@@ -470,10 +470,10 @@ fn a11_is_the_same_for_entries_of_run_time() {
     pipes[0].entries = vec![Entry::on(1).to(PipeId(1)).template(1)].into();
     let mut running = Running::new(&program(pipes));
     let lead = |number: u16, to, template| Entry::on(number).to(PipeId(to)).template(template);
-    // What is written on every other way to `b` is not read there.
+    // What is written on every other path to `b` is not read there.
     assert_eq!(running.add(0, lead(2, 1, 0)), Ok(()));
     running.refuses(1, lead(1, 3, 0), "on the way a -> b -> d");
-    // Nothing comes to `c` yet, and nothing to `d` but through it.
+    // Nothing reaches `c` yet, and `d` is only reached through it.
     assert_eq!(running.add(2, lead(1, 3, 0)), Ok(()));
     running.refuses(0, lead(3, 2, 0), "on the way a -> c -> d");
     assert_eq!(running.add(0, lead(3, 2, 1)), Ok(()), "it writes");
@@ -532,12 +532,13 @@ fn learning(name: &str, key: KeySource, by: OwnedBy) -> Pipe {
     Pipe::flow(name, Learn::Default).key(key).entry(EntryMatch::Default).owner(by).forward(PortId(1))
 }
 
-/// A BASIC pipe without entries or matches, so that everything hits, which does this, rehashes and goes on.
+/// A BASIC pipe without entries or matches, so that everything hits; it performs this operation, rehashes and
+/// forwards.
 fn does(operation: Operation, next: u16) -> Pipe {
     Pipe::basic("does").act([operation]).rehash(true).forward(PipeId(next))
 }
 
-/// What tells the worker of a frame at the first port, and what makes that impossible.
+/// How the worker of a frame at the first port is found, and what makes that impossible.
 fn owner(pipes: Vec<Pipe>) -> (Option<Owning>, Vec<String>) {
     let (mut owners, findings) = owners(&program(pipes));
     (owners.swap_remove(0), findings.iter().map(|finding| finding.kind.to_string()).collect())
@@ -593,12 +594,12 @@ fn o4_what_a_rehash_changes_tells_no_worker() {
     assert!(advice(set(Field::L4Dport), OwnedBy::Both).contains("say `owner:"));
     assert!(advice(set(Field::Ipv6Src), OwnedBy::Src).contains("say `owner: dst`"));
     assert!(advice(Operation::PopVlan, OwnedBy::Src).ends_with("use one worker"));
-    // On one of two ways.
+    // On one of two paths.
     let ways = does(set(Field::Ipv4Src), 1).constant(Field::IpProtocol, 17).miss(PipeId(1));
     assert_eq!(owner(vec![ways, flow(OwnedBy::Src)]).1.len(), 1);
 }
 
-/// Writes metadata by the protocol, and leads TCP to the second pipe and UDP to the third.
+/// Writes metadata based on the protocol, and leads TCP to the second pipe and UDP to the third.
 fn finds() -> Pipe {
     let entry = |protocol: u8, to| Entry::on(protocol).value(1_u16).to(PipeId(to));
     let pipe = Pipe::basic("finds").per_entry(Field::IpProtocol);
@@ -614,7 +615,7 @@ fn o4_pipes_that_match_and_write_metadata_are_looked_through() {
     let of = |by| Some(Owner { source: KeySource::Outer, by, nat: None });
     let ahead = [(PipeId(0), None), (PipeId(1), of(OwnedBy::Src)), (PipeId(2), of(OwnedBy::Dst))];
     assert_eq!(with(finds()), (Some(Owning::Ahead(ahead.into())), vec![]));
-    // Those that want the same need no look.
+    // FLOW pipes with the same requirement need no look-ahead.
     let same = owner(vec![finds(), flow("first", OwnedBy::Src), flow("second", OwnedBy::Src)]);
     assert_eq!(same, (by(KeySource::Outer, OwnedBy::Src), vec![]));
     let refused = |front: Pipe| with(front).1.iter().any(|one| one.contains("cannot be on two workers"));

@@ -1,7 +1,7 @@
-//! The batch engine against the reference interpreter: random programs, packets, changes and time, batches
-//! cut to 1, 3 and 64. A run that never met something it should have met fails too.
+//! The batch engine against the reference interpreter: random programs, packets, changes and time, with
+//! batches cut to 1, 3 and 64. A run that fails to exercise something it should have exercised fails too.
 //!
-//! `WEIR_SEED=n` runs one case and says what it does; `WEIR_CASES=n` runs so many.
+//! `WEIR_SEED=n` runs one case and prints what it does; `WEIR_CASES=n` runs that many cases.
 
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,14 +9,14 @@ use weir_engine::lockstep::{Act, Arriving, Lockstep};
 use weir_oracle::arbitrary::{Coverage, Random, program};
 use weir_program::{Entry, Forward, Monitor, Pipe, Program};
 
-/// Cases of a default run: ten seconds or so, and enough to meet everything.
+/// Number of cases in a default run: about ten seconds, and enough to exercise everything.
 const CASES: u64 = 4000;
-/// Acts of a case.
+/// Number of actions in a case.
 const ACTS: usize = 80;
-/// Attempts at making a failure smaller.
+/// Maximum number of attempts to reduce a failure.
 const REDUCTIONS: usize = 4_000;
 
-/// Why a case failed, with all that was done until then.
+/// Why a case failed, with everything that was done until then.
 struct Failure {
     what: String,
     program: Program,
@@ -27,7 +27,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// A case from its seed.
+/// Runs a case from its seed.
 fn run(seed: u64, coverage: &mut Coverage) -> Result<Program, Box<Failure>> {
     let mut random = Random::from_seed(seed);
     let program = program(&mut random);
@@ -46,7 +46,7 @@ fn run(seed: u64, coverage: &mut Coverage) -> Result<Program, Box<Failure>> {
     }
 }
 
-/// The same acts again; what fails.
+/// Repeats the same actions; returns what fails.
 fn replay(program: &Program, acts: &[Act]) -> Option<String> {
     let again = || {
         let mut lockstep = Lockstep::new(program, 1)?;
@@ -55,7 +55,7 @@ fn replay(program: &Program, acts: &[Act]) -> Option<String> {
     caught(again).err()
 }
 
-/// A panic is a failure like others.
+/// Turns a panic into a failure like any other.
 fn caught(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -63,7 +63,7 @@ fn caught(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     })
 }
 
-/// Leaves out whatever the failure does not need.
+/// Leaves out everything that the failure does not need.
 fn reduce(mut failure: Failure) -> Failure {
     let mut left = REDUCTIONS;
     while left > 0 {
@@ -103,7 +103,7 @@ fn smaller(program: &Program, acts: &[Act]) -> impl Iterator<Item = (Program, Ve
     fewer.chain(thinner).chain(simpler)
 }
 
-/// Programs with one thing less.
+/// Programs with one item removed.
 fn simpler(program: &Program) -> Vec<Program> {
     let mut all = Vec::new();
     let mut with = |change: &dyn Fn(&mut Program)| {
@@ -177,7 +177,7 @@ fn both_executors_agree() {
         match run(seed, &mut coverage) {
             Ok(program) => pipes = pipes.max(program.pipes.len()),
             Err(failure) => {
-                // Panics on the way are many and of no interest.
+                // Panics along the way are numerous and of no interest.
                 std::panic::set_hook(Box::new(|_| ()));
                 let failure = reduce(*failure);
                 let _ = std::panic::take_hook();

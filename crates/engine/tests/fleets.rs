@@ -1,4 +1,4 @@
-//! Groups that are filled as another system's nodes fill theirs: each flow goes where those send it.
+//! Groups that are filled like those of another system's nodes: each flow goes where those nodes send it.
 
 mod support;
 
@@ -33,8 +33,8 @@ fn group(fill: Fill, ipv6: bool) -> Group {
     Group::new("reals", fill, fill.fixed_size().unwrap()).number(7).targets((1..=3).map(target))
 }
 
-/// Programs that pick from the group in each way that there is, all through entries that lead to the
-/// target's port.
+/// Programs that pick from the group in every possible way, all through entries that lead to the target's
+/// port.
 fn ways(group: &Group) -> Vec<Program> {
     let rows = |choice: GroupChoice| {
         let to = move |at: u16| Entry::on(choice.key(GroupId(0), at)).to(PortId(at + 1));
@@ -60,7 +60,7 @@ fn ways(group: &Group) -> Vec<Program> {
     all.chain([vec![by_group]]).map(program).collect()
 }
 
-/// What both executors of each program do with a frame; they agree.
+/// What both executors of each program do with a frame; they must agree.
 fn verdicts(group: &Group, bytes: &[u8]) -> Vec<Verdict> {
     let verdict = |program: Program| {
         let wrong = |kind: &FindingKind| !matches!(kind, FindingKind::NumberWithoutEntries { .. });
@@ -111,7 +111,7 @@ fn m23_a_flow_goes_to_the_first_back_end_of_the_directors_row() {
     }
 }
 
-/// A program that sends packets to the group's targets as the director does: with or without flows.
+/// A program that sends packets to the group's targets like the director, with or without flows.
 fn director(group: &Group, flows: bool) -> Program {
     let pipe = match flows {
         true => Pipe::flow("pick", Learn::Pin(GroupId(0).into())),
@@ -130,12 +130,12 @@ fn director(group: &Group, flows: bool) -> Program {
     program.build()
 }
 
-/// Where a frame goes, and where its private data sends it then; both executors do the same.
+/// Where a frame goes, and where its private data sends it next; both executors do the same.
 #[track_caller]
 fn hops(bench: &mut Bench, twin: &mut Interpreter, bytes: &[u8]) -> (u8, u8) {
     let out = bench.bytes(PortId(0), bytes);
     assert_eq!(out, twin.walk(PortId(0), bytes, 128, bench.now_ns).bytes);
-    // docs/development/gue-header.md of the director: two words behind the first, IPv4 inside, no flags; type
+    // docs/development/gue-header.md of the director: two words after the first, IPv4 inside, no flags; type
     // 0, next hop 0.
     assert_eq!(out[42..48], [2, 4, 0, 0, 0, 0]);
     assert_eq!((out[48], out[49]), (0, 1));
@@ -162,7 +162,7 @@ fn a25_a_gue_header_says_the_other_back_end_of_the_row() {
             assert_eq!(hops(&mut bench, &mut twin, &frame), wanted);
         }
     }
-    // With one back end there is no other, and it is its own.
+    // With one back end there is no other, so it is its own second chance.
     group.targets = Arc::from([group.targets[1].clone()]);
     let mut bench = Bench::new(&director(&group, false));
     let mut twin = Interpreter::new(&bench.program, bench.engine.buckets());
@@ -179,7 +179,7 @@ fn a25_a_flow_that_stays_has_its_second_chance_where_the_row_leads_now() {
     let (first, second) = (out[33], out[53]);
     let change = Change::SetWeight { group: GroupId(0), target: u16::from(first) - 1, weight: 0 };
     bench.apply(change).unwrap();
-    // New flows go to the second, which passes on what is not its own; this one stays where it is.
+    // New flows go to the second back end, which forwards what is not its own; this flow stays where it is.
     let out = bench.bytes(PortId(0), &frame);
     assert_eq!((out[33], out[49], out[53]), (first, 1, second));
     let mut new = Bench::new(&{

@@ -1,4 +1,5 @@
-//! Flow deltas: what counts leave a FLOW pipe with, and what becomes of flows whose deltas have no room.
+//! Flow deltas: the counts with which flows leave a FLOW pipe, and what happens to flows whose deltas have no
+//! room.
 
 mod support;
 
@@ -47,10 +48,10 @@ fn an_entry_that_is_removed_costs_nothing_per_flow_and_its_flows_are_gone_at_onc
     let (of_x, of_y) = (pinned_to(&bench.engine, 0), pinned_to(&bench.engine, 1));
     assert!(of_x > 5 && of_y > 5);
     bench.apply(removal_of(0)).unwrap();
-    // They are gone for everybody who asks, and still count where they were: nothing has visited them.
+    // They are gone for every reader, but their counts are still in place, because nothing has visited them.
     assert_eq!((bench.engine.flows(PipeId(0), 100).1, pinned_to(&bench.engine, 0)), (of_y, 0));
     assert_eq!((bench.engine.flow_account().live, bench.engine.packets_in_deltas()), (40, 0));
-    // The entry that comes back is another one: packets of the old flows are learnt anew.
+    // The entry that returns is a different one: packets of the old flows are learnt again.
     bench.apply(entry_of(0)).unwrap();
     assert_eq!(pinned_to(&bench.engine, 0), 0);
     bench.learn(40);
@@ -87,7 +88,7 @@ fn a_swap_gives_deltas_of_a_pipe_that_is_gone_as_there_is_room() {
     other.pipes[0].name = "g".into();
     let mut heir = Engine::new(&other, SECRET).unwrap();
     assert_eq!(heir.inherit(&mut bench.engine, 0).removed, [("f".to_string(), 2, 9_000)]);
-    // Nobody takes deltas: so many wait, and the other flows stay.
+    // Deltas are not taken: this many wait, and the other flows stay.
     (1..5_000).for_each(|ms| heir.tick(ms * MS));
     assert_eq!((heir.packets_in_deltas(), heir.flow_account().live), (4096, 9_000 - 4096));
     let mut taken = 0;

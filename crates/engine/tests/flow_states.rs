@@ -1,4 +1,4 @@
-//! What is seen of flows, and how long they stay for it (docs/pipes.md C9, C10).
+//! What is observed about flows, and how long they stay as a result (docs/pipes.md C9, C10).
 
 mod support;
 
@@ -15,7 +15,7 @@ fn learning(change: impl FnOnce(Pipe) -> Pipe) -> Program {
     start(&["a"], [change(pipe)]).build()
 }
 
-/// A segment: its flags, and after a space its other properties.
+/// A segment: its flags, optionally followed by a space and its other properties.
 fn tcp(said: &str) -> Vec<u8> {
     weir_packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 flags={said}"))
 }
@@ -68,7 +68,7 @@ fn c9_what_is_far_outside_the_window_closes_and_resets_nothing() {
             let state = state_after(&[&syn, &ack, &format!("{flag} seq={seq}")]);
             assert_eq!(state, if counts { closed } else { FlowState::TcpEstablished }, "{flag} {seq}");
         }
-        // Before a second segment, nothing is known of the window.
+        // Before a second segment, nothing is known about the window.
         assert_eq!(state_after(&[&syn, &format!("R seq={seq}")]), FlowState::TcpRst);
     }
 }
@@ -83,7 +83,7 @@ fn c9_a_flow_goes_after_the_timeout_of_its_state() {
             FlowState::Stream => (0..2).for_each(|_| _ = bench.frame(PortId(0), &udp(7, 53))),
             FlowState::TcpSyn => _ = bench.frame(PortId(0), &tcp("S")),
             FlowState::TcpEstablished => (0..2).for_each(|_| _ = bench.frame(PortId(0), &tcp("A"))),
-            // One direction is never in it.
+            // A single direction is never in this state.
             FlowState::TcpFin => continue,
             FlowState::TcpHalfClosed => _ = bench.frame(PortId(0), &tcp("F")),
             FlowState::TcpRst => _ = bench.frame(PortId(0), &tcp("R")),
@@ -100,10 +100,10 @@ fn c9_a_flow_goes_after_the_timeout_of_its_state() {
 fn c13_flows_that_are_not_established_go_earlier_as_a_table_fills() {
     let timeouts = FlowState::ALL.into_iter().fold(Timeouts::NEVER, |all, one| all.with(one, 3_200 * MS));
     let udp_flow = |sport| FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (sport, 53), None);
-    // Flows in a table of 64, and when those of one packet go.
+    // Flows in a table of 64, and when flows with a single packet expire.
     for (flows, goes_ms) in [(48, 3_200), (49, 3_000), (56, 1_600), (63, 200), (64, 100)] {
         let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(timeouts)));
-        // A flow of four packets does not end early before the last place is taken.
+        // A flow of four packets does not expire early before the last place is taken.
         (0..4).for_each(|_| _ = bench.frame(PortId(0), &udp(9999, 53)));
         bench.learn(flows - 1);
         assert_eq!(bench.engine.next_age_ns(0), Some((goes_ms + 1) * MS), "{flows} flows");
@@ -117,7 +117,7 @@ fn c13_flows_that_are_not_established_go_earlier_as_a_table_fills() {
             _ => assert_eq!(left, [udp_flow(9999)], "{flows} flows"),
         }
     }
-    // One timeout for all states hurries nobody.
+    // With one timeout for all states, no flow expires early.
     let mut bench = Bench::new(&learning(|pipe| pipe.idle_timeout_ns(3_200 * MS)));
     bench.learn(64);
     bench.engine.age(3_200 * MS);
@@ -136,7 +136,7 @@ fn c13_what_anyone_can_forge_goes_as_early_as_a_flow_of_one_packet() {
             bench.frame(PortId(0), &weir_packet::craft::frame(&said));
         }
     };
-    // Packets of each flow of 64, and when such flows go: 63 leave room for one.
+    // Packets of each flow out of 64, and when such flows expire: 63 leave room for one.
     let cases: [(&[&str], u64); 4] = [
         (&["S", "A"], 20),
         (&["S", "A", "A"], 20),
@@ -147,7 +147,7 @@ fn c13_what_anyone_can_forge_goes_as_early_as_a_flow_of_one_packet() {
         let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(timeouts)));
         (0..63).for_each(|sport| begin(&mut bench, sport, flags));
         assert_eq!(bench.engine.next_age_ns(0), Some((goes_ms + 1) * MS), "{flags:?}");
-        // In a full table, they end about as early as those of a SYN or of a closed connection; with proof,
+        // In a full table, they expire about as early as those with a SYN or a closed connection; with proof,
         // 32 times as early as otherwise.
         begin(&mut bench, 63, flags);
         let full_ms = match flags {
@@ -181,7 +181,7 @@ fn c10_a_flow_is_told_once_and_later_if_there_is_no_room() {
     (0..2).for_each(|_| _ = bench.frame(PortId(0), &udp(7, 53)));
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (7, 53), None);
     assert_eq!(told(&mut bench), [(key, 0)]);
-    // More flows than deltas fit: the rest is told by their next packets.
+    // More flows than deltas fit: the rest are reported with their next packets.
     bench.learn(4_200);
     assert_eq!(told(&mut bench).len(), 4_096);
     bench.learn(4_200);

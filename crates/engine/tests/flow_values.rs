@@ -99,7 +99,7 @@ fn a19_the_check_refuses_per_flow_elsewhere() {
     assert!(finds(&basic));
 }
 
-/// A load balancer with one back end, 10.0.0.11:8080, that sees all packets come from 10.0.0.9.
+/// A load balancer with one back end, 10.0.0.11:8080, that sees all packets as coming from 10.0.0.9.
 fn translating(capacity: u32) -> Program {
     let set = Operation::Set;
     let to = [
@@ -138,13 +138,13 @@ fn m20_answers_are_learnt_with_the_flow_and_translated_back() {
     let answer = bench.bytes(PortId(0), &frame("10.0.0.11", 8080, "10.0.0.9", 4000));
     assert_eq!(answer, frame("10.0.0.80", 80, "10.1.1.1", 4000));
     assert_eq!(bench.engine.flows(PipeId(0), 9).1, 2);
-    // What neither is an answer is a new flow, and is treated as a request.
+    // Anything that is not an answer is a new flow, and is treated as a request.
     let other = bench.bytes(PortId(0), &frame("10.0.0.11", 8080, "10.0.0.9", 4001));
     assert_eq!(other, frame("10.0.0.9", 8080, "10.0.0.11", 8080));
 }
 
-/// The same where metadata chooses the group: packets to port 80 are for the service, those to others are
-/// answers, or have no business here.
+/// The same where metadata chooses the group: packets to port 80 are for the service; packets to other ports
+/// are answers, or unexpected here.
 fn translating_by_meta() -> Program {
     let mut translating = translating(64);
     let mut nat = translating.pipes.remove(0);
@@ -238,7 +238,7 @@ fn m20_a_flow_and_its_answers_age_as_one() {
     bench.frame(PortId(0), &there("S"));
     bench.frame(PortId(0), &back("SA"));
     bench.frame(PortId(0), &there("A"));
-    // The server has said nothing since; the client's state holds for both.
+    // The server has been silent since; the client's state holds for both.
     bench.now_ns += 90 * SECOND;
     bench.engine.age(bench.now_ns);
     assert_eq!(live(&bench), 2);
@@ -295,7 +295,7 @@ fn o2_the_check_refuses_what_hides_the_client() {
     assert_eq!(check(&balancer::program()), []);
     assert_eq!(owners(&balancer::program()).1, []);
     assert!(!finds(&|_| {}));
-    // Which side a packet comes from is not known where one group is for all.
+    // The side that a packet comes from is unknown where one group serves all.
     assert!(finds(&|program| program.pipes[3].owner = OwnedBy::Client));
     let group = |program: &mut Program| {
         if let PipeKind::Flow { learn, .. } = &mut program.pipes[2].kind {
@@ -312,14 +312,14 @@ fn o2_the_check_refuses_what_hides_the_client() {
     assert!(bench.apply(Change::Update { pipe: PipeId(2), entry }).is_err());
 }
 
-/// An ICMP error from one address to another, about so many bytes of an IP packet.
+/// An ICMP error from one address to another, about this many bytes of an IP packet.
 fn error(ends: &str, kind: &str, about: &str, bytes: usize) -> Vec<u8> {
     let about = weir_packet::craft::frame(about);
     let inside: String = about[14..][..bytes].iter().map(|byte| format!("{byte:02x}")).collect();
     weir_packet::craft::frame(&format!("{ends} {kind} payload={inside}"))
 }
 
-/// Checks that both executors make `wanted` of a frame.
+/// Checks that both executors turn a frame into `wanted`.
 fn both(program: &Program, before: &[Vec<u8>], frame: &[u8], wanted: &[u8], what: &str) {
     let mut bench = Bench::new(program);
     let mut twin = Interpreter::new(program, bench.engine.buckets());
@@ -370,7 +370,7 @@ fn a20_errors_of_ipv6_are_translated_with_the_checksums_inside() {
     let echo = |src: &str| format!("{} proto=icmpv6 icmp_type=128 icmp_rest=7", addresses(src));
     let frame = error("2001:db8::1", &echo("2001:db8::1"), 48);
     both(&keeping(&set[..1], &[], 64), &[], &frame, &error("fd00::1", &echo("fd00::1"), 48), "echo");
-    // What has no ports inside has none to set.
+    // A packet inside without ports has none to set.
     let mut bench = Bench::new(&keeping(&set, &[], 64));
     let verdict = bench.frame(PortId(0), &frame);
     assert_eq!(verdict, weir_program::Verdict::Drop(DropReason::NotApplicable));

@@ -1,5 +1,5 @@
 //! Fragments that follow the first one of their datagram: docs/pipes.md F11 to F14, O6. Whole datagrams are
-//! cut anywhere, arrive in any order at any worker, and must go where the whole one goes.
+//! cut anywhere, arrive in any order at any worker, and must go where the whole datagram goes.
 
 mod support;
 
@@ -29,7 +29,7 @@ fn ip_header(whole: &[u8]) -> (usize, bool) {
     if whole[12] == 0x08 { (20, true) } else { (40, false) }
 }
 
-/// Cuts the datagram in a frame behind so many bytes of its payload, multiples of 8, as a router or a sender
+/// Cuts the datagram in a frame after these numbers of payload bytes, multiples of 8, as a router or a sender
 /// does (RFC 791 §3.2, RFC 8200 §4.5).
 fn cut(whole: &[u8], id: u32, cuts: &[usize]) -> Vec<Vec<u8>> {
     let (header, is_ipv4) = ip_header(whole);
@@ -59,7 +59,7 @@ fn cut(whole: &[u8], id: u32, cuts: &[usize]) -> Vec<Vec<u8>> {
     starts.zip(ends).map(piece).collect()
 }
 
-/// Where in its datagram a fragment made by [`cut`] is, and its payload.
+/// The offset in its datagram of a fragment made by [`cut`], and its payload.
 fn part(fragment: &[u8]) -> (usize, &[u8]) {
     let (header, is_ipv4) = ip_header(fragment);
     let number = |at: usize| usize::from(u16::from_be_bytes([fragment[at], fragment[at + 1]]));
@@ -69,7 +69,7 @@ fn part(fragment: &[u8]) -> (usize, &[u8]) {
     }
 }
 
-/// Puts fragments together: the payload of the datagram, and its addresses.
+/// Reassembles fragments: returns the payload of the datagram, and its addresses.
 fn together(mut fragments: Vec<Vec<u8>>) -> (Vec<u8>, Vec<u8>) {
     fragments.sort_by_key(|one| part(one).0);
     let payload = fragments.iter().flat_map(|one| part(one).1).copied().collect();
@@ -122,7 +122,7 @@ fn by_hash() -> Program {
 }
 
 fn by_flow() -> Program {
-    // Only what has this port gets there.
+    // Only packets with this port get there.
     let port = Pipe::basic("dns").constant(Field::L4Dport, 53).entry(Entry::default()).forward(PipeId(1));
     spread(Pipe::flow("f", Learn::Pin(GroupId(0).into())), Some(port))
 }
@@ -149,7 +149,7 @@ impl Crew {
         Crew { workers: HandOver::of_capacity(count, 64).into_iter().map(one).collect(), now_ns: 1 }
     }
 
-    /// Lets a frame arrive at a worker's first port, and all breathe until nothing is left to do.
+    /// Lets a frame arrive at a worker's first port, and all workers breathe until nothing is left to do.
     fn arrive(&mut self, worker: usize, frame: &[u8]) {
         self.workers[worker].1[0].push(frame);
         self.breathe();
@@ -161,7 +161,7 @@ impl Crew {
         while self.workers.iter_mut().map(one).sum::<usize>() > 0 {}
     }
 
-    /// What has left, by port.
+    /// Frames that have left, by port.
     fn left(&self) -> Vec<(usize, Vec<u8>)> {
         let mut all = Vec::new();
         for (_, wires) in &self.workers {
@@ -184,7 +184,7 @@ impl Crew {
     }
 }
 
-/// Random datagrams: whole ones, and their fragments, a list for each.
+/// Random datagrams: whole ones, and the list of fragments of each.
 fn random_datagrams(random: &mut Random, count: u16) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
     let one = |number: u16| {
         let length = random.between(60, 1700);
@@ -215,7 +215,7 @@ fn f13_fragments_in_any_order_go_where_the_whole_datagram_goes() {
             .flat_map(|(at, (_, fragments))| fragments.iter().map(move |one| (at, one.clone())))
             .collect();
         shuffle(&mut random, &mut all);
-        // Some come in one batch, some alone.
+        // Some arrive in one batch, some alone.
         for some in all.chunks(random.pick(&[1, 5, 200])) {
             some.iter().for_each(|(_, fragment)| crew.workers[0].1[0].push(fragment));
             crew.now_ns += 1_000_000;
@@ -252,7 +252,7 @@ fn both_forms_of_following_do_the_same() {
             frames.extend(fragments.into_iter().filter(|_| random.percent(80)));
         }
         shuffle(&mut random, &mut frames);
-        // Identifications return, with other ports.
+        // Identifications are reused, with other ports.
         frames.extend(frames.clone().into_iter().take(4));
         for frame in frames {
             crew.now_ns += random.pick(&[0, 1_000_000, WAIT_NS / 4, WAIT_NS, KNOWN_NS, KNOWN_NS + 1]);
@@ -307,11 +307,11 @@ fn f11_fragments_have_the_ports_of_their_datagram() {
         crew.arrive(0, &fragments[at]);
         assert_eq!(crew.left(), [(3, fragments[at].clone())], "nothing of L4 but the ports");
     }
-    // Other protocols are as they were, and nothing waits for them.
+    // Other protocols are unchanged, and nothing waits for them.
     let sctp = frame("src=10.0.0.1 dst=10.0.0.2 proto=132 frag=24 payload=00070035");
     crew.arrive(0, &sctp);
     assert_eq!((crew.dropped(DropReason::Miss), crew.ledger().held), (1, 0));
-    // Without `follow`, and where nothing reads L4, fragments go on as they come.
+    // Without `follow`, and where nothing reads L4, fragments are forwarded as they arrive.
     let pipe = Pipe::basic("p").constant(Field::IpProtocol, 6).entry(Entry::default()).forward(PortId(1));
     let mut program = start(&PORTS, [pipe]);
     program.follow_fragments();
@@ -336,7 +336,7 @@ fn f11_ports_are_written_in_all_fragments_alike() {
             Operation::PushVlan { tpid: 0x8100, vid: Value::Const(5), pcp: Value::Const(0) },
         ];
         let first = Pipe::basic("nat").entry(Entry::default()).act(translate).forward(PipeId(1)).rehash(true);
-        // What follows sees the new ports, by the key and by fields, behind a tag as well.
+        // The following pipes see the new ports, by the key and by fields, also after a tag.
         let sees = Pipe::basic("sees").constant(Field::L4Dport, 5353).constant(Field::L4Sport, 4001);
         let sees = sees.entry(Entry::default()).act([Operation::PopVlan]).forward(PipeId(2));
         let rows = (0..4).map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at)));
@@ -403,14 +403,14 @@ fn f13_fragments_without_their_first_one_are_dropped_with_a_reason() {
     let whole = datagram(&mut random, 5000, 1500);
     crew.arrive(0, &whole);
     let home = crew.left()[0].0;
-    // A flood of fragments that never end, of as many datagrams: first ones, and later ones.
+    // A flood of incomplete fragments, each of a different datagram: first ones, and later ones.
     for id in 0..20_000 {
         let other = cut(&whole, 1000 + id, &[800]);
         crew.workers[0].1[0].push(&other[usize::from(id % 3 != 0)]);
         crew.now_ns += 1000;
         if id % 50 == 0 {
             crew.breathe();
-            // In between, an honest datagram, its end first.
+            // In between, a legitimate datagram, last fragment first.
             crew.left();
             let fragments = cut(&whole, 30_000 + id, &[800]);
             crew.arrive(0, &fragments[1]);

@@ -180,7 +180,7 @@ fn s8_entries_and_pins_go_on_by_the_names_of_group_and_target() {
         let mut both = Both::new(&services(BOTH, last));
         let before: Vec<Verdict> =
             (0..40).map(|sport| both.frame(sport, [80, 53][usize::from(sport) % 2])).collect();
-        // The groups change places, numbers and the order of targets; `w0` is new and comes first.
+        // The groups change positions, numbers and the order of targets; `w0` is new and first.
         let now: &[(&str, u16, &[&str])] = &[("dns", 7, &["d1"]), ("web", 9, &["missed", "w2", "w1"])];
         let mut program = services(now, last);
         program.pipes[0].entries.edit(|all| {
@@ -199,7 +199,7 @@ fn s8_entries_and_pins_go_on_by_the_names_of_group_and_target() {
                 (0..40).map(|sport| bench.frame(PortId(0), &udp(sport, [80, 53][usize::from(sport) % 2])));
             assert_eq!(again.collect::<Vec<_>>(), before, "pinned flows stay with their targets");
         }
-        // A group that is gone takes its entries and flows along.
+        // A group that is removed takes its entries and flows with it.
         let report = bench.swap(&services(&[("dns", 9, &["d1"])], last));
         assert_eq!(report.removed.len(), 1);
         assert_eq!(report.removed[0].1, 3, "the targets of web");
@@ -253,7 +253,7 @@ fn a11_a_pipe_whose_group_metadata_chooses_reads_it() {
 
 #[test]
 fn a_million_targets_in_ten_thousand_groups_are_looked_up_by_place() {
-    // A tenth of each, so that the test is quick: the cost of a look-up does not depend on it.
+    // A tenth of each, so that the test is fast: the cost of a look-up does not depend on it.
     let (groups, targets) = (1_000, 100);
     let names: Vec<String> = (0..targets).map(|at| format!("b{at}")).collect();
     let set = [Operation::Set(Field::Meta0, Value::PerEntry)];

@@ -1,5 +1,4 @@
-//! ICMP errors: the fields of the packet inside (docs/pipes.md M27), and what pinned flows make of them
-//! (M28).
+//! ICMP errors: the fields of the packet inside (docs/pipes.md M27), and how pinned flows treat them (M28).
 
 mod support;
 
@@ -17,7 +16,7 @@ fn frame(text: &str) -> Vec<u8> {
     weir_packet::craft::frame(text)
 }
 
-/// An ICMP error of this type from a router, about a packet of which so many bytes came back.
+/// An ICMP error of this type from a router, which returns this many bytes of the packet.
 fn error(kind: u8, about: &str, bytes: usize) -> Vec<u8> {
     let inside: String = frame(about)[14..].iter().take(bytes).map(|byte| format!("{byte:02x}")).collect();
     let (ends, protocol) = match about.contains("::") {
@@ -27,7 +26,7 @@ fn error(kind: u8, about: &str, bytes: usize) -> Vec<u8> {
     frame(&format!("{ends} proto={protocol} icmp_type={kind} payload={inside}"))
 }
 
-/// What both executors make of a frame that meets one pipe.
+/// What both executors do with a frame that meets one pipe.
 fn both(program: &Program, bytes: &[u8]) -> Verdict {
     let mut bench = Bench::new(program);
     let walk = Interpreter::new(program, bench.engine.buckets()).walk(PortId(0), bytes, 128, 0);
@@ -64,7 +63,7 @@ fn m27_the_packet_inside_an_error_has_fields() {
     for kind in 1..=4 {
         assert_eq!(both(&v6, &error(kind, six, 48)), hit, "type {kind}");
     }
-    // No error, too little inside, another packet inside, the packet itself.
+    // Not an error, too little inside, another packet inside, the packet itself.
     for bytes in [
         error(8, sent, 28),
         error(3, sent, 20),
@@ -75,7 +74,7 @@ fn m27_the_packet_inside_an_error_has_fields() {
         assert_eq!(both(&v4, &bytes), miss);
     }
     assert_eq!(both(&v6, &error(128, six, 48)), miss);
-    // What has no ports inside has the other fields.
+    // A packet inside without ports has the other fields.
     let addresses = wanted(&[(Field::ErrorV4Protocol, 6), (Field::ErrorV4Src, 0x0a00_0050)]);
     assert_eq!(both(&addresses, &error(3, &format!("frag=0+ {sent}"), 28)), hit);
     // And inside a tunnel, too.
@@ -127,7 +126,7 @@ fn m28_an_error_goes_the_way_of_its_pinned_flow_and_changes_nothing_of_it() {
     let account = bench.engine.flow_account();
     assert_eq!((account.met, account.live, account.unflowed.icmp_error), (6, 1, 5));
     assert_eq!(twin.snapshot().pipes[0].account.unflowed.icmp_error, 5);
-    // It goes when it would have gone without them.
+    // It expires when it would have expired without them.
     bench.engine.age(31 * MS);
     assert_eq!(bench.engine.flows(PipeId(0), 9).1, 0);
 }

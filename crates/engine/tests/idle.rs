@@ -1,5 +1,5 @@
-//! Connections whose flows have been idle for too long are announced to the app that resets them
-//! (docs/pipes.md C16).
+//! Connections whose flows have been idle too long are announced to the app that resets them (docs/pipes.md
+//! C16).
 
 mod support;
 
@@ -13,7 +13,7 @@ use weir_program::{
 };
 
 const MS: u64 = 1_000_000;
-/// How long an established connection may be idle, and a reset one.
+/// How long an established connection may be idle, and a reset connection.
 const ESTABLISHED_MS: u64 = 50;
 const RST_MS: u64 = 20;
 /// Ethernet, IPv4 and TCP without options.
@@ -24,7 +24,7 @@ fn timeouts() -> Timeouts {
     all.with(FlowState::TcpRst, RST_MS * MS)
 }
 
-/// A program whose flows are pinned to a target of a group, whose idle connections an app resets or not.
+/// A program that pins flows to a target of a group, whose idle connections an app resets or not.
 fn pinning(has_app: bool, capacity: u32) -> Program {
     let row = Entry::on(EntryMatch::Target(0)).to(PortId(0));
     let pipe = Pipe::flow("flows", Learn::Pin(GroupId(0).into())).entry(row).forward(Forward::PerEntry);
@@ -39,7 +39,7 @@ fn tcp(said: &str) -> Vec<u8> {
     craft::frame(&format!("src=10.1.1.1 dst=203.0.113.5 proto=tcp sport=7 dport=80 {said}"))
 }
 
-/// What an app is told of an idle connection.
+/// What an app is told about an idle connection.
 type Announced = (AppId, PortId, Vec<u8>);
 
 fn announced(engine: &mut Engine) -> Vec<Announced> {
@@ -69,7 +69,7 @@ impl Both {
     }
 }
 
-/// What the app is told of a connection whose newest segment is this one.
+/// What the app is told about a connection whose newest segment is this one.
 fn newest(input: u16, said: &str) -> Vec<Announced> {
     vec![(AppId(0), PortId(input), tcp(said)[..HEADERS].to_vec())]
 }
@@ -98,7 +98,7 @@ fn c16_only_established_connections_are_announced() {
     let mut both = Both::new(&pinning(false, 64));
     both.say(0, &["flags=A ack=1", "flags=A ack=1"]);
     assert_eq!(both.wait(ESTABLISHED_MS + 1), (vec![], None), "no app");
-    // What no segment has acknowledged cannot be reset.
+    // A connection whose segments acknowledge nothing cannot be reset.
     let mut both = Both::new(&pinning(true, 64));
     both.say(0, &["flags=P", "flags=P"]);
     assert_eq!(both.wait(ESTABLISHED_MS + 1), (vec![], None), "no acknowledgement");
@@ -108,7 +108,7 @@ fn c16_only_established_connections_are_announced() {
 fn c16_no_older_segment_counts() {
     for (said, wanted) in [
         (["flags=A seq=100 ack=7 payload=c0ffee", "flags=A seq=103 ack=9"], 1),
-        // A segment that is sent again, and one that keeps the connection alive.
+        // A retransmitted segment, and one that keeps the connection alive.
         (["flags=A seq=103 ack=9", "flags=A seq=100 ack=7 payload=c0"], 0),
         (["flags=A seq=103 ack=9", "flags=A seq=102 ack=9"], 0),
         (["flags=A seq=0xfffffffe ack=7 payload=c0ffee", "flags=A seq=1 ack=9"], 1),
@@ -117,7 +117,7 @@ fn c16_no_older_segment_counts() {
         let mut both = Both::new(&pinning(true, 64));
         both.say(0, &said);
         assert_eq!(both.wait(ESTABLISHED_MS + 1).0, newest(0, said[wanted]), "{said:?}");
-        // Another connection with the same addresses and ports begins from its own numbers.
+        // Another connection with the same addresses and ports starts from its own numbers.
         both.say(0, &["flags=S seq=5", "flags=A seq=6 ack=1"]);
         assert_eq!(both.wait(ESTABLISHED_MS + 1).0, newest(0, "flags=A seq=6 ack=1"), "{said:?}");
     }

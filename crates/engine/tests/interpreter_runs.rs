@@ -115,7 +115,7 @@ impl FlowSource for Streamed<'_> {
     }
 }
 
-/// A walk without its effects, in which entries have a position.
+/// A walk without its effects, which refer to entries by position.
 fn seen(walk: &Walk) -> Walk {
     Walk { effects: Vec::new(), ..walk.clone() }
 }

@@ -1,4 +1,4 @@
-//! Limits of length and of TCP segments (docs/pipes.md A21, A22), in both executors.
+//! Limits on length and on TCP segments (docs/pipes.md A21, A22), in both executors.
 
 mod support;
 
@@ -8,7 +8,7 @@ use weir_packet::{DropReason, Field, Sum};
 use weir_program::{AppId, Entry, Operation, Pipe, PipeId, PortId, Program, Value};
 use weir_program::{Verdict, check::check};
 
-/// A program with one action, and an app that answers what is too long, if there is to be one.
+/// A program with one action, optionally with an app that answers packets that are too long.
 fn acting(operations: Vec<Operation>, values: &[u128], answers: bool) -> Program {
     let entry = Entry { values: values.to_vec(), ..Entry::default() };
     let mut pipe = Pipe::basic("p").act(operations).entry(entry).forward(PortId(0));
@@ -23,7 +23,7 @@ fn acting(operations: Vec<Operation>, values: &[u128], answers: bool) -> Program
     program
 }
 
-/// What both executors make of a frame.
+/// What both executors do with a frame.
 fn both(program: &Program, bytes: &[u8]) -> Walk {
     let mut bench = Bench::new(program);
     let walk = Interpreter::new(program, bench.engine.buckets()).walk(PortId(0), bytes, 128, 0);
@@ -54,7 +54,7 @@ fn a21_a_packet_that_is_too_long_goes_to_the_app_as_it_was_before() {
         let walk = both(&program(length - 1), frame);
         assert_eq!((walk.verdict, walk.limit), (TOLD, Some(length as u16 - 1)));
         assert_eq!(walk.bytes, *frame, "nothing has changed");
-        // Bytes behind the packet do not count, tags neither.
+        // Bytes after the packet do not count, nor do tags.
         let padded = [&frame[..], &[0; 40]].concat();
         assert_eq!(both(&program(length), &padded).verdict, SENT);
         let tagged = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
@@ -98,7 +98,7 @@ fn syn(family: &str, flags: &str, options: &str) -> Vec<u8> {
 
 const FAMILIES: [&str; 2] = ["src=10.0.0.1 dst=10.0.0.2", "src=fd00::1 dst=fd00::2"];
 
-/// Whether the checksum of the TCP segment at the end of a frame is right.
+/// Whether the checksum of the TCP segment at the end of a frame is correct.
 fn is_right(frame: &[u8]) -> bool {
     let (l4, addresses) = if frame[12] == 0x86 { (54, 22..54) } else { (34, 26..34) };
     let pseudo = Sum::default().bytes(&frame[addresses]).word(6).word((frame.len() - l4) as u16);
@@ -108,7 +108,7 @@ fn is_right(frame: &[u8]) -> bool {
 #[test]
 fn a22_the_segment_size_of_a_syn_is_lowered_with_its_checksum() {
     let clamp = |most: u128| acting(vec![Operation::ClampMss { mss: Value::PerEntry }], &[most], false);
-    // 1460, alone, behind others, and at an odd place.
+    // 1460, alone, after others, and at an odd offset.
     let options =
         ["020405b4", "020405b40402010303070101", "0402020405b40101", "01020405b4010101", "010303070204 05b4"];
     for (family, flags) in FAMILIES.into_iter().flat_map(|family| ["S", "SA"].map(|flags| (family, flags))) {
@@ -129,14 +129,14 @@ fn a22_other_packets_and_malformed_options_are_left_alone() {
     let program = acting(vec![Operation::ClampMss { mss: Value::Const(536) }], &[], false);
     let malformed = [
         "",                 // none
-        "02030000020405b4", // of three bytes, with another behind
+        "02030000020405b4", // of three bytes, with another after it
         "0200020405b40000", // of no bytes
         "0201020405b40000",
-        "00020405b4000000", // behind the end
+        "00020405b4000000", // after the end
         "0100020405b40000",
         "030a020405b40101", // another option is longer than all
         "1e00020405b40101",
-        "01010204", // cut short
+        "01010204", // truncated
         "01010102",
     ];
     for family in FAMILIES {

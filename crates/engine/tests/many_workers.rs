@@ -1,20 +1,20 @@
-//! One, two and four workers do the same, whatever the NIC does: random programs that keep flows, with frames
-//! that arrive at workers which they do not belong to, changes, time, aging, and swaps in between. One crew
-//! also changes the number of its workers, while frames are on their way between them.
+//! One, two and four workers behave the same, whatever the NIC does: random programs that keep flows, with
+//! frames that arrive at workers they do not belong to, changes, time, aging, and swaps in between. One crew
+//! also changes the number of its workers while frames are in flight between them.
 //!
-//! After each act, the frames that left, the flows and the counts of all workers together must be those of
-//! one worker. Left out is what is of one worker by its meaning: meters, packets and new flows dealt out in
-//! turn, or to who has the fewest, buckets that rest, and entries of the run time that age (docs/pipes.md
-//! O1). Where answers are learnt with a flow (`reverse`), or a flow keeps fields of its first packet, frames
-//! come one at a time: which of two packets is met first depends on the order in which workers take turns,
-//! which a NIC's queues do not keep either. Where the pipes in front of FLOW pipes are looked through, no
-//! change opens other ways.
+//! After each action, the frames that left, and the flows and counts of all workers together, must be those
+//! of a single worker. Features that are per-worker by definition are excluded: meters, packets and new flows
+//! dealt out in turn or to the target with the fewest, buckets that must be idle, and run-time entries that
+//! age (docs/pipes.md O1). Where answers are learnt with a flow (`reverse`), or a flow keeps fields of its
+//! first packet, frames arrive one at a time: which of two packets is handled first depends on the order in
+//! which workers take turns, which a NIC's queues do not preserve either. Where the pipes in front of FLOW
+//! pipes are looked through, no change opens other paths.
 //!
-//! A case ends with changes proposed to all workers while frames are on their way between them. When each is
-//! carried out is then left open, so what must hold is that all workers have the same entries and buckets,
-//! and that no frame is lost and no flow is on two workers.
+//! A case ends with changes proposed to all workers while frames are in flight between them. When each change
+//! is carried out is then left open, so the requirement is that all workers have the same entries and
+//! buckets, that no frame is lost, and that no flow is on two workers.
 //!
-//! `WEIR_SEED=n` runs one case; `WEIR_CASES=n` runs so many.
+//! `WEIR_SEED=n` runs one case; `WEIR_CASES=n` runs that many cases.
 
 mod support;
 
@@ -38,15 +38,15 @@ use weir_program::{
     EntryMatch, Fill, HashInput, NewFlows, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
 };
 
-/// Cases of a default run; most random programs keep no flows.
+/// Number of cases in a default run; most random programs keep no flows.
 const CASES: u64 = 600;
-/// Acts of a case.
+/// Number of actions in a case.
 const ACTS: usize = 40;
-/// Changes proposed at the end of a case.
+/// Number of changes proposed at the end of a case.
 const PROPOSALS: usize = 12;
-/// Of eight seeds, the one that runs the balancer's program.
+/// Out of eight seeds, the one that runs the balancer's program.
 const BALANCER: u64 = 6;
-/// Chunks of a worker: more than the frames of an act.
+/// Chunks of a worker: more than the frames of an action.
 const CHUNKS: u32 = 1024;
 
 /// A worker, the far ends of its ports, and the way to give it commands.
@@ -58,12 +58,12 @@ struct Crew {
     now_ns: u64,
     /// The number of the program.
     generation: u64,
-    /// What workers sent that are not there any more.
+    /// The wires of workers that no longer exist, with what they sent.
     gone: Vec<MemWire>,
     moved: usize,
 }
 
-/// What a crew shows of itself.
+/// The observable state of a crew.
 #[derive(Debug, Default, PartialEq)]
 struct Shown {
     /// Frames that left, by port, sorted.
@@ -82,7 +82,7 @@ struct Flow {
     decision: FlowDecision,
     binding: Option<Binding>,
     hits: Count,
-    /// `None` for a flow with an entry of its own, of which every worker has a replica.
+    /// `None` for a flow with an entry of its own, because every worker has a replica of it.
     seen_ms: Option<(u32, u32)>,
 }
 
@@ -163,19 +163,20 @@ impl Crew {
         self.workers[worker].2.try_send(command).expect("room");
     }
 
-    /// Lets each breathe once.
+    /// Lets each worker breathe once.
     fn turn(&mut self) {
         self.workers.iter_mut().for_each(|(worker, ..)| _ = worker.breathe(self.now_ns));
     }
 
-    /// Delivers frames to workers that the NIC chooses by their bytes, and lets all breathe until all is
-    /// done.
+    /// Delivers frames to workers that the NIC chooses by their bytes, and lets all workers breathe until
+    /// everything is done.
     fn arrive(&mut self, input: PortId, frames: &[Arriving]) {
         self.push(input, frames);
         self.breathe();
     }
 
-    /// Delivers frames, and lets the workers take them in but not end: some are between two workers then.
+    /// Delivers frames, and lets the workers start on them but not finish: some frames are then between two
+    /// workers.
     fn arrive_in_part(&mut self, input: PortId, frames: &[Arriving]) {
         for some in frames.chunks(BATCH) {
             self.push(input, some);
@@ -186,7 +187,7 @@ impl Crew {
     fn push(&mut self, input: PortId, frames: &[Arriving]) {
         let count = self.workers.len();
         for frame in frames {
-            // The same bytes take the same queue, as with RSS, but no flow's both directions do.
+            // The same bytes take the same queue, as with RSS, but the two directions of a flow need not.
             let sum = frame.bytes.iter().fold(7_usize, |sum, byte| sum * 31 % 65_537 + usize::from(*byte));
             self.workers[sum % count].1[input.index()].push(&frame.bytes);
         }
@@ -242,7 +243,7 @@ impl Crew {
         let one = |(worker, ..): &mut Hand| {
             let engine = worker.engine_mut();
             let done = engine.apply(change, now_ns).is_ok();
-            // What removed flows had of a NAT pool is free when they have left, and tables differ.
+            // The places of removed flows in a NAT pool are freed once they have left, and tables differ.
             if !engine.program().nat_pools.is_empty() {
                 engine.clear_removed();
             }
@@ -259,7 +260,7 @@ impl Crew {
         }
     }
 
-    /// Swaps worker by worker; in between, the others go on with the old program. `rings` says whether new
+    /// Swaps worker by worker; in between, the others continue with the old program. `rings` says whether new
     /// rings come with it.
     fn swap(&mut self, program: &Program, rings: bool) {
         let count = self.workers.len();
@@ -342,13 +343,13 @@ fn hand(program: &Program, engine: Engine) -> Hand {
     (Worker::new(engine, ports, pools).with_commands(receiver), wires, commands)
 }
 
-/// Makes a random program one whose meaning does not depend on the number of workers; `None` if there is
-/// none.
+/// Turns a random program into one whose meaning does not depend on the number of workers; `None` if that is
+/// impossible.
 fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
     if !program.keeps_flows() || program.groups.iter().any(|group| group.fill == Fill::Given) {
         return None;
     }
-    // So do turns, and which target has the fewest flows when one begins.
+    // So do turns, and which target has the fewest flows when a flow begins.
     program.groups.iter_mut().for_each(|group| group.new_flows = NewFlows::Hash);
     const BY: [OwnedBy; 5] = [OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst];
     let (by, each) = (random.pick(&BY), random.percent(30));
@@ -357,7 +358,7 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
             pipe.entries.edit(|all| all.iter_mut().for_each(|entry| entry.meter = None));
         }
         pipe.monitor.drop_red = false;
-        // When flows without packets give their counts depends on how often workers breathe.
+        // When flows without packets report their counts depends on how often workers breathe.
         pipe.monitor.measured = None;
         pipe.monitor.idle_timeout_ns = 0;
         match &mut pipe.kind {
@@ -365,7 +366,7 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
                 *input = HashInput::Select(KeySource::Outer);
             }
             PipeKind::Flow { timeouts, .. } => {
-                // The state of a flow depends on the order in which flags come.
+                // The state of a flow depends on the order in which flags arrive.
                 *timeouts = Timeouts::all(random.pick(&[0, 1_000_000, 50_000_000, 1_000_000_000]));
                 pipe.capacity = 4096;
                 let by = if each { random.pick(&BY) } else { by };
@@ -374,7 +375,7 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
             _ => {}
         }
     }
-    // Other FLOW pipes on the way to one whose flows take of a NAT pool want other workers.
+    // Other FLOW pipes on the way to a pipe whose flows take from a NAT pool would require other workers.
     let nat = (0..).map(PipeId).zip(&program.pipes).find(|(_, pipe)| pipe.nat.is_some());
     if let Some((nat, _)) = nat.filter(|_| random.percent(80)) {
         program.ports.iter_mut().for_each(|port| port.root = Some(nat));
@@ -395,7 +396,7 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
     owners(&program).1.is_empty().then_some(program)
 }
 
-/// Whether workers look through pipes to find whose a frame is.
+/// Whether workers look through pipes to find the owner of a frame.
 fn looks_ahead(program: &Program) -> bool {
     owners(program).0.iter().flatten().any(|one| matches!(one, Owning::Ahead(_)))
 }
@@ -404,7 +405,7 @@ fn learns_answers(program: &Program) -> bool {
     program.pipes.iter().any(|pipe| matches!(pipe.kind, PipeKind::Flow { reverse: true, .. }))
 }
 
-/// Whether it matters which packet of a flow, of its answers, or of a datagram is met first.
+/// Whether it matters which packet of a flow, of its answers, or of a datagram is handled first.
 fn is_ordered(program: &Program) -> bool {
     let operations = program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
     let mut numbers = operations.flat_map(|one| one.numbers());
@@ -419,7 +420,8 @@ fn reports(frame: &Arriving) -> bool {
     parse(&frame.bytes, Depth::Inner).is_ok_and(|all| is_error(all.outer()) || is_error(all.inner()))
 }
 
-/// Whether the change means the same for every number of workers: an entry of a flow is of its worker alone.
+/// Whether the change means the same for every number of workers: an entry of a flow belongs to its worker
+/// alone.
 fn is_shared(program: &Program, change: &Change) -> bool {
     if let Change::Add { entry, .. } | Change::Update { entry, .. } = change
         && entry.forward.is_some()
@@ -436,7 +438,7 @@ fn is_shared(program: &Program, change: &Change) -> bool {
     }
 }
 
-/// What a run has met.
+/// What a run has exercised.
 #[derive(Debug, Default)]
 struct Met {
     cases: u64,
@@ -449,22 +451,22 @@ struct Met {
     /// Programs whose pipes are looked through.
     ahead: u64,
     aged: usize,
-    /// Flows of answers that were learnt with another.
+    /// Flows of answers that were learnt together with another flow.
     answers: usize,
-    /// Flows with an address and a port of a NAT pool.
+    /// Flows with an address and a port from a NAT pool.
     bound: usize,
     /// Proposals made by all workers, and refused by all.
     proposals: [usize; 2],
-    /// Workers with frames on their way to others when a change was proposed.
+    /// Workers with frames in flight to others when a change was proposed.
     between: usize,
 }
 
-/// Swaps the program of all crews. The last one also changes its number, with frames between its workers.
-/// Returns the number.
+/// Swaps the program of all crews. The last crew also changes its number of workers, with frames in flight
+/// between them. Returns the number.
 fn swap(crews: &mut [Crew], program: &Program, random: &mut Random) -> usize {
     let (rings, mut after) = (random.percent(50), random.pick(&[1, 2, 4]));
     if program.follow_fragments {
-        // What a worker knows of datagrams does not move with them.
+        // What a worker knows about datagrams does not move with them.
         after = crews[crews.len() - 1].workers.len();
     }
     crews.iter_mut().for_each(|crew| crew.swap(program, rings));
@@ -479,7 +481,7 @@ fn swap(crews: &mut [Crew], program: &Program, random: &mut Random) -> usize {
     after
 }
 
-/// Compares what all crews show with what the first one does, and returns that.
+/// Compares what all crews show with what the first one shows, and returns that.
 fn compare(crews: &[Crew], program: &Program, met: &mut Met) -> Result<Shown, String> {
     let wanted = crews[0].shown(program);
     for crew in &crews[1..] {
@@ -492,7 +494,7 @@ fn compare(crews: &[Crew], program: &Program, met: &mut Met) -> Result<Shown, St
     Ok(wanted)
 }
 
-/// Returns the program of a seed, if it is one whose meaning does not depend on the number of workers.
+/// Returns the program of a seed, if its meaning does not depend on the number of workers.
 fn program_of(seed: u64, random: &mut Random) -> Option<Program> {
     match seed % 8 {
         0 | 4 => {
@@ -518,7 +520,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
     let is_inner = |one: &Owning| matches!(one, Owning::Same(owner) if owner.source == KeySource::Inner);
     met.inner += u64::from(owners(&program).0.iter().flatten().any(is_inner));
     met.ahead += u64::from(looks_ahead(&program));
-    // The last one changes its number.
+    // The last crew changes its number of workers.
     let mut crews = [1, 2, 4, 2].map(|count| Crew::new(&program, count));
     let mut now_ns = 0;
     for act in 0..ACTS {
@@ -570,7 +572,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
     propose_under_way(&mut crews[2], &program, &mut random, met)
 }
 
-/// Returns how many flows were learnt with another.
+/// Returns how many flows were learnt together with another.
 fn answers(program: &Program, shown: &Shown) -> usize {
     let reverse = |at: usize| matches!(program.pipes[at].kind, PipeKind::Flow { reverse: true, .. });
     let pipes = shown.flows.iter().enumerate().filter(|(at, _)| reverse(*at));
@@ -578,8 +580,8 @@ fn answers(program: &Program, shown: &Shown) -> usize {
     flows.filter(|flow| flow.decision == FlowDecision::Default).count()
 }
 
-/// Checks that no two flows have the same address and port, but a flow and that of its answers, of which it
-/// is the source of one and the destination of the other. Returns how many have some.
+/// Checks that no two flows have the same address and port, except a flow and that of its answers, where they
+/// are the source of one and the destination of the other. Returns how many flows have some.
 fn unique_bindings(shown: &Shown) -> Result<usize, String> {
     let mut bound = 0;
     for flows in &shown.flows {
@@ -596,7 +598,7 @@ fn unique_bindings(shown: &Shown) -> Result<usize, String> {
     Ok(bound)
 }
 
-/// Proposes changes while frames are on their way between workers.
+/// Proposes changes while frames are in flight between workers.
 fn propose_under_way(
     crew: &mut Crew,
     program: &Program,

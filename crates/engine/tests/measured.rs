@@ -1,5 +1,5 @@
-//! Measured flows: no delta has packets of two periods, the pipe says when all have given theirs, and no
-//! packet is lost or counted twice, whatever is reloaded, removed or stalled meanwhile.
+//! Measured flows: no delta has packets of two periods, the pipe announces when all flows have reported
+//! theirs, and no packet is lost or counted twice, whatever is reloaded, removed or stalled meanwhile.
 
 mod support;
 
@@ -41,7 +41,7 @@ fn key(sport: u16) -> FlowKey {
     FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (sport, 53), None)
 }
 
-/// Takes what waits, and checks the account.
+/// Takes what waits, and checks the accounting.
 fn taken(bench: &mut Bench) -> Vec<FlowDelta> {
     let before = bench.deltas.len();
     bench.take_deltas();
@@ -77,7 +77,7 @@ fn c11_flows_without_packets_give_theirs_before_the_pipe_says_that_all_have() {
     let mut bench = Bench::new(&pinning("f", 1000, Some(PERIOD)));
     bench.now_ns = MS;
     bench.learn(600);
-    // Those of the next period are not among them.
+    // Packets of the next period are not included.
     bench.now_ns = 101 * MS;
     (0..10).for_each(|sport| _ = bench.frame(PortId(0), &udp(sport, 53)));
     (101..180).for_each(|ms| bench.engine.tick(ms * MS));
@@ -94,7 +94,7 @@ fn c11_while_nobody_reads_a_flow_goes_on_counting_and_the_pipe_says_nothing() {
     let mut bench = Bench::new(&pinning("f", 10_000, Some(PERIOD)));
     bench.learn(9_000);
     (100..1_000).for_each(|ms| bench.engine.tick(ms * MS));
-    // Those that have no room stay; the first of them go by age, when there is room.
+    // Flows without room for their deltas stay; the first of them expire once there is room.
     let account = bench.engine.flow_account();
     assert_eq!((account.given, account.live, account.balances()), (4096, 9_000 - 4096, true));
     bench.now_ns = 1_000 * MS;
@@ -118,7 +118,7 @@ fn c11_while_nobody_reads_a_flow_goes_on_counting_and_the_pipe_says_nothing() {
 /// Octets, flags, class, VLAN, ICMP.
 type Said = (u64, u8, u8, u16, u16);
 
-/// Frames of one flow, and what records say of them together.
+/// Frames of one flow, and what records report about them in total.
 fn described() -> Vec<(Vec<Vec<u8>>, Said)> {
     let frame = |text: &str, length: usize| {
         let mut frame = weir_packet::craft::frame(text);
@@ -129,7 +129,7 @@ fn described() -> Vec<(Vec<Vec<u8>>, Said)> {
     let udp = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80";
     let ipv6 = "src=2001:db8::1 dst=2001:db8::2 proto=icmpv6 icmp_type=129 icmp_code=3 dscp=10 len=90";
     vec![
-        // 40 bytes of IP, padded; the second packet says something else.
+        // 40 bytes of IP, padded; the second packet has other values.
         (
             vec![
                 frame(&format!("{tcp} flags=S dscp=46 len=54"), 60),
@@ -175,7 +175,7 @@ fn c14_octets_survive_a_swap_into_a_table_of_another_size() {
             bench.engine.age(200 * MS);
             let all = taken(&mut bench);
             let delta = all.iter().find(|one| one.packets() > 0).unwrap();
-            // A tag from before the pipe was measured is not known.
+            // A tag from before the pipe was measured is unknown.
             let wanted = if before.is_some() { 200 } else { 204 };
             assert_eq!((delta.packets(), delta.observed.octets), (2, wanted), "{sizes:?}");
         }
@@ -270,7 +270,7 @@ fn c9_a_flow_that_has_given_its_counts_has_had_its_first_packet() {
     assert_eq!(state, Some(FlowState::Stream));
 }
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -280,8 +280,8 @@ impl Numbers {
     }
 }
 
-/// Programs that follow one another: the pipe keeps its name or not, has another capacity, is measured by
-/// other periods or not at all.
+/// Successive programs: the pipe keeps its name or not, has another capacity, is measured with other periods
+/// or not at all.
 fn any_program(numbers: &mut Numbers) -> Program {
     if numbers.below(3) == 0 {
         let measured = Measured::every([1, 10, 100][numbers.below(3) as usize]);
@@ -302,7 +302,7 @@ fn any_program(numbers: &mut Numbers) -> Program {
 }
 
 /// A run of frames, reloads, removals and pauses of the collector. Returns the deltas, and checks after every
-/// step that each frame is somewhere.
+/// step that each frame is accounted for.
 fn run(seed: u64, steps: usize) -> (HashMap<FlowKey, u64>, HashMap<FlowKey, u64>, usize) {
     let mut numbers = Numbers(seed);
     let mut bench = Bench::new(&any_program(&mut numbers));

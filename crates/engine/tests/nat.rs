@@ -1,4 +1,4 @@
-//! NAT pools: what flows take, who may, and when it is free again (docs/pipes.md N1 ff.).
+//! NAT pools: what flows take, which flows may, and when it is free again (docs/pipes.md N1 ff.).
 
 mod support;
 
@@ -36,7 +36,7 @@ fn key(sport: u16) -> FlowKey {
     FlowKey::new([10, 1, 1, 1].into(), [203, 0, 113, 5].into(), 17, (sport, 53), None)
 }
 
-/// What a client's flow has.
+/// The address and port of a client's flow.
 fn binding(bench: &Bench, sport: u16) -> Option<Binding> {
     bench.engine.flow(PipeId(0), &key(sport))?.binding
 }
@@ -53,7 +53,7 @@ fn live(bench: &Bench) -> usize {
     bench.engine.flows(PipeId(0), 0).1
 }
 
-/// Ports of a client whose flows are of one slice.
+/// Ports of a client whose flows are in one slice.
 fn of_one_slice(program: &Program) -> Vec<u16> {
     let mut by_worker: BTreeMap<usize, Vec<u16>> = BTreeMap::new();
     let owners = Owners::new(program, SECRET.into(), 64);
@@ -76,7 +76,7 @@ fn n1_a_flow_takes_an_address_and_a_port_and_its_answers_come_back() {
     let back = bench.bytes(PortId(1), &answer((address, port)));
     assert_eq!(back, udp("203.0.113.5", 53, "10.1.1.1", 4000));
     assert_eq!((used(&bench), live(&bench)), (1, 2));
-    // An error of a router on the way is about this flow, and comes back as well.
+    // An error from a router on the path is about this flow, and is returned as well.
     let inside: String = out[14..42].iter().map(|byte| format!("{byte:02x}")).collect();
     let error = format!("src=198.51.100.7 dst={address} proto=icmp icmp_type=11 payload={inside}");
     let back = bench.bytes(PortId(1), &frame(&error));
@@ -175,14 +175,14 @@ fn n6_a_flow_and_its_answers_age_as_one() {
     bench.frame(PortId(0), &there("S"));
     let (address, port) = bench.engine.flow(PipeId(0), &key).unwrap().binding.unwrap();
     let back = |flags| tcp("203.0.113.5", 80, &address.to_string(), port, flags);
-    // Packets in one direction keep both.
+    // Packets in one direction keep both alive.
     for _ in 0..3 {
         bench.now_ns += 50_000_000_000;
         bench.frame(PortId(1), &back("A"));
         bench.engine.age(bench.now_ns);
         assert_eq!((live(&bench), used(&bench)), (2, 1));
     }
-    // The end of one is the end of both.
+    // When one ends, both end.
     bench.frame(PortId(1), &back("R"));
     bench.now_ns += 2_000_000_000;
     bench.engine.age(bench.now_ns);
@@ -228,7 +228,7 @@ fn n7_flows_to_an_address_that_the_pool_gets_end() {
     let before: Vec<_> = (0..100).map(|sport| slice(&bench, sport)).collect();
     bench.swap(&larger);
     for (sport, before) in before.into_iter().enumerate() {
-        // What is sent there is an answer now, and of the slice of its port: 1024 is of slice 0.
+        // Packets sent there are answers now, in the slice of their port: 1024 is in slice 0.
         let stays = before.flatten().is_some_and(|(_, port)| port % 64 == 0);
         assert_eq!(slice(&bench, sport as u16).is_some(), stays, "{sport}");
     }
@@ -296,7 +296,7 @@ fn n9_the_check_refuses_what_cannot_work() {
     }
 }
 
-/// No two flows have the same, but a flow and its answers.
+/// No two flows share a place, except a flow and its answers.
 fn distinct(bench: &Bench) {
     let mut seen = BTreeSet::new();
     for flow in bench.engine.flows(PipeId(0), usize::MAX).0 {
@@ -343,7 +343,7 @@ proptest! {
         bench.engine.take_deltas(|_| true);
         bench.engine.clear_removed();
         prop_assert_eq!((used(&bench), live(&bench)), (0, 0));
-        // And everything can be given again.
+        // And everything can be handed out again.
         let _ = bench.apply(Change::Add { pipe: id, entry: target });
         (0..u16::MAX).step_by(7).for_each(|sport| _ = bench.frame(PortId(0), &client(sport)));
         let all = bench.program.nat_pools[0].places() as usize;

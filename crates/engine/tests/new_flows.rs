@@ -1,4 +1,4 @@
-//! New flows that go to targets in turn, or to who has the fewest (docs/pipes.md M24 to M26).
+//! New flows that go to targets in turn, or to the target with the fewest flows (docs/pipes.md M24 to M26).
 
 mod support;
 
@@ -16,11 +16,10 @@ use weir_program::{
 };
 
 const MS: u64 = 1_000_000;
-/// The group of each program, for which metadata does not choose.
+/// The group of each program, where metadata does not choose.
 const ONE: GroupChoice = GroupChoice::One(GroupId(0));
 
-/// A program that pins flows to as many targets as there are weights, each of which leads to a port of its
-/// own.
+/// A program that pins flows to one target per weight, each of which leads to a port of its own.
 fn program(new_flows: NewFlows, weights: &[u32], capacity: u32) -> Program {
     let names: Vec<String> = (0..weights.len()).map(|at| format!("p{at}")).collect();
     let rows = (0..weights.len() as u16).map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at)));
@@ -68,13 +67,13 @@ fn m24_new_flows_go_to_targets_in_turn_by_weight() {
     let mut both = Both::new(&program(NewFlows::RoundRobin, &[2, 0, 1, 1], 4096));
     let to: Vec<u16> = (0..400).map(|sport| both.udp(sport)).collect();
     assert_eq!(counts(&to, 4), [200, 0, 100, 100]);
-    // Every round has the same order, from wherever the first flow began.
+    // Every round has the same order, wherever the first flow began.
     assert!(to.windows(5).all(|some| some[0] == some[4]), "{to:?}");
     let order = to.iter().map(|to| char::from(b'0' + *to as u8)).collect::<String>();
     assert!(order.contains("02300230"), "{order}");
     // A flow stays.
     assert!((0..400).all(|sport| both.udp(sport) == to[usize::from(sport)]));
-    // With other weights the turns go on, in another order.
+    // With other weights the turns continue in another order.
     let weigh = Change::SetWeight { group: GroupId(0), target: 0, weight: 0 };
     both.bench.apply(weigh.clone()).unwrap();
     both.twin.apply(&weigh).unwrap();
@@ -97,7 +96,7 @@ fn m25_a_new_flow_goes_to_the_target_with_the_fewest_for_its_weight() {
         (both.flows(0), both.flows(3)),
         (Flows { active: 10, begun: 10, ..Flows::default() }, Flows::default())
     );
-    // The flows of one target end; those of the others go on.
+    // The flows of one target end; those of the others continue.
     both.bench.now_ns += 80 * MS;
     (0..40).filter(|sport| to[*sport] != 1).for_each(|sport| _ = both.udp(sport as u16));
     both.bench.now_ns += 80 * MS;
@@ -106,14 +105,15 @@ fn m25_a_new_flow_goes_to_the_target_with_the_fewest_for_its_weight() {
     assert_eq!(both.flows(1), Flows { begun: 10, ..Flows::default() });
     let to: Vec<u16> = (100..110).map(|sport| both.udp(sport)).collect();
     assert_eq!(counts(&to, 4), [0, 10, 0, 0]);
-    // Whose entry goes has no flows any more.
+    // A target whose entry is removed has no flows any more.
     let gone = Change::Remove { pipe: PipeId(0), key: EntryKey::one(EntryMatch::Target(2)) };
     both.bench.apply(gone).unwrap();
     assert_eq!(both.flows(2), Flows { begun: 20, ..Flows::default() });
 }
 
-/// Mitzenmacher's bound for the better one of two: the largest load is above the mean by a little more than
-/// log2 log n, whatever the number of flows is. By hash alone it would be some three standard deviations.
+/// Mitzenmacher's bound for the better of two choices: the largest load exceeds the mean by a little more
+/// than log2 log n, regardless of the number of flows. By hash alone it would be some three standard
+/// deviations.
 #[test]
 fn m25_of_many_targets_the_better_one_of_two_has_nearly_its_share() {
     let loads = |new_flows| {
@@ -160,13 +160,13 @@ fn m26_without_room_flows_go_by_hash_and_stay_there_when_there_is_room_again() {
         let late: Vec<u16> = (100..130).map(|sport| both.udp(sport)).collect();
         let hash: Vec<u16> = (100..130).map(|sport| both.by_hash(sport)).collect();
         assert_eq!(late, hash);
-        // The first ones end, and there is room. Those that have begun meanwhile stay where they are.
+        // The first flows end, which makes room. Flows that began in the meantime stay where they are.
         both.bench.now_ns += 51 * MS;
         both.bench.engine.age(both.bench.now_ns);
         both.twin.age(both.bench.now_ns);
         assert_eq!(both.udp(103), hash[3]);
         assert_eq!(both.bench.engine.flows(PipeId(0), 9).1, 1, "it is learnt now");
-        // Nobody was without room for as long as flows stay: turns go on.
+        // The table had room throughout the lifetime of a flow: turns continue.
         both.bench.now_ns += 101 * MS;
         both.bench.engine.age(both.bench.now_ns);
         both.twin.age(both.bench.now_ns);
@@ -196,7 +196,7 @@ fn m25_workers_share_the_counts_and_a_swap_counts_the_flows_in_again() {
         all[usize::from(through(&mut workers[usize::from(sport % 7 == 0)], &udp(sport, 53)))] += 1;
     }
     assert_eq!(all, [20, 20, 20], "as if there were one worker");
-    // A target is gone, and another one has come in front.
+    // One target is removed, and another one is inserted in front.
     let mut after = program(NewFlows::LeastFlows, &[1; 3], 4096);
     for (at, name) in ["new", "t0", "t1"].into_iter().enumerate() {
         after.groups[0].target_mut(at).name = name.to_string();
@@ -232,7 +232,7 @@ fn what_targets_leave_unanswered_is_counted_once_for_each_flow() {
         both.frame(&tcp(sport, flags));
     }
     assert_eq!(both.flows(0), Flows { active: 3, begun: 3, repeated: 3, unanswered: 2 });
-    // In two directions, a reset says the same, but not once the connection was accepted.
+    // In two directions, a reset counts the same, but not once the connection was accepted.
     let mut both = Both::new(&by_state(source_nat((1024, 1151), 32)));
     for (sport, flags) in [(7, &["RA"][..]), (8, &["SA", "R"]), (9, &["RA", "RA"])] {
         let syn = format!("src=10.1.1.1 dst=203.0.113.5 proto=tcp sport={sport} dport=80 flags=S");

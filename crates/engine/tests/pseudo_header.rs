@@ -1,6 +1,6 @@
-//! Changed addresses and the checksums whose pseudo header has them, or has others: random packets of every
-//! such protocol behind random extension headers, in both executors. The checksums are computed here from
-//! scratch, by what each frame was built from.
+//! Changed addresses and the checksums whose pseudo header contains them, or contains others: random packets
+//! of every such protocol after random extension headers, in both executors. The checksums are computed here
+//! from scratch, from what each frame was built of.
 
 use std::collections::BTreeMap;
 use weir_engine::lockstep::{Act, Arriving, Lockstep};
@@ -10,7 +10,7 @@ use weir_packet::{Field, FieldKind, LevelId};
 use weir_program::builder::ProgramBuilder;
 use weir_program::{Entry, Operation, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Value};
 
-/// Number, place of the checksum, first byte, and whether IPv4 has it too.
+/// Number, offset of the checksum, first byte, and whether IPv4 has it too.
 const PROTOCOLS: [(u8, usize, Option<u8>, bool); 10] = [
     (6, 16, None, true),
     (17, 6, None, true),
@@ -24,14 +24,14 @@ const PROTOCOLS: [(u8, usize, Option<u8>, bool); 10] = [
     (139, 4, None, true),
 ];
 
-/// The source and the destination of a pseudo header that has others than the IP header.
+/// The source and the destination of a pseudo header that differ from those of the IP header.
 type Other = [Option<Vec<u8>>; 2];
 
-/// A frame and what its checksum is of.
+/// A frame and what its checksum covers.
 struct Made {
     bytes: Vec<u8>,
     protocol: u8,
-    /// Where source and destination are, and whether the pseudo header has them or others.
+    /// Where source and destination are, and whether the pseudo header contains them or others.
     addresses: [(usize, usize, Option<Vec<u8>>); 2],
     segment: usize,
     /// Bytes of the segment that the checksum covers, and the length in the pseudo header.
@@ -41,7 +41,7 @@ struct Made {
 }
 
 impl Made {
-    /// The sum over pseudo header and segment, all ones if the checksum in it is right (RFC 1071).
+    /// The sum over pseudo header and segment, all ones if the checksum in it is correct (RFC 1071).
     fn sum(&self, bytes: &[u8]) -> u16 {
         let mut sum = u32::from(self.protocol) + self.length as u32;
         let mut add = |bytes: &[u8]| {
@@ -64,7 +64,7 @@ impl Made {
         u16::from_be_bytes([bytes[at], bytes[at + 1]])
     }
 
-    /// Writes the right checksum, never 0.
+    /// Writes the correct checksum, never 0.
     fn seal(mut self) -> Made {
         let at = self.segment + self.place;
         self.bytes[at..at + 2].fill(0);
@@ -81,7 +81,7 @@ fn bytes(random: &mut Random, count: usize) -> Vec<u8> {
     (0..count).map(|_| random.below(256) as u8).collect()
 }
 
-/// A header with a checksum at its place and some payload; also what of it is covered and counted.
+/// A header with a checksum at its offset and some payload; also which part of it is covered and counted.
 fn segment(random: &mut Random, protocol: u8, first: Option<u8>) -> (Vec<u8>, usize, usize) {
     let payload = random.below(20);
     let mut segment = bytes(random, 20 + payload);
@@ -202,7 +202,7 @@ fn ipv4(random: &mut Random, protocol: u8, segment: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A frame with a right checksum, at a level.
+/// A frame with a correct checksum, at a level.
 fn made(random: &mut Random, is_ipv6: bool, level: LevelId) -> Made {
     let all = PROTOCOLS.iter().filter(|(.., both)| is_ipv6 || *both).copied().collect::<Vec<_>>();
     let (protocol, place, first, _) = random.pick(&all);
@@ -239,7 +239,8 @@ fn program(operation: Operation) -> Program {
     program.build()
 }
 
-/// 64 random frames whose field is changed: both executors agree, and what the pseudo header has is mended.
+/// 64 random frames whose field is changed: both executors agree, and checksums whose pseudo header contains
+/// it are updated.
 fn change(random: &mut Random, field: Field, met: &mut BTreeMap<(u8, bool), u32>) {
     let is_source = matches!(field.kind, FieldKind::Ipv4Src | FieldKind::Ipv6Src);
     let is_ipv6 = matches!(field.kind, FieldKind::Ipv6Src | FieldKind::Ipv6Dst);

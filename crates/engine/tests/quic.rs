@@ -13,7 +13,7 @@ use weir_program::{
 };
 
 const KEY: [u8; 16] = 0x8f95_f092_4576_5f80_2569_34e5_0c66_207f_u128.to_be_bytes();
-/// Where packets go that miss.
+/// Where packets that miss go.
 const ELSEWHERE: PortId = PortId(0);
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -31,7 +31,7 @@ fn group(configs: &[QuicConfig], ids: &[&str]) -> Group {
     Group::new("g", Fill::Wants, 8).quic(configs.iter().copied()).targets(ids.iter().enumerate().map(target))
 }
 
-/// A program whose targets with these server IDs lead to the ports from the second on.
+/// A program whose targets with these server IDs lead to the second and following ports.
 fn program(configs: &[QuicConfig], ids: &[&str]) -> Program {
     let rows = (0..ids.len() as u16).map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at + 1)));
     let pipe = Pipe::hash("quic", HashInput::Quic, GroupId(0)).entries(rows).forward(Forward::PerEntry);
@@ -56,12 +56,12 @@ fn udp(from: &str, payload: &str) -> Vec<u8> {
     craft::frame(&format!("src={from} dst={to} proto=udp sport=4000 dport=443 payload={payload}"))
 }
 
-/// A packet with a short header (RFC 8999 §5.2), with something behind the connection ID.
+/// A packet with a short header (RFC 8999 §5.2), with payload after the connection ID.
 fn short(cid: &str) -> String {
     format!("40{cid}00112233445566778899")
 }
 
-/// One with a long header (§5.1), of version 1 with an empty source connection ID.
+/// A packet with a long header (§5.1), of version 1 with an empty source connection ID.
 fn long(cid: &str) -> String {
     format!("c000000001{:02x}{cid}000000", cid.len() / 2)
 }
@@ -80,7 +80,7 @@ fn m29_the_drafts_connection_ids_lead_to_their_servers() {
         let other = "ff".repeat(id.len() / 2);
         let program = program(&[config], &[&other, id]);
         for payload in [short(cid), long(cid)] {
-            // A client that gets another address keeps its server, whatever version of IP it has.
+            // A client whose address changes keeps its server, whichever IP version it uses.
             for client in ["10.0.0.1", "198.51.100.7", "2001:db8:2::9"] {
                 assert_eq!(sent(&program, &udp(client, &payload)), 2, "{config:?} {payload}");
             }
@@ -108,11 +108,11 @@ fn m29_what_has_no_server_id_of_a_target_with_an_entry_misses() {
     program.pipes[0].entries.edit(|entries| entries.remove(1));
     let to = |payload: &str| sent(&program, &udp("10.0.0.1", payload));
     assert_eq!((to(&short("050300000000")), to(&long("050100000000"))), (3, 1));
-    // A server that is down, one that is unknown, another configuration, none at all.
+    // A server that is down, an unknown one, another configuration, none at all.
     for cid in ["050200000000", "050900000000", "250100000000", "e50100000000"] {
         assert_eq!((to(&short(cid)), to(&long(cid))), (0, 0), "{cid}");
     }
-    // What is cut short, and connection IDs that are too long or too short for their header.
+    // Truncated packets, and connection IDs that are too long or too short for their header.
     let whole = long("050100000000");
     for end in (2..whole.len() - 6).step_by(2) {
         assert_eq!(to(&whole[..end]), 0, "{}", &whole[..end]);

@@ -16,7 +16,7 @@ use weir_program::{
 
 const MS: u64 = 1_000_000;
 
-/// A program that sends new flows to two ports in turn, from wherever they come.
+/// A program that sends new flows to two ports in turn, wherever they come from.
 fn in_turn(change: impl FnOnce(Pipe) -> Pipe) -> Program {
     let rows = (0..2).map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at)));
     let pipe = Pipe::flow("flows", Learn::Pin(GroupId(0).into())).entries(rows).forward(Forward::PerEntry);
@@ -42,7 +42,7 @@ impl Both {
         all.iter().map(|said| self.frame(0, &client(said))).collect()
     }
 
-    /// Returns how many flows have begun at all.
+    /// Returns how many flows have begun in total.
     fn begun(&self) -> u64 {
         let census = self.bench.tables().census(PipeId(0));
         (0..2).map(|target| census.flows(target).begun).sum()
@@ -64,7 +64,7 @@ fn c15_a_syn_on_an_ended_flow_begins_another() {
         let mut both = Both::new(&in_turn(|pipe| pipe));
         let first = both.segments(ending);
         assert!(first.iter().all(|port| *port == first[0]), "{ending:?}");
-        // In turn, the next connection goes to the other target, with all that belongs to it.
+        // In turn, the next connection goes to the other target, with everything that belongs to it.
         let other = 1 - first[0];
         assert_eq!(both.segments(&["S", "A", "A payload=00", "FA"]), [other; 4], "{ending:?}");
         assert_eq!((both.begun(), both.reopened()), (2, vec![ending.len() as u64]), "{ending:?}");
@@ -86,7 +86,7 @@ fn c15_any_other_syn_joins_its_flow() {
         assert!(ports.iter().all(|port| *port == ports[0]), "{said:?}: {ports:?}");
         assert_eq!((both.begun(), both.reopened()), (1, Vec::new()), "{said:?}");
     }
-    // Nor does anything but a SYN alone begin another.
+    // Nor does anything except a bare SYN begin another.
     for said in ["SA", "FS", "RS", "A", "FA"] {
         let mut both = Both::new(&in_turn(|pipe| pipe));
         let first = both.segments(&["S", "A", "FA"])[0];
@@ -132,7 +132,7 @@ fn while_deltas_have_no_room_the_syn_joins_its_flow() {
     assert_eq!(both.reopened(), Vec::<u64>::new());
 }
 
-/// A program that translates what clients send to an address and a port of a pool of its own.
+/// A program that translates what clients send to an address and a port from its pool.
 fn translating() -> Program {
     let mut program = source_nat((1024, 1151), 31);
     if let PipeKind::Flow { timeouts, .. } = &mut program.pipes[0].kind {
@@ -141,7 +141,7 @@ fn translating() -> Program {
     program
 }
 
-/// What the other side answers to a frame, which the program has translated.
+/// The other side's answer to a frame that the program has translated.
 fn answer(to: &[u8], flags: &str) -> Vec<u8> {
     let port = u16::from_be_bytes([to[34], to[35]]);
     let address = std::net::Ipv4Addr::from([to[26], to[27], to[28], to[29]]);
@@ -157,7 +157,7 @@ fn c15_a_translated_connection_has_ended_when_both_sides_have_closed() {
     hear(&mut both, "SA");
     ["A", "FA"].iter().for_each(|flags| _ = say(&mut both, flags));
     hear(&mut both, "A");
-    // The client has closed, and the other side may have more to say.
+    // The client has closed, and the other side may have more to send.
     assert_eq!(say(&mut both, "S"), first);
     ["A", "FA"].iter().for_each(|flags| _ = say(&mut both, flags));
     hear(&mut both, "FA");
@@ -173,8 +173,8 @@ fn c15_a_translated_connection_has_ended_when_both_sides_have_closed() {
     assert_eq!(hear(&mut both, "A"), Verdict::Drop(weir_packet::DropReason::Miss), "nothing leads there");
 }
 
-/// As in RFC 6146 §3.5.2.2 and in netfilter: a client that has forgotten the connection learns that from the
-/// acknowledgement that its SYN gets.
+/// As in RFC 6146 §3.5.2.2 and in netfilter: a client that has forgotten the connection learns about it from
+/// the acknowledgement that its SYN gets.
 #[test]
 fn c9_a_syn_on_a_half_closed_connection_changes_nothing() {
     for is_client in [true, false] {

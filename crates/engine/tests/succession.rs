@@ -1,4 +1,5 @@
-//! A swap in slices: at every moment it is what a swap at once would be, and no slice grows with the program.
+//! A swap in slices: at every moment it is equivalent to a swap in one go, and no slice grows with the
+//! program.
 
 mod support;
 
@@ -10,7 +11,7 @@ use weir_program::change::{Change, EntryKey};
 use weir_program::snapshot::Snapshot;
 use weir_program::{Entry, Operation, Pipe, PipeId, PipeKind, PortId, Program, Timeouts, Value};
 
-/// A random program, and some random frames and changes of it. Nothing goes by age.
+/// A random program, with some random frames and changes applied. Nothing expires.
 fn grown(random: &mut Random) -> Bench {
     let mut program = program(random);
     for pipe in &mut program.pipes {
@@ -26,7 +27,7 @@ fn grown(random: &mut Random) -> Bench {
     bench
 }
 
-/// Runs a random frame, or makes a random change; with a twin, there too.
+/// Runs a random frame or makes a random change; with a twin, there too.
 fn one_event(random: &mut Random, bench: &mut Bench, twin: Option<&mut Bench>) {
     let state = bench.engine.snapshot();
     match event(random, bench.engine.program(), &state) {
@@ -49,7 +50,7 @@ fn one_event(random: &mut Random, bench: &mut Bench, twin: Option<&mut Bench>) {
     }
 }
 
-/// The same program with a few entries less and others elsewhere.
+/// The same program with a few entries removed and others moved.
 fn changed(random: &mut Random, program: &Program) -> Program {
     let mut new = program.clone();
     for pipe in &mut new.pipes {
@@ -88,7 +89,7 @@ fn s6_a_swap_in_slices_is_at_every_moment_a_swap_at_once() {
         let Ok(placeholder) = Engine::new(&new, SECRET) else { continue };
         let mut heir = old.successor(&new);
         while !heir.engine.stage(&mut old.engine, 1 + random.below(3) as u32, old.now_ns) {
-            // The old program goes on meanwhile.
+            // The old program continues meanwhile.
             let bytes = weir_oracle::arbitrary::frame(&mut random);
             old.frame(PortId(random.below(new.ports.len()) as u16), &bytes);
         }
@@ -113,7 +114,7 @@ fn s6_a_swap_in_slices_is_at_every_moment_a_swap_at_once() {
     assert!(swaps > 150 && settled > 300, "{swaps} swaps, {settled} slices");
 }
 
-/// A pipe with entries of the configuration and of the run time, each with an action of its own.
+/// A pipe with configured and run-time entries, each with an action of its own.
 fn many(configured: u16) -> Program {
     let set = Operation::Set(Field::EthDst, Value::PerEntry);
     let pipe = Pipe::basic("p").per_entry(Field::UdpDport).act([set]).entries((0..configured).map(entry));

@@ -26,7 +26,7 @@ fn counted() -> Program {
     start(&["a", "b"], [pipe]).build()
 }
 
-/// Runs a frame through `old`, swaps to `new`, and returns the hits of pipe `p` after that.
+/// Runs a frame through `old`, swaps to `new`, and returns the hits of pipe `p` afterwards.
 fn hits_after(old: &Program, new: &Program) -> Option<u64> {
     let mut bench = Bench::new(old);
     bench.frame(PortId(0), &udp(1, 53));
@@ -104,7 +104,7 @@ fn s3_a_run_time_entry_that_would_lead_back_is_lost() {
     assert_eq!(bench.frame(PortId(0), &udp(1, 53)), Verdict::Drop(weir_packet::DropReason::Miss));
 }
 
-/// What a flow of the first pipe's target belongs to.
+/// What a flow of the first pipe's target is attributed to.
 fn belonging(generation: u8, target: u32) -> Belonging {
     Belonging { generation, pipe: 0, target }
 }
@@ -141,7 +141,7 @@ fn s2_removed_flows_leave_their_deltas_and_the_others_stay_with_their_target() {
     let report = bench.swap(&pinning(64, &["z", "new", "x"]));
     assert_eq!(report.removed, [("f".to_string(), 1, all - wanted.len())]);
     assert_eq!(pins(&bench), wanted);
-    // Flows of the target that is gone belong to it, in the program that had it: the second of its group.
+    // Flows of the removed target are attributed to it, in the program that had it: the second of its group.
     assert!(bench.deltas.iter().all(|delta| delta.of() == belonging(1, 1)), "{:?}", bench.deltas);
     assert_eq!(bench.flow_ledger(), before);
 }
@@ -440,11 +440,11 @@ fn named(program: &Program, (verdict, copies): (Verdict, Vec<Verdict>)) -> Vec<S
     names
 }
 
-/// A random program that has run for a while, with run-time entries changed only, since a swap restores
+/// A random program that has run for a while, with changes to run-time entries only, because a swap restores
 /// configured ones.
 fn grown(random: &mut Random) -> Bench {
     let mut program = program(random);
-    // Turns begin again with each program, in the order in which its targets are written (M24).
+    // Turns start over with each program, in the order in which its targets are written (M24).
     program.groups.iter_mut().for_each(|group| group.new_flows = NewFlows::Hash);
     for pipe in &mut program.pipes {
         pipe.monitor.idle_timeout_ns = 0;
@@ -489,7 +489,7 @@ fn grown(random: &mut Random) -> Bench {
             Event::Age => {}
         }
     }
-    // The weights as they are now.
+    // The current weights.
     program.groups = bench.engine.program().groups.clone();
     bench.program = program;
     bench
@@ -664,7 +664,7 @@ fn by_port_name(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> Vec<S
 
 #[test]
 fn both_kinds_of_key_survive_with_their_secret() {
-    // Rows are placed by a secret hash; with another secret an heir would not find the flows it inherited.
+    // Rows are placed by a secret hash; with another secret, an heir would not find the flows it inherited.
     let mut program = pinning(16, &["x"]);
     program.pipes[0].kind = PipeKind::Flow {
         key: KeySource::Inner,

@@ -1,4 +1,4 @@
-//! Another process takes flows over (docs/pipes.md S10): what becomes of them there.
+//! Another process takes over flows (docs/pipes.md S10): what happens to them there.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn met(program: &Program, sports: impl IntoIterator<Item = u16>) -> Engine {
     bench.engine
 }
 
-/// The pages of an engine's flows, of so many rows each.
+/// The pages of an engine's flows, with this many rows each.
 fn pages(engine: &Engine, rows: u32) -> Vec<FlowPage> {
     let (mut all, mut from) = (Vec::new(), Some(0));
     while let Some(row) = from {
@@ -72,7 +72,7 @@ fn s10_flows_go_on_with_their_target_by_its_name_whatever_its_number_is() {
     assert!(all.len() >= 9);
     assert_eq!(resume(&mut new, &all, (0, 1)), TakenOver { flows: 60, ended: 0, unreadable: 0 });
     assert_eq!(pinned(&new), pinned(&old));
-    // Again: they are there.
+    // Again: they already exist.
     assert_eq!(resume(&mut new, &all, (0, 1)).flows, 60);
     let account = new.flow_account();
     assert!(account.balances() && account.live == 0, "counts stay with the old process: {account:?}");
@@ -108,7 +108,7 @@ fn s10_what_cannot_be_read_is_counted_and_changes_nothing() {
     let mut new = met(&pinning(&["x", "y"], 64, 0), []);
     let mut page = pages(&old, 100).remove(0);
     page.records.truncate(page.length * 3 + 1);
-    // An entry that the list has not.
+    // An entry that is not in the list.
     page.records[40..44].copy_from_slice(&77_u32.to_le_bytes());
     // An unknown state.
     page.records[page.length + 52] = 99;
@@ -174,7 +174,7 @@ fn a_connection_that_has_ended_and_another_from_the_same_port_go_on_as_what_they
         new.engine.end_takeover();
         let (was, is) = (flow(&bench.engine), flow(&new.engine));
         assert_eq!((is.decision, is.state, is.binding), (was.decision, was.state, was.binding));
-        // From now on they do the same.
+        // From now on they behave the same.
         new.now_ns = bench.now_ns;
         for flags in ["A", "RA"] {
             assert_eq!(send(&mut new, flags), send(&mut bench, flags));
@@ -216,7 +216,7 @@ fn sources_are_remembered_by_their_flows_from_another_process() {
     assert!(was.iter().all(|((source, _), name)| is[&(*source, 10)] == *name), "{was:?} {is:?}");
 }
 
-/// Takes flows over without the end of it.
+/// Takes over flows without the final call.
 fn resume_some(engine: &mut Engine, pages: &[FlowPage]) {
     pages.iter().for_each(|page| _ = engine.resume_flows(PIPE, page, (0, 1)));
 }

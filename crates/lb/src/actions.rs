@@ -1,8 +1,8 @@
-//! What is done to packets on their way to a back end: an action for each mode of forwarding, of which a back
-//! end's entry names one and gives the addresses.
+//! What is done to packets on their way to a back end. There is one action per forwarding mode; a back end's
+//! entry names one of them and supplies the addresses.
 //!
-//! Pipes that keep flows always have all actions of their kind: with another list, a reload would end their
-//! flows (docs/pipes.md S2).
+//! Pipes that keep flows always have all actions of their kind: a reload with a different list would end
+//! their flows (docs/pipes.md S2).
 
 use super::service::{BackEnd, Mode, Service, SourceMac};
 use super::vlan::{OUT, VLAN};
@@ -18,7 +18,7 @@ pub(super) struct Action {
     what: What,
     /// Whether the VLAN is written into metadata, for the pipes of `vlan.rs`.
     tagged: bool,
-    /// Whether packets that are too long for the way are refused. Those for tunnels are in any case.
+    /// Whether packets too long for the path are refused. Packets for tunnels always are.
     limited: bool,
 }
 
@@ -29,31 +29,32 @@ enum What {
     L2(Source),
     /// A tunnel, over IPv6 or IPv4.
     Tunnel(Way, bool),
-    /// GUE over IPv4 as from the GLB director, which says the other back end of the packet's row.
+    /// GUE over IPv4 in the format of the GLB director, which includes the other back end of the packet's
+    /// row.
     SecondChance,
-    /// A new destination.
+    /// Destination rewritten.
     Nat(Translation),
-    /// The way back of translated flows.
+    /// The return path of translated flows.
     Answers(Translation),
 }
 
 /// Where the source MAC address comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The entry gives it.
+    /// Taken from the entry.
     Given,
-    /// It is the one that the packet was sent to.
+    /// The address that the packet was sent to.
     Copied,
 }
 
-/// What of a packet is translated.
+/// Which parts of a packet are translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Translation {
     /// Whether it is IPv6.
     pub ipv6: bool,
-    /// Whether the destination port is given, too.
+    /// Whether the destination port is rewritten as well.
     pub port: bool,
-    /// Whether its source becomes an address and a port of a pool.
+    /// Whether the source is replaced with an address and a port from a pool.
     pub full: bool,
     /// Where the source MAC address comes from.
     pub source: Source,
@@ -82,8 +83,8 @@ impl Way {
     }
 }
 
-/// Returns actions, the same with a VLAN, and those of packets to back ends without a tunnel with a limit of
-/// length as well.
+/// Returns the actions, their VLAN variants, and, for back ends without a tunnel, variants with a length
+/// limit.
 fn with_tags(all: Vec<What>) -> Vec<Action> {
     let ways = [(false, false), (false, true), (true, false), (true, true)];
     let of = |(limited, tagged): (bool, bool)| {
@@ -94,8 +95,8 @@ fn with_tags(all: Vec<What>) -> Vec<Action> {
 }
 
 impl Action {
-    /// Returns all actions that leave addresses alone: those of a pipe whose packets pick a row, and a back
-    /// end from that, or of others.
+    /// Returns all actions that leave addresses alone, for a pipe whose packets pick a row and then a back
+    /// end from it, or for other pipes.
     pub fn direct(rows: bool) -> Vec<Action> {
         let tunnels = TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| What::Tunnel(kind, ipv6)));
         let stations = [What::L2(Source::Given), What::L2(Source::Copied)];
@@ -103,7 +104,7 @@ impl Action {
         with_tags(stations.into_iter().chain(tunnels).chain(second_chance).collect())
     }
 
-    /// Returns all actions that translate addresses, with those of answers.
+    /// Returns all actions that translate addresses, including those for answers.
     pub fn translating(ipv6: bool, full: bool) -> Vec<Action> {
         let mut all = Vec::new();
         for source in [Source::Given, Source::Copied] {
@@ -115,7 +116,7 @@ impl Action {
         with_tags(all)
     }
 
-    /// Returns the action of answers.
+    /// Returns the action for answers.
     pub fn answers(ipv6: bool, full: bool, tagged: bool) -> Action {
         let what = What::Answers(Translation { ipv6, port: true, full, source: Source::Copied });
         Action { what, tagged, limited: false }
@@ -165,7 +166,7 @@ impl Action {
         if self.tagged { format!("{name}_vlan") } else { name }
     }
 
-    /// Returns it as the pipe has it.
+    /// Returns it as a template of the pipe.
     pub fn template(self) -> Template {
         let operations = match self.what {
             What::L2(source) => stations(source).to_vec(),
@@ -180,7 +181,7 @@ impl Action {
             let vlan = if is_back { Value::Learnt(Field::VlanVid) } else { Value::PerEntry };
             tags = vec![Operation::Set(VLAN, vlan), Operation::Set(OUT, Value::PerEntry)];
         }
-        // First, so that a packet that is too long goes to the app as it came.
+        // First, so that a packet that is too long reaches the app unmodified.
         let limit = Operation::LimitLength { bytes: Value::PerEntry, frame: false };
         let limit = self.limited.then_some(limit);
         Template::new(self.name(), tags.into_iter().chain(limit).chain(operations))
@@ -196,9 +197,9 @@ fn stations(source: Source) -> [Operation; 2] {
     [from, Operation::Set(Field::EthDst, Value::PerEntry)]
 }
 
-/// The outer headers. So that routers and NICs behind spread flows, the flow's hash is in the UDP source
-/// port, where the tunnel has UDP, in the flow label of IPv6, and in the source address, where the service
-/// has a prefix. UDP over IPv6 has a checksum: without one, a receiver drops it unless it was told otherwise
+/// The outer headers. To let downstream routers and NICs spread flows, the flow's hash is written into the
+/// UDP source port (if the tunnel uses UDP), into the IPv6 flow label, and into the source address (if the
+/// service has a prefix). UDP over IPv6 carries a checksum: by default receivers drop packets without one
 /// (RFC 6936 §4; Linux's vxlan and fou).
 fn tunnel(Way { kind, bare }: Way, ipv6: bool, second_chance: bool) -> Vec<Operation> {
     let given = Value::PerEntry;
@@ -218,7 +219,7 @@ fn tunnel(Way { kind, bare }: Way, ipv6: bool, second_chance: bool) -> Vec<Opera
         bare,
         ..Encap::new(kind)
     };
-    // First, so that a packet that is too long goes to the app as it came.
+    // First, so that a packet that is too long reaches the app unmodified.
     let limit = Operation::LimitLength { bytes: given, frame: is_vxlan };
     let inside = is_vxlan.then_some(Operation::Set(Field::EthDst, given));
     [limit].into_iter().chain(inside).chain([Operation::Encap(encap)]).collect()
@@ -227,8 +228,8 @@ fn tunnel(Way { kind, bare }: Way, ipv6: bool, second_chance: bool) -> Vec<Opera
 /// Bytes of an Ethernet header without tags.
 pub(super) const ETHERNET: u16 = 14;
 
-/// Returns how many bytes a mode of a service puts around what it carries: a packet, or the whole frame in
-/// VXLAN.
+/// Returns how many bytes a mode of a service adds around its payload: a packet, or for VXLAN the whole
+/// frame.
 pub(super) fn around(service: &Service, mode: Mode) -> u16 {
     let (kind, ip) = match mode {
         Mode::Ipip(ip) => (TunnelKind::Ipip, ip),
@@ -262,8 +263,8 @@ fn translate(Translation { ipv6, port, full, source }: Translation) -> Vec<Opera
     operations
 }
 
-/// What translated flows were sent to is what their answers come from, and they go to the station from which
-/// the flow came.
+/// The destination of a translated flow is the source of its answers, and they are sent to the station that
+/// the flow came from.
 fn restore(Translation { ipv6, full, .. }: Translation) -> Vec<Operation> {
     let [src, dst] = addresses(ipv6);
     let learnt = |to, from| Operation::Set(to, Value::Learnt(from));
@@ -276,10 +277,9 @@ fn restore(Translation { ipv6, full, .. }: Translation) -> Vec<Operation> {
     operations
 }
 
-/// Returns the source MAC address of packets to a back end of a service, if it is known. The source MAC
-/// address becomes that of the port through which a packet leaves. If that is the port on which it arrived,
-/// it is the address to which the packet was sent; tunnels have no such address to copy, so it is that of the
-/// port.
+/// Returns the source MAC address of packets to a back end of a service, if it is known. It is the address of
+/// the port through which a packet leaves. If that is the port on which the packet arrived, it is the address
+/// to which the packet was sent; tunnels have no such address to copy, so they use the port's.
 pub(super) fn own_mac(
     (service, back_end): (&Service, &BackEnd),
     is_tunnel: bool,
@@ -307,13 +307,13 @@ pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
     }
 }
 
-/// Returns the action of a back end, one of `all`, where its service's port has this MAC address.
+/// Returns the action of a back end, one of `all`, given the MAC address of the service's port.
 pub(super) fn action(pair: (&Service, &BackEnd), of_port: Option<Mac>, all: &[Action]) -> Action {
     Action::of(pair, own_mac(pair, pair.1.mode.is_tunnel(), of_port), all)
 }
 
-/// Returns the entry of a back end in a pipe with these actions. `out` is the number of where packets go, for
-/// those that get a VLAN tag. The back end must be possible: see [`super::problems`].
+/// Returns the entry of a back end in a pipe with these actions. `out` is the number of the destination of
+/// packets that get a VLAN tag. The back end must be possible: see [`super::problems`].
 pub(super) fn entry(
     (service, back_end): (&Service, &BackEnd),
     (of_port, out): (Option<Mac>, u16),

@@ -1,10 +1,11 @@
-//! What weir answers for services itself, as configured: questions for the MAC address of a VIP, and pings.
+//! What weir itself answers on behalf of services, as configured: questions for the MAC address of a VIP, and
+//! pings.
 //!
 //! A host that owns a VIP resets every TCP connection as soon as weir does not take its frames. So weir
 //! announces the VIPs of services with TCP, and the host does not have them. Prefixes are never announced:
-//! they are routed to weir, and whoever answered for each of their addresses would take those of others on
-//! the link. The addresses of a NAT pool are weir's alone, and are announced to back ends. `answers` has what
-//! the running app does.
+//! they are routed to weir, and answering for every address in them would hijack addresses of other hosts on
+//! the link. The addresses of a NAT pool are weir's alone, and are announced to back ends. `answers`
+//! implements this in the running app.
 
 use super::probes::Source;
 use super::service::{Address, Service};
@@ -21,10 +22,10 @@ use weir_program::{Forward, Origin, PortId};
 pub(super) const ECHO_V4: u8 = 8;
 pub(super) const ECHO_V6: u8 = 128;
 
-/// Who says where the VIPs of a service are.
+/// Who announces the VIPs of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Announce {
-    /// Weir if the service has TCP.
+    /// Weir, if the service has TCP.
     #[default]
     Auto,
     /// Weir, by ARP and neighbour discovery.
@@ -33,7 +34,7 @@ pub enum Announce {
     Nobody,
 }
 
-/// What becomes of pings to the VIPs of a service.
+/// How pings to the VIPs of a service are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IcmpEcho {
     /// Weir answers for VIPs that it announces.
@@ -41,13 +42,13 @@ pub enum IcmpEcho {
     Auto,
     /// Weir answers.
     Answer,
-    /// A back end gets them.
+    /// They are forwarded to a back end.
     Forward,
 }
 
-/// The words of `announce` that can be written.
+/// The values of `announce` that can be written explicitly.
 pub(super) const ANNOUNCE: [(&str, Announce); 2] = [("arp", Announce::Arp), ("none", Announce::Nobody)];
-/// The words of `icmp_echo` that can be written.
+/// The values of `icmp_echo` that can be written explicitly.
 pub(super) const ICMP_ECHO: [(&str, IcmpEcho); 2] =
     [("answer", IcmpEcho::Answer), ("forward", IcmpEcho::Forward)];
 
@@ -80,11 +81,11 @@ pub struct Announced {
     pub port: PortId,
     /// The VIP.
     pub vip: IpAddr,
-    /// Place of the first service that has it.
+    /// The first service that has it, as a place in the configuration.
     pub origin: Origin,
 }
 
-/// Addresses to which pings are not left to the host.
+/// Addresses whose pings are not left to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pinged {
     /// The port on which pings arrive.
@@ -93,7 +94,7 @@ pub struct Pinged {
     pub vip: IpAddr,
     /// How many leading bits of it count.
     pub prefix: u8,
-    /// The position of the service that gets them; `None`: weir answers.
+    /// The position of the service that gets them; `None` if weir answers.
     pub service: Option<usize>,
     /// Place of the service.
     pub origin: Origin,
@@ -108,38 +109,38 @@ pub struct Speaker {
     pub name: Arc<str>,
     /// The MAC address that VIPs have here: the port's, or that of the bond it belongs to.
     pub mac: Mac,
-    /// Whether somebody is there who must be told unasked. Recordings and memory have nobody, and on a bond
-    /// that is the bond's part.
+    /// Whether unsolicited announcements are needed. Recordings and memory have no other stations, and on a
+    /// bond announcing is the bond's job.
     pub is_wire: bool,
 }
 
-/// A VIP that is announced unasked.
+/// A VIP that is announced unsolicited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unasked {
     /// The port.
     pub port: PortId,
     /// The VIP.
     pub vip: IpAddr,
-    /// The VLAN; 0: without a tag.
+    /// The VLAN; 0 means untagged.
     pub vlan: u16,
 }
 
-/// What weir answers for services.
+/// What weir answers on behalf of services.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answered {
-    /// The VIPs that it announces, each once for each port.
+    /// The VIPs that it announces, once per port.
     pub vips: Vec<Announced>,
-    /// The same in each VLAN.
+    /// The same, once per VLAN.
     pub unasked: Vec<Unasked>,
-    /// Where pings go, each address once for each port.
+    /// Where pings go, once per address and port.
     pub pings: Vec<Pinged>,
     /// The ports of the VIPs.
     pub speakers: Vec<Speaker>,
 }
 
 impl Answered {
-    /// Returns what is answered for services, and for weir's own addresses: those of checks and of NAT pools.
-    /// At ports without a known MAC address nothing is announced.
+    /// Returns what is answered for services and for weir's own addresses, which are those of checks and of
+    /// NAT pools. Nothing is announced at ports without a known MAC address.
     #[must_use]
     pub fn of(
         (services, sources): (&[Service], &[Source]),
@@ -149,7 +150,7 @@ impl Answered {
         let speaker = |port: PortId| {
             let (config, below) = (ports.get(port.index())?, attachments.with(port)?);
             let mac = below.mac?;
-            // Of a bond's members, some must send nothing; the bond knows which.
+            // Some members of a bond must not send; only the bond knows which.
             let is_alone = below.to == Forward::Port(port);
             let is_wire = is_alone && matches!(config.kind, PortKind::Xdp(_) | PortKind::Dpdk { .. });
             Some(Speaker { port, name: config.name.as_str().into(), mac, is_wire })
@@ -182,7 +183,7 @@ impl Answered {
         Answered { vips, unasked, pings, speakers }
     }
 
-    /// Returns what ports take so that weir can answer.
+    /// Returns what ports must take so that weir can answer.
     pub(super) fn take(&self) -> impl Iterator<Item = TakeRule> + '_ {
         let asked = |one: &Announced| TakeRule { port: one.port, frames: Frames::Asked(one.vip) };
         let pinged = |one: &Pinged| TakeRule { port: one.port, frames: Frames::Ip(one.rule()) };
@@ -190,8 +191,8 @@ impl Answered {
     }
 }
 
-/// Returns where pings go. What is written decides before what is the default, and of several services on one
-/// address the first one.
+/// Returns where pings go. Explicit settings take precedence over defaults, and among several services with
+/// one address the first one wins.
 fn pings(services: &[Service], announced: &HashSet<(PortId, IpAddr)>) -> Vec<Pinged> {
     let (mut all, mut seen) = (Vec::new(), HashSet::new());
     for written in [true, false] {
@@ -215,12 +216,12 @@ fn pings(services: &[Service], announced: &HashSet<(PortId, IpAddr)>) -> Vec<Pin
 }
 
 impl Pinged {
-    /// Returns whether it is one address, so that an exact match finds it.
+    /// Returns whether it is a single address, so that an exact match finds it.
     pub(super) fn is_host(&self) -> bool {
         self.prefix == if self.vip.is_ipv6() { 128 } else { 32 }
     }
 
-    /// Whole echo requests: fragments do not show what they are.
+    /// Whole echo requests only: fragments do not show their type.
     fn rule(&self) -> IpRule {
         let (protocol, kind) =
             if self.vip.is_ipv6() { (PROTOCOL_ICMPV6, ECHO_V6) } else { (PROTOCOL_ICMP, ECHO_V4) };

@@ -1,5 +1,5 @@
-//! Writes services as pipes: tables that find a packet's service (`tables.rs`), and behind them pipes that
-//! choose a back end and send the packet there (`pipes.rs`).
+//! Writes services as pipes: tables that find a packet's service (`tables.rs`), followed by pipes that choose
+//! a back end and send the packet there (`pipes.rs`).
 
 use super::announce::Answered;
 use super::answers;
@@ -29,30 +29,30 @@ use weir_program::{Entry, Forward, NatPool, NatPrefix, Origin, Pipe, PipeId, Por
 pub struct Lb {
     /// The services, in the order in which they were written.
     pub services: Vec<Service>,
-    /// Room for flows in each pipe that keeps some.
+    /// Room for flows in each pipe that keeps flows.
     pub flows: u32,
     /// The program's NAT pools.
     pub nat_pools: Vec<NatPool>,
     /// The services' health.
     pub health: Health,
-    /// What weir answers for them.
+    /// What weir answers on their behalf.
     pub answered: Arc<Answered>,
-    /// Whether what was changed at run time survives a restart.
+    /// Whether changes made at run time survive a restart.
     pub persist: bool,
-    /// Whether there is an item, so that services can be added.
+    /// Whether the configuration has an item, so that services can be added.
     pub is_there: bool,
 }
 
 /// The pipe that all packets for the load balancer enter, used with `root:` and `forward:`.
 pub const NAME: &str = "lb";
 
-/// The name under which the app gets packets that are too long for the way to their back end.
+/// The name under which the app gets packets that are too long for the path to their back end.
 pub const TOO_LONG: &str = "lb/too_long";
 
-/// The name under which the app gets packets for which there is no back end, if their service rejects them.
+/// The name under which the app gets packets without a back end whose service rejects them.
 pub(super) const REJECT: &str = "lb/reject";
 
-/// Room for flows in each pipe that keeps some, unless the configuration says otherwise.
+/// The default room for flows in each pipe that keeps flows.
 pub const FLOWS: u32 = 1 << 18;
 
 impl Default for Lb {
@@ -64,7 +64,7 @@ impl Default for Lb {
 }
 
 impl Lb {
-    /// Returns everything wrong with the services. If there is anything, [`Lb::write`] must not be called.
+    /// Returns everything wrong with the services. [`Lb::write`] must not be called unless this is empty.
     #[must_use]
     pub fn problems(&self) -> Vec<(Origin, Problem)> {
         let around = Surroundings { pools: &self.nat_pools, flows: self.flows };
@@ -74,9 +74,9 @@ impl Lb {
     /// Adds pipes, groups and counters to `program`, and directs frames from the services' attachments there.
     pub fn write(&self, program: &mut ProgramBuilder, attachments: &Attachments) {
         let miss = self.miss(program);
-        // All fragments of a datagram go where it would go if it were whole.
+        // All fragments of a datagram go where the whole datagram would go.
         program.follow_fragments();
-        // The table that packets enter first has the first place, where readers look for it.
+        // The table that packets enter first comes first, where readers look for it.
         let root = program.pipe(Pipe::basic(NAME));
         let shared = (miss, self.flows, &self.health);
         let pipes = Writer::new(&self.services, attachments, program, shared).write();
@@ -98,13 +98,13 @@ impl Lb {
         }
     }
 
-    /// Adds the app to which frames go that weir answers itself.
+    /// Adds the app that gets the frames weir answers itself.
     fn replies(&self, program: &mut ProgramBuilder, miss: Forward) -> Replies {
         let mut replies = Replies { asked: [Forward::Drop; 2], echo: Forward::Drop };
         if !self.answered.vips.is_empty() {
             let app = program.app(answers::ANNOUNCE);
             replies.asked = [Forward::App(app); 2];
-            // Solicitations are found by their group, in which the host may have addresses, too.
+            // Solicitations are matched by their group, in which the host may have addresses, too.
             if miss == Forward::Kernel && self.answered.vips.iter().any(|one| one.vip.is_ipv6()) {
                 let host = Pipe::basic(format!("{NAME}/host")).entry(Entry::default());
                 let next = program.pipe(host.forward(Forward::Kernel).miss(Forward::Kernel));
@@ -117,7 +117,7 @@ impl Lb {
         replies
     }
 
-    /// Returns what the services are attached to: their ports, or what those ports are members of.
+    /// Returns what the services are attached to: their ports, or the bonds of those ports.
     pub(super) fn below<'a>(&self, attachments: &'a Attachments) -> impl Iterator<Item = &'a Attachment> {
         let all: Vec<&Attachment> =
             self.ports().into_iter().filter_map(|port| attachments.with(port)).collect();
@@ -126,7 +126,7 @@ impl Lb {
         all.iter().copied().enumerate().filter(is_first).map(|(_, one)| one).collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the ports on which packets of services and answers arrive, each once.
+    /// Returns the ports on which packets of services and answers arrive, without duplicates.
     #[must_use]
     pub fn ports(&self) -> Vec<PortId> {
         let answers = self.sources().into_iter().map(|source| source.port);
@@ -136,13 +136,13 @@ impl Lb {
         ports
     }
 
-    /// Returns where checks are sent from that go a service's own way.
+    /// Returns the source addresses of checks that take a service's own path.
     pub(super) fn sources(&self) -> Vec<Source> {
         probes::sources(&self.services, &self.health.services)
     }
 
-    /// Returns the forward for packets of no service: the kernel if every port has a kernel path, otherwise
-    /// drop.
+    /// Returns the forward for packets that belong to no service: the kernel if every port has a kernel path,
+    /// otherwise drop.
     fn miss(&self, program: &Program) -> Forward {
         let can = |port: &PortId| program.ports.get(port.index()).is_some_and(|port| port.kernel_path);
         if self.ports().iter().all(can) { Forward::Kernel } else { Forward::Drop }
@@ -150,8 +150,8 @@ impl Lb {
 }
 
 impl Lb {
-    /// Returns the answers to translated flows of a service: what is sent to its pool, or comes from its back
-    /// ends.
+    /// Returns the frames that are answers to a service's translated flows: those sent to its pool, or those
+    /// from its back ends.
     fn answers(&self, service: &Service) -> Vec<Frames> {
         let Some(Translated::Both(pool, _)) = Translated::of(service) else {
             let nat = service.back_ends.iter().filter(|one| matches!(one.mode, Mode::Nat { .. }));
@@ -175,8 +175,8 @@ impl Lb {
 }
 
 impl Configured for Lb {
-    /// Takes the services' packets, and all their fragments, because only the first of them shows the port;
-    /// ICMP errors about what their back ends sent; and answers that come back through weir.
+    /// Takes the services' packets with all their fragments, because only the first fragment shows the port;
+    /// ICMP errors about packets that their back ends sent; and answers that return through weir.
     fn take(&self) -> Vec<TakeRule> {
         let (mut rules, mut seen) = (Vec::new(), HashSet::new());
         let mut add = |port: PortId, frames: Frames| {
@@ -210,7 +210,7 @@ impl Configured for Lb {
         self.health.scales().all().map(group).collect()
     }
 
-    /// The host may have addresses of pools: connections of its own may use their other ports.
+    /// The host may own addresses of pools: its own connections may use their other ports.
     fn announced(&self) -> Vec<IpAddr> {
         let is_pooled = |address: &IpAddr| self.nat_pools.iter().any(|pool| pool.has(*address));
         self.answers_for().into_iter().filter(|address| !is_pooled(address)).collect()
@@ -255,13 +255,13 @@ impl Configured for Lb {
         if orders.as_array().is_none_or(|all| all.iter().all(is_edit)) {
             return Ok(());
         }
-        // One that puts nothing on the board of the app that runs.
+        // An app that does not write to the running app's board.
         let mut app = LbApp::new(Health { board: Default::default(), ..self.health.clone() });
         app.bind(program);
         app.refuses(orders)
     }
 
-    /// Returns the back ends of every service, with their shared counters; the services alone where there are
+    /// Returns the back ends of every service, with their shared counters, or just the services if there are
     /// too many back ends to count.
     fn table(&self, counts: &Counts<'_>) -> Value {
         let counted = pipes::is_counted(&self.services);
@@ -302,8 +302,8 @@ fn mac(back_end: &BackEnd, told: &Told) -> String {
     }
 }
 
-/// Returns the address that packets get on their way to a back end, and the port if there is one; empty if
-/// they keep theirs.
+/// Returns the address that packets are rewritten to on their way to a back end, and the port if that is
+/// rewritten; empty if they keep theirs.
 fn address(back_end: &BackEnd) -> String {
     match back_end.mode {
         Mode::Nat { ip, port: Some(port) } | Mode::FullNat { ip, port: Some(port) } => {

@@ -1,4 +1,4 @@
-//! Reads back ends: those of services, and those of XenoFlow.
+//! Reads back ends: those of services, and XenoFlow's.
 
 use super::health;
 use super::service::{BackEnd, Mode, State};
@@ -55,10 +55,11 @@ pub(super) fn read(node: &Node, scope: &mut Scope<'_>) -> Arc<[BackEnd]> {
     list(node, "back ends", scope.report).iter().filter_map(|node| back_end(node, &mut outs, scope)).collect()
 }
 
-/// The attachments that back ends of a list have named.
+/// The attachments named by back ends of a list.
 type Outs = HashMap<String, Arc<Attachment>>;
 
-/// Where a back end is, if it says so. The outer `None`: its attachment has an error, which is reported.
+/// A back end's attachment, if it has its own. The outer `None` means that its attachment has an error, which
+/// is reported.
 fn out(section: &Section<'_>, outs: &mut Outs, scope: &mut Scope<'_>) -> Option<Option<Arc<Attachment>>> {
     let Some(node) = section.get("out") else { return Some(None) };
     if let Kind::Scalar(name) = &node.kind
@@ -91,7 +92,7 @@ fn back_end(node: &Node, outs: &mut Outs, scope: &mut Scope<'_>) -> Option<BackE
     Some(BackEnd { name, mac, resolve, mode, out, vlan, server_id, weight, state, address, origin })
 }
 
-/// Its own address, where it is not the one that packets are sent to. With `l2`, `ip` means the same.
+/// Its own address, if it differs from the one that packets are sent to. With `l2`, `ip` means the same.
 fn address(section: &Section<'_>, mode: Option<Mode>, report: &mut Report) -> Option<IpAddr> {
     let mut read = |key| section.get(key).and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
     let (ip, address) = (if mode == Some(Mode::L2) { read("ip") } else { None }, read("address"));
@@ -104,7 +105,7 @@ fn address(section: &Section<'_>, mode: Option<Mode>, report: &mut Report) -> Op
     address.or(ip)
 }
 
-/// The MAC address that frames for it are sent to, or the address whose MAC address that is.
+/// The MAC address that frames for it are sent to, or the address that resolves to it.
 fn station(
     section: &Section<'_>,
     node: &Node,
@@ -119,7 +120,7 @@ fn station(
         return Some((mac(fixed, report)?, None));
     }
     let read = gateway.map(|node| parsed::<IpAddr>(node, "an IP address", report));
-    // If the gateway cannot be read, that is in the report.
+    // If the gateway cannot be read, the report says so.
     let Some(resolve) = read.map_or(own, |gateway| gateway) else {
         if gateway.is_none() {
             let message = "a back end needs `ip`, whose MAC address is found out, or `mac`";

@@ -1,11 +1,11 @@
 //! Services that assign packets by bits of the source address: each value of the bits is assigned to a back
-//! end, in turn and by weight.
+//! end, round robin and by weight.
 
 use super::app::{Lb, NAME};
 use super::problems::Problem;
 use super::service::{BITS_MAX, BackEnd, By, Service};
 
-/// Which back end gets the packets of each value of a service's bits.
+/// The back end for each value of a service's bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dealt {
     /// The service's name, as its group would be called.
@@ -17,7 +17,7 @@ pub struct Dealt {
 }
 
 impl Lb {
-    /// Returns how services by bits of the source address assign packets.
+    /// Returns the assignment of each service that assigns packets by bits of the source address.
     #[must_use]
     pub fn dealt(&self) -> Vec<Dealt> {
         let of = |service: &Service| {
@@ -73,7 +73,7 @@ pub(super) fn surplus(service: &Service, mask: u32) -> Option<Problem> {
     })
 }
 
-/// Says how to assign packets so that each of `turns` turns has a value: by more bits, if that is possible.
+/// Suggests how to assign packets so that each of `turns` turns has a value: by more bits, if possible.
 pub fn instead(mask: std::net::Ipv4Addr, turns: u64) -> String {
     let mut mask = mask.to_bits();
     while mask.count_ones() <= BITS_MAX && 1_u64 << mask.count_ones() < turns {

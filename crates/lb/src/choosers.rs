@@ -1,5 +1,6 @@
-//! The pipes that choose a back end and send packets there. Services share them: metadata chooses a service's
-//! group, and a pipe for each way of choosing has entries for the back ends of all services that choose so.
+//! The pipes that choose a back end and send packets to it. Services share them: metadata chooses a service's
+//! group, and each way of choosing has one pipe with entries for the back ends of all services that choose
+//! this way.
 
 use super::NAME;
 use super::actions::Action;
@@ -13,15 +14,15 @@ use weir_program::{FlowState, GroupChoice, HashInput, Learn, NatPoolId, Origin, 
 /// The metadata that carries the number of a service's group.
 pub(super) const META: u8 = 0;
 
-/// The largest number of pipes that keep flows for as many different timeouts.
+/// The maximum number of pipes that keep flows, one for each set of timeouts.
 pub(super) const TIMEOUTS_MAX: usize = 8;
 
 /// A pipe that chooses back ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Chooser {
-    /// Flows that stay with their back end, and whose addresses stay.
+    /// Flows stay with their back end, and keep their addresses.
     Flows(Timeouts),
-    /// Flows that stay with their back end, some with its address.
+    /// Flows stay with their back end, and some are translated to its address.
     Translated(Translated),
     /// Each packet by its 5-tuple.
     Hash,
@@ -31,11 +32,12 @@ pub(super) enum Chooser {
     SourcePort(bool),
     /// Each packet by these bits of its IPv4 source address.
     SourceBits(u32),
-    /// ICMP errors as the packets of the client that they are about, where a source address chooses.
+    /// ICMP errors, assigned like the client's packets that they are about, where the source address chooses.
     Errors(ErrorsBy),
 }
 
-/// What of the packet inside an ICMP error chooses, as its source does of a client's.
+/// The field of the packet inside an ICMP error that chooses, as the source address does for a client's
+/// packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ErrorsBy {
     /// The client's address, of IPv6 or IPv4.
@@ -46,12 +48,12 @@ pub(super) enum ErrorsBy {
     SourceBits(u32),
 }
 
-/// A table of flows and their answers, which come back through weir.
+/// A table of flows and their answers, which return through weir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Translated {
     /// With new destinations, of IPv6 or IPv4.
     Destination(bool),
-    /// With new sources as well, of this pool.
+    /// With new sources as well, from this pool.
     Both(NatPoolId, bool),
 }
 
@@ -87,8 +89,8 @@ impl Chooser {
         }
     }
 
-    /// Returns the pipe for ICMP errors about packets of a service. An error has the flow key of what it is
-    /// about (docs/pipes.md M9), but another source address.
+    /// Returns the pipe for ICMP errors about packets of a service. An error has the flow key of the packet
+    /// that it is about (docs/pipes.md M9), but a different source address.
     pub fn of_errors(service: &Service, ipv6: bool) -> Chooser {
         match Chooser::of(service, ipv6) {
             Chooser::Source(ipv6) => Chooser::Errors(ErrorsBy::Source(ipv6)),
@@ -105,8 +107,8 @@ impl Chooser {
         all
     }
 
-    /// Returns its name, which does not depend on other services: flows go on where a reload finds a pipe of
-    /// that name.
+    /// Returns its name, which does not depend on other services: a flow survives a reload if the new program
+    /// has a pipe of that name.
     pub fn name(self, program: &ProgramBuilder) -> String {
         let family = |ipv6| if ipv6 { "v6" } else { "v4" };
         match self {
@@ -143,7 +145,7 @@ impl Chooser {
         let pinned = || Pipe::flow(name.clone(), Learn::Pin(choice)).timeouts(timeouts).capacity(flows);
         match self {
             Chooser::Flows(_) => pinned(),
-            // Answers come from another address than clients send to, and to the same client.
+            // Answers come from a different address than the one clients send to, and go to the same client.
             Chooser::Translated(Translated::Destination(_)) => pinned().reverse(true).owner(OwnedBy::Client),
             Chooser::Translated(Translated::Both(pool, _)) => pinned().reverse(true).nat(pool),
             Chooser::Hash => Pipe::hash(name, HashInput::Select(KeySource::Outer), choice),
@@ -167,7 +169,7 @@ impl Chooser {
         Pipe::hash(name, HashInput::Quic, GroupChoice::ByMeta(META))
     }
 
-    /// Returns its actions, whichever of them are used. That of answers is the last one.
+    /// Returns its actions, whether or not they are used. The action for answers is the last one.
     pub fn actions(self) -> Vec<Action> {
         match self {
             Chooser::Translated(Translated::Destination(ipv6)) => {
@@ -180,7 +182,7 @@ impl Chooser {
     }
 }
 
-/// Returns what is different from the usual timeouts, as a part of a name.
+/// Returns how the timeouts differ from the defaults, as part of a name.
 fn differences(timeouts: Timeouts) -> String {
     let usual = super::service::timeouts(false);
     let mut name = String::new();
@@ -191,7 +193,7 @@ fn differences(timeouts: Timeouts) -> String {
     name
 }
 
-/// Returns the different timeouts of flows, each with the first service that has them.
+/// Returns the distinct timeouts of flows, each with the first service that uses them.
 pub(super) fn timeouts(services: &[Service]) -> Vec<(Timeouts, Origin)> {
     let mut all: Vec<(Timeouts, Origin)> = Vec::new();
     for service in services.iter().filter(|service| service.is_sticky()) {
@@ -204,7 +206,7 @@ pub(super) fn timeouts(services: &[Service]) -> Vec<(Timeouts, Origin)> {
 }
 
 /// Returns the number of the service at this position, by which metadata chooses its group. Numbers are given
-/// from the top, because a configuration that gives some itself begins at the bottom.
+/// from the top, because configurations that assign numbers themselves begin at the bottom.
 pub(super) fn number(at: usize) -> u16 {
     u16::MAX - at as u16
 }

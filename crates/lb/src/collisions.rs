@@ -1,12 +1,12 @@
-//! Services whose connections are translated to the same address and port of a back end. If a client uses one
-//! source port for both, as proxies and address translators do, the second connection is dropped
-//! (`answers_taken`, docs/pipes.md M20).
+//! Finds services whose connections are translated to the same address and port of a back end. If a client
+//! uses one source port for both, as proxies and NATs do, the second connection is dropped (`answers_taken`,
+//! docs/pipes.md M20).
 
 use super::service::{Address, BackEnd, Mode, Service};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-/// Two ways to one address and port of a back end. They may be of one service.
+/// Two translations to one address and port of a back end, possibly of a single service.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Collision<'a> {
     pub back_end: &'a BackEnd,
@@ -18,12 +18,12 @@ pub(super) struct Collision<'a> {
 
 /// An address and a protocol of back ends.
 type Station = (IpAddr, u8);
-/// A service, by its position, and what clients send to.
+/// A service, by its position, and the address that clients send to.
 type Way<'a> = (usize, &'a Address);
 /// The first and the last port.
 type Ports = (u16, u16);
 
-/// What connections are translated to so far. There may be a million pairs of service and back end.
+/// The translations found so far. There may be a million pairs of service and back end.
 #[derive(Default)]
 struct Known<'a> {
     single: BTreeMap<(Station, u16), Way<'a>>,
@@ -31,7 +31,7 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// Adds a way to these ports. Returns one that shares a port with it, and the port.
+    /// Adds a translation to these ports. Returns an earlier one that shares a port with it, and the port.
     fn add(&mut self, to: Station, (first, last): Ports, way: Way<'a>) -> Option<(Way<'a>, u16)> {
         let single = self.single.range((to, first)..=(to, last));
         let single = single.map(|((_, port), other)| (*other, *port)).find(|(other, _)| *other != way);
@@ -48,7 +48,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Returns the first collision of each service with an earlier one, or in itself.
+/// Returns the first collision of each service with an earlier one, or within itself.
 pub(super) fn collisions(services: &[Service]) -> Vec<Collision<'_>> {
     let (mut known, mut found) = (Known::default(), Vec::new());
     for (at, second) in services.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Reads how long flows of a service stay without a packet, and what happens to connections then.
+//! Reads how long idle flows of a service are kept, and what happens to their connections then.
 
 use super::service::{BackEnd, By};
 use weir_config::section::Section;
@@ -30,7 +30,7 @@ pub(super) fn read(
     (timeouts(section, back_ends, report), resets_idle(section, keeps, report))
 }
 
-/// The timeouts of a service's flows; those that it does not give depend on whether answers pass.
+/// The timeouts of a service's flows; the defaults depend on whether weir sees the answers.
 fn timeouts(section: &Section<'_>, back_ends: &[BackEnd], report: &mut Report) -> Timeouts {
     let usual = super::timeouts(back_ends.iter().any(|one| one.mode.is_nat()));
     let Some(node) = section.get("timeouts") else { return usual };
@@ -39,7 +39,7 @@ fn timeouts(section: &Section<'_>, back_ends: &[BackEnd], report: &mut Report) -
     given.fold(usual, |all, state| all.with(state, by_state.time(state.word(), report)))
 }
 
-/// Whether idle connections are reset, which needs flows.
+/// Whether idle connections are reset, which requires flows.
 fn resets_idle(section: &Section<'_>, (by, stateless): (Option<By>, bool), report: &mut Report) -> bool {
     let resets = section.choice("idle", &IDLE, report).unwrap_or_default();
     if let Some(node) = section.get("idle").filter(|_| resets && (stateless || by != Some(By::FiveTuple))) {

@@ -56,7 +56,7 @@ pub const KIND: Kind = Kind {
     verbs: verbs::VERBS,
 };
 
-/// The back ends of every service, with what each gets now.
+/// The back ends of every service, with their current traffic.
 const BACK_ENDS: &[Column] = &[
     column("service", "service", Holds::Name),
     column("back end", "name", Holds::Name),

@@ -1,6 +1,6 @@
 //! Back ends that are named by their IP address alone: which addresses are resolved, through which port, and
-//! what of an entry follows from the answer. Who runs the program writes what is known into it before it
-//! begins ([`Neighbours::settle`]); the running app follows what changes (`health/neighbours.rs`).
+//! how the answers affect entries. The program's executor writes what is known into the program before it
+//! starts ([`Neighbours::settle`]); the running app follows changes (`health/neighbours.rs`).
 
 use super::NAME;
 use super::actions;
@@ -13,37 +13,37 @@ use weir_app::neighbour::{Hop, Mac};
 use weir_config::ports::PortConfig;
 use weir_program::{Entry, EntryMatch, Forward, GroupChoice, GroupId, Program};
 
-/// How a back end is reached whose MAC address is resolved.
+/// How a back end with a resolved MAC address is reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
-    /// Which of the hops it is.
+    /// The index of its hop.
     pub hop: usize,
     mode: Mode,
     to: Forward,
 }
 
 impl Way {
-    /// Writes a MAC address into an entry of the back end, whose packets leave then.
+    /// Writes a MAC address into an entry of the back end, so that its packets leave.
     pub fn lead(&self, entry: &mut Entry, mac: Mac) {
         actions::set_station(self.mode, entry, mac);
         entry.forward = Some(self.to);
     }
 }
 
-/// The MAC addresses in the program's entries when it begins, and those that are known later.
+/// The MAC addresses in the program's entries when it starts, and those found later.
 #[derive(Debug, Default)]
 struct Written {
     macs: HashMap<Hop, Mac>,
-    /// Entries of other back ends were left out.
+    /// Entries of back ends without one were left out.
     settled: bool,
 }
 
 /// The back ends whose MAC addresses are resolved.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbours {
-    /// What is resolved, each once.
+    /// What is resolved, without duplicates.
     pub hops: Arc<[Hop]>,
-    /// By service and back end, in the order of health: the way to it if it is resolved.
+    /// Per service and back end, in the order of health: how it is reached, if it is resolved.
     pub ways: Arc<[Vec<Option<Way>>]>,
     written: Arc<Mutex<Written>>,
 }
@@ -55,7 +55,7 @@ impl PartialEq for Neighbours {
 }
 
 impl Neighbours {
-    /// Returns those of services, by the services of their health.
+    /// Returns the neighbours of services, indexed like the services of their health.
     pub(super) fn of(services: &[Service], guarded: &[Guarded], ports: &[PortConfig]) -> Neighbours {
         let by_name: HashMap<&str, &Service> = services.iter().map(|one| (one.name.as_str(), one)).collect();
         let mut hops: Vec<Hop> = Vec::new();
@@ -87,19 +87,19 @@ impl Neighbours {
         self.look().macs.clone()
     }
 
-    /// Returns the MAC address that the program has for a hop when it begins, and what is known later.
+    /// Returns the MAC address that the program has for a hop when it starts, and the one known later.
     #[must_use]
     pub fn mac(&self, hop: usize) -> Option<Mac> {
         self.look().macs.get(self.hops.get(hop)?).copied()
     }
 
-    /// Whether the program was written with what was known, and without entries for what was not.
+    /// Whether the program was written with what was known, and without entries for the rest.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.look().settled
     }
 
-    /// Notes what is known of a hop now, with which the next program begins.
+    /// Records what is now known about a hop, for the next program.
     pub fn note(&self, hop: usize, mac: Option<Mac>) {
         let (mut known, hop) = (self.look(), &self.hops[hop]);
         match mac {
@@ -108,8 +108,8 @@ impl Neighbours {
         }
     }
 
-    /// Writes what is known into the program. A back end that is not known gets no entry and no weight; what
-    /// its check sends is dropped.
+    /// Writes what is known into the program. A back end with an unknown address gets no entry and no weight;
+    /// packets of its check are dropped.
     pub(super) fn settle(
         &self,
         guarded: &[Guarded],

@@ -1,5 +1,5 @@
 //! Writes the pipes that choose back ends: one for each way of choosing, with an entry for each back end of
-//! each service that chooses so.
+//! each service that uses it.
 
 use super::actions::{self, Action};
 use super::choosers::{Chooser, ErrorsBy, Translated, number};
@@ -15,8 +15,8 @@ use weir_program::{
     AppId, CounterId, Entry, EntryList, EntryMatch, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
 };
 
-/// With more pairs of service and back end there is one counter for each service only: a program has room for
-/// 65 536 counters, and whoever scrapes them hardly wants more.
+/// With more pairs of service and back end, there is only one counter per service: a program has room for 65
+/// 536 counters, and scrapers hardly want more.
 pub(super) const COUNTED_MAX: usize = 32_768;
 
 /// The pipes that choose, and the groups that they choose from.
@@ -24,18 +24,18 @@ pub(super) struct Writer<'a> {
     services: &'a [Service],
     attachments: &'a Attachments,
     program: &'a mut ProgramBuilder,
-    /// Where packets go for which no back end is chosen.
+    /// Where packets go if no back end is chosen.
     miss: Forward,
-    /// Room for flows in each pipe that keeps some.
+    /// Room for flows in each pipe that keeps flows.
     flows: u32,
     /// Whether each back end of each service has a counter.
     counted: bool,
-    /// The app that answers packets which are too long, if the way to some back end is measured.
+    /// The app that answers packets that are too long, if the path to some back end is limited.
     too_long: Option<AppId>,
-    /// By service: its group, unless it needs none.
+    /// Per service: its group, unless it needs none.
     groups: Vec<Option<GroupId>>,
     pipes: Pipes,
-    /// What changes VLAN tags, if something does.
+    /// The pipe that changes VLAN tags, if any does.
     tags: Option<Tags>,
 }
 
@@ -44,9 +44,9 @@ pub(super) struct Writer<'a> {
 pub(super) struct Pipes {
     /// By the way of choosing.
     pub choosers: Vec<(Chooser, PipeId)>,
-    /// In front of these, for services whose back ends have server IDs.
+    /// The pipes in front of these, for services whose back ends have server IDs.
     pub quic: Vec<(Chooser, PipeId)>,
-    /// What changes VLAN tags, if something does.
+    /// The pipe that changes VLAN tags, if any does.
     pub tags: Option<Tags>,
 }
 
@@ -117,11 +117,11 @@ impl<'a> Writer<'a> {
         Pipes { tags: self.tags, ..self.pipes }
     }
 
-    /// Returns the pipe that finds back ends by server IDs, in front of one that chooses.
+    /// Returns the pipe that finds back ends by server IDs, in front of the choosing pipe.
     fn quic_pipe(&mut self, chooser: Chooser, id: PipeId) -> Pipe {
         let all = self.services.iter().enumerate().filter(|(_, service)| service.quic.is_some());
         let own: Vec<(usize, &Service)> = all.filter(|(_, one)| is_chosen_by(one, chooser)).collect();
-        // A server ID names a back end, without a row.
+        // A server ID names a back end directly, without a row.
         let actions = self.only_used(Action::direct(false), &own, chooser);
         let mut entries = EntryList::default();
         own.iter().for_each(|one| self.entries(*one, chooser, &actions, &mut entries));
@@ -148,7 +148,7 @@ impl<'a> Writer<'a> {
             actions = self.only_used(actions, &own, chooser);
         }
         let mut entries = EntryList::default();
-        // Back ends without an entry may get one while the program runs.
+        // Back ends without an entry may get one at run time.
         let mut room = 1;
         for (at, service) in own {
             self.entries((at, service), chooser, &actions, &mut entries);
@@ -161,13 +161,13 @@ impl<'a> Writer<'a> {
         let templates: Vec<_> = actions.into_iter().map(Action::template).collect();
         let pipe = blank.actions(templates).forward(Forward::PerEntry).miss(self.miss);
         let pipe = Pipe { too_long: self.too_long, ..pipe };
-        // Where flows are kept, the capacity is theirs.
+        // Where flows are kept, the capacity is that of the flows.
         let room = if keeps_flows { 0 } else { room.max(entries.len() as u32) };
         let room = pipe.capacity.max(room);
         with_entries(pipe.counter(SharedUse::PerEntry).capacity(room), entries)
     }
 
-    /// Leaves out the actions that no entry has. Pipes without flows lose nothing when their actions change.
+    /// Removes the actions that no entry uses. Pipes without flows lose nothing when their actions change.
     fn only_used(
         &self,
         mut actions: Vec<Action>,
@@ -184,7 +184,7 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        // A pipe without entries has actions all the same.
+        // A pipe without entries still has actions.
         actions.retain(|action| used.is_empty() || used.contains(action));
         actions
     }
@@ -217,7 +217,7 @@ impl<'a> Writer<'a> {
         of_port.and_then(|port| port.mac)
     }
 
-    /// Appends the entries of a service's back ends, packed at once: there may be a million of them.
+    /// Appends the entries of a service's back ends, packed at once: there may be a million.
     fn entries(
         &mut self,
         (at, service): (usize, &Service),
@@ -256,7 +256,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Returns where answers from the back ends of a service go: the way on which the flows came.
+    /// Returns where answers from the back ends of a service go: back the way the flows came.
     fn client_at(&self, service: &Service) -> Forward {
         let port = service.ports.first().and_then(|port| self.attachments.with(*port));
         let elsewhere = service.ways().iter().any(Option::is_some);
@@ -287,7 +287,7 @@ pub(super) fn is_counted(services: &[Service]) -> bool {
     services.iter().map(|service| service.back_ends.len()).sum::<usize>() <= COUNTED_MAX
 }
 
-/// Returns the name of the counter of what a back end gets of a service.
+/// Returns the name of the counter for a back end's traffic of a service.
 pub(super) fn counter_name(service: &Service, back_end: &BackEnd, counted: bool) -> String {
     let service = &service.name;
     if counted { format!("{NAME}/{service}/{}", back_end.name) } else { format!("{NAME}/{service}") }
@@ -298,13 +298,13 @@ pub(super) fn group_name(service: &Service) -> String {
     format!("{NAME}/{}", service.name)
 }
 
-/// Lists of targets, by the list of back ends and by where they are: services that share back ends share
-/// these as well, because there may be a million pairs of both.
+/// Lists of targets, by the list of back ends and by location: services that share back ends share these as
+/// well, because there may be a million pairs of both.
 type Lists = HashMap<(*const BackEnd, Forward, u32), Arc<[Target]>>;
 
-/// Adds the group of a service, whose weights are multiplied by `scale`. Packets for which it has no back end
-/// go to the first app, and news of connections that have been idle for too long to the second, if there are
-/// any. Where bits of the source address choose, there is no group.
+/// Adds the group of a service, whose weights are multiplied by `scale`. Packets without a back end go to the
+/// first app, and connections that have been idle for too long are reported to the second, if these are
+/// given. Services that choose by bits of the source address have no group.
 fn group(
     (at, service): (usize, &Service),
     (scale, [no_target, idle]): (u32, [Option<AppId>; 2]),
@@ -331,12 +331,12 @@ fn group(
     Some(program.group(Group { targets, quic: service.quic.clone(), ..group }))
 }
 
-/// Whether a service's packets of a version of IP are given to back ends in this way.
+/// Whether a service's packets of an IP version are assigned in this way.
 fn is_chosen_by(service: &Service, chooser: Chooser) -> bool {
     [false, true].iter().any(|ipv6| service.has(*ipv6) && Chooser::of(service, *ipv6) == chooser)
 }
 
-/// Gives a pipe without entries these.
+/// Adds these entries to a pipe that has none.
 fn with_entries(pipe: Pipe, mut entries: EntryList) -> Pipe {
     entries.shrink();
     Pipe { entries, ..pipe }

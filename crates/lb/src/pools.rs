@@ -1,5 +1,5 @@
-//! NAT pools of services: the addresses for which weir answers ARP and neighbour discovery, and pools so
-//! small that connections are refused before the table of flows is full.
+//! NAT pools of services: the addresses for which weir answers ARP and neighbour discovery, and warnings
+//! about pools so small that connections are refused before the table of flows is full.
 
 use super::announce::Announce;
 use super::choosers::Translated;
@@ -8,11 +8,11 @@ use super::service::Service;
 use std::collections::HashSet;
 use weir_program::{NAT_SLICES, NatPool, Origin};
 
-/// The most addresses of a pool that weir answers for. Each takes a rule of the port, and whoever has more
-/// routes them to weir.
+/// The maximum number of addresses of a pool that weir answers for. Each needs a rule of the port; larger
+/// pools must be routed to weir.
 const ADDRESSES_MAX: u128 = 256;
 
-/// Returns the addresses of pools that weir answers for, at the ports by which answers of back ends come in.
+/// Returns the addresses of pools that weir answers for, at the ports on which answers from back ends arrive.
 /// Services with `announce: none` leave that to others.
 pub(super) fn answered(services: &[Service], pools: &[NatPool]) -> Vec<Source> {
     let (mut all, mut seen) = (Vec::new(), HashSet::new());
@@ -28,7 +28,7 @@ pub(super) fn answered(services: &[Service], pools: &[NatPool]) -> Vec<Source> {
     all
 }
 
-/// Returns warnings about pools of which some slice is likely to be used up before the table of flows is
+/// Returns warnings about pools with a slice that is likely to be exhausted before the table of flows is
 /// full, because a connection takes a pair of the slice that its hash selects. Each pool is named once.
 pub(super) fn tight(services: &[Service], pools: &[NatPool], flows: u32) -> Vec<(Origin, String)> {
     let wanted = wanted(flows);
@@ -51,7 +51,7 @@ pub(super) fn tight(services: &[Service], pools: &[NatPool], flows: u32) -> Vec<
 }
 
 /// Returns how many pairs a slice needs so that a table of flows can be filled. Each connection has two flows
-/// and selects its slice at random, so the fullest slice has a few deviations more than the mean.
+/// and selects its slice at random, so the fullest slice is a few standard deviations above the mean.
 fn wanted(flows: u32) -> u64 {
     let mean = f64::from(flows / 2) / f64::from(NAT_SLICES);
     (mean + 3.0 * mean.sqrt()).ceil() as u64

@@ -1,8 +1,8 @@
-//! Checks that go the service's own way. What the socket of such a check sends is put into the program as a
-//! frame to a group address that names the back end. Ports' own addresses are none, so the tables of services
-//! leave it alone, and it comes to the pipe `lb/checks/v4` or `v6`, where each such back end has an entry
-//! with the action of its mode. Answers come to the address that checks are sent from, which is weir's own
-//! as VIPs are, and `lb/checked/v4` or `v6` forwards them to the app.
+//! Checks that take the service's own path. Packets sent by the socket of such a check are injected into the
+//! program as frames to a group address that identifies the back end. This is not one of the ports' own
+//! addresses, so the tables of services ignore it, and the frame reaches the pipe `lb/checks/v4` or `v6`,
+//! where each such back end has an entry with the action of its mode. Answers are sent to the source address
+//! of checks, which belongs to weir like a VIP, and `lb/checked/v4` or `v6` forwards them to the app.
 
 use super::TOO_LONG;
 use super::actions::{self, Action};
@@ -21,42 +21,42 @@ use weir_program::{Entry, EntryMatch, Forward, Origin, Pipe, PipeId, PortId, Pro
 
 /// The name under which answers to checks are forwarded.
 pub(super) const CHECKED: &str = "lb/checked";
-/// The pipes of what checks send, and of the answers, by version of IP.
+/// The pipes for packets of checks and for their answers, by IP version.
 const CHECKS: [&str; 2] = ["lb/checks/v4", "lb/checks/v6"];
 const ANSWERS: [&str; 2] = ["lb/checked/v4", "lb/checked/v6"];
 
-/// Group addresses that nobody else has: locally administered, then three bytes for the back end.
+/// Group addresses that nothing else uses: locally administered, then three bytes for the back end.
 const STATIONS: u64 = 0x0377_6500_0000;
 /// The bit of a destination MAC address that marks broadcast and multicast.
 const GROUP_BIT: u128 = 1 << 40;
 
-/// Ports that the kernel gives to sockets are 32768 to 60999; this range is one mask for XDP. So whatever
-/// else comes to an address of the host is left to it, should the host have the address all the same.
+/// The kernel assigns sockets ports from 32768 to 60999; this range is one mask for XDP. All other traffic to
+/// the address is left to the host, in case the host has the address after all.
 const PORTS: (u16, u16) = (32_768, 65_535);
 
-/// A back end that is checked the service's own way.
+/// A back end that is checked along the service's own path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
     /// The service and its back end, by their positions in the services' health.
     pub at: (usize, usize),
-    /// The port where what its check sends is put into the program.
+    /// The port at which packets of its check are injected.
     pub input: PortId,
-    /// Its entries, with the pipes that they are in.
+    /// Its entries, with the pipes that contain them.
     pub entries: Vec<(PipeId, Entry)>,
 }
 
-/// An address that checks are sent from, or that is of a NAT pool, at a port that answers come in by.
+/// A source address of checks, or an address of a NAT pool, at a port on which answers arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// The port.
     pub port: PortId,
     /// The address.
     pub address: IpAddr,
-    /// Place of the first service that has it.
+    /// The first service that has it, as a place in the configuration.
     pub origin: Origin,
 }
 
-/// Returns the ways of a back end's check, if it goes the service's: where it is sent from, and the VIP.
+/// Returns the paths of a back end's check, if it takes the service's: source address and VIP.
 fn ways(guarded: &Guarded, place: usize) -> &[(IpAddr, IpAddr)] {
     let watch = guarded.back_ends.get(place).and_then(|(.., watch)| watch.as_ref());
     watch.and_then(|watch| watch.check.via.as_ref()).map_or(&[], |via| &via.ways)
@@ -81,7 +81,7 @@ fn used<'a>(services: &'a [Service], guarded: &'a [Guarded]) -> Vec<(usize, &'a 
     used.into_iter().filter_map(service).collect()
 }
 
-/// Returns where checks are sent from, each address once for each port.
+/// Returns the source addresses of checks, once per port.
 pub(super) fn sources(services: &[Service], guarded: &[Guarded]) -> Vec<Source> {
     let (mut all, mut seen) = (Vec::new(), HashSet::new());
     for (_, guarded, service) in used(services, guarded) {
@@ -94,7 +94,7 @@ pub(super) fn sources(services: &[Service], guarded: &[Guarded]) -> Vec<Source> 
     all
 }
 
-/// Returns what ports take of answers: those to ports that sockets have, ICMP, and fragments.
+/// Returns what ports take of answers: packets to ports used by sockets, ICMP, and fragments.
 pub(super) fn take(source: &Source) -> [TakeRule; 5] {
     let (dst, prefix) = (source.address, if source.address.is_ipv6() { 128 } else { 32 });
     let icmp = if dst.is_ipv6() { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
@@ -111,7 +111,8 @@ pub(super) fn take(source: &Source) -> [TakeRule; 5] {
     ]
 }
 
-/// Returns back ends that are checked so. Their entries are found in a program, if there is one already.
+/// Returns back ends that are checked this way. Their entries are looked up in the program, if there already
+/// is one.
 pub(super) fn find(services: &[Service], guarded: &[Guarded], program: &Program) -> Vec<Probe> {
     let mut all = Vec::new();
     for (at, guarded, service) in used(services, guarded) {
@@ -138,13 +139,13 @@ pub(super) fn is_checks(pipe: &Pipe) -> bool {
     CHECKS.contains(&pipe.name.as_str())
 }
 
-/// Returns which of them an entry is of.
+/// Returns which of them an entry belongs to.
 pub(super) fn number(entry: &Entry) -> Option<usize> {
     let EntryMatch::Value(station) = entry.matches.first()? else { return None };
     (*station).checked_sub(STATIONS.into()).map(|at| at as usize)
 }
 
-/// Adds their pipes, in front of where other packets go that are for no service. Returns the first.
+/// Adds their pipes, in front of the destination of packets that belong to no service. Returns the first.
 pub(super) fn write(
     (services, guarded): (&[Service], &[Guarded]),
     attachments: &Attachments,
@@ -171,7 +172,7 @@ pub(super) fn write(
         let answers = answers.per_entry(dst).entries(own.into_iter().map(Entry::on));
         next = Forward::Pipe(program.pipe(answers.forward(Forward::App(app)).miss(next)));
 
-        // What a check sends is for one back end: it picks no row.
+        // A check's packet is for one back end: it picks no row.
         let (mut actions, mut entries) = (Action::direct(false), Vec::new());
         for (at, probe) in probes.iter().enumerate() {
             let guarded = &guarded[probe.at.0];
@@ -200,7 +201,7 @@ fn entry(
 ) -> Entry {
     let back_end = &service.back_ends[probe.at.1];
     let of_port = attachments.at(probe.input.index()).and_then(|port| port.mac);
-    // There is no frame of a client whose addresses could be used.
+    // There is no client frame from which addresses could be copied.
     let own: Option<Mac> = actions::own_mac((service, back_end), true, of_port);
     let own = SourceMac::Fixed(own.unwrap_or_default());
     let service = Service { source_mac: own, addresses: Vec::new(), ..service.clone() };
@@ -213,7 +214,7 @@ fn entry(
     entry
 }
 
-/// Returns the frame of a packet that the check of a back end sends, by its position.
+/// Returns the frame for a packet sent by the check of a back end, given by its position.
 pub(super) fn frame(at: usize, packet: &[u8]) -> Option<Vec<u8>> {
     let ethertype = match packet.first()? >> 4 {
         4 => ETHER_IPV4,
@@ -230,7 +231,7 @@ pub(super) fn packet(frame: &[u8]) -> Option<Vec<u8>> {
     Some(frame.get(headers.outer().at(weir_packet::Base::L3)..)?.to_vec())
 }
 
-/// Says what is wrong with an address that checks are sent from: it is weir's alone.
+/// Explains what is wrong with a source address of checks, which must belong to weir alone.
 pub(super) fn taken(source: &Source, services: &[Service]) -> Option<String> {
     let address = source.address;
     for service in services {
@@ -249,7 +250,7 @@ pub(super) fn taken(source: &Source, services: &[Service]) -> Option<String> {
     None
 }
 
-/// Leaves out the actions that no entry has. Pipes without flows lose nothing when their actions change.
+/// Removes the actions that no entry uses. Pipes without flows lose nothing when their actions change.
 fn only_used(actions: &mut Vec<Action>, entries: &mut [Entry]) {
     let mut used: Vec<u16> = entries.iter().map(|entry| entry.template).collect();
     used.sort_unstable();

@@ -111,7 +111,7 @@ pub enum Problem {
     EchoByPort,
 }
 
-/// What services are checked with.
+/// The context in which services are checked.
 pub struct Surroundings<'a> {
     /// The program's NAT pools.
     pub pools: &'a [NatPool],
@@ -171,8 +171,8 @@ fn addresses(service: &Service, add: &mut impl FnMut(Problem)) {
     }
 }
 
-/// Finds packets that two services would get, of which none is more specific. Of ten thousand services most
-/// have one address and port, which are found by a table; the others are compared with each other.
+/// Finds packets that match two services, neither of which is more specific. Most of ten thousand services
+/// have one address and port, which are found in a table; the others are compared pairwise.
 fn overlaps(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
     let mut exact: HashMap<Address, Vec<usize>> = HashMap::new();
     let mut wide: Vec<(Address, usize)> = Vec::new();
@@ -216,7 +216,7 @@ fn source_bits(service: &Service, add: &mut impl FnMut(Problem)) {
 
 fn back_ends(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     let name = || service.name.clone();
-    // A group without one is worth a warning, which the program's check gives.
+    // A group without one deserves a warning, which the program's check gives.
     let is_dealt = matches!(service.by, By::SourceBits(_));
     if is_dealt && service.back_ends.iter().all(|back_end| back_end.weight == 0) {
         list.push((service.origin, Problem::NobodyAnswers { name: name() }));
@@ -266,7 +266,7 @@ fn modes(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     }
 }
 
-/// Finds what weir cannot answer, or back ends cannot get.
+/// Finds what weir cannot answer, or what cannot reach back ends.
 fn answered(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     let name = || service.name.clone();
     if service.announce == Announce::Arp && service.hosts().next().is_none() && !service.addresses.is_empty()
@@ -320,7 +320,7 @@ fn family(ipv6: bool) -> &'static str {
     if ipv6 { "IPv6" } else { "IPv4" }
 }
 
-/// Checks what flows take the clients' new addresses of.
+/// Checks the pool from which flows take the clients' new addresses.
 fn pool(service: &Service, around: &Surroundings<'_>, list: &mut Vec<(Origin, Problem)>) {
     let is_full = |back_end: &&BackEnd| matches!(back_end.mode, Mode::FullNat { .. });
     let first = service.back_ends.iter().find(is_full);
@@ -344,7 +344,7 @@ fn pool(service: &Service, around: &Surroundings<'_>, list: &mut Vec<(Origin, Pr
                 list.push((service.origin, problem));
             }
             let (places, flows) = (pool.places(), around.flows);
-            // A connection takes two flows, its answers' as well.
+            // A connection takes two flows, including that of its answers.
             let connections = u64::from(flows / 2);
             if places < connections {
                 let problem = Problem::PoolSmall { pool: name(), places, connections, flows };
@@ -380,7 +380,7 @@ fn loops(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
     }
 }
 
-/// Answers of one table of flows leave one way.
+/// All answers of one flow table leave the same way.
 fn one_way_back(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
     let mut firsts: HashMap<Translated, &Service> = HashMap::new();
     for service in services {

@@ -12,7 +12,7 @@ use weir_program::{
     Affinity, Fill, FlowState, Forward, NatPoolId, NewFlows, Origin, PortId, QuicConfig, ServerId, Timeouts,
 };
 
-/// The largest number of bits in a source mask: each of their values is an entry.
+/// The maximum number of bits in a source mask: each of their values is an entry.
 pub const BITS_MAX: u32 = 8;
 
 /// Addresses, protocols and ports that clients know, and the back ends that serve them.
@@ -28,21 +28,21 @@ pub struct Service {
     pub addresses: Vec<Address>,
     /// How packets are assigned to back ends.
     pub by: By,
-    /// Whether each packet is assigned by itself. Otherwise flows stay with their back end; which needs
-    /// [`By::FiveTuple`].
+    /// Whether each packet is assigned independently. Otherwise flows stay with their back end, which
+    /// requires [`By::FiveTuple`].
     pub stateless: bool,
-    /// How long its flows may be without a packet, if they are kept.
+    /// How long its flows may be idle, if they are kept.
     pub timeouts: Timeouts,
     /// Whether both ends of a TCP connection are reset when its flow has been idle for too long.
     pub resets_idle: bool,
-    /// How the buckets of its group are filled: as Maglev does, or as those of another system, whose hash
-    /// of flows picks from them then.
+    /// How the buckets of its group are filled: as Maglev does, or as another system does, whose flow hash
+    /// then picks from them.
     pub fill: Fill,
     /// How the back ends of new flows are chosen, if they are kept.
     pub new_flows: NewFlows,
-    /// The part of a client's address that chooses for its new flows, or packets, instead of the 5-tuple.
+    /// The part of a client's address that is hashed for its new flows, or packets, instead of the 5-tuple.
     pub affinity: Option<Affinity>,
-    /// How server IDs are encoded in QUIC connection IDs, if back ends are found by these.
+    /// How server IDs are encoded in QUIC connection IDs, if back ends are found by them.
     pub quic: Option<Arc<[QuicConfig]>>,
     /// Number of buckets in its group, a prime.
     pub size: u32,
@@ -52,19 +52,19 @@ pub struct Service {
     pub source_mac: SourceMac,
     /// Sources of tunnels.
     pub source: Sources,
-    /// The longest IP packet that fits the way to the back ends, in bytes.
+    /// The longest IP packet that fits the path to the back ends, in bytes.
     pub mtu: u16,
-    /// Whether longer packets may arrive, so that those for back ends without a tunnel are measured, too.
+    /// Whether longer packets may arrive, so that packets for back ends without a tunnel are measured, too.
     pub limited: bool,
-    /// What the segments of TCP connections are limited to.
+    /// What the MSS of TCP connections is clamped to.
     pub mss: Option<Mss>,
-    /// The pool that flows to back ends of [`Mode::FullNat`] take of.
+    /// The pool that flows to back ends of [`Mode::FullNat`] take addresses from.
     pub nat_pool: Option<NatPoolId>,
-    /// Who says where its VIPs are.
+    /// Who announces its VIPs.
     pub announce: Announce,
-    /// The VLANs in which VIPs are announced unasked; 0 is none, without a tag.
+    /// The VLANs in which VIPs are announced unsolicited; 0 means untagged.
     pub announce_vlans: Vec<u16>,
-    /// What becomes of pings to its VIPs.
+    /// How pings to its VIPs are handled.
     pub icmp_echo: IcmpEcho,
     /// Place in the configuration.
     pub origin: Origin,
@@ -112,7 +112,7 @@ impl Address {
         self.meets(&whole)
     }
 
-    /// Returns whether the two have an address in common, whatever their protocols and ports are.
+    /// Returns whether the two share an address, regardless of protocols and ports.
     fn meets(&self, other: &Address) -> bool {
         let prefix = self.prefix.min(other.prefix);
         match (self.vip, other.vip) {
@@ -126,15 +126,15 @@ impl Address {
         }
     }
 
-    /// Returns its place in the order in which addresses are looked up: the lower, the more specific. Longer
-    /// prefixes come first, and of equal ones those with fewer ports, as in Katran and IPVS.
+    /// Returns its rank in the lookup order: the lower, the more specific. Longer prefixes come first, and of
+    /// equal ones those with fewer ports, as in Katran and IPVS.
     #[must_use]
     pub fn rank(&self) -> u32 {
         let bits = if self.is_ipv6() { 128 } else { 32 };
         u32::from(bits - self.prefix.min(bits)) << 16 | u32::from(self.ports.1 - self.ports.0)
     }
 
-    /// Returns whether a packet can be sent to both, and neither is more specific than the other.
+    /// Returns whether a packet can match both, and neither is more specific than the other.
     #[must_use]
     pub fn collides(&self, other: &Address) -> bool {
         let ((first, last), (start, end)) = (self.ports, other.ports);
@@ -148,16 +148,16 @@ impl Address {
     }
 }
 
-/// A limit of TCP segments, to which the option of a client's SYN is lowered.
+/// An MSS limit, to which the option of a client's SYN is clamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mss {
-    /// What fits the way to every back end of the service.
+    /// What fits the path to every back end of the service.
     Auto,
-    /// So many bytes.
+    /// This many bytes.
     Fixed(u16),
 }
 
-/// The MTU of a way unless anything says otherwise.
+/// The default MTU of a path.
 pub const MTU: u16 = 1500;
 
 /// Bytes of an IP and a TCP header without options (RFC 6691 §2).
@@ -171,9 +171,9 @@ pub enum By {
     FiveTuple,
     /// By source address: a client stays with its back end.
     Source,
-    /// By source address and destination port: a client stays with its back end at each port.
+    /// By source address and destination port: a client stays with its back end on each port.
     SourcePort,
-    /// By some bits of the IPv4 source address, in turn.
+    /// By some bits of the IPv4 source address, round robin.
     SourceBits(u32),
 }
 
@@ -207,12 +207,12 @@ pub struct BackEnd {
     /// The destination MAC address of frames for it: its own, or that of the router towards it. It is 0 if it
     /// is resolved.
     pub mac: [u8; 6],
-    /// The address whose MAC address frames for it are sent to, if that is resolved: its own, or that of the
-    /// router towards it.
+    /// The address that is resolved to the destination MAC address of frames for it, if any: its own, or that
+    /// of the router towards it.
     pub resolve: Option<IpAddr>,
     /// How packets are sent to it.
     pub mode: Mode,
-    /// Where it is, unless that is where the service's other back ends are.
+    /// Where it is, if not where the service's other back ends are.
     pub out: Option<Arc<Attachment>>,
     /// The VLAN that frames for it are tagged with; `None` leaves tags as they are.
     pub vlan: Option<u16>,
@@ -222,15 +222,16 @@ pub struct BackEnd {
     pub weight: u32,
     /// Whether it may get flows.
     pub state: State,
-    /// Its own address, where it is checked and by which rings of other systems know it, unless that is the
-    /// one that packets are sent to.
+    /// Its own address, used by checks and by rings of other systems, if it differs from the one that packets
+    /// are sent to.
     pub address: Option<IpAddr>,
     /// Place in the configuration.
     pub origin: Origin,
 }
 
 impl BackEnd {
-    /// Returns the address by which other systems know it: the one that packets are sent to.
+    /// Returns the address by which other systems know it, which is the one that packets are sent to by
+    /// default.
     #[must_use]
     pub fn known_as(&self) -> Option<IpAddr> {
         self.mode.ip().or(self.address)
@@ -243,13 +244,13 @@ impl BackEnd {
     }
 }
 
-/// What becomes of a back end's flows, and whether it gets new ones.
+/// What happens to a back end's flows, and whether it gets new ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It gets new flows, as many as its weight says.
+    /// It gets new flows according to its weight.
     #[default]
     Up,
-    /// It does not answer: its flows end, and the next packet of each begins one at another back end.
+    /// It does not answer: its flows end, and the next packet of each starts a new flow at another back end.
     Down,
     /// It keeps its flows and gets no new ones.
     Draining,
@@ -258,7 +259,7 @@ pub enum State {
 }
 
 impl State {
-    /// The states with their words.
+    /// The states with their names.
     pub const WORDS: [(&'static str, State); 4] = [
         ("up", State::Up),
         ("down", State::Down),
@@ -266,7 +267,7 @@ impl State {
         ("maintenance", State::Maintenance),
     ];
 
-    /// Returns its word.
+    /// Returns its name.
     #[must_use]
     pub fn word(self) -> &'static str {
         State::WORDS.iter().find(|(_, state)| *state == self).map_or("up", |(word, _)| word)
@@ -295,7 +296,7 @@ pub enum Mode {
     Ipip(IpAddr),
     /// The same in GUE, variant 0.
     Gue(IpAddr),
-    /// The same in GUE, variant 1, which has no header: in UDP alone, as Katran sends it.
+    /// The same in GUE, variant 1, which has no header: plain UDP, as sent by Katran.
     BareGue(IpAddr),
     /// The same in GRE without key (RFC 2784).
     Gre(IpAddr),
@@ -308,15 +309,15 @@ pub enum Mode {
         /// The destination MAC address inside.
         inner_mac: [u8; 6],
     },
-    /// With the back end's address, and port if it is another, in place of the service's. Answers come back
-    /// through weir and get the service's.
+    /// The service's address is replaced with the back end's, and the port if that differs. Answers return
+    /// through weir, which restores the service's.
     Nat {
         /// The address.
         ip: IpAddr,
         /// The port; `None` keeps the one that the client sent to.
         port: Option<u16>,
     },
-    /// The same, and with an address and a port of a pool in place of the client's.
+    /// The same, with the client's address and port also replaced by those of a pool.
     FullNat {
         /// The address.
         ip: IpAddr,
@@ -326,10 +327,10 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The words of all modes.
+    /// The names of all modes.
     pub const WORDS: [&'static str; 8] = ["l2", "ipip", "gue", "gue1", "gre", "vxlan", "nat", "full_nat"];
 
-    /// Returns its word.
+    /// Returns its name.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -344,7 +345,7 @@ impl Mode {
         }
     }
 
-    /// Returns the address that packets are sent to, if they get another.
+    /// Returns the address that packets are rewritten to, if any.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match *self {
@@ -361,21 +362,21 @@ impl Mode {
         in_ip || matches!(self, Mode::Gue(_) | Mode::BareGue(_))
     }
 
-    /// Returns whether answers come back through weir.
+    /// Returns whether answers return through weir.
     #[must_use]
     pub fn is_nat(&self) -> bool {
         matches!(self, Mode::Nat { .. } | Mode::FullNat { .. })
     }
 }
 
-/// Source addresses, of IPv4 and of IPv6; with each the number of low bits that flows differ in.
+/// Source addresses of IPv4 and IPv6, each with the number of low bits that vary by flow.
 pub type Sources = (Option<(Ipv4Addr, u8)>, Option<(Ipv6Addr, u8)>);
 
 /// The source MAC address of packets to back ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceMac {
-    /// The address of the port through which they leave; if unknown, the address to which the packet was
-    /// sent.
+    /// The address of the port through which they leave or, if that is unknown, the address to which the
+    /// packet was sent.
     #[default]
     Auto,
     /// This address.
@@ -384,11 +385,11 @@ pub enum SourceMac {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How long flows may be without a packet unless a service says otherwise: a TCP connection that is not
-/// established 30 s, one that is closed 10 s, and everything else but TCP 30 s. Where answers come back
-/// through weir, an established one stays for two hours, and one that is half closed for one hour, as in
-/// Kubernetes. Where they do not, anyone can forge the packets that weir sees, and a FIN of the client may be
-/// the first or the last: then the timeouts are 15 minutes, as in IPVS, and the 4 minutes of RFC 5382 REQ-5.
+/// The default idle timeouts of flows: 30 s for a TCP connection that is not established, 10 s for a closed
+/// one, and 30 s for everything but TCP. Where answers return through weir, an established connection is kept
+/// for two hours and a half-closed one for one hour, as in Kubernetes. Where they do not, anyone can forge
+/// the packets that weir sees, and a client's FIN may be the first or the last; the timeouts are then 15
+/// minutes, as in IPVS, and the 4 minutes of RFC 5382 REQ-5.
 #[must_use]
 pub fn timeouts(answers_pass: bool) -> Timeouts {
     let (established, half_closed) = if answers_pass { (7200, 3600) } else { (900, 240) };
@@ -418,13 +419,13 @@ impl Service {
         self.way(back_end).map_or(Forward::InputPort, |way| way.to)
     }
 
-    /// Returns the port that represents the way to a back end where only one is possible.
+    /// Returns the port that represents the path to a back end where only one is possible.
     #[must_use]
     pub fn lead(&self, back_end: &BackEnd) -> PortId {
         self.way(back_end).map_or(self.ports[0], |way| way.lead)
     }
 
-    /// Returns every way to back ends once: those of the back ends, or the service's own if it has none.
+    /// Returns every distinct path to back ends: those of the back ends, or the service's own if it has none.
     pub fn ways(&self) -> Vec<Option<&Attachment>> {
         let mut ways: Vec<Option<&Attachment>> = Vec::new();
         if self.back_ends.iter().all(|back_end| back_end.out.is_none()) {
@@ -439,7 +440,7 @@ impl Service {
         ways
     }
 
-    /// Returns the ports on the ways to back ends, each once.
+    /// Returns the ports on the paths to back ends, without duplicates.
     pub fn back_ports(&self) -> Vec<PortId> {
         let ports = self.ways().into_iter().flat_map(|way| way.map_or(&self.ports, |way| &way.ports));
         let mut ports: Vec<PortId> = ports.copied().collect();
@@ -454,13 +455,14 @@ impl Service {
         self.addresses.iter().any(|address| address.is_ipv6() == ipv6)
     }
 
-    /// Returns whether headers of a mode say the other back end of the packet's row, as the GLB director's.
+    /// Returns whether headers of a mode carry the other back end of the packet's row, as the GLB director's
+    /// do.
     #[must_use]
     pub fn has_second_chance(&self, mode: Mode) -> bool {
         matches!((self.fill, mode), (Fill::Glb(..), Mode::Gue(IpAddr::V4(_))))
     }
 
-    /// Returns the longest IP packet that fits the way to a back end, in bytes.
+    /// Returns the longest IP packet that fits the path to a back end, in bytes.
     #[must_use]
     pub fn fits(&self, back_end: &BackEnd) -> u16 {
         let around = actions::around(self, back_end.mode);
@@ -468,7 +470,7 @@ impl Service {
         self.mtu.saturating_sub(around).saturating_sub(ethernet)
     }
 
-    /// Returns the largest segment that clients may send to addresses of this family, if it is limited.
+    /// Returns the MSS for clients of this address family, if it is clamped.
     #[must_use]
     pub fn mss(&self, ipv6: bool) -> Option<u16> {
         let headers = if ipv6 { IPV6_AND_TCP } else { IPV4_AND_TCP };

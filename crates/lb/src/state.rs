@@ -1,5 +1,5 @@
-//! What must change in a running program when a back end gets from one state to another, or gets another
-//! weight. What knows about states (health checks, operators) decides; this says what follows for pipes.
+//! What must change in a running program when a back end changes its state or its weight. Health checks and
+//! operators decide on states; this module determines what follows for pipes.
 
 use super::NAME;
 use super::service::State;
@@ -8,27 +8,27 @@ use weir_app::Action;
 use weir_program::change::{Change, EntryKey};
 use weir_program::{Entry, EntryMatch, GroupChoice, GroupId, PipeId, Program};
 
-/// Where a back end of a service is in a program.
+/// The location of a back end of a service in a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
     /// The service's group.
     pub group: GroupId,
     /// The back end's position in it.
     pub target: u16,
-    /// Its entries, with the pipes that they are in: one for each way of choosing that the service has.
+    /// Its entries, with the pipes that contain them: one for each way of choosing that the service uses.
     pub entries: Vec<(PipeId, Entry)>,
 }
 
 impl Place {
-    /// Finds the back ends of a service, in their order. Empty without such a service, and where bits of the
-    /// source address choose: there is no group then. A back end that is configured to be in maintenance has
-    /// no entries.
+    /// Locates the back ends of a service, in order. Empty if the service does not exist or chooses by bits
+    /// of the source address, as there is no group then. A back end configured for maintenance has no
+    /// entries.
     #[must_use]
     pub fn find(program: &Program, service: &str) -> Vec<Place> {
         Place::of_all(program, &[service]).pop().unwrap_or_default()
     }
 
-    /// The same for several services, in their order.
+    /// The same for several services, in order.
     #[must_use]
     pub fn of_all(program: &Program, services: &[&str]) -> Vec<Vec<Place>> {
         let groups: Vec<Option<GroupId>> =
@@ -57,21 +57,21 @@ impl Place {
         all
     }
 
-    /// Returns what gives the back end its entries.
+    /// Returns the actions that add the back end's entries.
     pub(super) fn add(&self) -> impl Iterator<Item = Action> + '_ {
         let add = |(pipe, entry): &(PipeId, Entry)| Change::Add { pipe: *pipe, entry: entry.clone() };
         self.entries.iter().map(add).map(Action::Change)
     }
 
-    /// Returns what takes its entries away, which ends its flows.
+    /// Returns the actions that remove its entries, which ends its flows.
     pub(super) fn remove(&self) -> impl Iterator<Item = Action> + '_ {
         let remove =
             |(pipe, entry): &(PipeId, Entry)| Change::Remove { pipe: *pipe, key: EntryKey::of(entry) };
         self.entries.iter().map(remove).map(Action::Change)
     }
 
-    /// Returns what must change when the back end gets from one state to another, with this weight while it
-    /// is up. The flows of one that keeps none end because its entries go.
+    /// Returns what must change when the back end moves from one state to another, with this weight while it
+    /// is up. If it does not keep its flows, they end because its entries are removed.
     #[must_use]
     pub fn changes(&self, (from, to): (State, State), weight: u32) -> Vec<Change> {
         let entry = |(pipe, entry): &(PipeId, Entry)| match (from.keeps_flows(), to.keeps_flows()) {

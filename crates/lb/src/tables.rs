@@ -1,6 +1,6 @@
-//! The tables that find a packet's service: for each address family one for exact addresses and ports, one
-//! for prefixes and ranges, of which the most specific wins, the same for ICMP errors about packets from
-//! there, and one for answers. An entry writes the number of the service's group and leads to the pipe that
+//! The tables that find a packet's service. Each address family has one for exact addresses and ports, one
+//! for prefixes and ranges, where the most specific wins, the same for ICMP errors about the service's
+//! packets, and one for answers. An entry writes the number of the service's group and leads to the pipe that
 //! chooses its back end.
 
 use super::NAME;
@@ -18,9 +18,9 @@ use weir_program::{
     Template, Value,
 };
 
-/// Capacity for services that are added at run time.
+/// Capacity for services added at run time.
 const CAPACITY: u32 = 1024;
-/// The action that limits the segments of a connection.
+/// The action that clamps the MSS of a connection.
 const CLAMPED: u16 = 1;
 /// The operation of an ARP request (RFC 826), and the type of a neighbour solicitation (RFC 4861 §4.3).
 const ARP_REQUEST: u16 = 1;
@@ -35,7 +35,7 @@ pub(super) struct Table {
     of: Of,
 }
 
-/// What is in a table.
+/// The content of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     /// Packets to an address and a port.
@@ -48,7 +48,7 @@ enum Of {
     WideErrors,
     /// Answers to translated flows.
     Answers,
-    /// Questions for the MAC addresses of VIPs: ARP, or neighbour discovery.
+    /// Requests for the MAC addresses of VIPs: ARP, or neighbour discovery.
     Asked,
     /// Echo requests to an address.
     Echo,
@@ -56,9 +56,9 @@ enum Of {
     WideEcho,
 }
 
-/// Where frames go that weir answers itself.
+/// Where the frames go that weir answers itself.
 pub(super) struct Replies {
-    /// Questions for MAC addresses, of ARP and of neighbour discovery.
+    /// Requests for MAC addresses, by ARP and by neighbour discovery.
     pub asked: [Forward; 2],
     /// Pings.
     pub echo: Forward,
@@ -69,14 +69,14 @@ pub(super) struct Finder<'a> {
     services: &'a [Service],
     pipes: &'a Pipes,
     pools: &'a [NatPool],
-    /// The addresses of frames to accept at each port, if the ports' own addresses are known.
+    /// The destination addresses to accept at each port, if the ports' own addresses are known.
     macs: Option<Vec<(PortId, Vec<Mac>)>>,
     /// What weir answers itself, and where that goes.
     answered: Option<(&'a Answered, Replies)>,
 }
 
 impl<'a> Finder<'a> {
-    /// Returns what the tables of services are written from. The pipes are those that choose back ends.
+    /// Returns the source for the tables of services. The pipes are those that choose back ends.
     pub fn new(
         services: &'a [Service],
         attachments: &'a Attachments,
@@ -108,7 +108,7 @@ impl<'a> Finder<'a> {
             || self.answered.as_ref().is_some_and(|(answered, _)| table.answers(answered))
     }
 
-    /// Returns the tables of translated flows, the version of IP of each, and its pipe.
+    /// Returns the tables of translated flows, each with its IP version and its pipe.
     fn translated(&self) -> impl Iterator<Item = (Translated, bool, PipeId)> + '_ {
         self.pipes.choosers.iter().filter_map(|(chooser, pipe)| match chooser {
             Chooser::Translated(translated) => Some((*translated, translated.is_ipv6(), *pipe)),
@@ -128,7 +128,7 @@ impl<'a> Finder<'a> {
         let number = if table.of == Of::Answers { Value::Const(0) } else { Value::PerEntry };
         let number = Operation::Set(Field::Meta0, number);
         pipe = if self.clamps(table) {
-            // In this order, which that of `CLAMPED` follows.
+            // `CLAMPED` depends on this order.
             let clamp = Operation::ClampMss { mss: Value::PerEntry };
             pipe.actions([Template::new("plain", [number]), Template::new("clamped", [number, clamp])])
         } else {
@@ -137,7 +137,7 @@ impl<'a> Finder<'a> {
         pipe.capacity(CAPACITY).entries(entries)
     }
 
-    /// Whether segments of connections that are found in a table are limited.
+    /// Whether connections found in a table have their MSS clamped.
     fn clamps(&self, table: Table) -> bool {
         let limits = |service: &&Service| service.mss(table.ipv6).is_some();
         let mut services = self.services.iter().filter(limits);
@@ -155,8 +155,8 @@ impl<'a> Finder<'a> {
             true => pipe.matching(field, Criterion::Masked),
             false => pipe.per_entry(field),
         };
-        // Frames for others, and broadcasts, must not be forwarded: with two ports on one switch they would
-        // loop.
+        // Broadcasts and frames for other hosts must not be forwarded: with two ports on one switch they
+        // would loop.
         let pipe = match self.macs {
             Some(_) => given(blank, Field::EthDst),
             None => blank.constant_bits(Field::EthDst, 0, GROUP_BIT),
@@ -182,13 +182,13 @@ impl<'a> Finder<'a> {
             Of::Wide => given(pipe, Field::IpProtocol).matching(Field::L4Dport, Criterion::Range),
             Of::Echo | Of::WideEcho if table.ipv6 => pipe.constant(Field::Icmpv6Type, ECHO_V6),
             Of::Echo | Of::WideEcho => pipe.constant(Field::IcmpType, ECHO_V4),
-            // They have their own way.
+            // These are handled differently.
             Of::Asked | Of::Errors | Of::WideErrors => pipe,
         }
     }
 
-    /// Returns the table of questions for VIPs. They may be sent to any station. Solicitations are sent to
-    /// the VIP's group, or to the VIP by who wants to know whether it is still there.
+    /// Returns the table of requests for VIPs. They may be sent to any station. Solicitations are sent to the
+    /// VIP's group, or to the VIP itself by hosts that verify that it is still reachable.
     fn asked(&self, ipv6: bool, blank: Pipe) -> Pipe {
         let Some((answered, replies)) = &self.answered else { return blank };
         let pipe = if ipv6 {
@@ -243,7 +243,8 @@ impl<'a> Finder<'a> {
         entries
     }
 
-    /// Returns the beginnings of entries for frames that arrive on a port: the addresses that they may have.
+    /// Returns the initial parts of entries for frames that arrive on a port: the addresses that they may
+    /// have.
     fn heads(&self, port: PortId, wide: bool, origin: Origin) -> Vec<Entry> {
         let any = Entry::default().origin(origin);
         let heads = match &self.macs {
@@ -304,7 +305,8 @@ impl<'a> Finder<'a> {
                             }
                         };
                         let entries_of = ends.into_iter().map(entry);
-                        // The pool's addresses say more than a back end's, which may have several services.
+                        // The pool's addresses are more specific than a back end's, which may serve several
+                        // services.
                         let priority = u32::from(matches!(translated, Translated::Destination(_)));
                         let new = entries_of.filter(|entry| seen.insert(entry.matches.clone()));
                         entries.extend(new.map(|entry| entry.priority(priority)));
@@ -316,7 +318,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Returns what answers to a service's flows are sent to and come from.
+/// Returns the sources and destinations of answers to a service's flows.
 fn ends(service: &Service, translated: Translated, pools: &[NatPool]) -> Vec<(EntryMatch, EntryMatch)> {
     match translated {
         Translated::Both(pool, _) => {
@@ -339,7 +341,7 @@ pub(super) fn back_ports(service: &Service) -> Vec<PortId> {
     service.back_ports()
 }
 
-/// Returns the ports on which packets and answers of services arrive, each once.
+/// Returns the ports on which packets and answers of services arrive, without duplicates.
 pub(super) fn ports(services: &[Service]) -> Vec<PortId> {
     let all = services.iter().flat_map(|service| service.ports.iter().copied().chain(back_ports(service)));
     let mut ports: Vec<PortId> = all.collect();
@@ -374,7 +376,7 @@ impl Table {
         matches!(self.of, Of::Errors | Of::WideErrors)
     }
 
-    /// Whether packets to an address are looked up here.
+    /// Whether this table looks up packets to an address.
     fn has(self, address: &Address) -> bool {
         let here = match self.of {
             Of::Exact | Of::Errors => address.is_exact(),
@@ -384,7 +386,7 @@ impl Table {
         here && address.is_ipv6() == self.ipv6
     }
 
-    /// Whether what weir answers is looked up here.
+    /// Whether this table looks up frames that weir answers.
     fn answers(self, answered: &Answered) -> bool {
         match self.of {
             Of::Asked => answered.vips.iter().any(|one| one.vip.is_ipv6() == self.ipv6),
@@ -392,7 +394,7 @@ impl Table {
         }
     }
 
-    /// Whether pings to an address are looked up here.
+    /// Whether this table looks up pings to an address.
     fn has_ping(self, ping: &Pinged) -> bool {
         let of = if ping.is_host() { Of::Echo } else { Of::WideEcho };
         self.of == of && ping.vip.is_ipv6() == self.ipv6
@@ -403,18 +405,18 @@ impl Table {
         let wide = self.is_wide();
         let entry = if wide { head.and(masked(address.vip, address.prefix)) } else { head.and(address.vip) };
         let entry = entry.and(given(address.protocol.into(), Field::IpProtocol.max(), wide));
-        // Of several that a packet matches, the most specific one gets it.
+        // Among several that match a packet, the most specific one wins.
         let entry = if wide { entry.priority(address.rank()) } else { entry };
         match (self.of, address.ports) {
             (Of::Exact | Of::Errors, (port, _)) => entry.and(port),
-            // Packets without ports must miss, so this is a range like others.
+            // Packets without ports must miss, so this is treated as a range.
             (Of::Wide | Of::WideErrors, (first, last)) => entry.and(EntryMatch::Range { first, last }),
             _ => entry,
         }
     }
 }
 
-/// Returns a value as an exact table compares it, or one of masks.
+/// Returns a value in the form that an exact table, or one with masks, compares.
 fn given(value: u128, mask: u128, wide: bool) -> EntryMatch {
     if wide { EntryMatch::Masked { value, mask } } else { EntryMatch::Value(value) }
 }

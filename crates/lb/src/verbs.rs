@@ -33,7 +33,7 @@ const SERVICE: Argument = Argument {
 };
 
 const fn verb(name: &'static str, about: &'static str, arguments: &'static [Argument]) -> Verb {
-    // Every answer is a sentence, which is printed as it is.
+    // Every answer is a sentence, which is printed unchanged.
     Verb { name, about, arguments, flags: &[], whole: false, text: |_, _| String::new() }
 }
 

@@ -1,15 +1,16 @@
-//! VLAN tags of packets to back ends with a `vlan`, and of the answers that come back through weir.
+//! VLAN tags of packets to back ends with a `vlan`, and of the answers that return through weir.
 //!
-//! Which VLAN is known when a back end is chosen, and whether there is a tag to change or one must be added
-//! only when the packet is as it leaves, behind a tunnel's headers. So the action of the back end writes the
-//! VLAN into `meta.1` and where the packet goes into `meta.2`, and the pipes here do the rest:
+//! The VLAN is known when a back end is chosen. Whether there is a tag to change, or one must be added, is
+//! known only once the packet has its final form, after a tunnel's headers. So the action of the back end
+//! writes the VLAN into `meta.1` and the destination of the packet into `meta.2`, and the pipes here do the
+//! rest:
 //!
 //! ```text
 //! lb/vlan -- tagged: set --> out          lb/vlan/answers -- meta.1 = 0 --> lb/vlan/pop -- tagged --> out
 //!    | miss                                      | miss                         | miss
 //! lb/vlan/push --> lb/vlan/set --> out        lb/vlan                      lb/vlan/none --> out
 //! ```
-//! Answers get the tag that the flow's first packet had: `meta.1` is that one's VLAN then, 0 without.
+//! Answers get the tag of the flow's first packet: `meta.1` is then its VLAN, or 0 without a tag.
 
 use super::NAME;
 use super::choosers::Translated;
@@ -18,7 +19,7 @@ use weir_packet::{ETHER_VLAN, Field};
 use weir_program::builder::ProgramBuilder;
 use weir_program::{Entry, Forward, Operation, Pipe, PipeId, Value};
 
-/// The metadata that carries the VLAN, and where the packet goes.
+/// The metadata that carries the VLAN, and the destination of the packet.
 pub(super) const VLAN: Field = Field::Meta1;
 pub(super) const OUT: Field = Field::Meta2;
 
@@ -31,14 +32,13 @@ pub(super) struct Tags {
     outs: Vec<Forward>,
 }
 
-/// Returns whether a service has back ends with a `vlan` that get packets.
+/// Returns whether a service has back ends with a `vlan` that receive packets.
 pub(super) fn is_used(service: &Service) -> bool {
     service.back_ends.iter().any(|back_end| back_end.vlan.is_some() && back_end.state.keeps_flows())
 }
 
 impl Tags {
-    /// Adds the pipes, which send to any of `outs`, if services need them. They come behind those that
-    /// choose.
+    /// Adds the pipes, which send to any of `outs`, if services need them. They follow the pipes that choose.
     pub fn write(services: &[Service], outs: &[Forward], program: &mut ProgramBuilder) -> Option<Tags> {
         if !services.iter().any(is_used) {
             return None;
@@ -54,7 +54,7 @@ impl Tags {
             pipe.per_entry(OUT).entries((0..).zip(&all).map(out)).forward(Forward::PerEntry)
         };
         let named = |part: &str| Pipe::basic(format!("{NAME}/vlan{part}"));
-        // Whatever the VLAN is: frames without a tag have none and miss.
+        // Matches any VLAN: untagged frames have none and miss.
         let tagged = |part: &str| named(part).constant_bits(Field::VlanVid, 0, 0);
         let set = || [Operation::Copy { from: VLAN, to: Field::VlanVid }];
         let none = Value::Const(0);

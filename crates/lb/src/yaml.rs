@@ -1,4 +1,4 @@
-//! Reads services from the configuration, and what they share.
+//! Reads services from the configuration, and the settings that they share.
 
 use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO, IcmpEcho};
 use super::app::FLOWS;
@@ -76,10 +76,10 @@ pub(super) const SERVICE: &[Key] = weir_config::keys! {
     "persist": Shape::Boolean,
         "whether changes at run time survive a restart; in an item without `service`" or "false";
 };
-/// The smallest MTU that every host must take (RFC 791 §3.1), and the longest IP packet.
+/// The smallest MTU that every host must accept (RFC 791 §3.1), and the longest IP packet.
 const MTU_MIN: u64 = 576;
 const MTU_MAX: u64 = 65_535;
-/// The segments of a host that says nothing of them (RFC 9293 §3.7.1) are no larger than fits that MTU.
+/// The default segment size of a host (RFC 9293 §3.7.1) is no larger than fits that MTU.
 const MSS_MIN: u64 = 536;
 const ADDRESS: &[Key] = weir_config::keys! {
     needed "vip": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
@@ -90,12 +90,12 @@ const ADDRESS: &[Key] = weir_config::keys! {
 };
 const PROTOCOLS: [(&str, &[u8]); 3] =
     [("tcp", &[PROTOCOL_TCP]), ("udp", &[PROTOCOL_UDP]), ("both", &[PROTOCOL_TCP, PROTOCOL_UDP])];
-/// The choices of `scheduler`: how buckets are filled, and how new flows are assigned.
+/// The values of `scheduler`: how buckets are filled, and how new flows are assigned.
 const SCHEDULERS: [&str; 6] = ["maglev", "round_robin", "least_connections", "katran", "katran_v2", "glb"];
-/// Keys of what services share.
+/// Keys of the settings that services share.
 const SHARED: [&str; 3] = ["flows", "pools", "persist"];
 
-/// What services share.
+/// The settings that services share.
 #[derive(Default)]
 struct Shared {
     flows: Option<u32>,
@@ -151,7 +151,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     Arc::new(lb)
 }
 
-/// Whether an item says what services share, perhaps nothing, and is none itself.
+/// Whether an item holds shared settings, perhaps none, rather than a service.
 fn is_shared(item: &Node) -> bool {
     let Kind::Map(map) = &item.kind else { return false };
     if map.is_empty() {
@@ -161,7 +161,7 @@ fn is_shared(item: &Node) -> bool {
     SHARED.iter().any(|key| has(key)) && !has("service") && !has("name")
 }
 
-/// Reads what services share.
+/// Reads the settings that services share.
 fn share(item: &Node, shared: &mut Shared, scope: &mut Scope<'_>) {
     if !is_shared(item) {
         return;
@@ -189,7 +189,7 @@ fn share(item: &Node, shared: &mut Shared, scope: &mut Scope<'_>) {
     }
 }
 
-/// The pipe that the services share has a name that no other pipe can have.
+/// Checks that the name of the services' common pipe is free.
 fn name_is_free(lb: &Lb, scope: &mut Scope<'_>) {
     let taken = scope.program.pipe_named(super::NAME).filter(|_| !lb.services.is_empty());
     if let Some(pipe) = taken {
@@ -200,7 +200,7 @@ fn name_is_free(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
-/// Addresses that checks are sent from are nobody else's.
+/// Checks that the source addresses of checks are not used otherwise.
 fn sources_are_free(lb: &Lb, scope: &mut Scope<'_>) {
     let mut told = HashSet::new();
     for source in lb.sources().iter().filter(|source| told.insert(source.address)) {
@@ -211,7 +211,7 @@ fn sources_are_free(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
-/// Everything that the services' ports belong to must let another app have its frames.
+/// Checks that everything the services' ports belong to lets another app have its frames.
 fn receives(lb: &Lb, scope: &mut Scope<'_>) {
     for below in lb.below(scope.attachments) {
         if let Some(closed) = &below.closed {
@@ -221,7 +221,7 @@ fn receives(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
-/// Back ends without `mac` are resolved by the host, so they are behind an interface of it.
+/// Checks that back ends without `mac`, which the host resolves, are behind one of its interfaces.
 fn can_be_resolved(lb: &Lb, scope: &mut Scope<'_>) {
     for service in &lb.services {
         let port = |one: &BackEnd| &scope.ports[service.lead(one).index()];
@@ -241,15 +241,16 @@ fn can_be_resolved(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
-/// The source address of what is sent to back ends is that of the port it leaves by, where it is known here.
-/// An interface's is known to the daemon; a tunnel through another port has none to copy.
+/// Checks that the source address of packets to back ends is known where needed: it is that of the port
+/// through which they leave. The daemon knows an interface's address; a tunnel through another port has none
+/// to copy.
 fn addresses_known(lb: &Lb, scope: &mut Scope<'_>) {
     for service in lb.services.iter().filter(|service| service.source_mac == SourceMac::Auto) {
         service.ways().into_iter().for_each(|way| address_known(service, way, scope));
     }
 }
 
-/// The same for one of the ways to a service's back ends.
+/// The same for one of the paths to a service's back ends.
 fn address_known(service: &Service, way: Option<&Attachment>, scope: &mut Scope<'_>) {
     let port = &scope.ports[way.map_or(service.ports[0], |way| way.lead).index()];
     let known = way.map_or(port.mac, |way| way.mac);
@@ -274,8 +275,8 @@ fn address_known(service: &Service, way: Option<&Attachment>, scope: &mut Scope<
     }
 }
 
-/// Warns of services with TCP whose VIPs nobody announces: if the host has them, stopping weir resets
-/// connections. And of ports at which it cannot be done.
+/// Warns about services with TCP whose VIPs are not announced: if the host has them, stopping weir resets
+/// connections. Also warns about ports at which announcing is impossible.
 fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
     let announced: HashSet<IpAddr> = lb.answered.vips.iter().map(|one| one.vip).collect();
     for (service, node) in lb.services.iter().zip(nodes) {
@@ -310,11 +311,11 @@ fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
     }
 }
 
-/// What every way of IPv6 must carry (RFC 8200 §5).
+/// What every IPv6 path must carry (RFC 8200 §5).
 const IPV6_MTU: u16 = 1280;
 
-/// Warns of tunnels that do not take what every way of IPv6 must carry: clients send packets of that length
-/// whatever they are told (RFC 8201 §4).
+/// Warns about tunnels that do not carry what every IPv6 path must carry: clients send packets of that length
+/// regardless of ICMP errors (RFC 8201 §4).
 fn too_narrow(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
     for (service, node) in lb.services.iter().zip(nodes).filter(|(service, _)| service.has(true)) {
         let tunnels = service.back_ends.iter().filter(|one| one.mode.is_tunnel());
@@ -334,7 +335,8 @@ fn too_narrow(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
     }
 }
 
-/// Warns of VIPs at interfaces of which weir has only some queues: questions for them arrive at any.
+/// Warns about VIPs at interfaces of which weir has only some queues: requests for them may arrive on any
+/// queue.
 fn hears_some(lb: &Lb, scope: &mut Scope<'_>) {
     for speaker in &lb.answered.speakers {
         let port = &scope.ports[speaker.port.index()];
@@ -352,7 +354,7 @@ fn hears_some(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
-/// A service; `None` if it cannot be used, which the report says.
+/// Reads a service; `None` if it cannot be used, which the report says.
 fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Service> {
     let before = scope.report.errors();
     let section = Section::read(node, SERVICE, scope.report);
@@ -414,7 +416,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     measured(service, &section, scope)
 }
 
-/// Adds the MTU of the way to a service's back ends.
+/// Adds the MTU of the path to a service's back ends.
 fn measured(service: Service, section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Service> {
     let written = match section.get("mtu") {
         Some(_) => Some(section.number("mtu", scope.report)? as u16),
@@ -425,7 +427,7 @@ fn measured(service: Service, section: &Section<'_>, scope: &mut Scope<'_>) -> O
     Some(Service { mtu, limited, ..service })
 }
 
-/// Reports keys that are not of one service.
+/// Reports keys that do not belong to a single service.
 fn refuse_shared(section: &Section<'_>, report: &mut Report) {
     for key in SHARED {
         if let Some(node) = section.get(key) {
@@ -435,13 +437,14 @@ fn refuse_shared(section: &Section<'_>, report: &mut Report) {
     }
 }
 
-/// The smallest MTU of the ports that back ends are behind, of those that are known.
+/// The smallest known MTU of the ports that back ends are behind.
 fn way_mtu(ports: &[PortId], all: &[PortConfig]) -> Option<u16> {
     ports.iter().filter_map(|port| all.get(port.index())?.mtu()).min()
 }
 
-/// Returns the MTU of the way to back ends, which may be written, and whether it is narrower than a port
-/// where packets arrive: its MTU is larger, or not known. What leaves by the port that it came by fits there.
+/// Returns the MTU of the path to back ends, which may be configured, and whether the path is narrower than a
+/// port where packets arrive, whose MTU is larger or unknown. A packet that leaves through the port on which
+/// it arrived always fits.
 fn width(written: Option<u16>, service: &Service, all: &[PortConfig]) -> (u16, bool) {
     let way = written.or_else(|| way_mtu(&service.back_ports(), all));
     let elsewhere = service.ways().iter().any(Option::is_some);
@@ -454,7 +457,7 @@ fn width(written: Option<u16>, service: &Service, all: &[PortConfig]) -> (u16, b
     (way.unwrap_or(MTU), way.is_some_and(|mtu| (written.is_some() || elsewhere) && exceeds(mtu)))
 }
 
-/// What the segments of a service's connections are limited to.
+/// What the MSS of a service's connections is clamped to.
 fn mss(section: &Section<'_>, report: &mut Report) -> Option<Mss> {
     match &section.get("mss")?.kind {
         Kind::Scalar(text) if text == "auto" => Some(Mss::Auto),
@@ -467,7 +470,7 @@ fn mss(section: &Section<'_>, report: &mut Report) -> Option<Mss> {
 }
 
 /// How the back ends of a service are chosen: how the buckets of its group are filled, how its new flows are
-/// assigned, and whether clients keep theirs.
+/// assigned, and whether clients keep their back end.
 fn chosen(
     section: &Section<'_>,
     (by, stateless): (Option<By>, bool),
@@ -552,7 +555,7 @@ fn nat_pool(node: &Node, shared: &Shared, report: &mut Report) -> Option<NatPool
     shared.nat_pools.get(names[at]).copied()
 }
 
-/// The ports of what is named. `None`: one of them has errors, which are reported.
+/// The named ports. `None` if one of them has errors, which are reported.
 fn ports_named(node: &Node, scope: &mut Scope<'_>) -> Option<Vec<PortId>> {
     let nodes = match &node.kind {
         Kind::List(list) => list.as_slice(),
@@ -568,8 +571,8 @@ fn ports_named(node: &Node, scope: &mut Scope<'_>) -> Option<Vec<PortId>> {
     Some(ports)
 }
 
-/// Where a service without `out` sends: out of the port a packet came in by, which needs no attachment; but
-/// by whichever of its ports where it came in by an attachment that has several.
+/// Where a service without `out` sends: out of the port on which a packet arrived, which needs no attachment,
+/// or, if it arrived on an attachment with several ports, out of any of these.
 fn back_out(ports: Option<&[PortId]>, scope: &Scope<'_>) -> Option<Attachment> {
     let below = scope.attachments.with(*ports?.first()?)?;
     (below.to != Forward::Port(below.lead) && Some(below.ports.as_slice()) == ports).then(|| below.clone())
@@ -597,7 +600,7 @@ fn addresses(node: &Node, report: &mut Report) -> Vec<Address> {
     all
 }
 
-/// The items of a list, or the one that is written alone.
+/// The items of a list, or the single item that is not in a list.
 fn several(node: &Node) -> &[Node] {
     match &node.kind {
         Kind::List(list) => list,
@@ -619,8 +622,8 @@ fn ports_of(node: &Node, report: &mut Report) -> Option<(u16, u16)> {
     read.map_err(|why| report.error(node.span, why)).ok()
 }
 
-/// The source addresses of tunnels, or prefixes of them, one of each version of IP: the address, and how many
-/// bits of it flows differ in.
+/// The source addresses of tunnels, or prefixes of them, one per IP version: the address, and how many bits
+/// of it vary by flow.
 pub(super) fn sources(node: &Node, report: &mut Report) -> Sources {
     let (mut v4, mut v6) = (None, None);
     for node in several(node) {
@@ -643,14 +646,14 @@ pub(super) fn sources(node: &Node, report: &mut Report) -> Sources {
     (v4, v6)
 }
 
-/// What weir says for the VIPs of a service.
+/// Which announcements and answers weir sends for the VIPs of a service.
 fn said(section: &Section<'_>, report: &mut Report) -> (Announce, Vec<u16>, IcmpEcho) {
     let announce = section.choice("announce", &ANNOUNCE, report).unwrap_or_default();
     let announce_vlans = section.get("announce_vlans").map_or(vec![0], |node| vlans(node, report));
     (announce, announce_vlans, section.choice("icmp_echo", &ICMP_ECHO, report).unwrap_or_default())
 }
 
-/// VLANs, of which 0 means no tag.
+/// VLANs, where 0 means untagged.
 fn vlans(node: &Node, report: &mut Report) -> Vec<u16> {
     let vlan = |node: &Node| number(node, "a VLAN", 0..=VID_MAX, report).map(|vlan| vlan as u16);
     several(node).iter().filter_map(vlan).collect()

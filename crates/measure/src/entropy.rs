@@ -1,9 +1,9 @@
-//! The entropy of packets' keys, from the heaviest keys and the number of all, with bounds that follow from
-//! theirs.
+//! The entropy of packets' keys, computed from the heaviest keys and the number of all keys, with bounds that
+//! follow from theirs.
 //!
-//! With sizes f that sum up to N, the entropy is log2 N - S / N, S being the sum of f·log2 f: a packet
-//! contributes the logarithm of its key's size. S is least if what is not certain of known keys is spread
-//! over as many keys as there can be, and largest if it lies in as heavy keys as there can be.
+//! With sizes f that add up to N, the entropy is log2 N - S / N, where S is the sum of f·log2 f: a packet
+//! contributes the logarithm of its key's size. S is smallest if the uncertain packets are spread over as
+//! many keys as possible, and largest if they are concentrated in the heaviest possible keys.
 
 use weir_sketch::{Estimate, TopCounts};
 
@@ -12,14 +12,15 @@ fn term(size: f64) -> f64 {
     if size > 0.0 { size * size.log2() } else { 0.0 }
 }
 
-/// Returns the entropy in bits of all that a summary has counted, of `keys` keys. `None` without packets.
+/// Returns the entropy in bits of everything that a summary has counted, over `keys` keys. `None` without
+/// packets.
 pub(crate) fn entropy(top: &TopCounts<5>, keys: Estimate) -> Option<Estimate> {
     let total = top.total().packets as f64;
     if total == 0.0 {
         return None;
     }
     let (mut certain, mut sum) = (0.0, 0.0);
-    // How much more each known key may have, by the size that it would have with it.
+    // How much more each known key may have, with its size including that.
     let mut open: Vec<(u64, u64)> = Vec::new();
     let mut most = 0.0;
     for row in top.iter() {
@@ -45,7 +46,7 @@ pub(crate) fn entropy(top: &TopCounts<5>, keys: Estimate) -> Option<Estimate> {
     Some(Estimate { value, low, high, confidence: keys.confidence })
 }
 
-/// The most that `rest` packets can contribute: in the keys with open packets, heaviest first, and then in
+/// The maximum contribution of `rest` packets: in the keys with open packets, heaviest first, and then in
 /// keys of `missing` packets.
 fn heaviest(mut rest: f64, mut open: Vec<(u64, u64)>, missing: u64) -> f64 {
     open.sort_unstable_by(|one, other| other.cmp(one));
@@ -72,7 +73,7 @@ mod tests {
             let hash = KeyHash::new(&Seed::new([1, 2]));
             let (mut top, mut exact) = (TopCounts::new(keys), Exact::<5>::default());
             for (number, packets) in updates {
-                // Squares give a few heavy keys.
+                // Squares yield a few heavy keys.
                 let key = [number * number / 60, 0, 0, 0, 0];
                 top.update(&hash.item(key), packets, 0);
                 exact.add(&Update { key, packets, bytes: 0, note: () });

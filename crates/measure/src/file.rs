@@ -1,11 +1,11 @@
-//! Sketch files: a measurement that is written, read and merged with others.
+//! Sketch files: measurements that can be written, read and merged with others.
 //!
-//! Little-endian: a mark, the version of the format, a checksum of all that follows; then seed, settings,
-//! totals, and what each part consists of. Numbers of different keys and quantiles are in it as Apache
-//! DataSketches writes them; the rest has no such format. Tables are written without their empty places, so
-//! that a file is as large as what was measured. A file is as secret as the seed in it.
+//! Little-endian: a magic number, the version of the format, a checksum of everything that follows; then
+//! seed, settings, totals, and the contents of each part. Counts of distinct keys and quantiles are stored in
+//! the format of Apache DataSketches; the rest has no such format. Tables are written without empty slots, so
+//! that the size of a file reflects what was measured. A file is as secret as the seed it contains.
 //!
-//! Nothing that is read is trusted: lengths are checked before they are used, and what no measurement could
+//! Input is not trusted: lengths are checked before they are used, and anything that no measurement could
 //! have written is an error.
 
 use crate::keys::TOPS;
@@ -17,16 +17,16 @@ use std::io::{self, Read, Write};
 use weir_sketch::top_counts::Row;
 use weir_sketch::{Count, Distinct, FormatError, KeyHash, KeyKind, Quantiles, Seed, TopCounts};
 
-/// What a sketch file begins with.
+/// The magic number of a sketch file.
 const MARK: [u8; 8] = *b"weir-sk\n";
 
 /// The version of the format that is written, and the only one that is read.
 const VERSION: u32 = 1;
 
-/// The largest file that is read: more than any measurement writes.
+/// The maximum size of a file that is read: more than any measurement writes.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// The most keys that a file may claim: 100 MiB of them.
+/// The maximum number of keys that a file may claim: 100 MiB of them.
 const KEYS_MAX: u64 = 1 << 20;
 
 /// Why a sketch file cannot be read.
@@ -49,7 +49,7 @@ pub enum FileError {
     Format(#[from] FormatError),
 }
 
-/// The largest number of packets or bytes in a file: 72 PB, or two years of a thousand million packets a
+/// The maximum number of packets or bytes in a file: 72 PB, or two years of a thousand million packets per
 /// second.
 const COUNT_MAX: u64 = 1 << 56;
 
@@ -66,7 +66,7 @@ pub enum Unlike {
 }
 
 impl Summary {
-    /// Writes everything that was counted; intervals are not kept apart.
+    /// Writes everything that was counted, without separating intervals.
     ///
     /// # Errors
     /// Those of the output.
@@ -93,9 +93,9 @@ impl Summary {
         output.write_all(&body.0)
     }
 
-    /// What has a format of Apache DataSketches, as files of that format: their names, and their bytes.
-    /// Numbers of keys are HLL sketches of keyed hashes, which merge with those of an equal seed; quantiles
-    /// are KLL sketches of doubles; heavy keys are frequent items of strings.
+    /// Returns the parts that have an Apache DataSketches format, as files of that format: their names and
+    /// contents. Counts of distinct keys are HLL sketches of keyed hashes, which merge with those of an equal
+    /// seed; quantiles are KLL sketches of doubles; heavy keys are frequent items of strings.
     #[must_use]
     pub fn apache(&mut self) -> Vec<(String, Vec<u8>)> {
         self.gather();
@@ -117,10 +117,10 @@ impl Summary {
         files
     }
 
-    /// Reads what [`Summary::write`] wrote. Settings that only concern reports are the usual ones.
+    /// Reads what [`Summary::write`] wrote. Settings that only concern reports get their defaults.
     ///
     /// # Errors
-    /// The input is not that, or of another version, or damaged.
+    /// The input is not a sketch file, has another version, or is damaged.
     pub fn read(input: impl Read) -> Result<Summary, FileError> {
         let mut bytes = Vec::new();
         // Bounded: by `take`.
@@ -150,12 +150,12 @@ fn number_of(part: Part) -> u8 {
     Part::SHED_ORDER.iter().position(|one| *one == part).expect("every part is shed at some time") as u8
 }
 
-/// The place of a top list by its part.
+/// The place of the top list that belongs to a part.
 fn place_of(part: Part) -> Option<usize> {
     crate::sketches::TOP_PARTS.iter().position(|one| *one == part)
 }
 
-/// CRC-32 (IEEE 802.3), bit by bit over a table of one byte.
+/// CRC-32 (IEEE 802.3), using a table of one byte.
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     let table: [u32; 256] = std::array::from_fn(|byte| {
         (0..8).fold(byte as u32, |sum, _| sum >> 1 ^ if sum & 1 == 1 { 0xedb8_8320 } else { 0 })
@@ -163,7 +163,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |sum, byte| sum >> 8 ^ table[usize::from(sum as u8 ^ byte)])
 }
 
-/// What is written behind the head.
+/// What is written after the header.
 #[derive(Default)]
 struct Body(Vec<u8>);
 
@@ -176,7 +176,8 @@ impl Body {
         self.0.extend(number.to_le_bytes());
     }
 
-    /// Writes numbers of packets or bytes, which the reader limits. Only a merge of forged files exceeds it.
+    /// Writes numbers of packets or bytes, which the reader limits. Only a merge of forged files exceeds the
+    /// limit.
     fn counts<const N: usize>(&mut self, counts: [u64; N]) {
         counts.into_iter().for_each(|count| self.u64(count.min(COUNT_MAX)));
     }
@@ -243,7 +244,7 @@ impl Body {
     fn top(&mut self, top: &TopCounts<5>) {
         let Count { packets, bytes } = top.total();
         self.counts([packets, bytes, top.left_out()]);
-        // In the order of keys, so that equal measurements give equal files.
+        // In the order of keys, so that equal measurements produce equal files.
         let mut rows: Vec<Row<5>> = top.iter().collect();
         rows.sort_unstable_by_key(|row| row.key);
         self.u32(rows.len() as u32);
@@ -254,7 +255,7 @@ impl Body {
     }
 }
 
-/// What is left to read.
+/// The remaining input.
 struct Left<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -299,8 +300,8 @@ impl<'a> Left<'a> {
         Ok(words)
     }
 
-    /// Reads numbers of packets or bytes. Larger ones than any measurement has are wrong: a sum of them could
-    /// exceed 64 bits.
+    /// Reads numbers of packets or bytes. Numbers larger than those of any measurement are errors: their sum
+    /// could exceed 64 bits.
     fn counts<const N: usize>(&mut self) -> Result<[u64; N], FileError> {
         let counts = self.words()?;
         if counts.iter().all(|count| *count <= COUNT_MAX) { Ok(counts) } else { self.wrong() }

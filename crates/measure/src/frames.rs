@@ -1,14 +1,14 @@
 //! From a recorded frame to the flow that it belongs to, or the reason why it belongs to none.
 //!
-//! A recording may have only the front of a frame (`tcpdump -s 96`). What is missing is taken as zeros, so
-//! that lengths in headers make sense, and a flow whose ports were not recorded is none.
+//! A recording may contain only the beginning of a frame (`tcpdump -s 96`). The rest is replaced with zeros,
+//! so that lengths in headers make sense. If the ports were not recorded, the frame belongs to no flow.
 
 use crate::link::Link;
 use weir_packet::{
     Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, Observed, TunnelPorts, parse_into,
 };
 
-/// The most bytes of a frame that headers are looked for in: places have 16 bits.
+/// How far into a frame headers are looked for: offsets have 16 bits.
 const FRAME_MAX: usize = 65_535;
 
 /// Why a frame belongs to no flow.
@@ -24,7 +24,7 @@ pub enum NoFlow {
     Malformed(DropReason),
     /// Its ports were not recorded.
     Cut,
-    /// The id of its tunnel has more than 24 bits, which a flow's key has no room for.
+    /// The id of its tunnel has more than 24 bits, which does not fit into a flow's key.
     TunnelId,
 }
 
@@ -43,12 +43,12 @@ impl NoFlow {
     }
 }
 
-/// Finds the flows of frames: the headers inside a tunnel with its id, otherwise the outer ones.
+/// Finds the flows of frames: by the headers inside a tunnel and its id, otherwise by the outer ones.
 #[derive(Debug, Default)]
 pub struct Frames {
-    /// A frame that was recorded in part, with zeros behind.
+    /// A partially recorded frame, padded with zeros.
     whole: Vec<u8>,
-    /// A packet of another link type, as a frame of Ethernet.
+    /// A packet of another link type, as an Ethernet frame.
     ethernet: Vec<u8>,
 }
 
@@ -57,7 +57,7 @@ impl Frames {
     /// about it.
     ///
     /// # Errors
-    /// The frame belongs to none.
+    /// The frame belongs to no flow.
     #[inline]
     pub fn flow(&mut self, bytes: &[u8], length: u32) -> Result<(FlowKey, Observed), NoFlow> {
         if bytes.len() < (length as usize).min(FRAME_MAX) {
@@ -68,10 +68,10 @@ impl Frames {
         find(bytes, &mut headers)
     }
 
-    /// The same of a packet of any link type.
+    /// The same for a packet of any link type.
     ///
     /// # Errors
-    /// It belongs to none.
+    /// It belongs to no flow.
     #[inline]
     pub fn flow_on(&mut self, link: Link, bytes: &[u8], length: u32) -> Result<(FlowKey, Observed), NoFlow> {
         if link == Link::Ethernet {
@@ -94,7 +94,7 @@ impl Frames {
         }
         let mut headers = Headers::default();
         let found = match find(&self.whole, &mut headers) {
-            // Where the front alone is malformed, it may be so because zeros are not what was there.
+            // If the recorded part is malformed, the zeros in place of the rest may be the reason.
             Err(NoFlow::Malformed(_) | NoFlow::NotIp)
                 if matches!(find(bytes, &mut headers), Err(NoFlow::Malformed(_))) =>
             {
@@ -112,7 +112,7 @@ fn has_ip(level: &Level) -> bool {
     level.layers.has(Layer::Ipv4) || level.layers.has(Layer::Ipv6)
 }
 
-/// Where the part of a level's headers ends that a flow's key is made of.
+/// The end of the part of a level's headers that a flow's key is made of.
 fn end_of(level: &Level) -> usize {
     match (level.layers.has(Layer::Ports), level.layers.has(Layer::Ipv4)) {
         (true, _) => level.at(Base::L4) + 4,
@@ -202,7 +202,7 @@ mod tests {
         };
         let bytes = [&front, packet].concat();
         let link = Link::of(link).unwrap();
-        // Whatever is missing has a reason.
+        // Every missing part has a reason.
         (0..bytes.len()).for_each(|cut| {
             let reason = Frames::default().flow_on(link, &bytes[..cut], bytes.len() as u32);
             assert!(cut >= front.len() + 24 || reason == Err(NoFlow::Cut) || packet.len() < 40, "{cut}");
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!((on(113, [8, 6], &arp[14..]), on(276, [8, 6], &arp[14..])), (Err("arp"), Err("arp")));
         assert_eq!(Frames::default().flow_on(Link::Raw, &[], 0), Err(NoFlow::Empty));
         assert_eq!((Link::of(1), Link::of(105)), (Some(Link::Ethernet), None));
-        // Netlink: its numbers are no EtherTypes.
+        // Netlink: its numbers are not EtherTypes.
         let netlink = [&[0, 4, 3, 56, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0][..], &ipv4[14..]].concat();
         assert_eq!(Frames::default().flow_on(Link::Sll, &netlink, 100), Err(NoFlow::NotIp));
     }

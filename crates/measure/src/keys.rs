@@ -1,10 +1,10 @@
-//! From a flow's key to those of everything that is counted about it.
+//! From a flow's key to the keys of everything that is counted about it.
 
 use crate::settings::Settings;
 use weir_packet::FlowKey;
 use weir_sketch::{Evicted, Item, KeyHash, KeyKind, Projection, Seed};
 
-/// What top lists are about, in the order of their places in arrays.
+/// The subjects of top lists, in the order of their indices in arrays.
 pub(crate) const TOPS: [KeyKind; 5] = [
     KeyKind::FiveTuple,
     KeyKind::Source,
@@ -13,21 +13,21 @@ pub(crate) const TOPS: [KeyKind; 5] = [
     KeyKind::DestinationPort,
 ];
 
-/// Places in arrays by kind.
+/// Indices in arrays, by kind.
 pub(crate) const FLOWS: usize = 0;
 pub(crate) const SOURCES: usize = 1;
 pub(crate) const DESTINATIONS: usize = 2;
 
-/// Projections and the hash of their keys. Packets are summed up by 5-tuples (of cut addresses); a flow is a
-/// projection of these.
+/// Projections and the hash of their keys. Packets are summed up by 5-tuples (of truncated addresses); a flow
+/// is a projection of these.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     pub(crate) hash: KeyHash,
-    /// By place: that of [`FLOWS`] is what a flow is by the settings.
+    /// By index: the one at [`FLOWS`] defines what a flow is, according to the settings.
     pub(crate) tops: [Projection; TOPS.len()],
     tuple: Projection,
     pair: Projection,
-    /// Neither cuts addresses nor leaves out tunnels: a key is used as it is.
+    /// Neither truncates addresses nor omits tunnels: a key is used unchanged.
     is_whole: bool,
 }
 
@@ -44,13 +44,13 @@ impl Keys {
         }
     }
 
-    /// The 5-tuple that packets of a flow are summed up by.
+    /// The 5-tuple by which packets of a flow are summed up.
     #[inline(always)]
     pub(crate) fn tuple(&self, key: &FlowKey) -> [u64; 5] {
         if self.is_whole { key.0 } else { self.tuple.of(key) }
     }
 
-    /// The key of one kind that a 5-tuple has, by place.
+    /// The key of one kind for a 5-tuple, by index.
     #[inline(always)]
     pub(crate) fn of(&self, place: usize, tuple: &[u64; 5]) -> [u64; 5] {
         self.tops[place].of(&FlowKey(*tuple))
@@ -62,7 +62,7 @@ impl Keys {
         self.pair.of(&FlowKey(*tuple))
     }
 
-    /// The item of one kind, by place. A 5-tuple is its own, with the hash that it has.
+    /// The item of one kind, by index. A 5-tuple is used directly, with its existing hash.
     #[inline(always)]
     pub(crate) fn item(&self, place: usize, evicted: &Evicted<5>) -> Item<5> {
         if place == FLOWS && self.tops[FLOWS].kind() == KeyKind::FiveTuple {
@@ -71,7 +71,7 @@ impl Keys {
         self.hash.item(self.of(place, &evicted.item.key))
     }
 
-    /// Writes a key as a person reads it.
+    /// Formats a key for humans.
     pub(crate) fn text(&self, place: usize, key: &[u64; 5]) -> String {
         self.tops[place].text(key)
     }

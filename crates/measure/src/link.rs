@@ -1,24 +1,24 @@
-//! Recordings without Ethernet: what is in front of the IP packet, by the link type of the recording
-//! (<https://www.tcpdump.org/linktypes.html>). The packet gets an Ethernet header instead, so that all are
-//! read by one parser.
+//! Recordings without Ethernet: what precedes the IP packet, by the link type of the recording
+//! (<https://www.tcpdump.org/linktypes.html>). It is replaced with an Ethernet header, so that one parser
+//! reads all packets.
 
 use weir_packet::{ETHER_IPV4, ETHER_IPV6};
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// The least EtherType; smaller numbers are lengths, and in SLL kinds of frames.
+/// The smallest EtherType; smaller numbers are lengths, and in SLL frame types.
 const ETHER_TYPE_LEAST: u16 = 0x600;
 /// Hardware types whose frames have no EtherType in the SLL header: FRAD, GRE, 802.11 with radiotap, netlink.
 const WITHOUT_ETHER_TYPE: [u16; 4] = [770, 778, 803, 824];
 
-/// A link type whose packets have flows.
+/// A link type whose packets can belong to flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// Ethernet.
     Ethernet,
-    /// An IP packet, with nothing in front.
+    /// An IP packet, with nothing before it.
     Raw,
-    /// A BSD loopback: an address family of 4 bytes, in the order of the machine or of the network.
+    /// A BSD loopback: an address family of 4 bytes, in host or network byte order.
     Loopback,
     /// Linux's `any`, first version.
     Sll,
@@ -27,12 +27,12 @@ pub enum Link {
 }
 
 impl Link {
-    /// Finds one by its number.
+    /// Finds a link type by its number.
     #[must_use]
     pub fn of(number: u16) -> Option<Link> {
         match number {
             1 => Some(Link::Ethernet),
-            // 12 and 14 are what BSDs write for 101; 228 and 229 are one version of IP each.
+            // BSDs write 12 and 14 for 101; 228 and 229 are for one IP version each.
             12 | 14 | 101 | 228 | 229 => Some(Link::Raw),
             0 | 108 => Some(Link::Loopback),
             113 => Some(Link::Sll),
@@ -52,7 +52,7 @@ impl Link {
         }
     }
 
-    /// Writes into `frame` what was recorded with an Ethernet header in front instead of its own. Returns the
+    /// Writes the recorded bytes into `frame`, with an Ethernet header instead of their own. Returns the
     /// length that the whole frame would have had.
     pub(crate) fn as_ethernet(self, bytes: &[u8], length: u32, frame: &mut Vec<u8>) -> u32 {
         frame.clear();
@@ -77,7 +77,7 @@ impl Link {
     }
 }
 
-/// The EtherType that the version of an IP packet stands for; 0 for none.
+/// The EtherType for the version of an IP packet; 0 for none.
 fn by_version(packet: &[u8]) -> u16 {
     match packet.first().map(|first| first >> 4) {
         Some(4) => ETHER_IPV4,

@@ -1,10 +1,9 @@
-//! A measurement as one page of HTML that needs nothing else: data, style and script are in it, so that it
-//! can be mailed, and looked at without a network. The script draws plots as SVG, and sorts and filters the
-//! list of flows.
+//! A measurement as a self-contained HTML page: data, style and script are embedded, so that it can be mailed
+//! and viewed offline. The script draws plots as SVG, and sorts and filters the list of flows.
 
 use crate::recording::Measured;
 
-/// The page, with marks for title and data.
+/// The page, with placeholders for title and data.
 const TEMPLATE: &str = include_str!("page.html");
 
 impl Measured {
@@ -13,7 +12,7 @@ impl Measured {
     /// # Errors
     /// The data cannot be written as JSON, which is a bug.
     pub fn page(&self, title: &str) -> Result<String, serde_json::Error> {
-        // Inside a script, only `</` and `<!--` could end or open something; JSON allows `\u003c` for both.
+        // Inside a script, only `</` and `<!--` could end or open something; JSON allows `\u003c` in both.
         let data = serde_json::to_string(self)?.replace('<', "\\u003c");
         let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let (head, rest) = TEMPLATE.split_once("@TITLE@").unwrap_or((TEMPLATE, ""));

@@ -1,8 +1,8 @@
-//! What the sources of a measurement deliver: so many packets of a flow, in one piece of time.
+//! What the sources of a measurement deliver: a number of packets of one flow, within a time span.
 
 use weir_packet::{FlowKey, Observed, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-/// Packets of one flow: a single one of a recording, or all that a flow delta stands for.
+/// Packets of one flow: a single one from a recording, or all packets of a flow delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRecord {
     /// The flow.
@@ -11,11 +11,11 @@ pub struct FlowRecord {
     pub packets: u64,
     /// Their bytes, from the Ethernet header on, without the frame check sequence.
     pub bytes: u64,
-    /// When the first of them arrived, in ns; of which clock is up to the source.
+    /// When the first of them arrived, in ns; the source determines the clock.
     pub first_ns: u64,
     /// When the last of them arrived, in ns of the same clock; not before `first_ns`.
     pub last_ns: u64,
-    /// What else was observed of them.
+    /// What else was observed about them.
     pub observed: Observed,
 }
 

@@ -1,8 +1,8 @@
 //! The measurement of a recording: its frames in the order in which they were recorded, interval by interval.
 //!
 //! Time is that of the frames. A frame from before the current interval counts in it: an interval that was
-//! told of does not change. Memory is bounded however long a recording lasts: the series has so many steps
-//! at most ([`STEPS`]), which become longer, and of many intervals the later ones are told in short
+//! reported does not change. Memory is bounded however long a recording lasts: the series has at most
+//! [`STEPS`] steps, which become longer, and of many intervals the later ones are reported in short
 //! ([`DETAILED`]), then not at all ([`INTERVALS`]).
 
 use crate::export::Given;
@@ -16,16 +16,16 @@ use crate::summary::Summary;
 use serde::Serialize;
 use weir_sketch::Seed;
 
-/// Intervals that are told of with lists.
+/// The number of intervals that are reported with lists.
 pub const DETAILED: usize = 1000;
 
-/// Intervals that are told of at all.
+/// The number of intervals that are reported at all.
 pub const INTERVALS: usize = 50_000;
 
-/// Steps of the series, at most.
+/// The maximum number of steps in the series.
 pub const STEPS: usize = 600;
 
-/// The first length of a step: a millisecond.
+/// The initial length of a step: a millisecond.
 const FIRST_STEP_NS: u64 = 1_000_000;
 
 /// Packets and bytes over time, exactly.
@@ -88,7 +88,7 @@ impl Series {
     }
 }
 
-/// All that was measured.
+/// Everything that was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Measured {
     /// Everything together.
@@ -96,14 +96,14 @@ pub struct Measured {
     pub all: Report,
     /// Interval by interval.
     pub intervals: Vec<Report>,
-    /// Intervals that are not in the list because there are too many.
+    /// Intervals that are missing from the list because there were too many.
     pub intervals_left_out: u64,
-    /// Packets and bytes over time; `None` of merged sketches, which do not have it.
+    /// Packets and bytes over time; `None` for merged sketches, which do not contain it.
     pub series: Option<Series>,
 }
 
 impl Measured {
-    /// The same with so many rows of each list.
+    /// Limits each list to this many rows.
     pub fn truncate(&mut self, rows: usize) {
         let all = &mut self.all;
         all.top.truncate(rows);
@@ -119,11 +119,11 @@ impl Measured {
     }
 }
 
-/// The measurement of a recording, or of several in a row.
+/// The measurement of a recording, or of several consecutive ones.
 pub struct Recording<'a> {
     summary: Summary,
     frames: Frames,
-    /// Flows, and whom they are told to.
+    /// Flows, and the callback they are reported to.
     flows: Option<(Flows, &'a mut dyn FnMut(Given))>,
     interval_ns: Option<u64>,
     /// The current interval.
@@ -135,7 +135,7 @@ pub struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// Begins a measurement. Without the length of an interval, there are none.
+    /// Begins a measurement. Without an interval length, there are no intervals.
     #[must_use]
     pub fn new(settings: &Settings, seed: Seed, interval_ns: Option<u64>) -> Recording<'a> {
         Recording {
@@ -151,13 +151,14 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Also tells `give` of every flow, with all its packets: [`Flows`] says when.
+    /// Also reports every flow to `give`, with all its packets; [`Flows`] says when.
     #[must_use]
     pub fn giving(self, give: &'a mut dyn FnMut(Given)) -> Recording<'a> {
         Recording { flows: Some((Flows::default(), give)), ..self }
     }
 
-    /// Counts a frame: when it was recorded, on what link, what of it, and its bytes on the wire.
+    /// Counts a frame: when it was recorded, on which link type, the recorded part, and its bytes on the
+    /// wire.
     #[inline]
     pub fn add(&mut self, time_ns: u64, link: Link, bytes: &[u8], length: u32) {
         if time_ns >= self.end_ns || self.start_ns.is_none() {
@@ -178,13 +179,13 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Counts packets that a reader has skipped, of which only number and bytes are known.
+    /// Counts packets that a reader has skipped, of which only the number and bytes are known.
     pub fn add_skipped(&mut self, reason: String, packets: u64, bytes: u64) {
         self.summary.add_skipped(reason, packets, bytes);
     }
 
-    /// Ends the interval before a time, and begins the one that it lies in: intervals without frames between
-    /// both are left out.
+    /// Ends the interval before a time, and begins the one that contains it: empty intervals in between are
+    /// left out.
     #[cold]
     fn turn(&mut self, time_ns: u64) {
         let Some(interval_ns) = self.interval_ns else {
@@ -215,7 +216,7 @@ impl<'a> Recording<'a> {
         self.intervals.push(report);
     }
 
-    /// Ends the measurement: everything, and what can be saved and merged.
+    /// Ends the measurement: returns the report, and the state that can be saved and merged.
     #[must_use]
     pub fn end(mut self) -> (Measured, Summary) {
         if let (Some(_), Some(start_ns)) = (self.interval_ns, self.start_ns) {

@@ -1,25 +1,25 @@
-//! What was measured, as plain data: numbers with their bounds, ready to be written as JSON, as text or as a
-//! page.
+//! The results of a measurement, as plain data: numbers with their bounds, ready to be written as JSON, as
+//! text or as a page.
 //!
-//! Times are nanoseconds of the source's clock. An `exact` beside an estimate is the truth, if it was
+//! Times are nanoseconds of the source's clock. An `exact` beside an estimate is the true value, if it was
 //! counted.
 
 use crate::settings::Part;
 use serde::Serialize;
 use weir_sketch::Estimate;
 
-/// An estimate, where the truth lies, and the truth if it is known.
+/// An estimate, its bounds, and the true value if it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Estimated {
     /// The estimate.
     pub estimate: f64,
-    /// The truth is not less than this, with probability `confidence`.
+    /// The true value is not less than this, with probability `confidence`.
     pub low: f64,
-    /// The truth is not more than this, with probability `confidence`.
+    /// The true value is not more than this, with probability `confidence`.
     pub high: f64,
     /// 1 is certain.
     pub confidence: f64,
-    /// The truth.
+    /// The true value.
     pub exact: Option<f64>,
 }
 
@@ -31,7 +31,7 @@ impl From<Estimate> for Estimated {
 }
 
 impl Estimated {
-    /// Returns true if the truth is known and outside the bounds.
+    /// Returns true if the true value is known and outside the bounds.
     #[must_use]
     pub fn misses(&self) -> bool {
         self.exact.is_some_and(|exact| exact < self.low - 1e-6 || exact > self.high + 1e-6)
@@ -41,25 +41,25 @@ impl Estimated {
 /// Packets that belong to no flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unflowed {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// How many.
+    /// The number of packets.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// A row of a top list. The truth lies between `packets - bound` and `packets`, and between `bytes` and
-/// `bytes + bytes_bound`: certainly.
+/// A row of a top list. The true values are guaranteed to lie between `packets - bound` and `packets`, and
+/// between `bytes` and `bytes + bytes_bound`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopRow {
     /// The key as text.
     pub key: String,
-    /// Number of packets, never too few.
+    /// Number of packets, never too low.
     pub packets: u64,
-    /// Number of bytes, never too many.
+    /// Number of bytes, never too high.
     pub bytes: u64,
-    /// How many packets may be another key's.
+    /// How many packets may belong to another key.
     pub bound: u64,
     /// How many bytes may be missing.
     pub bytes_bound: u64,
@@ -102,14 +102,14 @@ pub struct SpreaderRow {
     pub destinations: Estimated,
 }
 
-/// A key that had many more packets, or many fewer, than in the interval before.
+/// A key that had many more or many fewer packets than in the previous interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChangeRow {
-    /// What it is a key of: `flow`, `source` or `destination`.
+    /// The kind of key: `flow`, `source` or `destination`.
     pub kind: &'static str,
     /// The key as text.
     pub key: String,
-    /// By how many packets it has grown; negative if it has shrunk.
+    /// The increase in packets; negative if it has decreased.
     pub change: Estimated,
 }
 
@@ -129,23 +129,23 @@ pub struct Report {
     pub start_ns: u64,
     /// When it ended, in ns.
     pub end_ns: u64,
-    /// Number of packets: those in flows and those in none.
+    /// Number of packets, whether or not they belong to flows.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Packets in no flow, by reason.
+    /// Packets outside of flows, by reason.
     pub unflowed: Vec<Unflowed>,
-    /// Packets whose time was before that of the packet before them.
+    /// Packets that were earlier than the preceding packet.
     pub backwards: u64,
-    /// Number of different flows.
+    /// Number of distinct flows.
     pub flows: Estimated,
-    /// Number of different sources.
+    /// Number of distinct sources.
     pub sources: Estimated,
-    /// Number of different destinations.
+    /// Number of distinct destinations.
     pub destinations: Estimated,
     /// Top flows, in a list of its own for readers of JSON; the same list as `top_flows.rows`.
     pub top: Vec<TopRow>,
-    /// What else is known of flows; `None` where it was shed, as with all that follow.
+    /// What else is known about flows; `None` if it was shed, as for all that follow.
     pub top_flows: Option<TopList>,
     /// Top sources.
     pub top_sources: Option<TopList>,
@@ -155,21 +155,21 @@ pub struct Report {
     pub top_source_ports: Option<TopList>,
     /// Top destination ports.
     pub top_destination_ports: Option<TopList>,
-    /// The distribution of flows by packets, in classes that double.
+    /// The distribution of flows by packets, in size classes that double.
     pub flow_sizes: Option<Vec<SizeClass>>,
     /// Sources with many destinations.
     pub spreaders: Option<Vec<SpreaderRow>>,
-    /// Heavy changes since the interval before, largest first; none in the report of all.
+    /// Heavy changes since the previous interval, largest first; none in the report on everything.
     pub changes: Vec<ChangeRow>,
     /// Quantiles of packets' bytes.
     pub packet_bytes: Option<Vec<QuantileRow>>,
     /// Quantiles of the nanoseconds between packets.
     pub inter_arrival_ns: Option<Vec<QuantileRow>>,
-    /// What memory did not suffice for, in the order in which it was shed.
+    /// What was shed for lack of memory, in that order.
     pub shed: Vec<Part>,
-    /// Bytes of memory that sketches have.
+    /// Memory used by sketches, in bytes.
     pub memory: usize,
-    /// Why exact counts are missing although they were wanted.
+    /// Why exact counts are missing although they were requested.
     pub exact_ended: Option<String>,
 }
 

@@ -15,20 +15,20 @@ use weir_sketch::{Estimate, Exact, Quantiles, TopCounts};
 /// The shares of quantiles.
 pub(crate) const SHARES: [f64; 7] = [0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0];
 
-/// The words for kinds of keys with changes, by place.
+/// The words for kinds of keys with changes, by index.
 const CHANGED: [&str; 3] = ["flow", "source", "destination"];
 
-/// Sketches of a stretch of time, and what is needed to tell of them.
+/// Sketches of a time span, and what is needed to report on them.
 pub(crate) struct Reporting<'a> {
     pub(crate) summary: &'a Summary,
     pub(crate) sketches: &'a Sketches,
     pub(crate) truth: Option<&'a Truth>,
-    /// Everything is told of, not an interval.
+    /// The report covers everything rather than an interval.
     pub(crate) is_all: bool,
 }
 
 impl Reporting<'_> {
-    /// The true counts of 5-tuples of this stretch, if they are known.
+    /// The exact counts of 5-tuples of this time span, if they are known.
     fn tuples(&self) -> Option<&Exact<5>> {
         let truth = self.truth.filter(|truth| truth.ended.is_none())?;
         Some(if self.is_all { &truth.all } else { &truth.interval })
@@ -102,7 +102,7 @@ impl Reporting<'_> {
         let rows = top.top(self.rows()).into_iter().map(row).collect();
         let number = match self.sketches.distinct.get(place) {
             Some(distinct) => distinct.estimate(),
-            // Ports: all that there are for each of two protocols.
+            // Ports: all possible ones for two protocols.
             None => Estimate { value: 2.0 * top.len() as f64, low: 0.0, high: 131_072.0, confidence: 1.0 },
         };
         let entropy = entropy(top, number).map(|bits| {
@@ -145,7 +145,7 @@ impl Reporting<'_> {
         Some(found.iter().take(self.rows()).map(row).collect())
     }
 
-    /// Heavy changes since the interval with these top lists. Only what is certain to have changed is told.
+    /// Heavy changes since the interval with these top lists. Only certain changes are reported.
     pub(crate) fn changes(&self, before: &[Option<TopCounts<5>>; TOPS.len()]) -> Vec<ChangeRow> {
         let mut rows = Vec::new();
         for (place, kind) in CHANGED.into_iter().enumerate() {

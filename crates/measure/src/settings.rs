@@ -1,4 +1,4 @@
-//! What is measured, with how much memory, and what is given up first when that is too little.
+//! What is measured, with how much memory, and what is shed first if that is too little.
 
 use crate::sketches::Sketches;
 use serde::{Deserialize, Serialize};
@@ -16,21 +16,21 @@ pub enum Part {
     InterArrival,
     /// Quantiles of packets' bytes ([`weir_sketch::Quantiles`]).
     PacketBytes,
-    /// Source ports with most packets ([`weir_sketch::TopCounts`], like all that follow).
+    /// The source ports with the most packets ([`weir_sketch::TopCounts`], like all that follow).
     TopSourcePorts,
-    /// Destination ports with most packets.
+    /// The destination ports with the most packets.
     TopDestinationPorts,
-    /// Destinations with most packets, their entropy and changes.
+    /// The destinations with the most packets, their entropy and changes.
     TopDestinations,
-    /// Sources with most packets, their entropy and changes.
+    /// The sources with the most packets, their entropy and changes.
     TopSources,
-    /// Flows with most packets, their entropy and changes.
+    /// The flows with the most packets, their entropy and changes.
     TopFlows,
 }
 
 impl Part {
-    /// All parts, in the order in which they are shed: what is asked for least goes first, and of what is
-    /// asked for equally, what costs most.
+    /// All parts, in the order in which they are shed: least requested first, and among equally requested
+    /// ones, the most expensive first.
     pub const SHED_ORDER: [Part; 9] = [
         Part::Spreaders,
         Part::FlowSizes,
@@ -63,32 +63,32 @@ impl Part {
 /// What is measured, and with how much memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// What a flow is: by default both addresses and ports, and the protocol.
+    /// The definition of a flow: by default both addresses and ports, and the protocol.
     pub flow: KeyKind,
-    /// Addresses are cut to so many bits, of IPv4 and of IPv6; by default they are whole.
+    /// The lengths to which IPv4 and IPv6 addresses are truncated; by default they are whole.
     pub prefixes: (u8, u8),
-    /// Flows inside different tunnels are different flows.
+    /// Whether flows inside different tunnels are different flows.
     pub tunnels_apart: bool,
-    /// Rows of each list in reports of all.
+    /// Rows per list in reports on everything.
     pub top: usize,
-    /// Rows of each list in reports of intervals.
+    /// Rows per list in reports on intervals.
     pub interval_top: usize,
-    /// Keys that the summary of flows remembers; those of addresses remember half as many, those of ports a
-    /// quarter.
+    /// The number of keys that the summary of flows remembers; those of addresses remember half as many,
+    /// those of ports a quarter.
     pub keys: usize,
-    /// The most memory for sketches, in bytes. Parts are shed in the order of [`Part::SHED_ORDER`] until the
-    /// others fit; totals and the numbers of flows, sources and destinations stay in any case.
+    /// The memory limit for sketches, in bytes. Parts are shed in the order of [`Part::SHED_ORDER`] until the
+    /// others fit; totals and the numbers of flows, sources and destinations are always kept.
     pub memory: usize,
     /// The parts that are wanted at all.
     pub parts: Vec<Part>,
-    /// A source with so many destinations is reported as a super-spreader.
+    /// A source with at least this many destinations is reported as a super-spreader.
     pub spread_least: u64,
-    /// Of so many packets, one is noted for quantiles of bytes and times.
+    /// One of this many packets is sampled for quantiles of bytes and times.
     pub quantile_stride: u64,
-    /// The largest packet that a source may deliver in bytes: it bounds bytes that were counted under
+    /// The largest packet that a source may deliver, in bytes: it bounds bytes that were counted under
     /// another key. For records of single packets, the largest one seen is used instead.
     pub packet_bytes_max: u64,
-    /// Flows are counted exactly as well, with at most so many bytes; 0 is not at all.
+    /// Memory limit for counting flows exactly as well, in bytes; 0 disables it.
     pub exact_memory: usize,
 }
 
@@ -112,11 +112,11 @@ impl Default for Settings {
 }
 
 /// Memory of the aggregator in front of the sketches: 69,000 flows. It is larger than a second-level cache,
-/// because an eviction costs ten fetches and more, and its own are made ahead.
+/// because an eviction costs at least ten fetches, while its own are prefetched.
 pub(crate) const AGGREGATOR_BYTES: usize = 4 << 20;
 
 impl Settings {
-    /// How keys of one kind are made.
+    /// How keys of one kind are built.
     #[must_use]
     pub fn projection(&self, kind: KeyKind) -> Projection {
         let projection = Projection::new(kind).prefixes(self.prefixes.0, self.prefixes.1);
@@ -135,8 +135,8 @@ impl Settings {
         (kept, shed)
     }
 
-    /// Bytes of memory with these parts: the aggregator's, and the sketches' of the current interval, of all
-    /// and, of top lists, of the interval before.
+    /// Memory used with these parts, in bytes: that of the aggregator, and of the sketches of the current
+    /// interval, of everything and, for top lists, of the previous interval.
     #[must_use]
     pub fn bytes_of(&self, parts: &[Part]) -> usize {
         let sketches: usize = parts.iter().map(|part| Sketches::bytes_of(self, *part)).sum();

@@ -1,5 +1,5 @@
-//! The sketches of one stretch of time: an interval, or all of it. For each question the estimator that
-//! bounds it best:
+//! The sketches of one time span: an interval, or everything. Each question is answered by the estimator with
+//! the best bounds:
 //!
 //! | question | by | bound |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | super-spreaders | [`SpreadSketch`] | 95 % |
 //! | quantiles of bytes and of times | [`Quantiles`] | 99 % |
 //!
-//! They are fed with what leaves an aggregator, a batch at a time, and an interval's are merged into those of
-//! all: that costs a few milliseconds once, and a packet is counted once.
+//! They are fed in batches with the evictions of an aggregator. The sketches of an interval are merged into
+//! those of everything, which costs a few milliseconds once, so that each packet is counted only once.
 
 use crate::keys::{DESTINATIONS, FLOWS, Keys, SOURCES, TOPS};
 use crate::settings::{Part, Settings};
@@ -18,28 +18,28 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use weir_sketch::{Distinct, Evicted, Item, MergeError, Mrac, Quantiles, Seed, SpreadSketch, TopCounts};
 
-/// Bytes of the counters of [`Mrac`]: 2^18 of them tell a million flows apart from half a million.
+/// Bytes for the counters of [`Mrac`]: 2^18 of them distinguish a million flows from half a million.
 const SIZES_BYTES: usize = 1 << 20;
 
-/// Bytes of [`SpreadSketch`]: rows of 3640 buckets.
+/// Bytes for [`SpreadSketch`]: rows of 3640 buckets.
 const SPREAD_BYTES: usize = 2 << 20;
 
 /// An upper bound of the bytes of one [`Quantiles`].
 const QUANTILES_BYTES: usize = 128 << 10;
 
-/// Keys whose memory is fetched at once.
+/// Keys whose memory is prefetched at once.
 const CHUNK: usize = 32;
 
-/// Packets and bytes, and when.
+/// Packets and bytes, with their time span.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// Packets in flows and their bytes.
     pub(crate) flowed: [u64; 2],
     /// Packets in none and their bytes, by reason.
     pub(crate) unflowed: BTreeMap<Cow<'static, str>, [u64; 2]>,
-    /// The first and the last packet, in ns; the first is after the last if there was none.
+    /// The times of the first and the last packet, in ns; the first is after the last if there was none.
     pub(crate) span_ns: [u64; 2],
-    /// Packets whose time was before that of the packet before them.
+    /// Packets that were earlier than the preceding packet.
     pub(crate) backwards: u64,
 }
 
@@ -73,12 +73,12 @@ impl Totals {
     }
 }
 
-/// Adds packets and bytes. Merged files may hold any numbers, so the sums stop at the largest one.
+/// Adds packets and bytes. Merged files may contain any numbers, so the sums saturate.
 fn added(one: [u64; 2], other: &[u64; 2]) -> [u64; 2] {
     [one[0].saturating_add(other[0]), one[1].saturating_add(other[1])]
 }
 
-/// The sketches of one stretch of time; `None` is shed or not wanted.
+/// The sketches of one time span; `None` if shed or not wanted.
 #[derive(Clone, Debug)]
 pub(crate) struct Sketches {
     pub(crate) totals: Totals,
@@ -90,7 +90,7 @@ pub(crate) struct Sketches {
     pub(crate) inter_arrival: Option<Quantiles>,
 }
 
-/// The part that a top list belongs to, by place.
+/// The part that a top list belongs to, by index.
 pub(crate) const TOP_PARTS: [Part; TOPS.len()] = [
     Part::TopFlows,
     Part::TopSources,
@@ -99,7 +99,7 @@ pub(crate) const TOP_PARTS: [Part; TOPS.len()] = [
     Part::TopDestinationPorts,
 ];
 
-/// The number of keys that a top list remembers, by place.
+/// The number of keys that a top list remembers, by index.
 pub(crate) fn keys_of(settings: &Settings, place: usize) -> usize {
     let share = match place {
         FLOWS => 1,
@@ -110,11 +110,11 @@ pub(crate) fn keys_of(settings: &Settings, place: usize) -> usize {
 }
 
 impl Sketches {
-    /// Bytes of what is never shed: the three numbers of different keys.
+    /// Bytes for what is never shed: the three counts of distinct keys.
     pub(crate) const FIXED_BYTES: usize = 3 * (4 << 10) + 1024;
 
-    /// Bytes that a part has in an interval's sketches and in those of all, and the former interval's top
-    /// lists that changes are found by.
+    /// Memory of a part in bytes: in an interval's sketches, in those of everything, and in the previous
+    /// interval's top lists, from which changes are computed.
     pub(crate) fn bytes_of(settings: &Settings, part: Part) -> usize {
         match part {
             Part::Spreaders => 2 * SPREAD_BYTES,
@@ -148,7 +148,7 @@ impl Sketches {
         }
     }
 
-    /// Gives a part up.
+    /// Sheds a part.
     pub(crate) fn shed(&mut self, part: Part) {
         match part {
             Part::Spreaders => self.spread = None,
@@ -167,7 +167,7 @@ impl Sketches {
         }
     }
 
-    /// Counts what has left the aggregator.
+    /// Counts evictions of the aggregator.
     pub(crate) fn add(&mut self, evicted: &[Evicted<5>], keys: &Keys) {
         for chunk in evicted.chunks(CHUNK) {
             for place in 0..TOPS.len() {
@@ -176,7 +176,7 @@ impl Sketches {
         }
     }
 
-    /// Counts a chunk in everything that is about one kind of key.
+    /// Counts a chunk in everything that concerns one kind of key.
     #[inline]
     fn add_to_top(&mut self, place: usize, chunk: &[Evicted<5>], keys: &Keys) {
         let mut items = [Item::<5>::default(); CHUNK];
@@ -220,14 +220,14 @@ impl Sketches {
         }
     }
 
-    /// Adds what other sketches have counted. A part that either lacks is lacking then,
-    /// if there is anything to add.
+    /// Adds what other sketches have counted. If there is anything to add, a part that either side lacks is
+    /// dropped.
     pub(crate) fn merge(&mut self, other: &Sketches) -> Result<(), MergeError> {
         if other.totals.is_empty() {
             return Ok(());
         }
         for (one, other) in self.distinct.iter_mut().zip(&other.distinct) {
-            // A union is less exact than what it is made of.
+            // A union is less exact than its operands.
             if self.totals.is_empty() { one.clone_from(other) } else { one.merge(other) }
         }
         self.totals.merge(&other.totals);
@@ -252,7 +252,7 @@ impl Sketches {
     }
 }
 
-/// Merges where both are there.
+/// Merges where both exist.
 fn join<T>(
     one: &mut Option<T>,
     other: Option<&T>,

@@ -1,8 +1,8 @@
 //! The measurement itself: records in, reports out.
 //!
 //! Records are summed up by an aggregator, whose evictions feed the sketches of the current interval; at its
-//! end these are merged into those of all. Adding a record costs one look-up in the aggregator, two steps of
-//! KLL for a single packet, and now and then an eviction's updates.
+//! end these are merged into those of everything. Adding a record costs one lookup in the aggregator, two
+//! steps of KLL for a single packet, and occasionally the updates of an eviction.
 
 use crate::file::Unlike;
 use crate::keys::{Keys, TOPS};
@@ -15,14 +15,14 @@ use crate::truth::Truth;
 use std::borrow::Cow;
 use weir_sketch::{Aggregator, BATCH, Evicted, Gate, Policy, Seed, TopCounts, Update};
 
-/// Evictions that are handed to the sketches at once.
+/// Evictions that are passed to the sketches at once.
 const HANDED: usize = 256;
 
-/// Evictions for each packet above which the aggregator steps aside: an eviction costs the sketches ten times
-/// what a look-up does.
+/// Evictions per packet above which the aggregator is bypassed: an eviction costs the sketches ten times as
+/// much as a lookup.
 const GATE: f64 = 0.9;
 
-/// A measurement: of what there was since it began, and since the current interval began.
+/// A measurement: of everything since it began, and of the current interval.
 #[derive(Clone, Debug)]
 pub struct Summary {
     pub(crate) settings: Settings,
@@ -35,19 +35,19 @@ pub struct Summary {
     evicted: Vec<Evicted<5>>,
     interval: Sketches,
     pub(crate) all: Sketches,
-    /// The top lists of the interval before.
+    /// The top lists of the previous interval.
     before: Option<[Option<TopCounts<5>>; TOPS.len()]>,
     truth: Option<Truth>,
-    /// When the last packet came, in ns.
+    /// When the last packet arrived, in ns.
     last_ns: Option<u64>,
-    /// Packets since one was noted for quantiles.
+    /// Packets since the last one that was sampled for quantiles.
     stride: u64,
     /// The largest packet, as far as known.
     pub(crate) largest: u64,
 }
 
 impl Summary {
-    /// Creates an empty measurement. Those of equal seeds and settings can be merged.
+    /// Creates an empty measurement. Measurements with equal seeds and settings can be merged.
     #[must_use]
     pub fn new(settings: &Settings, seed: Seed) -> Summary {
         let (kept, shed) = settings.fit();
@@ -78,7 +78,7 @@ impl Summary {
         &self.settings
     }
 
-    /// Lists of reports have so many rows from now on.
+    /// Limits the lists of future reports to this many rows.
     pub fn set_top(&mut self, rows: usize) {
         (self.settings.top, self.settings.interval_top) = (rows, rows);
     }
@@ -109,12 +109,12 @@ impl Summary {
         self.saw(packets, bytes, at_ns, at_ns);
     }
 
-    /// The same of packets whose sizes and times are not known.
+    /// The same for packets whose sizes and times are not known.
     pub fn add_skipped(&mut self, reason: impl Into<Cow<'static, str>>, packets: u64, bytes: u64) {
         self.interval.totals.add_unflowed(reason.into(), packets, bytes);
     }
 
-    /// Notes sizes and times.
+    /// Records sizes and times.
     #[inline]
     fn saw(&mut self, packets: u64, bytes: u64, first_ns: u64, last_ns: u64) {
         let totals = &mut self.interval.totals;
@@ -133,7 +133,7 @@ impl Summary {
         }
     }
 
-    /// Notes a packet for quantiles as often as the stride has passed. Of several packets only the mean is
+    /// Samples a packet for quantiles whenever the stride has passed. Of several packets only the mean is
     /// known.
     fn note(&mut self, packets: u64, bytes: u64, gap_ns: Option<u64>, lasted_ns: u64) {
         let times = self.stride / self.settings.quantile_stride.max(1);
@@ -154,7 +154,7 @@ impl Summary {
         }
     }
 
-    /// Hands the collected updates to the aggregator, and its evictions to the sketches.
+    /// Passes the collected updates to the aggregator, and its evictions to the sketches.
     #[inline(never)]
     fn aggregate(&mut self) {
         if let Some(truth) = &mut self.truth {
@@ -168,7 +168,7 @@ impl Summary {
         }
     }
 
-    /// Hands everything to the sketches.
+    /// Passes everything to the sketches.
     fn flush(&mut self) {
         self.aggregate();
         let (interval, keys) = (&mut self.interval, &self.keys);
@@ -205,14 +205,14 @@ impl Summary {
         report
     }
 
-    /// Makes what was counted part of all: the current interval is not one any more.
+    /// Merges the current interval into everything, which ends it.
     pub(crate) fn gather(&mut self) {
         self.flush();
         self.all.merge(&self.interval).expect("both were made alike");
         self.interval.clear();
     }
 
-    /// Reports on everything since the measurement began, the current interval included.
+    /// Reports on everything since the measurement began, including the current interval.
     pub fn report(&mut self) -> Report {
         self.flush();
         let mut both = None;
@@ -230,8 +230,8 @@ impl Summary {
         Reporting { summary: self, sketches, truth: self.truth.as_ref(), is_all: false }
     }
 
-    /// Gives up the next part in the order of [`Part::SHED_ORDER`], for a source that measuring cannot keep
-    /// up with. Returns it; `None` when nothing is left to give up.
+    /// Sheds the next part in the order of [`Part::SHED_ORDER`], for a source that the measurement cannot
+    /// keep up with. Returns it; `None` when nothing is left to shed.
     pub fn shed_next(&mut self) -> Option<Part> {
         let part = (!self.kept.is_empty()).then(|| self.kept.remove(0))?;
         self.shed_part(part);
@@ -247,11 +247,11 @@ impl Summary {
         self.all.shed(part);
     }
 
-    /// Adds what another measurement has counted, of an equal seed and equal keys. Parts that either lacks
-    /// are shed. The other's intervals are not kept apart.
+    /// Adds what another measurement with an equal seed and equal keys has counted. Parts that either lacks
+    /// are shed. The other's intervals are not kept separate.
     ///
     /// # Errors
-    /// They are unlike.
+    /// They cannot be merged.
     pub fn merge(&mut self, mut other: Summary) -> Result<(), Unlike> {
         let (one, two) = (&self.settings, &other.settings);
         let keys = |settings: &Settings| (settings.flow, settings.prefixes, settings.tunnels_apart);

@@ -1,16 +1,16 @@
-//! Reports for a terminal of 100 columns.
+//! Reports for terminals with 100 columns.
 
 use crate::recording::Measured;
 use crate::report::{ChangeRow, Estimated, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow};
 use std::fmt::Write;
 
-/// Characters of a key; longer ones (IPv6 flows) have their line to themselves.
+/// Characters of a key; longer ones (IPv6 flows) get a line of their own.
 const KEY: usize = 46;
 
 /// Characters of a bar.
 const BAR: usize = 30;
 
-/// Writes a count with its thousands apart.
+/// Formats a count with thousands separators.
 #[must_use]
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
@@ -24,7 +24,7 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
-/// Writes a number with a decimal prefix and three digits.
+/// Formats a number with a decimal prefix and three digits.
 fn scaled(number: f64, unit: &str) -> String {
     const PREFIXES: [(f64, &str); 5] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")];
     let (scale, prefix) = PREFIXES.into_iter().find(|(scale, _)| number >= *scale).unwrap_or((1.0, ""));
@@ -33,7 +33,7 @@ fn scaled(number: f64, unit: &str) -> String {
     format!("{scaled:.decimals$} {prefix}{unit}").trim_end().to_string()
 }
 
-/// Writes a length of time.
+/// Formats a duration.
 fn lasted(ns: f64) -> String {
     match ns {
         ns if ns >= 1e9 => format!("{:.3} s", ns / 1e9),
@@ -47,7 +47,7 @@ fn whole(number: f64) -> String {
     grouped(number.round().max(0.0) as u64)
 }
 
-/// Writes an estimate of a count, its bounds, and the truth if it is known.
+/// Formats an estimate of a count, its bounds, and the true value if it is known.
 fn estimated(one: &Estimated) -> String {
     let mut text = whole(one.estimate);
     if one.high - one.low >= 1.0 {
@@ -61,7 +61,7 @@ fn estimated(one: &Estimated) -> String {
 }
 
 impl Measured {
-    /// Writes everything; `rows` of each list.
+    /// Formats everything, with `rows` rows per list.
     #[must_use]
     pub fn text(&self, rows: usize) -> String {
         let mut text = self.all.text(rows);
@@ -76,7 +76,7 @@ impl Measured {
 }
 
 impl Report {
-    /// Writes the report; `rows` of each list.
+    /// Formats the report, with `rows` rows per list.
     #[must_use]
     pub fn text(&self, rows: usize) -> String {
         let mut text = self.head();

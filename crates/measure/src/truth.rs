@@ -1,16 +1,17 @@
-//! The truth beside the estimates: every flow with its counts, as long as memory allows.
+//! Exact counts beside the estimates: every flow with its counts, as long as memory allows.
 //!
-//! One map of flows answers everything: addresses, ports, pairs, sizes are derived from it when a report is
-//! made. When a map would outgrow its memory, exact counting ends for good: half of a truth is none.
+//! One map of flows answers everything: addresses, ports, pairs and sizes are derived from it when a report
+//! is created. If a map would exceed its memory, exact counting ends for good: partial exact counts are
+//! useless.
 
 use crate::keys::{FLOWS, Keys};
 use std::collections::HashMap;
 use weir_sketch::Exact;
 
-/// Bytes for each flow: key, counts, and the room that a map keeps free, in each of up to three maps.
+/// Bytes per flow: key, counts, and the free space that a map keeps, in each of up to three maps.
 const FLOW_BYTES: usize = 3 * 128;
 
-/// The flows of the current interval, of the one before, and of all.
+/// The flows of the current interval, of the previous one, and of everything.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Truth {
     pub(crate) interval: Exact<5>,
@@ -23,7 +24,7 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// A truth that may have so many bytes; `None` if that is none.
+    /// Exact counting with this memory limit; `None` if that is 0.
     pub(crate) fn new(memory: usize) -> Option<Truth> {
         let flows_max = memory / FLOW_BYTES;
         (memory > 0).then(|| Truth { flows_max, memory, ..Truth::default() })
@@ -56,7 +57,7 @@ impl Truth {
     }
 }
 
-/// Exact counts of keys of one kind, by place: from those of 5-tuples.
+/// Exact counts of keys of one kind, by index, derived from those of 5-tuples.
 pub(crate) fn by_kind(tuples: &Exact<5>, keys: &Keys, place: usize) -> Exact<5> {
     let mut exact = Exact::default();
     for (tuple, count) in tuples.iter() {
@@ -66,7 +67,7 @@ pub(crate) fn by_kind(tuples: &Exact<5>, keys: &Keys, place: usize) -> Exact<5> 
     exact
 }
 
-/// How many flows have how many packets, in the order of packets.
+/// How many flows have a given number of packets, sorted by the number of packets.
 pub(crate) fn sizes(tuples: &Exact<5>, keys: &Keys) -> Vec<(u64, f64)> {
     by_kind(tuples, keys, FLOWS).distribution()
 }

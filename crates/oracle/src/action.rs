@@ -18,11 +18,11 @@ pub(super) struct Acted {
     pub failed: Option<DropReason>,
 }
 
-/// For each operation of an action, the one that a flow keeps in its place.
+/// For each operation of an action, the operation that a flow keeps in its place.
 pub(super) type KeptOperations = Vec<Option<Operation>>;
 
-/// Returns what a flow keeps that this packet begins, or that no packet begins: operations with a number of
-/// flows, with all their numbers as they are now.
+/// Returns what the flow that this packet begins keeps: the operations with values kept by the flow, with all
+/// their numbers resolved. Without a packet, this is for a flow that no packet begins.
 pub(super) fn keep(
     template: &Template,
     values: &[u128],
@@ -33,7 +33,7 @@ pub(super) fn keep(
     pairs.map(|(written, settled)| written.is_kept().then_some(settled)).collect()
 }
 
-/// Returns the operations of an action with all their numbers as they are for this packet.
+/// Returns the operations of an action with all their numbers resolved for this packet.
 pub(super) fn settled(
     template: &Template,
     values: &[u128],
@@ -65,7 +65,7 @@ pub(super) fn settled(
     list
 }
 
-/// Finds the addresses of the back ends in a packet's row of a group filled as the GLB director's.
+/// Finds the addresses of the back ends in a packet's row of a group filled like the GLB director's.
 pub(super) type Hops<'a> = &'a dyn Fn(&Packet) -> [u32; 2];
 
 /// Performs a template of a pipe with an entry's values, and with what a flow keeps.
@@ -122,7 +122,7 @@ pub(super) struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// Passes over the values of an operation.
+    /// Skips the values of an operation.
     fn skip(&mut self, operation: Operation) {
         let given = operation.numbers().filter(|(_, value, _)| value.is_given()).count();
         (0..given).for_each(|_| _ = self.own.next());
@@ -175,7 +175,7 @@ fn perform(packet: &mut Packet, operation: Operation, values: &mut Values<'_>, p
     }
 }
 
-/// Writes the low bits of a value, into the packet inside as well if it is an ICMP error.
+/// Writes the low bits of a value, also into the packet inside if it is an ICMP error.
 fn set_of_flow(packet: &mut Packet, field: Field, value: u128) -> Done {
     let low = value & ones(width(field));
     icmp_error::translate(packet, field, low).unwrap_or_else(|| write(packet, field, value))

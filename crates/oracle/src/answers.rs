@@ -10,11 +10,11 @@ use weir_program::operation::Value;
 use weir_program::snapshot::FlowDecision;
 use weir_program::{EntryMatch, Operation, PipeId, PipeKind};
 
-/// The answers to a flow that is to be learnt are those of another.
+/// The answers to a flow that is about to be learnt are those of another flow.
 pub(super) struct Taken;
 
 impl Interpreter {
-    /// Returns what a flow keeps that this packet begins.
+    /// Returns what the flow that this packet begins keeps.
     pub(super) fn keep(
         &self,
         id: PipeId,
@@ -27,8 +27,8 @@ impl Interpreter {
         keep(template, &entry.values, Some(packet), binding)
     }
 
-    /// Returns the learning of the answers to a flow that this packet begins: sentence M20. They may be those
-    /// of another flow.
+    /// Returns how the answers to the flow that this packet begins are learnt: sentence M20. They may be
+    /// those of another flow.
     pub(super) fn answers(
         &self,
         id: PipeId,

@@ -1,5 +1,6 @@
-//! The interpreter's own parser, written to be read next to the RFCs: one function for each header, one
-//! struct for each result. The headers inside a tunnel are found by the same functions as those around it.
+//! The interpreter's own parser, written to be read side by side with the RFCs: one function for each header,
+//! one struct for each result. The headers inside a tunnel are found by the same functions as those around
+//! it.
 
 use super::fields::read_bits;
 use super::tunnel_headers::{Inside, Tunnel, tunnel};
@@ -30,13 +31,14 @@ pub(super) struct Headers {
 pub(super) struct Ip {
     pub version: u8,
     pub start: usize,
-    /// First byte behind the header and everything that belongs to it.
+    /// First byte after the header and everything that belongs to it.
     pub payload: usize,
     /// First byte beyond the length given in the header.
     pub end: usize,
     pub protocol: u8,
     pub fragment: Fragment,
-    /// Whether the pseudo header of a checksum has another source, or another destination, than the header.
+    /// Whether the pseudo header of a checksum has a different source, or a different destination, than the
+    /// header.
     pub other_source: bool,
     pub other_destination: bool,
 }
@@ -85,7 +87,7 @@ pub(super) fn headers(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Result
     Ok(found)
 }
 
-/// The headers inside a tunnel. A tunnel in them is payload.
+/// The headers inside a tunnel. A tunnel within them is payload.
 pub(super) fn inner_headers(frame: &[u8], at: usize, inside: Inside) -> Result<Option<Headers>, DropReason> {
     let packet = |ether_type| (Headers { ether_type, ..Headers::default() }, at);
     let (mut found, network) = match inside {
@@ -124,7 +126,7 @@ impl Headers {
     }
 }
 
-/// IEEE 802.3, 802.1Q and 802.1ad. Also returns the first byte behind Ethernet and VLAN tags.
+/// IEEE 802.3, 802.1Q and 802.1ad. Also returns the first byte after Ethernet and VLAN tags.
 fn ethernet(frame: &[u8], start: usize) -> Result<(Headers, usize), DropReason> {
     let mut found = Headers { ethernet: Some(start), ..Headers::default() };
     let mut type_at = start + 12;
@@ -147,7 +149,7 @@ fn ip(frame: &[u8], ether_type: u16, start: usize) -> Result<Option<Ip>, DropRea
 }
 
 /// RFC 826: hardware Ethernet (1), protocol IPv4 (0x0800), addresses of 6 and 4 bytes. ARP with other
-/// addresses is not read.
+/// addresses is not parsed.
 fn arp(frame: &[u8], start: usize) -> Result<Option<usize>, DropReason> {
     let malformed = Err(DropReason::MalformedArp);
     if frame.len() < start + 8 {
@@ -281,8 +283,8 @@ fn follow_extension(frame: &[u8], ip: &mut Ip) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// RFC 6275 §6.3: type 201, length 16, the address. RFC 8200 §4.2: options are type, length and data, except
-/// for type 0, which is one byte.
+/// RFC 6275 §6.3: type 201, length 16, the address. RFC 8200 §4.2: options are type, length and data,
+/// except for type 0, which is one byte.
 fn home_address(header: &[u8]) -> Option<&[u8]> {
     let mut at = 2;
     while at + 1 < header.len() {
@@ -296,7 +298,7 @@ fn home_address(header: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// The header behind IP; a fragment has none.
+/// The header after IP; a fragment has none.
 fn transport(frame: &[u8], ip: &Ip) -> Result<Option<Transport>, DropReason> {
     if ip.fragment != Fragment::Whole {
         return Ok(None);
@@ -312,7 +314,7 @@ fn transport(frame: &[u8], ip: &Ip) -> Result<Option<Transport>, DropReason> {
             TransportKind::Tcp
         }
         (17, _) => {
-            // RFC 768: the length includes the header. IP may carry more than UDP says, never less.
+            // RFC 768: the length includes the header. IP may carry more than UDP says, but never less.
             let length = if room < 8 { None } else { number16(frame, start + 4).map(usize::from) };
             if !length.is_some_and(|length| length >= 8 && length <= room) {
                 return Err(DropReason::MalformedUdp);

@@ -1,6 +1,6 @@
 //! Checksum updates from the definition: the sum over everything covered, before and after, and the
-//! difference subtracted from the checksum (RFC 1071; RFC 1624 arrives at the same number). Slow, but with
-//! nothing that depends on the field.
+//! difference subtracted from the checksum (RFC 1071; RFC 1624 arrives at the same number). Slow, but
+//! independent of the field.
 
 use super::bytes::{Fragment, Headers, Ip, number16};
 use super::trace::Mended;
@@ -12,11 +12,11 @@ struct Checksum {
     name: &'static str,
     /// Where its two bytes are.
     at: usize,
-    /// The ranges covered, each but the last of even length. Length and protocol are left out, as no action
-    /// changes them, and so are addresses that an extension header has. Partial coverage (DCCP, UDP-Lite)
-    /// does not matter, since no action changes what lies behind such a header.
+    /// The ranges covered, each except the last of even length. Length and protocol are omitted, because no
+    /// action changes them, as are addresses that an extension header replaces. Partial coverage (DCCP,
+    /// UDP-Lite) does not matter, because no action changes anything after such a header.
     covers: Vec<Range<usize>>,
-    /// UDP and UDP-Lite never send 0: it is no checksum.
+    /// UDP and UDP-Lite never send 0, which means no checksum.
     zero_is_none: bool,
 }
 
@@ -30,7 +30,8 @@ pub(super) fn mend_header(before: &[u8], after: &mut [u8], ip: &Ip, name: &'stat
     header_checksum(ip, name).mend(before, after)
 }
 
-/// Updates the checksum of an ICMP message whose content has changed since `before` (RFC 792, RFC 4443 §2.3).
+/// Updates the checksum of an ICMP message whose content has changed since `before` (RFC 792, RFC 4443
+/// §2.3).
 pub(super) fn mend_icmp(before: &[u8], after: &mut [u8], headers: &Headers) -> Option<Mended> {
     let (start, end) = (headers.transport?.start, headers.ip.as_ref()?.end);
     let covers = vec![start..start + 2, start + 4..end];
@@ -65,14 +66,14 @@ fn tunnel_checksum(headers: &Headers) -> Option<Checksum> {
     })
 }
 
-/// The checksums covering a field, without those of the tunnels around it.
+/// The checksums covering a field, excluding those of the surrounding tunnels.
 fn own_checksums(frame: &[u8], field: Field, headers: &Headers, names: [&'static str; 2]) -> Vec<Checksum> {
     let header = headers.ipv4().map(|ip| header_checksum(ip, names[0]));
     let transport = transport_checksum(frame, headers, names[1]);
     let (in_header, in_transport) = match field.kind {
         FieldKind::Ipv4Dscp | FieldKind::Ipv4Ecn | FieldKind::Ipv4Ttl => (true, false),
         FieldKind::Ipv4Src | FieldKind::Ipv4Dst => (true, true),
-        // Of the pseudo header only the addresses (RFC 8200 §8.1) can be changed, where it has them.
+        // Of the pseudo header, only the addresses (RFC 8200 §8.1) can be changed, where it contains them.
         FieldKind::Ipv6Src => (false, headers.ipv6().is_some_and(|ip| !ip.other_source)),
         FieldKind::Ipv6Dst => (false, headers.ipv6().is_some_and(|ip| !ip.other_destination)),
         FieldKind::L4Sport | FieldKind::L4Dport => (false, true),
@@ -94,7 +95,7 @@ fn header_checksum(ip: &Ip, name: &'static str) -> Checksum {
     }
 }
 
-/// The checksum of what IP carries, if a pseudo header is part of it. A packet that is too short, or a later
+/// The checksum of what IP carries, if it includes a pseudo header. A packet that is too short, or a later
 /// fragment, has none.
 fn transport_checksum(frame: &[u8], headers: &Headers, name: &'static str) -> Option<Checksum> {
     let ip = headers.ip.as_ref().filter(|ip| ip.fragment != Fragment::Later)?;
@@ -141,7 +142,7 @@ impl Checksum {
     }
 
     /// One's complement arithmetic is arithmetic modulo 65535 with two representations of zero. This picks
-    /// one: never 0xffff, except for UDP, where 0 would mean no checksum, never 0.
+    /// one: never 0xffff, or for UDP, where 0 would mean no checksum, never 0.
     fn mended(&self, old: u16, before: &[u8], after: &[u8]) -> u16 {
         if self.zero_is_none && old == 0 {
             return 0;

@@ -10,15 +10,16 @@ pub(super) enum Place {
     Absent,
     /// In the frame: the first bit, counted from the start of the frame, and the number of bits.
     Bits { first: usize, count: usize },
-    /// It is known from elsewhere and is this.
+    /// Known from elsewhere: this value.
     Fact(u128),
     /// In this word of metadata.
     Meta(usize),
-    /// It is a port of the datagram of which the packet is a fragment: 0 the source, 1 the destination.
+    /// It is a port of the datagram that the packet is a fragment of: 0 for the source, 1 for the
+    /// destination.
     Port(usize),
 }
 
-/// What is known of a packet besides its bytes.
+/// What is known about a packet besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub input: u16,

@@ -16,23 +16,23 @@ use weir_table::FlowState;
 pub(super) struct FlowRow {
     pub decision: FlowDecision,
     pub hits: Count,
-    /// What was observed of the packets that it has counted.
+    /// What was observed about the packets that it has counted.
     pub observed: Observed,
-    /// What it has given to a measurement.
+    /// What it has reported to a measurement.
     pub given: Count,
     pub first_ms: u64,
     pub last_ms: u64,
-    /// That of this direction, followed if timeouts depend on it.
+    /// The state of this direction, tracked if timeouts depend on it.
     pub state: FlowState,
     /// The highest byte of its last sequence number.
     pub seq: u8,
-    /// How many packets were followed, up to 4.
+    /// How many packets were tracked, up to 4.
     pub heard: u8,
-    /// Whether it has given counts to a measurement: then no packet is its first one.
+    /// Whether it has reported counts to a measurement: then no packet is its first one.
     pub gave: bool,
     /// What it keeps of its entry's action.
     pub kept: KeptOperations,
-    /// What it has of the NAT pool.
+    /// Its address and port from the NAT pool.
     pub binding: Option<Binding>,
     /// Its newest segment: sentence C16.
     pub newest: Option<Newest>,
@@ -40,7 +40,7 @@ pub(super) struct FlowRow {
     pub pair: Option<FlowKey>,
 }
 
-/// Follows a packet of a flow: sentence C9. Returns whether it resets the connection.
+/// Tracks a packet of a flow: sentence C9. Returns whether it resets the connection.
 pub(super) fn follow(flow: &mut FlowRow, segment: Option<Segment>) -> bool {
     let before = Some(flow.state).filter(|_| flow.hits.packets != 0 || flow.gave);
     flow.heard = (flow.heard + 1).min(4);
@@ -72,7 +72,7 @@ pub(super) fn follow(flow: &mut FlowRow, segment: Option<Segment>) -> bool {
     rst
 }
 
-/// Returns the live flow of the other direction: each must still be the one that the other was learnt with.
+/// Returns the live flow of the other direction: each must still be the flow that the other was learnt with.
 pub(super) fn pair_of<'a>(
     flows: &'a BTreeMap<FlowKey, FlowRow>,
     key: &FlowKey,
@@ -89,7 +89,7 @@ pub(super) fn reset_other(flows: &mut BTreeMap<FlowKey, FlowRow>, key: &FlowKey,
     }
 }
 
-/// Returns the state of a flow: both directions are one (sentences C9 and M20).
+/// Returns the state of a flow: both directions count as one (sentences C9 and M20).
 pub(super) fn state_of(flow: &FlowRow, other: Option<&FlowRow>) -> FlowState {
     let Some(other) = other else { return flow.state };
     let both = [flow.state, other.state];
@@ -111,7 +111,7 @@ pub(super) enum Proof {
     Answered,
 }
 
-/// Returns when the last packet of a flow was, its state, and its proof: both directions are one.
+/// Returns when the last packet of a flow arrived, its state, and its proof: both directions count as one.
 pub(super) fn as_one(
     flows: &BTreeMap<FlowKey, FlowRow>,
     key: &FlowKey,
@@ -163,7 +163,7 @@ pub(super) fn hurried_ns(
 }
 
 impl FlowRow {
-    /// Whether it has counts from a former period: sentence C11.
+    /// Whether it has counts from a previous period: sentence C11.
     pub fn is_due(&self, measured: Measured, now_ms: u64) -> bool {
         let period_ms = u64::from(measured.period_ms);
         self.hits.packets != 0 && self.last_ms < now_ms / period_ms * period_ms
@@ -180,7 +180,7 @@ impl FlowRow {
         sum
     }
 
-    /// Returns its counts, which begin anew.
+    /// Returns its counts and resets them.
     pub fn give(&mut self, now_ms: u64) -> FlowSum {
         (self.first_ms, self.gave) = (now_ms, true);
         let sum = self.sum();

@@ -1,4 +1,4 @@
-//! Fragments, the slow way: sentences F11 to F13 with a plain map and a plain list, which know no bound.
+//! Fragments, the slow way: sentences F11 to F13 with a plain, unbounded map and list.
 
 use super::Arrival;
 use super::bytes::{Fragment, Headers, headers, number16};
@@ -10,8 +10,8 @@ use weir_program::fragments::{KNOWN_NS, WAIT_NS};
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Returns the ports of the datagram of a fragment: those in its bytes, or those that are known. `None` if
-/// the packet is no fragment of TCP or UDP.
+/// Returns the ports of a fragment's datagram: those in its bytes, or those that are known. `None` if the
+/// packet is not a fragment of TCP or UDP.
 pub(super) fn ports_of(
     frame: &[u8],
     headers: &Headers,
@@ -27,7 +27,7 @@ pub(super) fn ports_of(
     let segment = &frame[ip.payload..ip.end];
     match ip.fragment {
         Fragment::Whole => Ok(None),
-        // RFC 7112 §5: the first fragment has the header; how long that says it is must be possible.
+        // RFC 7112 §5: the first fragment contains the header, whose stated length must be possible.
         Fragment::First => {
             let is_possible = segment.len() >= header
                 && match ip.protocol {
@@ -37,13 +37,13 @@ pub(super) fn ports_of(
             let port = |at| number16(segment, at).ok_or(malformed);
             if is_possible { Ok(Some([port(0)?, port(2)?])) } else { Err(malformed) }
         }
-        // RFC 1858 §4.2: no other one has a part of it.
+        // RFC 1858 §4.2: no other fragment contains a part of it.
         Fragment::Later if place(frame, headers).0 < header => Err(malformed),
         Fragment::Later => known.map(Some).ok_or(DropReason::FirstFragmentMissing),
     }
 }
 
-/// Returns where in its datagram a fragment is, and the identification.
+/// Returns the offset of a fragment in its datagram, and the identification.
 fn place(frame: &[u8], headers: &Headers) -> (usize, u128) {
     match &headers.ip {
         // RFC 791 §3.1: the offset counts 8 bytes.
@@ -63,16 +63,16 @@ fn place(frame: &[u8], headers: &Headers) -> (usize, u128) {
 /// Addresses, protocol, identification and VLAN tags.
 type Id = (Vec<u8>, u8, u128, Vec<u128>);
 
-/// What is known of fragmented datagrams.
+/// What is known about fragmented datagrams.
 #[derive(Clone, Debug, Default)]
 pub struct Datagrams {
-    /// Ports, and when the last fragment came.
+    /// Ports, and when the last fragment arrived.
     known: BTreeMap<Id, ([u16; 2], u64)>,
     waiting: Vec<(Id, Vec<u8>, u64)>,
 }
 
 impl Datagrams {
-    /// Receives a frame. Returns the frames that can go on now, in order, with the ports of those that are
+    /// Receives a frame. Returns the frames that can continue now, in order, with ports for those that are
     /// later fragments.
     pub fn receive(&mut self, frame: &[u8], now_ns: u64) -> Vec<(Vec<u8>, Option<[u16; 2]>)> {
         let at_once = |ports| vec![(frame.to_vec(), ports)];
@@ -98,7 +98,7 @@ impl Datagrams {
         }
     }
 
-    /// Gives up frames that have waited long enough. Returns how many there were.
+    /// Drops frames that have waited too long. Returns how many there were.
     pub fn expire(&mut self, now_ns: u64) -> usize {
         let before = self.waiting.len();
         self.waiting.retain(|(_, _, since_ns)| now_ns - since_ns <= WAIT_NS);
@@ -121,7 +121,7 @@ fn id(frame: &[u8], found: &Headers) -> Option<Id> {
 }
 
 impl<'a> Arrival<'a> {
-    /// The same frame as a fragment of a datagram with these ports.
+    /// Returns the same frame as a fragment of a datagram with these ports.
     #[must_use]
     pub fn with_ports(self, ports: Option<[u16; 2]>) -> Arrival<'a> {
         Arrival { ports, ..self }

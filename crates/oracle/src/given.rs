@@ -1,4 +1,4 @@
-//! Given buckets: which target owns each, what has met it, and which moves are pending.
+//! Given buckets: which target owns each, which packets have met it, and which moves are pending.
 
 use super::Interpreter;
 use super::trace::{Moving, Pick};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use weir_program::snapshot::{BucketReport, Count};
 use weir_program::{Fill, GroupId};
 
-/// The target of a bucket without one.
+/// The target of a bucket that has none.
 const NOBODY: u16 = u16::MAX;
 
 /// State of a group's buckets.

@@ -1,5 +1,5 @@
-//! The interpreter's own reading of the packet inside an ICMP error: RFC 792 for IPv4, RFC 4443 §3 for IPv6;
-//! and what becomes of it when its flow is translated: RFC 5508 §4.2.
+//! The interpreter's own parsing of the packet inside an ICMP error: RFC 792 for IPv4, RFC 4443 §3 for IPv6;
+//! and what happens to it when its flow is translated: RFC 5508 §4.2.
 
 use super::action::Done;
 use super::bytes::{Fragment, Headers, Ip, Transport, TransportKind, number16};
@@ -10,8 +10,8 @@ use super::trace::{Change, Mended};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{DropReason, Field, FieldKind, FlowKey, LevelId};
 
-/// Returns the key of the flow that an ICMP error is about, turned round; `None` if the packet is no ICMP
-/// error, or if too little of a packet is inside.
+/// Returns the key of the flow that an ICMP error is about, reversed; `None` if the packet is not an ICMP
+/// error, or if it contains too little of a packet.
 pub(super) fn key_inside(bytes: &[u8], headers: &Headers, vni: Option<u32>) -> Option<FlowKey> {
     let inside = packet_inside(bytes, headers)?;
     let ip = inside.ip.as_ref()?;
@@ -39,7 +39,7 @@ pub(super) fn packet_inside(bytes: &[u8], headers: &Headers) -> Option<Headers> 
     if !is_error {
         return None;
     }
-    // What lies behind the datagram is padding.
+    // Anything after the datagram is padding.
     let start = transport.start + 8;
     let inside = bytes[..ip.end].get(start..)?;
     let ip = if ip.version == 4 { ipv4(inside) } else { ipv6(inside) }?;
@@ -59,7 +59,7 @@ pub(super) fn packet_inside(bytes: &[u8], headers: &Headers) -> Option<Headers> 
     Some(Headers { ip: Some(ip), transport, ..Headers::default() })
 }
 
-/// Reads the header of a packet whose length is that of what is there.
+/// Reads the header of a packet whose length is the number of bytes present.
 fn ipv4(inside: &[u8]) -> Option<Ip> {
     if inside.len() < 20 || inside[0] / 16 != 4 || inside[0] % 16 < 5 {
         return None;
@@ -90,7 +90,7 @@ fn ip(version: u8, payload: usize, protocol: u8, fragment: Fragment) -> Ip {
     Ip { version, start: 0, payload, end: 0, protocol, fragment, other_source, other_destination }
 }
 
-/// Where a field of the packet inside an ICMP error is; `None` if the field is another one.
+/// Where a field of the packet inside an ICMP error is; `None` for other fields.
 pub(super) fn place_inside(bytes: &[u8], headers: &Headers, field: Field) -> Option<Place> {
     let of_packet = match field.kind {
         FieldKind::ErrorV4Src => Field::Ipv4Src,
@@ -136,8 +136,8 @@ fn opposite(field: Field) -> Option<(Field, bool)> {
     (field.level == LevelId::Outer).then_some((other, is_address))
 }
 
-/// Sets a field of an ICMP error as a pipe does that translates its flow: sentence A20. `None` if the packet
-/// is no such error, or the field does not matter.
+/// Sets a field of an ICMP error like a pipe that translates its flow: sentence A20. `None` if the packet is
+/// not such an error, or the field does not matter.
 pub(super) fn translate(packet: &mut Packet, field: Field, value: u128) -> Option<Done> {
     let (other, is_address) = opposite(field)?;
     let inside = packet_inside(&packet.bytes, &packet.headers)?;

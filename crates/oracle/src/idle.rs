@@ -1,4 +1,4 @@
-//! An app resets connections whose flows have been idle for too long: sentence C16.
+//! An app resets connections whose flows have been idle too long: sentence C16.
 
 use super::Interpreter;
 use super::bytes::{TransportKind, number16};
@@ -13,10 +13,10 @@ use weir_table::DeltaReason;
 /// The longest headers that are kept.
 const LONGEST: usize = 112;
 
-/// The headers of a segment that shows where both ends of a connection are.
+/// The headers of a segment that shows the sequence numbers of both ends of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newest {
-    /// The sequence number behind the segment.
+    /// The sequence number after the segment.
     pub end: u32,
     /// The port that it came from.
     pub input: PortId,
@@ -25,7 +25,7 @@ pub struct Newest {
 }
 
 impl Packet {
-    /// Returns the headers that a flow keeps of it.
+    /// Returns the headers that a flow keeps from it.
     pub fn newest(&self) -> Option<Newest> {
         let (ip, tcp) = (self.headers.ip.as_ref()?, self.headers.transport_of(TransportKind::Tcp)?);
         let number = |at: usize| number16(&self.bytes, at).unwrap_or_default();
@@ -42,7 +42,7 @@ impl Packet {
 }
 
 impl FlowRow {
-    /// Keeps the headers of a segment, unless it is older than the one that is kept.
+    /// Keeps the headers of a segment, unless it is older than the one already kept.
     pub fn keep_newest(&mut self, segment: &Option<Newest>) {
         let is_older = |one: &Newest, kept: &Newest| kept.end.wrapping_sub(one.end).wrapping_sub(1) < 1 << 31;
         match (segment, &self.newest) {
@@ -54,7 +54,7 @@ impl FlowRow {
 }
 
 impl PipeState {
-    /// Gives apps the newest segments of connections that have been idle for too long.
+    /// Passes the newest segments of connections that have been idle too long to apps.
     pub(super) fn announce(&mut self, pipe: &Pipe, groups: &[Group], now_ms: u64) {
         let PipeKind::Flow { key: KeySource::Outer, learn: Learn::Pin(choice), timeouts, .. } = pipe.kind
         else {
@@ -81,7 +81,7 @@ impl PipeState {
     }
 }
 
-/// Returns the app that resets the idle flows which were decided so.
+/// Returns the app that resets idle flows with this decision.
 fn app_of(choice: GroupChoice, decision: FlowDecision, groups: &[Group]) -> Option<AppId> {
     let group = match decision {
         FlowDecision::Pinned(_) => choice.one()?,
@@ -94,7 +94,7 @@ fn app_of(choice: GroupChoice, decision: FlowDecision, groups: &[Group]) -> Opti
 }
 
 impl Interpreter {
-    /// Returns what apps have to be told of idle connections since this was last called: the app, the port
+    /// Returns what must be reported to apps about idle connections since the last call: the app, the port
     /// that the newest segment came from, and its headers.
     pub fn take_idle(&mut self) -> Vec<(AppId, PortId, Vec<u8>)> {
         self.pipes.iter_mut().flat_map(|pipe| std::mem::take(&mut pipe.idle)).collect()

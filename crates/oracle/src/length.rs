@@ -1,4 +1,4 @@
-//! The interpreter's own reading of lengths: sentences A21 and A22.
+//! The interpreter's own handling of lengths: sentences A21 and A22.
 
 use super::action::Done;
 use super::bytes::{TransportKind, number16};
@@ -7,8 +7,8 @@ use super::packet::Packet;
 use super::trace::Change;
 use weir_packet::{DropReason, Field};
 
-/// Refuses a packet that is longer than `most`: its IP packet, or with `of_frame` the frame. What such a
-/// packet may have at most is noted.
+/// Refuses a packet that is longer than `most`: its IP packet, or with `of_frame` the frame. Records the
+/// maximum length of such a packet.
 pub(super) fn limit(packet: &mut Packet, most: u16, of_frame: bool) -> Done {
     let Some(ip) = &packet.headers.ip else { return Err(DropReason::NotApplicable) };
     let (bytes, start, most) = (&packet.bytes, ip.start, usize::from(most));
@@ -24,8 +24,8 @@ pub(super) fn limit(packet: &mut Packet, most: u16, of_frame: bool) -> Done {
     Err(DropReason::TooLong)
 }
 
-/// RFC 9293 §3.1 and §3.2: flags 13 bytes behind the start of the TCP header, of which SYN is the second;
-/// options behind 20 bytes, up to the length in words of four bytes.
+/// RFC 9293 §3.1 and §3.2: flags 13 bytes after the start of the TCP header, the second of which is SYN;
+/// options after 20 bytes, up to the length in words of four bytes.
 pub(super) fn clamp(packet: &mut Packet, most: u16) -> Done {
     let unchanged = Ok((Change::Nothing, Vec::new()));
     let Some(start) = packet.headers.transport_of(TransportKind::Tcp) else { return unchanged };
@@ -40,8 +40,8 @@ pub(super) fn clamp(packet: &mut Packet, most: u16) -> Done {
     Ok((Change::Mss { before, after: most }, mended))
 }
 
-/// Returns where the first MSS option has its value, and that. `header` ends with the options, which begin at
-/// `first`.
+/// Returns where the value of the first MSS option is, and the value. `header` ends with the options, which
+/// begin at `first`.
 fn find_mss(header: &[u8], first: usize) -> Option<(usize, u16)> {
     let mut at = first;
     while at < header.len() {

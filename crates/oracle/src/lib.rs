@@ -1,5 +1,5 @@
 //! The reference interpreter: defines what a program means, one packet at a time. It is written to be
-//! obviously correct, not fast.
+//! obviously correct rather than fast.
 //!
 //! It is the oracle against which every other executor is fuzzed, and it drives `explain`. It therefore
 //! shares no parsing, lookup, action or checksum code with the batch engine, and follows docs/pipes.md
@@ -91,11 +91,11 @@ pub struct Arrival<'a> {
     pub input: PortId,
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// Free bytes in front of it.
+    /// Free bytes in front of it (headroom).
     pub headroom: usize,
     /// The hash delivered by the NIC; 0 if there is none.
     pub hash: u32,
-    /// Source and destination port of the datagram of which it is a later fragment, if they are known.
+    /// For a later fragment, the source and destination port of its datagram, if known.
     pub ports: Option<[u16; 2]>,
 }
 
@@ -104,7 +104,7 @@ pub struct Arrival<'a> {
 pub struct Walk {
     /// Where the packet ended.
     pub verdict: Verdict,
-    /// Its bytes then; for a dropped packet, as they were when it was dropped.
+    /// Its bytes at that point; for a dropped packet, as of when it was dropped.
     pub bytes: Vec<u8>,
     /// Copies made on the way.
     pub copies: Vec<Copied>,
@@ -112,13 +112,13 @@ pub struct Walk {
     pub trace: Vec<Step>,
     /// The changes of state it causes.
     pub effects: Vec<Effect>,
-    /// If it goes to an app because it is too long: the length that it may have.
+    /// If it goes to an app because it is too long: its maximum length.
     pub limit: Option<u16>,
 }
 
 /// A source of live flows: the interpreter's own state, or the workers of a running daemon.
 pub trait FlowSource {
-    /// Where the entries of pipes are, if not in the interpreter.
+    /// The entries of pipes, if they are not in the interpreter.
     fn entries(&self) -> Option<&dyn EntrySource> {
         None
     }
@@ -126,16 +126,16 @@ pub trait FlowSource {
     /// The live flow with this key in a FLOW pipe.
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
 
-    /// What a new flow with this key takes of the pipe's NAT pool, if `freed` is free beside what is now;
-    /// `None` if nothing is left for it.
+    /// What a new flow with this key takes from the pipe's NAT pool, if `freed` is free in addition to what
+    /// is free now; `None` if nothing is left for it.
     fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding>;
 
-    /// Whether the pipe's table has room for so many more flows.
+    /// Whether the pipe's table has room for this many more flows.
     fn has_room(&self, _pipe: PipeId, _flows: usize) -> bool {
         true
     }
 
-    /// The next turn of a group for new flows of a pipe; `None` if none was taken.
+    /// The next turn of a group for new flows of a pipe; `None` if none was taken yet.
     fn turn(&self, _pipe: PipeId, _group: GroupId) -> Option<u64> {
         None
     }
@@ -145,12 +145,12 @@ pub trait FlowSource {
         0
     }
 
-    /// The target that flows from a prefix of sources go to, by its first address, if that is remembered.
+    /// The target that flows from a source prefix go to, by the prefix's first address, if it is remembered.
     fn recalled(&self, _pipe: PipeId, _group: GroupId, _source: IpAddr, _now_ns: u64) -> Option<u16> {
         None
     }
 
-    /// When the pipe's table had no room for a flow, in milliseconds.
+    /// When the pipe's table last had no room for a flow, in milliseconds.
     fn full_ms(&self, _pipe: PipeId) -> Option<u64> {
         None
     }
@@ -158,13 +158,13 @@ pub trait FlowSource {
 
 impl Interpreter {
     /// Creates an interpreter for a checked program. `buckets` has the target of each bucket of each group;
-    /// `u16::MAX` is none.
+    /// `u16::MAX` means none.
     #[must_use]
     pub fn new(program: &Program, buckets: Vec<Vec<u16>>) -> Interpreter {
         assert_eq!(buckets.len(), program.groups.len(), "every group has buckets");
         let mut program = program.clone();
         let (depth, follows, shape) = (program.depth(), program.follows(), Shape::of(&program));
-        // From here on the entries are part of the state.
+        // From here on, the entries are part of the state.
         let nat: Vec<NatState> = program.pipes.iter().map(|pipe| NatState::new(&program, pipe)).collect();
         let state = |(pipe, nat): (&mut Pipe, NatState)| {
             PipeState::new(&pipe.templates, &std::mem::take(&mut pipe.entries), nat)
@@ -181,7 +181,7 @@ impl Interpreter {
         self.buckets[group.index()] = slots;
     }
 
-    /// Sets the position of a round-robin HASH pipe, to that of another executor.
+    /// Sets the position of a round-robin HASH pipe to that of another executor.
     pub fn set_turns(&mut self, pipe: PipeId, turns: u64) {
         self.pipes[pipe.index()].turns = turns;
     }
@@ -205,7 +205,7 @@ impl Interpreter {
         walk
     }
 
-    /// What [`Interpreter::walk`] would do, without changing anything.
+    /// Computes what [`Interpreter::walk`] would do, without changing anything.
     #[must_use]
     pub fn explain(&self, input: PortId, frame: &[u8], headroom: usize, now_ns: u64) -> Walk {
         self.explain_arrival(&Arrival { input, bytes: frame, headroom, hash: 0, ports: None }, now_ns, self)
@@ -222,7 +222,7 @@ impl Interpreter {
         now_ns: u64,
         flows: &dyn FlowSource,
     ) -> Walk {
-        // What was kept for an earlier packet is not what this one needs.
+        // Entries kept for an earlier packet are not those that this one needs.
         self.pipes.iter_mut().for_each(|pipe| drop(pipe.sifted.take()));
         self.explain_arrival(&Arrival { input, bytes: frame, headroom, hash: 0, ports: None }, now_ns, flows)
     }
@@ -439,8 +439,8 @@ impl Visit<'_> {
         (None, End::Verdict(verdict))
     }
 
-    /// Sends a copy out of every port for which a target with a bucket exists, and the frame itself out of
-    /// the last.
+    /// Sends a copy out of every port that a target with a bucket leads to, and the frame itself out of the
+    /// last one.
     fn flood(&mut self, packet: &Packet, id: GroupId) -> Verdict {
         let group = &self.interpreter.program.groups[id.index()];
         self.effects.push(Effect::Flood { group: id });

@@ -1,4 +1,4 @@
-//! Look-up, entry by entry: every type of pipe tests each entry and then picks among those that match.
+//! Look-up, entry by entry: every type of pipe tests each entry and then picks among the matching ones.
 
 use super::action::KeptOperations;
 use super::answers::Taken;
@@ -38,9 +38,9 @@ pub(super) enum Found {
     Row(usize),
     Miss(Miss),
     NoTarget,
-    /// Its flow gets no address and port of the NAT pool.
+    /// No address and port of the NAT pool is available for its flow.
     NoNatPort,
-    /// Its flow would have the answers of another.
+    /// Its flow would have the same answers as another.
     AnswersTaken,
 }
 
@@ -49,14 +49,14 @@ impl Answer {
         Answer { key, flow: None, pick: None, found, effects: Vec::new(), kept: Vec::new() }
     }
 
-    /// The packet is of a new flow in this pipe that gets no address and port.
+    /// The packet belongs to a new flow in this pipe that gets no address and port.
     fn without_port(&mut self, pipe: PipeId, key: FlowKey) {
         self.effects.push(Effect::Unflowed { pipe, why: Why::NoNatPort });
         self.flow = Some(FlowMet::new(Some(key), Known::NoNatPort));
         self.found = Found::NoNatPort;
     }
 
-    /// The packet is of a new flow in this pipe whose answers would be those of another.
+    /// The packet belongs to a new flow in this pipe whose answers would be those of another.
     fn without_answers(&mut self, pipe: PipeId, key: FlowKey) {
         self.effects.push(Effect::Unflowed { pipe, why: Why::AnswersTaken });
         self.flow = Some(FlowMet::new(Some(key), Known::AnswersTaken));
@@ -162,7 +162,7 @@ impl Interpreter {
         })
     }
 
-    /// Returns the addresses of both back ends of a packet's row in a group filled as the GLB director's.
+    /// Returns the addresses of both back ends of a packet's row in a group filled like the GLB director's.
     pub(super) fn hops(&self, pipe: &Pipe, packet: &Packet) -> [u32; 2] {
         let group = pipe.kind.group().and_then(|choice| self.group_for(packet, choice).ok());
         let group = group.map(|group| &self.program.groups[group.index()]);
@@ -259,7 +259,7 @@ impl Interpreter {
         Answer { pick: Some(pick), ..Answer::new(key, Found::Row(row)) }
     }
 
-    /// Picks in turn: the n-th packet of the pipe gets bucket n modulo their number.
+    /// Picks in turn: the n-th packet of the pipe gets bucket n modulo the number of buckets.
     fn in_turn(&self, id: PipeId, key: Vec<KeyField>, group: GroupId, now_ns: u64) -> Answer {
         let state = &self.pipes[id.index()];
         let bucket = (state.turns % self.buckets[group.index()].len() as u64) as usize;
@@ -364,7 +364,7 @@ impl Interpreter {
         }
     }
 
-    /// Looks up a packet by what is known of its flow, which has no entry of its own.
+    /// Looks up a packet by its known flow, which does not have its own entry.
     fn by_known(
         &self,
         (id, learn): (PipeId, Learn),
@@ -376,12 +376,12 @@ impl Interpreter {
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
         let PipeKind::Flow { key: source, .. } = self.program.pipes[id.index()].kind else { return };
         let counted = packet.counts_in(id, key, source);
-        // Sentences A20 and N3. What is known of the flow does not need a group.
+        // Sentences A20 and N3. Known flows do not need a group.
         let learn =
             if known.is_none() && self.begins_no_flow(id, packet, &key) { Learn::Nothing } else { learn };
         let group = match learn.group().map(|choice| (choice, self.group_for(packet, choice))) {
             Some((choice, Ok(group))) => Some((choice, group)),
-            // A flow that is pinned or has an entry of its own asks for no group.
+            // A flow that is pinned or has its own entry needs no group.
             Some((_, Err(failed)))
                 if known.as_ref().is_none_or(|flow| flow.decision == FlowDecision::FollowChosen) =>
             {
@@ -396,7 +396,7 @@ impl Interpreter {
         if let Some(flow) = known {
             answer.flow = Some(FlowMet::new(Some(key), Known::Found(flow.decision)));
             self.decide(state, &key, flow.decision, group, answer);
-            // A flow of another flow source keeps what nobody here knows: the entry's values are shown.
+            // What a flow from another flow source keeps is unknown here, so the entry's values are shown.
             answer.kept = match (state.flows.get(&key), &answer.found) {
                 (Some(flow), _) => flow.kept.clone(),
                 (None, Found::Row(row)) => self.keep(id, *row, packet, flow.binding),
@@ -412,8 +412,8 @@ impl Interpreter {
         self.by_new_flow(id, (packet, key), (learn, group, counted), (flows, now_ns), answer);
     }
 
-    /// Returns whether the packet is an ICMP error where flows are pinned, or its flow could not take of the
-    /// pipe's NAT pool.
+    /// Returns whether the packet is an ICMP error where flows are pinned, or its flow could not take from
+    /// the pipe's NAT pool.
     fn begins_no_flow(&self, id: PipeId, packet: &Packet, key: &FlowKey) -> bool {
         let nat = &self.pipes[id.index()].nat;
         let cannot_be_bound = || {
@@ -493,7 +493,7 @@ impl Interpreter {
         answer.flow = Some(FlowMet::new(Some(key), known));
     }
 
-    /// Looks up a packet of a flow that is unknown and finds no room: it goes where the hash says.
+    /// Looks up a packet whose flow is unknown and finds no room: it goes where the hash says.
     fn without_room(
         &self,
         id: PipeId,
@@ -603,7 +603,7 @@ fn decision_for(
     }
 }
 
-/// Returns how the entry of a target is named: with its group, if metadata has chosen that.
+/// Returns how the entry of a target is named: with its group, if metadata has chosen the group.
 pub(super) fn row_key(choice: GroupChoice, group: GroupId, target: u16) -> EntryMatch {
     match choice {
         GroupChoice::One(_) => EntryMatch::Target(target),
@@ -656,7 +656,7 @@ fn by_entries(pipe: &Pipe, state: &PipeState, key: Vec<KeyField>) -> Answer {
 /// Returns the entry that a packet hits in a BASIC, LPM or ACL pipe.
 pub(super) fn best(pipe: &Pipe, key: &[KeyField], rows: &[Row]) -> Option<usize> {
     let matching = rows.iter().enumerate().filter(|(_, row)| matches_row(key, row));
-    // Of equal entries, `min_by_key` takes the first.
+    // Among equal entries, `min_by_key` takes the first.
     let best = match pipe.kind {
         PipeKind::Acl => matching.min_by_key(|(_, row)| row.entry.priority),
         PipeKind::Lpm => matching.min_by_key(|(_, row)| std::cmp::Reverse(prefix_length(row))),

@@ -1,5 +1,5 @@
-//! Meters: RFC 2697 §3 and RFC 2698 §3 in billionths of a token, so that a nanosecond at a rate of `r` tokens
-//! per second adds exactly `r` of them and nothing is rounded.
+//! Meters: RFC 2697 §3 and RFC 2698 §3 in billionths of a token, so that a nanosecond at a rate of `r`
+//! tokens per second adds exactly `r` of them and nothing is rounded.
 
 use super::trace::Color;
 use weir_program::{MeterConfig, MeterSecond, MeterUnit};

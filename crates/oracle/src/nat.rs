@@ -1,4 +1,4 @@
-//! The slow twin of NAT pools: what each slice can give is two plain sets of addresses and ports.
+//! The slow twin of NAT pools: the free places of each slice are two plain sets of addresses and ports.
 
 use super::state::PipeState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,8 +7,8 @@ use weir_packet::{FlowKey, rss_hash};
 use weir_program::nat::Binding;
 use weir_program::{NatPool, Pipe, Program};
 
-/// The addresses and ports that a pipe's flows can take: by slice, what this round gives and what was left
-/// behind in it. They are ordered by address, as the pool has them, and then by port.
+/// The addresses and ports that a pipe's flows can take: by slice, what this round hands out and what was
+/// left in it. They are ordered by address, as in the pool, and then by port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NatState {
     pool: Option<NatPool>,
@@ -32,7 +32,7 @@ impl NatState {
         NatState { pool: Some(pool.clone()), slices: BTreeMap::new(), addresses }
     }
 
-    /// What a slice can give: of one of which nothing was taken so far, all.
+    /// The free places of a slice: all of them, if nothing was taken so far.
     fn slice(&self, slice: usize) -> [BTreeSet<(usize, u16)>; 2] {
         if let Some(sets) = self.slices.get(&slice) {
             return sets.clone();
@@ -56,7 +56,7 @@ impl NatState {
         self.addresses.contains(&address)
     }
 
-    /// What the next new flow with this key gets, if `freed` has been left behind.
+    /// What the next new flow with this key gets, once `freed` has been left.
     pub fn next(&self, key: &FlowKey, freed: Option<Binding>) -> Option<Binding> {
         let [fresh, mut rested] = self.slice(rss_hash(key) as usize % 64);
         rested.extend(freed.map(|freed| self.place(freed)));
@@ -88,7 +88,7 @@ impl NatState {
 }
 
 impl PipeState {
-    /// A flow with this binding is gone: if no other has it, it is free.
+    /// Frees the binding of a flow that has ended, unless another flow still has it.
     pub(super) fn unbind(&mut self, binding: Option<Binding>) {
         if let Some(binding) = binding
             && self.flows.values().all(|flow| flow.binding != Some(binding))

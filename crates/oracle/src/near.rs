@@ -1,4 +1,4 @@
-//! Which entry a packet missed most narrowly, and by what: the answer to "why did this not match?".
+//! Which entry a packet missed most narrowly, and by how much: the answer to "why did this not match?".
 
 use super::fields::{ones, width};
 use super::lookup::{per_entry, prefix_mask, satisfies};
@@ -8,7 +8,7 @@ use weir_packet::FlowKey;
 use weir_program::change::EntryKey;
 use weir_program::{Criterion, EntryMatch};
 
-/// Returns the entry with the fewest differing fields, and of these the fewest differing bits.
+/// Returns the entry with the fewest differing fields and, among those, the fewest differing bits.
 pub(super) fn nearest(key: &[KeyField], rows: &[Row]) -> Option<Near> {
     fewest(rows, |row| {
         let wanted = per_entry(key).zip(&row.entry.matches);

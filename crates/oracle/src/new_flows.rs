@@ -1,5 +1,5 @@
 //! The target of a new flow, where its group does not leave that to the hash: sentences M24 to M26; and what
-//! is known of flows.
+//! is known about flows.
 
 use super::flow_row::FlowRow;
 use super::lookup::{mixed, row_key};
@@ -14,7 +14,7 @@ use weir_program::nat::Binding;
 use weir_program::snapshot::FlowSnapshot;
 use weir_program::{FlowState, Group, GroupId, NewFlows, PipeId, PipeKind, Timeouts};
 
-/// Why a packet does not count in a flow.
+/// Why a packet is not counted in a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// It has no flow key.
@@ -31,13 +31,13 @@ pub enum Why {
     Full,
     /// There is no free port in the NAT pool.
     NoNatPort,
-    /// Another flow has the answers.
+    /// Another flow already has the same answers.
     AnswersTaken,
 }
 
 /// The protocol number of TCP.
 const TCP: u8 = 6;
-/// Up to so many targets are all compared.
+/// Up to this many targets are all compared.
 const SMALL: usize = 16;
 
 impl Interpreter {
@@ -48,7 +48,7 @@ impl Interpreter {
         (packet, key): (&Packet, FlowKey),
         (flows, now_ns): (&dyn FlowSource, u64),
     ) -> Pick {
-        // The check excludes buckets here that move with time.
+        // The check excludes buckets that move with time here.
         let by_hash = self.pick(group, select_hash(self.program.select_seed, &key.0), Some(key), 0);
         if let Some(pick) = self.recall(id, &by_hash, (flows, now_ns)) {
             return pick;
@@ -80,7 +80,8 @@ impl Interpreter {
                 let candidates =
                     first.map_or_else(Vec::new, |first| self.candidates(group, first, by_hash.hash));
                 let flows = |target: usize| flows.flows_of(id, group, target as u16);
-                // The load that each would have, as a fraction: of equal ones, `min_by` takes the first.
+                // The load that each target would have, as a fraction: among equals, `min_by` takes the
+                // first.
                 let load = |&target: &usize| Some((flows(target) + 1, declared.targets.get(target)?.weight));
                 let able = candidates.into_iter().filter(|at| load(at).is_some_and(|(_, weight)| weight > 0));
                 let best = able.min_by(|one, other| {
@@ -95,7 +96,8 @@ impl Interpreter {
         }
     }
 
-    /// Returns the targets of which a flow takes the one with the fewest flows: all of a few, or two of many.
+    /// Returns the candidates among which a flow takes the target with the fewest flows: all of a few, or two
+    /// of many.
     fn candidates(&self, group: GroupId, first: usize, hash: u64) -> Vec<usize> {
         let count = self.program.groups[group.index()].targets.len();
         if count <= SMALL {
@@ -123,7 +125,7 @@ impl Interpreter {
         (has_entry && is_live).then(|| Pick { remembered: true, target: Some(named), ..by_hash.clone() })
     }
 
-    /// Returns the effect that the source of a new flow is remembered with its target.
+    /// Returns the effect that the target of a new flow's source is remembered.
     pub(super) fn remembers(&self, pipe: PipeId, pick: Option<&Pick>) -> Option<Effect> {
         let Pick { group, source: Some((source, _)), target: Some((target, _)), .. } = pick? else {
             return None;
@@ -207,7 +209,8 @@ fn round(group: &Group) -> Vec<u16> {
     if turns.iter().sum::<u64>() > size {
         turns = weights.iter().map(|weight| size * weight / total).collect();
         while turns.iter().sum::<u64>() < size {
-            // Who lacks most has one more. Those that have one more lack nothing.
+            // The target with the largest deficit gets one more turn. A target that has gained one has no
+            // deficit.
             let lacks = |at: &usize| (size * weights[*at]) as i128 - (turns[*at] * total) as i128;
             let most = (0..weights.len()).rev().max_by_key(lacks).unwrap_or_default();
             turns[most] += 1;
@@ -227,7 +230,7 @@ fn round(group: &Group) -> Vec<u16> {
 }
 
 impl PipeState {
-    /// Counts a packet that counts in no flow.
+    /// Counts a packet that no flow counts.
     pub(super) fn leave_out(&mut self, why: Why, now_ms: u64) {
         let unflowed = &mut self.unflowed;
         match why {

@@ -1,4 +1,4 @@
-//! What a measurement wants to know about packets besides their number and bytes: sentence C14.
+//! What a measurement needs to know about packets besides their number and bytes: sentence C14.
 
 use super::Effect;
 use super::bytes::{Headers, TransportKind, number16};
@@ -24,7 +24,7 @@ pub struct Ended {
     pub key: FlowKey,
     /// What it counted.
     pub hits: Count,
-    /// What was observed of its packets.
+    /// What was observed about its packets.
     pub observed: Observed,
     /// Why it ended.
     pub reason: DeltaReason,
@@ -49,14 +49,14 @@ impl FlowSum {
 }
 
 impl Packet {
-    /// What a flow of a pipe counts of it.
+    /// Returns what a flow of a pipe counts for it.
     pub fn counts_in(&self, pipe: PipeId, key: FlowKey, source: KeySource) -> Effect {
         let (segment, observed) = (self.segment(source), self.observed(source));
         let newest = self.newest();
         Effect::Flow { pipe, key, bytes: self.bytes.len(), segment, observed, newest }
     }
 
-    /// What it adds to the record of the flow whose key is made from these headers.
+    /// Returns what it adds to the record of the flow whose key is made from these headers.
     pub fn observed(&self, source: KeySource) -> Observed {
         let inside = self.headers.inner().filter(|inner| source == KeySource::Inner && inner.ip.is_some());
         let headers: &Headers = inside.unwrap_or(&self.headers);
@@ -65,9 +65,9 @@ impl Packet {
         let at = |kind| headers.transport_of(kind);
         let icmp = at(TransportKind::Icmp).or(at(TransportKind::Icmpv6)).map_or(0, number);
         let flags = at(TransportKind::Tcp).map_or(0, |tcp| number(tcp + 12) as u8);
-        // The second byte of IPv4's header; of IPv6's, the four bits behind the version and the next four.
+        // The second byte of IPv4's header; for IPv6, the four bits after the version and the next four.
         let class = if ip.version == 4 { number(ip.start) as u8 } else { (number(ip.start) >> 4) as u8 };
-        // Behind the TPID.
+        // After the TPID.
         let vlan = self.headers.tags.first().map_or(0, |tag| number(tag + 2) & 0xfff);
         let octets = (ip.end - ip.start) as u64;
         Observed { octets, vlan, icmp, flags, class, input: self.input.0, ..Observed::default() }

@@ -1,4 +1,4 @@
-//! A packet on its way: its bytes, the headers last found in them, and other facts.
+//! A packet in transit: its bytes, the headers last found in them, and other facts.
 
 use super::Arrival;
 use super::bytes::{self, Fragment, Headers, Ip};
@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{Depth, DropReason, Field, FlowKey, KeySource, TunnelPorts, select_hash};
 use weir_program::PortId;
 
-/// What a TCP header says of its connection.
+/// What a TCP header says about its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// The lower eight flags.
@@ -22,11 +22,11 @@ pub struct Segment {
     pub has_data: bool,
 }
 
-/// A packet on its way.
+/// A packet in transit.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub bytes: Vec<u8>,
-    /// Free bytes in front of the frame.
+    /// Free bytes in front of the frame (headroom).
     pub headroom: usize,
     /// The headers, as last found.
     pub headers: Headers,
@@ -39,15 +39,15 @@ pub(super) struct Packet {
     /// The hash delivered by the NIC; 0 if there is none. No action changes it.
     pub hash: u32,
     pub color: Color,
-    /// The length that it may have, once it is too long.
+    /// Its maximum length, once it is too long.
     pub limit: Option<u16>,
     meta: [u32; 4],
-    /// The outer flow key, made on arrival or at the last rehash.
+    /// The outer flow key, computed on arrival or at the last rehash.
     pub outer: Option<FlowKey>,
     pub inner: Option<FlowKey>,
-    /// Of a packet that arrived as a fragment: the ports of its datagram, source first, as they are now.
+    /// For a packet that arrived as a fragment: the current ports of its datagram, source first.
     ports: Option<[u16; 2]>,
-    /// What the TCP headers say that belong to the keys, at that time.
+    /// What the TCP headers that belong to the keys said at that time.
     outer_segment: Option<Segment>,
     inner_segment: Option<Segment>,
     /// Whether each key is that of a flow that the packet is an ICMP error about.
@@ -58,7 +58,7 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// Receives a packet: finds headers and makes keys. `follows` says whether fragments have ports.
+    /// Receives a packet: parses headers and computes keys. With `follows`, fragments have ports.
     pub fn receive(
         arrival: &Arrival<'_>,
         depth: Depth,
@@ -102,7 +102,7 @@ impl Packet {
         Ok(())
     }
 
-    /// Makes both flow keys from the current bytes.
+    /// Computes both flow keys from the current bytes.
     pub fn make_keys(&mut self) {
         self.outer = self.headers.ip.as_ref().map(|ip| self.key_of(&self.headers, ip, None));
         let inside = self.headers.tunnel.as_ref().zip(self.headers.inner());
@@ -131,7 +131,7 @@ impl Packet {
         self.ethernet = [mac(0), mac(48), u64::from(self.headers.ether_type)];
     }
 
-    /// The hash that selects buckets: of the flow key, or without one, of the Ethernet header.
+    /// The hash that selects buckets: of the flow key or, without one, of the Ethernet header.
     pub fn select_hash(&self, source: KeySource, seed: u64) -> u64 {
         match self.key(source) {
             Some(key) => select_hash(seed, &key.0),
@@ -155,7 +155,7 @@ impl Packet {
                 )))
             }
         };
-        // A packet inside a tunnel is none that arrived as a fragment.
+        // A packet inside a tunnel did not itself arrive as a fragment.
         if let Some([sport, dport]) = self.fragment_ports().filter(|_| vni.is_none()) {
             return FlowKey::new(address(12, 8), address(16, 24), ip.protocol, (sport, dport), None);
         }
@@ -177,7 +177,7 @@ impl Packet {
         }
     }
 
-    /// What the TCP header says that belongs to a key; `None` without one.
+    /// What the TCP header that belongs to a key says; `None` without one.
     pub fn segment(&self, source: KeySource) -> Option<Segment> {
         match source {
             KeySource::Outer => self.outer_segment,
@@ -194,7 +194,7 @@ impl Packet {
         Some(Segment { flags, seq: number(start + 4, 8) as u8, has_data: ip.start + length > data })
     }
 
-    /// Whether it is an ICMP error about the flow that a key is of.
+    /// Whether it is an ICMP error about the flow that a key identifies.
     pub fn is_error(&self, source: KeySource) -> bool {
         match source {
             KeySource::Outer => self.outer_error,

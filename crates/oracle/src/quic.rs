@@ -1,6 +1,6 @@
-//! The interpreter's own reading of server IDs in QUIC connection IDs: RFC 8999 for the headers,
+//! The interpreter's own decoding of server IDs in QUIC connection IDs: RFC 8999 for the headers,
 //! draft-ietf-quic-load-balancers-21 §3 and §5 for the connection ID, FIPS 197 for AES. It undoes all four
-//! passes, one digit of four bits after the other.
+//! passes, one nibble at a time.
 
 use super::bytes::{TransportKind, number16};
 use super::packet::Packet;
@@ -14,7 +14,7 @@ pub(super) fn payload(packet: &Packet) -> Option<&[u8]> {
     packet.bytes.get(transport.start + 8..transport.start + length)
 }
 
-/// Returns the connection ID of the receiver; of a short header, as much of it as one may have.
+/// Returns the receiver's connection ID; for a short header, the longest possible one.
 fn connection_id(packet: &[u8]) -> Option<&[u8]> {
     let (first, rest) = packet.split_first()?;
     if first & 0x80 == 0 {
@@ -42,24 +42,24 @@ pub(super) fn server_id(configs: &[QuicConfig], packet: &[u8]) -> Option<Vec<u8>
     Some(plain[..server].to_vec())
 }
 
-/// The digits of four bits of some bytes.
+/// The nibbles of some bytes.
 fn digits(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).collect()
 }
 
-/// The bytes that digits make.
+/// Joins nibbles into bytes.
 fn joined(digits: &[u8]) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).copied().unwrap_or(0)).collect()
 }
 
-/// Undoes the passes from the last to the first. Each half has as many digits as there are bytes.
+/// Undoes the passes from last to first. Each half has as many nibbles as there are bytes.
 fn four_passes(aes: &Aes, text: &[u8]) -> Vec<u8> {
     let all = digits(text);
     let (mut left, mut right) = (all[..text.len()].to_vec(), all[text.len()..].to_vec());
     for pass in (1..=4).rev() {
         let of_left = pass % 2 == 1;
         let (from, to) = if of_left { (&left, &mut right) } else { (&right, &mut left) };
-        // A half that is no whole number of bytes: the left one lacks a digit at its end, the right one at
+        // If a half is not a whole number of bytes, the left one lacks a nibble at its end, the right one at
         // its beginning.
         let odd = text.len() % 2 == 1;
         let zero = |here: bool| if odd && here { vec![0] } else { Vec::new() };
@@ -87,14 +87,14 @@ fn times(mut one: u8, mut other: u8) -> u8 {
     product
 }
 
-/// The S-box: the inverse of each byte, and an affine transformation of that.
+/// The S-box: the inverse of each byte, followed by an affine transformation.
 static S_BOX: LazyLock<[u8; 256]> = LazyLock::new(|| {
     let inverse = |byte: u8| (0..=255).find(|&other| times(byte, other) == 1).unwrap_or(0);
     let affine = |byte: u8| (0..5).fold(0x63, |sum, turn| sum ^ byte.rotate_left(turn));
     std::array::from_fn(|byte| affine(inverse(byte as u8)))
 });
 
-/// AES-128, column after column.
+/// AES-128, column by column.
 struct Aes {
     /// Eleven round keys.
     keys: Vec<[u8; 16]>,
@@ -114,7 +114,7 @@ impl Aes {
                 next[at] ^= above;
             }
             next[0] ^= constant;
-            // The constant belongs to the first column, and so to what is made of it.
+            // The constant is added to the first column, and thereby to those derived from it.
             (1..4).for_each(|column| next[4 * column] ^= constant);
             constant = times(constant, 2);
             keys.push(next);
@@ -127,7 +127,7 @@ impl Aes {
         add(&mut state, &self.keys[0]);
         for round in 1..=10 {
             state.iter_mut().for_each(|byte| *byte = S_BOX[usize::from(*byte)]);
-            // Row r is turned by r columns.
+            // Row r is rotated by r columns.
             state = (0..16).map(|at| state[(at + 4 * (at % 4)) % 16]).collect();
             if round < 10 {
                 mix(&mut state, [2, 3, 1, 1]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a packet is, both decoders read the same.
+        /// Both decoders read the same from any packet.
         #[test]
         fn both_decoders_agree(
             packet in prop::collection::vec(any::<u8>(), 0..40), server in 1_u8..16, nonce in 4_u8..19,

@@ -10,20 +10,20 @@ use weir_program::snapshot::{FlowDecision, FlowSnapshot};
 use weir_program::{FlowState, GroupId, Learn, PipeId, PipeKind};
 use weir_table::DeltaReason;
 
-/// The flags that tell what a segment does: FIN, SYN, RST and ACK.
+/// The flags that determine what a segment does: FIN, SYN, RST and ACK.
 const TOLD_BY: u8 = 0x17;
 const SYN: u8 = 0x02;
 
-/// Flows as they are when one of them, and the flow of its answers, have ended.
+/// Flows as they are once one of them, and the flow of its answers, have ended.
 pub(super) struct Without<'a> {
     pub flows: &'a dyn FlowSource,
     pub pipe: PipeId,
     pub ended: FlowSnapshot,
-    /// Whether all flows of the pipe are of one group.
+    /// Whether all flows of the pipe belong to one group.
     pub one_group: bool,
 }
 
-/// Whether a decision is for a target; `one_group` says whether the pipe's decisions name no other group.
+/// Whether a decision is for a target; `one_group` is true if the pipe's decisions name no other group.
 pub(super) fn is_for(decision: FlowDecision, one_group: bool, (group, target): (GroupId, u16)) -> bool {
     match decision {
         FlowDecision::Pinned(other) => one_group && other == target,
@@ -69,7 +69,7 @@ impl FlowSource for Without<'_> {
 }
 
 impl Interpreter {
-    /// Whether a packet begins another flow although there is one with its key.
+    /// Whether a packet begins another flow although one with its key exists.
     pub(super) fn reopens(&self, pipe: PipeId, packet: &Packet, flow: &FlowSnapshot) -> bool {
         let PipeKind::Flow { key, learn, reverse, .. } = self.program.pipes[pipe.index()].kind else {
             return false;

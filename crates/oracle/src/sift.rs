@@ -1,5 +1,5 @@
-//! Entries that are elsewhere: of a million entries in a daemon, a walk needs those on which its look-ups
-//! depend. They are read one by one, and the rest is forgotten as it passes.
+//! Entries that are stored elsewhere: out of a million entries in a daemon, a walk needs those on which its
+//! look-ups depend. They are read one by one, and irrelevant ones are dropped along the way.
 
 use super::Interpreter;
 use super::lookup::{best, failed_constant};
@@ -10,10 +10,10 @@ use super::trace::KeyField;
 use weir_program::snapshot::Count;
 use weir_program::{Entry, EntryMatch, Pipe, PipeId, PipeKind};
 
-/// Entries read before those that do not matter are forgotten.
+/// Entries read before irrelevant ones are dropped.
 const BATCH: usize = 64;
 
-/// Where the entries of pipes are.
+/// Where the entries of pipes are stored.
 pub trait EntrySource {
     /// Calls `each` with every entry of a pipe, in the order of insertion.
     fn each_entry(&self, pipe: PipeId, each: &mut dyn FnMut(Entry));
@@ -26,7 +26,7 @@ impl EntrySource for Interpreter {
 }
 
 impl PipeState {
-    /// The entries that a walk finds: the pipe's, or what [`Interpreter::sift`] has kept of a source's.
+    /// The entries that a walk sees: the pipe's, or what [`Interpreter::sift`] has kept of a source's.
     pub fn rows(&self) -> &[Row] {
         self.sifted.get().unwrap_or(&self.rows)
     }
@@ -38,8 +38,8 @@ impl PipeState {
 }
 
 impl Interpreter {
-    /// Reads the entries of a pipe and keeps those on which the look-up of a packet depends. As programs have
-    /// no loops, a packet meets a pipe once.
+    /// Reads the entries of a pipe and keeps those on which the look-up of a packet depends. Programs have no
+    /// loops, so a packet meets a pipe only once.
     pub(super) fn sift(&self, id: PipeId, packet: &Packet, key: &[KeyField], entries: &dyn EntrySource) {
         let pipe = &self.program.pipes[id.index()];
         let mut rows = Vec::new();
@@ -56,8 +56,8 @@ impl Interpreter {
     }
 }
 
-/// Forgets the entries on which the look-up of a packet does not depend. Of those that are left, it picks
-/// what it would have picked of all.
+/// Drops the entries on which the look-up of a packet does not depend. The look-up picks the same one from
+/// the remaining entries as from all.
 fn forget(pipe: &Pipe, packet: &Packet, key: &[KeyField], rows: &mut Vec<Row>) {
     let nearest = |rows: &[Row]| nearest(key, rows).map(|near| near.row);
     if key.iter().any(|field| failed_constant(field).is_some()) {

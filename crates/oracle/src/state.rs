@@ -77,7 +77,7 @@ pub enum Effect {
         /// The pipe.
         pipe: PipeId,
     },
-    /// A flow that it writes takes a turn of its group.
+    /// A flow that it creates takes a turn of its group.
     TurnOfFlow {
         /// The pipe.
         pipe: PipeId,
@@ -86,7 +86,7 @@ pub enum Effect {
         /// The turn that was taken.
         turn: u64,
     },
-    /// It writes a flow.
+    /// It creates a flow.
     Learn {
         /// The pipe.
         pipe: PipeId,
@@ -96,9 +96,9 @@ pub enum Effect {
         decision: FlowDecision,
         /// What it keeps: see `per_flow` in docs/pipes.md.
         kept: Vec<Option<Operation>>,
-        /// What it takes of the pipe's NAT pool, together with its answers.
+        /// What it takes from the pipe's NAT pool, shared with its answers.
         binding: Option<Binding>,
-        /// The flow of which it has the answers.
+        /// The flow that it answers.
         answers: Option<FlowKey>,
     },
     /// The target of its source is remembered.
@@ -112,7 +112,7 @@ pub enum Effect {
         /// The target.
         target: u16,
     },
-    /// It ends a flow, and that of its answers, because it begins another one with the same key.
+    /// It ends a flow, and that of its answers, because it begins another with the same key.
     Reopened {
         /// The pipe.
         pipe: PipeId,
@@ -129,9 +129,9 @@ pub enum Effect {
         bytes: usize,
         /// What its TCP header says.
         segment: Option<Segment>,
-        /// What is observed of it.
+        /// What is observed about it.
         observed: Observed,
-        /// Its headers, if it shows where both ends of a connection are.
+        /// Its headers, if it shows the sequence numbers of both ends of a connection.
         newest: Option<Newest>,
     },
     /// It is summed up by its flow.
@@ -142,15 +142,15 @@ pub enum Effect {
         key: FlowKey,
         /// Bytes counted.
         bytes: usize,
-        /// What is observed of it.
+        /// What is observed about it.
         observed: Observed,
     },
-    /// It was looked up in a FLOW pipe, or was to be summed up.
+    /// It was looked up in a FLOW pipe, or was subject to summing up.
     Met {
         /// The pipe.
         pipe: PipeId,
     },
-    /// It does not count in a flow.
+    /// It is not counted in a flow.
     Unflowed {
         /// The pipe.
         pipe: PipeId,
@@ -174,20 +174,20 @@ pub(super) struct PipeState {
     pub sums: BTreeMap<FlowKey, FlowSum>,
     pub met: u64,
     pub unflowed: Unflowed,
-    /// What flows counted that have ended since this was last taken.
+    /// What flows that have ended since the last call counted.
     pub ended: Vec<(FlowKey, FlowSum, DeltaReason)>,
     /// Packets in all flows that ever ended.
     pub given: u64,
     /// Packets that a HASH pipe has distributed in turn.
     pub turns: u64,
-    /// The next turn of each group whose new flows come in turn.
+    /// The next turn of each group whose new flows are assigned in turn.
     pub new_flow_turns: BTreeMap<GroupId, u64>,
     /// Where sources went last, and when.
     pub sources: BTreeMap<(GroupId, IpAddr), (u16, u64)>,
-    /// When there was no room for a flow.
+    /// When there was last no room for a flow.
     pub full_ms: Option<u64>,
     pub nat: NatState,
-    /// What apps have to be told of idle connections.
+    /// What must be reported to apps about idle connections.
     pub idle: Vec<(AppId, PortId, Vec<u8>)>,
 }
 
@@ -220,7 +220,7 @@ impl PipeState {
         self.rows.push(row);
     }
 
-    /// Returns what the flow of an entry of its own keeps.
+    /// Returns what the flow of such an own entry keeps.
     pub fn keep_bare(&self, entry: &Entry) -> KeptOperations {
         keep(&self.templates[usize::from(entry.template)], &entry.values, None, None)
     }
@@ -234,7 +234,7 @@ impl PipeState {
         if let Some(begun) = flow.pair.and_then(|begun| self.flows.get_mut(&begun)) {
             begun.pair = Some(key);
         }
-        // The answers have what their flow has taken.
+        // The answers share what their flow has taken.
         if let Some(binding) = flow.binding.filter(|_| flow.decision != FlowDecision::Default) {
             self.nat.take(binding);
         }
@@ -271,7 +271,7 @@ impl PipeState {
         });
     }
 
-    /// Removes flows. Returns their keys.
+    /// Ends flows. Returns their keys.
     pub(super) fn end_flows(
         &mut self,
         reason: DeltaReason,
@@ -392,7 +392,7 @@ impl Interpreter {
         }
     }
 
-    /// Whether a pipe follows the state of its flows.
+    /// Whether a pipe tracks the state of its flows.
     pub(super) fn by_state(&self, pipe: PipeId) -> bool {
         let kind = &self.program.pipes[pipe.index()].kind;
         matches!(kind, PipeKind::Flow { timeouts, .. } if timeouts.are_by_state())
@@ -401,7 +401,7 @@ impl Interpreter {
     /// Changes entries or weights.
     ///
     /// # Errors
-    /// Says why the change was refused; nothing has changed then.
+    /// Why the change was refused; nothing has changed then.
     pub fn apply(&mut self, change: &Change) -> Result<(), ChangeError> {
         match change {
             Change::Add { pipe, entry } => self.add(*pipe, entry),
@@ -456,7 +456,7 @@ impl Interpreter {
         self.pipes[id.index()].put(entry.clone(), self.clock_ns / NS_PER_MS);
     }
 
-    /// Checks that an entry may be added beside the present ones and those that `earlier` changes give.
+    /// Checks that an entry may be added to the current ones and those that `earlier` changes add.
     fn admits(&self, id: PipeId, entry: &Entry, earlier: &[Change]) -> Result<(), ChangeError> {
         let given = |at: usize| {
             earlier.iter().filter_map(move |change| match change {
@@ -484,7 +484,7 @@ impl Interpreter {
         Ok(())
     }
 
-    /// Checks that an entry has the action that flows keep values of.
+    /// Checks that an entry has the action whose values flows keep.
     fn keeps_action(&self, id: PipeId, at: usize, entry: &Entry) -> Result<(), ChangeError> {
         let reverse = matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. });
         let state = &self.pipes[id.index()];
@@ -500,7 +500,7 @@ impl Interpreter {
         row.entry = Entry { run_time: row.entry.run_time, ..entry.clone() };
     }
 
-    /// Judges every change beside what the earlier ones add, and then carries all of them out.
+    /// Validates every change against what the earlier ones add, and then carries out all of them.
     fn batch(&mut self, changes: &[Change]) -> Result<(), ChangeError> {
         for (index, change) in changes.iter().enumerate() {
             self.judge(&changes[..index], change)
@@ -540,8 +540,8 @@ impl Interpreter {
         }
     }
 
-    /// Checks that there is room for an entry beside the present ones, whether or not `earlier` changes of
-    /// its batch remove some, and those that `earlier` changes add.
+    /// Checks that there is room for an entry in addition to the current ones, whether or not `earlier`
+    /// changes of its batch remove some, and to those that `earlier` changes add.
     fn has_room(&self, id: PipeId, entry: &Entry, earlier: &[Change]) -> Result<(), ChangeError> {
         let (pipe, state) = (&self.program.pipes[id.index()], &self.pipes[id.index()]);
         let is_flow = matches!(pipe.kind, PipeKind::Flow { .. });
@@ -549,7 +549,7 @@ impl Interpreter {
             return Ok(());
         }
         let (mut used, mut removed) = (if is_flow { state.flows.len() } else { state.rows.len() }, false);
-        // A flow that is there has its place, unless the batch may have taken it away.
+        // An existing flow has its place, unless the batch may have taken it away.
         let takes_one = |entry: &Entry, removed: bool| match entry.matches.first() {
             Some(EntryMatch::Flow(key)) => removed || !state.flows.contains_key(key),
             _ => !is_flow,
@@ -616,8 +616,8 @@ impl Interpreter {
         self.program.pipes.get(id.index()).ok_or_else(|| ChangeError::Unknown { what: "pipe".to_string() })
     }
 
-    /// Removes whatever no packet has hit for longer than its pipe's idle timeout, and returns the flows
-    /// among that, with their counts. Carries out moves of buckets that are due.
+    /// Removes everything that has been idle for longer than its pipe's timeout, and returns the flows among
+    /// it, with their counts. Carries out moves of buckets that are due.
     pub fn age(&mut self, now_ns: u64) -> Vec<(FlowKey, Count)> {
         let now_ms = now_ns / NS_PER_MS;
         self.clock_ns = self.clock_ns.max(now_ns);

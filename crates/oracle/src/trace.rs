@@ -1,5 +1,5 @@
 //! The data behind `explain`: every pipe a packet passed through, what was compared, what was done, and why
-//! it went where it went. Rendering is left to others, except that field values know how they are written.
+//! it went where it went. Rendering happens elsewhere, except that field values know how they are written.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -46,11 +46,11 @@ pub struct KeyField {
     pub field: Field,
     /// Its value; `None` if the packet does not have it.
     pub actual: Option<u128>,
-    /// What the pipe does with it.
+    /// How the pipe uses it.
     pub asked: Asked,
 }
 
-/// What a pipe does with a field.
+/// How a pipe uses a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asked {
     /// Compares it by this criterion.
@@ -127,16 +127,16 @@ pub struct Pick {
     pub hash: u64,
     /// Whether it is the hash of the system that the group is filled for.
     pub foreign: bool,
-    /// The prefix that it is the hash of, in a group where sources pick.
+    /// The prefix whose hash it is, in a group where sources pick.
     pub source: Option<(IpAddr, u8)>,
-    /// Whether the target is that of an earlier flow from that prefix, and not that of the bucket.
+    /// Whether the target is that of an earlier flow from that prefix rather than that of the bucket.
     pub remembered: bool,
     /// Whether the hash is the NIC's.
     pub rss: Rss,
-    /// With round robin, the number of packets dealt before; nothing is hashed then. For a new flow, its
+    /// With round robin, the number of packets dealt before; then nothing is hashed. For a new flow, its
     /// place in the round.
     pub turn: Option<u64>,
-    /// For a new flow that goes to the target with the fewest flows, how many that has.
+    /// For a new flow that goes to the target with the fewest flows, the number of those flows.
     pub fewest: Option<u64>,
     /// For a QUIC packet, the server ID by which its target was found; then there is no bucket.
     pub server_id: Option<Vec<u8>>,
@@ -164,11 +164,11 @@ pub enum Rss {
 pub enum Moving {
     /// No move is pending.
     No,
-    /// The bucket moves later, since its last packet was too recent.
+    /// The bucket moves later, because its last packet was too recent.
     Waits,
-    /// It moves with this packet, having been idle long enough or without a target.
+    /// It moves with this packet, having been idle long enough or having no target.
     Rested,
-    /// It moves with this packet, having waited as long as it may.
+    /// It moves with this packet, having reached its maximum wait.
     Overdue,
 }
 
@@ -179,7 +179,7 @@ pub struct FlowMet {
     pub key: Option<FlowKey>,
     /// What the table had for it.
     pub known: Known,
-    /// Whether it had a flow that has ended, and the packet begins another.
+    /// Whether the table had a flow that has ended, and the packet begins another.
     pub reopened: bool,
 }
 
@@ -202,7 +202,7 @@ pub enum Known {
     Full(FlowDecision),
     /// Nothing: no address and port are free for it.
     NoNatPort,
-    /// Nothing: another flow has its answers.
+    /// Nothing: another flow already has its answers.
     AnswersTaken,
 }
 
@@ -251,27 +251,27 @@ pub enum Change {
         /// Value after.
         after: u128,
     },
-    /// This many bytes were removed from the front (and whatever lay behind the tunnel).
+    /// This many bytes were removed from the front (along with anything after the tunnel).
     Removed(usize),
     /// This many bytes were added to the front.
     Added(usize),
-    /// The same, with the address of the back end that has the packet's second chance, if one has.
+    /// The same, with the address of the back end that is the packet's second chance, if there is one.
     AddedWithSecondChance(usize, Option<Ipv4Addr>),
-    /// The packet is no longer than it may be: how long it is, and may be.
+    /// The packet is within its maximum length: its length, and the maximum.
     Fits {
         /// Its length.
         length: usize,
         /// The limit.
         most: usize,
     },
-    /// A maximum segment size was lowered.
+    /// A maximum segment size was clamped.
     Mss {
         /// Value before.
         before: u16,
         /// Value after.
         after: u16,
     },
-    /// The operation does not concern the packet.
+    /// The operation does not apply to the packet.
     Nothing,
     /// The operation failed, and the packet is dropped, or is too long and goes to an app.
     Failed(DropReason),
@@ -319,7 +319,7 @@ pub enum End {
     Verdict(Verdict),
 }
 
-/// A field's value, formatted for people: MAC and IP addresses in their notations, counts and numbers in
+/// A field's value, formatted for humans: MAC and IP addresses in their notations, counts and numbers in
 /// decimal, everything else in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldValue {

@@ -64,7 +64,7 @@ pub(super) fn encap(
     let class = packet.headers.ip.as_ref().map_or(0, |ip| class(&packet.bytes, ip));
     let carried = if encap.ethernet { Inside::Ethernet } else { only_ip(packet)? };
 
-    // Of GUE, variant 1 is the packet alone, whose first bits say which IP it is.
+    // In GUE variant 1 the packet stands alone, and its first bits say which IP version it is.
     let mut front = if encap.bare { Vec::new() } else { tunnel_header(encap.kind, id, carried) };
     let second_chance = hops.map(|hops| say_second_chance(&mut front, hops, dst as u32));
     let protocol = protocol(encap.kind, carried);
@@ -104,13 +104,13 @@ pub(super) fn encap(
     Ok((change, Vec::new()))
 }
 
-/// Puts the GLB director's private data behind a GUE header: type 0 (16 bits), index of the next hop (8), how
-/// many hops there are (8), and the address of each. Of a row's back ends it is the one that the packet does
-/// not go to, and the first if it goes to neither; if there is none, it is where the packet goes, because the
-/// director's module for iptables drops what has no hop. Returns the other back end.
+/// Puts the GLB director's private data after a GUE header: type 0 (16 bits), index of the next hop (8),
+/// number of hops (8), and the address of each. The hop is the back end of the row that the packet does not
+/// go to, or the first one if it goes to neither; if there is none, it is the packet's destination, because
+/// the director's iptables module drops packets without a hop. Returns the other back end.
 fn say_second_chance(gue: &mut Vec<u8>, [first, second]: [u32; 2], to: u32) -> Option<Ipv4Addr> {
     let hop = if to == first { second } else { first };
-    // The length in the header is of what follows its first word.
+    // The length in the header is that of everything after its first word.
     gue[0] += 2;
     gue.extend([0, 0, 0, 1]);
     gue.extend((if hop == 0 { to } else { hop }).to_be_bytes());
@@ -125,7 +125,7 @@ fn only_ip(packet: &mut Packet) -> Result<Inside, DropReason> {
     Ok(if ip.version == 4 { Inside::Ipv4 } else { Inside::Ipv6 })
 }
 
-/// RFC 791 §3.1: version 4, five words, class, identification 0, DF.
+/// RFC 791 §3.1: version 4, five words, class, identification 0, Don't Fragment.
 fn outer_ipv4(
     length: usize,
     class: u8,
@@ -144,8 +144,8 @@ fn outer_ipv4(
     Ok(header)
 }
 
-/// Replaces the low bits of a source address by a number from 1 to two less than there are, which is as large
-/// a part of these as the hash with its halves exchanged is of 2^64.
+/// Replaces the low bits of a source address by a number other than 0 and all ones. The hash with its halves
+/// swapped, as a fraction of 2^64, selects the number.
 fn spread(src: u128, bits: u32, hash: u64) -> u128 {
     if bits < 2 {
         return src;
@@ -210,7 +210,7 @@ fn class(frame: &[u8], ip: &Ip) -> u8 {
     read_bits(frame, class_bits(ip), 8) as u8
 }
 
-/// Bit offset of DSCP and ECN: behind version and IHL (RFC 791 §3.1), or behind the version (RFC 8200 §3).
+/// Bit offset of DSCP and ECN: after version and IHL (RFC 791 §3.1), or after the version (RFC 8200 §3).
 fn class_bits(ip: &Ip) -> usize {
     8 * ip.start + if ip.version == 4 { 8 } else { 4 }
 }

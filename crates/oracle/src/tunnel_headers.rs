@@ -1,5 +1,6 @@
-//! The interpreter's own code for tunnel headers, to be read next to their RFCs. The packet inside is parsed
-//! by the same functions as the frame around it, but only one level deep: a tunnel in a tunnel is payload.
+//! The interpreter's own code for tunnel headers, to be read side by side with their RFCs. The packet inside
+//! is parsed by the same functions as the frame around it, but only one level deep: a tunnel in a tunnel is
+//! payload.
 
 use super::bytes::{Fragment, Headers, TransportKind, inner_headers, number16};
 use weir_packet::{DropReason, TunnelKind, TunnelPorts};
@@ -9,7 +10,7 @@ use weir_packet::{DropReason, TunnelKind, TunnelPorts};
 pub(super) struct Tunnel {
     pub kind: TunnelKind,
     pub start: usize,
-    /// First byte beyond the payload of UDP or IP.
+    /// First byte after the payload of UDP or IP.
     pub end: usize,
     /// First bit of VNI or key, counted from the start of the frame, and the number of bits.
     pub id: Option<(usize, usize)>,
@@ -61,7 +62,7 @@ struct Header {
     inside: Inside,
 }
 
-/// A header, or `None` if it is of an unknown version.
+/// A header, or `None` if its version is unknown.
 type Read = Result<Option<Header>, DropReason>;
 
 /// Finds the tunnel in a frame.
@@ -121,14 +122,14 @@ fn geneve(bytes: &[u8]) -> Read {
     if bytes.len() < 8 + options {
         return Err(DropReason::MalformedGeneve);
     }
-    // Only tunnel end points may read a control message.
+    // Only tunnel endpoints may process a control message.
     let control = bytes[1] >= 128;
     let inside = if control { Inside::Unread } else { by_ether_type(number16(bytes, 2)) };
     Ok(Some(Header { length: 8 + options, id: Some((32, 24)), checksum: None, inside }))
 }
 
-/// RFC 2784 §2, RFC 2890 §2: C 1, reserved 1, K 1, S 1, reserved 9, version 3, protocol type 16; checksum 16
-/// and reserved 16 with C, key 32 with K, sequence number 32 with S.
+/// RFC 2784 §2, RFC 2890 §2: C 1, reserved 1, K 1, S 1, reserved 9, version 3, protocol type 16; checksum
+/// 16 and reserved 16 with C, key 32 with K, sequence number 32 with S.
 fn gre(bytes: &[u8]) -> Read {
     if bytes.len() < 4 {
         return Err(DropReason::MalformedGre);
@@ -158,8 +159,8 @@ fn ip_in_ip(protocol: u8) -> Option<Header> {
     Some(Header { length: 0, id: None, checksum: None, inside: by_protocol(protocol) })
 }
 
-/// draft-ietf-intarea-gue-09 §3: version 2, C 1, header length 5, protocol 8, flags 16, fields; or version 1,
-/// which is that of no header but the IP packet's own first bits.
+/// draft-ietf-intarea-gue-09 §3: version 2, C 1, header length 5, protocol 8, flags 16, fields; or variant
+/// 1, which has no header, so that these are the first bits of the IP packet itself.
 fn gue(bytes: &[u8]) -> Read {
     let Some(&first) = bytes.first() else { return Err(DropReason::MalformedGue) };
     let (length, inside) = match (first / 64, first / 16) {
@@ -195,7 +196,7 @@ fn by_protocol(number: u8) -> Inside {
     }
 }
 
-/// RFC 8926 §3.5: class 16, type 8, of which the first bit says critical, reserved 3, length 5 in words. No
+/// RFC 8926 §3.5: class 16, type 8 (whose first bit means critical), reserved 3, length 5 in words. No
 /// option is known.
 pub(super) fn critical_options(options: &[u8]) -> Result<(), DropReason> {
     let mut at = 0;
@@ -222,14 +223,14 @@ pub(super) fn tunnel_header(kind: TunnelKind, id: Option<u32>, carried: Inside) 
     let [high, low] = carried.ether_type();
     let [id0, id1, id2, id3] = id.unwrap_or_default().to_be_bytes();
     match (kind, id) {
-        // RFC 7348 §5: flags, of which I says that there is a VNI, 24 reserved bits, VNI, 8 reserved bits.
+        // RFC 7348 §5: flags, where I means that there is a VNI, 24 reserved bits, VNI, 8 reserved bits.
         (TunnelKind::Vxlan, _) => vec![0x08, 0, 0, 0, id1, id2, id3, 0],
         // RFC 8926 §3.4: version 0 without options, no flags, protocol type, VNI, 8 reserved bits.
         (TunnelKind::Geneve, _) => vec![0, 0, high, low, id1, id2, id3, 0],
-        // RFC 2784 §2.1, RFC 2890 §2: the third bit says that there is a key.
+        // RFC 2784 §2.1, RFC 2890 §2: the third bit means that there is a key.
         (TunnelKind::Gre, None) => vec![0, 0, high, low],
         (TunnelKind::Gre, Some(_)) => vec![0x20, 0, high, low, id0, id1, id2, id3],
-        // RFC 2003 §3, RFC 2473 §3: nothing between.
+        // RFC 2003 §3, RFC 2473 §3: nothing in between.
         (TunnelKind::Ipip, _) => Vec::new(),
         // draft-ietf-intarea-gue-09 §3: variant 0, no control, no optional fields, protocol, no flags.
         (TunnelKind::Gue, _) => vec![0, carried.protocol(), 0, 0],

@@ -1,4 +1,4 @@
-//! The running app: answers from what the thread has told.
+//! The running app: answers from what the thread has published.
 
 use super::board::{FlowRow, FlowsPage, FlowsWanted, Told};
 use super::explain::{Pair, explain};
@@ -9,21 +9,21 @@ use weir_app::shown::{ago_ms, without_nulls};
 use weir_app::{Action, App, Event, RequestId, Sample, SampleValue};
 use weir_program::Program;
 
-/// How often the board is looked at while somebody waits for flows, in nanoseconds.
+/// How often the board is polled while a request waits for flows, in nanoseconds.
 const LOOK_NS: u64 = 5_000_000;
 
-/// How long somebody waits for them: the thread reads a million in less than a second.
+/// How long a request waits for them: the thread reads a million in less than a second.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// The two directions, as pods see them.
 const DIRECTIONS: [&str; 2] = ["sent", "received"];
 
-/// An overlay with a cache in front.
+/// An overlay with a cache in front of it.
 #[derive(Clone, Debug)]
 pub(super) struct OverlayApp {
     pub overlay: Overlay,
     pub board: Board,
-    /// Requests that wait for flows, and until when.
+    /// Requests that wait for flows, with their deadlines.
     pub waiting: Vec<(RequestId, u64, FlowsWanted)>,
     pub wake_ns: Option<u64>,
 }
@@ -49,7 +49,7 @@ impl OverlayApp {
         }))
     }
 
-    /// Has somebody wait for flows.
+    /// Makes a request wait for flows.
     fn wait(&mut self, id: RequestId, now_ns: u64, wanted: FlowsWanted) {
         self.board.look().wanted.push((id, wanted));
         self.waiting.push((id, now_ns + PATIENCE_NS, wanted));
@@ -72,11 +72,11 @@ impl OverlayApp {
         }
     }
 
-    /// Answers those who wait for flows, if they have come or it took too long.
+    /// Answers waiting requests whose flows have arrived or whose deadline has passed.
     fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let read = std::mem::take(&mut self.board.look().read);
         for (id, page) in read {
-            // It may have been told already that it took too long.
+            // It may already have been answered with a timeout.
             let Some(at) = self.waiting.iter().position(|(waits, _, _)| *waits == id) else { continue };
             let (_, _, wanted) = self.waiting.remove(at);
             actions.push(Action::Answer { id, answer: Ok(self.answer(wanted, &page)) });
@@ -102,7 +102,7 @@ fn wanted(request: &str) -> Result<FlowsWanted, String> {
     }
 }
 
-/// Reads what a request of flows says behind `flows`: nothing, or where the page begins.
+/// Reads the part of a request after `flows`: nothing, or where the page begins.
 fn page_from(words: &str) -> Result<FlowsWanted, String> {
     let from =
         if words.is_empty() { Some(0) } else { words.strip_prefix(" from ").and_then(|at| at.parse().ok()) };
@@ -152,7 +152,7 @@ impl App for OverlayApp {
         "overlay"
     }
 
-    /// The thread goes on if nothing has changed, and so does its board.
+    /// If nothing has changed, the thread keeps running, and its board is kept.
     fn inherit(&mut self, predecessor: Box<dyn App>) {
         let predecessor: Box<dyn Any> = predecessor;
         if let Ok(old) = predecessor.downcast::<OverlayApp>() {

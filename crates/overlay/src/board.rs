@@ -1,4 +1,4 @@
-//! What the thread that minds the cache tells, and the app shows.
+//! What the thread that maintains the cache publishes, for the app to show.
 
 use super::explain::Pair;
 use std::collections::{BTreeMap, VecDeque};
@@ -6,39 +6,39 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_app::RequestId;
 
-/// Events that are kept.
+/// The number of events that are kept.
 pub const EVENTS: usize = 64;
 
-/// What is known of an overlay.
+/// The state of an overlay.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// Why the programs are not at work; `None` if they are.
+    /// Why the programs are not active; `None` if they are.
     pub obstacle: Option<String>,
     /// Names of the pods' interfaces.
     pub pods: Vec<String>,
     /// The remote nodes.
     pub nodes: Vec<IpAddr>,
-    /// What became of the frames that pods sent, and of those that the uplink received, by name: frames seen,
-    /// fast, dropped, and then why they were slow.
+    /// What happened to the frames sent by pods, and to those received by the uplink, by name: frames seen,
+    /// fast, dropped, and then the reasons why they were slow.
     pub frames: [Vec<(&'static str, u64)>; 2],
-    /// What became of entries, by name.
+    /// What happened to entries, by name.
     pub entries: Vec<(&'static str, u64)>,
-    /// How often something made entries void, by cause.
+    /// How often something invalidated entries, by cause.
     pub causes: BTreeMap<&'static str, u64>,
-    /// What happened last, the latest last.
+    /// The latest events, newest last.
     pub events: VecDeque<Event>,
-    /// When this was written last, in nanoseconds since 1970.
+    /// When this was last written, in nanoseconds since 1970.
     pub now_ns: u64,
     /// Requests that wait for flows.
     pub wanted: Vec<(RequestId, FlowsWanted)>,
-    /// The flows that were read for them.
+    /// The flows read for them.
     pub read: Vec<(RequestId, FlowsPage)>,
 }
 
 /// Flows that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowsWanted {
-    /// A page, from a place in the table on.
+    /// A page, starting at this place in the table.
     From(u32),
     /// One flow.
     One(Pair),
@@ -58,7 +58,7 @@ pub struct FlowsPage {
 pub struct Event {
     /// When, in nanoseconds since 1970.
     pub at_ns: u64,
-    /// What, in a sentence.
+    /// What happened, in a sentence.
     pub what: String,
 }
 
@@ -68,7 +68,7 @@ pub type Translated = ([IpAddr; 2], [u16; 2]);
 /// A flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRow {
-    /// The pod, and the one that it talks to.
+    /// The pod and its peer.
     pub addresses: [IpAddr; 2],
     /// Their ports.
     pub ports: [u16; 2],
@@ -78,41 +78,41 @@ pub struct FlowRow {
     pub node: IpAddr,
     /// The name of the pod's interface.
     pub pod: String,
-    /// That of the other pod's, if it is on this node.
+    /// The name of the other pod's interface, if it is on this node.
     pub peer: Option<String>,
-    /// Whether what it sends is known, and what it receives.
+    /// Whether the directions are known: sent and received.
     pub known: [bool; 2],
-    /// Whether frames are found by these addresses; with NAT, one direction is by others.
+    /// Whether frames are found by these addresses; with NAT, one direction uses others.
     pub usable: [bool; 2],
-    /// The stamps when each was learnt: of all flows, of policy, and its own.
+    /// The stamps when each was learnt: that of all flows, of policy, and its own.
     pub stamps: [[u64; 3]; 2],
-    /// The same as they are now.
+    /// The current values of the same stamps.
     pub stamps_now: [[u64; 3]; 2],
-    /// How long ago each was learnt, in nanoseconds.
+    /// The age of each direction, in nanoseconds.
     pub age_ns: [u64; 2],
-    /// What NAT makes of each.
+    /// The translation of each direction by NAT.
     pub translated: [Option<Translated>; 2],
-    /// Packets sent and received by the short way.
+    /// Packets sent and received by the fast path.
     pub packets: [u64; 2],
     /// Their bytes.
     pub bytes: [u64; 2],
-    /// How long it has not used the short way, in nanoseconds.
+    /// How long it has not used the fast path, in nanoseconds.
     pub idle_ns: u64,
 }
 
-/// Where the thread puts what it knows, and the app finds it.
+/// Where the thread publishes what it knows, for the app.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<Told>>);
 
 impl Board {
-    /// Returns what is there, for reading and writing. Nobody holds it for longer than a copy takes.
+    /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
     pub fn look(&self) -> MutexGuard<'_, Told> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Told {
-    /// Notes an event.
+    /// Records an event.
     pub fn note(&mut self, at_ns: u64, what: String) {
         if self.events.len() == EVENTS {
             self.events.pop_front();
@@ -126,7 +126,7 @@ impl Told {
         self.frames[direction].iter().find(|(one, _)| *one == name).map_or(0, |(_, count)| *count)
     }
 
-    /// Returns how many of the frames that could have taken the short way did; `None` if there was none.
+    /// Returns the share of eligible frames that took the fast path; `None` if there were none.
     pub fn hit_ratio(&self, direction: usize) -> Option<f64> {
         let fast = self.frames_of(direction, "fast");
         let missed: u64 = MISSES.iter().map(|name| self.frames_of(direction, name)).sum();
@@ -134,7 +134,7 @@ impl Told {
     }
 }
 
-/// Why a frame that could have taken the short way did not.
+/// Why an eligible frame did not take the fast path.
 const MISSES: [&str; 11] = [
     "lease",
     "unknown",

@@ -1,11 +1,11 @@
-//! `weir overlay explain`: which way the next frame of a flow takes, and why. The order of reasons is that of
-//! the programs (`bpf/src/overlay/send.h`, `table.h`).
+//! `weir overlay explain`: which path the next frame of a flow takes, and why. The order of reasons matches
+//! that of the programs (`bpf/src/overlay/send.h`, `table.h`).
 
 use super::board::{FlowRow, Translated};
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
 
-/// What makes an entry void, in the order of its stamps: those of all entries, and its own.
+/// What invalidates an entry, in the order of its stamps: those of all entries, and its own.
 const STAMPS: [&str; 2] =
     ["something that every flow depends on has changed", "the rules of nftables have changed"];
 
@@ -48,7 +48,7 @@ impl Pair {
     }
 }
 
-/// Says which way frames of a flow take in both directions.
+/// Explains which path the frames of a flow take in each direction.
 pub(super) fn explain(pair: &Pair, rows: &[FlowRow], refresh_ns: u64, obstacle: Option<&str>) -> Value {
     let row = rows.iter().find(|row| pair.has(row));
     let ways = [0, 1].map(|direction| way(row, direction, refresh_ns, obstacle));

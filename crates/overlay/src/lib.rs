@@ -1,7 +1,7 @@
 //! A cache in front of a container overlay. See README.md.
 //!
-//! The app says what is wanted ([`Overlay`]) and shows what has been told on the [`Board`]. A thread of the
-//! daemon loads the programs and minds what flows depend on (`cli/src/daemon/overlay/`).
+//! The app defines what is wanted ([`Overlay`]) and shows what is published on the [`Board`]. A thread of the
+//! daemon loads the programs and tracks what flows depend on (`cli/src/daemon/overlay/`).
 
 mod app;
 mod board;
@@ -60,51 +60,51 @@ const fn argument(name: &'static str, help: &'static str) -> Argument {
     Argument { name, help, number: false }
 }
 
-/// What a change of nftables' rules means to flows that are known.
+/// How changes of nftables rules affect known flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Their next frames pass the rules.
+    /// Their next frames pass through the rules.
     Strict,
-    /// They go on until the kernel sees one of their frames again.
+    /// They continue until the kernel sees one of their frames again.
     Connection,
 }
 
-/// An overlay, and how much of it is kept.
+/// An overlay, and the size and lifetime of its cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlay {
     /// Its name.
     pub name: String,
     /// The kernel's VXLAN device.
     pub tunnel: String,
-    /// The kernel's interface by which encapsulated frames leave and come.
+    /// The kernel's interface through which encapsulated frames leave and arrive.
     pub uplink: String,
-    /// The bridge whose ports are pods' interfaces, if they are.
+    /// The bridge whose ports are the pods' interfaces, if there is one.
     pub bridge: Option<String>,
-    /// What the names of pods' interfaces begin with, if they are those without a bridge.
+    /// The prefix of the names of pods' interfaces, if there is no bridge.
     pub pods: Option<String>,
-    /// Bits of `skb->mark` that are ours: neighbours.
+    /// The bits of `skb->mark` that belong to the overlay; they are adjacent.
     pub mark: u32,
-    /// Flows that are kept.
+    /// The maximum number of flows that are kept.
     pub flows: u32,
-    /// How long a direction of a flow goes on without a frame that takes the kernel's way, in nanoseconds.
+    /// How long a direction of a flow continues without a frame on the kernel's path, in nanoseconds.
     pub refresh_ns: u64,
-    /// What new rules mean to flows.
+    /// How new rules affect flows.
     pub policy: Policy,
-    /// How long a flow is kept that is not used, in nanoseconds.
+    /// How long an unused flow is kept, in nanoseconds.
     pub idle_ns: u64,
 }
 
-/// Returns the name under which the flows of an overlay are measured and shown, as those of pipes.
+/// Returns the name under which the flows of an overlay are measured and shown, like those of pipes.
 #[must_use]
 pub fn flows_of(overlay: &str) -> String {
     weir_app::kind::flow_table(KIND.key, overlay)
 }
 
-/// An overlay, and where what is known of it goes.
+/// An overlay, and the board that it publishes to.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// What is wanted.
     pub overlay: Overlay,
-    /// Where results go.
+    /// Where its state is published.
     pub board: Board,
 }

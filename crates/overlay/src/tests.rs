@@ -1,4 +1,4 @@
-//! What the app answers from what it was told.
+//! What the app answers from the published state.
 
 use super::app::OverlayApp;
 use super::{Board, FlowRow, FlowsPage, FlowsWanted, Overlay, Policy, Told, pages, text};
@@ -55,7 +55,7 @@ fn what_was_told_is_shown() {
     let mut app = app();
     *app.board.look() = told();
     let shown = answer(&asked(&mut app, "show"));
-    // Three of four frames that could: those that close a connection could not.
+    // Three of four eligible frames: those that close a connection are not eligible.
     assert_eq!(shown["hit_ratio"], json!({ "sent": 0.75 }));
     // Every word is documented, and none is null.
     assert_eq!(weir_app::shown::undocumented(&shown, include_str!("../README.md")), Vec::<String>::new());

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use weir_app::page::items;
 use weir_app::shown::seconds;
 
-/// The last events that are printed.
+/// How many of the latest events are printed.
 const EVENTS: usize = 8;
 
-/// The overlay, and what became of frames and entries.
+/// The overlay, and what happened to frames and entries.
 pub fn show(answer: &Value) -> String {
     let mut text = format!(
         "{}: {} by {}, pods at {}\n",

@@ -10,10 +10,10 @@ use weir_config::raw::{Kind, Node};
 use weir_config::section::{Section, text, words};
 use weir_config::{Key, Report, Shape};
 
-/// Bits of a mark that are needed: two directions, whether a connection is established and whether NAT
-/// changes it, and two or more that tell that something has changed while a frame was on its way.
+/// Bits needed in a mark: two directions, whether a connection is established and whether NAT changes it, and
+/// two or more that detect changes while a frame was in flight.
 const MARK_BITS: u32 = 6;
-/// The shortest and the longest time between two frames of a flow that take the kernel's way.
+/// The shortest and the longest time between two frames of a flow on the kernel's path.
 const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
@@ -29,7 +29,7 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "idle_timeout": Shape::Time, "flows that are not used for longer go" or "30s";
     "policy": Shape::Words(|| words(&POLICIES)), "what new rules of nftables mean to flows" or "strict";
 };
-/// The shortest and the longest time for which a flow is kept that is not used.
+/// The shortest and the longest time for which an unused flow is kept.
 const IDLE_NS: [u64; 2] = [1_000_000_000, 3_600_000_000_000];
 const MODES: [(&str, ()); 1] = [("weir", ())];
 const POLICIES: [(&str, Policy); 2] = [("strict", Policy::Strict), ("connection", Policy::Connection)];
@@ -75,7 +75,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     Arc::new(OverlayApps(all))
 }
 
-/// One; `None` if it cannot be used, which the report says.
+/// Reads one; `None` if it cannot be used, which the report says.
 fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Section<'a>)> {
     let before = scope.report.errors();
     let section = Section::read(node, KEYS, scope.report);
@@ -112,7 +112,7 @@ fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Sectio
     Some((overlay, section))
 }
 
-/// Reads a name that ends with `*`; without that.
+/// Reads a name that ends with `*`, and returns it without the `*`.
 fn pattern(node: &Node, report: &mut Report) -> Option<String> {
     let text = text(node, "the beginning of names of interfaces", report)?;
     match text.strip_suffix('*') {
@@ -147,7 +147,7 @@ fn mark(section: &Section<'_>, report: &mut Report) -> u32 {
     mark
 }
 
-/// Only one can be had here; whoever has read of the other is told where it is.
+/// Only one mode is available here; users who have read about the other are told where to find it.
 fn mode(section: &Section<'_>, report: &mut Report) {
     match section.get("mode") {
         Some(node) if matches!(&node.kind, Kind::Scalar(word) if word == "oncache") => {

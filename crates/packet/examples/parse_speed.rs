@@ -13,7 +13,7 @@ use weir_packet::{BATCH, Depth, DropReason, FlowKey, Headers, KeySource, TableHa
 
 /// Batches per round: about a tenth of a millisecond, short enough to run undisturbed.
 const BATCHES: usize = 400;
-/// Rounds of which the best counts.
+/// Number of rounds; the best one counts.
 const ROUNDS: usize = 300;
 
 fn main() {
@@ -38,7 +38,7 @@ fn main() {
     hashes(&udp, &vxlan);
 }
 
-/// Measures keys and hashes of frames that are parsed already, and then all of it together.
+/// Measures keys and hashes of frames that are already parsed, and then everything together.
 fn hashes(udp: &[Vec<u8>], vxlan: &[Vec<u8>]) {
     let table = TableHash::random();
     let seed = black_box(7);

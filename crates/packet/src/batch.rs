@@ -1,12 +1,12 @@
 //! A batch: up to 64 frames, selected by the bits of a `u64`.
 //!
-//! A mask can be the packets of a pipe, those for a port, or those dropped. Joining two lists is an OR, and
-//! iterating over a mask visits frames in arrival order however they got into it. That order is what makes
-//! batches invisible to the program.
+//! A mask can select the packets of a pipe, the packets for a port, or dropped packets. Merging two lists is
+//! an OR, and iterating over a mask visits frames in arrival order, however they got into it. That order is
+//! what makes batches invisible to the program.
 
 use crate::Frame;
 
-/// The largest number of frames in a batch: the bits of a mask.
+/// The largest number of frames in a batch: the number of bits in a mask.
 pub const BATCH: usize = 64;
 
 /// Frames that are processed together. Each slot below `len()` holds a frame until it is taken.

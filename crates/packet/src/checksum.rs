@@ -1,8 +1,8 @@
 //! The Internet checksum (RFC 1071), computed from scratch or updated incrementally (RFC 1624 eqn. 3).
 //!
-//! Results are canonical: one's complement has two zeros, and which of them a checksum uses must not depend
-//! on how it was computed. An updated checksum is never 0xffff; for UDP, where 0 means "none" (RFC 768), it
-//! is never 0.
+//! Results are canonical: one's complement has two zeros, and which one a checksum uses must not depend on
+//! how it was computed. An updated checksum is never 0xffff; for UDP, where 0 means "none" (RFC 768), it is
+//! never 0.
 
 /// A sum in one's complement arithmetic, not yet folded to 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,8 +79,8 @@ pub fn checksum(sum: Sum) -> u16 {
     !sum.fold()
 }
 
-/// Updates a checksum by the changes collected in `change` (see the `replace` functions). The result is never
-/// 0xffff.
+/// Updates a checksum with the changes collected in `change` (see the `replace` functions). The result is
+/// never 0xffff.
 #[inline(always)]
 #[must_use]
 pub fn update(checksum: u16, change: Sum) -> u16 {

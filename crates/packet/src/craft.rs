@@ -1,4 +1,4 @@
-//! Frames from readable text, and text from frames: one vocabulary for golden walk files, `weir explain
+//! Frames from readable text, and text from frames: one vocabulary shared by golden walk files, `weir explain
 //! --packet`, benches, labs and tests.
 //!
 //! ```
@@ -10,12 +10,11 @@
 //! # Ok::<(), weir_packet::craft::RecipeError>(())
 //! ```
 //!
-//! Promises: lengths and checksums are right unless the text says otherwise; a frame that is printed builds
-//! again, byte by byte, from what was printed (`hex=` when nothing else says it exactly); a text that
-//! contradicts itself is an error that says where and what to do. It allocates freely: nothing here is for
-//! the data path.
+//! Promises: lengths and checksums are right unless the text says otherwise; a printed frame rebuilds byte
+//! for byte from its text (`hex=` when no other words describe it exactly); contradictory text is an error
+//! that says where the problem is and what to do. It allocates freely: nothing here runs on the data path.
 //!
-//! The words are listed in [`KEYS`]. What is not said has a default: an IPv4 UDP packet 10.0.0.1:1000 >
+//! The words are listed in [`KEYS`]. Anything left out has a default: an IPv4 UDP packet 10.0.0.1:1000 >
 //! 10.0.0.2:2000.
 
 mod build;
@@ -29,17 +28,17 @@ pub use words::{KEYS, Problem, RecipeError};
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Recipes inside recipes at most: hostile text or frames cost a bounded recursion.
+/// Maximum depth of nested recipes: bounds the recursion that hostile text or frames can cause.
 pub const NESTING_MAX: usize = 4;
-/// Bytes of a frame at most: the largest IPv4 datagram, and every offset fits 16 bits.
+/// Maximum frame length in bytes: the largest IPv4 datagram, and every offset fits 16 bits.
 pub const FRAME_MAX: usize = 65535;
-/// 4-byte words of IPv4 options at most: the header length has four bits (RFC 791 §3.1).
+/// Maximum number of 4-byte words of IPv4 options: the header length has four bits (RFC 791 §3.1).
 pub const OPTIONS_MAX: usize = 10;
-/// IPv6 extension headers at most: twice what the parser follows.
+/// Maximum number of IPv6 extension headers: twice what the parser follows.
 pub const EXTENSIONS_MAX: usize = 16;
 
-/// A frame as a person would write it. Text becomes a recipe by `parse`, a recipe becomes text by
-/// `to_string`, with payloads shortened (not to be parsed again) by `{:#}`.
+/// A frame as a person would write it. `parse` turns text into a recipe, and `to_string` turns a recipe into
+/// text; `{:#}` shortens payloads, and its output cannot be parsed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     /// Source MAC address.
@@ -50,22 +49,22 @@ pub struct Recipe {
     pub vlan: Option<Tag>,
     /// The inner VLAN tag.
     pub second_vlan: Option<Tag>,
-    /// What the Ethernet header leads to.
+    /// What follows the Ethernet header.
     pub body: Body,
-    /// Bytes behind the last header.
+    /// Bytes after the last header.
     pub payload: Vec<u8>,
     /// Zeros are appended to the payload until the frame is this long.
     pub length: Option<usize>,
-    /// Bytes behind everything, outside all lengths (Ethernet padding).
+    /// Trailing bytes, not counted by any length field (Ethernet padding).
     pub trailer: Vec<u8>,
 }
 
-/// What an Ethernet header leads to.
+/// What follows an Ethernet header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// The whole frame as it is; nothing else of the recipe counts.
+    /// The whole frame verbatim; the rest of the recipe is ignored.
     Raw(Vec<u8>),
-    /// An EtherType, and the payload behind it.
+    /// An EtherType and the payload that follows it.
     Ethernet(u16),
     /// ARP for IPv4 over Ethernet.
     Arp(Arp),
@@ -82,15 +81,15 @@ pub struct Tag {
     pub pcp: u8,
     /// Drop eligible.
     pub dei: bool,
-    /// Its TPID, if it is not 0x8100, or for the outer of two tags 0x88a8 (IEEE 802.1ad).
+    /// Its TPID, if it is not the default: 0x8100, or 0x88a8 for the outer of two tags (IEEE 802.1ad).
     pub tpid: Option<u16>,
 }
 
-/// An ARP packet. The sender's MAC address is the frame's, the target's is the frame's for a reply and 0 for
+/// An ARP packet. The sender's MAC address is the frame's; the target's is the frame's for a reply, and 0 for
 /// a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
-    /// A reply or a request?
+    /// Whether this is a reply rather than a request.
     pub is_reply: bool,
     /// Sender's protocol address.
     pub sender_ip: Ipv4Addr,
@@ -98,10 +97,10 @@ pub struct Arp {
     pub target_ip: Ipv4Addr,
 }
 
-/// An IP packet. What only one version has is ignored by the other.
+/// An IP packet. Fields that exist in only one version are ignored for the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Source and destination; they decide the version.
+    /// Source and destination; they determine the version.
     pub addresses: Addresses,
     /// Time to live or hop limit.
     pub ttl: u8,
@@ -111,23 +110,23 @@ pub struct Ip {
     pub ecn: u8,
     /// Identification: 16 bits of an IPv4 header, 32 bits of an IPv6 fragment header.
     pub identification: u32,
-    /// IPv4: do not fragment.
+    /// IPv4: Don't Fragment.
     pub dont_fragment: bool,
-    /// A fragment; IPv6 has a fragment header then, also for an atomic one.
+    /// Set for a fragment; in IPv6 this adds a fragment header, even for an atomic fragment.
     pub fragment: Option<Fragment>,
     /// IPv6 flow label, 20 bits.
     pub flow_label: u32,
     /// Options (IPv4), a multiple of 4 bytes.
     pub options: Vec<u8>,
-    /// Extension headers in their order (IPv6); a fragment header follows them.
+    /// Extension headers in order (IPv6); a fragment header comes after them.
     pub extensions: Vec<Extension>,
     /// Checksum of the IPv4 header.
     pub checksum: Checksum,
-    /// What IP leads to.
+    /// What follows the IP header.
     pub transport: Transport,
 }
 
-/// Source and destination of one family.
+/// Source and destination, of the same family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
     /// IPv4.
@@ -139,7 +138,7 @@ pub enum Addresses {
 /// Which part of a datagram a fragment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Bytes of the datagram before it, a multiple of 8.
+    /// Offset in the datagram in bytes, a multiple of 8.
     pub offset: u16,
     /// More fragments follow.
     pub more: bool,
@@ -150,7 +149,7 @@ pub struct Fragment {
 pub struct Extension {
     /// Its kind.
     pub kind: ExtensionKind,
-    /// What follows its next header and length.
+    /// The bytes after its next-header and length fields.
     pub content: Vec<u8>,
 }
 
@@ -167,18 +166,18 @@ pub enum ExtensionKind {
     Destination,
 }
 
-/// What IP leads to.
+/// What follows the IP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// UDP, and perhaps a tunnel in it.
+    /// UDP, optionally with a tunnel in it.
     Udp(Udp),
     /// TCP.
     Tcp(Tcp),
     /// ICMP over IPv4, ICMPv6 over IPv6.
     Icmp(Icmp),
-    /// A tunnel that follows IP.
+    /// A tunnel directly over IP.
     Tunnel(Tunnel),
-    /// The payload follows the IP header: any protocol number, or a fragment other than the first.
+    /// The payload directly follows the IP header: any protocol number, or a fragment other than the first.
     Other(u8),
 }
 
@@ -229,29 +228,29 @@ pub struct Icmp {
     pub checksum: Checksum,
 }
 
-/// What a checksum field shows.
+/// What a checksum field contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// The right value.
+    /// The correct value.
     #[default]
     Good,
-    /// A wrong one, not 0.
+    /// A wrong value other than 0.
     Bad,
     /// This one.
     Value(u16),
 }
 
-/// The letters of TCP flags from the lowest bit on: FIN, SYN, RST, PSH, ACK, URG, ECE, CWR.
+/// The letters of TCP flags starting from the lowest bit: FIN, SYN, RST, PSH, ACK, URG, ECE, CWR.
 const FLAG_LETTERS: &str = "FSRPAUEC";
-/// Source MAC address when none is said.
+/// Default source MAC address.
 const ETH_SRC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// Destination MAC address when none is said.
+/// Default destination MAC address.
 const ETH_DST: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// TTL and hop limit when none is said.
+/// Default TTL and hop limit.
 const TTL: u8 = 64;
-/// An IPv4 option that does nothing (RFC 791 §3.1).
+/// The no-operation IPv4 option (RFC 791 §3.1).
 const NOP: u8 = 1;
-/// TCP window when none is said.
+/// Default TCP window.
 const WINDOW: u16 = 65535;
 
 impl Default for Recipe {
@@ -300,7 +299,7 @@ impl Addresses {
 }
 
 impl Transport {
-    /// The protocol number that an IP header shows for it.
+    /// The protocol number that an IP header carries for it.
     #[must_use]
     pub fn protocol(&self, is_ipv4: bool) -> u8 {
         match self {
@@ -314,11 +313,11 @@ impl Transport {
     }
 }
 
-/// The frame of a recipe's text.
+/// Builds the frame that a recipe's text describes.
 ///
 /// # Panics
-/// With the error's sentence when the text is no recipe: for tests and benches, whose texts are part of the
-/// program.
+/// Panics with the error message if the text is not a recipe. This is for tests and benches, whose texts are
+/// part of the program.
 #[must_use]
 pub fn frame(text: &str) -> Vec<u8> {
     match text.parse::<Recipe>() {

@@ -1,8 +1,8 @@
-//! IPv6 extension headers: their lengths, and what they say about the pseudo header of checksums.
+//! IPv6 extension headers: their lengths, and what they say about the pseudo-header of checksums.
 //!
-//! A checksum is made for the ends of a path: its pseudo header has the final destination and the home
-//! address of the source, which are not in the IPv6 header while a packet is on its way by a routing header
-//! or comes from a mobile node.
+//! A checksum is computed for the endpoints of a path: its pseudo-header has the final destination and the
+//! source's home address. These are not in the IPv6 header while a packet follows a routing header or comes
+//! from a mobile node.
 
 /// Next header values (IANA).
 const ROUTING: u8 = 43;
@@ -10,7 +10,7 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// Bytes of the IPv6 header, and where its next header is.
+/// Length of the IPv6 header, and the offset of its next-header field.
 const IPV6: usize = 40;
 const NEXT_HEADER: usize = 6;
 
@@ -29,9 +29,9 @@ pub(crate) fn length(kind: u8, length: u8) -> usize {
     }
 }
 
-/// Returns whether the addresses of the IPv6 header at `l3`, source and destination, are those of the pseudo
-/// header of what begins at `l4`. A destination is not while a routing header has segments left (RFC 8200
-/// §8.1), a source is not if there is a home address (RFC 6275 §11.3.1).
+/// Returns whether the source and the destination address in the IPv6 header at `l3` are those of the
+/// pseudo-header of what begins at `l4`. The destination is not while a routing header has segments left (RFC
+/// 8200 §8.1); the source is not if there is a home address (RFC 6275 §11.3.1).
 #[cold]
 #[must_use]
 pub fn pseudo_header(frame: &[u8], l3: usize, l4: usize) -> [bool; 2] {

@@ -1,8 +1,8 @@
 //! The fields a program can match, hash, set, add to and copy: one table, so that the configuration, the
-//! check, the engine, the interpreter and the documentation speak of the same things by the same names.
+//! check, the engine, the interpreter and the documentation use the same names for the same things.
 //!
-//! A field is a run of bits at a fixed place behind a header that parsing has found. Its value is the number
-//! those bits spell in network order. The table lists the fields of one level; each is at the outer level
+//! A field is a run of bits at a fixed place after a header that parsing has found. Its value is the number
+//! those bits spell in network order. The table lists the fields of one level; each exists at the outer level
 //! and, as `inner.NAME`, inside a tunnel.
 
 use crate::TunnelKind;
@@ -15,20 +15,20 @@ pub enum Source {
     Frame(Base),
     /// What parsing found at the field's level.
     Found,
-    /// Something known of the packet as a whole: there is no inner twin of it.
+    /// A property of the packet as a whole: it has no inner counterpart.
     Packet,
 }
 
-/// What may be done to a field besides matching it.
+/// What a program may do with a field besides matching it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Match and hash only.
     ReadOnly,
-    /// May be set, added to and copied into.
+    /// May also be set, added to and copied into.
     Writable,
 }
 
-/// Where a field lies and what it needs, at whichever level.
+/// Where a field lies and what it needs, at either level.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldSpec {
     /// Where its value comes from.
@@ -41,11 +41,11 @@ pub struct FieldSpec {
     pub bits: u8,
     /// Bits below the field in its last byte.
     pub shift: u8,
-    /// Layers that its level must have, all of them; a packet without them does not have the field.
+    /// Layers that its level must all have; a packet without them does not have the field.
     pub needs: Layers,
-    /// The kind of tunnel whose id it is.
+    /// The kind of tunnel whose ID this is.
     pub tunnel: Option<TunnelKind>,
-    /// May it be written?
+    /// Whether it may be written.
     pub access: Access,
 }
 
@@ -114,7 +114,7 @@ macro_rules! fields {
 }
 
 fields! {
-    // id               name                  source  offset bytes bits shift access   layers
+    // id name source offset bytes bits shift access layers
     EthDst             "eth.dst"             L2        0  6  48 0 Writable [Ethernet];
     EthSrc             "eth.src"             L2        6  6  48 0 Writable [Ethernet];
     EthType            "eth.type"            Found     0  2  16 0 ReadOnly [Ethernet];
@@ -177,25 +177,25 @@ pub enum Depth {
     /// Ethernet and VLAN tags.
     #[default]
     L2 = 0,
-    /// And ARP, IPv4 or IPv6 with its extension headers.
+    /// Also ARP, and IPv4 or IPv6 with its extension headers.
     L3 = 1,
-    /// And TCP, UDP, ICMP or ICMPv6.
+    /// Also TCP, UDP, ICMP or ICMPv6.
     L4 = 2,
-    /// And tunnels and what they carry.
+    /// Also tunnels and what they carry.
     Inner = 3,
 }
 
-/// A field that a program can name: one of a level's, at a level.
+/// A field that a program can name: a kind of field at one of the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Field {
-    /// At which level.
+    /// The level.
     pub level: LevelId,
-    /// Which field.
+    /// The field of that level.
     pub kind: FieldKind,
 }
 
 impl FieldKind {
-    /// Has the inner level this field too?
+    /// Whether the inner level has this field, too.
     #[must_use]
     pub const fn has_inner(self) -> bool {
         !matches!(self.spec().source, Source::Packet | Source::Frame(Base::TunnelId))
@@ -211,7 +211,7 @@ const COUNT: usize = {
     count
 };
 
-/// Every field, the inner ones behind the outer ones.
+/// Every field, the inner ones after the outer ones.
 static ALL: [Field; COUNT] = {
     let mut all = [Field::EthDst; COUNT];
     let (mut inner, mut at) = (FieldKind::ALL.len(), 0);
@@ -245,12 +245,12 @@ impl Field {
         self.kind.spec()
     }
 
-    /// The layers that a packet must have to have the field; none for a field that every packet has.
+    /// The layers that a packet needs in order to have the field; none for a field that every packet has.
     #[must_use]
     pub fn needs(self) -> LevelLayers {
         let mut needs = LevelLayers::default();
         let FieldSpec { needs: own, tunnel, .. } = self.spec();
-        // Every frame has an outer level, and Ethernet there.
+        // Every frame has an outer level with Ethernet.
         let given =
             if self.level == LevelId::Outer { Layer::Present as u32 | Layer::Ethernet as u32 } else { 0 };
         needs.add(self.level, Layers(own.0 & !given));
@@ -260,20 +260,20 @@ impl Field {
         needs
     }
 
-    /// The field of that name.
+    /// Returns the field with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Field> {
         Field::ALL.iter().copied().find(|field| field.name() == name)
     }
 
-    /// The largest value the field can have: also the mask of all its bits.
+    /// The largest value the field can have: this is also the mask of all its bits.
     #[must_use]
     pub const fn max(self) -> u128 {
         let bits = self.spec().bits;
         if bits == 128 { u128::MAX } else { (1 << bits) - 1 }
     }
 
-    /// How deep a frame must be parsed for the field to be found.
+    /// How deep a frame must be parsed to find the field.
     #[must_use]
     pub const fn depth(self) -> Depth {
         match (self.level, self.spec().source, self.kind) {
@@ -287,7 +287,7 @@ impl Field {
         }
     }
 
-    /// The metadata word `meta.N`, if this is one.
+    /// The metadata word `meta.N`, if the name is one.
     #[must_use]
     pub const fn meta_word(self) -> Option<usize> {
         match self.kind {

@@ -1,5 +1,5 @@
-//! What makes two packets one flow: addresses, ports, protocol, and the tunnel's id for flows inside one. 40
-//! bytes, IPv4 and IPv6 alike.
+//! What makes two packets one flow: addresses, ports, protocol, and, for flows inside a tunnel, the tunnel's
+//! ID. 40 bytes, IPv4 and IPv6 alike.
 
 use crate::headers::{Base, Headers, Layer, Level};
 use crate::icmp_error::{Reported, reported};
@@ -10,13 +10,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// id`.
 ///
 /// An IPv4 source has [`IPV4_MARK`] in its upper word: an IPv6 source cannot, since parsing refuses multicast
-/// sources (RFC 4291 §2.7). Ports are 0 for protocols without ports, and for fragments unless somebody knows
-/// theirs ([`FlowKey::set_ports`]). An ICMP error has the key of the packet inside it, turned round: it
-/// belongs to the flow that it is about.
+/// sources (RFC 4291 §2.7). Ports are 0 for protocols without ports, and for fragments unless they were set
+/// ([`FlowKey::set_ports`]). An ICMP error has the key of the packet inside it, reversed: it belongs to the
+/// flow that it is about.
 ///
-/// The id is 0 outside tunnels. Inside a tunnel whose id is 0, or that has none, the upper source word says
+/// The ID is 0 outside tunnels. Inside a tunnel whose ID is 0, or that has none, the upper source word says
 /// so: it begins with [`INSIDE_IPV4`] or with [`INSIDE_IPV6`], and the 16 bits that the latter displaces are
-/// in the place of the id.
+/// stored in place of the ID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct FlowKey(pub [u64; 5]);
@@ -28,10 +28,10 @@ pub const IPV4_MARK: u64 = 0xff00_0000_0000_0004;
 const INSIDE_IPV4: u64 = IPV4_MARK | 1 << 48;
 /// Upper 16 bits of IPv6 keys inside a tunnel with id 0.
 const INSIDE_IPV6: u64 = 0xff02;
-/// The bits of a source word below those.
+/// The remaining bits of a source word.
 const BELOW: u64 = (1 << 48) - 1;
 
-/// The largest tunnel id that a key has room for.
+/// The largest tunnel ID that fits into a key.
 const ID_MAX: u32 = 0xff_ffff;
 /// Either version of IP.
 const IP: u32 = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
@@ -45,8 +45,8 @@ pub enum KeySource {
     /// The outer headers.
     #[default]
     Outer,
-    /// The headers inside a tunnel with its id; the outer ones for a packet without a tunnel or without IP in
-    /// it. Inside a tunnel whose id has more than 24 bits there is no key.
+    /// The headers inside a tunnel, with the tunnel's ID; the outer ones for a packet without a tunnel or
+    /// without IP in it. There is no key inside a tunnel whose ID has more than 24 bits.
     Inner,
 }
 
@@ -63,8 +63,8 @@ impl KeySource {
 }
 
 impl FlowKey {
-    /// A key from its parts, as a person would write them; `vni` is that of the tunnel around the packet.
-    /// Mixed address families give the IPv6 form.
+    /// Creates a key from its parts, as a person would write them; `vni` is the VNI of the tunnel around the
+    /// packet. Mixed address families result in the IPv6 form.
     #[must_use]
     pub fn new(src: IpAddr, dst: IpAddr, protocol: u8, ports: (u16, u16), vni: Option<u32>) -> FlowKey {
         let addresses = match (src, dst) {
@@ -79,7 +79,7 @@ impl FlowKey {
         FlowKey::joined(addresses, last_word(ports, protocol), vni)
     }
 
-    /// A key from its words and the id of the tunnel around the packet.
+    /// Creates a key from its words and the ID of the tunnel around the packet.
     fn joined([src_hi, src_lo, dst_hi, dst_lo]: [u64; 4], last: u64, id: Option<u32>) -> FlowKey {
         let (src_hi, id) = match id {
             Some(0) if src_hi == IPV4_MARK => (INSIDE_IPV4, 0),
@@ -100,8 +100,8 @@ impl FlowKey {
         }
     }
 
-    /// The key of a parsed frame as if it had a tunnel without an id, or none: what frames of one flow have
-    /// in common inside tunnels and when they have left them. `None` without IP.
+    /// The key of a parsed frame as if its tunnel had no ID, or as if it had no tunnel: what the frames of a
+    /// flow have in common inside a tunnel and after they have left it. `None` without IP.
     #[inline]
     #[must_use]
     pub fn without_id(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
@@ -125,8 +125,9 @@ impl FlowKey {
         [[src_hi, src_lo, last >> 48], [dst_hi, dst_lo, last >> 32 & 0xffff]]
     }
 
-    /// Of nearly all frames: IPv4 with ports, outside a tunnel. Source (upper half) and destination address,
-    /// and the key's last word; the others are [`IPV4_MARK`] and 0. `None` of all others.
+    /// The variable words of the key of nearly all frames (IPv4 with ports, outside a tunnel): source (upper
+    /// half) and destination address, and the key's last word. The other words are [`IPV4_MARK`] and 0.
+    /// `None` for all other frames.
     #[inline(always)]
     #[must_use]
     pub fn ipv4(frame: &[u8], headers: &Headers, source: KeySource) -> Option<(u64, u64)> {
@@ -144,8 +145,8 @@ impl FlowKey {
         Some((addresses, u64::from(ports) << 32 | u64::from(outer.protocol) << 24))
     }
 
-    /// Becomes the key that [`FlowKey::ipv4`] gave the words of, each word stored where it belongs: a key
-    /// that is built elsewhere and copied by vectors waits for its own words.
+    /// Turns `self` into the key whose words [`FlowKey::ipv4`] returned, storing each word in place: copying
+    /// a key built elsewhere with vector loads would stall on the narrower stores of its words.
     #[inline(always)]
     pub fn set_ipv4(&mut self, addresses: u64, last: u64) {
         self.0[0] = IPV4_MARK;
@@ -155,12 +156,12 @@ impl FlowKey {
         self.0[4] = last;
     }
 
-    /// Gives the key of a fragment the ports of its datagram, as its first fragment has them.
+    /// Sets the ports in the key of a fragment to those of its datagram, as in the first fragment.
     pub fn set_ports(&mut self, ports: [u8; 4]) {
         self.0[4] = u64::from(u32::from_be_bytes(ports)) << 32 | self.0[4] & 0xffff_ffff;
     }
 
-    /// As [`FlowKey::of`], of any frame.
+    /// Like [`FlowKey::of`], for any frame.
     #[inline(never)]
     fn of_any(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
         if source == KeySource::Inner && headers.inner().layers.0 & IP != 0 {
@@ -172,7 +173,7 @@ impl FlowKey {
         Some(FlowKey([src_hi, src_lo, dst_hi, dst_lo, last]))
     }
 
-    /// The words of a key, without the tunnel's id.
+    /// The words of a key, without the tunnel's ID.
     #[inline(always)]
     fn words(frame: &[u8], level: &Level) -> Option<([u64; 4], u64)> {
         if level.layers.0 & IP == 0 {
@@ -236,7 +237,7 @@ impl FlowKey {
         (self.0[4] >> 24) as u8
     }
 
-    /// Id of the tunnel around the packet (a VNI, a key), 0 if it has none; `None` outside tunnels.
+    /// ID of the tunnel around the packet (a VNI or a key), 0 if it has none; `None` outside tunnels.
     #[must_use]
     pub fn vni(&self) -> Option<u32> {
         if self.0[0] == INSIDE_IPV4 || self.0[0] >> 48 == INSIDE_IPV6 {

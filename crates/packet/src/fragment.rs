@@ -1,7 +1,7 @@
 //! Fragments of TCP and UDP datagrams: which datagram they belong to, and which part of it they are.
 //!
-//! Only the first fragment has ports. Whoever wants to treat all fragments of a datagram alike remembers its
-//! ports by [`DatagramId`], which every fragment shows.
+//! Only the first fragment has ports. To treat all fragments of a datagram alike, remember its ports by
+//! [`DatagramId`], which every fragment carries.
 
 use crate::DropReason;
 use crate::flow_key::addresses;
@@ -9,13 +9,13 @@ use crate::headers::{Base, Layer, Level};
 use crate::parse::{PROTOCOL_TCP, PROTOCOL_UDP};
 
 const IPV6: usize = 40;
-/// The fragment header of IPv6 (RFC 8200 §4.5); parsing stops behind it.
+/// The fragment header of IPv6 (RFC 8200 §4.5); parsing stops after it.
 const FRAGMENT_HEADER: usize = 8;
 const TCP_MIN: usize = 20;
 const UDP: usize = 8;
 
-/// What all fragments of a datagram have in common, and no other datagram of its time: addresses, protocol
-/// and identification (RFC 791 §3.2, RFC 8200 §4.5), and the VLANs in which they arrive.
+/// What all fragments of a datagram share, and share with no other datagram of the same time: addresses,
+/// protocol and identification (RFC 791 §3.2, RFC 8200 §4.5), and the VLANs in which they arrive.
 ///
 /// Source (two words), destination (two words), `identification << 32 | protocol << 24 | vid << 12 | second
 /// vid`.
@@ -25,25 +25,25 @@ pub struct DatagramId(pub [u64; 5]);
 /// Which part of a datagram a fragment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The first one, with the first four bytes of its TCP or UDP header: both ports.
+    /// The first fragment, with the first four bytes of its TCP or UDP header: both ports.
     First([u8; 4]),
-    /// Another one.
+    /// A later fragment.
     Later,
 }
 
-/// Returns whether headers are those of a fragment of TCP or UDP.
+/// Returns true if the headers are those of a TCP or UDP fragment.
 #[inline]
 #[must_use]
 pub fn is_of_ports(level: &Level) -> bool {
     level.layers.has(Layer::Fragment) && matches!(level.protocol, PROTOCOL_TCP | PROTOCOL_UDP)
 }
 
-/// Returns which part of its datagram a fragment of TCP or UDP is.
+/// Returns which part of its datagram a TCP or UDP fragment is.
 ///
 /// # Errors
-/// A first fragment must have the whole header without options, and no TCP fragment may begin inside it:
-/// otherwise ports and flags could be hidden, or replaced where the datagram is put together (RFC 1858 §3,
-/// RFC 7112 §5). The drop reason is that of the header.
+/// A first fragment must contain the whole header except options, and no TCP fragment may begin inside it:
+/// otherwise ports and flags could be hidden, or overwritten at reassembly (RFC 1858 §3, RFC 7112 §5). The
+/// drop reason is that of the header.
 pub fn part(frame: &[u8], level: &Level) -> Result<Part, DropReason> {
     let is_tcp = level.protocol == PROTOCOL_TCP;
     let malformed = if is_tcp { DropReason::MalformedTcp } else { DropReason::MalformedUdp };
@@ -64,7 +64,7 @@ pub fn part(frame: &[u8], level: &Level) -> Result<Part, DropReason> {
     }
 }
 
-/// Returns the datagram that a fragment of TCP or UDP belongs to.
+/// Returns the datagram that a TCP or UDP fragment belongs to.
 #[must_use]
 pub fn datagram(frame: &[u8], level: &Level) -> Option<DatagramId> {
     let is_ipv4 = level.layers.has(Layer::Ipv4);
@@ -83,7 +83,7 @@ pub fn datagram(frame: &[u8], level: &Level) -> Option<DatagramId> {
     Some(DatagramId([src_hi, src_lo, dst_hi, dst_lo, last]))
 }
 
-/// Returns the bytes of a fragment's datagram that lie in front of it.
+/// Returns the number of bytes of the datagram that precede a fragment.
 #[must_use]
 pub fn offset(frame: &[u8], level: &Level) -> usize {
     usize::from(match level.layers.has(Layer::Ipv4) {
@@ -92,7 +92,7 @@ pub fn offset(frame: &[u8], level: &Level) -> usize {
     })
 }
 
-/// Returns where the packet ends, by the length in its IP header.
+/// Returns where the packet ends, according to the length in its IP header.
 fn end(frame: &[u8], level: &Level) -> usize {
     let l3 = level.at(Base::L3);
     match level.layers.has(Layer::Ipv4) {
@@ -101,7 +101,7 @@ fn end(frame: &[u8], level: &Level) -> usize {
     }
 }
 
-/// The number at an offset; 0 beyond the end, which parsing has excluded.
+/// The number at an offset; 0 beyond the end, which parsing has ruled out.
 fn be16(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |pair| u16::from_be_bytes([pair[0], pair[1]]))
 }
@@ -142,7 +142,7 @@ mod tests {
         let tcp = "src=10.0.0.1 dst=10.0.0.2 frag=0+ proto=tcp sport=1 dport=2";
         let mut frame = craft::frame(tcp);
         let headers = parse(&frame, Depth::L4).unwrap();
-        // The total length says 16 bytes of TCP.
+        // The total length leaves 16 bytes for TCP.
         frame[17] = 36;
         assert_eq!(part(&frame, headers.outer()), Err(DropReason::MalformedTcp));
         for (text, reason) in [

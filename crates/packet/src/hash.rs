@@ -1,13 +1,14 @@
 //! The two hashes. They consist only of additions, rotations, exclusive ors and 64-bit multiplications (also
 //! of 32-bit halves), so that eBPF C can compute the same.
 //!
-//! `select` is specified: it is equal on all nodes of a fleet with equal seeds, and picks buckets. `table`
-//! has a secret per process and places entries, so that nobody can aim traffic at one bucket of a table.
+//! `select` picks buckets; it is specified, and equal on all nodes of a fleet with equal seeds. `table`
+//! places entries; it has a secret per process, so that an attacker cannot aim traffic at one bucket of a
+//! table.
 //!
-//! Both are NH (RFC 4418 §5.2.2) followed by a finish. NH sums, over all words, the product of a word's two
-//! halves, each half with a key added. Two different keys that were chosen without knowing the secret have
-//! equal sums for only one in 2^32 secrets. The products of different words are independent of each other, so
-//! a processor can compute them in parallel.
+//! Both are NH (RFC 4418 §5.2.2) followed by a finalizer. NH sums, over all words, the product of a word's
+//! two halves, each half with a key added. Two different keys that were chosen without knowing the secret
+//! have equal sums for only one in 2^32 secrets. The products of different words are independent of each
+//! other, so a processor can compute them in parallel.
 
 use crate::IPV4_MARK;
 
@@ -53,7 +54,7 @@ pub fn select_hash(seed: u64, words: &[u64]) -> u64 {
 /// always the same; the others are hashed side by side in the processor's widest registers.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectIpv4 {
-    /// The sum of the seed and the constant words.
+    /// The partial sum of the seed and the constant words.
     same: u64,
     /// The keys for the words of source, destination and ports.
     keys: [u64; 3],

@@ -1,17 +1,19 @@
-//! What parsing finds in a frame: at each of two levels (the outer headers, and those inside a tunnel) which
-//! headers there are and where, and the tunnel between them. 40 bytes, a row for each frame of a batch.
+//! What parsing finds in a frame: for each of two levels (the outer headers, and those inside a tunnel),
+//! which headers are present and where; and the tunnel between the levels. 40 bytes, one row for each frame
+//! of a batch.
 
 use crate::TunnelKind;
 
-/// A header that a level can have, or something known of it; a bit of [`Layers`].
+/// A header that a level can have, or a property of one; a bit of [`Layers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Layer {
-    /// The level is there: the outer one always, the inner one when a tunnel carries something that is read.
+    /// The level is present: the outer one always is, the inner one if a tunnel carries something that is
+    /// parsed.
     Present = 1,
     /// Ethernet. A tunnel can carry IP without it.
     Ethernet = 1 << 1,
-    /// One VLAN tag at least.
+    /// At least one VLAN tag.
     Vlan = 1 << 2,
     /// Two VLAN tags.
     SecondVlan = 1 << 3,
@@ -21,7 +23,7 @@ pub enum Layer {
     Ipv4 = 1 << 5,
     /// IPv6.
     Ipv6 = 1 << 6,
-    /// A fragment of an IPv4 or IPv6 datagram; then no L4 layer.
+    /// A fragment of an IPv4 or IPv6 datagram; there is then no L4 layer.
     Fragment = 1 << 7,
     /// TCP.
     Tcp = 1 << 8,
@@ -31,13 +33,13 @@ pub enum Layer {
     Icmp = 1 << 10,
     /// ICMP for IPv6.
     Icmpv6 = 1 << 11,
-    /// TCP or UDP: there are ports.
+    /// TCP or UDP: the packet has ports.
     Ports = 1 << 12,
-    /// A tunnel header. Its kind is a bit of its own ([`Layers::of_tunnel`]).
+    /// A tunnel header. Its kind has a bit of its own ([`Layers::of_tunnel`]).
     Tunnel = 1 << 13,
-    /// The tunnel header has an id.
+    /// The tunnel header has an ID.
     TunnelId = 1 << 14,
-    /// An ICMP error with the header of the packet that it is about.
+    /// An ICMP error with the header of the packet that triggered it.
     IcmpError = 1 << 15,
     /// That packet has ports.
     ErrorPorts = 1 << 16,
@@ -84,7 +86,7 @@ pub enum LevelId {
     /// The frame's own headers.
     #[default]
     Outer = 0,
-    /// Those inside a tunnel.
+    /// The headers inside a tunnel.
     Inner = 1,
 }
 
@@ -101,7 +103,7 @@ impl LevelLayers {
         self.0[level as usize].0 |= layers.0;
     }
 
-    /// Adds the layers of another.
+    /// Adds the layers of another set.
     pub fn join(&mut self, other: LevelLayers) {
         self.0[0].0 |= other.0[0].0;
         self.0[1].0 |= other.0[1].0;
@@ -114,7 +116,7 @@ impl LevelLayers {
         self.0[1].0 &= headers.levels[1].layers.0;
     }
 
-    /// True when every layer of `needs` is there.
+    /// True when every layer of `needs` is present.
     #[inline(always)]
     #[must_use]
     pub const fn has_all(self, needs: LevelLayers) -> bool {
@@ -130,21 +132,22 @@ pub enum Base {
     L2 = 0,
     /// IPv4, IPv6 or ARP header.
     L3 = 1,
-    /// TCP, UDP, ICMP or ICMPv6 header, or whatever IP carries.
+    /// TCP, UDP, ICMP or ICMPv6 header, or whatever else IP carries.
     L4 = 2,
-    /// Id of the tunnel header: a VNI, a key.
+    /// ID in the tunnel header: a VNI or a key.
     TunnelId = 3,
-    /// What the packet inside an ICMP error carries. No packet has this and a tunnel, so both have one place:
-    /// that of the low two bits.
+    /// What the packet inside an ICMP error carries. No packet has both this and a tunnel, so they share one
+    /// place: that of the low two bits.
     ErrorL4 = 7,
 }
 
 /// The headers of one level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
-    /// Which there are.
+    /// Which layers are present.
     pub layers: Layers,
-    /// Where they are: bytes from the frame's start, by [`Base`]; those of absent layers mean nothing.
+    /// Where they are: offsets from the frame's start, indexed by [`Base`]; those of absent layers are
+    /// meaningless.
     pub at: [u16; 4],
     /// EtherType after all VLAN tags.
     pub ether_type: u16,
@@ -166,7 +169,7 @@ impl Level {
 pub struct Tunnel {
     /// Its kind.
     pub kind: TunnelKind,
-    /// Where it starts.
+    /// Where the header starts.
     pub at: usize,
     /// VNI or key; 0 if it has none.
     pub id: u32,
@@ -175,9 +178,9 @@ pub struct Tunnel {
 /// What parsing found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// Outer and inner headers, by [`LevelId`].
+    /// Outer and inner headers, indexed by [`LevelId`].
     pub levels: [Level; 2],
-    /// The tunnel's id, as [`Headers::tunnel`] gives it.
+    /// The tunnel's ID, as returned by [`Headers::tunnel`].
     pub tunnel_id: u32,
     /// Where the tunnel header starts.
     pub(crate) tunnel_at: u16,
@@ -213,7 +216,7 @@ impl Headers {
         Some(Tunnel { kind, at: usize::from(self.tunnel_at), id: self.tunnel_id })
     }
 
-    /// True when every layer of `needs` is there.
+    /// True when every layer of `needs` is present.
     #[inline(always)]
     #[must_use]
     pub const fn has_all(&self, needs: LevelLayers) -> bool {

@@ -1,32 +1,32 @@
-//! What an ICMP error reports on: the packet inside it, of which the header and eight bytes at least are
-//! there (RFC 792, RFC 4443 §3).
+//! The subject of an ICMP error: the packet quoted inside it, with its header and at least eight more bytes
+//! (RFC 792, RFC 4443 §3).
 //!
-//! Such an error belongs to the flow of that packet, and comes from the end that the packet went to or from a
-//! router on the way there. So it is known by the packet's addresses and ports, turned round.
+//! Such an error belongs to the flow of that packet, and comes from the packet's destination or from a router
+//! on the way there. It is therefore identified by the packet's addresses and ports, reversed.
 
 use crate::flow_key::IPV4_MARK;
 use crate::headers::{Base, Layer, Level};
 use crate::parse::{PROTOCOL_TCP, PROTOCOL_UDP};
 
-/// ICMP messages with a packet inside: destination unreachable, source quench, redirect, time exceeded,
+/// ICMP messages that quote a packet: destination unreachable, source quench, redirect, time exceeded,
 /// parameter problem.
 const ICMP: [u8; 5] = [3, 4, 5, 11, 12];
 
-/// ICMPv6 messages with a packet inside: destination unreachable, packet too big, time exceeded, parameter
+/// ICMPv6 messages that quote a packet: destination unreachable, packet too big, time exceeded, parameter
 /// problem.
 const ICMPV6: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// Bytes in front of the packet inside.
+/// Bytes before the quoted packet.
 const HEADER: usize = 8;
 
-/// Where the packet inside an ICMP error lies: bytes from the frame's start.
+/// Where the packet quoted in an ICMP error lies: offsets from the frame's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inside {
     /// Its IPv4 or IPv6 header.
     pub ip: usize,
-    /// What that carries.
+    /// What the IP header carries.
     pub transport: usize,
-    /// The end of what is there of it.
+    /// The end of the quoted part.
     pub end: usize,
     /// The protocol that it carries.
     pub protocol: u8,
@@ -38,8 +38,8 @@ pub struct Inside {
     pub later: bool,
 }
 
-/// Finds the packet inside the ICMP error at this level; `None` if it is none, if too little is inside, or an
-/// IPv6 packet with extension headers or to a multicast address.
+/// Finds the packet inside the ICMP error at this level; `None` if this is not an ICMP error, if too little
+/// is quoted, or if it quotes an IPv6 packet that has extension headers or a multicast destination.
 #[must_use]
 pub fn inside_icmp_error(frame: &[u8], level: &Level) -> Option<Inside> {
     let (l3, l4) = (level.at(Base::L3), level.at(Base::L4));
@@ -79,7 +79,7 @@ fn ipv4(frame: &[u8], ip: usize) -> Option<Inside> {
 }
 
 /// RFC 8200 §3. Extension headers inside are not followed. A multicast address cannot be a source, so a
-/// packet to one cannot be turned round.
+/// packet to one cannot be reversed.
 fn ipv6(frame: &[u8], ip: usize) -> Option<Inside> {
     let header: &[u8; 40] = frame.get(ip..)?.first_chunk()?;
     let protocol = header[6];
@@ -91,20 +91,20 @@ fn ipv6(frame: &[u8], ip: usize) -> Option<Inside> {
 }
 
 impl Inside {
-    /// Returns whether the packet has ports.
+    /// Returns true if the packet has ports.
     #[must_use]
     pub fn has_ports(&self) -> bool {
         !self.fragment && matches!(self.protocol, PROTOCOL_TCP | PROTOCOL_UDP)
     }
 
-    /// Returns it if its ports are there, or if it has none.
+    /// Returns it if its ports are included, or if it has none.
     fn with_ports(self, frame: &[u8]) -> Option<Inside> {
         let there = if self.has_ports() { 4 } else { 0 };
         (self.transport + there <= frame.len()).then_some(self)
     }
 }
 
-/// The packet inside an ICMP error, turned round.
+/// The packet inside an ICMP error, reversed.
 pub(crate) struct Reported {
     /// Source and destination, two words each, as in a flow key.
     pub addresses: [u64; 4],

@@ -1,10 +1,10 @@
 //! Loops over the packets of a batch, compiled for the widest vectors of the processor at hand. The rest of
-//! weir is compiled for any x86-64, because little gains from more: a few hashes.
+//! weir is compiled for any x86-64, because little of it would gain from more: only a few hashes.
 //!
 //! A loop is written once, in plain Rust, and inlined into functions that differ in the instructions the
 //! compiler may use.
 
-/// Runs `body`, a loop that does the same for each of 64 packets: additions, products and shifts, but no
+/// Runs `body`, a loop that does the same work for each of 64 packets: additions, products and shifts, but no
 /// table look-ups.
 #[inline(always)]
 pub fn widest(body: impl FnOnce()) {

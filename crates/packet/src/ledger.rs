@@ -2,7 +2,7 @@
 
 use crate::DropReason;
 
-/// Numbers of frames (not bytes) of one worker, or summed over all workers.
+/// Frame counts (not bytes) of one worker, or summed over all workers.
 ///
 /// The promise: `received + originated + copied = transmitted + to_kernel + to_app + dropped + held`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Ledger {
     pub originated: u64,
     /// Frames created by copying another one (flooding, mirroring).
     pub copied: u64,
-    /// Frames whose transmission is complete.
+    /// Frames whose transmission has completed.
     pub transmitted: u64,
     /// Frames passed to the host's stack.
     pub to_kernel: u64,
@@ -21,7 +21,7 @@ pub struct Ledger {
     pub to_app: u64,
     /// Frames dropped, by reason (index: `DropReason as usize`).
     pub dropped: [u64; DropReason::COUNT],
-    /// Frames now in rings, batches and hand-over rings, counted there.
+    /// Frames currently in rings, batches and hand-over rings, counted there.
     pub held: u64,
 }
 
@@ -47,7 +47,7 @@ impl Ledger {
         self.dropped[reason as usize] += 1;
     }
 
-    /// Counts so many dropped frames.
+    /// Counts `frames` dropped frames.
     pub fn drop_many(&mut self, reason: DropReason, frames: usize) {
         self.dropped[reason as usize] += frames as u64;
     }

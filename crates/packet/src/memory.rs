@@ -1,14 +1,14 @@
 //! Frames and the pools that own their memory: the only unsafe code of this crate besides `lanes.rs`.
 //!
 //! A frame is a move-only handle on a piece of a memory region: the owner of the handle owns the bytes, and
-//! nobody else can refer to them. Receiving, rewriting and transmitting therefore need neither copies nor
+//! nothing else can refer to them. Receiving, rewriting and transmitting therefore need neither copies nor
 //! reference counts. Frames are not returned by `Drop`, because a data path that frees frames implicitly
 //! cannot account for them: every owner passes its frame to a port or back to its pool, and pools know how
 //! many frames are in use.
 //!
 //! A region pool serves memory ports, pcap ports and AF_XDP alike (an AF_XDP port registers the region as its
-//! UMEM). Its memory is on the heap, or in a file in memory, which a process that takes over maps, too: then
-//! the kernel goes on with the chunks that it has. DPDK has its own memory, behind [`ForeignPool`].
+//! UMEM). Its memory is on the heap, or in an in-memory file, which a successor process can map as well: the
+//! kernel then keeps using the chunks that it holds. DPDK has its own memory, behind [`ForeignPool`].
 //!
 //! Cost: taking and giving a frame is one pop or push of a `u32`.
 
@@ -32,8 +32,8 @@ pub const CHUNK_MIN: usize = 2048;
 /// are `oversize`.
 pub const FRAME_BYTES_MAX: usize = CHUNK_MIN - HEADROOM as usize;
 
-/// Regions are page aligned, as AF_XDP requires of a UMEM; those of a huge page or more at one of these, so
-/// that all of it can be in huge pages.
+/// Regions are page aligned, as AF_XDP requires of a UMEM; regions of a huge page or more are aligned to one,
+/// so that they can lie entirely in huge pages.
 const REGION_ALIGNMENT: usize = 4096;
 
 /// Bytes in a cache line.
@@ -83,7 +83,7 @@ unsafe impl Send for Frame {}
 pub struct NoRoom;
 
 impl Frame {
-    /// Creates a frame without bytes and pool: what remains where a frame was taken.
+    /// Creates a frame without bytes or a pool: what remains where a frame was taken.
     pub const fn absent() -> Frame {
         Frame {
             data: NonNull::dangling(),
@@ -290,7 +290,7 @@ pub struct RegionPool {
     chunk: usize,
     chunks: u32,
     free: Vec<u32>,
-    /// The file in memory that is mapped; `None` if the region is on the heap.
+    /// The mapped in-memory file; `None` if the region is on the heap.
     file: Option<OwnedFd>,
 }
 
@@ -302,14 +302,14 @@ impl RegionPool {
     ///
     /// # Panics
     /// Panics if `chunk` is below [`CHUNK_MIN`], above 32 KiB or not a power of two, or if memory runs out.
-    /// Both are mistakes of the set-up; traffic cannot cause them.
+    /// Both are setup errors; traffic cannot cause them.
     #[must_use]
     pub fn new(chunks: u32, chunk: usize) -> RegionPool {
         assert!(is_chunk(chunk), "chunk size {chunk}");
         let layout = Self::layout(chunks, chunk);
         // SAFETY: the layout is not empty (`layout` ensures at least one chunk).
         let base = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        // Before the first byte is written, because that makes the pages.
+        // Before the first byte is written, because writing allocates the pages.
         advise_huge_range(base.as_ptr() as usize, layout.size());
         // SAFETY: the allocation has that many bytes.
         unsafe { base.write_bytes(0, layout.size()) };
@@ -317,7 +317,8 @@ impl RegionPool {
         RegionPool { id: PoolId::next(), base, chunk, chunks, free, file: None }
     }
 
-    /// The same in a file in memory, which another process can map; on the heap where there are none.
+    /// Allocates the region in an in-memory file, which another process can map; on the heap where in-memory
+    /// files are not supported.
     ///
     /// # Panics
     /// See [`RegionPool::new`].
@@ -333,21 +334,22 @@ impl RegionPool {
         ftruncate(&file, layout.size() as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let base = map_file(&file, layout, REGION_ALIGNMENT)?;
-        // Before the first byte is written, because that makes the pages. The kernel heeds the advice for
-        // files only if it is told so (`shmem_enabled`), but makes huge pages of a range at once.
+        // Before the first byte is written, because writing allocates the pages. The kernel heeds the advice
+        // for files only if configured to (`shmem_enabled`), but collapses a range into huge pages on
+        // request.
         advise_huge_range(base.as_ptr() as usize, layout.size());
         collapse_huge(base.as_ptr() as usize, layout.size());
-        // SAFETY: the mapping has that many bytes, and nobody else knows it.
+        // SAFETY: the mapping has that many bytes, and nothing else refers to it.
         unsafe { base.write_bytes(0, layout.size()) };
         let free = (0..chunks).rev().collect();
         Ok(RegionPool { id: PoolId::next(), base, chunk, chunks, free, file: Some(file) })
     }
 
-    /// Maps the region of another process ([`RegionPool::file`]), which goes on using it: at first, this pool
-    /// has no chunk. Those that the other process gives up come by [`RegionPool::reclaim`].
+    /// Maps the region of another process ([`RegionPool::file`]), which continues to use it: this pool has no
+    /// chunks at first. Chunks that the other process gives up are added with [`RegionPool::reclaim`].
     ///
     /// # Errors
-    /// The file is not one of so many chunks of this size, or could become shorter, or cannot be mapped.
+    /// The file does not have this number of chunks of this size, could become shorter, or cannot be mapped.
     pub fn adopt(file: OwnedFd, chunks: u32, chunk: usize) -> io::Result<RegionPool> {
         if !is_chunk(chunk) || chunks == 0 || chunk.checked_mul(chunks as usize).is_none() {
             return Err(Errno::INVAL);
@@ -356,7 +358,7 @@ impl RegionPool {
         if u64::try_from(fstat(&file)?.st_size) != Ok(layout.size() as u64) {
             return Err(Errno::INVAL);
         }
-        // A file that became shorter would end this process by SIGBUS.
+        // A file that became shorter would kill this process with SIGBUS.
         if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
             return Err(Errno::PERM);
         }
@@ -366,7 +368,7 @@ impl RegionPool {
         Ok(RegionPool { id: PoolId::next(), base, chunk, chunks, free, file: Some(file) })
     }
 
-    /// Returns the file in memory of a region that another process can [adopt](RegionPool::adopt).
+    /// Returns the in-memory file of a region that another process can [adopt](RegionPool::adopt).
     #[must_use]
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
@@ -425,7 +427,7 @@ impl RegionPool {
     ///
     /// # Safety
     /// The chunk must have been lent, or its frame consumed by [`RegionPool::surrender`], or the process from
-    /// which the region was [adopted](RegionPool::adopt) must have given it up; nobody may use it any more.
+    /// which the region was [adopted](RegionPool::adopt) must have given it up; nothing may use it any more.
     #[inline]
     pub unsafe fn reclaim(&mut self, chunk: u32) {
         debug_assert!(chunk < self.chunks && self.free.len() < self.chunks as usize);
@@ -488,7 +490,7 @@ impl RegionPool {
 
 impl Drop for RegionPool {
     fn drop(&mut self) {
-        // While frames are in use, the region must stay: leaking it is the safe answer.
+        // The region must stay while frames are in use: leaking it is the safe choice.
         if self.free.len() == self.chunks as usize {
             let layout = Self::layout(self.chunks, self.chunk);
             if self.file.is_some() {
@@ -621,7 +623,7 @@ mod tests {
         let mut new = RegionPool::adopt(file(), 1500, 2048).unwrap();
         assert_eq!((new.available(), new.region().1), (0, old.region().1));
         assert_eq!(new.region().0.as_ptr() as usize % HUGE_PAGE, 0);
-        // SAFETY: surrendered above, and the old pool does nothing with it any more.
+        // SAFETY: surrendered above, and the old pool no longer uses it.
         let frame = unsafe { new.receive(chunk, usize::from(HEADROOM), length as usize) }.unwrap();
         assert_eq!(frame.bytes(), b"written by the old one");
         new.give(frame);
@@ -631,7 +633,7 @@ mod tests {
             assert_eq!((chunks, chunk, refused.is_err()), (chunks, chunk, chunks != 750));
         }
         assert!(RegionPool::new(1, 2048).file().is_none());
-        // Files that could become shorter.
+        // Files that could shrink.
         let unsealed = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, 2048).unwrap();
         assert_eq!(RegionPool::adopt(unsealed, 1, 2048).map(|_| ()), Err(Errno::PERM));
@@ -671,7 +673,7 @@ mod tests {
     fn a_driver_round_trip_ends_where_it_began() {
         let mut pool = RegionPool::new(4, 2048);
         let chunk = pool.lend().unwrap();
-        // SAFETY: just lent, no driver has it.
+        // SAFETY: just lent, and no driver has it.
         let frame = unsafe { pool.receive(chunk, 256, 60) }.unwrap();
         assert_eq!(pool.surrender(frame), (chunk, u64::from(chunk) * 2048 + 256, 60));
         // SAFETY: surrendered on the line above.

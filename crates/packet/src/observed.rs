@@ -7,21 +7,21 @@ use crate::headers::{Base, Headers, Layer};
 pub const NO_TARGET_OBSERVED: u32 = u32::MAX;
 
 /// What was observed of one packet, or of several packets of one flow. Octets add up and TCP flags are
-/// collected; all else is that of the first packet (RFC 7012 section 2.1: a field that does not tell flows
-/// apart has the value of the first packet).
+/// collected; everything else comes from the first packet (RFC 7012 section 2.1: a field that does not tell
+/// flows apart has the value of the first packet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// Bytes of the IP packets, from the IP header to the end of the payload: without Ethernet header, VLAN
-    /// tags and padding. For a flow inside a tunnel, of the packets inside.
+    /// tags and padding. For a flow inside a tunnel, of the inner packets.
     pub octets: u64,
     /// The target that the packet was sent to, if its flow is not pinned to one: numbered over all groups of
     /// the program, or [`NO_TARGET_OBSERVED`].
     pub target: u32,
-    /// The number of the port that the packet came from.
+    /// The number of the port that received the packet.
     pub input: u16,
-    /// The generation of the program whose numbers these are, modulo 256.
+    /// The generation of the program to which these numbers belong, modulo 256.
     pub generation: u8,
-    /// The id of the outermost VLAN tag; 0 without one.
+    /// The ID of the outermost VLAN tag; 0 without one.
     pub vlan: u16,
     /// Type and code of ICMP, in the upper and the lower half; 0 for other protocols.
     pub icmp: u16,
@@ -39,8 +39,8 @@ impl Default for Observed {
 }
 
 impl Observed {
-    /// Reads what a parsed frame says. `source` names the headers that the flow's key is made of; without IP
-    /// they say nothing.
+    /// Reads the observations from a parsed frame. `source` names the headers that make up the flow's key;
+    /// without IP, nothing is observed.
     #[inline]
     #[must_use]
     pub fn of(frame: &[u8], headers: &Headers, source: KeySource) -> Observed {
@@ -63,14 +63,14 @@ impl Observed {
         }
     }
 
-    /// Adds what was observed of later packets.
+    /// Adds the observations of later packets.
     #[inline(always)]
     pub fn join(&mut self, later: &Observed) {
         self.octets += later.octets;
         self.flags |= later.flags;
     }
 
-    /// The same in three words, in which zeros are what was observed of no packet.
+    /// Returns the same in three words; zeros mean that no packet was observed.
     #[inline(always)]
     #[must_use]
     pub fn words(&self) -> [u64; 3] {

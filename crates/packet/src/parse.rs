@@ -1,9 +1,9 @@
-//! One pass over a frame's headers: where they are, which they are, or why the frame is malformed.
+//! One pass over a frame's headers: which there are and where, or why the frame is malformed.
 //!
 //! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is
 //! [`Headers`]. A fragment has no L4 layer, the first one included: ports that only some packets of a
-//! datagram carry must not decide where it goes. Nor has it a tunnel. (`fragment.rs` is for who knows the
-//! ports of all.)
+//! datagram carry must not decide where it goes. It has no tunnel either. (`fragment.rs` is for callers that
+//! know the ports of all fragments.)
 
 use crate::extension;
 use crate::field::Depth;
@@ -31,7 +31,8 @@ pub const PROTOCOL_UDP: u8 = 17;
 /// ICMP for IPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
 
-/// Extension headers that are followed; more is a drop reason, so that a crafted chain costs a bounded walk.
+/// The most extension headers that are followed; more are a drop reason, so that a crafted chain costs a
+/// bounded walk.
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 const ETHERNET: usize = 14;
@@ -48,23 +49,23 @@ const ICMP: usize = 8;
 /// Bytes of the shortest usual frame: Ethernet, IPv4, UDP.
 const USUAL: usize = ETHERNET + IPV4_MIN + UDP;
 
-/// Finds the headers of a frame as deep as `depth`, tunnels by their standard ports.
+/// Finds the headers of a frame down to `depth`, recognising tunnels by their standard ports.
 ///
 /// # Errors
-/// The drop reason of the first header that is cut short or contradicts itself.
+/// The drop reason of the first header that is truncated or contradicts itself.
 #[inline]
 pub fn parse(frame: &[u8], depth: Depth) -> Result<Headers, DropReason> {
     let mut headers = Headers::default();
     parse_into(frame, depth, &TunnelPorts::STANDARD, &mut headers).map(|()| headers)
 }
 
-/// The same, tunnels by these ports, and found headers being written where they are wanted.
+/// Like [`parse`], but recognises tunnels by these ports, and writes the headers in place.
 ///
 /// # Errors
-/// As [`parse`]; `headers` then mean nothing.
+/// Like [`parse`]; `headers` are then meaningless.
 // Written in place and once: a `Headers` that passes through memory is written narrow and read wide, and that
-// store-forwarding stall costs more than all the parsing. The long way is not inlined, or its stores, a field
-// each, would be shared by the short way, whose headers are almost all constants.
+// store-forwarding stall costs more than all the parsing. The slow path is not inlined: otherwise its stores,
+// one per field, would be shared by the fast path, whose headers are almost all constants.
 #[inline(always)]
 pub fn parse_into(
     frame: &[u8],
@@ -82,9 +83,9 @@ pub fn parse_into(
 /// The layers of a level that starts with Ethernet.
 const FRAME: u32 = Layer::Present as u32 | Layer::Ethernet as u32;
 
-/// The usual frame, found by a few loads at fixed places: untagged, IPv4 without options, whole, and where
-/// ports are read UDP or TCP, no tunnel. `None` says nothing; [`walk`] knows. Whatever this finds, `walk`
-/// finds too (a test holds it to that).
+/// The usual frame, found by a few loads at fixed places: untagged, IPv4 without options, not a fragment and,
+/// where ports are parsed, UDP or TCP without a tunnel. `None` decides nothing; [`walk`] does. Whatever this
+/// finds, `walk` finds too (a test ensures that).
 #[inline(always)]
 fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     let head: &[u8; USUAL] = frame.first_chunk()?;
@@ -126,8 +127,8 @@ fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     Some(Headers { levels: [outer, Level::default()], ..Headers::default() })
 }
 
-/// Any frame, header by header. Field by field into its place: what an earlier frame left there means nothing
-/// without its layer.
+/// Parses any frame, header by header. Writes field by field in place: what an earlier frame left there is
+/// meaningless without its layer.
 #[inline(never)]
 fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut Headers) -> Result<(), DropReason> {
     headers.levels[1].layers = Layers::default();
@@ -149,7 +150,7 @@ fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut Headers) 
 }
 
 impl Level {
-    /// Takes over what its L3 header leads to.
+    /// Takes over what its L3 header led to.
     #[inline(always)]
     fn carries(&mut self, payload: &Payload) {
         self.protocol = payload.protocol;
@@ -200,8 +201,8 @@ const MULTICAST_V4: u32 = 0xe000_0000;
 /// What an L3 header leads to: the payload's place, its protocol, and the layers met on the way; all 0
 /// without L3.
 ///
-/// Handed on by `&mut` and not inside a `Result`, where an error's byte would lie over its fields and cut
-/// them in two.
+/// Passed by `&mut` rather than in a `Result`, where the error's byte would overlay its fields and split
+/// them.
 #[derive(Default)]
 struct Payload {
     start: usize,
@@ -215,7 +216,7 @@ fn network(frame: &[u8], at: usize, ether_type: u16, payload: &mut Payload) -> R
     match ether_type {
         ETHER_IPV4 => ipv4(frame, at, payload),
         ETHER_IPV6 => {
-            // A place of its own, so that the walk over extension headers keeps only this payload out of
+            // A separate variable, so that the walk over extension headers forces only this payload out of
             // registers.
             let mut found = Payload::default();
             let result = ipv6(frame, at, &mut found);
@@ -227,7 +228,7 @@ fn network(frame: &[u8], at: usize, ether_type: u16, payload: &mut Payload) -> R
     }
 }
 
-/// RFC 826, for IPv4 over Ethernet. ARP for anything else (RFC 2390 has some) is payload.
+/// RFC 826, for IPv4 over Ethernet. ARP for anything else (see RFC 2390) is payload.
 #[inline(always)]
 fn arp(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(at..at + ARP_MIN).ok_or(DropReason::MalformedArp)?;
@@ -241,7 +242,7 @@ fn arp(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason>
     Ok(())
 }
 
-/// RFC 791 §3.1. Options are skipped; what lies behind the total length is padding.
+/// RFC 791 §3.1. Options are skipped; what lies beyond the total length is padding.
 #[inline(always)]
 fn ipv4(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(at..at + IPV4_MIN).ok_or(DropReason::MalformedIpv4)?;
@@ -257,7 +258,7 @@ fn ipv4(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason
         return Err(DropReason::MalformedIpv4);
     }
     let mut layers = Layers(Layer::Ipv4 as u32);
-    // More fragments, or an offset: any fragment, the first included.
+    // More fragments, or an offset: any fragment, including the first.
     if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
         layers.add(Layer::Fragment);
     }
@@ -266,14 +267,14 @@ fn ipv4(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason
 }
 
 /// Whether a packet may have this pair of IPv4 addresses: neither a multicast address nor the limited
-/// broadcast address is ever a source, and a host that has no address yet (DHCP, IGMP) sends to many only
-/// (RFC 1112 §7.2, RFC 1122 §3.2.1.3).
+/// broadcast address is ever a source, and a host that has no address yet (DHCP, IGMP) sends only to
+/// multicast or broadcast addresses (RFC 1112 §7.2, RFC 1122 §3.2.1.3).
 #[inline(always)]
 fn may_send4(source: u32, destination: u32) -> bool {
     !is_many4(source) && (source != 0 || is_many4(destination))
 }
 
-/// Whether an IPv4 address is multicast (RFC 5771) or the limited broadcast address: more than one host.
+/// Whether an IPv4 address means more than one host: multicast (RFC 5771) or the limited broadcast address.
 #[inline(always)]
 fn is_many4(address: u32) -> bool {
     (MULTICAST_V4..0xf000_0000).contains(&address) || address == u32::MAX
@@ -288,8 +289,8 @@ fn number32(header: &[u8], at: usize) -> u32 {
 fn ipv6(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(at..at + IPV6).ok_or(DropReason::MalformedIpv6)?;
     let end = at + IPV6 + usize::from(u16::from_be_bytes([header[4], header[5]]));
-    // A source is never multicast (RFC 4291 §2.7): flow keys rely on it to tell IPv4 from IPv6. One that is
-    // unspecified sends to multicast addresses only, to find routers or a duplicate of its address (§2.5.2).
+    // A source is never multicast (RFC 4291 §2.7): flow keys rely on it to tell IPv4 from IPv6. A host with
+    // an unspecified source sends to multicast addresses only, for router discovery or DAD (§2.5.2).
     let is_unspecified = header[8..24] == [0; 16];
     let may_send = header[8] != 0xff && (!is_unspecified || header[24] == 0xff);
     if header[0] >> 4 != 6 || end > frame.len() || !may_send {
@@ -305,13 +306,13 @@ fn ipv6(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason
     if at_extension(payload) { Err(DropReason::TooManyExtensionHeaders) } else { Ok(()) }
 }
 
-/// False when there is none or a fragment ends the walk.
+/// Returns false if there is none or a fragment ends the walk.
 #[inline(always)]
 fn at_extension(payload: &Payload) -> bool {
     matches!(payload.protocol, 0 | 43 | 44 | 51 | 60) && !payload.layers.has(Layer::Fragment)
 }
 
-/// Steps over one extension header.
+/// Skips one extension header.
 fn step_over(frame: &[u8], payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(payload.start..payload.end).unwrap_or_default();
     let [next, length, third, fourth, ..] = *header else { return Err(DropReason::MalformedIpv6) };
@@ -342,7 +343,7 @@ fn transport(frame: &[u8], payload: &mut Payload) -> Result<(), DropReason> {
         PROTOCOL_TCP => {
             (Layer::Tcp as u32 | Layer::Ports as u32, tcp_fits(segment), DropReason::MalformedTcp)
         }
-        // ICMP belongs to IPv4 and ICMPv6 to IPv6; elsewhere their numbers mean nothing.
+        // ICMP belongs to IPv4 and ICMPv6 to IPv6; over the other version their numbers mean nothing.
         PROTOCOL_ICMP if payload.layers.has(Layer::Ipv4) => {
             (Layer::Icmp as u32, segment.len() >= ICMP, DropReason::MalformedIcmp)
         }
@@ -355,7 +356,7 @@ fn transport(frame: &[u8], payload: &mut Payload) -> Result<(), DropReason> {
     if fits { Ok(()) } else { Err(reason) }
 }
 
-/// RFC 768: the length counts the header; padding behind it is allowed, less is not.
+/// RFC 768: the length counts the header; padding after the datagram is allowed, a shorter packet is not.
 #[inline(always)]
 fn udp_fits(segment: &[u8]) -> bool {
     let Some(header) = segment.first_chunk::<UDP>() else { return false };
@@ -363,7 +364,7 @@ fn udp_fits(segment: &[u8]) -> bool {
     (UDP..=segment.len()).contains(&length)
 }
 
-/// RFC 9293 §3.1: the data offset counts 32-bit words, 5 at least.
+/// RFC 9293 §3.1: the data offset counts 32-bit words, at least 5.
 #[inline(always)]
 fn tcp_fits(segment: &[u8]) -> bool {
     let Some(header) = segment.first_chunk::<TCP_MIN>() else { return false };
@@ -378,7 +379,7 @@ fn tunnel(
     headers: &mut Headers,
 ) -> Result<(), DropReason> {
     let Some((kind, at, end)) = carrier(frame, payload, ports) else { return Ok(()) };
-    // What the carrier carries ends the inner level.
+    // The carrier's payload bounds the inner level.
     let frame = frame.get(..end).unwrap_or_default();
     let header = match kind.read(frame.get(at..).unwrap_or_default(), payload.protocol) {
         Ok(header) => header,
@@ -413,7 +414,7 @@ fn carrier(frame: &[u8], payload: &Payload, ports: &TunnelPorts) -> Option<(Tunn
 /// Either version of IP.
 const IP: u32 = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
 
-/// The level inside a tunnel. A tunnel in it is payload.
+/// The level inside a tunnel. Another tunnel inside it is payload.
 #[inline(always)]
 fn inner_level(frame: &[u8], start: usize, inside: Inside, level: &mut Level) -> Result<(), DropReason> {
     let l3 = match inside {
@@ -453,7 +454,7 @@ mod tests {
     };
 
     proptest! {
-        /// The short way finds what the long way finds, on frames that differ from a usual one in a few
+        /// The fast path finds what the slow path finds, on frames that differ from a usual one in a few
         /// bytes.
         #[test]
         fn the_short_way_finds_what_the_long_way_finds(

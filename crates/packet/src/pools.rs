@@ -2,7 +2,7 @@
 
 use crate::memory::{CHUNK_MIN, Frame, Pool, PoolId, RegionPool};
 
-/// The pools of one worker: one per kind of memory, so almost always one.
+/// The pools of one worker: one per kind of memory, so almost always just one.
 #[derive(Default)]
 pub struct Pools(Vec<Pool>);
 
@@ -13,7 +13,7 @@ impl Pools {
         Pools::default()
     }
 
-    /// Creates a single region pool, for tests and replay.
+    /// Creates a list with a single region pool, for tests and replay.
     #[must_use]
     pub fn region(chunks: u32) -> Pools {
         let mut pools = Pools::new();
@@ -77,13 +77,13 @@ impl Pools {
         self.0.len() == 1
     }
 
-    /// Takes the last pool out, for a worker that is to have it.
+    /// Takes the last pool out, to pass it to another worker.
     pub fn pop(&mut self) -> Option<Pool> {
         self.0.pop()
     }
 
-    /// Removes a pool whose frames have all returned to it, unless it is the first or only lent by a driver.
-    /// Returns it, so that whoever has time frees its memory.
+    /// Removes a pool to which all frames have returned, unless it is the first pool or on loan from a
+    /// driver. Returns the pool, so that a thread with time to spare can free its memory.
     pub fn remove_idle(&mut self, id: PoolId) -> Option<Pool> {
         let at = self.0.iter().skip(1).position(|pool| pool.id() == id)? + 1;
         let is_idle = |pool: &RegionPool| pool.available() == pool.chunks() as usize;

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 /// One queue of a port, owned by a worker.
 ///
 /// Promises of an implementation: frames leave `receive` in arrival order and `transmit` in slot order; no
-/// frame is freed or copied without being counted; `held` is counted, never derived.
+/// frame is freed or copied uncounted; `held` is counted, never derived.
 pub trait Port: Any + Send {
     /// Returns the port's name in the program.
     fn name(&self) -> &str;
@@ -51,7 +51,8 @@ pub trait Port: Any + Send {
         Vec::new()
     }
 
-    /// Returns the descriptor on which a sleeping worker waits for frames; `None` if the port must be polled.
+    /// Returns the file descriptor on which a sleeping worker waits for frames; `None` if the port must be
+    /// polled.
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -89,20 +90,20 @@ pub trait Port: Any + Send {
         0
     }
 
-    /// Goes on closing the port, in a worker whose other ports must not wait for it. Called once per breath
-    /// until it returns [`Leave::Closed`]; nothing else is called meanwhile but `statistics`.
+    /// Continues closing the port, in a worker whose other ports must not wait for it. Called once per breath
+    /// until it returns [`Leave::Closed`]; meanwhile, only `statistics` is called besides.
     fn leave(&mut self, pools: &mut Pools) -> Leave {
         Leave::Closed(self.close(pools))
     }
 }
 
-/// How far a port has come that is being closed.
+/// The progress of a port that is being closed.
 pub enum Leave {
-    /// It waits for frames to be sent, or for what it has given to be dropped.
+    /// It waits until frames have been sent, or until what it handed out has been dropped.
     Later,
-    /// This is to be dropped by another thread, because it takes long.
+    /// Another thread should drop this, because it takes long.
     Give(Box<dyn Any + Send>),
-    /// It has returned every frame to its pool, and dropped so many.
+    /// It has returned every frame to its pool, and dropped this many.
     Closed(u64),
 }
 
@@ -111,7 +112,7 @@ pub enum Leave {
 pub struct Remark {
     /// Part of a sentence: `skipped 3 packets of link type 113`.
     pub text: String,
-    /// True if something is missing because of it.
+    /// True if something is missing as a result.
     pub is_error: bool,
 }
 
@@ -128,7 +129,7 @@ pub struct PortStatistics {
     pub transmitted_bytes: u64,
     /// Frames passed to the host's stack.
     pub to_kernel: u64,
-    /// Frames now in the port's transmit ring.
+    /// Frames currently in the port's transmit ring.
     pub held: u64,
     /// Frames lost before the worker could see them. They are not in the ledger, because they were never
     /// received.

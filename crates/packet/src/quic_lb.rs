@@ -3,24 +3,24 @@
 //!
 //! A connection ID begins with an octet whose first three bits name a configuration; the server ID follows,
 //! and a nonce. Without a key both are plain. With a key they are encrypted with AES-128: as one block if
-//! they are 16 octets together, otherwise by a Feistel network of four passes, of which a load balancer needs
-//! three if the server ID is no longer than the nonce.
+//! they are 16 octets together, otherwise by a Feistel network of four passes; a load balancer needs only
+//! three of them if the server ID is no longer than the nonce.
 //!
-//! This only decodes. What is not routable has its reason, and is balanced by its flow, as §4.2 of the draft
-//! says.
+//! This module only decodes. A connection ID that is not routable comes with a reason, and its packet is
+//! balanced by flow, as §4.2 of the draft specifies.
 
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
 /// The longest connection ID of QUIC versions 1 and 2, in octets.
 pub const CID_MAX: usize = 20;
-/// The identifier that says that a connection ID has no server ID (§3.2).
+/// The identifier of connection IDs without a server ID (§3.2).
 pub const UNROUTABLE: u8 = 7;
-/// Server ID and nonce together, at most.
+/// The largest length of server ID and nonce together.
 const PLAINTEXT_MAX: usize = CID_MAX - 1;
-/// The shortest nonce.
+/// The smallest length of a nonce.
 const NONCE_MIN: usize = 4;
-/// The length at which one pass is enough.
+/// The length at which a single pass is enough.
 const BLOCK: usize = 16;
 
 /// How one configuration encodes server IDs.
@@ -46,7 +46,7 @@ pub enum QuicLbError {
     NoServerId,
     /// The nonce has fewer than 4 octets.
     ShortNonce,
-    /// Both together have more than 19.
+    /// Server ID and nonce have more than 19 octets together.
     TooLong,
 }
 
@@ -62,14 +62,14 @@ impl std::fmt::Display for QuicLbError {
 
 impl std::error::Error for QuicLbError {}
 
-/// Why a packet's connection ID leads to no server (§4.1).
+/// Why a packet's connection ID does not lead to a server (§4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unroutable {
     /// The packet is too short for the header that QUIC's versions have in common (RFC 8999).
     Truncated,
     /// The connection ID is shorter than its configuration says, or longer than any.
     Length,
-    /// No configuration has the identifier, or it says that the connection ID is unroutable.
+    /// No configuration has the identifier, or the identifier marks the connection ID as unroutable.
     Config,
 }
 
@@ -81,7 +81,7 @@ pub struct ServerId {
 }
 
 impl ServerId {
-    /// Creates a server ID; `None` if there are more octets than one may have.
+    /// Creates a server ID; `None` if there are more octets than a server ID may have.
     #[must_use]
     pub fn new(id: &[u8]) -> Option<ServerId> {
         let mut octets = [0; PLAINTEXT_MAX];
@@ -103,7 +103,8 @@ impl std::fmt::Debug for ServerId {
 }
 
 impl QuicLbConfig {
-    /// Creates a configuration with server IDs and nonces of so many octets, encrypted if there is a key.
+    /// Creates a configuration with server IDs and nonces of these lengths in octets, encrypted if there is a
+    /// key.
     ///
     /// # Errors
     /// The draft does not allow these lengths.
@@ -116,7 +117,7 @@ impl QuicLbConfig {
         }
     }
 
-    /// Returns how many octets of a connection ID it reads, the first one included.
+    /// Returns how many octets of a connection ID it reads, including the first one.
     #[must_use]
     pub fn length(&self) -> usize {
         1 + self.server_id + self.nonce
@@ -146,7 +147,7 @@ impl QuicLbConfig {
         let (mut left, mut right) = ([0; HALF_MAX], [0; HALF_MAX]);
         left[..half].copy_from_slice(&text[..half]);
         right[..half].copy_from_slice(&text[length - half..]);
-        // The octet in the middle of an odd number belongs to both halves, four bits to each.
+        // The octet in the middle of an odd number is split between the halves, four bits each.
         let (left_bits, right_bits) = if odd { (0xF0, 0x0F) } else { (0xFF, 0xFF) };
         left[half - 1] &= left_bits;
         right[0] &= right_bits;
@@ -182,16 +183,16 @@ pub struct QuicLb {
 }
 
 impl QuicLb {
-    /// Puts a configuration in place; returns false if there is no such identifier.
+    /// Puts a configuration in place; returns false if the identifier does not exist.
     pub fn set(&mut self, identifier: u8, config: Option<QuicLbConfig>) -> bool {
         let place = self.configs.get_mut(usize::from(identifier));
         place.map(|place| *place = config).is_some()
     }
 
-    /// Returns the server ID that a QUIC packet, the payload of a UDP datagram, is for.
+    /// Returns the server ID that a QUIC packet, the payload of a UDP datagram, is addressed to.
     ///
     /// # Errors
-    /// The packet has to be balanced otherwise.
+    /// The packet has to be balanced another way.
     pub fn route(&self, packet: &[u8]) -> Result<ServerId, Unroutable> {
         let long = packet.first().ok_or(Unroutable::Truncated)? & 0x80 != 0;
         if !long {
@@ -209,7 +210,7 @@ impl QuicLb {
     /// Returns the server ID in a connection ID.
     ///
     /// # Errors
-    /// It has none that could be decoded.
+    /// It has no server ID that can be decoded.
     pub fn decode(&self, cid: &[u8]) -> Result<ServerId, Unroutable> {
         let identifier = cid.first().ok_or(Unroutable::Length)? >> 5;
         let config = self.configs.get(usize::from(identifier)).and_then(Option::as_ref);
@@ -243,12 +244,12 @@ mod tests {
     #[test]
     fn plain_server_ids_are_those_of_the_drafts_vectors() {
         decodes(0, ("c4605e", 4), None, "07c4605e4504cc4f");
-        // The draft writes this nonce with nine digits, and the connection ID with an odd number; with a
-        // leading zero it has five octets.
+        // The draft writes this nonce with nine digits, and the connection ID with an odd number of digits;
+        // with a leading zero, the nonce has five octets.
         decodes(1, ("350d28b420", 5), None, "2a350d28b42003487d970b");
     }
 
-    /// Appendix B.2. The draft gives the last one the identifier 3, but its first octet has 0.
+    /// Appendix B.2. The draft gives the last example the identifier 3, but its first octet has 0.
     #[test]
     fn encrypted_server_ids_are_those_of_the_drafts_vectors() {
         decodes(0, ("ed793a", 4), Some(KEY), "0720b1d07b359d3c");
@@ -257,7 +258,7 @@ mod tests {
         decodes(0, ("ed793a51d49b8f5fab", 9), Some(KEY), "125779c9cc86beb3a3a4a3ca96fce4bfe0cdbc");
     }
 
-    /// The example of §5.4.2.4. Its step 10 has a digit wrong in one line, not in the connection ID.
+    /// The example of §5.4.2.4. Its step 10 has a wrong digit in one line, but not in the connection ID.
     #[test]
     fn the_example_of_the_draft_decodes() {
         let key = 0xfdf7_26a9_893e_c05c_0632_d395_6680_baf0_u128.to_be_bytes();
@@ -291,7 +292,7 @@ mod tests {
         assert!(!format!("{:?}", QuicLbConfig::new(3, 4, Some(KEY))).contains("207f"));
     }
 
-    /// Encodes as a server does, written from the draft's description of that side.
+    /// Encodes as a server does; written from the draft's description of the server side.
     fn encode(id: &[u8], nonce: &[u8], key: [u8; 16]) -> Vec<u8> {
         let cipher = Aes128::new(&key.into());
         let mut text = [id, nonce].concat();
@@ -305,7 +306,7 @@ mod tests {
             let block: [u8; 16] = text.as_slice().try_into().unwrap();
             return [&[0x1F][..], &encrypt(block)].concat();
         }
-        // Digits of four bits: an odd number of octets is cut in the middle of one.
+        // Digits of four bits: an odd number of octets is cut in the middle of an octet.
         let mut digits: Vec<u8> = text.iter().flat_map(|octet| [octet >> 4, octet & 15]).collect();
         let (left, right) = digits.split_at_mut(length);
         for pass in 1..=4 {

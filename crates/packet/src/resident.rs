@@ -1,9 +1,10 @@
 //! Large tables: huge pages, and memory that is resident before a worker touches it.
 //!
-//! The first touch of a page waits for the kernel to find and to clear it. For a huge page that was seen to
-//! take 20 ms, where memory is in pieces: far too long for a worker between two batches. So what is touched
-//! everywhere is made resident when it is made, and what grows is made resident by a thread, two steps ahead
-//! of its use. Where that thread is late, the worker touches the page first, and only time is lost.
+//! The first access to a page waits until the kernel has found and cleared it. For a huge page, with
+//! fragmented memory, this was seen to take 20 ms: far too long for a worker between two batches. Tables that
+//! are accessed everywhere are therefore made resident when they are created, and those that grow are made
+//! resident by a thread, two steps ahead of their use. If that thread is late, the worker faults the page in
+//! itself, and only time is lost.
 
 use rustix::io::{self, Errno};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -16,14 +17,14 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 /// Size of a huge page on the processors that matter here.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// How much of a growing table is resident beyond what is used, in bytes: several huge pages are found
+/// How much of a growing table is resident beyond what is used, in bytes: several huge pages can be found
 /// while 64 Ki flows are learnt.
 const AHEAD: usize = 2 * HUGE_PAGE;
 
-/// Requests that wait for the thread; further ones are not made.
+/// The most requests that wait for the thread; further ones are skipped.
 const REQUESTS: usize = 64;
 
-/// Memory to be made resident: start and bytes.
+/// Memory to make resident: start and length in bytes.
 type Request = (usize, usize);
 
 /// Asks the kernel to back a large table with huge pages: with pages of 4 KiB, every look-up in a table of
@@ -33,7 +34,7 @@ pub fn advise_huge<T>(table: &Vec<T>) {
     advise_huge_range(table.as_ptr() as usize, table.capacity() * size_of::<T>());
 }
 
-/// The same for memory that begins at an address.
+/// Like [`advise_huge`], for memory that begins at an address.
 pub(crate) fn advise_huge_range(start: usize, bytes: usize) {
     let end = start + bytes;
     let first = start.next_multiple_of(HUGE_PAGE);
@@ -47,8 +48,8 @@ pub(crate) fn advise_huge_range(start: usize, bytes: usize) {
     let _ = advised;
 }
 
-/// Has the kernel make huge pages of a range now, also of a mapped file in memory, whatever the system's
-/// settings. It may make some, or none.
+/// Asks the kernel to collapse a range into huge pages now, even of a mapped in-memory file and whatever the
+/// system's settings. It may succeed only in part, or not at all.
 pub(crate) fn collapse_huge(start: usize, bytes: usize) {
     let (first, end) = (start.next_multiple_of(HUGE_PAGE), (start + bytes) / HUGE_PAGE * HUGE_PAGE);
     for at in (first..end).step_by(HUGE_PAGE) {
@@ -61,8 +62,7 @@ pub(crate) fn collapse_huge(start: usize, bytes: usize) {
     }
 }
 
-/// Maps the beginning of a file, which is as long as the layout says, and aligned as it says. It is mapped in
-/// whole pages of this size.
+/// Maps the beginning of a file with the length and alignment of the layout, in whole pages of this size.
 pub(crate) fn map_file(file: &OwnedFd, layout: Layout, page: usize) -> io::Result<NonNull<u8>> {
     let (length, alignment) = (layout.size().next_multiple_of(page), layout.align());
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -71,8 +71,8 @@ pub(crate) fn map_file(file: &OwnedFd, layout: Layout, page: usize) -> io::Resul
         mmap_anonymous(std::ptr::null_mut(), length + alignment, ProtFlags::empty(), MapFlags::PRIVATE)?
     };
     let front = (reserved as usize).next_multiple_of(alignment) - reserved as usize;
-    // SAFETY: the range lies inside the reserved one, which is ours and which nobody uses; what remains of
-    // that in front of it and behind it is given back.
+    // SAFETY: the range lies inside the reserved one, which is ours and unused; the rest of the reservation
+    // before and after it is unmapped.
     unsafe {
         let place = reserved.byte_add(front);
         if let Err(errno) = mmap(place, length, access, MapFlags::SHARED | MapFlags::FIXED, file, 0) {
@@ -89,8 +89,8 @@ pub(crate) fn map_file(file: &OwnedFd, layout: Layout, page: usize) -> io::Resul
     }
 }
 
-/// Makes all memory of a large table resident, which takes long: not for workers. Small tables are left as
-/// they are.
+/// Makes all memory of a large table resident, which takes long and is therefore not for workers. Small
+/// tables are left as they are.
 pub fn populate<T>(table: &Vec<T>) {
     let bytes = table.capacity() * size_of::<T>();
     if bytes >= HUGE_PAGE {
@@ -105,14 +105,14 @@ pub(crate) fn populate_range((start, bytes): Request) {
         return;
     }
     let advice = rustix::mm::Advice::LinuxPopulateWrite;
-    // SAFETY: this reads and writes no byte that the program can see: pages are found as if somebody had
-    // touched them. That also holds if the memory was freed meanwhile, and has no owner or another.
+    // SAFETY: this reads and writes no byte that the program can see: pages are faulted in as if they had
+    // been accessed. That also holds if the memory has been freed meanwhile, and has no owner or a new one.
     let populated = unsafe { rustix::mm::madvise(first as *mut _, end - first, advice) };
-    // Kernels before 5.14 do not know it; pages are then found when they are touched.
+    // Kernels before 5.14 do not know it; pages are then faulted in on first access.
     let _ = populated;
 }
 
-/// The thread that makes memory resident; `None` if there can be none.
+/// The thread that makes memory resident; `None` if it cannot be started.
 fn thread() -> Option<&'static SyncSender<Request>> {
     static THREAD: OnceLock<Option<SyncSender<Request>>> = OnceLock::new();
     let start = || {
@@ -126,9 +126,9 @@ fn thread() -> Option<&'static SyncSender<Request>> {
 /// How much of a table that grows row by row is resident.
 #[derive(Clone, Debug)]
 pub struct Frontier {
-    /// Bytes of the table that are resident, or asked for.
+    /// Bytes of the table that are resident, or have been requested.
     resident: usize,
-    /// Number of rows at which more is asked for.
+    /// Number of rows at which more is requested.
     due: usize,
 }
 
@@ -147,8 +147,8 @@ impl Frontier {
         frontier
     }
 
-    /// Asks for more, if it is time for that, after the table has grown to its present length. Costs a
-    /// comparison otherwise.
+    /// Requests more, if it is time, after the table has grown to its present length. Otherwise it costs one
+    /// comparison.
     #[inline(always)]
     pub fn follow<T>(&mut self, table: &Vec<T>) {
         if table.len() >= self.due {
@@ -162,7 +162,7 @@ impl Frontier {
         let bytes = table.capacity() * size_of::<T>();
         let step = HUGE_PAGE.min(bytes - self.resident);
         if let Some(thread) = thread() {
-            // If it has too much to do, nobody waits for it.
+            // If the thread is busy, the caller does not wait for it.
             let _ = thread.try_send((table.as_ptr() as usize + self.resident, step));
         }
         self.resident += step;

@@ -1,16 +1,16 @@
-//! The hash of receive side scaling, by a key with which both directions of a flow have the same hash.
+//! The hash of receive side scaling, with a key that gives both directions of a flow the same hash.
 //!
 //! A NIC computes the Toeplitz hash of addresses and ports: the exclusive or of the 32 bits of its key that
-//! begin at the place of each set bit. If the key repeats every 16 bits, a bit's place modulo 16 is all that
-//! counts: the hash is that of the exclusive or of all 16-bit words, whatever their order. (Woo and Park,
-//! "Scalable TCP Session Monitoring with Symmetric Receive-side Scaling", 2012.)
+//! begin at the position of each set bit. If the key repeats every 16 bits, a bit's position modulo 16 is all
+//! that counts: the hash is that of the exclusive or of all 16-bit words, whatever their order. (Woo and
+//! Park, "Scalable TCP Session Monitoring with Symmetric Receive-side Scaling", 2012.)
 
 use crate::FlowKey;
 
-/// The word of which the key consists.
+/// The word that the key repeats.
 const WORD: u16 = 0x6d5a;
 
-/// Bytes of the key: enough for two IPv6 addresses and two ports, and what most NICs take.
+/// Bytes of the key: enough for two IPv6 addresses and two ports, and the length that most NICs accept.
 pub const RSS_KEY_BYTES: usize = 40;
 
 /// The key, for the NIC.
@@ -24,8 +24,8 @@ pub const RSS_KEY: [u8; RSS_KEY_BYTES] = {
     key
 };
 
-/// Returns the hash by which a NIC with [`RSS_KEY`] delivers the frames of a flow, both directions alike: of
-/// addresses and ports, or for a key without ports of addresses only.
+/// Returns the hash by which a NIC with [`RSS_KEY`] distributes the frames of a flow, the same for both
+/// directions: over addresses and ports, or over addresses only for a key without ports.
 #[inline]
 #[must_use]
 pub fn rss_hash(key: &FlowKey) -> u32 {

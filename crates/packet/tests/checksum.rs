@@ -1,5 +1,5 @@
-//! Incremental checksums equal those computed from scratch, and the two zeros of one's complement are kept
-//! apart.
+//! Incremental checksums equal those computed from scratch, and the two zeros of one's complement are
+//! distinguished.
 
 use proptest::prelude::*;
 use weir_packet::{Sum, checksum, update, update_udp};
@@ -58,7 +58,7 @@ proptest! {
         let value = Sum::default().replace32(old, new);
         prop_assert_eq!(update(sum, bytes), update(sum, value));
         prop_assert_eq!(update(sum, words), update(sum, value));
-        // There and back again.
+        // Changed and changed back.
         let back = Sum::default().replace32(new, old);
         prop_assert_eq!(update(update(sum, value), back), canonical(sum));
     }

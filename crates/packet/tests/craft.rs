@@ -1,4 +1,4 @@
-//! `craft`: text to bytes to text and back, and the errors of texts that are no recipes.
+//! `craft`: text to bytes to text and back, and the errors of texts that are not recipes.
 
 mod recipes;
 
@@ -99,7 +99,7 @@ fn text_is_as_a_person_writes_it() {
         "hex=0102",
         "hex=",
     ] {
-        let text = text.replace(" trailer=00", ""); // what lies behind an unknown EtherType is payload
+        let text = text.replace(" trailer=00", ""); // what follows an unknown EtherType is payload
         assert_eq!(describe(&frame(&text)), text);
     }
     assert_eq!(recipe(""), Recipe::default());

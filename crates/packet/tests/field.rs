@@ -1,10 +1,10 @@
-//! The table of fields: what it says is where `craft`, which knows nothing of it, has put things.
+//! The table of fields: its entries match where `craft`, which knows nothing about the table, puts things.
 
 use std::collections::HashSet;
 use weir_packet::craft::frame;
 use weir_packet::{Access, Depth, Field, FieldKind, LevelId, Source, parse};
 
-/// The value of a field as its place says; `None` when the frame does not have it.
+/// The value at a field's place; `None` if the frame does not have the field.
 fn read(frame: &[u8], field: Field) -> Option<u128> {
     let spec = field.spec();
     let headers = parse(frame, field.depth()).ok()?;
@@ -107,7 +107,7 @@ fn error_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
     ]
 }
 
-/// The ids of tunnels.
+/// The IDs of tunnels.
 fn tunnel_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
     vec![
         ("options=1 tunnel=geneve vni=0xfedcba inner()".to_string(), vec![("geneve.vni", 0xfe_dcba)]),

@@ -26,7 +26,7 @@ fn layers_of(depth: Depth) -> u32 {
     }
 }
 
-/// The depth at which a malformed header is met.
+/// The depth at which a malformed header is encountered.
 fn depth_of(reason: DropReason) -> Depth {
     match reason {
         DropReason::MalformedEthernet => Depth::L2,
@@ -42,7 +42,7 @@ fn depth_of(reason: DropReason) -> Depth {
     }
 }
 
-/// What must hold for any bytes: offsets lie in the frame in their order, keys can be made, and each depth
+/// What must hold for any bytes: offsets lie inside the frame in order, keys can be built, and each depth
 /// agrees with the one below it.
 fn check_depths(bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut shallower = Ok(Headers::default());
@@ -102,7 +102,7 @@ fn check_places(bytes: &[u8], headers: &Headers) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What both parsers can be asked.
+/// The results that both parsers provide.
 #[derive(Debug, Default, PartialEq)]
 struct Found {
     l3: usize,
@@ -168,7 +168,7 @@ fn theirs(bytes: &[u8], packet: &SlicedPacket<'_>) -> Found {
     found
 }
 
-/// Differences that are meant: etherparse accepts the frame and we do not, or we see less in it.
+/// Intended differences: etherparse accepts the frame and we do not, or we see less in it.
 #[derive(Debug, PartialEq)]
 enum Difference {
     /// TPID 0x9100, MACsec or a third tag: payload to us.
@@ -176,8 +176,8 @@ enum Difference {
     /// A source from which no host may send (RFC 1122 §3.2.1.3, RFC 4291 §2.7): flow keys rely on there being
     /// no multicast one.
     Source,
-    /// An IPv6 payload length of 0 or a UDP length of 0 with bytes behind (jumbograms, offload): etherparse
-    /// takes what is there, we take the header at its word.
+    /// An IPv6 payload length of 0 or a UDP length of 0 followed by bytes (jumbograms, offload): etherparse
+    /// uses the bytes present, we trust the header.
     LengthOfZero,
     /// ARP for anything but IPv4 over Ethernet.
     OtherArp,
@@ -242,7 +242,7 @@ fn can_send(source: Ipv4Addr, destination: Ipv4Addr) -> bool {
     !source.is_multicast() && !source.is_broadcast() && (!source.is_unspecified() || to_many)
 }
 
-/// Kinds that both follow, eight at most, hop-by-hop options first and once, and nothing behind a fragment
+/// Kinds that both follow: at most eight, hop-by-hop options first and once, and nothing after a fragment
 /// header.
 fn plain_extensions(first: u8, mut rest: &[u8]) -> bool {
     let mut next = first;
@@ -303,7 +303,7 @@ fn crafted() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|text| text.parse::<Recipe>().map(|recipe| recipe.build()).unwrap_or_default())
 }
 
-/// Valid packets of etherparse's own making.
+/// Valid packets built by etherparse.
 fn built() -> impl Strategy<Value = Vec<u8>> {
     let payload = prop::collection::vec(any::<u8>(), 0..80);
     (any::<[u16; 2]>(), any::<[u8; 16]>(), any::<[u8; 16]>(), 0..3u8, 0..8u8, payload).prop_map(
@@ -362,7 +362,7 @@ proptest! {
         prop_assert!(check_oracle(&bytes)?);
         let headers = parse(&bytes, Depth::Inner);
         prop_assert!(!headers.is_err_and(|reason| depth_of(reason) != Depth::Inner));
-        // craft has the same idea of lengths and checksums, and need not say any.
+        // craft computes the same lengths and checksums, so its text needs none.
         let printed = weir_packet::craft::describe(&bytes);
         prop_assert!(!printed.contains("csum") && !printed.contains("hex"), "{}", printed);
     }
@@ -394,11 +394,11 @@ proptest! {
         is_ipv6: bool,
     ) {
         let addresses = if is_ipv6 { "src=fd00::1 ext=dst" } else { "src=10.0.0.1 options=1" };
-        // A length counts Ethernet, which the packet inside goes without.
+        // A length counts Ethernet, which the inner packet does not have.
         let packet = inner.split(' ').filter(|word| !word.starts_with("len=")).collect::<Vec<_>>().join(" ");
         let alone = frame(&packet);
         check_inner(&alone, &frame(&format!("{addresses} {tunnel} inner({packet})")), 0)?;
-        // GUE's variant 1 is the packet behind UDP.
+        // GUE's variant 1 is the packet after UDP.
         let hex: String = alone[14..].iter().map(|byte| format!("{byte:02x}")).collect();
         check_inner(&alone, &frame(&format!("{addresses} udp_csum=0 dport=6080 payload={hex}")), 0)?;
     }
@@ -481,7 +481,7 @@ fn accepted_on_purpose() {
     let layers = |text: &str| headers(text).outer().layers;
     let inner = |text: &str| headers(text).inner().layers;
     let ports = |text: &str| layers(text).has(Layer::Ports);
-    // Fragments have no L4, the first one included; an atomic one is whole (RFC 6946).
+    // Fragments have no L4, including the first; an atomic one is whole (RFC 6946).
     assert!(ports("src=fd00::1 frag=0") && !ports("src=fd00::1 frag=0+") && !ports("src=fd00::1 frag=8"));
     assert!(ports("") && !ports("frag=0+") && !ports("frag=8") && layers("frag=0+").has(Layer::Fragment));
     assert!(ports("df=1"));
@@ -495,10 +495,10 @@ fn accepted_on_purpose() {
     // Ethernet padding, and UDP that is shorter than its IP payload.
     assert!(ports("trailer=000000000000000000000000"));
     assert!(parse(&with("payload=0000", 39, 8), Depth::L4).unwrap().outer().layers.has(Layer::Udp));
-    // Two tags are followed, a third is payload.
+    // Two tags are parsed, a third is payload.
     let third = frame("vlan=1 second_vlan=2 type=0x8100 payload=00030800");
     assert_eq!(parse(&third, Depth::Inner).unwrap().outer().ether_type, 0x8100);
-    // ARP in a tunnel and tags of an inner frame.
+    // ARP in a tunnel, and tags of an inner frame.
     assert!(inner("vni=1 inner(arp=request)").has(Layer::Arp));
     // ARP for anything but IPv4 over Ethernet is payload.
     let other_arp = "type=0x0806 payload=000f080002040008";
@@ -542,7 +542,7 @@ fn tunnels_are_read_once() {
     assert_eq!(kind("src=fd00::1 tunnel=gre inner()"), Some((TunnelKind::Gre, 54, 0)));
     assert_eq!(kind("tunnel=ipip inner(src=fd00::1)"), Some((TunnelKind::Ipip, 34, 0)));
     assert_eq!(kind("tunnel=gue inner()"), Some((TunnelKind::Gue, 42, 0)));
-    // Fragments have none, and what is inside one is payload.
+    // Fragments have no tunnel, and their content is payload.
     for text in ["tunnel=gre inner()", "tunnel=ipip inner()", "tunnel=gue inner()", "tunnel=geneve inner()"] {
         let fragment = with(text, 20, 0x20);
         assert_eq!(parse(&fragment, Depth::Inner).unwrap().tunnel(), None, "{text}");
@@ -550,7 +550,7 @@ fn tunnels_are_read_once() {
         assert_eq!(nested.tunnel().map(|tunnel| tunnel.kind), Some(TunnelKind::Ipip));
         assert!(nested.inner().layers.has(Layer::Ipv4) && !nested.inner().layers.has(Layer::Tunnel));
     }
-    // A source that is no IPv4 header's: the version is that of the header in front.
+    // A source that is invalid in IPv4: the version is that of the preceding header.
     assert_eq!(refused(&with("tunnel=ipip inner()", 34, 0x65)), Some(DropReason::MalformedInner));
     assert_eq!(refused(&frame("proto=47 payload=000008")), Some(DropReason::MalformedGre));
     assert_eq!(refused(&frame("dport=6081 payload=00000800000007")), Some(DropReason::MalformedGeneve));
@@ -580,7 +580,7 @@ fn a_tunnel_is_told_by_its_configured_port() {
     assert_eq!(kind("dport=0"), None);
 }
 
-/// A batch keeps its rows: what the frame before left in one is not the next frame's.
+/// A batch keeps its rows: what the previous frame left in one does not belong to the next frame.
 #[test]
 fn a_row_is_used_again() {
     let texts = [

@@ -75,7 +75,7 @@ fn a_port_means_a_kind_and_can_be_another() {
     assert_eq!([4789, 8472].map(|port| ports.kind(port)), [None, Some(TunnelKind::Vxlan)]);
 }
 
-/// Every kind that is written is read again, and etherparse finds the outer headers whole.
+/// Every written kind can be read again, and etherparse finds the outer headers whole.
 #[test]
 fn outer_headers_are_read_again() {
     for &kind in TunnelKind::ALL {
@@ -107,7 +107,7 @@ fn written(shape: OuterShape, inside: Inside) {
     shape.finish().write(&mut frame, carried);
     frame.extend([0x5a; 60]);
     if shape.bare {
-        // What follows says itself what it is.
+        // What follows identifies itself.
         frame[shape.length()] = if inside == Inside::Ipv4 { 0x45 } else { 0x60 };
     }
     let parsed = etherparse::SlicedPacket::from_ethernet(&frame).unwrap();

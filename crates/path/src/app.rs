@@ -1,4 +1,4 @@
-//! The running app: answers from what the thread has told.
+//! The running app: answers from what the thread has published.
 
 use super::board::{FlowRow, NodeTold, PathTold};
 use super::{Board, Fabric};
@@ -10,10 +10,10 @@ use weir_app::shown::{ago_ms, without_nulls};
 use weir_app::{Action, App, Event, RequestId, Sample, SampleValue};
 use weir_program::Program;
 
-/// How often the board is looked at while somebody waits for flows, in nanoseconds.
+/// How often the board is polled while a request waits for flows, in nanoseconds.
 const LOOK_NS: u64 = 5_000_000;
 
-/// How long somebody waits for them: the thread reads a million in about a second.
+/// How long a request waits for them: the thread reads a million in about a second.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// Tunnels that are watched.
@@ -21,7 +21,7 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 pub(super) struct PathApp {
     pub fabric: Fabric,
     pub board: Board,
-    /// Who waits for flows, and until when.
+    /// Requests that wait for flows, with their deadlines.
     pub waiting: Vec<(RequestId, u64)>,
     pub wake_ns: Option<u64>,
 }
@@ -43,7 +43,7 @@ impl PathApp {
         without_nulls(json)
     }
 
-    /// Answers those who wait for flows, if they have come or it took too long.
+    /// Answers waiting requests whose flows have arrived or whose deadline has passed.
     fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let flows = self.board.look().flows.take();
         let name = &self.fabric.name;
@@ -79,7 +79,7 @@ pub(super) fn node(node: &NodeTold) -> Value {
 
 fn path((number, path): (usize, &PathTold)) -> Value {
     let PathTold { port, spare, state, why, for_ns, queue_ns, round_trip_ns, lost, probes, .. } = path;
-    // As traceroute writes a router that does not answer.
+    // Like traceroute's notation for a router that does not answer.
     let hop = |hop: &Option<IpAddr>| hop.map_or_else(|| "*".to_string(), |hop| hop.to_string());
     let hops: Vec<String> = path.hops.iter().map(hop).collect();
     let loss = if *probes == 0 { 0.0 } else { f64::from(*lost) / f64::from(*probes) };
@@ -98,7 +98,7 @@ fn path((number, path): (usize, &PathTold)) -> Value {
     })
 }
 
-/// The series of a path. There are as many paths as discovery finds, 16 to a node at most.
+/// The series of a path. There are as many paths as discovery finds, at most 16 per node.
 pub(super) fn samples(peer: IpAddr, number: usize, path: &PathTold) -> Vec<Sample> {
     use SampleValue::{Count, Gauge};
     let loss = f64::from(path.lost) / f64::from(path.probes.max(1));
@@ -151,7 +151,7 @@ impl App for PathApp {
         "path"
     }
 
-    /// The thread goes on if nothing has changed, and so does its board.
+    /// If nothing has changed, the thread keeps running, and its board is kept.
     fn inherit(&mut self, predecessor: Box<dyn App>) {
         let predecessor: Box<dyn Any> = predecessor;
         if let Ok(old) = predecessor.downcast::<PathApp>() {

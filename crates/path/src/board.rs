@@ -1,29 +1,29 @@
-//! What the thread that watches paths tells, and the app shows.
+//! What the thread that watches paths publishes, for the app to show.
 
 use crate::paths::Fit;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Events that are kept.
+/// The number of events that are kept.
 pub const EVENTS: usize = 64;
 
-/// What is known of all tunnels of an app.
+/// The state of all tunnels of an app.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// Why the programs are not at the uplink; `None` if they are.
+    /// Why the programs are not attached to the uplink; `None` if they are.
     pub obstacle: Option<String>,
-    /// What the programs have counted, by name.
+    /// The programs' counters, by name.
     pub counts: Vec<(&'static str, u64)>,
     /// The remote nodes, in the order of the configuration.
     pub nodes: Vec<NodeTold>,
-    /// What happened last, the latest last.
+    /// The latest events, newest last.
     pub events: VecDeque<Event>,
-    /// When this was written last, in nanoseconds since 1970.
+    /// When this was last written, in nanoseconds since 1970.
     pub now_ns: u64,
-    /// Somebody waits for the flows.
+    /// A request waits for the flows.
     pub wants_flows: bool,
-    /// The flows, if somebody waited for them.
+    /// The flows, if a request waited for them.
     pub flows: Option<Vec<FlowRow>>,
 }
 
@@ -32,9 +32,9 @@ pub struct Told {
 pub struct NodeTold {
     /// Its underlay address.
     pub address: IpAddr,
-    /// How much is known: one sentence.
+    /// How much is known, in one sentence.
     pub state: String,
-    /// The length of large probes, from the IP header on; 0 if none are sent.
+    /// The length of large probes, including the IP header; 0 if none are sent.
     pub large_bytes: u16,
     /// Its paths, by number.
     pub paths: Vec<PathTold>,
@@ -45,21 +45,21 @@ pub struct NodeTold {
 pub struct PathTold {
     /// Its source port.
     pub port: u16,
-    /// Another port that leads there.
+    /// Another port that leads along it.
     pub spare: Option<u16>,
     /// The routers on it; `None` for one that does not answer.
     pub hops: Vec<Option<IpAddr>>,
-    /// Its state: a word.
+    /// Its state, in one word.
     pub state: String,
-    /// Why it has it: a few words.
+    /// The reason for its state, in a few words.
     pub why: String,
     /// How long it has had that state, in nanoseconds.
     pub for_ns: u64,
-    /// How long frames wait on it beyond its least delay, in nanoseconds.
+    /// The queueing delay of frames above its minimum delay, in nanoseconds.
     pub queue_ns: u64,
     /// The time from the probe to its answer, in nanoseconds.
     pub round_trip_ns: u64,
-    /// Probes lost, of those in `probes`.
+    /// How many of the last `probes` probes were lost.
     pub lost: u32,
     /// Probes over which loss is judged.
     pub probes: u32,
@@ -73,12 +73,12 @@ pub struct PathTold {
     pub bytes: u64,
     /// Flows that began on it.
     pub new_flows: u64,
-    /// Flows that came from another path: after a pause, a failure, a rehash by the kernel, or because theirs
-    /// was congested.
+    /// Flows that moved here from another path: after a pause, a failure, a rehash by the kernel, or because
+    /// the other path was congested.
     pub moves: [u64; 4],
-    /// Flows on it that the kernel gave another port.
+    /// Flows on it that the kernel moved to another port.
     pub rehashed: u64,
-    /// What is known of large frames on it.
+    /// What is known about large frames on it.
     pub large: Fit,
 }
 
@@ -87,7 +87,7 @@ pub struct PathTold {
 pub struct Event {
     /// When, in nanoseconds since 1970.
     pub at_ns: u64,
-    /// What, in a sentence.
+    /// What happened, in a sentence.
     pub what: String,
 }
 
@@ -96,7 +96,7 @@ pub struct Event {
 pub struct FlowRow {
     /// The remote node.
     pub peer: IpAddr,
-    /// The VNI; 0 if the tunnel's header is what tells flows apart.
+    /// The VNI; 0 if the tunnel's headers distinguish flows.
     pub vni: u32,
     /// Source and destination.
     pub addresses: [IpAddr; 2],
@@ -112,25 +112,25 @@ pub struct FlowRow {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How often it has changed its path.
+    /// How often it has changed paths.
     pub moves: u32,
     /// How long it has sent nothing, in nanoseconds.
     pub idle_ns: u64,
 }
 
-/// Where the thread puts what it knows, and the app finds it.
+/// Where the thread publishes what it knows, for the app.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<Told>>);
 
 impl Board {
-    /// Returns what is there, for reading and writing. Nobody holds it for longer than a copy takes.
+    /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
     pub fn look(&self) -> MutexGuard<'_, Told> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Told {
-    /// Notes an event.
+    /// Records an event.
     pub fn note(&mut self, at_ns: u64, what: String) {
         if self.events.len() == EVENTS {
             self.events.pop_front();

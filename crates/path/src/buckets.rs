@@ -1,20 +1,20 @@
-//! Paths for flows that nobody keeps: hash -> bucket -> path.
+//! Paths for flows without state: hash -> bucket -> path.
 //!
 //! The buckets follow the weights of the paths ([`weir_table::bucket::fill_wants`]: the fewest moves).
-//! Buckets of a path that may not be used any more move at once; of the others, few in a step, drawn at
-//! random, so that hosts which see the same queue do not all leave it together.
+//! Buckets of a path that may no longer be used move at once. Of the others, only a few move per step, drawn
+//! at random, so that hosts that see the same queue do not all leave it together.
 
 use crate::paths::Paths;
 use weir_app::random::Random;
 use weir_table::bucket::{Buckets, fill_wants};
 
-/// Buckets of a node: 16 paths still differ by a quarter of a share.
+/// Buckets per node: with 16 paths, shares still differ by a quarter.
 pub const SIZE: usize = 64;
 
-/// At most so many buckets move in a step although their path may still be used: a sixteenth.
+/// The maximum number of buckets per step that move although their path may still be used: a sixteenth.
 pub const MOVES_MAX: usize = SIZE / 16;
 
-/// A bucket that leads to another path now.
+/// A bucket that now leads to another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// Its number.
@@ -32,7 +32,7 @@ pub struct PathBuckets {
 }
 
 impl PathBuckets {
-    /// Buckets filled by the paths' weights.
+    /// Buckets filled according to the paths' weights.
     #[must_use]
     pub fn new(paths: &Paths) -> PathBuckets {
         PathBuckets { buckets: Buckets::new(fill_wants(None, &paths.shares(), SIZE).0) }
@@ -51,8 +51,8 @@ impl PathBuckets {
         self.buckets.slots()
     }
 
-    /// Lets the buckets follow the weights, a step; call it every [`crate::paths::STEP_NS`], and at once when
-    /// a path fails. Returns what moved.
+    /// Moves the buckets one step towards the weights; call it every [`crate::paths::STEP_NS`], and at once
+    /// when a path fails. Returns what moved.
     pub fn follow(&mut self, paths: &Paths, random: &mut Random) -> Vec<Move> {
         let shares = paths.shares();
         let (wanted, _) = fill_wants(Some(self.slots()), &shares, SIZE);

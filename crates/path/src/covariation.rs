@@ -1,27 +1,28 @@
-//! Which source ports share a path, where routers do not say who they are: those whose delays move together.
+//! Which source ports share a path, where routers do not identify themselves: ports whose delays move
+//! together.
 //!
-//! A queue delays all that passes it at the same time, so the delays of two ports on one path rise and fall
-//! together, and those of others do not (the idea of shared bottleneck detection, RFC 8382). A port whose
-//! delay does not move tells nothing and stays alone: ports are put together on evidence only. Two paths that
-//! share the one queue there is are one for whoever chooses.
+//! A queue delays everything that passes through it at the same time, so the delays of two ports on one path
+//! rise and fall together, and those on different paths do not (the idea of shared bottleneck detection, RFC
+//! 8382). A port whose delay does not vary reveals nothing and stays alone: ports are only grouped on
+//! evidence. Two paths whose only queue is shared are equivalent for path selection.
 
 //!
-//! What is compared are changes from round to round: levels of independent queues, which grow and shrink
-//! slowly, look alike too often. Clocks that drift and the node's own queue change all delays, so changes are
-//! counted from those of the steadiest port.
+//! Changes from round to round are compared rather than levels: levels of independent queues, which grow and
+//! shrink slowly, look alike too often. Clock drift and the node's own queue change all delays, so changes
+//! are measured relative to those of the steadiest port.
 
-/// Rounds that tell enough, even if a fifth of the probes is lost.
+/// Enough rounds to decide, even if a fifth of the probes is lost.
 pub const ROUNDS: usize = 64;
 
-/// Changes that must be known of both ports.
+/// The number of changes that must be known for both ports.
 const CHANGES_MIN: usize = 24;
 
-/// The least correlation of two ports on one path. Two ports on busy paths have 0.5 by the steadiest port,
-/// from which both are counted, if that is on a third one that is as busy.
+/// The minimum correlation of two ports on one path. Two ports on busy paths reach 0.5 through the steadiest
+/// port, which both are measured against, if that port is on a third path that is equally busy.
 const ALIKE: f64 = 0.85;
 
-/// Puts ports into groups. `delays[port][round]`: the one-way delay of the port's probe in this round, with
-/// any offset of clocks, ns; `None` if it was lost. `noise_ns`: delays that deviate by less are taken for
+/// Groups ports. `delays[port][round]` is the one-way delay of the port's probe in this round in nanoseconds,
+/// with any clock offset; `None` if the probe was lost. Delays that deviate by less than `noise_ns` count as
 /// constant. Groups are in the order of their first port; every port is in one.
 #[must_use]
 pub fn groups(delays: &[Vec<Option<i64>>], noise_ns: u64) -> Vec<Vec<usize>> {
@@ -46,7 +47,7 @@ pub fn groups(delays: &[Vec<Option<i64>>], noise_ns: u64) -> Vec<Vec<usize>> {
     groups
 }
 
-/// How delays change from round to round, ns; `None` where one of both is not known.
+/// How delays change from round to round, ns; `None` if either is unknown.
 type Changes = Vec<Option<f64>>;
 
 fn changes_of(delays: &[Option<i64>]) -> Changes {
@@ -54,14 +55,14 @@ fn changes_of(delays: &[Option<i64>]) -> Changes {
     delays.windows(2).map(change).collect()
 }
 
-/// How far changes deviate from their mean, ns, which for a clock that drifts is not 0.
+/// The deviation of changes from their mean in nanoseconds; with a drifting clock the mean is not 0.
 fn deviation(changes: &Changes) -> f64 {
     let count = changes.iter().flatten().count() as f64;
     let mean = changes.iter().flatten().sum::<f64>() / count;
     (changes.iter().flatten().map(|change| (change - mean).powi(2)).sum::<f64>() / count).sqrt()
 }
 
-/// Whether both move, and together.
+/// Whether both vary, and do so together.
 fn are_alike(one: &Changes, other: &Changes, noise: f64) -> bool {
     let both: Vec<(f64, f64)> = one.iter().zip(other).filter_map(|(one, other)| one.zip(*other)).collect();
     if both.len() < CHANGES_MIN {
@@ -88,8 +89,9 @@ mod tests {
 
     const NOISE_NS: u64 = 20_000;
 
-    /// Delays of 16 ports over so many paths, of which the first `busy` have queues that come and go, and the
-    /// path of each port. Clocks are off and drift, a twentieth of the probes is lost, and stamps are late.
+    /// Delays of 16 ports over this many paths, of which the first `busy` have queues that come and go, and
+    /// the path of each port. Clocks are offset and drift, a twentieth of the probes is lost, and timestamps
+    /// are late.
     fn measured(paths: u64, busy: u64, rounds: u64, seed: u64) -> (Vec<Vec<Option<i64>>>, Vec<u64>) {
         let mut random = Random::new(seed);
         let of: Vec<u64> = (0..16).map(|_| random.below(paths)).collect();
@@ -128,7 +130,7 @@ mod tests {
                 }
             }
         }
-        // If every path has a queue, the ports on that of the steadiest port tell nothing.
+        // If every path has a queue, the ports that share the path of the steadiest port reveal nothing.
         assert!(joined * 4 > pairs * 3, "{joined} of {pairs} pairs on a path with a queue");
     }
 

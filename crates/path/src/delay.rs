@@ -1,33 +1,33 @@
-//! Queueing delay out of one-way delays: the delay minus its minimum.
+//! Queueing delay derived from one-way delays: the delay minus its minimum.
 //!
-//! Sender and receiver have clocks of their own, so a one-way delay is off by any number, the same for all
-//! paths to the node; minus its minimum, that number cancels. A minimum is kept for a window, since clocks
-//! drift and routes change. A queue that stands for longer than the window would become the minimum: while a
-//! path is congested its minimum is therefore held, for a time.
+//! Sender and receiver have separate clocks, so a one-way delay has an arbitrary offset, which is the same
+//! for all paths to the node; subtracting the minimum cancels it. The minimum is kept for a window, because
+//! clocks drift and routes change. A standing queue that lasts longer than the window would become the
+//! minimum. Therefore, while a path is congested, its minimum is held for a limited time.
 
-/// A minimum is forgotten after one to two of these, ns.
+/// A minimum is forgotten after one to two windows, ns.
 pub const WINDOW_NS: u64 = 30_000_000_000;
 
-/// The minimum of a congested path is held for no longer, ns: it may be the route that became longer. Clocks
-/// that NTP keeps drift by less than 1 us/s, so 0.6 ms meanwhile.
+/// The maximum time for which the minimum of a congested path is held, ns: the route itself may have become
+/// longer. Clocks disciplined by NTP drift by less than 1 us/s, that is 0.6 ms in this time.
 pub const HELD_NS_MAX: u64 = 600_000_000_000;
 
-/// A delay that grows by more between two probes is a clock that jumped, ns: buffers of switches hold no more
-/// than some 10 ms (200 KB at 200 Mbit/s: 8 ms).
+/// An increase in delay between two probes that indicates a clock jump, ns: switch buffers hold no more than
+/// some 10 ms (200 KB at 200 Mbit/s: 8 ms).
 pub const JUMP_NS: i64 = 100_000_000;
 
-/// The share of a sample in the average when the delay falls: 1/4 (Hermes). When it rises, the average is the
-/// sample.
+/// The weight of a sample in the average when the delay falls: 1/4 (Hermes). When it rises, the average
+/// becomes the sample.
 const FALL: u64 = 4;
 
-/// Without a sample for so long, half of the delay is forgotten, ns: nobody knows.
+/// After this time without a sample, ns, half of the delay is forgotten, because it is out of date.
 const STALE_NS: u64 = 100_000_000;
 
 /// The queueing delay of one path.
 #[derive(Clone, Debug, Default)]
 pub struct Delay {
     queue_ns: u64,
-    /// The minimum of the window before this one, and of this one.
+    /// The minimum of the previous window, and of the current one.
     floor: Option<[i64; 2]>,
     last: i64,
     window_ends: u64,
@@ -44,7 +44,7 @@ impl Delay {
     }
 
     /// Returns true if a sample shows that a clock has jumped. The caller then forgets the samples of all
-    /// paths to the node, for the clocks are theirs together.
+    /// paths to the node, because they share its clocks.
     #[must_use]
     pub fn shows_jump(&self, delay_ns: i64) -> bool {
         self.floor.is_some() && delay_ns.saturating_sub(self.last).unsigned_abs() > JUMP_NS as u64
@@ -55,7 +55,7 @@ impl Delay {
         *self = Delay::default();
     }
 
-    /// Takes a sample: the receiver's clock minus the sender's. `held`: the path is congested.
+    /// Records a sample: the receiver's clock minus the sender's. `held` says that the path is congested.
     pub fn sample(&mut self, now: u64, delay_ns: i64, held: bool) {
         self.last = delay_ns;
         let Some(floor) = &mut self.floor else {
@@ -83,7 +83,7 @@ impl Delay {
         self.fades_at = now.saturating_add(STALE_NS);
     }
 
-    /// Forgets half of the delay whenever there was no sample for long.
+    /// Forgets half of the delay after each long interval without a sample.
     pub fn tick(&mut self, now: u64) {
         if now >= self.fades_at {
             self.queue_ns /= 2;

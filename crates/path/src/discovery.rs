@@ -1,23 +1,25 @@
-//! Which source ports lead along which distinct paths, out of what probes of growing TTL showed.
+//! Which source ports lead along which distinct paths, derived from probes with increasing TTL.
 //!
 //! The signature of a port is the list of hops that answered. Ports with equal signatures take the same path,
-//! and one main and one spare port for each path is enough ([`distinct`]). The more paths there are, the more
-//! ports it takes to meet all of them ([`ports_needed`]). Verified again, a port may have moved, for example
-//! because an ECMP group has another size now ([`changes`]); [`follow`] brings a list of paths up to date.
+//! and one main and one spare port for each path are enough ([`distinct`]). The more paths there are, the
+//! more ports are needed to find all of them ([`ports_needed`]). When ports are probed again, some may have
+//! moved, for example because an ECMP group has changed its size ([`changes`]); [`follow`] brings a list of
+//! paths up to date.
 
 use crate::paths::{PATHS_MAX, Ports};
 use std::net::IpAddr;
 
-/// Ports that are tried for a node at least: they cover 4 paths with 99.96 % (coupon collector).
+/// The minimum number of ports tried for a node: they cover 4 paths with a probability of 99.96 % (coupon
+/// collector).
 pub const PORTS_TRIED: usize = 32;
 
-/// How likely it may be that a survey misses a path.
+/// The acceptable probability that a survey misses a path.
 const MISS: f64 = 0.001;
 
-/// How many ports must have been tried when so many paths have been met: if there were one more, and all were
-/// equally likely, each of them would have been met but with a probability of 0.1 %. This is the rule by
-/// which Paris traceroute's multipath detection stops (Veitch et al., Failure Control in Multipath Route
-/// Tracing, INFOCOM 2009). [`PATHS_MAX`] paths need no further ports, since no more of them are used.
+/// How many ports must have been tried once this many paths have been found: if there were one more path, and
+/// all were equally likely, the probability of having missed one would be 0.1 %. This is the stopping rule of
+/// Paris traceroute's multipath detection (Veitch et al., Failure Control in Multipath Route Tracing, INFOCOM
+/// 2009). [`PATHS_MAX`] paths need no further ports, because no more of them are used.
 #[must_use]
 pub fn ports_needed(paths: usize) -> usize {
     if paths == 0 || paths >= PATHS_MAX {
@@ -31,7 +33,7 @@ pub fn ports_needed(paths: usize) -> usize {
 /// The address that answered for each TTL, from 1; `None` where none did.
 pub type Hops = Vec<Option<IpAddr>>;
 
-/// What the probes from one port showed.
+/// What the probes from one port revealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// The source port.
@@ -43,16 +45,16 @@ pub struct Observation {
 /// A path that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its ports: of those that were seen on it, the first two of the list.
+    /// Its ports: the first two of the list that were seen on it.
     pub ports: Ports,
     /// Its hops; `None` where none ever answered.
     pub hops: Hops,
 }
 
-/// What the hops of the ports of known paths are now.
+/// A change in the hops of the ports of known paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Path `path` is reached by these ports now; the hops are the same.
+    /// Path `path` is now reached by these ports; its hops are unchanged.
     Ports {
         /// Its number.
         path: usize,
@@ -64,19 +66,19 @@ pub enum Change {
         /// Its number.
         path: usize,
     },
-    /// A path that was not known.
+    /// A previously unknown path.
     New(Found),
 }
 
-/// Returns true if two lists of hops may be those of one path: equal wherever both answered.
+/// Returns true if two lists of hops may belong to one path: they are equal wherever both have an answer.
 fn agree(one: &[Option<IpAddr>], other: &[Option<IpAddr>]) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).all(|(one, other)| one.is_none() || other.is_none() || one == other)
 }
 
 /// The distinct paths, in the order in which their first port is listed; at most [`PATHS_MAX`]. Ports without
-/// any hop are left out. A port that misses some hops belongs to the path it agrees with, if that is one; if
-/// it agrees with several, it says nothing and is left out.
+/// any hop are left out. A port that misses some hops belongs to the path it agrees with if there is exactly
+/// one; if it agrees with several, it is inconclusive and left out.
 #[must_use]
 pub fn distinct(observations: &[Observation]) -> Vec<Found> {
     let answered = |one: &&Observation| one.hops.iter().any(Option::is_some);
@@ -109,7 +111,7 @@ fn main_and_spare(ports: Vec<(usize, u16)>) -> Ports {
     Ports { main, spare: ports.find(|port| *port != main) }
 }
 
-/// Compares known paths with what was observed now. A path keeps its ports as long as its main port leads
+/// Compares known paths with current observations. A path keeps its ports as long as its main port leads
 /// along it, so that flows stay.
 #[must_use]
 pub fn changes(known: &[Found], observations: &[Observation]) -> Vec<Change> {
@@ -145,8 +147,8 @@ pub fn changes(known: &[Found], observations: &[Observation]) -> Vec<Change> {
     changes
 }
 
-/// Returns true if hops do not tell paths apart: none are known, or there is one list of them in which a
-/// router is silent, behind which there may be many paths.
+/// Returns true if hops do not distinguish paths: none are known, or there is a single list of them in which
+/// a router is silent, which may hide many paths.
 #[must_use]
 pub fn is_hidden(found: &[Found]) -> bool {
     match found {
@@ -155,21 +157,21 @@ pub fn is_hidden(found: &[Found]) -> bool {
     }
 }
 
-/// What became of a list of paths.
+/// How a list of paths has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
-    /// The numbers of those with other ports than before; with `true` it is another path, which has taken the
+    /// The numbers of the paths whose ports have changed; `true` means that a different path has taken the
     /// number of one that is gone.
     pub changed: Vec<(usize, bool)>,
-    /// So many were added at the end.
+    /// How many were appended.
     pub added: usize,
-    /// Some were taken out, so that numbers have changed.
+    /// Some were removed, so that numbers have changed.
     pub is_renumbered: bool,
 }
 
-/// Brings the list of known paths up to date. A new path takes the number of one that is gone, otherwise it
-/// is added. A path that is gone is taken out if its port was seen to lead elsewhere. If its port was not
-/// seen, it may have failed for a while, and stays.
+/// Brings the list of known paths up to date. A new path takes the number of one that is gone; otherwise it
+/// is appended. A path that is gone is removed if its port was seen to lead elsewhere. If its port was not
+/// seen, it may have failed temporarily, and stays.
 pub fn follow(known: &mut Vec<Found>, observations: &[Observation]) -> Followed {
     let mut followed = Followed::default();
     let (mut gone, mut new) = (Vec::new(), Vec::new());
@@ -202,7 +204,7 @@ pub fn follow(known: &mut Vec<Found>, observations: &[Observation]) -> Followed 
     followed
 }
 
-/// One of the ports that is not this one.
+/// One of the ports, other than this one.
 fn other(ports: Ports, not: u16) -> Option<u16> {
     [Some(ports.main), ports.spare].into_iter().flatten().find(|port| *port != not)
 }
@@ -251,8 +253,8 @@ mod tests {
         assert_eq!(changes(&before, &[seen(2, 2), seen(4, 2)]), [Change::Gone { path: 0 }]);
     }
 
-    /// A fabric of two tiers: leaf, some aggregation switches, cores behind each of them, leaf. Every switch
-    /// has a hash of its own.
+    /// A two-tier fabric: leaf, some aggregation switches, cores behind each of them, leaf. Every switch has
+    /// its own hash.
     struct Fabric {
         seeds: [u64; 2],
         aggregations: u64,
@@ -271,7 +273,7 @@ mod tests {
             ports.iter().map(|&port| Observation { port, hops: self.hops(port) }).collect()
         }
 
-        /// All paths that there are.
+        /// All existing paths.
         fn truth(&self) -> Vec<Hops> {
             let mut all: Vec<Hops> = (1024..=u16::MAX).step_by(7).map(|port| self.hops(port)).collect();
             all.sort_unstable();
@@ -279,7 +281,7 @@ mod tests {
             all
         }
 
-        /// Surveys it as the daemon does: known ports, then others, until there were enough.
+        /// Surveys it like the daemon: known ports first, then others, until there are enough.
         fn survey(&self, known: &mut Vec<Found>, random: &mut Random) -> Followed {
             let ports = known.iter().flat_map(|found| [Some(found.ports.main), found.ports.spare]);
             let mut ports: Vec<u16> = ports.flatten().collect();
@@ -294,7 +296,7 @@ mod tests {
             }
         }
 
-        /// Whether exactly the paths that there are were found, and ports lead along theirs.
+        /// Whether exactly the existing paths were found, and their ports lead along them.
         fn is_found(&self, known: &[Found]) -> bool {
             let mut paths: Vec<Hops> = known.iter().map(|found| found.hops.clone()).collect();
             paths.sort_unstable();
@@ -328,7 +330,7 @@ mod tests {
                 assert!(is_spare && again.added == 0 && !again.is_renumbered, "{again:?}");
             }
         }
-        // 0.1 % of them may.
+        // 0.1 % of them may be missed.
         assert!(missed * 300 < surveys, "{missed} of {surveys}");
     }
 
@@ -340,7 +342,8 @@ mod tests {
         assert_eq!(followed, Followed { changed: vec![(0, false)], added: 3, is_renumbered: false });
         let spines: Vec<_> = known.iter().map(|found| found.hops[1]).collect();
         assert_eq!(spines, [hop(1), hop(3), hop(2), hop(4)]);
-        // No port of the second was seen: it may have failed. That of the third leads along the first now.
+        // No port of the second path was seen: it may have failed. The port of the third now leads along the
+        // first.
         let followed = follow(&mut known, &[seen(2, 1), seen(3, 1), seen(4, 4)]);
         assert_eq!(followed, Followed { changed: vec![(0, false)], added: 0, is_renumbered: true });
         let spines: Vec<_> = known.iter().map(|found| found.hops[1]).collect();
@@ -357,7 +360,7 @@ mod tests {
             let mut truth: Vec<Observation> = Vec::new();
             truth.extend((0..128).map(|port| seen(port, random.below(spines) as u8)));
             let mut observed = truth.clone();
-            // Hops that all paths share may be silent, and nothing is lost.
+            // Hops that all paths share may be silent without any loss of information.
             for one in observed.iter_mut().filter(|_| random.below(100) < silent) {
                 one.hops[0] = None;
             }

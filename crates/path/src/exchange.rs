@@ -1,6 +1,6 @@
-//! What the path apps of a daemon tell each other. Where a tunnel of the kernel and one of weir lead between
-//! the same addresses, their frames have the same paths from the same ports: one app discovers, and both use
-//! what it finds, under the same numbers.
+//! What the path apps of a daemon share with each other. If a tunnel of the kernel and one of weir connect
+//! the same addresses, equal source ports lead their frames along equal paths: one app discovers them, and
+//! both use the result, with the same numbers.
 
 use crate::known::Known;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// What a path depends on besides the source port.
+/// Everything besides the source port that determines a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Between {
     /// Our own address.
@@ -19,7 +19,7 @@ pub struct Between {
     pub vxlan_port: u16,
 }
 
-/// What a survey has found.
+/// The result of a survey.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shared {
     /// The paths.
@@ -31,23 +31,23 @@ pub struct Shared {
 /// Which app discovers the paths to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The app that asks does.
+    /// The app that asks.
     Own,
-    /// Another app does. It has found this, or nothing yet.
+    /// Another app. This is what it has found so far, if anything.
     Other(Option<Shared>),
 }
 
-/// What an app is. Those of one form share nothing: each has an uplink or a port of its own, behind which
-/// paths may be others.
+/// The form of an app. Apps of the same form share nothing: each has its own uplink or port, behind which the
+/// paths may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// It is at an uplink of the kernel.
+    /// It is attached to an uplink of the kernel.
     Uplink,
-    /// It is at a port of weir.
+    /// It is attached to a port of weir.
     Port,
 }
 
-/// Where they find each other.
+/// Where they share results.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange(Arc<Mutex<BTreeMap<Between, Place>>>);
 
@@ -58,7 +58,7 @@ struct Place {
     shared: Option<Shared>,
 }
 
-/// An app's part. When it is gone, others discover.
+/// An app's membership. When it is dropped, others take over discovery.
 #[derive(Debug)]
 pub struct Member {
     id: u64,
@@ -67,28 +67,29 @@ pub struct Member {
 }
 
 impl Exchange {
-    /// That of the process.
+    /// The exchange of the process.
     #[must_use]
     pub fn of_process() -> Exchange {
         static ALL: LazyLock<Exchange> = LazyLock::new(Exchange::default);
         ALL.clone()
     }
 
-    /// An app takes part.
+    /// Registers an app.
     #[must_use]
     pub fn join(&self, form: Form) -> Member {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Member { id: NEXT.fetch_add(1, Ordering::Relaxed), form, exchange: self.clone() }
     }
 
-    /// Nobody holds it for longer than a copy takes.
+    /// The lock is never held longer than a copy takes.
     fn look(&self) -> MutexGuard<'_, BTreeMap<Between, Place>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Member {
-    /// Returns whether paths are its own to discover; they become so if nobody else does.
+    /// Claims discovery of the paths, which succeeds if no other app has claimed it. Returns who discovers
+    /// them.
     #[must_use]
     pub fn claim(&self, between: Between) -> Claim {
         let mut all = self.exchange.look();
@@ -98,14 +99,14 @@ impl Member {
         if is_own { Claim::Own } else { Claim::Other(place.shared.clone()) }
     }
 
-    /// Tells what it has found.
+    /// Publishes what it has found.
     pub fn tell(&self, between: Between, shared: Shared) {
         if let Some(place) = self.exchange.look().get_mut(&between).filter(|place| place.finder == self.id) {
             place.shared = Some(shared);
         }
     }
 
-    /// It found nothing: another app may try, whose answers come another way.
+    /// It found nothing: another app may try, because its answers arrive in another way.
     pub fn give_up(&self, between: Between) {
         let mut all = self.exchange.look();
         if all.get(&between).is_some_and(|place| place.finder == self.id) {

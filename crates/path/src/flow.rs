@@ -1,51 +1,51 @@
-//! A flow that is kept: where its next packet goes.
+//! A tracked flow: where its next packet goes.
 
 use crate::paths::{Paths, State};
 use crate::scheme::{Scheme, port_of};
 use weir_app::random::Random;
 
-/// A flow is moved without a gap only for a gain of a part of its path's score, this one.
+/// A flow is moved without a gap only if that gains this fraction of its path's score.
 const GAIN_PART: u64 = 4;
 
-/// A flow of ours is moved without a gap, too, after a round trip with so many marked packets, in percent,
-/// if the other path has fewer marks: they come back sooner than probes do. FlowBender (CoNEXT'14) asks for
-/// 5; in the simulator 20 moves fewer flows, and large ones end sooner.
+/// One of our flows is also moved without a gap after a round trip with this percentage of marked packets, if
+/// the other path has fewer marks: marks come back sooner than probes do. FlowBender (CoNEXT'14) uses 5; in
+/// the simulator 20 moves fewer flows, and large ones finish sooner.
 const MARKED_PERCENT: u64 = 20;
 
 /// PLB: a round with more marked packets is congested (`tcp_plb_cong_thresh` 128 of 256), in percent.
 const PLB_MARKED_PERCENT: u64 = 50;
 
-/// PLB: congested rounds in a row after which the port changes (`tcp_plb_rehash_rounds`).
+/// PLB: consecutive congested rounds after which the port changes (`tcp_plb_rehash_rounds`).
 const PLB_ROUNDS: u32 = 12;
 
 /// PLB: the same while nothing is in flight (`tcp_plb_idle_rehash_rounds`).
 const PLB_IDLE_ROUNDS: u32 = 3;
 
-/// PLB: after a timeout, rounds count for nothing for so long, plus up to as long again, ns
+/// PLB: how long rounds are ignored after a timeout, plus up to the same time again, ns
 /// (`tcp_plb_suspend_rto_sec`).
 const PLB_SUSPENDED_NS: u64 = 60_000_000_000;
 
-/// CLOVE's weight loss for a mark, in percent, and how far apart two losses of a path are: half a round trip,
-/// for which the congested delay stands.
+/// CLOVE's weight loss per mark, in percent. Two losses of a path are at least half a round trip apart,
+/// approximated by the congested delay.
 const CLOVE_LOSS_PERCENT: u32 = 33;
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// A source port; wherever the fabric's hash leads.
+    /// A source port; the fabric's hash decides where it leads.
     Port(u16),
-    /// A path, by its number: one of its ports.
+    /// A path, by number: one of its ports.
     Path(usize),
 }
 
-/// What a transport tells of a flow after a round trip.
+/// What a transport reports about a flow after a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
     /// Packets acknowledged.
     pub packets: u32,
-    /// Those of them that were marked.
+    /// How many of them were marked.
     pub marked: u32,
-    /// Nothing is in flight now.
+    /// Nothing is in flight at the moment.
     pub idle: bool,
 }
 
@@ -86,30 +86,30 @@ impl Flow {
         }
     }
 
-    /// Where its last packet went.
+    /// The route of its last packet.
     #[must_use]
     pub fn route(&self) -> Option<Route> {
         self.route
     }
 
-    /// How often it changed its route.
+    /// How often it has changed its route.
     #[must_use]
     pub fn moves(&self) -> u32 {
         self.moves
     }
 
-    /// The port that its hash stands for: ECMP's, and where DOCA-AR's probes begin.
+    /// The port that its hash maps to: ECMP's, and the first one that DOCA-AR probes.
     #[must_use]
     pub fn own_port(&self) -> u16 {
         port_of(self.hash)
     }
 
-    /// Gives it a port for good: DOCA-AR's first echo.
+    /// Pins it to a port permanently: DOCA-AR's first echo.
     pub fn pin(&mut self, port: u16) {
         self.route = Some(Route::Port(port));
     }
 
-    /// Places its next packet of so many bytes, which leaves now.
+    /// Places its next packet, which has this many bytes and leaves now.
     #[inline]
     pub fn place(&mut self, now: u64, bytes: u64, paths: &mut Paths, random: &mut Random) -> Route {
         let gap = now.saturating_sub(self.last_ns) >= paths.settings().flowlet_ns;
@@ -137,11 +137,11 @@ impl Flow {
         route
     }
 
-    /// Where the next packet of one of our flows goes: at once away from a path that is not usable; after a
-    /// timeout elsewhere, unless its path is better, since nothing of it is on its way; after a cell or a gap
-    /// to the better of any two, whichever it was on; without a gap, cautiously. A flow that stayed after a
-    /// gap unless another path is known to be better would stay on one whose queue nobody has probed since:
-    /// under asymmetry that triples the 99th percentile in the simulator.
+    /// Where the next packet of one of our flows goes: away at once from a path that is not usable. After a
+    /// timeout it goes elsewhere, unless its path is better, because nothing is in flight. After a cell or a
+    /// gap it takes the better of any two paths, whichever it was on. Without a gap it moves cautiously. If a
+    /// flow stayed after a gap unless another path was known to be better, it could stay on a path whose
+    /// queue has not been probed since: under asymmetry that triples the 99th percentile in the simulator.
     fn adapt(&mut self, now: u64, path: usize, gap: bool, paths: &Paths, random: &mut Random) -> Route {
         let has_timed_out = std::mem::take(&mut self.has_timed_out);
         let next = if !paths.is_usable(path) {
@@ -169,8 +169,8 @@ impl Flow {
     }
 
     /// Moves a large flow, without a gap, from a congested path to one that is much better, or, if its own
-    /// packets were marked, to one that is not worse and has fewer marks. Of those that could move, half do
-    /// (Hermes): of a hundred flows that see the same queue, not all leave at once.
+    /// packets were marked, to one that is not worse and has fewer marks. Only half of the eligible flows
+    /// move (Hermes), so that a hundred flows that see the same queue do not all leave at once.
     fn move_cautiously(&mut self, now: u64, path: usize, paths: &Paths, random: &mut Random) -> usize {
         let settings = paths.settings();
         let is_congested = paths.all()[path].state() == State::Congested;
@@ -189,8 +189,8 @@ impl Flow {
         if gains && random.word() & 1 == 1 { next } else { path }
     }
 
-    /// A round trip has ended. PLB counts it, and ours looks at its marks. Where nobody tells, ours relies on
-    /// what the paths know.
+    /// A round trip has ended. PLB counts it, and our scheme looks at its marks. Without such reports, our
+    /// scheme relies on what is known about the paths.
     pub fn round(&mut self, now: u64, round: Round, random: &mut Random) {
         if self.scheme == Scheme::Adaptive && round.packets > 0 {
             self.is_marked = u64::from(round.marked) * 100 >= u64::from(round.packets) * MARKED_PERCENT;
@@ -206,8 +206,9 @@ impl Flow {
         }
     }
 
-    /// The flow ran into a retransmission timeout. PLB takes another port, as does any flow of Linux with
-    /// `net.ipv4.tcp_plb_enabled` or `txrehash`; ours tells the path, and its next packet is placed anew.
+    /// The flow ran into a retransmission timeout. PLB takes another port, as does any flow on Linux with
+    /// `net.ipv4.tcp_plb_enabled` or `txrehash`; our scheme reports it to the path, and the next packet is
+    /// placed from scratch.
     pub fn timed_out(&mut self, now: u64, paths: &mut Paths, random: &mut Random) {
         match (self.scheme, self.route) {
             (Scheme::PlbLike, Some(_)) => {
@@ -245,8 +246,8 @@ impl Paths {
         0
     }
 
-    /// CLOVE: the node echoes a mark on a path, which loses a third of its weight to the others. At most once
-    /// in half a round trip, which the caller sees to.
+    /// CLOVE: the node echoes a mark on a path, which loses a third of its weight to the others. The caller
+    /// ensures that this happens at most once per half round trip.
     pub fn clove_marked(&mut self, path: usize) {
         let others = self.all().len().saturating_sub(1) as u32;
         let Some(weight) = self.all().get(path).map(|path| path.raw_weight()).filter(|_| others > 0) else {

@@ -1,4 +1,4 @@
-//! What routers say of probes whose TTL has ended.
+//! Messages of routers about probes whose TTL has expired.
 
 use crate::wire::quoted_id;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,33 +8,33 @@ pub const TIME_EXCEEDED: u8 = 11;
 /// See [`TIME_EXCEEDED`].
 pub const IN_TRANSIT: u8 = 0;
 
-/// The same of ICMPv6 (RFC 4443), with the same code.
+/// The ICMPv6 equivalent (RFC 4443), with the same code.
 const TIME_EXCEEDED6: u8 = 3;
 
 const UDP: u8 = 17;
 
-/// A router says that a probe has met its last hop there.
+/// A router reports that the TTL of a probe has expired there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expired {
     /// The router.
     pub router: IpAddr,
-    /// Who sent the probe.
+    /// The sender of the probe.
     pub from: IpAddr,
-    /// Where the probe was going.
+    /// The destination of the probe.
     pub to: IpAddr,
     /// The probe's source port.
     pub port: u16,
-    /// The port that it was for.
+    /// The probe's destination port.
     pub dport: u16,
     /// The probe's identification.
     pub id: u16,
     /// Its UDP checksum.
     pub check: u16,
-    /// Its cookie, if the router quotes as much of it.
+    /// Its cookie, if the router quotes that much of it.
     pub cookie: Option<u64>,
 }
 
-/// Where the cookie of a probe is, behind its UDP header: in the place of session and number.
+/// The offset of a probe's cookie after its UDP header: it replaces session and number.
 const COOKIE: usize = 8 + 8 + 8;
 
 fn cookie(udp: &[u8]) -> Option<u64> {
@@ -45,8 +45,8 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
 }
 
-/// Reads an ICMP message in its IPv4 packet: time exceeded, about a UDP packet, of which it quotes the IP
-/// header and 8 bytes at least (RFC 792).
+/// Reads an ICMP message in its IPv4 packet: time exceeded, about a UDP packet, quoting its IP header and at
+/// least 8 more bytes (RFC 792).
 #[must_use]
 pub fn expired(packet: &[u8]) -> Option<Expired> {
     let address = |bytes: &[u8], at: usize| {
@@ -75,8 +75,8 @@ pub fn expired(packet: &[u8]) -> Option<Expired> {
     })
 }
 
-/// Reads an ICMPv6 message, which comes without its IP header: time exceeded, about a UDP packet, of which it
-/// quotes as much as fits (RFC 4443, section 3.3). Ours have no extension headers.
+/// Reads an ICMPv6 message, which comes without its IP header: time exceeded, about a UDP packet, quoting as
+/// much of it as fits (RFC 4443, section 3.3). Our packets have no extension headers.
 #[must_use]
 pub fn expired6(icmp: &[u8], router: IpAddr) -> Option<Expired> {
     const IP: usize = 40;
@@ -100,8 +100,8 @@ pub fn expired6(icmp: &[u8], router: IpAddr) -> Option<Expired> {
     })
 }
 
-/// The message of a router, from its IPv4 header on, about a packet that begins with its own, of which it
-/// quotes so many bytes, less than 228: for simulated fabrics.
+/// Builds a router's message, including its IPv4 header, about a packet that starts with an IPv4 header; it
+/// quotes this many bytes, less than 228. For simulated fabrics.
 #[must_use]
 pub fn message(router: Ipv4Addr, packet: &[u8], quotes: usize) -> Vec<u8> {
     let quoted = &packet[..packet.len().min(quotes)];
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::wire::{Outer, Packet, Secret};
 
-    /// What a router quotes at least.
+    /// The minimum that a router quotes.
     const LEAST: usize = 20 + 8;
 
     fn quoted() -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! The paths to a node as surveys have found them, one after the other.
+//! The paths to a node as found by successive surveys.
 
 use crate::covariation::groups;
 use crate::discovery::{Followed, Found, distinct, follow, is_hidden};
@@ -6,7 +6,7 @@ use crate::paths::{NOISE, PATHS_MAX, Paths, Ports};
 use crate::settings::Settings;
 use crate::survey::Surveyed;
 
-/// What is known; nothing at first.
+/// What is known; initially nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     found: Vec<Found>,
@@ -14,32 +14,32 @@ pub struct Known {
     is_hidden: bool,
 }
 
-/// What became of the list of paths.
+/// How the list of paths has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is as it was.
+    /// It is unchanged.
     None,
-    /// It is another one: numbers mean other paths than before.
+    /// It was replaced: numbers mean different paths than before.
     Anew,
     /// It has changed in places.
     Followed(Followed),
 }
 
 impl Known {
-    /// The paths; a path's number is its place.
+    /// The paths; a path's number is its index.
     #[must_use]
     pub fn all(&self) -> &[Found] {
         &self.found
     }
 
-    /// All their ports, which the next survey is to try.
+    /// All their ports, which the next survey should try.
     #[must_use]
     pub fn ports(&self) -> Vec<u16> {
         let spares = self.found.iter().filter_map(|found| found.ports.spare);
         self.found.iter().map(|found| found.ports.main).chain(spares).collect()
     }
 
-    /// Takes what a survey of a node has found that has answered.
+    /// Takes in the result of a survey of a node that answered.
     pub fn learn(&mut self, surveyed: &Surveyed, settings: &Settings) -> Change {
         let mut now = distinct(&surveyed.seen);
         self.is_hidden = is_hidden(&now);
@@ -59,7 +59,7 @@ impl Known {
         if followed.is_renumbered { Change::Anew } else { Change::Followed(followed) }
     }
 
-    /// Takes what somebody else has found in the same fabric, between the same addresses.
+    /// Takes in what another app has found in the same fabric, between the same addresses.
     pub fn adopt(&mut self, other: &Known) -> Change {
         if *self == *other {
             return Change::None;
@@ -74,7 +74,7 @@ impl Known {
         Change::Followed(Followed { changed, added, is_renumbered: false })
     }
 
-    /// What is known, in a sentence.
+    /// Describes what is known, in a sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
         match (self.is_hidden, self.found.len()) {
@@ -91,13 +91,14 @@ impl Known {
         }
     }
 
-    /// Returns true if no hops are known: ports are told apart by their delays, or not at all.
+    /// Returns true if no hops are known: ports are distinguished by their delays, or not at all.
     fn is_by_delays(&self) -> bool {
         self.found.iter().all(|found| found.hops.is_empty())
     }
 
-    /// The paths as far as delays tell: ports that move together are one, every other port is a path of its
-    /// own. What was once put together stays so, since queues are not always there to tell.
+    /// The paths as far as delays reveal them: ports that move together are one path, every other port is a
+    /// path of its own. Ports that were once grouped stay together, because queues are not always present to
+    /// reveal it.
     fn by_delays(&self, found: &Surveyed, settings: &Settings) -> Vec<Found> {
         let groups = groups(&found.delays, settings.congested_ns / NOISE);
         let ports =
@@ -121,14 +122,14 @@ impl Known {
 }
 
 impl Paths {
-    /// Paths of which nothing but their ports is known.
+    /// Paths of which only the ports are known.
     #[must_use]
     pub fn of(now: u64, settings: Settings, known: &Known) -> Paths {
         let ports: Vec<Ports> = known.all().iter().map(|found| found.ports).collect();
         Paths::new(now, settings, &ports)
     }
 
-    /// Brings the list up to date with what is known now.
+    /// Brings the list up to date with what is known.
     pub fn follow(&mut self, now: u64, known: &Known, followed: &Followed) {
         for &(path, elsewhere) in &followed.changed {
             self.set_ports(now, path, known.all()[path].ports, elsewhere);

@@ -1,20 +1,20 @@
-//! Which path a flow takes to a remote node: what the simulator, the daemon's agent and the apps share, and
-//! the apps themselves, for the paths of tunnels that the kernel sends and of those that weir sends
+//! Which path a flow takes to a remote node: the code shared by the simulator, the daemon's agent and the
+//! apps, and the apps themselves, for the paths of tunnels sent by the kernel and of tunnels sent by weir
 //! ([`port`]). See README.md.
 //!
 //! A fabric with ECMP chooses a path by a hash that covers the UDP source port of the tunnel, so a source
-//! port is a path. [`survey`] finds out what probes of growing TTL show, and [`discovery`] one port for each
-//! distinct path ([`known`]); [`probing`] says when to probe which; [`paths::Paths`] turns what becomes of
-//! the probes into a delay, a loss, a state and a weight for every path; [`flow::Flow`] places the packets of
-//! a flow as a [`scheme::Scheme`] says (the simulator does so; the kernel's programs have a copy in C);
-//! [`buckets`] does the same for flows that nobody keeps, by a table of buckets.
+//! port identifies a path. [`survey`] evaluates probes with increasing TTL, and [`discovery`] derives one
+//! port for each distinct path ([`known`]); [`probing`] decides when to probe which paths; [`paths::Paths`]
+//! turns the fate of the probes into a delay, a loss, a state and a weight for every path; [`flow::Flow`]
+//! places the packets of a flow according to a [`scheme::Scheme`] (the simulator uses it; the kernel's
+//! programs have a copy in C); [`buckets`] does the same for flows without state, with a table of buckets.
 //!
 //! Nothing here does I/O, has a thread or reads a clock: time is a `u64` in nanoseconds that the caller
-//! passes and that never goes back (`CLOCK_MONOTONIC`), and randomness comes from a seeded
+//! passes and that never decreases (`CLOCK_MONOTONIC`), and randomness comes from a seeded
 //! [`weir_app::random::Random`]. Equal calls give equal answers.
 //!
 //! The state of a remote node is meant to be shared by all nodes behind the same last hop (a leaf switch):
-//! they have their paths in common, but not the ports that lead there.
+//! they share their paths, but not the ports that lead along them.
 
 mod app;
 mod board;
@@ -72,16 +72,16 @@ pub const KIND: Kind = Kind {
 
 const NO_ARGUMENTS: &[Argument] = &[];
 
-/// Tunnels to be watched, and how.
+/// Tunnels to watch, with settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fabric {
     /// Its name.
     pub name: String,
-    /// The kernel's interface by which encapsulated frames leave.
+    /// The kernel's interface through which encapsulated frames leave.
     pub uplink: String,
     /// Underlay addresses of remote nodes.
     pub peers: Vec<IpAddr>,
-    /// Our own underlay address; that of the route to the peer if there is none.
+    /// Our own underlay address; by default the source address of the route to the peer.
     pub local: Option<IpAddr>,
     /// How a path is chosen: ECMP, DOCA-AR or adaptive.
     pub scheme: Scheme,
@@ -89,29 +89,29 @@ pub struct Fabric {
     pub vxlan_port: u16,
     /// The first and the last source port that may be used.
     pub sources: [u16; 2],
-    /// The DSCP of the data, and so of probes.
+    /// The DSCP of the data, and hence of probes.
     pub dscp: u8,
     /// The rate of one path, in bits per second.
     pub rate: u64,
-    /// Flows that are kept.
+    /// The maximum number of flows that are kept.
     pub flows: u32,
     /// How often each path of a peer in use is probed, in nanoseconds.
     pub probe_ns: u64,
-    /// How often those of others are.
+    /// How often the paths of other peers are probed, in nanoseconds.
     pub idle_ns: u64,
-    /// How often paths are discovered anew.
+    /// How often paths are rediscovered, in nanoseconds.
     pub discover_ns: u64,
-    /// Probes of a peer that are answered, per second.
+    /// The maximum number of answered probes per peer and second.
     pub answers: u32,
     /// What authenticates probes; `None` if nothing is configured.
     pub secret: Option<Secret>,
 }
 
-/// Tunnels, and where what is known of them goes.
+/// Tunnels, and where their state is published.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// What is wanted.
     pub fabric: Fabric,
-    /// Where results go.
+    /// Where their state is published.
     pub board: Board,
 }

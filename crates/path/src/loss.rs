@@ -1,49 +1,51 @@
-//! Which probes of a path are lost: by sequence number, and how many of the last hundreds.
+//! Which probes of a path are lost: by sequence number, and how many of the last few hundred.
 //!
 //! A probe without an answer may have been lost on the way there or on the way back, and only the former says
-//! something about the path. Each answer tells how many probes of the path had arrived by then; so what was
-//! lost between two answers is what was sent meanwhile minus what arrived. Missing answers in a row are
-//! counted all the same: nobody tells where they are.
+//! something about the path. Each answer reports how many probes of the path had arrived by then, so the
+//! number lost between two answers is the number sent in between minus the number that arrived. Consecutive
+//! missing answers are counted anyway, because it is unknown where they were lost.
 
 use std::collections::VecDeque;
 
-/// Probes of a path on their way; more count as lost. At 10 ms they cover 640 ms.
+/// The maximum number of probes in flight per path; older ones count as lost. At 10 ms they cover 640 ms.
 const PENDING_MAX: usize = 64;
 
-/// Loss is judged over at least so many probes, and at most twice as many: with fewer, three losses by chance
-/// would be more than 1 %.
+/// Loss is computed over at least this many probes, and at most twice as many: with fewer, three chance
+/// losses would exceed 1 %.
 pub const JUDGED_OVER: u32 = 200;
 
-/// A path that loses more is grey (Hermes: 1 % random loss halves what TCP gets).
+/// A path that loses more than this is grey (Hermes: 1 % random loss halves TCP's throughput).
 pub const GREY_PERCENT: u32 = 1;
 
-/// The share of a probe in the average of recent losses: after a loss it takes 11 arrivals until it counts
+/// The weight of a probe in the moving average of losses: after a loss, it takes 11 arrivals until it counts
 /// for a quarter.
 const RECENT_SHARE: u32 = 8;
 
-/// More probes than that leave nothing of those before them in the average.
+/// After more probes than this, nothing of earlier ones is left in the average.
 const RECENT_MAX: u32 = 64;
 
 /// The probes of one path.
 #[derive(Clone, Debug, Default)]
 pub struct Loss {
     next: u32,
-    /// Sequence numbers and times of the probes without answer, oldest first.
+    /// Sequence numbers and times of unanswered probes, oldest first.
     pending: VecDeque<(u32, u64)>,
     misses: u32,
     answers: u32,
-    /// The sequence number of the latest probe with an answer, and how many had arrived by then.
+    /// The sequence number of the latest answered probe, and how many had arrived by then.
     told: Option<(u32, u32)>,
-    /// So many probes before the latest answer have all arrived, if those since the answer before have.
+    /// The number of consecutive probes before the latest answer that are known to have arrived, if those
+    /// since the previous answer have.
     whole: u32,
     /// The share of recent probes that were lost, in 1/1024.
     recent: u32,
-    /// Probes and losses of the period before this one, and of this one.
+    /// Probes and losses of the previous period and of the current one.
     periods: [(u32, u32); 2],
 }
 
 impl Loss {
-    /// Counts a probe that leaves now, and returns its sequence number and how many older ones this gives up.
+    /// Counts a probe that leaves now. Returns its sequence number, and how many older probes are given up
+    /// because of it.
     pub fn sent(&mut self, now: u64) -> (u32, u32) {
         let sequence = self.next;
         self.next = self.next.wrapping_add(1);
@@ -57,9 +59,9 @@ impl Loss {
         (sequence, given_up)
     }
 
-    /// Counts an answer; `arrived`: so many probes of the path have reached the node, which may begin to
-    /// count anew. Returns false, and counts nothing, if no such probe is on its way: answered already, given
-    /// up, or made up.
+    /// Counts an answer. `arrived` is the number of probes of the path that have reached the node, whose
+    /// count may restart. Returns false, and counts nothing, if no such probe is in flight: it was already
+    /// answered, given up, or forged.
     pub fn answered(&mut self, sequence: u32, arrived: u32) -> bool {
         let Some(at) = self.pending.iter().position(|probe| probe.0 == sequence) else { return false };
         self.pending.remove(at);
@@ -73,13 +75,13 @@ impl Loss {
         let (before, had_arrived) = self.told.unwrap_or((sequence.wrapping_sub(1), arrived.wrapping_sub(1)));
         let sent = sequence.wrapping_sub(before).cast_signed();
         if sent <= 0 {
-            // A later one has overtaken it, whose answer has counted it as lost or as arrived.
+            // A later probe has overtaken it, and its answer has counted this one as lost or as arrived.
             return;
         }
         self.told = Some((sequence, arrived));
         let came = arrived.wrapping_sub(had_arrived).cast_signed();
         if came < 0 || came > sent.saturating_add(PENDING_MAX as i32) {
-            // The node counts anew.
+            // The node's count has restarted.
             self.whole = 0;
             return;
         }
@@ -112,37 +114,37 @@ impl Loss {
         self.answers = 0;
     }
 
-    /// Forgets what loss was judged by.
+    /// Forgets the loss statistics.
     pub fn forget(&mut self) {
         self.periods = [(0, 0); 2];
         self.recent = 0;
     }
 
-    /// Probes without an answer since the last answer.
+    /// The number of unanswered probes since the last answer.
     #[must_use]
     pub fn misses(&self) -> u32 {
         self.misses
     }
 
-    /// Answers since the last probe without one.
+    /// The number of answers since the last unanswered probe.
     #[must_use]
     pub fn answers(&self) -> u32 {
         self.answers
     }
 
-    /// How many probes in a row, up to the latest answer, that answer told to have arrived.
+    /// The number of consecutive probes up to the latest answer that are known to have arrived.
     #[must_use]
     pub fn whole(&self) -> u32 {
         self.whole
     }
 
-    /// The share of recent probes that were lost, as far as answers tell, in 1/1024.
+    /// The share of recent probes that were lost, as far as answers show, in 1/1024.
     #[must_use]
     pub fn recent(&self) -> u32 {
         self.recent
     }
 
-    /// The same as if those without an answer were lost.
+    /// The same, counting unanswered probes as lost.
     #[inline]
     #[must_use]
     pub fn risk(&self) -> u32 {
@@ -155,14 +157,14 @@ impl Loss {
         self.told.map_or(0, |told| told.1)
     }
 
-    /// Returns true if a probe is on its way since before `before`.
+    /// Returns true if a probe sent before `before` is still in flight.
     #[must_use]
     pub fn waits_since(&self, before: u64) -> bool {
         self.pending.front().is_some_and(|probe| probe.1 <= before)
     }
 
-    /// Probes and losses of the time over which loss is judged; probes since the last answer, of which
-    /// nothing is known, count as lost.
+    /// Probes and losses over the time for which loss is computed; probes since the last answer, whose fate
+    /// is unknown, count as lost.
     #[must_use]
     pub fn judged(&self) -> (u32, u32) {
         let (probes, lost) = self.known();
@@ -174,7 +176,7 @@ impl Loss {
         (before.0.saturating_add(current.0), before.1.saturating_add(current.1))
     }
 
-    /// The share of the judged probes that was lost, in 1/10,000; `None` if nothing is known.
+    /// The share of these probes that was lost, in 1/10,000; `None` if nothing is known.
     #[must_use]
     pub fn share(&self) -> Option<u32> {
         let (probes, lost) = self.known();
@@ -182,14 +184,14 @@ impl Loss {
     }
 
     /// Returns true if there were enough probes, and too many of them were lost beyond `common`, the share
-    /// that no choice of a path avoids, in 1/10,000.
+    /// that cannot be avoided by choosing a path, in 1/10,000.
     #[must_use]
     pub fn is_grey(&self, common: u32) -> bool {
         let limit = common + 100 * GREY_PERCENT;
         self.known().0 >= JUDGED_OVER && self.share().is_some_and(|share| share > limit)
     }
 
-    /// Returns true if there were enough probes, and less than half of what makes a path grey was lost.
+    /// Returns true if there were enough probes, and the loss was less than half of what makes a path grey.
     #[must_use]
     pub fn is_clean(&self, common: u32) -> bool {
         let limit = common + 100 * GREY_PERCENT / 2;
@@ -228,8 +230,8 @@ mod tests {
         assert_eq!((loss.misses(), loss.answers()), (0, 1));
     }
 
-    /// Sends a probe each time unit. Those for which `there` is false do not arrive, and the answers to those
-    /// for which `back` is false do not.
+    /// Sends a probe per time unit. Probes for which `there` is false do not arrive, nor do the answers to
+    /// those for which `back` is false.
     fn told(
         probes: u32,
         there: impl Fn(u32) -> bool,

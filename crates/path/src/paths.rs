@@ -1,11 +1,12 @@
-//! The paths to one remote node: what is known of each, in which state it is and why, and which is best.
+//! The paths to one remote node: what is known about each, its state and the reason for it, and which one is
+//! best.
 //!
-//! The caller tells what it does and sees ([`Paths::probe_sent`], [`Paths::probe_answered`], [`Paths::sent`],
-//! [`Paths::echoed`], [`Paths::rehashed`]) and calls [`Paths::tick`] every few milliseconds; it asks with
-//! [`Paths::choose`] and [`Paths::shares`]. What a delay means is relative: what all paths have in common (a
-//! drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted; and so is the
-//! loss. A path that loses packets costs what flows wait for then, so its queue, which cannot be longer than
-//! its buffer, does not make it look better than an idle path on which a burst has just left.
+//! The caller reports what it does and sees ([`Paths::probe_sent`], [`Paths::probe_answered`],
+//! [`Paths::sent`], [`Paths::echoed`], [`Paths::rehashed`]) and calls [`Paths::tick`] every few milliseconds;
+//! it asks with [`Paths::choose`] and [`Paths::shares`]. What a delay means is relative: what all paths have
+//! in common (a drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted; and
+//! so is the loss. A path that loses packets costs what flows wait for then, so its queue, which cannot be
+//! longer than its buffer, does not make it look better than an idle path on which a burst has just left.
 
 mod large;
 
@@ -18,52 +19,54 @@ use crate::settings::Settings;
 use std::fmt;
 use weir_app::random::Random;
 
-/// The largest number of paths to a node: a fabric rarely has more spines, and 64 buckets still give each 4.
+/// The maximum number of paths to a node: a fabric rarely has more spines, and 64 buckets still give each
+/// path 4.
 pub const PATHS_MAX: usize = 16;
 
-/// Misses in a row after which a path is failed: BFD's usual multiplier (RFC 5880, section 6.8.4).
+/// Consecutive misses after which a path is failed: BFD's usual multiplier (RFC 5880, section 6.8.4).
 pub const MISSES_MAX: u32 = 3;
 
-/// Answers in a row after which a failed path returns: a flapping link answers a few.
+/// Consecutive answers after which a failed path returns: a flapping link answers a few.
 pub const ANSWERS_TO_RETURN: u32 = 10;
 
-/// Retransmission timeouts on a path, without an answer to a probe between them, after which it is failed:
-/// one may be the receiver's fault, two of two flows still a coincidence.
+/// Retransmission timeouts on a path without an intervening answer to a probe after which it is failed: one
+/// may be the receiver's fault, and two, from two flows, may still be a coincidence.
 pub const REHASHES_MAX: u32 = 3;
 
-/// The weight of a path without fault.
+/// The weight of a path without faults.
 pub const FULL: u32 = 1024;
 
-/// The least weight of a path in use, so that what is known of it stays true.
+/// The minimum weight of a path in use, so that what is known about it stays up to date.
 pub const WEIGHT_MIN: u32 = FULL / 16;
 
 /// Congestion multiplies the weight by 0.67 (CLOVE, CoNEXT'17).
 const SHRINK: (u32, u32) = (67, 100);
 
-/// What a path without congestion gains in a [`STEP_NS`]: full after 1.6 s, the slow ramp of a return.
+/// What a path without congestion gains per [`STEP_NS`]: it is full after 1.6 s, the slow ramp of a returning
+/// path.
 const GROWTH: u32 = FULL / 16;
 
-/// A grey path is in doubt for so long, ns: at 10 ms a probe, those over which loss is judged take 4 s at
-/// most. A path that is grey for good would otherwise be probed as much as one in use.
+/// How long a grey path is in doubt, ns: at 10 ms per probe, the probes over which loss is computed take at
+/// most 4 s. Otherwise a permanently grey path would be probed as much as one in use.
 const GREY_DOUBT_NS: u64 = 10_000_000_000;
 
-/// Time between two steps of a weight, ns: a tenth of what an operator notices, ten probes.
+/// Time between two steps of a weight, ns: a tenth of what an operator notices, or ten probes.
 pub const STEP_NS: u64 = 100_000_000;
 
-/// A path is congested when more of its packets are marked (Hermes: 10 to 30 %), in 1/1024.
+/// A path is congested if more than this share of its packets is marked (Hermes: 10 to 30 %), in 1/1024.
 const MARKED_MAX: u32 = 1024 / 4;
 
-/// A path is congested when more of its recent probes were lost, in 1/1024: one in the last six.
+/// A path is congested if more than this share of its recent probes was lost, in 1/1024: one of the last six.
 const LOST_MAX: u32 = 1024 / 16;
 
-/// What a lost packet costs a flow that has no more to send, ns: the least retransmission timeout of Linux
-/// (`TCP_RTO_MIN`).
+/// What a lost packet costs a flow that has nothing more to send, ns: the minimum retransmission timeout of
+/// Linux (`TCP_RTO_MIN`).
 const TIMEOUT_NS: u64 = 200_000_000;
 
-/// The share of a new observation in the average of marks: 1/16 as in DCTCP.
+/// The weight of a new observation in the average of marks: 1/16, as in DCTCP.
 const MARKED_SHARE: u32 = 16;
 
-/// Two scores count as equal if they differ by less than the congested delay over this: noise of clocks.
+/// Two scores count as equal if they differ by less than the congested delay divided by this: clock noise.
 pub const NOISE: u64 = 8;
 
 /// The UDP source ports that lead along one path.
@@ -71,29 +74,29 @@ pub const NOISE: u64 = 8;
 pub struct Ports {
     /// The port in use.
     pub main: u16,
-    /// Another one, for when the fabric maps the first elsewhere; `None` if discovery found one only.
+    /// Another one, in case the fabric maps the first elsewhere; `None` if discovery found only one.
     pub spare: Option<u16>,
 }
 
 /// The state of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// No probe was answered yet; used as ECMP would.
+    /// No probe has been answered yet; used as ECMP would.
     New,
-    /// Nothing speaks against it.
+    /// It has no faults.
     Good,
     /// Its queue is long, or its packets are marked or lost: used less.
     Congested,
-    /// It loses more than 1 % of its probes beyond what every path does, or large frames: used only if no
-    /// path without fault lives.
+    /// It loses more than 1 % of its probes beyond the loss common to all paths, or loses large frames: used
+    /// only if no path without faults is alive.
     Grey,
-    /// It does not answer: used only if no other path lives.
+    /// It does not answer: used only if no other path is alive.
     Failed,
-    /// It answers again, and gets more weight step by step.
+    /// It answers again, and regains weight step by step.
     Returning,
 }
 
-/// Why a path changed its state last.
+/// Why a path last changed its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// It was found.
@@ -104,25 +107,25 @@ pub enum Reason {
     Delay,
     /// Too many of its packets were marked.
     Marks,
-    /// Probes were lost lately.
+    /// Probes were lost recently.
     Drops,
     /// Its delay, marks and losses are below half of their limits.
     Relief,
-    /// So many probes in a row were lost.
+    /// This many consecutive probes were lost.
     Misses,
     /// More than 1 % of its probes were lost.
     Loss,
     /// Its loss has fallen below half of the limit.
     Clean,
-    /// Large probes in a row were lost, while small ones return.
+    /// Consecutive large probes were lost, while small ones return.
     LargeLost,
     /// A large probe was answered again.
     LargePass,
-    /// The probes had arrived, and only their answers were lost.
+    /// The probes had arrived; only their answers were lost.
     Arrived,
     /// Flows on it ran into retransmission timeouts.
     Timeouts,
-    /// So many probes in a row were answered.
+    /// This many consecutive probes were answered.
     Answers,
     /// Its weight is full again.
     Ramp,
@@ -225,13 +228,13 @@ impl Path {
         if self.has_fault() { 0 } else { self.weight }
     }
 
-    /// Its queueing delay, ns, with what it has in common with the other paths.
+    /// Its queueing delay, ns, including the part that is common to all paths.
     #[must_use]
     pub fn queue_ns(&self) -> u64 {
         self.delay.queue_ns()
     }
 
-    /// Probes and losses of the last hundreds.
+    /// Probes and losses of the last few hundred probes.
     #[must_use]
     pub fn judged(&self) -> (u32, u32) {
         self.loss.judged()
@@ -243,7 +246,7 @@ impl Path {
         self.marked
     }
 
-    /// Returns true if a probe is overdue, or lost without an answer since.
+    /// Returns true if a probe is overdue, or was lost with no answer since.
     #[must_use]
     pub fn is_suspect(&self, now: u64, settings: &Settings) -> bool {
         self.loss.misses() > 0
@@ -251,8 +254,8 @@ impl Path {
             || self.loss.waits_since(now.saturating_sub(settings.lost_after_ns / 2))
     }
 
-    /// Returns true if it should be probed soon even where nothing is sent: a probe is missing, or its state
-    /// may end with the next answers.
+    /// Returns true if it should be probed soon even if nothing is sent: a probe is missing, or its state may
+    /// end with the next answers.
     #[must_use]
     pub fn is_doubtful(&self, now: u64, settings: &Settings) -> bool {
         match self.state {
@@ -263,14 +266,14 @@ impl Path {
         }
     }
 
-    /// Local bytes that were sent along it, each counted for half after a half-life.
+    /// Local bytes that were sent along it, exponentially decayed by the half-life.
     #[inline]
     #[must_use]
     pub fn load(&self, now: u64, settings: &Settings) -> u64 {
         halved(self.load, now.saturating_sub(self.load_at), settings.load_half_life_ns)
     }
 
-    /// Its weight, whatever its state.
+    /// Its weight, regardless of its state.
     pub(crate) fn raw_weight(&self) -> u32 {
         self.weight
     }
@@ -286,14 +289,14 @@ impl Path {
         if state == State::Returning {
             self.weight = WEIGHT_MIN;
             self.stepped_at = now;
-            // The losses of its fault say nothing about it now.
+            // Losses from before its fault no longer apply.
             self.loss.forget();
         }
     }
 }
 
-/// Halves `amount` every `half_life`, linear between: whole numbers, so that the result is the same
-/// everywhere.
+/// Halves `amount` every `half_life`, with linear interpolation, in integer arithmetic, so that the result is
+/// the same everywhere.
 #[inline]
 fn halved(amount: u64, time: u64, half_life: u64) -> u64 {
     if amount == 0 {
@@ -313,14 +316,14 @@ fn halved(amount: u64, time: u64, half_life: u64) -> u64 {
 pub struct Paths {
     settings: Settings,
     paths: Vec<Path>,
-    /// The least queueing delay of the paths without fault: what they have in common.
+    /// The lowest queueing delay among the paths without faults: what they have in common.
     common_ns: u64,
     large_bytes: u16,
     pub(crate) last_sent: u64,
 }
 
 impl Paths {
-    /// The paths that lead to a node, in the order given, at most [`PATHS_MAX`] (further ones are left out).
+    /// The paths to a node, in the given order, at most [`PATHS_MAX`]; further ones are left out.
     #[must_use]
     pub fn new(now: u64, settings: Settings, ports: &[Ports]) -> Paths {
         let paths = ports.iter().take(PATHS_MAX).map(|ports| Path::new(now, *ports)).collect();
@@ -333,15 +336,15 @@ impl Paths {
         &self.settings
     }
 
-    /// All paths; a path's number is its place.
+    /// All paths; a path's number is its index.
     #[inline]
     #[must_use]
     pub fn all(&self) -> &[Path] {
         &self.paths
     }
 
-    /// Discovery found other ports for a path. With `elsewhere` the path itself is another one now (its hops
-    /// changed), and what was known of it is forgotten.
+    /// Discovery found other ports for a path. If `elsewhere`, the path itself has become a different one
+    /// (its hops changed), and what was known about it is forgotten.
     pub fn set_ports(&mut self, now: u64, path: usize, ports: Ports, elsewhere: bool) {
         let Some(path) = self.paths.get_mut(path) else { return };
         if elsewhere {
@@ -350,7 +353,8 @@ impl Paths {
         path.ports = ports;
     }
 
-    /// Adds a path that discovery has found, with the next number. Returns false if there are [`PATHS_MAX`].
+    /// Adds a path found by discovery, with the next number. Returns false if there already are
+    /// [`PATHS_MAX`].
     pub fn add(&mut self, now: u64, ports: Ports) -> bool {
         let has_room = self.paths.len() < PATHS_MAX;
         if has_room {
@@ -370,7 +374,7 @@ impl Paths {
         path.loss.sent(now).0
     }
 
-    /// Takes the answer to a probe. Returns false if no such probe is on its way.
+    /// Takes in the answer to a probe. Returns false if no such probe is in flight.
     pub fn probe_answered(&mut self, now: u64, path: usize, sequence: u32, answer: Answer) -> bool {
         let Some(found) = self.paths.get_mut(path) else { return false };
         if !found.loss.answered(sequence, answer.arrived) {
@@ -408,8 +412,8 @@ impl Paths {
         }
     }
 
-    /// Takes over what another data plane has counted: bytes of data on a path, each for half after a
-    /// half-life, at the time when the last ones left.
+    /// Takes over the counts of another data plane: bytes of data on a path, exponentially decayed by the
+    /// half-life up to the time when the last ones left.
     pub fn loaded(&mut self, path: usize, at: u64, bytes: u64) {
         self.last_sent = self.last_sent.max(at);
         if let Some(path) = self.paths.get_mut(path) {
@@ -417,7 +421,8 @@ impl Paths {
         }
     }
 
-    /// Takes an echo of the node: so many packets of data came along a path, and so many of them were marked.
+    /// Takes in an echo from the node: the number of data packets that arrived along a path, and how many of
+    /// them were marked.
     pub fn echoed(&mut self, now: u64, path: usize, packets: u32, marked: u32) {
         if let Some(path) = self.paths.get_mut(path).filter(|_| packets > 0) {
             path.mark(packets, marked.min(packets));
@@ -434,8 +439,8 @@ impl Paths {
         }
     }
 
-    /// Gives up late probes, and lets weights and states follow. Call it every 1 to 10 ms while probes are
-    /// on their way.
+    /// Gives up late probes, and updates weights and states. Call it every 1 to 10 ms while probes are in
+    /// flight.
     pub fn tick(&mut self, now: u64) {
         let before = now.saturating_sub(self.settings.lost_after_ns);
         let lives = |path: &&Path| path.state != State::Failed;
@@ -463,7 +468,7 @@ impl Paths {
         self.weigh(now);
     }
 
-    /// Lets states and weights follow delays, marks and losses.
+    /// Updates states and weights from delays, marks and losses.
     fn weigh(&mut self, now: u64) {
         let fit = |path: &&Path| !path.has_fault() && path.state != State::New;
         self.common_ns = self.paths.iter().filter(fit).map(Path::queue_ns).min().unwrap_or(0);
@@ -489,8 +494,8 @@ impl Paths {
         }
     }
 
-    /// How long a packet would wait on a path by what probes told, ns: its queueing delay beyond what all
-    /// have in common, and what its losses cost on average.
+    /// How long a packet would wait on a path according to probes, ns: its queueing delay beyond the common
+    /// part, plus the average cost of its losses.
     #[inline]
     #[must_use]
     pub fn cost_ns(&self, path: usize) -> u64 {
@@ -499,7 +504,7 @@ impl Paths {
         queue.saturating_add(u64::from(path.loss.risk()) * TIMEOUT_NS / 1024)
     }
 
-    /// The same, plus the time that the local bytes on it take, ns.
+    /// The same, plus the time to send the local bytes on it, ns.
     #[inline]
     #[must_use]
     pub fn score(&self, now: u64, path: usize) -> u64 {
@@ -507,8 +512,8 @@ impl Paths {
         self.cost_ns(path).saturating_add(self.settings.drain_ns(load))
     }
 
-    /// Chooses a path for a new flow: the better of two that are drawn by weight, without `avoid` if another
-    /// is usable. Returns 0 if there are no paths.
+    /// Chooses a path for a new flow: the better of two drawn by weight, excluding `avoid` if another one is
+    /// usable. Returns 0 if there are no paths.
     #[must_use]
     pub fn choose(&self, now: u64, avoid: Option<usize>, random: &mut Random) -> usize {
         let Some(first) = self.draw(avoid, None, random) else { return avoid.unwrap_or(0) };
@@ -518,7 +523,7 @@ impl Paths {
         }
     }
 
-    /// Chooses for a flowlet of a flow that is on a path: that one, unless another that is drawn by weight is
+    /// Chooses a path for a flowlet of a flow: the flow's current path, unless another one drawn by weight is
     /// better.
     #[must_use]
     pub fn choose_again(&self, now: u64, path: usize, random: &mut Random) -> usize {
@@ -538,7 +543,7 @@ impl Paths {
         self.score(now, first).saturating_add(noise) < self.score(now, second)
     }
 
-    /// The path with the lowest score among the best state class; the lowest number of equal ones.
+    /// The path with the lowest score in the best state class; among equal ones, the lowest number.
     #[must_use]
     pub fn best(&self, now: u64) -> Option<usize> {
         let rank = self.best_rank();
@@ -547,7 +552,7 @@ impl Paths {
             .min_by_key(|path| self.score(now, *path))
     }
 
-    /// Draws one of the usable paths by weight, without two.
+    /// Draws one of the usable paths by weight, excluding two.
     fn draw(&self, avoid: Option<usize>, first: Option<usize>, random: &mut Random) -> Option<usize> {
         let rank = self.best_rank();
         let share = |path: usize| {
@@ -566,14 +571,14 @@ impl Paths {
         })
     }
 
-    /// Returns true if no path is in a better class: without fault, grey, failed.
+    /// Returns true if no path is in a better class: without faults, grey, failed.
     #[inline]
     #[must_use]
     pub fn is_usable(&self, path: usize) -> bool {
         path < self.paths.len() && self.rank(path) == self.best_rank()
     }
 
-    /// 0: without fault, 1: grey, 2: failed.
+    /// 0: without faults, 1: grey, 2: failed.
     fn rank(&self, path: usize) -> u8 {
         match self.paths.get(path).map(Path::state) {
             Some(State::Failed) | None => 2,
@@ -587,7 +592,7 @@ impl Paths {
     }
 
     /// The weight of a path if its rank is the best one, `rank`; otherwise 0. Paths with the same fault have
-    /// the same.
+    /// equal weights.
     #[inline]
     fn share(&self, path: usize, rank: u8) -> u32 {
         match self.rank(path) {
@@ -597,8 +602,8 @@ impl Paths {
         }
     }
 
-    /// The weights by which flows are spread. Paths of a worse rank than the best have none, so a failed path
-    /// has one only if all are failed; then all have the same.
+    /// The weights by which flows are distributed. Paths of a worse rank than the best have none, so a failed
+    /// path has one only if all paths are failed, and then all have the same.
     #[must_use]
     pub fn shares(&self) -> Vec<u32> {
         let rank = self.best_rank();
@@ -606,21 +611,21 @@ impl Paths {
     }
 }
 
-/// What a data plane that places frames by itself is told of a path.
+/// The information about a path for a data plane that places frames by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The source port that leads along it.
     pub port: u16,
-    /// Its share of new flows, 0 to [`FULL`]; 0: no frame may take it.
+    /// Its share of new flows, 0 to [`FULL`]; with 0, no frame may take it.
     pub weight: u32,
     /// Large flows should leave it.
     pub is_congested: bool,
-    /// How long a packet would wait there by what probes told, ns.
+    /// How long a packet would wait there according to probes, ns.
     pub cost_ns: u64,
 }
 
 impl Paths {
-    /// What is to be told of all paths.
+    /// The information about all paths.
     #[must_use]
     pub fn offers(&self) -> Vec<Offer> {
         let rank = self.best_rank();
@@ -634,15 +639,14 @@ impl Paths {
     }
 }
 
-/// What the answer to a probe says.
+/// The content of an answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The receiver's clock at arrival minus the sender's at departure, ns; the clocks may be off by
-    /// anything.
+    /// The receiver's clock at arrival minus the sender's at departure, ns; the clocks may have any offset.
     pub delay_ns: i64,
     /// The probe arrived with the CE mark.
     pub marked: bool,
-    /// How many probes of the path had arrived by then, by the receiver's count, which may begin anew.
+    /// How many probes of the path had arrived by then, by the receiver's count, which may restart.
     pub arrived: u32,
 }
 
@@ -657,7 +661,7 @@ impl Path {
         self.stepped_at = now;
     }
 
-    /// Gives back weight for the time since the last step; a returning path with full weight is good.
+    /// Restores weight for the time since the last step; a returning path becomes good at full weight.
     fn grow(&mut self, now: u64) {
         let steps = now.saturating_sub(self.stepped_at) / STEP_NS;
         if steps > 0 {

@@ -1,32 +1,33 @@
-//! When a node is probed, along which paths, and how much that may cost.
+//! When a node is probed, along which paths, and at what cost.
 //!
-//! A probe is 64 to 100 bytes. A node in use has at most 4 paths probed in a round, plus those that seem to
-//! fail or carry data, every 10 ms: 400 to 1600 packets/s. What a host sends in all is bounded by
-//! [`PACKETS_PER_SECOND_MAX`]; with more nodes than that allows, rounds come less often. Large probes are
+//! A probe is 64 to 100 bytes. A node in use has at most 4 paths probed per round, plus those that seem to
+//! fail or carry data, every 10 ms: 400 to 1600 packets/s. The total of a host is bounded by
+//! [`PACKETS_PER_SECOND_MAX`]; with more nodes than that allows, rounds are less frequent. Large probes are
 //! few: see [`Budget::take_large`].
 
 use crate::paths::Paths;
 use weir_app::random::Random;
 
-/// What a host sends, probes/s: 10,000 of 100 bytes are 8 Mbit/s, and 2 % of a core at 2 us each.
+/// The maximum rate of a host, probes/s: 10,000 of 100 bytes are 8 Mbit/s, and 2 % of a core at 2 us each.
 pub const PACKETS_PER_SECOND_MAX: u64 = 10_000;
 
-/// The budget covers such a burst: a tenth of a second.
+/// The burst that the budget allows: a tenth of a second.
 const BURST: u64 = PACKETS_PER_SECOND_MAX / 10;
 
-/// With no more paths, all are probed (Hermes probes the best and two at random).
+/// Up to this many paths, all are probed (Hermes probes the best and two at random).
 const ALL_UP_TO: usize = 4;
 
-/// Random paths in a round.
+/// Random paths per round.
 const RANDOM_PATHS: usize = 2;
 
-/// A node is in use until so long after the last data, ns: ten rounds.
+/// How long after the last data a node counts as in use, ns: ten rounds.
 const ACTIVE_NS: u64 = 100_000_000;
 
-/// A node that was in use not longer ago is probed at a tenth of the rate, ns; after that, not at all.
+/// How long after being in use a node is still probed, at a tenth of the rate, ns; after that it is not
+/// probed at all.
 const IDLE_NS: u64 = 10_000_000_000;
 
-/// An idle node's rounds are so many times as far apart, unless a path is in doubt.
+/// By which factor an idle node's rounds are farther apart, unless a path is in doubt.
 const IDLE_TIMES: u64 = 10;
 
 /// How much a node is used.
@@ -40,13 +41,14 @@ pub enum Use {
     Unused,
 }
 
-/// The least time between two large probes of a host, ns: 100 a second, of 1500 bytes 1.2 Mbit/s.
+/// The minimum time between two large probes of a host, ns: 100 per second, which at 1500 bytes is 1.2
+/// Mbit/s.
 const LARGE_NS: u64 = 10_000_000;
 
-/// What a host's probes may cost: a token bucket.
+/// The budget of a host's probes: a token bucket.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// Probes, in 1/10^9.
+    /// Probes, in units of 1/10^9.
     tokens: u64,
     at: u64,
     large_at: u64,
@@ -69,7 +71,7 @@ impl Budget {
         self.tokens / PROBE
     }
 
-    /// Takes so many probes, or none if they are not there.
+    /// Takes this many probes, or none if the budget is too small.
     pub fn take(&mut self, now: u64, probes: u64) -> bool {
         self.left(now);
         let enough = self.tokens >= probes.saturating_mul(PROBE);
@@ -92,9 +94,9 @@ impl Budget {
     }
 }
 
-/// When the paths of a node are probed that may be used at any time: often
-/// ([`crate::settings::Settings::probe_ns`]) while data leaves for it, those in doubt as often whatever
-/// leaves, and seldom otherwise.
+/// When the paths of a node that may be used at any time are probed: often
+/// ([`crate::settings::Settings::probe_ns`]) while data leaves for it, equally often for paths in doubt
+/// regardless of data, and rarely otherwise.
 #[derive(Clone, Debug, Default)]
 pub struct Rounds {
     round_ns: u64,
@@ -102,17 +104,17 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// The next round is due now.
+    /// Makes the next round due now.
     pub fn hasten(&mut self, now: u64) {
         self.round_ns = now;
     }
 
-    /// The paths to be probed now: those of a round, or between the rounds of a node that nothing is sent to,
-    /// those that are in doubt. `idle_ns`: between two rounds of such a node.
+    /// The paths to probe now: those of a round or, between the rounds of a node to which nothing is sent,
+    /// those in doubt. `idle_ns` is the time between two rounds of such a node.
     pub fn due(&mut self, now: u64, paths: &Paths, idle_ns: u64, random: &mut Random) -> Vec<usize> {
         let probe_ns = paths.settings().probe_ns;
         let interval = if paths.usage(now) == Use::Active { probe_ns } else { idle_ns };
-        // Later than any jitter: it was another interval, when nothing was sent.
+        // This is later than any jitter: it was set with the longer interval of an idle node.
         if now.saturating_add(2 * interval) < self.round_ns {
             self.round_ns = now;
         }
@@ -147,20 +149,20 @@ impl Paths {
         }
     }
 
-    /// The paths that are in doubt, ascending: even a node that is idle has them probed without delay.
+    /// The paths in doubt, ascending: they are probed without delay even if the node is idle.
     #[must_use]
     pub fn doubtful(&self, now: u64) -> Vec<usize> {
         let is_doubtful = |at: &usize| self.all()[*at].is_doubtful(now, self.settings());
         (0..self.all().len()).filter(is_doubtful).collect()
     }
 
-    /// How long after this round the next one is, ns: jittered, so that hosts do not probe in step. `None` if
-    /// the node is not used: ask again when data leaves for it.
+    /// How long after this round the next one is, ns: jittered, so that hosts do not probe in lockstep.
+    /// `None` if the node is unused: ask again when data leaves for it.
     #[must_use]
     pub fn next_round_in(&self, now: u64, random: &mut Random) -> Option<u64> {
         let time = self.settings().probe_ns;
         match self.usage(now) {
-            // A jittered time may be shorter, and as often longer, so the rate stays.
+            // A jittered time is shorter as often as it is longer, so the rate is preserved.
             Use::Active => Some(random.jittered(time)),
             Use::Idle if !self.doubtful(now).is_empty() => Some(random.jittered(time)),
             Use::Idle => Some(random.jittered(time * IDLE_TIMES)),
@@ -168,8 +170,8 @@ impl Paths {
         }
     }
 
-    /// The paths to probe in this round, ascending: all of up to four; else the best, two at random, those
-    /// that carry data and those that seem to fail.
+    /// The paths to probe in this round, ascending: all if there are up to four; otherwise the best, two at
+    /// random, paths that carry data and paths that seem to fail.
     #[must_use]
     pub fn round(&self, now: u64, random: &mut Random) -> Vec<usize> {
         let count = self.all().len();

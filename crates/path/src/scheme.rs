@@ -6,25 +6,25 @@ use std::str::FromStr;
 /// How a flow's path is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
-    /// The port is a hash of the flow, for ever.
+    /// The port is a hash of the flow and never changes.
     Ecmp,
-    /// DOCA-AR as published: four probes from ports sp to sp + 3, the port of the first echo within 50 ms for
-    /// as long as the flow lives.
+    /// DOCA-AR as published: four probes from ports sp to sp + 3; the port of the first echo within 50 ms is
+    /// used for the lifetime of the flow.
     DocaAr,
     /// Ours: the better of two paths by delay, marks, loss and local bytes; flowlets; cautious moves.
     Adaptive,
     /// A random port for each flowlet (LetFlow, NSDI'17).
     LetFlow,
-    /// Flowlets to paths by weights that echoed marks shrink (CLOVE-ECN, CoNEXT'17).
+    /// Flowlets are assigned to paths by weights that echoed marks reduce (CLOVE-ECN, CoNEXT'17).
     Clove,
-    /// A random port after so many rounds with marks, or a timeout, as PLB of the kernel (SIGCOMM'22).
+    /// A random port after a number of rounds with marks, or a timeout, like the kernel's PLB (SIGCOMM'22).
     PlbLike,
     /// A random port for each packet.
     Spray,
 }
 
 impl Scheme {
-    /// All of them.
+    /// All schemes.
     pub const ALL: [Scheme; 7] = [
         Scheme::Ecmp,
         Scheme::DocaAr,
@@ -78,24 +78,23 @@ impl FromStr for Scheme {
     }
 }
 
-/// The range of source ports that a random port is taken from: as the kernel's VXLAN, the ephemeral ports
-/// (RFC 7348, section 5).
+/// The range for random source ports: like the kernel's VXLAN, the ephemeral ports (RFC 7348, section 5).
 pub const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
-/// Returns the port that a hash or a random number stands for.
+/// Returns the port that a hash or a random number maps to.
 #[must_use]
 pub fn port_of(word: u64) -> u16 {
     let count = u64::from(PORTS.end() - PORTS.start()) + 1;
     PORTS.start() + (word >> 32) as u16 % count as u16
 }
 
-/// DOCA-AR: so many probes for a new flow, from the flow's port upwards.
+/// DOCA-AR: the number of probes for a new flow, from the flow's port upwards.
 pub const DOCA_PROBES: u16 = 4;
 
-/// DOCA-AR: without an echo for so long, the flow keeps its own port, ns.
+/// DOCA-AR: after this time without an echo, the flow keeps its own port, ns.
 pub const DOCA_TIMEOUT_NS: u64 = 50_000_000;
 
-/// DOCA-AR: a flow that is idle for so long is forgotten, ns.
+/// DOCA-AR: a flow that is idle for this time is forgotten, ns.
 pub const DOCA_IDLE_NS: u64 = 10_000_000_000;
 
 /// DOCA-AR: the ports that are probed for a flow.

@@ -1,54 +1,54 @@
-//! What depends on the rate of the fabric: how long a queue is long, how long a gap is a gap.
+//! What depends on the rate of the fabric: when a queue is long, and when a gap is a gap.
 
-/// A queue of so many bytes is congestion: DCTCP marks from 65 packets of 1500 bytes at 10 Gbit/s
+/// A queue of this many bytes is congestion: DCTCP marks from 65 packets of 1500 bytes at 10 Gbit/s
 /// (SIGCOMM'10, section 3.5).
 const CONGESTED_BYTES: u64 = 65 * 1500;
 
-/// A gap in which so many bytes drain makes a flowlet: what two paths may differ by. CLOVE and CONGA use 40
-/// to 500 us at 10 Gbit/s (CoNEXT'17, SIGCOMM'14); this is 40 us there, and 2 ms at 200 Mbit/s. In the
-/// simulator 20 to 60 us do better than 160, with 1 % of the packets sent again.
+/// A gap in which this many bytes drain separates flowlets: the amount by which two paths may differ. CLOVE
+/// and CONGA use 40 to 500 us at 10 Gbit/s (CoNEXT'17, SIGCOMM'14); this is 40 us there, and 2 ms at 200
+/// Mbit/s. In the simulator 20 to 60 us do better than 160, with 1 % of the packets retransmitted.
 const FLOWLET_BYTES: u64 = 50_000;
 
-/// The gap is never shorter: hosts send in bursts that are so far apart.
+/// The gap is never shorter: this is the distance between bursts of hosts.
 const FLOWLET_NS_MIN: u64 = 20_000;
 
-/// A flow that has sent less stays where it is, since it will soon have ended (Hermes: 64 to 600 KB).
+/// A flow that has sent less stays where it is, because it is likely to end soon (Hermes: 64 to 600 KB).
 const REROUTE_BYTES: u64 = 64_000;
 
-/// A path of an active node is probed so often: three misses take 30 ms, which with the phase and the last
-/// answer's time is below 50 ms (BFD over software takes 900 ms).
+/// How often a path of an active node is probed: three misses take 30 ms, which with the phase and the last
+/// answer's time is below 50 ms (BFD in software takes 900 ms).
 pub const PROBE_NS: u64 = 10_000_000;
 
-/// Settings of a remote node. Those that [`Settings::of_rate`] computes suit a fabric whose links have that
+/// Settings of a remote node. Those computed by [`Settings::of_rate`] suit a fabric whose links have that
 /// rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The rate of one path, bits/s, above 0: what local bytes are divided by.
+    /// The rate of one path, bits/s, above 0: the divisor of local bytes.
     pub rate: u64,
-    /// Queueing delay from which a path is congested, ns.
+    /// Queueing delay from which a path counts as congested, ns.
     pub congested_ns: u64,
-    /// A gap in a flow from which its next packet may take another path, ns.
+    /// A gap in a flow after which its next packet may take another path, ns.
     pub flowlet_ns: u64,
-    /// A flow may take another path after so many bytes without a gap: 0 for every packet, 64 KB for Presto's
-    /// cells (SIGCOMM'15). That reorders: only where the hosts' TCP bears it, and no middlebox minds. `None`,
-    /// the default: never.
+    /// A flow may take another path after this many bytes without a gap: 0 for every packet, 64 KB for
+    /// Presto's cells (SIGCOMM'15). This reorders packets, so use it only if the hosts' TCP and all
+    /// middleboxes tolerate that. `None`, the default: never.
     pub cell_bytes: Option<u64>,
     /// A flow that has sent fewer bytes is not moved without a gap.
     pub reroute_bytes: u64,
-    /// The least gain for which a flow is moved without a gap, ns of queueing delay.
+    /// The minimum gain for which a flow is moved without a gap, ns of queueing delay.
     pub gain_ns: u64,
     /// How long a flow stays after it was moved, ns; jittered.
     pub hold_ns: u64,
-    /// Half of the local bytes count for no longer than this, ns.
+    /// The half-life of local bytes, ns.
     pub load_half_life_ns: u64,
     /// Time between two probes of a path in use, ns.
     pub probe_ns: u64,
-    /// A probe without an answer for so long is lost, ns.
+    /// An unanswered probe counts as lost after this time, ns.
     pub lost_after_ns: u64,
 }
 
 impl Settings {
-    /// Settings for paths of so many bits/s; 0 counts as 1.
+    /// Settings for paths of this many bits/s; 0 counts as 1.
     #[must_use]
     pub fn of_rate(rate: u64) -> Settings {
         let rate = rate.max(1);
@@ -68,17 +68,17 @@ impl Settings {
         }
     }
 
-    /// The same where an answer takes so long, ns.
+    /// The same for a given response time, ns.
     #[must_use]
     pub fn allowing(self, round_trip_ns: u64) -> Settings {
         Settings { lost_after_ns: self.lost_after_ns.max(2 * round_trip_ns), ..self }
     }
 
-    /// The time in which a path sends so many bytes, ns.
+    /// The time that a path takes to send this many bytes, ns.
     #[inline]
     #[must_use]
     pub fn drain_ns(&self, bytes: u64) -> u64 {
-        // 128 bits only where 64 would overflow: this is on the simulator's hot path.
+        // Uses 128 bits only where 64 would overflow: this is on the simulator's hot path.
         match bytes.checked_mul(8_000_000_000) {
             Some(product) => product / self.rate,
             None => {

@@ -1,13 +1,13 @@
-//! A survey of the ways to a node: which routers the probes from many source ports pass. It decides what to
-//! send and when; sockets and ports are the caller's.
+//! A survey of the paths to a node: which routers the probes from many source ports pass through. It decides
+//! what to send and when; sockets and ports belong to the caller.
 //!
-//! First it is found out from every port whether the node answers, and how many routers are between. Then
-//! probes of growing TTL are sent. Routers limit how many they answer, so probes are paced, and missing
-//! answers are asked for again after growing pauses. Where many paths were met, there may be more, and
+//! First it determines for every port whether the node answers, and how many routers are in between. Then it
+//! sends probes with increasing TTL. Routers limit how many they answer, so probes are paced, and missing
+//! answers are requested again after increasing pauses. If many paths were found, there may be more, and
 //! further ports are tried.
 //!
-//! Where routers are silent, some ports are probed at the same time again and again, so that their delays can
-//! be compared.
+//! Where routers are silent, some ports are probed repeatedly at the same time, so that their delays can be
+//! compared.
 
 use crate::covariation::ROUNDS;
 use crate::discovery::{Observation, PORTS_TRIED, distinct, is_hidden, ports_needed};
@@ -18,51 +18,51 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use weir_app::random::Random;
 
-/// The TTL of a probe that is to arrive.
+/// The TTL of a probe that must reach the node.
 pub const TTL_WHOLE: u8 = 64;
 
-/// Time between two probes of a survey, in nanoseconds: at most 1000 a second.
+/// Time between two probes of a survey, in nanoseconds: at most 1000 per second.
 const PACE_NS: u64 = 1_000_000;
 
-/// A turn that is later does not make up for all of it, in nanoseconds.
+/// A call that is late by more than this does not make up for all of it, in nanoseconds.
 const LATE_NS: u64 = 4_000_000;
 
-/// How long answers are waited for after each pass, in nanoseconds.
+/// How long to wait for answers after each pass, in nanoseconds.
 const PATIENCE_NS: [u64; 4] = [60_000_000, 100_000_000, 400_000_000, 1_600_000_000];
 
 /// Time between two rounds of probes whose delays are compared, in nanoseconds: all rounds take a second.
 const ROUND_NS: u64 = 16_000_000;
 
-/// After so many messages with a wrong cookie, those count no more that quote only a part of it: guessing 28
-/// bits succeeds once in 4 million surveys then.
+/// After this many messages with a wrong cookie, messages that quote only part of it are ignored: guessing 28
+/// bits then succeeds once in 4 million surveys.
 const WRONG_MAX: u32 = 64;
 
-/// More routers than that are no fabric.
+/// A path with more routers than this is not in a fabric.
 const ROUTERS_MAX: u8 = 12;
 
-/// A probe that a survey wants.
+/// A probe that a survey wants to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The source port.
     pub port: u16,
     /// The TTL.
     pub ttl: u8,
-    /// The identification: where a router's answer is wanted, it shows the TTL.
+    /// The identification: if a router's answer is wanted, it contains the TTL.
     pub id: u16,
-    /// By which a router's answer is recognised; `None` if the probe is to arrive. Only those who have seen
-    /// the probe know it.
+    /// Identifies a router's answer; `None` if the probe must reach the node. It is known only to those who
+    /// have seen the probe.
     pub cookie: Option<u64>,
 }
 
 impl Wish {
-    /// A probe that is to arrive.
+    /// A probe that must reach the node.
     #[must_use]
     pub fn whole(port: u16) -> Wish {
         Wish { port, ttl: TTL_WHOLE, id: 0, cookie: None }
     }
 
-    /// The probe, which is numbered and has a turn if it is to arrive. The rest of `outer` is as it will be
-    /// on the wire.
+    /// The probe, which has a number and a turn if it must reach the node. The rest of `outer` is as on the
+    /// wire.
     #[must_use]
     pub fn probe<A: Address>(&self, outer: Outer<A>, place: (u32, u32), turn: u8, sent_ns: u64) -> Packet<A> {
         let outer = Outer { port: self.port, id: self.id, ttl: self.ttl, ..outer };
@@ -73,22 +73,22 @@ impl Wish {
     }
 }
 
-/// What a survey has found.
+/// The result of a survey.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surveyed {
-    /// What was seen from each port that reaches the node.
+    /// The observations from each port that reaches the node.
     pub seen: Vec<Observation>,
     /// The shortest time from a probe to its answer, in nanoseconds; `None` if there was no answer.
     pub round_trip_ns: Option<u64>,
-    /// If routers are silent, the delays of the first ports of `seen`: `[port][round]`, in nanoseconds, off
-    /// by what clocks differ.
+    /// If routers are silent, the delays of the first ports of `seen`: `[port][round]`, in nanoseconds,
+    /// including the clock offset.
     pub delays: Vec<Vec<Option<i64>>>,
     /// Messages of routers that did not quote a probe of this survey.
     pub wrong: u32,
 }
 
 impl Surveyed {
-    /// What is to be said if somebody seems to forge messages of routers.
+    /// A warning, if messages of routers seem to be forged.
     #[must_use]
     pub fn forgeries(&self) -> Option<String> {
         (self.wrong >= WRONG_MAX).then(|| {
@@ -101,14 +101,14 @@ impl Surveyed {
     }
 }
 
-/// A survey that goes on.
+/// A survey in progress.
 #[derive(Debug)]
 pub struct Survey {
     /// A router's answer cannot be forged without having seen a probe.
     secret: Secret,
     wrong: u32,
     ports: Vec<u16>,
-    /// Ports that are tried if there are many paths.
+    /// Ports to try if there are many paths.
     further: VecDeque<u16>,
     /// How many routers a probe of each port has passed.
     routers: Vec<Option<u8>>,
@@ -123,15 +123,15 @@ pub struct Survey {
 /// Ports whose delays are compared.
 #[derive(Debug)]
 struct Compared {
-    /// Their places among all ports.
+    /// Their indices among all ports.
     ports: Vec<usize>,
     begin_ns: u64,
     delays: Vec<Vec<Option<i64>>>,
 }
 
 impl Survey {
-    /// Begins a survey. `known` are ports to be tried besides random ones in `sources`; `run` tells surveys
-    /// apart.
+    /// Begins a survey. `known` are ports to try besides random ones in `sources`; `run` distinguishes
+    /// surveys.
     pub fn new(now_ns: u64, run: u8, known: &[u16], sources: [u16; 2], random: &mut Random) -> Survey {
         let [first, last] = sources;
         let mut ports = known.to_vec();
@@ -145,7 +145,7 @@ impl Survey {
         let count = ports.len().min(PORTS_TRIED.max(known.len()));
         let further = ports.drain(count..).collect();
         Survey {
-            // Each run has other cookies, whatever the generator returns.
+            // Each run has different cookies, even if the generator repeats itself.
             secret: Secret([random.bits(), random.bits().wrapping_add(u64::from(run))]),
             wrong: 0,
             todo: (0..count).map(|at| (at, TTL_WHOLE)).collect(),
@@ -160,7 +160,7 @@ impl Survey {
         }
     }
 
-    /// Returns the next probe to be sent, if it is time.
+    /// Returns the next probe to send, if it is time.
     pub fn wish(&mut self, now_ns: u64) -> Option<Wish> {
         if now_ns < self.next_ns {
             return None;
@@ -173,7 +173,7 @@ impl Survey {
             self.next_ns = compared.begin_ns + rounds * ROUND_NS;
             return Some(Wish::whole(self.ports[at]));
         }
-        // What a late turn has missed is made up for, a little.
+        // A late call makes up for some of what it has missed.
         self.next_ns = if self.todo.is_empty() {
             now_ns + self.patience_ns()
         } else {
@@ -196,7 +196,7 @@ impl Survey {
     }
 
     /// The node has answered a probe, which was sent at `sent_ns` and arrived with this TTL; `delay_ns` was
-    /// its delay, off by what clocks differ.
+    /// its delay, including the clock offset.
     pub fn arrived(&mut self, port: u16, ttl: u8, sent_ns: u64, (round_trip_ns, delay_ns): (u64, i64)) {
         let Some(at) = self.ports.iter().position(|one| *one == port) else { return };
         if let Some(compared) = &mut self.compared {
@@ -237,7 +237,7 @@ impl Survey {
         }
     }
 
-    /// Goes on when a pass has ended. Returns what was found at the end.
+    /// Continues when a pass has ended. Returns the result at the end.
     pub fn turn(&mut self, now_ns: u64) -> Option<Surveyed> {
         if !self.todo.is_empty() || now_ns < self.next_ns {
             return None;
@@ -258,7 +258,7 @@ impl Survey {
         None
     }
 
-    /// Has delays of some ports compared if routers are silent.
+    /// Starts comparing delays of some ports if routers are silent.
     fn compare(&mut self, now_ns: u64) -> bool {
         if !is_hidden(&distinct(&self.result().seen)) {
             return false;
@@ -274,8 +274,8 @@ impl Survey {
         !self.todo.is_empty()
     }
 
-    /// By TTL, so that a router is not asked by all at once. From a port without an answer the node may be
-    /// out of reach, or this host was too busy to take it in time.
+    /// Sorted by TTL, so that a router does not get all probes at once. If a port got no answer, the node may
+    /// be unreachable from it, or this host was too busy to receive it in time.
     fn ask_for_the_missing(&mut self) {
         let most = self.routers.iter().flatten().copied().max().unwrap_or_default();
         for (at, routers) in self.routers.iter().enumerate() {
@@ -289,7 +289,7 @@ impl Survey {
         }
     }
 
-    /// Has further ports tried if so many paths were met that there may be more.
+    /// Tries further ports if so many paths were found that there may be more.
     fn extend(&mut self) -> bool {
         let needed = ports_needed(distinct(&self.result().seen).len());
         let more = needed.saturating_sub(self.ports.len()).min(self.further.len());
@@ -312,7 +312,7 @@ impl Survey {
     }
 }
 
-/// The identification of a probe that is to expire: its low bits are the TTL, the others are of the cookie.
+/// The identification of a probe that must expire: its low bits are the TTL, the others come from the cookie.
 fn id(cookie: u64, ttl: u8) -> u16 {
     ((cookie >> 52) as u16) << 4 | u16::from(ttl & 15)
 }

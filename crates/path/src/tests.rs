@@ -1,4 +1,4 @@
-//! What the app answers from what it was told.
+//! What the app answers from the published state.
 
 use super::app::PathApp;
 use super::{Board, Fabric, FlowRow, NodeTold, PathTold, Told, text};
@@ -143,7 +143,7 @@ fn two_hundred_nodes_are_shown_within_bounds() {
     *app.board.look() = many;
     let shown = answer(&asked(&mut app, "show"));
     assert_eq!(shown["events"].as_array().map(Vec::len), Some(super::board::EVENTS));
-    // The control socket takes more, and a terminal scrolls: a node has a line and one for each path.
+    // The control socket allows more, and a terminal scrolls: a node has one line, plus one for each path.
     assert!(shown.to_string().len() < 3_000_000, "{}", shown.to_string().len());
     assert_eq!(text::show(&shown).lines().count(), 2 + 200 * 18 + 8);
     assert_eq!(app.samples().len(), 200 * 16 * 9);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use weir_app::page::items;
 use weir_app::shown::seconds;
 
-/// The last events that are printed.
+/// How many of the latest events are printed.
 const EVENTS: usize = 8;
 
 /// The nodes and their paths.
@@ -43,7 +43,7 @@ pub fn show(answer: &Value) -> String {
     text
 }
 
-/// What is to be said of large frames, if there is something.
+/// What to say about large frames, if anything.
 fn large(node: &Value) -> String {
     let paths = items(&node["paths"]);
     let of = |what: &str| paths.iter().filter(|path| path["large"] == what).count();

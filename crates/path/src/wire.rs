@@ -1,8 +1,8 @@
-//! Probes as they are on the wire, from the Ethernet header on.
+//! The wire format of probes, starting with the Ethernet header.
 //!
-//! A probe is a VXLAN packet like those of the data, so that routers treat it alike: IPv4 without options, or
-//! IPv6 (`six`), UDP from the port that is the path, VXLAN with a VNI that no overlay should use. Behind it,
-//! in network order:
+//! A probe is a VXLAN packet like those of the data, so that routers treat it the same: IPv4 without options,
+//! or IPv6 (`six`), UDP whose source port selects the path, VXLAN with a VNI that no overlay should use. It
+//! is followed by these fields, in network byte order:
 //!
 //! ```text
 //!   0      4      5    6      7      8         12       16     18     19
@@ -12,16 +12,16 @@
 //!   arrived  sent, ns   reflected, ns   cookie
 //! ```
 //!
-//! A request may be padded with zeros behind its cookie, to find out whether large frames pass. An answer
-//! never is, so it is at most as long as its probe, and a reflector cannot amplify. It repeats session,
-//! number, port, path and `sent`; it has the reflector's clock, whether the probe came marked, the TTL with
-//! which it came, and how many probes of that path have come in this session: what is lost on the way back is
-//! then known from what is lost on the way there. The cookie is SipHash-2-4 of both addresses and all these
-//! fields under a secret of the fabric; a request's leaves `sent` out, which a program at the interface may
-//! stamp when the cookie is there already.
+//! A request may be padded with zeros after its cookie, to test whether large frames pass. An answer never
+//! is, so it is at most as long as its probe, and a reflector cannot amplify. It repeats session, number,
+//! port, path and `sent`, and adds the reflector's clock, whether the probe arrived marked, the TTL with
+//! which it arrived, and how many probes of that path have arrived in this session, which distinguishes
+//! losses on the way there from losses on the way back. The cookie is SipHash-2-4 of both addresses and all
+//! these fields, keyed with a secret of the fabric; a request's cookie does not cover `sent`, because a
+//! program at the interface may write that timestamp after the cookie was computed.
 //!
-//! A probe that is to expire on its way (`trace`) has the kind 3, a cookie of its survey in the place of
-//! session and number, and a UDP checksum.
+//! A probe that must expire in transit (`trace`) has kind 3, a cookie of its survey in place of session and
+//! number, and a UDP checksum.
 //!
 //! `bpf/src/path/maps.h` has the same layout for the kernel's data plane, and a test with this one's bytes.
 
@@ -34,7 +34,7 @@ pub use trace::trace_checksum;
 use std::net::Ipv4Addr;
 use weir_packet::{Sum, checksum};
 
-/// The VNI of probes: the last one.
+/// The VNI of probes: the highest one.
 pub const VNI: u32 = 0xff_ffff;
 
 /// Bytes of a probe and of an answer.
@@ -43,7 +43,7 @@ pub const FRAME: usize = BODY + BODY_LENGTH;
 /// The same without the Ethernet header.
 pub const DATAGRAM: usize = FRAME - ETHERNET;
 
-/// The path of a probe that belongs to none, as one of a survey.
+/// The path of a probe that belongs to none, such as a survey's.
 pub const NO_PATH: u8 = 255;
 
 const ETHERNET: usize = 14;
@@ -53,11 +53,11 @@ const BODY: usize = ETHERNET + IP + UDP + 8;
 const BODY_LENGTH: usize = 48;
 const MAGIC: &[u8; 4] = b"wpr2";
 const TTL: u8 = 64;
-/// ECN-capable, so that a marking queue marks it instead of dropping it; and marked.
+/// ECN-capable, so that a marking queue marks it instead of dropping it; and the marked value.
 const ECT0: u8 = 2;
 const CE: u8 = 3;
 
-/// What authenticates probes: only who knows it is answered.
+/// Authenticates probes: only senders who know it are answered.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Secret(pub [u64; 2]);
 
@@ -67,21 +67,21 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     /// A probe.
     Request = 1,
-    /// The answer to one.
+    /// The answer to a probe.
     Answer = 2,
-    /// A probe that is to expire on its way (`trace`).
+    /// A probe that must expire in transit (`trace`).
     Trace = 3,
 }
 
-/// An address of the underlay: of IPv4 or IPv6.
+/// An underlay address, IPv4 or IPv6.
 pub trait Address: Copy {
-    /// What goes into the cookie of source and destination.
+    /// The words of source and destination that the cookie covers.
     fn words(pair: [Self; 2]) -> Vec<u64>;
 }
 
@@ -91,16 +91,16 @@ impl Address for Ipv4Addr {
     }
 }
 
-/// What is around it.
+/// The outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer<A = Ipv4Addr> {
     /// MAC addresses: destination, source.
     pub macs: [[u8; 6]; 2],
-    /// Who sends it.
+    /// The sender.
     pub source: A,
-    /// To whom.
+    /// The receiver.
     pub destination: A,
-    /// The UDP source port: the path that it takes.
+    /// The UDP source port, which selects the path.
     pub port: u16,
     /// The UDP port of VXLAN.
     pub vxlan_port: u16,
@@ -108,14 +108,14 @@ pub struct Outer<A = Ipv4Addr> {
     pub dscp: u8,
     /// It is marked (CE).
     pub marked: bool,
-    /// The identification of IP, which routers quote; IPv6 has none, and the probe itself carries it.
+    /// The IP identification, which routers quote; IPv6 has none, so the probe itself carries it.
     pub id: u16,
     /// The TTL.
     pub ttl: u8,
 }
 
 impl<A> Outer<A> {
-    /// That of a packet of which only this matters.
+    /// The outer headers of a packet of which only this matters.
     #[must_use]
     pub fn between(source: A, destination: A, port: u16, vxlan_port: u16) -> Outer<A> {
         let macs = [[0; 6]; 2];
@@ -126,44 +126,43 @@ impl<A> Outer<A> {
 /// A probe, or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<A = Ipv4Addr> {
-    /// What is around it.
+    /// The outer headers.
     pub outer: Outer<A>,
     /// Which it is.
     pub kind: Kind,
-    /// In an answer: the probe came marked.
+    /// In an answer: the probe arrived marked.
     pub marked: bool,
-    /// In an answer: the TTL with which the probe came.
+    /// In an answer: the TTL with which the probe arrived.
     pub hops: u8,
-    /// Successive probes of a path have successive turns: their answers come back by different paths.
+    /// Successive probes of a path have successive turns: their answers come back along different paths.
     pub turn: u8,
-    /// Begins whenever its sender starts; later ones are larger.
+    /// Starts whenever its sender starts; later sessions are larger.
     pub session: u32,
-    /// Rises within a session, but probes of different paths may overtake each other.
+    /// Increases within a session, but probes of different paths may overtake each other.
     pub number: u32,
     /// The source port from which the probe left.
     pub port: u16,
-    /// The number of its path at its sender, [`NO_PATH`] if it belongs to none.
+    /// The number of its path at its sender; [`NO_PATH`] if it belongs to none.
     pub path: u8,
-    /// In an answer: probes of that path that have come in this session, this one included.
+    /// In an answer: probes of that path that have arrived in this session, including this one.
     pub arrived: u32,
     /// When it left, by its sender's clock, ns.
     pub sent_ns: u64,
-    /// In an answer: when the probe came, by the reflector's clock, ns.
+    /// In an answer: when the probe arrived, by the reflector's clock, ns.
     pub reflected_ns: u64,
 }
 
-/// Why a packet is not believed.
+/// Why a packet is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It has another length or layout.
+    /// Its length or layout is wrong.
     Malformed,
-    /// Its cookie is not that of the secret.
+    /// Its cookie does not match the secret.
     BadCookie,
 }
 
 impl<A: Address> Packet<A> {
-    /// A request that leaves from a port and belongs to no path; the rest of `outer` is as it will be on the
-    /// wire.
+    /// A request that leaves from a port and belongs to no path; the rest of `outer` is as on the wire.
     #[must_use]
     pub fn request(outer: Outer<A>, (session, number): (u32, u32), turn: u8, sent_ns: u64) -> Packet<A> {
         Packet {
@@ -182,7 +181,7 @@ impl<A: Address> Packet<A> {
         }
     }
 
-    /// The answer to it, from a port; `arrived` probes of its path have come.
+    /// The answer to it, from a port; `arrived` probes of its path have arrived.
     #[must_use]
     pub fn answer(&self, port: u16, arrived: u32, now_ns: u64) -> Packet<A> {
         let Outer { macs: [to, from], source, destination, .. } = self.outer;
@@ -200,7 +199,7 @@ impl<A: Address> Packet<A> {
         Packet { outer, kind: Kind::Answer, marked, hops, arrived, reflected_ns: now_ns, ..*self }
     }
 
-    /// What is behind the VXLAN header.
+    /// What follows the VXLAN header.
     fn body(&self, secret: Secret) -> [u8; BODY_LENGTH] {
         let mut body = [0; BODY_LENGTH];
         let mut put = |at: usize, bytes: &[u8]| body[at..at + bytes.len()].copy_from_slice(bytes);
@@ -259,7 +258,7 @@ impl<A: Address> Packet<A> {
             sent_ns,
             self.reflected_ns,
         ]);
-        // What is to expire is for routers, and authenticated by what they quote.
+        // Probes that must expire are meant for routers, and authenticated by what these quote.
         siphash(if self.kind == Kind::Trace { Secret::default() } else { secret }, &words)
     }
 }
@@ -275,7 +274,7 @@ impl Packet {
         put(12, &[8, 0, 0x45, dscp << 2 | if marked { CE } else { ECT0 }]);
         put(16, &((FRAME - ETHERNET) as u16).to_be_bytes());
         put(18, &id.to_be_bytes());
-        // Must not be fragmented, as nothing in a tunnel.
+        // Must not be fragmented, like everything in a tunnel.
         put(20, &[0x40, 0, ttl, 17]);
         put(26, &source.octets());
         put(30, &destination.octets());
@@ -302,7 +301,7 @@ impl Packet {
         std::array::from_fn(|at| frame[ETHERNET + at])
     }
 
-    /// The bytes of a request that is padded to so many from the IP header on, without FCS.
+    /// The bytes of a request that is padded to this length from the IP header on, without FCS.
     #[must_use]
     pub fn padded(&self, secret: Secret, length: u16) -> Vec<u8> {
         let length = length.max(DATAGRAM as u16);
@@ -319,7 +318,7 @@ impl Packet {
     /// Reads a frame without VLAN tags.
     ///
     /// # Errors
-    /// Says why it is not believed.
+    /// Says why it is rejected.
     pub fn read(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet, Refusal> {
         if !may_be_long(frame, BODY) {
             return Err(Refusal::Malformed);
@@ -352,8 +351,8 @@ impl Packet {
     }
 }
 
-/// Returns true if a frame, whose probe begins at `body`, has a whole one, and nothing behind it unless it is
-/// a request.
+/// Returns true if a frame with its probe at `body` contains all of it, and nothing after it unless it is a
+/// request.
 fn may_be_long(frame: &[u8], body: usize) -> bool {
     let least = body + BODY_LENGTH;
     frame.len() == least || frame.len() > least && frame[body + 4] == Kind::Request as u8
@@ -471,8 +470,8 @@ mod tests {
             let mut other = frame;
             other[at] ^= 0x40;
             let free = [15, 18, 19, 22, 24, 25, 34, 35, 40, 41, 42, 43, 44, 45, 49];
-            // DSCP, identification, TTL, checksums, source port and reserved bits are no part of what it
-            // says.
+            // DSCP, identification, TTL, checksums, source port and reserved bits are not part of its
+            // content.
             let stamp = (BODY + 24..BODY + 32).contains(&at) || at == BODY + 19;
             let says = free.contains(&at) || stamp || at == 20;
             assert_eq!(Packet::read(&other, 4789, SECRET).is_ok(), says, "byte {at}");

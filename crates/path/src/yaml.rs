@@ -21,12 +21,12 @@ use weir_packet::KeySource;
 const NS_PER_MS: u64 = 1_000_000;
 /// The shortest and the longest time between two probes of a path.
 const PROBE: [u64; 2] = [NS_PER_MS, 10_000 * NS_PER_MS];
-/// Most peers of an app: each path of each has counters of its own.
+/// The maximum number of peers per app: each path of each peer has its own counters.
 pub(super) const PEERS_MAX: usize = 256;
-/// Paths need so many ports to be found in.
+/// The minimum number of ports among which paths can be found.
 const SOURCES_LEAST: u16 = 32;
 
-/// The keys of both forms; `only` says which of them has a key.
+/// The keys of both forms; `only` says which form has a key.
 pub(super) const KEYS: &[Key] = weir_config::keys! {
     needed "name": Shape::Name, "what it is called";
     "uplink": Shape::Text, "the kernel's interface by which tunnels leave, or else `port`" only "uplink";
@@ -63,7 +63,7 @@ const SCHEMES: [(&str, Scheme); 5] = [
     ("letflow", Scheme::LetFlow),
     ("spray", Scheme::Spray),
 ];
-/// Those of a port.
+/// The schemes available at a port.
 pub(super) const PORT_SCHEMES: [(&str, Scheme); 3] = [SCHEMES[0], SCHEMES[1], SCHEMES[2]];
 pub(super) const HEADERS: [(&str, KeySource); 2] = [("inner", KeySource::Inner), ("outer", KeySource::Outer)];
 
@@ -84,7 +84,7 @@ impl Configured for PathApps {
             let Wanted { fabric, board } = wanted.clone();
             Box::new(PathApp { fabric, board, waiting: Vec::new(), wake_ns: None })
         };
-        // Threads at uplinks live longer than a configuration.
+        // Threads at uplinks outlive a configuration.
         let alone = self.fabrics.is_empty();
         let exchange = if alone { Exchange::default() } else { Exchange::of_process() };
         let at_port = |one: &PathPort| -> Box<dyn App> { Box::new(PathPortApp::new(one.clone(), &exchange)) };
@@ -96,7 +96,7 @@ impl Configured for PathApps {
     }
 }
 
-/// Reads them; those at ports are written if nothing is wrong.
+/// Reads them; apps at ports are written if nothing is wrong.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let before = scope.report.errors();
     let mut all = PathApps { fabrics: Vec::new(), ports: Vec::new() };
@@ -168,7 +168,7 @@ fn refuse_others(section: &Section<'_>, keys: &[Key], form: &str, report: &mut R
     }
 }
 
-/// One; `None` if it cannot be used, which the report says.
+/// Reads one; `None` if it cannot be used, which the report says.
 fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<'a>)> {
     let before = scope.report.errors();
     let section = section(node, "uplink", scope.report);
@@ -221,7 +221,7 @@ fn uplink(section: &Section<'_>, report: &mut Report) -> Option<String> {
     Some(uplink.to_string())
 }
 
-/// Our address, which is of the version of every peer's.
+/// Our address, which must have the IP version of all peers.
 fn local(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) -> Option<IpAddr> {
     let node = section.get("local")?;
     let local = parsed::<IpAddr>(node, "an IP address", report)?;
@@ -238,7 +238,8 @@ pub(super) fn peers(section: &Section<'_>, report: &mut Report) -> Vec<Ipv4Addr>
     addresses(section, "an IPv4 address", report)
 }
 
-/// Returns false for an address that no remote node has; one of a link would need the link's name.
+/// Returns false for an address that no remote node can have; a link-local address would need the link's
+/// name.
 fn is_of_a_node(address: IpAddr) -> bool {
     let is_special = match address {
         IpAddr::V4(address) => address.is_broadcast(),

@@ -1,6 +1,6 @@
-//! Many senders that see the same queues, late, must not all run to the same path and back: a herd. Here 64
-//! hosts, each with its own probes every 10 ms and its own phase, send over four links of 1 Gbit/s. Three
-//! links carry others' traffic already, and the fourth is idle.
+//! Many senders that see the same queues with a delay must not all move to the same path and back: a herd.
+//! Here 64 hosts, each with its own probes every 10 ms and its own phase, send over four links of 1 Gbit/s.
+//! Three links carry others' traffic already, and the fourth is idle.
 
 use weir_app::random::Random;
 use weir_path::flow::{Flow, Route};
@@ -13,12 +13,12 @@ const GOOD: usize = 3;
 const RATE: u64 = 1_000_000_000;
 const SENDERS: u64 = 64;
 const MS: u64 = 1_000_000;
-/// A turn of the model, ns.
+/// A step of the model, ns.
 const STEP: u64 = MS / 10;
-/// Bytes that a link carries in a step, and that its buffer holds.
+/// Bytes that a link carries per step, and that its buffer holds.
 const CARRIED: u64 = RATE / 8 * STEP / 1_000_000_000;
 const BUFFER: u64 = 1_000_000;
-/// A queue of so many bytes is congestion (`Settings::of_rate`).
+/// A queue of this many bytes is congestion (`Settings::of_rate`).
 const LONG: u64 = 97_500;
 struct Sender {
     paths: Paths,
@@ -41,7 +41,7 @@ impl Sender {
         }
     }
 
-    /// Probes all links, whose queues hold so many bytes.
+    /// Probes all links, whose queues hold this many bytes.
     fn probe(&mut self, now: u64, queues: &[u64; LINKS]) {
         for (link, queue) in queues.iter().enumerate() {
             let sequence = self.paths.probe_sent(now, link);
@@ -53,10 +53,10 @@ impl Sender {
     }
 }
 
-/// What happens in two seconds after the first: the share of the senders' bytes on the good link in each 10
-/// ms (the first is cut short), and the longest queue there in bytes. `gap`: steps between two bursts of a
-/// sender. Of a link's rate, in percent, others send `background` on each of the other links, and all senders
-/// together `offered`.
+/// Simulates two seconds after the first one. Returns the share of the senders' bytes on the good link in
+/// each 10 ms (the first is cut short), and the longest queue there in bytes. `gap` is the number of steps
+/// between two bursts of a sender. In percent of a link's rate, others send `background` on each of the other
+/// links, and all senders together `offered`.
 fn run(gap: u64, background: u64, offered: u64) -> (Vec<f64>, u64) {
     let mut senders: Vec<Sender> = (0..SENDERS).map(Sender::new).collect();
     let (mut queues, mut sent) = ([0_u64; LINKS], [0_u64; LINKS]);
@@ -104,8 +104,8 @@ fn senders_do_not_run_to_the_good_link_and_back() {
             let deviation = (deviation / shares.len() as f64).sqrt();
             let swing = shares.windows(2).map(|two| (two[0] - two[1]).abs()).fold(0.0, f64::max);
             let case = format!("{gap} {background} {offered}: {mean:.2} {deviation:.3} {swing:.2} {longest}");
-            // From one 10 ms to the next, less than a third of the bytes go elsewhere; over all, the share on
-            // the good link stays near its mean, and its queue is never one that counts as long.
+            // From one 10 ms to the next, less than a third of the bytes move; overall, the share on the good
+            // link stays near its mean, and its queue never counts as long.
             assert!(swing < 0.33 && deviation < 0.06, "{case}");
             assert!(longest < LONG, "{case}");
             assert!(mean > 0.24, "the good link gets no less than others: {case}");

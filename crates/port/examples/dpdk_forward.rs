@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use weir_packet::{Batch, Frame, Pools, Port};
 use weir_port::dpdk::{DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
 
-/// Frames in the pool: as many as testpmd allocates for one core.
+/// Frames in the pool: the number that testpmd allocates for one core.
 const FRAMES: u32 = 163_456;
 
 /// Batches between two readings of the clock.

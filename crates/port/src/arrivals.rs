@@ -1,9 +1,9 @@
-//! Traffic that arrives at a rate of its own, as from a wire: what a worker does not take in time is lost. A
-//! bench can thus say what weir lost, without a second machine and without the kernel in between.
+//! Traffic that arrives at its own rate, as from a wire: frames that a worker does not take in time are lost.
+//! A bench can thus report what weir lost, without a second machine and without the kernel in between.
 //!
-//! The clock of the arrivals stands still while the worker's thread does not have its core: what other
-//! programs and the host take of the core is not weir's loss. It therefore serves workers that never sleep
-//! (`busy: true`).
+//! The arrival clock stands still while the worker's thread is not running on its core: core time taken by
+//! other programs and the host does not count as weir's loss. It is therefore meant for workers that never
+//! sleep (`busy: true`).
 #![forbid(unsafe_code)]
 
 use crate::Generator;
@@ -11,28 +11,28 @@ use crate::zero_loss::{self, Trial};
 use rustix::time::{ClockId, clock_gettime};
 use weir_packet::{Batch, PoolId, Pools, Port, PortStatistics};
 
-/// Frames that wait for the worker, as in the receive ring of a NIC.
+/// The most frames that wait for the worker, as in the receive ring of a NIC.
 pub const RING: u64 = 4096;
 
-/// From this time between two breaths on, in nanoseconds, the processor's clock says how much of it the
-/// thread had.
+/// If at least this time, in nanoseconds, lies between two breaths, the thread's CPU clock shows how much of
+/// it the thread had.
 const GAP_NS: u64 = 16_384;
 
-/// How often it is read if there is no such gap, in nanoseconds.
+/// How often that clock is read if there is no such gap, in nanoseconds.
 const READ_EVERY_NS: u64 = 1_000_000;
 
-/// How long frames come as fast as they are taken: first to warm up, then to measure.
+/// How long frames arrive as fast as they are taken: first to warm up, then to measure.
 const WARM_UP_NS: u64 = 500_000_000;
 const MEASURE_NS: u64 = 1_000_000_000;
 
-/// How long a trial of a rate is.
+/// The duration of a trial of a rate.
 const TRIAL_NS: u64 = 250_000_000;
 
-/// From this much time without the core on, in nanoseconds, a loss is not the worker's: the ring of a NIC
-/// fills in less, and what was in the caches is gone.
+/// After at least this time without the core, in nanoseconds, a loss is not attributed to the worker: the
+/// ring of a NIC fills in less, and the caches have been evicted.
 const DISTURBED_NS: u64 = 50_000;
 
-/// For how long after it, in nanoseconds of the worker's own.
+/// How long that lasts afterwards, in nanoseconds of the worker's own time.
 const DISTURBED_FOR_NS: u64 = 2_000_000;
 
 /// How fast frames arrive.
@@ -40,9 +40,9 @@ const DISTURBED_FOR_NS: u64 = 2_000_000;
 pub enum Pace {
     /// As fast as they are taken.
     Full,
-    /// So many a second.
+    /// At this many frames per second.
     PerSecond(u64),
-    /// This share of the highest rate without loss, which is found first ([`crate::zero_loss`]).
+    /// At this share of the highest rate without loss, which is determined first ([`crate::zero_loss`]).
     Share(f64),
 }
 
@@ -56,7 +56,7 @@ enum Search {
         since_ns: u64,
         received: u64,
     },
-    /// Since when, and what was lost before it: by the worker, and while it was disturbed.
+    /// Start of the trial, and the losses before it: by the worker, and while it was disturbed.
     Trial {
         since_ns: u64,
         lost: [u64; 2],
@@ -65,31 +65,31 @@ enum Search {
     Found,
 }
 
-/// The port: receives frames of a [`Generator`] at a pace, transmits into nothing.
+/// The port: receives frames of a [`Generator`] at a pace, discards what it transmits.
 pub struct Arrivals {
     inner: Generator,
     pace: Pace,
     search: Search,
-    /// Frames a second; 0 as fast as they are taken.
+    /// Frames per second; 0 means as fast as they are taken.
     rate: f64,
     /// The highest rate without loss, once found.
     lossless: f64,
     clock: OwnClock,
-    /// Part of a frame that has arrived.
+    /// The fraction of a frame that has arrived.
     fraction: f64,
     /// Frames that have arrived and were not taken.
     waiting: u64,
-    /// Frames still to be taken or lost, those that wait among them.
+    /// Frames still to be taken or lost, including those that wait.
     left: u64,
     lost: u64,
-    /// Of them, those that were lost because the worker had not had its core.
+    /// Of the lost frames, those that were lost because the worker did not have its core.
     lost_disturbed: u64,
-    /// Until when a loss is not the worker's, by its own clock.
+    /// The time, on the worker's own clock, until which losses are not attributed to the worker.
     disturbed_until_ns: u64,
 }
 
 impl Arrivals {
-    /// Creates a port whose `frames` frames (`u64::MAX`: for ever) arrive at this pace.
+    /// Creates a port on which `frames` frames (`u64::MAX`: unlimited) arrive at this pace.
     #[must_use]
     pub fn new(inner: Generator, pace: Pace, frames: u64) -> Arrivals {
         let (rate, search) = match pace {
@@ -114,7 +114,7 @@ impl Arrivals {
         }
     }
 
-    /// Lets the frames arrive that came within so many nanoseconds.
+    /// Lets the frames of this many nanoseconds arrive.
     fn arrive(&mut self, elapsed_ns: u64) {
         if self.rate == 0.0 {
             self.waiting = RING.min(self.left);
@@ -153,7 +153,7 @@ impl Arrivals {
         }
     }
 
-    /// Ends a trial before which so many frames were lost, and begins the next.
+    /// Ends a trial before which this many frames were lost, and begins the next one.
     fn judge(&mut self, now_ns: u64, lost: [u64; 2], mut search: zero_loss::Search) {
         let trial = match [self.lost - lost[0], self.lost_disturbed - lost[1]] {
             [0, _] => Trial::Carried,
@@ -166,12 +166,12 @@ impl Arrivals {
                 (self.lossless, self.rate) = (lossless, lossless * share);
                 self.search = Search::Found;
             }
-            // It begins again.
+            // The search begins again.
             _ => (self.rate, self.search) = (0.0, Search::WarmUp { until_ns: now_ns + WARM_UP_NS }),
         }
     }
 
-    /// Tries the search's rate, from an empty ring.
+    /// Tries the search's rate, starting with an empty ring.
     fn attempt(&mut self, now_ns: u64, search: zero_loss::Search) {
         (self.rate, self.waiting, self.fraction) = (search.rate(), 0, 0.0);
         self.search = Search::Trial { since_ns: now_ns, lost: [self.lost, self.lost_disturbed], search };
@@ -253,7 +253,7 @@ impl<Processor: Fn() -> u64> OwnClock<Processor> {
         OwnClock { processor, now_ns: 0, wall_ns: None, read_ns: (0, 0), taken_ns: 0 }
     }
 
-    /// Sets the wall clock. Returns how far this clock went on.
+    /// Sets the wall clock. Returns how far this clock advanced.
     fn advance(&mut self, wall_ns: u64) -> u64 {
         let Some(before_ns) = self.wall_ns.replace(wall_ns) else {
             self.read_ns = (wall_ns, (self.processor)());
@@ -274,7 +274,7 @@ impl<Processor: Fn() -> u64> OwnClock<Processor> {
     }
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 fn processor_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
@@ -295,7 +295,7 @@ mod tests {
         (pools, Arrivals::new(inner, pace, frames))
     }
 
-    /// Takes what waits, up to a batch, and returns how many frames that were.
+    /// Takes what waits, up to a batch, and returns the number of frames.
     fn take(pools: &mut Pools, port: &mut Arrivals) -> usize {
         let mut batch = Batch::new();
         port.receive(pools, &mut batch);
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn frames_arrive_at_their_rate_and_none_is_lost_if_they_are_taken() {
         let (mut pools, mut port) = port(Pace::PerSecond(1_000_000), 100);
-        // The real processor clock says that the thread had all the time.
+        // The real CPU clock shows that the thread had all of the time.
         port.clock.processor = || u64::MAX / 2;
         let mut came = Vec::new();
         for step in 0..12 {
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn no_more_frames_arrive_than_there_are_however_many_wait() {
         let (mut pools, mut port) = port(Pace::PerSecond(1_000_000), 100);
-        // A frame comes each microsecond, and fewer are taken than come.
+        // A frame arrives each microsecond, and fewer are taken than arrive.
         for _ in 0..10 {
             port.arrive(90_000);
             assert!(port.waiting <= port.left, "{} wait, {} are left", port.waiting, port.left);
@@ -352,7 +352,7 @@ mod tests {
         let processor = Cell::new(0);
         let mut clock = OwnClock::new(|| processor.get());
         assert_eq!(clock.advance(5_000_000), 0);
-        // Others had the core for nine of ten milliseconds.
+        // Other threads had the core for nine of ten milliseconds.
         processor.set(1_000_000);
         assert_eq!(clock.advance(15_000_000), 1_000_000);
         processor.set(1_010_000);
@@ -365,7 +365,7 @@ mod tests {
         let (mut pools, mut port) = port(Pace::PerSecond(1_000_000), u64::MAX);
         thread_local! { static HAD_NS: Cell<u64> = const { Cell::new(0) } }
         port.clock.processor = || HAD_NS.get();
-        // A millisecond of the worker's own, in a wall time of as much or more; nothing is taken meanwhile.
+        // A millisecond of the worker's own time, in at least as much wall time; nothing is taken meanwhile.
         let mut wall_ns = 0;
         let mut pass = |port: &mut Arrivals, wall: u64| {
             HAD_NS.set(HAD_NS.get() + 1_000_000);

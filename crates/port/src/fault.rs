@@ -163,7 +163,7 @@ impl Line {
         }
     }
 
-    /// Continues with other random numbers and rates.
+    /// Continues with new random numbers and rates.
     fn change(&mut self, seed: u64, rates: Rates) {
         let Line { overtaken, delayed, passed, counts, .. } = std::mem::replace(self, Line::new(seed, rates));
         (self.passed, self.counts) = (passed, counts);
@@ -253,7 +253,7 @@ impl Line {
         list.push_back(Late { frame, due });
     }
 
-    /// Puts a late frame back that could not pass; it will be the first to pass next time.
+    /// Puts back a late frame that could not pass; it will be the first to pass next time.
     fn take_back(&mut self, frame: Frame) {
         self.overtaken.push_front(Late { frame, due: Due { ns: 0, passed: 0 } });
     }
@@ -341,7 +341,7 @@ impl FaultPort {
         }
     }
 
-    /// Changes the faults. Frames that are late already stay so.
+    /// Changes the faults. Frames that are already late stay late.
     pub fn change(&mut self, faults: Faults) {
         let mut seeds = Dice(faults.seed);
         self.incoming.change(seeds.throw(), faults.receive);
@@ -379,14 +379,14 @@ impl FaultPort {
         }
     }
 
-    /// Appends a frame to those that leave and sends them when they fill a batch, followed by the late frames
-    /// now due.
+    /// Appends a frame to the leaving frames, and sends them when they fill a batch, followed by the late
+    /// frames now due.
     fn leave(&mut self, pools: &mut Pools, batch: &mut Batch, frame: Frame, origin: Origin) -> u64 {
         self.leaving.push(frame, origin);
         self.outgoing.passed += 1;
         let mut accepted = self.send_full(pools, batch);
-        // At most as many as are late now: a refused one becomes late again, and must not be retried for
-        // ever.
+        // At most as many as are late now: a refused one becomes late again, and must not be retried
+        // endlessly.
         for _ in 0..self.outgoing.late() {
             let Some(frame) = self.outgoing.due(self.now_ns) else { break };
             self.leaving.push(frame, Origin::Late);

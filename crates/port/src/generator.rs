@@ -71,11 +71,11 @@ impl Stream {
         Stream::new(template, vec![patch], values)
     }
 
-    /// Creates UDP frames of 60 bytes of so many flows (up to 2^24) in a scattered order. Flow `n` is from
+    /// Creates 60-byte UDP frames of this many flows (up to 2^24) in a scattered order. Flow `n` is from
     /// 10.0.0.0 + `n`, port 1024, to 198.18.0.1, port 53.
     #[must_use]
     pub fn scattered(flows: u32) -> Stream {
-        // A prime above every number of flows: each flow comes once before the first returns.
+        // A prime above any number of flows: each flow occurs once before the first repeats.
         const STEP: u64 = 2_654_435_761;
         let flow = |at: u64| {
             let number = (at * STEP % u64::from(flows)) as u32;
@@ -145,7 +145,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// The port: receives a [`Stream`], transmits into nothing.
+/// The port: receives a [`Stream`], discards what it transmits.
 #[derive(Debug)]
 pub struct Generator {
     name: String,
@@ -160,7 +160,7 @@ pub struct Generator {
 
 impl Generator {
     /// Creates a port on `pool` that repeats `stream` until `frames` frames have been received (`u64::MAX`:
-    /// for ever).
+    /// unlimited).
     ///
     /// # Panics
     /// Panics if `pool` is not one of `pools`, is empty, or has chunks too small for the stream's frames.

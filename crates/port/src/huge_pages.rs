@@ -4,16 +4,16 @@ use std::fs;
 
 const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
 
-/// MiB of a huge page when the kernel does not say.
+/// Size of a huge page in MiB if the kernel does not report it.
 const PAGE_MIB: usize = 2;
 
-/// MiB of huge pages (of the usual size) that nobody has taken.
+/// Returns how many MiB of huge pages (of the default size) are free.
 #[must_use]
 pub fn free_mebibytes() -> usize {
     meminfo("HugePages_Free:").unwrap_or(0) * page_mebibytes()
 }
 
-/// How many pages so many MiB are.
+/// Returns the number of pages for this many MiB.
 #[must_use]
 pub fn count(mebibytes: usize) -> usize {
     mebibytes.div_ceil(page_mebibytes())
@@ -31,14 +31,15 @@ fn meminfo(name: &str) -> Option<usize> {
 
 /// Pages reserved for as long as this lives.
 pub struct HugePages {
-    /// Are there as many as were asked for?
+    /// Whether there are as many as requested.
     pub enough: bool,
-    /// How many there were before.
+    /// The number of pages before.
     before: Option<usize>,
 }
 
 impl HugePages {
-    /// Has the kernel reserve what is missing of so many MiB; it makes as many as it has memory for.
+    /// Makes the kernel reserve the pages missing for this many MiB; it reserves as many as it has memory
+    /// for.
     #[must_use]
     pub fn reserve(mebibytes: usize) -> HugePages {
         let missing = count(mebibytes.saturating_sub(free_mebibytes()));

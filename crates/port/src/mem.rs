@@ -1,4 +1,4 @@
-//! A port made of queues in memory. Tests put frames on its wire and look at what it sent.
+//! A port made of queues in memory. Tests put frames on its wire and inspect what it sent.
 //!
 //! Promises: frames keep their order; nothing is lost (while the pool is empty, frames wait on the wire and
 //! `starved` counts it); a frame larger than a chunk is received, dropped and counted as `oversize`. It is
@@ -25,7 +25,8 @@ pub struct MemWire(Arc<Mutex<Queues>>);
 
 impl MemWire {
     fn queues(&self) -> MutexGuard<'_, Queues> {
-        // A panic in another test thread left only whole frames, because every push and pop is a single step.
+        // After a panic in another test thread, all frames are whole, because every push and pop is a single
+        // step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

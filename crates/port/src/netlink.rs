@@ -1,4 +1,4 @@
-//! Netlink, the kernel's language for networks: messages with attributes, and questions.
+//! Netlink, the kernel's language for networks: messages with attributes, and requests.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,13 +21,13 @@ pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Returns the number of a value; 0 if that is too short.
+/// Returns a value as a number; 0 if it is too short.
 #[must_use]
 pub fn word(value: &[u8]) -> u32 {
     value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// Returns the text of a value.
+/// Returns a value as text.
 #[must_use]
 pub fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
@@ -36,7 +36,7 @@ pub fn text(value: &[u8]) -> String {
 /// Types and bodies of messages.
 pub type Answers = Vec<(u16, Vec<u8>)>;
 
-/// Asks for all there is of something, of a protocol (route if `None`).
+/// Requests a dump of all objects of a kind, of this protocol (route if `None`).
 ///
 /// # Errors
 /// Returns the kernel's error.
@@ -56,8 +56,8 @@ pub fn addresses() -> io::Result<Vec<IpAddr>> {
     Ok(answers.iter().filter_map(|(_, body)| address(body)).collect())
 }
 
-/// Reads the address in a message of type RTM_NEWADDR: a header of 8 bytes, and attributes. That of IPv4 is
-/// local where the other end of a link is named, too.
+/// Reads the address in a message of type RTM_NEWADDR: a header of 8 bytes, and attributes. For IPv4, it is
+/// the local address if the other end of a link is named as well.
 fn address(body: &[u8]) -> Option<IpAddr> {
     const IFA_ADDRESS: u16 = 1;
     const IFA_LOCAL: u16 = 2;
@@ -95,7 +95,7 @@ pub fn talk(protocol: Option<Protocol>, kind: u16, flags: u16, question: &[u8]) 
     Ok(answers)
 }
 
-/// Reads one datagram of answers. Returns false after the last.
+/// Reads one datagram of answers. Returns false after the last one.
 fn listen(socket: &OwnedFd, answers: &mut Answers) -> io::Result<bool> {
     const NLMSG_ERROR: u16 = 2;
     const NLMSG_DONE: u16 = 3;

@@ -1,8 +1,8 @@
-//! Memory beside the NIC: on a machine of several NUMA nodes, a frame that the NIC writes into another node's
-//! memory costs twice the time to read.
+//! Memory close to the NIC: on a machine with several NUMA nodes, a frame that the NIC writes into another
+//! node's memory takes twice as long to read.
 //!
-//! A thread prefers a node for what it touches first. Nothing fails if the node has no memory left, or if the
-//! kernel, or a container, does not allow it: then memory is where the kernel puts it.
+//! A thread prefers a node for memory that it touches first. Nothing fails if the node has no memory left, or
+//! if the kernel, or a container, does not allow it: memory is then wherever the kernel puts it.
 
 use std::ffi::c_ulong;
 
@@ -10,14 +10,15 @@ use std::ffi::c_ulong;
 const DEFAULT: libc::c_long = 0;
 const PREFERRED: libc::c_long = 1;
 
-/// Nodes that fit into the mask.
+/// Number of nodes that fit into the mask.
 const NODES: u32 = c_ulong::BITS;
 
-/// This thread prefers a node's memory until this is dropped; then it is as other threads are.
+/// Makes this thread prefer a node's memory; dropping this restores the default policy.
 #[derive(Debug)]
 pub struct Preferred(bool);
 
-/// Returns the node of a network interface's device; `None` if it has none, or the machine one node only.
+/// Returns the node of a network interface's device; `None` if it has none, or if the machine has only one
+/// node.
 #[must_use]
 pub fn node(interface: &str) -> Option<u32> {
     if interface.contains('/') {
@@ -28,12 +29,12 @@ pub fn node(interface: &str) -> Option<u32> {
     parse(&std::fs::read_to_string(file).ok()?)
 }
 
-/// Reads what the kernel writes: a number, or -1 where there is nothing to choose.
+/// Parses what the kernel writes: a number, or -1 if there is no choice.
 fn parse(text: &str) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Returns the node of these interfaces, if those that have one agree.
+/// Returns the node of these interfaces, if all that have one agree.
 #[must_use]
 pub fn common<'a>(interfaces: impl IntoIterator<Item = &'a str>) -> Option<u32> {
     agreed(interfaces.into_iter().filter_map(node))
@@ -46,13 +47,13 @@ fn agreed(nodes: impl IntoIterator<Item = u32>) -> Option<u32> {
 }
 
 impl Preferred {
-    /// Prefers a node for this thread. Does nothing without one.
+    /// Makes this thread prefer a node. Does nothing if there is none.
     #[must_use]
     pub fn of(node: Option<u32>) -> Preferred {
         Preferred(node.filter(|node| *node < NODES).is_some_and(|node| set(PREFERRED, 1 << node)))
     }
 
-    /// Returns true if memory is preferred anywhere.
+    /// Returns true if any node is preferred.
     #[must_use]
     pub fn is_in_force(&self) -> bool {
         self.0

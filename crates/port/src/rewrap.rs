@@ -1,4 +1,4 @@
-//! Changes the wrappers of a port while it runs. A recording is outside the faults: it shows what the program
+//! Changes the wrappers of a port while it runs. The recording wraps the faults: it shows what the program
 //! sees.
 
 use crate::trace::Recording;
@@ -8,14 +8,14 @@ use weir_packet::Port;
 
 /// What happens to a port's recording.
 pub enum Retrace {
-    /// It goes on, if there is one.
+    /// It continues, if there is one.
     Keep,
-    /// It ends, if there is one, and perhaps another begins.
+    /// It ends, if there is one, and optionally another begins.
     Change(Option<Box<Recording>>),
 }
 
-/// Gives a port these faults and this recording in place of those that it has. A port that once had faults
-/// keeps the wrapper, which counts what it did, without faults.
+/// Gives a port these faults and this recording in place of its present ones. A port that once had faults
+/// keeps the wrapper without faults, because it holds the counts of what it did.
 #[must_use]
 pub fn rewrap(port: Box<dyn Port>, faults: Option<Faults>, trace: Retrace) -> Box<dyn Port> {
     match (downcast::<TracePort>(port), trace) {
@@ -44,7 +44,7 @@ fn retrace(port: Box<dyn Port>, recording: Option<Box<Recording>>) -> Box<dyn Po
     }
 }
 
-/// Returns the port as a wrapper of this kind, or else the port.
+/// Returns the port as a wrapper of this kind, or else the port itself.
 fn downcast<P: Port>(port: Box<dyn Port>) -> Result<Box<P>, Box<dyn Port>> {
     if !(&*port as &dyn Any).is::<P>() {
         return Err(port);

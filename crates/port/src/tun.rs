@@ -1,10 +1,10 @@
-//! A network namespace of its own with a TUN device: what sockets in it send is read here as IP packets, and
-//! what is written here is received by them. It has no other way in or out, and the host does not see it: no
-//! interface, route, rule or address of the host is touched, whatever addresses are used inside. The kernel
-//! removes all of it when the process is gone, however that ends.
+//! A separate network namespace with a TUN device: what sockets in it send is read here as IP packets, and
+//! what is written here is received by them. There is no other way in or out, and the host does not see it:
+//! no interface, route, rule or address of the host is touched, whatever addresses are used inside. The
+//! kernel removes all of it when the process ends, however it ends.
 //!
-//! Creating it needs CAP_SYS_ADMIN and CAP_NET_ADMIN; using it needs no privilege but CAP_NET_ADMIN for
-//! further addresses.
+//! Creating it needs CAP_SYS_ADMIN and CAP_NET_ADMIN; using it needs no privileges, except CAP_NET_ADMIN to
+//! add addresses.
 
 use crate::netlink::talk;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ const TUNSETIFF: Opcode = 0x4004_54ca;
 const IFF_TUN: u16 = 0x0001;
 const IFF_NO_PI: u16 = 0x1000;
 const NAME: &str = "weir";
-/// The place of the loopback device in every namespace.
+/// The index of the loopback device in every namespace.
 const LOOPBACK: u32 = 1;
 
 const NLM_F_ACK: u16 = 0x004;
@@ -38,34 +38,34 @@ struct Request {
     rest: [u8; 22],
 }
 
-/// The device, from outside of its namespace.
+/// The device, as seen from outside its namespace.
 pub struct Tun {
     fd: OwnedFd,
     index: u32,
 }
 
 impl Tun {
-    /// Moves this thread into a new network namespace that has a TUN device, with a route through it to
-    /// everywhere and no address. Sockets that this thread opens from now on are there.
+    /// Moves this thread into a new network namespace that has a TUN device, with a route to everywhere
+    /// through it and no address. Sockets that this thread opens from now on belong to that namespace.
     ///
     /// # Errors
-    /// Returns the kernel's error; the thread may have moved even then, and is good for nothing else.
+    /// Returns the kernel's error; the thread may have moved even then, and is of no further use.
     pub fn in_new_namespace() -> std::io::Result<Tun> {
-        // SAFETY: descriptors stay shared with all threads; only what new sockets belong to changes.
+        // SAFETY: descriptors stay shared with all threads; only the namespace of new sockets changes.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = open("/dev/net/tun", flags, Mode::empty())?;
         set_interface(&fd)?;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         let tun = Tun { fd, index: name_to_index(&socket, NAME)? };
-        // Addresses of IPv6 are delivered by way of the loopback device.
+        // Packets to IPv6 addresses are delivered through the loopback device.
         set_up(LOOPBACK)?;
         set_up(tun.index)?;
         Ok(tun)
     }
 
-    /// Gives the device an address, and a route to everything of its version of IP. Only a thread in the
-    /// namespace can.
+    /// Gives the device an address, and a route to everything of its IP version. Only a thread in the
+    /// namespace can do this.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -73,7 +73,7 @@ impl Tun {
         const IFA_ADDRESS: u16 = 1;
         const IFA_LOCAL: u16 = 2;
         const RTA_OIF: u16 = 4;
-        // Nobody else is on this link, so that nobody is asked whether the address is taken.
+        // There is no other host on this link, so DAD is skipped.
         const IFA_F_NODAD: u8 = 0x02;
         const RTA_DST: u16 = 1;
         const RT_TABLE_MAIN: u8 = 254;
@@ -93,8 +93,8 @@ impl Tun {
         own.extend(attribute(IFA_ADDRESS, &octets));
         change(RTM_NEWADDR, &own)?;
         if address.is_ipv6() {
-            // The kernel delivers to a new address of IPv6 only some time later, when a thread of its own has
-            // written such a route. What comes before that would be forwarded.
+            // The kernel delivers to a new IPv6 address only after a short delay, when one of its threads has
+            // written such a route. Packets that arrive earlier would be forwarded.
             let mut here = vec![family, bits, 0, 0, RT_TABLE_LOCAL, RTPROT_STATIC, 0, RTN_LOCAL];
             here.extend([0; 4]);
             here.extend(attribute(RTA_DST, &octets));
@@ -116,7 +116,7 @@ impl Tun {
         Ok(io::read(&self.fd, packet)?)
     }
 
-    /// Has sockets receive an IP packet. It is lost if the kernel does not want it.
+    /// Delivers an IP packet to the sockets. It is lost if the kernel does not accept it.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -136,7 +136,7 @@ fn set_interface(fd: &OwnedFd) -> io::Result<()> {
     let mut name = [0; 16];
     name[..NAME.len()].copy_from_slice(NAME.as_bytes());
     let request = Request { name, flags: IFF_TUN | IFF_NO_PI, rest: [0; 22] };
-    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `Request` is as long as.
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, and `Request` is as long as that.
     unsafe { ioctl(fd, Setter::<TUNSETIFF, Request>::new(request)) }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     use std::net::UdpSocket;
     use std::time::{Duration, Instant};
 
-    /// Reads packets until one is from this address and to that one.
+    /// Reads packets until one is from the first address to the second.
     fn sent(tun: &Tun, [from, to]: [&[u8]; 2], at: usize) -> Vec<u8> {
         let until = Instant::now() + Duration::from_secs(30);
         let mut packet = vec![0; 2048];
@@ -209,7 +209,7 @@ mod tests {
                 let (own, other) = (octets(own), octets(other));
                 let mut packet = sent(&tun, [&own, &other], at);
                 assert!(packet.ends_with(b"ping"));
-                // The same back, which changes no checksum.
+                // The same in reverse, which changes no checksum.
                 let ends = at + 2 * own.len();
                 packet[at..ends].copy_from_slice(&[other, own].concat());
                 let ports: [u8; 4] = packet[ends..ends + 4].try_into().unwrap();

@@ -1,22 +1,22 @@
-//! Whether the checksums that a frame came with are right. weir updates checksums and computes none from
-//! scratch, so a wrong one leaves wrong: here it is seen.
+//! Checks whether the checksums of a received frame are correct. weir updates checksums and never computes
+//! one from scratch, so a wrong one stays wrong when it leaves: this detects it.
 
 use weir_packet::{Base, Depth, Layer, Level, Sum, parse, pseudo_header};
 
 /// A checksum that is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongChecksum {
-    /// The header that it is in: `ipv4`, `tcp`, `udp`, `icmp`, `icmpv6`.
+    /// The header that contains it: `ipv4`, `tcp`, `udp`, `icmp`, `icmpv6`.
     pub header: &'static str,
-    /// The one in the frame.
+    /// The checksum in the frame.
     pub found: u16,
-    /// The right one.
+    /// The correct checksum.
     pub expected: u16,
 }
 
-/// Returns the wrong ones among the checksums of a frame's own IPv4 header and of its TCP, UDP or ICMP; those
-/// of packets inside tunnels are not looked at. That of a fragment is not known, because it covers the whole
-/// datagram, nor is that of a frame that was cut short.
+/// Returns the wrong checksums of a frame's outer IPv4 header and of its TCP, UDP or ICMP; packets inside
+/// tunnels are not checked. The checksum of a fragment cannot be checked, because it covers the whole
+/// datagram, and neither can that of a truncated frame.
 #[must_use]
 pub fn wrong_checksums(frame: &[u8]) -> [Option<WrongChecksum>; 2] {
     let Ok(headers) = parse(frame, Depth::L4) else { return [None; 2] };
@@ -74,7 +74,7 @@ fn transport(frame: &[u8], level: &Level, (l3, end): (usize, usize)) -> Option<W
     let addresses = if has(Layer::Ipv4) {
         frame.get(l3 + 12..l3 + 20)?
     } else {
-        // Extension headers may name other ends of the path.
+        // Extension headers may name other endpoints of the path.
         (pseudo_header(frame, l3, l4) == [true; 2]).then(|| frame.get(l3 + 8..l3 + 40)).flatten()?
     };
     let pseudo = Sum::default().bytes(addresses).value32(covered.len() as u32).word(level.protocol.into());
@@ -83,7 +83,7 @@ fn transport(frame: &[u8], level: &Level, (l3, end): (usize, usize)) -> Option<W
     Some(WrongChecksum { expected: if none { 0xffff } else { wrong.expected }, ..wrong })
 }
 
-/// Judges a checksum by the sum of all that it covers and of itself.
+/// Judges a checksum by the sum of everything it covers, including itself.
 fn wrong(header: &'static str, sum: Sum, found: u16) -> Option<WrongChecksum> {
     if sum.fold() == 0xffff {
         return None;
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use weir_packet::craft::frame;
 
-    /// What a recipe's frame has wrong, in words.
+    /// Describes in words which checksums of a recipe's frame are wrong.
     fn said(recipe: &str) -> Vec<String> {
         let found = wrong_checksums(&frame(recipe));
         let say = |one: WrongChecksum| format!("{} {:04x} {:04x}", one.header, one.found, one.expected);

@@ -1,23 +1,24 @@
-//! Finds the highest rate without loss, by trials: the interval in which it lies is halved, and what is then
-//! found must be confirmed.
+//! Finds the highest rate without loss, by trials: the interval in which it lies is bisected, and the result
+//! must be confirmed.
 //!
 //! One trial without loss says little: what a worker can carry changes from one tenth of a second to the
-//! next, because others use the same memory and the same core. A rate is therefore returned only after
-//! [`CONFIRMATIONS`] trials in a row have carried it; a loss among them lowers it and they begin again.
+//! next, because other programs use the same memory and the same core. A rate is therefore returned only
+//! after [`CONFIRMATIONS`] trials in a row have carried it; a loss lowers the rate, and the confirmation
+//! begins again.
 //!
 //! A loss in a trial in which the sender was late, or the worker did not have its core, says nothing about
-//! the worker. Such a trial is repeated, and counts as a loss only if it is always so.
+//! the worker. Such a trial is repeated, and counts as a loss only if every repetition is disturbed.
 
-/// How exact the rate is, as a share of where the search began.
+/// The precision of the rate, as a share of the rate at which the search began.
 const EXACT: f64 = 0.01;
 
-/// What is left of a rate that was not confirmed.
+/// The factor by which a rate that was not confirmed is lowered.
 const LOWERED: f64 = 0.97;
 
-/// Trials in a row that must carry a rate.
+/// Number of consecutive trials that must carry a rate.
 pub const CONFIRMATIONS: u32 = 12;
 
-/// Trials at one rate that may be disturbed before they count.
+/// Number of trials at one rate that may be disturbed before they count.
 const REPETITIONS: u32 = 8;
 
 /// What a trial at a rate has shown.
@@ -31,7 +32,7 @@ pub enum Trial {
     Disturbed,
 }
 
-/// A search whose trials somebody else makes, one after the other.
+/// A search whose trials are run by the caller, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// The highest rate that was carried, and the lowest that was not.
@@ -44,21 +45,21 @@ pub struct Search {
 }
 
 impl Search {
-    /// Begins a search below `ceiling` frames a second, a rate that is too high or just not.
+    /// Begins a search below `ceiling` frames per second, a rate that is too high or only just not.
     #[must_use]
     pub fn below(ceiling: f64) -> Search {
         let exact = ceiling * EXACT;
         Search { carried: 0.0, lost: ceiling, exact, rate: ceiling / 2.0, confirmed: 0, disturbed: 0 }
     }
 
-    /// Returns the rate to try next, in frames a second.
+    /// Returns the rate to try next, in frames per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// Takes the outcome of a trial at [`rate`](Search::rate). Returns the highest rate without loss when it
-    /// is found: 0 if there is none.
+    /// Takes the outcome of a trial at [`rate`](Search::rate). Returns the highest rate without loss once it
+    /// is found; 0 if there is none.
     pub fn judge(&mut self, trial: Trial) -> Option<f64> {
         if trial == Trial::Disturbed && self.disturbed < REPETITIONS {
             self.disturbed += 1;
@@ -88,13 +89,13 @@ impl Search {
     }
 }
 
-/// Returns the highest rate without loss, in frames a second, below `ceiling`: 0 if there is none. `trial`
+/// Returns the highest rate without loss, in frames per second, below `ceiling`; 0 if there is none. `trial`
 /// sends at the rate that it is given, for long enough that a receive ring overflows several times if the
 /// rate is 1 % too high (a quarter of a second for 4096 frames at a million a second), and counts what is
 /// lost. Any program and any ports will do.
 ///
 /// # Errors
-/// Returns the error of a trial that could not be made.
+/// Returns the error of a trial that could not be run.
 pub fn rate_without_loss<E>(ceiling: f64, mut trial: impl FnMut(f64) -> Result<Trial, E>) -> Result<f64, E> {
     let mut search = Search::below(ceiling);
     loop {
@@ -145,7 +146,7 @@ mod tests {
             if trials % 3 > 0 { Trial::Disturbed } else { carried_below(700.0, rate) }
         });
         assert!((690.0..=700.0).contains(&rate), "{rate}");
-        // Where there is never peace, what disturbs is part of the machine.
+        // If every trial is disturbed, the disturbance is part of the machine.
         let rate = found(|rate| if rate > 300.0 { Trial::Disturbed } else { Trial::Carried });
         assert!((290.0..=300.0).contains(&rate), "{rate}");
     }

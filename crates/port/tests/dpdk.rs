@@ -230,7 +230,7 @@ fn memif(role: &str, device: u32, socket: &Path) -> String {
     format!("net_memif{device},role={role},id=0,socket-abstract=no,socket={}", socket.display())
 }
 
-/// Waits until a link is up or down. A thread of DPDK's tells one end about the other through a socket.
+/// Waits until a link is up or down. A DPDK thread informs one end about the other through a socket.
 fn wait_for_link(link: &DpdkLink, up: bool) -> LinkState {
     let start = Instant::now();
     while link.state().up != up {
@@ -252,7 +252,7 @@ fn a_wire_in_memory_is_up_while_both_ends_are_there() {
         let server = open(eal, &memif("server", 0, &socket), &pool);
         let link = server.link();
         assert_eq!(link.state(), LinkState::default(), "nobody is at the other end");
-        // The driver reports this speed; it has no meaning.
+        // The driver reports this speed, which is meaningless.
         let speed_bps = Some(100_000_000_000);
         for _ in 0..2 {
             let client = open(eal, &memif("client", 1, &socket), &pool);
@@ -432,7 +432,7 @@ fn a_tap_leads_to_the_hosts_stack_and_back() {
         assert_eq!(port.statistics().to_kernel, 6);
         assert_eq!(tap_received() - before, 6);
         give_all(&mut pools, &mut batch);
-        // The host asks who has 198.18.7.2; the question appears on the wire, which here leads back to us.
+        // The host asks who has 198.18.7.2; the request appears on the wire, which here leads back to us.
         let added =
             Command::new("ip").args(["addr", "add", "198.18.7.1/24", "dev", "weirtap"]).status().unwrap();
         assert!(added.success());

@@ -71,13 +71,13 @@ impl File {
     fn packet(self, interface: u32, time: u64, length: u32, bytes: &[u8]) -> File {
         self.block(6, |body| {
             let body = body.u32(interface).u32((time >> 32) as u32).u32(time as u32);
-            // A comment behind the packet, which is skipped.
+            // A comment after the packet, which is skipped.
             body.u32(bytes.len() as u32).u32(length).padded(bytes).u16(1).u16(2).padded(b"hi").u32(0)
         })
     }
 }
 
-/// Reads a recording; in pieces, it is the same.
+/// Reads a recording; reading it in pieces gives the same result.
 fn read(bytes: &[u8]) -> (Vec<Record>, Option<ReadError>) {
     let whole = read_through(bytes, 1 << 18);
     for buffer in [1, 7, 64] {
@@ -88,7 +88,7 @@ fn read(bytes: &[u8]) -> (Vec<Record>, Option<ReadError>) {
     whole
 }
 
-/// Reads through a buffer of so many bytes: of small ones, records begin in one and end in another.
+/// Reads through a buffer of this many bytes: with small buffers, records begin in one and end in another.
 fn read_through(bytes: &[u8], buffer: usize) -> (Vec<Record>, Option<ReadError>) {
     let reader = match Reader::open_of(BufReader::with_capacity(buffer, bytes), Links::ETHERNET) {
         Ok(reader) => reader,
@@ -129,7 +129,7 @@ fn classic_pcap_is_read_in_both_units_and_orders() {
     }
 }
 
-/// Like libpcap: up to 2.2 the length on the wire comes first; of 2.3 there are files of either order.
+/// Like libpcap: up to 2.2 the length on the wire comes first; for 2.3 there are files with either order.
 #[test]
 fn old_versions_of_classic_pcap_have_their_lengths_in_another_order() {
     for big in [false, true] {

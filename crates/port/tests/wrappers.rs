@@ -351,7 +351,8 @@ fn a_failing_output_does_not_disturb_the_traffic() {
     assert_eq!(count(&port, "trace_received") + count(&port, "trace_received_left_out"), 50);
 }
 
-/// Counts continue and nothing is recorded twice, whatever is put around a running port and taken off it.
+/// Counts continue and nothing is recorded twice, whichever wrappers are added to and removed from a running
+/// port.
 #[test]
 fn wrappers_change_around_a_running_port() {
     let mut pools = Pools::region(64);

@@ -1,15 +1,15 @@
-//! Groups from which packets pick by their source address, so that a client keeps its target.
+//! Groups whose packets pick a target by source address, so that a client keeps its target.
 
 use crate::Group;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The leading bits of source addresses by which packets pick: all flows from a prefix of this length go to
-/// the same target.
+/// The number of leading bits of a source address by which packets pick: all flows from a prefix of this
+/// length go to the same target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Affinity {
-    /// Of IPv4, up to 32.
+    /// For IPv4, up to 32.
     pub ipv4: u8,
-    /// Of IPv6, up to 128.
+    /// For IPv6, up to 128.
     pub ipv6: u8,
     /// How long a target is remembered after the last new flow from the prefix, in nanoseconds; 0 if only
     /// the buckets decide.
@@ -20,16 +20,16 @@ pub struct Affinity {
 pub const AFFINITY_TIMEOUT_MAX: u64 = 10 * 86_400 * 1_000_000_000;
 
 impl Affinity {
-    /// All bits: a client is one address.
+    /// All bits: each address is a client of its own.
     pub const ADDRESS: Affinity = Affinity { ipv4: 32, ipv6: 128, timeout_ns: 0 };
 
-    /// Returns the same without a timeout: what picks the bucket.
+    /// Returns the same affinity without a timeout, which is what picks the bucket.
     #[must_use]
     pub fn prefixes(self) -> Affinity {
         Affinity { timeout_ns: 0, ..self }
     }
 
-    /// Returns the first address of the prefix that an address is in.
+    /// Returns the first address of the prefix that contains an address.
     #[must_use]
     pub fn first(self, address: IpAddr) -> IpAddr {
         match address {
@@ -49,7 +49,7 @@ fn leading(width: u32, bits: u8) -> u128 {
 }
 
 impl Group {
-    /// Returns whether sources are remembered with their targets.
+    /// Returns whether the targets of sources are remembered.
     #[must_use]
     pub fn remembers(&self) -> bool {
         self.affinity.is_some_and(|affinity| affinity.timeout_ns != 0)

@@ -1,10 +1,11 @@
-//! The buckets of groups that are filled by weights. They are filled where the control plane runs, and every
-//! worker reads the same table.
+//! The buckets of groups that are filled by weights. The control plane fills them, and all workers read the
+//! same table.
 //!
-//! To fill 65 537 buckets for 100 targets takes milliseconds, which a worker does not have between two
+//! Filling 65 537 buckets for 100 targets takes milliseconds, which a worker cannot spare between two
 //! breaths. So [`GroupTables`] fills a table once and publishes it as an `Arc`, and a worker replaces a
-//! pointer ([`Change::Publish`]). What it replaces, the publisher keeps until no worker holds it: the worker
-//! frees nothing, either. What differs between workers (given buckets, and their counts) is theirs.
+//! pointer ([`Change::Publish`]). The publisher keeps the replaced table until no worker holds it, so the
+//! worker never frees one. State that differs between workers (given buckets and their counts) stays with
+//! each worker.
 
 use crate::census::{Census, Flows, places};
 use crate::change::{Change, ChangeError};
@@ -18,18 +19,18 @@ use weir_table::{
     Buckets, KatranTarget, MaglevTarget, NO_TARGET, fill_katran, fill_maglev, fill_wants, in_turn,
 };
 
-/// The buckets of a group filled by weights, and how many each target has. Nothing changes it.
+/// The buckets of a group filled by weights, and how many each target has. Immutable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketTable {
     buckets: Buckets,
     shares: Vec<u32>,
     choice: Choice,
     quic: Option<Arc<QuicServers>>,
-    /// The addresses of both targets of each row, if it is filled as the GLB director's.
+    /// The addresses of both targets of each row, if the table is filled like the GLB director's.
     hops: Hops,
 }
 
-/// What the targets of new flows are chosen by, besides a hash.
+/// What the targets of new flows are chosen by, apart from a hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// Nothing.
@@ -53,8 +54,8 @@ impl Choice {
 }
 
 impl BucketTable {
-    /// Fills the buckets of a group, from the previous ones where history counts. A group of given buckets
-    /// has none here.
+    /// Fills the buckets of a group, starting from the previous ones where history counts. A group with given
+    /// buckets has none here.
     #[must_use]
     pub fn fill(group: &Group, previous: Option<&[u16]>) -> BucketTable {
         let size = group.size as usize;
@@ -94,8 +95,8 @@ impl BucketTable {
         }
     }
 
-    /// Returns the addresses of both targets of the GLB director's row of a bucket, the first one first, as
-    /// [`crate::director::hops_of`] does.
+    /// Returns the addresses of both targets in a bucket's row of the GLB director's table, the first target
+    /// first, as [`crate::director::hops_of`] does.
     #[inline]
     #[must_use]
     pub fn hops(&self, bucket: usize) -> [u32; 2] {
@@ -130,18 +131,18 @@ impl BucketTable {
     }
 }
 
-/// The groups of a program with the weights of now, and their bucket tables as they were published last.
+/// The groups of a program with their current weights, and their bucket tables as last published.
 #[derive(Debug, Default)]
 pub struct GroupTables {
     groups: Vec<Group>,
     tables: Vec<Arc<BucketTable>>,
-    /// The flows of each pipe, by its name and in the program's order.
+    /// The flows of each pipe, with the pipe's name, in program order.
     censuses: Vec<(String, Arc<Census>)>,
-    /// What was replaced while a worker may hold it.
+    /// Replaced tables that a worker may still hold.
     retired: Vec<Retired>,
 }
 
-/// What a worker lets go of when a table is published.
+/// What a worker releases when a table is published.
 #[derive(Debug)]
 struct Retired {
     targets: Arc<[Target]>,
@@ -175,9 +176,9 @@ impl GroupTables {
         }
     }
 
-    /// Returns the tables for the program that follows. A group that keeps its name and everything its
-    /// buckets depend on keeps its table. Wants-count starts from the buckets that the group had, by the
-    /// names of targets.
+    /// Returns the tables for the next program. A group that keeps its name and everything its buckets depend
+    /// on keeps its table. Wants-count starts from the group's previous buckets, matched by the names of
+    /// targets.
     #[must_use]
     pub fn succeed(&self, new: &Program) -> GroupTables {
         let before =
@@ -204,7 +205,7 @@ impl GroupTables {
         GroupTables { groups: new.groups.clone(), tables, censuses: censuses.collect(), retired: Vec::new() }
     }
 
-    /// Returns the table of a group, which has no buckets if they are given.
+    /// Returns the table of a group; the table has no buckets if they are given.
     #[must_use]
     pub fn table(&self, group: GroupId) -> &Arc<BucketTable> {
         &self.tables[group.index()]
@@ -240,8 +241,8 @@ impl GroupTables {
         &self.groups
     }
 
-    /// Carries out a change of weights here. Returns what workers apply instead of it: they get the
-    /// filled table. Other changes are returned as they are.
+    /// Carries out a change of weights here. Returns the change that workers apply instead, which carries the
+    /// filled table. Other changes are returned unchanged.
     ///
     /// # Errors
     /// The group fills its buckets in another way, or there is no such group, target or weight.
@@ -258,7 +259,7 @@ impl GroupTables {
     }
 }
 
-/// Fills tables without a history. Groups that share a list of targets, and are filled alike, share a table:
+/// Fills tables without a history. Groups that share a list of targets and are filled alike share a table:
 /// ten thousand services over the same back ends have one, which stays in the cache.
 #[derive(Default)]
 struct Filler {
@@ -288,14 +289,14 @@ impl Retired {
     }
 }
 
-/// Returns a group's targets as another system sees them. The check refuses targets without an address; one
-/// would stand for nobody, and must keep its place.
+/// Returns a group's targets as another system sees them. The check refuses targets without an address; here,
+/// such a target would be a placeholder that keeps its position.
 fn addressed<T>(group: &Group, see: impl Fn(&Target, IpAddr) -> T) -> Vec<T> {
     let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     group.targets.iter().map(|target| see(target, target.address.unwrap_or(nobody))).collect()
 }
 
-/// Returns true if the buckets of both groups are filled from the same things.
+/// Returns true if the buckets of both groups are filled from the same inputs.
 fn is_filled_alike(one: &Group, other: &Group) -> bool {
     let of =
         |group: &Group| (group.fill, group.new_flows, group.quic.clone(), group.size, group.targets.len());
@@ -306,7 +307,7 @@ fn is_filled_alike(one: &Group, other: &Group) -> bool {
     of(one) == of(other) && one.targets.iter().zip(&*other.targets).all(alike)
 }
 
-/// Returns buckets of `was` with the numbers that targets of the same names have in `now`.
+/// Returns the buckets of `was`, renumbered to the targets of the same names in `now`.
 fn renamed(slots: &[u16], was: &Group, now: &Group) -> Vec<u16> {
     let numbers: HashMap<&str, u16> = now.targets.iter().map(|one| one.name.as_str()).zip(0..).collect();
     let number = |target: &Target| numbers.get(target.name.as_str()).copied().unwrap_or(NO_TARGET);

@@ -1,9 +1,9 @@
-//! Writes programs: the one way for the configuration, the apps, the tests and the benches.
+//! Builds programs. The configuration, the apps, the tests and the benches all use it.
 //!
-//! Names come first and give ids, contents may follow: `pipe(Pipe::basic("next"))` gives the id that other
-//! pipes lead to, and [`ProgramBuilder::define`] or [`ProgramBuilder::pipe_mut`] fills it in. A blank pipe
-//! drops everything, changes nothing and has room for the entries it is written with. The builder reads as
-//! the program it has so far; whether that program makes sense is for [`crate::check`] to say.
+//! Naming something gives it an id; its contents may follow later: `pipe(Pipe::basic("next"))` gives the id
+//! that other pipes lead to, and [`ProgramBuilder::define`] or [`ProgramBuilder::pipe_mut`] fills it in. A
+//! blank pipe drops everything, changes nothing and has room for the entries it is written with. The builder
+//! dereferences to the program built so far; [`crate::check`] decides whether that program makes sense.
 //!
 //! ```
 //! use weir_program::builder::ProgramBuilder;
@@ -89,7 +89,7 @@ impl ProgramBuilder {
         PipeId(push(&mut self.program.pipes, pipe))
     }
 
-    /// Replaces a pipe that was only named so far.
+    /// Replaces a pipe that has only been named so far.
     pub fn define(&mut self, id: PipeId, pipe: Pipe) {
         self.program.pipes[id.index()] = pipe;
     }
@@ -173,7 +173,7 @@ fn refuse_twice<'a>(what: &str, names: impl Iterator<Item = &'a String>) {
 
 // ---- numbers ----
 
-/// A value that a program accepts as a number: an integer, an address, the id of a port.
+/// A value that a program accepts as a number: an integer, an address, or the id of a port.
 pub trait Number {
     /// Returns the number, as wide as the widest field.
     fn number(self) -> u128;
@@ -271,7 +271,7 @@ setters! {
     Target {
         /// Sets the share relative to the other targets; 1 by default.
         weight(weight: u32) weight = weight;
-        /// Sets whether it is in no row of the GLB director's as long as it has no weight.
+        /// Sets whether it is in no row of the GLB director's table while it has no weight.
         inactive(inactive: bool) inactive = inactive;
         /// Sets the address by which other systems know it.
         address(address: IpAddr) address = Some(address);
@@ -281,7 +281,7 @@ setters! {
     Entry {
         /// Selects one of the pipe's actions by its position.
         template(position: u16) template = position;
-        /// Sets the priority, of which the lowest number wins (ACL).
+        /// Sets the priority; the lowest number wins (ACL).
         priority(priority: u32) priority = priority;
         /// Sets the forward, in a pipe with forwards per entry.
         to(forward: impl Into<Forward>) forward = Some(forward.into());
@@ -293,21 +293,21 @@ setters! {
         origin(place: Origin) origin = place;
     }
     Pipe {
-        /// Sets the number of entries or flows that the pipe has room for.
+        /// Sets how many entries or flows the pipe has room for.
         capacity(most: u32) capacity = most;
-        /// Sets what of a flow's key says which worker it belongs to (FLOW).
+        /// Sets which part of a flow's key determines the worker it belongs to (FLOW).
         owner(by: OwnedBy) owner = by;
-        /// Sets the pool that each flow takes an address and a port of (FLOW).
+        /// Sets the pool from which each flow takes an address and a port (FLOW).
         nat(pool: NatPoolId) nat = Some(pool);
-        /// Sets whether flow key and select hash are recomputed after the actions.
+        /// Sets whether the flow key and the select hash are recomputed after the actions.
         rehash(again: bool) rehash = again;
-        /// Sets several actions, of which each entry selects one.
+        /// Sets several actions; each entry selects one.
         actions(templates: impl Into<Vec<Template>>) templates = templates.into();
         /// Sets where hits go.
         forward(forward: impl Into<Forward>) forward = forward.into();
         /// Sets where misses go.
         miss(miss: impl Into<Forward>) miss = miss.into();
-        /// Sets the app that gets packets which are too long.
+        /// Sets the app that gets packets that are too long.
         too_long(app: AppId) too_long = Some(app);
         /// Sets the place in the configuration.
         origin(place: Origin) origin = place;
@@ -395,7 +395,7 @@ impl Group {
         Group { new_flows, ..self }
     }
 
-    /// Sets the part of source addresses that picks the bucket instead of the flow key.
+    /// Sets the part of the source address that picks the bucket instead of the flow key.
     #[must_use]
     pub fn affinity(self, affinity: Option<Affinity>) -> Group {
         Group { affinity, ..self }
@@ -413,7 +413,7 @@ impl Group {
         Group { no_target, ..self }
     }
 
-    /// Sets the app that resets connections whose flows have been idle for too long.
+    /// Sets the app that resets connections whose flows have been idle too long.
     #[must_use]
     pub fn idle(self, idle: Option<AppId>) -> Group {
         Group { idle, ..self }
@@ -458,8 +458,8 @@ impl Target {
 // ---- entries ----
 
 impl Entry {
-    /// Creates an entry that matches this in the pipe's first per-entry field. `Entry::default()` is the
-    /// entry of a pipe without such fields: every packet that matches the pipe's constants hits it.
+    /// Creates an entry that matches this value in the pipe's first per-entry field. `Entry::default()` is
+    /// the entry of a pipe without such fields: every packet that matches the pipe's constants hits it.
     #[must_use]
     pub fn on(first: impl Into<EntryMatch>) -> Entry {
         Entry::default().and(first)
@@ -489,14 +489,14 @@ impl Entry {
 // ---- pipes ----
 
 impl Default for Template {
-    /// An action without operations, the only one of its pipe.
+    /// An action without operations, the only action of its pipe.
     fn default() -> Template {
         Template::new(Template::DEFAULT, [])
     }
 }
 
 impl Template {
-    /// Name of a pipe's only action.
+    /// The name of a pipe's only action.
     pub const DEFAULT: &str = "default";
 
     /// Creates an action with a name.
@@ -666,7 +666,7 @@ impl Pipe {
         self
     }
 
-    /// Sets that the pipe is measured.
+    /// Marks the pipe as measured.
     #[must_use]
     pub fn measured(mut self, measured: Measured) -> Pipe {
         self.monitor.measured = Some(measured);

@@ -1,15 +1,14 @@
-//! How many live flows of a FLOW pipe each target has, over all workers, how many have begun, how many of
-//! them their target has not answered, and how many SYNs were repeated; and how many packets of new flows
-//! each group has refused.
+//! Per target of a FLOW pipe, over all workers: how many flows are live, how many have begun, how many the
+//! target has not answered, and how many SYNs were retransmitted. Per group: how many packets of new flows
+//! were refused.
 //!
-//! Workers write here when a flow is learnt or ends, and read when a new one goes to the target that has the
-//! fewest ([`crate::NewFlows::LeastFlows`]). That is beside everything that packets of known flows
-//! touch. The numbers are atomic and nothing orders them, so another worker's flows of the last moments may
-//! be missing; sums are exact once all rest.
+//! Workers write here when a flow is learnt or ends, and read when a new flow goes to the target with the
+//! fewest ([`crate::NewFlows::LeastFlows`]). Packets of known flows touch none of it. The numbers are relaxed
+//! atomics, so another worker's most recent flows may be missing; sums are exact once all workers are idle.
 //!
-//! Each program has a census of its own, which begins empty. A worker that takes over counts its flows in, in
-//! slices (`pipes/flow/decided.rs`), so nothing that goes wrong on the way can leave a false count behind.
-//! All other counts go on by the names of groups and targets.
+//! Each program has its own census, which starts empty. A worker that takes over counts its flows in slices
+//! (`pipes/flow/decided.rs`), so a failure on the way cannot leave a wrong count behind. All other counts
+//! carry over by the names of groups and targets.
 
 use crate::pipes::targets;
 use crate::sources::Sources;
@@ -18,11 +17,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A program with more targets counts their flows only if it chooses by them: 64 bytes for each target and
-/// FLOW pipe.
+/// Above this number of targets, a program counts their flows only if it chooses by them: the cost is 64
+/// bytes for each target and FLOW pipe.
 pub const COUNTED_MAX: usize = 32_768;
 
-/// Flows by the number of their target: targets of all groups are numbered in the program's order.
+/// Flows by target number; the targets of all groups are numbered in program order.
 #[derive(Debug, Default)]
 pub struct Census {
     active: Box<[AtomicU32]>,
@@ -31,21 +30,22 @@ pub struct Census {
     unanswered: Sums,
     /// By the position of the group.
     refused: Sums,
-    /// Where sources went, if a group remembers that.
+    /// Where sources went, if a group remembers them.
     sources: Option<Sources>,
 }
 
-/// Counts that go on from program to program, by numbers of targets or groups.
+/// Counts that carry over from program to program, by numbers of targets or groups.
 #[derive(Debug, Default)]
 struct Sums {
     own: Arc<[AtomicU64]>,
-    /// What was counted before the former program.
+    /// What was counted before the previous program.
     before: Box<[u64]>,
-    /// Those of the former program, which workers may still run, and which number each has there.
+    /// The counts of the previous program, which workers may still run, and the number that each item has
+    /// there.
     former: Option<Former>,
 }
 
-/// The counts of a former program, and which number each present one has there.
+/// The counts of a previous program, and the number that each current item has there.
 type Former = (Arc<[AtomicU64]>, Box<[u32]>);
 
 impl Sums {
@@ -54,7 +54,7 @@ impl Sums {
         Sums { own, before: vec![0; count].into(), former: None }
     }
 
-    /// Goes on from those of a former program. `was` says which number each had there.
+    /// Continues the counts of the previous program. `was` maps each number to the one it had there.
     fn succeed(&mut self, old: &Sums, was: &[Option<u32>]) {
         let was = |number: usize| was.get(number).copied().flatten();
         for (number, sum) in self.before.iter_mut().enumerate() {
@@ -90,9 +90,9 @@ pub struct Flows {
     pub active: u64,
     /// Flows learnt since the daemon started, or since the target was added.
     pub begun: u64,
-    /// SYNs since then of flows that had sent one already and are not established.
+    /// SYNs since then of flows that had already sent one and are not established.
     pub repeated: u64,
-    /// Flows since then whose SYN was repeated or answered with a reset, each counted once.
+    /// Flows since then whose SYN was retransmitted or answered with a reset, each counted once.
     pub unanswered: u64,
 }
 
@@ -110,7 +110,8 @@ impl Flows {
 }
 
 impl Census {
-    /// Creates the census of a pipe. It counts nothing if the pipe pins no flows, or nobody wants to know.
+    /// Creates the census of a pipe. It counts nothing if the pipe pins no flows or the counts have no
+    /// reader.
     #[must_use]
     pub fn new(program: &Program, pipe: &Pipe) -> Census {
         let PipeKind::Flow { learn: Learn::Pin(choice), .. } = pipe.kind else { return Census::default() };
@@ -130,8 +131,8 @@ impl Census {
         }
     }
 
-    /// Creates the census of a pipe that goes on under the same name. `places` says where each target was,
-    /// and each group.
+    /// Creates the census of a pipe that continues under the same name. `places` maps each target and each
+    /// group to its previous position.
     #[must_use]
     pub fn succeed(&self, program: &Program, pipe: &Pipe, places: &Places) -> Census {
         let mut new = Census::new(program, pipe);
@@ -145,7 +146,7 @@ impl Census {
         new
     }
 
-    /// Returns how many targets it counts the flows of.
+    /// Returns the number of targets whose flows it counts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.active.len()
@@ -175,21 +176,21 @@ impl Census {
         }
     }
 
-    /// Returns how many packets that would have begun a flow a group has refused, because there was no target
-    /// or no port of a NAT pool for it.
+    /// Returns how many packets that would have begun a flow were refused by a group because there was no
+    /// target or no port of a NAT pool for them.
     #[must_use]
     pub fn refused(&self, group: usize) -> u64 {
         self.refused.sum(group as u32)
     }
 
-    /// Returns where sources went, if a group remembers that.
+    /// Returns where sources went, if a group remembers them.
     #[inline]
     #[must_use]
     pub fn sources(&self) -> Option<&Sources> {
         self.sources.as_ref()
     }
 
-    /// Counts flows that come.
+    /// Counts flows that start to belong to a target.
     #[inline]
     pub fn come(&self, number: u32, flows: u32) {
         if let Some(active) = self.active.get(number as usize) {
@@ -197,7 +198,7 @@ impl Census {
         }
     }
 
-    /// Counts flows that go.
+    /// Counts flows that no longer belong to a target.
     #[inline]
     pub fn go(&self, number: u32, flows: u32) {
         if let Some(active) = self.active.get(number as usize) {
@@ -211,12 +212,12 @@ impl Census {
         self.begun.add(number);
     }
 
-    /// Counts a SYN that was repeated.
+    /// Counts a retransmitted SYN.
     pub fn repeat(&self, number: u32) {
         self.repeated.add(number);
     }
 
-    /// Counts a flow whose target has not answered its SYN, or answered it with a reset.
+    /// Counts a flow whose target has not answered its SYN, or has answered it with a reset.
     pub fn leave_unanswered(&self, number: u32) {
         self.unanswered.add(number);
     }
@@ -227,7 +228,7 @@ impl Census {
     }
 }
 
-/// Where the targets and groups of a program were in the former one.
+/// Where the targets and groups of a program were in the previous one.
 pub struct Places {
     targets: Vec<Option<u32>>,
     groups: Vec<Option<u32>>,
@@ -296,7 +297,7 @@ mod tests {
         assert_eq!(census.flows(2).unanswered, 1);
         let new = program(&["c", "d", "b"]);
         let next = census.succeed(&new, &new.pipes[0], &places(&old.groups, &new.groups));
-        // A worker that still runs the former program.
+        // A worker that still runs the previous program.
         census.begin(3);
         let flows = |census: &Census| (1..4).map(|number| census.flows(number)).collect::<Vec<_>>();
         let begun = |all: [u64; 3], repeated: [u64; 3]| {

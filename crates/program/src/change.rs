@@ -1,7 +1,7 @@
-//! Changes of a running program's entries. Every worker applies the same changes in the same order between
+//! Changes to a running program's entries. Every worker applies the same changes in the same order between
 //! breaths; a change is complete when all workers have applied it.
 //!
-//! Several changes can be one ([`Changes`]): all of them are carried out or none.
+//! Several changes can form a batch ([`Changes`]), which is applied as a whole or not at all.
 
 use crate::buckets::BucketTable;
 use crate::check::WEIGHT_MAX;
@@ -23,7 +23,7 @@ pub enum Change {
         /// The entry.
         entry: Entry,
     },
-    /// Replaces template, values, forward, counter and meter of the entry with the same key, whose counts
+    /// Updates template, values, forward, counter and meter of the entry with the same key, whose counts
     /// continue.
     Update {
         /// The pipe.
@@ -38,8 +38,8 @@ pub enum Change {
         /// The key of the entry.
         key: EntryKey,
     },
-    /// Changes a target's share of its group's buckets; 0 takes all of them. An engine that gets this fills
-    /// the buckets itself; who runs workers sends them [`Change::Publish`] instead
+    /// Changes a target's share of its group's buckets; 0 takes all of them away. An engine that gets this
+    /// fills the buckets itself; code that runs workers sends them [`Change::Publish`] instead
     /// ([`crate::buckets::GroupTables::publish`]).
     SetWeight {
         /// The group.
@@ -49,14 +49,14 @@ pub enum Change {
         /// The weight.
         weight: u32,
     },
-    /// Changes the shares of several targets, each once: all or none. The buckets are filled once.
+    /// Changes the shares of several targets, each once, all or none. The buckets are filled once.
     SetWeights {
         /// The group.
         group: GroupId,
         /// Positions of targets in the group, and their weights.
         weights: Arc<[(u16, u32)]>,
     },
-    /// Replaces a group's targets, of which only weights differ, and the buckets filled for them.
+    /// Replaces a group's targets, which differ only in weight, and the buckets filled for them.
     Publish {
         /// The group.
         group: GroupId,
@@ -67,18 +67,18 @@ pub enum Change {
     },
     /// Assigns targets to given buckets ([`Fill::Given`]); a later move of a bucket replaces a pending one. A
     /// bucket that has no target or was never used moves at once. Every worker carries out its own moves:
-    /// before it sends a packet that meets the bucket, and about every millisecond.
+    /// before it sends a packet that meets the bucket, and about once per millisecond.
     MoveBuckets {
         /// The group.
         group: GroupId,
-        /// Buckets and their targets; [`weir_table::NO_TARGET`] takes the target away.
+        /// Buckets and their targets; [`weir_table::NO_TARGET`] removes the target.
         moves: Arc<[(u32, u16)]>,
         /// A bucket moves once it has been unused this long, in nanoseconds; 0 means at once.
         idle_gap_ns: u64,
         /// A bucket moves after this long even if it is in use (and counts as moved busy), in nanoseconds.
         wait_max_ns: u64,
     },
-    /// Several changes, in this order: all of them or none.
+    /// Several changes, in this order, all or none.
     Batch(Changes),
 }
 
@@ -86,7 +86,7 @@ pub enum Change {
 pub type Weights<'a> = (GroupId, Cow<'a, [(u16, u32)]>);
 
 /// Changes that are carried out together or not at all. No two of them change the same entry, so each can be
-/// judged beside the others without carrying them out. A copy shares the list.
+/// validated without carrying out the others. A copy shares the list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes(Arc<List>);
 
@@ -101,12 +101,12 @@ impl Changes {
     /// Takes a list of changes.
     ///
     /// # Errors
-    /// Two of them change the same entry, or one changes a weight or is a batch; says which
+    /// Two of them change the same entry, or one changes a weight or is a batch; the error says which
     /// ([`ChangeError::At`]).
     pub fn new(changes: Vec<Change>) -> Result<Changes, ChangeError> {
         let hasher = RandomState::new();
-        // Only hashes are stored: a million keys are large. Keys with equal hashes are compared, and
-        // different ones, which are rare, are stored apart.
+        // Only hashes are stored, because a million keys are large. Keys with equal hashes are compared, and
+        // distinct keys with equal hashes, which are rare, are stored separately.
         let mut seen: HashMap<u64, usize> = HashMap::with_capacity(changes.len());
         let mut apart: Vec<(u64, usize)> = Vec::new();
         for (index, change) in changes.iter().enumerate() {
@@ -129,7 +129,7 @@ impl Changes {
         Ok(Changes::list(changes))
     }
 
-    /// Takes a single change; a batch is the list of its changes.
+    /// Wraps a single change; a batch becomes the list of its changes.
     #[must_use]
     pub fn of(change: Change) -> Changes {
         match change {
@@ -141,7 +141,7 @@ impl Changes {
     fn list(changes: Vec<Change>) -> Changes {
         let mut pipes: Vec<PipeId> = Vec::new();
         for (pipe, ..) in changes.iter().filter_map(Change::place) {
-            // Most are of the pipe of the one before.
+            // Most changes are for the same pipe as the one before.
             if !pipes.iter().rev().any(|known| *known == pipe) {
                 pipes.push(pipe);
             }
@@ -174,7 +174,7 @@ pub struct EntryKey {
 }
 
 impl EntryKey {
-    /// Returns the key of an entry.
+    /// Returns the key of this entry.
     #[must_use]
     pub fn of(entry: &Entry) -> EntryKey {
         EntryKey { matches: entry.matches.clone(), priority: entry.priority }
@@ -190,7 +190,7 @@ impl EntryKey {
 /// Why a change was refused; nothing has changed then.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ChangeError {
-    /// The pipe has as many entries as it has capacity for.
+    /// The pipe already has as many entries as its capacity allows.
     #[error("pipe `{pipe}` is full ({capacity} entries): raise its `capacity` or remove entries")]
     Full {
         /// The pipe's name.
@@ -242,13 +242,13 @@ pub enum ChangeError {
         /// What was looked for.
         what: String,
     },
-    /// Other changes of the pipe are being carried out.
+    /// Other changes to the pipe are in progress.
     #[error("other changes of pipe `{pipe}` are being carried out: try again when they are done")]
     Busy {
         /// The pipe's name.
         pipe: String,
     },
-    /// A packet has hit the entry, which was to be removed because none had.
+    /// A packet has hit the entry, which was to be removed because it was idle.
     #[error("an entry of pipe `{pipe}` is in use again")]
     InUse {
         /// The pipe's name.
@@ -257,13 +257,13 @@ pub enum ChangeError {
     /// Another change of the batch changes the same entry.
     #[error("an earlier change of the batch changes the same entry: a batch changes each entry once")]
     Twice,
-    /// A batch contains a change of a weight, or a batch.
+    /// A batch contains a change of a weight, or another batch.
     #[error("a batch changes entries and given buckets: weights are changed one by one")]
     Alone,
-    /// A change of a batch was refused, and with it the batch.
+    /// A change in a batch was refused, and with it the whole batch.
     #[error("change {} of the batch: {why}", index + 1)]
     At {
-        /// Its position in the batch, from 0.
+        /// Its position in the batch, starting at 0.
         index: usize,
         /// Why it was refused.
         why: Box<ChangeError>,
@@ -285,7 +285,7 @@ impl Change {
         if let Change::Batch(changes) = self { changes } else { from_ref(self) }
     }
 
-    /// Returns the weights that it sets: the group, the positions of targets, and their weights.
+    /// Returns the weights that it sets: the group, the positions of targets, and their new weights.
     #[must_use]
     pub fn weights(&self) -> Option<Weights<'_>> {
         match self {

@@ -1,6 +1,6 @@
 //! The check of a program: reports everything wrong with it at once, before it runs.
 //!
-//! The executors rely on it: indices are valid, entries fit their pipes, and forwards form no loop. What is
+//! The executors rely on it: indices are valid, entries fit their pipes, and forwards form no loop. Anything
 //! merely suspicious (a pipe that nothing leads to, an ACL entry hidden by a wider one) is a warning. Entries
 //! added at run time are checked by `Shape::admits`.
 //!
@@ -29,37 +29,37 @@ pub use uses::Uses;
 
 use crate::{Entry, PipeId, Place, Program, Template};
 
-/// Most pipes of a program. The engine keeps a list of packets for each.
+/// Maximum number of pipes in a program. The engine keeps a list of packets for each.
 pub const PIPES_MAX: usize = 256;
-/// Most ports of a program. A worker polls each of them.
+/// Maximum number of ports in a program. A worker polls each of them.
 pub const PORTS_MAX: usize = 64;
-/// Most groups. Their numbers have 16 bits, and a worker has 64 bytes for each.
+/// Maximum number of groups. Their numbers have 16 bits, and a worker has 64 bytes for each.
 pub const GROUPS_MAX: usize = 16_384;
-/// Most buckets of all groups together: 256 MiB, which all workers share. Given buckets take 34 bytes each in
-/// every worker.
+/// Maximum number of buckets of all groups together: 256 MiB, which all workers share. Given buckets take 34
+/// bytes each in every worker.
 pub const BUCKETS_MAX: u64 = 1 << 27;
-/// Most shared counters, and most meters; their numbers have 16 bits.
+/// Maximum number of shared counters, and of meters; their numbers have 16 bits.
 pub const SHARED_MAX: usize = 65_536;
-/// Most apps that take frames. Each has a punt ring per worker.
+/// Maximum number of apps that take frames. Each has a punt ring per worker.
 pub const APPS_MAX: usize = 64;
-/// Most fields that a pipe can match.
+/// Maximum number of fields that a pipe can match.
 pub const MATCHES_MAX: usize = 16;
-/// Most action templates of a pipe.
+/// Maximum number of action templates in a pipe.
 pub const TEMPLATES_MAX: usize = 256;
-/// Most operations of a template.
+/// Maximum number of operations in a template.
 pub const OPERATIONS_MAX: usize = 32;
-/// Most entries of a pipe (4 GiB at 64 bytes an entry).
+/// Maximum number of entries in a pipe (4 GiB at 64 bytes an entry).
 pub const CAPACITY_MAX: u32 = 1 << 26;
-/// Most buckets of a Maglev group.
+/// Maximum number of buckets in a Maglev group.
 pub const MAGLEV_MAX: u32 = 1 << 20;
-/// Most buckets of a group that is filled by wants or given.
+/// Maximum number of buckets in a group that is filled by wants or given.
 pub const WANTS_MAX: u32 = 1 << 16;
-/// The largest weight of a target: with 65535 targets, the sum fits into 32 bits.
+/// The largest weight of a target: the sum for 65535 targets fits in 32 bits.
 pub const WEIGHT_MAX: u32 = 65_535;
-/// Largest ACL pipe that is searched for hidden entries, since every pair is compared.
+/// The largest ACL pipe that is searched for hidden entries, since every pair is compared.
 pub const SHADOW_MAX: usize = 4096;
 
-/// Everything wrong with a program, in the order of its lists, with the graph last.
+/// Everything wrong with a program, in the order of its lists; the graph comes last.
 #[must_use]
 pub fn check(program: &Program) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -78,7 +78,7 @@ pub fn check(program: &Program) -> Vec<Finding> {
     findings
 }
 
-/// Every reason why an entry, considered alone, does not fit its pipe.
+/// Every reason why an entry, considered on its own, does not fit its pipe.
 #[must_use]
 pub fn check_entry(program: &Program, pipe: PipeId, entry: &Entry) -> Vec<FindingKind> {
     let template =
@@ -86,7 +86,7 @@ pub fn check_entry(program: &Program, pipe: PipeId, entry: &Entry) -> Vec<Findin
     check_entry_with(program, pipe, entry, &template.map(Template::places).unwrap_or_default())
 }
 
-/// The same for one of many entries: `places` are the numbers that its action wants.
+/// The same for one of many entries: `places` are the numbers that its action requires.
 fn check_entry_with(program: &Program, pipe: PipeId, entry: &Entry, places: &[Place]) -> Vec<FindingKind> {
     let mut kinds = Vec::new();
     match program.pipes.get(pipe.index()) {

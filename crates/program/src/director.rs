@@ -1,19 +1,19 @@
-//! Groups that are filled as the GLB director fills its table: a row has two back ends, and a GUE header says
-//! the second one to the first, which passes on to it what belongs to no connection of its own (its "second
-//! chance"). So connections outlive a change of the table without a state in any node that balances.
+//! Groups that are filled like the GLB director's table: a row has two back ends, and a GUE header names the
+//! second one to the first, which forwards to it any packet that belongs to none of its own connections (the
+//! "second chance"). So connections survive a change of the table without state in any load balancer.
 //!
-//! What the director knows of a back end is a state, and what a group knows of a target is a weight. One
-//! without weight drains: it changes places with the second one of its rows, so that its connections go on.
-//! Only one that the configuration gives no weight is inactive, and in no row. Where both of a row drain, the
-//! director still sends to the first; a group has no buckets for targets without weight, so here the best one
-//! that serves goes first.
+//! The director gives a back end a state, and a group gives a target a weight. A target without weight
+//! drains: it swaps places with the second target of its rows, so that its connections continue. Only a
+//! target that the configuration gives no weight is inactive and in no row. Where both targets of a row
+//! drain, the director still sends to the first; a group has no buckets for targets without weight, so here
+//! the best serving target goes first.
 
 use crate::{Fill, Group, Target};
 use std::net::IpAddr;
 use weir_table::{GlbRow, GlbState, GlbTarget, NO_TARGET, fill_glb, glb_row};
 
-/// Returns the rows of a group that is filled as the GLB director's table: for each bucket, the target that
-/// packets go to, and the one that it passes on to what it does not know. Empty for other groups.
+/// Returns the rows of a group that is filled like the GLB director's table: for each bucket, the target that
+/// packets go to, and the target to which it forwards packets that it does not know. Empty for other groups.
 #[must_use]
 pub fn glb_rows(group: &Group) -> Vec<GlbRow> {
     let Fill::Glb(seed, _) = group.fill else { return Vec::new() };
@@ -26,8 +26,8 @@ pub fn glb_rows(group: &Group) -> Vec<GlbRow> {
     rows.map(|(row, at)| with_serving_first(row, at, group, (&targets, seed))).collect()
 }
 
-/// Returns the addresses of both targets of one row, the first one first: 0 where there is none or it has no
-/// IPv4 address, as a header has no room for others. [`Hops`] has them of all rows.
+/// Returns the addresses of both targets of one row, the first target first: 0 where there is no target or it
+/// has no IPv4 address, because a header has no room for others. [`Hops`] has them for all rows.
 #[must_use]
 pub fn hops_of(group: &Group, row: u32) -> [u32; 2] {
     let Fill::Glb(seed, _) = group.fill else { return [0; 2] };
@@ -46,14 +46,14 @@ fn address(target: &Target) -> u32 {
 /// The addresses of both targets of each row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hops {
-    /// The second target of each row, whose first one is that of the bucket.
+    /// The second target of each row; the first is that of the bucket.
     seconds: Box<[u16]>,
     /// The address of each target, or 0.
     addresses: Box<[u32]>,
 }
 
 impl Hops {
-    /// Returns those of a group with these rows.
+    /// Returns the hops of a group with these rows.
     pub fn of(group: &Group, rows: &[GlbRow]) -> Hops {
         let seconds = rows.iter().map(|row| row.second).collect();
         Hops { seconds, addresses: group.targets.iter().map(address).collect() }
@@ -66,7 +66,7 @@ impl Hops {
     }
 }
 
-/// Returns a row as it is, or, if its first target has no weight, with the best one that has.
+/// Returns a row as it is or, if its first target has no weight, with the best target that has one in front.
 fn with_serving_first(
     row: GlbRow,
     at: u32,
@@ -90,7 +90,8 @@ fn as_director(group: &Group) -> Vec<GlbTarget> {
         0 => GlbState::Draining,
         _ => GlbState::Active,
     };
-    // The check refuses targets without an address; one would stand for nobody, and must keep its place.
+    // The check refuses targets without an address; here, such a target would be a placeholder that keeps its
+    // position.
     let address = |target: &Target| target.address.unwrap_or(IpAddr::from([0, 0, 0, 0]));
     let target = |one: &Target| GlbTarget { address: address(one), state: state(one), healthy: true };
     group.targets.iter().map(target).collect()

@@ -1,9 +1,9 @@
-//! The entries of a pipe as written, packed: a program may have a million of them, and an [`Entry`] with its
-//! vectors takes some 250 bytes, of which an entry of two numbers needs about 20.
+//! The entries of a pipe as written, in packed form: a program may have a million of them, and an [`Entry`]
+//! with its vectors takes some 250 bytes, whereas an entry of two numbers packs into about 20.
 //!
-//! An entry is a run of bytes: its key (matches and priority), then the rest, with numbers as long as they
-//! have to be. Lists are read from the front and written at the back. A copy of a list shares its memory
-//! until one of the two is changed, so programs and plans can be copied.
+//! An entry is a run of bytes: its key (matches and priority), then the rest, with variable-length numbers.
+//! Lists are read from the front and written at the back. A copy of a list shares its memory until one of the
+//! two changes, so programs and plans are cheap to copy.
 
 use crate::change::EntryKey;
 use crate::{AppId, CounterId, Entry, EntryMatch, Forward, GroupId, MeterId, Origin, PipeId, PortId};
@@ -11,15 +11,15 @@ use std::fmt;
 use std::sync::Arc;
 use weir_packet::FlowKey;
 
-/// The bytes of a key that lie in place: enough for a prefix of IPv6.
+/// Bytes of a key that are stored inline: enough for an IPv6 prefix.
 const KEY_IN_PLACE: usize = 22;
 
 /// The key of an entry, packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PackedKey {
-    /// The first so many of these bytes; none if there is no entry.
+    /// A length and the bytes of the key; the length is 0 if there is no entry.
     InPlace(u8, [u8; KEY_IN_PLACE]),
-    /// A longer one.
+    /// A longer key.
     Long(Box<[u8]>),
 }
 
@@ -69,11 +69,11 @@ struct Packed {
     length: usize,
     /// The flags of all entries.
     flags: u8,
-    /// The place of each entry in the configuration; empty if none has one.
+    /// The place of each entry in the configuration; empty if no entry has one.
     origins: Vec<u32>,
 }
 
-/// Bits of the byte behind the key that say what follows.
+/// Bits of the byte after the key that say what follows.
 const HAS_TEMPLATE: u8 = 1;
 const HAS_VALUES: u8 = 1 << 1;
 const HAS_FORWARD: u8 = 1 << 2;
@@ -94,13 +94,13 @@ impl EntryList {
         self.len() == 0
     }
 
-    /// Bytes of memory that the entries occupy.
+    /// Bytes of memory that the entries take.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.packed.bytes.capacity() + self.packed.origins.capacity() * size_of::<u32>()
     }
 
-    /// Adds an entry at the end.
+    /// Appends an entry.
     pub fn push(&mut self, entry: &Entry) {
         let Packed { bytes, length, flags, origins } = Arc::make_mut(&mut self.packed);
         *flags |= pack(entry, bytes);
@@ -116,27 +116,27 @@ impl EntryList {
         *self = EntryList::default();
     }
 
-    /// Returns memory that entries to come do not need.
+    /// Releases memory reserved for further entries.
     pub fn shrink(&mut self) {
         let packed = Arc::make_mut(&mut self.packed);
         packed.bytes.shrink_to_fit();
         packed.origins.shrink_to_fit();
     }
 
-    /// Iterates over copies of the entries. Where there may be many, [`EntryList::cursor`] is cheaper.
+    /// Iterates over copies of the entries. For large lists, [`EntryList::cursor`] is cheaper.
     #[must_use]
     pub fn iter(&self) -> Iter<'_> {
         Iter(self.cursor())
     }
 
-    /// Returns a reader that unpacks one entry after the other into the same place.
+    /// Returns a reader that unpacks the entries one by one into the same buffer.
     #[must_use]
     pub fn cursor(&self) -> Cursor<'_> {
         let Packed { bytes, origins, .. } = &*self.packed;
         Cursor { bytes: Bytes(bytes), origins, key: &[], entry: Entry::default() }
     }
 
-    /// Iterates over the forwards that entries have of their own, with the places of these entries; costs
+    /// Iterates over the forwards of entries that have their own, with the places of these entries; costs
     /// nothing if none has.
     pub fn forwards(&self) -> impl Iterator<Item = (Forward, Origin)> + '_ {
         self.having(HAS_FORWARD, |entry| Some((entry.forward?, entry.origin)))
@@ -158,7 +158,8 @@ impl EntryList {
         std::iter::from_fn(move || entries.as_mut()?.next().map(of)).flatten()
     }
 
-    /// Keeps the entries that `keep` wants, which may change them, without unpacking all at once.
+    /// Retains the entries for which `keep` returns true and lets it change them, without unpacking all at
+    /// once.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut Entry) -> bool) {
         let mut kept = EntryList::default();
         let mut entries = self.cursor();
@@ -171,7 +172,7 @@ impl EntryList {
         *self = kept;
     }
 
-    /// Changes the entries as a list of their own, which takes more memory meanwhile.
+    /// Edits the entries as an unpacked list, which temporarily takes more memory.
     pub fn edit<T>(&mut self, change: impl FnOnce(&mut Vec<Entry>) -> T) -> T {
         let mut entries: Vec<Entry> = self.iter().collect();
         let result = change(&mut entries);
@@ -351,7 +352,7 @@ fn pack_forward(forward: Forward, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Appends a number: how many bytes it has, and these, the lowest first.
+/// Appends a number: its length in bytes, then the bytes, lowest first.
 fn number(value: u128, bytes: &mut Vec<u8>) {
     let length = (128 - value.leading_zeros()).div_ceil(8) as usize;
     bytes.push(length as u8);
@@ -362,7 +363,7 @@ fn short(value: u16, bytes: &mut Vec<u8>) {
     bytes.extend(value.to_le_bytes());
 }
 
-/// The bytes that are still to be read. They were written here, so they are never too few.
+/// The bytes still to be read. They were written here, so there are never too few.
 #[derive(Debug)]
 struct Bytes<'a>(&'a [u8]);
 

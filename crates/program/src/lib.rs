@@ -1,6 +1,6 @@
 //! A program of pipes as written: ports, pipes, groups, counters and meters, with names resolved to indices
-//! and nothing compiled yet; and what its executors must agree on: the check, changes at run time, the
-//! buckets of groups, snapshots. It knows no executor.
+//! and nothing compiled yet; and everything its executors must agree on: the check, changes at run time, the
+//! buckets of groups, snapshots. It depends on no executor.
 
 mod affinity;
 pub mod buckets;

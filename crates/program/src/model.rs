@@ -51,8 +51,8 @@ ids! {
     AppId;
 }
 
-/// A place in the configuration, which its reader can convert to file, line and column. 0 means none (created
-/// by an app or at run time).
+/// A place in the configuration, which the configuration reader can convert to file, line and column. 0 means
+/// none (created by an app or at run time).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin(pub u32);
 
@@ -73,7 +73,7 @@ pub struct Program {
     pub nat_pools: Vec<NatPool>,
     /// Names of apps that frames can be forwarded to.
     pub apps: Vec<String>,
-    /// Seed of the select hash; equal on all nodes of a fleet.
+    /// Seed of the select hash; the same on all nodes of a fleet.
     pub select_seed: u64,
     /// UDP ports by which tunnels are recognised and to which they are sent.
     pub tunnels: TunnelPorts,
@@ -81,14 +81,15 @@ pub struct Program {
     pub follow_fragments: bool,
 }
 
-/// How a program uses flow keys of one kind, so that nothing unused is computed.
+/// How a program uses one kind of flow keys, so that nothing unused is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyUse {
     /// To look up flows.
     pub table: bool,
     /// To pick buckets for all packets.
     pub select: bool,
-    /// To pick buckets or source ports for some packets, which are hashed when it is known which they are.
+    /// To pick buckets or source ports for some packets, which are hashed once it is known which packets they
+    /// are.
     pub select_some: bool,
     /// To pick buckets for frames without a NIC's hash.
     pub select_unhashed: bool,
@@ -98,7 +99,7 @@ pub struct KeyUse {
     pub sums: bool,
 }
 
-/// A port, as the program knows it.
+/// A port, as seen by the program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortDeclaration {
     /// Its name.
@@ -107,7 +108,7 @@ pub struct PortDeclaration {
     pub root: Option<PipeId>,
     /// Whether frames can be passed to the host's stack here (`forward: kernel`).
     pub kernel_path: bool,
-    /// Its own MAC address, if it is known. No executor reads it: configurations name it as a value.
+    /// Its own MAC address, if known. No executor reads it: configurations use it as a value.
     pub mac: Option<[u8; 6]>,
     /// Place in the configuration.
     pub origin: Origin,
@@ -124,19 +125,19 @@ pub struct Pipe {
     pub matches: Vec<Match>,
     /// What is counted and metered on a hit.
     pub monitor: Monitor,
-    /// Action templates, of which an entry names one; at least one, which may have no operations.
+    /// Action templates; each entry names one. There is at least one, which may have no operations.
     pub templates: Vec<Template>,
     /// Where hits go.
     pub forward: Forward,
     /// Where misses go.
     pub miss: Forward,
-    /// The app that gets packets which `limit_length` refuses; otherwise they are dropped.
+    /// The app that gets packets that `limit_length` refuses; otherwise they are dropped.
     pub too_long: Option<AppId>,
     /// Whether to recompute flow key and select hash from the bytes after the actions.
     pub rehash: bool,
-    /// What of a flow's key says which worker it belongs to (FLOW).
+    /// The part of a flow's key that determines the worker it belongs to (FLOW).
     pub owner: OwnedBy,
-    /// The pool that each of its flows takes an address and a port of (FLOW).
+    /// The pool from which each of its flows takes an address and a port (FLOW).
     pub nat: Option<NatPoolId>,
     /// The largest number of entries, or of flows for a FLOW pipe.
     pub capacity: u32,
@@ -181,7 +182,7 @@ pub enum Criterion {
 }
 
 impl Criterion {
-    /// Returns its word in YAML; a constant has none.
+    /// Returns its YAML keyword; a constant has none.
     #[must_use]
     pub fn word(self) -> Option<&'static str> {
         match self {
@@ -193,7 +194,7 @@ impl Criterion {
         }
     }
 
-    /// Returns true if an entry may match any value, even if the packet lacks the field.
+    /// Returns true if an entry may match any value, even where the packet lacks the field.
     #[must_use]
     pub fn has_any(self) -> bool {
         matches!(self, Criterion::Masked | Criterion::Range)
@@ -216,23 +217,23 @@ pub struct Monitor {
     pub measured: Option<Measured>,
 }
 
-/// How soon flows give what they have counted, so that a measurement sees it.
+/// How soon flows report what they have counted, so that a measurement sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Counts from before the last multiple of this time are given, in milliseconds; at least 1.
+    /// Counts from before the last multiple of this time are reported, in milliseconds; at least 1.
     pub period_ms: u32,
-    /// A flow that has counted so many packets gives them before it counts the next; at least 1. Means
-    /// nothing without a FLOW pipe.
+    /// A flow that has counted this many packets reports them before it counts the next; at least 1. Ignored
+    /// without a FLOW pipe.
     pub packets: u32,
     /// The headers that tell flows apart where packets are summed up; a FLOW pipe has its own.
     pub key: KeySource,
-    /// How many flows fit where packets are summed up; others make some of them give their counts early.
+    /// How many flows fit where packets are summed up; further flows make others report their counts early.
     pub keys: u32,
 }
 
 impl Measured {
-    /// Counts are given once in a period; where they are summed up, by outer headers, of 131,072 flows at
-    /// a time, which takes nine megabytes twice. With a quarter of that, traffic of Zipf 1.1 gives ten times
+    /// Counts are reported once per period; where they are summed up, by outer headers, for 131,072 flows at
+    /// a time, which takes nine megabytes twice. With a quarter of that, traffic of Zipf 1.1 yields ten times
     /// as many deltas.
     #[must_use]
     pub const fn every(period_ms: u32) -> Measured {
@@ -268,7 +269,7 @@ pub enum Forward {
     InputPort,
     /// Into another pipe.
     Pipe(PipeId),
-    /// To the target of a group that the select hash picks, and on to where that target leads.
+    /// To the target of a group that the select hash picks, and on to wherever that target leads.
     Group(GroupId),
     /// To an app.
     App(AppId),
@@ -279,7 +280,7 @@ pub enum Forward {
         /// The pipe that gets the packet.
         next: PipeId,
     },
-    /// Through every port that a target with a bucket leads to; dropped if there is none.
+    /// Through every port that a target with a bucket leads to; dropped if there is no such port.
     Flood(GroupId),
     /// To the host's stack, at the port on which it arrived.
     Kernel,
@@ -297,7 +298,7 @@ pub struct Entry {
     /// [`EntryMatch::Target`] or, where metadata chooses the group, [`EntryMatch::Member`]; for FLOW one of
     /// these, [`EntryMatch::Flow`] or [`EntryMatch::Default`].
     pub matches: Vec<EntryMatch>,
-    /// For ACL, the priority, of which the lowest number wins.
+    /// For ACL, the priority; the lowest number wins.
     pub priority: u32,
     /// Index of the pipe's template.
     pub template: u16,
@@ -358,7 +359,7 @@ pub enum EntryMatch {
     Default,
 }
 
-/// Which group a pipe picks targets from.
+/// The group from which a pipe picks targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupChoice {
     /// Always this one.
@@ -420,7 +421,7 @@ pub struct Group {
     /// Number of buckets: a power of two up to 65536 (wants, given), a prime (Maglev), or what the other
     /// system has (Katran, GLB).
     pub size: u32,
-    /// Mixed into the hash before a bucket is picked, so that groups in sequence choose independently.
+    /// Mixed into the hash before a bucket is picked, so that consecutive groups choose independently.
     pub seed: Option<u64>,
     /// How a FLOW pipe that pins chooses the targets of new flows.
     pub new_flows: NewFlows,
@@ -428,9 +429,9 @@ pub struct Group {
     pub affinity: Option<Affinity>,
     /// How the server IDs of targets are encoded in QUIC connection IDs, if they have any.
     pub quic: Option<Arc<[QuicConfig]>>,
-    /// The app that gets packets for which the group has no target; without it they are dropped.
+    /// The app that gets packets for which the group has no target; otherwise they are dropped.
     pub no_target: Option<AppId>,
-    /// The app that resets TCP connections whose flows have been idle for too long; without it they just end.
+    /// The app that resets TCP connections whose flows have been idle too long; without it they just expire.
     pub idle: Option<AppId>,
     /// The targets. A target's id is its position here. Shared by all copies of the program, because there
     /// may be a million of them, and a worker holds a copy.
@@ -439,8 +440,8 @@ pub struct Group {
     pub origin: Origin,
 }
 
-/// How the targets of new flows are chosen. Whatever else picks from the group does so by hash, as a new flow
-/// does for which there is no room.
+/// How the targets of new flows are chosen. Everything else that picks from the group does so by hash, as
+/// does a new flow for which there is no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NewFlows {
     /// By hash.
@@ -448,8 +449,8 @@ pub enum NewFlows {
     Hash,
     /// In turn, by weight ([`mod@weir_table::in_turn`]).
     RoundRobin,
-    /// To the target that has the fewest live flows for its weight: of all in a small group, otherwise the
-    /// better one of two that the hash picks.
+    /// To the target with the fewest live flows for its weight: out of all targets in a small group,
+    /// otherwise the better of two that the hash picks.
     LeastFlows,
 }
 
@@ -461,30 +462,30 @@ impl NewFlows {
         ("least_flows", NewFlows::LeastFlows),
     ];
 
-    /// In a group with up to so many targets, [`NewFlows::LeastFlows`] compares all.
+    /// In a group with up to this many targets, [`NewFlows::LeastFlows`] compares all.
     pub const FEW: usize = 16;
 }
 
 /// How a group's buckets are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// A pure function of the set (Maglev, NSDI'16 §3.4): every node of a fleet computes the same.
+    /// A pure function of the set of targets (Maglev, NSDI'16 §3.4): all nodes of a fleet compute the same.
     Maglev,
     /// Wants-count: depends on history, and moves as few buckets as possible.
     Wants,
     /// Assigned from outside: a bucket has no target until [`crate::change::Change::MoveBuckets`] gives it
     /// one. Weights have no effect.
     Given,
-    /// The ring of Katran, by the addresses of targets; a flow finds its slot by Katran's hash.
+    /// The ring of Katran, by the addresses of targets; a flow finds its slot with Katran's hash.
     Katran(KatranVersion, KatranHash),
     /// The first back ends of the rows of the GLB director with this seed, by the addresses of targets; a
-    /// flow finds its row by the director's hash. A target without weight drains or, as
-    /// [`Target::inactive`] says, is in no row; other weights make no difference.
+    /// flow finds its row with the director's hash. A target without weight drains or, if
+    /// [`Target::inactive`] says so, is in no row; other weights make no difference.
     Glb([u8; 16], GlbHash),
 }
 
 impl Fill {
-    /// Returns the number of buckets of systems that have only one.
+    /// Returns the number of buckets, for systems that allow only one number.
     #[must_use]
     pub fn fixed_size(self) -> Option<u32> {
         match self {
@@ -495,7 +496,7 @@ impl Fill {
     }
 
     /// Returns another system's hash of a flow, whose remainder modulo the number of buckets is the flow's
-    /// bucket; `None` where buckets are picked by a hash of weir's.
+    /// bucket; `None` where buckets are picked by one of weir's own hashes.
     #[inline]
     #[must_use]
     pub fn hash(self, flow: &FlowKey) -> Option<u64> {
@@ -514,10 +515,10 @@ pub struct Target {
     pub name: String,
     /// Its share relative to the others; with 0 it gets no buckets.
     pub weight: u32,
-    /// Whether it is in no row of the GLB director's table as long as it has no weight, as one that the
+    /// Whether it is in no row of the GLB director's table while it has no weight, like a target that the
     /// configuration gives none; otherwise it drains then.
     pub inactive: bool,
-    /// The address by which other systems know it, needed where buckets are filled as theirs.
+    /// The address by which other systems know it, required where buckets are filled like theirs.
     pub address: Option<IpAddr>,
     /// Its server ID in QUIC connection IDs.
     pub server_id: Option<ServerId>,
@@ -539,13 +540,13 @@ pub struct MeterDeclaration {
 }
 
 impl Group {
-    /// Sets the weight of a target, which must be there. One that has had a weight drains when it loses it.
+    /// Sets the weight of a target, which must exist. A target that has had a weight drains when it loses it.
     pub fn set_weight(&mut self, target: usize, weight: u32) {
         let target = self.target_mut(target);
         (target.weight, target.inactive) = (weight, target.inactive && weight == 0);
     }
 
-    /// Returns a target, which must be there; it is this program's own from then on.
+    /// Returns a target, which must exist; from then on the list belongs to this program alone.
     pub fn target_mut(&mut self, target: usize) -> &mut Target {
         &mut Arc::make_mut(&mut self.targets)[target]
     }
@@ -570,31 +571,30 @@ impl Program {
             flags: all.flags || one.flags,
             sums: all.sums || one.sums,
         });
-        // Which packet of TCP is a connection's first.
+        // Which TCP packet is the first of a connection.
         let begins = self.groups.iter().any(|group| group.new_flows != NewFlows::Hash);
         KeyUse { flags: all.flags || begins && all.table, ..all }
     }
 
-    /// Returns whether the program keeps flows, so that each flow must stay on one worker.
+    /// Returns whether the program keeps flows, in which case each flow must stay on one worker.
     #[must_use]
     pub fn keeps_flows(&self) -> bool {
         self.pipes.iter().any(|pipe| matches!(pipe.kind, PipeKind::Flow { .. }))
     }
 
-    /// Returns whether fragments have ports: only a program that reads any needs them.
+    /// Returns whether fragments have ports: only a program that reads ports needs them.
     #[must_use]
     pub fn follows(&self) -> bool {
         self.follow_fragments && self.depth() >= Depth::L4
     }
 
-    /// Returns whether frames may be handed over to other workers: those of flows, and fragments.
+    /// Returns whether frames may be handed over to other workers: frames of flows, and fragments.
     #[must_use]
     pub fn hands_over(&self) -> bool {
         self.keeps_flows() || self.follows()
     }
 
-    /// Returns the program without entries. There may be a million of them, so they are not copied in the
-    /// first place.
+    /// Returns the program without entries. They are never copied, because there may be a million of them.
     #[must_use]
     pub fn without_entries(&self) -> Program {
         Program {
@@ -661,7 +661,7 @@ impl Pipe {
 
     fn forwards_by_hash(&self) -> bool {
         let by_hash = |forward: &Forward| matches!(forward, Forward::Group(_));
-        // With forwards per entry, run-time entries may.
+        // With forwards per entry, run-time entries may forward by hash.
         by_hash(&self.forward)
             || by_hash(&self.miss)
             || self.forward == Forward::PerEntry

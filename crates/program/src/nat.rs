@@ -1,22 +1,22 @@
-//! NAT pools: addresses and ports that new flows take one of, and by which their answers are known again.
+//! NAT pools: addresses and ports from which new flows take one, and by which their answers are recognised.
 //!
-//! A pool is cut into 64 *slices* by its ports: port `n` is of slice `n % 64`. A flow takes from the slice
-//! that its key is of, and a slice belongs to one worker. So a worker gives ports away without asking
-//! anybody, and the port that an answer is sent to says which worker it is for. Slices follow from ports and
-//! keys alone: another number of workers, or more addresses, move no flow to another slice.
+//! A pool is cut into 64 *slices* by port: port `n` is in slice `n % 64`. A flow takes from the slice that
+//! its key belongs to, and a slice belongs to one worker. So a worker hands out ports without coordination,
+//! and the destination port of an answer identifies its worker. Slices depend on ports and keys alone:
+//! changing the number of workers or adding addresses moves no flow to another slice.
 
 use crate::Origin;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{FlowKey, rss_hash};
 use weir_table::NUMBERS_MAX;
 
-/// Slices of every pool. More workers than this would have none.
+/// Slices of every pool. Workers beyond this number would have none.
 pub const SLICES: u32 = 64;
 
-/// Most prefixes of a pool: an answer's address is compared with each.
+/// Maximum number of prefixes in a pool: an answer's address is compared with each.
 pub const PREFIXES_MAX: usize = 16;
 
-/// Most pairs of an address and a port in a pool, so that a slice fits a [`weir_table::NumberSet`].
+/// Maximum number of address and port pairs in a pool, so that a slice fits a [`weir_table::NumberSet`].
 pub const PLACES_MAX: u64 = NUMBERS_MAX as u64 * SLICES as u64;
 
 /// Addresses and ports for flows to take.
@@ -24,7 +24,7 @@ pub const PLACES_MAX: u64 = NUMBERS_MAX as u64 * SLICES as u64;
 pub struct NatPool {
     /// Its name.
     pub name: String,
-    /// Its addresses, all of one family: prefixes, of which every address is used.
+    /// Its addresses, all of one family: prefixes in which every address is used.
     pub prefixes: Vec<NatPrefix>,
     /// Its first port.
     pub first: u16,
@@ -49,7 +49,7 @@ impl std::fmt::Display for NatPrefix {
     }
 }
 
-/// An address and a port of a pool.
+/// An address and a port from a pool.
 pub type Binding = (IpAddr, u16);
 
 impl NatPrefix {
@@ -73,19 +73,19 @@ impl NatPrefix {
         }
     }
 
-    /// Returns true if it has this address.
+    /// Returns true if it contains this address.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
         self.offset(address).is_some()
     }
 
-    /// Returns how many of its addresses lie before this one.
+    /// Returns how many of its addresses come before this one.
     fn offset(self, address: IpAddr) -> Option<u128> {
         let offset = number(address).checked_sub(self.bits()).filter(|offset| *offset < self.addresses());
         offset.filter(|_| self.first.is_ipv4() == address.is_ipv4())
     }
 
-    /// The same, in a pool: its prefixes have 2^24 addresses at most.
+    /// The same within a pool, whose prefixes have 2^24 addresses at most.
     fn place(self, address: IpAddr) -> Option<u32> {
         self.offset(address).map(|offset| offset as u32)
     }
@@ -104,7 +104,7 @@ impl NatPool {
         self.prefixes.first().is_none_or(|prefix| prefix.first.is_ipv4())
     }
 
-    /// Returns how many pairs of an address and a port it has.
+    /// Returns how many address and port pairs it has.
     #[must_use]
     pub fn places(&self) -> u64 {
         let ports = u64::from(self.last).saturating_sub(u64::from(self.first)) + 1;
@@ -122,15 +122,15 @@ impl NatPool {
         self.prefixes.iter().flat_map(|prefix| (0..prefix.addresses()).map(|offset| prefix.at(offset)))
     }
 
-    /// Returns how many pairs its smallest slice has: so many flows find one, whatever their keys are.
+    /// Returns how many pairs its smallest slice has: this many flows find one, whatever their keys are.
     #[must_use]
     pub fn smallest_slice(&self) -> u64 {
         (0..SLICES).map(|slice| self.places_of(slice)).min().unwrap_or_default()
     }
 
-    /// Returns how many of these are in a slice.
+    /// Returns how many of these pairs are in a slice.
     pub fn places_of(&self, slice: u32) -> u64 {
-        // Ports of the slice below a limit.
+        // Number of the slice's ports below a limit.
         let below = |limit: u32| (limit + SLICES - 1 - slice) / SLICES;
         let ports = below(u32::from(self.last) + 1) - below(self.first.into());
         self.address_count() as u64 * u64::from(ports)
@@ -141,19 +141,20 @@ impl NatPool {
         u32::from(self.last) / SLICES - u32::from(self.first) / SLICES + 1
     }
 
-    /// Returns the bound of what [`NatPool::place`] gives within a slice.
+    /// Returns the bound on what [`NatPool::place`] yields within a slice.
     #[must_use]
     pub fn bound(&self) -> u32 {
         u32::try_from(self.address_count()).unwrap_or(u32::MAX).saturating_mul(self.rounds())
     }
 
-    /// Whether it has this address.
+    /// Whether it contains this address.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
         self.prefixes.iter().any(|prefix| prefix.contains(address))
     }
 
-    /// Returns the slice of an address and a port, and the place in it; `None` if the pool has them not.
+    /// Returns the slice of an address and a port, and the place in it; `None` if the pool does not have
+    /// them.
     #[inline]
     #[must_use]
     pub fn place(&self, (address, port): Binding) -> Option<(u32, u32)> {
@@ -171,7 +172,7 @@ impl NatPool {
         None
     }
 
-    /// Returns the address and the port at a place of a slice; `None` where there are none.
+    /// Returns the address and the port at a place of a slice; `None` if the pool has no such place.
     #[must_use]
     pub fn binding(&self, slice: u32, place: u32) -> Option<Binding> {
         let port = (u32::from(self.first) / SLICES + place % self.rounds()) * SLICES + slice;
@@ -186,9 +187,9 @@ impl NatPool {
         None
     }
 
-    /// Returns the slice of a flow: that of its destination if that is of the pool, as for answers; otherwise
-    /// the lowest bits of the hash by which NICs deliver frames. For a number of workers that divides 64,
-    /// that is the worker whose queue the NIC chooses, where it can be told.
+    /// Returns the slice of a flow: that of its destination if the pool contains it, as for answers;
+    /// otherwise the lowest bits of the hash by which NICs deliver frames. If the number of workers divides
+    /// 64, that is the worker whose queue the NIC chooses, where the NIC can be configured.
     #[inline]
     #[must_use]
     pub fn slice(&self, key: &FlowKey) -> u32 {
@@ -196,7 +197,7 @@ impl NatPool {
         answer.map_or(rss_hash(key) % SLICES, |(slice, _)| slice)
     }
 
-    /// Returns the worker of a slice, of so many.
+    /// Returns the worker of a slice, given the number of workers.
     #[inline]
     #[must_use]
     pub fn worker(slice: u32, workers: usize) -> usize {

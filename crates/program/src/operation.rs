@@ -1,8 +1,8 @@
 //! The operations of actions, as one table: the configuration, the check, random programs and their coverage,
-//! `explain` and the swap of programs all take an operation's word, its place in the order and its arguments
-//! from one line here.
+//! `explain` and program swaps all take an operation's keyword, its place in the order and its arguments from
+//! one line here.
 //!
-//! What an operation does to a packet is deliberately not here but in two independent places:
+//! What an operation does to a packet is deliberately not defined here but in two independent places:
 //! `batch/steps.rs` and `oracle/src/action.rs`.
 
 use std::ops::RangeInclusive;
@@ -28,7 +28,7 @@ pub enum Stage {
 /// How an operation is written in YAML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Only the word.
+    /// Only the keyword.
     Alone,
     /// `word: { field: value, ... }`, one operation for each field.
     Fields,
@@ -39,11 +39,11 @@ pub enum Form {
 /// What an operation does to the position of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
-    /// It does not change.
+    /// They do not move.
     Stay,
-    /// Bytes in front of the headers are removed; they are found again before the next operation.
+    /// Bytes in front of the headers are removed; the headers are found again before the next operation.
     Removed,
-    /// Bytes are added in front of the headers; they are found again before the next pipe.
+    /// Bytes are added in front of the headers; the headers are found again before the next pipe.
     Added,
 }
 
@@ -55,15 +55,15 @@ pub enum Value {
     /// Given by each entry: the next of [`crate::Entry::values`], in the order of
     /// [`Operation::arguments`].
     PerEntry,
-    /// Given by each entry in the same way; a flow keeps the one with which it was learnt.
+    /// Given by each entry in the same way; a flow keeps the value with which it was learnt.
     PerFlow,
-    /// What this field of the packet was that began the flow, before the action; 0 if it had none.
+    /// The value, before the action, of this field in the packet that began the flow; 0 if it had none.
     Learnt(Field),
-    /// What the flow has taken of the pipe's NAT pool.
+    /// What the flow has taken from the pipe's NAT pool.
     Nat(NatPart),
 }
 
-/// A part of what a flow takes of a NAT pool.
+/// A part of what a flow takes from a NAT pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NatPart {
     /// The address.
@@ -73,13 +73,13 @@ pub enum NatPart {
 }
 
 impl Value {
-    /// Whether entries give it.
+    /// Whether entries give this value.
     #[must_use]
     pub fn is_given(self) -> bool {
         matches!(self, Value::PerEntry | Value::PerFlow)
     }
 
-    /// Whether flows keep it.
+    /// Whether flows keep this value.
     #[must_use]
     pub fn is_kept(self) -> bool {
         matches!(self, Value::PerFlow | Value::Learnt(_) | Value::Nat(_))
@@ -108,7 +108,7 @@ pub enum Slot<'a> {
     Optional(&'a mut Option<Value>, Field),
     /// Like `Number`; if absent, it is taken from the select hash.
     Hashed(&'a mut Option<Value>, Field),
-    /// A number that is the same for all entries, or `copy` for that of the packet.
+    /// A number that is the same for all entries, or `copy` to take it from the packet.
     Copied(&'a mut Option<u8>, Field),
     /// A field that is read.
     Read(&'a mut Field),
@@ -127,7 +127,7 @@ pub enum Slot<'a> {
 /// An operation of the table.
 #[derive(Debug)]
 pub struct Line {
-    /// Its word in the configuration.
+    /// Its keyword in the configuration.
     pub word: &'static str,
     /// A description.
     pub help: &'static str,
@@ -160,7 +160,7 @@ macro_rules! operations {
         });
 
         impl Operation {
-            /// Returns its word in the configuration.
+            /// Returns its keyword in the configuration.
             #[must_use]
             #[allow(unused_variables, reason = "only the words of tunnels depend on the arguments")]
             pub fn word(&self) -> &'static str {
@@ -224,7 +224,7 @@ operations! {
     /// Decrements the IPv4 TTL or IPv6 hop limit; 0 or 1 drops the packet.
     DecrementTtl = "decrement_ttl", Rewrite Alone L3 Stay [Operation::DecrementTtl] => vec![];
 
-    /// Refuses a packet that is longer: it goes to the app that the pipe's `too_long` names, as it is then.
+    /// Refuses a longer packet: it goes to the app named by the pipe's `too_long`, in its current form.
     LimitLength { bytes: Value, frame: bool } = "limit_length", Rewrite Keys L3 Stay
         [Operation::LimitLength { bytes: Value::Const(u16::MAX as u128), frame: false }] => vec![
             needed("bytes", "the length of the longest", Slot::Number(bytes, Field::UdpSport)),
@@ -276,18 +276,18 @@ pub struct Encap {
     pub id: Option<Value>,
     /// Outer TTL or hop limit.
     pub ttl: Value,
-    /// Outer DSCP; `None` means that of the packet, or 0 if it is not IP.
+    /// Outer DSCP; `None` copies that of the packet, or 0 if it is not IP.
     pub dscp: Option<u8>,
-    /// Outer UDP source port; `None` means from the select hash, 49152..=65535 (RFC 7348 §5).
+    /// Outer UDP source port; `None` takes it from the select hash, 49152..=65535 (RFC 7348 §5).
     pub sport: Option<Value>,
     /// Whether to compute the outer UDP checksum; otherwise it is 0.
     pub udp_checksum: bool,
     /// Whether to carry the whole frame rather than its IP packet.
     pub ethernet: bool,
-    /// Whether a GUE header says the other back end of the packet's row in the group that its pipe picks
-    /// from, filled as the GLB director's (docs/pipes.md A25).
+    /// Whether a GUE header names the other back end of the packet's row in the group that its pipe picks
+    /// from, filled like the GLB director's (docs/pipes.md A25).
     pub second_chance: bool,
-    /// Whether GUE is of variant 1, which has no header: the packet follows UDP directly.
+    /// Whether GUE uses variant 1, which has no header: the packet directly follows UDP.
     pub bare: bool,
 }
 
@@ -295,8 +295,8 @@ pub struct Encap {
 const TTL: u128 = 64;
 
 impl Encap {
-    /// Returns the defaults of a kind. Kinds that can carry both carry Ethernet in UDP, and IP directly
-    /// behind IP.
+    /// Returns the defaults of a kind. Kinds that can carry both carry Ethernet over UDP, and IP directly
+    /// over IP.
     #[must_use]
     pub fn new(kind: TunnelKind) -> Encap {
         let (zero, spec) = (Value::Const(0), kind.spec());
@@ -319,8 +319,8 @@ impl Encap {
         }
     }
 
-    /// Returns which numbers of [`Encap::src_bits`] make sense, besides 0: fewer leave no address; more are
-    /// more than an operator has (IPv4) or the hash has (IPv6).
+    /// Returns which numbers of [`Encap::src_bits`] make sense, besides 0: fewer leave no address; more
+    /// exceed what an operator has (IPv4) or what the hash provides (IPv6).
     #[must_use]
     pub const fn src_bits_range(ipv6: bool) -> RangeInclusive<u8> {
         2..=if ipv6 { 64 } else { 24 }
@@ -400,7 +400,7 @@ fn optional<'a>(key: &'static str, help: &'static str, slot: Slot<'a>) -> Argume
     Argument { key, help, needed: false, slot }
 }
 
-/// Returns the arguments of `field: value`, where the field is the key.
+/// Returns the arguments for `field: value`, where the field is the key.
 fn assign<'a>(
     slot: fn(&'a mut Field) -> Slot<'a>,
     field: &'a mut Field,
@@ -427,9 +427,9 @@ impl Slot<'_> {
 /// A number that each entry gives to an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Word of the operation: the key under which an entry gives the number.
+    /// Keyword of the operation: the key under which an entry gives the number.
     pub word: &'static str,
-    /// Which operation of this word, among those with per-entry numbers.
+    /// Which operation with this keyword, among those with per-entry numbers.
     pub occurrence: usize,
     /// Key of the number.
     pub key: &'static str,
@@ -496,8 +496,8 @@ impl Operation {
         }
     }
 
-    /// Returns how deep a frame must be parsed for this operation to find its place and the checksums that it
-    /// must update.
+    /// Returns how deep a frame must be parsed for this operation to find its place and the checksums to
+    /// update.
     #[must_use]
     pub fn depth(&self) -> Depth {
         let hash = if self.uses_hash() { Depth::L4 } else { Depth::L2 };
@@ -515,13 +515,13 @@ impl Operation {
         })
     }
 
-    /// Whether flows keep its numbers: all of them if they keep one.
+    /// Whether flows keep its numbers: if they keep one, they keep all.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.numbers().any(|(_, value, _)| value.is_kept())
     }
 
-    /// Returns its shape: constants are zero, per-entry numbers stay.
+    /// Returns its shape: constants become zero, per-entry numbers stay.
     #[must_use]
     pub fn without_constants(&self) -> Operation {
         let mut operation = *self;
@@ -540,7 +540,7 @@ impl Operation {
     }
 }
 
-/// Prints its word and the fields among its arguments: `set ipv4.dst`, `copy eth.src to eth.dst`.
+/// Prints its keyword and the fields among its arguments: `set ipv4.dst`, `copy eth.src to eth.dst`.
 impl std::fmt::Display for Operation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.word())?;
@@ -564,12 +564,12 @@ fn write_depth(field: Field) -> Depth {
     }
 }
 
-/// Describes the fixed order in a sentence: the operations of each stage, stages in their order.
+/// Describes the fixed order in a sentence: the operations of each stage, with stages in order.
 #[must_use]
 pub fn order() -> String {
     let mut text = String::new();
     let mut before = Stage::Decap;
-    // The words of one tunnel represent those of all.
+    // The keywords of one tunnel represent those of all.
     let all =
         OPERATIONS.iter().filter(|line| line.blank.tunnel().is_none_or(|kind| kind == TunnelKind::ALL[0]));
     for line in all {

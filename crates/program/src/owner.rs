@@ -1,9 +1,9 @@
 //! Which worker a flow belongs to.
 //!
-//! A flow lives on one worker, so the worker is computed from a part of the flow's key, the same for all its
-//! frames. A frame is given to its worker when it is received, before any pipe has seen it: what the FLOW
-//! pipes of a program need of the frame as it is received is found by [`crate::check::owners`]. Where they
-//! need different things, the pipes in front of them are looked through first ([`Owning::Ahead`]).
+//! A flow lives on one worker, so the worker is computed from a part of the flow's key that is the same for
+//! all its frames. A frame is handed to its worker on reception, before any pipe has seen it:
+//! [`crate::check::owners`] finds what the FLOW pipes of a program need from the frame as received. Where
+//! their needs differ, the pipes in front of them are looked through first ([`Owning::Ahead`]).
 
 use crate::check::owners;
 use crate::{NatPool, NatPoolId, PipeId, PortId, Program};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use weir_packet::fragment;
 use weir_packet::{Depth, FlowKey, Headers, KeySource, TableHash, TunnelPorts, parse_into, rss_hash};
 
-/// What of a flow's key says to which worker the flow belongs.
+/// The part of a flow's key that determines which worker the flow belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OwnedBy {
     /// Both addresses, both ports and the protocol: both directions of a flow belong to one worker.
@@ -23,13 +23,13 @@ pub enum OwnedBy {
     Src,
     /// The destination address: all flows to a host belong to one worker.
     Dst,
-    /// Address, port and protocol of the end that flows begin at, where answers are learnt with them: the
-    /// other end may be translated. Which end it is follows from the [`Side`] that a packet comes from.
+    /// Address, port and protocol of the end that begins flows, where answers are learnt with them: the other
+    /// end may be translated. Which end that is follows from the [`Side`] that a packet comes from.
     Client,
 }
 
 impl OwnedBy {
-    /// Its words in YAML.
+    /// Its YAML keywords.
     pub const WORDS: [(&'static str, OwnedBy); 5] = [
         ("both", OwnedBy::Both),
         ("addresses", OwnedBy::Addresses),
@@ -38,17 +38,17 @@ impl OwnedBy {
         ("client", OwnedBy::Client),
     ];
 
-    /// Returns its word in YAML.
+    /// Returns its YAML keyword.
     #[must_use]
     pub fn word(self) -> &'static str {
         OwnedBy::WORDS.iter().find(|(_, by)| *by == self).map_or("both", |(word, _)| word)
     }
 }
 
-/// Where a packet comes from, in a pipe that learns answers with its flows.
+/// Where a packet comes from, in a pipe that learns answers together with flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// From the end that flows begin at: metadata chooses a group for it.
+    /// From the end that begins flows: metadata chooses a group for it.
     Client,
     /// From the end that answers.
     Server,
@@ -57,11 +57,12 @@ pub enum Side {
 /// The hash that spreads flows over workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Steering {
-    /// That of the tables: it is secret, so nobody can aim all flows at one worker.
+    /// The hash of the tables: it is secret, so an attacker cannot direct all flows at one worker.
     pub hash: TableHash,
-    /// Entries of the NICs' indirection tables, if all NICs were told to hash by [`weir_packet::RSS_KEY`] and
-    /// to give their queues, one of each worker, the buckets in turn. Flows owned by both ends are then
-    /// spread as the NICs do it, and hardly a frame is handed over. 0 if NICs spread them otherwise.
+    /// Entries of the NICs' indirection tables, if all NICs were configured to hash with
+    /// [`weir_packet::RSS_KEY`] and to spread the buckets over their queues, one for each worker, in turn.
+    /// Flows owned by both ends are then spread the way the NICs do it, and hardly any frame is handed over.
+    /// 0 if NICs spread them otherwise.
     pub rss_table: u32,
 }
 
@@ -71,15 +72,15 @@ impl From<TableHash> for Steering {
     }
 }
 
-/// Pipes that are looked through in this order; those with an owner are FLOW pipes.
+/// Pipes that are looked through in this order; pipes with an owner are FLOW pipes.
 pub type Ahead = Arc<[(PipeId, Option<Owner>)]>;
 
-/// How the workers of frames are found that arrive on one port.
+/// How to find the workers of frames that arrive on a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owning {
-    /// From the headers of each, in the same way.
+    /// From the headers of each frame, in the same way.
     Same(Owner),
-    /// As the first FLOW pipe wants it that a frame meets. These pipes are looked through to find that,
+    /// As required by the first FLOW pipe that a frame meets. These pipes are looked through to find it,
     /// without counting. A frame that meets none stays where it arrived.
     Ahead(Ahead),
 }
@@ -89,15 +90,15 @@ pub enum Owning {
 pub struct Owner {
     /// The headers that it is computed from.
     pub source: KeySource,
-    /// What of them.
+    /// The part of the flow key in them that it is computed from.
     pub by: OwnedBy,
-    /// The NAT pool whose slices have workers, if the flows take of one.
+    /// The NAT pool whose slices belong to workers, if the flows take from one.
     pub nat: Option<NatPoolId>,
 }
 
 impl Owner {
-    /// Returns the worker of a received frame, of so many; `None` without IP. With the headers come the ports
-    /// of a fragment, if they are known.
+    /// Returns the worker of a received frame, given the number of workers; `None` without IP. The headers
+    /// come with the ports of a fragment, if they are known.
     #[inline]
     #[must_use]
     pub fn of(
@@ -119,7 +120,8 @@ impl Owner {
     }
 }
 
-/// Returns the worker that learns the ports of a fragment's datagram, of so many; `None` without IP.
+/// Returns the worker that learns the ports of a fragment's datagram, given the number of workers; `None`
+/// without IP.
 #[must_use]
 pub fn of_fragment(
     frame: &[u8],
@@ -130,8 +132,8 @@ pub fn of_fragment(
     Some(worker(OwnedBy::Addresses, (&key, Side::Client), steering, workers))
 }
 
-/// Returns the worker of the flows with this key, of so many. The tunnel's id has no part in it, since it is
-/// gone from the key when the frame has left the tunnel.
+/// Returns the worker of the flows with this key, given the number of workers. The tunnel's id is not
+/// included, because the key no longer has it once the frame has left the tunnel.
 #[inline]
 #[must_use]
 pub fn worker(by: OwnedBy, (key, side): (&FlowKey, Side), steering: &Steering, workers: usize) -> usize {
@@ -141,7 +143,7 @@ pub fn worker(by: OwnedBy, (key, side): (&FlowKey, Side), steering: &Steering, w
     let [[src_hi, src_lo, sport], [dst_hi, dst_lo, dport]] = key.ends();
     let of = |words: [u64; 3]| steering.hash.hash(&words);
     let protocol = u64::from(key.protocol()) << 16;
-    // A sum is the same for both directions, and needs no comparison whose outcome nobody can predict.
+    // A sum is the same in both directions and needs no comparison, whose outcome would be unpredictable.
     let hash = match by {
         OwnedBy::Both => {
             of([src_hi, src_lo, protocol | sport]).wrapping_add(of([dst_hi, dst_lo, protocol | dport]))
@@ -157,7 +159,7 @@ pub fn worker(by: OwnedBy, (key, side): (&FlowKey, Side), steering: &Steering, w
     ((hash >> 32) as usize * workers) >> 32
 }
 
-/// Tells the workers of frames outside of them: of those that apps send, and of those that are explained.
+/// Finds the workers of frames outside of workers: frames that apps send, and frames that are explained.
 #[derive(Clone, Debug)]
 pub struct Owners {
     ports: Vec<Option<Owning>>,
@@ -170,7 +172,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Finds out what tells the workers of a program, of so many.
+    /// Determines how the workers of a program's frames are found, given the number of workers.
     #[must_use]
     pub fn new(program: &Program, steering: Steering, workers: usize) -> Owners {
         let (depth, tunnels, pools) = (program.depth(), program.tunnels, program.nat_pools.clone());
@@ -178,7 +180,7 @@ impl Owners {
         Owners { ports, pools, depth, tunnels, follows, steering, workers }
     }
 
-    /// The same from what tells the workers of the frames of each port.
+    /// The same, from how the workers of the frames of each port are found.
     #[must_use]
     pub fn of_ports(
         (ports, pools): (Vec<Option<Owning>>, Vec<NatPool>),
@@ -200,8 +202,9 @@ impl Owners {
         self.steering
     }
 
-    /// Returns the worker of a frame that seems to arrive on a port; the first for a frame of no flow, and
-    /// where pipes must be looked through: then that worker finds it out, see [`crate::worker::Probe`].
+    /// Returns the worker of a frame that claims to arrive on a port; the first worker for a frame without a
+    /// flow, and where pipes must be looked through: then that worker finds the owner, see
+    /// [`crate::worker::Probe`].
     #[must_use]
     pub fn worker(&self, input: PortId, frame: &[u8]) -> usize {
         let owner = match self.ports.get(input.index()) {
@@ -300,7 +303,7 @@ mod tests {
             let hash = rss_hash(&FlowKey::of(&frame, &headers, KeySource::Outer).unwrap());
             let worker = of_steered(text, KeySource::Outer, OwnedBy::Both, steering, 3);
             assert_eq!(worker, (hash % 128 % 3) as usize, "{text}");
-            // What a NIC does not hash by goes by the secret hash.
+            // Frames that a NIC does not hash go by the secret hash.
             let secret = of_steered(text, KeySource::Outer, OwnedBy::Src, TableHash::new([1, 2]).into(), 3);
             assert_eq!(of_steered(text, KeySource::Outer, OwnedBy::Src, steering, 3), secret);
         }

@@ -1,8 +1,8 @@
-//! Servers by the IDs in QUIC connection IDs (draft-ietf-quic-load-balancers-21): how they are encoded, and
-//! which target of a group each of them is.
+//! Servers by the server IDs in QUIC connection IDs (draft-ietf-quic-load-balancers-21): how IDs are encoded,
+//! and which target of a group each one identifies.
 //!
-//! Server IDs are looked up where a HASH pipe says `hash: quic` (docs/pipes.md M29). What decodes them is
-//! [`weir_packet::quic_lb`]; the interpreter has a decoder of its own (`oracle/src/quic.rs`).
+//! Server IDs are looked up where a HASH pipe says `hash: quic` (docs/pipes.md M29). [`weir_packet::quic_lb`]
+//! decodes them; the interpreter has its own decoder (`oracle/src/quic.rs`).
 
 use crate::Group;
 use std::collections::HashMap;
@@ -13,16 +13,16 @@ use weir_packet::quic_lb::{QuicLb, QuicLbConfig, QuicLbError, UNROUTABLE};
 use weir_table::NO_TARGET;
 
 /// A configuration of the draft (§3): how server IDs are encoded in connection IDs whose first three bits
-/// are this number.
+/// are its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QuicConfig {
     /// Its number, 0 to 6.
     pub id: u8,
     /// Octets of a server ID, 1 to 15.
     pub server_id: u8,
-    /// Octets of a nonce, 4 to 18; both together are at most 19.
+    /// Octets of a nonce, 4 to 18; together with the server ID at most 19.
     pub nonce: u8,
-    /// The key of AES-128; without one, server IDs are plain.
+    /// The AES-128 key; without one, server IDs are in plaintext.
     pub key: Option<[u8; 16]>,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Debug for QuicConfig {
 }
 
 impl QuicConfig {
-    /// Returns what decodes it.
+    /// Returns a decoder for it.
     ///
     /// # Errors
     /// The draft does not allow these lengths.
@@ -43,7 +43,7 @@ impl QuicConfig {
         QuicLbConfig::new(self.server_id.into(), self.nonce.into(), self.key)
     }
 
-    /// Whether there is such a number.
+    /// Whether its number is valid.
     #[must_use]
     pub fn has_number(&self) -> bool {
         self.id < UNROUTABLE
@@ -67,7 +67,7 @@ impl PartialEq for QuicServers {
 impl Eq for QuicServers {}
 
 impl QuicServers {
-    /// Returns those of a group, if it has any. The check has refused configurations that are not possible.
+    /// Returns the servers of a group, if it has any. The check has already refused invalid configurations.
     #[must_use]
     pub fn of(group: &Group) -> Option<Arc<QuicServers>> {
         let configs = Arc::clone(group.quic.as_ref()?);

@@ -42,13 +42,13 @@ pub struct Snapshot {
     pub buckets: Vec<BucketReport>,
 }
 
-/// How a FLOW pipe chooses the targets of new flows at this moment, besides by the flows that targets have.
+/// How a FLOW pipe currently chooses the targets of new flows, apart from the flow counts of targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewFlowTurns {
     /// The next turn of each group, by its position; `None` where none was taken. Empty if no group has
     /// turns.
     pub turns: Vec<Option<u64>>,
-    /// When its table had no room for a flow, in milliseconds.
+    /// When its table last had no room for a flow, in milliseconds.
     pub full_ms: Option<u32>,
 }
 
@@ -64,7 +64,7 @@ pub struct BucketReport {
     pub bytes: Vec<u64>,
     /// Moves carried out.
     pub moved: u64,
-    /// Moves carried out while the bucket was in use, because they had waited for the longest time allowed.
+    /// Moves carried out while the bucket was in use, because they had reached the maximum wait.
     pub moved_busy: u64,
     /// Pending moves.
     pub pending: usize,
@@ -100,15 +100,15 @@ pub struct PipeSnapshot {
 pub struct FlowAccount {
     /// Packets looked up: those that passed the pipe's constants.
     pub met: u64,
-    /// Packets in the counters of the table, also of flows that are gone and wait for their delta.
+    /// Packets in the counters of the table, including flows that have ended and await their delta.
     pub live: u64,
     /// Packets in deltas.
     pub given: u64,
-    /// Packets that count in no flow.
+    /// Packets that no flow counts.
     pub unflowed: Unflowed,
 }
 
-/// Packets that a FLOW pipe looked up and counted in no flow, by the reason.
+/// Packets that a FLOW pipe looked up but no flow counted, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unflowed {
     /// They have no flow key.
@@ -117,7 +117,7 @@ pub struct Unflowed {
     pub no_group: u64,
     /// The flow is unknown, and the pipe learns none.
     pub unknown: u64,
-    /// They are ICMP errors about a flow that is pinned.
+    /// They are ICMP errors about a pinned flow.
     pub icmp_error: u64,
     /// There is no target for the flow, or no entry for its target.
     pub no_target: u64,
@@ -125,9 +125,9 @@ pub struct Unflowed {
     pub full: u64,
     /// There is no free port in the NAT pool.
     pub no_nat_port: u64,
-    /// Another flow has the answers.
+    /// Another flow already has the same answers.
     pub answers_taken: u64,
-    /// A delta that must be given first has no room.
+    /// A delta that must be sent first has no room.
     pub delta: u64,
 }
 
@@ -158,7 +158,7 @@ impl FlowAccount {
         *self == FlowAccount::default()
     }
 
-    /// Returns true if every packet is somewhere.
+    /// Returns true if every packet is accounted for.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.met == self.live + self.given + self.unflowed.sum()
@@ -166,7 +166,7 @@ impl FlowAccount {
 }
 
 impl Unflowed {
-    /// Returns the counts and what they are called in tables and JSON.
+    /// Returns the counts with their names in tables and JSON.
     #[must_use]
     pub fn by_reason(&self) -> [(&'static str, u64); 9] {
         let Unflowed { no_key, no_group, unknown, icmp_error, no_target, full, .. } = *self;
@@ -223,19 +223,19 @@ pub struct FlowSnapshot {
     pub key: FlowKey,
     /// The decision for the flow.
     pub decision: FlowDecision,
-    /// Its packets and bytes, without those that it has given.
+    /// Its packets and bytes, without those already reported.
     pub hits: Count,
-    /// What it has given to a measurement.
+    /// What it has reported to a measurement.
     pub given: Count,
     /// When its first packet arrived, in milliseconds.
     pub first_ms: u32,
     /// When its last packet arrived, in milliseconds.
     pub last_ms: u32,
-    /// What has been seen of it, if timeouts depend on that.
+    /// Its observed state, if timeouts depend on it.
     pub state: Option<FlowState>,
-    /// What it has of the NAT pool, together with the flow of its answers.
+    /// Its address and port from the NAT pool, shared with the flow of its answers.
     pub binding: Option<Binding>,
-    /// The key of the flow of the other direction that was learnt with it, if that is live.
+    /// The key of the flow of the other direction that was learnt with it, if that flow is live.
     pub pair: Option<FlowKey>,
 }
 
@@ -246,24 +246,24 @@ pub enum FlowDecision {
     Default,
     /// Stay with this target of the pipe's group.
     Pinned(u16),
-    /// Stay with this target of this group, which metadata had chosen.
+    /// Stay with this target of this group, which metadata chose.
     PinnedIn(GroupId, u16),
     /// Follow the group's buckets.
     Follow(GroupId),
     /// Follow the buckets of the group that metadata chooses.
     FollowChosen,
-    /// Use an entry of its own, configured or added at run time.
+    /// Use its own entry, configured or added at run time.
     Own,
 }
 
 /// Some of the entries of a pipe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// The entries as they could be written again, and what is known of them.
+    /// The entries in a form in which they could be written again, and what is known about them.
     pub entries: Vec<(Entry, Seen)>,
-    /// The number of the row at which the next page begins; `None` after the last.
+    /// The row number at which the next page begins; `None` after the last page.
     pub next: Option<u32>,
-    /// How often entries were given other places. An entry keeps its place as long as this stays the same.
+    /// How often entries were moved to other places. An entry keeps its place while this number is unchanged.
     pub renumbered: u32,
 }
 
@@ -272,23 +272,25 @@ pub struct Page {
 pub struct FlowsPage {
     /// Live flows.
     pub flows: Vec<FlowSnapshot>,
-    /// The number of the row at which the next page begins; `None` after the last.
+    /// The row number at which the next page begins; `None` after the last page.
     pub next: Option<u32>,
 }
 
-/// What a worker knows of an entry.
+/// What a worker knows about an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// What it has counted there.
     pub count: Count,
-    /// When a packet last hit it there or, before the first, it came; in milliseconds of the workers' clock.
+    /// When a packet last hit it there or, before the first hit, when it was added; in milliseconds of the
+    /// workers' clock.
     pub last_ms: u32,
-    /// Whether that is longer ago than its timeout.
+    /// Whether it has been idle for longer than its timeout.
     pub idle: bool,
 }
 
 impl Seen {
-    /// Adds what another worker knows of the same entry: counts are summed, and it is as old as the youngest.
+    /// Merges in what another worker knows about the same entry: counts are summed, and the entry is as old
+    /// as its youngest replica.
     pub fn add(&mut self, other: Seen) {
         self.count.add(other.count);
         if is_later(other.last_ms, self.last_ms) {

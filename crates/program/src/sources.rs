@@ -1,13 +1,13 @@
-//! Which target the flows of a source went to last, for groups whose `affinity` has a timeout (docs/pipes.md
-//! M31).
+//! The target that the flows of a source went to last, for groups whose `affinity` has a timeout
+//! (docs/pipes.md M31).
 //!
 //! All workers share this memory, because flows of one source belong to several of them. It is a fixed number
-//! of words in lines of eight: a source has its place in one line, and if that is full, the source there that
-//! has not been used for the longest time is forgotten. Words are atomic and nothing orders them: of two
-//! workers that write at the same moment, one may be ignored. They are read and written only for new flows.
+//! of words in lines of eight: a source maps to one line, and if the line is full, the source that has gone
+//! unused for longest is evicted. Words are relaxed atomics: if two workers write at the same moment, one
+//! write may be lost. They are read and written only for new flows.
 //!
-//! A successor's memory begins with a copy, by the names of groups and targets, and what is written by
-//! workers that still run the former program is found there.
+//! A successor's memory starts as a copy, matched by the names of groups and targets, and it also sees what
+//! workers that still run the previous program write.
 //!
 //! Costs: 2 MiB for each FLOW pipe that may pick from such a group.
 
@@ -18,32 +18,32 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// A memory has this many lines.
+/// Number of lines in a memory.
 const LINES: usize = 1 << 15;
-/// And this many words in each.
+/// Number of words in each line.
 const WAYS: usize = 8;
 /// Bits of a word: the time, the number of the target plus one, and the rest of the source's hash.
 const TIME_BITS: u32 = 22;
 const NUMBER_BITS: u32 = 20;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-/// A step of time has 1024 milliseconds, so that times wrap where the milliseconds do.
+/// A time step has 1024 milliseconds, so that times wrap where the milliseconds do.
 const STEP_SHIFT: u32 = 10;
 
 type Line = [AtomicU64; WAYS];
-/// The lines of a former program, and the present number of each of its targets.
+/// The lines of a previous program, and the current number of each of its targets.
 type Former = (Arc<[Line]>, Box<[Option<u32>]>);
 
 /// Which target each source went to.
 #[derive(Debug)]
 pub struct Sources {
     hasher: RandomState,
-    /// The hash of the name of each group that remembers, and its part of source addresses and timeout.
+    /// For each group that remembers: the hash of its name, and its address prefix and timeout.
     groups: Box<[Option<(u64, Affinity)>]>,
     lines: Arc<[Line]>,
-    /// That of the former program, and the present number of each of its targets.
+    /// Those of the previous program, and the current number of each of its targets.
     former: Option<Former>,
-    /// The line that is cleared next of what is too old.
+    /// The next line from which expired words are cleared.
     next: AtomicUsize,
 }
 
@@ -55,7 +55,7 @@ struct Place {
 }
 
 impl Sources {
-    /// Creates an empty memory for a pipe that picks from these groups, if one of them remembers.
+    /// Creates an empty memory for a pipe that picks from these groups, if one of them remembers sources.
     pub fn new(program: &Program, choice: GroupChoice) -> Option<Sources> {
         let remembers = |id: crate::GroupId| program.groups[id.index()].remembers();
         targets::groups(program, choice).any(remembers).then(|| Sources::with(program, RandomState::new()))
@@ -75,7 +75,7 @@ impl Sources {
         }
     }
 
-    /// Creates that of a program that follows. `was` says which number each of its targets had.
+    /// Creates the memory of the next program. `was` maps each of its targets to its previous number.
     pub fn succeed(&self, program: &Program, was: &[Option<u32>]) -> Sources {
         let mut now = vec![None; was.iter().flatten().max().map_or(0, |most| *most as usize + 1)];
         for (number, was) in (0..).zip(was).filter_map(|(number, was)| Some((number, (*was)?))) {
@@ -95,7 +95,7 @@ impl Sources {
         Some((place, steps(affinity)))
     }
 
-    /// Returns the number of the target that flows of a source go to, if one has begun within the timeout.
+    /// Returns the number of the target that flows of a source go to, if one began within the timeout.
     pub fn recall(&self, group: usize, source: IpAddr, now_ms: u32) -> Option<u32> {
         let (place, timeout) = self.place(group, source)?;
         let is_young = |word: &u64| age(*word, now_ms) <= timeout;
@@ -107,7 +107,8 @@ impl Sources {
         own.or_else(former).map(number_of)
     }
 
-    /// A flow of a source begins at a target, or did so a while ago, in which case later ones count.
+    /// Records that a flow of a source begins at a target, or began there some time ago, in which case later
+    /// flows take precedence.
     pub fn remember(&self, group: usize, source: IpAddr, number: u32, now_ms: u32) {
         let Some((place, _)) = self.place(group, source) else { return };
         let word = place.tag << (TIME_BITS + NUMBER_BITS)
@@ -126,14 +127,14 @@ impl Sources {
         }
     }
 
-    /// Clears what is too old in some lines, because times come again after 49 days.
+    /// Clears expired words in some lines, because times wrap after 49 days.
     pub fn clear_some(&self, now_ms: u32) {
         let longest = self.groups.iter().flatten().map(|(_, affinity)| steps(*affinity)).max().unwrap_or(0);
         let line = &self.lines[self.next.fetch_add(1, Relaxed) % LINES];
         for at in line {
             let word = at.load(Relaxed);
             if word != 0 && age(word, now_ms) > longest {
-                // Unless it has been used meanwhile.
+                // This fails if the word has been used in the meantime.
                 let _ = at.compare_exchange(word, 0, Relaxed, Relaxed);
             }
         }
@@ -158,19 +159,19 @@ fn number_of(word: u64) -> u32 {
     ((word >> TIME_BITS & NUMBER_MASK) - 1) as u32
 }
 
-/// Returns how many steps ago a word was written; 0 if that is in the future, of another worker's clock.
+/// Returns how many steps ago a word was written; 0 if that is in the future, by another worker's clock.
 fn age(word: u64, now_ms: u32) -> u64 {
     let age = u64::from(now_ms >> STEP_SHIFT).wrapping_sub(word) & TIME_MASK;
     if age >> (TIME_BITS - 1) == 0 { age } else { 0 }
 }
 
-/// Whether a word was written later than that.
+/// Whether a word was written after this time.
 fn is_ahead(word: u64, now_ms: u32) -> bool {
     let age = u64::from(now_ms >> STEP_SHIFT).wrapping_sub(word) & TIME_MASK;
     age >> (TIME_BITS - 1) != 0
 }
 
-/// Returns a word with the present number of its target; `None` if there is none.
+/// Returns a word with the current number of its target; `None` if the target is gone.
 fn renumbered(word: u64, now: &[Option<u32>]) -> Option<u64> {
     let number = (word != 0).then(|| now.get(number_of(word) as usize).copied().flatten())??;
     Some(word & !(NUMBER_MASK << TIME_BITS) | (u64::from(number) + 1) << TIME_BITS)
@@ -217,7 +218,7 @@ mod tests {
         let old = program(&["a", "b", "c"]);
         let sources = Sources::new(&old, CHOICE).unwrap();
         (0..3).for_each(|number| sources.remember(0, source(number), number, 0));
-        // Numbers of `d`, `c` and `a` in the former program.
+        // Numbers of `d`, `c` and `a` in the previous program.
         let next = sources.succeed(&program(&["d", "c", "a"]), &[None, Some(2), Some(0)]);
         (3..6).for_each(|number| sources.remember(0, source(number), number - 3, 0));
         let known: Vec<_> = (0..6).map(|number| next.recall(0, source(number), 1000)).collect();

@@ -1,5 +1,5 @@
-//! Prints what a packet costs in each solution, alone and behind the aggregator, on this machine. Not a
-//! benchmark with claims: `weir bench` is that. Arguments: skews of a Zipf distribution.
+//! Prints what a packet costs in each solution, alone and behind the aggregator, on this machine. This is not
+//! a rigorous benchmark; use `weir bench` for that. Arguments: skews of a Zipf distribution.
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use std::time::Instant;
@@ -11,7 +11,7 @@ const PACKETS: usize = 2 << 20;
 const BURST: usize = 32;
 const SEED: Seed = Seed::new([11, 22]);
 
-/// Nanoseconds for each packet, the best of three after one to warm up.
+/// Nanoseconds per packet: the best of three runs after a warm-up.
 fn measure(packets: &[Update<2>], mut run: impl FnMut(&[Update<2>])) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..4 {

@@ -1,6 +1,6 @@
 //! Measures of error, as the literature defines them (ElasticSketch, SIGCOMM 2018, section 7.1).
 
-/// Average relative error: the mean of |f - f̂| / f. Keys of truth 0 do not count; 0 without keys.
+/// Average relative error: the mean of |f - f̂| / f. Keys whose true value is 0 do not count; 0 without keys.
 #[must_use]
 pub fn are(truth_and_estimate: impl IntoIterator<Item = (f64, f64)>) -> f64 {
     let (mut sum, mut keys) = (0.0, 0_u64);
@@ -22,14 +22,14 @@ pub fn relative_error(truth: f64, estimate: f64) -> f64 {
 /// How well a set was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Found {
-    /// Share of what was reported that is true.
+    /// Share of the reported keys that are true.
     pub precision: f64,
-    /// Share of what is true that was reported.
+    /// Share of the true keys that were reported.
     pub recall: f64,
 }
 
 impl Found {
-    /// Compares what was reported with what is true. An empty set has been found by an empty report.
+    /// Compares what was reported with what is true. An empty report finds an empty set.
     #[must_use]
     pub fn new<K: std::hash::Hash + Eq>(
         truth: impl IntoIterator<Item = K>,
@@ -50,8 +50,8 @@ impl Found {
     }
 }
 
-/// Weighted mean relative error of two distributions (size, flows), each in the order of sizes: Σ|n - n̂|
-/// / Σ (n + n̂)/2. It is between 0 and 2.
+/// Weighted mean relative error of two distributions (size, flows), each ordered by size: Σ|n - n̂| / Σ (n +
+/// n̂)/2. It is between 0 and 2.
 #[must_use]
 pub fn wmre(truth: &[(u64, f64)], estimate: &[(u64, f64)]) -> f64 {
     let (mut differences, mut means) = (0.0, 0.0);

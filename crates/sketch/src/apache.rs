@@ -1,8 +1,8 @@
 //! Sketches in the format of Apache DataSketches, which its libraries for Java, C++, Python and Go read:
 //! number of flows (HLL), quantiles (KLL), frequent items.
 //!
-//! The algorithms are those of Apache's own crate. Keys are given to HLL as their keyed hash, so its files
-//! merge only with those of equal seeds; frequent items are written as text, and merge with any.
+//! The algorithms are those of Apache's own crate. HLL receives keys as their keyed hash, so its files merge
+//! only with files of equal seeds; frequent items are written as text, and merge with any others.
 
 use crate::estimate::{Estimate, MergeError};
 use crate::hash::{Item, KEY_WORDS_MAX};
@@ -16,14 +16,14 @@ use datasketches::hll::{HllSketch, HllType, HllUnion};
 use datasketches::kll::{KllFloat, KllSketch};
 use std::hash::{Hash, Hasher};
 
-/// A file is not what it should be.
+/// A file is not in the expected format.
 #[derive(Debug, thiserror::Error)]
 #[error("not a sketch of this kind: {0}")]
 pub struct FormatError(#[from] Error);
 
-/// Number of different keys: HyperLogLog (Flajolet, Fusy, Gandouet, Meunier: HyperLogLog, AofA 2007), with
-/// the estimator of historic inverse probability. 2^12 registers: a relative standard error of 1.3 %, 1.6 %
-/// once merged.
+/// Number of distinct keys: HyperLogLog (Flajolet, Fusy, Gandouet, Meunier: HyperLogLog, AofA 2007), with the
+/// estimator of historic inverse probability. 2^12 registers: a relative standard error of 1.3 %, 1.6 % once
+/// merged.
 #[derive(Clone, Debug)]
 pub struct Distinct(HllSketch);
 
@@ -37,20 +37,20 @@ impl Default for Distinct {
 }
 
 impl Distinct {
-    /// Notes a key.
+    /// Records a key.
     #[inline]
     pub fn update(&mut self, hash: u64) {
         self.0.update(hash);
     }
 
-    /// Number of different keys.
+    /// Number of distinct keys.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let (low, high) = (self.0.lower_bound(NumStdDev::Three), self.0.upper_bound(NumStdDev::Three));
         Estimate { value: self.0.estimate(), low, high, confidence: 0.997 }
     }
 
-    /// Adds what another sketch has noted, whose seed must be equal.
+    /// Adds what another sketch, whose seed must be equal, has recorded.
     pub fn merge(&mut self, other: &Distinct) {
         let mut union = HllUnion::new(REGISTERS).expect("between 4 and 21");
         union.update(&self.0);
@@ -73,7 +73,7 @@ impl Distinct {
     /// Reads Apache's format.
     ///
     /// # Errors
-    /// The bytes are not that, or cut.
+    /// The bytes are not in that format, or are truncated.
     pub fn from_file(bytes: &[u8]) -> Result<Distinct, FormatError> {
         let read = HllSketch::deserialize(bytes)?;
         // The library accepts some sketches whose parts disagree, and then writes what it cannot read itself.
@@ -83,11 +83,11 @@ impl Distinct {
 }
 
 /// Quantiles of numbers: KLL (Karnin, Lang and Liberty: Optimal quantile approximation in streams, FOCS
-/// 2016). The rank of a quantile is within 0.14 % of what was asked for, with probability 0.99.
+/// 2016). The rank of a quantile is within 0.14 % of the requested one with probability 0.99.
 #[derive(Clone, Debug)]
 pub struct Quantiles(KllSketch<KllFloat<f64>>);
 
-/// KLL's k, by which its error and its memory go. An update costs half of what it does with k = 200: the
+/// KLL's k, which determines its error and its memory. An update costs half as much as with k = 200: the
 /// lowest level, which is sorted whenever it is full, is then not so small.
 const K: u16 = 2048;
 
@@ -98,7 +98,7 @@ impl Default for Quantiles {
 }
 
 impl Quantiles {
-    /// Notes a number; one that is not finite is left out.
+    /// Records a number; one that is not finite is ignored.
     #[inline]
     pub fn update(&mut self, number: f64) {
         if number.is_finite()
@@ -108,13 +108,13 @@ impl Quantiles {
         }
     }
 
-    /// How many numbers were noted.
+    /// How many numbers were recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.n()
     }
 
-    /// The number that a share (0 to 1) of all do not exceed, with bounds; `None` without numbers.
+    /// The number that a share (0 to 1) of all numbers do not exceed, with bounds; `None` without numbers.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<Estimate> {
         let at = |share: f64| {
@@ -126,10 +126,10 @@ impl Quantiles {
         Some(Estimate { value, low, high, confidence: 0.99 })
     }
 
-    /// Adds what another sketch has noted.
+    /// Adds what another sketch has recorded.
     ///
     /// # Errors
-    /// Never, for sketches of equal k, as all of these are; read ones may differ.
+    /// Never, for sketches of equal k, as all sketches created here are; those read from files may differ.
     pub fn merge(&mut self, other: &Quantiles) -> Result<(), MergeError> {
         self.0.merge(&other.0).map_err(|_| MergeError)
     }
@@ -143,10 +143,10 @@ impl Quantiles {
     /// Reads Apache's format.
     ///
     /// # Errors
-    /// The bytes are not that, or cut.
+    /// The bytes are not in that format, or are truncated.
     pub fn from_file(bytes: &[u8]) -> Result<Quantiles, FormatError> {
         let read = KllSketch::deserialize(bytes)?;
-        // As for numbers of keys: the parts must agree.
+        // As for HLL: the parts must agree.
         KllSketch::<KllFloat<f64>>::deserialize(&read.serialize())?;
         Ok(Quantiles(read))
     }
@@ -190,7 +190,7 @@ impl FrequentItemValue for Named {
 
 /// Frequent items (Anderson et al.: A high-performance algorithm for identifying frequent items in data
 /// streams, IMC 2017): a map that subtracts its median when it is full. A size is between the bounds, and
-/// these are 3.5·N/map apart at most.
+/// these are at most 3.5·N/map apart.
 #[derive(Clone, Debug)]
 pub struct Frequent {
     sketch: FrequentItemsSketch<Named>,
@@ -237,12 +237,12 @@ impl FrequentText {
     /// Reads Apache's format (strings).
     ///
     /// # Errors
-    /// The bytes are not that, or cut.
+    /// The bytes are not in that format, or are truncated.
     pub fn from_file(bytes: &[u8]) -> Result<FrequentText, FormatError> {
         Ok(FrequentText(FrequentItemsSketch::deserialize(bytes)?))
     }
 
-    /// Adds what another sketch has counted.
+    /// Adds the counts of another sketch.
     pub fn merge(&mut self, other: &FrequentText) {
         self.0.merge(&other.0);
     }
@@ -267,8 +267,8 @@ impl FrequentText {
 }
 
 /// Writes heavy keys that were counted elsewhere in Apache's format of frequent items (strings): each with
-/// what it has for certain, at least 1. No key, listed or not, has more than `missing` beyond that; `total`
-/// is what all have.
+/// its guaranteed count, at least 1. No key, listed or not, has more than `missing` beyond that; `total` is
+/// the count of all keys.
 #[must_use]
 pub fn frequent_items(rows: &[(String, u64)], missing: u64, total: u64) -> Vec<u8> {
     // A map of 2^lg places holds three quarters of them.
@@ -289,7 +289,7 @@ pub fn frequent_items(rows: &[(String, u64)], missing: u64, total: u64) -> Vec<u
 }
 
 /// The head of a file of frequent items, as Apache DataSketches writes it: version, family, and the flags of
-/// an empty one.
+/// an empty sketch.
 const FREQUENT_VERSION: u8 = 1;
 const FREQUENT_FAMILY: u8 = 10;
 const EMPTY_FLAGS: u8 = 5;

@@ -1,14 +1,14 @@
-//! CocoSketch: the size of any part of a key, asked for afterwards.
+//! CocoSketch: the size of any part of a key, chosen after the fact.
 //!
 //! Zhang, Liu, Wang, Yang, Li, Li, Chen, Li, Cui and Chen: CocoSketch: high-performance sketch-based
 //! measurement over arbitrary partial key query, SIGCOMM 2021 (the software variant). `D` rows of buckets
-//! with a key and a count. A key that is in none of its buckets adds to the lightest of them, and takes it
-//! over with probability count / bucket. Every size is then unbiased, for whole keys and, added up, for any
-//! part of them: sources, prefixes, ports.
+//! with a key and a count. A key that is in none of its buckets is added to the lightest of them, and takes
+//! it over with probability count / bucket. Every size is then unbiased, for whole keys and, added up, for
+//! any part of them: sources, prefixes, ports.
 //!
-//! The buckets' counts add up to all that was counted, exactly. Which keys they have is chance, so aggregated
-//! and single packets give different states, and the paper's bound is on the variance: that of the sum of a
-//! part is not more than (its size)·(N - its size)/w, w being the buckets of a row.
+//! The buckets' counts add up exactly to everything that was counted. Which keys they hold is random, so
+//! aggregated and single packets lead to different states, and the paper's bound is on the variance: that of
+//! the sum of a part is at most (its size)·(N - its size)/w, w being the buckets of a row.
 
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::{Item, KeyHash, Lanes, Purpose, Seed, below};
@@ -56,7 +56,7 @@ impl<const W: usize, const D: usize> Coco<W, D> {
         self.buckets.len() * size_of::<Bucket<W>>()
     }
 
-    /// What all keys have counted.
+    /// The total count of all keys.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
@@ -99,7 +99,7 @@ impl<const W: usize, const D: usize> Coco<W, D> {
         }
     }
 
-    /// The sizes of parts of keys, the largest first; ties in the order of parts.
+    /// The sizes of parts of keys, the largest first; ties are ordered by part.
     #[must_use]
     pub fn parts<K: Ord + std::hash::Hash + Copy>(
         &self,
@@ -121,7 +121,8 @@ impl<const W: usize, const D: usize> Coco<W, D> {
         Estimate { value: size, low: (size - error).max(0.0), high: size + error, confidence: 0.75 }
     }
 
-    /// Adds what another sketch has counted: of two keys in one bucket, one stays, by chance of their counts.
+    /// Adds the counts of another sketch: of two keys in one bucket, one stays, at random in proportion to
+    /// their counts.
     ///
     /// # Errors
     /// Seeds or sizes differ.
@@ -137,7 +138,7 @@ impl<const W: usize, const D: usize> Coco<W, D> {
         Ok(())
     }
 
-    /// The size of a key: 0 if no bucket has it.
+    /// The size of a key: 0 if no bucket holds it.
     #[must_use]
     pub fn size(&self, hash: &KeyHash, key: &[u64; W]) -> u64 {
         let places = self.places(hash.hash(key));

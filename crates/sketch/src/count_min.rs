@@ -1,9 +1,9 @@
 //! Count-Min: the size of any flow, never too small.
 //!
 //! Cormode and Muthukrishnan: An improved data stream summary: the count-min sketch and its applications, J.
-//! Algorithms 55(1), 2005. `D` rows of counters; a key adds to one in each, and its size is the least of
-//! them. With w counters in a row and N counted in all, the estimate is not less than the truth, and more
-//! than the truth + e·N/w with probability e^-D at most.
+//! Algorithms 55(1), 2005. `D` rows of counters; a key adds to one counter in each row, and its size is the
+//! least of these. With w counters in a row and N counted in all, the estimate is not less than the truth,
+//! and more than the truth + e·N/w with probability e^-D at most.
 
 use crate::aggregator::Evicted;
 use crate::counter::{Counter, merge, signed};
@@ -45,7 +45,7 @@ impl<C: Counter, const D: usize> CountMin<C, D> {
         self.width
     }
 
-    /// What all keys have counted.
+    /// The total count of all keys.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
@@ -69,7 +69,7 @@ impl<C: Counter, const D: usize> CountMin<C, D> {
         places
     }
 
-    /// Counts a key, and returns its size as known now.
+    /// Counts a key, and returns its current estimate.
     #[inline(always)]
     pub fn update(&mut self, hash: u64, count: u64) -> u64 {
         let places = self.fetched(hash);
@@ -114,7 +114,7 @@ impl<C: Counter, const D: usize> CountMin<C, D> {
         Estimate { value, low: (value - error).max(0.0), high: value, confidence: 1.0 - (-(D as f64)).exp() }
     }
 
-    /// Adds what another sketch has counted.
+    /// Adds the counts of another sketch.
     ///
     /// # Errors
     /// Seeds or sizes differ.
@@ -135,7 +135,7 @@ impl<C: Counter, const D: usize> CountMin<C, D> {
 /// Count-Min with the keys whose size was largest when they were counted: heavy hitters.
 ///
 /// A key is compared with the lightest of the `keys` whenever it is counted, so at the end the `keys` largest
-/// estimates are there. A key is missing only if the sketch overestimates `keys` others beyond its size.
+/// estimates are present. A key is missing only if the sketch overestimates `keys` others beyond its size.
 #[derive(Clone, Debug)]
 pub struct HeavyHitters<const W: usize, C = u32, const D: usize = 4> {
     sketch: CountMin<C, D>,
@@ -159,7 +159,7 @@ impl<const W: usize, C: Counter, const D: usize> HeavyHitters<W, C, D> {
         self.sketch.bytes() + self.top.bytes()
     }
 
-    /// The sketch, which knows the size of any key.
+    /// The sketch, which can estimate the size of any key.
     #[must_use]
     pub fn sketch(&self) -> &CountMin<C, D> {
         &self.sketch
@@ -186,13 +186,13 @@ impl<const W: usize, C: Counter, const D: usize> HeavyHitters<W, C, D> {
         );
     }
 
-    /// The keys of at least `least`, the heaviest first.
+    /// The keys with a size of at least `least`, the heaviest first.
     #[must_use]
     pub fn heavier(&self, least: u64) -> Vec<Top<W>> {
         self.top.top(|item| self.sketch.estimate(item.hash), least as f64)
     }
 
-    /// Adds what another sketch has counted; keys that either remembers stay if they are among the heaviest.
+    /// Adds the counts of another sketch; keys that either remembers stay if they are among the heaviest.
     ///
     /// # Errors
     /// Seeds or sizes differ.

@@ -1,9 +1,9 @@
-//! Count sketch: the size of any flow, without bias, with an error that follows from the tail alone.
+//! Count sketch: the size of any flow, without bias, with an error that depends only on the tail.
 //!
 //! Charikar, Chen and Farach-Colton: Finding frequent items in data streams, ICALP 2002. `D` rows of signed
-//! counters; a key adds its count with a sign of its own, and its size is the median over the rows. In one
-//! row, the error exceeds sqrt(8·F2/w) with probability 1/8 (Chebyshev), F2 being the sum of the squares of
-//! all sizes, which the sketch estimates, too.
+//! counters; a key adds its count with its own sign, and its size is the median over the rows. In one row,
+//! the error exceeds sqrt(8·F2/w) with probability 1/8 (Chebyshev), F2 being the sum of the squares of all
+//! sizes, which the sketch estimates, too.
 
 use crate::counter::{Counter, median, merge, signed};
 use crate::estimate::{Estimate, MergeError, SizeError};
@@ -27,7 +27,7 @@ impl<C: Counter, const D: usize> CountSketch<C, D> {
         CountSketch::part(bytes, seed, 0)
     }
 
-    /// The same as a part of something that has several.
+    /// Creates the sketch as one of several parts of another sketch.
     pub(crate) fn part(bytes: usize, seed: &Seed, part: u64) -> Result<Self, SizeError> {
         let row = D * size_of::<C>();
         let width = SizeError::check(bytes, row)? / row;
@@ -41,7 +41,7 @@ impl<C: Counter, const D: usize> CountSketch<C, D> {
         self.counters.len() * size_of::<C>()
     }
 
-    /// The counter of each row, and 0 or -1: the lowest bit of a lane, which hardly moves its place.
+    /// The counter of each row, and 0 or -1: the lowest bit of a lane, which hardly affects its position.
     #[inline(always)]
     fn places(&self, hash: u64) -> [(usize, i64); D] {
         let lanes = self.lanes.rows::<D>(hash);
@@ -62,14 +62,14 @@ impl<C: Counter, const D: usize> CountSketch<C, D> {
         places
     }
 
-    /// Counts a key, and returns its size as known now.
+    /// Counts a key, and returns its current estimate.
     #[inline(always)]
     pub fn update(&mut self, hash: u64, count: u64) -> i64 {
         let places = self.fetched(hash);
         self.update_at(&places, count)
     }
 
-    /// Counts up to [`CHUNK`] keys, whose places are found before, and hands the size of each to `sized`.
+    /// Counts up to [`CHUNK`] keys, whose places are found first, and passes the size of each to `sized`.
     #[inline(always)]
     pub(crate) fn add_chunk(&mut self, chunk: &[(u64, u64)], mut sized: impl FnMut(usize, i64)) {
         let mut places = [Places::default(); CHUNK];
@@ -93,7 +93,7 @@ impl<C: Counter, const D: usize> CountSketch<C, D> {
         median(sizes)
     }
 
-    /// The size of a key; of small ones it may be negative.
+    /// The size of a key; for small keys it may be negative.
     #[must_use]
     pub fn size(&self, hash: u64) -> i64 {
         median(self.places(hash).map(|(place, sign)| (self.counters[place].get() ^ sign) - sign))

@@ -1,15 +1,15 @@
-//! Counters: how wide they are is a choice between memory and range.
+//! Counters: their width is a trade-off between memory and range.
 
-/// A counter of a linear sketch. Adding is commutative and associative, so that the order in which packets
-/// come, and how they are summed up before, leaves no trace.
+/// A counter of a linear sketch. Adding is commutative and associative, so that the order of packets, and how
+/// they were aggregated before, leaves no trace.
 pub trait Counter: Copy + Default + PartialEq + std::fmt::Debug {
-    /// Adds a count, which may be negative for signed counters; unsigned ones are given none that is.
+    /// Adds a count, which may be negative for signed counters; unsigned ones never receive a negative one.
     fn add(&mut self, count: i64);
 
-    /// Adds what another counter has counted.
+    /// Adds the count of another counter.
     fn merge(&mut self, other: Self);
 
-    /// What it has counted.
+    /// Its count.
     fn get(self) -> i64;
 }
 
@@ -108,8 +108,8 @@ pub(crate) fn median<const D: usize>(mut values: [i64; D]) -> i64 {
     if D % 2 == 1 { values[D / 2] } else { i64::midpoint(values[D / 2 - 1], values[D / 2]) }
 }
 
-/// The median of five without branches: the largest of the smaller and the smallest of the larger of two
-/// pairs frame it with the fifth.
+/// The median of five without branches: it is the median of the fifth number, the larger of two pairs'
+/// minima, and the smaller of their maxima.
 #[inline(always)]
 fn median_of_five(a: i64, b: i64, c: i64, d: i64, e: i64) -> i64 {
     let low = a.min(b).max(c.min(d));

@@ -1,13 +1,13 @@
-//! ElasticSketch: heavy flows exactly, by votes, and light ones in small counters.
+//! ElasticSketch: heavy flows exactly, chosen by votes, and light flows in small counters.
 //!
 //! Yang, Jiang, Liu, Huang, Gong, Zhou, Miao, Li and Uhlig: Elastic sketch: adaptive and fast network-wide
 //! measurements, SIGCOMM 2018 (the software version). A bucket of the heavy part holds seven flows; packets
-//! of others vote against the lightest of them, which goes to the light part when eight times as many
-//! packets were against it as it has. The light part is one row of counters of eight bits.
+//! of other flows vote against the lightest of them, which moves to the light part once it has eight times as
+//! many votes against it as packets. The light part is one row of counters of eight bits.
 //!
-//! A size is not less than the truth, unless its counter of the light part is full, which the bound says;
-//! and with L counted in the light part it exceeds the truth by more than e·L/w with probability 1/e.
-//! Votes depend on the order of packets, so aggregated and single packets give different states.
+//! A size is never below the truth, unless its counter in the light part is full, which the bound reflects;
+//! and with L counted in the light part it exceeds the truth by more than e·L/w with probability 1/e. Votes
+//! depend on the order of packets, so aggregated and single packets lead to different states.
 
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::{Item, Lanes, Purpose, Seed, below};
@@ -17,13 +17,13 @@ use crate::ranked::{Top, sorted};
 /// Flows in a bucket.
 const FLOWS: usize = 7;
 
-/// Packets against a flow for each of its own, above which it is evicted: λ of the paper.
+/// Packets against a flow per packet of its own above which the flow is evicted: λ of the paper.
 const AGAINST: u32 = 8;
 
-/// Of the memory, the share of the heavy part: a quarter, as in the paper.
+/// The heavy part's share of the memory: a quarter, as in the paper.
 const HEAVY_SHARE: usize = 4;
 
-/// A line of the heavy part; the flows' keys lie beside it.
+/// A line of the heavy part; the flows' keys are stored separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 struct Bucket {
@@ -52,7 +52,7 @@ pub struct Elastic<const W: usize> {
     lanes: Lanes,
 }
 
-/// A flow on its way out of the heavy part.
+/// A flow that is leaving the heavy part.
 #[derive(Clone, Copy)]
 struct Flow<const W: usize> {
     item: Item<W>,
@@ -166,7 +166,7 @@ impl<const W: usize> Elastic<W> {
         Estimate { value, low: (value - error).max(own), high, confidence: 1.0 - (-1.0_f64).exp() }
     }
 
-    /// The keys of the heavy part that have `least` or more, the heaviest first.
+    /// The keys of the heavy part with a size of `least` or more, the heaviest first.
     #[must_use]
     pub fn heavier(&self, least: u64) -> Vec<Top<W>> {
         let taken = |at: &usize| self.buckets[at / FLOWS].tags[at % FLOWS] != 0;
@@ -178,8 +178,8 @@ impl<const W: usize> Elastic<W> {
         sorted(sizes.filter(|top| top.size.value >= least as f64).collect())
     }
 
-    /// Adds what another sketch has counted: the heaviest flows of two buckets stay, the others go to the
-    /// light part. A flow that one of both lacks may be in its light part.
+    /// Adds the counts of another sketch: the heaviest flows of two buckets stay, the others go to the light
+    /// part. A flow that is missing from one sketch's heavy part may be in its light part.
     ///
     /// # Errors
     /// Seeds or sizes differ.

@@ -1,4 +1,4 @@
-//! An answer with its error bound, and why sketches refuse to be made or merged.
+//! An answer with its error bound, and the errors of creating and merging sketches.
 
 use thiserror::Error;
 
@@ -29,7 +29,7 @@ impl Estimate {
         Estimate { value, low: (value - half).max(0.0), high: value + half, confidence: sigmas.confidence() }
     }
 
-    /// Returns true if the truth is between the bounds.
+    /// Returns true if the true value is between the bounds.
     #[must_use]
     pub fn holds(&self, truth: f64) -> bool {
         self.low <= truth && truth <= self.high
@@ -61,16 +61,16 @@ impl Sigmas {
     }
 }
 
-/// The largest sketch: larger ones are a mistake, and indices have 32 bits.
+/// The largest size of a sketch: larger ones are a mistake, and indices have 32 bits.
 pub const BYTES_MAX: usize = 1 << 30;
 
-/// The memory that a sketch was given is too little or too much for it.
+/// The memory given to a sketch is too little or too much.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{bytes} bytes: a sketch of this kind has {least} to {BYTES_MAX}")]
 pub struct SizeError {
     /// The memory given.
     pub bytes: usize,
-    /// The least for this sketch.
+    /// The minimum for this sketch.
     pub least: usize,
 }
 
@@ -87,7 +87,7 @@ impl SizeError {
 pub struct MergeError;
 
 impl MergeError {
-    /// Returns the error unless both are alike.
+    /// Returns the error unless both are equal.
     pub(crate) fn unless(alike: bool) -> Result<(), MergeError> {
         if alike { Ok(()) } else { Err(MergeError) }
     }

@@ -1,5 +1,5 @@
-//! The truth: every key with its counts, in a map. The oracle of tests and of accuracy tables; it grows with
-//! the number of keys, as sketches do not.
+//! The truth: every key with its counts, in a map. The oracle of tests and of accuracy tables; unlike
+//! sketches, it grows with the number of keys.
 
 use crate::hash::Update;
 use std::collections::HashMap;
@@ -30,19 +30,19 @@ impl<const W: usize> Exact<W> {
         }
     }
 
-    /// What a key has counted.
+    /// The counts of a key.
     #[must_use]
     pub fn get(&self, key: &[u64; W]) -> Count {
         self.keys.get(key).copied().unwrap_or_default()
     }
 
-    /// What all keys have counted.
+    /// The total counts of all keys.
     #[must_use]
     pub fn total(&self) -> Count {
         self.total
     }
 
-    /// Number of different keys.
+    /// Number of distinct keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
@@ -54,12 +54,12 @@ impl<const W: usize> Exact<W> {
         self.keys.is_empty()
     }
 
-    /// All keys, in no order.
+    /// All keys, in unspecified order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u64; W], Count)> {
         self.keys.iter().map(|(key, count)| (key, *count))
     }
 
-    /// The keys with at least so many packets, the heaviest first; ties in the order of keys.
+    /// The keys with at least this many packets, the heaviest first; ties are ordered by key.
     #[must_use]
     pub fn heavier(&self, packets: u64) -> Vec<([u64; W], u64)> {
         let heavy = self.keys.iter().filter(|(_, count)| count.packets >= packets);
@@ -78,7 +78,7 @@ impl<const W: usize> Exact<W> {
         changed
     }
 
-    /// How many flows have how many packets, in the order of packets.
+    /// The number of flows for each number of packets, ordered by packets.
     #[must_use]
     pub fn distribution(&self) -> Vec<(u64, f64)> {
         let mut sizes: HashMap<u64, u64> = HashMap::new();

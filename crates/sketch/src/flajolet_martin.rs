@@ -1,16 +1,16 @@
-//! FM: how many different keys, from the lengths of runs of zeros.
+//! FM: the number of distinct keys, from the lengths of runs of zeros.
 //!
 //! Flajolet and Martin: Probabilistic counting algorithms for data base applications, J. Computer and System
 //! Sciences 31(2), 1985, with stochastic averaging (PCSA). A key picks one of m bitmaps and sets bit r with
-//! probability 2^-(r+1). R is the number of ones before the first zero; there were m·2^(mean R)/0.77351
-//! keys, with a relative standard error of 0.78/sqrt(m). For few keys, the bias is taken away as Scheuermann
-//! and Mauve do (NOSSDAV 2007), and where bitmaps are empty they are counted instead.
+//! probability 2^-(r+1). R is the number of ones before the first zero; there were m·2^(mean R)/0.77351 keys,
+//! with a relative standard error of 0.78/sqrt(m). For few keys, the bias is removed as proposed by
+//! Scheuermann and Mauve (NOSSDAV 2007); if there are empty bitmaps, these are counted instead.
 
 use crate::estimate::{Estimate, MergeError, Sigmas, SizeError};
 use crate::hash::{Lanes, Purpose, Seed, below};
 use crate::linear_counting::{linear_count, linear_error};
 
-/// The constant of the paper: 2^R is φ times the number of keys, in the mean.
+/// The constant of the paper: 2^R is φ times the number of keys, on average.
 const PHI: f64 = 0.773_51;
 
 /// The constant of the correction for few keys.
@@ -27,7 +27,7 @@ impl FlajoletMartin {
     /// Creates empty bitmaps in at most `bytes` bytes.
     ///
     /// # Errors
-    /// The memory is less than that of 16 bitmaps, of 8 bytes, or too much.
+    /// The memory is less than that of 16 bitmaps of 8 bytes, or too much.
     pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
         let bitmaps = SizeError::check(bytes, 16 * size_of::<u64>())? / size_of::<u64>();
         Ok(FlajoletMartin { bitmaps: vec![0; bitmaps], lanes: Lanes::new(seed, Purpose::FlajoletMartin, 0) })
@@ -39,7 +39,7 @@ impl FlajoletMartin {
         self.bitmaps.len() * size_of::<u64>()
     }
 
-    /// Notes a key.
+    /// Records a key.
     #[inline(always)]
     pub fn update(&mut self, hash: u64) {
         let bitmap = below((self.lanes.bits(hash, 0) >> 32) as u32, self.bitmaps.len());
@@ -47,7 +47,7 @@ impl FlajoletMartin {
         self.bitmaps[bitmap] |= 1 << run;
     }
 
-    /// Number of different keys.
+    /// Number of distinct keys.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let count = self.bitmaps.len() as f64;
@@ -62,7 +62,7 @@ impl FlajoletMartin {
         Estimate::normal(value, 0.78 / count.sqrt(), Sigmas::Three)
     }
 
-    /// Adds what other bitmaps have noted.
+    /// Adds what other bitmaps have recorded.
     ///
     /// # Errors
     /// Seeds or sizes differ.

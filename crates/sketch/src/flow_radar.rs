@@ -1,19 +1,20 @@
-//! FlowRadar: every flow with its exact count, decoded from a table that is not much larger than they are.
+//! FlowRadar: every flow with its exact count, decoded from a table that is not much larger than the flows
+//! themselves.
 //!
 //! Li, Miao, Kim and Yu: FlowRadar: a better NetFlow for data centers, NSDI 2016. A flow is new if a Bloom
 //! filter does not know it. A new flow is XORed into a cell of each of three parts of the table, and each of
-//! its packets is counted there. A cell with one flow tells the flow and its count; taken out of its other
-//! cells, it leaves others with one flow, until the table is empty (as an invertible Bloom look-up table).
-//! That succeeds up to 0.818 flows for each cell (three-hash threshold), here up to
+//! its packets is counted there. A cell with a single flow reveals the flow and its count; removing the flow
+//! from its other cells leaves more cells with a single flow, until the table is empty (like an invertible
+//! Bloom look-up table). That succeeds up to 0.818 flows per cell (three-hash threshold), here up to
 //! [`FlowRadar::capacity`].
 //!
 //! The filter is blocked (Putze, Sanders and Singler, 2007): its eight bits of a flow lie in one cache line.
 //! It has 64 bits for each flow that can be decoded, and then mistakes a new flow for an old one with
-//! probability 3e-7. The packets of such a flow are counted in cells that do not know it, which decoding
-//! notices: the answer says whether it is exact.
+//! probability 3e-7. The packets of such a flow are counted in cells that do not contain it, which decoding
+//! detects: the result says whether it is exact.
 //!
-//! Packet counts and filter do not depend on how packets are summed up before; flows that the filter
-//! mistakes do. Two tables can be merged if no flow is in both, because equal flows cancel.
+//! Packet counts and filter do not depend on how packets were aggregated before; which flows the filter
+//! mistakes does. Two tables can be merged if no flow is in both, because equal flows cancel.
 
 use crate::aggregator::Evicted;
 use crate::estimate::{MergeError, SizeError};
@@ -29,8 +30,8 @@ const FILTER_BITS: usize = 64;
 /// Words of a block of the filter: a cache line.
 const BLOCK: usize = 8;
 
-/// Flows for each cell up to which decoding practically always succeeds: the threshold is 0.818 for an
-/// infinite table, and small ones reach it only in the mean.
+/// Flows per cell up to which decoding practically always succeeds: the threshold is 0.818 for an infinite
+/// table, and small tables reach it only on average.
 const LOAD: f64 = 0.75;
 
 /// Cells of a table below which [`LOAD`] is not reached.
@@ -57,7 +58,7 @@ struct Block([u64; BLOCK]);
 /// What was decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded<const W: usize> {
-    /// Flows with their packets, in no order.
+    /// Flows with their packets, in unspecified order.
     pub flows: Vec<([u64; W], u64)>,
     /// All flows and their exact counts were found. If not, those found are true flows, and their counts may
     /// be too large.
@@ -168,7 +169,7 @@ impl<const W: usize> FlowRadar<W> {
         is_new != 0
     }
 
-    /// Decodes the table; `hash` is the one that [`Item`]s came from.
+    /// Decodes the table; `hash` is the one that produced the [`Item`]s.
     #[must_use]
     pub fn decode(&self, hash: &KeyHash) -> Decoded<W> {
         let mut cells = self.cells.clone();
@@ -196,7 +197,8 @@ impl<const W: usize> FlowRadar<W> {
         Decoded { flows, is_exact: cells.iter().all(|cell| *cell == Cell::EMPTY), missing }
     }
 
-    /// Adds another table, of other flows. A flow that is in both makes decoding inexact, and it says so.
+    /// Adds another table with other flows. A flow that is in both makes decoding inexact, which the result
+    /// reports.
     ///
     /// # Errors
     /// Seeds or sizes differ.
@@ -220,7 +222,7 @@ impl<const W: usize> FlowRadar<W> {
         self.filter.fill(Block([0; BLOCK]));
     }
 
-    /// The packets of every cell, which no filter has an influence on.
+    /// The packets of every cell, which the filter does not influence.
     #[cfg(test)]
     pub(crate) fn packets(&self) -> Vec<u64> {
         self.cells.iter().map(|cell| cell.packets).collect()

@@ -1,13 +1,13 @@
-//! The hash of a key, computed once and shared by everything that the key is counted in.
+//! The hash of a key, computed once and shared by everything that counts the key.
 //!
 //! A key is hashed to 64 bits under a secret. Every sketch derives its rows from those bits by
-//! multiplications under secrets of its own ([`Lanes`]), so that nine sketches cost one hash of the key. Two
-//! keys with equal hashes are one key to all sketches: of a million keys, a pair is equal with probability
-//! 3e-8.
+//! multiplications under its own secrets ([`Lanes`]), so that nine sketches cost one hash of the key. Two
+//! keys with equal hashes are one key to all sketches: among a million keys, there is an equal pair with
+//! probability 3e-8.
 //!
 //! The hash multiplies 64 bits by 64 and folds the product, so it is not linear: keys that collide under one
 //! secret do not collide under another. Sketches merge only if their seeds are equal, so a seed is stored
-//! with what it made, and is as secret as that.
+//! with the sketch that it produced, and is as secret as that sketch.
 
 /// The largest number of words in a key: those of a [`weir_packet::FlowKey`].
 pub const KEY_WORDS_MAX: usize = 5;
@@ -31,7 +31,7 @@ pub(crate) const fn below(lane: u32, size: usize) -> usize {
     ((lane as u64 * size as u64) >> 32) as usize
 }
 
-/// The seed of everything that is to be merged or compared.
+/// The seed shared by everything that should be merged or compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed([u64; 2]);
 
@@ -43,13 +43,13 @@ impl std::fmt::Debug for Seed {
 }
 
 impl Seed {
-    /// A known seed: replay, tests, and nodes whose sketches are to be merged.
+    /// A known seed: replay, tests, and nodes whose sketches will be merged.
     #[must_use]
     pub const fn new(words: [u64; 2]) -> Seed {
         Seed(words)
     }
 
-    /// A seed that nobody knows, from the standard library's randomly keyed hasher.
+    /// A secret seed, taken from the standard library's randomly keyed hasher.
     #[must_use]
     pub fn random() -> Seed {
         use std::hash::{BuildHasher, RandomState};
@@ -57,7 +57,7 @@ impl Seed {
         Seed([word(), word()])
     }
 
-    /// Its two words, for a file that is to be merged with others.
+    /// Its two words, for a file that will be merged with others.
     #[must_use]
     pub const fn words(&self) -> [u64; 2] {
         self.0
@@ -72,7 +72,7 @@ impl Seed {
     }
 }
 
-/// The finish of splitmix64 (Steele, Lea and Flood, 2014): a bijection without patterns.
+/// The finalizer of splitmix64 (Steele, Lea and Flood, 2014): a bijection without patterns.
 const fn finish(word: u64) -> u64 {
     let word = word.wrapping_add(SPREAD);
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -80,7 +80,7 @@ const fn finish(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// What secrets are derived for, so that no two sketches share their rows.
+/// The purposes for which secrets are derived, so that no two sketches share their rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The hash of keys.
@@ -118,7 +118,7 @@ pub enum Purpose {
 pub struct Item<const W: usize> {
     /// The key.
     pub key: [u64; W],
-    /// Its hash under the [`KeyHash`] that everything shares.
+    /// Its hash under the shared [`KeyHash`].
     pub hash: u64,
 }
 
@@ -137,7 +137,7 @@ pub struct Update<const W: usize, N = ()> {
     pub packets: u64,
     /// Number of bytes.
     pub bytes: u64,
-    /// What else is known of them.
+    /// What else is known about them.
     pub note: N,
 }
 
@@ -152,7 +152,7 @@ impl<const W: usize> Update<W> {
 
 /// What is kept with a key besides its counts.
 pub trait Note: Copy + Default {
-    /// Adds what is known of later packets.
+    /// Adds what is known about later packets.
     fn join(&mut self, later: &Self);
 }
 
@@ -190,7 +190,7 @@ impl KeyHash {
         KeyHash { words: std::array::from_fn(secret), last: [secret(100), secret(101) | 1] }
     }
 
-    /// Returns the hash of a key. The products of pairs of words do not wait for each other.
+    /// Returns the hash of a key. The products of pairs of words are independent of each other.
     #[inline(always)]
     #[must_use]
     pub fn hash<const W: usize>(&self, key: &[u64; W]) -> u64 {
@@ -213,7 +213,7 @@ impl KeyHash {
     }
 }
 
-/// The secrets by which one sketch derives its rows from a key's hash.
+/// The secrets with which one sketch derives its rows from a key's hash.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lanes([[u64; 2]; LANES_MAX / 2]);
 
@@ -225,7 +225,7 @@ impl std::fmt::Debug for Lanes {
 }
 
 impl Lanes {
-    /// The secrets of the sketch with this purpose; `part` tells apart the parts of one sketch.
+    /// The secrets of the sketch with this purpose; `part` distinguishes the parts of one sketch.
     pub(crate) fn new(seed: &Seed, purpose: Purpose, part: u64) -> Lanes {
         Lanes(std::array::from_fn(|pair| {
             let number = part << 8 | (pair as u64) << 1;

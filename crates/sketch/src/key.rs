@@ -1,13 +1,13 @@
-//! What packets are summed up by: an address, a prefix, a pair, a port, a flow.
+//! The keys by which packets are aggregated: an address, a prefix, a pair, a port, or a flow.
 //!
 //! A key has the words of a [`FlowKey`], with zeros in place of what does not belong to it, so every key can
-//! be read as one. Where all traffic is IPv4, two words hold the whole key ([`narrow`]): 13 bytes and the
-//! tunnel's id.
+//! be read as one. If all traffic is IPv4, two words hold the whole key ([`narrow`]): 13 bytes and the
+//! tunnel's ID.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{FlowKey, IPV4_MARK};
 
-/// Which parts of a flow's key remain.
+/// Which parts of a flow's key are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeyKind {
     /// The source address.
@@ -60,7 +60,7 @@ impl KeyKind {
         matches!(self, KeyKind::Destination | KeyKind::Pair | KeyKind::FourTuple | KeyKind::FiveTuple)
     }
 
-    /// The bits of a flow key's last word that remain, without the tunnel's id.
+    /// The bits of a flow key's last word that are kept, without the tunnel's ID.
     const fn last_bits(self) -> u64 {
         const SPORT: u64 = 0xffff << 48;
         const DPORT: u64 = 0xffff << 32;
@@ -84,17 +84,17 @@ pub struct Projection {
     tunnels: bool,
 }
 
-/// The bits of a tunnel's id in a key's last word.
+/// The bits of a tunnel's ID in a key's last word.
 const ID_BITS: u64 = 0xff_ffff;
 
 impl Projection {
-    /// Whole addresses, tunnels apart.
+    /// Keeps whole addresses, and distinguishes tunnels.
     #[must_use]
     pub const fn new(kind: KeyKind) -> Projection {
         Projection { kind, v4_bits: 32, v6_bits: 128, tunnels: true }
     }
 
-    /// Addresses are cut to prefixes of so many bits (at most 32 and 128).
+    /// Truncates addresses to prefixes of these lengths in bits (at most 32 and 128).
     #[must_use]
     pub const fn prefixes(self, v4_bits: u8, v6_bits: u8) -> Projection {
         let v4_bits = if v4_bits > 32 { 32 } else { v4_bits };
@@ -102,7 +102,7 @@ impl Projection {
         Projection { v4_bits, v6_bits, ..self }
     }
 
-    /// Flows that differ only in the tunnel around them are one.
+    /// Treats flows that differ only in the tunnel around them as one.
     #[must_use]
     pub const fn across_tunnels(self) -> Projection {
         Projection { tunnels: false, ..self }
@@ -128,7 +128,7 @@ impl Projection {
         [IPV4_MARK, src, 0, dst, last & (self.kind.last_bits() | self.id_bits())]
     }
 
-    /// The same for IPv6, and inside tunnels whose id is 0.
+    /// The same for IPv6, and inside tunnels whose ID is 0.
     #[inline(never)]
     fn of_any(&self, flow: &FlowKey) -> [u64; 5] {
         let cut = |address: IpAddr, is_kept: bool| match address {
@@ -153,7 +153,7 @@ impl Projection {
         if self.tunnels { ID_BITS } else { 0 }
     }
 
-    /// Writes a key as a person reads it.
+    /// Writes a key in human-readable form.
     #[must_use]
     pub fn text(&self, key: &[u64; 5]) -> String {
         let flow = FlowKey(*key);
@@ -203,8 +203,8 @@ const fn v6_mask(bits: u8) -> u128 {
     if bits == 0 { 0 } else { u128::MAX << (128 - bits) }
 }
 
-/// Returns the two words of an IPv4 key outside tunnels or inside one with an id: addresses, and the last
-/// word. `None` of all others.
+/// Returns the two words of an IPv4 key outside tunnels or inside one with an ID: addresses, and the last
+/// word. `None` for all other keys.
 #[inline(always)]
 #[must_use]
 pub fn narrow(key: &[u64; 5]) -> Option<[u64; 2]> {
@@ -212,15 +212,15 @@ pub fn narrow(key: &[u64; 5]) -> Option<[u64; 2]> {
     (mark == IPV4_MARK).then_some([src << 32 | dst, last])
 }
 
-/// Returns the key that [`narrow`] gave the words of.
+/// Returns the key whose words [`narrow`] returned.
 #[inline(always)]
 #[must_use]
 pub fn widen([addresses, last]: [u64; 2]) -> [u64; 5] {
     [IPV4_MARK, addresses >> 32, 0, addresses & 0xffff_ffff, last]
 }
 
-/// Returns the source address of a key as the number that a [`crate::Reversible`] finds again: 32 bits of
-/// IPv4, the upper 64 bits of IPv6.
+/// Returns the source address of a key as the number that a [`crate::Reversible`] can recover: 32 bits for
+/// IPv4, the upper 64 bits for IPv6.
 #[inline]
 #[must_use]
 pub fn source_number(key: &[u64; 5]) -> u64 {
@@ -230,7 +230,7 @@ pub fn source_number(key: &[u64; 5]) -> u64 {
     }
 }
 
-/// Writes such a number as a person reads it: an IPv4 address, or an IPv6 prefix of 64 bits.
+/// Writes such a number in human-readable form: an IPv4 address, or an IPv6 prefix of 64 bits.
 #[must_use]
 pub fn number_text(number: u64) -> String {
     match u32::try_from(number) {

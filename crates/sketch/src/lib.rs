@@ -1,11 +1,11 @@
-//! What flows are summed up in.
+//! Sketches and counters that summarise flows.
 //!
 //! A sketch has a fixed size, given in bytes when it is created, and answers one kind of question about any
 //! number of flows, with a bound on its error. Sketches with equal seeds and sizes merge: over workers,
-//! intervals and nodes. Nothing here does I/O or knows of threads, and no update allocates.
+//! intervals and nodes. Nothing here does I/O or knows about threads, and no update allocates.
 //!
-//! A key is hashed once ([`KeyHash`]), and every sketch derives its rows from the hash. In front of them, the
-//! [`Aggregator`] sums up packets, so that one update stands for many.
+//! A key is hashed once ([`KeyHash`]), and every sketch derives its rows from the hash. In front of the
+//! sketches, the [`Aggregator`] sums up packets, so that one update covers many packets.
 //!
 //! | module | answers | aggregated packets give |
 //! |---|---|---|
@@ -22,7 +22,8 @@
 //! | [`elastic`] | size of a flow, heavy hitters | a state within the same bounds |
 //! | [`apache`] | number of flows, quantiles, frequent items, in files others read | as their kind does |
 //!
-//! [`exact`] is the truth and [`accuracy`] the distance from it; [`traffic`] is what both are tried on.
+//! [`exact`] is the ground truth, [`accuracy`] measures the distance from it, and [`traffic`] generates the
+//! input for both.
 #![deny(unsafe_code)]
 
 pub mod accuracy;

@@ -1,9 +1,9 @@
-//! Linear counting: how many different keys.
+//! Linear counting: the number of distinct keys.
 //!
-//! Whang, Vander-Zanden and Taylor: A linear-time probabilistic counting algorithm for database
-//! applications, ACM TODS 15(2), 1990. A key sets one of m bits; with a share V of them still 0, there were
-//! -m·ln V keys, with a standard error of sqrt(m·(e^t - t - 1)) at t keys a bit. When few bits are 0 it
-//! knows nothing more.
+//! Whang, Vander-Zanden and Taylor: A linear-time probabilistic counting algorithm for database applications,
+//! ACM TODS 15(2), 1990. A key sets one of m bits; with a share V of them still 0, there were -m·ln V keys,
+//! with a standard error of sqrt(m·(e^t - t - 1)) at t keys per bit. When few bits are 0, the estimate is
+//! useless.
 
 use crate::aggregator::Evicted;
 use crate::estimate::{Estimate, MergeError, Sigmas, SizeError};
@@ -40,14 +40,14 @@ impl LinearCounting {
         (below((bits >> 32) as u32, self.words.len()), bits as u32 % u64::BITS)
     }
 
-    /// Notes a key.
+    /// Records a key.
     #[inline(always)]
     pub fn update(&mut self, hash: u64) {
         let (word, bit) = self.place(hash);
         self.words[word] |= 1 << bit;
     }
 
-    /// Notes many keys.
+    /// Records many keys.
     #[inline]
     pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>]) {
         let find = |sketch: &Self, one: &Evicted<W>| {
@@ -58,7 +58,7 @@ impl LinearCounting {
         in_chunks(self, updates, find, |sketch, _, (word, bit)| sketch.words[word as usize] |= 1 << bit);
     }
 
-    /// Number of different keys. With all bits set, it is at least so many, without an upper bound.
+    /// Number of distinct keys. With all bits set, it is a lower bound without an upper one.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let bits = self.words.len() as f64 * 64.0;
@@ -71,7 +71,7 @@ impl LinearCounting {
         Estimate::normal(value, linear_error(bits, value), Sigmas::Three)
     }
 
-    /// Adds what another bitmap has noted.
+    /// Adds what another bitmap has recorded.
     ///
     /// # Errors
     /// Seeds or sizes differ.
@@ -89,12 +89,12 @@ impl LinearCounting {
     }
 }
 
-/// Number of keys that left so many of so many places empty.
+/// Returns the number of keys, given how many of how many places stayed empty.
 pub(crate) fn linear_count(places: f64, empty: f64) -> f64 {
     (places * (places / empty).ln()).abs()
 }
 
-/// The relative standard error of that. One key more is allowed for, since the truth is a whole number.
+/// The relative standard error of that. It allows for one more key, since the true value is an integer.
 pub(crate) fn linear_error(places: f64, keys: f64) -> f64 {
     if keys == 0.0 {
         return 0.0;

@@ -1,9 +1,10 @@
 //! Tables in huge pages: an update reads places that are far apart, and with pages of 4 KiB each of them
-//! misses the TLB. And updates in batches, whose fetches overlap.
+//! misses the TLB. This module also makes updates in batches, whose fetches overlap.
 
 use crate::aggregator::Evicted;
 
-/// Updates whose memory is fetched at once: with four places each, the lines fit the first-level cache.
+/// Number of updates whose memory is fetched at once: with four places each, the lines fit into the
+/// first-level cache.
 pub(crate) const CHUNK: usize = 32;
 
 /// The places of one update: places in a table, one for each row.

@@ -1,13 +1,13 @@
-//! Modular hashing: a hash of numbers that can be undone.
+//! Modular hashing: a hash of numbers that can be inverted.
 //!
 //! Schweller, Gupta, Parsons and Chen: Reversible sketches for efficient and accurate change detection over
 //! network data streams, IMC 2004, and Schweller et al., IEEE/ACM Transactions on Networking 15(5), 2007. A
-//! number of `Q` bytes is mangled by a secret bijection, so that neighbouring addresses are not alike. Each
-//! byte is then hashed by itself to a few bits, by a random table, and the bits of all bytes together are
-//! the column of a row. Whoever knows some columns of each row finds the numbers that lead to them byte by
-//! byte, cutting off what no row allows.
+//! number of `Q` bytes is mangled by a secret bijection, so that adjacent addresses do not look alike. Each
+//! byte is then hashed separately to a few bits, with a random table, and the bits of all bytes together form
+//! the column of a row. Given some columns of each row, the numbers that lead to them are found byte by byte,
+//! pruning whatever a row does not allow.
 //!
-//! There are four rows for each of `L` words: a look-up of one byte gives its bits in four rows at once.
+//! There are four rows for each of `L` words: a look-up of one byte returns its bits in four rows at once.
 
 use crate::hash::{Purpose, Seed};
 
@@ -17,23 +17,23 @@ pub const ROWS: usize = 4;
 /// The most bits of a column.
 pub const BITS_MAX: u32 = 16;
 
-/// Values of the bits that a byte gives, at most: a quarter of a column's bits.
+/// The most values of the bits that come from one byte: a quarter of a column's bits.
 const BYTE_BITS_ALL: usize = 1 << (BITS_MAX / 4);
 
-/// The most columns of a row that are undone at a time; with more of them, every number looks right.
+/// The most columns of a row that are inverted at a time; with more of them, every number appears to match.
 pub const COLUMNS_MAX: usize = 256;
 
 /// Words of a set of columns.
 const SET: usize = COLUMNS_MAX / 64;
 
-/// Steps of a search, after which it is given up: a second or so.
+/// Steps after which a search is abandoned: about a second.
 const STEPS_MAX: u64 = 50_000_000;
 
 /// The most numbers that are returned.
 const NUMBERS_MAX: usize = 1 << 16;
 
-/// Draws of a byte's table, of which the one is taken whose values are most different. With 16 bits in all
-/// rows, six in ten draws have no equal ones.
+/// Number of draws of a byte's table; the one whose values differ most is used. With 16 bits in all rows, six
+/// in ten draws have no equal values.
 const DRAWS: usize = 16;
 
 /// A set of columns of one row, by their place in a list.
@@ -63,15 +63,15 @@ pub struct Modular<const Q: usize, const L: usize> {
 /// The numbers that lead to given columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reversed {
-    /// The numbers, in no order.
+    /// The numbers, in unspecified order.
     pub numbers: Vec<u64>,
-    /// All were found: neither were there too many columns nor did the search take too long.
+    /// All were found: there were not too many columns, and the search did not take too long.
     pub is_complete: bool,
 }
 
 impl<const Q: usize, const L: usize> Modular<Q, L> {
-    /// Creates the hash to 2^`column_bits` columns, which is cut to `Q` to 16 bits. The lower bytes give one
-    /// bit more than the others where `Q` does not divide it.
+    /// Creates the hash to 2^`column_bits` columns, where `column_bits` is clamped to `Q` to 16. The lower
+    /// bytes contribute one bit more than the others if `Q` does not divide it.
     #[must_use]
     pub fn new(column_bits: u32, seed: &Seed) -> Self {
         const { assert!(Q == 4 || Q == 8, "numbers have four or eight bytes") };
@@ -99,7 +99,7 @@ impl<const Q: usize, const L: usize> Modular<Q, L> {
         bits
     }
 
-    /// Where a byte's bits begin in a column, and how many they are.
+    /// Where a byte's bits begin in a column, and how many there are.
     const fn part(byte: usize, column_bits: u32) -> (u32, u32) {
         let (byte, all) = (byte as u32, Q as u32);
         let (each, more) = (column_bits / all, column_bits % all);
@@ -183,7 +183,7 @@ impl<const Q: usize, const L: usize> Modular<Q, L> {
 /// A search for numbers, byte by byte.
 struct Search<'a, const Q: usize, const L: usize> {
     modular: &'a Modular<Q, L>,
-    /// For each row, byte and bits of that byte: the columns that have those bits there.
+    /// For each row, byte, and bits of that byte: the columns that have those bits there.
     having: Vec<Set>,
     numbers: Vec<u64>,
     steps: u64,
@@ -235,15 +235,15 @@ impl<'a, const Q: usize, const L: usize> Search<'a, Q, L> {
     }
 }
 
-/// How many values of a byte have the bits of another one in all rows: numbers with such bytes cannot be told
-/// apart.
+/// How many values of a byte have the same bits as another value in all rows: numbers with such bytes cannot
+/// be told apart.
 fn alike<const L: usize>(bits: &[[u64; L]]) -> usize {
     let mut sorted = bits.to_vec();
     sorted.sort_unstable();
     sorted.windows(2).filter(|pair| pair[0] == pair[1]).count()
 }
 
-/// The set of the first so many columns.
+/// The set of the first `columns` columns.
 fn first(columns: usize) -> Set {
     std::array::from_fn(|word| match columns.saturating_sub(64 * word) {
         0 => 0,
@@ -252,7 +252,7 @@ fn first(columns: usize) -> Set {
     })
 }
 
-/// A table of 256 values of so many bits, each equally often, in a secret order (Fisher and Yates).
+/// A table of 256 values of this many bits, each equally often, in a secret order (Fisher and Yates).
 fn balanced(bits: u32, seed: &Seed, part: u64) -> [u16; 256] {
     let mut values: [u16; 256] = std::array::from_fn(|value| value as u16 & ((1 << bits) - 1));
     for end in (1..256).rev() {

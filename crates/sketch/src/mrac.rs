@@ -1,16 +1,17 @@
-//! MRAC: how many flows have how many packets.
+//! MRAC: the distribution of flow sizes in packets.
 //!
 //! Kumar, Sung, Xu and Wang: Data streaming algorithms for efficient and accurate estimation of flow size
 //! distribution, SIGMETRICS 2004. Packets are counted in one array at their flow's hash, and expectation
-//! maximisation takes the sums of colliding flows apart.
+//! maximisation separates the sums of colliding flows.
 //!
-//! The paper enumerates the ways in which a counter's value can be a sum of flows, and has to leave most of
-//! them out. Here the number of flows of each size in a counter is Poisson, as the paper assumes, so that a
+//! The paper enumerates the ways in which a counter's value can be a sum of flows, and has to ignore most of
+//! them. Here the number of flows of each size in a counter is Poisson, as the paper assumes, so that a
 //! counter is compound Poisson: Panjer's recursion gives the probability of every value, and the expected
-//! number of flows of size i in a counter of value v is λ(i)·P(v - i)/P(v), without enumeration. The step
-//! is exact up to 1024 packets; a larger counter is one large flow and the mean of small ones.
+//! number of flows of size i in a counter of value v is λ(i)·P(v - i)/P(v), without enumeration. The step is
+//! exact up to 1024 packets; a larger counter is treated as one large flow plus the mean of small ones.
 //!
-//! The paper proves no bound for the number of flows of one size; that of all flows is linear counting's.
+//! The paper proves no bound for the number of flows of one size; the bound for all flows is that of linear
+//! counting.
 
 use crate::aggregator::Evicted;
 use crate::counter::{Counter, merge, signed};
@@ -20,13 +21,13 @@ use crate::linear_counting::{linear_count, linear_error};
 use crate::memory::{in_chunks, table};
 use std::collections::BTreeMap;
 
-/// The largest counter that is taken apart exactly: the work grows with its square.
+/// The largest counter that is decomposed exactly: the work grows with its square.
 const SMALL_MAX: usize = 1024;
 
-/// Steps of expectation maximisation; ten change what is left by less than the noise does.
+/// Steps of expectation maximisation; after ten, the remaining change is below the noise.
 const STEPS_MAX: usize = 30;
 
-/// Steps end when the number of flows changes by less than this share.
+/// Iteration ends when the number of flows changes by less than this share.
 const CONVERGED: f64 = 1e-4;
 
 /// An array of counters.
@@ -39,7 +40,7 @@ pub struct Mrac<C = u32> {
 /// A distribution of flow sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// Sizes in packets, and how many flows have them, in the order of sizes. Numbers are not whole.
+    /// Sizes in packets, and how many flows have them, ordered by size. The numbers are not integers.
     pub sizes: Vec<(u64, f64)>,
     /// Number of flows.
     pub flows: Estimate,
@@ -75,7 +76,7 @@ impl<C: Counter> Mrac<C> {
         &self.counters
     }
 
-    /// Its counters, to be those of a file.
+    /// Its counters, to be filled from a file.
     pub fn counters_mut(&mut self) -> &mut [C] {
         &mut self.counters
     }
@@ -137,7 +138,7 @@ impl<C: Counter> Mrac<C> {
         Distribution { sizes: sizes.into_iter().collect(), flows }
     }
 
-    /// Adds what another array has counted.
+    /// Adds the counts of another array.
     ///
     /// # Errors
     /// Seeds or sizes differ.
@@ -153,8 +154,8 @@ impl<C: Counter> Mrac<C> {
     }
 }
 
-/// Returns the mean number of flows of each size up to [`SMALL_MAX`] in a counter, given how many of
-/// `counters` counters have which value.
+/// Returns the mean number of flows of each size up to [`SMALL_MAX`] in a counter, given how many of the
+/// `counters` counters have each value.
 fn take_apart(small: &[(u64, f64)], large: &[(u64, f64)], counters: f64, flows: f64) -> Vec<f64> {
     let largest = small.last().map_or(0, |(value, _)| *value as usize);
     let seen: f64 = small.iter().map(|(_, number)| number).sum();
@@ -174,7 +175,7 @@ fn take_apart(small: &[(u64, f64)], large: &[(u64, f64)], counters: f64, flows: 
     rates
 }
 
-/// One step of expectation maximisation. A counter with a large flow has the mean number of small ones.
+/// One step of expectation maximisation. A counter with a large flow contains the mean number of small ones.
 fn step(rates: &[f64], small: &[(u64, f64)], counters: f64, beyond: f64) -> Vec<f64> {
     let sizes: Vec<(usize, f64)> =
         rates.iter().copied().enumerate().filter(|(_, rate)| *rate > 0.0).collect();

@@ -1,5 +1,6 @@
-//! The nine solutions that Agg-Evict was measured with, as one: what leaves the aggregator goes to all of
-//! them. A key's hash is computed once; the memory of the next key is fetched while one is counted.
+//! The nine solutions with which Agg-Evict was evaluated, as one: everything that leaves the aggregator goes
+//! to all of them. A key's hash is computed once; the memory of the next key is fetched while the current one
+//! is counted.
 
 use crate::aggregator::Evicted;
 use crate::count_min::HeavyHitters;
@@ -30,7 +31,7 @@ pub struct NineBytes {
 }
 
 impl NineBytes {
-    /// As large as in the paper of Agg-Evict, about: 12 MiB in all.
+    /// About as large as in Agg-Evict's paper: 12 MiB in total.
     pub const PAPER: NineBytes = NineBytes {
         count_min: 1 << 20,
         flow_radar: 4 << 20,
@@ -43,7 +44,7 @@ impl NineBytes {
         univmon: 1 << 20,
     };
 
-    /// The same with room for the sources of IPv6 and for keys of five words: 18 MiB.
+    /// The same with room for IPv6 sources and for keys of five words: 18 MiB.
     pub const PAPER_V6: NineBytes = NineBytes {
         flow_radar: 8 << 20,
         reversible: (2 << 20) + (32 << 10),
@@ -55,11 +56,11 @@ impl NineBytes {
 /// Keys that the heavy hitters of Count-Min and each level of UnivMon remember, as in the paper.
 const KEYS: usize = 128;
 
-/// Levels of UnivMon: of a million flows, 128 reach the last.
+/// Levels of UnivMon: of a million flows, 128 reach the last one.
 const LEVELS: usize = 14;
 
-/// All nine; each is asked by itself. Sources are numbers of `Q` bytes: `<W, 4, 1>` holds IPv4, `<W, 8, 2>`
-/// IPv6 as well.
+/// All nine solutions; each is queried separately. Sources are numbers of `Q` bytes: `<W, 4, 1>` holds IPv4,
+/// `<W, 8, 2>` IPv6 as well.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the names are those of the solutions")]
 pub struct Nine<const W: usize, const Q: usize = 4, const L: usize = 1> {
@@ -93,8 +94,8 @@ impl<const W: usize, const Q: usize, const L: usize> Nine<W, Q, L> {
         })
     }
 
-    /// Counts packets; `source` gives the number of a key's source (see [`crate::key::source_number`]). More
-    /// than thirty keys at a time cost least.
+    /// Counts packets; `source` gives the number of a key's source (see [`crate::key::source_number`]).
+    /// Batches of more than thirty keys cost least.
     #[inline]
     pub fn add(&mut self, evicted: &[Evicted<W>], source: impl Fn(&[u64; W]) -> u64) {
         self.count_min.add(evicted);

@@ -1,5 +1,5 @@
-//! The keys with the largest counts, as a heap with the smallest on top, and an index from key to place: what
-//! Space-Saving is, and what finds heavy keys beside a sketch.
+//! The keys with the largest counts, as a heap with the smallest on top, and an index from key to place: the
+//! basis of Space-Saving, and of finding heavy keys alongside a sketch.
 //!
 //! Everything lies in three vectors that never grow. A key that is too light is refused after one comparison
 //! with the top of the heap.
@@ -30,12 +30,13 @@ struct Entry {
     tag: u32,
 }
 
-/// Up to so many keys with their counts.
+/// A bounded number of keys with their counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranked<const W: usize> {
     heap: Vec<Node>,
     items: Vec<Item<W>>,
-    /// The place in the heap of each slot's node: apart from the keys, so that moving nodes touches little.
+    /// The place in the heap of each slot's node: stored separately from the keys, so that moving nodes
+    /// touches little memory.
     nodes: Vec<u32>,
     /// By hash, with linear probing.
     index: Vec<Entry>,
@@ -55,7 +56,7 @@ impl<const W: usize> Ranked<W> {
         }
     }
 
-    /// Bytes of memory for so many keys.
+    /// Bytes of memory for this many keys.
     pub(crate) const fn bytes_for(capacity: usize) -> usize {
         capacity * (size_of::<Node>() + size_of::<Item<W>>() + size_of::<u32>())
             + index_len(capacity) * size_of::<Entry>()
@@ -82,7 +83,7 @@ impl<const W: usize> Ranked<W> {
         weir_packet::prefetch(&self.index[hash as usize & (self.index.len() - 1)]);
     }
 
-    /// Fetches what [`Ranked::find`] and [`Ranked::count`] read then, of the first slot that has such a hash.
+    /// Fetches what [`Ranked::find`] and [`Ranked::count`] read next, for the first slot with such a hash.
     /// Returns the slot.
     #[inline(always)]
     pub(crate) fn prefetch_item(&self, hash: u64) -> Option<u32> {
@@ -121,7 +122,7 @@ impl<const W: usize> Ranked<W> {
         if count > before { self.sink(node) } else { self.rise(node) }
     }
 
-    /// Adds a key that is not there, while there is room, and returns its slot.
+    /// Adds a key that is not present, while there is room, and returns its slot.
     pub(crate) fn insert(&mut self, item: Item<W>, count: u64) -> u32 {
         debug_assert!(!self.is_full() && self.find(&item).is_none());
         let (slot, node) = (self.items.len() as u32, self.heap.len());
@@ -133,7 +134,7 @@ impl<const W: usize> Ranked<W> {
         slot
     }
 
-    /// Replaces the key with the least count, and returns the slot, which is that of the old key.
+    /// Replaces the key with the least count, and returns the old key's slot, which it reuses.
     #[inline]
     pub(crate) fn replace_least(&mut self, item: Item<W>, count: u64) -> u32 {
         let slot = self.heap[0].slot;
@@ -144,7 +145,7 @@ impl<const W: usize> Ranked<W> {
         slot
     }
 
-    /// A key has this count now: it is noted if it is there, or heavier than the lightest.
+    /// Sets the count of a key if it is present, or enters it if it is heavier than the lightest.
     #[inline(always)]
     pub(crate) fn offer(&mut self, item: &Item<W>, count: u64) {
         if count > self.least() {
@@ -161,7 +162,7 @@ impl<const W: usize> Ranked<W> {
         }
     }
 
-    /// All keys with their counts and slots, in no order.
+    /// All keys with their counts and slots, in unspecified order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Item<W>, u64, u32)> {
         self.heap.iter().map(|node| (&self.items[node.slot as usize], node.count, node.slot))
     }
@@ -174,7 +175,7 @@ impl<const W: usize> Ranked<W> {
         self.index.fill(Entry::default());
     }
 
-    /// Joins the keys of another ranking: all counts are asked for anew, and the largest stay.
+    /// Joins the keys of another ranking: all counts are queried again, and the largest stay.
     pub(crate) fn join(&mut self, other: &Ranked<W>, count: impl Fn(&Item<W>) -> u64) {
         let items: Vec<Item<W>> = self.iter().chain(other.iter()).map(|(item, ..)| *item).collect();
         self.clear();
@@ -183,7 +184,7 @@ impl<const W: usize> Ranked<W> {
         }
     }
 
-    /// The keys whose size is `least` or more, the heaviest first; ties in the order of keys.
+    /// The keys whose size is `least` or more, the heaviest first; ties are ordered by key.
     pub(crate) fn top(&self, size: impl Fn(&Item<W>) -> Estimate, least: f64) -> Vec<Top<W>> {
         let sizes = self.iter().map(|(item, ..)| Top { key: item.key, size: size(item) });
         sorted(sizes.filter(|top| top.size.value >= least).collect())
@@ -208,7 +209,7 @@ impl<const W: usize> Ranked<W> {
             let left = 2 * node + 1;
             let Some(mut lighter) = self.heap.get(left).copied() else { break };
             let right = self.heap.get(left + 1).copied().unwrap_or(lighter);
-            // A choice that no processor can predict, so it is made without a branch.
+            // A choice that no processor can predict, and therefore made without a branch.
             let is_right = right.count < lighter.count;
             lighter.count = if is_right { right.count } else { lighter.count };
             lighter.slot = if is_right { right.slot } else { lighter.slot };
@@ -239,7 +240,7 @@ impl<const W: usize> Ranked<W> {
         self.index[place] = Entry { slot: slot + 1, tag: hash as u32 };
     }
 
-    /// Takes a slot out of the index, and moves those back that it had displaced.
+    /// Removes a slot from the index, and moves back those that it had displaced.
     #[inline]
     fn leave(&mut self, slot: u32) {
         let mask = self.index.len() - 1;
@@ -270,7 +271,7 @@ const fn index_len(capacity: usize) -> usize {
     (2 * capacity).next_power_of_two()
 }
 
-/// Sorts heavy keys: the heaviest first, ties in the order of keys.
+/// Sorts heavy keys: the heaviest first, ties are ordered by key.
 pub(crate) fn sorted<const W: usize>(mut top: Vec<Top<W>>) -> Vec<Top<W>> {
     top.sort_by(|one, other| {
         other.size.value.total_cmp(&one.size.value).then_with(|| one.key.cmp(&other.key))
@@ -293,7 +294,7 @@ mod tests {
             let mut ranked = Ranked::<1>::new(capacity);
             let mut twin: HashMap<u64, u64> = HashMap::new();
             for (key, count) in steps {
-                // Hashes of few bits, so that probes meet.
+                // Hashes of few bits, so that probes collide.
                 let item = Item { key: [key], hash: (key * 7) & ((1 << bits) - 1) };
                 match ranked.find(&item) {
                     Some(slot) => {

@@ -4,7 +4,7 @@
 //! 2003) whose columns come from modular hashing ([`crate::modular`]), so that the addresses behind columns
 //! with a large change can be found without a list of candidates.
 //!
-//! Costs: four counters a packet; with the addresses' tables, 8 KiB, in the first-level cache.
+//! Costs: four counters per packet; with the addresses' tables, 8 KiB, in the first-level cache.
 
 use crate::aggregator::Evicted;
 use crate::count_sketch::majority_fails;
@@ -14,8 +14,8 @@ use crate::hash::Seed;
 use crate::memory::{in_chunks, table};
 use crate::modular::{BITS_MAX, COLUMNS_MAX, Columns, Modular, ROWS, Reversed};
 
-/// A column is searched from this share of the least change on: in one row or another, the changes of others
-/// take some of an address's change away, and the median of all rows judges afterwards.
+/// The share of the least change from which a column is considered: in some rows, the changes of other
+/// addresses cancel part of an address's change; the median over all rows decides afterwards.
 const COLUMN_SHARE: f64 = 0.5;
 
 /// A change of one address.
@@ -23,14 +23,14 @@ const COLUMN_SHARE: f64 = 0.5;
 pub struct Change {
     /// The address, or its upper 64 bits (see [`crate::key::source_number`]).
     pub number: u64,
-    /// By how much it has grown; negative if it has shrunk.
+    /// How much it has grown; negative if it has shrunk.
     pub change: Estimate,
 }
 
 /// The changes that were found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Changes {
-    /// The largest first.
+    /// The changes, the largest first.
     pub changes: Vec<Change>,
     /// False if there were so many that some were left out.
     pub is_complete: bool,
@@ -47,8 +47,8 @@ pub struct Reversible<const Q: usize = 4, const L: usize = 1, C = u32> {
 impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
     const LANES: usize = ROWS * L;
 
-    /// Creates an empty sketch of at most `bytes` bytes: a power of two of columns, 65,536 at
-    /// most, as memory allows.
+    /// Creates an empty sketch of at most `bytes` bytes: a power of two of columns, 65,536 at most, as the
+    /// memory allows.
     ///
     /// # Errors
     /// The memory is less than that of 2^Q columns, or too much.
@@ -81,7 +81,7 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
         self.update_at(&self.modular.columns_of(number), count);
     }
 
-    /// Counts the packets of many keys; `number` gives that of a key.
+    /// Counts the packets of many keys; `number` returns the number of a key.
     #[inline]
     pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>], number: impl Fn(&[u64; W]) -> u64) {
         let find = |sketch: &Self, one: &Evicted<W>| {
@@ -131,8 +131,8 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
     }
 
     /// The numbers whose columns have all changed in the direction of `sign`, by [`COLUMN_SHARE`] of `least`
-    /// or more. Growth and shrinkage are searched apart: what has grown is in no column that has shrunk, so
-    /// that half as many columns are mistaken for each other.
+    /// or more. Growth and shrinkage are searched separately: what has grown is in no column that has shrunk,
+    /// so half as many columns are mistaken for each other.
     fn reverse(&self, differences: &[i64], sign: i64, least: u64) -> Reversed {
         let least = (least as f64 * COLUMN_SHARE).ceil().max(1.0) as i64;
         let mut is_complete = true;
@@ -149,8 +149,8 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
         found
     }
 
-    /// The estimate of a k-ary sketch: in each row, the column's difference less what all others leave there
-    /// in the mean; of the rows, the median.
+    /// The estimate of a k-ary sketch: in each row, the column's difference minus what all other keys add on
+    /// average; over the rows, the median.
     fn change(&self, number: u64, differences: &[i64], sum: i64, error: f64) -> Estimate {
         let columns = self.modular.columns_of(number);
         let width = self.columns as f64;
@@ -166,7 +166,7 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
         Estimate { value, low: value - error, high: value + error, confidence }
     }
 
-    /// Adds what another sketch has counted.
+    /// Adds the counts of another sketch.
     ///
     /// # Errors
     /// Seeds or sizes differ.
@@ -182,7 +182,7 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
     }
 }
 
-/// The standard deviation of an estimate in one row, sqrt(F2/(K - 1)), from the row in the middle.
+/// The standard deviation of an estimate in one row, sqrt(F2/(K - 1)), from the median row.
 fn deviation(differences: &[i64], columns: usize, sum: i64) -> f64 {
     let width = columns as f64;
     let mut rows: Vec<f64> = differences

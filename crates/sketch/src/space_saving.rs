@@ -1,12 +1,12 @@
-//! Space-Saving: the heaviest keys, each with what it may have been overestimated by.
+//! Space-Saving: the heaviest keys, each with its largest possible overestimate.
 //!
 //! Metwally, Agrawal and El Abbadi: Efficient computation of frequent and top-k elements in data streams,
 //! ICDT 2005; with counts above 1 as Cormode and Hadjieleftheriou describe it (VLDB 2008). A key that is not
-//! there takes the place of the lightest and inherits its count, as an error. A count is never less than
-//! the truth, nor more than the truth plus its error, and no error exceeds N/k: both are certain. Every key
-//! heavier than N/k is there.
+//! present replaces the lightest key and inherits its count as an error. A count is never less than the
+//! truth, nor more than the truth plus its error, and no error exceeds N/k: both are certain. Every key
+//! heavier than N/k is present.
 //!
-//! Aggregated and single packets give different states, both within these bounds.
+//! Aggregated and single packets lead to different states, both within these bounds.
 
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::Item;
@@ -37,7 +37,7 @@ impl<const W: usize> SpaceSaving<W> {
         Ok(SpaceSaving::with_keys(keys))
     }
 
-    /// Creates an empty summary of so many keys (at least 1).
+    /// Creates an empty summary for this many keys (at least 1).
     #[must_use]
     pub fn with_keys(keys: usize) -> Self {
         SpaceSaving { ranked: Ranked::new(keys), errors: Vec::with_capacity(keys), total: 0 }
@@ -49,7 +49,7 @@ impl<const W: usize> SpaceSaving<W> {
         self.ranked.bytes() + self.errors.capacity() * size_of::<u64>()
     }
 
-    /// What all keys have counted.
+    /// The total count of all keys.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
@@ -76,7 +76,7 @@ impl<const W: usize> SpaceSaving<W> {
         }
     }
 
-    /// The size of a key and its bounds; a key that is not there is not heavier than the lightest.
+    /// The size of a key and its bounds; a key that is not present is no heavier than the lightest.
     #[must_use]
     pub fn estimate(&self, item: &Item<W>) -> Estimate {
         match self.ranked.find(item) {
@@ -100,7 +100,7 @@ impl<const W: usize> SpaceSaving<W> {
         top
     }
 
-    /// The keys that may have `least` or more, in order: every one that has is among them.
+    /// The keys whose size may be `least` or more, in order: every key of at least that size is among them.
     #[must_use]
     pub fn heavier(&self, least: u64) -> Vec<Top<W>> {
         let mut top = self.top(usize::MAX);
@@ -109,8 +109,8 @@ impl<const W: usize> SpaceSaving<W> {
     }
 
     /// Adds another summary (Agarwal, Cormode, Huang, Phillips, Wei, Yi: Mergeable summaries, PODS 2012). A
-    /// key that one of both lacks may have had as much there as its lightest key. The error of the whole
-    /// stays below N/k.
+    /// key that is missing from one summary may have had as much there as that summary's lightest key. The
+    /// error of the whole stays below N/k.
     ///
     /// # Errors
     /// The numbers of keys differ.

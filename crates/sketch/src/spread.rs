@@ -1,15 +1,15 @@
-//! SpreadSketch: which keys talk to many others (super-spreaders), whole addresses of either family.
+//! SpreadSketch: which keys talk to many peers (super-spreaders); keys are whole addresses of either family.
 //!
-//! Tang, Huang and Lee: SpreadSketch: toward invertible and network-wide detection of superspreaders,
-//! INFOCOM 2020. Three rows of buckets, each with a counter of different pairs and a candidate: the key whose
-//! pair had the highest level so far, a level being geometric in the pair's hash. Of a bucket's keys, each is
-//! the candidate with the probability that its share of the pairs is. A key's spread is the least of its
-//! three counters.
+//! Tang, Huang and Lee: SpreadSketch: toward invertible and network-wide detection of superspreaders, INFOCOM
+//! 2020. Three rows of buckets, each with a counter of distinct pairs and a candidate: the key whose pair had
+//! the highest level so far, a level being geometric in the pair's hash. Each of a bucket's keys is the
+//! candidate with a probability equal to its share of the pairs. A key's spread is the least of its three
+//! counters.
 //!
-//! A counter is a HyperLogLog of 128 registers, by the estimator of Ertl (New cardinality estimation
-//! algorithms for HyperLogLog sketches, 2017), which has no ranges and no tables of corrections. Of two pairs
-//! with one level the smaller key is the candidate, so that neither the order of pairs nor how often they
-//! come leaves a trace, and merged sketches are those of one stream, bit by bit.
+//! A counter is a HyperLogLog of 128 registers, with the estimator of Ertl (New cardinality estimation
+//! algorithms for HyperLogLog sketches, 2017), which needs no ranges and no correction tables. Of two pairs
+//! with the same level, the smaller key is the candidate, so that neither the order nor the frequency of
+//! pairs leaves a trace, and merged sketches equal those of one stream, bit for bit.
 
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::{Item, Lanes, Purpose, Seed, below};
@@ -21,16 +21,16 @@ const ROWS: usize = 3;
 /// Registers of a counter, as a power of two.
 const REGISTER_BITS: u32 = 7;
 
-/// How many that are.
+/// The number of registers.
 pub const REGISTERS: usize = 1 << REGISTER_BITS;
 
-/// The largest rank of a register: those of 64 - 7 bits, and one more.
+/// The largest rank of a register: 64 - 7 bits, plus one.
 const RANK_MAX: usize = 64 - REGISTER_BITS as usize + 1;
 
 /// The relative standard error of a counter: 1.04 / sqrt(128).
 pub const ERROR: f64 = 0.092;
 
-/// A counter of different pairs, and the candidate for the key that has most of them.
+/// A counter of distinct pairs, and the candidate for the key with most of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]
 struct Bucket<const W: usize> {
@@ -59,7 +59,7 @@ impl<const W: usize> Bucket<W> {
         }
     }
 
-    /// Number of different pairs.
+    /// Number of distinct pairs.
     fn count(&self) -> f64 {
         if self.level == 0 {
             return 0.0;
@@ -76,7 +76,7 @@ impl<const W: usize> Bucket<W> {
     }
 }
 
-/// x + Σ x^(2^k)·2^(k-1): what empty registers tell of small counts.
+/// x + Σ x^(2^k)·2^(k-1): what empty registers say about small counts.
 fn sigma(mut x: f64) -> f64 {
     if x >= 1.0 {
         return f64::INFINITY;
@@ -93,7 +93,7 @@ fn sigma(mut x: f64) -> f64 {
     }
 }
 
-/// (1 - x - Σ (1 - x^(2^-k))²·2^-k) / 3: what full registers tell of huge counts.
+/// (1 - x - Σ (1 - x^(2^-k))²·2^-k) / 3: what full registers say about huge counts.
 fn tau(mut x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return 0.0;
@@ -110,12 +110,12 @@ fn tau(mut x: f64) -> f64 {
     }
 }
 
-/// A key with many others.
+/// A key with many peers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread<const W: usize> {
     /// The key.
     pub key: [u64; W],
-    /// Number of different others.
+    /// Number of distinct peers.
     pub spread: Estimate,
 }
 
@@ -162,7 +162,7 @@ impl<const W: usize> SpreadSketch<W> {
         self.places(hash).into_iter().for_each(|place| weir_packet::prefetch(&self.buckets[place]));
     }
 
-    /// Notes that a key talks to another: the key, and the hash of both.
+    /// Records that a key talks to a peer: the key, and the hash of both.
     #[inline]
     pub fn update(&mut self, key: &Item<W>, pair_hash: u64) {
         let bits = self.pair_lanes.bits(pair_hash, 0);
@@ -174,9 +174,9 @@ impl<const W: usize> SpreadSketch<W> {
         }
     }
 
-    /// The keys with `least` others or more, those with most first; ties in the order of keys. A key with a
-    /// hundredth of the pairs of one of its buckets is left out with probability 0.97, one with half of
-    /// them in each with 1/8.
+    /// The keys with `least` peers or more, those with most first; ties are ordered by key. A key with a
+    /// hundredth of the pairs of one of its buckets is missed with probability 0.97; one with half of them in
+    /// each bucket, with probability 1/8.
     #[must_use]
     pub fn spreaders(&self, least: f64, hash: impl Fn(&[u64; W]) -> u64) -> Vec<Spread<W>> {
         let counts: Vec<f64> = self.buckets.iter().map(Bucket::count).collect();
@@ -196,7 +196,7 @@ impl<const W: usize> SpreadSketch<W> {
         spreaders
     }
 
-    /// Adds what another sketch has noted.
+    /// Adds what another sketch has recorded.
     ///
     /// # Errors
     /// Seeds or sizes differ.
@@ -215,13 +215,14 @@ impl<const W: usize> SpreadSketch<W> {
         Ok(())
     }
 
-    /// The buckets that are not empty, for a file: place, registers, candidate, level.
+    /// The non-empty buckets, for a file: place, registers, candidate, level.
     pub fn filled(&self) -> impl Iterator<Item = (u32, &[u8; REGISTERS], &[u64; W], u8)> {
         let all = self.buckets.iter().enumerate().filter(|(_, bucket)| bucket.level > 0);
         all.map(|(place, bucket)| (place as u32, &bucket.registers, &bucket.key, bucket.level))
     }
 
-    /// Fills a bucket as [`SpreadSketch::filled`] gave it. Returns false if no sketch of this size has it.
+    /// Fills a bucket as returned by [`SpreadSketch::filled`]. Returns false if no sketch of this size can
+    /// have it.
     #[must_use]
     pub fn fill(&mut self, place: u32, registers: &[u8; REGISTERS], key: &[u64; W], level: u8) -> bool {
         let ranks_exist = registers.iter().all(|rank| usize::from(*rank) <= RANK_MAX);
@@ -236,8 +237,8 @@ impl<const W: usize> SpreadSketch<W> {
     }
 }
 
-/// The least of three counters that share their buckets with others: they add e times the mean or more with
-/// probability e^-3; the counter itself errs by three standard errors with 1/370.
+/// The least of three counters that share their buckets with others: these add e times the mean or more with
+/// probability e^-3; the counter itself errs by three standard errors with probability 1/370.
 fn bounded(value: f64, beside: f64) -> Estimate {
     let low = (value * (1.0 - 3.0 * ERROR) - std::f64::consts::E * beside - 1.0).max(0.0);
     Estimate { value, low, high: value * (1.0 + 3.0 * ERROR) + 1.0, confidence: 0.95 }
@@ -268,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Keys 0 to 9 have 2000, 1800, ... others, thousands of keys have a few.
+    /// Keys 0 to 9 have 2000, 1800, ... peers; thousands of keys have a few.
     fn pairs() -> Vec<(u64, u64)> {
         let heavy = (0..10_u64).flat_map(|key| (0..2000 - 200 * key).map(move |other| (key, other)));
         heavy.chain((0..20_000).map(|number| (1000 + number % 7000, number))).collect()

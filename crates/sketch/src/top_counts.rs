@@ -1,16 +1,16 @@
 //! The heaviest keys with their packets and bytes: Space-Saving ([`crate::SpaceSaving`]) by packets, whose
 //! keys also count bytes.
 //!
-//! A key that takes the place of the lightest inherits its packets as an error; its bytes begin at 0. What it
-//! had counted before it came back is not more than the error in packets, so the bytes are bounded as well,
-//! by the largest packet of the stream. As long as no key had to make room, everything is exact.
+//! A key that replaces the lightest inherits its packets as an error; its bytes begin at 0. What it had
+//! counted before it was last replaced does not exceed the error in packets, so the bytes are bounded as
+//! well, using the largest packet of the stream. As long as no key was replaced, everything is exact.
 
 use crate::estimate::{Estimate, MergeError};
 use crate::exact::Count;
 use crate::hash::{Item, KeyHash};
 use crate::ranked::Ranked;
 
-/// What a key has counted, and what it may have counted besides while it was not there.
+/// The counts of a key, and what it may also have counted while it was not present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<const W: usize> {
     /// The key.
@@ -24,14 +24,14 @@ pub struct Row<const W: usize> {
 }
 
 impl<const W: usize> Row<W> {
-    /// Packets: certain bounds, and the upper one as the value, as Space-Saving has it.
+    /// Packets: certain bounds, with the upper one as the value, as in Space-Saving.
     #[must_use]
     pub fn packets(&self) -> Estimate {
         let (low, high) = ((self.packets - self.error) as f64, self.packets as f64);
         Estimate { value: high, low, high, confidence: 1.0 }
     }
 
-    /// Bytes, if no packet has more than `largest`: certain bounds, and the lower one as the value.
+    /// Bytes, if no packet has more than `largest`: certain bounds, with the lower one as the value.
     #[must_use]
     pub fn bytes(&self, largest: u64) -> Estimate {
         let low = self.bytes as f64;
@@ -48,12 +48,12 @@ pub struct TopCounts<const W: usize> {
     besides: Vec<[u64; 2]>,
     capacity: usize,
     total: Count,
-    /// The most packets that a key which is not there may have, beside the lightest key's.
+    /// The most packets that an absent key may have, apart from the lightest key's.
     missing: u64,
 }
 
 impl<const W: usize> TopCounts<W> {
-    /// Creates an empty summary of so many keys (1 to 2^28).
+    /// Creates an empty summary for this many keys (1 to 2^28).
     #[must_use]
     pub fn new(keys: usize) -> TopCounts<W> {
         let capacity = keys.clamp(1, 1 << 28);
@@ -61,13 +61,13 @@ impl<const W: usize> TopCounts<W> {
         TopCounts { ranked: Ranked::new(capacity), besides, capacity, total: Count::default(), missing: 0 }
     }
 
-    /// Bytes of memory for so many keys.
+    /// Bytes of memory for this many keys.
     #[must_use]
     pub const fn bytes_for(keys: usize) -> usize {
         Ranked::<W>::bytes_for(keys) + keys * size_of::<[u64; 2]>()
     }
 
-    /// The number of keys that there is room for.
+    /// The number of keys that fit.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -85,19 +85,19 @@ impl<const W: usize> TopCounts<W> {
         self.besides.is_empty()
     }
 
-    /// What all keys have counted.
+    /// The total count of all keys.
     #[must_use]
     pub fn total(&self) -> Count {
         self.total
     }
 
-    /// The most packets that a key which is not there can have; 0 while all are there.
+    /// The most packets that an absent key can have; 0 while all keys are present.
     #[must_use]
     pub fn missing(&self) -> u64 {
         self.missing.max(self.ranked.least())
     }
 
-    /// The most packets that a key can have which a merge has left out: what [`TopCounts::of_rows`] wants.
+    /// The most packets that a key left out by a merge can have: an argument of [`TopCounts::of_rows`].
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.missing
@@ -109,7 +109,7 @@ impl<const W: usize> TopCounts<W> {
         self.ranked.prefetch(item.hash);
     }
 
-    /// Fetches what [`TopCounts::update`] reads then, once the first has arrived.
+    /// Fetches what [`TopCounts::update`] reads next, once the first fetch has arrived.
     #[inline(always)]
     pub fn prefetch_row(&self, item: &Item<W>) {
         if let Some(slot) = self.ranked.prefetch_item(item.hash) {
@@ -141,7 +141,7 @@ impl<const W: usize> TopCounts<W> {
         }
     }
 
-    /// What a key has counted. One that is not there may have up to [`TopCounts::missing`] packets.
+    /// The counts of a key. An absent key may have up to [`TopCounts::missing`] packets.
     #[must_use]
     pub fn get(&self, item: &Item<W>) -> Row<W> {
         match self.ranked.find(item) {
@@ -155,12 +155,12 @@ impl<const W: usize> TopCounts<W> {
         Row { key, packets, error, bytes }
     }
 
-    /// All keys, in no order.
+    /// All keys, in unspecified order.
     pub fn iter(&self) -> impl Iterator<Item = Row<W>> + '_ {
         self.ranked.iter().map(|(item, packets, slot)| self.row(item.key, packets, slot))
     }
 
-    /// The `keys` heaviest keys by packets that are certain, then by packets, then in the order of keys.
+    /// The `keys` heaviest keys, ordered by guaranteed packets, then by packets, then by key.
     #[must_use]
     pub fn top(&self, keys: usize) -> Vec<Row<W>> {
         let mut rows: Vec<Row<W>> = self.iter().collect();
@@ -174,7 +174,7 @@ impl<const W: usize> TopCounts<W> {
     }
 
     /// Adds another summary (Agarwal, Cormode, Huang, Phillips, Wei, Yi: Mergeable summaries, PODS 2012). A
-    /// key that one of both lacks may have had as much there as is missing there.
+    /// key that is absent from one summary may have had as much there as an absent key can have.
     ///
     /// # Errors
     /// The numbers of keys differ.
@@ -185,7 +185,7 @@ impl<const W: usize> TopCounts<W> {
             bytes: self.total.bytes.saturating_add(other.total.bytes),
         };
         if other.missing() == 0 {
-            // All its keys are there, so they are updates like any others.
+            // All its keys are present, so they are ordinary updates.
             for (item, packets, slot) in other.ranked.iter() {
                 self.add(item, packets, 0, other.besides[slot as usize][1]);
             }
@@ -232,8 +232,8 @@ impl<const W: usize> TopCounts<W> {
         self.missing = 0;
     }
 
-    /// A summary with these rows, as [`TopCounts::iter`] gave them: read from a file. `None` if there are
-    /// too many, a key is there twice, a row has no packets, or its error exceeds them.
+    /// Creates a summary from rows, as returned by [`TopCounts::iter`] and read from a file. `None` if there
+    /// are too many, a key occurs twice, a row has no packets, or its error exceeds them.
     #[must_use]
     pub fn of_rows(
         keys: usize,

@@ -1,6 +1,6 @@
 //! Streams of flow numbers, seeded: the traffic of tests and benches.
 //!
-//! A stream is an iterator over the numbers of flows; [`five_tuple`] and its siblings make keys of them.
+//! A stream is an iterator over the numbers of flows; [`five_tuple`] and its siblings turn them into keys.
 //! Number 0 is the heaviest flow of a Zipf stream.
 
 use crate::hash::{Purpose, Seed};
@@ -25,7 +25,7 @@ impl Random {
         crate::hash::fold(self.0, self.0 ^ 0xe703_7ed1_a0b4_28db)
     }
 
-    /// The next number from 0 to 1, which it may be rounded to but is not.
+    /// The next number in `0..1`; arithmetic on it may still round to 1.
     #[inline]
     pub fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
@@ -52,7 +52,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// A stream over so many flows (at least 1), with a skew from 0 (uniform) to 3.
+    /// A stream over this many flows (at least 1), with a skew from 0 (uniform) to 3.
     #[must_use]
     pub fn new(flows: u64, skew: f64, seed: u64) -> Zipf {
         let flows = flows.max(1) as f64;
@@ -111,7 +111,8 @@ impl Iterator for Zipf {
 }
 
 /// The `popzipf` of Web Polygraph, which Agg-Evict's paper calls Zipf: n + 1 - floor((n + 1)^(u^skew)). Its
-/// label is not the exponent: at 3.0 the heaviest of 600,000 flows has 37 %, of true Zipf 83 %.
+/// label is not the exponent: at 3.0, the heaviest of 600,000 flows has 37 %, while with true Zipf it has 83
+/// %.
 #[derive(Clone, Debug)]
 pub struct PopZipf {
     random: Random,
@@ -120,7 +121,7 @@ pub struct PopZipf {
 }
 
 impl PopZipf {
-    /// A stream over so many flows, with the paper's skew; 0 is uniform.
+    /// A stream over this many flows, with the paper's skew; 0 is uniform.
     #[must_use]
     pub const fn new(flows: u64, skew: f64, seed: u64) -> PopZipf {
         PopZipf { random: Random::new(seed), flows: if flows == 0 { 1 } else { flows }, skew }
@@ -136,7 +137,7 @@ impl Iterator for PopZipf {
         }
         let all = (self.flows + 1) as f64;
         let drawn = all.powf(self.random.uniform().powf(self.skew)).floor() as u64;
-        // Drawn numbers are 1 to n, and 1, the likeliest, becomes the paper's flow n: here 0.
+        // Drawn numbers are 1 to n, and 1, the most likely, becomes the paper's flow n: here 0.
         Some(drawn.clamp(1, self.flows) - 1)
     }
 }
@@ -153,7 +154,7 @@ pub struct Trains<S> {
 }
 
 impl<S: Iterator<Item = u64>> Trains<S> {
-    /// Trains of a geometric length with this mean (at least 1), so many at a time (at least 1).
+    /// Trains of a geometric length with this mean (at least 1), this many at a time (at least 1).
     #[must_use]
     pub fn new(flows: S, mean: f64, at_a_time: usize, seed: u64) -> Trains<S> {
         let sending = vec![None; at_a_time.max(1)];
@@ -175,8 +176,8 @@ impl<S: Iterator<Item = u64>> Iterator for Trains<S> {
     }
 }
 
-/// A SYN flood beside other traffic: a share of the packets are each the only one of their flow. Flows of
-/// the flood have numbers from 2^32 on.
+/// A SYN flood beside other traffic: a share of the packets are each the only packet of their flow. Flow
+/// numbers of the flood start at 2^32.
 #[derive(Clone, Debug)]
 pub struct Flood<S> {
     traffic: S,

@@ -1,15 +1,15 @@
 //! TwoLevel: which sources talk to many destinations (super-spreaders), or which destinations are talked to
 //! by many sources.
 //!
-//! As OpenSketch measures it (Yu, Jose and Miao: Software defined traffic measurement with OpenSketch, NSDI
-//! 2013), and as Agg-Evict runs it: a reversible sketch whose cells are small bitmaps finds the sources, and
-//! a Count-Min whose cells are larger bitmaps tells how many destinations they have. A pair sets one bit in
-//! a cell of every row; many packets of it set the same bits, so only different destinations count.
+//! As measured by OpenSketch (Yu, Jose and Miao: Software defined traffic measurement with OpenSketch, NSDI
+//! 2013), and as run by Agg-Evict: a reversible sketch whose cells are small bitmaps finds the sources, and a
+//! Count-Min whose cells are larger bitmaps tells how many destinations they have. A pair sets one bit in a
+//! cell of every row; many packets of it set the same bits, so only different destinations count.
 //!
 //! The bitmaps of the second level are multiresolution bitmaps (Estan, Varghese and Fisk: Bitmap algorithms
 //! for counting active flows on high-speed links, IMC 2003): eight components of 64 bits, each for half of
 //! the keys that the one before leaves. They count up to [`COUNT_MAX`] destinations with a relative standard
-//! error of [`ERROR`]; of more, they only say that there are more.
+//! error of [`ERROR`]; beyond that, they only report that there are more.
 
 use crate::aggregator::Evicted;
 use crate::estimate::{Estimate, MergeError, SizeError};
@@ -24,7 +24,7 @@ const SECOND_ROWS: usize = 3;
 /// Components of a bitmap.
 const COMPONENTS: usize = 8;
 
-/// Bits set in a component up to which it counts well: beyond, the next one does.
+/// The number of set bits up to which a component counts well: beyond that, the next one does.
 const FILLED: u32 = 54;
 
 /// The relative standard error of a bitmap.
@@ -33,7 +33,7 @@ pub const ERROR: f64 = 0.14;
 /// The most destinations that a bitmap counts; above, the last component is nearly full.
 pub const COUNT_MAX: f64 = 12_000.0;
 
-/// Of the memory, the share of the first level: 1 / 4.
+/// The first level's share of the memory: 1 / 4.
 const FIRST_SHARE: usize = 4;
 
 /// A multiresolution bitmap: a cache line.
@@ -50,7 +50,7 @@ impl Bitmap {
         self.0[component as usize] |= 1 << (bits & 63);
     }
 
-    /// Number of different keys.
+    /// Number of distinct keys.
     fn count(&self) -> f64 {
         let is_filled = |component: &&u64| component.count_ones() > FILLED;
         let base = self.0[..COMPONENTS - 1].iter().take_while(is_filled).count();
@@ -64,14 +64,14 @@ impl Bitmap {
 pub struct Spreader {
     /// The address, or its upper 64 bits (see [`crate::key::source_number`]).
     pub number: u64,
-    /// Number of different destinations.
+    /// Number of distinct destinations.
     pub spread: Estimate,
 }
 
 /// The super-spreaders that were found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spreaders {
-    /// Those with most destinations first.
+    /// The sources, those with most destinations first.
     pub spreaders: Vec<Spreader>,
     /// False if there were so many that some were left out.
     pub is_complete: bool,
@@ -130,13 +130,13 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
         std::array::from_fn(|row| row * self.width + below(lanes[row], self.width))
     }
 
-    /// Notes a source (a number, see [`crate::key::source_number`]) and the hash of source and destination.
+    /// Records a source (a number, see [`crate::key::source_number`]) and the hash of source and destination.
     #[inline(always)]
     pub fn update(&mut self, source: u64, pair_hash: u64) {
         self.update_at(&self.modular.columns_of(source), self.places(source), pair_hash);
     }
 
-    /// Notes the pairs of many keys; `source` gives a key's source, and its hash is that of the pair.
+    /// Records the pairs of many keys; `source` returns a key's source, and its hash is that of the pair.
     #[inline]
     pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>], source: impl Fn(&[u64; W]) -> u64) {
         let find = |sketch: &Self, one: &Evicted<W>| {
@@ -193,7 +193,7 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
         row.iter().map(Bitmap::count).sum::<f64>() / self.width as f64
     }
 
-    /// The sources with `least` destinations or more.
+    /// The sources with at least `least` destinations.
     #[must_use]
     pub fn spreaders(&self, least: u64) -> Spreaders {
         let heavy: Vec<Vec<usize>> =
@@ -214,7 +214,7 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
         Spreaders { spreaders, is_complete: found.is_complete && is_whole }
     }
 
-    /// Adds what another sketch has noted.
+    /// Adds what another sketch has recorded.
     ///
     /// # Errors
     /// Seeds or sizes differ.
@@ -236,8 +236,8 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
     }
 }
 
-/// The columns of a row that so many destinations would fill as far as they are filled, the fullest first. A
-/// column with `n` destinations has 64·(1 - e^(-n/64)) bits in the mean and three standard deviations less
+/// The columns of a row that are as full as this many destinations would make them, the fullest first. A
+/// column with `n` destinations has 64·(1 - e^(-n/64)) bits on average, and three standard deviations less
 /// with probability 1/700.
 fn fullest(row: &[u64], least: u64) -> Vec<usize> {
     let load = least as f64 / 64.0;

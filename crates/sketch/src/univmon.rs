@@ -2,15 +2,15 @@
 //! function of flow sizes.
 //!
 //! Liu, Manousis, Vorsanger, Sekar and Braverman: One sketch to rule them all: rethinking network flow
-//! monitoring with UnivMon, SIGCOMM 2016. Level 0 sees all keys, and each further level half of those that
-//! the one before sees. A level is a count sketch with its heaviest keys. A sum Σ g(f) over all keys comes
-//! from the last level upwards: twice the next level's sum, corrected by the heavy keys of this one. It
-//! exists for every g that grows no faster than the square.
+//! monitoring with UnivMon, SIGCOMM 2016. Level 0 sees all keys, and each further level sees half of the keys
+//! of the one before. A level is a count sketch with its heaviest keys. A sum Σ g(f) over all keys comes from
+//! the last level upwards: twice the next level's sum, corrected by the heavy keys of this one. It exists for
+//! every g that grows no faster than the square.
 //!
-//! Levels are nested, and updated as far as a key is sampled: 2 levels in the mean. Counters do not depend
-//! on how packets are summed up before; which keys are remembered does where they are about equally heavy.
-//! The paper proves polylogarithmic memory for a relative error, without constants, so a sum has no bound
-//! here; sizes and changes have those of [`CountSketch`].
+//! Levels are nested, and updated as far as a key is sampled: 2 levels on average. Counters do not depend on
+//! how packets were aggregated before; which keys are remembered does if they are about equally heavy. The
+//! paper proves polylogarithmic memory for a relative error, without constants, so a sum has no bound here;
+//! sizes and changes have those of [`CountSketch`].
 
 use crate::aggregator::Evicted;
 use crate::count_sketch::CountSketch;
@@ -20,7 +20,7 @@ use crate::hash::{Item, Lanes, Purpose, Seed};
 use crate::memory::CHUNK;
 use crate::ranked::{Ranked, Top, sorted};
 
-/// A level: a sketch and the keys that are heaviest in it.
+/// A level: a sketch and its heaviest keys.
 #[derive(Clone, Debug)]
 struct Level<const W: usize, C> {
     sketch: CountSketch<C>,
@@ -39,12 +39,12 @@ pub struct UnivMon<const W: usize, C = i32> {
 }
 
 impl<const W: usize, C: Counter> UnivMon<W, C> {
-    /// Creates an empty sketch of at most `bytes` bytes with so many levels (1 to 32), which remember `keys`
-    /// keys each. Every level has half the memory of the one before, which it sees half the keys of, and
-    /// not less than a 64th of all.
+    /// Creates an empty sketch of at most `bytes` bytes with this number of levels (1 to 32), which remember
+    /// `keys` keys each. Every level sees half of the keys of the one before, and has half of its memory, but
+    /// not less than a 64th of the total.
     ///
-    /// [`UnivMon::levels_for`] says how many levels so many flows need. With less, what the last level does
-    /// not remember is missing from every sum, as often as there are levels doubled.
+    /// [`UnivMon::levels_for`] returns how many levels a number of flows needs. With fewer, the keys that the
+    /// last level does not remember are missing from every sum, doubled once per level.
     ///
     /// # Errors
     /// The memory is too little for the keys, or too much.
@@ -63,7 +63,8 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         Ok(UnivMon { levels, lanes: Lanes::new(seed, Purpose::UnivMon, 0), total: 0 })
     }
 
-    /// The levels with which the last one sees half as many of `flows` flows as it remembers keys.
+    /// Returns the number of levels at which the last one sees half as many of `flows` flows as it remembers
+    /// keys.
     #[must_use]
     pub fn levels_for(flows: u64, keys: usize) -> usize {
         let halvings = (2 * flows).div_ceil(keys.max(1) as u64).next_power_of_two().ilog2();
@@ -76,7 +77,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         self.levels.iter().map(|level| level.sketch.bytes() + level.top.bytes()).sum()
     }
 
-    /// What all keys have counted.
+    /// The total count of all keys.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
@@ -126,7 +127,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         }
     }
 
-    /// The keys of `least` or more, the heaviest first.
+    /// The keys with a size of `least` or more, the heaviest first.
     #[must_use]
     pub fn heavier(&self, least: u64) -> Vec<Top<W>> {
         let Level { sketch, top } = &self.levels[0];
@@ -134,7 +135,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         top.top(|item| sketch.estimate(item.hash, deviation), least as f64)
     }
 
-    /// Number of different keys.
+    /// Number of distinct keys.
     #[must_use]
     pub fn cardinality(&self) -> f64 {
         self.sum(|_| 1.0)
@@ -160,7 +161,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
     }
 
     /// From the last level upwards: twice the next one's sum, plus g of the heavy keys that it does not see,
-    /// minus g of those that it does.
+    /// minus g of the ones that it does see.
     fn sum_over(
         &self,
         levels: impl DoubleEndedIterator<Item = Vec<Size<W>>> + ExactSizeIterator,
@@ -208,7 +209,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         MergeError::unless(self.levels.len() == other.levels.len() && self.lanes == other.lanes)
     }
 
-    /// Adds what another sketch has counted.
+    /// Adds the counts of another sketch.
     ///
     /// # Errors
     /// Seeds or sizes differ.

@@ -49,7 +49,7 @@ fn time(name: &str, work: impl FnMut() -> usize) {
     print(name, measure(work));
 }
 
-/// Derives a key from a number, cheaply enough to do it between look-ups: on a data path, keys are in the
+/// Derives a key from a number, cheaply enough to do so between look-ups: on a data path, keys are in the
 /// first-level cache too.
 fn key<const W: usize>(number: u64) -> [u64; W] {
     std::array::from_fn(|word| number ^ word as u64)
@@ -127,7 +127,7 @@ fn small() {
     });
 }
 
-/// Finds that no flow is old.
+/// Visits all flows and finds none to be old.
 struct Young;
 
 impl Visitor for Young {

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 /// The target of a bucket in a group without live targets.
 pub const NO_TARGET: u16 = u16::MAX;
 
-/// The largest number of targets in a group: target numbers are `u16` and the last one means "none".
+/// The largest number of targets in a group: target numbers are `u16`, and the last one means "none".
 pub const TARGETS_MAX: usize = NO_TARGET as usize;
 
 /// The largest number of buckets in a group: enough for a Maglev prime above 2^16.
@@ -72,7 +72,7 @@ pub fn seeded(hash: u64, seed: u64) -> u64 {
     finalize(hash ^ seed)
 }
 
-/// Widens a 32-bit hash, such as a NIC's, to 64 bits: both halves hold it, so that the upper one picks a
+/// Widens a 32-bit hash, such as a NIC's, to 64 bits: both halves hold it, so that the upper half picks a
 /// bucket. Part of the specification.
 #[inline(always)]
 #[must_use]
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn equal_shares_move_nothing_for_a_remainder() {
-        // Three targets share four buckets: the one that has two may keep them.
+        // Three targets share four buckets: the target that has two may keep them.
         assert_eq!(fill_wants(Some(&[2, 2, 0, 1]), &[5, 5, 5], 4), (vec![2, 2, 0, 1], 0));
     }
 
@@ -208,9 +208,10 @@ mod tests {
                 least += before[at].min(counts[at]);
                 spare_rounds += counts[at] - floor;
             }
-            // Only buckets of dead targets and of targets above their wants move, each of them once.
+            // Only buckets of dead targets, and of targets with more than they want, move; each of them once.
             prop_assert_eq!(moved, 64 - least);
-            // A target that got one of the remainders has at least as large a fraction as those that did not.
+            // A target that got one of the remainders has at least as large a fraction as the targets that
+            // did not.
             let fraction = |at: usize| 64 * u64::from(weights[at]) % total;
             let floor = |at: usize| (64 * u64::from(weights[at]) / total) as usize;
             let winners = (0..weights.len()).filter(|&at| counts[at] > floor(at)).map(fraction).min();

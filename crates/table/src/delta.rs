@@ -1,29 +1,30 @@
-//! What a flow has counted: the record that leaves the table, a cache line and a half.
+//! The counts of a flow: the record that leaves the table, a cache line and a half.
 //!
-//! A delta names its flow, and what the flow was decided for, by numbers that last: the pipe and the target
-//! of a generation of the program, never a row, which may be another flow's when the delta is read. Counters
-//! of a row are narrow enough for it, so a fast flow gives a delta about every minute ([`PACKETS_MAX`],
-//! [`BYTES_MAX`]).
+//! A delta names its flow, and the decision for it, by stable numbers: the pipe and the target in a
+//! generation of the program, never a row, which may belong to another flow when the delta is read. The
+//! counters of a row are narrow enough to fit, so a fast flow produces a delta about every minute
+//! ([`PACKETS_MAX`], [`BYTES_MAX`]).
 
 use weir_packet::{FlowKey, Observed};
 
-/// The most packets of a delta, and of a row: at 148.8 million packets per second half of it takes 14 s.
+/// The most packets of a delta, and of a row: at 148.8 million packets per second, half of it is reached in
+/// 14 s.
 pub const PACKETS_MAX: u64 = u32::MAX as u64;
 
-/// The most bytes of a delta, and of a row: at 100 Gb/s half of it takes 44 s.
+/// The most bytes of a delta, and of a row: at 100 Gb/s, half of it is reached in 44 s.
 pub const BYTES_MAX: u64 = (1 << 40) - 1;
 
 /// The largest number of a target in a delta. Targets are numbered over all groups of a program, in order.
 pub const TARGET_MAX: u32 = (1 << TARGET_BITS) - 2;
 
-/// In the place of a target's number: the flow was not decided for a target.
+/// In place of a target's number: the decision for the flow was not a target.
 pub const NO_DELTA_TARGET: u32 = (1 << TARGET_BITS) - 1;
 
 const TARGET_BITS: u32 = 20;
 const GENERATION_SHIFT: u32 = TARGET_BITS;
 const REASON_SHIFT: u32 = TARGET_BITS + 8;
 
-/// Why a delta was given.
+/// Why a delta was produced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeltaReason {
     /// No frame arrived within the timeout.
@@ -32,18 +33,19 @@ pub enum DeltaReason {
     Evicted,
     /// The flow's entry, target or pipe was removed.
     Removed,
-    /// A counter was getting full; the flow lives on.
+    /// A counter was getting full; the flow continues.
     Overflow,
     /// The first packet of a flow, before it is counted: the delta has no counts.
     First,
     /// The worker has stopped.
     Stopped,
-    /// A period of measurement ended, or the flow had as many packets as may wait; it lives on.
+    /// A period of measurement ended, or the flow reached the most packets that may remain unreported; it
+    /// continues.
     Interval,
     /// The connection had ended, and a SYN has begun another with the same addresses and ports.
     Reopened,
-    /// No flow: the pipe's flows have given all that they counted before [`FlowDelta::first`]. The delta has
-    /// no counts.
+    /// No flow: the pipe's flows have reported everything that they counted before [`FlowDelta::first`]. The
+    /// delta has no counts.
     Swept,
 }
 
@@ -96,7 +98,7 @@ pub struct Belonging {
 pub struct FlowDelta {
     /// Key of the flow.
     pub key: FlowKey,
-    /// When the flow was learnt or its last delta was given, in milliseconds.
+    /// When the flow was learnt or its last delta was produced, in milliseconds.
     pub first: u32,
     /// When its last packet was counted, in milliseconds.
     pub last: u32,
@@ -108,7 +110,7 @@ pub struct FlowDelta {
     /// The worker that counted it.
     pub source: u8,
     bytes_high: u8,
-    /// What was observed of its packets, where the pipe is measured.
+    /// What was observed of its packets, if the pipe is measured.
     pub observed: Observed,
 }
 
@@ -140,13 +142,13 @@ impl FlowDelta {
         }
     }
 
-    /// The same with what was observed of its packets.
+    /// Adds what was observed of its packets.
     #[inline]
     pub fn observing(self, observed: Observed) -> FlowDelta {
         FlowDelta { observed, ..self }
     }
 
-    /// Creates a delta that says that all flows of a pipe have given what they counted before `start`.
+    /// Creates a delta that states that all flows of a pipe have reported what they counted before `start`.
     pub fn swept(start: u32, of: Belonging) -> FlowDelta {
         FlowDelta::new(FlowKey::default(), (0, 0), (start, start), of, DeltaReason::Swept)
     }
@@ -173,7 +175,7 @@ impl FlowDelta {
         Belonging { generation, pipe: self.pipe, target: self.named & NO_DELTA_TARGET }
     }
 
-    /// Why it was given.
+    /// Returns why it was produced.
     #[inline]
     #[must_use]
     pub fn reason(&self) -> DeltaReason {

@@ -34,7 +34,7 @@ const FUTURE: u32 = 1 << 31;
 /// The decision taken for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// State: keep this target, whatever becomes of the set from which it was picked.
+    /// State: keep this target, whatever happens to the set from which it was picked.
     Pinned(u32),
     /// Follow the buckets of this group.
     Group(u32),
@@ -65,7 +65,7 @@ impl Decision {
     }
 }
 
-/// What became of a packet's count.
+/// The outcome of counting a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// It is in the row.
@@ -139,7 +139,7 @@ impl Flow {
         u64::from(self.bytes_high) << 32 | u64::from(self.bytes_low)
     }
 
-    /// When the flow was learnt or its last delta was given, in milliseconds.
+    /// When the flow was learnt or its last delta was produced, in milliseconds.
     #[inline]
     #[must_use]
     pub fn first(&self) -> u32 {
@@ -168,21 +168,21 @@ impl Flow {
         self.packets != 0 && self.last.wrapping_sub(start) >= FUTURE
     }
 
-    /// Whether it has given counts and continues.
+    /// Whether it has reported counts and continues.
     #[inline]
     #[must_use]
     pub fn has_given(&self) -> bool {
         self.marks.has(Marks::GAVE)
     }
 
-    /// What has been seen of it, if that is followed ([`FlowTable::see`]).
+    /// What has been seen of it, if that is tracked ([`FlowTable::see`]).
     #[inline]
     #[must_use]
     pub fn state(&self) -> FlowState {
         self.state
     }
 
-    /// Returns a delta without counts, which says that the flow is there.
+    /// Returns a delta without counts, which states that the flow exists.
     pub fn first_delta(&self, of: Belonging) -> FlowDelta {
         FlowDelta::new(self.key, (0, 0), (self.first, self.last), of, DeltaReason::First)
     }
@@ -207,7 +207,7 @@ impl Flow {
         self.packets >> 31 != 0 || self.bytes_high >> 7 != 0
     }
 
-    /// Begins anew, as another flow with the same key.
+    /// Restarts as another flow with the same key.
     pub(crate) fn begin(&mut self, now: u32) {
         (self.first, self.last) = (now, now);
         (self.state, self.seq, self.marks) = (FlowState::Single, 0, Marks::default());
@@ -282,8 +282,8 @@ impl FlowTable {
     }
 
     /// Looks up the packets of `mask`. Returns the mask of hits; `rows` holds their rows, its other elements
-    /// are unspecified. Of the packets of `guessed`, [`FlowTable::guess_batch`] has left something there;
-    /// what it is does not change the answer.
+    /// are unspecified. For the packets of `guessed`, `rows` holds what [`FlowTable::guess_batch`] left
+    /// there; its content does not change the result.
     #[inline]
     #[must_use]
     pub fn lookup_batch(
@@ -328,7 +328,7 @@ impl FlowTable {
     }
 
     /// Finds the likely rows of the hashes in `mask`, whose buckets have been prefetched, and prefetches
-    /// them, for a look-up that is to follow. Returns the mask of those that have one.
+    /// them, for a look-up that will follow. Returns the mask of those that have one.
     #[inline]
     #[must_use]
     pub fn guess_batch(&self, hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
@@ -369,7 +369,7 @@ impl FlowTable {
         if flow.is_high() { Counted::High } else { Counted::Yes }
     }
 
-    /// Passes a flow to a sink whose first packet has not been told, until the sink accepts it.
+    /// Passes a flow whose first packet has not been reported to a sink, until the sink accepts it.
     #[inline]
     pub fn tell(&mut self, row: u32, sink: impl FnOnce(&Flow) -> bool) {
         if let Some(flow) = self.live_mut(row).filter(|flow| !flow.marks.has(Marks::TOLD))
@@ -385,8 +385,8 @@ impl FlowTable {
         given.map(|flow| flow.restart(now)).is_some()
     }
 
-    /// Whether a flow that is about to count a packet has to give its counts before: they are from before
-    /// `start`, or of so many packets. A flow without counts is dated from `now`.
+    /// Whether a flow has to report its counts before it counts another packet: because they are from before
+    /// `start`, or cover this many packets. A flow without counts is dated `now`.
     #[inline]
     pub fn is_due(&mut self, row: u32, (start, packets): (u32, u32), now: u32) -> bool {
         let Some(flow) = self.live_mut(row) else { return false };
@@ -443,7 +443,7 @@ mod tests {
         key.0.iter().fold(3, |state, &word| mix(state, word))
     }
 
-    /// A visitor of a judgement and a sink.
+    /// A visitor made of a judgement and a sink.
     struct With<J, S>(J, S);
 
     impl<J: Fn(&Flow) -> Fate, S: FnMut(&Flow) -> bool> Visitor for With<J, S> {

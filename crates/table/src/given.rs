@@ -140,7 +140,7 @@ impl GivenBuckets {
     pub fn settle_some(&mut self, limit: usize, now_ns: u64) {
         if limit >= self.moves.len() {
             // Starting in the middle, the last move could be swapped to the front and be looked at twice, and
-            // another one never.
+            // another one not at all.
             self.next = 0;
         }
         for _ in 0..limit.min(self.moves.len()) {

@@ -2,8 +2,8 @@
 //! weir sends each flow to the same two back ends, in the same order, as a director with the same table.
 //!
 //! The table has [`ROWS`] rows. Each row orders the back ends by rendezvous hashing, and holds the first two:
-//! packets go to the first, which passes what it does not know on to the second ("second chance"). A back end
-//! that drains or is down changes places with the second one of the row.
+//! packets go to the first, which passes packets that it does not know on to the second ("second chance"). A
+//! back end that drains or is down changes places with the second one of the row.
 //!
 //! Written from the published design (docs/development/glb-hashing.md of github/glb-director), and checked by
 //! the results of its own tests and by a second implementation in another language (tests/vectors).
@@ -22,23 +22,23 @@ pub const ROWS: usize = 65_536;
 pub struct GlbTarget {
     /// Its address, by which its place in each row is computed.
     pub address: IpAddr,
-    /// What its operators want of it.
+    /// What its operators want it to do.
     pub state: GlbState,
     /// Whether its checks succeed.
     pub healthy: bool,
 }
 
-/// What operators want of a back end.
+/// What operators want a back end to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GlbState {
     /// Serves.
     #[default]
     Active,
-    /// Serves, and has not been there for long.
+    /// Serves, and was added recently.
     Filling,
     /// Gets no new flows.
     Draining,
-    /// Is as if it were not there.
+    /// Behaves as if it did not exist.
     Inactive,
 }
 
@@ -47,7 +47,7 @@ pub enum GlbState {
 pub struct GlbRow {
     /// Where packets go.
     pub first: u16,
-    /// Where the first passes on what it does not know.
+    /// Where the first back end passes on packets that it does not know.
     pub second: u16,
 }
 
@@ -83,8 +83,8 @@ pub fn glb_row(targets: &[GlbTarget], seed: [u8; 16], row: u32) -> GlbRow {
     GlbRow { first, second }
 }
 
-/// What back ends are ordered by in a row. The director compares the hash's bytes as they are stored, so the
-/// first of them is the most significant.
+/// The key by which back ends are ordered in a row. The director compares the hash's bytes as they are
+/// stored, so the first of them is the most significant.
 fn rank(seed: [u8; 16], row_seed: u64, address: IpAddr) -> u64 {
     let mut message = [0; 24];
     message[..8].copy_from_slice(&row_seed.to_le_bytes());
@@ -101,7 +101,7 @@ fn rank(seed: [u8; 16], row_seed: u64, address: IpAddr) -> u64 {
     siphash24(seed, &message[..length]).swap_bytes()
 }
 
-/// What of a flow chooses its row: a key that the fleet shares, and fields, in the order of the constants.
+/// What determines the row of a flow: a key that the fleet shares, and fields, in the order of the constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GlbHash {
     /// The table's `hash_key`.
@@ -111,7 +111,7 @@ pub struct GlbHash {
 }
 
 impl GlbHash {
-    /// The source address, which is what a director takes unless configured otherwise.
+    /// The source address, which a director uses unless configured otherwise.
     pub const SOURCE: u8 = 1;
     /// The destination address.
     pub const DESTINATION: u8 = 2;
@@ -148,7 +148,7 @@ impl GlbHash {
         (self.hash(flow) & 0xFFFF) as usize
     }
 
-    /// Returns the UDP source port of what a director sends for a flow.
+    /// Returns the UDP source port of the packets that a director sends for a flow.
     #[must_use]
     pub fn outer_port(&self, flow: &FlowKey) -> u16 {
         0x8000 | ((self.hash(flow) as u16 ^ flow.sport()) & 0x7FFF)

@@ -1,18 +1,18 @@
-//! The order in which new flows go to targets in turn, by weight.
+//! The order in which new flows go to targets in turn (weighted round robin).
 //!
-//! A target of weight w has the places (2k + 1) / 2w of the interval from 0 to 1, for each k below w; all
-//! places in ascending order are the order of turns, of equal ones that of the lower target first. So each
-//! target has exactly its share of every round, and its turns are as far apart as they can be: of the
-//! weights 3 and 1 the order is 0, 0, 1, 0, and never three in a row and then the fourth.
+//! A target of weight w has the places (2k + 1) / 2w in the interval from 0 to 1, for each k below w. All
+//! places in ascending order are the order of turns; of equal places, the lower target comes first. Each
+//! target thus has exactly its share of every round, and its turns are as far apart as possible: for the
+//! weights 3 and 1 the order is 0, 0, 1, 0, and never three in a row followed by the fourth.
 //!
 //! Costs: 2 bytes for each turn of a round; to fill it, a sort of the round.
 
 use crate::bucket::{TARGETS_MAX, wants};
 
 /// Returns the targets in the order of their turns, at most `most` of them, for these weights. Weights are
-/// divided by what they have in common. If there are more turns than `most` then, each target has as many of
-/// `most` as it would want of so many buckets ([`crate::fill_wants`] without history). Empty if nobody has a
-/// weight.
+/// divided by their common divisor. If there are still more than `most` turns, each target has as many of
+/// `most` as it would want of that number of buckets ([`crate::fill_wants`] without history). Empty if no
+/// target has a weight.
 #[must_use]
 pub fn in_turn(weights: &[u32], most: usize) -> Vec<u16> {
     let weights = &weights[..weights.len().min(TARGETS_MAX)];
@@ -59,8 +59,8 @@ mod tests {
     }
 
     proptest! {
-        /// At each place of the interval every target has had its due to half a turn, and all together to
-        /// half a turn for each of them.
+        /// At each place of the interval, every target is within half a turn of its share, and all together
+        /// are within half a turn for each of them.
         #[test]
         fn no_target_is_ever_far_ahead_or_behind(
             weights in prop::collection::vec(0_u32..20, 1..12),

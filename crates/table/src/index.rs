@@ -90,7 +90,7 @@ impl Index {
         prefetch(self.bucket(self.home(hash)));
     }
 
-    /// Returns the row with this hash for which `is_it` holds.
+    /// Returns the row with this hash for which `is_it` is true.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let home = self.home(hash);
@@ -291,8 +291,8 @@ mod tests {
         }
     }
 
-    /// Enters keys by their hashes. Returns how many there was no room for, and the buckets and rows that
-    /// finding all others again looks at.
+    /// Enters keys by their hashes. Returns how many did not fit, and the number of buckets and rows
+    /// inspected to find all others again.
     fn costs(hashes: &[u64]) -> (usize, usize) {
         let mut index = Index::with_rows(hashes.len());
         let rows = 0..hashes.len() as u32;
@@ -316,7 +316,8 @@ mod tests {
     }
 
     /// A million keys of flows chosen so that a known secret leads them to one bucket in sixteen: a table
-    /// with that secret has no room for one in thirteen; in one with another, they cost what others do.
+    /// with that secret has no room for one in thirteen; in a table with another secret, they cost the same
+    /// as other keys.
     #[test]
     fn a_million_chosen_keys_cost_no_more_than_others() {
         const KEYS: usize = 1_000_000;

@@ -1,5 +1,5 @@
-//! Katran's ring, and the hash by which a flow finds its slot, to the bit: a node of weir sends each flow
-//! where a node of Katran with the same back ends and weights does.
+//! Katran's ring, and the hash by which a flow finds its slot, compatible bit for bit: a node of weir sends
+//! each flow where a node of Katran with the same back ends and weights does.
 //!
 //! The ring has [`RING`] slots. A back end is known by its address, whose hash is that of folly's
 //! `IPAddress`; back ends take turns in the order of these hashes, each through a permutation of the slots
@@ -109,8 +109,9 @@ impl Walk {
 
     /// Takes the next free slot; there must be one.
     ///
-    /// Katran computes with 32 bits that wrap, so a walk near its end may leave out a slot that nobody else
-    /// takes, and Katran would not return. After a walk that visits all it can, the first free slot is taken.
+    /// Katran computes with 32 bits that wrap, so a walk near its end may leave out a slot that no other back
+    /// end takes, and Katran would not return. Here, after a walk that has visited every slot it can, the
+    /// first free slot is taken.
     fn take(&mut self, slots: &mut [u16]) {
         let size = slots.len() as u32;
         for _ in 0..1 << 18 {
@@ -138,10 +139,11 @@ pub fn address_hash(address: IpAddr) -> u64 {
     }
 }
 
-/// What of a flow chooses its slot, by the flags of its VIP in Katran. The default: source and both ports.
+/// Which parts of a flow determine its slot, according to the flags of its VIP in Katran. The default: source
+/// and both ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KatranHash {
-    /// The VIP has no port of its own, but takes all: the destination port does not count.
+    /// The VIP has no port of its own but accepts all ports: the destination port does not count.
     pub any_port: bool,
     /// `NO_SPORT`: the source port does not count.
     pub no_sport: bool,
@@ -154,7 +156,7 @@ impl KatranHash {
     #[inline]
     #[must_use]
     pub fn hash(&self, flow: &FlowKey) -> u32 {
-        // The seed is the number of VIPs that Katran is built for, and that times the ring's size.
+        // The seed is the number of VIPs that Katran is built for, times the ring's size.
         const SEED_IPV6: u32 = 512;
         const SEED: u32 = SEED_IPV6 * RING as u32;
         let (sport, dport) = (flow.sport(), flow.dport());
@@ -198,7 +200,7 @@ mod tests {
         addresses.iter().map(|address| KatranTarget { address: ip(address), weight: 1 }).collect()
     }
 
-    /// Where a flow goes to, by both versions.
+    /// Where a flow goes, in both versions.
     fn to<'a>(reals: &[&'a str], hash: KatranHash, source: &str, ports: (u16, u16)) -> &'a str {
         let source = ip(source);
         let vip = if source.is_ipv4() { ip("10.200.1.1") } else { ip("fc00:1::1") };
@@ -227,7 +229,7 @@ mod tests {
         assert_eq!(to(&V6, plain, client, (31337, 80)), "fc00::1");
         assert_eq!(to(&V6, plain, "fc00:2::1", (31337, 80)), "fc00::3");
         assert_eq!(to(&V6, plain, "fc00:2::42", (31337, 443)), "fc00::1");
-        // Both families in one ring, and then without the one that has it.
+        // Both families in one ring, and then without the back end that has the slot.
         assert_eq!(to(&ALL, plain, "10.0.0.1", (31337, 80)), "10.0.0.2");
         let without: Vec<&str> = ALL.into_iter().filter(|address| *address != "10.0.0.2").collect();
         assert_eq!(to(&without, plain, "10.0.0.1", (31337, 80)), "fc00::2");
@@ -239,7 +241,7 @@ mod tests {
         crate::bucket::held(&fill_katran(&targets, version, size), weights.len())
     }
 
-    /// What Katran's MaglevHashTest says of weights 2 and 1 in a ring of 7, whatever the order.
+    /// What Katran's MaglevHashTest expects for weights 2 and 1 in a ring of 7, in any order.
     #[test]
     fn weights_count_as_the_two_versions_count_them() {
         assert!([[4, 3], [5, 2]].map(Vec::from).contains(&counts(&[2, 1], V1, 7)));
@@ -261,8 +263,8 @@ mod tests {
         assert_eq!(counts.iter().max().unwrap() - counts.iter().min().unwrap(), 1);
     }
 
-    /// How many slots change as a set of back ends does, as Katran's VipTest has it: there, back end `n` has
-    /// the hash `n`.
+    /// How many slots change when the set of back ends changes, as in Katran's VipTest, where back end `n`
+    /// has the hash `n`.
     #[test]
     fn rings_change_as_katrans_vip_test_says() {
         let ring = |version, weights: &[u32]| {

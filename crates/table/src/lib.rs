@@ -74,7 +74,7 @@ pub enum InsertError {
     /// No room, see [`Full`].
     #[error("{Full}")]
     Full,
-    /// The key is there already, in this row.
+    /// The key exists already, in this row.
     #[error("the key is in row {0} already")]
     Exists(u32),
 }

@@ -30,7 +30,7 @@ const ROOT_BITS_MAX: u32 = 16;
 /// The largest number of nodes: one gigabyte if all of them are used.
 pub const NODES_MAX: usize = 1 << 24;
 
-/// Both the entry that only the default route covers, and the slot of the default route's value.
+/// Both the entry covered only by the default route, and the slot of the default route's value.
 const DEFAULT: u32 = 0;
 
 /// Marks an entry that points to a node; the others are value slots: 0 for the default route, otherwise rule
@@ -345,7 +345,7 @@ impl Trie {
         length.saturating_sub(depth).div_ceil(STRIDE) as usize
     }
 
-    /// Applies `brush` to every entry below a prefix, adding the nodes on the way.
+    /// Applies `brush` to every entry below a prefix, adding nodes on the way.
     fn paint(&mut self, prefix: u128, length: u32, brush: &impl Fn(u32) -> u32) {
         let mut place = Place { node: None, at: self.root_index(prefix) as u32 };
         let mut depth = self.root_bits;

@@ -2,7 +2,7 @@
 //!
 //! Every node of a fleet computes the same table without communicating, and a change of the set moves little
 //! more than it must. docs/maglev.md specifies this function, with the hash of names and of flows, so that a
-//! program in another language builds the same table; tests/vectors holds what must come out.
+//! program in another language builds the same table; tests/vectors holds the expected results.
 //!
 //! Costs: about size * ln(size) buckets are visited.
 
@@ -23,12 +23,12 @@ pub struct MaglevTarget {
 /// Fills `size` buckets (a prime, well above the number of targets) with positions in `targets`.
 ///
 /// Which target (by id) gets which bucket depends on the set only, not on the order of the list. Each bucket
-/// in turn is taken by the target with the least `(2 * taken + 1) / weight`, where `taken` counts those it
-/// has already; of equal ones, by the one with the lower id. It takes the next free bucket of its
-/// permutation. With equal weights, targets take turns in the order of their ids, as in the paper. With
-/// others this is the apportionment of Webster and Sainte-Laguë: a target's number of buckets differs from
-/// its exact share by at most one half and that share's part in half a bucket for each target, so by at most
-/// 1 %, or one bucket, where there are 100 buckets for each target.
+/// in turn is taken by the target with the least `(2 * taken + 1) / weight`, where `taken` counts the buckets
+/// it already has; of equal ones, by the target with the lower id. It takes the next free bucket of its
+/// permutation. With equal weights, targets take turns in the order of their ids, as in the paper. With other
+/// weights, this is the apportionment of Webster and Sainte-Laguë: a target's number of buckets differs from
+/// its exact share by at most one half plus its proportional share of half a bucket for each target, that is,
+/// by at most 1 %, or one bucket, if there are 100 buckets for each target.
 ///
 /// Targets beyond [`TARGETS_MAX`] get none; a size above [`BUCKETS_MAX`] is reduced to it.
 #[must_use]
@@ -47,13 +47,14 @@ pub fn fill_maglev(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
     slots
 }
 
-/// Returns who takes the buckets, one after another, by position in `weights`; it goes round and round, since
-/// the order begins anew when everybody has taken as many as its weight, without the common divisor, says.
+/// Returns the targets that take the buckets, one after another, by position in `weights`. The order is
+/// cyclic: it repeats once every target has taken as many buckets as its weight, divided by the common
+/// divisor.
 fn turns(weights: &[u64], size: usize) -> Vec<u16> {
     let divisor = weights.iter().fold(0, |divisor, &weight| greatest_divisor(weight, divisor)).max(1);
     let total = weights.iter().sum::<u64>() / divisor;
     let count = total.min(size as u64);
-    // Up to this time, at least `count` are taken: a target may be behind its share by half a bucket.
+    // By this time, at least `count` are taken: a target may be behind its share by half a bucket.
     let until = 2 * (count + weights.len() as u64);
     let mut due = Vec::new();
     for (order, weight) in (0..=u16::MAX).zip(weights.iter().map(|weight| weight / divisor)) {
@@ -127,13 +128,13 @@ mod tests {
         assert_eq!(fill_maglev(&targets(3), 0), []);
     }
 
-    /// Each bucket by itself, as the specification says it.
+    /// Fills each bucket individually, as the specification describes it.
     fn obvious(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
         let mut order: Vec<usize> = (0..targets.len()).filter(|&at| targets[at].weight > 0).collect();
         order.sort_by_key(|&at| targets[at].id);
         let mut slots = vec![NO_TARGET; size];
         for _ in 0..size {
-            // Strictly less: of equal ones, the first stays.
+            // Strictly less: of equal targets, the first one stays.
             let earlier = |best: usize, at: usize| {
                 let taken = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count() as u64;
                 let odd = |at: usize| u128::from(2 * taken(at) + 1);
@@ -146,7 +147,8 @@ mod tests {
         slots
     }
 
-    /// The share of the buckets of others that move when one of `all` is gone, the worst over some of them.
+    /// The share of the other targets' buckets that move when one of `all` is removed: the worst case over
+    /// some of them.
     fn moved(all: &[MaglevTarget], size: usize) -> f64 {
         let before = fill_maglev(all, size);
         let gone = |gone: usize| {
@@ -166,7 +168,7 @@ mod tests {
         let mut all = targets(100);
         let equal = moved(&all, 65_537);
         assert!(equal <= 0.02, "{equal}");
-        // What a service with so many back ends has by default.
+        // The default number of buckets of a service with this many back ends.
         let equal = moved(&all, 10_007);
         assert!(equal <= 0.02, "{equal}");
         all.iter_mut().enumerate().for_each(|(at, target)| target.weight = 1 + at as u32 % 7);
@@ -273,7 +275,7 @@ mod tests {
             let list: Vec<_> = (0..).zip(&weights).map(|(id, &weight)| MaglevTarget { id, weight }).collect();
             let counts = held(&fill_maglev(&list, size), list.len());
             for (count, share) in counts.iter().zip(shares(&weights, size)) {
-                // Nobody can have a part of a bucket.
+                // A bucket cannot be split.
                 let allowed = (share / 100.0).max(1.0);
                 prop_assert!((*count as f64 - share).abs() <= allowed, "{} for {}", count, share);
             }

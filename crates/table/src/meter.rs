@@ -1,4 +1,4 @@
-//! Meters: the colour of a packet by the rate of what went before.
+//! Meters: the colour of a packet, given the rate of the packets before it.
 //!
 //! Two algorithms, colour-blind and colour-aware: the single rate three colour marker (RFC 2697) fills a
 //! committed bucket that overflows into an excess bucket; the two rate three colour marker (RFC 2698) fills
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The RFCs, word by word: a clock that ticks every nanosecond and adds billionths of a token to the
+    /// The RFCs, word for word: a clock that ticks every nanosecond and adds billionths of a token to the
     /// buckets one at a time (as many as the rate says), counted from time zero.
     struct Twin {
         config: MeterConfig,
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(meter.filled(0), spent);
     }
 
-    /// Seven tenths of a token and a fraction every 7 ns, three million times, without losing a token.
+    /// Adds seven tenths of a token and a fraction every 7 ns, three million times, without losing a token.
     #[test]
     fn nothing_drifts() {
         let second = MeterSecond::Excess { ebs: 0 };

@@ -1,17 +1,18 @@
-//! A set of small numbers whose least one is found at once: free ports, for instance.
+//! A set of small numbers with fast access to the least one: free ports, for instance.
 //!
-//! Three levels of words: a bit of the lowest level stands for a number, a bit above for a word that is not
-//! empty. So inserting, removing and finding the least number look at three words, whatever the set holds.
+//! Three levels of words: a bit at the lowest level represents a number, a bit above it a word that is not
+//! empty. Inserting, removing and finding the least number therefore look at three words, whatever the set
+//! holds.
 //!
-//! Costs: a bit for each number below the bound, and a sixty-third more.
+//! Costs: a bit for each number below the bound, plus one sixty-third.
 
-/// Numbers of a set are below this: three levels of 64 bits.
+/// The numbers of a set are below this: three levels of 64 bits.
 pub const NUMBERS_MAX: u32 = 64 * 64 * 64;
 
 /// A set of numbers below a bound, see the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumberSet {
-    /// From the numbers up to the one word at the top.
+    /// From the numbers up to the single word at the top.
     levels: [Vec<u64>; 3],
     len: u32,
 }

@@ -1,11 +1,11 @@
-//! Hash functions as others have published them, for tables and flows that must agree with theirs to the bit.
+//! Published hash functions, for tables and flows that must agree bit for bit with other systems.
 //!
-//! None of them is used where weir chooses a hash itself. Each is the part that its users need: Katran's
-//! ring and flow hash ([`crate::katran`]) are made of FNV-1, SpookyHash V2, MurmurHash3 and Jenkins's
-//! lookup3, the GLB director's ([`crate::glb`]) of SipHash.
+//! None of them is used where weir is free to choose a hash. Only the parts that are needed are implemented:
+//! Katran's ring and flow hash ([`crate::katran`]) are made of FNV-1, SpookyHash V2, MurmurHash3 and
+//! Jenkins's lookup3, and the GLB director's ([`crate::glb`]) of SipHash.
 
-/// FNV-1 of 32 bits (draft-eastlake-fnv), but of signed bytes, as folly has it: one above 127 flips the upper
-/// 24 bits as well.
+/// 32-bit FNV-1 (draft-eastlake-fnv), but over signed bytes, as in folly: a byte above 127 flips the upper 24
+/// bits as well.
 #[must_use]
 pub fn fnv32_signed(bytes: &[u8]) -> u32 {
     let step = |hash: u32, &byte: &u8| hash.wrapping_mul(0x0100_0193) ^ i32::from(byte as i8) as u32;
@@ -36,7 +36,7 @@ pub fn spooky_of_16(bytes: [u8; 16]) -> [u64; 2] {
     [state[0], state[1]]
 }
 
-/// Hash128to64 of CityHash, as folly has it.
+/// CityHash's Hash128to64, as in folly.
 #[must_use]
 pub fn combine(upper: u64, lower: u64) -> u64 {
     const FACTOR: u64 = 0x9DDF_EA08_EB38_2D69;
@@ -69,7 +69,7 @@ fn murmur3_finish(word: u64) -> u64 {
     word ^ word >> 33
 }
 
-/// What lookup3 (Jenkins 2006), and with it the kernel's jhash, begins with.
+/// The initial value of lookup3 (Jenkins 2006), and therefore of the kernel's jhash.
 const JHASH_BEGIN: u32 = 0xDEAD_BEEF;
 
 /// The kernel's `jhash_2words`.
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(siphash24(key, &message[..8]), 0x93F5_F579_9A93_2462);
     }
 
-    /// Of Jenkins's own test: byte i is i + 128; his list, entry 16, holds the lower 32 bits.
+    /// From Jenkins's own test: byte i is i + 128; his list, entry 16, holds the lower 32 bits.
     #[test]
     fn spooky_gives_its_authors_result() {
         let [low, _] = spooky_of_16(std::array::from_fn(|at| at as u8 + 128));

@@ -1,5 +1,5 @@
 //! What has been seen of a flow: one packet or more, and the flags of TCP headers. It determines how long the
-//! flow may be without a packet, and has a byte in the flow's line.
+//! flow may be idle, and occupies one byte of the flow's cache line.
 
 /// What has been seen of a flow, which determines how long it may be idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14,7 +14,7 @@ pub enum FlowState {
     TcpSyn,
     /// TCP: packets after the first.
     TcpEstablished,
-    /// TCP: both directions have closed, each with a FIN. No direction is in this state by itself.
+    /// TCP: both directions have closed, each with a FIN. A single direction is never in this state.
     TcpFin,
     /// TCP: an RST.
     TcpRst,
@@ -84,8 +84,8 @@ impl Seen {
         self.has(Seen::FIN | Seen::RST)
     }
 
-    /// Whether a sequence number is so far from the last one of its direction that no window reaches it: 16
-    /// MB at least.
+    /// Whether a sequence number is so far from the last one of its direction that no window reaches it: at
+    /// least 16 MB.
     #[inline]
     fn is_far_from(self, seq: u8) -> bool {
         self.seq.wrapping_sub(seq).wrapping_add(1) > 2
@@ -138,7 +138,7 @@ impl FlowState {
         if seen.is_syn() {
             return match self {
                 TcpSyn => (TcpSyn, Event::Repeated),
-                // The other end answers with an acknowledgement, and the connection stays as it is.
+                // The other end answers with an ACK, and the connection stays as it is.
                 TcpEstablished | TcpHalfClosed | TcpFin => (self, Event::None),
                 Single | Stream | TcpRst => (TcpSyn, Event::None),
             };
@@ -146,7 +146,7 @@ impl FlowState {
         let state = match self {
             Single | Stream => TcpSyn,
             TcpSyn | TcpEstablished | TcpRst => TcpEstablished,
-            // A direction that has closed acknowledges, and sends no data.
+            // A closed direction still acknowledges, but sends no data.
             TcpFin | TcpHalfClosed if seen.has(Seen::DATA) => TcpEstablished,
             TcpFin | TcpHalfClosed => self,
         };

@@ -102,7 +102,8 @@ impl<R: Record> Store<R> {
         self.index.prefetch(hash);
     }
 
-    /// Finds and prefetches the likely rows of the hashes in `mask`. Returns the mask of those that have one.
+    /// Finds and prefetches the likely rows of the hashes in `mask`. Returns the mask of hashes that have
+    /// one.
     #[inline]
     pub(crate) fn guess_batch(&self, hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
         let mut guessed = 0;
@@ -133,7 +134,7 @@ impl<R: Record> Store<R> {
         self.find_batch(hashes, mask, rows, |i, record| record.has(&keys[i]))
     }
 
-    /// The same; the likely rows of `guessed` are in `rows`.
+    /// Like [`Store::lookup_batch`]; the likely rows of `guessed` are in `rows`.
     #[inline(always)]
     pub(crate) fn lookup_guessed(
         &self,
@@ -148,7 +149,7 @@ impl<R: Record> Store<R> {
         if hits == mask { hits } else { hits | self.find_batch(hashes, mask & !hits, rows, has) }
     }
 
-    /// Finds the rows of the hashes in `mask` for which `is_it` holds.
+    /// Finds the rows of the hashes in `mask` for which `is_it` is true.
     #[inline(always)]
     pub(crate) fn find_batch(
         &self,
@@ -201,7 +202,7 @@ impl<R: Record> Store<R> {
         hits
     }
 
-    /// Continues behind a row whose tag is equal but whose key is not.
+    /// Continues after a row whose tag is equal but whose key is not.
     #[cold]
     #[inline(never)]
     fn find_again(

@@ -1,4 +1,4 @@
-//! Sweeps: visits to the flows of a table, a slice at a time, and what becomes of the flows.
+//! Sweeps: visits to the flows of a table, one slice at a time, and what happens to the flows.
 
 use crate::delta::DeltaReason;
 use crate::flow::{Flow, FlowTable};
@@ -11,9 +11,9 @@ pub enum Fate {
     Stays,
     /// It leaves the table.
     Goes(DeltaReason),
-    /// It gives its counts and lives on.
+    /// It reports its counts and continues.
     Gives(DeltaReason),
-    /// It gives its counts and starts anew.
+    /// It reports its counts and restarts.
     Restarts(DeltaReason),
 }
 
@@ -22,16 +22,16 @@ pub trait Visitor {
     /// Returns what to do with the flow of a row of `table`.
     fn judge(&self, row: u32, flow: &Flow, table: &FlowTable) -> Fate;
 
-    /// Accepts the counts of a flow that gives them, goes or restarts, or refuses them; then the flow stays.
+    /// Accepts the counts of a flow that reports, leaves or restarts. If it refuses them, the flow stays.
     fn accept(&mut self, row: u32, flow: &Flow, fate: Fate) -> bool;
 }
 
 impl FlowTable {
     /// Visits the next `rows` rows, starting where the last call stopped and ending at the last row, and does
-    /// with each flow what the visitor says, if it accepts the counts. Stops at a flow whose counts it
-    /// refuses, and starts there the next time. Returns the number of rows visited. A row without a flow
-    /// costs a look at one bit. A flow to which the hash does not lead stays: the caller supplied another
-    /// function than it learnt the flow with, and stopping there would stop for ever.
+    /// with each flow what the visitor says, if the visitor accepts the counts. Stops at a flow whose counts
+    /// are refused, and starts there the next time. Returns the number of rows visited. A row without a flow
+    /// costs a look at one bit. A flow to which the hash does not lead stays: the caller supplied a different
+    /// function from the one with which it learnt the flow, and stopping there would stop every later sweep.
     pub fn sweep(
         &mut self,
         (rows, now): (u32, u32),
@@ -43,8 +43,8 @@ impl FlowTable {
         self.sweep_next - start
     }
 
-    /// Visits up to `rows` rows like [`FlowTable::sweep`], for a caller that keeps the place: starts at row
-    /// `start` and returns where to go on. [`FlowTable::is_end`] tells when all rows were visited.
+    /// Visits up to `rows` rows like [`FlowTable::sweep`], for a caller that keeps the position: starts at
+    /// row `start` and returns where to continue. [`FlowTable::is_end`] tells when all rows were visited.
     pub fn sweep_from(
         &mut self,
         (start, rows, now): (u32, u32, u32),
@@ -79,7 +79,7 @@ impl FlowTable {
         end.max(start)
     }
 
-    /// Returns true if no row follows: a sweep that is there has visited all.
+    /// Returns true if no row follows: a sweep that has reached this row has visited all.
     #[must_use]
     pub fn is_end(&self, row: u32) -> bool {
         row >= self.store.used()

@@ -1,8 +1,8 @@
-//! weir's part in a comparison: a worker with the `basic2` program, or another, between two ports, as `weir
-//! bench arm`.
+//! weir's part in a comparison: a worker between two ports with the `basic2` program, or another one, as
+//! `weir bench arm`.
 //!
-//! Between `start` and `stop` on standard input it breathes without a pause; then it says how many frames it
-//! has sent. At the end of its input it ends.
+//! Between `start` and `stop` on standard input, it breathes without pausing, and then reports how many
+//! frames it has sent. It exits at the end of its input.
 
 #[cfg(feature = "dpdk")]
 use super::scenarios::peer;
@@ -23,24 +23,24 @@ use weir_port::Stream;
 use weir_port::xdp::{Rings, XdpConfig, XdpInterface};
 use weir_program::Program;
 
-/// Breaths between two looks at the word.
+/// Breaths between two checks for a command.
 const BREATHS: u32 = 64;
 
-/// Chunks of an AF_XDP pool besides those that the ports have.
+/// Chunks of an AF_XDP pool beyond those that the ports hold.
 const CHUNKS_SPARE: u32 = 1024;
 
-/// Frames of a sink: a batch, and what drivers keep.
+/// Frames of a sink: a batch, plus what drivers hold.
 #[cfg(feature = "dpdk")]
 const SINK_FRAMES: u32 = 8191;
 
 /// Bytes of the source's frames, without checksum.
 const FRAME: usize = 60;
 
-/// Frames that the source sends between two looks at the word: many, as each time costs the kernel
+/// Frames that the source sends between two checks for a command: many, as each call costs the kernel
 /// milliseconds.
 const BURST: u32 = 1 << 18;
 
-/// What a worker is put between.
+/// The ports that a worker runs between, or another role.
 #[derive(clap::Args)]
 pub struct Arm {
     /// The core to run on.
@@ -52,7 +52,7 @@ pub struct Arm {
 
 #[derive(clap::Subcommand)]
 enum Ports {
-    /// No worker: the far end of the change of `weir bench lb`.
+    /// No worker: the far end of the `change` measurement of `weir bench lb`.
     Changes(crate::lb::Probe),
     /// Two DPDK devices.
     #[cfg(feature = "dpdk")]
@@ -63,11 +63,11 @@ enum Ports {
         /// Huge pages.
         #[arg(long)]
         huge: bool,
-        /// Where frames come from.
+        /// The input of frames.
         input: String,
-        /// Where they go.
+        /// The output for frames.
         output: String,
-        /// The program, beside SWX's of the same name.
+        /// The program, a counterpart of SWX's of the same name.
         #[arg(long, default_value = "basic2")]
         program: String,
         /// Flows of the input.
@@ -89,11 +89,11 @@ enum Ports {
     },
     /// No worker: the far end of the loads of `weir bench xenoflow`.
     Far(crate::xenoflow::Far),
-    /// Two interfaces, by AF_XDP.
+    /// Two interfaces, through AF_XDP.
     Xdp {
-        /// Where frames come from.
+        /// The input of frames.
         input: String,
-        /// Where they go.
+        /// The output for frames.
         output: String,
     },
     /// No worker: a source of frames.
@@ -205,7 +205,7 @@ fn source(interface: &str) -> Result<()> {
     })
 }
 
-/// Has `turn` carry frames for as long as it is told that it runs, turn after turn.
+/// Runs `turn` after each `start`, for as long as its flag is set.
 fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
     let running = Arc::new(AtomicBool::new(false));
     let turns = listen(Arc::clone(&running));
@@ -217,7 +217,7 @@ fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Hears the words on a thread of its own; `running` is true between them.
+/// Reads commands on a separate thread; `running` is true between `start` and `stop`.
 fn listen(running: Arc<AtomicBool>) -> Receiver<()> {
     let (turn, turns) = channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! `weir bench`: how fast, on this machine, now.
+//! `weir bench`: how fast weir is on this machine, now.
 
 use crate::{
     arm, bond, changes, dpdk, engine, generate, lb, measure, memory, overlay, path, pipes, rate, record,
@@ -12,26 +12,26 @@ use weir_lab::premise::premise;
 use weir_lab::screen::{Screen, line};
 use weir_lab::{INTERRUPTED, Interrupted};
 
-/// Entries of the program that changes.
+/// Allowed numbers of entries for `changes`.
 const ENTRIES: std::ops::RangeInclusive<i64> = 1024..=4_194_304;
 
-/// What is measured.
+/// The available measurements.
 #[derive(clap::Subcommand)]
 pub enum Bench {
     /// The engine on memory ports: seven programs, one core, 64-byte frames. In a weir built with DPDK also
-    /// its ports, beside dpdk-testpmd.
+    /// its ports, compared with dpdk-testpmd.
     Engine {
-        /// Only these scenarios (`dpdk` is one).
+        /// Only these scenarios (including `dpdk`).
         only: Vec<String>,
-        /// Also how the rate grows with workers: 2, on two cores.
+        /// Also measure how the rate scales with workers: 2, on two cores.
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..=2), default_value = "1")]
         workers: u16,
         /// End with one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Breaths and loss at 80 % of the rate without loss while something changes: a reload, scrapes, changes,
-    /// ageing, weights.
+    /// Breaths and loss at 80 % of the highest rate without loss, while something changes: reload, scrapes,
+    /// entries, ageing, weights.
     Changes {
         /// Entries of the program, and flows.
         #[arg(long, default_value = "1048576", value_parser = clap::value_parser!(u32).range(ENTRIES))]
@@ -42,21 +42,21 @@ pub enum Bench {
         #[arg(long)]
         json: bool,
     },
-    /// Memory that an entry costs: resident bytes over live entries; and what a million entries in a
-    /// configuration take.
+    /// Memory per entry: resident bytes divided by live entries; and the cost of a configuration with a
+    /// million entries.
     Memory {
         /// End with one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// AF_XDP ports beside dpdk-testpmd's, on the same interfaces.
+    /// AF_XDP ports compared with dpdk-testpmd's, on the same interfaces.
     Xdp {
         /// End with one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Six programs beside the same of DPDK's match-action pipeline (SWX), on DPDK devices. The environment
-    /// variable SWX names its example, built.
+    /// Six programs compared with their equivalents in DPDK's match-action pipeline (SWX), on DPDK devices.
+    /// The environment variable SWX names the built SWX example.
     Pipes {
         /// Only these programs.
         only: Vec<String>,
@@ -64,8 +64,8 @@ pub enum Bench {
         #[arg(long)]
         json: bool,
     },
-    /// A bond of two members beside Open vSwitch's, on DPDK devices; and whether its rate depends on the
-    /// number of flows.
+    /// A bond of two members compared with Open vSwitch's, on DPDK devices; and whether its rate depends on
+    /// the number of flows.
     Bond {
         /// Only these numbers of streams: 1 to 200000.
         streams: Vec<u32>,
@@ -73,41 +73,43 @@ pub enum Bench {
         #[arg(long)]
         json: bool,
     },
-    /// Sketches and their aggregator: what a packet costs in each of Agg-Evict's nine solutions, alone and
-    /// aggregated, beside the paper's figures; accuracy beside exact truth and beside others.
+    /// Sketches and their aggregator: the cost of a packet in each of Agg-Evict's nine solutions, alone and
+    /// aggregated, compared with the paper's figures; and accuracy compared with the exact truth and with
+    /// rivals.
     Measure(measure::Options),
-    /// `weir measure` on a recording beside cat, tshark and nfpcapd: time, processor time, memory.
+    /// `weir measure` on a recording, compared with cat, tshark and nfpcapd: elapsed time, processor time,
+    /// memory.
     Record(record::Options),
-    /// The highest rate at which a configuration loses nothing, and what a packet costs there.
+    /// The highest rate at which a configuration loses nothing, and the cost of a packet at that rate.
     Rate(rate::Options),
-    /// Traffic whose truth is known: true Zipf, popzipf, packet trains, a SYN flood, or a recording again and
-    /// again; into a recording, or out of an interface.
+    /// Traffic with known ground truth (true Zipf, popzipf, packet trains, a SYN flood, or a recording in a
+    /// loop), into a recording or out of an interface.
     Generate(generate::Options),
-    /// The load balancer beside the engine's programs that do the least of the same: a service without flows,
-    /// a million flows that stay, new flows, IP in IP, ten thousand services; and how soon packets follow a
-    /// change.
+    /// The load balancer compared with the engine's programs that do the bare minimum of the same work: a
+    /// service without flow state, a million persistent flows, new flows, IP-in-IP, ten thousand services;
+    /// and how soon packets follow a change.
     Lb(lb::Options),
-    /// The experiments of XenoFlow's thesis, with its program: rate by payload, added latency and loss by
-    /// load, beside its figures.
+    /// The experiments of XenoFlow's thesis, with its program: rate by payload, and added latency and loss by
+    /// load, compared with its figures.
     Xenoflow(xenoflow::Options),
-    /// Schemes by which flows are given to paths: the time of messages through a tunnel over four links, one
-    /// of which is full; how soon a cut link is left; connections per second.
+    /// Path selection schemes: the time of messages through a tunnel over four links, one of them full; how
+    /// soon traffic leaves a cut link; connections per second.
     Path(path::Options),
-    /// The cache in front of a container network, beside plain VXLAN, beside a cache as ONCache's, and beside
-    /// the nodes' own addresses: transactions, streams, interfaces passed, and what a miss costs.
+    /// The cache in front of a container network, compared with plain VXLAN, a cache like ONCache's, and the
+    /// nodes' own addresses: transactions, streams, interfaces traversed, and the cost of a miss.
     Overlay(overlay::Options),
-    /// One end of what `overlay` measures.
+    /// One end of the measurements of `overlay`.
     #[command(hide = true)]
     OverlayEnd(overlay::End),
-    /// weir's part in a comparison, in a process of its own.
+    /// weir's part in a comparison, in a separate process.
     #[command(hide = true)]
     Arm(arm::Arm),
 }
 
-/// Measures, and prints what came of it.
+/// Measures, and prints the results.
 ///
 /// # Errors
-/// A peer that was asked for could not be run.
+/// A requested peer could not be run.
 pub fn run(what: &Bench) -> Result<ExitCode> {
     match print(what) {
         Err(error) if error.is::<Interrupted>() => {
@@ -162,7 +164,7 @@ fn print(what: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Ends with one JSON object, if that is wanted.
+/// Prints a final JSON object, if requested.
 fn end(json: bool, found: Value) -> Result<()> {
     if json { line(found) } else { Ok(()) }
 }
@@ -225,12 +227,12 @@ fn print_bond(streams: &[u32], json: bool) -> Result<()> {
     was_measured("bond", is_measured)
 }
 
-/// Fails if what was asked for could not be measured, for a reason that has been printed.
+/// Fails if a requested measurement was impossible; the reason has already been printed.
 fn was_measured(what: &str, is_so: bool) -> Result<()> {
     Ok(premise(is_so, || format!("{what} was not measured, for the reason above"))?)
 }
 
-/// The DPDK ports beside dpdk-testpmd.
+/// Compares the DPDK ports with dpdk-testpmd.
 fn beside_testpmd() -> Result<Option<Vec<Value>>> {
     line("net_pcap to net_null, basic2 beside testpmd: Mpps of processor time, median (min - max)")?;
     dpdk::run()

@@ -1,8 +1,9 @@
-//! weir beside dpdk-testpmd on the same DPDK devices: from a recording in a loop (`net_pcap`) to nowhere
+//! weir compared with dpdk-testpmd on the same DPDK devices: from a looped recording (`net_pcap`) to nowhere
 //! (`net_null`).
 //!
-//! weir runs the `basic2` program, testpmd its `io` and `macswap`, with as many frames of memory, on the same
-//! core, in turn and in one run. Rates are frames over the processor time of the thread that carries them.
+//! weir runs the `basic2` program, testpmd its `io` and `macswap` modes, with the same number of frames in
+//! memory, on the same core, in turns within one run. Rates are frames divided by the processor time of the
+//! forwarding thread.
 
 use super::peers::{FRAMES, Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use super::scenarios::shuffled;
@@ -26,21 +27,21 @@ const FLOWS: [u32; 2] = [1000, 10_000];
 /// Bytes of a frame, without its checksum.
 const FRAME: usize = 60;
 
-/// Rounds of which the median is reported; one before them is not counted.
+/// Rounds whose median is reported, after an uncounted warm-up round.
 const ROUNDS: usize = 5;
 
-/// How long a turn is.
+/// Duration of a turn.
 pub const TURN: Duration = Duration::from_millis(800);
 
-/// MiB for the frames of one process: 2.4 KiB each of huge pages, a page each of ordinary ones.
+/// MiB for the frames of one process: 2.4 KiB per frame with huge pages, one page per frame otherwise.
 pub const HUGE_MIB: u32 = 512;
 const ORDINARY_MIB: u32 = (FRAMES >> 8) + 128;
 
-/// One line of results: million frames a second.
+/// A row of results, in million frames per second.
 #[derive(Clone, Debug)]
 pub struct Row {
     flows: u32,
-    /// Those of [`NAMES`].
+    /// The rates, in the order of [`NAMES`].
     rates: [Spread; 3],
 }
 
@@ -65,7 +66,7 @@ impl std::fmt::Display for Row {
     }
 }
 
-/// Measures; `None`, and a line that says why, where it cannot be done.
+/// Measures; returns `None`, and prints the reason, if that is impossible.
 pub fn run() -> Result<Option<Vec<Value>>> {
     if let Some(why) = obstacle() {
         line(format_args!("dpdk: not measured, {why}"))?;
@@ -87,8 +88,8 @@ pub fn run() -> Result<Option<Vec<Value>>> {
     Ok(Some(rows))
 }
 
-/// testpmd's macswap with two cores over one, each with a pair of devices of its own; `None` where it cannot
-/// be measured.
+/// The speedup of testpmd's macswap from one core to two, each with its own pair of devices; `None` if it
+/// cannot be measured.
 pub fn scaling() -> Result<Option<Value>> {
     if let Some(why) = obstacle() {
         line(format_args!("testpmd on two cores: not measured, {why}"))?;
@@ -128,7 +129,7 @@ pub fn scaling() -> Result<Option<Value>> {
         "ratio_min": ratio.min, "ratio_max": ratio.max })))
 }
 
-/// Why nothing can be measured here.
+/// Returns the reason why nothing can be measured here, if any.
 pub fn obstacle() -> Option<String> {
     if cfg!(not(feature = "dpdk")) {
         Some("this weir was built without DPDK: build it with `--features dpdk`".into())
@@ -161,7 +162,7 @@ fn measure(run: &mut Run, setting: &Setting, flows: u32, interrupt: &Interrupt) 
     Ok(Row { flows, rates: rates.map(Spread::of) })
 }
 
-/// This program, as weir's part.
+/// Returns the command that runs this program as weir's arm.
 pub fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
     let mut command = Command::new(weir::program()?);
     command.args(["bench", "arm", "--core", &setting.core.to_string(), "dpdk"]);
@@ -170,7 +171,7 @@ pub fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
     Ok(command)
 }
 
-/// A recording of one frame of each of so many flows.
+/// Writes a recording with one frame for each of `flows` flows.
 pub fn record(folder: &Path, flows: u32) -> Result<PathBuf> {
     let path = folder.join(format!("{flows}.pcap"));
     let file = File::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;

@@ -1,8 +1,8 @@
-//! `weir bench engine`: how many packets a second one core carries through each of seven programs, memory to
-//! memory.
+//! `weir bench engine`: how many packets per second one core forwards through each of seven programs, memory
+//! to memory.
 //!
-//! What is timed is whole breaths of a worker: the port's receive, the program, the port's transmit, the
-//! tick. The port's own share is timed apart and printed beside (`port_ns`), not taken off.
+//! It times whole breaths of a worker: the port's receive, the program, the port's transmit, the tick. The
+//! port's share is timed separately and printed alongside (`port_ns`), not subtracted.
 
 use super::scenarios::{ALL, Scenario};
 use anyhow::Result;
@@ -15,35 +15,34 @@ use weir_port::{Generator, Stream};
 use weir_program::change::Change;
 use weir_program::{Fill, GroupId, PipeId, Program};
 
-/// Rounds of which the median is reported.
+/// Rounds whose median is reported.
 const ROUNDS: usize = 5;
 
-/// Packets in a round of a program whose traffic repeats.
+/// Packets per round of a program whose traffic repeats.
 pub const PACKETS: u64 = 1 << 22;
 
-/// Chunks of the pool: a few batches, which then stay in the cache as they would with a NIC's recycled
-/// buffers.
+/// Chunks of the pool: a few batches, which stay in the cache like a NIC's recycled buffers.
 const CHUNKS: u32 = 512;
 
-/// Clock steps of a breath: as if packets came at about 15 million a second.
+/// Clock advance per breath, as if packets arrived at about 15 million per second.
 const BREATH_NS: u64 = 4_300;
 
-/// One line of results.
+/// A row of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     /// Scenario.
     pub name: &'static str,
-    /// Median of the rounds, million packets a second.
+    /// Median of the rounds, million packets per second.
     pub mpps: f64,
     /// Slowest round.
     pub mpps_min: f64,
     /// Fastest round.
     pub mpps_max: f64,
-    /// Nanoseconds a packet at the median.
+    /// Nanoseconds per packet at the median.
     pub ns: f64,
-    /// Time stamp counter cycles a packet at the median; 0 where there is no such counter.
+    /// Timestamp counter cycles per packet at the median; 0 without such a counter.
     pub tsc_cycles: f64,
-    /// Nanoseconds a packet that the memory ports alone take.
+    /// Nanoseconds per packet spent in the memory ports alone.
     pub port_ns: f64,
 }
 
@@ -79,7 +78,7 @@ fn measure(scenario: &Scenario) -> Row {
     }
 }
 
-/// Million packets a second through a scenario's program.
+/// Returns the million packets per second through a scenario's program.
 #[must_use]
 pub fn mpps(scenario: &Scenario) -> Spread {
     let mut bench = Bench::new(scenario);
@@ -87,7 +86,7 @@ pub fn mpps(scenario: &Scenario) -> Spread {
     Spread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario, PACKETS).0).collect())
 }
 
-/// Gives the buckets of groups that are given to their targets in turn.
+/// Assigns the buckets of groups to their targets in turn, where buckets are assigned explicitly.
 pub fn give_buckets(program: &Program, engine: &mut Engine) {
     for (at, group) in program.groups.iter().enumerate().filter(|(_, group)| group.fill == Fill::Given) {
         let moves =
@@ -104,12 +103,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes one, with frames of 64 bytes.
+    /// Creates one, with frames of 64 bytes.
     pub fn new(scenario: &Scenario) -> Bench {
         Bench::of_length(scenario, 64)
     }
 
-    /// Makes one, with frames of so many bytes without check sequence.
+    /// Creates one, with frames of `length` bytes without FCS.
     pub fn of_length(scenario: &Scenario, length: usize) -> Bench {
         let mut pools = Pools::region(CHUNKS);
         let pool = pools.first().id();
@@ -127,8 +126,8 @@ impl Bench {
         Bench { worker, now_ns: 1_000_000_000 }
     }
 
-    /// Runs a round of at least so many packets, or one of each flow if every packet is of a new flow.
-    /// Returns nanoseconds and cycles a packet.
+    /// Runs a round of at least `packets` packets, or one per flow if every packet belongs to a new flow.
+    /// Returns nanoseconds and cycles per packet.
     pub fn round(&mut self, scenario: &Scenario, packets: u64) -> (f64, f64) {
         if scenario.learns {
             self.age();
@@ -146,20 +145,20 @@ impl Bench {
 }
 
 impl Bench {
-    /// Returns how many packets of all rounds were not sent, and how many there were.
+    /// Returns how many packets of all rounds were not sent, and the number of all packets.
     pub fn unsent(&self) -> (u64, u64) {
         let received: u64 = self.worker.ports().iter().map(|port| port.statistics().received).sum();
         let sent: u64 = self.worker.ports().iter().map(|port| port.statistics().transmitted).sum();
         (received - sent, received)
     }
 
-    /// Returns how many flows live in the pipes of the program.
+    /// Returns the number of live flows in the pipes of the program.
     pub fn flows(&self, program: &Program) -> usize {
         let live = |pipe| self.worker.engine().flows(PipeId(pipe), 0).1;
         (0..program.pipes.len() as u16).map(live).sum()
     }
 
-    /// Ends every flow, as an hour without packets does.
+    /// Expires every flow, like an hour without packets.
     pub fn age(&mut self) {
         self.now_ns += 3_600_000_000_000;
         self.worker.engine_mut().age(self.now_ns);
@@ -167,7 +166,7 @@ impl Bench {
     }
 }
 
-/// What receive and transmit of the memory ports cost without a program between them.
+/// Returns the cost of the memory ports' receive and transmit without a program in between.
 fn ports_alone(scenario: &Scenario) -> f64 {
     let mut pools = Pools::region(CHUNKS);
     let pool = pools.first().id();
@@ -190,12 +189,12 @@ fn ports_alone(scenario: &Scenario) -> f64 {
     best
 }
 
-/// The time stamp counter; 0 where there is none.
+/// Returns the timestamp counter; 0 if there is none.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "reading the time stamp counter touches no memory")]
 pub fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD
-    // forbids, which Linux does not.
+    // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD is
+    // set, which Linux does not do.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

@@ -1,8 +1,9 @@
-//! `weir bench generate`: traffic whose truth is known, into a recording or out of an interface.
+//! `weir bench generate`: traffic with known ground truth, written to a recording or sent out of an
+//! interface.
 //!
 //! Flows are drawn from seeded distributions (`sketch::traffic`), or the frames of a recording are repeated.
-//! A frame is a copy of a template with addresses, ports and checksums written into it, so that a file fills
-//! as fast as a disk takes it. Equal arguments give equal files.
+//! A frame is a copy of a template with addresses, ports and checksums filled in, so that a file is written
+//! as fast as the disk allows. Equal arguments give equal files.
 
 use crate::measure::Traffic;
 use anyhow::{Context, Result, bail, ensure};
@@ -15,36 +16,36 @@ use weir_packet::{Batch, Pool, Pools, Port, RegionPool, Sum, checksum};
 use weir_port::pcap::{Reader, Record, Writer};
 use weir_port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
 
-/// The first frame of a recording has this time: the beginning of 2026.
+/// The timestamp of a recording's first frame: the start of 2026.
 const START_NS: u64 = 1_767_225_600_000_000_000;
 
-/// Flags of TCP: an acknowledgement, and the opening of a connection.
+/// TCP flags: an acknowledgement, and the opening of a connection.
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
 
-/// Flows from this number on are those of a SYN flood (`sketch::traffic::Flood`).
+/// Flow numbers from this one on belong to a SYN flood (`sketch::traffic::Flood`).
 const FLOOD: u64 = 1 << 32;
 
-/// The longest frame that leaves by an interface.
+/// The longest frame sent out of an interface.
 const FRAME_MAX: u32 = 1514;
 
-/// Chunks of the pool besides those that the port has.
+/// Chunks of the pool beyond those that the port holds.
 const CHUNKS_SPARE: u32 = 1024;
 
 /// How long a full ring may stay full.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is made, and where it goes.
+/// The traffic to generate, and its destination.
 #[derive(clap::Args)]
 pub struct Options {
     /// The file to write: classic pcap with nanoseconds.
     #[arg(short, long, value_name = "FILE", conflicts_with = "to", required_unless_present = "to")]
     output: Option<PathBuf>,
-    /// The interface to send out of, by AF_XDP; needs root.
+    /// The interface to send out of, through AF_XDP; needs root.
     #[arg(long, value_name = "IFACE")]
     to: Option<String>,
-    /// How flows come: independently by true Zipf, by the popzipf of Agg-Evict's paper, in packet trains, or
-    /// beside a SYN flood of 30 % of the packets.
+    /// How flows arrive: independently by true Zipf, by the popzipf of Agg-Evict's paper, in packet trains,
+    /// or along with a SYN flood of 30 % of the packets.
     #[arg(long, default_value = "zipf", value_parser = ["zipf", "popzipf", "trains", "flood"])]
     traffic: String,
     /// The skew of the distribution: 0 is uniform.
@@ -59,13 +60,14 @@ pub struct Options {
     /// Bytes of a frame without FCS.
     #[arg(long, default_value = "60", value_parser = clap::value_parser!(u32).range(60..=FRAME_MAX as i64))]
     length: u32,
-    /// Packets a second: the times in a file, the pace on an interface (there 0 is as fast as it takes them).
+    /// Packets per second: the timestamps in a file, or the pace on an interface (where 0 is as fast as it
+    /// goes).
     #[arg(long, default_value = "1000000")]
     rate: u64,
     /// Equal seeds give equal packets.
     #[arg(long, default_value = "1")]
     seed: u64,
-    /// Takes the frames of this recording instead, again and again.
+    /// Replays the frames of this recording in a loop instead.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["traffic", "skew", "flows", "length", "seed"])]
     replay: Option<PathBuf>,
 }
@@ -75,7 +77,7 @@ fn skew(text: &str) -> Result<f64, String> {
     if (0.0..=3.0).contains(&skew) { Ok(skew) } else { Err("a skew is between 0 and 3".to_string()) }
 }
 
-/// Makes the traffic, and says how much.
+/// Generates the traffic, and reports how much.
 pub fn run(options: &Options) -> Result<()> {
     let mut frames = match &options.replay {
         Some(file) => Frames::Replayed(Box::new(Replay::open(file)?)),
@@ -98,19 +100,19 @@ pub fn run(options: &Options) -> Result<()> {
     line(format_args!("{} packets to {to} in {seconds:.2} s, {mpps:.2} Mpps", options.count))
 }
 
-/// Where frames come from, one after the other.
+/// A source of frames.
 pub enum Frames {
     Made(Box<Made>),
     Replayed(Box<Replay>),
 }
 
 impl Frames {
-    /// Frames of so many bytes of flows drawn by Zipf 1.1.
+    /// Frames of `length` bytes, of flows drawn from Zipf 1.1.
     pub fn zipf(flows: u64, length: u32) -> Frames {
         Frames::Made(Box::new(Made::drawn(Traffic::Zipf(1.1).flows(flows, 1), length)))
     }
 
-    /// The next frame, and its length on the wire.
+    /// Returns the next frame, and its length on the wire.
     fn next(&mut self) -> Result<(&[u8], u32)> {
         match self {
             Frames::Made(made) => {
@@ -122,11 +124,12 @@ impl Frames {
     }
 }
 
-/// Frames of TCP over IPv4 of drawn flows.
+/// TCP over IPv4 frames of drawn flows.
 pub struct Made {
     flows: Box<dyn Iterator<Item = u64>>,
     frame: Vec<u8>,
-    /// The sum of the IPv4 header and of the TCP segment with its pseudo-header, without what differs.
+    /// The checksums of the IPv4 header and of the TCP segment with its pseudo-header, without the fields
+    /// that differ.
     sums: [Sum; 2],
 }
 
@@ -175,13 +178,13 @@ impl Made {
     }
 }
 
-/// The 5-tuple of a flow number, from a source address that any host may have: 1.0.0.0 to 127.255.255.255.
+/// The 5-tuple of a flow number. Its source is a unicast address: 1.0.0.0 to 127.255.255.255.
 const fn five_tuple(flow: u64) -> [u64; 2] {
     let [addresses, last] = weir_sketch::traffic::five_tuple(flow);
     [addresses & !(1 << 63) | 1 << 56, last]
 }
 
-/// The frames of a recording, from its beginning again at its end.
+/// The frames of a recording, in a loop.
 pub struct Replay {
     file: PathBuf,
     reader: Reader<BufReader<File>>,
@@ -217,7 +220,7 @@ impl Replay {
     }
 }
 
-/// Nanoseconds from the first packet to packet `number`.
+/// Returns the nanoseconds from the first packet to packet `number`.
 fn time_ns(number: u64, rate: u64) -> u64 {
     (u128::from(number) * 1_000_000_000 / u128::from(rate.max(1))) as u64
 }
@@ -234,17 +237,17 @@ fn write(frames: &mut Frames, options: &Options, file: &Path) -> Result<()> {
     writer.flush().with_context(unwritable)
 }
 
-/// An interface that frames leave by.
+/// An interface to send frames out of.
 pub struct Sender {
     pools: Pools,
     port: XdpPort,
     batch: Batch,
-    /// The program on the interface, as long as frames leave.
+    /// Keeps the program on the interface while frames are sent.
     _attached: XdpInterface,
 }
 
 impl Sender {
-    /// Attaches to an interface. Nothing is taken from the kernel: the port only sends.
+    /// Attaches to an interface. The port only sends, so the kernel still gets all received frames.
     pub fn open(interface: &str) -> Result<Sender> {
         let mut pools = Pools::new();
         let chunks = Rings::default().chunks() + CHUNKS_SPARE;
@@ -254,8 +257,8 @@ impl Sender {
         Ok(Sender { pools, port, batch: Batch::new(), _attached: attached })
     }
 
-    /// Sends at a rate (0: as fast as the interface takes frames) until `count` are sent or `time` is over.
-    /// Returns how many were sent.
+    /// Sends at a rate (0: as fast as the interface accepts frames) until `count` frames are sent or `time`
+    /// is over. Returns how many were sent.
     pub fn send(&mut self, frames: &mut Frames, rate: u64, (count, time): (u64, Duration)) -> Result<u64> {
         let Sender { pools, port, batch, .. } = self;
         let (start, mut progress, mut sent) = (Instant::now(), Instant::now(), 0);
@@ -277,7 +280,7 @@ impl Sender {
     }
 }
 
-/// Puts at most so many frames into an empty batch, and fewer if the pool has no more.
+/// Puts at most `most` frames into an empty batch, or fewer if the pool runs out.
 fn fill(frames: &mut Frames, pools: &mut Pools, batch: &mut Batch, most: u64) -> Result<()> {
     for _ in 0..most.min(weir_packet::BATCH as u64) {
         let Some(mut frame) = pools.first().take() else { break };
@@ -291,12 +294,12 @@ fn fill(frames: &mut Frames, pools: &mut Pools, batch: &mut Batch, most: u64) ->
     Ok(())
 }
 
-/// Packets that are due after some time.
+/// Returns the number of packets due after some time.
 fn due(elapsed: Duration, rate: u64) -> u64 {
     (elapsed.as_nanos() * u128::from(rate) / 1_000_000_000) as u64 + 1
 }
 
-/// Sends a whole batch, trying again what does not fit the ring, and empties it. Returns how many were sent.
+/// Sends a whole batch, retrying frames that do not fit the ring, and empties it. Returns how many were sent.
 fn transmit(port: &mut dyn Port, pools: &mut Pools, batch: &mut Batch) -> Result<u64> {
     let (mut left, start, count) = (batch.mask(), Instant::now(), batch.len() as u64);
     loop {
@@ -330,7 +333,7 @@ mod tests {
         }
     }
 
-    /// A recording holds the flows that were drawn, with times at the rate and correct checksums.
+    /// A recording holds the drawn flows, with timestamps at the rate and correct checksums.
     #[test]
     fn a_recording_holds_the_flows_that_were_drawn() {
         let file = std::env::temp_dir().join(format!("weir-generate-{}.pcap", std::process::id()));

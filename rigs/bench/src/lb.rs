@@ -1,11 +1,11 @@
-//! `weir bench lb`: what the load balancer costs, beside the programs of `weir bench engine` that do the
-//! least of the same: a hash without services, a million flows without back ends, flows learnt and nothing
-//! else.
+//! `weir bench lb`: what the load balancer costs, compared with the programs of `weir bench engine` that do
+//! the bare minimum of the same work: a hash without services, a million flows without back ends, learning
+//! flows and nothing else.
 //!
-//! Both programs of a row run on memory ports, take turns in the same process, and each turn of one is
-//! divided by the turn of the other beside it, because a machine that is shared is faster at some minutes
-//! than at others. The programs of the load balancer are those that its app writes for a configuration with
-//! two ports whose MAC addresses are known.
+//! Both programs of a row run on memory ports and take turns in the same process. Each turn of one is divided
+//! by the adjacent turn of the other, because the speed of a shared machine varies from minute to minute. The
+//! programs of the load balancer are those that its app generates for a configuration with two ports whose
+//! MAC addresses are known.
 
 mod change;
 
@@ -28,16 +28,16 @@ use weir_program::{Fill, NewFlows, Origin, PortId, Program};
 
 pub use change::{Probe, probe};
 
-/// Back ends of a service.
+/// Back ends per service.
 const BACK_ENDS: u16 = 100;
 
 /// Services of the largest program.
 const SERVICES: u32 = 10_000;
 
-/// Flows of the traffic where the number of flows is not what is measured, as in `hash256`.
+/// Flows of the traffic in rows that do not vary the number of flows, as in `hash256`.
 const FLOWS: u32 = 65_536;
 
-/// Packets in a round with `--quick`: enough to meet every one of a million flows.
+/// Packets per round with `--quick`: enough to hit each of a million flows.
 const PACKETS_QUICK: u64 = MILLION as u64;
 
 /// Address of the first service; the others follow.
@@ -46,24 +46,24 @@ const VIP: u32 = 0xac10_0000;
 /// UDP port of every service.
 const PORT: u16 = 53;
 
-/// Changes of a back end in each phase of `change`.
+/// Back-end changes per phase of `change`.
 const CHANGES: u32 = 200;
 
-/// How much is measured.
+/// What to measure, and how thoroughly.
 #[derive(clap::Args)]
 pub struct Options {
     /// Only these rows: stateless, `pinned1m`, learn, `ipip_ns_more`, services10k, `services10k_stateless`;
-    /// or change: how soon packets follow a change of a back end, on AF_XDP.
+    /// or change: how soon packets follow a back-end change, on AF_XDP.
     only: Vec<String>,
-    /// Rounds, of which the medians are reported.
+    /// Rounds, whose medians are reported.
     #[arg(long, default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// A quarter of the packets in a round.
+    /// Use a quarter of the packets per round.
     #[arg(long)]
     quick: bool,
-    /// End with one JSON object: `results` with `mpps`, `reference` (the Mpps of the program beside it) and
-    /// `ratio`, `mpps` over `reference`. The ratio of `ipip_ns_more` is not one of rates: it is how many
-    /// nanoseconds more a packet costs with `ipip` (`mpps`) than with `l2` (`reference`).
+    /// End with one JSON object: `results` with `mpps`, `reference` (the Mpps of the reference program) and
+    /// `ratio`, `mpps` divided by `reference`. For `ipip_ns_more`, `ratio` is not a ratio of rates, but how
+    /// many nanoseconds more a packet costs with `ipip` (`mpps`) than with `l2` (`reference`).
     #[arg(long)]
     pub json: bool,
 }
@@ -71,19 +71,19 @@ pub struct Options {
 /// How two programs are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Goal {
-    /// The rate is to be at least this share of the other's.
+    /// The rate must be at least this share of the other's.
     Share(f64),
-    /// A packet is to cost at most so many nanoseconds more.
+    /// A packet may cost at most this many nanoseconds more.
     NanosecondsMore(f64),
 }
 
 /// Two programs that take turns.
 struct Pair {
     name: &'static str,
-    /// What is compared.
+    /// What the row compares.
     what: &'static str,
     goal: Goal,
-    /// The load balancer's program, and the one beside it.
+    /// The load balancer's program, and the reference program.
     programs: fn() -> [Scenario; 2],
 }
 
@@ -133,24 +133,24 @@ const PAIRS: [Pair; 6] = [
     },
 ];
 
-/// What a program of the load balancer is written for.
+/// The setting for which a program of the load balancer is generated.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     services: u32,
     stateless: bool,
-    /// Whether packets go to back ends as IP in IP.
+    /// Whether packets go to back ends through IP-in-IP.
     ipip: bool,
     flows: u32,
-    /// Whether every packet is of a new flow.
+    /// Whether every packet belongs to a new flow.
     learns: bool,
 }
 
 impl Setting {
-    /// One service as a configuration has it that says nothing else.
+    /// One service with a default configuration.
     const ONE: Setting = Setting { services: 1, stateless: false, ipip: false, flows: FLOWS, learns: false };
 }
 
-/// Measures, and says each row.
+/// Measures, and reports each row.
 pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     let packets = if options.quick { PACKETS_QUICK } else { PACKETS };
     let mut rows = Vec::new();
@@ -198,7 +198,7 @@ fn measure(pair: &Pair, rounds: u16, packets: u64) -> Result<Value> {
     }))
 }
 
-/// Compares the nanoseconds of a packet with those of the program beside it.
+/// Compares the nanoseconds per packet with those of the reference program.
 fn ratio(goal: Goal, [ns, reference]: [f64; 2]) -> f64 {
     match goal {
         Goal::Share(_) => reference / ns,
@@ -254,7 +254,7 @@ fn line(row: &Value, what: &str) -> String {
     )
 }
 
-/// The program for a setting, and traffic that is spread over its services.
+/// The program for a setting, with traffic spread over its services.
 fn scenario(setting: &Setting) -> Scenario {
     let to_service = |(at, (source, _, sport, _)): (u32, UdpFlow)| {
         (source, Ipv4Addr::from_bits(VIP + at % setting.services), sport, PORT)
@@ -279,7 +279,7 @@ fn program(setting: &Setting) -> Program {
     program.build()
 }
 
-/// A port on memory. Frames of the bench are for the first one.
+/// A memory port. Frames of the bench are addressed to the first one.
 fn attachment(id: PortId, name: &str) -> Attachment {
     let mac = Some([2, 0, 0, 0, 0, 2 + id.0 as u8]);
     let kind = PortKind::Mem;
@@ -357,7 +357,7 @@ mod tests {
         assert!(more.is_met(15.0) && !more.is_met(20.5));
     }
 
-    /// A measurement of packets that are dropped would be a fast one.
+    /// Dropping packets would look fast.
     #[test]
     fn every_program_sends_its_frames_and_keeps_the_flows_that_stay() {
         let few = Setting { flows: 512, ..Setting::ONE };
@@ -373,7 +373,7 @@ mod tests {
         }
     }
 
-    /// Without the flows of the round before, each round learns all of them.
+    /// Without the flows of the previous round, each round learns all of them.
     #[test]
     fn new_flows_are_new_in_every_round() {
         let scenario = scenario(&Setting { flows: 512, learns: true, ..Setting::ONE });

@@ -1,6 +1,6 @@
-//! `weir bench memory`: what an entry costs, as the growth of the process's resident memory over live
-//! entries, the tables filled to the capacity they were made for; and what a configuration with a million
-//! entries takes a daemon.
+//! `weir bench memory`: the memory cost of an entry, as the growth of the process's resident memory divided
+//! by live entries, with tables filled to the capacity they were created for; and what a configuration with a
+//! million entries costs a daemon.
 
 use super::million;
 use super::scenarios::{basic1m, flow1m, shuffled};
@@ -23,14 +23,14 @@ const ENTRIES: u32 = 1 << 20;
 /// How long a daemon may take to start.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// One line of results.
+/// A row of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     /// Kind of entry.
     pub name: &'static str,
     /// Live entries.
     pub entries: u32,
-    /// Resident bytes for each.
+    /// Resident bytes per entry.
     pub bytes: f64,
 }
 
@@ -39,7 +39,7 @@ pub fn run() -> Result<Vec<Row>> {
     Ok(vec![flows()?, basic()?])
 }
 
-/// 40-byte keys, learnt from packets.
+/// Measures entries with 40-byte keys, learnt from packets.
 fn flows() -> Result<Row> {
     let scenario = flow1m();
     let mut pools = Pools::region(512);
@@ -68,7 +68,7 @@ fn flows() -> Result<Row> {
     })
 }
 
-/// 16-byte keys, from the configuration.
+/// Measures entries with 16-byte keys, from the configuration.
 fn basic() -> Result<Row> {
     let scenario = basic1m();
     let before = resident("self")?;
@@ -78,14 +78,14 @@ fn basic() -> Result<Row> {
     Ok(Row { name: "basic, 16 B key", entries: ENTRIES, bytes })
 }
 
-/// What a configuration with a million entries takes.
+/// The cost of a configuration with a million entries.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Million {
-    /// Seconds of `weir check`.
+    /// Duration of `weir check` in seconds.
     pub check_s: f64,
     /// Seconds until a daemon answers.
     pub start_s: f64,
-    /// Its resident memory then, in MB (10^6 bytes).
+    /// The daemon's resident memory at that time, in MB (10^6 bytes).
     pub rss_mb: f64,
 }
 
@@ -110,18 +110,18 @@ pub fn million() -> Result<Million> {
     Ok(Million { check_s, start_s, rss_mb })
 }
 
-/// What ten thousand services take: a million pairs of service and back end.
+/// The cost of ten thousand services: a million pairs of service and back end.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Services {
-    /// Seconds of `weir check`.
+    /// Duration of `weir check` in seconds.
     pub check_s: f64,
-    /// Seconds until a daemon answers, and of a reload that changes a weight.
+    /// Seconds until a daemon answers, and for a reload that changes a weight.
     pub start_s: f64,
     pub reload_s: f64,
-    /// Its resident memory with one worker before the reload and after it, in MB (10^6 bytes).
+    /// The daemon's resident memory with one worker before and after the reload, in MB (10^6 bytes).
     pub rss_mb: f64,
     pub reloaded_rss_mb: f64,
-    /// What another worker takes.
+    /// The memory cost of an additional worker.
     pub worker_mb: f64,
 }
 
@@ -155,7 +155,7 @@ pub fn services() -> Result<Services> {
     Ok(Services { check_s, start_s, reload_s, rss_mb, reloaded_rss_mb, worker_mb: two_mb - rss_mb })
 }
 
-/// Resident bytes of a process.
+/// Returns the resident bytes of a process.
 fn resident(process: &str) -> Result<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).context("/proc is not mounted")?;
     let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).context("statm")?;

@@ -1,5 +1,5 @@
-//! A configuration with very many entries, and everything in it that may change while frames pass: a table,
-//! a group of 100 targets on 65 537 buckets, flows that age, a bond whose timers must not wait.
+//! A configuration with very many entries, and with everything that may change while frames pass: a table, a
+//! group of 100 targets on 65 537 buckets, flows that age, a bond whose timers must not be delayed.
 //!
 //! ```text
 //!   line: traffic without end -> exact: an entry for each flow -> spread: buckets -> line
@@ -10,26 +10,26 @@ use std::fmt::Write;
 
 /// The traffic of the two ports.
 pub struct Traffic {
-    /// What `line` makes, as its configuration says it; flows come before.
+    /// The traffic of `line`, as in its configuration, after the flows.
     pub line: &'static str,
-    /// Frames of `once`, for each flow.
+    /// Frames of `once` per flow.
     pub once: u32,
     /// Whether the worker never sleeps.
     pub busy: bool,
     /// The worker's core.
     pub core: Option<usize>,
-    /// How long a flow stays without a packet.
+    /// How long a flow lives without a packet.
     pub idle_timeout: &'static str,
 }
 
-/// No traffic: for measurements of memory and time alone.
+/// No traffic, for measurements of only memory and time.
 pub const QUIET: Traffic =
     Traffic { line: "frames: 0", once: 0, busy: false, core: None, idle_timeout: "20s" };
 
 /// Targets of the group.
 pub const TARGETS: u32 = 100;
 
-/// Returns the configuration with so many entries.
+/// Returns the configuration with this many entries.
 pub fn configuration(entries: u32, traffic: &Traffic) -> String {
     let mut text = String::with_capacity(entries as usize * 40 + 8192);
     let workers = traffic.core.map_or("1".to_string(), |core| format!("[{core}]"));
@@ -72,8 +72,8 @@ pipes:
     text
 }
 
-/// Returns a configuration of the load balancer without traffic: 10 000 services on 4100 back ends in lists
-/// of 100 that services share, so a million pairs. `weight` is that of the first back end.
+/// Returns a configuration of the load balancer without traffic: 10 000 services on 4100 back ends, in lists
+/// of 100 that services share, and thus a million pairs. `weight` is that of the first back end.
 pub fn services(workers: usize, weight: u32) -> String {
     const LISTS: u32 = 41;
     const SERVICES: u32 = 10_000;
@@ -100,7 +100,7 @@ pub fn services(workers: usize, weight: u32) -> String {
     text
 }
 
-/// Returns an entry of `exact` that no configuration has.
+/// Returns an entry of `exact` that is in no configuration.
 pub fn entry(number: u32) -> String {
     format!("{{ match: {{ ipv4.src: {} }} }}", address(0x0b00_0000 + number))
 }

@@ -1,9 +1,9 @@
-//! `weir bench path`: schemes by which flows are given to paths, in the network of `weir lab path`.
+//! `weir bench path`: path selection schemes, in the network of `weir lab path`.
 //!
 //! The table is that of DOCA-AR's authors: 10 and 50 flows, with and without an elephant, here with 30 runs
-//! of each scheme in random order, on hosts whose kernel moves flows after timeouts and on others. Then links
-//! are cut under a stream of UDP flows, which the kernel never sends elsewhere by itself; and connections are
-//! opened with weir and without; and a host loads a program with very many entries.
+//! of each scheme in random order, on hosts with and without rehashing of flows after timeouts. Then links
+//! are cut under a stream of UDP flows, which the kernel never reroutes by itself; connections are opened
+//! with and without weir; and a host loads a program with very many entries.
 
 use std::path::{Path, PathBuf};
 
@@ -20,36 +20,38 @@ use weir_lab::screen::Screen;
 /// The options of `weir bench path`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Runs of each scheme in each cell. 0: only what --samples has.
+    /// Runs of each scheme in each cell. 0: only the runs in --samples.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=1000))]
     runs: u32,
-    /// The same of `doca_ar`, whose share of slow runs takes hundreds to tell. Default: as many as others.
+    /// Runs of `doca_ar`, whose share of slow runs takes hundreds of runs to measure. Default: as many as
+    /// others.
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=1000))]
     faithful_runs: Option<u32>,
-    /// How large messages are: so that ten take 27 ms, or 5 MB, which take a hundred times as long; then
-    /// there is an elephant that starts after them, too.
+    /// Message size: such that ten take 27 ms, or 5 MB, which take a hundred times as long and add an
+    /// elephant that starts after them.
     #[arg(long, value_enum, default_value = "time")]
     regime: Regimes,
-    /// Flows at once.
+    /// Number of concurrent flows.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 50],
           value_parser = clap::value_parser!(u32).range(1..=200))]
     flows: Vec<u32>,
-    /// Only these schemes; ecmp is what others are compared with.
+    /// Only these schemes; ecmp is the baseline for the others.
     #[arg(long, value_delimiter = ',', default_value = "ecmp,doca_ar,adaptive", value_parser = scheme)]
     scheme: Vec<Scheme>,
-    /// What the elephant offers, in percent of a link.
+    /// The elephant's rate, in percent of a link.
     #[arg(long, default_value_t = ELEPHANT_PERCENT, value_parser = clap::value_parser!(u32).range(1..=400))]
     elephant: u32,
-    /// Add the runs to this file, and count those that it has: a comparison of hours can be done in pieces.
+    /// Append the runs to this file, and include those already in it: a comparison of hours can be done in
+    /// pieces.
     #[arg(long)]
     samples: Option<PathBuf>,
     /// How often a link is cut.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1000))]
     cuts: u32,
-    /// How often connections are opened with weir and without; the median is reported.
+    /// How often connections are opened with and without weir; the median is reported.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
     rounds: u32,
-    /// Entries of a program that a host loads while flows go on; 0: none.
+    /// Entries of a program that a host loads while flows continue; 0: none.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
     entries: u32,
     /// Determines the order of runs.
@@ -60,7 +62,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Which sizes of messages.
+/// The message sizes to measure.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Regimes {
     Time,
@@ -74,10 +76,10 @@ fn scheme(name: &str) -> Result<Scheme, String> {
     found.ok_or_else(|| format!("it is not one of {names}"))
 }
 
-/// Rows are printed after so many rounds, too.
+/// Rows are also printed each time after this many rounds.
 const ROUNDS_PER_TABLE: usize = 5;
 
-/// What was found out beside the rows.
+/// Results besides the rows.
 #[derive(Default)]
 struct Beside {
     failover_ms: Option<(f64, f64)>,
@@ -85,7 +87,7 @@ struct Beside {
     reload: Option<Reload>,
 }
 
-/// Measures, and prints the table; what was measured until then if it is interrupted, or fails.
+/// Measures, and prints the table; if interrupted or on failure, prints what was measured so far.
 pub fn run(options: &Options) -> Result<()> {
     let plan = plan(options);
     let mut screen = Screen::new(options.json);
@@ -104,7 +106,7 @@ pub fn run(options: &Options) -> Result<()> {
     measured
 }
 
-/// Prints the rows of what was measured.
+/// Prints the rows of the samples.
 fn tell(plan: &Plan, screen: &mut Screen, samples: &[Sample]) -> Vec<Row> {
     let rows = Row::of(&plan.cells, &plan.arms, samples, plan.seed);
     screen.say(&Row::heading());
@@ -112,7 +114,7 @@ fn tell(plan: &Plan, screen: &mut Screen, samples: &[Sample]) -> Vec<Row> {
     rows
 }
 
-/// Does what the options ask for, as far as it needs the network.
+/// Performs the measurements that need the network.
 fn measure(
     options: &Options,
     plan: &Plan,
@@ -162,7 +164,7 @@ fn measure(
     bed.stop(&mut run)
 }
 
-/// Writes samples down as soon as there are any: an interrupted comparison goes on where it was.
+/// Saves samples as soon as they are taken, so that an interrupted comparison can be continued.
 fn keep(file: Option<&Path>, taken: &[Sample], plan: &Plan) -> Result<()> {
     file.map_or(Ok(()), |file| add_samples(file, taken, plan.conditions()))
 }

@@ -1,9 +1,9 @@
-//! Programs that forward frames, measured in turn: while one does, the others wait for a word and use no
-//! processor.
+//! Programs that forward frames, measured in turns: while one forwards, the others wait for a command and use
+//! no processor time.
 //!
-//! A forwarder is a process that reads `start` and `stop` from its standard input and then says how many
-//! frames it has sent: dpdk-testpmd, or this program (`arm.rs`). One process stays for all its turns, so that
-//! turns can be short and alternate often: what disturbs the machine then disturbs all alike.
+//! A forwarder is a process that reads `start` and `stop` from its standard input and then reports how many
+//! frames it has sent: dpdk-testpmd, or this program (`arm.rs`). A process lives for all its turns, so that
+//! turns can be short and alternate often. This way, disturbances affect all forwarders equally.
 
 use anyhow::{Context, Result, anyhow, bail};
 use std::io::{BufRead, BufReader, Write};
@@ -15,36 +15,36 @@ use weir_lab::Interrupt;
 use weir_lab::premise::carried;
 use weir_lab::run::{Run, Started};
 
-/// The peer, and the Debian package that has it.
+/// The peer, and the Debian package that contains it.
 pub const TESTPMD: &str = "dpdk-testpmd";
 pub const TESTPMD_PACKAGE: &str = "dpdk-dev";
 
-/// How long a forwarder may take to start, or to answer: DPDK loads its drivers in a second, on an idle
+/// How long a forwarder may take to start or to answer; DPDK takes a second to load its drivers on an idle
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Lines that may wait to be read.
+/// Maximum number of lines that wait to be read.
 const LINES: usize = 1024;
 
-/// The frames that testpmd makes for one core unless it is told otherwise; weir gets as many.
+/// The frames that testpmd allocates for one core by default; weir gets as many.
 pub const FRAMES: u32 = 163_456;
 
-/// How forwarders run: the same for all.
+/// The settings of forwarders, which are the same for all.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// The core that carries frames.
+    /// The core that forwards frames.
     pub core: usize,
     /// The core for everything else.
     pub other: usize,
-    /// MiB of DPDK's memory, and whether it is huge pages.
+    /// MiB of DPDK's memory, and whether it uses huge pages.
     pub mebibytes: u32,
     pub huge: bool,
-    /// Frames that testpmd's memory has room for, those of looped recordings included.
+    /// Frames that fit testpmd's memory, including those of looped recordings.
     pub frames: u32,
 }
 
 impl Setting {
-    /// The last core this process may use carries frames, the first does the rest.
+    /// Makes the last core that this process may use forward frames, and the first do everything else.
     pub fn new(mebibytes: u32, huge: bool) -> Setting {
         let set = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| rustix::thread::CpuSet::new());
         let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
@@ -53,18 +53,18 @@ impl Setting {
     }
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     /// Frames sent.
     pub frames: u64,
-    /// Processor time of the thread that carried them. On an idle machine that is the time that went by; on a
-    /// busy one it leaves out what other programs had of the core.
+    /// Processor time of the forwarding thread. On an idle machine this equals elapsed time; on a busy one it
+    /// excludes the core's time spent on other programs.
     pub busy: Duration,
 }
 
 impl Turn {
-    /// Million frames a second of processor time.
+    /// Returns million frames per second of processor time.
     pub fn mpps(&self) -> f64 {
         self.frames as f64 / self.busy.as_secs_f64() / 1e6
     }
@@ -76,21 +76,21 @@ pub struct Forwarder {
     process: Started,
     input: ChildStdin,
     lines: Receiver<String>,
-    /// The kernel's accounts of the threads that carry frames.
+    /// The kernel's accounting files of the forwarding threads.
     accounts: Vec<PathBuf>,
     words: Words,
 }
 
-/// What a forwarder says.
+/// The words that a forwarder prints.
 #[derive(Clone, Copy)]
 struct Words {
-    /// In a line once it is ready.
+    /// In the line that says it is ready.
     ready: &'static str,
-    /// In a line once it forwards.
+    /// In the line that says it is forwarding.
     started: &'static str,
-    /// In a line before that with the frames it has sent.
+    /// In a line that precedes the one with the number of frames sent.
     summary: Option<&'static str>,
-    /// Before the number of frames it has sent.
+    /// The words before the number of frames sent.
     sent: &'static str,
 }
 
@@ -104,7 +104,7 @@ const PEER: Words = Words {
 };
 
 impl Forwarder {
-    /// Starts `weir bench arm`, as `command` has it.
+    /// Starts `weir bench arm`, with `command` as its command line.
     pub fn weir(run: &mut Run, name: &'static str, command: &mut Command) -> Result<Forwarder> {
         Forwarder::start(run, name, command, WEIR)
     }
@@ -119,8 +119,8 @@ impl Forwarder {
         Forwarder::testpmd_with(run, command, setting, devices, 1)
     }
 
-    /// Starts it with a second thread for frames, on the core that otherwise does everything else. Its turns
-    /// are by the mean of their processor time.
+    /// Starts it with a second forwarding thread, on the core that otherwise does everything else. Its turns
+    /// use the mean of their processor times.
     pub fn testpmd_on_two(
         run: &mut Run,
         command: impl FnOnce(&str) -> Command,
@@ -137,7 +137,7 @@ impl Forwarder {
         devices: &[String],
         threads: usize,
     ) -> Result<Forwarder> {
-        // Line by line, though its output is a pipe.
+        // Line-buffered, although its output is a pipe.
         let mut command = command("stdbuf");
         command
             .args(["-oL", TESTPMD])
@@ -167,7 +167,7 @@ impl Forwarder {
         Ok(forwarder)
     }
 
-    /// testpmd's thread on an lcore.
+    /// Returns the accounting file of testpmd's thread on an lcore.
     fn lcore(&self, run: &mut Run, number: usize) -> Option<PathBuf> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.process_id(run))).ok()?;
         let named = |path: &PathBuf| {
@@ -176,17 +176,18 @@ impl Forwarder {
         threads.flatten().map(|thread| thread.path()).find(named).map(|path| path.join("schedstat"))
     }
 
-    /// Its process.
+    /// Returns its process.
     pub fn process(&self) -> Started {
         self.process
     }
 
-    /// The kernel's account of the thread that carries frames.
+    /// Returns the kernel's accounting file of the forwarding thread.
     pub fn account(&self) -> &Path {
         &self.accounts[0]
     }
 
-    /// Frames that testpmd has sent since it began, and those that it could not, while it goes on.
+    /// Returns the frames that testpmd has sent since it started, and those that it failed to send, while it
+    /// continues.
     pub fn forwarded(&mut self, run: &Run) -> Result<(u64, u64)> {
         self.say("show fwd stats all")?;
         self.hear(run, "Accumulated forward statistics")?;
@@ -196,23 +197,23 @@ impl Forwarder {
         })
     }
 
-    /// Frames that a sink has received.
+    /// Returns the number of frames that a sink has received.
     pub fn arrived(&mut self, run: &Run) -> Result<u64> {
         self.say("count")?;
         self.wait_for(run, |line| line.strip_prefix("arrived ")?.parse().ok())
     }
 
-    /// Its process's number.
+    /// Returns its process ID.
     pub fn process_id(&self, run: &mut Run) -> u32 {
         run.child(self.process).id()
     }
 
-    /// Has testpmd forward in another way from the next turn on.
+    /// Changes testpmd's forwarding mode from the next turn on.
     pub fn set_mode(&mut self, mode: &str) -> Result<()> {
         self.say(&format!("set fwd {mode}"))
     }
 
-    /// Lets it forward for so long.
+    /// Lets it forward for `time`.
     pub fn turn(&mut self, run: &Run, time: Duration, interrupt: &Interrupt) -> Result<Turn> {
         let before = self.busy()?;
         self.begin(run)?;
@@ -228,7 +229,7 @@ impl Forwarder {
         self.hear(run, self.words.started)
     }
 
-    /// Has it stop; the frames it has sent since it began.
+    /// Stops forwarding, and returns the frames sent since the start.
     pub fn end(&mut self, run: &Run) -> Result<u64> {
         self.say("stop")?;
         if let Some(summary) = self.words.summary {
@@ -243,7 +244,7 @@ impl Forwarder {
         run.stop(self.process).map(drop)
     }
 
-    /// Processor time of the threads that carry frames, the mean if there are several.
+    /// Returns the processor time of the forwarding threads, the mean if there are several.
     fn busy(&self) -> Result<Duration> {
         let mut sum = 0;
         for account in &self.accounts {
@@ -259,12 +260,12 @@ impl Forwarder {
         writeln!(self.input, "{line}").with_context(|| format!("{} has ended", self.name))
     }
 
-    /// Reads on until a line has these words.
+    /// Reads lines until one contains these words.
     fn hear(&mut self, run: &Run, words: &str) -> Result<()> {
         self.wait_for(run, |line| line.contains(words).then_some(()))
     }
 
-    /// Reads on until `find` finds what it looks for.
+    /// Reads lines until `find` returns a value.
     fn wait_for<T>(&mut self, run: &Run, find: impl Fn(&str) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -295,7 +296,7 @@ fn testpmd_arguments(setting: &Setting, devices: &[String], threads: usize) -> V
     let second = if threads > 1 { format!(",2@{}", setting.other) } else { String::new() };
     arguments.push(format!("--lcores=0@{},1@{}{second}", setting.other, setting.core));
     arguments.extend(devices.iter().map(|device| format!("--vdev={device}")));
-    // Without --no-flush-rx it would first empty a device that never is.
+    // Without --no-flush-rx, it would first try to drain a device that is never empty.
     let own = ["--", "--interactive", "--forward-mode=macswap", "--no-flush-rx"];
     arguments.extend(own.map(String::from));
     arguments.push(format!("--nb-cores={threads}"));

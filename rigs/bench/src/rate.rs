@@ -1,12 +1,13 @@
-//! `weir bench rate`: the highest rate at which a configuration loses nothing, and what a packet costs there.
+//! `weir bench rate`: the highest rate at which a configuration loses nothing, and the cost of a packet at
+//! that rate.
 //!
-//! The sender is the dichotomous one of Agg-Evict's paper, made stricter: a rate counts if no frame is lost,
-//! not a thousand, and when twelve trials in a row have confirmed it (`port::zero_loss`). The daemon is a
-//! real one with the configuration as it is.
+//! The sender uses the binary search of Agg-Evict's paper, but stricter: a rate counts only if no frame is
+//! lost (rather than a thousand), and if twelve trials in a row confirm it (`port::zero_loss`). The daemon is
+//! a real one with the unmodified configuration.
 //!
-//! Traffic comes from a `mem` port of the configuration that is told a share, which then searches by itself,
-//! in the worker; or from an interface beside the daemon's: the other end of a veth pair, or a cable to a
-//! NIC, whose frames come back on another interface. There the driver does not matter: AF_XDP, or DPDK.
+//! Traffic comes either from a `mem` port of the configuration with a `share`, which then searches by itself,
+//! in the worker; or from an interface connected to one of the daemon's, by a veth pair or by a cable to a
+//! NIC, with frames returning on another interface. In the latter case, the driver may be AF_XDP or DPDK.
 
 use crate::changes::{Buckets, buckets, durations};
 use crate::generate::{Frames, Sender};
@@ -21,38 +22,38 @@ use weir_lab::run::Run;
 use weir_lab::weir::Weir;
 use weir_port::zero_loss::{Trial, rate_without_loss};
 
-/// How long a daemon may take to start, and the search of a `mem` port.
+/// How long a daemon may take to start, and how long the search of a `mem` port may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a trial sends, and how long frames may be on their way after it.
+/// How long a trial sends, and how long frames may be in flight after it.
 const TRIAL: Duration = Duration::from_millis(500);
 const UNDER_WAY: Duration = Duration::from_millis(50);
 
-/// A sender that is later than this share of its rate says nothing about the daemon.
+/// A sender slower than this share of its target rate proves nothing about the daemon.
 const LATE: f64 = 0.98;
 
-/// How long the cost of a packet is measured.
+/// Duration of measuring the cost of a packet.
 const MEASURED: Duration = Duration::from_secs(3);
 
-/// What is measured.
+/// What to measure.
 #[derive(clap::Args)]
 pub struct Options {
-    /// The configuration, with a `mem` port whose `share` says how much of the rate comes, or with ports
-    /// beside those that `--from` and `--to` name.
+    /// The configuration, with a `mem` port whose `share` says what share of the rate to send, or with ports
+    /// connected to those that `--from` and `--to` name.
     file: PathBuf,
-    /// The interface to send out of, by AF_XDP.
+    /// The interface to send out of, through AF_XDP.
     #[arg(long, value_name = "IFACE", requires = "to")]
     from: Option<String>,
-    /// The interface on which the frames come back.
+    /// The interface on which the frames return.
     #[arg(long, value_name = "IFACE", requires = "from")]
     to: Option<String>,
-    /// Number of flows, by Zipf 1.1, of what is sent.
+    /// Number of flows to send, drawn from Zipf 1.1.
     #[arg(long, default_value = "65536", value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
     flows: u64,
     /// Bytes of a frame without FCS.
     #[arg(long, default_value = "60", value_parser = clap::value_parser!(u32).range(60..=1514))]
     length: u32,
-    /// A tenth of the time, to see that it runs. What it finds is rough.
+    /// Take a tenth of the time, to see that it runs. The results are rough.
     #[arg(long)]
     quick: bool,
     /// End with one JSON object.
@@ -66,7 +67,7 @@ impl Options {
     }
 }
 
-/// Finds the rate, says it, and returns what the JSON holds.
+/// Finds the rate, reports it, and returns the JSON.
 pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     let file = options.file.display();
     let text = std::fs::read_to_string(&options.file).with_context(|| format!("{file} cannot be read"))?;
@@ -96,7 +97,7 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
     Ok(found)
 }
 
-/// Waits until a `mem` port has found its rate, and measures at its share.
+/// Waits until a `mem` port has found its rate, and measures at its share of that rate.
 fn in_memory(weir: &Weir, measured: Duration, interrupt: &Interrupt) -> Result<Value> {
     let mut found = None;
     interrupt.wait(PATIENCE, || {
@@ -120,7 +121,7 @@ fn in_memory(weir: &Weir, measured: Duration, interrupt: &Interrupt) -> Result<V
     Ok(Reading::take(weir)?.since(&before, rate as f64))
 }
 
-/// A pair of interfaces beside the daemon's.
+/// A pair of interfaces connected to the daemon's.
 struct Pair {
     sender: Sender,
     frames: Frames,
@@ -138,7 +139,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Frames that the kernel has received on the interface where they come back.
+    /// Returns the frames that the kernel has received on the interface where they return.
     fn arrived(&self) -> Result<u64> {
         let to = &self.to;
         let table = std::fs::read_to_string("/proc/net/dev").context("/proc/net/dev")?;
@@ -147,7 +148,7 @@ impl Pair {
         Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
     }
 
-    /// The highest rate without loss, below what the sender can send.
+    /// Searches for the highest rate without loss, up to what the sender can send.
     fn search(&mut self, interrupt: &Interrupt) -> Result<f64> {
         let (sent, seconds) = self.send(0.0)?;
         let ceiling = sent as f64 / seconds;
@@ -157,8 +158,8 @@ impl Pair {
         })
     }
 
-    /// Sends for the time of a trial, at most at this rate; 0 is as fast as it goes. Returns how many frames
-    /// were sent, and in how many seconds.
+    /// Sends for the duration of a trial, at most at this rate; 0 is as fast as possible. Returns how many
+    /// frames were sent, and in how many seconds.
     fn send(&mut self, rate: f64) -> Result<(u64, f64)> {
         let start = Instant::now();
         let sent = self.sender.send(&mut self.frames, rate as u64, (u64::MAX, self.trial))?;
@@ -177,7 +178,7 @@ impl Pair {
         })
     }
 
-    /// What a packet costs the daemon at a rate.
+    /// Measures the cost of a packet for the daemon at a rate.
     fn cost(&mut self, rate: f64, measured: Duration, weir: &Weir) -> Result<Value> {
         let before = Reading::take(weir)?;
         let start = Instant::now();
@@ -188,7 +189,7 @@ impl Pair {
     }
 }
 
-/// What a daemon's workers have counted.
+/// The counters of a daemon's workers.
 struct Reading {
     at: Instant,
     received: u64,
@@ -212,8 +213,8 @@ impl Reading {
         Ok(Reading { at: Instant::now(), received, busy_us, breaths })
     }
 
-    /// What a packet cost since another reading: processor time of breaths over their packets. A slow
-    /// breath's time is the limit of its bucket, an eighth too much at most.
+    /// Returns the cost per packet since another reading: the processor time of breaths divided by their
+    /// packets. A slow breath's time is the upper bound of its bucket, which is at most an eighth too high.
     fn since(&self, before: &Reading, rate: f64) -> Value {
         let breaths = durations(&before.breaths, &self.breaths);
         let packets = (self.received - before.received) as f64;

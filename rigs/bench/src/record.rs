@@ -1,9 +1,8 @@
-//! `weir bench record`: `weir measure` on a recording beside others that tell what is in one, and beside
+//! `weir bench record`: `weir measure` on a recording, compared with other tools that analyse one, and with
 //! `cat`, which only reads it.
 //!
-//! All read the same file from the page cache, take turns, and write nowhere: elapsed time is that of the
-//! process from its start to its end, processor time and peak memory are what the kernel has counted for it
-//! (`wait4`).
+//! All read the same file from the page cache, take turns, and discard their output. Elapsed time is from the
+//! start of the process to its end; processor time and peak memory are the kernel's counts for it (`wait4`).
 
 use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,30 +19,30 @@ use weir_lab::spread::Spread;
 use weir_lab::{Interrupt, namespace, weir};
 use weir_port::pcap::{Links, Reader};
 
-/// What `weir measure` must reach: so many packets a second, or this share of the speed of `cat`, whichever
-/// is less.
+/// The speed that `weir measure` must reach: this many packets per second, or this share of the speed of
+/// `cat`, whichever is lower.
 const FLOOR_PACKETS: f64 = 2e6;
 const FLOOR_SHARE: f64 = 0.6;
 
-/// How often a running process looks at what a person wants.
+/// Interval between checks for an interrupt while a process runs.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Bytes that are read at once while packets are counted.
+/// Bytes read at once while counting packets.
 const BUFFER: usize = 1 << 20;
 
-/// What is measured.
+/// What to measure.
 #[derive(clap::Args)]
 pub struct Options {
-    /// The recording, pcap or pcapng, not packed. By default one is made: flows drawn by Zipf 1.1, as `weir
-    /// bench generate` does.
+    /// The recording, pcap or pcapng, uncompressed. By default, one is generated with flows drawn from Zipf
+    /// 1.1, as by `weir bench generate`.
     file: Option<PathBuf>,
-    /// Packets of the recording that is made.
+    /// Packets of the generated recording.
     #[arg(long, default_value = "1350000", conflicts_with = "file")]
     count: u64,
     /// Bytes of their frames.
     #[arg(long, default_value = "720", conflicts_with = "file")]
     length: u32,
-    /// Rounds of which the median is reported.
+    /// Rounds whose median is reported.
     #[arg(long, default_value = "5", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Only these programs: cat, weir, `tshark conv,ip`, `tshark conv,tcp`, nfpcapd. With hundreds of
@@ -59,7 +58,7 @@ pub struct Options {
 struct Arm {
     name: &'static str,
     program: String,
-    /// The Debian package that has it.
+    /// The Debian package that contains it.
     package: &'static str,
     /// Its arguments, where FILE is the recording and FOLDER an empty folder.
     arguments: &'static [&'static str],
@@ -81,7 +80,7 @@ fn arms() -> Result<Vec<Arm>> {
     ])
 }
 
-/// A folder that is removed in the end.
+/// A folder that is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -98,7 +97,7 @@ impl Drop for Folder {
     }
 }
 
-/// Measures, says a table, and returns what the JSON holds.
+/// Measures, prints a table, and returns the JSON.
 pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     let interrupt = Interrupt::on_signals()?;
     let folder = Folder::new()?;
@@ -144,7 +143,7 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
     }))
 }
 
-/// The arms that are asked for and can run, and the names of those that cannot.
+/// Returns the requested arms that can run, and the names of those that cannot.
 fn present(
     options: &Options,
     say: &impl Fn(&dyn Display) -> Result<()>,
@@ -167,7 +166,7 @@ fn is_installed(program: &str) -> bool {
     namespace::missing(&[program]).is_empty()
 }
 
-/// Makes a recording.
+/// Generates a recording.
 fn made(options: &Options, folder: &Path, interrupt: &Interrupt) -> Result<PathBuf> {
     let file = folder.join("made.pcap");
     let (count, length) = (options.count.to_string(), options.length.to_string());
@@ -177,7 +176,7 @@ fn made(options: &Options, folder: &Path, interrupt: &Interrupt) -> Result<PathB
     Ok(file)
 }
 
-/// Counts the packets, by which the file comes into the page cache.
+/// Counts the packets, which also brings the file into the page cache.
 fn count(file: &Path) -> Result<u64> {
     let named = || file.display().to_string();
     let any = Links { has: |_| true, said: "all" };
@@ -187,7 +186,7 @@ fn count(file: &Path) -> Result<u64> {
     Ok(reader.number())
 }
 
-/// What a process took.
+/// The cost of a process.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     elapsed_s: f64,
@@ -220,13 +219,13 @@ fn turn(arm: &Arm, file: &Path, folder: &Path, interrupt: &Interrupt) -> Result<
     Ok(turn)
 }
 
-/// Waits until a process has ended; ends it if a person wants that.
+/// Waits until a process has ended; ends it if interrupted.
 fn ended(mut child: Child, interrupt: &Interrupt) -> Result<(ExitStatus, Turn)> {
     let pid = Pid::from_child(&child);
     let handle = pidfd_open(pid, PidfdFlags::empty()).context("a handle to a process")?;
     loop {
         if let Err(interrupted) = interrupt.sleep(Duration::ZERO) {
-            // Both fail if it has ended by itself.
+            // Both fail if the process has already exited.
             let _ = child.kill();
             let _ = child.wait();
             return Err(interrupted.into());
@@ -240,13 +239,13 @@ fn ended(mut child: Child, interrupt: &Interrupt) -> Result<(ExitStatus, Turn)> 
     }
 }
 
-/// Takes the status of a process that has ended, and what it took but for the time that passed.
+/// Reaps a process that has ended. Returns its status and its cost, except for the elapsed time.
 #[allow(unsafe_code, reason = "rustix has no wait4")]
 fn reap(pid: Pid) -> std::io::Result<(ExitStatus, Turn)> {
     let mut status = 0;
     // SAFETY: a `rusage` consists of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to memory of ours that has the type that is written.
+    // SAFETY: both pointers are to our own memory of the type that is written.
     let found = unsafe { libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, 0, &raw mut usage) };
     if found < 0 {
         return Err(std::io::Error::last_os_error());
@@ -258,7 +257,7 @@ fn reap(pid: Pid) -> std::io::Result<(ExitStatus, Turn)> {
     Ok((ExitStatus::from_raw(status), turn))
 }
 
-/// What a program took in all rounds.
+/// The cost of a program in all rounds.
 struct Row {
     name: &'static str,
     elapsed_s: Spread,

@@ -1,10 +1,10 @@
-//! `weir bench engine --workers 2`: what a second worker adds, on a core of its own.
+//! `weir bench engine --workers 2`: what a second worker adds, on its own core.
 //!
-//! One worker with all flows and two with half of them each take turns. A rate is what the workers sent over
-//! the processor time that each had, which leaves out what other programs took of a core; what the two cores
-//! share (caches, and the core itself where they are two threads of one) is in it. With flow state, frames
-//! either arrive where their flow belongs (`rss_agrees`), or half of them at the other worker, which hands
-//! them over (`rss_against`).
+//! One worker with all flows and two workers with half of them each take turns. A rate is frames sent divided
+//! by the processor time of each worker, which excludes time spent on other programs. It includes the effects
+//! of sharing between the two cores (caches, and the core itself if they are hyperthreads of one). With flow
+//! state, frames either arrive at the worker that owns their flow (`rss_agrees`), or half of them arrive at
+//! the other worker, which hands them over (`rss_against`).
 
 use super::engine::give_buckets;
 use super::scenarios::{self, Scenario};
@@ -23,19 +23,19 @@ use weir_port::{Generator, Stream, UdpFlow};
 use weir_program::PortId;
 use weir_program::owner::Owners;
 
-/// Rounds of which the median is reported; one before them is not counted.
+/// Rounds whose median is reported, after an uncounted warm-up round.
 const ROUNDS: usize = 7;
 
-/// How long a turn is.
+/// Duration of a turn.
 const TURN: Duration = Duration::from_millis(400);
 
 /// Chunks of a worker's pool.
 const CHUNKS: u32 = 512;
 
-/// Of the tables, and of the spread over workers.
+/// The hash secret of the tables, and of the distribution over workers.
 const SECRET: TableHash = TableHash::new([3, 5]);
 
-/// Breaths between two looks at whether the turn is over.
+/// Breaths between two checks for the end of the turn.
 const BREATHS: u32 = 64;
 
 /// Which worker a frame arrives at.
@@ -43,13 +43,13 @@ const BREATHS: u32 = 64;
 enum Arrival {
     /// Any: the program keeps no flows.
     Any,
-    /// The one that owns its flow.
+    /// The worker that owns its flow.
     Agrees,
-    /// One by a hash that does not know of owners.
+    /// A worker chosen by a hash that ignores owners.
     Against,
 }
 
-/// What is measured: a name of the results, the scenario's name, and where its frames arrive.
+/// The measurements: the name in the results, the scenario, and where its frames arrive.
 const ALL: [(&str, scenarios::Make, Arrival); 4] = [
     ("basic2", scenarios::basic2, Arrival::Any),
     ("hash256", scenarios::hash256, Arrival::Any),
@@ -57,20 +57,20 @@ const ALL: [(&str, scenarios::Make, Arrival); 4] = [
     ("flow1m_rss_agrees", scenarios::flow1m, Arrival::Agrees),
 ];
 
-/// One line of results.
+/// A row of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     /// What was measured.
     pub name: &'static str,
     /// Number of workers.
     pub workers: usize,
-    /// Median of the rounds, million packets a second of all workers.
+    /// Median of the rounds, million packets per second of all workers.
     pub mpps: f64,
-    /// Median over the rounds of this rate over that of one worker.
+    /// Median over the rounds of the ratio of this rate to that of one worker.
     pub ratio: f64,
-    /// The smallest and the largest ratio of a round.
+    /// The smallest ratio of a round.
     pub ratio_min: f64,
-    /// The same.
+    /// The largest ratio of a round.
     pub ratio_max: f64,
     /// Share of the frames that were dropped because another worker's ring was full.
     pub dropped: f64,
@@ -84,7 +84,7 @@ impl Display for Row {
     }
 }
 
-/// Measures the scenarios named by `only` (all when empty), and says each.
+/// Measures the scenarios named by `only` (all when empty), and reports each.
 pub fn run(only: &[String], say: impl Fn(&Row) -> Result<()>) -> Result<Vec<Row>> {
     let cores = cores();
     let [one, other] = cores[..] else { bail!("two workers need two cores") };
@@ -99,7 +99,7 @@ pub fn run(only: &[String], say: impl Fn(&Row) -> Result<()>) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// The first and the last core that this process may use.
+/// Returns the first and the last core that this process may use.
 fn cores() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect();
@@ -135,7 +135,7 @@ fn measure(name: &'static str, scenario: &Scenario, arrival: Arrival, cores: [us
     })
 }
 
-/// Deals flows out to two ports.
+/// Distributes flows to two ports.
 fn deal(scenario: &Scenario, arrival: Arrival) -> Result<Vec<Vec<UdpFlow>>> {
     let flows = &scenario.flows;
     let halves = match arrival {
@@ -152,7 +152,7 @@ fn deal(scenario: &Scenario, arrival: Arrival) -> Result<Vec<Vec<UdpFlow>>> {
     if halves.iter().any(Vec::is_empty) { bail!("a worker owns no flow") } else { Ok(halves) }
 }
 
-/// What tells the workers of the scenario's flows.
+/// Returns what determines the owners of the scenario's flows.
 fn owners(scenario: &Scenario) -> Owners {
     Owners::new(&scenario.program, SECRET.into(), 2)
 }
@@ -161,20 +161,20 @@ fn owner(owners: &Owners, flow: &UdpFlow) -> usize {
     owners.worker(PortId(0), &Stream::udp(64, [*flow]).frame(0))
 }
 
-/// What came of a turn.
+/// The result of a turn.
 struct Turn {
     mpps: f64,
     dropped: f64,
 }
 
-/// Workers with a port of their own each.
+/// Workers, each with its own port.
 struct Fleet {
     workers: Vec<Worker>,
     now_ns: u64,
 }
 
 impl Fleet {
-    /// Creates a worker for each of the lists of flows.
+    /// Creates a worker for each list of flows.
     fn new(scenario: &Scenario, flows: Vec<Vec<UdpFlow>>) -> Result<Fleet> {
         let mut rings = HandOver::between(flows.len());
         let mut workers = Vec::new();
@@ -195,7 +195,7 @@ impl Fleet {
         Ok(Fleet { workers, now_ns: 1_000_000_000 })
     }
 
-    /// Breathes for a while, every worker on its core.
+    /// Runs a turn, with every worker on its own core.
     fn turn(&mut self, cores: &[usize]) -> Turn {
         let before = self.counts();
         let (begin, over) = (Barrier::new(self.workers.len() + 1), AtomicBool::new(false));
@@ -203,7 +203,7 @@ impl Fleet {
         let breathe = |worker: &mut Worker, core: usize| {
             let mut set = CpuSet::new();
             set.set(core);
-            // On another core the rate is no worse, so a refusal does no harm.
+            // On another core the rate is no worse, so failure does no harm.
             let _ = sched_setaffinity(None, &set);
             begin.wait();
             let (start, start_busy) = (Instant::now(), busy());
@@ -234,7 +234,7 @@ impl Fleet {
         Turn { mpps: sent as f64 / seconds / 1e6, dropped: dropped as f64 / (sent + dropped).max(1) as f64 }
     }
 
-    /// Frames sent and dropped by all workers.
+    /// Returns the frames sent and dropped by all workers.
     fn counts(&self) -> (u64, u64) {
         let sum = |(sent, dropped): (u64, u64), worker: &Worker| {
             let ledger = worker.report().ledger;
@@ -244,7 +244,7 @@ impl Fleet {
     }
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 pub fn busy() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

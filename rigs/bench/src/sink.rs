@@ -1,9 +1,9 @@
-//! What takes the frames of a bond's members in a comparison: two DPDK devices on one core, whose frames are
-//! counted and let go. As the bond's partner it speaks LACP.
+//! The sink for frames of a bond's members in a comparison: two DPDK devices on one core, whose frames are
+//! counted and freed. As the bond's partner, it speaks LACP.
 //!
-//! It must never be the slower end, nor be in the way of the faster one: a consumer that polls an empty ring
-//! fights with its producer for the cache lines of the ring's head, which would be measured too. So it naps
-//! when there is little, and then takes what has gathered, a thousand frames behind.
+//! It must never be the slower end, nor slow down the other end: a consumer that polls an empty ring competes
+//! with its producer for the cache lines of the ring's head, which would be measured too. Therefore it naps
+//! when there are few frames, and then takes those that have accumulated, about a thousand.
 
 use anyhow::{Context, Result};
 use std::io::BufRead;
@@ -15,24 +15,24 @@ use weir_bond::lacp::{Action, Config, ETHER_TYPE, Event, Lacp, Rate, Settings, S
 use weir_lab::screen::line;
 use weir_packet::{Batch, Pools, Port};
 
-/// Frames in a look at all queues below which it naps.
+/// It naps if a poll of all queues yields fewer frames than this.
 const FEW: usize = 32;
 
-/// How long, besides what the kernel adds: far less than a ring takes to fill.
+/// Duration of a nap, without what the kernel adds: far less than a ring takes to fill.
 const NAP: Duration = Duration::from_micros(50);
 
-/// Bytes of the frames that are only counted. LACPDUs are longer.
+/// Length of the frames that are only counted; LACPDUs are longer.
 const FRAME: usize = 60;
 
-/// How often LACP is looked after, and whatever else is on this core is let in for a nap's time.
+/// How often LACP is serviced, and other threads on this core get to run for the duration of a nap.
 const TICK: Duration = Duration::from_millis(2);
 
 const SYSTEM: [u8; 6] = [2, 0, 0, 0, 0, 0x51];
 
-/// The queues of one device; LACPDUs leave by the first.
+/// The queues of one device; LACPDUs are sent through the first.
 pub type Queues = Vec<Box<dyn Port>>;
 
-/// Counts until standard input ends; says how many frames have come whenever it is asked.
+/// Counts until standard input ends; reports how many frames have arrived whenever asked.
 pub fn run(pools: Pools, members: Vec<Queues>) -> Result<()> {
     let (arrived, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let mut sink =
@@ -70,7 +70,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Takes a batch from every queue; how many frames there were.
+    /// Takes a batch from every queue, and returns the number of frames.
     fn look(&mut self) -> Result<usize> {
         let mut frames = 0;
         for at in 0..self.members.len() {
@@ -103,7 +103,7 @@ impl Sink {
                 self.pools.give(frame);
             }
             let queue = &mut self.members[usize::from(member)][0];
-            // What does not fit into the ring is said again.
+            // An LACPDU that does not fit the ring is repeated later.
             if queue.transmit(&mut self.pools, &mut self.batch, 1) == 0 {
                 let frame = self.batch.take(0);
                 self.pools.give(frame);
@@ -114,7 +114,8 @@ impl Sink {
     }
 }
 
-/// LACP as the members' partner: slow, so that a pause between two turns is no silence.
+/// LACP as the members' partner, with the slow rate, so that a pause between two turns does not cause a
+/// timeout.
 struct Partner {
     lacp: Lacp,
     started: Instant,
@@ -152,7 +153,7 @@ impl Partner {
         }
     }
 
-    /// The frames that are to be sent now.
+    /// Returns the frames to send now.
     fn speak(&mut self) -> Vec<(u16, Vec<u8>)> {
         self.step(Event::Tick);
         let transmit = |action| match action {

@@ -1,4 +1,4 @@
-//! weir beside dpdk-testpmd on AF_XDP, on the same two veth pairs.
+//! weir compared with dpdk-testpmd on AF_XDP, on the same two veth pairs.
 //!
 //! ```text
 //!   far:  f0 (source)      f1 (counts)
@@ -6,9 +6,9 @@
 //!   node: w0 --[ weir | testpmd macswap ]-- w1
 //! ```
 //!
-//! The source sends more than either can forward, in the kernel, on a core of its own (`bpf::XdpGenerate`).
-//! What arrives at f1 is counted by the kernel, for both alike. Only one program can have an interface, so
-//! each turn starts its own; the turns alternate.
+//! The source sends more than either can forward, in the kernel, on its own core (`bpf::XdpGenerate`). The
+//! kernel counts the frames that arrive at f1, for both in the same way. Only one program can use an
+//! interface at a time, so each turn starts its own process; the turns alternate.
 
 use super::peers::{Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use anyhow::{Context, Result};
@@ -22,10 +22,10 @@ use weir_lab::spread::Spread;
 use weir_lab::{Interrupt, namespace, weir};
 use weir_port::huge_pages::HugePages;
 
-/// Rounds of which the median is reported; one before them is not counted.
+/// Rounds whose median is reported, after an uncounted warm-up round.
 const ROUNDS: usize = 5;
 
-/// How long a turn runs before it is counted, and how long it is counted.
+/// How long a turn runs before it is measured, and how long it is measured.
 const SETTLE: Duration = Duration::from_millis(300);
 const TURN: Duration = Duration::from_millis(1500);
 
@@ -33,7 +33,7 @@ const TURN: Duration = Duration::from_millis(1500);
 const HUGE_MIB: u32 = 512;
 const ORDINARY_MIB: u32 = 800;
 
-/// Measures; `None`, and a line that says why, where it cannot be done.
+/// Measures; returns `None`, and prints the reason, if that is impossible.
 pub fn run() -> Result<Option<Vec<Value>>> {
     if !namespace::missing(&[TESTPMD]).is_empty() {
         line(format_args!(
@@ -110,7 +110,7 @@ impl Bench {
         Forwarder::testpmd(run, |program| self.node.command(program), &self.setting, &devices)
     }
 
-    /// Million frames a second that arrived at the far end, and that were sent to it.
+    /// Runs a turn. Returns million frames per second that arrived at the far end, and that were sent to it.
     fn turn(
         &mut self,
         run: &mut Run,
@@ -131,7 +131,7 @@ impl Bench {
         Ok((delivered / 1e6, offered / 1e6))
     }
 
-    /// Frames that the kernel has received on f1.
+    /// Returns the number of frames that the kernel has received on f1.
     fn delivered(&self) -> Result<u64> {
         let table = std::fs::read_to_string(&self.counters).context("the source has ended")?;
         let line = table.lines().find_map(|line| line.trim().strip_prefix("f1:")).context("f1 has gone")?;

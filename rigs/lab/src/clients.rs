@@ -1,9 +1,9 @@
-//! Simulates many clients with one host, by changing the source address of queries all the time.
+//! Simulates many clients with one host by constantly changing the source address of queries.
 //!
-//! Load balancing by 5-tuple is even over flows, not over packets. dnsperf's sockets alone would be a few
-//! hundred flows, with which three back ends differ by 10 % by chance. Therefore the route to the server gets
-//! another preferred source address every few milliseconds: before dnsperf uses a socket again, its address
-//! has changed, and every query is a flow of its own.
+//! Load balancing by 5-tuple is even over flows, not over packets. dnsperf's sockets alone would be only a
+//! few hundred flows, for which the shares of three back ends differ by 10 % by chance. Therefore the route
+//! to the server gets a new preferred source address every few milliseconds: before dnsperf uses a socket
+//! again, its address has changed, and every query is a flow of its own.
 
 use std::io::Write;
 use std::process::{ChildStdin, Stdio};
@@ -19,8 +19,8 @@ use super::namespace::Namespace;
 use super::run::Run;
 use super::topology::{CLIENTS_COUNT, INTERFACE};
 
-/// Shortest interval between changes. A route changes faster than this, but the changes need CPU time that
-/// the load needs too.
+/// Shortest interval between changes. Routes could change faster, but each change takes CPU time from the
+/// load.
 const INTERVAL_MIN: Duration = Duration::from_millis(4);
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
 

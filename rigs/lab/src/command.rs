@@ -15,9 +15,10 @@ pub enum Lab {
     Bond(bond::Options),
     /// Balance TCP connections and UDP flows while back ends come, go and die, and another weir takes over.
     Lb(lb::Options),
-    /// Put a cache in front of a container network of three nodes, while what it depends on changes.
+    /// Put a cache in front of a container network of three nodes, while everything that it depends on
+    /// changes.
     Overlay(overlay::Options),
-    /// Send flows through a tunnel over four links, one of which is full, by several schemes.
+    /// Send flows through a tunnel over four links, one of them full, with several schemes.
     Path(path::Options),
     /// One end of a stream in a lab.
     #[command(hide = true, subcommand)]
@@ -25,7 +26,7 @@ pub enum Lab {
     /// One end of the messages in a lab.
     #[command(hide = true, subcommand)]
     Messages(path::messages::End),
-    /// One end of requests and answers in a lab.
+    /// One end of the requests and answers in a lab.
     #[command(hide = true, subcommand)]
     Talk(overlay::talk::End),
     /// The clients of a load balancer in a lab.

@@ -1,4 +1,4 @@
-//! The weir of the DNS lab: its configurations, and its counters as far as the lab uses them.
+//! The weir of the DNS lab: its configurations, and the counters that the lab uses.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -90,7 +90,7 @@ impl Daemon {
         self.weir.reload(configuration)
     }
 
-    /// Stops it by SIGTERM. Fails unless it ends with success.
+    /// Stops it with SIGTERM. Fails unless it exits successfully.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         self.weir.stop(run)
     }

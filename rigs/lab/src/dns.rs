@@ -2,7 +2,8 @@
 //!
 //! First the load goes directly to one back end, to show what this machine can do. Then it goes to the VIP,
 //! through weir. Both loads are dnsperf's, with the same rate and duration. topology.rs describes the
-//! network, clients.rs defines a flow, share.rs says which shares count as even, verdict.rs what must hold.
+//! network, clients.rs defines a flow, share.rs defines which shares count as even, and verdict.rs what must
+//! hold.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ use super::{Interrupt, namespace, nsd, verdict};
 
 /// How often the lab polls while a load runs.
 const TICK: Duration = Duration::from_millis(20);
-/// How long name servers may take to answer, and frames to arrive.
+/// How long name servers may take to reply, and frames to arrive.
 const SETTLE: Duration = Duration::from_secs(10);
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
 
@@ -131,7 +132,7 @@ impl Lab<'_> {
         Ok(arm)
     }
 
-    /// Runs one load; `tick` is called all the while and returns rows for the live table.
+    /// Runs one load; `tick` is called periodically and returns rows for the live table.
     fn load(
         &mut self,
         topology: &Topology,
@@ -183,7 +184,7 @@ fn progress(load: &Load, plan: Plan) -> String {
     )
 }
 
-/// Returns a bar for each back end; a full bar stands for the whole load.
+/// Returns a bar for each back end; a full bar is the whole load.
 fn rows(snapshot: &Snapshot) -> Vec<String> {
     const WIDTH: u64 = 40;
     let total = snapshot.packets().max(1);

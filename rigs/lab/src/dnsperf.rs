@@ -1,9 +1,9 @@
 //! The load: Debian's dnsperf, open loop.
 //!
-//! Open loop means that each query is sent when its time has come, whether or not earlier ones were answered.
-//! A closed loop slows down together with what it measures, which hides the effect on clients. Hence `-Q`
-//! (the rate), with enough outstanding queries allowed. Each answer is a line of `-v`; lines are counted as
-//! they arrive, so memory does not grow with the duration.
+//! Open loop means that each query is sent on schedule, whether or not earlier ones were answered. A closed
+//! loop slows down along with the system it measures, which hides the effect on clients. Hence `-Q` (the
+//! rate), with enough outstanding queries allowed. Each answer is a line of `-v`; lines are counted as they
+//! arrive, so memory does not grow with the duration.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -21,11 +21,11 @@ use super::run::{Run, Started};
 /// Sockets of dnsperf. Its receivers poll every socket in turn, so more of them would take CPU time from weir
 /// and the servers.
 pub const SOCKETS: u32 = 256;
-/// As many senders and receivers as the smallest machine has cores.
+/// Number of senders and of receivers: the core count of the smallest machine.
 const THREADS: &str = "2";
 /// A query counts as lost after this many seconds without an answer, unless the machine is slow.
 const TIMEOUT_S: u32 = 3;
-/// How much longer than its timeout dnsperf may take to end on a slow machine.
+/// How much longer than its timeout dnsperf may take to exit on a slow machine.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Parameters of a load.

@@ -1,11 +1,11 @@
-//! What the running kernel has, as far as labs depend on it.
+//! The features of the running kernel that labs depend on.
 
 use std::fs;
 
-/// The first version in which a process can map the rings of an AF_XDP socket that is bound already.
+/// The first version in which a process can map the rings of an AF_XDP socket that is already bound.
 const MAPS_BOUND_SOCKETS: (u32, u32) = (6, 4);
 
-/// Returns true if a weir can take over the sockets of another.
+/// Returns true if one weir can take over the sockets of another.
 pub fn maps_bound_sockets() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     version(&release).is_some_and(|version| version >= MAPS_BOUND_SOCKETS)

@@ -6,7 +6,7 @@
 //! namespace.
 //!
 //! Promises: a lab ends in bounded time; it fails if a frame or a query is unaccounted for, or if it has
-//! shown nothing (`premise`); it leaves nothing behind, even if it is interrupted or was killed (`run.rs`).
+//! shown nothing (`premise`); it leaves nothing behind, even if it is interrupted or killed (`run.rs`).
 //!
 //! It is a library, and a feature of the binary, so that a packaged daemon can be built without it. `bench`
 //! uses its processes, namespaces and daemons.
@@ -52,7 +52,7 @@ use anyhow::{Context, Result};
 /// Exit code that a shell reports for a program ended by SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// How often [`Interrupt::wait`] looks.
+/// Polling interval of [`Interrupt::wait`].
 const POLL: Duration = Duration::from_millis(10);
 
 /// The error of a lab that was ended by a signal.
@@ -60,8 +60,8 @@ const POLL: Duration = Duration::from_millis(10);
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Set by SIGINT and SIGTERM; every loop of a lab or bench checks it. It also knows how slow the machine is,
-/// because whatever waits needs both.
+/// A flag set by SIGINT and SIGTERM, which every loop of a lab or bench checks. It also knows how slow the
+/// machine is, because everything that waits needs both.
 #[derive(Clone)]
 pub struct Interrupt {
     flag: Arc<AtomicBool>,
@@ -79,19 +79,19 @@ impl Interrupt {
         Ok(Interrupt { flag, slowdown: 1 })
     }
 
-    /// Returns the same with time limits that are `factor` times as long.
+    /// Returns the same interrupt with time limits `factor` times as long.
     #[must_use]
     pub fn slowed_down_by(self, factor: u32) -> Interrupt {
         Interrupt { slowdown: factor, ..self }
     }
 
-    /// Returns how much slower this machine is than others.
+    /// Returns how many times slower this machine is than usual.
     #[must_use]
     pub fn slowdown(&self) -> u32 {
         self.slowdown
     }
 
-    /// Returns a time limit as it is on this machine.
+    /// Scales a time limit to this machine.
     #[must_use]
     pub fn limit(&self, limit: Duration) -> Duration {
         limit * self.slowdown
@@ -103,7 +103,7 @@ impl Interrupt {
         if self.flag.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
     }
 
-    /// Waits until `is_so` returns true; returns false if that takes longer than `limit`, as it is on this
+    /// Waits until `is_so` returns true; returns false if that takes longer than `limit`, scaled to this
     /// machine.
     pub fn wait(&self, limit: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<bool> {
         let deadline = Instant::now() + self.limit(limit);

@@ -1,4 +1,4 @@
-//! A network namespace, through `ip`.
+//! Network namespaces, managed through `ip`.
 //!
 //! It uses commands rather than rtnetlink: forty short processes cost 0.2 s, every line can be typed by hand
 //! for inspection (`weir lab dns --keep`), and none of our threads has to change its namespace.
@@ -73,7 +73,7 @@ impl Namespace {
         command
     }
 
-    /// Like `command`, for a program that carries frames and must not wait for other programs on this
+    /// Like `command`, for a program that forwards frames and must not wait for other programs on this
     /// machine.
     pub fn preferred(&self, program: &str) -> Command {
         let mut command = self.command("nice");

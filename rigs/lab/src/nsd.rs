@@ -16,10 +16,10 @@ use super::topology::{BackEnd, VIP};
 /// Number of names in the zone.
 pub const NAMES: u32 = 256;
 /// Size of the socket buffer: room for the frames of 0.2 s at 20 000 per second (the kernel counts about 800
-/// bytes for each), because a server that is not scheduled for a while must not lose any.
+/// bytes for each), because a server must not lose any while it is not scheduled.
 const SOCKET_BUFFER: u32 = 4 << 20;
 
-/// Connections over TCP at once.
+/// Maximum number of concurrent TCP connections.
 const CONNECTIONS: u32 = 1000;
 
 /// Starts the name server of a back end of `topology.rs`.

@@ -1,7 +1,7 @@
 //! An Open vSwitch for a lab or bench, with its own database and switch in the run's directory, separate from
 //! the host's.
 //!
-//! Debian's packages start a switch for the host; this is another one. Its userspace datapath (`netdev`)
+//! Debian's packages start a switch for the host; this is a separate one. Its userspace datapath (`netdev`)
 //! needs no kernel module. The switch's control socket is used directly, because each `ovs-appctl` would be a
 //! process on a core that is being measured.
 
@@ -28,7 +28,7 @@ pub const PACKAGE_DPDK: &str = "openvswitch-switch-dpdk";
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const NAME: &str = "ovs-vswitchd";
-/// How long database and switch may take to start; with DPDK, the switch allocates its pools.
+/// How long the database and the switch may take to start; with DPDK, the switch allocates its pools.
 const START: Duration = Duration::from_secs(30);
 /// How long the switch may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ pub struct Ovs {
 
 impl Ovs {
     /// Starts a database and a switch with these columns of `Open_vSwitch`; `command` runs a program where
-    /// the switch is to run.
+    /// the switch should run.
     pub fn start(
         run: &mut Run,
         program: &str,
@@ -63,7 +63,7 @@ impl Ovs {
         Ok(ovs)
     }
 
-    /// Starts the switch again after it was stopped; its configuration is in the database.
+    /// Restarts the switch after it was stopped; its configuration is in the database.
     pub fn restart(
         &mut self,
         run: &mut Run,

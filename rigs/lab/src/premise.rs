@@ -1,5 +1,5 @@
 //! Premises of labs and benchmarks: traffic has flowed, a rival has forwarded, a fault has happened. Without
-//! its premise, a result says nothing, however good it looks, so a lab or bench names the premise and fails.
+//! its premise, a result means nothing, however good it looks, so a lab or bench fails and names the premise.
 
 /// A premise that does not hold.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -9,15 +9,15 @@ pub struct Unmet(String);
 /// Fails unless a premise holds.
 ///
 /// # Errors
-/// It does not hold; `otherwise` says what is wrong.
+/// The premise does not hold; `otherwise` describes what is wrong.
 pub fn premise(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Unmet> {
     if holds { Ok(()) } else { Err(Unmet(otherwise())) }
 }
 
-/// Fails unless somebody has carried something: a rate or a count above zero.
+/// Fails unless traffic was carried: `amount` is a rate or a count, and must be above zero.
 ///
 /// # Errors
-/// `who` has carried nothing, or it is not known how much.
+/// `who` has carried nothing, or an unknown amount.
 pub fn carried(who: &str, amount: f64) -> Result<(), Unmet> {
     premise(amount.is_finite() && amount > 0.0, || format!("{who} has carried nothing"))
 }

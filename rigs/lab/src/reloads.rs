@@ -1,8 +1,9 @@
-//! Reloads during the load: two configurations alternate, which differ in pipes, entries and back ends.
+//! Reloads during the load, alternating between two configurations that differ in pipes, entries and back
+//! ends.
 //!
-//! The other configuration lacks the last back end. It is not known exactly how many frames met which
-//! configuration, only to within the frames between the reading before a reload is requested and the reading
-//! after it is acknowledged. Therefore shares are ranges.
+//! The other configuration lacks the last back end. How many frames met which configuration is known only to
+//! within the number of frames between the reading before a reload is requested and the reading after it is
+//! acknowledged. Therefore shares are ranges.
 
 use std::time::Duration;
 
@@ -19,9 +20,9 @@ pub struct Reloads {
     interval: Duration,
     wanted: u32,
     done: u32,
-    /// Frames received before and after the reload to the present configuration.
+    /// Frames received before and after the reload to the current configuration.
     entered: (u64, u64),
-    /// Frames that met the first configuration: at least, at most.
+    /// Minimum and maximum number of frames that met the first configuration.
     first: (u64, u64),
 }
 
@@ -39,7 +40,7 @@ impl Reloads {
         self.done
     }
 
-    /// Reloads if it is time for the next reload.
+    /// Reloads if the next reload is due.
     pub fn tick(&mut self, elapsed: Duration, daemon: &Daemon, run: &mut Run) -> Result<()> {
         if self.done < self.wanted && elapsed >= self.interval * (self.done + 1) {
             self.swap(daemon, run)?;

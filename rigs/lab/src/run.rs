@@ -1,8 +1,8 @@
-//! A run of a lab: its id, its directory, its namespaces, its processes, and how they are removed.
+//! A run of a lab: its id, directory, namespaces and processes, and how they are removed.
 //!
 //! The id is the process id of the lab. `/run/weir/lab/<id>/processes` lists the lab and every process it
-//! started, one `<pid> <start time>` per line. If a lab is killed by SIGKILL, the next one removes what it
-//! left. It ends only processes listed there, and only if they are still the ones that were started.
+//! started, one `<pid> <start time>` per line. If a lab is killed by SIGKILL, the next one removes its
+//! leftovers. It ends only processes listed there, and only if they are still the ones that were started.
 //!
 //! Promise: dropping a [`Run`] ends its processes and removes its namespaces (with their interfaces) and its
 //! directory.
@@ -21,7 +21,7 @@ use super::namespace::{self, Namespace};
 
 const FOLDER: &str = "/run/weir/lab";
 const PROCESSES: &str = "processes";
-/// How long a process may take to end after SIGTERM, unless the machine is slow; weir and nsd need
+/// How long a process may take to exit after SIGTERM, unless the machine is slow; weir and nsd need
 /// milliseconds.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -35,13 +35,13 @@ pub struct Run {
     folder: PathBuf,
     children: Vec<Child>,
     keep: bool,
-    /// How long a process may take to end after SIGTERM.
+    /// How long a process may take to exit after SIGTERM.
     grace: Duration,
 }
 
 impl Run {
-    /// Removes what dead runs left and starts a new run. With `keep`, dropping it removes nothing; the next
-    /// run does.
+    /// Removes the leftovers of dead runs and starts a new run. With `keep`, dropping it removes nothing, but
+    /// the next run does.
     pub fn begin(keep: bool) -> Result<Run> {
         remove_leftovers();
         let id = std::process::id();
@@ -52,7 +52,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Returns the same whose processes may take `factor` times as long to end.
+    /// Returns the same run, whose processes may take `factor` times as long to exit.
     #[must_use]
     pub fn slowed_down_by(mut self, factor: u32) -> Run {
         self.grace = GRACE * factor;
@@ -84,7 +84,7 @@ impl Run {
         Ok(Started(self.children.len() - 1))
     }
 
-    /// Returns the process of a handle.
+    /// Returns the process for a handle.
     pub fn child(&mut self, started: Started) -> &mut Child {
         &mut self.children[started.0]
     }
@@ -99,8 +99,8 @@ impl Run {
         signal_group(self.children[started.0].id(), Signal::CONT);
     }
 
-    /// Interrupts a process (SIGINT), on which a load generator says what it has counted, and waits; kills it
-    /// if it takes longer than `patience`.
+    /// Interrupts a process (SIGINT), which makes a load generator report its counts, and waits; kills it if
+    /// it takes longer than `patience`.
     pub fn interrupt(&mut self, started: Started, patience: Duration) -> Result<ExitStatus> {
         let child = &mut self.children[started.0];
         if child.try_wait()?.is_none() {

@@ -1,7 +1,7 @@
 //! The output of a running lab: on a terminal a table that is redrawn in place, elsewhere one line per
 //! second.
 //!
-//! With `--json` all of it goes to standard error, because standard output is for programs.
+//! With `--json`, all of it goes to standard error, because standard output is reserved for programs.
 
 use anyhow::{Context, Result};
 use std::fmt::Display;
@@ -28,7 +28,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Uses standard output, or standard error if the former is for `json`.
+    /// Uses standard output, or standard error if the former is reserved for JSON.
     pub fn new(json: bool) -> Screen {
         let (out, terminal): (Box<dyn Write>, bool) = if json {
             (Box::new(stderr()), stderr().is_terminal())

@@ -1,4 +1,4 @@
-//! What all labs have around them: what they need, how they are interrupted, what they print at the end.
+//! Functions common to all labs: checking requirements, handling interrupts, printing the outcome.
 
 use std::process::ExitCode;
 
@@ -9,13 +9,13 @@ use super::run::Run;
 use super::screen::{self, Screen};
 use super::{INTERRUPTED, Interrupt, Interrupted};
 
-/// The options that all labs have.
+/// Options common to all labs.
 #[derive(clap::Args)]
-// A group has the name of its type, and labs flatten this into an `Options` of their own.
+// clap names a group after its type, and labs flatten this type into their own `Options`.
 #[group(skip)]
 pub struct Options {
-    /// For a slow machine, such as an emulated one: multiply time limits, and the pauses of clients, by this
-    /// number. What may be lost or reordered does not change.
+    /// For a slow machine, such as an emulated one: multiply time limits and client pauses by this number.
+    /// Limits on loss and reordering do not change.
     #[arg(long, value_name = "FACTOR", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     pub slowdown: u32,
@@ -28,23 +28,23 @@ pub struct Options {
 }
 
 impl Options {
-    /// Begins a run.
+    /// Starts a run.
     pub fn begin(&self) -> Result<Run> {
         Ok(Run::begin(self.keep)?.slowed_down_by(self.slowdown))
     }
 }
 
-/// What a lab found out.
+/// The outcome of a lab.
 pub struct Outcome {
-    /// Whether everything was as it must be.
+    /// Whether the lab succeeded.
     pub ok: bool,
-    /// The last lines for a person.
+    /// The final lines of text.
     pub text: String,
-    /// The last line for a program.
+    /// The final line of JSON.
     pub json: Value,
 }
 
-/// Refuses a lab that is not run by root, or lacks programs; `setup` installs them.
+/// Fails if the lab is not run by root, or if programs are missing; `setup` installs them.
 pub fn check_means(lab: &str, missing: &[&str], setup: &str) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("labs create network namespaces: run this as root (sudo weir lab {lab})");

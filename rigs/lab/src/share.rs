@@ -1,6 +1,6 @@
-//! The share of frames that a back end should receive, and how far chance may move it.
+//! The share of frames that a back end should receive, and how far it may deviate by chance.
 //!
-//! The back end of a flow is as good as random. Of `flows` equally large flows with `packets` packets in
+//! The back end of a flow is effectively random. Of `flows` equally large flows with `packets` packets in
 //! total, a back end that should receive the fraction p of flows receives p * packets, with a standard
 //! deviation of sqrt(p (1 - p) / flows) * packets. This is smallest if every query is a flow of its own
 //! (clients.rs).

@@ -1,8 +1,8 @@
-//! A paced stream of UDP packets in many flows, each packet with a number, which shows losses, reordering and
-//! the duration of outages.
+//! A paced stream of numbered UDP packets in many flows, which reveals losses, reordering and the duration of
+//! outages.
 //!
 //! Sender and receiver are separate processes (`weir lab stream`), because they run in namespaces. Each logs
-//! what it sent or received, and when; both logs are evaluated here afterwards.
+//! what it sent or received, and when. Both logs are evaluated here afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ const FLOWS: u32 = 16;
 const PORT: u16 = 9000;
 /// Source port of the first flow.
 const SOURCE_PORT: u16 = 20_000;
-/// Bytes of a packet behind its UDP header.
+/// Bytes of a packet after its UDP header.
 const PAYLOAD: usize = 64;
 /// Size of the receive buffer in bytes: packets must not be lost while the receiver is not scheduled.
 const BUFFER: usize = 8 << 20;
@@ -203,10 +203,10 @@ impl Stream {
     }
 }
 
-/// The end of a stream, in which a flow that goes on must have a packet that arrives.
+/// The final part of a stream, in which every continuing flow must have a packet that arrives.
 const TAIL: Duration = Duration::from_millis(500);
 
-/// Stands for a process that has not printed a line yet.
+/// The count of a process that has not printed a line yet.
 const NOTHING: u64 = u64::MAX;
 
 impl Process {
@@ -270,7 +270,7 @@ pub struct Tally {
 
 impl Tally {
     /// Evaluates the send times of packets, by number, and the numbers of the packets that arrived, in order.
-    /// Flow `n` has the packets whose number modulo the number of flows is `n`.
+    /// Flow `n` consists of the packets whose number modulo the number of flows is `n`.
     pub fn of(sent: &[u64], received: &[u32]) -> Tally {
         let mut came = vec![false; sent.len()];
         let mut latest: BTreeMap<u32, u32> = BTreeMap::new();
@@ -291,7 +291,7 @@ impl Tally {
             lost.iter().map(|&number| (number % FLOWS as usize, number)).collect();
         let again = |lost: usize| (lost..sent.len()).step_by(FLOWS as usize).find(|&number| came[number]);
         let returns: Vec<Option<usize>> = last_lost.values().map(|&lost| again(lost)).collect();
-        // On a machine that is too busy, the last packets of all may be lost for want of time.
+        // On an overloaded machine, the very last packets may be lost for lack of time.
         let end = sent.last().map_or(0, |last| last.saturating_sub(TAIL.as_nanos() as u64));
         let tail = sent.partition_point(|&at| at < end);
         let goes_on =
@@ -314,8 +314,8 @@ impl Tally {
     }
 }
 
-/// Returns for each flow that lost packets how long it did, in milliseconds: from its first lost packet to
-/// the first that arrived after it. A flow of which nothing arrived after that is lost until the end.
+/// Returns the outage of each flow that lost packets, in milliseconds: from its first lost packet to the
+/// first packet that arrived after it. If none arrived, the outage lasts until the end of the stream.
 pub fn outages_ms(sent: &[u64], received: &[u32]) -> Vec<f64> {
     let mut came = vec![false; sent.len()];
     for &number in received.iter().filter(|number| (**number as usize) < sent.len()) {
@@ -372,7 +372,7 @@ mod tests {
         let received: Vec<u32> = (0..200).filter(|number| number % 16 != 5).collect();
         let tally = Tally::of(&times(200), &received);
         assert!(!tally.back && tally.lost == 13, "{tally:?}");
-        // The same flow comes back, and loses its last two packets; or has come in time for the first half
+        // The same flow resumes, and loses its last two packets; or its packets arrive in the first half
         // only.
         let ends = |last: u32| move |number: &u32| number % 16 != 5 || *number < last;
         let received: Vec<u32> = (0..2000).filter(ends(1960)).collect();

@@ -6,10 +6,10 @@
 //!  weir   ----+   "switch"    +---- b3
 //! ```
 //!
-//! The weir node has one interface ("one-armed"): a query arrives and leaves through the same interface with
-//! other MAC addresses, and the back end answers the client directly. The VIP is on that interface too, so
-//! the node's kernel answers ARP and ping for it. Every query comes from another client address (clients.rs);
-//! all of these are local to `client`.
+//! The weir node has one interface ("one-armed"): a query arrives and leaves through the same interface, with
+//! new MAC addresses, and the back end replies to the client directly. The VIP is on that interface too, so
+//! the node's kernel answers ARP and ping for it. Every query comes from a different client address
+//! (clients.rs); all of these are local to `client`.
 
 use anyhow::Result;
 
@@ -18,7 +18,7 @@ use super::run::Run;
 
 /// Address of the service.
 pub const VIP: &str = "10.77.0.53";
-/// The range of client addresses, used one after the other.
+/// The range of client addresses, used one after another.
 pub const CLIENTS: &str = "10.77.128.0/17";
 /// Number of client addresses.
 pub const CLIENTS_COUNT: u32 = 1 << 15;
@@ -63,7 +63,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Creates the network, with a queue of the weir node for each worker; `run` removes it.
+    /// Creates the network, with one queue per worker on the weir node; `run` removes it.
     pub fn build(run: &Run, workers: u32) -> Result<Topology> {
         let switch = run.namespace("switch")?;
         switch.ip("link add switch type bridge stp_state 0 mcast_snooping 0\nlink set switch up\n")?;
@@ -99,7 +99,8 @@ pub fn cable(
     ))?;
     host.ip(&format!("link set {INTERFACE} up\naddress add {address}/24 dev {INTERFACE}\n"))?;
     host.checksum_in_software(INTERFACE)?;
-    // With a static entry, the switch never floods frames to other hosts. It may have learnt it already.
+    // With a static entry, the switch never floods frames to other hosts. The switch may already have learnt
+    // it, hence `replace`.
     switch.bridge(&format!("fdb replace {mac} dev {role} master static\n"))
 }
 

@@ -1,9 +1,9 @@
-//! Did the lab succeed? If not, every reason is a sentence.
+//! The verdict on a lab: whether it succeeded, and if not, the reasons as sentences.
 
 use super::premise::premise;
 use super::report::{Arm, Report};
 
-/// With so many flows, 5 sigma of a back end's share are a tenth of all queries.
+/// With this many flows, 5 sigma of a back end's share are a tenth of all queries.
 const FLOWS_MIN: u64 = 500;
 
 /// Returns everything that is wrong with the run; nothing if all is well.
@@ -27,7 +27,7 @@ fn of_arm(name: &str, arm: &Arm, reasons: &mut Vec<String>) {
             .extend(premise(holds, || format!("{name}: {otherwise}")).err().map(|unmet| unmet.to_string()));
     };
     needs(arm.answered > 0, "no query was answered");
-    // Shares are judged by the number of flows: of few, any share would do.
+    // The tolerance of shares depends on the number of flows: with few flows, any share would pass.
     needs(arm.flows >= FLOWS_MIN.min(arm.sent), "there were too few flows");
     if arm.answered != arm.sent {
         reasons.push(format!(
@@ -70,7 +70,7 @@ fn of_witness(report: &Report, reasons: &mut Vec<String>) {
     if witness.dropped() > 0 {
         reasons.push(format!("the kernel dropped {} frames on their way to weir", witness.dropped()));
     }
-    // The node's kernel sends too (ARP), but never more frames than were left to it.
+    // The node's kernel sends too (ARP), but never more frames than were passed to it.
     let kernel = witness.weir.transmitted.checked_sub(transmitted);
     if kernel.is_none_or(|kernel| kernel > witness.passed()) {
         reasons.push(format!(

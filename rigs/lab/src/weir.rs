@@ -48,7 +48,7 @@ impl Weir {
         Weir::start_within(START, run, name, command, configuration, interrupt)
     }
 
-    /// Does the same for a configuration that takes up to so long to start.
+    /// Does the same for a configuration that may take up to `patience` to start.
     pub fn start_within(
         patience: Duration,
         run: &mut Run,
@@ -77,7 +77,7 @@ impl Weir {
         Ok(())
     }
 
-    /// Fails with its last words if it has ended.
+    /// Fails with its last log lines if it has exited.
     pub fn still_runs(&self, run: &mut Run) -> Result<()> {
         match run.child(self.process).try_wait()? {
             Some(status) => bail!("{} has ended ({status}): {}", self.name, run.last_words(self.name)),
@@ -121,7 +121,7 @@ impl Weir {
         weir_control::reload(&self.socket, |_| {}).map(drop)
     }
 
-    /// Lets another daemon with the same configuration take over from it. Fails unless it ends with success.
+    /// Lets another daemon with the same configuration take over. Fails unless this one exits successfully.
     pub fn succeed(
         &mut self,
         run: &mut Run,
@@ -145,7 +145,7 @@ impl Weir {
         self.wait_until_it_answers(START, run, interrupt)
     }
 
-    /// Stops it by SIGTERM. Fails unless it ends with success.
+    /// Stops it with SIGTERM. Fails unless it exits successfully.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         let status = run.stop(self.process)?;
         if !status.success() {

@@ -1,4 +1,4 @@
-//! The kernel's own counters of the interfaces and the XDP hook, to verify weir's ledger.
+//! The kernel's own counters for the interfaces and the XDP hook, to verify weir's ledger.
 
 use std::ops::Sub;
 
@@ -36,7 +36,8 @@ pub struct Witness {
     pub weir: Interface,
     /// Its XDP hook.
     pub xdp: Xdp,
-    /// The switch's interface to the weir node; a veth counts there what did not fit into its peer's ring.
+    /// The switch's interface to the weir node; a veth counts there the frames that did not fit its peer's
+    /// ring.
     pub switch: Interface,
     /// The client's interface.
     pub client: Interface,
@@ -73,14 +74,14 @@ impl Witness {
         }
     }
 
-    /// Returns the frames that the XDP program left to the kernel.
+    /// Returns the frames that the XDP program passed to the kernel.
     pub fn passed(&self) -> u64 {
         self.xdp.seen.saturating_sub(self.xdp.taken + self.xdp.dropped)
     }
 
     /// Returns the frames that the kernel dropped at the weir node's interface or on the way there.
     pub fn dropped(&self) -> u64 {
-        // The interface's count includes losses at the hook, so the higher of both covers everything.
+        // The interface's count includes losses at the hook, so the higher of the two covers everything.
         self.switch.dropped + self.weir.dropped.max(self.xdp.dropped)
     }
 

@@ -1,39 +1,40 @@
-//! Plots as SVG files: lines over a number, or groups of bars over names. Readable on light and dark ground.
+//! Plots as SVG files: lines over numbers, or groups of bars over names. Readable on light and dark
+//! backgrounds.
 
 use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Pixels of the picture, and of its margins: left, right, top, bottom.
+/// Size of the image and of its margins (left, right, top, bottom), in pixels.
 const SIZE: (f64, f64) = (720.0, 420.0);
 const MARGIN: (f64, f64, f64, f64) = (62.0, 190.0, 40.0, 64.0);
 
-/// Colours that people who do not see all of them can tell apart (Okabe and Ito).
+/// A palette that colour-blind readers can tell apart (Okabe and Ito).
 const COLOURS: [&str; 9] =
     ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#8a7a00", "#7f7f7f", "#6a3d9a"];
 
-/// Lines on an axis.
+/// Tick lines per axis.
 const TICKS: usize = 6;
 
-/// Values of one name: over numbers, or over the places of bars.
+/// A named series of values, over numbers or over bar positions.
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// Place and value.
+    /// Position and value.
     pub points: Vec<(f64, f64)>,
-    /// Drawn with a dashed line or a pale bar: another system's.
+    /// Belongs to another system: drawn with a dashed line or a pale bar.
     pub is_other: bool,
 }
 
 /// A plot.
 pub struct Plot {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The names of its axes, with units.
     pub axes: (&'static str, &'static str),
-    /// Names of the places of bars; empty for lines.
+    /// Labels of the bar positions; empty for lines.
     pub bars: Vec<String>,
-    /// What is drawn.
+    /// The series to draw.
     pub series: Vec<Series>,
 }
 
@@ -161,7 +162,7 @@ impl Frame {
     }
 }
 
-/// The next larger of 1, 2 and 5 times a power of ten.
+/// Rounds up to 1, 2 or 5 times a power of ten.
 fn round_step(step: f64) -> f64 {
     let step = if step > 0.0 { step } else { 1.0 };
     let power = 10_f64.powf(step.log10().floor());

@@ -1,26 +1,26 @@
-//! The queue of events: a calendar of short days, and a heap for what is far ahead.
+//! The event queue: a calendar of short days, and a heap for events far in the future.
 //!
-//! Nearly all events are packets that arrive within some microseconds. They are put into the list of their
-//! day without being compared, and a day is sorted when it comes. An event is 8 bytes: its time within the
-//! day, a number that keeps events of the same nanosecond in the order in which they were added, and a
-//! payload. Memory is that of the busiest days; no event allocates once they have been.
+//! Nearly all events are packets that arrive within some microseconds. They are added to the list of their
+//! day without any comparison, and a day is sorted when it becomes current. An event is 8 bytes: its time
+//! within the day, a sequence number that keeps events of the same nanosecond in insertion order, and a
+//! payload. The busiest days determine memory use; once they have passed, no event allocates.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Nanoseconds of a day: 2^5. A fabric of 1024 hosts has about a hundred events in one.
+/// Nanoseconds of a day: 2^5. A fabric of 1024 hosts has about a hundred events per day.
 const DAY_BITS: u32 = 5;
 
 /// Days of the calendar: 2^13, so 262 us, more than the queue of a switch port.
 const DAYS: usize = 1 << 13;
 
-/// Bits of the number that keeps the order within a day.
+/// Bits of the sequence number that preserves the order within a day.
 const ORDER_BITS: u32 = 27;
 
-/// Events in the order of their time; those of the same time in the order in which they were added.
+/// Events ordered by time; those of the same time in insertion order.
 pub struct Calendar {
     days: Vec<Vec<u64>>,
-    /// The day at hand, and how many of its events have been taken.
+    /// The current day, and how many of its events have been taken.
     today: u64,
     taken: usize,
     sorted: bool,
@@ -46,7 +46,7 @@ impl Calendar {
         }
     }
 
-    /// Adds an event; a time before the last event taken counts as its time.
+    /// Adds an event. A time before that of the last event taken is clamped to it.
     #[inline]
     pub fn add(&mut self, time: u64, payload: u32) {
         let time = time.max(self.now);
@@ -67,7 +67,7 @@ impl Calendar {
         let event = (within << ORDER_BITS | list.len() as u64) << 32 | u64::from(payload);
         list.push(event);
         if day == self.today {
-            // It may be due before others of today, but not before those taken.
+            // It may be due before other events of today, but not before those already taken.
             self.sorted = false;
         }
     }
@@ -93,7 +93,7 @@ impl Calendar {
         }
     }
 
-    /// Goes on to the next day, or to the next one with an event if those are far ahead.
+    /// Advances to the next day, or to the next day with an event if all events are far in the future.
     fn turn_the_page(&mut self) -> Option<()> {
         self.today += 1;
         if self.near == 0 {

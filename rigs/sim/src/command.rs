@@ -15,44 +15,44 @@ use std::time::{Duration, Instant};
 use weir_path::scheme::Scheme;
 use weir_plot::{Plot, Series};
 
-/// What is simulated.
+/// The available simulations.
 #[derive(clap::Subcommand)]
 pub enum Sim {
-    /// Flows through a leaf-spine fabric, packet by packet, under schemes that choose paths: how much longer
-    /// they take than alone.
+    /// Simulate flows through a leaf-spine fabric, packet by packet, under several path selection schemes,
+    /// and report how much longer they take than alone.
     Path(Box<PathOptions>),
-    /// Merge results of runs with other seeds.
+    /// Merge results of runs with different seeds.
     Merge(Merge),
 }
 
-/// What may differ between two runs.
+/// The parameters of a simulation.
 #[derive(clap::Args)]
 pub struct PathOptions {
     /// Schemes: ecmp, doca_ar, adaptive, letflow, clove, plb_like, spray, adaptive_cells,
     /// conga_like; all if none is given.
     scheme: Vec<Contender>,
-    /// Loads, percent of what leaves and spines can carry.
+    /// Loads, in percent of the capacity between leaves and spines.
     #[arg(long, value_delimiter = ',', default_value = "60")]
     load: Vec<f64>,
-    /// Sizes of flows.
+    /// Flow size distribution.
     #[arg(long, value_enum, default_value = "web_search")]
     sizes: Load,
-    /// Flows of each run.
+    /// Flows per run.
     #[arg(long, default_value_t = 20_000)]
     flows: u32,
-    /// The first seed: equal seeds give equal results, to the byte.
+    /// The first seed. Equal seeds give byte-identical results.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..1 << 63))]
     seed: u64,
-    /// How many seeds, one after the other; the table has how far they spread.
+    /// Number of consecutive seeds; the table shows their spread.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     /// Leaf switches.
     #[arg(long, default_value_t = 8)]
     leaves: u32,
-    /// Spine switches, so paths between two leaves.
+    /// Spine switches, and thus paths between two leaves.
     #[arg(long, default_value_t = 8)]
     spines: u32,
-    /// Hosts of a leaf.
+    /// Hosts per leaf.
     #[arg(long, default_value_t = 16)]
     hosts: u32,
     /// Rate of a host's link, Gbit/s.
@@ -67,10 +67,10 @@ pub struct PathOptions {
     /// Buffer of a switch port, bytes.
     #[arg(long, default_value_t = 500_000)]
     buffer: u64,
-    /// Switch ports mark from so many bytes.
+    /// Queue length from which switch ports mark packets, bytes.
     #[arg(long, default_value_t = 100_000)]
     mark: u64,
-    /// TCP without marks, instead of DCTCP.
+    /// Use TCP without ECN marks instead of DCTCP.
     #[arg(long)]
     reno: bool,
     /// The shortest retransmission timeout, us.
@@ -79,17 +79,17 @@ pub struct PathOptions {
     /// Time between two probes of a path in use, us.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
     probe: u64,
-    /// A gap that makes a flowlet, us, instead of what suits the rate.
+    /// The gap that starts a new flowlet, us, instead of one derived from the link rate.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     gap: Option<u64>,
-    /// What is wrong with the fabric: slow:LEAF-SPINE:PERCENT, cut:LEAF-SPINE, dead:LEAF-SPINE:MS,
-    /// loss:SPINE:PERCENT, blackhole:SPINE:CLASSES. Any number.
+    /// Faults of the fabric: slow:LEAF-SPINE:PERCENT, cut:LEAF-SPINE, dead:LEAF-SPINE:MS, loss:SPINE:PERCENT,
+    /// blackhole:SPINE:CLASSES. May be repeated.
     #[arg(long)]
     fault: Vec<Fault>,
     /// Write the results to this file, for `weir sim merge`.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Write what became of every flow to this file, one line each, as comma-separated values.
+    /// Write the outcome of every flow to this file, as comma-separated values, one line per flow.
     #[arg(long)]
     trace: Option<PathBuf>,
     /// Write plots into this directory.
@@ -117,13 +117,13 @@ pub struct Merge {
     json: bool,
 }
 
-/// Where lines go.
+/// The sink for output lines.
 type Lines<'a> = &'a mut dyn FnMut(String) -> Result<()>;
 
-/// Simulates or merges; prints a table by `line`, and progress to standard error.
+/// Simulates or merges; prints a table through `line`, and progress to standard error.
 ///
 /// # Errors
-/// An option or a file is wrong, or a file cannot be written.
+/// An option or a file is invalid, or a file cannot be written.
 pub fn run(what: &Sim, line: Lines) -> Result<()> {
     match what {
         Sim::Path(options) => simulate(options, line),
@@ -141,7 +141,7 @@ fn simulate(options: &PathOptions, line: Lines) -> Result<()> {
     let mut groups = Vec::new();
     for load in &options.load {
         for contender in &contenders {
-            // All are checked before the first one runs.
+            // Check all scenarios before the first one runs.
             let scenario = options.scenario(*load, *contender);
             Run::new(&scenario)?;
             groups.push(scenario);
@@ -203,10 +203,10 @@ impl PathOptions {
     }
 }
 
-/// Events between two looks at the clock.
+/// Events between two clock checks.
 const EVENTS: u64 = 1 << 20;
 
-/// Time between two lines of progress.
+/// Interval between two progress lines.
 const LINES: Duration = Duration::from_secs(5);
 
 struct Progress {
@@ -325,7 +325,7 @@ fn finish(results: &Results, out: Option<&Path>, svg: Option<&Path>) -> Result<(
     Ok(())
 }
 
-/// What is plotted of an outcome.
+/// The figure of an outcome to plot.
 type ValueOf = fn(&Outcome) -> Option<f64>;
 
 const VALUES: &[(&str, ValueOf)] = &[
@@ -367,7 +367,7 @@ mod tests {
         sim: Sim,
     }
 
-    /// Runs the words of a command line, and returns what it prints.
+    /// Runs a command line and returns what it prints.
     fn lines(words: &[&str]) -> Vec<String> {
         let cli = Cli::parse_from([&["sim"], words].concat());
         let mut lines = Vec::new();

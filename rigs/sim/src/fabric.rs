@@ -1,26 +1,27 @@
-//! The fabric: leaves, spines, hosts, the links between them and what is wrong with them.
+//! The fabric: leaves, spines, hosts, the links between them, and faults.
 //!
-//! A link is the queue in front of it, its rate and its delay. Because a queue is first in, first out, the
-//! time at which a packet leaves is known when it arrives, and a packet is one event for each link.
+//! A link consists of the queue in front of it, its rate and its delay. Because a queue is first in, first
+//! out, a packet's departure time is known when it arrives, and each packet takes one event per link.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt;
 use std::str::FromStr;
 use weir_app::random::Random;
 
-/// Leaves and spines at most: their numbers are 16 bits, and routes are kept for each pair of leaves.
+/// Maximum number of leaves, and of spines: their numbers have 16 bits, and routes are stored for each pair
+/// of leaves.
 pub const SWITCHES_MAX: u32 = 512;
-/// Hosts at most.
+/// Maximum number of hosts.
 pub const HOSTS_MAX: u32 = 65_536;
 
-/// What a fabric looks like.
+/// The dimensions of a fabric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// Leaf switches, at least 1.
     pub leaves: u32,
-    /// Spine switches, at least 1: distinct paths between two leaves.
+    /// Spine switches, at least 1. This is also the number of distinct paths between two leaves.
     pub spines: u32,
-    /// Hosts of a leaf, at least 1.
+    /// Hosts per leaf, at least 1.
     pub hosts: u32,
     /// Rate of a host's link, Gbit/s.
     pub host_rate: f64,
@@ -30,12 +31,12 @@ pub struct Shape {
     pub delay_ns: u64,
     /// Buffer of a switch port, bytes.
     pub buffer: u64,
-    /// A switch port marks from so many bytes.
+    /// Queue length from which a switch port marks packets, bytes.
     pub mark: u64,
 }
 
 impl Shape {
-    /// Checks that it can be built.
+    /// Checks that the fabric can be built.
     pub fn check(&self) -> Result<()> {
         let between = |what: &str, value: u32, most: u32| {
             ensure!((1..=most).contains(&value), "{what}: {value} is not between 1 and {most}");
@@ -52,7 +53,7 @@ impl Shape {
         Ok(())
     }
 
-    /// All hosts.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn all_hosts(&self) -> u32 {
         self.leaves * self.hosts
@@ -65,18 +66,19 @@ impl Shape {
     }
 }
 
-/// Something that is wrong with the fabric.
+/// A fault of the fabric.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// The link between a leaf and a spine has so many percent of its rate.
+    /// The link between a leaf and a spine runs at this percentage of its rate.
     Slow(u32, u32, f64),
-    /// The link is not there, and routing knows.
+    /// The link is missing, and routing knows it.
     Cut(u32, u32),
-    /// The link drops everything from so many ms on, and routing does not know.
+    /// The link drops everything from this time (ms) on, and routing does not know it.
     Dead(u32, u32, f64),
-    /// A spine drops so many percent of its packets.
+    /// A spine drops this percentage of its packets.
     Loss(u32, f64),
-    /// A spine drops what falls into one of so many classes of the hash of addresses and ports.
+    /// A spine drops the packets of one class, given this number of classes of the hash of addresses and
+    /// ports.
     Blackhole(u32, u32),
 }
 
@@ -145,7 +147,7 @@ pub enum Drop {
     Full,
     /// By chance.
     Loss,
-    /// Its hash fell into the hole.
+    /// Its hash fell into the black hole.
     Blackhole,
     /// The link was dead.
     Dead,
@@ -160,14 +162,14 @@ struct Link {
     free_at: u64,
     ps_per_byte: u32,
     delay_ns: u32,
-    /// Limits of the queue, as the time that it takes to drain.
+    /// Limits of the queue, as the time to drain it.
     buffer_ns: u64,
     mark_ns: u64,
     is_faulty: bool,
     bytes: u64,
 }
 
-/// What is wrong with a link.
+/// A fault of a link.
 #[derive(Clone, Debug, Default)]
 struct Defect {
     /// In 2^-32.
@@ -176,16 +178,16 @@ struct Defect {
     dead_from: Option<u64>,
 }
 
-/// What a link made of a packet.
+/// What happened to a packet on a link.
 #[derive(Clone, Copy, Debug)]
 pub enum Passage {
-    /// It arrives at that time, marked or not.
+    /// It arrives at this time, marked or not.
     Arrives(u64, bool),
     /// It was dropped.
     Dropped(Drop),
 }
 
-/// The links of a packet's way, in order; at most 4.
+/// The links of a packet's route, in order; at most 4.
 pub type Way = [u32; 4];
 
 /// The fabric.
@@ -199,7 +201,7 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Builds a fabric with faults. `seed` is that of the switches' hashes.
+    /// Builds a fabric with faults. `seed` seeds the switches' hashes.
     pub fn new(shape: &Shape, faults: &[Fault], seed: u64) -> Result<Fabric> {
         shape.check()?;
         let (leaves, spines, hosts) = (shape.leaves, shape.spines, shape.all_hosts());
@@ -270,21 +272,21 @@ impl Fabric {
         self.up(self.shape.leaves, 0) + spine * self.shape.leaves + leaf
     }
 
-    /// The spines between the leaves of two hosts; a path's number is its place.
+    /// The spines between the leaves of two hosts; a path number is an index into them.
     #[must_use]
     pub fn spines(&self, from: u32, to: u32) -> &[u16] {
         let (from, to) = (self.shape.leaf(from), self.shape.leaf(to));
         &self.groups[(from * self.shape.leaves + to) as usize]
     }
 
-    /// The hash that switches compute of a packet's outer addresses and ports.
+    /// The hash that switches compute over a packet's outer addresses and ports.
     #[inline]
     #[must_use]
     pub fn hash(&self, from: u32, to: u32, port: u16) -> u64 {
         Random::new(self.seed ^ u64::from(from) << 40 ^ u64::from(to) << 16 ^ u64::from(port)).bits()
     }
 
-    /// The path that ECMP takes for a hash.
+    /// The path that ECMP selects for a hash.
     #[inline]
     #[must_use]
     pub fn path_of(&self, from: u32, to: u32, hash: u64) -> usize {
@@ -292,7 +294,7 @@ impl Fabric {
         (((hash >> 32) * count) >> 32) as usize
     }
 
-    /// The links from one host to another by a spine.
+    /// The links from one host to another through a spine.
     #[inline]
     #[must_use]
     pub fn way(&self, from: u32, to: u32, path: usize) -> (Way, u8) {
@@ -305,7 +307,7 @@ impl Fabric {
         ([from, self.up(here, spine), self.down(spine, there), hosts + to], 4)
     }
 
-    /// Puts a packet into the queue of a link.
+    /// Enqueues a packet at a link.
     #[inline]
     pub fn pass(&mut self, link: u32, now: u64, bytes: u32, hash: u64, random: &mut Random) -> Passage {
         let found = &mut self.links[link as usize];
@@ -339,8 +341,8 @@ impl Fabric {
         wait(way[1]).max(wait(way[2]))
     }
 
-    /// The time in which so many bytes pass the slowest link of a fabric without faults, and the time from
-    /// the first bit of one packet sent to the last received, ns.
+    /// The time in which this many bytes pass the slowest link of a fabric without faults, and the time from
+    /// the first bit of a packet sent to the last bit received, ns.
     #[must_use]
     pub fn unloaded(&self, bytes: u32) -> (u64, u64) {
         let time = |rate: f64| (f64::from(bytes) * 8.0 / rate) as u64;

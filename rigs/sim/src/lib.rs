@@ -1,11 +1,12 @@
 //! `weir sim path`: a leaf-spine fabric of thousands of hosts, packet by packet.
 //!
-//! It judges what a test bed of two hosts cannot: schemes that choose paths, with many hosts that all choose
-//! at once, at loads of 10 to 90 %, with slow, cut, lossy and lying links. The choice is that of the crate
-//! `path`, unchanged. Probes are packets like others. A run is a function of its options and its seed, to the
-//! byte, and is one thread; a sweep spreads over machines as processes (docs/simulator.md).
+//! It evaluates what a test bed of two hosts cannot: path selection schemes with many hosts that all choose
+//! at once, at loads of 10 to 90 %, with slow, cut, lossy and lying links. The selection code is that of the
+//! crate `path`, unchanged. Probes are packets like any other. A run is single-threaded, and its output is
+//! determined by its options and its seed, to the byte. A sweep is spread over machines as processes
+//! (docs/simulator.md).
 //!
-//! What is simplified: TCP ([`tcp`]), discovery (a path's ports are known), and hosts cost no time.
+//! Simplifications: TCP ([`tcp`]); discovery (a path's ports are known); hosts take no time.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,8 +1,8 @@
-//! Sizes of flows, and when they arrive.
+//! Flow sizes and arrivals.
 
 use weir_app::random::Random;
 
-/// Bytes, and the share of flows up to that size; linear between.
+/// Bytes, and the share of flows up to that size; interpolated linearly.
 type Sizes = &'static [(f64, f64)];
 
 /// Web search: DCTCP, SIGCOMM'10, as in HKUST-SING/TrafficGenerator `conf/DCTCP_CDF.txt`.
@@ -38,7 +38,7 @@ const DATA_MINING: Sizes = &[
     (1e9, 1.0),
 ];
 
-/// Which sizes flows have.
+/// A flow size distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -73,7 +73,7 @@ impl Load {
     }
 }
 
-/// Draws the time to the next of arrivals that are independent of each other, ns.
+/// Draws the time to the next arrival of a Poisson process, ns.
 pub fn draw_gap(mean_ns: f64, random: &mut Random) -> u64 {
     (-mean_ns * (1.0 - random.uniform()).ln()).min(1e18) as u64
 }

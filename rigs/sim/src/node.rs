@@ -1,4 +1,4 @@
-//! What hosts know of the paths to each leaf, and when they probe.
+//! What hosts know about the paths to each leaf, and when they probe.
 
 use crate::fabric::{Fabric, Shape};
 use crate::scenario::Contender;
@@ -9,19 +9,19 @@ use weir_path::probing::Budget;
 use weir_path::scheme::Scheme;
 use weir_path::settings::Settings;
 
-/// Clocks of hosts are off by up to so much, ns: nobody may rely on them.
+/// Maximum offset of host clocks, ns: no scheme may rely on synchronized clocks.
 const CLOCKS_OFF_NS: u64 = 1_000_000_000;
 
-/// What a host knows of the paths to the hosts of a leaf.
+/// What a host knows about the paths to the hosts of a leaf.
 pub struct Node {
     /// The paths.
     pub paths: Paths,
     /// The host.
     pub host: u32,
-    /// Whom it sent to last: its probes go there.
+    /// The host it sent to last, which gets its probes.
     to: u32,
     is_probing: bool,
-    /// The probes of each path that have arrived there.
+    /// The number of probes that arrived there, by path.
     pub arrived: Vec<u32>,
     /// CLOVE: when a path may lose weight again.
     rests_until: Vec<u64>,
@@ -40,14 +40,14 @@ impl Node {
         }
     }
 
-    /// Data leaves for a host; returns true if probes must be sent from now on.
+    /// Notes that data leaves for a host. Returns true if probes must be sent from now on.
     #[inline]
     pub fn sends(&mut self, to: u32) -> bool {
         self.to = to;
         !std::mem::replace(&mut self.is_probing, true)
     }
 
-    /// Takes what a round trip of a flow on a path told.
+    /// Takes the feedback from a round trip of a flow on a path.
     pub fn take_echo(&mut self, now: u64, contender: Contender, path: usize, round: Round) {
         match contender.scheme() {
             Scheme::Adaptive => self.paths.echoed(now, path, round.packets, round.marked),
@@ -76,12 +76,12 @@ pub struct Plan {
     pub next_in: Option<u64>,
 }
 
-/// What all hosts know.
+/// The knowledge of all hosts.
 pub struct Nodes {
     settings: Settings,
     hosts_of_leaf: u32,
     leaves: u32,
-    /// The node of `host * leaves + leaf`, plus 1.
+    /// The index of the node of `host * leaves + leaf`, plus 1.
     places: Vec<u32>,
     are_known: bool,
     nodes: Vec<Node>,
@@ -90,7 +90,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Nobody knows anything yet; `are_known`: the scheme wants to know.
+    /// Creates hosts that know nothing yet; `are_known`: the scheme needs to know paths.
     #[must_use]
     pub fn new(shape: &Shape, settings: Settings, are_known: bool, seed: u64) -> Nodes {
         let (hosts, mut random) = (shape.all_hosts(), Random::new(seed.rotate_left(32)));
@@ -106,7 +106,7 @@ impl Nodes {
         }
     }
 
-    /// The node for what a host sends to another. Schemes that know no paths share one.
+    /// The node for traffic from one host to another. Schemes that know no paths share one node.
     #[inline]
     pub fn of(&mut self, now: u64, from: u32, to: u32, fabric: &Fabric) -> u32 {
         if !self.are_known {
@@ -134,7 +134,7 @@ impl Nodes {
         now.wrapping_add(self.clocks[host as usize])
     }
 
-    /// Gives up late probes, and says what to probe now, as far as the host's budget goes.
+    /// Gives up on late probes, and returns what to probe now, within the host's budget.
     pub fn plan(&mut self, now: u64, number: u32, random: &mut Random) -> Plan {
         let node = &mut self.nodes[number as usize];
         node.paths.tick(now);

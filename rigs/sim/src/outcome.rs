@@ -1,4 +1,4 @@
-//! What came out of runs: slowdowns as histograms, so that results of many seeds can be merged exactly.
+//! The outcome of runs: slowdowns as histograms, so that results of many seeds can be merged exactly.
 
 use crate::packet::Ledger;
 use crate::scenario::Scenario;
@@ -10,14 +10,15 @@ use std::collections::BTreeMap;
 /// The format of result files.
 const FORMAT: u32 = 2;
 
-/// A class of a histogram is 1 % wide: quantiles are exact to half of that.
+/// Ratio of consecutive histogram class bounds: a class is 1 % wide, so quantiles are exact to half of that.
 const WIDTH: f64 = 1.01;
 
-/// Flows below are small, above the second large, bytes (as in the papers' reports).
+/// Flows smaller than this are small, and flows of at least `LARGE` are large, in bytes (as in the papers'
+/// reports).
 const SMALL: u64 = 100_000;
 const LARGE: u64 = 10_000_000;
 
-/// Numbers of flows by slowdown.
+/// Number of flows by slowdown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
     count: u64,
@@ -27,7 +28,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a value; below 1 it counts as 1.
+    /// Counts a value; a value below 1 counts as 1.
     pub fn add(&mut self, value: f64) {
         let value = value.max(1.0);
         self.count += 1;
@@ -49,7 +50,7 @@ impl Histogram {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// The value that so many percent do not exceed; `None` if nothing was counted.
+    /// The value that `percent` of all values do not exceed; `None` if nothing was counted.
     #[must_use]
     pub fn quantile(&self, percent: f64) -> Option<f64> {
         let rank = (self.count as f64 * percent / 100.0).ceil().max(1.0) as u64;
@@ -80,20 +81,20 @@ fn short_pair(pair: Option<(f64, f64)>) -> Option<[f64; 2]> {
     pair.map(|(least, most)| [short(least), short(most)])
 }
 
-/// Slowdowns of all flows, and of the small and large ones: flow completion time over that of the same flow
-/// alone in the fabric.
+/// Slowdowns of all, small and large flows: the flow completion time divided by that of the same flow alone
+/// in the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slowdowns {
-    /// All.
+    /// All flows.
     pub all: Histogram,
     /// Below 100 KB.
     pub small: Histogram,
-    /// From 10 MB.
+    /// 10 MB and above.
     pub large: Histogram,
 }
 
 impl Slowdowns {
-    /// Counts a flow of so many bytes.
+    /// Counts a flow.
     pub fn add(&mut self, bytes: u64, slowdown: f64) {
         self.all.add(slowdown);
         if bytes < SMALL {
@@ -104,7 +105,7 @@ impl Slowdowns {
     }
 }
 
-/// The slowdowns of one run: how far results depend on the seed.
+/// The slowdowns of one run, which show how much results depend on the seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfSeed {
     /// The seed.
@@ -115,33 +116,33 @@ pub struct OfSeed {
     pub p99: Option<f64>,
 }
 
-/// What came out of a run, or of several that differ by their seeds only.
+/// The outcome of a run, or of several that differ only in their seeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// All that must be equal for results to be merged, but the load and the scheme.
+    /// Everything that must be equal for results to be merged, except the load and the scheme.
     pub setting: String,
     /// Percent.
     pub load: f64,
     /// Its name.
     pub scheme: String,
-    /// What came out for each seed.
+    /// The slowdowns for each seed.
     pub seeds: Vec<OfSeed>,
-    /// Flows that arrived.
+    /// Flows that started.
     pub flows: u64,
-    /// Those that did not end.
+    /// Flows that did not finish.
     pub unended: u64,
-    /// Simulated time, ns, of all runs.
+    /// Simulated time of all runs, ns.
     pub time_ns: u64,
     /// Events.
     pub events: u64,
-    /// What became of the packets.
+    /// The packet ledger.
     pub ledger: Ledger,
-    /// What became of the flows.
+    /// The flows' slowdowns.
     pub slowdowns: Slowdowns,
 }
 
 impl Outcome {
-    /// The outcome of a run; `numbers`: time, events, flows that did not end.
+    /// The outcome of a run; `numbers`: time, events, unfinished flows.
     #[must_use]
     pub fn new(scenario: &Scenario, slowdowns: Slowdowns, ledger: Ledger, numbers: [u64; 3]) -> Outcome {
         let shape = &scenario.shape;
@@ -180,10 +181,10 @@ impl Outcome {
         }
     }
 
-    /// This one and that of another seed together.
+    /// Combines this outcome with that of another seed.
     ///
     /// # Errors
-    /// It is the same seed.
+    /// The seeds are the same.
     pub fn with(mut self, other: &Outcome) -> Result<Outcome> {
         self.merge(other)?;
         Ok(self)
@@ -207,14 +208,14 @@ impl Outcome {
         Ok(())
     }
 
-    /// The least and the largest value of a figure over the seeds; `None` without one.
+    /// The minimum and maximum of a figure over the seeds; `None` if there is none.
     #[must_use]
     pub fn spread(&self, figure: fn(&OfSeed) -> Option<f64>) -> Option<(f64, f64)> {
         let all = || self.seeds.iter().filter_map(figure);
         Some((all().reduce(f64::min)?, all().reduce(f64::max)?))
     }
 
-    /// A row of the last line.
+    /// The outcome as a row of the final JSON line.
     #[must_use]
     pub fn row(&self) -> Value {
         json!({
@@ -234,7 +235,7 @@ impl Outcome {
     }
 }
 
-/// Results: outcomes of distinct settings, loads and schemes, in that order.
+/// Results: outcomes of distinct settings, loads and schemes, sorted in that order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Results {
     weir_sim: u32,
@@ -243,10 +244,10 @@ pub struct Results {
 }
 
 impl Results {
-    /// Adds an outcome, to those of other seeds if there are any.
+    /// Adds an outcome, merging it with those of other seeds if there are any.
     ///
     /// # Errors
-    /// The same seed is there already.
+    /// The same seed is already present.
     pub fn add(&mut self, outcome: &Outcome) -> Result<()> {
         self.weir_sim = FORMAT;
         let key = |one: &Outcome| (one.setting.clone(), (one.load * 1e6) as u64, one.scheme.clone());
@@ -259,10 +260,10 @@ impl Results {
         }
     }
 
-    /// Reads a file of results.
+    /// Reads a results file.
     ///
     /// # Errors
-    /// It is none; the error says where.
+    /// The text is not a results file; the error says where.
     pub fn read(text: &str) -> Result<Results> {
         let results: Results = serde_json::from_str(text).context("no results of `weir sim path --out`")?;
         let format = results.weir_sim;

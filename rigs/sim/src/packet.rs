@@ -1,15 +1,15 @@
-//! Packets on their way, in an arena, and the account of what became of them.
+//! Packets in flight, in an arena, and a ledger of their fates.
 
 use crate::fabric::{DROPS, Drop, Way};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Packet `number` of flow `of`.
     Data,
-    /// Its acknowledgement: all below `next` have arrived.
+    /// Its acknowledgement: all packets below `next` have arrived.
     Ack,
     /// Probe `number` of node `of` along a path.
     Probe,
@@ -24,9 +24,9 @@ pub enum Kind {
 /// A packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// Where it leads.
+    /// Its route.
     pub way: Way,
-    /// The sender's clock at departure, ns; for an answer, what the probe took.
+    /// The sender's clock at departure, ns; for an answer, the one-way delay of the probe.
     pub stamp: u64,
     /// For an acknowledgement, the time at which the packet left, ns.
     pub echo: u64,
@@ -34,29 +34,29 @@ pub struct Packet {
     pub of: u32,
     /// Number.
     pub number: u32,
-    /// Acknowledged below this.
+    /// All packets below this are acknowledged.
     pub next: u32,
     /// The lower half of the switches' hash.
     pub hash: u32,
     /// Bytes on the wire.
     pub bytes: u16,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// The link it is on, and how many there are.
+    /// The index of the link it is on.
     pub at: u8,
-    /// Links of its way.
+    /// Number of links on its route.
     pub links: u8,
     /// The path that the sender chose.
     pub path: u8,
-    /// It may be marked.
+    /// Whether it may be marked.
     pub markable: bool,
-    /// It was marked, or acknowledges one that was.
+    /// Whether it was marked, or acknowledges a marked packet.
     pub marked: bool,
-    /// It was sent after a timeout.
+    /// Whether it was sent after a timeout.
     pub late: bool,
 }
 
-/// All packets that are on their way.
+/// All packets in flight.
 #[derive(Default)]
 pub struct Arena {
     packets: Vec<Packet>,
@@ -64,7 +64,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Adds a packet; returns its place.
+    /// Adds a packet; returns its index.
     pub fn add(&mut self, packet: Packet) -> u32 {
         match self.free.pop() {
             Some(at) => {
@@ -78,7 +78,7 @@ impl Arena {
         }
     }
 
-    /// The packet at a place.
+    /// The packet at an index.
     #[inline]
     pub fn at(&mut self, at: u32) -> &mut Packet {
         &mut self.packets[at as usize]
@@ -90,36 +90,36 @@ impl Arena {
         self.packets[at as usize]
     }
 
-    /// Packets on their way.
+    /// The number of packets in flight.
     #[must_use]
     pub fn len(&self) -> u64 {
         (self.packets.len() - self.free.len()) as u64
     }
 }
 
-/// What became of all packets: sent = delivered + dropped + in flight.
+/// The fate of all packets: sent = delivered + dropped + in flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Packets that a host sent.
     pub sent: u64,
     /// Packets that a host received.
     pub delivered: u64,
-    /// Packets on their way at the end.
+    /// Packets in flight at the end.
     pub in_flight: u64,
     /// Packets dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Those of the packets sent that were probes, answers and echoes.
+    /// How many of the packets sent were probes, answers and echoes.
     pub probes: u64,
     /// Packets that a switch marked.
     pub marked: u64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub again: u64,
 }
 
-/// The account while it runs.
+/// The ledger during a run.
 #[derive(Default)]
 pub struct Account {
-    /// All but drops.
+    /// Everything but drops.
     pub ledger: Ledger,
     drops: [u64; DROPS.len()],
 }
@@ -130,7 +130,7 @@ impl Account {
         self.drops[reason as usize] += 1;
     }
 
-    /// The account, with so many packets on their way.
+    /// The final ledger, given the number of packets in flight.
     #[must_use]
     pub fn closed(&self, in_flight: u64) -> Ledger {
         let drops = DROPS.iter().zip(self.drops).filter(|(_, count)| *count > 0);
@@ -143,7 +143,7 @@ impl Account {
 }
 
 impl Ledger {
-    /// Adds the account of another run.
+    /// Adds the ledger of another run.
     pub fn add(&mut self, other: &Ledger) {
         self.sent += other.sent;
         self.delivered += other.delivered;
@@ -156,7 +156,7 @@ impl Ledger {
         }
     }
 
-    /// Returns true if no packet was forgotten.
+    /// Returns true if all packets are accounted for.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.sent == self.delivered + self.in_flight + self.dropped.values().sum::<u64>()

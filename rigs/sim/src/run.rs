@@ -1,4 +1,4 @@
-//! A run: flows arrive, hosts send, the fabric carries, hosts answer.
+//! A run: flows arrive, hosts send, the fabric forwards, hosts reply.
 
 use crate::calendar::Calendar;
 use crate::fabric::{Fabric, Passage};
@@ -15,16 +15,16 @@ use weir_path::flow::{Flow, Route};
 use weir_path::scheme::{DOCA_TIMEOUT_NS, Scheme, doca_ports, port_of};
 use weir_path::settings::Settings;
 
-/// After the last arrival, flows have so long to end, ns: two timeouts in a row.
+/// How long flows may take to finish after the last arrival, ns: two timeouts in a row.
 const GRACE_NS: u64 = 1_000_000_000;
 
-/// The first flows are not counted, in percent: the fabric fills.
+/// Percentage of first flows that are not counted, while the fabric fills.
 const WARM_UP_PERCENT: u32 = 10;
 
-/// Flows of a run at most: their states take some 700 bytes each.
+/// Maximum number of flows per run: the state of each takes about 700 bytes.
 pub const FLOWS_MAX: u32 = 4_000_000;
 
-/// What a calendar's payload means: its upper bits.
+/// The meaning of a calendar payload is in its upper bits.
 const PACKET: u32 = 0;
 const TIMER: u32 = 1 << 29;
 const ARRIVAL: u32 = 2 << 29;
@@ -32,7 +32,7 @@ const ROUND: u32 = 3 << 29;
 const DOCA: u32 = 4 << 29;
 const KINDS: u32 = 7 << 29;
 
-/// A flow and both its ends.
+/// A flow and both of its ends.
 pub(crate) struct Transfer {
     pub(crate) from: u32,
     pub(crate) to: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Transfer {
     packets: u32,
     sender: Sender,
     receiver: Receiver,
-    /// Data's way, and the acknowledgements'.
+    /// The direction of data, and that of acknowledgements.
     flows: [Flow; 2],
     /// The path and hash that belong to a flow's route.
     routes: [Option<(Route, u8, u64)>; 2],
@@ -52,7 +52,7 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// The paths of the last packets, there and back.
+    /// The paths of the last packets, forward and back.
     pub(crate) fn paths(&self) -> [Option<u8>; 2] {
         self.routes.map(|route| route.map(|(_, path, _)| path))
     }
@@ -73,12 +73,12 @@ pub struct Run {
     now: u64,
     last_arrival: u64,
     events: u64,
-    /// DOCA-AR: of each host, the flow whose probes are out, and those that wait.
+    /// DOCA-AR: for each host, the flow whose probes are in flight, followed by those that wait.
     doca: Vec<VecDeque<u32>>,
 }
 
 impl Run {
-    /// Builds the fabric. Errors name the option that is wrong.
+    /// Builds the fabric. Errors name the invalid option.
     pub fn new(scenario: &Scenario) -> Result<Run> {
         let percent = scenario.percent;
         ensure!((1.0..=99.0).contains(&percent), "--load: {percent} is not between 1 and 99 percent");
@@ -111,7 +111,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Handles so many events at most; returns false when the run has ended.
+    /// Handles at most `events` events; returns false when the run has ended.
     pub fn advance(&mut self, events: u64) -> bool {
         for _ in 0..events {
             let over = self.now > self.last_arrival.saturating_add(GRACE_NS);
@@ -133,18 +133,18 @@ impl Run {
         true
     }
 
-    /// Flows that have not ended, of all.
+    /// The number of unfinished flows, and of all flows.
     #[must_use]
     pub fn left(&self) -> (u32, u32) {
         (self.unended, self.scenario.flows)
     }
 
-    /// All flows that have arrived, in that order.
+    /// All flows that have arrived, in order of arrival.
     pub(crate) fn transfers(&self) -> &[Transfer] {
         &self.transfers
     }
 
-    /// A flow arrives between two hosts of different leaves.
+    /// Lets a flow arrive between two hosts of different leaves.
     fn arrive(&mut self) {
         let (hosts, leaf) =
             (u64::from(self.scenario.shape.all_hosts()), u64::from(self.scenario.shape.hosts));
@@ -252,7 +252,7 @@ impl Run {
         }
     }
 
-    /// Gives a packet to the link of its host. `packet.path` says where it leads.
+    /// Hands a packet to its host's link. `packet.path` determines the route.
     fn launch(&mut self, from: u32, to: u32, packet: Packet) {
         let (way, links) = self.fabric.way(from, to, usize::from(packet.path));
         let at = self.packets.add(Packet { way, links, at: 0, ..packet });
@@ -263,7 +263,7 @@ impl Run {
         self.pass(at);
     }
 
-    /// Puts a packet into the queue of the link that it has come to.
+    /// Enqueues a packet at the link it has reached.
     fn pass(&mut self, at: u32) {
         let packet = self.packets.at(at);
         let (link, bytes) = (packet.way[usize::from(packet.at)], u32::from(packet.bytes));
@@ -282,7 +282,7 @@ impl Run {
         }
     }
 
-    /// A packet has come to the end of a link.
+    /// Handles a packet that has reached the end of a link.
     fn hop(&mut self, at: u32) {
         let packet = self.packets.at(at);
         packet.at += 1;
@@ -311,7 +311,7 @@ impl Run {
             self.unended -= 1;
         }
         if is_known && packet.late {
-            // The acknowledgements did not arrive: as Linux, the receiver changes their way, too.
+            // The acknowledgements did not arrive. Like Linux, the receiver changes their path, too.
             let (from, to) = (transfer.to, transfer.from);
             let node = self.nodes.of(self.now, from, to, &self.fabric);
             let paths = &mut self.nodes.at(node).paths;
@@ -346,7 +346,7 @@ impl Run {
         }
     }
 
-    /// A flow's timer strikes: perhaps too early, since acknowledgements put the deadline off.
+    /// Handles a flow's timer. It may fire too early, since acknowledgements postpone the deadline.
     fn timer(&mut self, number: u32) {
         let transfer = &mut self.transfers[number as usize];
         transfer.timer = u64::MAX;
@@ -363,7 +363,7 @@ impl Run {
         self.send(number);
     }
 
-    /// A round of probes to a node.
+    /// Sends a round of probes to a node.
     fn probe(&mut self, number: u32) {
         let now = self.now;
         let plan = self.nodes.plan(now, number, &mut self.random);
@@ -388,7 +388,7 @@ impl Run {
         }
     }
 
-    /// A host answers a probe.
+    /// Answers a probe at a host.
     fn reflect(&mut self, probe: &Packet) {
         let node = self.nodes.at(probe.of);
         let (from, to, arrived) = (probe.next, node.host, &mut node.arrived[usize::from(probe.path)]);
@@ -416,7 +416,7 @@ impl Run {
         self.nodes.at(answer.of).paths.probe_answered(self.now, path, answer.number, told);
     }
 
-    /// DOCA-AR: four probes; until the first echo or the timeout, the host's other new flows wait.
+    /// DOCA-AR: sends four probes. The host's other new flows wait until the first echo or the timeout.
     fn doca_probe(&mut self, number: u32) {
         let transfer = &self.transfers[number as usize];
         let (from, to) = (transfer.from, transfer.to);
@@ -439,7 +439,7 @@ impl Run {
     fn doca_echo(&mut self, probe: &Packet) {
         let transfer = &self.transfers[probe.of as usize];
         let (from, to) = (transfer.to, transfer.from);
-        // The echo goes to another destination port, so its hash is another.
+        // The echo goes to a different destination port, so its hash differs.
         let (path, hash) = found(&self.fabric, from, to, Route::Port(!(probe.number as u16)));
         self.launch(from, to, Packet { path, hash: hash as u32, kind: Kind::DocaEcho, at: 0, ..*probe });
     }
@@ -462,7 +462,7 @@ impl Run {
         }
     }
 
-    /// What came out; flows that have not ended count with the time they had.
+    /// The outcome. Unfinished flows count with the time elapsed so far.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         let mut slowdowns = Slowdowns::default();
@@ -475,8 +475,8 @@ impl Run {
         Outcome::new(&self.scenario, slowdowns, ledger, [self.now, self.events, u64::from(self.unended)])
     }
 
-    /// How long a flow alone in the fabric takes, ns: slow start from 10 packets, each window one round trip
-    /// after the one before, until they follow each other without a gap.
+    /// How long a flow takes alone in the fabric, ns: slow start from 10 packets, each window one round trip
+    /// after the previous one, until windows follow each other without a gap.
     #[must_use]
     pub fn unloaded_ns(&self, packets: u32) -> u64 {
         let (packet, one_way) = self.fabric.unloaded(DATA_BYTES + HEADER_BYTES);
@@ -509,8 +509,8 @@ const BLANK: Packet = Packet {
     late: false,
 };
 
-/// The path that a route leads along, and the switches' hash. A path's port is the first that leads there, as
-/// discovery finds it.
+/// The path that a route takes, and the switches' hash. The port of a path is the first one that leads there,
+/// as in discovery.
 fn found(fabric: &Fabric, from: u32, to: u32, route: Route) -> (u8, u64) {
     match route {
         Route::Port(port) => {
@@ -525,7 +525,7 @@ fn found(fabric: &Fabric, from: u32, to: u32, route: Route) -> (u8, u64) {
     }
 }
 
-/// CONGA: after a gap, the path with the shortest queues of all.
+/// CONGA: after a gap, picks the path with the shortest queues.
 fn conga(transfer: &mut Transfer, now: u64, gap: u64, fabric: &Fabric, random: &mut Random) -> usize {
     if transfer.conga.0 == 0 || now.saturating_sub(transfer.conga.0) >= gap {
         let count = fabric.spines(transfer.from, transfer.to).len();

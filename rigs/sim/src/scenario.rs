@@ -1,4 +1,4 @@
-//! What a run simulates.
+//! The inputs of a simulation run.
 
 use crate::fabric::{Fault, Shape};
 use crate::loads::Load;
@@ -7,20 +7,20 @@ use std::fmt;
 use std::str::FromStr;
 use weir_path::scheme::Scheme;
 
-/// A scheme of ours, or one that only switches can do.
+/// One of our schemes, or one that only switches can implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     /// One of the schemes for hosts.
     Host(Scheme),
-    /// Ours, with a path for every packet.
+    /// Our scheme, with a path chosen for each packet.
     AdaptiveCells,
-    /// Flowlets to the path with the shortest queues, which everybody knows at once: what CONGA (SIGCOMM'14)
-    /// comes close to.
+    /// Flowlets go to the path with the shortest queues, which every leaf knows instantly: an ideal that
+    /// CONGA (SIGCOMM'14) approximates.
     CongaLike,
 }
 
 impl Contender {
-    /// What hosts do.
+    /// The scheme that hosts use.
     #[must_use]
     pub fn scheme(self) -> Scheme {
         match self {
@@ -30,7 +30,7 @@ impl Contender {
         }
     }
 
-    /// Returns true if hosts must know paths.
+    /// Returns true if hosts need to know paths.
     #[must_use]
     pub fn knows_paths(self) -> bool {
         self.scheme().knows_paths()
@@ -62,21 +62,21 @@ impl FromStr for Contender {
     }
 }
 
-/// What a run simulates.
+/// The inputs of a simulation run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The fabric.
     pub shape: Shape,
-    /// What is wrong with it.
+    /// Its faults.
     pub faults: Vec<Fault>,
-    /// Sizes of flows.
+    /// Flow size distribution.
     pub load: Load,
-    /// Percent of what the leaves' links to the spines (or to the hosts, if those are slower) can carry, with
-    /// all headers and acknowledgements.
+    /// Load in percent of the capacity of the leaves' links to the spines (or to the hosts, if those are
+    /// slower), including all headers and acknowledgements.
     pub percent: f64,
     /// How paths are chosen.
     pub contender: Contender,
-    /// Of everything random.
+    /// The seed of all random decisions.
     pub seed: u64,
     /// Flows to simulate, at least 1.
     pub flows: u32,
@@ -84,7 +84,7 @@ pub struct Scenario {
     pub tcp: Behaviour,
     /// Time between two probes of a path in use, ns.
     pub probe_ns: u64,
-    /// A gap that makes a flowlet, ns; `None`: as the rate of the links asks for.
+    /// The gap that starts a new flowlet, ns; `None` derives it from the link rate.
     pub flowlet_ns: Option<u64>,
 }
 
@@ -95,8 +95,8 @@ impl Scenario {
         let shape = &self.shape;
         let up = (f64::from(shape.spines) * shape.rate).min(f64::from(shape.hosts) * shape.host_rate);
         let bytes_per_ns = up * f64::from(shape.leaves) * self.percent / 100.0 / 8.0;
-        // What a packet of data costs on the wire, and its acknowledgement, which flows the other way beside
-        // the data of others.
+        // The cost on the wire of a data packet and its acknowledgement, which travels in the other direction
+        // alongside the data of other flows.
         let wire = f64::from(DATA_BYTES + 2 * HEADER_BYTES) / f64::from(DATA_BYTES);
         self.load.mean() * wire / bytes_per_ns
     }

@@ -1,22 +1,22 @@
 //! TCP, simplified: slow start and congestion avoidance in packets, selective acknowledgements of single
 //! packets, fast retransmission after three later ones, timeouts with back-off, and DCTCP's reaction to marks
-//! (SIGCOMM'10). An acknowledgement for every packet; no pacing, no delayed acknowledgements, no tail loss
-//! probe, no adaptation to reordering.
+//! (SIGCOMM'10). Every packet is acknowledged; there is no pacing, no delayed acknowledgement, no tail loss
+//! probe and no adaptation to reordering.
 
 use weir_path::flow::Round;
 
-/// Bytes of data in a packet, and of its headers: Ethernet, IPv4, TCP with time stamps, and the tunnel's.
+/// Bytes of data in a packet.
 pub const DATA_BYTES: u32 = 1448;
-/// Bytes of headers, so of an acknowledgement.
+/// Bytes of headers (Ethernet, IPv4, TCP with timestamps, and the tunnel's), and thus of an acknowledgement.
 pub const HEADER_BYTES: u32 = 116;
 
-/// The window at first (RFC 6928), packets.
+/// The initial window (RFC 6928), packets.
 const WINDOW_FIRST: f64 = 10.0;
 
 /// The largest window, packets: the receiver's buffer of 1.5 MB.
 pub const WINDOW_MAX: u32 = 1024;
 
-/// Later packets that must have arrived for one to count as lost (RFC 5681).
+/// How many later packets must arrive for a packet to count as lost (RFC 5681).
 const DUPLICATES: u32 = 3;
 
 /// DCTCP's g.
@@ -58,13 +58,13 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Returns true if a packet has arrived already.
+    /// Returns true if a packet has already arrived.
     #[must_use]
     pub fn has(&self, packet: u32) -> bool {
         packet < self.next || packet - self.next < WINDOW_MAX && self.arrived.has(packet)
     }
 
-    /// Takes a packet; returns the number of the first that is missing.
+    /// Takes a packet; returns the number of the first missing packet.
     pub fn take(&mut self, packet: u32) -> u32 {
         if packet >= self.next && packet - self.next < WINDOW_MAX {
             self.arrived.add(packet);
@@ -77,14 +77,14 @@ impl Receiver {
     }
 }
 
-/// What an acknowledgement says.
+/// The contents of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack {
     /// All packets below this have arrived.
     pub next: u32,
-    /// This one arrived just now.
+    /// The packet that was just received.
     pub packet: u32,
-    /// It was marked.
+    /// Whether that packet was marked.
     pub marked: bool,
     /// When the packet left, ns.
     pub sent: u64,
@@ -93,7 +93,7 @@ pub struct Ack {
 /// How a sender behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
-    /// React to marks as DCTCP; otherwise packets are not marked but dropped.
+    /// Reacts to marks like DCTCP; otherwise packets are dropped instead of marked.
     pub dctcp: bool,
     /// The shortest timeout, ns.
     pub timeout_min: u64,
@@ -109,7 +109,7 @@ pub struct Sender {
     arrived: Window,
     /// One above the highest packet that is known to have arrived.
     highest: u32,
-    /// Packets from `again` to `lost` that have not arrived are to be sent again.
+    /// Packets from `again` to `lost` that have not arrived must be retransmitted.
     again: u32,
     lost: u32,
     in_flight: u32,
@@ -126,7 +126,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A flow of so many packets, at least 1.
+    /// Creates the sender of a flow with this number of packets, at least 1.
     #[must_use]
     pub fn new(packets: u32, behaviour: Behaviour) -> Sender {
         Sender {
@@ -151,28 +151,28 @@ impl Sender {
         }
     }
 
-    /// All packets are acknowledged.
+    /// Returns true if all packets are acknowledged.
     #[inline]
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.acked >= self.packets
     }
 
-    /// One above the highest packet that was sent.
+    /// Returns one above the highest packet sent.
     #[inline]
     #[must_use]
     pub fn highest_sent(&self) -> u32 {
         self.next
     }
 
-    /// A timeout struck since the last progress.
+    /// Returns true if a timeout has fired since the last progress.
     #[inline]
     #[must_use]
     pub fn is_backed_off(&self) -> bool {
         self.back_off > 0
     }
 
-    /// When the timeout strikes, ns.
+    /// When the timeout fires, ns.
     #[inline]
     #[must_use]
     pub fn deadline(&self) -> u64 {
@@ -204,14 +204,14 @@ impl Sender {
         Some(packet)
     }
 
-    /// The timeout: RFC 6298, doubled for each that struck.
+    /// The timeout (RFC 6298), doubled each time it fires.
     fn timeout(&self) -> u64 {
         let (mean, deviation) = self.round_trip.unwrap_or((0, self.behaviour.timeout_min / 4));
         let first = (mean + 4 * deviation).max(self.behaviour.timeout_min);
         (first << self.back_off.min(10)).min(TIMEOUT_MAX)
     }
 
-    /// Takes an acknowledgement; at the end of a round trip, returns what it was like.
+    /// Takes an acknowledgement. At the end of a round trip, returns a summary of it.
     pub fn acknowledged(&mut self, now: u64, ack: Ack) -> Option<Round> {
         self.measure(now - ack.sent);
         self.round.0 += 1;
@@ -256,7 +256,7 @@ impl Sender {
         });
     }
 
-    /// A packet is not in flight any more, unless it has been given up already.
+    /// Notes that a packet is no longer in flight, unless it was already given up.
     fn leave(&mut self, packet: u32) {
         if !(self.again..self.lost).contains(&packet) {
             self.in_flight = self.in_flight.saturating_sub(1);
@@ -303,7 +303,7 @@ impl Sender {
         Some(Round { packets, marked, idle: self.in_flight == 0 })
     }
 
-    /// The timeout struck: everything that has not arrived is lost.
+    /// Handles a timeout: every packet that has not arrived counts as lost.
     pub fn timed_out(&mut self, now: u64) {
         self.threshold = (self.window / 2.0).max(2.0);
         self.window = 1.0;
@@ -321,7 +321,8 @@ mod tests {
     use super::*;
     use weir_app::random::Random;
 
-    /// Sends over a line that loses and reorders, a packet for a microsecond; returns packets sent.
+    /// Sends over a link that loses and reorders packets, one packet per microsecond; returns the number of
+    /// packets sent.
     fn transfer(packets: u32, loss_percent: u64, seed: u64) -> (u32, u64) {
         let mut random = Random::new(seed);
         let behaviour = Behaviour { dctcp: false, timeout_min: 1_000_000 };

@@ -1,4 +1,4 @@
-//! What became of every flow, for other programs: bench/ns3 sends the same flows through another simulator.
+//! The outcome of every flow, for other programs: bench/ns3 runs the same flows through another simulator.
 
 use crate::run::Run;
 use crate::scenario::Scenario;
@@ -7,8 +7,9 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// The first line. Times are in ns from the begin of the run, hosts are numbered leaf by leaf, paths by their
-/// places; `ended_ns` is empty if the flow has not ended, and a path if no packet went that way.
+/// The first line. Times are in ns from the start of the run, hosts are numbered leaf by leaf, and paths by
+/// their index. `ended_ns` is empty if the flow has not finished, and a path is empty if no packet went that
+/// way.
 const HEAD: &str = "load,scheme,seed,flow,arrived_ns,from,to,bytes,path,path_back,ended_ns";
 
 /// A file of flows.
@@ -26,7 +27,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Adds the flows of a run that has ended; a path is that of the last packet.
+    /// Adds the flows of a finished run. A path is that of the last packet.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -45,7 +46,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Ends the file.
+    /// Finishes the file.
     ///
     /// # Errors
     /// It cannot be written.

@@ -24,7 +24,7 @@ pub struct External {
     ports: Vec<String>,
 }
 
-/// State that outlives a reload.
+/// State that survives a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     clients: Vec<ClientId>,

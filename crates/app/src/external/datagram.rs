@@ -20,12 +20,12 @@ pub const HEADER_BYTES: usize = 8;
 pub enum Kind {
     /// From weir: a frame for the app, with the port on which it arrived.
     Punted = 1,
-    /// To weir: send the frame through the port.
+    /// To weir: send the frame out of the port.
     Out = 2,
     /// To weir: pass the frame through the program, as if it had arrived on the port.
     Through = 3,
-    /// From weir: a datagram or the client was refused; no port, and a sentence with the reason in place of
-    /// the frame.
+    /// From weir: a datagram or the client was refused. There is no port, and a sentence with the reason
+    /// replaces the frame.
     Refused = 4,
 }
 

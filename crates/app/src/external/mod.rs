@@ -27,7 +27,7 @@ pub const KIND: AppKind = AppKind {
     verbs: &[],
 };
 
-/// What each app has got and sent.
+/// What each app has received and sent.
 const APPS: &[Column] = &[
     column("app", "name", Holds::Name),
     column("clients", "clients", Holds::Number),

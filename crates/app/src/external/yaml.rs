@@ -39,7 +39,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     Arc::new(Externals(all))
 }
 
-/// One; `None` if it cannot be used, which the report says.
+/// Reads one; `None` if it cannot be used, which the report says.
 fn external(node: &Node, scope: &mut Scope<'_>) -> Option<External> {
     let section = Section::read(node, KEYS, scope.report);
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
@@ -49,7 +49,7 @@ fn external(node: &Node, scope: &mut Scope<'_>) -> Option<External> {
     Some(External::new(name?, path?.into(), origin))
 }
 
-/// A socket is one app's.
+/// Checks that no two apps share a socket.
 fn alone(
     external: External,
     node: &Node,

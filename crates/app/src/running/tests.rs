@@ -35,7 +35,7 @@ fn a_successor_of_the_same_name_goes_on() {
         String::from_utf8_lossy(&bytes[8..10]).into_owned()
     };
     assert_eq!(punt(&mut apps), "p0");
-    // The ports swap numbers: the app is bound again and keeps its client and its account.
+    // The ports swap numbers: the app is bound again, and keeps its client and its counts.
     let mut apps = running(apps, "slow", &["p1", "p0"]);
     assert_eq!((punt(&mut apps), apps.account(0).punted), ("p1".to_string(), 2));
     let mut apps = running(apps, "other", &["p0"]);

@@ -1,4 +1,4 @@
-//! The assignment of buckets, case by case; `twin` compares it with its rules on random events.
+//! The assignment of buckets, case by case; `twin` compares it with its rules under random events.
 
 mod twin;
 
@@ -31,7 +31,8 @@ fn of(slots: &[u16], member: u16) -> Vec<u32> {
     (0..).zip(slots).filter(|slot| *slot.1 == member).map(|slot| slot.0).collect()
 }
 
-/// A datapath that carries out moves by the letter: for now at once, when idle once it is told so.
+/// A datapath that carries out moves literally: immediate ones at once, the others once told that the bucket
+/// is idle.
 struct Path {
     slots: Vec<u16>,
     waiting: BTreeMap<u32, u16>,
@@ -90,7 +91,7 @@ fn a_failed_member_loses_its_buckets_at_once_and_no_other_does() {
     assert_eq!(counts(&assignment, 1..=4), [86, 0, 85, 85]);
 }
 
-/// Case (a), both ways, and nobody else's bucket moves.
+/// Case (a), in both directions, and no other member's bucket moves.
 #[test]
 fn a_member_more_or_less_moves_its_share() {
     for n in 1..=16 {
@@ -138,7 +139,7 @@ fn a_flap_of_a_stand_in_leaves_the_table_as_it_was() {
     assert_eq!(assignment.slots(), all);
 }
 
-/// The members come back in another order than LIFO: evenly in between, and the same in the end.
+/// The members come back in an order other than LIFO: balanced in between, and the same in the end.
 #[test]
 fn members_that_return_in_any_order_get_their_part() {
     let mut assignment = up(240, &[1; 4]);
@@ -187,7 +188,7 @@ fn removing_a_member_that_is_down_moves_nothing() {
     let before = assignment.slots().to_vec();
     assert_eq!(assignment.remove(3), []);
     assert_eq!(assignment.slots(), before);
-    // Of the rest, a seventh is at home with the one that may return: 256 * 1 / (1 + 2 + 4).
+    // Of the rest, a seventh has its home on the member that may return: 256 * 1 / (1 + 2 + 4).
     assert_eq!(assignment.set_up(1, true).len(), 37);
 }
 
@@ -198,7 +199,7 @@ fn weights_of_zero_take_nothing_and_do_not_panic() {
     assert_eq!(assignment.migrate(0, 1), Err(Refusal::NotLiving(1)));
     assert_eq!(assignment.set_weight(1, 4).len(), 8);
     assert_eq!(assignment.set_weight(2, 0), []);
-    // The last one with a weight is remembered.
+    // The last member with a weight is remembered.
     assert_eq!(assignment.set_weight(1, 0), []);
     assert_eq!(assignment.slots(), [1; 8]);
     assert_eq!(assignment.set_weight(2, 1).len(), 8);
@@ -268,13 +269,14 @@ fn a_rebalance_is_not_undone_by_numbers() {
     assert_eq!(counts(&assignment, 1..=2), [60, 180]);
     let moves = assignment.add(3, 1, true);
     assert!(moves.iter().all(|entry| entry.to == 3));
-    // Each gives the same, as both did their share of the load.
+    // Each gives the same number, because both carried their share of the load.
     assert_eq!(counts(&assignment, 1..=3), [20, 140, 80]);
     assignment.remove(3);
     assert_eq!(counts(&assignment, 1..=2), [60, 180]);
 }
 
-/// And what a failed member had is spread by weight, not to whom a rebalance left the fewest.
+/// The buckets of a failed member are spread by weight, not given to the member that a rebalance left with
+/// the fewest.
 #[test]
 fn what_is_lost_after_a_rebalance_is_spread_by_weight() {
     let mut assignment = up(240, &[1, 1, 2]);
@@ -298,7 +300,7 @@ fn a_stand_in_may_be_rebalanced_and_goes_home_all_the_same() {
     assert_eq!(assignment.slots(), all);
 }
 
-/// A member returns, and fails again before its buckets came back to it, or some did.
+/// A member returns, and fails again before its buckets came back to it, or after only some did.
 #[test]
 fn moves_that_still_wait_are_taken_back() {
     let mut assignment = up(256, &[1, 1, 1]);
@@ -314,7 +316,7 @@ fn moves_that_still_wait_are_taken_back() {
     assert_eq!(assignment.slots(), down);
 }
 
-/// A member that is being left, as planned, fails before everything has left it.
+/// A member that is being drained fails before everything has left it.
 #[test]
 fn a_leaver_that_fails_is_left_at_once() {
     let mut assignment = up(256, &[1, 1, 1]);
@@ -345,7 +347,7 @@ fn an_active_backup_bond_follows_its_active_member_at_once() {
     assert_eq!(assignment.set_only(Some(1)), []);
 }
 
-/// B14: 32 buckets by weights 5, 10, 25, 60, 0, and what 1000 flows spread over them hit.
+/// B14: 32 buckets by weights 5, 10, 25, 60, 0, and how 1000 flows spread over them.
 #[test]
 fn buckets_follow_weights() {
     let assignment = up(32, &[5, 10, 25, 60, 0]);
@@ -387,7 +389,7 @@ fn shares_are_exact_after_insert_and_remove() {
     assert_eq!(counts(&assignment, 1..=2), [7, 9]);
 }
 
-/// B17: 1:1000 gives the light one a bucket where there are enough of them, and none where not.
+/// B17: 1:1000 gives the light member a bucket if there are enough of them, and none otherwise.
 #[test]
 fn extreme_weights_are_defined() {
     assert_eq!(counts(&up(1024, &[1, 1000]), 1..=2), [1, 1023]);

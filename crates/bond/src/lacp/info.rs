@@ -14,7 +14,7 @@ pub struct System {
 }
 
 impl System {
-    /// Returns true for the system id that stands for no partner.
+    /// Returns true for the system id that means no partner.
     pub fn is_nobody(&self) -> bool {
         self.mac == [0; 6]
     }
@@ -51,7 +51,7 @@ pub struct Info {
 
 impl Info {
     /// Returns true if both describe the same port, with the same key and aggregation. If not, the port must
-    /// be selected anew.
+    /// be reselected.
     pub(super) fn is_same_port(&self, other: &Info) -> bool {
         let aggregation = |info: &Info| info.state.has(State::AGGREGATION);
         (self.system, self.key, self.port) == (other.system, other.key, other.port)

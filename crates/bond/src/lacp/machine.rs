@@ -49,8 +49,8 @@ pub enum Event<'a> {
         bytes: &'a [u8],
     },
     /// Time has passed. Only this event expires silent partners and sends LACPDUs. After a delay, the caller
-    /// first passes on all PDUs that wait, which then count as in time, and then ticks, so that a single
-    /// LACPDU answers them all.
+    /// first passes on all waiting PDUs, which then count as in time, and then ticks, so that a single LACPDU
+    /// answers them all.
     Tick,
     /// The bond's settings were changed to these.
     Reconfigure(&'a Config),
@@ -100,7 +100,8 @@ pub enum Negotiation {
     TooFewLinks,
     /// The bond works.
     Negotiated,
-    /// Nobody speaks LACP on any link that is up, and the bond is configured to work without LACP then.
+    /// No partner speaks LACP on any link that is up, and the bond is configured to work without LACP in this
+    /// case.
     Fallback,
 }
 
@@ -111,7 +112,7 @@ pub struct Lacp {
     pub(super) members: BTreeMap<u16, Member>,
     active: Option<Lag>,
     negotiation: Negotiation,
-    /// What partners have said to a former process, until the links are up.
+    /// What partners said to a former process, until the links are up.
     pub(super) remembered: BTreeMap<u16, LacpPdu>,
 }
 
@@ -122,7 +123,7 @@ impl Lacp {
         Lacp { config, members, active: None, negotiation: Negotiation::default(), remembered }
     }
 
-    /// Processes `event` at `now_ns` and adds the resulting actions to `actions`. Time must not go back.
+    /// Processes `event` at `now_ns` and adds the resulting actions to `actions`. Time must not decrease.
     pub fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
         match event {
             Event::Add { member, settings } => self.add(now_ns, member, settings),
@@ -205,7 +206,7 @@ impl Lacp {
         }
     }
 
-    /// Runs selection and mux until nothing changes: each member goes down to detached at most once, and up
+    /// Runs selection and mux until nothing changes: each member drops to detached at most once, and rises
     /// again.
     fn settle(&mut self, now_ns: u64) {
         loop {
@@ -250,8 +251,8 @@ impl Lacp {
         }
     }
 
-    /// Returns true if nobody speaks LACP on any link that is up. Then a link that comes up must first detect
-    /// a partner.
+    /// Returns true if no partner speaks LACP on any link that is up. Then a link that comes up must first
+    /// detect a partner.
     fn is_alone(&self) -> bool {
         let was = self.negotiation == Negotiation::Fallback;
         let mut up = self.members.values().filter(|member| member.link.up).peekable();

@@ -30,12 +30,12 @@ pub(super) struct Member {
     pub receive: Receive,
     pub periodic: Periodic,
     pub selected: bool,
-    /// Has a partner, but another than the bond's.
+    /// Has a partner other than the bond's.
     pub outside: bool,
     pub mux: Mux,
-    /// Goes on from another process: what it would wait for has happened there.
+    /// Continues from another process: what it would wait for has already happened there.
     pub resumes: bool,
-    /// When the partner is taken to know that we are in sync; `None` once it has said so.
+    /// When the partner is assumed to know that we are in sync; `None` once it has said so.
     pub known_ns: Option<u64>,
     pub transmit: Transmit,
     pub actor_churn: Churn,
@@ -73,7 +73,7 @@ impl Member {
         member
     }
 
-    /// Returns true if a partner has spoken and was not given up.
+    /// Returns true if a partner has spoken and has not been given up.
     pub(super) fn has_partner(&self) -> bool {
         !self.partner.system.is_nobody()
     }
@@ -83,7 +83,7 @@ impl Member {
         matches!(self.receive, Receive::Current(_))
     }
 
-    /// Returns true if its partner was given up.
+    /// Returns true if its partner has been given up.
     pub(super) fn is_given_up(&self) -> bool {
         self.receive == Receive::Defaulted
     }

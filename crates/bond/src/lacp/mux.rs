@@ -1,10 +1,10 @@
 //! The mux machine with independent control (802.1AX 6.4.15): it receives frames before it sends any, and
 //! sends only once the partner receives, so that nothing is lost while both ends start.
 //!
-//! Open vSwitch announces that it collects whenever it aggregates a link, even while it drops what comes,
-//! because it has not heard yet that we are in sync. Therefore, as long as another member sends, what a
-//! partner announces counts once it knows that we are in sync: when its LACPDU says so, or after it has had
-//! the time to learn it. Without another member, waiting would lose more than it saves.
+//! Open vSwitch announces that it collects whenever it aggregates a link, even while it still drops received
+//! frames because it has not yet heard that we are in sync. Therefore, as long as another member sends, a
+//! partner's announcement counts only once it knows that we are in sync: when its LACPDU says so, or after it
+//! has had time to learn it. Without another member, waiting would lose more than it saves.
 
 use super::info::{Info, State};
 use super::member::Member;
@@ -12,8 +12,9 @@ use super::member::Member;
 /// How long a member waits before it attaches (wait_while), in nanoseconds.
 const WAIT_NS: u64 = 2_000_000_000;
 
-/// After this time a partner is believed to know that we are in sync even if it has not said so, in
-/// nanoseconds: one that sends every second would have said so, a slow one has had that long to act on it.
+/// After this time a partner is assumed to know that we are in sync even if it has not said so, in
+/// nanoseconds: a partner that sends every second would have said so, and a slow one has had that long to act
+/// on it.
 const KNOWN_NS: u64 = 1_000_000_000;
 
 /// State of the mux machine.
@@ -83,8 +84,8 @@ impl Member {
     }
 
     /// Returns true if the partner receives frames. A partner whose information about us has expired does
-    /// not, whatever it announces: Open vSwitch continues to announce collecting (a partner that follows the
-    /// standard is then out of sync).
+    /// not, regardless of its announcement: Open vSwitch continues to announce collecting (a partner that
+    /// follows the standard is then out of sync).
     fn partner_collects(&self) -> bool {
         self.partner.state.has(State::COLLECTING) && !self.partner.state.has(State::EXPIRED)
     }
@@ -94,7 +95,7 @@ impl Member {
         self.known_ns.is_none_or(|known_ns| now_ns >= known_ns)
     }
 
-    /// Takes note of what the partner's LACPDU says that it knows of us.
+    /// Records what the partner's LACPDU says about its knowledge of us.
     pub(super) fn hear_of_sync(&mut self, ours: &Info) {
         if self.mux >= Mux::Attached && ours.state.has(State::SYNC) && ours.is_same_port(&self.actor) {
             self.known_ns = None;

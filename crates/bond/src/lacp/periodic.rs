@@ -1,4 +1,4 @@
-//! The periodic transmission machine (802.1AX 6.4.13): sends a PDU as often as the partner wants one.
+//! The periodic transmission machine (802.1AX 6.4.13): sends PDUs as often as the partner wants them.
 
 use super::info::State;
 use super::member::Member;
@@ -45,8 +45,8 @@ impl Pace {
 }
 
 impl Member {
-    /// Runs the machine. After a delay it sends one PDU, not all that were missed. A partner that changes to
-    /// fast gets one at once, because it may not be able to wait 30 s.
+    /// Runs the machine. After a delay it sends one PDU rather than all that were missed. A partner that
+    /// changes to fast gets one at once, because it may not be able to wait 30 s.
     pub(super) fn run_periodic(&mut self, now_ns: u64) {
         let before = self.periodic;
         let pace = self.pace();

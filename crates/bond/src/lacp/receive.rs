@@ -11,7 +11,7 @@ const SHORT_NS: u64 = 3_000_000_000;
 /// The same if we asked for one every 30 seconds.
 const LONG_NS: u64 = 90_000_000_000;
 
-/// Our state bits that the partner must know, or be told.
+/// Our state bits that the partner must know.
 const TOLD: State = State(State::ACTIVITY.0 | State::TIMEOUT.0 | State::SYNC.0 | State::AGGREGATION.0);
 
 /// State of the machine. INITIALIZE is the creation of a member.
@@ -117,7 +117,7 @@ impl Member {
         self.actor.state = self.actor.state.with(State::EXPIRED, true);
     }
 
-    /// recordDefault: no partner, which is assumed to want what we want.
+    /// recordDefault: no partner; it is assumed to want what we want.
     pub(super) fn forget_partner(&mut self) {
         self.selected = false;
         self.partner = Info { state: self.actor.state.among(State::TIMEOUT), ..Info::default() };

@@ -1,14 +1,14 @@
-//! LACP goes on in another process that takes over: each member hears what its partner has said last, as an
+//! LACP continues in another process that takes over: each member processes its partner's last message, as an
 //! LACPDU, and need not wait to see whether the partner stays.
 //!
-//! The partner notices nothing: it hears the same system, port and state again before its time is up.
+//! The partner notices nothing: it hears the same system, port and state again before its timer expires.
 
 use super::lacpdu::{LacpPdu, Pdu, parse};
 use super::machine::Lacp;
 use super::member::Member;
 
 impl Lacp {
-    /// Returns what the partners of members that send have said, as LACPDUs, by the members' numbers.
+    /// Returns the last messages of the partners of members that send, as LACPDUs, by the members' numbers.
     pub fn heard(&self) -> Vec<(u16, Vec<u8>)> {
         let sends = |(_, member): &(&u16, &Member)| member.sends() && member.is_current();
         let pdu =
@@ -17,15 +17,15 @@ impl Lacp {
         self.members.iter().filter(sends).map(one).collect()
     }
 
-    /// Lets a member hear an LACPDU of [`Lacp::heard`] as soon as its link is up, and use the link at once.
-    /// Anything else is ignored.
+    /// Makes a member process an LACPDU from [`Lacp::heard`] as soon as its link is up, and use the link at
+    /// once. Anything else is ignored.
     pub fn resume(&mut self, number: u16, bytes: &[u8]) {
         if let Ok(Pdu::Lacp(pdu)) = parse(bytes) {
             self.remembered.insert(number, pdu);
         }
     }
 
-    /// A member's link is up: if there is something to be heard, it is heard.
+    /// A member's link is up: processes its remembered LACPDU, if there is one.
     pub(super) fn remember(&mut self, now_ns: u64, number: u16) {
         let Some(pdu) = self.remembered.remove(&number) else { return };
         if let Some(member) = self.members.get_mut(&number)

@@ -5,7 +5,7 @@
 //! better, so that a PDU with a wrong system id costs only one member. The two ends can have several
 //! aggregators between them and must agree on one, although each has its own policy and may know other
 //! speeds. Therefore the end with the lower system id decides, and the other uses the aggregator in which
-//! that end is in sync; after a minute without success it is the other way round.
+//! that end is in sync; after a minute without success the roles are reversed.
 
 use super::churn::Churn;
 use super::config::{Config, Policy};

@@ -1,5 +1,5 @@
-//! The transmit machine (802.1AX 6.4.16), which sends at most three LACPDUs per second when the partner must
-//! be told something, and the Marker responder (6.5.4), within the limits of Annex 57A of IEEE 802.3.
+//! The transmit machine (802.1AX 6.4.16), which sends at most three LACPDUs per second when there is news for
+//! the partner, and the Marker responder (6.5.4), within the limits of Annex 57A of IEEE 802.3.
 
 use super::lacpdu::{LacpPdu, Marker};
 use super::member::Member;
@@ -13,7 +13,7 @@ const MARKERS: usize = 10;
 /// State of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Transmit {
-    /// NTT of the standard: the partner must be told something.
+    /// NTT in the standard: there is news for the partner.
     pub wanted: bool,
     sent: Window<LACPDUS>,
     answered: Window<MARKERS>,
@@ -51,7 +51,7 @@ impl Member {
     }
 }
 
-/// The times of the last `N` frames sent, oldest first. Another may be sent once the oldest is a second ago.
+/// The times of the last `N` frames sent, oldest first. Another may be sent once the oldest is a second old.
 #[derive(Clone, Copy, Debug)]
 struct Window<const N: usize>([Option<u64>; N]);
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 const MS: u64 = NS_PER_MS;
 
-/// What a bond may ask for beyond the default: loads by capacity, and buckets that move on.
+/// What a bond may use beyond the default: loads by capacity, and buckets that move repeatedly.
 const OURS: Rule = Rule { by_capacity: true, moves_on: true, budget: None };
 
 fn equal(members: u16) -> Vec<Carrier> {
@@ -58,7 +58,7 @@ fn an_interval_of_0_is_never_and_back_counts_from_then() {
     assert_eq!(rebalance.step(u64::MAX, late), None);
     rebalance.set_interval(1000, 5000 * MS, late.totals);
     assert_eq!(rebalance.remaining_ms(5000 * MS), Some(1000));
-    // What was carried while it was off is no load.
+    // Traffic carried while it was off is not load.
     assert_eq!(moves(&rebalance.step(6000 * MS, late).unwrap()), []);
 }
 
@@ -95,7 +95,7 @@ fn a_link_that_fails_and_returns_has_its_buckets_again() {
     }
 }
 
-/// B2 for the rule by itself: a member that came back with nothing gets its half, and no load runs away.
+/// B2 for the rule by itself: a member that came back empty gets its half, and no load runs away.
 #[test]
 fn an_empty_member_gets_its_half() {
     let mut slots = vec![1_u16; 256];
@@ -150,7 +150,7 @@ fn a_dry_run_changes_nothing() {
     assert_eq!(rebalance.step(1000 * MS, view), Some(dry));
 }
 
-/// 100 000 bytes apart is uneven, one byte less is not; and so is a 32nd of the lower load.
+/// 100 000 bytes of difference is uneven, one byte less is not; and likewise for a 32nd of the lower load.
 #[test]
 fn the_thresholds_are_exact() {
     let carriers = equal(2);
@@ -171,12 +171,12 @@ fn the_thresholds_are_exact() {
 
 #[test]
 fn nothing_useful_to_move_moves_nothing() {
-    // One bucket has everything; two buckets of which either is too much; one member; none.
+    // One bucket has everything; two buckets, either of which is too much; one member; none.
     assert_eq!(planned(Rule::default(), &[900_000, 0], &[0, 0], &equal(2)).moves, []);
     assert_eq!(planned(Rule::default(), &[5_000_000, 4_900_000, 4_900_000], &[0, 0, 1], &equal(2)).moves, []);
     assert_eq!(planned(Rule::default(), &[900_000; 2], &[0, 0], &equal(1)).moves, []);
     assert_eq!(planned(Rule::default(), &[900_000; 2], &[0, 0], &[]).moves, []);
-    // Buckets of members that are not enabled, and of none, are left alone.
+    // Buckets of members that are not enabled, and of no member, are left alone.
     assert_eq!(planned(OURS, &[900_000; 4], &[5, 5, u16::MAX, 0], &equal(2)).moves, []);
 }
 
@@ -212,7 +212,7 @@ fn a_budget_limits_a_run_and_later_runs_go_on() {
         worst = most;
     }
     assert!(worst < 66_000_000, "{worst}");
-    // One of 256 is far less than a tenth of the way, but all that is allowed.
+    // One of 256 is far less than a tenth of the way, but it is all that is allowed.
     let plan = planned(Rule { budget: Some(1), ..OURS }, &loads, &[0; 256], &carriers);
     assert_eq!(moves(&plan), [(0, 3)]);
     assert_eq!(planned(Rule { budget: Some(0), ..OURS }, &loads, &[0; 256], &carriers).moves, []);
@@ -229,7 +229,7 @@ fn an_elephant_is_named_and_left_where_it_is() {
         assert!(plan.moves.iter().all(|shift| shift.bucket != 3));
         assert!(plan.moves.iter().any(|shift| shift.from == 3), "its neighbours leave");
     }
-    // What fills a slow member's part fits a fast one's.
+    // What fills a slow member's share fits a fast one's.
     let carriers: Vec<Carrier> =
         (0..4).map(|member| Carrier { member, capacity: if member == 3 { 30 } else { 1 } }).collect();
     assert_eq!(planned(OURS, &loads, &slots, &carriers).elephants, []);
@@ -246,7 +246,7 @@ fn the_largest_loads_are_only_numbers() {
     planned(OURS, &[u64::MAX; 512], &[1; 512], &carriers);
 }
 
-/// A bucket, as the twin knows it.
+/// A bucket, as the model sees it.
 #[derive(Clone, Copy)]
 struct Entry {
     bucket: u32,
@@ -259,7 +259,7 @@ fn sum(entries: &[Entry]) -> u64 {
     entries.iter().map(|entry| entry.load).sum()
 }
 
-/// Picks buckets of `from` that fit into `ideal`, big to small; the smallest if none fits.
+/// Picks buckets of `from` that fit into `ideal`, in descending order; the smallest if none fits.
 fn pick(entries: &[Entry], from: u16, ideal: u64) -> Vec<Entry> {
     let mut candidates: Vec<Entry> =
         entries.iter().copied().filter(|entry| entry.member == from && !entry.moved).collect();
@@ -281,7 +281,7 @@ fn pick(entries: &[Entry], from: u16, ideal: u64) -> Vec<Entry> {
     picked
 }
 
-/// Open vSwitch's rule, step by step as it reads: everything is searched for each time, and nothing is kept
+/// Open vSwitch's rule, step by step as it reads: everything is searched each time, and nothing is kept
 /// sorted.
 fn twin(loads: &[u64], slots: &[u16], members: u16) -> Vec<(u32, u16)> {
     let mut entries: Vec<Entry> = Vec::new();
@@ -346,7 +346,7 @@ proptest! {
         prop_assert_eq!(moves(&plan), twin(&loads, &holders[..loads.len()], members));
     }
 
-    /// Whatever the options: the sums are right, a bucket moves once at most, and nobody ends fuller than the
+    /// With all options, the sums are right, a bucket moves at most once, and no member ends fuller than the
     /// fullest was.
     #[test]
     fn every_plan_adds_up(
@@ -422,8 +422,8 @@ mod simulation {
         buckets
     }
 
-    /// The fullest member's load over the mean: at first and after each of `runs`; and the moves of the
-    /// first. Means of all seeds.
+    /// The fullest member's load over the mean, initially and after each of `runs`, and the moves of the
+    /// first run. Means over all seeds.
     fn simulate(rule: Rule, all_on_one: bool, members: u16, flows: Flows, runs: usize) -> (Vec<f64>, f64) {
         let (mut ratios, mut moved) = (vec![0.0; runs + 1], 0.0);
         for seed in 0..SEEDS {
@@ -485,7 +485,7 @@ mod simulation {
         );
     }
 
-    /// With eight members one bucket is more than an eighth of the load: no rule can be better than 1.2.
+    /// With eight members one bucket is more than an eighth of the load: no rule can do better than 1.2.
     #[test]
     fn random_buckets_of_uneven_flows() {
         reproduces(
@@ -521,7 +521,7 @@ mod simulation {
         }
     }
 
-    /// 1 and 3 of 10 Gbit/s: by bytes the slow one is three times over its part, by capacity all are equally
+    /// 1 and 3 of 10 Gbit/s: by bytes the slow one is three times over its share, by capacity all are equally
     /// full.
     #[test]
     fn a_mix_of_speeds_is_even_by_capacity_only() {

@@ -1,4 +1,4 @@
-//! The member a frame leaves by: OVS's cases B1 to B5, B12 and B13, with their numbers.
+//! The member through which a frame leaves: OVS's cases B1 to B5, B12 and B13, with their numbers.
 
 use super::frames::{from, tcp, udp};
 use super::rig::{MS, Rig, SEC, bond};
@@ -6,7 +6,7 @@ use crate::Mode;
 use std::collections::BTreeMap;
 use weir_packet::craft;
 
-/// Sends frames; returns how many left by each member, having checked that each left exactly once.
+/// Sends frames; returns how many left through each member, after checking that each left exactly once.
 fn spread(rig: &mut Rig, frames: impl IntoIterator<Item = Vec<u8>>) -> BTreeMap<u16, usize> {
     let mut spread = BTreeMap::new();
     for frame in frames {
@@ -91,7 +91,7 @@ fn b3_a_frame_of_its_own_while_a_member_goes_down_reaches_the_others() {
     }
     let mark = rig.sent.len();
     rig.carrier(2, false);
-    // What the app sent when the member was lost went by the new assignment of buckets.
+    // The announcements sent when the member was lost followed the new assignment of buckets.
     let announced = rig.data_since(mark);
     assert_eq!(announced.len(), 40);
     assert!(announced.iter().all(|seen| seen.port == 1));

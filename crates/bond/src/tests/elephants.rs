@@ -42,7 +42,7 @@ struct Traffic {
     restless: bool,
     number: BTreeMap<u16, u32>,
     mouse: u16,
-    /// The member each heavy flow last left by.
+    /// The member through which each heavy flow last left.
     left: BTreeMap<u16, u16>,
 }
 

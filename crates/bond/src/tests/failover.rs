@@ -171,8 +171,8 @@ fn what_is_inside_does_not_come_in_again() {
         "too early to have moved"
     );
     rig.run(SEC);
-    // The station has moved outside and announces itself; the switch floods that to every member, and one
-    // copy is accepted.
+    // The station has moved outside and announces itself; the switch floods the announcement to every member,
+    // and one copy is accepted.
     assert_eq!([3, 2, 1].map(|port| rig.receive(port, &arp(station, true))), [0, 0, 1]);
     assert_eq!(rig.receive(2, &from(station, None, 1)), 1);
     rig.assert_sound();

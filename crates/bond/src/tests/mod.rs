@@ -1,5 +1,5 @@
-//! Bonds on a virtual clock: the program runs in a real engine, the app is driven as the daemon drives it,
-//! and a simulated partner speaks LACP at the other ends of the links.
+//! Bonds on a virtual clock: the program runs in a real engine, the app is driven like in the daemon, and a
+//! simulated partner speaks LACP at the other ends of the links.
 
 mod balance;
 mod elephants;

@@ -92,8 +92,8 @@ fn arp_of(frame: &[u8]) -> Option<(usize, String)> {
     }
 }
 
-/// Answers the probes sent on these members since `since`, each to the member `to` says; returns how many
-/// probes there were.
+/// Answers the probes sent on these members since `since`, each to the member given by `to`; returns the
+/// number of probes.
 fn answer_to(rig: &mut Rig, since: usize, by: &[u16], to: fn(u16) -> u16) -> usize {
     let asked: Vec<Seen> =
         rig.sent[since..].iter().filter(|seen| arp_of(&seen.bytes).is_some()).cloned().collect();
@@ -148,7 +148,7 @@ fn probes_in_a_vlan_notice_a_silent_link_within_100_ms() {
     }
 }
 
-/// A switch floods frames to addresses that it does not know, so a member may see answers to others.
+/// A switch floods frames to unknown addresses, so a member may see answers to other stations.
 #[test]
 fn an_answer_to_another_station_says_nothing_about_a_member() {
     let probe = Probe {
@@ -178,7 +178,7 @@ fn came_from(frame: &[u8]) -> Vec<u8> {
     [&frame[..6], &[2, 0, 0, 0, 0x99, 1], &frame[12..]].concat()
 }
 
-/// LACP, PAUSE, STP, EAPOL and LLDP are between neighbours (IEEE 802.1Q table 8-1).
+/// LACP, PAUSE, STP, EAPOL and LLDP are exchanged between neighbours only (IEEE 802.1Q table 8-1).
 #[test]
 fn reserved_group_addresses_are_not_relayed_unless_that_is_configured() {
     for (_, mode) in Mode::WORDS {
@@ -190,7 +190,7 @@ fn reserved_group_addresses_are_not_relayed_unless_that_is_configured() {
             }
             let case = format!("{mode:?} {forward_reserved}");
             assert_eq!(rig.enabled(), [1, 2], "{case}");
-            // An LACPDU from inside leaves only by a bond that has no LACP of its own.
+            // An LACPDU from inside leaves only through a bond without LACP of its own.
             let lacpdu = rig.send(&reserved(2, 0x8809)).len();
             assert_eq!(lacpdu > 0, forward_reserved && mode != Mode::BalanceTcp, "{case}");
             for last in 0..16 {
@@ -240,7 +240,7 @@ fn a_member_whose_probes_are_not_answered_is_not_used() {
     rig.assert_sound();
 }
 
-/// What an address answers to a member that asks for it.
+/// An address's answer to a member that asks for it.
 fn advertised(target: Ipv6Addr, member: u8) -> Vec<u8> {
     let (own, from) = ([2, 0, 0, 0, 0, member], [2, 0, 0, 0, 7, 7]);
     let message = [&[ADVERTISEMENT, 0, 0, 0, 0x60, 0, 0, 0][..], &target.octets(), &[2, 1], &from].concat();
@@ -266,7 +266,8 @@ fn ndp_targets_are_asked_and_strangers_are_not_heard() {
     let stranger = "2001:db8::2".parse().unwrap();
     rig.frame(1, &advertised(stranger, 1));
     rig.frame(1, &advertised(target, 2));
-    // A switch floods what is for all to every member, also that which another station has asked for.
+    // A switch floods frames for all stations to every member, including answers that another station has
+    // requested.
     rig.frame(1, &announcements::address([2, 0, 0, 0, 7, 7], target.into()));
     assert_eq!(rig.enabled(), [0; 0]);
     rig.frame(1, &advertised(target, 1));

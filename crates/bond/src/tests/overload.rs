@@ -1,10 +1,9 @@
 //! A bond whose members are offered twice what they can send, for a minute: its LACPDUs and those of its
-//! partner come through, in time. The worker is a real one, with ports in memory whose transmit queues a slow
-//! wire empties.
+//! partner get through in time. The worker is real, with in-memory ports whose transmit queues are drained by
+//! a slow wire.
 //!
-//! On the way out a frame of the app waits for room in front of data; on the way in LACPDUs have a ring of
-//! their own, so that copies of other frames for the same app (here: a flood of answers to its probes) cannot
-//! fill it.
+//! On transmit, a frame of the app waits for room ahead of data; on receive, LACPDUs have their own ring, so
+//! that copies of other frames for the same app (here: a flood of answers to its probes) cannot fill it.
 
 use super::frames::udp;
 use super::rig::{MS, SEC, bond, lacp_config, program_of};
@@ -25,23 +24,23 @@ use weir_port::{MemPort, MemWire};
 use weir_program::{AppId, PortDeclaration, PortId};
 
 const MEMBERS: u16 = 2;
-/// Frames that a member's wire takes in a millisecond, and places of the transmit queue before it.
+/// Frames that a member's wire takes per millisecond, and slots of the transmit queue before it.
 const WIRE: usize = 2;
 const QUEUE: usize = 32;
-/// Data that each member is offered in a millisecond.
+/// Data frames offered to each member per millisecond.
 const OFFERED: usize = 2 * WIRE;
-/// Answers to probes that come in by each member in a millisecond.
+/// Answers to probes that arrive on each member per millisecond.
 const FLOOD: usize = 2;
 /// Flows of each member.
 const FLOWS: usize = 32;
-/// How often the app gets its turn, frames that it then takes off each ring, and places of a ring. Twice as
-/// many copies of answers come as it takes.
+/// How often the app runs, how many frames it then takes off each ring, and the size of a ring. Twice as many
+/// copies of answers arrive as it takes.
 const TURN_NS: u64 = 4 * MS;
 const TAKEN: usize = 8;
 const RING: usize = 64;
-/// What the app sends is on its port's wire this much later at most: in the next breath it reaches the
-/// worker, behind that breath's data, which has filled the queue; in the breath after, the wire has made room
-/// and it gets the first place; then it has the rest of the queue before it.
+/// The maximum delay until a frame of the app is on its port's wire. In the next breath it reaches the
+/// worker, behind that breath's data, which has filled the queue; in the following breath, the wire has made
+/// room and it gets the first slot; then it has the rest of the queue ahead of it.
 const LATE_NS: u64 = (2 + QUEUE / WIRE) as u64 * MS;
 
 /// The address that the bond asks for.
@@ -51,14 +50,14 @@ const ETHER_IPV4: [u8; 2] = [8, 0];
 /// What one member has carried.
 #[derive(Default)]
 struct Carried {
-    /// Data that came out of it.
+    /// Data that it sent.
     data: u64,
-    /// Frames that the app wants sent, when it said so, oldest first.
+    /// Frames that the app wants to send and when it requested that, oldest first.
     asked: VecDeque<(u64, Vec<u8>)>,
-    /// Frames of the app that came out, and LACPDUs among them.
+    /// Frames sent by the app, and LACPDUs among them.
     ours: u64,
     lacpdus: u64,
-    /// The longest that one took, and the longest time between two LACPDUs.
+    /// The longest delay of one, and the longest time between two LACPDUs.
     slowest_ns: u64,
     gap_ns: u64,
     last_lacpdu_ns: Option<u64>,
@@ -66,7 +65,7 @@ struct Carried {
     partners: u64,
 }
 
-/// A worker, the bond's app as the daemon drives it, and the partner.
+/// A worker, the bond's app driven like in the daemon, and the partner.
 struct Overload {
     now_ns: u64,
     worker: Worker,
@@ -76,9 +75,9 @@ struct Overload {
     apps: RunningApps,
     partner: Lacp,
     members: BTreeMap<u16, Carried>,
-    /// Frames that the app took, by the name of the ring.
+    /// Frames that the app received, by the name of the ring.
     punted: BTreeMap<String, u64>,
-    /// What the app said, and what the partner noticed.
+    /// What the app logged, and what the partner noticed.
     said: Vec<String>,
 }
 
@@ -119,7 +118,7 @@ impl Overload {
         overload
     }
 
-    /// Tells the app of an event, and carries out what it wants done.
+    /// Delivers an event to the app, and carries out its actions.
     fn deliver(&mut self, event: Event<'_>) {
         let mut actions = VecDeque::from(self.apps.step(0, self.now_ns, event));
         while let Some(action) = actions.pop_front() {
@@ -160,7 +159,7 @@ impl Overload {
         }
     }
 
-    /// A millisecond: wires take frames, the worker breathes, perhaps the app has its turn.
+    /// Simulates a millisecond: wires take frames, the worker breathes, and the app may run.
     fn step(&mut self) {
         self.now_ns += MS;
         for port in 1..=MEMBERS {
@@ -179,7 +178,7 @@ impl Overload {
         }
     }
 
-    /// A frame is on a member's wire.
+    /// A frame reaches a member's wire.
     fn leave(&mut self, port: u16, frame: &[u8]) {
         let member = self.members.get_mut(&port).unwrap();
         if frame[12..14] == ETHER_IPV4 {
@@ -200,8 +199,7 @@ impl Overload {
         }
     }
 
-    /// What the daemon does for an app in one turn: answers to injected frames, a tick, some frames off each
-    /// ring.
+    /// One turn of the daemon for an app: reports on injected frames, a tick, some frames off each ring.
     fn turn(&mut self) {
         self.apps.collect();
         if self.apps.due(self.now_ns).is_some() {
@@ -234,7 +232,7 @@ impl Overload {
         }
     }
 
-    /// Flows that leave by each member.
+    /// Flows that leave through each member.
     fn flows(&mut self) -> Vec<Vec<Vec<u8>>> {
         let mut flows = vec![Vec::new(); usize::from(MEMBERS)];
         for flow in 0.. {
@@ -253,7 +251,8 @@ impl Overload {
         flows
     }
 
-    /// Twice what the members can send, and a flood of answers on every member, for this many milliseconds.
+    /// Offers twice what the members can send, and a flood of answers on every member, for this many
+    /// milliseconds.
     fn overload(&mut self, flows: &[Vec<Vec<u8>>], steps: usize) {
         for step in 0..steps {
             for flow in 0..OFFERED {
@@ -291,7 +290,7 @@ fn probe() -> Probe {
     }
 }
 
-/// The gateway's answer to a question of the bond.
+/// The gateway's answer to a request of the bond.
 fn answer(member: u16) -> Vec<u8> {
     craft::frame(&format!(
         "eth.src=02:00:00:00:07:07 eth.dst=02:00:00:00:00:{member:02x} arp=reply sender_ip={GATEWAY}"
@@ -311,7 +310,7 @@ fn a_minute_at_twice_what_members_can_send_loses_no_lacpdu_and_delays_none() {
     rig.overload(&flows, minute as usize);
     let after = rig.report();
 
-    // It was an overload: of what was offered half was dropped, by its name and by no other.
+    // It was an overload: half of the offered data was dropped, for the expected reason only.
     let dropped: BTreeMap<String, u64> = DropReason::ALL
         .iter()
         .map(|&reason| {
@@ -328,7 +327,7 @@ fn a_minute_at_twice_what_members_can_send_loses_no_lacpdu_and_delays_none() {
     let (missed, answers) = (after.tee_missed - before.tee_missed, rig.punted[&Names("bond0").answers()]);
     assert!(missed > minute * (FLOOD * usize::from(MEMBERS)) as u64 / 3, "{missed} missed, {answers} taken");
 
-    // The load ends; what lies in the queues leaves.
+    // The load ends; the queues drain.
     (0..100).for_each(|_| rig.step());
     rig.assert_negotiated();
     assert_eq!(rig.said, [""; 0], "nothing has happened");
@@ -337,12 +336,12 @@ fn a_minute_at_twice_what_members_can_send_loses_no_lacpdu_and_delays_none() {
     let data = rig.members.values().map(|member| member.data).sum::<u64>() - data_before;
     assert_eq!(data + lost, offered);
 
-    // On the way in: what the partner sent, the app has.
+    // Receive: the app got everything the partner sent.
     let partners: u64 = rig.members.values().map(|member| member.partners).sum();
     assert_eq!(rig.punted[&Names("bond0").slow()], partners);
     let status = rig.app().aggregation.status().unwrap();
     assert_eq!(status.members.iter().map(|member| member.counters.lacpdus_received).sum::<u64>(), partners);
-    // On the way out: what the app sent has left, in time.
+    // Transmit: everything the app sent has left, in time.
     let account = rig.apps.account(0);
     let ours: u64 = rig.members.values().map(|member| member.ours).sum();
     assert_eq!((account.injected, account.refused), (ours, 0));

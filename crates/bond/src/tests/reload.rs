@@ -6,7 +6,7 @@ use crate::{Bond, Mode};
 use std::collections::BTreeSet;
 use weir_program::{Entry, Pipe, PortId};
 
-/// Asserts that every flow leaves by one enabled member.
+/// Asserts that every flow leaves through one enabled member.
 fn all_arrive(rig: &mut Rig) {
     let enabled: BTreeSet<u16> = rig.enabled().into_iter().collect();
     let dropped = rig.dropped();

@@ -1,7 +1,7 @@
 //! A bond and its environment.
 //!
-//! Port 0 is inside; ports 1 to 4 can be members. Whatever leaves by a port takes that link's latency to
-//! reach the partner, if the link works. A partner with LACP drops data on links on which it does not
+//! Port 0 is inside; ports 1 to 4 can be members. A frame that leaves through a port reaches the partner
+//! after that link's latency, if the link works. A partner with LACP drops data on links on which it does not
 //! collect. The public fields record everything for later inspection.
 
 use crate::lacp::{self, Lacp, Policy, Rate, Settings, System};
@@ -46,7 +46,7 @@ pub struct Wire {
     pub cut: [bool; 2],
 }
 
-/// What became of frames.
+/// The fate of frames.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     pub came: u64,
@@ -550,7 +550,7 @@ impl Rig {
         self.sent[mark..].iter().filter(|seen| !is_slow(&seen.bytes)).collect()
     }
 
-    /// Sends a frame from inside; returns the members it left by.
+    /// Sends a frame from inside; returns the members through which it left.
     pub fn send(&mut self, bytes: &[u8]) -> Vec<u16> {
         let mark = self.sent.len();
         self.frame(0, bytes);
@@ -645,7 +645,7 @@ impl Rig {
         assert!(elsewhere <= report.pending, "a bucket is where it should be, or waits to go there");
     }
 
-    /// The entries are those that the state of links and LACP calls for.
+    /// The entries match the state of links and LACP.
     fn assert_entries(&self) {
         let (app, names) = (&self.app, Names(&self.bond.name));
         let lingers = |id: u16| app.admitted.lingers(id);

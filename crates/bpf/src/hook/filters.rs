@@ -16,10 +16,10 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// REQUEST and DUMP.
 const FLAGS: u16 = 0x301;
-/// Attributes: of a filter, and of one that runs an eBPF program.
+/// Attributes: of a filter, and of a filter that runs an eBPF program.
 const OPTIONS: u16 = 2;
 const PROGRAM_ID: u16 = 11;
-/// Bytes of `struct nlmsghdr`, of `struct tcmsg` and of an attribute's header.
+/// Sizes of `struct nlmsghdr`, of `struct tcmsg` and of an attribute's header.
 const HEADER: usize = 16;
 const TCMSG: usize = 20;
 const ATTRIBUTE: usize = 4;
@@ -29,9 +29,9 @@ const BUFFER: usize = 64 << 10;
 /// A filter that runs a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// The id of the program.
+    /// The ID of the program.
     pub program: u32,
-    /// Where it is among the filters.
+    /// Its position among the filters.
     pub priority: u16,
     handle: u32,
 }
@@ -109,7 +109,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-/// Returns the programs of our filters in the kernel, by id, with the program to which each jumps: none if
+/// Returns the programs of our filters in the kernel, by ID, with the program to which each jumps: none if
 /// the process that attached it has ended.
 pub fn hooks() -> Result<BTreeMap<u32, Option<u32>>, ProgramError> {
     let mut all = BTreeMap::new();
@@ -123,7 +123,7 @@ pub fn hooks() -> Result<BTreeMap<u32, Option<u32>>, ProgramError> {
     Ok(all)
 }
 
-/// Reads the array of a program: the kernel gives the id of the program in it.
+/// Reads the array of a program: the kernel returns the ID of the program in it.
 fn target(program: &ProgramInfo) -> Result<Option<u32>, ProgramError> {
     for map in program.map_ids()?.unwrap_or_default() {
         let array = Array::<_, u32>::try_from(Map::Array(MapData::from_id(map)?))?;

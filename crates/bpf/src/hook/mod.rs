@@ -1,5 +1,5 @@
 //! Programs at the tc hooks of an interface: through tcx, or through clsact where the kernel has no tcx
-//! (before Linux 6.6). Both run behind the programs that were there, and end with the process.
+//! (before Linux 6.6). Both run after the programs already present, and end with the process.
 
 mod filters;
 
@@ -22,8 +22,8 @@ const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/hoo
 /// The name of the program that a filter runs.
 const NAME: &str = "weir_hook";
 
-/// The priority of the first filter; those attached later have higher numbers, so that they run behind it.
-/// Those of others run before, because the kernel chooses 49152 or less for them.
+/// The priority of the first filter; those attached later have higher numbers, so that they run after it.
+/// Filters of other tools run before, because the kernel chooses 49152 or less for them.
 const PRIORITY: u16 = 50_000;
 
 /// A program at a hook. Dropping it detaches the program.
@@ -36,7 +36,7 @@ pub enum Attachment {
 }
 
 impl Attachment {
-    /// The id of the program that the kernel lists instead of ours, if it does.
+    /// The ID of the program that the kernel lists instead of ours, if it does.
     pub fn stands_in(&self) -> Option<u32> {
         match self {
             Attachment::Tcx { .. } => None,
@@ -68,7 +68,7 @@ pub fn attach(
     Ok(Attachment::Tcx { _link: FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)? })
 }
 
-/// Attaches a program through clsact, and removes what processes that were killed have left there.
+/// Attaches a program through clsact, and removes leftovers of killed processes.
 fn by_filter(
     program: &SchedClassifier,
     interface: &str,
@@ -90,14 +90,14 @@ fn by_filter(
     let others = filters::at(index_of(interface).map_err(io_error)?, hook).map_err(io_error)?;
     let last = others.iter().map(|filter| filter.priority).max().unwrap_or_default();
     let priority = last.saturating_add(1).max(PRIORITY);
-    // The id tells the filters of all processes apart.
+    // The ID distinguishes the filters of all processes.
     let options = NlOptions { priority, handle: TcHandle::new(high, low), classid: None };
     let link = hooked.attach_with_options(interface, hook, TcAttachOptions::Netlink(options))?;
     let link = hooked.take_link(link)?;
     Ok(Attachment::Filter { id, _link: link, _hook: Box::new(ebpf) })
 }
 
-/// Returns the ids of the programs at a hook of the interface with this index, in the order in which they
+/// Returns the IDs of the programs at a hook of the interface with this index, in the order in which they
 /// run: those of tcx, then filters. Their names would need another privilege.
 ///
 /// # Errors
@@ -108,7 +108,7 @@ pub fn ids_at(interface: u32, hook: TcAttachType) -> io::Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Returns the ids of the programs at a hook of an interface. For a filter of weir, this is the program that
+/// Returns the IDs of the programs at a hook of an interface. For a filter of weir, this is the program that
 /// it jumps to; filters whose process has ended are left out.
 ///
 /// # Errors

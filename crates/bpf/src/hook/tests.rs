@@ -9,7 +9,7 @@ use std::process::Command;
 const PROGRAM: &str = "impair";
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
 
-/// A network namespace of its own with an interface, for this thread.
+/// Puts this thread into its own network namespace with an interface.
 struct Space(String);
 
 impl Space {
@@ -71,7 +71,7 @@ fn a_program_behind_a_filter_is_found_and_gone_when_it_is_dropped() {
     assert!(programs_at("none0", egress).is_err());
 }
 
-/// The array of a killed process is closed by the kernel; here it is closed without the filter.
+/// The kernel closes the array of a killed process; here it is closed without removing the filter.
 #[test]
 fn what_a_killed_process_has_left_does_nothing_and_is_removed() {
     let Some(_space) = Space::new("left") else { return };
@@ -83,7 +83,7 @@ fn what_a_killed_process_has_left_does_nothing_and_is_removed() {
     std::mem::forget(_link);
     drop(_hook);
     let id = program(&mut ebpf).info().unwrap().id();
-    // For a moment, a process that another test starts has the array, too.
+    // For a moment, a process started by another test also holds the array.
     let waited = (0..200).find(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         programs_at("here", egress).unwrap() == [id]

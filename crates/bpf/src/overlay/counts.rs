@@ -1,6 +1,6 @@
 //! What the programs have counted, in the order of `overlay/maps.h`.
 
-/// What became of frames, by name: three sums, then why frames took the kernel's way.
+/// Outcomes of frames by name: three sums, then the reasons why frames took the kernel's path.
 pub const OVERLAY_COUNTS: [&str; 28] = [
     "seen",
     "fast",
@@ -32,7 +32,7 @@ pub const OVERLAY_COUNTS: [&str; 28] = [
     "no_room",
 ];
 
-/// What became of the frames of a direction, since the programs were loaded.
+/// The outcomes of the frames of a direction, since the programs were loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverlayFrames(pub(super) [u64; OVERLAY_COUNTS.len()]);
 
@@ -43,47 +43,47 @@ impl OverlayFrames {
         OVERLAY_COUNTS.iter().position(|one| *one == name).map_or(0, |at| self.0[at])
     }
 
-    /// Returns why frames took the kernel's way, and how many each time.
+    /// Returns the reasons why frames took the kernel's path, each with the number of frames.
     pub fn slow(&self) -> impl Iterator<Item = (&'static str, u64)> {
         OVERLAY_COUNTS.into_iter().zip(self.0).skip(3)
     }
 
-    /// Returns true if every frame seen is counted as what became of it. While frames pass, one may be
-    /// between both.
+    /// Returns true if every frame seen is counted under an outcome. While frames pass, one may be between
+    /// the two counts.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.0[0] == self.0[1..].iter().sum::<u64>()
     }
 }
 
-/// What became of entries; in the order of `enum event`.
+/// Events of entries, in the order of `enum event`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverlayEntries {
-    /// Directions learnt from what was sent, and from what was received.
+    /// Directions learnt from sent frames, and from received frames.
     pub learnt: [u64; 2],
-    /// Frames that were not learnt from: the connection is not established,
+    /// Frames from which nothing was learnt: the connection is not established,
     pub not_established: u64,
-    /// something changed while they were on their way,
+    /// something changed while they were in flight,
     pub outdated: u64,
-    /// or they left in another form, for a node that is not known, or were flooded to other pods as well.
+    /// or they left in another form, were for an unknown node, or were flooded to other pods as well.
     pub unlearnable: u64,
     /// Flows that made room for others.
     pub evicted: u64,
     /// Flows forgotten because their connection ended.
     pub forgotten: u64,
-    /// Directions that became void, because of all, policy, the remote node, the pod.
+    /// Directions invalidated by the global stamp, policy, the remote node, or the pod.
     pub void: [u64; 4],
-    /// Frames that NAT had changed, for which user space was asked.
+    /// Frames changed by NAT, about which user space was asked.
     pub asked: u64,
-    /// Frames of which copies went to several nodes.
+    /// Frames whose copies went to several nodes.
     pub flooded: u64,
-    /// Packets sent and received that flows have given: all of those that are gone, and some of others.
+    /// Packets sent and received that flows have reported: all packets of ended flows, and some of others.
     pub gone_packets: [u64; 2],
     /// Their bytes.
     pub gone_bytes: [u64; 2],
-    /// Flows that went because they were not used.
+    /// Flows that expired because they were idle.
     pub idled: u64,
-    /// Records of what flows have given for which there was no room, and their packets.
+    /// Records of flows' counts for which there was no room, and their packets.
     pub lost: [u64; 2],
 }
 

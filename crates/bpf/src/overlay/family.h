@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* The programs are compiled for each IP version of pods and of nodes: POD_IP and NODE_IP are 4 or 6. A VXLAN
- * device has one of nodes. Of pods there may be both: frames come to the programs of IPv4, which hand those
- * of IPv6 over, so that IPv4 pays nothing for longer addresses. */
+ * device has one IP version of nodes. Pods may use both: frames arrive at the programs for IPv4, which pass
+ * IPv6 frames on to those for IPv6, so that IPv4 pays nothing for longer addresses. */
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/in6.h>
@@ -18,7 +18,7 @@ typedef struct ipv6hdr pod_header;
 #define POD_ETHERTYPE ETH_P_IPV6
 #endif
 
-/* The headers of older kernels have no name for this flag: an address of IPv6 is in no other checksum. */
+/* Older kernel headers do not define this flag: an IPv6 address is part of no other checksum. */
 #define SUM_OF_IPV6 (1ULL << 7)
 
 #if NODE_IP == 4
@@ -41,7 +41,7 @@ typedef struct ipv6hdr node_header;
 #define ECN_ECT1 1
 
 #if POD_IP == 6 || NODE_IP == 6
-/* The traffic class; headers are read by bytes, because bit-fields have other names elsewhere. */
+/* The traffic class. Headers are read byte by byte, because bit-fields have different names elsewhere. */
 static __always_inline __u8 traffic_class(const void *header)
 {
 	const __u8 *bytes = header;
@@ -49,7 +49,7 @@ static __always_inline __u8 traffic_class(const void *header)
 	return bytes[0] << 4 | bytes[1] >> 4;
 }
 
-/* Replaces its two bits of ECN. */
+/* Replaces its two ECN bits. */
 static __always_inline void set_ecn(void *header, __u8 ecn)
 {
 	__u8 *bytes = header;

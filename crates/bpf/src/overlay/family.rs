@@ -1,4 +1,4 @@
-//! The programs for pods with one version of IP, and their maps.
+//! The programs for pods with one IP version, and their maps.
 
 use super::counts::EVENTS;
 use super::flow::{OverlayGone, OverlayTuple, Table};
@@ -14,19 +14,19 @@ use std::io::ErrorKind::Interrupted;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// An object, by the versions of IP of pods and nodes.
+/// An object file, by the IP versions of pods and nodes.
 macro_rules! object {
     ($versions:literal) => {
         aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/overlay", $versions, ".bpf.o"))
     };
 }
 
-/// The programs to which those for IPv4 hand frames over, in the order of `enum twin`.
+/// The programs to which those for IPv4 pass frames on, in the order of `enum twin`.
 const TWINS: [&str; 4] = ["overlay_send", "overlay_receive", "overlay_learn_send", "overlay_learn_receive"];
 
-/// Tuples that are returned at once.
+/// The most tuples that are returned at once.
 const ASKED_MAX: usize = 1024;
-/// Records of flows that are returned at once.
+/// The most records of flows that are returned at once.
 const LEFT_MAX: usize = 8192;
 /// In the order of `enum end`.
 const IDLE: u64 = 2;
@@ -65,7 +65,7 @@ impl Family {
         Ok(Family { ebpf, layout: Layout::new(pods, nodes), sets, asked, left })
     }
 
-    /// Has frames of another version handed over to these programs.
+    /// Makes the IPv4 programs pass frames of the other version on to these programs.
     pub fn hand_over(&mut self, other: &mut Family) -> Result<(), EbpfError> {
         let map = self.ebpf.map_mut("twins").expect("overlay.bpf.c defines it");
         let mut twins = ProgramArray::try_from(map)?;
@@ -106,7 +106,7 @@ impl Family {
         Array::try_from(map).expect("its value is laid out as here")
     }
 
-    /// A map from a structure to another.
+    /// A map from one structure to another.
     fn table<K: Pod, V: Pod>(&mut self, name: &str) -> HashMap<&mut MapData, K, V> {
         let map = self.ebpf.map_mut(name).expect("overlay.bpf.c defines it");
         HashMap::try_from(map).expect("its value is laid out as here")
@@ -122,12 +122,12 @@ impl Family {
         match (address, self.layout.nodes) {
             (IpAddr::V4(address), OverlayIp::V4) => change(self.table("nodes"), address.octets(), stamp),
             (IpAddr::V6(address), OverlayIp::V6) => change(self.table("nodes"), address.octets(), stamp),
-            // No frame can come from there.
+            // No frame can come from that address.
             _ => Ok(()),
         }
     }
 
-    /// Tells that NAT makes a tuple of another one, or forgets it.
+    /// Records that NAT turns one tuple into another, or removes the record.
     pub fn translate(&mut self, from: Option<&OverlayTuple>, to: &OverlayTuple) -> Result<(), MapError> {
         let from = from.map(OverlayTuple::bytes);
         let from = from.as_deref();
@@ -137,14 +137,14 @@ impl Family {
         }
     }
 
-    /// `struct tuple` by the same, as it leaves.
+    /// `struct tuple` by the `struct tuple` with which the frame leaves.
     fn translate_bytes<const N: usize>(&mut self, from: Option<&[u8]>, to: &[u8]) -> Result<(), MapError> {
         let whole = |bytes: &[u8]| <[u8; N]>::try_from(bytes).map_err(|_| MapError::KeyNotFound);
         let from = from.map(whole).transpose()?;
         change(self.table("translations"), whole(to)?, from)
     }
 
-    /// Forgets all NAT.
+    /// Removes all NAT records.
     pub fn forget_translations(&mut self) {
         match self.layout.pods {
             OverlayIp::V4 => forget_all::<16>(self.table("translations")),
@@ -162,7 +162,7 @@ impl Family {
         }
     }
 
-    /// What becomes readable when something was asked.
+    /// The descriptor that becomes readable when there are requests.
     pub fn asks(&self) -> BorrowedFd<'_> {
         self.asked.as_fd()
     }
@@ -182,15 +182,15 @@ impl Family {
         self.sets
     }
 
-    /// Has flows of some sets give what they have counted; returns the set to go on with.
+    /// Makes the flows of some sets report their counts; returns the set to continue with.
     pub fn sweep(&mut self, from: u32, sets: u32, what: &OverlaySweep) -> Result<u32, ProgramError> {
         let why = if what.ends { STOPPED } else { IDLE };
         let words = [what.idle_ns, what.given_ns, u64::from(from) | why << 32];
         self.array::<[u64; 3]>("sweeps").set(0, words, 0)?;
-        // The kernel wants a frame.
+        // The kernel requires a frame.
         let options = TestRunOptions { data_in: Some(&[0; 14]), repeat: sets, ..TestRunOptions::new() };
         let done = self.program("overlay_sweep")?.test_run(options);
-        // A signal ends it early; how far it came is written down.
+        // A signal ends it early; its progress is recorded.
         let was_interrupted = |error: &ProgramError| match error {
             ProgramError::SyscallError(error) => error.io_error.kind() == Interrupted,
             _ => false,
@@ -203,7 +203,7 @@ impl Family {
         Ok(self.array::<[u64; 3]>("sweeps").get(&0, 0)?[2] as u32)
     }
 
-    /// The ids of the programs that are attached to an ingress.
+    /// The IDs of the programs that are attached to an ingress.
     pub fn ids(&mut self) -> Vec<u32> {
         let id = |name: &str| Some(self.program(name).ok()?.info().ok()?.id());
         ["overlay_send", "overlay_receive"].into_iter().filter_map(id).collect()

@@ -1,19 +1,19 @@
-//! The flows of the cache, to be read.
+//! Reading the flows of the cache.
 
 use super::layout::{GONE_TO, HALF_AT, HALF_FLAGS, HALF_TO, Layout, OverlayIp};
 use aya::maps::{Array, Map, MapData, MapError};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-/// Bits of the flags of `struct half`.
+/// Flag bits of `struct half`.
 const USABLE: u32 = 1;
 const TRANSLATED: u32 = 2;
 const LOCAL: u32 = 4;
 
-/// The addresses and ports of a frame, in its direction.
+/// The addresses and ports of a frame, in its own direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OverlayTuple {
-    /// Source and destination, of one version.
+    /// Source and destination, of the same IP version.
     pub addresses: [IpAddr; 2],
     /// Their ports.
     pub ports: [u16; 2],
@@ -22,14 +22,14 @@ pub struct OverlayTuple {
 }
 
 impl OverlayTuple {
-    /// Returns the tuple of an answer.
+    /// Returns the tuple of a reply.
     #[must_use]
     pub fn reversed(&self) -> OverlayTuple {
         let ([a, b], [c, d]) = (self.addresses, self.ports);
         OverlayTuple { addresses: [b, a], ports: [d, c], ..*self }
     }
 
-    /// Returns the version of its addresses.
+    /// Returns the IP version of its addresses.
     #[must_use]
     pub fn ip(&self) -> OverlayIp {
         version(self.addresses)
@@ -53,7 +53,7 @@ impl OverlayTuple {
 /// A flow as its pod sees it, for both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OverlayKey {
-    /// The pod, and the one that it talks to; of one version.
+    /// The pod and its peer; of the same IP version.
     pub addresses: [IpAddr; 2],
     /// Their ports.
     pub ports: [u16; 2],
@@ -64,7 +64,7 @@ pub struct OverlayKey {
 }
 
 impl OverlayKey {
-    /// Returns the version of its addresses.
+    /// Returns the IP version of its addresses.
     #[must_use]
     pub fn ip(&self) -> OverlayIp {
         version(self.addresses)
@@ -97,7 +97,7 @@ fn version(addresses: [IpAddr; 2]) -> OverlayIp {
     if addresses.iter().all(IpAddr::is_ipv4) { OverlayIp::V4 } else { OverlayIp::V6 }
 }
 
-/// What keys and tuples begin with: addresses and ports as on the wire.
+/// The common beginning of keys and tuples: addresses and ports as on the wire.
 fn begin(addresses: [IpAddr; 2], ports: [u16; 2]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(48);
     let ip = version(addresses);
@@ -112,7 +112,7 @@ fn begin(addresses: [IpAddr; 2], ports: [u16; 2]) -> Vec<u8> {
     bytes
 }
 
-/// Reads it, and returns what is behind it.
+/// Reads it, and returns the bytes that follow.
 fn read(bytes: &[u8], ip: OverlayIp) -> Option<([IpAddr; 2], [u16; 2], &[u8])> {
     let (one, rest) = address(bytes, ip)?;
     let (other, rest) = address(rest, ip)?;
@@ -120,7 +120,7 @@ fn read(bytes: &[u8], ip: OverlayIp) -> Option<([IpAddr; 2], [u16; 2], &[u8])> {
     Some(([one, other], [u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])], rest))
 }
 
-/// Reads an address as on the wire, and returns what is behind it.
+/// Reads an address as on the wire, and returns the bytes that follow.
 fn address(bytes: &[u8], ip: OverlayIp) -> Option<(IpAddr, &[u8])> {
     Some(match ip {
         OverlayIp::V4 => {
@@ -137,70 +137,71 @@ fn address(bytes: &[u8], ip: OverlayIp) -> Option<(IpAddr, &[u8])> {
 /// A flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlayFlow {
-    /// What tells it apart.
+    /// Its key.
     pub key: OverlayKey,
-    /// When what it sends was learnt, and what it receives, on the clock `CLOCK_MONOTONIC`, in nanoseconds; 0
-    /// if it was not, or is void.
+    /// When its sending and its receiving direction were learnt, in nanoseconds of `CLOCK_MONOTONIC`; 0 if a
+    /// direction was not learnt or is void.
     pub learnt_ns: [u64; 2],
-    /// The stamps when each was learnt: global, policy, and of the remote node or the pod.
+    /// The stamps at the time each direction was learnt: global, policy, and that of the remote node or the
+    /// pod.
     pub stamps: [[u64; 3]; 2],
-    /// Which stamp the last of them is of.
+    /// Whose stamp the last of them is.
     pub stamp_of: [u32; 2],
-    /// Whether the flow's own frames are found by this key; otherwise they are by the one before NAT, and
-    /// this is there for the other direction.
+    /// Whether the flow's own frames are found by this key. Otherwise they are found by the key before NAT,
+    /// and this entry exists for the other direction.
     pub is_usable: [bool; 2],
-    /// What NAT makes of what it sends, and of what it receives.
+    /// The tuples after NAT of what it sends, and of what it receives.
     pub translated: [Option<OverlayTuple>; 2],
     /// The interface of the other pod, if that is on this node.
     pub peer: Option<u32>,
-    /// The remote node; unspecified before what it sends was learnt.
+    /// The remote node; unspecified until the sending direction was learnt.
     pub node: IpAddr,
-    /// The headers in front of what it sends, as the kernel wrote them: 64 bytes, or 84 with outer IPv6.
+    /// The headers before what it sends, as the kernel wrote them: 64 bytes, or 84 with outer IPv6.
     pub headers: Vec<u8>,
     /// The index of the pod's interface.
     pub pod: u32,
-    /// When the first direction was learnt or the flow last gave its counts, on the same clock.
+    /// When the first direction was learnt or the flow last reported its counts, on the same clock.
     pub born_ns: u64,
     /// When its last frame took the short way, on the same clock.
     pub used_ns: u64,
-    /// Packets sent and received by the short way since then.
+    /// Packets sent and received on the short way since then.
     pub packets: [u64; 2],
     /// Their bytes, as on the pod's wire.
     pub bytes: [u64; 2],
 }
 
-/// Why a flow gives what it has counted.
+/// Why a flow reports its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverlayEnd {
-    /// It has made room for another.
+    /// It made room for another flow.
     MadeRoom,
     /// Its connection has ended.
     Ended,
-    /// It was not used for long.
+    /// It was idle for too long.
     Idle,
-    /// It has not ended: this is what it has counted until now.
+    /// It has not ended: these are its counts so far.
     Alive,
     /// The programs are being detached.
     Stopped,
 }
 
-/// What a flow has counted since it was learnt or last gave its counts.
+/// What a flow has counted since it was learnt or last reported its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlayGone {
-    /// What tells it apart.
+    /// Its key.
     pub key: OverlayKey,
-    /// When that was, on the clock `CLOCK_MONOTONIC`, in nanoseconds; 0 if the flow had given its counts as
-    /// its last, and these are of frames that were on their way.
+    /// When that was, in nanoseconds of `CLOCK_MONOTONIC`; 0 if the flow had already reported its final
+    /// counts, and these come from frames that were still in flight.
     pub born_ns: u64,
     /// When its last frame took the short way.
     pub used_ns: u64,
-    /// Packets sent and received by the short way.
+    /// Packets sent and received on the short way.
     pub packets: [u64; 2],
     /// Their bytes, as on the pod's wire.
     pub bytes: [u64; 2],
-    /// What it received, as the pod saw it.
+    /// The tuple of what it received, as the pod saw it.
     pub received: OverlayTuple,
-    /// Why it is given.
+    /// Why it is reported.
     pub why: OverlayEnd,
 }
 
@@ -227,7 +228,7 @@ impl OverlayGone {
     }
 }
 
-/// A word at an offset; 0 if it is not there.
+/// A word at an offset; 0 if there is none.
 fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
 }
@@ -239,7 +240,7 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 /// Reads flows.
 pub struct OverlayFlows(Vec<Table>);
 
-/// Reads those of a version of IP.
+/// Reads the flows of one IP version.
 pub(super) struct Table {
     layout: Layout,
     map: Map,
@@ -250,14 +251,14 @@ impl OverlayFlows {
         OverlayFlows(tables)
     }
 
-    /// Returns all flows. A system call for each set of four.
+    /// Returns all flows. This costs a system call for each set of four.
     #[must_use]
     pub fn read(&self) -> Vec<OverlayFlow> {
         self.page(0, u32::MAX).0
     }
 
-    /// Returns the flows in this set and those that follow, as many as are asked for, those of one version of
-    /// IP after those of the other, and at which set the next page begins.
+    /// Returns the requested number of flows from this set and those that follow, one IP version after the
+    /// other, and the set at which the next page begins.
     #[must_use]
     pub fn page(&self, from: u32, sets: u32) -> (Vec<OverlayFlow>, Option<u32>) {
         let end = from.saturating_add(sets);
@@ -292,7 +293,7 @@ impl Table {
     }
 
     fn sets<const BYTES: usize>(&self, sets: Range<u32>) -> Result<(Vec<OverlayFlow>, u32), MapError> {
-        /// `BPF_F_LOCK`: with the set's lock, so that no flow is half another.
+        /// `BPF_F_LOCK`: with the set's lock, so that no flow is read half changed.
         const LOCK: u64 = 4;
         let map = Array::<&MapData, [u8; BYTES]>::try_from(&self.map)?;
         let some = (sets.start..sets.end.min(map.len())).filter_map(|at| map.get(&at, LOCK).ok());
@@ -311,7 +312,7 @@ impl Table {
         let is_translated = |at: usize| flags[at] & (USABLE | TRANSLATED) == USABLE | TRANSLATED;
         let headers = way.get(headers..headers + length)?;
         let at = |at: usize| word(way, born + at * 8);
-        // One that is gone keeps its key.
+        // A flow that is gone keeps its key.
         if at(0) == 0 {
             return None;
         }

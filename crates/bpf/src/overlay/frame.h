@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Reads frames, which may take the short way, which flow they are of; and changes them. */
+/* Reads frames (whether they may take the short way, and which flow they belong to), and changes them. */
 
 #define TCP_CONTROL 0x07 /* FIN, SYN, RST */
 
@@ -8,23 +8,23 @@ struct packet {
 	pod_header ip;
 	__be16 sport;
 	__be16 dport;
-	__u16 header; /* bytes of its TCP or UDP header */
+	__u16 header; /* length of its TCP or UDP header */
 	__be16 check; /* of UDP */
 };
 
-/* The frame's headers as they are written at once: all of the tunnel, and the inner packet's. */
+/* The frame's headers as they are written in one go: all tunnel headers, and the inner packet's. */
 struct written {
 	struct headers headers;
 	pod_header ip;
 } __attribute__((packed, aligned(2)));
 
-/* A frame without a tunnel, as it begins. */
+/* The beginning of a frame without a tunnel. */
 struct bared {
 	struct ethhdr ethernet;
 	pod_header ip;
 } __attribute__((packed, aligned(2)));
 
-/* The sum of the ten words of a header of IPv4, folded; 0xffff if its checksum is right. */
+/* The sum of the ten words of a header of IPv4, folded; 0xffff if its checksum is correct. */
 static __always_inline __u32 header_sum(const void *header)
 {
 	const __u16 *words = header;
@@ -55,7 +55,7 @@ static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, s
 	enum count why;
 	struct {
 		pod_header ip;
-		struct udphdr udp; /* ports, and what UDP has behind them: length and checksum */
+		struct udphdr udp; /* ports, and what follows them in UDP: length and checksum */
 	} begin;
 	__u8 tcp[2];
 
@@ -109,7 +109,7 @@ static __always_inline void key_of(const struct settings *settings, const struct
 	key_from(settings, &tuple, direction, key);
 }
 
-/* Bytes of the longest IP packet that a frame is sent as: segments of GSO are cut later. */
+/* Length of the longest IP packet as which a frame is sent: GSO segments are cut later. */
 static __always_inline __u32 longest(const struct __sk_buff *skb, const struct packet *packet)
 {
 	if (skb->gso_size)
@@ -117,15 +117,15 @@ static __always_inline __u32 longest(const struct __sk_buff *skb, const struct p
 	return length_of(&packet->ip);
 }
 
-/* Returns whether an interface carries IP packets of so many bytes. */
+/* Returns whether an interface can carry IP packets of this length. */
 static __always_inline int fits(struct __sk_buff *skb, __u32 interface, __u32 length)
 {
 	__u32 mtu = length;
 
-	/* All that IPv4 runs on carries as much (RFC 791, IPV4_MIN_MTU). */
+	/* Every link that carries IPv4 can carry this much (RFC 791, IPV4_MIN_MTU). */
 	if (length <= 68)
 		return 1;
-	/* An answer other than an error is about GSO frames as a whole; the MTU that it writes is not. */
+	/* A non-error result refers to a GSO frame as a whole; the MTU that the helper writes does not. */
 	return bpf_check_mtu(skb, interface, &mtu, 0, 0) >= 0 && length <= mtu;
 }
 
@@ -139,7 +139,7 @@ static __always_inline enum count read_headers(struct __sk_buff *skb, const stru
 	if (headers->ethernet.h_proto != bpf_htons(NODE_ETHERTYPE) || !is_carrier(headers) ||
 	    headers->udp.dest != bpf_htons(settings->vxlan_port))
 		return NOT_TUNNEL;
-	/* Other flags are extensions, which only the device understands. */
+	/* Other flags are extensions that only the device understands. */
 	if (headers->vxlan.flags != VXLAN_VNI_PRESENT || headers->vxlan.reserved[0] ||
 	    headers->vxlan.reserved[1] || headers->vxlan.reserved[2] ||
 	    headers->vxlan.vni != bpf_htonl(settings->vni << 8))
@@ -149,8 +149,8 @@ static __always_inline enum count read_headers(struct __sk_buff *skb, const stru
 	return FAST;
 }
 
-/* What NAT makes of ports and the checksum of what follows, which is at an offset. Returns an error of the
- * kernel. */
+/* Applies NAT to the ports and the checksum of the transport header at this offset. Returns the kernel's
+ * error. */
 static __always_inline long translate_ports(struct __sk_buff *skb, const struct packet *packet,
 					    const struct half *half, __u32 at)
 {

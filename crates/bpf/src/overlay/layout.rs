@@ -1,4 +1,4 @@
-//! Where the fields of the programs' structures are: it depends on the versions of IP that the programs are
+//! Where the fields of the programs' structures are, which depends on the IP versions that the programs are
 //! compiled for.
 
 /// A version of IP.
@@ -10,7 +10,7 @@ pub enum OverlayIp {
     V6,
 }
 
-/// Flows of a set.
+/// Number of flows in a set.
 pub(super) const WAYS: usize = 4;
 
 /// Where the fields of the programs' structures are, as offsets in bytes.
@@ -24,15 +24,15 @@ pub(super) struct Layout {
     pub key: usize,
     /// Bytes of `struct tuple`.
     pub tuple: usize,
-    /// What is sent, and what is received: `struct half`.
+    /// The half for what is sent, and the half for what is received: `struct half`.
     pub halves: [usize; 2],
     /// The index of the pod's interface, in a way.
     pub pod: usize,
-    /// The headers, and their bytes.
+    /// The headers, and their length in bytes.
     pub headers: [usize; 2],
     /// The interface of the other pod.
     pub peer: usize,
-    /// Times and counts, one behind the other.
+    /// Times and counts, one after the other.
     pub born: usize,
     /// Bytes of `struct way`.
     pub way: usize,
@@ -58,9 +58,9 @@ impl Layout {
         let halves = [key, key + HALF_TO + tuple];
         // Two interfaces.
         let headers = halves[1] + HALF_TO + tuple + 8;
-        // The look of a packet, and MAC addresses.
+        // The packet's `look`, and MAC addresses.
         let peer = headers + header.next_multiple_of(8) + 16;
-        // With it, a reserve and a time.
+        // Together with a reserved field and a time.
         let born = peer + 16;
         Layout {
             pods,

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * Learning from frames that the kernel forwarded. A change may come while a frame is on its way: then the
- * epoch differs from the one in its mark, and nothing is learnt. A change that comes later finds an entry
- * with the stamps of before: they are read before the epoch, and the epoch grows before they do.
+/* Learning from frames that the kernel forwarded. If something changes while a frame is in flight, the epoch
+ * differs from the one in its mark, and nothing is learnt. A later change finds an entry with the old stamps:
+ * stamps are read before the epoch, and the epoch is incremented before they are.
  */
 
-/* Returns whether a frame's mark says that this direction of an established flow is to be learnt; the bits
- * are ours, and go no further. `half` gets the stamps, and whether NAT has changed the frame. */
+/* Returns whether a frame's mark requests that this direction of an established flow be learnt; clears the
+ * bits, which are ours. Writes the stamps, and whether NAT has changed the frame, to `half`. */
 static __always_inline int is_wanted(struct __sk_buff *skb, const struct settings *settings, __u32 wants,
 				     __u32 at, struct half *half)
 {
@@ -27,8 +26,8 @@ static __always_inline int is_wanted(struct __sk_buff *skb, const struct setting
 	return 0;
 }
 
-/* Returns whether a frame teaches nothing. It is asked first, so that frames of connections that are not
- * established cost no more than that. */
+/* Returns whether nothing can be learnt from a frame. This is checked first, so that frames of connections
+ * that are not established cost no more than this. */
 static __always_inline int teaches_nothing(struct __sk_buff *skb, const struct settings *settings,
 					   __u32 wants)
 {
@@ -41,8 +40,8 @@ static __always_inline int teaches_nothing(struct __sk_buff *skb, const struct s
 	return 1;
 }
 
-/* Finds the tuple with which a frame came that leaves with this one. Where NAT has changed it, user space
- * knows, or is asked. */
+/* Finds the tuple with which a frame arrived that leaves with this one. If NAT has changed it, user space has
+ * recorded it, or is asked. */
 static __always_inline int came_as(const struct half *half, const struct tuple *to, struct tuple *from)
 {
 	struct tuple *known;
@@ -68,8 +67,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct settings *s
 	return TC_ACT_UNSPEC;
 }
 
-/* Learns in both entries of a translated flow: frames are found by the first, and by the second those of the
- * other direction. */
+/* Learns into both entries of a translated flow: frames are found by the first, frames of the other direction
+ * by the second. */
 static __always_inline void learn_both(const struct settings *settings, struct plan *plan, struct half *half,
 				       const struct tuple *from, enum direction direction)
 {
@@ -116,8 +115,8 @@ int overlay_learn_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Learns from a frame of another pod of this node: for that one it is what it sends, for this one what it
- * receives. */
+/* Learns from a frame of another pod on this node: it is the sending direction for that pod, and the
+ * receiving direction for this one. */
 static __always_inline void learn_near(const struct settings *settings, struct plan *plan)
 {
 	__u8 *inner = (__u8 *)plan->headers + TUNNEL;
@@ -170,7 +169,7 @@ int overlay_learn_receive(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Forgets the flow whose key user space gives it behind an empty Ethernet header (BPF_PROG_TEST_RUN), and
+/* Forgets the flow whose key user space passes after an empty Ethernet header (BPF_PROG_TEST_RUN), and
  * returns the lower half of the key's hash. */
 SEC("classifier")
 int overlay_forget(struct __sk_buff *skb)

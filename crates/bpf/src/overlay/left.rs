@@ -1,4 +1,4 @@
-//! What is left of programs when nobody minds them: attached to interfaces, or kept by files in a bpffs.
+//! Leftover programs that no process manages: still attached to interfaces, or pinned by files in a bpffs.
 
 use crate::hook;
 use aya::programs::links::{FdLink, LinkType, PinnedLink};
@@ -16,13 +16,13 @@ const NAMES: [&str; 6] = [
     "overlay_sweep",
 ];
 
-/// Folders of a bpffs in each other that are looked into.
+/// How deep nested directories of a bpffs are searched.
 const DEPTH_MAX: usize = 8;
 
-/// A program of an overlay that is in the kernel.
+/// An overlay program in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlayProgram {
-    /// The kernel's number of it.
+    /// Its ID in the kernel.
     pub id: u32,
     /// Its name, as the kernel lists it.
     pub name: String,
@@ -33,7 +33,7 @@ fn ours(info: &ProgramInfo) -> Option<OverlayProgram> {
     Some(OverlayProgram { id: info.id(), name: name.to_string() })
 }
 
-/// Returns the programs of an overlay at the tc hooks of an interface, whoever put them there.
+/// Returns the overlay programs at the tc hooks of an interface, whoever attached them.
 ///
 /// # Errors
 /// Returns the kernel's error: there is no such interface.
@@ -47,10 +47,10 @@ pub fn overlay_programs_at(interface: &str) -> Result<Vec<OverlayProgram>, Progr
     Ok(all)
 }
 
-/// Returns all programs of overlays in the kernel, in whatever network namespace.
+/// Returns all overlay programs in the kernel, in any network namespace.
 ///
 /// # Errors
-/// Returns the kernel's error: listing programs is a privilege.
+/// Returns the kernel's error: listing programs requires a privilege.
 pub fn overlay_programs() -> Result<Vec<OverlayProgram>, ProgramError> {
     let mut all = Vec::new();
     for program in loaded_programs() {
@@ -59,7 +59,7 @@ pub fn overlay_programs() -> Result<Vec<OverlayProgram>, ProgramError> {
     Ok(all)
 }
 
-/// Returns the files below a folder of a bpffs that keep programs of overlays, or their attachments.
+/// Returns the files below a directory of a bpffs that pin overlay programs or their links.
 #[must_use]
 pub fn overlay_pins(folder: &Path, programs: &[OverlayProgram]) -> Vec<PathBuf> {
     let ids: BTreeSet<u32> = programs.iter().map(|program| program.id).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* What all programs of overlay.bpf.c share: maps, marks and counts. */
+/* The maps, marks and counts that all programs of overlay.bpf.c share. */
 #include <linux/bpf.h>
 #include <linux/if_packet.h>
 #include <linux/pkt_cls.h>
@@ -19,17 +19,17 @@ struct settings {
 	__u32 vni;
 	__u32 vxlan_port; /* in host order */
 	__u32 tunnel; /* the index of the VXLAN device: its MTU limits what it carries */
-	__u32 source_first; /* as udp_flow_src_port: of the VXLAN device, in host order */
+	__u32 source_first; /* as in udp_flow_src_port: the VXLAN device's, in host order */
 	__u32 source_span;
-	__u32 mark_mask; /* our bits, which are neighbours: at least six, */
-	__u32 mark_shift; /* from this one on */
+	__u32 mark_mask; /* our bits, which are contiguous: at least six, */
+	__u32 mark_shift; /* starting at this one */
 	__u32 sets; /* of the table, less 1; their number is a power of two */
-	__u64 ttl_ns; /* the kernel sees a frame of each flow and direction that often */
+	__u64 ttl_ns; /* how often the kernel sees a frame of each flow and direction */
 	__u64 seed;
 	__u64 checks; /* which outer checksums of UDP over IPv6 are 0 */
 };
 
-/* The VXLAN device sends it so, and takes it so. */
+/* The VXLAN device sends zero checksums, and accepts them. */
 #define ZERO_SENT 1
 #define ZERO_TAKEN 2
 
@@ -40,7 +40,7 @@ struct {
 	__type(value, struct settings);
 } settings SEC(".maps");
 
-/* What user space writes all the time. The epoch grows before any stamp does. */
+/* What user space writes continuously. The epoch is incremented before any stamp. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 3);
@@ -50,9 +50,9 @@ struct {
 
 #define UNTIL 0 /* the end of the lease, on CLOCK_MONOTONIC */
 #define EPOCH 1
-#define LEARN_FROM 2 /* before, nothing is learnt: a mark may be of an epoch with the same lower bits */
+#define LEARN_FROM 2 /* nothing is learnt before: a mark may be from an epoch with the same low bits */
 
-/* What entries depend on. The first two are those of all entries, the others are of nodes and pods. */
+/* The stamps on which entries depend. The first two apply to all entries, the others to nodes and pods. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
@@ -63,15 +63,15 @@ struct {
 #define GLOBAL 0
 #define POLICY 1
 
-/* A pod: its stamp, and the MAC address that it sent from last. A bridge floods frames for addresses that it
- * does not know to all pods, and then they are learnt from where their own pod is, and nowhere else. */
+/* A pod: its stamp, and the MAC address that it last sent from. A bridge floods frames for unknown addresses
+ * to all pods; such frames are learnt only at the pod that they are meant for. */
 struct pod {
 	__u32 stamp;
 	__u8 mac[ETH_ALEN];
 	__u8 reserved[2];
 };
 
-/* The stamps of remote nodes by address, as on the wire, and pods by the index of the interface. */
+/* The stamps of remote nodes by address (as on the wire), and the pods by interface index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -86,7 +86,7 @@ struct {
 	__type(value, struct pod);
 } pods SEC(".maps");
 
-/* A flow as its pod sees it, for both directions. Addresses and ports as on the wire. */
+/* A flow as its pod sees it, for both directions. Addresses and ports are as on the wire. */
 struct key {
 	pod_address local;
 	pod_address remote;
@@ -96,7 +96,7 @@ struct key {
 	__u64 protocol; /* 0: no flow */
 };
 
-/* A frame's addresses and ports in its direction, as on the wire. */
+/* A frame's addresses and ports in its own direction, as on the wire. */
 struct tuple {
 	pod_address saddr;
 	pod_address daddr;
@@ -105,8 +105,8 @@ struct tuple {
 	__u32 protocol;
 };
 
-/* What the kernel's connection tracking makes of NAT: by the tuple with which a frame leaves the node or is
- * given to a pod, the one with which it came. User space writes it, on being asked. */
+/* NAT translations from the kernel's connection tracking: maps the tuple with which a frame leaves the node,
+ * or is delivered to a pod, to the tuple with which it arrived. User space writes them on request. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -114,7 +114,7 @@ struct {
 	__type(value, struct tuple);
 } translations SEC(".maps");
 
-/* Tuples that user space is asked for, with which frames left. */
+/* Tuples with which frames left and about which user space is asked. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 16);
@@ -126,7 +126,7 @@ struct vxlan {
 	__be32 vni; /* and 8 reserved bits */
 } __attribute__((packed));
 
-/* All headers in front of the inner packet. */
+/* All headers before the inner packet. */
 struct headers {
 	struct ethhdr ethernet;
 	node_header ip;
@@ -137,35 +137,35 @@ struct headers {
 
 #define TUNNEL (sizeof(struct headers) - sizeof(struct ethhdr))
 
-/* When one direction was learnt, and the stamps then. */
+/* When one direction was learnt, and the stamps at that time. */
 struct half {
-	__u64 learnt_ns; /* 0: is not known */
+	__u64 learnt_ns; /* 0: not known */
 	__u64 global;
 	__u64 policy;
 	__u64 own;
-	__u32 at; /* which stamp `own` is of: the remote node's or the pod's */
+	__u32 at; /* whose stamp `own` is: the remote node's or the pod's */
 	__u32 flags;
-	struct tuple to; /* with TRANSLATED: what NAT makes of the frames */
+	struct tuple to; /* with TRANSLATED: the frames' tuple after NAT */
 };
 
-/* The entry's key is the one of the frames before NAT; otherwise it is there for the other direction. */
+/* The entry's key is that of the frames before NAT; otherwise the entry exists for the other direction. */
 #define USABLE 1
 /* NAT changes addresses or ports. */
 #define TRANSLATED 2
 /* The other pod is on this node. */
 #define LOCAL 4
 
-/* What is done with the frames of a flow. */
+/* What to do with the frames of a flow. */
 struct plan {
 	struct half send;
 	struct half receive;
 	__u32 uplink;
 	__u32 pod; /* the interface */
-	/* In front of what it sends: `struct headers`, whose bit-fields the kernel refuses beside a lock; in
-	 * words, because that is how they are copied. With LOCAL, the inner Ethernet header alone. */
+	/* Prepended to what it sends: `struct headers`, whose bit-fields the kernel rejects next to a lock; stored
+	 * as words, because that is how they are copied. With LOCAL, only the inner Ethernet header. */
 	__u64 headers[(sizeof(struct headers) + 7) / sizeof(__u64)];
-	__u16 look; /* of the packet that `headers` were learnt from */
-	__u8 macs[2 * ETH_ALEN]; /* of what it receives: destination and source */
+	__u16 look; /* of the packet from which `headers` were learnt */
+	__u8 macs[2 * ETH_ALEN]; /* of the frames it receives: destination and source */
 	__u8 reserved[2];
 	__u32 peer; /* with LOCAL, the interface of the other pod */
 	__u32 reserved_too;
@@ -182,26 +182,26 @@ enum direction { SEND, RECEIVE };
 struct way {
 	struct key key;
 	struct plan plan;
-	/* When it was learnt or last gave its counts. 0: it is gone, but frames that had found it before may
-	 * still be counted; the key stays for them. */
+	/* When it was learnt or last reported its counts. 0: it is gone, but frames that had found it earlier may
+	 * still be counted; the key is kept for them. */
 	__u64 born_ns;
 	__u64 used_ns;
 	__u64 packets[2];
 	__u64 bytes[2];
 };
 
-/* Why a flow gives what it has counted. */
+/* Why a flow reports its counts. */
 enum end { MADE_ROOM, ENDED, IDLE, ALIVE, STOPPED };
 
-/* What a flow has counted since it was learnt or last gave its counts, for user space. */
+/* What a flow has counted since it was learnt or last reported its counts, for user space. */
 struct gone {
 	struct key key;
 	__u64 born_ns;
 	__u64 used_ns;
 	__u64 packets[2];
 	__u64 bytes[2];
-	struct tuple to; /* what it received, as its pod saw it */
-	__u32 is_translated; /* or `to` says nothing */
+	struct tuple to; /* the tuple it received with, as its pod saw it */
+	__u32 is_translated; /* if 0, `to` is meaningless */
 	__u32 why; /* `enum end` */
 };
 
@@ -212,7 +212,7 @@ struct {
 	__uint(max_entries, LEFT_BYTES);
 } left SEC(".maps");
 
-/* A plan is too large for the stack. Programs at tc hooks do not interrupt each other. */
+/* A plan is too large for the stack. Programs at tc hooks do not preempt each other. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -222,7 +222,7 @@ struct {
 
 struct set {
 	struct bpf_spin_lock lock;
-	__u32 version; /* grows when ways begin to change, and again when that is done */
+	__u32 version; /* incremented before ways change, and again afterwards */
 	struct way ways[WAYS];
 };
 
@@ -233,13 +233,13 @@ struct {
 	__type(value, struct set);
 } table SEC(".maps");
 
-/* What became of a frame; in the order of `OVERLAY_COUNTS`. */
+/* The outcome for a frame, in the order of `OVERLAY_COUNTS`. */
 enum count {
 	SEEN, FAST, DROPPED,
-	/* Slow because of what they are. */
+	/* Slow because of the frame itself. */
 	NOT_IP, OPTIONS, FRAGMENT, MULTICAST, LINK_LOCAL, PROTOCOL, CONTROL, MALFORMED, LAST_HOP, OVERSIZE,
 	NOT_TUNNEL, OTHER_VNI, CONGESTION, CHECKSUM,
-	/* Slow because of what is known. */
+	/* Slow because of what is known about the flow. */
 	LEASE, UNKNOWN, HALF, CHANGED, EXPIRED, STALE_GLOBAL, STALE_POLICY, STALE_OWN, STRANGER, NO_ROUTE,
 	NO_ROOM,
 	COUNTS
@@ -252,7 +252,7 @@ struct {
 	__type(value, __u64);
 } frames SEC(".maps");
 
-/* What became of entries; in the order of `OverlayEntries`. */
+/* Events of entries, in the order of `OverlayEntries`. */
 enum event {
 	LEARNT_SEND, LEARNT_RECEIVE, NOT_ESTABLISHED, OUTDATED, UNLEARNABLE, EVICTED, FORGOTTEN,
 	VOID_GLOBAL, VOID_POLICY, VOID_NODE, VOID_POD, ASKED, FLOODED,
@@ -304,7 +304,7 @@ static __always_inline __u64 get_pulse(__u32 which)
 {
 	__u64 *value = bpf_map_lookup_elem(&pulse, &which);
 
-	/* A fence in front and behind: what was read before is from before this. */
+	/* With a fence before and after: what was read earlier dates from before this. */
 	return value ? __sync_fetch_and_add(value, 0) : 0;
 }
 
@@ -315,8 +315,8 @@ static __always_inline __u64 get_stamp(__u32 which)
 	return value ? *(volatile __u64 *)value : 0;
 }
 
-/* The bits of a mark: which direction wants to be learnt, whether the connection is established, whether its
- * addresses are translated, and the lower bits of the epoch in which it was marked. */
+/* The bits of a mark: which direction should be learnt, whether the connection is established, whether its
+ * addresses are translated, and the low bits of the epoch in which the frame was marked. */
 #define WANTS_SEND 1
 #define WANTS_RECEIVE 2
 #define ESTABLISHED 4
@@ -328,7 +328,7 @@ static __always_inline __u32 mark_of(const struct settings *settings, __u32 bits
 	return ((__u32)(epoch << EPOCH_SHIFT) | bits) << (settings->mark_shift & 31) & settings->mark_mask;
 }
 
-/* The programs for pods with IPv6, where this object is the one for IPv4. */
+/* The programs for pods with IPv6, if this object is the one for IPv4. */
 enum twin { TWIN_SEND, TWIN_RECEIVE, TWIN_LEARN_SEND, TWIN_LEARN_RECEIVE, TWINS };
 
 #if POD_IP == 4
@@ -339,7 +339,8 @@ struct {
 	__type(value, __u32);
 } twins SEC(".maps");
 
-/* Hands a frame over, if it has a packet of IPv6: then this does not return. It has been counted as seen. */
+/* Passes on a frame that contains an IPv6 packet, in which case this does not return. The frame has been
+ * counted as seen. */
 #define HAND_OVER(skb, type, twin) \
 	do { \
 		if ((type) == bpf_htons(ETH_P_IPV6)) \
@@ -349,18 +350,18 @@ struct {
 #define HAND_OVER(skb, type, twin) do { } while (0)
 #endif
 
-/* A frame has come; one that was handed over had been counted and marked before. */
+/* A frame has arrived; one that was passed on has already been counted and marked. */
 static __always_inline void begin(enum direction direction, struct __sk_buff *skb,
 				  const struct settings *settings)
 {
 #if POD_IP == 4
 	count(direction, SEEN);
-	/* Nobody else may say that a connection is established. */
+	/* Nothing else may claim that a connection is established. */
 	skb->mark &= ~settings->mark_mask;
 #endif
 }
 
-/* Sends a frame the kernel's way. */
+/* Leaves a frame to the kernel's path. */
 static __always_inline int slow(enum direction direction, enum count why)
 {
 	count(direction, why);
@@ -386,7 +387,7 @@ static __always_inline void know_pod(struct __sk_buff *skb)
 		__builtin_memcpy(pod->mac, mac, sizeof(mac));
 }
 
-/* The same for one whose flow can be learnt. */
+/* The same for a frame whose flow can be learnt. */
 static __always_inline int learn_from(struct __sk_buff *skb, const struct settings *settings,
 				      enum direction direction, enum count why)
 {

@@ -22,32 +22,32 @@ use std::os::fd::BorrowedFd;
 
 /// The largest number of remote nodes, and of pods' interfaces.
 pub const OVERLAY_NODES_MAX: usize = 1024;
-/// The largest number of flows of a version of IP.
+/// The largest number of flows of an IP version.
 pub const OVERLAY_FLOWS_MAX: u32 = 1 << 20;
 /// The largest number of connections with NAT that are known.
 pub const OVERLAY_TRANSLATIONS_MAX: usize = 65_536;
-/// Bits of a mark that are needed at least: two directions, whether a connection is established, whether NAT
-/// changes it, and two of the epoch.
+/// The smallest number of bits that a mark needs: two directions, whether a connection is established,
+/// whether NAT changes it, and two bits of the epoch.
 pub const OVERLAY_MARK_BITS: u32 = MARK_EPOCH + 2;
 /// The first bit of the epoch.
 const MARK_EPOCH: u32 = 4;
 
-/// The stamp that all entries depend on.
+/// The stamp on which all entries depend.
 pub const STAMP_GLOBAL: u32 = 0;
-/// The stamp of what nftables decides, which all entries depend on, too.
+/// The stamp of what nftables decides, on which all entries also depend.
 pub const STAMP_POLICY: u32 = 1;
 /// The first stamp of remote nodes and pods.
 pub const STAMP_FIRST: u32 = 2;
 const STAMPS: usize = STAMP_FIRST as usize + 2 * OVERLAY_NODES_MAX;
 
-/// The programs at the interface of a pod, and where.
+/// The programs at a pod's interface, and their hooks.
 const AT_POD: [(&str, TcAttachType); 2] =
     [("overlay_send", TcAttachType::Ingress), ("overlay_learn_receive", TcAttachType::Egress)];
-/// Those at the uplink. What learns is there before what marks.
+/// The programs at the uplink. The one that learns is attached before the one that marks.
 const AT_UPLINK: [(&str, TcAttachType); 2] =
     [("overlay_learn_send", TcAttachType::Egress), ("overlay_receive", TcAttachType::Ingress)];
 
-/// What the programs go by. It has no `Debug`, because it has a secret.
+/// The settings of the programs. There is no `Debug`, because they contain a secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OverlaySettings {
     /// The VNI of the tunnels.
@@ -56,21 +56,21 @@ pub struct OverlaySettings {
     pub vxlan_port: u16,
     /// The index of the VXLAN device.
     pub tunnel: u32,
-    /// The range of outer source ports, from which the kernel's device chooses, too: the first, and the one
-    /// behind the last.
+    /// The range of outer source ports, from which the kernel's device also chooses: the first, and the one
+    /// after the last.
     pub sources: [u16; 2],
-    /// Bits of `skb->mark` that are ours: neighbours, [`OVERLAY_MARK_BITS`] at least.
+    /// Our bits of `skb->mark`: contiguous, and at least [`OVERLAY_MARK_BITS`] of them.
     pub mark: u32,
-    /// How long a direction of a flow goes on without a frame that takes the kernel's way, in nanoseconds.
+    /// How long a direction of a flow may continue without a frame on the kernel's path, in nanoseconds.
     pub ttl_ns: u64,
     /// The seed of the table's hash.
     pub seed: u64,
-    /// Whether the device sends UDP over IPv6 with checksum 0, and whether it takes it so.
+    /// Whether the device sends UDP over IPv6 with checksum 0, and whether it accepts it.
     pub zero_checks: [bool; 2],
 }
 
 impl OverlaySettings {
-    /// Returns the bits that say that a direction of a flow is to be learnt.
+    /// Returns the bits that request that a direction of a flow be learnt.
     #[must_use]
     pub fn wants(&self) -> u32 {
         3 << self.mark.trailing_zeros()
@@ -88,29 +88,29 @@ impl OverlaySettings {
         8 << self.mark.trailing_zeros()
     }
 
-    /// Returns how many epochs a mark tells apart.
+    /// Returns how many epochs a mark can distinguish.
     #[must_use]
     pub fn epochs(&self) -> usize {
         1 << self.mark.count_ones().saturating_sub(MARK_EPOCH)
     }
 }
 
-/// What flows of the table are to do.
+/// What a sweep does with the flows of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlaySweep {
-    /// Those that were not used since then go, on the clock `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Flows not used since this time of `CLOCK_MONOTONIC`, in nanoseconds, expire.
     pub idle_ns: u64,
-    /// Of the others, those that were learnt or gave their counts before then give them.
+    /// Of the others, those learnt, or last reported, before this time report their counts.
     pub given_ns: u64,
-    /// Those that go do so because the programs end.
+    /// Expired flows are reported as ended because the programs end.
     pub ends: bool,
 }
 
-/// The programs and their maps: for pods with IPv4, and for those with IPv6, to which the former hand frames
-/// over.
+/// The programs and their maps: for pods with IPv4, and for pods with IPv6, to which the former pass frames
+/// on.
 pub struct TcOverlay {
     families: [Family; 2],
-    /// Of the programs that are attached to an ingress.
+    /// IDs of the programs that are attached to an ingress.
     ids: Vec<u32>,
     epoch: u64,
     stamps: Vec<u64>,
@@ -125,8 +125,8 @@ const EPOCH: u32 = 1;
 const LEARN_FROM: u32 = 2;
 
 impl TcOverlay {
-    /// Loads the programs for nodes whose addresses are of a version of IP, with room for so many flows of
-    /// each. They are attached to nothing yet, and without a lease ([`TcOverlay::extend`]) do nothing.
+    /// Loads the programs for nodes whose addresses are of this IP version, with room for this many flows of
+    /// each version. They are not attached yet, and do nothing without a lease ([`TcOverlay::extend`]).
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
@@ -147,7 +147,7 @@ impl TcOverlay {
         })
     }
 
-    /// The programs for pods with a version of IP.
+    /// The programs for pods with this IP version.
     fn family(&mut self, ip: OverlayIp) -> &mut Family {
         let [four, six] = &mut self.families;
         if ip == OverlayIp::V4 { four } else { six }
@@ -157,7 +157,7 @@ impl TcOverlay {
         self.families.iter_mut().try_for_each(|family| family.write(map, at, value))
     }
 
-    /// Changes what the programs go by.
+    /// Changes the settings of the programs.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -181,7 +181,8 @@ impl TcOverlay {
         self.write("pulse", LEARN_FROM, from_ns)
     }
 
-    /// Makes void what depends on these stamps, and what frames on their way would teach: an epoch begins.
+    /// Invalidates what depends on these stamps, and what would be learnt from frames in flight: a new epoch
+    /// begins.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -197,27 +198,27 @@ impl TcOverlay {
         Ok(())
     }
 
-    /// Returns what all stamps are now.
+    /// Returns the current values of all stamps.
     #[must_use]
     pub fn stamps(&self) -> Vec<u64> {
         self.stamps.clone()
     }
 
-    /// Returns the tuples with which frames left after NAT, of connections that are not known; not all at
-    /// once if there are many.
+    /// Returns the tuples with which frames of unknown connections left after NAT; not all at once if there
+    /// are many.
     pub fn asked(&mut self) -> Vec<OverlayTuple> {
         let mut all = Vec::new();
         self.families.iter_mut().for_each(|family| family.asked(&mut all));
         all
     }
 
-    /// Become readable when something was asked.
+    /// Descriptors that become readable when there are requests.
     #[must_use]
     pub fn asks(&self) -> [BorrowedFd<'_>; 2] {
         self.families.each_ref().map(Family::asks)
     }
 
-    /// Tells that NAT makes one tuple of another.
+    /// Records that NAT turns one tuple into another.
     ///
     /// # Errors
     /// Returns the kernel's error: there are too many.
@@ -225,33 +226,33 @@ impl TcOverlay {
         self.family(to.ip()).translate(Some(from), to)
     }
 
-    /// Forgets what NAT makes this tuple of.
+    /// Removes the record of the tuple that NAT turns into this one.
     pub fn forget_translation(&mut self, to: &OverlayTuple) {
-        // It is not there if nobody asked.
+        // It does not exist if it was never requested.
         let _ = self.family(to.ip()).translate(None, to);
     }
 
-    /// Forgets all NAT.
+    /// Removes all NAT records.
     pub fn forget_translations(&mut self) {
         self.families.iter_mut().for_each(Family::forget_translations);
     }
 
-    /// Returns what flows have given since the last call; not all at once if there is much. If there was too
-    /// much, some is in [`TcOverlay::entries`] alone.
+    /// Returns what flows have reported since the last call; not all at once if there is much. If there was
+    /// too much, some of it is only in [`TcOverlay::entries`].
     pub fn left(&mut self) -> Vec<OverlayGone> {
         let mut all = Vec::new();
         self.families.iter_mut().for_each(|family| family.left(&mut all));
         all
     }
 
-    /// Returns the number of sets of flows: those of IPv4, and behind them those of IPv6.
+    /// Returns the number of sets of flows: those of IPv4, followed by those of IPv6.
     #[must_use]
     pub fn sets(&self) -> u32 {
         self.families.iter().map(Family::sets).sum()
     }
 
-    /// Has flows of some sets, not more than those of a version of IP, give what they have counted; returns
-    /// the set to go on with, which is that of before if there is no room for what they would give.
+    /// Makes the flows of some sets, at most all sets of one IP version, report their counts. Returns the set
+    /// to continue with, which is the same set if there is no room for the report.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -263,8 +264,8 @@ impl TcOverlay {
         }
     }
 
-    /// Makes a remote node known: flows that it has may be learnt. Its stamp is from [`STAMP_FIRST`] on. One
-    /// with an address of the other version than the programs are loaded for is none.
+    /// Makes a remote node known: flows with it may be learnt. Stamps start at [`STAMP_FIRST`]. An address of
+    /// the IP version for which the programs are not loaded is ignored.
     ///
     /// # Errors
     /// Returns the kernel's error: there are too many.
@@ -280,7 +281,7 @@ impl TcOverlay {
         self.families.iter_mut().try_for_each(|family| family.set_node(address, None))
     }
 
-    /// Attaches the programs to the uplink; a former one is left.
+    /// Attaches the programs to the uplink; and detaches them from a former one.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface.
@@ -290,7 +291,8 @@ impl TcOverlay {
         Ok(())
     }
 
-    /// Attaches the programs to the interface of a pod, with its index and a stamp from [`STAMP_FIRST`] on.
+    /// Attaches the programs to the interface of a pod, with its index and a stamp of at least
+    /// [`STAMP_FIRST`].
     ///
     /// # Errors
     /// Those of [`TcOverlay::attach_uplink`].
@@ -303,16 +305,16 @@ impl TcOverlay {
         Ok(())
     }
 
-    /// Leaves the interface of a pod, which may be gone. Its stamp must be bumped, before or after.
+    /// Detaches from the interface of a pod, which may be gone. Its stamp must be bumped, before or after.
     pub fn detach_pod(&mut self, index: u32) {
         self.pods.remove(&index);
         for family in &mut self.families {
-            // It is not there if attaching failed.
+            // It does not exist if attaching failed.
             let _ = family.pods().remove(&index);
         }
     }
 
-    /// Returns the ids of programs of others at the ingress of an interface, before and behind ours.
+    /// Returns the IDs of other programs at the ingress of an interface, before and after ours.
     #[must_use]
     pub fn strangers_at(&self, interface: u32) -> [Vec<u32>; 2] {
         let links = self.uplink.iter().chain(self.pods.values().flatten());
@@ -324,7 +326,7 @@ impl TcOverlay {
         [all[..at].to_vec(), behind]
     }
 
-    /// Leaves all interfaces.
+    /// Detaches from all interfaces.
     pub fn detach(&mut self) {
         self.uplink.clear();
         for index in std::mem::take(&mut self.pods).into_keys() {
@@ -340,7 +342,7 @@ impl TcOverlay {
         self.test_hash(key).map(drop)
     }
 
-    /// Returns what became of frames that pods sent, and of those that the uplink received.
+    /// Returns the outcomes of the frames that pods sent, and of those that the uplink received.
     #[must_use]
     pub fn frames(&self) -> [OverlayFrames; 2] {
         let all = sums(self.families.each_ref().map(Family::frames));
@@ -348,13 +350,13 @@ impl TcOverlay {
         [sent, received].map(|half| OverlayFrames(half.try_into().expect("half of them")))
     }
 
-    /// Returns what became of entries.
+    /// Returns the events of entries.
     #[must_use]
     pub fn entries(&self) -> OverlayEntries {
         OverlayEntries::new(sums(self.families.each_ref().map(Family::entries)))
     }
 
-    /// Returns what reads the flows, also from another thread.
+    /// Returns a reader of the flows, which also works from another thread.
     ///
     /// # Errors
     /// Returns the system's error.
@@ -368,14 +370,14 @@ impl TcOverlay {
     /// # Errors
     /// Returns the kernel's error.
     pub fn test_hash(&mut self, key: &OverlayKey) -> Result<u32, ProgramError> {
-        // The kernel wants the Ethernet header of a frame in front.
+        // The kernel requires the Ethernet header of a frame first.
         let bytes = [&[0; 14][..], &key.bytes()].concat();
         let options = TestRunOptions { data_in: Some(&bytes), ..TestRunOptions::new() };
         Ok(self.family(key.ip()).program("overlay_forget")?.test_run(options)?.return_value)
     }
 
-    /// Runs one of the programs on a frame (`BPF_PROG_TEST_RUN`), which came by this interface with this mark
-    /// and, if it is not 0, this length of its segments. Returns its verdict, the frame and its mark.
+    /// Runs one of the programs on a frame (`BPF_PROG_TEST_RUN`) that arrived on this interface with this
+    /// mark and, if it is not 0, this segment length. Returns its verdict, the frame and its mark.
     ///
     /// # Errors
     /// Returns the kernel's error. The kernel requires at least the 14 bytes of an Ethernet header.
@@ -385,7 +387,7 @@ impl TcOverlay {
         frame: &[u8],
         (interface, mark, segment): (u32, u32, u32),
     ) -> Result<(i32, Vec<u8>, u32), ProgramError> {
-        /// Bytes of `struct __sk_buff`, and where its fields are.
+        /// Size of `struct __sk_buff`, and offsets of its fields.
         const CONTEXT: usize = 192;
         const MARK: usize = 8;
         const INTERFACE: usize = 40;
@@ -409,7 +411,7 @@ impl TcOverlay {
     }
 }
 
-/// Attaches programs, which are those for IPv4.
+/// Attaches programs: those for IPv4.
 fn attach(
     family: &mut Family,
     interface: &str,

@@ -6,14 +6,14 @@ static __always_inline __u8 outer_class(const struct headers *headers)
 	return headers->ip.tos;
 }
 
-/* Returns whether an outer header may be a tunnel's. */
+/* Returns whether an outer header may belong to a tunnel. */
 static __always_inline int is_carrier(const struct headers *headers)
 {
 	return headers->ip.version == 4 && headers->ip.ihl == 5 && headers->ip.protocol == IPPROTO_UDP &&
 	       !(headers->ip.frag_off & bpf_htons(FRAGMENT_BITS));
 }
 
-/* Returns whether the headers of a frame that has come are right. */
+/* Returns whether the headers of a received frame are valid. */
 static __always_inline int is_whole(const struct __sk_buff *skb, const struct headers *headers)
 {
 	return header_sum(&headers->ip) == 0xffff &&
@@ -21,20 +21,20 @@ static __always_inline int is_whole(const struct __sk_buff *skb, const struct he
 	       bpf_ntohs(headers->udp.len) + sizeof(struct ethhdr) + sizeof(node_header) == skb->len;
 }
 
-/* Returns whether the VXLAN device would take a frame with this checksum. */
+/* Returns whether the VXLAN device would accept a frame with this checksum. */
 static __always_inline int takes_check(const struct settings *settings, const struct headers *headers)
 {
 	return 1;
 }
 
-/* Returns whether a frame can get the checksum that the VXLAN device gives: 0 is always allowed. */
+/* Returns whether a frame can get the checksum that the VXLAN device would set: 0 is always allowed. */
 static __always_inline int gives_check(const struct settings *settings, const struct __sk_buff *skb,
 				       const struct packet *packet)
 {
 	return 1;
 }
 
-/* Fills in what differs from packet to packet, of which so many bytes are behind the outer header. */
+/* Fills in what differs from packet to packet; this many bytes follow the outer header. */
 static __always_inline void fill_outer(struct headers *headers, __u16 length, __u8 ecn)
 {
 	headers->ip.tos = (headers->ip.tos & ~ECN_MASK) | ecn;
@@ -42,7 +42,7 @@ static __always_inline void fill_outer(struct headers *headers, __u16 length, __
 	headers->ip.id = bpf_get_prandom_u32();
 }
 
-/* Writes checksums, when all else is there: that of the header; UDP has none. */
+/* Writes the header's checksum, once everything else is in place; UDP has none. */
 static __always_inline void seal(const struct settings *settings, struct written *out, const pod_header *ip)
 {
 	out->headers.ip.check = 0;
@@ -52,13 +52,13 @@ static __always_inline void seal(const struct settings *settings, struct written
 /* Compares addresses. */
 #define SAME_NODE(one, other) ((one) == (other))
 
-/* A number of few bits that remote nodes differ by. */
+/* A number of a few bits in which remote nodes differ. */
 static __always_inline __u32 bits_of_node(const struct headers *headers)
 {
 	return headers->ip.daddr >> 24;
 }
 
-/* What the kernel is asked for the way by. */
+/* The key of the route look-up. */
 static __always_inline void ask_for(struct bpf_fib_lookup *fib, const struct headers *headers)
 {
 	fib->family = AF_INET;

@@ -6,7 +6,7 @@ static __always_inline __u8 protocol_of(const pod_header *ip)
 	return ip->protocol;
 }
 
-/* Bytes of a packet with its header. */
+/* Length of a packet including its header. */
 static __always_inline __u16 length_of(const pod_header *ip)
 {
 	return bpf_ntohs(ip->tot_len);
@@ -22,7 +22,7 @@ static __always_inline __u8 hops_of(const pod_header *ip)
 	return ip->ttl;
 }
 
-/* Returns why a packet may not take the short way because of its header, or FAST. It begins at an offset. */
+/* Returns why the header of the packet at this offset keeps it off the short way, or FAST. */
 static __always_inline enum count read_header(const struct __sk_buff *skb, __u32 at, const pod_header *ip)
 {
 	if (ip->version != 4)
@@ -31,7 +31,7 @@ static __always_inline enum count read_header(const struct __sk_buff *skb, __u32
 		return OPTIONS;
 	if (ip->frag_off & bpf_htons(FRAGMENT_BITS))
 		return FRAGMENT;
-	/* 224.0.0.0/4 and all above: multicast, reserved and broadcast. */
+	/* 224.0.0.0/4 and everything above: multicast, reserved and broadcast. */
 	if ((ip->daddr & bpf_htonl(0xe0000000)) == bpf_htonl(0xe0000000))
 		return MULTICAST;
 	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
@@ -39,13 +39,13 @@ static __always_inline enum count read_header(const struct __sk_buff *skb, __u32
 	return length_of(ip) + at != skb->len ? MALFORMED : FAST;
 }
 
-/* What a VXLAN device may copy from a packet into its outer header besides ECN: DSCP and DF. */
+/* What a VXLAN device may copy from a packet into the outer header besides ECN: DSCP and DF. */
 static __always_inline __u16 look_of(const pod_header *ip)
 {
 	return (ip->tos & ~ECN_MASK) | (ip->frag_off & bpf_htons(DONT_FRAGMENT) ? 1 << 8 : 0);
 }
 
-/* Changes an address in a header; its checksum stays right or wrong (RFC 1624). */
+/* Changes an address in a header; its checksum stays correct, or incorrect (RFC 1624). */
 static __always_inline void readdress(pod_header *ip, __be32 *field, __be32 address)
 {
 	__u32 sum = (__u16)~ip->check;
@@ -58,7 +58,7 @@ static __always_inline void readdress(pod_header *ip, __be32 *field, __be32 addr
 	*field = address;
 }
 
-/* What NAT makes of an IP header. */
+/* Applies NAT to an IP header. */
 static __always_inline void translate(pod_header *ip, const struct half *half)
 {
 	if (!(half->flags & TRANSLATED))
@@ -67,7 +67,7 @@ static __always_inline void translate(pod_header *ip, const struct half *half)
 	readdress(ip, &ip->daddr, half->to.daddr);
 }
 
-/* What NAT's addresses make of the checksum behind the header. Returns an error of the kernel. */
+/* Updates the checksum after the header for the addresses that NAT changed. Returns the kernel's error. */
 static __always_inline long translate_addresses(struct __sk_buff *skb, const pod_header *ip,
 						const struct tuple *to, __u32 check, __u64 flags)
 {
@@ -76,7 +76,8 @@ static __always_inline long translate_addresses(struct __sk_buff *skb, const pod
 	       bpf_l4_csum_replace(skb, check, ip->daddr, to->daddr, flags);
 }
 
-/* A router's work on a packet whose checksum is right or wrong: it stays so (RFC 1624). */
+/* What a router does to a packet. A correct checksum stays correct, and an incorrect one incorrect (RFC
+ * 1624). */
 static __always_inline void hop(pod_header *ip)
 {
 	__u32 sum = ip->check + bpf_htons(0x0100);
@@ -85,7 +86,7 @@ static __always_inline void hop(pod_header *ip)
 	ip->check = sum + (sum >= 0xffff);
 }
 
-/* Marks a packet that can carry it as having met congestion; the same for its checksum. */
+/* Marks an ECN-capable packet as having met congestion; the same holds for its checksum. */
 static __always_inline void mark_congestion(pod_header *ip)
 {
 	__u32 sum = (__u16)~ip->check;

@@ -6,7 +6,7 @@ static __always_inline __u8 protocol_of(const pod_header *ip)
 	return ip->nexthdr;
 }
 
-/* Bytes of a packet with its header. */
+/* Length of a packet including its header. */
 static __always_inline __u32 length_of(const pod_header *ip)
 {
 	return sizeof(*ip) + bpf_ntohs(ip->payload_len);
@@ -28,7 +28,7 @@ static __always_inline int is_of_link(const pod_address *address)
 	return (address->s6_addr16[0] & bpf_htons(0xffc0)) == bpf_htons(0xfe80);
 }
 
-/* Returns why a packet may not take the short way because of its next header. */
+/* Returns why the packet's next header keeps it off the short way. */
 static __always_inline enum count other_header(__u8 next)
 {
 	switch (next) {
@@ -41,12 +41,12 @@ static __always_inline enum count other_header(__u8 next)
 	case IPPROTO_MH:
 		return OPTIONS;
 	default:
-		/* ICMPv6 too, and neighbour discovery with it. */
+		/* This includes ICMPv6, and with it neighbour discovery. */
 		return PROTOCOL;
 	}
 }
 
-/* Returns why a packet may not take the short way because of its header, or FAST. It begins at an offset. */
+/* Returns why the header of the packet at this offset keeps it off the short way, or FAST. */
 static __always_inline enum count read_header(const struct __sk_buff *skb, __u32 at, const pod_header *ip)
 {
 	if (ip->version != 6)
@@ -60,13 +60,13 @@ static __always_inline enum count read_header(const struct __sk_buff *skb, __u32
 	return length_of(ip) + at != skb->len ? MALFORMED : FAST;
 }
 
-/* What a VXLAN device may copy from a packet into its outer header besides ECN: DSCP. */
+/* What a VXLAN device may copy from a packet into the outer header besides ECN: DSCP. */
 static __always_inline __u16 look_of(const pod_header *ip)
 {
 	return traffic_class(ip) & ~ECN_MASK;
 }
 
-/* What NAT makes of an IP header. */
+/* Applies NAT to an IP header. */
 static __always_inline void translate(pod_header *ip, const struct half *half)
 {
 	if (!(half->flags & TRANSLATED))
@@ -75,31 +75,31 @@ static __always_inline void translate(pod_header *ip, const struct half *half)
 	ip->daddr = half->to.daddr;
 }
 
-/* What NAT's addresses make of the checksum behind the header. Returns an error of the kernel. */
+/* Updates the checksum after the header for the addresses that NAT changed. Returns the kernel's error. */
 static __always_inline long translate_addresses(struct __sk_buff *skb, const pod_header *ip,
 						const struct tuple *to, __u32 check, __u64 flags)
 {
-	/* Source and destination are neighbours in both. */
+	/* Source and destination are adjacent in both. */
 	__s64 change = bpf_csum_diff((__be32 *)&ip->saddr, 2 * sizeof(pod_address), (__be32 *)&to->saddr,
 				     2 * sizeof(pod_address), 0);
 
 	if (change < 0)
 		return change;
 	flags |= BPF_F_PSEUDO_HDR;
-	/* The sum of all that a NIC may have given stays the same. Kernels that do not know the flag have it
-	 * change. */
+	/* A checksum of the whole packet that the NIC supplied stays the same. Kernels that do not know the flag
+	 * update it. */
 	if (!bpf_l4_csum_replace(skb, check, 0, change, flags | SUM_OF_IPV6))
 		return 0;
 	return bpf_l4_csum_replace(skb, check, 0, change, flags);
 }
 
-/* A router's work on a packet. */
+/* What a router does to a packet. */
 static __always_inline void hop(pod_header *ip)
 {
 	ip->hop_limit--;
 }
 
-/* Marks a packet that can carry it as having met congestion. */
+/* Marks an ECN-capable packet as having met congestion. */
 static __always_inline void mark_congestion(pod_header *ip)
 {
 	set_ecn(ip, ECN_CE);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* What other nodes send. */
+/* Frames that other nodes send. */
 
-/* What the outer header says of congestion goes into the inner one: RFC 6040, section 4.2. Returns FAST, or
+/* Propagates congestion marks from the outer to the inner header: RFC 6040, section 4.2. Returns FAST, or
  * CONGESTION for combinations that are left to the kernel. */
 static __always_inline enum count take_congestion(const struct headers *headers, pod_header *ip)
 {
@@ -16,7 +16,7 @@ static __always_inline enum count take_congestion(const struct headers *headers,
 	return FAST;
 }
 
-/* Takes the tunnel's headers off and gives the frame to the pod. */
+/* Removes the tunnel's headers and delivers the frame to the pod. */
 static __always_inline int decapsulate(struct __sk_buff *skb, const struct headers *headers,
 				       const struct packet *packet, struct bared *bare, struct way *way,
 				       const struct plan *plan, __u64 now)
@@ -32,7 +32,7 @@ static __always_inline int decapsulate(struct __sk_buff *skb, const struct heade
 		count(RECEIVE, DROPPED);
 		return TC_ACT_SHOT;
 	}
-	/* What the device has verified may have been the outer checksum alone. */
+	/* The device may have verified only the outer checksum. */
 	if (headers->udp.check)
 		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 	credit(way, RECEIVE, packets, bytes, packet, now);
@@ -53,7 +53,8 @@ static __always_inline int receive_known(struct __sk_buff *skb, const struct set
 		return learn_from(skb, settings, RECEIVE, why);
 	if (!plan->send.learnt_ns)
 		return learn_from(skb, settings, RECEIVE, HALF);
-	/* Frames come from where the flow's own are sent, and for the device that those come from. */
+	/* Frames come from where the flow's own frames are sent, and are addressed to the device that sends
+	 * those. */
 	if (plan->send.flags & LOCAL || !SAME_NODE(headers->ip.saddr, headers_of(plan)->ip.daddr) ||
 	    !SAME_NODE(headers->ip.daddr, headers_of(plan)->ip.saddr) ||
 	    !same_mac(headers->inner.h_dest, headers_of(plan)->inner.h_source) ||
@@ -104,7 +105,7 @@ int overlay_receive(struct __sk_buff *skb)
 	why = read_packet(skb, sizeof(headers), &packet);
 	if (why != FAST)
 		return slow(RECEIVE, why);
-	/* Without a checksum of its own, the outer one is all that it has. */
+	/* Without a checksum of its own, the packet is protected only by the outer one. */
 	if (protocol_of(&packet.ip) == IPPROTO_UDP && !packet.check && headers.udp.check)
 		return slow(RECEIVE, CHECKSUM);
 	key_of(settings, &packet, RECEIVE, &key);

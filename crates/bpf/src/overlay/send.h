@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* What pods send. */
+/* Frames that pods send. */
 
-/* As udp_flow_src_port() of the kernel, so that a flow keeps its port when it changes ways. A socket that
- * gives its frames a hash may change it; for other frames the kernel computes one, always the same, and
- * `learnt` is what came of it. */
+/* Like the kernel's udp_flow_src_port(), so that a flow keeps its port when it moves between the short way
+ * and the kernel's path. A socket that sets its frames' hash may change it; for other frames the kernel
+ * always computes the same hash, and `learnt` is the resulting port. */
 static __always_inline __be16 source_port(struct __sk_buff *skb, const struct settings *settings,
 					  __be16 learnt)
 {
@@ -15,7 +15,7 @@ static __always_inline __be16 source_port(struct __sk_buff *skb, const struct se
 	return bpf_htons(((__u64)hash * settings->source_span >> 32) + settings->source_first);
 }
 
-/* The kernel's answers to what `route` asks, until the next tick of its coarse clock. */
+/* The kernel's answers to the look-ups of `route`, valid until the next tick of its coarse clock. */
 struct next_hop {
 	__u64 asked_ns;
 	__u32 uplink;
@@ -37,7 +37,7 @@ struct {
 	__type(value, struct next_hop);
 } next_hops SEC(".maps");
 
-/* Asks for the way to the remote node, as for a packet of so many bytes. */
+/* Looks up the route to the remote node, for a packet of this many bytes. */
 static __always_inline enum count ask(struct __sk_buff *skb, const struct plan *plan, __u32 length,
 				      const struct headers *headers, struct next_hop *hop)
 {
@@ -62,10 +62,11 @@ static __always_inline enum count ask(struct __sk_buff *skb, const struct plan *
 	return FAST;
 }
 
-/* Finds the way to the remote node. It may have another next hop than when the flow was learnt; another
- * interface is another way. The kernel is asked once for each tick of its clock, of 1 to 10 ms, which is not
- * more than news of a change takes to make entries void. An entry that was learnt after a change must not
- * meet an answer of before: while its own tick lasts, the kernel is asked for each frame. */
+/* Finds the route to the remote node. The next hop may differ from when the flow was learnt, but a different
+ * interface is a reason not to take the short way. The kernel is asked once per tick of its clock (1 to 10
+ * ms), which is no longer than a change takes to invalidate entries. An entry learnt after a change must not
+ * meet an earlier answer: until the end of the tick in which it was learnt, the kernel is asked for each
+ * frame. */
 static __always_inline enum count route(struct __sk_buff *skb, const struct plan *plan, __u32 length,
 					struct headers *headers, __u64 now)
 {
@@ -102,7 +103,7 @@ static __always_inline void fill(struct __sk_buff *skb, const struct settings *s
 	__u16 length = length_of(&packet->ip) + TUNNEL - sizeof(node_header);
 	__u8 ecn = ecn_of(&packet->ip);
 
-	/* RFC 6040, section 4.1, compatibility mode, as the kernel: CE does not go into the tunnel twice. */
+	/* RFC 6040, section 4.1, compatibility mode, like the kernel: CE is not copied to the outer header. */
 	fill_outer(headers, length, ecn == ECN_CE ? 2 : ecn);
 	headers->udp.source = source_port(skb, settings, headers->udp.source);
 	headers->udp.len = bpf_htons(length);
@@ -130,7 +131,7 @@ static __always_inline int encapsulate(struct __sk_buff *skb, const struct packe
 	return bpf_redirect(plan->uplink, 0);
 }
 
-/* Sends a frame through the tunnel; `ip` is its header as the node's routing leaves it. */
+/* Sends a frame through the tunnel; `ip` is its header after the node's routing. */
 static __always_inline int send_far(struct __sk_buff *skb, const struct settings *settings,
 				    const struct packet *packet, const pod_header *ip, struct way *way,
 				    const struct plan *plan, __u64 now)
@@ -155,7 +156,7 @@ static __always_inline int send_far(struct __sk_buff *skb, const struct settings
 	return encapsulate(skb, packet, &out, way, plan, now);
 }
 
-/* Gives a frame to another pod of this node. */
+/* Delivers a frame to another pod on this node. */
 static __always_inline int send_near(struct __sk_buff *skb, const struct packet *packet,
 				     const pod_header *ip, struct way *way, const struct plan *plan,
 				     __u64 now)
@@ -174,8 +175,8 @@ static __always_inline int send_near(struct __sk_buff *skb, const struct packet 
 	}
 	credit(way, SEND, packets_of(skb), length_of(ip), packet, now);
 	skb->mark = 0;
-	/* It was for the gateway or the other pod, not for this interface; older kernels do not say so
-	 * themselves, and the pod would not take it. */
+	/* The frame was addressed to the gateway or the other pod, not to this interface; older kernels do not reset
+	 * the packet type, and the pod would not accept it. */
 	bpf_skb_change_type(skb, PACKET_HOST);
 	return bpf_redirect_peer(plan->peer, 0);
 }
@@ -191,17 +192,17 @@ static __always_inline int send_known(struct __sk_buff *skb, const struct settin
 	why = judge(settings, &plan->send, &way->plan.send, SEND, now);
 	if (why != FAST)
 		return learn_from(skb, settings, SEND, why);
-	/* One direction alone would keep connection tracking from seeing both. */
+	/* Using only one direction would prevent connection tracking from seeing both. */
 	if (!plan->receive.learnt_ns)
 		return learn_from(skb, settings, SEND, HALF);
 	if (plan->pod != skb->ifindex)
 		return slow(SEND, STRANGER);
-	/* It goes to whom its answers come from; another gateway of the pod's is another way. */
+	/* The destination is where its answers come from; a different gateway of the pod is a different route. */
 	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
 		return slow(SEND, MALFORMED);
 	if (!same_mac(macs, plan->macs + ETH_ALEN) || !same_mac(macs + ETH_ALEN, plan->macs))
 		return learn_from(skb, settings, SEND, CHANGED);
-	/* With the source's own MAC address it was bridged, otherwise routed. */
+	/* A frame with the source's own MAC address was bridged, otherwise it was routed. */
 	if (!same_mac(macs + ETH_ALEN, headers_of(plan)->inner.h_source)) {
 		if (hops_of(&packet->ip) <= 1)
 			return slow(SEND, LAST_HOP);
@@ -245,8 +246,9 @@ int overlay_send(struct __sk_buff *skb)
 	if (!way)
 		return learn_from(skb, settings, SEND, UNKNOWN);
 	now = bpf_ktime_get_coarse_ns();
-	/* Stamps are read after the lease. Learning needs none: the lease is extended only after the stamps of all
-	 * that has changed meanwhile were, so what was learnt without it is void before it is used. */
+	/* Stamps are read after the lease. Learning needs no lease: the lease is extended only after the stamps of
+	 * everything that has changed meanwhile were bumped, so whatever was learnt without it is void before it can
+	 * be used. */
 	if (get_pulse(UNTIL) < now)
 		return slow(SEND, LEASE);
 	return send_known(skb, settings, &packet, way, plan, now);

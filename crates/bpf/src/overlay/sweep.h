@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * What user space does to the table, set by set, while frames pass: flows that are idle go, and others give
- * what they have counted. A count is exchanged for 0 with the set's lock, and frames add to it without, so
- * that each is given once. What a frame adds to a flow that has gone meanwhile is given the next time.
+/* How user space sweeps the table, set by set, while frames pass: idle flows expire, and others report their
+ * counts. A count is exchanged for 0 under the set's lock, while frames add to it without the lock, so that
+ * each is reported once. What a frame adds to a flow that has expired meanwhile is reported the next time.
  */
 
 struct sweep {
-	__u64 idle_ns; /* flows that were not used since then go */
-	__u64 given_ns; /* flows that were learnt or gave their counts before then give them */
+	__u64 idle_ns; /* flows not used since then expire */
+	__u64 given_ns; /* flows learnt, or last reported, before then report their counts */
 	__u32 at; /* the next set */
-	__u32 why; /* `enum end` of those that go */
+	__u32 why; /* `enum end` of the flows that expire */
 };
 
 struct {
@@ -19,7 +18,7 @@ struct {
 	__type(value, struct sweep);
 } sweeps SEC(".maps");
 
-/* What the ways of a set give: too large for the stack. There is one who sweeps. */
+/* What the ways of a set report: too large for the stack. Only one thread sweeps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, WAYS);
@@ -27,17 +26,17 @@ struct {
 	__type(value, struct gone);
 } swept SEC(".maps");
 
-/* Room that is left in the ring for flows that go by themselves meanwhile. */
+/* Space kept free in the ring for flows that end by themselves meanwhile. */
 #define ROOM (LEFT_BYTES / 4)
 
-/* Takes what is due of a way; with the set's lock. Returns whether the flow has gone. */
+/* Takes what is due from a way; holds the set's lock. Returns whether the flow has expired. */
 static __always_inline int sweep_way(struct way *way, const struct sweep *sweep, struct gone *gone, __u64 now)
 {
 	int goes = way->born_ns && way->used_ns < sweep->idle_ns;
 
 	gone->packets[SEND] = 0;
 	gone->packets[RECEIVE] = 0;
-	/* What is left of one that is gone is due at once. */
+	/* Late counts of a flow that is gone are due at once. */
 	if (!goes && way->born_ns && way->born_ns >= sweep->given_ns)
 		return 0;
 	if (goes || way->packets[SEND] | way->packets[RECEIVE]) {
@@ -55,7 +54,7 @@ static __always_inline struct gone *swept_of(__u32 way)
 	return bpf_map_lookup_elem(&swept, &way);
 }
 
-/* Sweeps the next set (BPF_PROG_TEST_RUN, which repeats it), unless there is no room for what it gives. */
+/* Sweeps the next set (BPF_PROG_TEST_RUN, which repeats it), unless there is no room for what it reports. */
 SEC("classifier")
 int overlay_sweep(struct __sk_buff *skb)
 {

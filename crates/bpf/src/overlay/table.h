@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * The table of flows: sets of four ways, each set with a lock for changes and a version for those that read.
- * A new flow takes the way that was unused for longest, and what was counted there is added to the counts of
- * what is gone: the kernel's own LRU maps would lose it. Packets and bytes are added without the lock, to the
- * way that was found; if it has been given to another flow meanwhile, they are counted there, and none is
- * lost.
+/* The table of flows: sets of four ways, each set with a lock for writers and a version for readers. A new
+ * flow takes the least recently used way, and the counts there are added to those of ended flows: the
+ * kernel's own LRU maps would lose them. Packets and bytes are added without the lock, to the way that was
+ * found; if it has been given to another flow meanwhile, they are counted there, and none are lost.
  */
 
 #define K0 0x9e3779b97f4a7c15ULL
@@ -53,7 +51,7 @@ static __always_inline int is_of(const struct way *way, const struct key *key)
 	return 1;
 }
 
-/* Copies the plan of a flow, if it is there. */
+/* Copies the plan of a flow, if it exists. */
 static __always_inline struct way *copy(struct set *set, const struct key *key, struct plan *plan)
 {
 	for (int i = 0; i < WAYS; i++) {
@@ -65,22 +63,22 @@ static __always_inline struct way *copy(struct set *set, const struct key *key, 
 	return 0;
 }
 
-/* The ways of a set begin to change, or have changed; with its lock. An exchange has a fence in front and
- * behind; adding would have none where nobody reads the sum. */
+/* The ways of a set are about to change, or have changed; holds its lock. An exchange has a fence before and
+ * after; an addition whose result is unused would have none. */
 static __always_inline void turn(struct set *set)
 {
 	__sync_lock_test_and_set(&set->version, set->version + 1);
 }
 
-/* With a fence in front and behind. */
+/* With a fence before and after. */
 static __always_inline __u32 version_of(struct set *set)
 {
 	return __sync_fetch_and_add(&set->version, 0);
 }
 
-/* Finds a flow and copies its plan. The lock, which costs as much as the rest, is for those only that meet a
- * change. All that changes keys and plans does so between two turns, but for `judge`, which makes one half
- * void in one word. */
+/* Finds a flow and copies its plan. The lock, which costs as much as everything else, is only taken if there
+ * was a concurrent change. Keys and plans change only between two increments of the version, except in
+ * `judge`, which invalidates one half with a single word. */
 static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
 {
 	__u32 version = version_of(set);
@@ -94,7 +92,7 @@ static __always_inline struct way *find(struct set *set, const struct key *key, 
 	return found;
 }
 
-/* Takes what a way has counted; with the set's lock. */
+/* Takes the counts of a way; holds the set's lock. */
 static __always_inline void take(struct way *way, enum end why, struct gone *gone)
 {
 	gone->key = way->key;
@@ -109,7 +107,7 @@ static __always_inline void take(struct way *way, enum end why, struct gone *gon
 	gone->why = why;
 }
 
-/* Ends the flow of a way, which keeps its key; with the set's lock. */
+/* Ends the flow of a way, which keeps its key; holds the set's lock. */
 static __always_inline void retire(struct way *way)
 {
 	way->born_ns = 0;
@@ -121,7 +119,7 @@ static __always_inline void retire(struct way *way)
 	way->plan.torn_ns = 0;
 }
 
-/* Tells user space, which looks now and then and needs not be woken. */
+/* Tells user space, which polls and does not need to be woken. */
 static __always_inline void note_gone(const struct gone *gone)
 {
 	__u64 packets = gone->packets[SEND] + gone->packets[RECEIVE];
@@ -138,7 +136,7 @@ static __always_inline void note_gone(const struct gone *gone)
 	note(LOST_PACKETS, packets);
 }
 
-/* Returns the way of a flow, an empty one, or the one that was unused for longest; with the set's lock. */
+/* Returns the way of a flow, an empty one, or the least recently used one; holds the set's lock. */
 static __always_inline struct way *way_for(struct set *set, const struct key *key)
 {
 	struct way *best = &set->ways[0];
@@ -155,7 +153,8 @@ static __always_inline struct way *way_for(struct set *set, const struct key *ke
 	return best;
 }
 
-/* Returns whether this is the copy of a frame that has gone to another node as well: only one has the pod. */
+/* Returns whether this is a copy of a frame that has gone to another node as well: only one node has the
+ * pod. */
 static __always_inline int is_copy(const struct half *before, const struct half *now, __u64 ttl)
 {
 	return before->learnt_ns && !((before->flags | now->flags) & LOCAL) &&
@@ -163,7 +162,7 @@ static __always_inline int is_copy(const struct half *before, const struct half 
 	       now->learnt_ns - before->learnt_ns < ttl;
 }
 
-/* Writes what a pod's frames become, with the set's lock. Returns what to note. */
+/* Writes what happens to a pod's frames, holding the set's lock. Returns the event to count. */
 static __always_inline enum event learn_sent(struct plan *old, const struct plan *new, __u64 ttl)
 {
 	if (old->torn_ns && new->send.learnt_ns - old->torn_ns < ttl)
@@ -173,7 +172,7 @@ static __always_inline enum event learn_sent(struct plan *old, const struct plan
 		old->send.learnt_ns = 0;
 		return FLOODED;
 	}
-	/* Another node or pod than before: the other direction has to be seen anew, too. */
+	/* A different node or pod than before: the other direction has to be learnt again, too. */
 	if (old->send.at && old->send.at != new->send.at)
 		old->receive.learnt_ns = 0;
 	old->send = new->send;
@@ -184,10 +183,10 @@ static __always_inline enum event learn_sent(struct plan *old, const struct plan
 	return LEARNT_SEND;
 }
 
-/* Writes how a pod gets frames. */
+/* Writes how a pod receives frames. */
 static __always_inline enum event learn_received(struct plan *old, const struct plan *new)
 {
-	/* Another pod with the same address: nothing is known of what it sends. */
+	/* A different pod with the same address: nothing is known about what it sends. */
 	if (old->pod && (old->pod != new->pod || !same_mac(old->macs, new->macs) ||
 			 !same_mac(old->macs + ETH_ALEN, new->macs + ETH_ALEN)))
 		old->send.learnt_ns = 0;
@@ -233,7 +232,7 @@ static __always_inline void learn(const struct settings *settings, const struct 
 	note(event, 1);
 }
 
-/* Returns why one direction of a flow cannot be used, or FAST. What has become void is noted once. */
+/* Returns why one direction of a flow cannot be used, or FAST. An invalidation is counted once. */
 static __always_inline enum count judge(const struct settings *settings, const struct half *half,
 					struct half *stored, enum direction direction, __u64 now)
 {
@@ -252,7 +251,7 @@ static __always_inline enum count judge(const struct settings *settings, const s
 		why = STALE_OWN;
 		event = direction == SEND ? VOID_NODE : VOID_POD;
 	} else {
-		/* The clock is coarse: it may be before the learning. */
+		/* The clock is coarse: it may lie before the time of learning. */
 		return now > half->learnt_ns && now - half->learnt_ns > settings->ttl_ns ? EXPIRED : FAST;
 	}
 	if (__sync_val_compare_and_swap(&stored->learnt_ns, half->learnt_ns, 0) == half->learnt_ns)
@@ -260,14 +259,14 @@ static __always_inline enum count judge(const struct settings *settings, const s
 	return why;
 }
 
-/* The packets that a frame consists of; the kernel forgets the number when room is made. */
+/* The packets that a frame consists of; the kernel forgets the number when headroom is added. */
 static __always_inline __u32 packets_of(const struct __sk_buff *skb)
 {
 	return skb->gso_segs ?: 1;
 }
 
-/* Counts a frame that took the short way: its packets, and their bytes as on the pod's wire, where each has
- * the headers of all; `length` is that of the inner packet. */
+/* Counts a frame that took the short way: its packets, and their bytes as on the pod's wire, where each
+ * packet has its own copy of the headers; `length` is that of the inner packet. */
 static __always_inline void credit(struct way *way, enum direction direction, __u32 packets, __u32 length,
 				   const struct packet *packet, __u64 now)
 {

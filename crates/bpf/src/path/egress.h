@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Which source port a frame gets: the choices are those of crate path (flow.rs, paths.rs). */
+/* Chooses the source port of a frame, in the same way as crate path (flow.rs, paths.rs). */
 
-#define LOAD_MAX (1ULL << 32) /* so that a product with a half-life fits: 4 GB lately are a lot */
-#define PORT_SPREAD 0x9e3779b1U /* odd, so that neighbouring numbers come far apart */
+#define LOAD_MAX (1ULL << 32) /* so that a product with a half-life fits: 4 GB recently sent are a lot */
+#define PORT_SPREAD 0x9e3779b1U /* odd, so that adjacent numbers end up far apart */
 
-/* Reads what tells the inner flow apart; false if the inner frame is not IP. */
+/* Reads the key of the inner flow; returns false if the inner frame is not IP. */
 static __always_inline int read_flow(struct __sk_buff *skb, const struct tunnel *tunnel,
 				     const struct peer *peer, struct flow_key *key)
 {
@@ -44,10 +44,10 @@ static __always_inline int read_flow(struct __sk_buff *skb, const struct tunnel 
 	return 1;
 }
 
-/*
- * Writes the outer source port. A checksum of 0 stays: over IPv6, too, that is how the device wants it. One
- * that the device or the segmentation will compute is the sum of the pseudo header until then, without the
- * ports; every other is complete, even where the inner one is still to be computed, and is updated.
+/* Writes the outer source port. A checksum of 0 stays 0: over IPv6, too, this is how the device is
+ * configured. A checksum that the device or the segmentation will compute is until then the sum of the
+ * pseudo-header, without the ports. Any other checksum is complete, even if the inner one has yet to be
+ * computed, and is updated.
  */
 static __always_inline void set_port(struct __sk_buff *skb, const struct tunnel *tunnel, __u32 port)
 {
@@ -71,7 +71,7 @@ static __always_inline void set_port(struct __sk_buff *skb, const struct tunnel 
 	bpf_skb_store_bytes(skb, tunnel->at + offsetof(struct udphdr, check), &check, sizeof(check), 0);
 }
 
-/* What counts of a load by now: half of it after each half-life, linear between. */
+/* What remains of a load by now: half of it after each half-life, linear in between. */
 static __always_inline __u64 halved(const struct settings *settings, const struct load *load, __u64 now)
 {
 	__u64 life = settings->half_life_us * 1000ULL, time = since(now, load->since_ns), left;
@@ -84,7 +84,7 @@ static __always_inline __u64 halved(const struct settings *settings, const struc
 	return left - left * (time % life) / (2 * life);
 }
 
-/* The number of a path, below PATHS_MAX: where the compiler knows it to be, the kernel may not. */
+/* The number of a path, below PATHS_MAX: the compiler may know that it is, while the verifier does not. */
 static __always_inline __u32 bounded(__u32 path)
 {
 	asm volatile("" : "+r"(path));
@@ -96,9 +96,8 @@ static __always_inline int is_usable(const struct peer *peer, __u32 path)
 	return path < PATHS_MAX && peer->weight[bounded(path)];
 }
 
-/*
- * How long a frame would wait on a path, in ns: the delay that probes have met, and the time that takes what
- * was sent lately, which no probe can have met yet.
+/* How long a frame would wait on a path, in ns: the delay that probes have measured, plus the time to send
+ * what was sent recently, which no probe can have seen yet.
  */
 static __always_inline __u64 score(const struct settings *settings, const struct peer *peer,
 				   const struct activity *activity, __u32 path, __u64 now)
@@ -108,10 +107,9 @@ static __always_inline __u64 score(const struct settings *settings, const struct
 	       (halved(settings, &activity->loads[path], now) * settings->drain_ns >> 10);
 }
 
-/*
- * Returns whether the score of one path is lower than that of another by more than noise. This function and
- * those below that are not static are verified once, for any arguments; otherwise the verifier would follow
- * every path that a draw can have, and give up.
+/* Returns whether the score of one path is lower than that of another by more than noise. This function and
+ * the others below that are not static are verified once, for any arguments; otherwise the verifier would
+ * follow every possible outcome of a draw, and give up.
  */
 __noinline int is_better(const struct settings *settings, const struct peer *peer,
 				const struct activity *activity, __u64 paths, __u64 now)
@@ -126,7 +124,7 @@ __noinline int is_better(const struct settings *settings, const struct peer *pee
 
 #define IS_BETTER(one, other) is_better(settings, peer, activity, (__u64)(one) << 32 | (other), now)
 
-/* The share of a path in a draw that leaves two out. */
+/* The share of a path in a draw that leaves out two paths. */
 static __always_inline __u32 share(const struct peer *peer, __u32 path, __u32 avoid, __u32 first)
 {
 	return path == avoid || path == first ? 0 : peer->weight[path];
@@ -141,7 +139,7 @@ static __always_inline __u32 shares(const struct peer *peer, __u32 avoid, __u32 
 	return total;
 }
 
-/* Returns the path that a number below the sum of all shares belongs to. */
+/* Returns the path to which a number below the sum of all shares belongs. */
 static __always_inline __u32 path_at(const struct peer *peer, __u32 avoid, __u32 first, __u32 drawn)
 {
 	for (__u32 path = 0; path < PATHS_MAX; path++) {
@@ -154,7 +152,7 @@ static __always_inline __u32 path_at(const struct peer *peer, __u32 avoid, __u32
 	return PATHS_MAX;
 }
 
-/* Draws a path by weight, without two; PATHS_MAX if no other is usable. */
+/* Draws a path by weight, leaving out two; PATHS_MAX if no other is usable. */
 __noinline __u32 draw(const struct peer *peer, __u32 avoid, __u32 first)
 {
 	__u32 total;
@@ -167,7 +165,7 @@ __noinline __u32 draw(const struct peer *peer, __u32 avoid, __u32 first)
 	return path_at(peer, avoid, first, (__u64)random_word() * total >> 32);
 }
 
-/* Chooses the better of two paths that are drawn by weight, without the path to avoid if there is another. */
+/* Chooses the better of two paths drawn by weight, leaving out the path to avoid if there is another. */
 __noinline __u32 choose(const struct settings *settings, const struct peer *peer,
 			const struct activity *activity, __u32 avoid, __u64 now)
 {
@@ -207,7 +205,8 @@ static __always_inline void pass_by(struct __sk_buff *skb, const struct settings
 	activity->last_ns = now;
 }
 
-/* Until when a flow is not considered again: jittered, so that flows with the same fate do not act as one. */
+/* The time until which a flow is not considered again: jittered, so that flows in the same situation do not
+ * move in lockstep. */
 static __always_inline __u64 hold(const struct settings *settings, __u64 now)
 {
 	__u64 time = settings->hold_us * 1000ULL;
@@ -215,7 +214,7 @@ static __always_inline __u64 hold(const struct settings *settings, __u64 now)
 	return now + time - time / 4 + (random_word() * (time / 2 + 1) >> 32);
 }
 
-/* Without a pause a flow moves cautiously: for a real gain, and of those that could, half. */
+/* Without a pause, flows move cautiously: only for a real gain, and only half of those that could. */
 static __always_inline int should_reroute(const struct settings *settings, const struct peer *peer,
 					  const struct activity *activity, __u32 path, __u32 next, __u64 now)
 {
@@ -239,7 +238,7 @@ static __always_inline enum move consider(const struct settings *settings, const
 		*next = choose(settings, peer, activity, path, now);
 		return AFTER_FAILURE;
 	}
-	/* A flow that the kernel gave another port has met a timeout: nothing of it is on its way. */
+	/* A flow to which the kernel gave another port has had a timeout: none of its packets are in flight. */
 	if (rehashed) {
 		*next = choose(settings, peer, activity, path, now);
 		return IS_BETTER(path, *next) ? STAY : AFTER_REHASH;
@@ -272,7 +271,7 @@ static __always_inline void count_move(const struct peer *peer, __u32 path, enum
 		sum->without_gap += 1;
 }
 
-/* Returns the path of a flow that is known, another one if it should move. */
+/* Returns the path of a known flow, or a new path if it should move. */
 static __always_inline __u32 follow(const struct settings *settings, const struct peer *peer,
 				    struct activity *activity, struct flow *flow, __u32 kernel_port,
 				    __u64 now)
@@ -313,7 +312,8 @@ static __always_inline __u32 begin(const struct settings *settings, const struct
 	return path;
 }
 
-/* Gives a frame that is of no flow a path: the kernel's port tells such frames apart well enough. */
+/* Chooses a path for a frame that belongs to no flow: the kernel's port distinguishes such frames well
+ * enough. */
 static __always_inline __u32 scatter(const struct peer *peer, __u32 kernel_port)
 {
 	__u32 total = shares(peer, PATHS_MAX, PATHS_MAX), word = kernel_port * PORT_SPREAD;
@@ -352,13 +352,13 @@ static __always_inline void adapt(struct __sk_buff *skb, const struct tunnel *tu
 	count(STEERED);
 }
 
-/* A port that leads anywhere; crate path makes it of a random number in the same way. */
+/* A port of an arbitrary path; crate path derives it from a random number in the same way. */
 static __always_inline __u32 random_port(const struct settings *settings)
 {
 	return settings->source_first + (__u16)random_word() % (settings->source_count ?: 1);
 }
 
-/* Sends a frame from a port that is of no known path: all such are counted as the first. */
+/* Sends a frame from a port of no known path: all such frames are counted for the first path. */
 static __always_inline void leave_by(struct __sk_buff *skb, const struct tunnel *tunnel,
 				     const struct peer *peer, __u32 port)
 {
@@ -406,7 +406,8 @@ static __always_inline void let_flow(struct __sk_buff *skb, const struct tunnel 
 	leave_by(skb, tunnel, peer, new.port);
 }
 
-/* Gives user space the first frame of a flow. One that is to be segmented it could not send. */
+/* Passes the first frame of a flow to user space, unless the frame is to be segmented: user space could not
+ * send it. */
 static __always_inline int detain(struct __sk_buff *skb, const struct flow_key *key, __u32 kernel_port)
 {
 	struct missed *record;
@@ -432,7 +433,7 @@ pass:
 	return TC_ACT_UNSPEC;
 }
 
-/* DOCA-AR: a connection is what the tunnel header shows, and its port stays. */
+/* DOCA-AR: a connection is what the tunnel header identifies, and its port is fixed. */
 static __always_inline int pin(struct __sk_buff *skb, const struct outer *outer, const struct peer *peer,
 			       const struct settings *settings)
 {
@@ -455,7 +456,7 @@ static __always_inline int pin(struct __sk_buff *skb, const struct outer *outer,
 	return TC_ACT_UNSPEC;
 }
 
-/* Adds eight bytes to the checksum of a probe, over IPv6, where it must have one. */
+/* Adds eight bytes to the checksum of a probe over IPv6, where a checksum is required. */
 static __always_inline void add_to_check(struct __sk_buff *skb, const struct tunnel *tunnel, __be64 bytes)
 {
 	__u16 check;
@@ -468,7 +469,7 @@ static __always_inline void add_to_check(struct __sk_buff *skb, const struct tun
 	bpf_skb_store_bytes(skb, tunnel->at + offsetof(struct udphdr, check), &check, sizeof(check), 0);
 }
 
-/* Stamps a probe of ours, which has no stamp yet. */
+/* Stamps one of our own probes that has no stamp yet. */
 static __always_inline void stamp(struct __sk_buff *skb, const struct tunnel *tunnel)
 {
 	__u32 at = tunnel->at + BODY_OFFSET;
@@ -485,7 +486,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct tunnel *tu
 	count(PROBES_SENT);
 }
 
-/* Gives a frame to a peer its port, by all schemes but DOCA-AR's. */
+/* Sets the port of a frame to a peer, for all schemes except DOCA-AR. */
 static __always_inline int steer(struct __sk_buff *skb, const struct tunnel *tunnel, const struct peer *peer,
 				 const struct settings *settings)
 {
@@ -500,10 +501,9 @@ static __always_inline int steer(struct __sk_buff *skb, const struct tunnel *tun
 	return TC_ACT_UNSPEC;
 }
 
-/*
- * Reads a frame to a peer that is to be steered, and returns the peer. Otherwise returns 0, and the verdict.
- * What it reads is off the stack when it returns: kernels such as 6.1 round each function's part of the 512
- * bytes up to 32, and what steers is near that limit.
+/* Reads a frame to a peer that is to be steered, and returns the peer. Otherwise returns 0, and the verdict.
+ * Its locals are off the stack when it returns: kernels such as 6.1 round each function's share of the 512
+ * bytes up to a multiple of 32, and the steering code is near that limit.
  */
 static __always_inline struct peer *peer_of(struct __sk_buff *skb, const struct settings *settings,
 					    struct tunnel *tunnel, int *verdict)
@@ -569,7 +569,7 @@ int path_egress(struct __sk_buff *skb)
 	return peer ? steer(skb, &tunnel, peer, settings) : verdict;
 }
 
-/* A program of its own, so that IPv4 does not pay for it: it is attached where there is such a peer. */
+/* A separate program, so that IPv4 does not pay for it: it is attached only if there is a peer over IPv6. */
 SEC("classifier")
 int path_egress6(struct __sk_buff *skb)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* What the programs of path.bpf.c share: maps, headers, and the cookie of a probe. */
+/* What the programs of path.bpf.c share: maps, headers, and the probe cookie. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -11,7 +11,7 @@
 #include <bpf/bpf_helpers.h>
 
 #define PATHS_MAX 16
-#define SLOTS 256 /* probes that may overtake each other without being taken for repetitions */
+#define SLOTS 256 /* probes that may overtake each other without being taken for duplicates */
 
 #define SCHEME_ECMP 0
 #define SCHEME_DOCA_AR 1
@@ -22,7 +22,7 @@
 #define PROBE_MAGIC 0x77707232 /* "wpr2" */
 #define REQUEST 1
 #define ANSWER 2
-#define SILENCE_NS 30000000000ULL /* after so long, a peer may begin a session of any number */
+#define SILENCE_NS 30000000000ULL /* after this long, a peer may begin a session with any number */
 
 #define MISSED_BYTES 2048 /* of a frame that begins a flow, for user space */
 #define VXLAN_VNI_PRESENT 0x08
@@ -31,7 +31,7 @@
 #define ECN_ECT0 2
 #define FRAGMENT_BITS 0x3fff /* more fragments, or an offset */
 
-/* Time since then; 0 if another processor has written a later one meanwhile. */
+/* Time since then; 0 if another processor has meanwhile written a later time. */
 static __always_inline __u64 since(__u64 now, __u64 then)
 {
 	return now > then ? now - then : 0;
@@ -41,18 +41,18 @@ struct settings {
 	__u32 scheme;
 	__u32 vxlan_port; /* in host order, as all ports in maps */
 	__u32 probe_vni;
-	__u32 source_first; /* ports that lead anywhere: for answers while no path is known, for some schemes */
+	__u32 source_first; /* ports of arbitrary paths: for answers while no path is known, and for some schemes */
 	__u32 source_count; /* not 0 */
-	__u32 answers_ns; /* between two answers to a peer, in the long run */
+	__u32 answers_ns; /* between two answers to a peer, on average */
 	__u32 answers_burst_ns;
 	__u32 pinned_ms; /* DOCA-AR: a flow idle for longer is a new one */
 	__u32 gap_us; /* after such a pause a flow may take another path, */
 	__u32 noise_ns; /* if it gains more than that */
 	__u32 reroute_bytes; /* a flow that has sent more leaves a congested path without a pause, */
-	__u32 gain_ns; /* if it gains more than that, and a quarter, */
-	__u32 hold_us; /* and not sooner after it was considered last */
+	__u32 gain_ns; /* if it gains more than that plus a quarter, */
+	__u32 hold_us; /* and not sooner than this after it was last considered */
 	__u32 drain_ns; /* in which a path sends 1024 bytes */
-	__u32 half_life_us; /* of what is counted as sent lately; not 0 */
+	__u32 half_life_us; /* of what is counted as recently sent; not 0 */
 	__u64 key[2];
 };
 
@@ -67,13 +67,13 @@ struct peer {
 	__u32 index; /* of its counters and its window */
 	__u32 congested; /* a bit for each path */
 	__u32 answer_ports; /* how many of the following are set */
-	__u32 answer_port[PATHS_MAX]; /* by turns, from which answers to it are sent */
+	__u32 answer_port[PATHS_MAX]; /* indexed by turn, from which answers to it are sent */
 	__u32 port[PATHS_MAX];
 	__u32 cost[PATHS_MAX]; /* queueing delay, in ns, and what else user space adds */
-	__u32 weight[PATHS_MAX]; /* the share of new flows; 0: no frame may take the path */
+	__u32 weight[PATHS_MAX]; /* its share of new flows; 0: no frame may take the path */
 };
 
-/* By address, as on the wire. Not preallocated: then a value in use is not reused for another. */
+/* By address, as on the wire. Not preallocated, so that a value in use is not reused for another peer. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -82,7 +82,7 @@ struct {
 	__type(value, struct peer);
 } peers SEC(".maps");
 
-/* Those over IPv6: in a map of their own, so that IPv4 pays nothing for the longer key. */
+/* Peers over IPv6: in a separate map, so that IPv4 pays nothing for the longer key. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -91,7 +91,7 @@ struct {
 	__type(value, struct peer);
 } peers6 SEC(".maps");
 
-/* Our own underlay addresses: only what is sent to them is reflected or collected here. */
+/* Our own underlay addresses: only probes and answers sent to them are reflected or collected here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -133,15 +133,15 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
-/* Of a peer, by its index. */
+/* For a peer, by its index. */
 struct path_counters {
 	__u64 packets;
 	__u64 bytes;
 	__u64 new_flows;
-	__u64 after_gap; /* flows that came from another path: after a pause, */
-	__u64 after_failure; /* because theirs was not usable, */
+	__u64 after_gap; /* flows that moved here from another path: after a pause, */
+	__u64 after_failure; /* because their path was not usable, */
 	__u64 after_rehash; /* because the kernel gave them another port, */
-	__u64 without_gap; /* because theirs was congested */
+	__u64 without_gap; /* because their path was congested */
 };
 
 struct traffic {
@@ -155,17 +155,17 @@ struct {
 	__type(value, struct traffic);
 } traffic SEC(".maps");
 
-/* What was sent on a path: half of it counts for no longer than a half-life. */
+/* What was sent on a path; it decays by half in each half-life. */
 struct load {
 	__u64 since_ns;
 	__u64 bytes;
 };
 
-/* What user space looks at every few milliseconds, for a peer at a time. */
+/* What user space reads every few milliseconds, one peer at a time. */
 struct activity {
 	__u64 last_ns; /* of the last frame to the peer */
 	struct load loads[PATHS_MAX];
-	__u64 rehashed[PATHS_MAX]; /* flows on the path that the kernel gave another port */
+	__u64 rehashed[PATHS_MAX]; /* flows on the path to which the kernel gave another port */
 };
 
 struct {
@@ -204,9 +204,10 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-/* What a peer has asked. Each slot has the last session (high half) and number that came for it. */
+/* The probes that a peer has sent. Each slot has the session (high half) and the number of the last probe
+ * that fell into it. */
 struct window {
-	__u64 due_ns; /* by the rate, the next answer */
+	__u64 due_ns; /* when the rate allows the next answer */
 	__u64 last_ns;
 	__u64 session;
 	__u64 slots[SLOTS];
@@ -229,7 +230,7 @@ struct collected {
 	__u32 port; /* that the probe left from */
 	__u16 ce; /* whether it was marked */
 	__u16 hops; /* the TTL it arrived with */
-	__u32 arrived; /* how many probes of its path have, in this session */
+	__u32 arrived; /* how many probes of its path have arrived, in this session */
 	__u64 sent_ns; /* our clock */
 	__u64 reflected_ns; /* the peer's clock */
 	__u64 received_ns; /* our clock */
@@ -273,7 +274,7 @@ struct outer6 {
 	struct vxlan vxlan;
 } __attribute__((packed, aligned(2)));
 
-/* What is done to frames of both versions alike needs this of their outer headers. */
+/* What the code shared by both IP versions needs from the outer headers. */
 struct tunnel {
 	__u32 at; /* of the UDP header, in the frame */
 	__u32 addresses; /* the sum of their halves, for the pseudo header */
@@ -281,7 +282,7 @@ struct tunnel {
 	struct vxlan vxlan;
 };
 
-/* What a probe carries behind its VXLAN header: wire.rs. All in network order. */
+/* What a probe carries after its VXLAN header, see wire.rs. Everything is in network order. */
 struct probe {
 	__be32 magic;
 	__u8 kind;
@@ -293,7 +294,7 @@ struct probe {
 	__be16 port;
 	__u8 path; /* at the sender; PATHS_MAX or more: none */
 	__u8 reserved;
-	__be32 arrived; /* in an answer: probes of the path that have come in the session */
+	__be32 arrived; /* in an answer: probes of the path that have arrived in the session */
 	__be64 sent_ns;
 	__be64 reflected_ns;
 	__be64 cookie;
@@ -301,7 +302,7 @@ struct probe {
 
 #define PROBE_LENGTH (sizeof(struct outer) - sizeof(struct ethhdr) + sizeof(struct probe))
 #define PROBE_UDP_LENGTH (sizeof(struct udphdr) + sizeof(struct vxlan) + sizeof(struct probe))
-#define BODY_OFFSET (sizeof(struct udphdr) + sizeof(struct vxlan)) /* from the UDP header on */
+#define BODY_OFFSET (sizeof(struct udphdr) + sizeof(struct vxlan)) /* from the UDP header onwards */
 
 static __always_inline void count(enum count what)
 {
@@ -317,7 +318,7 @@ static __always_inline int is_local(__u32 address)
 	return bpf_map_lookup_elem(&locals, &address) != 0;
 }
 
-/* The addresses where they are: copies of them would not fit on the stack. */
+/* The addresses in place: copies of them would not fit on the stack. */
 static __always_inline const void *source6(const struct outer6 *outer)
 {
 	return (const void *)outer + offsetof(struct outer6, ip) + offsetof(struct ipv6hdr, saddr);
@@ -333,7 +334,7 @@ static __always_inline int is_local6(const void *address)
 	return bpf_map_lookup_elem(&locals6, address) != 0;
 }
 
-/* The time; in a test, what it says. */
+/* The time; in a test, the scripted one. */
 static __always_inline __u64 clock_ns(void)
 {
 	__u32 zero = 0;
@@ -342,7 +343,7 @@ static __always_inline __u64 clock_ns(void)
 	return script ? script->now_ns : bpf_ktime_get_ns();
 }
 
-/* 32 random bits; in a test, the upper ones of the next number of SplitMix64, as crate path takes them. */
+/* 32 random bits; in a test, the upper ones of the next number of SplitMix64, like crate path. */
 static __always_inline __u32 random_word(void)
 {
 	__u32 zero = 0;
@@ -451,8 +452,7 @@ static __always_inline void sip_word(struct sip *s, __u64 word)
 	s->v0 ^= word;
 }
 
-/*
- * SipHash-2-4, as wire.rs computes it: of both addresses, as so many words of 64 bits, and of five words.
+/* SipHash-2-4, as wire.rs computes it: of both addresses, as words of 64 bits, and of five more words.
  * `addresses` has 8 words of 32 bits.
  */
 static __noinline __u64 cookie(const struct settings *settings, const struct probe *probe,
@@ -474,7 +474,7 @@ static __noinline __u64 cookie(const struct settings *settings, const struct pro
 	sip_word(&s, fields);
 	sip_word(&s, (__u64)bpf_ntohl(probe->session) << 32 | bpf_ntohl(probe->number));
 	sip_word(&s, (__u64)bpf_ntohl(probe->arrived) << 32 | probe->path);
-	/* A probe is stamped when its cookie is written already. */
+	/* A probe is stamped after its cookie has been written. */
 	sip_word(&s, probe->kind == ANSWER ? bpf_be64_to_cpu(probe->sent_ns) : 0);
 	sip_word(&s, bpf_be64_to_cpu(probe->reflected_ns));
 	sip_word(&s, (40ULL + 8 * words) << 56);

@@ -21,45 +21,45 @@ pub enum Steer {
     /// None: only the skb hash is invalidated, so that routers in network namespaces see the outer header.
     #[default]
     Ecmp,
-    /// Each tunnel header keeps the port that user space has pinned; the first frame waits for it.
+    /// Each tunnel header keeps the port that user space pinned for it; the first frame waits for that.
     DocaAr,
-    /// Each inner flow goes by a path of its peer.
+    /// Each inner flow takes a path of its peer.
     Adaptive,
     /// Each flowlet of an inner flow leaves from a random port of [`PathSettings::sources`].
     LetFlow,
-    /// Each frame does.
+    /// Each frame leaves from a random port.
     Spray,
 }
 
-/// What both programs go by. It has no `Debug`, because it has a secret.
+/// The settings of both programs. There is no `Debug`, because they contain a secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PathSettings {
     /// Which frames get another source port.
     pub steer: Steer,
     /// The UDP port of VXLAN.
     pub vxlan_port: u16,
-    /// The first and the last source port of frames that take any path, such as answers while none is known;
-    /// not reversed.
+    /// The first and the last source port of frames that may take any path, such as answers while no path is
+    /// known; in ascending order.
     pub sources: [u16; 2],
     /// Answers to a peer, per second; not 0.
     pub answers: u32,
-    /// Answers that may come at once.
+    /// The burst of answers that is allowed.
     pub answers_burst: u32,
-    /// A pinned port is forgotten when its frames pause for so long, in milliseconds.
+    /// A pinned port is forgotten after a pause of this length, in milliseconds.
     pub pinned_ms: u32,
     /// A flow that pauses for longer may take another path, in microseconds.
     pub gap_us: u32,
-    /// It does if it gains more nanoseconds than that.
+    /// It does if it gains more than this, in nanoseconds.
     pub noise_ns: u32,
     /// A flow that has sent more bytes leaves a congested path without a pause.
     pub reroute_bytes: u32,
-    /// It does if it gains more nanoseconds than that, and a quarter.
+    /// It does if it gains more than this plus a quarter, in nanoseconds.
     pub gain_ns: u32,
-    /// It does not so soon after it was considered last, in microseconds.
+    /// It does not within this time after it was last considered, in microseconds.
     pub hold_us: u32,
     /// Time in which a path sends 1024 bytes, in nanoseconds.
     pub drain_ns: u32,
-    /// Half of what was sent is forgotten after so long, in microseconds; not 0.
+    /// The half-life of what was recently sent, in microseconds; not 0.
     pub half_life_us: u32,
     /// The VNI of probes.
     pub probe_vni: u32,
@@ -70,7 +70,7 @@ pub struct PathSettings {
 /// The paths to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPeer {
-    /// Its index: of its counters. Below the number given to [`TcPath::load`].
+    /// The index of its counters. Below the number given to [`TcPath::load`].
     pub index: u32,
     /// Its paths, by number; at most [`PATHS_MAX`].
     pub paths: Vec<PathOut>,
@@ -79,40 +79,40 @@ pub struct PathPeer {
 /// A path to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathOut {
-    /// The source port that leads there.
+    /// The source port that leads to this path.
     pub port: u16,
     /// Its share of new flows, at most 2^16; 0: no frame may take it.
     pub weight: u32,
-    /// Whether flows should leave it.
+    /// Whether flows should move away from it.
     pub congested: bool,
-    /// How long a frame waits there, in nanoseconds.
+    /// How long a frame waits on it, in nanoseconds.
     pub cost_ns: u32,
 }
 
-/// How many frames met what, since [`TcPath::load`]; in the order of `enum count`.
+/// Frames by outcome since [`TcPath::load`], in the order of `enum count`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounters {
     /// Frames that were given a path.
     pub steered: u64,
-    /// VXLAN frames to addresses that are no peers.
+    /// VXLAN frames to addresses that are not peers.
     pub unknown_peer: u64,
     /// Frames to peers that kept the kernel's port.
     pub unsteered: u64,
-    /// First frames given to user space (DOCA-AR).
+    /// First frames passed to user space (DOCA-AR).
     pub held: u64,
-    /// First frames that could not be, and went on with the kernel's port.
+    /// First frames that could not be passed on, and left with the kernel's port.
     pub unheld: u64,
     /// Probes that left.
     pub probes_sent: u64,
     /// Probes of peers answered.
     pub answered: u64,
-    /// Probes of addresses that are no peers.
+    /// Probes from addresses that are not peers.
     pub stranger: u64,
-    /// Probes of another length or layout.
+    /// Probes with a wrong length or layout.
     pub malformed: u64,
-    /// Probes and answers whose cookie is not that of our secret.
+    /// Probes and answers whose cookie does not match our secret.
     pub bad_cookie: u64,
-    /// Probes that had come before.
+    /// Duplicate probes.
     pub repeated: u64,
     /// Probes beyond the rate.
     pub limited: u64,
@@ -122,10 +122,10 @@ pub struct PathCounters {
     pub uncollected: u64,
 }
 
-/// What was sent by a path.
+/// What was sent on a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathTraffic {
-    /// Packets, those of a GSO frame counted one by one.
+    /// Packets; those of a GSO frame are counted individually.
     pub packets: u64,
     /// Their bytes, headers included.
     pub bytes: u64,
@@ -141,19 +141,19 @@ pub struct PathTraffic {
     pub without_gap: u64,
 }
 
-/// What is sent to a peer now.
+/// What is currently sent to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathActivity {
-    /// When the last frame left, in nanoseconds of `CLOCK_MONOTONIC`; 0: none did.
+    /// When the last frame left, in nanoseconds of `CLOCK_MONOTONIC`; 0 if none has.
     pub last_ns: u64,
-    /// For each path, when the last frame left, and the bytes sent until then, each for half after a
+    /// For each path, when the last frame left, and the bytes sent until then, decaying by half in each
     /// half-life.
     pub loads: [(u64, u64); PATHS_MAX],
-    /// Flows on each path that the kernel gave another port, since [`TcPath::load`].
+    /// Flows on each path to which the kernel gave another port, since [`TcPath::load`].
     pub rehashed: [u64; PATHS_MAX],
 }
 
-/// What tells a flow apart.
+/// The key of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathFlowKey {
     words: [u32; 12],
@@ -166,7 +166,7 @@ impl PathFlowKey {
         self.words[0]
     }
 
-    /// The VNI, 0 if the tunnel header is what tells it apart.
+    /// The VNI; 0 if the tunnel header identifies the flow.
     #[must_use]
     pub fn vni(&self) -> u32 {
         self.words[1]
@@ -205,7 +205,7 @@ impl PathFlowKey {
 /// A flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathFlow {
-    /// When its last packet left, on the clock `CLOCK_MONOTONIC`, in nanoseconds.
+    /// When its last packet left, in nanoseconds of `CLOCK_MONOTONIC`.
     pub last_ns: u64,
     /// Packets since it began.
     pub packets: u64,
@@ -217,7 +217,7 @@ pub struct PathFlow {
     pub kernel_port: u16,
     /// The pinned port (DOCA-AR), otherwise 0.
     pub port: u16,
-    /// How often it has changed its path.
+    /// How often it has changed paths.
     pub moves: u32,
 }
 
@@ -232,17 +232,17 @@ pub struct PathAnswer {
     pub number: u32,
     /// The port from which it was sent.
     pub port: u16,
-    /// Whether it arrived marked (CE).
+    /// Whether it arrived with a CE mark.
     pub marked: bool,
     /// The TTL with which it arrived.
     pub ttl: u8,
-    /// How many probes of its path had arrived by then.
+    /// How many probes of its path had arrived by that time.
     pub arrived: u32,
     /// When it left, on our clock, in nanoseconds.
     pub sent_ns: u64,
     /// When it was answered, on the peer's clock.
     pub reflected_ns: u64,
-    /// When the answer came, on our clock.
+    /// When the answer arrived, on our clock.
     pub received_ns: u64,
 }
 
@@ -253,7 +253,7 @@ pub struct PathMissed {
     pub key: PathFlowKey,
     /// The source port that the kernel chose.
     pub kernel_port: u16,
-    /// The frame, from its Ethernet header on.
+    /// The frame, starting with its Ethernet header.
     pub frame: Vec<u8>,
 }
 
@@ -271,11 +271,11 @@ const ACTIVITY: usize = 1 + 3 * PATHS_MAX;
 const COLLECTED: usize = 56;
 const MISSED_HEAD: usize = 56;
 
-/// The flows of programs, to be read.
+/// A reader of the programs' flows.
 pub struct PathFlows(HashMap<MapData, [u32; 12], [u32; FLOW]>);
 
 impl PathFlows {
-    /// Returns flows, at most `most`. A system call or two for each.
+    /// Returns at most `most` flows. Costs one or two system calls for each.
     #[must_use]
     pub fn read(&self, most: usize) -> Vec<(PathFlowKey, PathFlow)> {
         let all = self.0.iter().filter_map(Result::ok).take(most);
@@ -289,7 +289,7 @@ pub struct TcPath {
     answers: RingBuf<MapData>,
     missed: RingBuf<MapData>,
     peers: u32,
-    /// There is a peer over IPv6, whose programs are then attached, too.
+    /// Whether there is a peer over IPv6: the programs for IPv6 are then attached, too.
     has_six: bool,
     /// Dropping the links detaches the programs.
     links: Vec<Attachment>,
@@ -302,7 +302,7 @@ const PROGRAMS: [[(&str, TcAttachType); 2]; 2] = [
 ];
 
 impl TcPath {
-    /// Loads the programs for so many peers and flows. They are attached to nothing yet.
+    /// Loads the programs for this many peers and flows. They are not attached yet.
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
@@ -310,7 +310,7 @@ impl TcPath {
         TcPath::load_as(peers, flows, false)
     }
 
-    /// The same for tests: time and chance are those of [`TcPath::set_script`].
+    /// Like [`TcPath::load`], for tests: time and random numbers are those of [`TcPath::set_script`].
     ///
     /// # Errors
     /// Those of [`TcPath::load`].
@@ -335,7 +335,8 @@ impl TcPath {
         Ok(TcPath { ebpf, answers, missed, peers, has_six: false, links: Vec::new() })
     }
 
-    /// Attaches the programs to an interface, those for IPv6 if such a peer was set; a former one is left.
+    /// Attaches the programs to an interface, including those for IPv6 if a peer over IPv6 was set, and
+    /// detaches them from a former one.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface.
@@ -354,7 +355,7 @@ impl TcPath {
         self.links.clear();
     }
 
-    /// Changes what the programs go by.
+    /// Changes the settings of the programs.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -398,8 +399,8 @@ impl TcPath {
         Ok(before)
     }
 
-    /// Says which addresses are our own: probes that are sent to others pass, as do those that others send.
-    /// Further ones than [`PEERS_MAX`] are left out.
+    /// Sets which addresses are our own: probes to or from other addresses pass. Addresses beyond
+    /// [`PEERS_MAX`] are ignored.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -415,8 +416,8 @@ impl TcPath {
         only(&mut self.by_address("locals6"), &six)
     }
 
-    /// Writes a peer and its paths. Its window, by which repeated probes are found, begins anew with an index
-    /// that had no peer.
+    /// Writes a peer and its paths. Its window, which detects duplicate probes, is reset if the index had no
+    /// peer.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -483,7 +484,7 @@ impl TcPath {
         self.flows_map().insert(key.words, words, 0)
     }
 
-    /// Returns what reads the flows, also from another thread.
+    /// Returns a reader of the flows, which also works from another thread.
     ///
     /// # Errors
     /// Returns the system's error.
@@ -494,7 +495,7 @@ impl TcPath {
         Ok(PathFlows(HashMap::try_from(Map::LruHashMap(MapData::from_fd(own)?))?))
     }
 
-    /// Returns how many frames met what.
+    /// Returns the number of frames by outcome.
     #[must_use]
     pub fn counters(&self) -> PathCounters {
         let map = self.ebpf.map("counters").expect("path.bpf.c defines it");
@@ -521,7 +522,7 @@ impl TcPath {
         }
     }
 
-    /// Returns what was sent by the first `paths` paths of a peer, by its index.
+    /// Returns what was sent on the first `paths` paths of a peer, given its index.
     #[must_use]
     pub fn traffic(&self, index: u32, paths: usize) -> Vec<PathTraffic> {
         let map = self.ebpf.map("traffic").expect("path.bpf.c defines it");
@@ -538,7 +539,7 @@ impl TcPath {
         sums.into_iter().take(paths).map(one).collect()
     }
 
-    /// Returns what is sent to a peer now, by its index, for one system call.
+    /// Returns what is currently sent to a peer, given its index, with a single system call.
     #[must_use]
     pub fn activity(&self, index: u32) -> PathActivity {
         let map = self.ebpf.map("activity_map").expect("path.bpf.c defines it");
@@ -552,7 +553,7 @@ impl TcPath {
         }
     }
 
-    /// Takes an answer that has come.
+    /// Takes an answer that has arrived.
     pub fn answer(&mut self) -> Option<PathAnswer> {
         let item = self.answers.next()?;
         let record: &[u8; COLLECTED] = item.first_chunk()?;
@@ -575,14 +576,13 @@ impl TcPath {
         })
     }
 
-    /// What becomes readable when an answer has come, and when a frame waits.
+    /// Descriptors that become readable when an answer has arrived, and when a frame waits.
     #[must_use]
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.answers.as_fd(), self.missed.as_fd()]
     }
 
-    /// Runs the program for frames that leave on a frame (`BPF_PROG_TEST_RUN`). Returns its verdict and the
-    /// frame.
+    /// Runs the egress program on a frame (`BPF_PROG_TEST_RUN`). Returns its verdict and the frame.
     ///
     /// # Errors
     /// Returns the kernel's error. The kernel requires at least the 14 bytes of an Ethernet header.
@@ -590,7 +590,7 @@ impl TcPath {
         self.test_run(Self::of_version(["path_egress", "path_egress6"], frame), frame)
     }
 
-    /// The same for frames that arrive.
+    /// Like [`TcPath::test_egress`], for the ingress program.
     ///
     /// # Errors
     /// Those of [`TcPath::test_egress`].
@@ -598,7 +598,7 @@ impl TcPath {
         self.test_run(Self::of_version(["path_reflect", "path_reflect6"], frame), frame)
     }
 
-    /// The program that has something to do with a frame.
+    /// The program that handles a frame.
     fn of_version<'a>([four, six]: [&'a str; 2], frame: &[u8]) -> &'a str {
         if frame.get(12..14) == Some(&[0x86, 0xdd]) { six } else { four }
     }
@@ -637,7 +637,7 @@ fn only<K: aya::Pod + PartialEq>(
     Ok(())
 }
 
-/// Returns how many programs are at the tc hooks of an interface, whoever put them there.
+/// Returns how many programs are at the tc hooks of an interface, whoever attached them.
 ///
 /// # Errors
 /// Returns the kernel's error: there is no such interface.

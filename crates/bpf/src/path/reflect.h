@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Probes and answers that arrive. */
 
-/* Returns whether a probe has not come before. */
+/* Returns whether a probe is not a duplicate. */
 static __always_inline int is_new(struct window *window, __u32 session, __u32 number, __u64 now)
 {
 	__u64 *slot = &window->slots[number & (SLOTS - 1)], held = *slot;
@@ -17,7 +17,7 @@ static __always_inline int is_new(struct window *window, __u32 session, __u32 nu
 	return __sync_val_compare_and_swap(slot, held, (__u64)session << 32 | number) == held;
 }
 
-/* Counts a probe of a path; returns how many have come in the session. */
+/* Counts a probe of a path; returns how many have arrived in the session. */
 static __always_inline __u32 arrived(struct window *window, __u32 path)
 {
 	if (path >= PATHS_MAX)
@@ -49,7 +49,7 @@ static __always_inline __u16 header_checksum(const struct outer *outer)
 	return ~sum;
 }
 
-/* From which port a peer is answered: successive turns of one path come back by different paths. */
+/* Returns the port from which to answer a peer: successive turns of one path return on different paths. */
 static __always_inline __u32 answer_port(const struct settings *settings, const struct peer *peer,
 					 const struct probe *probe)
 {
@@ -58,7 +58,7 @@ static __always_inline __u32 answer_port(const struct settings *settings, const 
 	if (ports && ports <= PATHS_MAX) {
 		__u32 index = turn % ports;
 
-		/* The compiler knows that it is in range, and the kernel does not. */
+		/* The compiler knows that it is in range, but the verifier does not. */
 		asm volatile("" : "+r"(index));
 		return peer->answer_port[index & (PATHS_MAX - 1)];
 	}
@@ -67,7 +67,7 @@ static __always_inline __u32 answer_port(const struct settings *settings, const 
 	return settings->source_first + turn * 0x9e3779b1U % settings->source_count;
 }
 
-/* Returns whether a probe with a right cookie is to be answered; counts it, and writes what came with it. */
+/* Returns whether a probe with a valid cookie should be answered; counts it, and records what it carried. */
 static __always_inline int admit(const struct settings *settings, const struct peer *peer,
 				 struct probe *probe, __u64 now)
 {
@@ -81,7 +81,7 @@ static __always_inline int admit(const struct settings *settings, const struct p
 		return 0;
 	}
 	came = arrived(window, probe->path);
-	/* The rate comes last, so that forged probes cannot use up what a peer may ask. */
+	/* The rate is checked last, so that forged probes cannot use up a peer's allowance. */
 	if (!is_due(settings, window, now)) {
 		count(LIMITED);
 		return 0;
@@ -93,7 +93,7 @@ static __always_inline int admit(const struct settings *settings, const struct p
 	return 1;
 }
 
-/* Takes the padding off a probe that begins at a place; returns whether that worked. */
+/* Removes the padding of a probe that begins at this offset; returns whether that worked. */
 static __always_inline int cut(struct __sk_buff *skb, __u32 at)
 {
 	return skb->len == at + sizeof(struct probe) || !bpf_skb_change_tail(skb, at + sizeof(struct probe), 0);
@@ -128,7 +128,8 @@ static __always_inline int answer(struct __sk_buff *skb, const struct settings *
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* The checksum of a probe over IPv6, whose UDP header has 0 in its place: all of its parts are even. */
+/* The checksum of a probe over IPv6, with 0 in its place in the UDP header: all of its parts have even
+ * lengths. */
 static __always_inline __u16 probe_checksum(const struct outer6 *outer, const struct probe *probe)
 {
 	struct {
@@ -199,9 +200,8 @@ static __always_inline int collect(const struct peer *peer, const struct probe *
 	return TC_ACT_SHOT;
 }
 
-/*
- * Reads a probe behind its outer headers, in a UDP packet of this length; false, and counts it, if it has
- * another length or layout. Only a request may be padded.
+/* Reads a probe after its outer headers, in a UDP packet of this length. If its length or layout is wrong,
+ * counts it and returns false. Only a request may be padded.
  */
 static __always_inline int read_probe(struct __sk_buff *skb, __u32 at, __u32 length, struct probe *probe)
 {
@@ -224,7 +224,7 @@ int path_reflect(struct __sk_buff *skb)
 
 	if (!settings || !read_outer(skb, settings, &outer) || vni_of(outer.vxlan.vni) != settings->probe_vni)
 		return TC_ACT_UNSPEC;
-	/* A host may forward the probes of others. */
+	/* A host may forward other hosts' probes. */
 	if (!is_local(outer.ip.daddr))
 		return TC_ACT_UNSPEC;
 	peer = bpf_map_lookup_elem(&peers, &outer.ip.saddr);

@@ -1,4 +1,5 @@
-//! What flows count and give, while they live and when they go, and while several processors use the table.
+//! What flows count and report, while they live and when they expire, and while several processors use the
+//! table.
 
 use crate::handle::Handle;
 use crate::key;
@@ -9,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_bpf::{OverlayEnd, OverlayGone, OverlaySweep, STAMP_GLOBAL, STAMP_POLICY};
 
-/// Flows that all are given the counts of.
+/// A sweep in which all flows report their counts.
 pub const GIVE: OverlaySweep = OverlaySweep { idle_ns: 0, given_ns: u64::MAX, ends: false };
-/// Flows that all go.
+/// A sweep in which all flows expire.
 pub const END: OverlaySweep = OverlaySweep { idle_ns: u64::MAX, given_ns: u64::MAX, ends: true };
 
 impl Rig {
-    /// Sweeps the whole table, and returns what flows give.
+    /// Sweeps the whole table, and returns what flows report.
     pub fn sweep(&mut self, what: &OverlaySweep) -> Vec<OverlayGone> {
         let mut at = 0;
         let mut all = Vec::new();
@@ -40,7 +41,7 @@ fn a_flow_gives_each_count_once_and_goes_when_it_is_idle() {
     rig.learn(UDP, 7001);
     rig.send(7000, 5);
     rig.run("overlay_receive", &arriving(UDP, 7000), 0);
-    // The one that has counted nothing has nothing to give.
+    // A flow that has counted nothing has nothing to report.
     let given = rig.sweep(&GIVE);
     assert_eq!(given.len(), 1, "{given:?}");
     assert_eq!((given[0].key, given[0].packets, given[0].why), (key(UDP, 7000), [5, 1], OverlayEnd::Alive));
@@ -109,12 +110,12 @@ fn records_without_room_are_counted() {
     assert!(packets > 0, "all had room: make more flows");
 }
 
-/// What one thread does: frames of more flows than fit, in both directions, learnt anew whenever they are not
-/// known. Returns how many took the short way.
+/// What one thread does: frames of more flows than fit, in both directions, learnt again whenever they are
+/// not known. Returns how many took the short way.
 fn frames(ends: &AtomicBool, at: usize, (pod, up): (u32, u32), wrong: &AtomicU64) -> [u64; 2] {
     let mut cpu = CpuSet::new();
     cpu.set(at);
-    // Programs at tc hooks do not interrupt each other; threads on one processor would.
+    // Programs at tc hooks do not preempt each other; threads on one processor would.
     sched_setaffinity(None, &cpu).unwrap();
     let ingress = |name, interface| Handle::find(interface, TcAttachType::Ingress, name);
     let egress = |name, interface| Handle::find(interface, TcAttachType::Egress, name);
@@ -125,7 +126,7 @@ fn frames(ends: &AtomicBool, at: usize, (pod, up): (u32, u32), wrong: &AtomicU64
     while !ends.load(Ordering::Relaxed) {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let port = (random >> 16) as u16 % 48;
-        // Flows of even ports lead to one node, others to another.
+        // Flows with even ports lead to one node, the others to another.
         let node = [NODE, SECOND_NODE][usize::from(port % 2)];
         let out = sent(UDP, port);
         let (verdict, frame, mark) = send[0].run(&out, (pod, 0));

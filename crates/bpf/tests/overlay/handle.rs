@@ -1,10 +1,10 @@
-//! Programs at an interface by handles of their own, which several threads can run at once.
+//! Separate handles to the programs at an interface, which several threads can run at once.
 
 use aya::TestRun;
 use aya::programs::{SchedClassifier, TcAttachType, TestRunOptions, loaded_programs};
 use weir_bpf::programs_at_hook;
 
-/// Bytes of `struct __sk_buff`, and where its fields are.
+/// Size of `struct __sk_buff`, and offsets of its fields.
 const CONTEXT: usize = 192;
 const MARK: usize = 8;
 const INTERFACE: usize = 40;
@@ -13,7 +13,7 @@ const INTERFACE: usize = 40;
 pub struct Handle(SchedClassifier);
 
 impl Handle {
-    /// Finds one by the beginning of its name, which the kernel cuts.
+    /// Finds one by the beginning of its name, which the kernel truncates.
     pub fn find(interface: &str, hook: TcAttachType, name: &str) -> Handle {
         let there = programs_at_hook(interface, hook).unwrap();
         let found = loaded_programs().flatten().find(|info| {
@@ -24,8 +24,8 @@ impl Handle {
         Handle(SchedClassifier::from_program_info(found, name.to_string().into()).unwrap())
     }
 
-    /// Runs it on a frame that came by this interface with this mark. Returns its verdict, the frame and its
-    /// mark.
+    /// Runs it on a frame that arrived on this interface with this mark. Returns its verdict, the frame and
+    /// its mark.
     pub fn run(&self, frame: &[u8], (interface, mark): (u32, u32)) -> (i32, Vec<u8>, u32) {
         let (mut context, mut after) = ([0; CONTEXT], [0; CONTEXT]);
         context[MARK..MARK + 4].copy_from_slice(&mark.to_ne_bytes());

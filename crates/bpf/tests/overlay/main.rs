@@ -1,5 +1,6 @@
-//! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): what takes the short way and how
-//! it looks then, and what takes the kernel's. Needs root, and makes a network namespace for each test.
+//! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): what takes the short way and what
+//! it looks like afterwards, and what takes the kernel's path. Needs root, and creates a network namespace
+//! for each test.
 
 mod flows;
 mod handle;
@@ -17,7 +18,7 @@ use weir_bpf::{
 };
 use weir_packet::select_hash;
 
-/// Returns a frame with other bytes at an offset, and right header checksums.
+/// Returns a frame with other bytes at an offset, and correct header checksums.
 fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -43,7 +44,7 @@ fn a_learnt_flow_is_encapsulated_as_the_kernel_does_and_decapsulated() {
         let (verdict, out, mark) = rig.run("overlay_send", &sent(protocol, 7000), 0);
         assert_eq!((verdict, mark), (REDIRECT, 0));
         let mut expected = tunnelled(&routed(protocol, 7000), [HERE, NODE]);
-        // The identification is random, and the port follows from the frame's hash.
+        // The identification is random, and the port is derived from the frame's hash.
         expected[18..20].copy_from_slice(&out[18..20]);
         expected[34..36].copy_from_slice(&out[34..36]);
         seal(&mut expected, 14);
@@ -84,7 +85,7 @@ neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
     assert_eq!(flows.len(), 2, "{:?}", rig.programs.entries());
     for flow in flows {
         let port = flow.key.ports[0];
-        // Only the other direction is left to learn, when the pod has sent something.
+        // Only the other direction is left to learn, once the pod has sent something.
         rig.run("overlay_send", &sent(UDP, port), 0);
         let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, port), 0);
         rig.run("overlay_learn_receive", &delivered(UDP, port), mark | ESTABLISHED);
@@ -92,7 +93,7 @@ neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
         let (verdict, out, _) = rig.run("overlay_send", &sent(UDP, port), 0);
         assert_eq!(verdict, REDIRECT);
         assert!((32_768..60_999).contains(&u16::from_be_bytes([kernels[34], kernels[35]])));
-        // The kernel's port is from the hash of the socket, the frame's here from its headers.
+        // The kernel derives the port from the socket's hash; here it is derived from the frame's headers.
         kernels[18..20].copy_from_slice(&out[18..20]);
         kernels[34..36].copy_from_slice(&out[34..36]);
         seal(&mut kernels, 14);
@@ -132,7 +133,7 @@ fn what_needs_the_kernel_takes_its_way() {
         ("last_hop", with(&udp, 22, &[1])),
         ("changed", with(&udp, 15, &[0x20])),
         ("changed", with(&udp, 20, &[0, 0])),
-        // Another gateway, and another sender.
+        // A different gateway, and a different sender.
         ("changed", with(&udp, 5, &[9])),
         ("changed", with(&udp, 11, &[9])),
         ("unknown", sent(UDP, 7001)),
@@ -141,7 +142,8 @@ fn what_needs_the_kernel_takes_its_way() {
         assert_eq!(rig.slow("overlay_send", frame), *why);
         let inner = arriving_as(frame);
         let expected = match *why {
-            // What the pod's Ethernet header says does not come over, and others are not the sender's.
+            // The pod's Ethernet header is not carried over, and a different one does not belong to the
+            // sender.
             "changed" => continue,
             "multicast" if frame[..6] == [255; 6] => continue,
             why => why,
@@ -150,7 +152,7 @@ fn what_needs_the_kernel_takes_its_way() {
     }
 }
 
-/// The frame that the other pod would send alike: with the addresses and ports of an answer.
+/// The corresponding frame of the other pod: with the addresses and ports of an answer.
 fn arriving_as(frame: &[u8]) -> Vec<u8> {
     let mut inner = frame.to_vec();
     let whole = answer(frame[23], u16::from_be_bytes([frame[34], frame[35]]));
@@ -186,11 +188,11 @@ fn only_the_tunnel_of_the_flow_is_believed() {
     for (why, frame) in cases {
         assert_eq!(rig.slow("overlay_receive", frame), *why);
     }
-    // Without the inner checksum, the outer one is all there is.
+    // Without the inner checksum, there is only the outer one.
     let unchecked = with(&with(&good, 90, &[0, 0]), 40, &[1, 2]);
     assert_eq!(rig.slow("overlay_receive", &unchecked), "checksum");
     assert_eq!(rig.run("overlay_receive", &with(&good, 40, &[1, 2]), 0).0, REDIRECT);
-    // A flow belongs to the interface that it was learnt at.
+    // A flow belongs to the interface on which it was learnt.
     let (verdict, ..) = rig.programs.test_run("overlay_send", &sent(UDP, 7000), (rig.up, 0, 0)).unwrap();
     assert_eq!((verdict, rig.programs.frames()[0].of("stranger")), (PASS, 1));
 }
@@ -204,7 +206,7 @@ fn congestion_is_carried_as_rfc_6040_says() {
         assert_eq!((verdict, out[15], out[65]), (REDIRECT, outer, inner));
         assert_eq!((folded(&out[14..34], 0), folded(&out[64..84], 0)), (0xffff, 0xffff));
     }
-    // Outer, inner, and the inner that comes out; `None` is for the kernel to decide.
+    // Outer, inner, and the resulting inner field; `None` is left to the kernel.
     let cases = [
         (0, 0, Some(0)),
         (0, 2, Some(2)),
@@ -240,8 +242,8 @@ fn what_an_interface_does_not_carry_takes_the_kernels_way() {
     };
     assert_eq!(rig.run("overlay_send", &frame(1450), 0).0, REDIRECT);
     assert_eq!(rig.slow("overlay_send", &frame(1451)), "oversize");
-    // Segments count, not their sum. The kernel makes no room in frames of segments that have no type, as
-    // here.
+    // Segment lengths count, not their sum. The kernel cannot add headroom to segmented frames without a
+    // type, as here.
     for (segment, why) in [(1000, "no_room"), (1422, "no_room"), (1423, "oversize")] {
         let before = rig.programs.frames()[0].of(why);
         rig.programs.test_run("overlay_send", &frame(3000), (rig.pod, 0, segment)).unwrap();
@@ -268,7 +270,7 @@ fn the_next_hop_is_that_of_now() {
     assert_eq!(rig.slow("overlay_send", &sent(UDP, 7000)), "no_route");
 }
 
-/// Also if all of it is within a tick of the clock, in which the kernel had been asked before.
+/// Even if all of it happens within one clock tick in which the kernel was already asked.
 #[test]
 fn what_is_learnt_after_a_change_has_the_next_hop_of_after_it() {
     let Some(mut rig) = Rig::new(64) else { return };
@@ -299,7 +301,7 @@ fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
         rig.learn(UDP, 7000);
         assert_eq!(rig.run("overlay_send", &out, 0).0, REDIRECT);
         rig.programs.bump(&[stamp]).unwrap();
-        // What is void makes the other direction wait for it.
+        // A void direction makes the other one wait for it.
         let mut both = [("overlay_send", &out, send), ("overlay_receive", &back, receive)];
         if stamp == POD_STAMP {
             both.reverse();
@@ -322,7 +324,7 @@ fn nothing_is_learnt_that_is_not_established_or_not_of_now() {
     let (_, _, mark) = rig.run("overlay_send", &frame, 0);
     rig.run("overlay_learn_send", &after, mark);
     assert_eq!(rig.programs.entries().not_established, 1);
-    // A pod or another program cannot say that it is established.
+    // A pod or another program cannot claim that the connection is established.
     let (_, _, forged) = rig.run("overlay_send", &frame, ESTABLISHED | 1);
     assert_eq!(forged, mark | 1, "the bits of others stay");
     rig.programs.bump(&[NODE_STAMP]).unwrap();
@@ -388,7 +390,7 @@ fn another_pod_or_node_begins_anew_in_both_directions() {
     let Some(mut rig) = Rig::new(64) else { return };
     rig.programs.set_node(SECOND_NODE.into(), SECOND_NODE_STAMP).unwrap();
     rig.learn(UDP, 7000);
-    // The address is another pod's now: nothing that it sends has passed the rules.
+    // The address now belongs to another pod: nothing that it sends has passed the rules.
     let now = rig.neighbour;
     rig.programs.test_run("overlay_send", &sent(UDP, 7001), (now, 0, 0)).unwrap();
     let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, 7001), 0);
@@ -423,7 +425,7 @@ fn the_kernel_sees_a_frame_of_each_direction_now_and_then() {
     let Some(mut rig) = Rig::new(64) else { return };
     rig.programs.set(&OverlaySettings { ttl_ns: 1, ..rig.settings }).unwrap();
     rig.learn(UDP, 7000);
-    // The clock is coarse, so time is let pass.
+    // The clock is coarse, so wait for it to advance.
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(rig.slow("overlay_send", &sent(UDP, 7000)), "expired");
     assert_eq!(rig.slow("overlay_receive", &arriving(UDP, 7000)), "expired");
@@ -476,7 +478,7 @@ fn what_is_attached_is_found_and_gone_with_its_links() {
     let all = overlay_programs().unwrap();
     assert!(ids.iter().all(|id| all.iter().any(|program| program.id == *id)), "{ids:?} {all:?}");
     rig.programs.detach();
-    // For a moment, a process that another test starts has the links, too.
+    // For a moment, a process started by another test also holds the links.
     let gone = || names("pod0").is_empty() && names("up0").is_empty();
     let waited = (0..100).find(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -501,7 +503,7 @@ fn the_hash_is_that_of_crate_packet() {
     }
 }
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 fn random() -> impl FnMut() -> u64 {
     let mut state = 1_u64;
     move || {
@@ -510,7 +512,7 @@ fn random() -> impl FnMut() -> u64 {
     }
 }
 
-/// The hash of a key in the programs is that of its words in crate packet.
+/// The programs' hash of a key equals crate packet's hash of its words.
 fn assert_hash(rig: &mut Rig, key: &OverlayKey) {
     let bytes = key.bytes();
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();

@@ -4,10 +4,10 @@ use crate::rig::*;
 use std::net::{IpAddr, Ipv4Addr};
 use weir_bpf::OverlayTuple;
 
-/// What the pod says to the service, and what the node makes of it.
+/// What the pod sends to the service, and what the node turns it into.
 const BEFORE: OverlayTuple = tuple([POD, SERVICE], [7000, 80], UDP);
 const AFTER: OverlayTuple = tuple([HERE_POD, OTHER], [9000, 5001], UDP);
-/// The address that it is masqueraded to.
+/// The address to which it is masqueraded.
 const HERE_POD: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 0);
 
 const fn tuple([from, to]: [Ipv4Addr; 2], ports: [u16; 2], protocol: u8) -> OverlayTuple {
@@ -25,7 +25,7 @@ fn with_protocol(tuple: OverlayTuple, protocol: u8) -> OverlayTuple {
     OverlayTuple { protocol, ..tuple }
 }
 
-/// A frame with this tuple, MAC addresses and TTL, and a right checksum.
+/// A frame with this tuple, MAC addresses and TTL, and a correct checksum.
 fn frame(tuple: OverlayTuple, macs: [u8; 2], ttl: u8) -> Vec<u8> {
     let mut frame = inner(macs, v4(tuple.addresses), tuple.ports, (tuple.protocol, ttl));
     let at = if tuple.protocol == TCP { 50 } else { 40 };
@@ -35,14 +35,14 @@ fn frame(tuple: OverlayTuple, macs: [u8; 2], ttl: u8) -> Vec<u8> {
     frame
 }
 
-/// The sum of a segment with its pseudo header: 0xffff if its checksum is right.
+/// The sum of a segment with its pseudo header: 0xffff if its checksum is correct.
 fn sum(packet: &[u8]) -> u16 {
     let length = u32::try_from(packet.len() - 20).unwrap();
     folded(&packet[20..], u32::from(folded(&packet[12..20], 0)) + u32::from(packet[9]) + length)
 }
 
 impl Rig {
-    /// Has a direction learnt that NAT changes.
+    /// Makes the programs learn a direction that NAT changes.
     fn learn_nat(&mut self, [marks, learns]: [&str; 2], before: &[u8], after: &[u8]) {
         let (verdict, _, mark) = self.run(marks, before, 0);
         assert_eq!(verdict, PASS);
@@ -67,7 +67,7 @@ fn a_service_is_translated_both_ways_as_the_kernel_does() {
     for protocol in [TCP, UDP] {
         let [before, after] = [BEFORE, AFTER].map(|tuple| with_protocol(tuple, protocol));
         rig.learn_service(protocol);
-        // Nothing is guessed: user space is asked what the frames were before.
+        // Nothing is guessed: user space is asked for the tuple before NAT.
         assert_eq!(rig.programs.asked(), [after, before.reversed()]);
         assert_eq!(rig.programs.asked(), []);
         rig.programs.translate(&before, &after).unwrap();
@@ -99,10 +99,11 @@ fn a_direct_flow_with_the_tuple_of_a_translated_one_is_not_mistaken_for_it() {
     rig.programs.translate(&BEFORE, &AFTER).unwrap();
     rig.programs.translate(&AFTER.reversed(), &BEFORE.reversed()).unwrap();
     rig.learn_service(UDP);
-    // A pod that sends what the node makes of the others' frames: connection tracking gives it another port.
+    // A pod whose own frames look like other pods' frames after NAT: connection tracking gives it another
+    // port.
     let direct = frame(AFTER, [BRIDGE, POD_MAC], 64);
     assert_eq!(rig.slow("overlay_send", &direct), "half");
-    // And an answer from the service's own address is none of the flow's.
+    // An answer from the service's own address does not belong to the flow.
     let from_service = tunnelled(&frame(BEFORE.reversed(), [TUNNEL, FAR], 63), [NODE, HERE]);
     assert_eq!(rig.slow("overlay_receive", &from_service), "half");
 }

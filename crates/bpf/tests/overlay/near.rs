@@ -1,4 +1,4 @@
-//! Two pods of the same node.
+//! Two pods on the same node.
 
 use crate::rig::*;
 
@@ -15,7 +15,7 @@ fn frames(ports: [u16; 2], is_answer: bool, is_routed: bool) -> [Vec<u8>; 2] {
 }
 
 impl Rig {
-    /// Has a direction learnt, as the kernel and nftables would; returns the frames.
+    /// Makes the programs learn a direction, as the kernel and nftables would; returns the frames.
     fn learn_near(&mut self, is_answer: bool, is_routed: bool) -> [Vec<u8>; 2] {
         let ports = if is_answer { [80, 7000] } else { [7000, 80] };
         let [sent, delivered] = frames(ports, is_answer, is_routed);
@@ -32,7 +32,7 @@ impl Rig {
 fn frames_between_pods_of_a_node_skip_it() {
     for is_routed in [true, false] {
         let Some(mut rig) = Rig::new(64) else { return };
-        // The MAC addresses of both must have been seen before anything is learnt of where they are.
+        // The MAC addresses of both must have been seen before anything is learnt about where they are.
         rig.learn_near(true, is_routed);
         let there = rig.learn_near(false, is_routed);
         let back = rig.learn_near(true, is_routed);

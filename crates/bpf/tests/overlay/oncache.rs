@@ -1,4 +1,4 @@
-//! The programs of the cache that the other one is compared with: they do what its authors describe, no more.
+//! The programs of the cache with which ours is compared: they do what its authors describe, and no more.
 
 use crate::handle::Handle;
 use crate::rig::*;
@@ -8,7 +8,7 @@ use weir_bpf::Oncache;
 const MISSED: u8 = 0x04;
 const BOTH: u8 = 0x0c;
 
-/// Returns a frame with another type of service in its inner header.
+/// Returns a frame with a different type of service in its inner header.
 fn with_tos(frame: &[u8], at: usize, tos: u8) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[at + 1] = tos;
@@ -48,12 +48,12 @@ fn it_learns_what_has_both_marks_and_goes_by_it_for_ever() {
 
     let (verdict, frame, _) = send.run(&out, (rig.pod, 0));
     assert_eq!((verdict, frame.len()), (REDIRECT, out.len() + 50));
-    // Headers as they were learnt, and the packet behind them as it came.
+    // The headers as they were learnt, followed by the packet as it arrived.
     assert_eq!((&frame[..14], &frame[26..34], &frame[42..64]), (&left[..14], &left[26..34], &left[42..64]));
     assert_eq!((folded(&frame[14..34], 0), &frame[64..]), (0xffff, &out[14..]));
     let (verdict, frame, _) = receive.run(&came, (rig.up, 0));
     assert_eq!((verdict, &frame[..12], &frame[14..]), (REDIRECT, &given[..12], &came[64..]));
-    // The node has moved, and it is sent where it was.
+    // The node has moved, but the frame is sent to its old location.
     let moved = tunnelled(&routed(UDP, 7000), [HERE, SECOND_NODE]);
     learn_send.run(&with_tos(&moved, 64, BOTH), (rig.up, 0));
     assert_eq!(send.run(&out, (rig.pod, 0)).1[30..34], NODE.octets());

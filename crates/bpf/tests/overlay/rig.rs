@@ -19,7 +19,7 @@ pub const HERE_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1);
 pub const NODE_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 2);
 pub const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 5);
 pub const OTHER: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 7);
-/// Another pod of this node, a service, and another node.
+/// Another pod on this node, a service, and another node.
 pub const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 6);
 pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 9);
 pub const SECOND_NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 3);
@@ -44,7 +44,7 @@ pub const ESTABLISHED: u32 = 4 << 24;
 pub const NAT: u32 = 8 << 24;
 pub const MASK: u32 = 0xff00_0000;
 
-/// Interfaces: the uplink, a pod's, the VXLAN device, all without anybody at the other end.
+/// Interfaces: the uplink, a pod's, the VXLAN device, all with nothing at the other end.
 const INTERFACES: &str = "link set lo up
 link add up0 address 02:00:00:00:00:01 type veth peer name far0
 link add pod0 mtu 1450 type veth peer name peer0
@@ -56,14 +56,14 @@ link set peer0 up
 link set pod1 up
 link set peer1 up
 ";
-/// With nodes of IPv4.
+/// With IPv4 nodes.
 const NODES_OF_4: &str =
     "link add vx0 mtu 1450 type vxlan id 42 dstport 4789 local 10.0.1.1 dev up0 nolearning noudpcsum
 link set vx0 up
 address add 10.0.1.1/24 dev up0
 neighbour add 10.0.1.2 lladdr 02:00:00:00:00:02 dev up0 nud permanent
 ";
-/// With nodes of IPv6.
+/// With IPv6 nodes.
 const NODES_OF_6: &str =
     "link add vx0 mtu 1430 type vxlan id 42 dstport 4789 local fd00:1::1 dev up0 nolearning udp6zerocsumtx
 link set vx0 up
@@ -71,7 +71,7 @@ address add fd00:1::1/64 dev up0 nodad
 neighbour add fd00:1::2 lladdr 02:00:00:00:00:02 dev up0 nud permanent
 ";
 
-/// The programs in a namespace of their own.
+/// The programs in a separate namespace.
 pub struct Rig {
     pub programs: TcOverlay,
     pub settings: OverlaySettings,
@@ -88,7 +88,7 @@ impl Drop for Rig {
     }
 }
 
-/// Runs `ip` with lines of commands, in the thread's namespace. The programs ask the kernel again when its
+/// Runs `ip` with lines of commands, in the thread's namespace. The programs ask the kernel again once its
 /// coarse clock has ticked.
 pub fn ip(lines: &str) {
     const TICK: Duration = Duration::from_millis(20);
@@ -117,7 +117,7 @@ impl Rig {
         Rig::with(flows, OverlayIp::V4)
     }
 
-    /// The same with nodes of a version of IP.
+    /// The same with nodes of this IP version.
     pub fn with(flows: u32, nodes: OverlayIp) -> Option<Rig> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -132,7 +132,7 @@ impl Rig {
         ip(&format!("netns add {namespace}"));
         let file = File::open(format!("/run/netns/{namespace}")).unwrap();
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-        // The other ends must send nothing by themselves.
+        // The other ends must not send anything by themselves.
         let before = [
             "net.ipv4.ip_forward=1",
             "net.ipv6.conf.all.forwarding=1",
@@ -174,8 +174,8 @@ impl Rig {
         self.programs.test_run(name, frame, (interface, mark, 0)).unwrap()
     }
 
-    /// Returns the count that one frame of what the pod sends, or the uplink receives, adds to besides those
-    /// seen; the frame must come out as it was, on the kernel's way.
+    /// Returns the count that one frame of what the pod sends, or the uplink receives, increments besides the
+    /// frames seen; the frame must come out unchanged, on the kernel's path.
     pub fn slow(&mut self, name: &str, frame: &[u8]) -> &'static str {
         let at = usize::from(name == "overlay_receive");
         let before = self.programs.frames()[at];
@@ -189,7 +189,7 @@ impl Rig {
         grown[0].0.0
     }
 
-    /// Has a flow of this port learnt in both directions, as the kernel and nftables would.
+    /// Makes the programs learn a flow with this port in both directions, as the kernel and nftables would.
     pub fn learn(&mut self, protocol: u8, port: u16) {
         for direction in 0..2 {
             let (marks, learns) =
@@ -256,7 +256,7 @@ pub fn sent(protocol: u8, port: u16) -> Vec<u8> {
     inner([BRIDGE, POD_MAC], [POD, OTHER], [port, 5001], (protocol, 64))
 }
 
-/// The same when the node has routed it to the VXLAN device.
+/// The same after the node has routed it to the VXLAN device.
 pub fn routed(protocol: u8, port: u16) -> Vec<u8> {
     inner([FAR, TUNNEL], [POD, OTHER], [port, 5001], (protocol, 63))
 }
@@ -271,12 +271,12 @@ pub fn arriving(protocol: u8, port: u16) -> Vec<u8> {
     tunnelled(&answer(protocol, port), [NODE, HERE])
 }
 
-/// The same as the pod gets it.
+/// The same as the pod receives it.
 pub fn delivered(protocol: u8, port: u16) -> Vec<u8> {
     inner([POD_MAC, BRIDGE], [OTHER, POD], [5001, port], (protocol, 62))
 }
 
-/// Puts the headers of a tunnel in front of a frame, as the kernel does without checksums.
+/// Prepends tunnel headers to a frame, like the kernel without checksums.
 pub fn tunnelled(frame: &[u8], [from, to]: [Ipv4Addr; 2]) -> Vec<u8> {
     let udp = 16 + frame.len() as u16;
     let macs = if from == HERE { [HOP, UP] } else { [UP, HOP] };

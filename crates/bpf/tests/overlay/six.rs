@@ -1,4 +1,4 @@
-//! Pods with IPv6, and nodes with IPv6, in all combinations in which there is one of both.
+//! Pods with IPv6 and nodes with IPv6, in all combinations that involve IPv6.
 
 use crate::flows::{END, GIVE};
 use crate::rig::*;
@@ -10,11 +10,11 @@ const OTHER_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x244, 2, 0, 0, 0, 0, 7);
 const SERVICE_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 9);
 const ICMP: u8 = 58;
 
-/// Versions of pods and nodes.
+/// IP versions of pods and nodes.
 const ALL: [[OverlayIp; 2]; 3] =
     [[OverlayIp::V4, OverlayIp::V6], [OverlayIp::V6, OverlayIp::V4], [OverlayIp::V6, OverlayIp::V6]];
 
-/// A header of IPv6 in front of so many bytes.
+/// An IPv6 header for a payload of this many bytes.
 fn header([from, to]: [Ipv6Addr; 2], length: usize, (next, hops): (u8, u8)) -> Vec<u8> {
     let mut header = vec![0x60, 0, 0, 0];
     header.extend((length as u16).to_be_bytes());
@@ -23,17 +23,17 @@ fn header([from, to]: [Ipv6Addr; 2], length: usize, (next, hops): (u8, u8)) -> V
     header
 }
 
-/// The sum over a packet of IPv6 and the pseudo header: 0xffff if the checksum in it is right.
+/// The sum over an IPv6 packet and the pseudo-header: 0xffff if its checksum is correct.
 fn sum(packet: &[u8]) -> u16 {
     folded(&packet[8..], (packet.len() - 40) as u32 + u32::from(packet[6]))
 }
 
-/// For UDP, 0 says that there is none.
+/// For UDP, 0 means that there is none.
 fn not_0(check: u16, protocol: u8) -> u16 {
     if check == 0 && protocol == UDP { 0xffff } else { check }
 }
 
-/// Writes the checksum of a frame of IPv6 with TCP or UDP.
+/// Writes the checksum of an IPv6 frame with TCP or UDP.
 fn complete(frame: &mut [u8]) {
     let at = if frame[20] == TCP { 70 } else { 60 };
     frame[at..at + 2].fill(0);
@@ -41,7 +41,7 @@ fn complete(frame: &mut [u8]) {
     frame[at..at + 2].copy_from_slice(&check.to_be_bytes());
 }
 
-/// An inner frame of IPv6 as [`inner`] makes one of IPv4, with right checksums.
+/// An inner IPv6 frame with correct checksums, like [`inner`] for IPv4.
 fn inner_6(macs: [u8; 2], addresses: [Ipv6Addr; 2], ports: [u16; 2], ip: (u8, u8)) -> Vec<u8> {
     let like = inner(macs, [POD, OTHER], ports, ip);
     let mut frame = like[..12].to_vec();
@@ -52,7 +52,7 @@ fn inner_6(macs: [u8; 2], addresses: [Ipv6Addr; 2], ports: [u16; 2], ip: (u8, u8
     frame
 }
 
-/// Frames of a flow between pods of a version of IP: sent, routed, answered by the other pod, delivered.
+/// Frames of a flow between pods with this IP version: sent, routed, answered by the other pod, delivered.
 fn frames(pods: OverlayIp, protocol: u8, port: u16) -> [Vec<u8>; 4] {
     if pods == OverlayIp::V4 {
         let mut all =
@@ -69,7 +69,7 @@ fn frames(pods: OverlayIp, protocol: u8, port: u16) -> [Vec<u8>; 4] {
     ]
 }
 
-/// Writes the checksum of a frame of IPv4 with TCP or UDP.
+/// Writes the checksum of an IPv4 frame with TCP or UDP.
 fn check_4(frame: &mut [u8]) {
     let at = if frame[23] == TCP { 50 } else { 40 };
     frame[at..at + 2].fill(0);
@@ -79,7 +79,7 @@ fn check_4(frame: &mut [u8]) {
     frame[at..at + 2].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Puts the headers of a tunnel of a version of IP in front of a frame, without a checksum of UDP.
+/// Prepends tunnel headers of this IP version to a frame, without a UDP checksum.
 fn through(nodes: OverlayIp, frame: &[u8], is_out: bool) -> Vec<u8> {
     let ecn = if frame[12..14] == [8, 0] { frame[15] & 3 } else { frame[15] >> 4 & 3 };
     if nodes == OverlayIp::V4 {
@@ -99,12 +99,12 @@ fn through(nodes: OverlayIp, frame: &[u8], is_out: bool) -> Vec<u8> {
     out
 }
 
-/// Bytes of the headers of a tunnel.
+/// Length of the tunnel headers.
 fn tunnel(nodes: OverlayIp) -> usize {
     if nodes == OverlayIp::V4 { 50 } else { 70 }
 }
 
-/// Copies what may differ: the identification of IPv4 and the port.
+/// Copies what may differ: the IPv4 identification and the port.
 fn alike(expected: &mut [u8], out: &[u8], nodes: OverlayIp) {
     let port = tunnel(nodes) - 16;
     expected[port..port + 2].copy_from_slice(&out[port..port + 2]);
@@ -115,7 +115,7 @@ fn alike(expected: &mut [u8], out: &[u8], nodes: OverlayIp) {
 }
 
 impl Rig {
-    /// Has both directions of a flow learnt, as the kernel and nftables would.
+    /// Makes the programs learn both directions of a flow, as the kernel and nftables would.
     fn learn_frames(&mut self, [sent, left, came, given]: [&[u8]; 4], bits: u32) {
         for (marks, learns, before, after) in [
             ("overlay_send", "overlay_learn_send", sent, left),
@@ -182,7 +182,7 @@ fn what_needs_the_kernel_takes_its_way() {
         let Some(mut rig) = Rig::with(64, nodes) else { return };
         let [tcp, ..] = rig.learn_6(versions, TCP, 7000);
         let [udp, _, came, _] = rig.learn_6(versions, UDP, 7000);
-        // Hop by hop, routing, destination options, authentication; fragments; neighbour discovery.
+        // Hop-by-hop, routing, destination options, authentication; fragments; neighbour discovery.
         let next = |next: u8| with(&udp, 20, &[next]);
         let mut cases: Vec<(&str, Vec<u8>)> = [0, 43, 60, 51].map(|one| ("options", next(one))).into();
         cases.extend([("fragment", next(44)), ("protocol", next(ICMP)), ("protocol", next(59))]);
@@ -198,7 +198,7 @@ fn what_needs_the_kernel_takes_its_way() {
         ]);
         for (why, frame) in &cases {
             assert_eq!(rig.slow("overlay_send", frame), *why, "{nodes:?}");
-            // The same inside of a tunnel.
+            // The same inside a tunnel.
             assert_eq!(rig.slow("overlay_receive", &through(nodes, frame, false)), *why, "{nodes:?}");
         }
         for (why, frame) in [
@@ -252,7 +252,7 @@ fn congestion_is_carried_as_rfc_6040_says() {
             let both = (ecn(out[15], nodes), ecn(out[inside + 1], pods));
             assert_eq!((verdict, both), (REDIRECT, (outer, inner)), "{versions:?}");
         }
-        // Outer, inner, and the inner that comes out; `None` is for the kernel to decide.
+        // Outer, inner, and the resulting inner field; `None` is left to the kernel.
         for (outer, inner, expected) in
             [(0, 2, Some(2)), (3, 0, None), (3, 1, Some(3)), (3, 2, Some(3)), (1, 2, None), (2, 3, Some(3))]
         {
@@ -291,11 +291,11 @@ fn the_outer_checksum_of_ipv6_is_right_unless_the_device_has_none() {
                 assert_eq!((verdict, sum(&out[14..])), (REDIRECT, 0xffff), "{pods:?} {protocol} {port}");
                 assert_ne!(out[60..62], [0, 0]);
             }
-            // Segments of one frame would need one each.
+            // Each segment of a frame would need its own.
             let segments = (rig.pod, 0, 20);
             rig.programs.test_run("overlay_send", &sent, segments).unwrap();
             assert_eq!(rig.programs.frames()[0].of("checksum"), u64::from(protocol == UDP) + 1);
-            // Such a frame the device would not take; one with a checksum it would.
+            // The device would not accept such a frame; it would accept one with a checksum.
             assert_eq!(rig.slow("overlay_receive", &came), "checksum");
             let (verdict, out, _) = rig.run("overlay_receive", &with(&came, 60, &[1, 2]), 0);
             assert_eq!((verdict, out), (REDIRECT, given));
@@ -363,7 +363,7 @@ fn what_an_interface_does_not_carry_and_the_next_hop_are_those_of_now() {
     assert_eq!((verdict, &out[..6]), (REDIRECT, &mac(9)[..]));
     ip("neighbour del fd00:1::2 dev up0");
     assert_eq!(rig.slow("overlay_send", &sent), "no_route");
-    // Stamps and the lease are those of both versions.
+    // Stamps and the lease apply to both versions.
     rig.programs.bump(&[POD_STAMP]).unwrap();
     assert_eq!(rig.slow("overlay_receive", &came), "stale_own");
     rig.learn_6(versions, UDP, 7001);
@@ -405,7 +405,7 @@ fn a_service_is_translated_both_ways() {
             let gone = rig.sweep(&END);
             let sums = gone.iter().fold([0; 2], |sums, one| [0, 1].map(|at| sums[at] + one.packets[at]));
             assert_eq!(sums, [1, 1], "{gone:?}");
-            // The pod's own addresses, each direction in the entry by which its frames are found.
+            // The pod's own addresses; each direction is in the entry by which its frames are found.
             let is_own = |at: usize| gone.iter().find(|one| one.packets[at] == 1).expect("a record");
             assert_eq!((is_own(0).key.sent(), is_own(1).received), (before, before.reversed()));
             rig.programs.forget_translations();
@@ -430,7 +430,7 @@ fn more_flows_than_fit_lose_no_count_and_ended_ones_are_forgotten() {
     assert_eq!(live + entries.gone_packets[0], 640);
     rig.programs.forget(&flows[0].key).unwrap();
     assert_eq!(rig.programs.flows().unwrap().read().len(), flows.len() - 1);
-    // The version of IPv4 has room of its own.
+    // IPv4 has its own space.
     rig.learn(UDP, 7000);
     assert_eq!(rig.programs.flows().unwrap().read().len(), flows.len());
 }

@@ -19,7 +19,7 @@ const NAME: &str = "NAME";
 pub fn commands() -> impl Iterator<Item = Command> {
     let command = |kind: &Kind| {
         let verbs = kind.verbs.iter().map(|verb| subcommand(kind, verb));
-        // No daemon runs who could be asked for this.
+        // There may be no daemon to ask for this one.
         let own = (kind.key == overlay::KEY).then(overlay::command);
         Command::new(kind.key)
             .about(kind.about)
@@ -41,7 +41,7 @@ fn subcommand(kind: &Kind, verb: &Verb) -> Command {
         .flags
         .iter()
         .map(|(flag, help)| Arg::new(*flag).long(*flag).help(*help).action(ArgAction::SetTrue));
-    // The help of `Connection` must not take the place of the verb's.
+    // The help of `Connection` must not replace the verb's.
     let connected = Connection::augment_args(Command::new(verb.name).args(name).args(arguments).args(flags));
     connected.about(verb.about).long_about(None)
 }
@@ -49,7 +49,7 @@ fn subcommand(kind: &Kind, verb: &Verb) -> Command {
 /// Runs one of [`commands`]. `None` if `key` is not one of them.
 ///
 /// # Errors
-/// There is no daemon or no such app, or the app refuses.
+/// Fails if there is no daemon or no such app, or if the app refuses.
 pub fn run(key: &str, matches: &ArgMatches) -> Option<Result<ExitCode>> {
     let kind = KINDS.iter().find(|kind| kind.key == key)?;
     let (name, matches) = matches.subcommand()?;
@@ -92,7 +92,7 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
 /// Runs `weir show KEY ...`. `None` if `key` is not a kind with views.
 ///
 /// # Errors
-/// There is no daemon or no such app.
+/// Fails if there is no daemon or no such app.
 pub fn show(
     key: &str,
     connection: &Connection,
@@ -157,7 +157,7 @@ fn request(connection: &Connection, app: &str, words: &str) -> Result<Value> {
     connection.answer(&json!({ "command": "app", "app": app, "request": words }))
 }
 
-/// Returns the names of the running apps of a kind, or only the name asked for.
+/// Returns the names of the running apps of a kind, or only the requested one.
 fn named(connection: &Connection, kind: &Kind, name: Option<&str>) -> Result<Vec<String>> {
     let answer = connection.answer(&json!({ "command": "show", "what": "apps" }))?;
     let apps = answer["apps"].as_array().map(Vec::as_slice).unwrap_or_default();

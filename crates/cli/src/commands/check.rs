@@ -1,4 +1,5 @@
-//! `weir check FILE`: everything that is wrong with a configuration, each error with its line and a caret.
+//! `weir check FILE`: reports everything that is wrong with a configuration, each error with its line and a
+//! caret.
 
 use super::bad_input;
 use crate::config::{Loaded, Plan, PortKind, Report, Span};
@@ -20,7 +21,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The file cannot be read, or standard output cannot be written to.
+/// Fails if the file cannot be read, or if standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut loaded = import::load(&arguments.file, &import::Options::default())?;
     if let Some(plan) = &loaded.plan {
@@ -41,8 +42,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() })
 }
 
-/// Warns of interfaces that do not exist on this host now: they may later, or on another host, so this is no
-/// error until `weir run`.
+/// Warns of interfaces that do not exist on this host now. They may exist later, or on another host, so this
+/// is not an error until `weir run`.
 fn absent_interfaces(plan: &Plan, report: &mut Report) {
     for (port, declared) in plan.ports.iter().zip(&plan.program.ports) {
         let PortKind::Xdp(xdp) = &port.kind else { continue };
@@ -56,7 +57,7 @@ fn absent_interfaces(plan: &Plan, report: &mut Report) {
     }
 }
 
-/// Says what checks with `via: service` lack.
+/// Reports what checks with `via: service` lack.
 fn unreachable_ways(plan: &Plan, file: &Path, report: &mut Report) {
     match ways::missing(plan, file) {
         Some(missing) if missing.is_certain => report.error(Span::default(), missing.says),

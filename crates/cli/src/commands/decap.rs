@@ -1,7 +1,8 @@
-//! `weir decap INTERFACE --from PREFIX --to ADDRESS`: takes tunnels off on a back end, as long as it runs.
+//! `weir decap INTERFACE --from PREFIX --to ADDRESS`: decapsulates tunnels on a back end, for as long as it
+//! runs.
 //!
-//! An eBPF program does it (`bpf/src/decap.bpf.c`); the command attaches it, waits for a signal, and says
-//! what it has counted. The program is gone with the process, however that ends.
+//! An eBPF program does it (`bpf/src/decap.bpf.c`); the command attaches it, waits for a signal, and prints
+//! its counters. The program is removed with the process, however that ends.
 
 use super::{BadInput, bad_input};
 use crate::daemon::{Signals, privileges};
@@ -15,10 +16,10 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 use weir_bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
 
-/// How often it is looked whether the interface still exists.
+/// How often to check whether the interface still exists.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The largest number of prefixes, and of addresses.
+/// The maximum number of prefixes, and of addresses.
 const ADDRESSES_MAX: usize = 1024;
 
 /// The largest VNI.
@@ -27,18 +28,18 @@ const VNI_MAX: i64 = 0xff_ffff;
 /// Arguments of `weir decap`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The interface at which frames of tunnels arrive.
+    /// The interface on which tunnelled frames arrive.
     interface: String,
-    /// A prefix of outer sources that are believed: those of load balancers. Several are possible.
+    /// A prefix of trusted outer sources: those of load balancers. May be repeated.
     #[arg(long, required = true, value_name = "PREFIX")]
     from: Vec<String>,
-    /// An outer destination: an address of this host. Several are possible.
+    /// An outer destination: an address of this host. May be repeated.
     #[arg(long, required = true, value_name = "ADDRESS")]
     to: Vec<IpAddr>,
-    /// The tunnels that are taken off, besides VXLAN.
+    /// The tunnels to decapsulate, besides VXLAN.
     #[arg(long, value_delimiter = ',', default_value = "ipip,gue,gre", value_name = "LIST")]
     tunnels: Vec<Kind>,
-    /// Take VXLAN with this VNI off, too.
+    /// Also decapsulate VXLAN with this VNI.
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=VNI_MAX))]
     vni: Option<u32>,
     /// The UDP port of GUE.
@@ -47,8 +48,8 @@ pub struct Arguments {
     /// The UDP port of VXLAN.
     #[arg(long, default_value_t = 4789)]
     vxlan_port: u16,
-    /// Pass TCP segments in GUE that belong to no connection here on to the host that its header says, as the
-    /// GLB director's back ends do.
+    /// Forward TCP segments in GUE that belong to no connection here to the host named in their header, like
+    /// the GLB director's back ends.
     #[arg(long)]
     second_chance: bool,
     /// Print JSON objects: `attached`, and at the end `counts`.
@@ -56,7 +57,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// A tunnel that needs no number.
+/// A kind of tunnel without an identifier.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Kind {
     Ipip,
@@ -67,7 +68,7 @@ enum Kind {
 /// Runs the command.
 ///
 /// # Errors
-/// The kernel refuses the program or the interface, or the interface disappears.
+/// Fails if the kernel refuses the program or the interface, or if the interface disappears.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = match settings(arguments) {
         Ok(settings) => settings,
@@ -137,7 +138,7 @@ fn settings(arguments: &Arguments) -> Result<DecapSettings, BadInput> {
     Ok(DecapSettings { tunnels, gue_port, vxlan_port, senders, locals, second_chance })
 }
 
-/// An address, and the length of a prefix behind its slash, by default all of it.
+/// Parses an address with an optional prefix length after a slash, by default the full length.
 fn prefix(text: &str) -> Result<(IpAddr, u8), BadInput> {
     let (address, length) = text.split_once('/').map_or((text, None), |(one, two)| (one, Some(two)));
     let refused = || BadInput(format!("--from {text} is not an address or a prefix such as 10.0.0.0/8"));

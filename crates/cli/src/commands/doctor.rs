@@ -1,4 +1,4 @@
-//! `weir doctor [FILE]`: whether this host and the fabric are as weir needs them.
+//! `weir doctor [FILE]`: checks whether this host and the fabric meet weir's needs.
 
 use super::{bad_input, socket};
 use crate::config::SOCKET;
@@ -24,7 +24,7 @@ pub struct Arguments {
 /// Runs the command. The exit code is 1 if something is a fault.
 ///
 /// # Errors
-/// The file cannot be read, or standard output cannot be written to.
+/// Fails if the file cannot be read, or if standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut plan = None;
     if let Some(file) = &arguments.file {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use weir_config::infile;
 use weir_control::change;
 
-/// How often a long load says how far it is.
+/// How often a long load reports its progress.
 const NEWS: Duration = Duration::from_millis(500);
 
 /// Arguments of `weir entry`.
@@ -21,12 +21,12 @@ const NEWS: Duration = Duration::from_millis(500);
 pub enum Entry {
     /// Add an entry.
     Add(One),
-    /// Replace what an entry says, except what it matches.
+    /// Replace an entry, except for what it matches.
     Update(One),
     /// Remove an entry.
     Remove(One),
-    /// Make all changes in a file, or none: lines of `add PIPE ENTRY`, `update PIPE ENTRY` or `remove PIPE
-    /// ENTRY`; empty lines and lines that begin with `#` say nothing.
+    /// Make all changes in a file, or none: lines of `add PIPE ENTRY`, `update PIPE ENTRY` or
+    /// `remove PIPE ENTRY`; empty lines and lines that begin with `#` are ignored.
     Load(Load),
     /// Print a pipe's entries that were added at run time, as lines that `weir entry load` reads.
     List(List),
@@ -37,7 +37,7 @@ pub enum Entry {
 pub struct One {
     /// The name of the pipe.
     pipe: String,
-    /// The entry as in a pipe's `entries`; to remove one, its `match` (and `priority`).
+    /// The entry, as in a pipe's `entries`; to remove one, only its `match` (and `priority`).
     entry: String,
     #[command(flatten)]
     connection: Connection,

@@ -22,7 +22,7 @@ pub struct Arguments {
     #[arg(long)]
     live: bool,
     /// A packet in words: 'src=10.0.0.1 dst=10.0.0.53 proto=udp sport=5000 dport=53'. With `--live`, it goes
-    /// to the port's MAC address unless it says `eth.dst=`.
+    /// to the port's MAC address unless it contains `eth.dst=`.
     #[arg(long, conflicts_with = "pcap", required_unless_present = "pcap")]
     packet: Option<String>,
     /// A recording; see `--frame`.
@@ -41,14 +41,14 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The input is invalid, or there is no daemon.
+/// Fails if the input is invalid, or if there is no daemon.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let record = record(arguments)?;
     let frame = &record.bytes;
     if arguments.live {
         let mut request = json!({ "command": "explain", "port": arguments.port });
         match &arguments.packet {
-            // The daemon knows where it goes if it does not say so.
+            // The daemon adds the destination if the recipe has none.
             Some(recipe) => request["packet"] = json!(recipe),
             None => {
                 let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if explanation.agrees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The frame's length on the wire, if the recording has less of it.
+/// Returns the frame's length on the wire, if the recording has less of it.
 fn recorded_of(record: &Record) -> Value {
     json!(record.is_truncated().then_some(record.length))
 }

@@ -1,4 +1,4 @@
-//! `weir completions` and `weir man`: what a package installs beside the binary, made from the same
+//! `weir completions` and `weir man`: files that a package installs with the binary, generated from the same
 //! description of the command line as `--help`.
 
 use crate::output;
@@ -18,16 +18,16 @@ pub struct Completions {
 /// Arguments of `weir man`.
 #[derive(clap::Args)]
 pub struct Man {
-    /// The directory to write them to; it is made if it does not exist.
+    /// The directory to write them to; it is created if it does not exist.
     dir: PathBuf,
 }
 
 /// Prints the shell's script.
 ///
 /// # Errors
-/// Standard output could not be written to.
+/// Fails if standard output cannot be written to.
 pub fn completions(arguments: &Completions, mut command: Command) -> Result<ExitCode> {
-    // Into memory first, because the generators panic if they cannot write.
+    // Into memory first, because the generators panic on write errors.
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "weir", &mut script);
     output::print(String::from_utf8(script).context("the script is not text")?)?;
@@ -37,7 +37,7 @@ pub fn completions(arguments: &Completions, mut command: Command) -> Result<Exit
 /// Writes a page for `weir` and one for each subcommand.
 ///
 /// # Errors
-/// The directory could not be written to.
+/// Fails if the directory cannot be written to.
 pub fn man(arguments: &Man, command: Command) -> Result<ExitCode> {
     let dir = &arguments.dir;
     std::fs::create_dir_all(dir)

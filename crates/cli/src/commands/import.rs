@@ -1,4 +1,4 @@
-//! `weir import SYSTEM FILE`: prints what another system has been told as a configuration in YAML.
+//! `weir import SYSTEM FILE`: converts another system's configuration to YAML and prints it.
 
 use super::bad_input;
 use crate::config::Report;
@@ -19,7 +19,7 @@ pub enum Source {
         #[command(flatten)]
         options: import::Options,
     },
-    /// IPVS, and keepalived, which configures it: what `ipvsadm -S -n` prints.
+    /// IPVS, and keepalived, which configures it: the output of `ipvsadm -S -n`.
     Ipvs(Services),
     /// Katran: commands of its example client, `-A -t VIP:PORT` and `-a -t VIP:PORT -r REAL -w WEIGHT`.
     Katran(Services),
@@ -35,7 +35,7 @@ pub struct Services {
     /// The interface on which packets arrive.
     #[arg(long = "in", value_name = "INTERFACE", default_value = "eth0")]
     input: String,
-    /// The source address of tunnels to back ends; one of each version of IP.
+    /// The source address of tunnels to back ends; at most one of each IP version.
     #[arg(long = "source", value_name = "ADDRESS")]
     sources: Vec<IpAddr>,
 }
@@ -43,7 +43,7 @@ pub struct Services {
 /// Runs the command.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Fails if the file cannot be read.
 pub fn run(source: &Source) -> Result<ExitCode> {
     match source {
         Source::Xenoflow { file, options } => convert(file, |text| {
@@ -56,7 +56,7 @@ pub fn run(source: &Source) -> Result<ExitCode> {
     }
 }
 
-/// Services that weir would refuse are comments in what is printed, and then the exit code is 1.
+/// Services that weir would refuse are commented out in the output, and the exit code is then 1.
 fn convert_services(system: System, Services { file, input, sources }: &Services) -> Result<ExitCode> {
     convert(file, |text| {
         let ports = import::Ports { interface: input, sources };

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Arguments of `weir inject`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The port to send through; with `--through`, the port on which the frames seem to arrive.
+    /// The port to send through; with `--through`, the port on which the frames appear to arrive.
     port: String,
     /// A recording, all of whose frames are sent.
     #[arg(required_unless_present = "packet", conflicts_with = "packet")]
@@ -33,7 +33,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The input is invalid, there is no daemon, or a frame was not sent.
+/// Fails if the input is invalid, if there is no daemon, or if a frame was not sent.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let key = if arguments.through { "input" } else { "output" };
     let mut many = 0;

@@ -1,4 +1,4 @@
-//! Lists that the daemon answers a page at a time: they are printed as they come.
+//! Lists that the daemon returns a page at a time: they are printed as they arrive.
 
 use super::show::{Connection, Table, section};
 use crate::output;
@@ -6,10 +6,10 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// What `weir show` prints in pages.
+/// The sections that `weir show` prints in pages.
 pub const LISTS: [&str; 2] = ["entries", "flows"];
 
-/// Asks for one page after the other, and calls `each` with every answer.
+/// Requests one page after the other, and calls `each` with every answer.
 fn follow(
     connection: &Connection,
     (what, request): (&str, &Value),
@@ -21,12 +21,12 @@ fn follow(
         let mut page = connection.answer(&request)?;
         let next = page["next"].take();
         if let Some(rows) = page[what].as_array_mut() {
-            // The daemon may answer a few more than there is room for.
+            // The daemon may return slightly more than requested.
             rows.truncate(left.map_or(usize::MAX, |left| left as usize));
             left = left.map(|left| left - rows.len() as u64);
         }
         each(page)?;
-        // Without a limit, the daemon has its own for flows.
+        // Without a limit, the daemon applies its own to flows.
         let is_enough = left.map_or(what == "flows", |left| left == 0);
         if next.is_null() || is_enough {
             return Ok(());
@@ -36,7 +36,7 @@ fn follow(
     }
 }
 
-/// Prints a list as it comes.
+/// Prints a list as it arrives.
 pub fn print(connection: &Connection, what: &str, request: Value) -> Result<ExitCode> {
     if connection.is_json() {
         return print_json(connection, what, &request);
@@ -62,7 +62,7 @@ pub fn print(connection: &Connection, what: &str, request: Value) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints one object, which is complete even if a later page cannot be had.
+/// Prints one object, which is complete even if a later page cannot be fetched.
 fn print_json(connection: &Connection, what: &str, request: &Value) -> Result<ExitCode> {
     let (mut is_first, mut separator) = (true, "");
     let done = follow(connection, (what, request), |page| {
@@ -88,7 +88,7 @@ fn print_json(connection: &Connection, what: &str, request: &Value) -> Result<Ex
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Returns a whole answer, for what is compared with the one before.
+/// Returns a whole answer, for comparison with an earlier one.
 pub fn whole(connection: &Connection, what: &str, request: &Value) -> Result<Value> {
     if !LISTS.contains(&what) {
         return connection.answer(request);

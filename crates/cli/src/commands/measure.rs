@@ -1,4 +1,4 @@
-//! `weir measure FILE...`: what recordings consist of, without root and without a configuration.
+//! `weir measure FILE...`: describes the contents of recordings, without root and without a configuration.
 
 use super::BadInput;
 use crate::files::{self, Use};
@@ -17,11 +17,11 @@ use weir_config::infile;
 use weir_measure::export::{Given, NO_PARQUET};
 use weir_measure::{KeyKind, Measured, Seed, Settings, Summary};
 
-/// The seed of all measurements that are given none: measuring a recording again gives the same result, and
-/// sketches of several nodes can be merged.
+/// The seed of all measurements without an explicit one: measuring a recording again gives the same result,
+/// and sketches of several nodes can be merged.
 const SEED: [u64; 2] = [0x7765_6972, 0x006d_6561_7375_7265];
 
-/// Rows of lists on a page, which are filtered there.
+/// Rows of lists on an HTML page, which are filtered there.
 const PAGE_ROWS: usize = 500;
 
 /// Arguments of `weir measure`.
@@ -30,36 +30,36 @@ const PAGE_ROWS: usize = 500;
 pub struct Arguments {
     #[command(subcommand)]
     merge: Option<Merge>,
-    /// Recordings (pcap or pcapng, perhaps packed by gzip or zstd), measured in a row; `-` is standard
-    /// input.
+    /// Recordings (pcap or pcapng, optionally compressed with gzip or zstd), measured in sequence; `-` is
+    /// standard input.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Also report on intervals of this length, as in `5s`, and on changes between them.
+    /// Also report on intervals of this length, such as `5s`, and on changes between them.
     #[arg(long, value_parser = interval)]
     interval: Option<u64>,
-    /// Count flows exactly as well, and print the truth beside each estimate.
+    /// Also count flows exactly, and print the true value beside each estimate.
     #[arg(long)]
     exact: bool,
-    /// The most memory for exact counting, in MiB; when it does not suffice, exact counting ends.
+    /// The memory limit for exact counting, in MiB; when it is reached, exact counting ends.
     #[arg(long, default_value = "1024", value_name = "MIB", value_parser = mebibytes)]
     exact_memory: usize,
     /// What a flow is.
     #[arg(long, default_value = "5-tuple", value_parser = flow)]
     flow: KeyKind,
-    /// Cut addresses to prefixes of so many bits: `24` for IPv4, `24,64` also for IPv6.
+    /// Truncate addresses to prefixes of this many bits: `24` for IPv4, `24,64` also for IPv6.
     #[arg(long, value_parser = prefixes, value_name = "V4[,V6]")]
     prefix: Option<(u8, u8)>,
-    /// Flows that differ only in the tunnel around them are one.
+    /// Count flows that differ only in the tunnel around them as one.
     #[arg(long)]
     across_tunnels: bool,
-    /// Report sources with so many destinations.
+    /// Report sources with at least this many destinations.
     #[arg(long, default_value_t = 64, value_name = "DESTINATIONS")]
     spread: u64,
-    /// The most memory for sketches, in MiB; when it does not suffice, some are left out, and the result
-    /// says which.
+    /// The memory limit for sketches, in MiB; if it does not suffice, some are left out, and the result says
+    /// which.
     #[arg(long, default_value = "64", value_name = "MIB", value_parser = mebibytes)]
     memory: usize,
-    /// The seed of sketches, up to 32 hexadecimal digits, or `random`: only those of equal seeds can be
+    /// The seed of sketches, up to 32 hexadecimal digits, or `random`: only sketches with equal seeds can be
     /// merged.
     #[arg(long, value_parser = seed)]
     seed: Option<SeedWords>,
@@ -87,7 +87,7 @@ struct MergeArguments {
     results: Results,
 }
 
-/// What becomes of a result.
+/// What to do with a result.
 #[derive(clap::Args)]
 struct Results {
     /// Rows of each list.
@@ -102,13 +102,13 @@ struct Results {
     /// Write the sketches, to be merged with others.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Write the sketches that Apache DataSketches has into this folder, in its formats.
+    /// Write the sketches that Apache DataSketches supports into this folder, in its formats.
     #[arg(long, value_name = "FOLDER")]
     apache: Option<PathBuf>,
 }
 
 impl Results {
-    /// Rows of lists that are needed.
+    /// Returns the number of list rows needed.
     fn rows(&self) -> usize {
         usize::from(self.top).max(if self.html.is_some() { PAGE_ROWS } else { 0 })
     }
@@ -123,7 +123,7 @@ fn interval(text: &str) -> Result<u64, String> {
     ns.ok_or_else(|| "a length of time is a whole number and ns, us, ms, s, m or h, as in 5s".to_string())
 }
 
-/// Reads mebibytes, as bytes.
+/// Parses mebibytes; returns bytes.
 fn mebibytes(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count: &usize| (1..=1 << 20).contains(count));
     count.map(|count| count << 20).ok_or_else(|| "memory is 1 to 1048576 MiB".to_string())
@@ -172,8 +172,8 @@ impl Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// Nothing could be read, or a result could not be written. What is wrong with the rest of a file is printed
-/// behind the result, and the exit code says so.
+/// Fails if nothing could be read, or a result could not be written. Errors in the rest of a file are printed
+/// after the result, and reflected in the exit code.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(Merge::Merge(merge)) = &arguments.merge {
         return run_merge(merge);
@@ -185,7 +185,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     files::distinct(&read.collect::<Vec<_>>(), &written).map_err(|error| BadInput(format!("{error:#}")))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The first ends the measurement, the second ends the program.
+        // The first ends the measurement, the second kills the program.
         flag::register_conditional_default(signal, stop.clone()).context("signals")?;
         flag::register(signal, stop.clone()).context("signals")?;
     }
@@ -208,7 +208,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The file of flows, until it cannot be written.
+/// The file of flows, until writing to it fails.
 struct Flows {
     path: PathBuf,
     file: Result<FlowFile>,
@@ -262,7 +262,7 @@ fn run_merge(arguments: &MergeArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints and writes a result. Printing comes first: a full disk does not take it away.
+/// Prints and writes a result. It is printed first, so that a full disk does not lose it.
 fn tell(
     results: &Results,
     mut measured: Measured,

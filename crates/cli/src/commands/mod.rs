@@ -49,17 +49,17 @@ impl std::fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
-/// The frame that `--packet` describes.
+/// Returns the frame that `--packet` describes.
 ///
 /// # Errors
-/// Says which word is wrong.
+/// The error names the wrong word.
 pub fn packet(text: &str) -> Result<Vec<u8>, BadInput> {
     let recipe = text.parse::<Recipe>().map_err(|error| BadInput(format!("--packet: {error}")));
     recipe.map(|recipe| recipe.build())
 }
 
-/// The control socket to use: the one asked for, the configured one, the one in `WEIR_SOCKET`, or the
-/// default.
+/// Returns the control socket to use: the one from the arguments, the configured one, the one in
+/// `WEIR_SOCKET`, or the default.
 #[must_use]
 pub fn socket(asked: Option<PathBuf>, configured: Option<PathBuf>) -> PathBuf {
     let from_environment = || std::env::var_os("WEIR_SOCKET").map(PathBuf::from);

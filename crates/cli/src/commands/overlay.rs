@@ -1,4 +1,4 @@
-//! `weir overlay cleanup`: whether something of an overlay is left on this node, without a daemon to ask.
+//! `weir overlay cleanup`: removes what overlays have left behind on this node, without a daemon to ask.
 
 use crate::daemon::overlay::left::Left;
 use crate::output;
@@ -24,10 +24,10 @@ pub fn command() -> Command {
         )
 }
 
-/// Runs it. The exit code is 1 if something is left, as when a process has it.
+/// Runs it. The exit code is 1 if something remains, for example because a process holds it.
 ///
 /// # Errors
-/// The kernel does not tell, or refuses; usually a privilege is missing.
+/// Fails if the kernel does not answer, or refuses; usually a privilege is missing.
 pub fn cleanup(matches: &ArgMatches) -> Result<ExitCode> {
     let found = Left::look()?;
     let refused = found.belongs_to();

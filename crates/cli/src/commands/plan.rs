@@ -1,5 +1,5 @@
 //! `weir plan FILE --from OLD`: which share of each group's flows another configuration would send elsewhere,
-//! before anybody loads it.
+//! before it is loaded.
 
 use super::bad_input;
 use crate::config::Plan;
@@ -21,7 +21,7 @@ pub struct Arguments {
     /// The configuration that is running.
     #[arg(long, value_name = "OLD")]
     from: PathBuf,
-    /// Fail if a larger share of a group's flows would move: in percent, such as `5%`, or from 0 to 1.
+    /// Fail if more than this share of a group's flows would move: in percent, such as `5%`, or from 0 to 1.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     max_move: Option<f64>,
     /// Print a JSON object: `ok, groups[{name, moved, least, why[], flows_end}]`.
@@ -29,17 +29,17 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What becomes of the flows of a group, as shares of all that its buckets stand for.
+/// What happens to the flows of a group, as shares of the hash space of its buckets.
 #[derive(Debug, PartialEq)]
 struct Moves {
     name: String,
-    /// Those whose bucket has another target, by name.
+    /// Those whose bucket gets another target, by name.
     moved: f64,
-    /// The least with which the targets could have got the shares that they get.
+    /// The minimum that had to move for the targets to get their shares.
     least: f64,
-    /// What has changed that moves some.
+    /// The changes that move flows.
     why: Vec<String>,
-    /// Whether flows that are pinned begin anew, because other tables keep those of the group.
+    /// Whether pinned flows start over, because the group's flows are kept in other tables.
     flows_end: bool,
 }
 
@@ -53,7 +53,7 @@ fn share(text: &str) -> Result<f64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// A file cannot be read, or standard output cannot be written to.
+/// Fails if a file cannot be read, or if standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut plans = Vec::new();
     for file in [&arguments.from, &arguments.file] {
@@ -125,14 +125,14 @@ enum Assigned<'a> {
     Dealt(&'a Dealt),
 }
 
-/// Returns what is assigned, by name. Buckets that apps give are not in a program.
+/// Returns what is assigned, by name. Buckets assigned by apps are not in a program.
 fn assigned<'a>((program, dealt): (&'a Program, &'a [Dealt])) -> BTreeMap<&'a str, Assigned<'a>> {
     let groups = program.groups.iter().filter(|group| group.fill != Fill::Given);
     let groups = groups.map(|group| (group.name.as_str(), Assigned::By(group)));
     groups.chain(dealt.iter().map(|one| (one.name.as_str(), Assigned::Dealt(one)))).collect()
 }
 
-/// Compares what both configurations have.
+/// Compares what both configurations contain.
 fn compare(old: (&Program, &[Dealt]), new: (&Program, &[Dealt])) -> Vec<Moves> {
     let (before, after) = (assigned(old), assigned(new));
     let tables = [old.0, new.0].map(keepers);
@@ -151,7 +151,7 @@ fn compare(old: (&Program, &[Dealt]), new: (&Program, &[Dealt])) -> Vec<Moves> {
     after.iter().filter_map(compared).collect()
 }
 
-/// Whether the same hash picks from both groups.
+/// Whether the same hash selects from both groups.
 fn is_picked_alike(old: &Group, new: &Group) -> bool {
     let kind = |group: &Group| {
         (std::mem::discriminant(&group.fill), group.seed, group.affinity.map(Affinity::prefixes))
@@ -174,12 +174,12 @@ fn shares(of: Assigned<'_>) -> HashMap<&str, f64> {
     shares
 }
 
-/// Returns the least share of packets that must go elsewhere so that targets get their new shares.
+/// Returns the minimum share of packets that must move for targets to get their new shares.
 fn least(old: &HashMap<&str, f64>, new: &HashMap<&str, f64>) -> f64 {
     old.iter().map(|(name, share)| (share - new.get(name).copied().unwrap_or(0.0)).max(0.0)).sum()
 }
 
-/// Compares two unrelated ways of choosing: a packet stays where it was only by chance.
+/// Compares two unrelated ways of assigning packets: a packet stays where it was only by chance.
 fn moves_of_others(name: &str, old: Assigned<'_>, new: Assigned<'_>) -> Moves {
     let why = match (old, new) {
         (Assigned::By(old), Assigned::By(new)) => reasons(old, new),
@@ -190,7 +190,7 @@ fn moves_of_others(name: &str, old: Assigned<'_>, new: Assigned<'_>) -> Moves {
     Moves { name: name.to_string(), moved: 1.0 - stay, least: least(&old, &new), why, flows_end: false }
 }
 
-/// Compares the back ends of all values of the bits that either looks at.
+/// Compares the back ends of all values of the bits that either configuration uses.
 fn moves_of_bits(old: &Dealt, new: &Dealt) -> Moves {
     let mask = old.mask | new.mask;
     let of = |dealt: &Dealt, address| dealt.back_ends.get(gather(address, dealt.mask) as usize).cloned();
@@ -207,7 +207,7 @@ fn moves_of_bits(old: &Dealt, new: &Dealt) -> Moves {
     Moves { name: new.name.clone(), moved, least, why, flows_end: false }
 }
 
-/// Says which changes of a group move packets, the one that moves most first.
+/// Lists the changes of a group that move packets, largest effect first.
 fn reasons(old: &Group, new: &Group) -> Vec<String> {
     let mut why = Vec::new();
     let mut add = |is_so: bool, text: String| why.extend(is_so.then_some(text));
@@ -232,7 +232,7 @@ fn reasons(old: &Group, new: &Group) -> Vec<String> {
     why
 }
 
-/// Returns the pipes that keep flows of each group, by name. Flows go on where a reload finds the same pipe.
+/// Returns the pipes that keep flows of each group, by name. Flows survive if a reload finds the same pipe.
 fn keepers(program: &Program) -> HashMap<&str, BTreeSet<&str>> {
     let mut keepers: HashMap<&str, BTreeSet<&str>> = HashMap::new();
     for pipe in program.pipes.iter().filter(|pipe| matches!(pipe.kind, PipeKind::Flow { .. })) {
@@ -247,19 +247,20 @@ fn keepers(program: &Program) -> HashMap<&str, BTreeSet<&str>> {
     keepers
 }
 
-/// Compares the buckets of a group, which may be of another number: a bucket stands for a part of all hashes,
-/// and two such parts are compared where they overlap.
+/// Compares the buckets of a group, whose number may have changed: a bucket covers a part of the hash space,
+/// and parts are compared where they overlap.
 fn moves(old: &Group, new: &Group) -> Moves {
     let tables = [BucketTable::fill(old, None), BucketTable::fill(new, None)];
     let [before, after] = [0, 1].map(|at: usize| tables[at].buckets().slots());
-    // Targets by their positions in the new group, those that it does not have behind them.
+    // Targets by their positions in the new group, followed by those that it lacks.
     let positions: HashMap<&str, usize> =
         (0..).zip(&*new.targets).map(|(at, one)| (one.name.as_str(), at)).collect();
     let gone = new.targets.len();
     let position = |(at, one): (usize, &Target)| *positions.get(one.name.as_str()).unwrap_or(&(gone + at));
     let known: Vec<usize> = old.targets.iter().enumerate().map(position).collect();
     let (one, two) = (before.len() as u64, after.len() as u64);
-    // Hashes are counted from 0 to the product of both numbers, so that the edges of buckets are whole.
+    // Hashes are counted from 0 to the product of both bucket counts, so that the edges of buckets are
+    // integers.
     let (mut at, mut moved) = (0, 0);
     let mut shares = vec![[0_u64; 2]; gone + known.len() + 1];
     while at < one * two {
@@ -365,7 +366,7 @@ mod tests {
         let wider = compare(&old, &dealt(3, &["a", "b", "c", "b"]));
         assert_eq!((wider.moved, wider.least), (0.25, 0.25));
         assert_eq!(wider.why, ["`by` looks at other bits"]);
-        // Another way of choosing.
+        // Another kind of assignment.
         let mut buckets = Program::default();
         buckets.groups.push(Group { name: "lb/web".into(), ..group(251, &[("a", 1), ("b", 1)]) });
         let other = super::compare((&none, &old), (&buckets, &[])).remove(0);

@@ -16,7 +16,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The kernel could not be asked, or standard output cannot be written to.
+/// Fails if the kernel cannot be queried, or if standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let all = weir_port::xdp::interfaces().context("the kernel cannot be asked for its interfaces")?;
     if arguments.json {

@@ -38,7 +38,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// A file cannot be read or written, or the ledger does not balance.
+/// Fails if a file cannot be read or written, or if the ledger does not balance.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let loaded = import::load(&arguments.file, &import::Options::default())?;
     let Some(plan) = &loaded.plan else {

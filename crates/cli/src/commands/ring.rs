@@ -1,8 +1,8 @@
-//! `weir ring --scheduler NAME FILE`: which back end has which slot.
+//! `weir ring --scheduler NAME FILE`: which back end owns which slot.
 //!
-//! The file is a list of back ends, or a configuration of which `--service` names a service or a group. A
-//! list is read as one group, filled and checked as the engine does it, so that what is printed is what
-//! packets are sent by.
+//! The file is a list of back ends, or a configuration in which `--service` names a service or a group. A
+//! list is read as one group, filled and checked by the engine's own code, so that the output is what packets
+//! are assigned by.
 
 use super::{BadInput, bad_input};
 use crate::config::Report;
@@ -25,13 +25,13 @@ use weir_program::{Fill, Forward, Group, NewFlows, Program, Target};
 /// Arguments of `weir ring`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// How slots are filled: by weir itself, or as another system's nodes do; in a configuration, the group
-    /// says it.
+    /// How slots are filled: by weir's own method, or by another system's; in a configuration, the group
+    /// determines it.
     #[arg(long, value_name = "NAME", value_parser = scheduler)]
     scheduler: Option<String>,
     /// A list of back ends `{ name, address, weight }`, or a configuration.
     file: PathBuf,
-    /// How many slots, a prime; with maglev only, where 65537 is the default.
+    /// The number of slots, a prime; only with maglev, where 65537 is the default.
     #[arg(long, value_name = "N")]
     size: Option<u32>,
     /// In a configuration, the service or group.
@@ -42,10 +42,10 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What `--scheduler` may be.
+/// The values of `--scheduler`.
 const RINGS: [&str; 4] = ["maglev", "katran", "katran_v2", "glb"];
 
-/// Reads `--scheduler`: the other schedulers of services have no ring.
+/// Parses `--scheduler`: the other schedulers of services have no ring.
 fn scheduler(text: &str) -> Result<String, String> {
     let no_ring = match text {
         _ if RINGS.contains(&text) => return Ok(text.to_string()),
@@ -56,7 +56,7 @@ fn scheduler(text: &str) -> Result<String, String> {
     Err(no_ring.unwrap_or_else(|| format!("it is one of {}", RINGS.join(", "))))
 }
 
-/// Says that there is no ring by which new flows are assigned, if so.
+/// Returns a message if new flows are not assigned by a ring.
 fn no_ring(who: &str, new_flows: NewFlows) -> Option<String> {
     let how = match new_flows {
         NewFlows::Hash => return None,
@@ -83,7 +83,7 @@ const BACK_END: &[Key] = weir_config::keys! {
 /// Runs the command.
 ///
 /// # Errors
-/// The file cannot be read, or standard output cannot be written to.
+/// Fails if the file cannot be read, or if standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let file = arguments.file.display().to_string();
     let text = match import::text(&arguments.file)? {
@@ -111,12 +111,12 @@ fn refuse(report: &Report) -> ExitCode {
     bad_input()
 }
 
-/// A list of back ends has no ports.
+/// Unlike a configuration, a list of back ends has no ports.
 fn is_configuration(document: &Node) -> bool {
     matches!(&document.kind, Kind::Map(map) if map.iter().any(|(key, _)| key.is("ports")))
 }
 
-/// Returns the group of a configuration.
+/// Returns the selected group of a configuration.
 fn chosen(program: &Program, arguments: &Arguments) -> Result<Group, String> {
     let names: Vec<&str> = program.groups.iter().map(|group| group.name.as_str()).collect();
     let known = if names.is_empty() { "it has none".to_string() } else { names.join(", ") };
@@ -211,7 +211,7 @@ fn back_end(node: &Node, report: &mut Report) -> Option<Target> {
     Some(address.map_or(target.clone(), |address| target.address(address)))
 }
 
-/// Says what the engine would refuse of the group.
+/// Reports what the engine would refuse in the group.
 fn findings(group: &Group, report: &mut Report) {
     let program = Program { groups: vec![group.clone()], ..Program::default() };
     for finding in check(&program).iter().filter(|finding| finding.severity == Severity::Error) {

@@ -22,11 +22,11 @@ pub struct Arguments {
     /// Path of the control socket; overrides the configuration.
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// Take over from the weir that runs now on the same control socket: its flows, weights and entries of
-    /// the run time go on, and its interfaces change hands.
+    /// Take over from the weir running on the same control socket: its flows, run-time weights and run-time
+    /// entries are kept, and its interfaces are handed over.
     #[arg(long)]
     takeover: bool,
-    /// How much to say on standard error.
+    /// Log level on standard error.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: Level,
 }
@@ -34,7 +34,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// Says why the daemon cannot run.
+/// The error says why the daemon cannot run.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Arguments { file, import, socket: own, .. } = arguments;
     let (file, import, own) = (file.clone(), import.clone(), own.clone());

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// Prints the schema.
 ///
 /// # Errors
-/// Standard output could not be written to.
+/// Fails if standard output cannot be written to.
 pub fn run() -> Result<ExitCode> {
     output::line(serde_json::to_string_pretty(&config::schema())?)?;
     Ok(ExitCode::SUCCESS)

@@ -27,7 +27,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Returns true if JSON was asked for.
+    /// Returns true if JSON was requested.
     pub fn is_json(&self) -> bool {
         self.json
     }
@@ -42,12 +42,12 @@ impl Connection {
         ask(&self.path(), request)
     }
 
-    /// Sends a request and prints the answer; `text` writes it for a person.
+    /// Sends a request and prints the answer; `text` formats it for people.
     pub fn ask(&self, request: &Value, text: impl FnOnce(&Value) -> String) -> Result<ExitCode> {
         self.print(self.answer(request)?, text)
     }
 
-    /// Prints an answer; `text` writes it for a person.
+    /// Prints an answer; `text` formats it for people.
     fn print(&self, answer: Value, text: impl FnOnce(&Value) -> String) -> Result<ExitCode> {
         if self.json {
             output::line(answer)?;
@@ -73,7 +73,7 @@ pub struct Show {
     /// For flows: at most this many.
     #[arg(long)]
     limit: Option<usize>,
-    /// Show it again every so many seconds, with rates per second beside totals.
+    /// Repeat at this interval in seconds, with rates per second beside totals.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
         value_parser = watch::seconds)]
     watch: Option<Duration>,
@@ -108,19 +108,19 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
     })
 }
 
-/// Writes everything in an answer.
+/// Formats everything in an answer.
 fn sections(answer: &Value) -> String {
     let section = |(name, value): (&String, &Value)| match name.as_str() {
         "apps" => section(name, &flat(value)),
         _ => section(name, value),
     };
-    // Histograms have a table of their own: `weir show workers`.
+    // Histograms have their own table: `weir show workers`.
     let is_for_people =
         |(name, _): &(&String, &Value)| !matches!(name.as_str(), "breath_times" | "events_late");
     answer.as_object().into_iter().flatten().filter(is_for_people).map(section).collect()
 }
 
-/// Returns the rows without nested lists and objects, which `show KEY` prints and a table has no room for.
+/// Returns the rows without nested lists and objects, which `show KEY` prints and which do not fit a table.
 fn flat(rows: &Value) -> Value {
     let flat = |row: &Value| match row {
         Value::Object(fields) => {
@@ -134,7 +134,7 @@ fn flat(rows: &Value) -> Value {
     rows.as_array().map_or_else(|| rows.clone(), |rows| rows.iter().map(flat).collect())
 }
 
-/// Writes a list of objects as a table, an object as lines, and anything else as one line.
+/// Formats a list of objects as a table, an object as lines, and anything else as one line.
 pub fn section(name: &str, value: &Value) -> String {
     match value {
         Value::Array(rows) if rows.iter().all(Value::is_object) => format!("{name}\n{}", table(rows)),
@@ -151,8 +151,8 @@ fn table(rows: &[Value]) -> String {
     if rows.is_empty() { "  none\n".to_string() } else { table.page(rows) }
 }
 
-/// A table whose rows may come a page at a time: it has the columns of the first page, which are as wide as
-/// the rows so far need.
+/// A table whose rows may arrive a page at a time: it has the columns of the first page, which are as wide as
+/// the rows so far require.
 #[derive(Default)]
 pub struct Table {
     columns: Vec<String>,
@@ -160,7 +160,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Writes some rows, the first ones below the names of the columns.
+    /// Formats some rows, the first ones below the names of the columns.
     pub fn page(&mut self, rows: &[Value]) -> String {
         let is_first = self.columns.is_empty();
         if is_first {
@@ -209,13 +209,13 @@ pub struct Plain {
     pub(super) connection: Connection,
 }
 
-/// Runs `weir reload`: waits as long as the daemon works on it, and says how far it is.
+/// Runs `weir reload`: waits until the daemon has finished, and reports its progress.
 pub fn reload(arguments: &Plain) -> Result<ExitCode> {
     let connection = &arguments.connection;
     let mut said = String::new();
     let answer = weir_control::reload(&socket(connection.socket.clone(), None), |progress| {
         let stage = plain(&progress["stage"]);
-        // For a person who waits; a script gets the answer alone.
+        // For an interactive user; a script gets only the answer.
         if stage != said && std::io::stderr().is_terminal() {
             output::complain(format_args!("after {} s: {stage}\n", progress["seconds"]));
             said = stage;
@@ -259,7 +259,7 @@ pub struct Weight {
     group: String,
     /// The name of the target.
     target: String,
-    /// The new weight, 0 to 65535; 0 takes all buckets away.
+    /// The new weight, 0 to 65535; 0 takes away all buckets.
     weight: u32,
     #[command(flatten)]
     connection: Connection,

@@ -13,7 +13,7 @@ pub struct Arguments {
     /// Path of the daemon's control socket.
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// Ask the daemon every so many seconds.
+    /// Polling interval, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = watch::seconds)]
     interval: Duration,
 }

@@ -1,6 +1,6 @@
-//! `weir upgrade`: replaces the running daemon by this executable, without losing a packet.
+//! `weir upgrade`: replaces the running daemon with this executable, without losing a packet.
 //!
-//! Under systemd this is what `ExecReload=` runs, in the unit's control group and with what the unit allows.
+//! Under systemd this is what `ExecReload=` runs, in the unit's control group and with the unit's privileges.
 //! From anywhere else, it asks systemd to reload the unit.
 
 use super::show::{self, Plain};
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 /// How long the successor may take: reading and compiling a large configuration takes seconds.
 const PATIENCE: Duration = Duration::from_secs(80);
 
-/// How often to ask who answers on the control socket.
+/// How often to check which process answers on the control socket.
 const EVERY: Duration = Duration::from_millis(20);
 
 /// Runs the command.
 ///
 /// # Errors
-/// There is no daemon, or the successor did not take over; then the daemon continues.
+/// Fails if there is no daemon, or if the successor did not take over; the daemon then continues.
 pub fn run(arguments: &Plain) -> Result<ExitCode> {
     let path = socket(arguments.connection.socket.clone(), None);
     let daemon = process(&path)?;
@@ -41,12 +41,12 @@ pub fn run(arguments: &Plain) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks the daemon which process it is.
+/// Asks the daemon for its process.
 fn process(path: &Path) -> Result<Value> {
     weir_control::ask(path, &json!({ "command": "process" }))
 }
 
-/// Has systemd reload the unit in whose control group the daemon runs.
+/// Makes systemd reload the unit in whose control group the daemon runs.
 fn reload_unit(unit: &str, path: &Path, daemon: &Value) -> Result<ExitCode> {
     let Some(name) = unit.rsplit('/').next().filter(|name| name.ends_with(".service")) else {
         bail!("the running weir is in the control group {unit}: run `weir upgrade` there");
@@ -65,20 +65,20 @@ fn reload_unit(unit: &str, path: &Path, daemon: &Value) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts this executable as the daemon was started, to take over from it.
+/// Starts this executable with the daemon's arguments and working directory, to take over from it.
 fn start(daemon: &Value) -> Result<Child> {
     let words = daemon["arguments"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let mut successor = Command::new(std::env::current_exe().context("the path of this executable")?);
     successor.args(words.filter(|word| *word != "--takeover")).arg("--takeover");
     successor.current_dir(daemon["directory"].as_str().unwrap_or("/"));
-    // What systemd's variables say is of this process. The daemon passes its sockets on itself.
+    // systemd's variables refer to this process. The daemon passes its sockets on itself.
     for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC"] {
         successor.env_remove(name);
     }
     if let Some(usec) = daemon["watchdog_usec"].as_u64() {
         successor.env("WATCHDOG_USEC", usec.to_string());
     }
-    // Signals that a terminal sends to this process are not for it.
+    // It must not get signals that a terminal sends to this process.
     successor.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
     if let Some(log) = log_of(daemon) {
         successor.stderr(log);
@@ -86,9 +86,9 @@ fn start(daemon: &Value) -> Result<Child> {
     successor.spawn().context("the successor does not start")
 }
 
-/// Opens what the daemon logs to. Otherwise, whatever waits for the end of this process's standard error
-/// would wait for the successor's, too. A socket, such as the journal's, cannot be opened and need not be:
-/// systemd has given this process the same.
+/// Opens the daemon's log. Otherwise, anything that waits for the end of this process's standard error would
+/// also wait for the successor's. A socket, such as the journal's, cannot be opened and need not be: systemd
+/// has given this process the same one.
 fn log_of(daemon: &Value) -> Option<File> {
     OpenOptions::new().append(true).open(format!("/proc/{}/fd/2", daemon["pid"])).ok()
 }
@@ -100,7 +100,7 @@ fn wait(successor: &mut Child, path: &Path) -> Result<()> {
         if let Some(status) = successor.try_wait()? {
             bail!("the new weir has not taken over ({status}): weir's log says why; the old one continues");
         }
-        // Meanwhile, the daemon refuses to answer, or the socket changes hands.
+        // Meanwhile, the daemon refuses to answer, or the socket is being handed over.
         if process(path).is_ok_and(|answer| answer["pid"] == successor.id()) {
             return Ok(());
         }

@@ -1,8 +1,8 @@
-//! `weir show --watch`: asks again and again, and prints rates beside totals, one answer after the other. For
-//! eyes there is `weir top`; this is for files, pipes and other programs.
+//! `weir show --watch`: polls, and prints rates beside totals, one answer after the other. `weir top` is for
+//! people; this is for files, pipes and other programs.
 //!
-//! Rates come from the answers alone: any number that has grown since the previous answer gets one. So a new
-//! counter, also an app's, needs nothing here.
+//! Rates are computed from the answers alone: any number that has grown since the previous answer gets one.
+//! So a new counter, even an app's, needs no support here.
 
 use crate::output;
 use anyhow::Result;
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 /// The shortest and the longest pause between two answers, in seconds.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
-/// What tells the rows of a list apart; rows that have none of these are told apart by their position.
+/// The fields that identify rows of a list; rows that have none of these are identified by their position.
 const NAMES: [&str; 9] =
     ["service", "backend", "name", "pipe", "entry", "flow", "reason", "member", "bucket"];
 
-/// Reads how often the daemon is to be asked, in seconds.
+/// Parses the polling interval, in seconds.
 ///
 /// # Errors
-/// It is not a usable number of seconds.
+/// Fails if it is not a usable number of seconds.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| SECONDS.contains(seconds));
     let wrong =
@@ -28,10 +28,11 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
 }
 
-/// Prints `text`, and if `every` says how often, again and again until it fails or a signal ends the process.
+/// Prints `text`. If `every` is an interval, repeats that until it fails or a signal ends the process.
 ///
 /// # Errors
-/// `text` fails, for example because the daemon has stopped, or standard output cannot be written to.
+/// Fails if `text` fails, for example because the daemon has stopped, or if standard output cannot be written
+/// to.
 pub fn repeat(
     every: Option<Duration>,
     json: bool,
@@ -50,7 +51,7 @@ pub fn repeat(
             output::print(format_args!("\n{text}"))?;
         }
         output::flush()?;
-        // After an answer that took longer than the pause, no answers are made up for.
+        // Answers missed during one that took longer than the pause are skipped.
         next = (next + every).max(Instant::now());
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
@@ -92,7 +93,7 @@ fn fields(new: &Map<String, Value>, old: &Map<String, Value>, seconds: f64) -> M
     let field = |(key, value): (&String, &Value)| {
         let shown = match old.get(key) {
             Some(before) if counts(key) => beside(value, before, seconds),
-            // A reason to drop frames is only in the answer once there was such a frame.
+            // A drop reason only appears in the answer once such a frame was dropped.
             None if counts(key) => beside(value, &Value::from(0), seconds),
             _ => value.clone(),
         };
@@ -101,12 +102,12 @@ fn fields(new: &Map<String, Value>, old: &Map<String, Value>, seconds: f64) -> M
     new.iter().map(field).collect()
 }
 
-/// Returns true if a field may count something: times and the generation of the program do not.
+/// Returns true if a field may be a counter: times and the generation of the program are not.
 fn counts(key: &str) -> bool {
     key != "generation" && !["_s", "_ms", "_ns"].iter().any(|unit| key.ends_with(unit))
 }
 
-/// Finds a row of a list in the previous list: rows come, go and change places.
+/// Finds a row of a list in the previous list: rows may be added, removed and reordered.
 fn earlier<'a>(row: &Value, at: usize, old: &'a [Value]) -> &'a Value {
     let named = NAMES.iter().any(|name| row.get(name).is_some());
     let same = |other: &&Value| NAMES.iter().all(|name| row.get(name) == other.get(name));

@@ -1,12 +1,12 @@
 //! What two ports cannot share: an interface, a device, a file that one of them writes. Here the mistake is
-//! shown with its line; later it would cost a start of the daemon, or frames.
+//! reported with its line; later it would cost a start of the daemon, or frames.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use weir_config::ports::{PortConfig, PortKind};
 use weir_config::{Report, Span};
 
-/// What ports use, and which used it first.
+/// What ports use, and which port used it first.
 #[derive(Default)]
 struct Used {
     devices: HashMap<String, String>,
@@ -72,12 +72,12 @@ fn written(port: &PortConfig) -> Vec<(&'static str, &Path)> {
     files.into_iter().filter_map(|(key, path)| Some((key, path.filter(regular)?))).collect()
 }
 
-/// Whether this is a device such as `/dev/null`, which may be written twice.
+/// Whether this is a device such as `/dev/null`, which may be written by several.
 fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// The same path for the same file, however it is written, even if it does not exist yet.
+/// Returns the same path for the same file, however it is written, even if it does not exist yet.
 fn same(path: &Path) -> PathBuf {
     let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let in_folder = || {

@@ -1,4 +1,4 @@
-//! `control`: where services and back ends are controlled over HTTP, and who may do that.
+//! `control`: where services and back ends are controlled over HTTP, and by whom.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -29,7 +29,7 @@ impl Plan {
         let leave = xdp.leave.iter().map(left).collect();
         let rules: Vec<weir_bpf::TakeRule> = match self.take(port) {
             None => {
-                // The NIC must let questions through whatever is taken of what it lets through.
+                // The NIC must let solicitations through, whichever of them are taken afterwards.
                 let asked = self.apps.take(port).into_iter().filter(|one| matches!(one, Frames::Asked(_)));
                 weir_bpf::Take::all().rules.into_iter().chain(asked.map(|one| rule(&one))).collect()
             }

@@ -33,29 +33,29 @@ pub struct Loaded {
     pub plan: Option<Plan>,
     /// Errors and warnings.
     pub report: Report,
-    /// Why changes of the run time are forgotten.
+    /// Why changes made at run time are discarded.
     pub forgotten: Vec<String>,
 }
 
-/// Reads a configuration without knowing any interface. `file` is the name used in the report.
+/// Reads a configuration without information about interfaces. `file` is the name used in the report.
 #[must_use]
 pub fn read(file: &str, text: &str) -> Loaded {
     read_knowing(file, text, &Nics::default())
 }
 
-/// Reads a configuration, given what is known of interfaces.
+/// Reads a configuration, given information about interfaces.
 #[must_use]
 pub fn read_knowing(file: &str, text: &str, nics: &Nics) -> Loaded {
     read_text(file, Arc::new(text.to_string()), nics)
 }
 
-/// The same for a text that is not copied.
+/// The same, without copying the text.
 #[must_use]
 pub fn read_text(file: &str, text: Arc<String>, nics: &Nics) -> Loaded {
     read_edited(file, text, nics, &Edits::default())
 }
 
-/// The same, with what was changed at run time.
+/// The same, with changes made at run time.
 #[must_use]
 pub fn read_edited(file: &str, text: Arc<String>, nics: &Nics, edits: &Edits) -> Loaded {
     let mut report = Report::about(file, text.clone());
@@ -68,10 +68,10 @@ pub fn read_edited(file: &str, text: Arc<String>, nics: &Nics, edits: &Edits) ->
     Loaded { plan: plan.map(|plan| Plan { source, edits: Arc::new(edits), ..plan }), report, forgotten }
 }
 
-/// Reads the text of a plan again, with requests of an app ([`weir_app::Action::Configure`]) carried out.
+/// Reads the text of a plan again, with requests of an app ([`weir_app::Action::Configure`]) applied.
 ///
 /// # Errors
-/// Says which of them is wrong, and how.
+/// The error says which of them is wrong, and how.
 pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Plan, String> {
     let (file, text) = &old.source;
     let mut report = Report::about(file, text.clone());

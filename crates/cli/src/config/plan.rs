@@ -30,17 +30,17 @@ use weir_program::{Fill, Group, GroupId, NatPrefix, Origin, Pipe, PipeId, PortDe
 
 /// Default path of the daemon's control socket.
 pub const SOCKET: &str = "/run/weir/weir.sock";
-/// The least and the largest MTU: that of IPv4 (RFC 791), and that of jumbo frames with room for tunnels.
+/// The minimum and maximum MTU: that of IPv4 (RFC 791), and that of jumbo frames with room for tunnels.
 const MTU_MIN: u64 = 68;
 const MTU_MAX: u64 = 9216;
 
 /// Ethernet header and two VLAN tags.
 const ETHERNET: usize = 14 + 2 * 4;
 
-/// Bytes that AF_XDP keeps free in front of a frame.
+/// Bytes that AF_XDP reserves in front of a frame.
 const XDP_HEADROOM: usize = 256;
 
-/// Most workers a configuration may ask for.
+/// The maximum number of workers.
 const WORKERS_MAX: u64 = 256;
 /// Highest core number (`CPU_SETSIZE` - 1).
 const CORE_MAX: u64 = 1023;
@@ -56,11 +56,11 @@ pub struct Plan {
     pub workers: Workers,
     /// Whether workers poll without ever sleeping.
     pub busy: bool,
-    /// The largest MTU of the ports, if it was said: the largest packet in bytes, without Ethernet header.
+    /// The largest MTU of the ports, if configured: the largest packet in bytes, without Ethernet header.
     pub mtu: Option<u16>,
     /// The apps; their pipes are already part of the program.
     pub apps: Apps,
-    /// What apps can be attached to, and what the name of a port may stand for.
+    /// What apps can be attached to, and what the name of a port may refer to.
     pub attachments: Attachments,
     /// Path of the daemon's control socket.
     pub socket: PathBuf,
@@ -70,9 +70,9 @@ pub struct Plan {
     pub control: Option<ControlOver>,
     /// The file's name and its text. Files of entries that it names are not kept.
     pub source: (String, Arc<String>),
-    /// What was changed at run time, which is in the program as if the file had it.
+    /// Changes made at run time, which are in the program as if they were in the file.
     pub edits: Arc<Edits>,
-    /// The folder of what survives a restart; `None` means that of the system.
+    /// The folder for state that survives a restart; `None` is the system's default.
     pub state: Option<PathBuf>,
 }
 
@@ -96,7 +96,7 @@ impl Workers {
     }
 }
 
-/// What fragments are to a program: whether they follow the first one of their datagram.
+/// How a program treats fragments: whether they follow the first one of their datagram.
 const FRAGMENTS: [(&str, bool); 2] = [("follow", true), ("alone", false)];
 
 /// The keys at the top level of the file.
@@ -124,7 +124,7 @@ pub const KEYS: &[Key] = weir_config::keys! {
         "functions that write pipes or take frames";
 };
 
-/// Turns a document into a plan. Errors go to the report; returns `None` if there are any.
+/// Converts a document to a plan. Errors go to the report; returns `None` if there are any.
 #[must_use]
 pub fn plan(document: &Node, nics: &Nics, report: &mut Report) -> Option<Plan> {
     let section = Section::read(document, KEYS, report);
@@ -290,7 +290,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Gives each port its root: the port's own, else that of the app receiving from it, else the common one.
+    /// Gives each port its root: its own, else that of the app receiving from it, else the common one.
     fn roots(&mut self, report: &mut Report) {
         let common = self.section.get("root").and_then(|node| self.root(node, report));
         let ports = self.named("ports", &mut Report::default());
@@ -314,8 +314,8 @@ impl<'a> Builder<'a> {
         weir_config::section::named("pipe", node, names, report).map(|at| PipeId(at as u16))
     }
 
-    /// Warns of a port that has a root of its own but takes nothing from the kernel, since it never sees a
-    /// frame; and of all ports if none takes anything.
+    /// Warns of a port that has its own root but takes nothing from the kernel, since it never sees a frame;
+    /// and of all ports if none takes anything.
     fn takes_nothing(&self, own_root: &[bool], report: &mut Report) {
         let takes = |at: usize| match &self.plan.ports[at].kind {
             PortKind::Xdp(xdp) => {
@@ -335,7 +335,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Reports interfaces with more rules than fit, which the daemon would only find out on starting.
+    /// Reports interfaces with more rules than fit, which the daemon would otherwise only discover when
+    /// starting.
     fn takes_too_much(&self, report: &mut Report) {
         for (at, port) in self.program.ports.iter().enumerate() {
             if let Err(why) = self.plan.frames(PortId(at as u16)).check() {
@@ -364,19 +365,19 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Reports NAT pools with an address that an app takes, such as that of a service: what is sent there
-    /// could be an answer or a request.
+    /// Reports NAT pools with an address that an app takes, such as that of a service: a packet to it could
+    /// be a response or a request.
     fn pools_of_services(&self, report: &mut Report) {
         for pool in &self.program.nat_pools {
             let taken = (0..self.plan.ports.len()).flat_map(|port| self.plan.apps.take(PortId(port as u16)));
-            // Whoever takes fragments takes whole packets, too.
+            // An app that takes fragments also takes whole packets.
             let mut rules = taken.filter_map(|frames| match frames {
                 Frames::Ip(rule) if !rule.fragments => Some(rule),
                 _ => None,
             });
             let shared = rules.find(|rule| {
                 let taken = NatPrefix { first: rule.dst, length: rule.prefix };
-                // The app whose flows take of the pool takes what answers are sent to.
+                // The app whose flows use the pool takes what responses are sent to.
                 let is_its = pool.prefixes.contains(&taken) && rule.dport == Some((pool.first, pool.last));
                 taken.length > 0 && !is_its && pool.prefixes.iter().any(|prefix| prefix.overlaps(taken))
             });
@@ -428,7 +429,7 @@ impl Plan {
         wanted.next_power_of_two().max(CHUNK_MIN)
     }
 
-    /// The longest frame of the MTU that was said, in bytes; 0 if none was.
+    /// The longest frame for the configured MTU, in bytes; 0 if there is none.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
         self.mtu.map_or(0, |mtu| usize::from(mtu) + ETHERNET)

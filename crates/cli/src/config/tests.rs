@@ -1,4 +1,4 @@
-//! Whole configurations: good ones become the program they say, bad ones say everything at once.
+//! Whole configurations: valid ones become the intended program, invalid ones report everything at once.
 
 mod affinity;
 mod apps;
@@ -79,7 +79,7 @@ fn wrong(text: &str) -> Vec<String> {
     report.lines().filter_map(|line| line.strip_prefix("t:")).map(str::to_string).collect()
 }
 
-/// One pipe in an otherwise good file, of which it is line 3.
+/// One pipe in an otherwise valid file, as line 3.
 fn with_pipe(pipe: &str) -> String {
     format!("ports: {{ p0: {{ mem: }} }}\nroot: a\npipes: {{ a: {{ {pipe} }} }}\n")
 }
@@ -239,7 +239,7 @@ fn all_errors_are_told_at_once() {
     );
 }
 
-/// A pipe, the words under the caret, and what is said about them.
+/// A pipe, the words under the caret, and the message about them.
 #[test]
 fn each_error_has_its_place() {
     let good = "type: basic, forward: p0, miss: drop";
@@ -290,7 +290,7 @@ fn each_error_has_its_place() {
     }
 }
 
-/// Where a tunnel comes from, the words under the caret, and what is said about them.
+/// The source of a tunnel, the words under the caret, and the message about them.
 #[test]
 fn sources_that_flows_cannot_share_are_refused() {
     for (told, culprit, expected) in [
@@ -381,7 +381,7 @@ fn entries_at_run_time() {
     assert_eq!(report, "entry: error: there is no pipe `balanse`; did you mean `balance`?\n");
 }
 
-/// Every entry of every example is written and read again.
+/// Every entry of every example is written and read back.
 #[test]
 fn written_entries_are_read_again() {
     for name in EXAMPLES {
@@ -446,7 +446,7 @@ proptest! {
         prop_assert_eq!(read.1, mine);
     }
 
-    /// Whatever is typed, the answer is a report.
+    /// Any input yields a report.
     #[test]
     fn no_text_makes_it_panic(text in "\\PC{0,80}") {
         let _ = read("t", &text).report.to_string();
@@ -455,7 +455,7 @@ proptest! {
         let _ = xenoflow(&text, &mut Report::new("t", &text));
     }
 
-    /// An example after a few accidents: something cut out, something put elsewhere.
+    /// An example after a few accidents: something removed, something inserted elsewhere.
     #[test]
     fn no_damaged_example_makes_it_panic(at in 0..EXAMPLES.len(),
         cuts in prop::collection::vec((any::<u16>(), 0_usize..12, any::<u16>()), 1..4)) {
@@ -506,7 +506,7 @@ fn a_copy_has_an_app_and_a_pipe() {
     assert_eq!(write_forward(tee, &program), "{ copy: learner, then: a }");
 }
 
-/// A group of which only this is special, and a pipe that goes there.
+/// A group with this special feature, and a pipe that forwards to it.
 fn with_group(group: &str) -> String {
     let targets = "targets: { x: p0, y: { weight: 2 } }";
     format!(

@@ -1,4 +1,4 @@
-//! Ports that a reload adds: opened on the thread that compiles, since that takes milliseconds and can be
+//! Ports that a reload adds: opened on the compiling thread, since opening takes milliseconds and can be
 //! refused, and closed again if the reload is refused after that.
 
 use super::open;
@@ -10,11 +10,11 @@ use weir_packet::{Pools, Port};
 use weir_port::XdpInterface;
 use weir_port::xdp::{LinkMonitor, Remnant};
 
-/// How often it is looked whether ports that were removed are closed, and how often at most.
+/// How often to check whether removed ports are closed, and the maximum number of checks.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSES: u32 = 400;
 
-/// New ports, which no worker has yet.
+/// New ports, not yet given to any worker.
 #[derive(Default)]
 pub struct Added {
     /// Listens to the kernel from before the first interface was attached, if there is one.
@@ -37,8 +37,8 @@ impl Drop for Queue {
 }
 
 impl Added {
-    /// Opens the ports of `plan` that have no present position in `order`, a queue for each of the present
-    /// workers that stay.
+    /// Opens the ports of `plan` that have no current position in `order`, with a queue for each of the
+    /// current workers that stay.
     pub fn open(
         plan: &Plan,
         order: &[Option<usize>],
@@ -76,7 +76,7 @@ impl Added {
     }
 }
 
-/// Waits until ports that were removed before have left their interfaces, which may be used again.
+/// Waits until ports that were removed before have released their interfaces, which may be used again.
 fn wait_for(remnants: &[Remnant]) -> Result<()> {
     for _ in 0..PAUSES {
         if !remnants.iter().any(Remnant::is_left) {

@@ -1,5 +1,5 @@
-//! What the main thread answers: requests that change something, JSON in and JSON out. Those that only ask
-//! are for an observer (`observer.rs`).
+//! Requests answered by the main thread: those that change something, JSON in and JSON out. Pure queries go
+//! to an observer (`observer.rs`).
 
 use super::changing;
 use super::load::Load;
@@ -26,38 +26,39 @@ const RELOAD_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The answer to a request.
 pub enum Reply {
-    /// The answer is there.
+    /// The answer is available.
     Now(Value),
-    /// The answer will come.
+    /// The answer will arrive later.
     Later(Later),
 }
 
-/// An answer that another part of weir gives.
+/// An answer that comes from another part of weir.
 pub enum Later {
     /// A worker answers when the frame has been sent.
     Injected(Receiver<Injected>),
     /// An app answers.
     App(RequestId),
-    /// What has changed is written where it survives a restart.
+    /// The change is written to the file that survives a restart.
     Saved(Option<Value>, Saving),
-    /// A reload ends, or the client's patience, and then it is told how far the reload has come.
+    /// A reload ends, or the client's timeout expires, in which case the client gets the progress of the
+    /// reload.
     Reload(Ticket, Duration),
-    /// The request is answered when all workers have taken over a new program.
+    /// The request is answered when all workers have switched to a new program.
     Settled(Value),
-    /// All workers make a change, or none.
+    /// All workers make a change, or none does.
     Change(changing::Ticket),
     /// The same with many changes at once.
     Load(Load),
 }
 
 /// Returns true for an app's answer to a request that changes something: it says what was done. A query gets
-/// an object with what was asked for, whether or not the state can be saved.
+/// an object with the result, whether or not the state can be saved.
 fn is_change(answer: &Value) -> bool {
     answer.is_string() || answer.get("done").is_some()
 }
 
 impl Later {
-    /// Returns the answer if it is there.
+    /// Returns the answer if it is available.
     pub fn take(&mut self, daemon: &mut Daemon) -> Option<Result<Value>> {
         match self {
             Later::Load(load) => load.look(daemon),
@@ -95,12 +96,12 @@ impl Later {
         }
     }
 
-    /// Returns true if it goes on whether or not somebody waits for the answer, and has an end of its own.
+    /// Returns true if it continues whether or not a client waits for the answer, and ends by itself.
     pub fn goes_on(&self) -> bool {
         matches!(self, Later::Change(_) | Later::Load(_))
     }
 
-    /// Discards the request, because nobody waits for the answer any more.
+    /// Discards the request, because no client waits for the answer any more.
     pub fn forget(&self, daemon: &mut Daemon) {
         if let Later::App(id) = self {
             daemon.forget(*id);
@@ -116,7 +117,7 @@ impl Later {
         }
     }
 
-    /// Returns the answer for a client that has waited for so long.
+    /// Returns the answer for a client whose wait has timed out.
     pub fn too_late(&self, daemon: &Daemon) -> Result<Value> {
         match self {
             Later::Injected(_) => bail!("the port's transmit queue is full: the frame waits for room there"),
@@ -130,7 +131,7 @@ impl Later {
 }
 
 impl Daemon {
-    /// Answers a request, or says what will.
+    /// Answers a request, or returns what will.
     pub fn answer(&mut self, request: &Value) -> Result<Reply> {
         if let Some(giving) = self.giving.as_ref().filter(|_| request["command"] != "stop") {
             giving.refuse()?;
@@ -149,7 +150,7 @@ impl Daemon {
                 Later::Reload(ticket, patience.min(RELOAD_PATIENCE))
             }
             "stop" => return Ok(Reply::Now(json!({ "stopping": true }))),
-            // The workers would not answer before. What only asks is for an observer.
+            // The workers would not answer before. Pure queries are for an observer.
             _ if self.reloads.are_due() => Later::Settled(request.clone()),
             _ => return self.answer_at_once(request),
         };
@@ -186,7 +187,8 @@ impl Daemon {
         Ok(Later::Change(self.fleet.begin(Changes::of(change), self.clock)))
     }
 
-    /// Changes a weight. If the group belongs to an app, the app does it, so that both have the same weight.
+    /// Changes a weight. If the group belongs to an app, the app makes the change, so that both have the same
+    /// weight.
     fn weight(&mut self, request: &Value) -> Result<Reply> {
         let (group, target) = (text(request, "group")?, text(request, "target")?);
         let weight = request["weight"]

@@ -1,6 +1,6 @@
-//! The socket of an app: a unix socket of type SOCK_SEQPACKET whose clients are programs outside weir.
+//! The socket of an app: a Unix socket of type SOCK_SEQPACKET whose clients are programs outside weir.
 //!
-//! Nothing here waits: a client without room for a datagram misses it, and a client is read only when it has
+//! Nothing here blocks: a client without room for a datagram misses it, and a client is read only when it has
 //! sent something. The socket's mode admits only its owner.
 
 use super::claim::claim;
@@ -16,10 +16,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use weir_app::ClientId;
 
-/// The largest number of clients waiting to be accepted.
+/// The maximum number of clients waiting to be accepted.
 const BACKLOG: i32 = 16;
 
-/// The largest number of connections, including those that the app will close.
+/// The maximum number of connections, including those that the app will close.
 const CONNECTIONS_MAX: usize = 64;
 
 /// Datagrams read from one client before others have their turn.
@@ -41,7 +41,7 @@ pub struct AppSocket {
 
 /// What was received from a client.
 pub enum Received {
-    /// It has sent this.
+    /// A datagram.
     Datagram(ClientId, Vec<u8>),
     /// It has disconnected.
     Disconnected(ClientId),
@@ -55,7 +55,7 @@ impl AppSocket {
         let listener = socket().with_context(told)?;
         bind(&listener, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
         let socket = AppSocket { app: app.into(), path: path.into(), listener, clients: Vec::new(), next: 0 };
-        // Nobody can connect before the socket listens.
+        // No client can connect before the socket listens.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
         listen(&socket.listener, BACKLOG).with_context(told)?;
         Ok(socket)
@@ -66,14 +66,15 @@ impl AppSocket {
         self.app == app && self.path == path
     }
 
-    /// Returns what to wait for; this includes clients only while the app has room for what they send.
+    /// Returns the descriptors to wait for; this includes clients only while the app has room for what they
+    /// send.
     pub fn waits<'a>(&'a self, has_room: bool) -> impl Iterator<Item = PollFd<'a>> {
         let accepting = (self.clients.len() < CONNECTIONS_MAX).then_some(&self.listener);
         let talking = self.clients.iter().map(|(_, fd)| fd).filter(move |_| has_room);
         accepting.into_iter().chain(talking).map(|fd| PollFd::new(fd, PollFlags::IN))
     }
 
-    /// Accepts the next client, if there is one.
+    /// Accepts the next client, if one is waiting.
     pub fn accept(&mut self) -> Option<ClientId> {
         if self.clients.len() >= CONNECTIONS_MAX {
             return None;
@@ -90,7 +91,7 @@ impl AppSocket {
         self.clients.iter().map(|(client, _)| *client).collect()
     }
 
-    /// Receives from a client, a few datagrams at most.
+    /// Receives at most a few datagrams from a client.
     pub fn receive(&mut self, client: ClientId) -> Vec<Received> {
         let Some((_, fd)) = self.clients.iter().find(|(one, _)| *one == client) else { return Vec::new() };
         let mut said = Vec::new();
@@ -120,7 +121,7 @@ impl AppSocket {
         fd.is_some_and(|(_, fd)| send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok())
     }
 
-    /// Disconnects a client. Returns false if it is gone already.
+    /// Disconnects a client. Returns false if it is already gone.
     pub fn disconnect(&mut self, client: ClientId) -> bool {
         let before = self.clients.len();
         self.clients.retain(|(one, _)| *one != client);
@@ -143,8 +144,8 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// Returns true if somebody listens on the path. A socket of another type counts, and so does one that is too
-/// busy to accept.
+/// Returns true if a process listens on the path. A socket of another type counts, and so does one that is
+/// too busy to accept.
 fn answers(path: &Path) -> bool {
     let tried = socket().and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
     !matches!(tried, Err(Errno::CONNREFUSED | Errno::NOENT))

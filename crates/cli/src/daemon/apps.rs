@@ -1,6 +1,5 @@
-//! Running apps, driven by the main thread: it passes events to them and carries out their actions. It waits
-//! for nothing except a worker that is asked for a change or a report; an app that has nothing to do costs
-//! nothing.
+//! Running apps, driven by the main thread: it passes events to them and carries out their actions. It blocks
+//! only on a worker that is asked for a change or a report; an idle app costs nothing.
 
 pub use super::app_socket::AppSocket as Socket;
 use super::app_socket::{AppSocket, Received};
@@ -24,7 +23,7 @@ use weir_packet::BATCH;
 use weir_program::change::Change;
 use weir_program::{AppId, GroupId, PipeId, PortId, Program};
 
-/// The largest number of actions carried out for one event, including those that follow from them; an app
+/// The maximum number of actions carried out for one event, including those that follow from them; an app
 /// that does not stop is cut off.
 const ACTIONS_MAX: usize = 65_536;
 
@@ -36,9 +35,9 @@ pub struct AppHost {
     former: Option<Former>,
     pub sockets: Vec<AppSocket>,
     pub links: Links,
-    /// How late an app's timer or a look at the links was.
+    /// How late an app's timer or a check of the links was.
     pub late: Histogram,
-    /// Requests whose answer somebody waits for, with the answer once it has come.
+    /// Requests whose answer a client is waiting for, with the answer once it has arrived.
     requests: HashMap<RequestId, Option<Result<Value, String>>>,
     next_request: u64,
 }
@@ -50,14 +49,14 @@ pub struct Ring {
     receiver: CarrierReceiver,
 }
 
-/// Rings of the former program, which workers fill until they have taken over the present one.
+/// Rings of the former program, which workers fill until they have switched to the current one.
 pub struct Former {
     rings: Vec<Ring>,
     /// The former number of each port, if it had one.
     order: Vec<Option<usize>>,
 }
 
-/// A counter that apps have.
+/// A counter of apps.
 pub struct Family {
     /// Its name, without `weir_app_`.
     pub name: &'static str,
@@ -67,7 +66,7 @@ pub struct Family {
     pub counts: Vec<(String, u64)>,
 }
 
-/// A value of apps that rises and falls.
+/// A gauge of apps.
 pub struct Gauges {
     /// Its name, without `weir_app_`.
     pub name: &'static str,
@@ -75,7 +74,7 @@ pub struct Gauges {
     pub values: Vec<(String, f64)>,
 }
 
-/// Creates a ring from every worker to every app. Returns each worker's ends, and ours.
+/// Creates a ring from every worker to every app. Returns the workers' ends, and ours.
 pub fn rings(program: &Program, workers: usize) -> (Vec<Vec<CarrierSender>>, Vec<Ring>) {
     let (mut senders, mut rings) = (Vec::new(), Vec::new());
     for _ in 0..workers {
@@ -90,8 +89,8 @@ pub fn rings(program: &Program, workers: usize) -> (Vec<Vec<CarrierSender>>, Vec
     (senders, rings)
 }
 
-/// Returns the sockets that the apps of `plan` need: `None` in place of those in `old` that stay, and new
-/// ones. An error leaves the old ones in place.
+/// Returns the sockets that the apps of `plan` need: `None` in place of those in `old` that stay, and
+/// otherwise a new socket. An error leaves the old ones in place.
 pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>> {
     let mut new = Vec::new();
     for app in plan.apps.running() {
@@ -102,7 +101,7 @@ pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>>
     Ok(new)
 }
 
-/// Returns where the ports are that have an interface.
+/// Returns the positions of ports that have an interface.
 pub fn places(plan: &Plan) -> Places {
     let place = |port: &PortConfig| {
         let (index, name) = (port.nic.as_ref().map_or(0, |nic| nic.index), port.interface_name()?);
@@ -111,7 +110,7 @@ pub fn places(plan: &Plan) -> Places {
     plan.ports.iter().filter_map(place).collect()
 }
 
-/// Writes neighbours into a plan's program before it begins: those that the kernel knows, and of the others
+/// Writes neighbours into a plan's program before it starts: those known to the kernel, and for the others
 /// what was `known` before.
 pub fn settle(plan: &mut Plan, mut known: HashMap<Hop, Mac>) {
     known.extend(neighbours::known(places(plan), plan.apps.hops()));
@@ -119,8 +118,8 @@ pub fn settle(plan: &mut Plan, mut known: HashMap<Hop, Mac>) {
 }
 
 impl Daemon {
-    /// Starts the apps of the first plan; workers have been given the other ends of the rings. `states` are
-    /// those of a former daemon's apps, if this one took over.
+    /// Starts the apps of the first plan; workers already have the other ends of the rings. `states` are the
+    /// states of a former daemon's apps, if this one took over.
     pub(super) fn begin_apps(
         &mut self,
         rings: Vec<Ring>,
@@ -136,7 +135,7 @@ impl Daemon {
     }
 
     /// Lets the apps of the new plan take over from the previous ones. `order[n]` is the previous number of
-    /// port `n`, if it had one; frames that workers pass on before they take over belong to the new apps, by
+    /// port `n`, if it had one. Frames that workers pass on before they switch belong to the new apps, by
     /// name, unless their port is gone.
     pub(super) fn succeed_apps(
         &mut self,
@@ -159,7 +158,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes the last frames from the former program's rings, once all workers have taken over.
+    /// Takes the last frames from the former program's rings, once all workers have switched.
     pub(super) fn take_former_frames(&mut self) {
         while self.look_at_former() {}
         self.host.former = None;
@@ -190,7 +189,7 @@ impl Daemon {
         more
     }
 
-    /// Keeps sockets that stay, with their clients; closes the others, whose clients are gone.
+    /// Keeps sockets that stay, with their clients; closes the others, disconnecting their clients.
     fn succeed_sockets(&mut self, new: Vec<Option<AppSocket>>) -> Vec<(String, ClientId)> {
         let mut old = std::mem::take(&mut self.host.sockets);
         let wanted = self.plan.apps.running();
@@ -229,7 +228,7 @@ impl Daemon {
         0..self.host.running.len()
     }
 
-    /// Returns when something must be done for an app at the latest.
+    /// Returns the next time at which an app needs attention.
     pub(super) fn apps_wake_ns(&self) -> Option<u64> {
         self.host.running.wake_ns().into_iter().chain(self.host.links.wake_ns()).min()
     }
@@ -243,11 +242,11 @@ impl Daemon {
         self.host.sockets.iter().map(move |socket| (socket, has_room(socket)))
     }
 
-    /// Passes everything that has happened to the apps. Returns true if frames are left for another turn.
+    /// Passes all pending events to the apps. Returns true if frames are left for the next iteration.
     pub(super) fn drive_apps(&mut self) -> bool {
         self.host.running.collect();
         let now_ns = self.clock.now_ns();
-        // Links that have just begun to be watched are due at 0, which is not late.
+        // Links that have just begun to be watched are due at 0, which does not count as late.
         if let Some(wake_ns) = self.apps_wake_ns().filter(|wake_ns| (1..=now_ns).contains(wake_ns)) {
             self.host.late.record(now_ns - wake_ns);
         }
@@ -266,7 +265,7 @@ impl Daemon {
         self.take_frames()
     }
 
-    /// Tells apps what their checks send and how they have ended. An app that is gone does not want to know.
+    /// Tells apps what their checks sent and how they ended. Results for an app that is gone are discarded.
     fn take_checked(&mut self) {
         while let Some(Sent { app, check, packet }) = self.checks.take_sent() {
             let at = self.host.running.named(&app);
@@ -282,7 +281,7 @@ impl Daemon {
         }
     }
 
-    /// Tells apps what is known of neighbours.
+    /// Tells apps what is known about neighbours.
     fn take_met(&mut self) {
         while let Some(Met { app, hop, found }) = self.neighbours.take() {
             if let Some(at) = self.host.running.named(&app) {
@@ -339,13 +338,13 @@ impl Daemon {
         }
     }
 
-    /// Passes an event to an app and carries out the actions that it wants.
+    /// Passes an event to an app and carries out the resulting actions.
     fn deliver(&mut self, at: usize, event: Event<'_>) {
         let actions = VecDeque::from(self.host.running.step(at, self.clock.now_ns(), event));
         self.carry_out(at, actions);
     }
 
-    /// Carries out actions of an app, and those that it wants because of their outcome.
+    /// Carries out actions of an app, and the further actions that follow from their outcomes.
     pub(super) fn carry_out(&mut self, at: usize, mut actions: VecDeque<Action>) {
         for _ in 0..ACTIONS_MAX {
             let Some(action) = actions.pop_front() else { return };
@@ -354,7 +353,7 @@ impl Daemon {
         error!("app {} does not come to an end, it was cut off", self.host.running.app(at).name());
     }
 
-    /// Carries out an action. Returns the further actions that the app wants because of its outcome.
+    /// Carries out an action. Returns the further actions that the app requests because of its outcome.
     fn perform(&mut self, at: usize, action: Action) -> Vec<Action> {
         match action {
             Action::Inject { bytes, output } => {
@@ -367,7 +366,7 @@ impl Daemon {
                 let why = "too many changes wait for the workers to take over a new program";
                 return self.refuse(at, &change, Refusal::Now(why.to_string()));
             }
-            // The workers would answer when they have taken over, and other apps cannot wait for that.
+            // The workers would only answer after switching, and other apps cannot wait for that.
             action if self.reloads.are_taking_over() && is_of_a_program(&action) => {
                 self.reloads.put_off(at, action);
             }
@@ -448,7 +447,7 @@ impl Daemon {
         self.host.sockets.iter_mut().find(|socket| socket.app == name)
     }
 
-    /// Returns the worker that a frame is sent by: through the program, that of its flow.
+    /// Returns the worker that sends a frame: for frames through the program, the owner of its flow.
     pub(super) fn worker_for(&self, inject: &Inject) -> usize {
         if inject.output.is_some() { 0 } else { self.owners.worker(inject.input, &inject.bytes) }
     }
@@ -460,7 +459,7 @@ impl Daemon {
             .inject(at, inject, |inject, answer| fleet.offer(worker, Command::Inject(inject, answer)));
     }
 
-    /// Makes a change on all workers or none. Buckets are filled here, and weights are noted.
+    /// Makes a change on all workers or none. Buckets are filled here, and weights are recorded.
     pub(super) fn change(&mut self, change: &Change) -> Result<()> {
         let published = self.tables.publish(change)?;
         self.fleet.change(&published, self.clock)??;
@@ -472,7 +471,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Passes an operator's request to an app. Returns the id with which to ask for the answer.
+    /// Passes an operator's request to an app. Returns the id with which to poll for the answer.
     pub(super) fn request(&mut self, app: &str, request: &Value) -> Result<RequestId> {
         let names =
             || self.each_app().map(|at| self.host.running.app(at).name()).collect::<Vec<_>>().join(", ");
@@ -492,25 +491,25 @@ impl Daemon {
         }
     }
 
-    /// Takes the answer to a request, if it has come.
+    /// Takes the answer to a request, if it has arrived.
     pub(super) fn take_answer(&mut self, id: RequestId) -> Option<Result<Value>> {
         let answer = self.host.requests.get_mut(&id)?.take()?;
         self.host.requests.remove(&id);
         Some(answer.map_err(|why| anyhow!("{why}")))
     }
 
-    /// Returns the number of requests to apps that somebody waits for.
+    /// Returns the number of requests to apps that clients wait for.
     #[cfg(test)]
     pub(super) fn waiting_requests(&self) -> usize {
         self.host.requests.len()
     }
 
-    /// Discards a request because nobody waits for the answer any more.
+    /// Discards a request because no client waits for the answer any more.
     pub(super) fn forget(&mut self, id: RequestId) {
         self.host.requests.remove(&id);
     }
 
-    /// Returns the apps' counters as families of the metrics.
+    /// Returns the apps' counters as metric families.
     pub(super) fn app_families(&self) -> Vec<Family> {
         let mut families: Vec<Family> = Vec::new();
         for at in self.each_app() {
@@ -533,7 +532,7 @@ impl Daemon {
         families
     }
 
-    /// Returns the apps' gauges as families of the metrics.
+    /// Returns the apps' gauges as metric families.
     pub(super) fn app_gauges(&self) -> Vec<Gauges> {
         let mut families: Vec<Gauges> = Vec::new();
         for at in self.each_app() {
@@ -588,7 +587,7 @@ fn say(app: &str, level: Level, text: &str) {
     }
 }
 
-/// Whether an action changes or reads what the program has, for which the numbers of one program are needed.
+/// Whether an action reads or changes parts of the program, and so needs the ids of one particular program.
 fn is_of_a_program(action: &Action) -> bool {
     use Action::{Change, ReadBuckets, ReadEntries, ReadFlows};
     matches!(action, Change(_) | ReadBuckets(_) | ReadEntries { .. } | ReadFlows(_))

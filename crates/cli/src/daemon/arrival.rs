@@ -1,7 +1,7 @@
-//! The beginning of `explain --live`: whether a frame comes to weir at all, or stays with the host.
+//! The first part of `explain --live`: whether a frame reaches weir at all, or stays with the host.
 //!
 //! The XDP program itself decides. A copy of it with the rules of the port is loaded and run on the frame
-//! (`BPF_PROG_TEST_RUN`), so the answer cannot differ from what happens, and no counter changes.
+//! (`BPF_PROG_TEST_RUN`), so the answer cannot differ from reality, and no counter changes.
 
 use super::open;
 use crate::config::{Plan, PortKind, Xdp};
@@ -26,14 +26,14 @@ impl Arrival {
         Arrival { interface: name, mac, queues: interface.queues().count() }
     }
 
-    /// The queues whose frames come to weir, and the others.
+    /// The queues whose frames reach weir, and the others.
     fn queues(&self, xdp: &Xdp) -> (Vec<u32>, Vec<u32>) {
         let has_port = |queue: &u32| xdp.queues.as_ref().is_none_or(|queues| queues.contains(queue));
         (0..self.queues).partition(has_port)
     }
 }
 
-/// Says in JSON and in text what happens to a frame that arrives at an XDP port.
+/// Describes in JSON and in text what happens to a frame that arrives at an XDP port.
 pub fn explain(plan: &Plan, port: PortId, arrival: &Arrival, frame: &[u8]) -> Option<(Value, String)> {
     let config = plan.ports.get(port.index())?;
     let PortKind::Xdp(xdp) = &config.kind else { return None };

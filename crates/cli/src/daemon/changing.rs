@@ -1,9 +1,9 @@
-//! Changes on their way to the workers, several at a time, while the main thread goes on. Who began one gets
-//! a ticket, with which it asks for the outcome.
+//! Changes in progress on the workers, several at a time, while the main thread continues. The caller that
+//! begins one gets a ticket, with which it polls for the outcome.
 //!
-//! A worker refuses changes of a pipe while it makes others there. So changes wait here until those before
-//! them that concern one of their pipes have ended; all others go on beside them. The removal of idle entries
-//! has its turn before changes that wait, and while it lasts, none begins.
+//! A worker refuses changes of a pipe while it makes others there. So changes wait here until all earlier
+//! ones that concern one of their pipes have ended; all others run concurrently. The removal of idle entries
+//! takes precedence over waiting changes, and no change begins while it lasts.
 
 use anyhow::{Result, anyhow};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,25 +14,25 @@ use weir_engine::worker::{Aging, CHANGES_PER_BREATH, Command, Outcome, Proposal,
 use weir_program::PipeId;
 use weir_program::change::{Change, ChangeError, Changes};
 
-/// The largest number of changes of clients that are made at a time, fewer than a worker admits
+/// The maximum number of concurrent changes of clients, lower than what a worker admits
 /// ([`weir_engine::worker::RESERVATIONS_MAX`]).
 const OPEN_MAX: usize = 8;
 
-/// How long a worker that is alone may take, in nanoseconds.
+/// How long a single worker may take, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// The number of changes that somebody has begun.
+/// The number of changes that were begun.
 pub type Ticket = u64;
 
-/// What became of changes: all workers made them, or none; an error says that a worker does not answer.
+/// The outcome of changes: all workers made them, or none did; an error means that a worker does not answer.
 pub type Ended = Result<Answer>;
 
 type Answer = Result<(), ChangeError>;
 
-/// Sends a worker a command. Returns it if there is no room.
+/// Sends a worker a command. Returns the command if there is no room.
 pub type Send<'a> = &'a mut dyn FnMut(usize, Command) -> Option<Command>;
 
-/// Changes that wait or are being made, and the removal of idle entries.
+/// Changes that wait or are in progress, and the removal of idle entries.
 #[derive(Default)]
 pub struct Changing {
     proposer: Proposer,
@@ -43,7 +43,7 @@ pub struct Changing {
     ended: BTreeMap<Ticket, Ended>,
 }
 
-/// Changes that are being made.
+/// Changes that are in progress.
 struct Open {
     ticket: Ticket,
     changes: Changes,
@@ -51,7 +51,7 @@ struct Open {
 }
 
 enum Way {
-    /// By a worker that is alone, and few: at once.
+    /// By a single worker, and few: at once.
     Alone {
         answer: Receiver<Answer>,
         come: Option<Answer>,
@@ -61,13 +61,13 @@ enum Way {
 }
 
 impl Changing {
-    /// Makes changes by so many workers, from now on; none is on its way.
+    /// Sets the number of workers from now on; no change may be in progress.
     pub fn set_workers(&mut self, workers: usize) {
         self.proposer.set_workers(workers);
         self.aging = Aging::default();
     }
 
-    /// Begins changes, or has them wait. Returns their ticket, with which the outcome must be
+    /// Begins changes, or queues them. Returns their ticket, with which the outcome must be
     /// [taken](Changing::take).
     pub fn begin(&mut self, changes: Changes, now_ns: u64, send: Send<'_>) -> Ticket {
         self.tickets += 1;
@@ -76,8 +76,8 @@ impl Changing {
         self.tickets
     }
 
-    /// Takes every step that can be taken without waiting. `ages` says whether the program has entries that
-    /// go when they are idle.
+    /// Takes every step that is possible without waiting. `ages` is whether the program has entries that
+    /// expire when idle.
     pub fn mind(&mut self, ages: bool, now_ns: u64, send: Send<'_>) {
         let Changing { proposer, open, ended, .. } = self;
         proposer.settle(send);
@@ -94,12 +94,12 @@ impl Changing {
         self.start(now_ns, send);
     }
 
-    /// Returns the outcome, once it is there.
+    /// Returns the outcome once it is available.
     pub fn take(&mut self, ticket: Ticket) -> Option<Ended> {
         self.ended.remove(&ticket)
     }
 
-    /// Forgets changes that still wait; others go on, and nobody will ask for their outcome.
+    /// Forgets changes that still wait; started ones continue, and their outcome is discarded.
     pub fn forget(&mut self, ticket: Ticket) {
         self.waiting.retain(|one| one.0 != ticket);
     }
@@ -113,8 +113,8 @@ impl Changing {
         }
     }
 
-    /// Returns true while workers make changes, or changes wait for that, or commands for room. A swap that
-    /// is sent meanwhile would come before a change on one worker, and behind it on another.
+    /// Returns true while changes are in progress or queued, or commands wait for room. A swap sent meanwhile
+    /// would come before a change on one worker, and after it on another.
     pub fn is_busy(&self) -> bool {
         let waits = !self.waiting.is_empty() || self.proposer.is_owing();
         waits || !self.open.is_empty() || self.aging.is_removing()
@@ -125,7 +125,7 @@ impl Changing {
         (self.proposer.workers() > 1).then(|| self.aging.wake_ns())
     }
 
-    /// Starts changes that wait, in their order, unless others of one of their pipes come before them.
+    /// Starts waiting changes in order, unless earlier ones of one of their pipes have to go first.
     fn start(&mut self, now_ns: u64, send: Send<'_>) {
         if self.aging.is_removing() {
             return;
@@ -145,7 +145,7 @@ impl Changing {
         }
     }
 
-    /// Sends changes on their way; `None` if there is no room for a command.
+    /// Sends changes to the workers; `None` if there is no room for a command.
     fn way(&mut self, changes: &Changes, now_ns: u64, send: Send<'_>) -> Option<Way> {
         if self.proposer.workers() > 1 || changes.len() > CHANGES_PER_BREATH {
             return Some(Way::Proposed(self.proposer.propose(changes.clone(), now_ns, send)));

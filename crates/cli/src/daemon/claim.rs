@@ -1,11 +1,11 @@
-//! Paths of unix sockets: the socket of a live daemon is respected, that of a dead one taken over, and other
-//! files are never removed.
+//! Paths of Unix sockets: the socket of a live daemon is respected, that of a dead one is taken over, and
+//! other files are never removed.
 
 use anyhow::{Context, Result, bail};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Makes `path` available for a socket. `answers` tells whether somebody listens there, `other` how to use
+/// Makes `path` available for a socket. `answers` tells whether a process listens there, `other` how to use
 /// another path.
 pub fn claim(path: &Path, answers: impl Fn(&Path) -> bool, other: &str) -> Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {

@@ -1,5 +1,5 @@
 //! The workers' clock: CLOCK_MONOTONIC, counted from the daemon's start, so that times fit where they are
-//! stored in milliseconds. A daemon that takes over goes on with the other's clock.
+//! stored in milliseconds. A daemon that takes over continues with the other's clock.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -13,7 +13,7 @@ impl Clock {
         Clock(monotonic_ns())
     }
 
-    /// Returns the clock that started then, in nanoseconds of CLOCK_MONOTONIC.
+    /// Returns the clock that started at `origin_ns` nanoseconds of CLOCK_MONOTONIC.
     pub fn since(origin_ns: u64) -> Clock {
         Clock(origin_ns)
     }

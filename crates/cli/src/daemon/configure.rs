@@ -1,5 +1,5 @@
-//! Changes of apps' own configurations at run time: each is a reload of the text that was read last, with
-//! what the app was asked for beside it.
+//! Changes of apps' own configurations at run time: each is a reload of the text that was read last, plus the
+//! change requested from the app.
 
 use super::Daemon;
 use anyhow::Result;
@@ -10,11 +10,11 @@ use tracing::info;
 use weir_app::RequestId;
 use weir_program::Program;
 
-/// The largest number of changes of apps' configurations that wait.
+/// The maximum number of queued changes of apps' configurations.
 const CONFIGURES_MAX: usize = 64;
 
 impl Daemon {
-    /// Asks for a program with an app's configuration changed. The app hears how it ended.
+    /// Requests a program with an app's configuration changed. The app is notified of the outcome.
     pub(super) fn ask_configure(&mut self, app: &str, id: RequestId, orders: Value) -> Result<(), String> {
         if self.reloads.configures.len() >= CONFIGURES_MAX {
             return Err("too many changes of the configuration wait: try again".to_string());
@@ -24,7 +24,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Tells the app that asked for it how a change of its configuration ended.
+    /// Tells the app that requested it how a change of its configuration ended.
     pub(super) fn end_configure(&mut self, id: RequestId, summary: Result<String>) {
         let Some((app, ..)) = self.reloads.configures.pop_front() else { return };
         if let Ok(summary) = &summary {
@@ -34,8 +34,8 @@ impl Daemon {
     }
 }
 
-/// Begins with the weights that apps want: a back end that is down gets nothing from the new program either.
-/// The apps decide anew when they start.
+/// Starts with the weights that apps want: a back end that is down gets nothing from the new program either.
+/// The apps recompute them when they start.
 pub fn weigh(weights: &[(String, String, u32)], program: &mut Program) {
     let mut wanted: BTreeMap<&str, BTreeMap<&str, u32>> = BTreeMap::new();
     for (group, target, weight) in weights {

@@ -1,7 +1,7 @@
 //! Wakes the main thread, for workers that have passed frames to apps or answered late, and for the HTTP
 //! server.
 //!
-//! It is rung at most once per breath, and costs a system call only if it is not ringing already.
+//! It is rung at most once per breath, and costs a system call only if it is not already ringing.
 
 use anyhow::{Context, Result};
 use rustix::event::{EventfdFlags, eventfd};
@@ -25,7 +25,7 @@ impl Doorbell {
         Ok(Doorbell(Arc::new(Bell { fd, ringing: AtomicBool::new(false) })))
     }
 
-    /// Wakes the main thread. Its work must have been made visible before.
+    /// Wakes the main thread. The work for it must be visible before.
     pub fn ring(&self) {
         if !self.0.ringing.swap(true, Ordering::AcqRel) {
             // A full counter wakes the reader, too.
@@ -33,7 +33,7 @@ impl Doorbell {
         }
     }
 
-    /// Stops the ringing. Afterwards everything that may have rung must be checked.
+    /// Stops the ringing. Afterwards, every source that may have rung must be checked.
     pub fn answer(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.0.fd, &mut count);

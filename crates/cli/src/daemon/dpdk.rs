@@ -1,8 +1,8 @@
 //! The plan's DPDK ports. If there are any, DPDK is started once; the ports share one pool, and every worker
 //! has one queue of each port.
 //!
-//! Huge pages are used if enough of them are free; otherwise DPDK runs on ordinary memory, and says so. Only
-//! PCI devices that the plan names are used. A reload changes none of this: ports stay as they are.
+//! Huge pages are used if enough of them are free; otherwise DPDK runs on ordinary memory, and a message says
+//! so. Only PCI devices that the plan names are used. A reload changes none of this: ports stay as they are.
 
 use crate::config::{Plan, PortConfig, PortKind};
 use anyhow::{Context, Result, bail};
@@ -28,11 +28,11 @@ const FRAME_KIB_HUGE: usize = 3;
 /// Memory of DPDK besides frames in MiB: rings, device tables.
 const OTHER_MIB: usize = 64;
 
-/// DPDK and its ports, before the workers get them.
+/// DPDK and its ports, before they are given to the workers.
 pub struct Dpdk {
     eal: Eal,
     pool: MbufPool,
-    /// For each port of the plan, the queues that no worker has yet; empty for ports of other kinds.
+    /// For each port of the plan, the queues that have no worker yet; empty for ports of other kinds.
     queues: Vec<IntoIter<DpdkPort>>,
 }
 
@@ -68,8 +68,8 @@ impl Dpdk {
         self.queues.iter().map(|queues| queues.as_slice().first().map(DpdkPort::link)).collect()
     }
 
-    /// Tells a port of the plan, before a worker has it, to spread frames as the workers share flows. Returns
-    /// the number of buckets; 0 if it cannot be told.
+    /// Configures a port of the plan, before it is given to a worker, to spread frames in the same way as the
+    /// workers share flows. Returns the number of buckets; 0 if the port does not support that.
     pub fn spread(&self, at: usize) -> u32 {
         self.queues[at].as_slice().first().map_or(0, DpdkPort::spread)
     }
@@ -114,7 +114,7 @@ fn is_pci(devargs: &str) -> bool {
 }
 
 /// Returns the size of the pool: enough for every descriptor of every queue, for the workers, and for what
-/// devices keep; a power of two minus one, as mempools prefer.
+/// devices hold; a power of two minus one, as mempools prefer.
 fn frames(plan: &Plan) -> usize {
     let devices = || plan.ports.iter().filter_map(device);
     let queues: usize = devices().map(|device| 1 + usize::from(device.tap.is_some())).sum();

@@ -8,8 +8,8 @@ pub fn breaths(breaths: &Breaths) -> Value {
     json!({ "wall": json(&breaths.wall), "processor": json(&breaths.processor) })
 }
 
-/// Returns the count, the quantiles and the longest, in microseconds, and what a reader needs to subtract an
-/// earlier answer: pairs of a bucket's limit in nanoseconds (null for what has none) and its count.
+/// Returns the count, the quantiles and the maximum, in microseconds, and what a reader needs to subtract an
+/// earlier answer: pairs of a bucket's upper limit in nanoseconds (null if it has none) and its count.
 pub fn json(histogram: &Histogram) -> Value {
     let us = |ns: u64| ns as f64 / 1e3;
     let quantile = |share| us(histogram.quantile_ns(share));

@@ -1,4 +1,4 @@
-//! The workers, as the control plane sees them: threads that execute commands between breaths.
+//! The workers, as seen by the control plane: threads that execute commands between iterations ("breaths").
 
 use super::changing::{Changing, Ended, Ticket};
 use super::clock::Clock;
@@ -21,19 +21,19 @@ use weir_program::change::{Change, Changes, EntryKey};
 use weir_program::snapshot::{BucketReport, Seen};
 use weir_program::{Entry, GroupId, PipeId};
 
-/// The largest number of commands waiting for a worker, including frames of apps.
+/// The maximum number of commands queued for a worker, including frames of apps.
 pub const COMMANDS: usize = 256;
 
 /// How long a worker may take to answer; a swap of a million entries takes a fraction of this.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often it is looked again whether changes have ended while an answer does not come.
+/// How often changes are polled while an answer is outstanding.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Breaths without a frame before a worker sleeps: while it is awake, the next frame of a burst costs less.
+/// Breaths without a frame before a worker sleeps: while it is awake, the next frame of a burst is cheaper.
 const BREATHS_AWAKE: u32 = 32;
 
-/// The longest sleep of a worker: it still ticks (ages, refills) a hundred times per second.
+/// The longest sleep of a worker: it still ticks (ageing, refills) a hundred times per second.
 const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// The longest sleep with a port that cannot wake the worker, or while an app's frame waits for room in a
@@ -55,31 +55,31 @@ struct Running {
     /// How many frames and commands it has handled.
     handled: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
-    /// `None` for one that only asks.
+    /// `None` for a handle that only asks.
     thread: Option<JoinHandle<()>>,
 }
 
-/// A thread on its core, which has no worker yet. It ends if it is dropped.
+/// A thread on its core that has no worker yet. It ends when this is dropped.
 pub struct Recruit {
     orders: SyncSender<Order>,
     running: Running,
     mailbox: Mailbox,
 }
 
-/// What such a thread is to do.
+/// What such a thread will run.
 type Order = Box<dyn FnOnce() + Send>;
 
-/// All workers, and the changes that they make.
+/// All workers, and the changes in progress on them.
 #[derive(Default)]
 pub struct Fleet {
     workers: Workers,
     changing: Changing,
 }
 
-/// What became of a command for a worker.
+/// What happened to a command offered to a worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Offered {
-    /// It is the worker's.
+    /// The worker has it.
     Taken,
     /// There is no room now.
     Full,
@@ -87,7 +87,7 @@ pub enum Offered {
     Ended,
 }
 
-/// The way to all workers, for whoever asks them.
+/// Handles to all workers, for threads that query them.
 #[derive(Default)]
 pub struct Workers(Vec<Running>);
 
@@ -107,8 +107,8 @@ pub fn mailbox() -> Result<(SyncSender<Command>, Mailbox)> {
 }
 
 impl Fleet {
-    /// Starts a worker on its own thread. `make` runs on that thread, so that whatever is bound to a thread
-    /// is bound to the right one. What it returns besides the worker lives on that thread, longer than the
+    /// Starts a worker on its own thread. `make` runs on that thread, so that anything bound to a thread is
+    /// bound to the right one. Whatever it returns besides the worker lives on that thread and outlives the
     /// worker.
     pub fn start<Kept>(
         &mut self,
@@ -123,7 +123,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The same on a thread that is there. Until [`Fleet::dismiss`], the number of workers is in between.
+    /// The same on an existing thread. Until [`Fleet::dismiss`], the number of workers is in transition.
     pub fn enlist<Kept>(
         &mut self,
         recruit: Recruit,
@@ -154,24 +154,24 @@ impl Fleet {
         Ok(())
     }
 
-    /// Forgets workers that have ended, of which so many stay, and makes changes on these.
+    /// Forgets workers that have ended, keeping the first `stay`, and makes changes on those.
     pub fn dismiss(&mut self, stay: usize) {
         self.workers.0.truncate(stay);
         self.changing.set_workers(stay);
     }
 
-    /// Begins changes. Nothing waits: [`Fleet::outcome`] has the outcome.
+    /// Begins changes without waiting: [`Fleet::outcome`] returns the outcome.
     pub fn begin(&mut self, changes: Changes, clock: Clock) -> Ticket {
         self.changing.begin(changes, clock.now_ns(), &mut sender(&self.workers.0))
     }
 
-    /// Moves changes on as far as possible without waiting, and removes entries that are idle on all workers
-    /// if the program has such (`ages`). A worker that is alone does so itself.
+    /// Advances changes as far as possible without waiting. If the program has entries that expire (`ages`),
+    /// removes those that are idle on all workers. A single worker does so itself.
     pub fn mind_changes(&mut self, ages: bool, clock: Clock) {
         self.changing.mind(ages, clock.now_ns(), &mut sender(&self.workers.0));
     }
 
-    /// Returns the outcome of changes once, when it is there.
+    /// Returns the outcome of changes once it is available; only once.
     pub fn outcome(&mut self, ticket: Ticket) -> Option<Ended> {
         self.changing.take(ticket)
     }
@@ -181,7 +181,7 @@ impl Fleet {
         self.change_all(Changes::of(change.clone()), clock)
     }
 
-    /// Makes changes on all workers, or none of them, and waits for that.
+    /// Makes changes on all workers, or on none, and waits for them.
     pub fn change_all(&mut self, changes: Changes, clock: Clock) -> Ended {
         let ticket = self.begin(changes, clock);
         let until = Instant::now() + PATIENCE;
@@ -198,7 +198,7 @@ impl Fleet {
         }
     }
 
-    /// Returns true while workers make changes, or changes wait for that.
+    /// Returns true while workers make changes, or changes are queued.
     pub fn is_changing(&self) -> bool {
         self.changing.is_busy()
     }
@@ -221,7 +221,7 @@ impl Fleet {
 }
 
 impl Recruit {
-    /// Starts the thread of the worker with this number, on this core, with memory of this NUMA node.
+    /// Starts the thread of worker `worker` on this core, with memory of this NUMA node.
     pub fn start(worker: usize, core: Option<u16>, node: Option<u32>) -> Result<Recruit> {
         let (commands, mailbox) = mailbox()?;
         let (orders, order) = sync_channel::<Order>(1);
@@ -230,7 +230,7 @@ impl Recruit {
             priority::ordinary();
             let place = core.map_or(Ok(()), pin);
             let is_placed = place.is_ok();
-            // What it touches first, such as further rows of tables.
+            // Memory that it touches first, such as further rows of tables.
             let _near = Preferred::of(node);
             let _ = placed.send(place);
             if let Some(work) = order.recv().ok().filter(|_| is_placed) {
@@ -246,7 +246,7 @@ impl Recruit {
 }
 
 impl Workers {
-    /// Returns a way to the same workers for another thread.
+    /// Returns handles to the same workers for another thread.
     pub fn questioner(&self) -> Workers {
         let one = |running: &Running| Running {
             commands: running.commands.clone(),
@@ -268,8 +268,8 @@ impl Workers {
         self.0.iter().map(|running| running.handled.load(Ordering::Relaxed)).sum()
     }
 
-    /// Sends a command to all workers and returns the answers, in the order of workers. All are sent before
-    /// the first answer is awaited.
+    /// Sends a command to all workers and returns the answers, in the order of workers. All commands are sent
+    /// before the first answer is awaited.
     pub fn ask_all<T>(&self, command: impl Fn(usize, SyncSender<T>) -> Command) -> Result<Vec<T>> {
         let mut answers = Vec::new();
         for worker in 0..self.0.len() {
@@ -289,8 +289,8 @@ impl Workers {
         receive.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
     }
 
-    /// Returns entries of a pipe with what all workers know of them, up to so many and a page. They come in
-    /// pages, so that no worker is kept for long.
+    /// Returns up to `limit` entries of a pipe, plus a page, with what all workers know of them. They are
+    /// fetched in pages, so that no worker is blocked for long.
     pub fn entries(&self, pipe: PipeId, limit: usize) -> Result<Vec<(Entry, Seen)>> {
         let (mut all, mut next) = (Vec::new(), Some(0));
         while let Some(from) = next.filter(|_| all.len() < limit) {
@@ -309,8 +309,8 @@ impl Workers {
         Ok(all)
     }
 
-    /// Returns the buckets of a group in every worker. They come in parts, so that no worker is kept for
-    /// long; what changes meanwhile may be in a later part only.
+    /// Returns the buckets of a group in every worker. They are fetched in parts, so that no worker is
+    /// blocked for long; changes made meanwhile may only appear in later parts.
     pub fn buckets(&self, group: GroupId) -> Result<Vec<BucketReport>> {
         let part = |from| self.ask_all(|_, answer| Command::Buckets(group, from, answer));
         let mut all = part(0)?;
@@ -332,12 +332,12 @@ impl Workers {
         running.ended.load(Ordering::Acquire)
     }
 
-    /// Sends a worker a command if it has room for one. Returns true if it has.
+    /// Sends a worker a command if it has room for one. Returns true if it was sent.
     pub fn offer(&self, worker: usize, command: Command) -> bool {
         self.try_offer(worker, command) == Offered::Taken
     }
 
-    /// The same, and tells a worker without room from one that has ended.
+    /// The same, but distinguishes a full worker from one that has ended.
     pub fn try_offer(&self, worker: usize, command: Command) -> Offered {
         let Some(running) = self.0.get(worker) else { return Offered::Ended };
         let offered = match running.commands.try_send(command) {
@@ -364,13 +364,13 @@ impl Running {
     }
 }
 
-/// Wakes the worker that waits for this.
+/// Wakes the worker that waits on this.
 fn ring(wake: &OwnedFd) {
     // A full counter wakes the reader, too.
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }
 
-/// Returns the function with which changes are sent: it does not wait.
+/// Returns the function with which changes are sent; it does not block.
 fn sender(workers: &[Running]) -> impl FnMut(usize, Command) -> Option<Command> {
     |worker, command| {
         let running = &workers[worker];
@@ -380,8 +380,8 @@ fn sender(workers: &[Running]) -> impl FnMut(usize, Command) -> Option<Command> 
     }
 }
 
-/// Breathes until it is told to stop, and sleeps when there is nothing to do. Rings the doorbell when it has
-/// done something for apps. Adds what it handles to `counter`.
+/// Breathes until stopped, and sleeps when there is nothing to do. Rings the doorbell after doing something
+/// for apps. Adds what it handles to `counter`.
 fn run(
     worker: &mut Worker,
     (wake, busy): (&OwnedFd, bool),
@@ -392,7 +392,8 @@ fn run(
     let (mut quiet, mut all) = (0, 0);
     let mut stopwatch = Stopwatch::start(clock);
     while !worker.is_stopped() {
-        // What others hand over from here on wakes this worker; what they did before is seen in this breath.
+        // Whatever others hand over from here on wakes this worker; what they handed over before is seen in
+        // this breath.
         let drowsy = quiet >= BREATHS_AWAKE && !busy;
         if drowsy {
             worker.set_asleep(true);
@@ -425,7 +426,7 @@ fn sleep(worker: &Worker, wake: &OwnedFd) {
     let all_wake =
         ports.iter().all(|port| port.readiness().is_some() || port.exhausted()) && !worker.is_waiting();
     let timeout = if all_wake { SLEEP } else { SHORT_SLEEP };
-    // Whether or not poll was interrupted, the next breath looks.
+    // Whether or not poll was interrupted, the next breath checks.
     let _ = poll(&mut waits, Some(&timeout));
     let mut count = [0; 8];
     let _ = rustix::io::read(wake, &mut count);

@@ -1,12 +1,12 @@
-//! Readers inside the daemon, for fuzzers: what they read comes from the kernel or from another process.
+//! Parsers inside the daemon, for fuzzers: their input comes from the kernel or from another process.
 
 use super::neighbours;
 use super::overlay;
 use super::takeover;
 use weir_port::netlink::messages;
 
-/// Reads a datagram of netlink, and every body in it, as each of the daemon's threads does. Bytes that hold
-/// no whole message are read as a body.
+/// Parses a netlink datagram, and every body in it, as each of the daemon's threads does. Bytes without a
+/// whole message are parsed as a body.
 pub fn netlink(datagram: &[u8]) {
     let mut bodies = 0;
     let mut overlay = overlay::Reading::new();
@@ -27,7 +27,7 @@ fn read_body(kind: u16, body: &[u8], overlay: &mut overlay::Reading) {
     overlay.take(kind, body);
 }
 
-/// Reads a message of a takeover: a JSON object, and bytes.
+/// Parses a message of a takeover: a JSON object, and bytes.
 pub fn takeover_message(head: &[u8], bytes: &[u8]) {
     takeover::read(head, bytes);
 }

@@ -1,16 +1,16 @@
-//! The HTTP server: metrics and health over TCP, the same and commands over the control socket.
+//! The HTTP server: metrics and health over TCP, the same plus commands over the control socket.
 //!
-//! It has a thread of its own. Commands that change something go to the main thread; what only asks goes to
-//! observers, one for scrapes and one for commands, so that neither waits for the other. They meet only
-//! complete requests, a bounded number of them, and answer without waiting for any client. Scrapes that come
-//! while one is being answered are answered together by the next.
+//! It has a thread of its own. Commands that change something go to the main thread; queries go to observers,
+//! one for scrapes and one for commands, so that neither waits for the other. They only see complete
+//! requests, a bounded number of them, and answer without blocking on any client. Scrapes that arrive while
+//! one is being answered are answered together by the next.
 //!
-//! A connection carries one request, or one after the other if the client asks for that (`Connection:
-//! keep-alive`). A request's head, its body and its answer have time limits, and if there are too many
-//! connections, the one that has been slowest to say what it wants is closed for a new one.
+//! A connection carries one request, or several in sequence if the client asks for that
+//! (`Connection: keep-alive`). A request's head, its body and its answer have time limits, and if there are
+//! too many connections, the slowest to complete its request is closed for a new one.
 //!
-//! Texts of changes are read as they come, on a thread for that, one text at a time: neither this thread nor
-//! the main thread waits for it.
+//! Texts of changes are parsed as they arrive, on a separate thread, one text at a time: neither this thread
+//! nor the main thread waits for it.
 
 use super::doorbell::Doorbell;
 use super::load::{Published, Read};
@@ -41,43 +41,44 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout, timeout_at};
 
-/// The largest size of a request's head in bytes.
+/// The maximum size of a request's head in bytes.
 const HEAD_MAX: usize = 16 * 1024;
 
-/// The largest size of a request's body in bytes: an entry with many values, or a packet in hex.
+/// The maximum size of a request's body in bytes: an entry with many values, or a packet in hex.
 const BODY_MAX: usize = 1 << 20;
 
-/// The largest size of a text of changes in bytes: about four million lines.
+/// The maximum size of a text of changes in bytes: about four million lines.
 const CHANGES_MAX: usize = 512 << 20;
 
-/// Pieces of a text of changes that may wait to be read.
+/// Pieces of a text of changes that may be queued for parsing.
 const PIECES: usize = 16;
 
 /// How long a client may take for each piece of such a text.
 const PIECE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long it may take from such a text to its answer: the main thread has limits of its own for workers.
+/// How long such a text may take to arrive, and then its answer: the main thread has its own limits for
+/// workers.
 const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a client may take for the head of its request, and how long for the body.
 pub(super) const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the main thread may take: longer than it waits for a worker, and then for an app.
+/// How long the main thread may take: longer than it waits for a worker and then for an app.
 pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(25);
 
-/// How long a connection may last after its last request.
+/// How long a connection may stay open after its last request.
 const LIFE: Duration = Duration::from_secs(40);
 
-/// How long the end of the daemon waits for answers to be written.
+/// How long the daemon waits at its end for answers to be written.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the server waits for a client if another process has made the listener block.
+/// How long the server waits for a client if another process has made the listener blocking.
 const ACCEPT_MAX: Duration = Duration::from_millis(4);
 
-/// The largest number of connections of a listener.
+/// The maximum number of connections per listener.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// Requests that may wait for the main thread; the connections of others wait.
+/// Requests that may be queued for the main thread; the connections of others wait.
 const REQUESTS: usize = 64;
 
 /// OpenMetrics text, as in its specification.
@@ -85,10 +86,10 @@ const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// The answer to a question: text, or why there is none.
+/// The answer to a question: text, or an error message.
 pub type Answer = Result<String, String>;
 
-/// What the main thread or an observer is asked.
+/// A question for the main thread or an observer.
 pub enum Question {
     /// All metrics.
     Metrics,
@@ -100,7 +101,7 @@ pub enum Question {
     Changes(Read),
 }
 
-/// A question, and where its answer goes. The latter is closed when nobody waits any more.
+/// A question, and the channel for its answer. The latter is closed when the client is gone.
 pub struct Asked {
     pub question: Question,
     pub answer: oneshot::Sender<Answer>,
@@ -113,10 +114,10 @@ pub struct Listeners {
     pub rest: Option<Entrance>,
 }
 
-/// What may be asked at a door.
+/// Which requests a door accepts.
 #[derive(Clone)]
 enum Offers {
-    /// Every request that the server understands, changes too.
+    /// Every request that the server understands, including changes.
     All,
     /// Metrics and health.
     Metrics,
@@ -124,7 +125,7 @@ enum Offers {
     Control(Arc<Gate>),
 }
 
-/// The running server; when dropped, it waits a moment for answers to be written.
+/// The running server; when dropped, it waits briefly for answers to be written.
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -132,7 +133,7 @@ pub struct Server {
 
 impl Server {
     /// Starts the server. Returns where the main thread finds questions; the doorbell rings when there are
-    /// new ones, and when nobody waits for an answer any more.
+    /// new ones, and when a client no longer waits for an answer.
     pub fn start(
         listeners: Listeners,
         doorbell: Doorbell,
@@ -199,15 +200,15 @@ async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()
     Ok(())
 }
 
-/// Makes sure that a listener never waits long for a client. Other processes share an inherited socket, and
-/// any of them can clear its nonblocking flag, which would stop this server's only thread. The time limit
-/// still applies then.
+/// Makes sure that a listener never blocks for long. Other processes share an inherited socket, and any of
+/// them can clear its nonblocking flag, which would stop this server's only thread. The time limit still
+/// applies then.
 fn make_nonblocking(listener: impl AsFd) -> rustix::io::Result<()> {
     ioctl_fionbio(&listener, true)?;
     set_socket_timeout(&listener, Timeout::Recv, Some(ACCEPT_MAX))
 }
 
-/// Answers scrapes: all that wait, at once.
+/// Answers scrapes: all queued ones at once.
 async fn answer_scrapes(parts: Parts, mut waiting: mpsc::Receiver<oneshot::Sender<Answer>>) {
     let mut scrapes = Vec::new();
     while waiting.recv_many(&mut scrapes, CONNECTIONS_MAX).await > 0 {
@@ -216,7 +217,7 @@ async fn answer_scrapes(parts: Parts, mut waiting: mpsc::Receiver<oneshot::Sende
     }
 }
 
-/// The ways to the parts of the daemon that answer.
+/// The channels to the parts of the daemon that answer.
 #[derive(Clone)]
 pub(super) struct Parts {
     to_main: mpsc::Sender<Asked>,
@@ -226,7 +227,7 @@ pub(super) struct Parts {
     vocabulary: Published,
 }
 
-/// Rings when dropped, so that the main thread notices an answer that nobody waits for.
+/// Rings when dropped, so that the main thread notices an abandoned request.
 struct Ring<'a>(&'a Doorbell);
 
 impl Drop for Ring<'_> {
@@ -279,7 +280,7 @@ enum Listener {
     Tls(tokio::net::TcpListener, Acceptor),
 }
 
-/// Accepts connections for ever.
+/// Accepts connections forever.
 async fn accept(listener: Listener, door: Arc<Door>) {
     loop {
         let accepted = match &listener {
@@ -295,7 +296,7 @@ async fn accept(listener: Listener, door: Arc<Door>) {
             }),
         };
         if accepted.is_err() {
-            // There are no descriptors left: a slow client gives its own.
+            // No descriptors are left: close a slow client to free one.
             door.shed();
             sleep(Duration::from_millis(10)).await;
         }
@@ -311,7 +312,7 @@ struct Connection {
 /// What a connection's client is doing.
 pub(super) struct Client {
     state: AtomicU8,
-    /// When it is closed, whatever it is doing.
+    /// When it is closed, whatever its state.
     until: Mutex<Instant>,
 }
 
@@ -340,7 +341,7 @@ const READING: u8 = 0;
 const ANSWERING: u8 = 1;
 const WRITING: u8 = 2;
 
-/// What clients of a listener may ask, and their connections, oldest first.
+/// Which requests a listener's clients may make, and their connections, oldest first.
 pub(super) struct Door {
     pub(super) parts: Parts,
     scrapes: mpsc::Sender<oneshot::Sender<Answer>>,
@@ -360,7 +361,7 @@ impl Door {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the connection that has taken longest over its request or over reading its answer.
+    /// Closes the connection that has taken longest to send its request or to read its answer.
     fn shed(&self) {
         let mut all = self.connections();
         let slow = |one: &Connection| !one.client.is(ANSWERING);
@@ -370,7 +371,7 @@ impl Door {
         }
     }
 
-    /// Serves a connection, once it is there.
+    /// Serves a connection once it is established.
     fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         self: &Arc<Door>,
         opening: impl Future<Output = Option<S>> + Send + 'static,
@@ -404,7 +405,7 @@ impl Door {
                     .max_buf_size(HEAD_MAX)
                     .serve_connection(TokioIo::new(stream), service);
                 let mut connection = std::pin::pin!(connection);
-                // Errors of a client concern nobody else.
+                // Errors of a client affect only that client.
                 while timeout_at(its.until().into(), &mut connection).await.is_err() {
                     if its.until() <= Instant::now() {
                         break;
@@ -495,7 +496,7 @@ impl Door {
         }
     }
 
-    /// Reads a text of changes as it comes.
+    /// Parses a text of changes as it arrives.
     async fn read(&self, body: Incoming) -> Result<Read, String> {
         let Some(vocabulary) = self.parts.vocabulary.get() else {
             return Err("the daemon has not begun".into());
@@ -536,13 +537,13 @@ impl Door {
     }
 }
 
-/// Whether a client asks for further requests on its connection.
+/// Whether a client wants to send further requests on its connection.
 fn wants_to_stay(request: &Request<Incoming>) -> bool {
     let words = request.headers().get_all(CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
     words.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("keep-alive"))
 }
 
-/// What is said to those who look for something else.
+/// The answer for any other path.
 const ABSENT: &str = "weir: /metrics has the metrics, /healthz says ok; commands go to the control socket\n";
 
 fn told(answer: Answer, kind: &'static str) -> Response<Full<Bytes>> {

@@ -1,4 +1,4 @@
-//! The door of control over HTTP: who has the token is answered as the paths say (`rest/`).
+//! The door of control over HTTP: requests with the token are answered as the paths define (`rest/`).
 
 use super::http::{ANSWER_PATIENCE, Client, Door, Question, REQUEST_PATIENCE, refused};
 use super::rest::{self, Gate, Route, Verdict};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::time::Instant;
 use tokio::time::timeout;
 
-/// The largest size of a request's body in bytes.
+/// The maximum size of a request's body in bytes.
 const BODY_MAX: usize = 1 << 20;
 
 type Answered = Response<Full<Bytes>>;

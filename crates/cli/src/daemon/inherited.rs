@@ -1,9 +1,10 @@
-//! Sockets that another process has opened for this one: systemd (`sd_listen_fds(3)`), or a daemon that is
-//! taken over from. Who asks while weir starts, or starts anew, then waits instead of being refused.
+//! Sockets that another process has opened for this one: systemd (`sd_listen_fds(3)`), or a daemon that this
+//! one takes over from. Clients that connect while weir starts or restarts then wait instead of being
+//! refused.
 //!
-//! The environment says how many descriptors there are from 3 on, for which process, and what each is called
-//! (`FileDescriptorName=` of its `.socket` unit). Those called as a key of the configuration are for that
-//! key; any other is for the key that has its address.
+//! The environment contains how many descriptors there are from 3 on, for which process, and the name of each
+//! (`FileDescriptorName=` of its `.socket` unit). A descriptor named like a key of the configuration is for
+//! that key; any other is for the key that has its address.
 
 use anyhow::{Context, Result, bail};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,10 +18,10 @@ use std::path::Path;
 
 /// The first descriptor that systemd passes (`SD_LISTEN_FDS_START`).
 const FIRST: RawFd = 3;
-/// How many it may pass: more than there are uses.
+/// The maximum number passed: more than there are uses.
 const MOST: usize = 16;
 
-/// What a socket is for, and called: the keys of the configuration.
+/// What sockets are for, and their names: the keys of the configuration.
 pub const SOCKET: &str = "socket";
 pub const METRICS: &str = "metrics";
 pub const CONTROL: &str = "control";
@@ -31,10 +32,10 @@ const KEYS: [&str; 3] = [SOCKET, METRICS, CONTROL];
 pub struct Inherited(Vec<(String, OwnedFd)>);
 
 impl Inherited {
-    /// Takes what systemd has passed to this process: once, before anything else is opened.
+    /// Takes what systemd has passed to this process. Called once, before anything else is opened.
     ///
     /// # Errors
-    /// What was passed is not what the environment says.
+    /// Fails if what was passed does not match the environment.
     pub fn take() -> Result<Inherited> {
         let said = |name: &str| std::env::var(name).ok();
         let is_ours = said("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
@@ -44,12 +45,12 @@ impl Inherited {
         Ok(Inherited(sockets?))
     }
 
-    /// Those that another daemon passes on, with their names.
+    /// Wraps those that another daemon passes on, with their names.
     pub fn from(sockets: impl Iterator<Item = (String, OwnedFd)>) -> Inherited {
         Inherited(sockets.collect())
     }
 
-    /// All of them, to pass them on.
+    /// Returns all of them, to pass them on.
     pub fn all(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
         self.0.iter().map(|(name, socket)| (name.as_str(), socket.as_fd()))
     }
@@ -57,14 +58,14 @@ impl Inherited {
     /// Returns the control socket, which must be at this path.
     ///
     /// # Errors
-    /// A socket is meant for it, and is another one.
+    /// Fails if a socket is meant for it, but is another one.
     pub fn unix(&self, path: &Path) -> Result<Option<UnixListener>> {
         let at = |socket: &OwnedFd| {
             let listener = UnixListener::from(socket.try_clone().ok()?);
             let address = listener.local_addr().ok()?;
             address.as_pathname().map(Path::to_path_buf)
         };
-        // Its path may be written in another way.
+        // Its path may be spelled differently.
         let same = |found: &Path| std::fs::canonicalize(found).ok() == std::fs::canonicalize(path).ok();
         let mine = |socket: &OwnedFd| at(socket).is_some_and(|found| same(&found));
         let Some(socket) = self.find(SOCKET, AddressFamily::UNIX, mine)? else { return Ok(None) };
@@ -75,10 +76,10 @@ impl Inherited {
         Ok(Some(UnixListener::from(socket.try_clone()?)))
     }
 
-    /// Returns the listener of a key, with this address unless it has the key's name.
+    /// Returns the listener of a key. It must have this address, unless it has the key's name.
     ///
     /// # Errors
-    /// A socket is called so, and is no listener of TCP.
+    /// Fails if a socket has that name, but is not a TCP listener.
     pub fn tcp(&self, key: &str, address: SocketAddr) -> Result<Option<TcpListener>> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let mine = |socket: &OwnedFd| {
@@ -89,7 +90,8 @@ impl Inherited {
         found.map(|socket| Ok(TcpListener::from(socket.try_clone()?))).transpose()
     }
 
-    /// Finds the socket with the name of a key; without one, a nameless one of this family with its address.
+    /// Finds the socket with the name of a key; if there is none, an unnamed one of this family with its
+    /// address.
     fn find(
         &self,
         key: &str,
@@ -110,12 +112,12 @@ impl Inherited {
     }
 }
 
-/// Whether connections can be accepted from it.
+/// Whether it accepts connections.
 fn listens(socket: &OwnedFd) -> bool {
     socket_type(socket) == Ok(SocketType::STREAM) && socket_acceptconn(socket) == Ok(true)
 }
 
-/// Returns the names of so many descriptors, which may have none at all.
+/// Returns the names of `count` descriptors, which may have no names at all.
 fn names(count: &str, names: Option<&str>) -> Result<Vec<String>> {
     let Some(count) = count.parse().ok().filter(|count| *count <= MOST) else {
         bail!("LISTEN_FDS is `{count}`: a number up to {MOST} is wanted");
@@ -133,10 +135,10 @@ fn names(count: &str, names: Option<&str>) -> Result<Vec<String>> {
 
 /// Takes a descriptor that was passed.
 fn own((descriptor, name): (RawFd, String)) -> Result<(String, OwnedFd)> {
-    // SAFETY: the environment says that it was opened for this process, which has opened nothing before and
-    // takes it once.
+    // SAFETY: according to the environment, it was opened for this process, which has opened nothing before
+    // and takes it once.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    // Programs that weir starts do not get it.
+    // Programs that weir starts do not inherit it.
     if let Err(error) = fcntl_setfd(&socket, FdFlags::CLOEXEC) {
         // It is not open, so it must not be closed either.
         let _ = socket.into_raw_fd();

@@ -1,8 +1,8 @@
 //! The interfaces of XDP ports, and what happens to them: they disappear and come back, are renamed, go down
-//! and up, get another MTU or MAC address. The kernel tells of it by netlink, the daemon says so, and what
-//! can be healed is healed: ports of an interface that is back receive again, and a program that matches the
-//! interface's MAC address is rebuilt with the new one. What is for an address that the host has now stays
-//! with the host.
+//! and up, get another MTU or MAC address. The kernel reports this over netlink; the daemon logs it and
+//! repairs what it can: ports of a returned interface receive again, and a program that matches the
+//! interface's MAC address is rebuilt with the new one. Traffic to an address that the host currently has
+//! stays with the host.
 
 use super::added::Added;
 use super::takeover::Taking;
@@ -20,25 +20,25 @@ use weir_port::xdp::{
 };
 use weir_program::{Operation, PortId, Program};
 
-/// How often an interface that is there but cannot be used is tried again, in nanoseconds.
+/// How often to retry an interface that exists but cannot be used, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 
 /// Interfaces with weir's program attached, by the port's position in the program.
 #[derive(Default)]
 pub struct Interfaces {
     of_ports: Vec<Option<XdpInterface>>,
-    /// Listens if there is an XDP port.
+    /// Present if there is an XDP port.
     monitor: Option<LinkMonitor>,
     retry_ns: Option<u64>,
-    /// Of ports that were removed, until they are closed.
+    /// Remnants of removed ports, until they are closed.
     remnants: Vec<Remnant>,
 }
 
 impl Interfaces {
-    /// Attaches weir's program to the interfaces of all XDP ports, or prepares that for those that another
-    /// daemon will hand over.
+    /// Attaches weir's program to the interfaces of all XDP ports, or only prepares those that another daemon
+    /// will hand over.
     pub fn attach(plan: &Plan, taking: Option<&Taking>) -> Result<Interfaces> {
-        // Before the first interface is looked up, so that nothing is missed.
+        // Before the first interface is looked up, so that no change is missed.
         let xdp = plan.ports.iter().any(|port| matches!(port.kind, PortKind::Xdp(_)));
         let monitor = xdp.then(LinkMonitor::open).transpose().context("interfaces cannot be watched")?;
         let of_ports = open::attach(plan, |port| taking.is_some_and(|taking| taking.has(port)))?;
@@ -48,9 +48,9 @@ impl Interfaces {
         Ok(Interfaces { of_ports, monitor, ..Interfaces::default() })
     }
 
-    /// Goes on with the interfaces that another daemon hands over, all at the same time, because the kernel
-    /// takes milliseconds for each socket that is not handed over. Returns how many there are; those that no
-    /// port has are left.
+    /// Takes over the interfaces that another daemon hands over, all in parallel, because the kernel takes
+    /// milliseconds for each socket that is not handed over. Returns how many there are; interfaces without a
+    /// port are ignored.
     pub fn take_over(&mut self, mut all: Vec<Handover>) -> Result<usize> {
         let prepared = self.of_ports.iter_mut().flatten().filter(|one| one.is_prepared());
         let mut works = Vec::new();
@@ -63,13 +63,14 @@ impl Interfaces {
         at_once(works)
     }
 
-    /// Puts the programs of these interfaces in the place of the other daemon's.
+    /// Replaces the other daemon's programs on these interfaces.
     pub fn replace(&mut self) -> Result<()> {
         let all = self.of_ports.iter_mut().flatten();
         at_once(all.map(|interface| move || interface.replace()).collect()).map(drop)
     }
 
-    /// Gives interfaces that will be handed over the sockets that the other daemon offers, by their indices.
+    /// Gives interfaces that will be handed over the sockets that the other daemon offers, by interface
+    /// index.
     pub fn offer(&self, mut offers: Vec<(u32, Offer)>) {
         for interface in self.prepared() {
             let mut own = Vec::new();
@@ -95,7 +96,7 @@ impl Interfaces {
         self.of_ports.iter().flatten().map(|one| one.counters().held_back).sum()
     }
 
-    /// Returns the queues of each interface, for whoever opens them.
+    /// Returns the queues of each interface, for opening them.
     pub fn queues(&self) -> Vec<Option<Queues>> {
         self.of_ports.iter().map(|interface| interface.as_ref().map(XdpInterface::queues)).collect()
     }
@@ -105,28 +106,28 @@ impl Interfaces {
         self.of_ports.get(port.index())?.as_ref()
     }
 
-    /// Returns what the program at a port's interface has counted; nothing without one.
+    /// Returns the counters of the program at a port's interface; empty without one.
     pub fn counted(&self, port: PortId) -> Vec<(&'static str, u64)> {
         self.of(port).map(|one| one.statistics().to_vec()).unwrap_or_default()
     }
 
     /// Returns the name by which the kernel can be asked about a port's interface; `None` if it cannot be
-    /// used now, or if the port has none.
+    /// used at the moment, or if the port has none.
     pub fn usable_name(&self, port: PortId) -> Option<&str> {
         let interface = self.of(port)?;
         let usable = !matches!(interface.state(), InterfaceState::Gone | InterfaceState::Refused);
         usable.then(|| interface.name())
     }
 
-    /// Returns the interfaces of a plan's ports, which are those of `self`; those that are gone as they were
-    /// last.
+    /// Returns the interfaces of a plan's ports, which are those of `self`; those that are gone are returned
+    /// as last seen.
     fn nics(&self) -> Vec<Option<Nic>> {
         let ethtool = Ethtool::open().ok();
         let nic = |one: &XdpInterface| nics::nic(one.link(), ethtool.as_ref());
         self.of_ports.iter().map(|one| one.as_ref().map(nic)).collect()
     }
 
-    /// Notes the present state of the interfaces in the plan whose ports have them.
+    /// Records the current state of the interfaces in the plan of their ports.
     fn note(&self, plan: &mut Arc<Plan>) {
         let nics = self.nics();
         if plan.ports.iter().map(|port| &port.nic).ne(&nics) {
@@ -135,8 +136,8 @@ impl Interfaces {
         }
     }
 
-    /// Changes what those take that go on to what `plan` says, whose ports have these present positions; if
-    /// one is refused, back to what `former` says.
+    /// Changes the rules of interfaces that stay to those of `plan`, whose ports have these current
+    /// positions; if one is refused, changes them back to those of `former`.
     pub fn set_take(&mut self, plan: &Plan, order: &[Option<usize>], former: &Plan) -> Result<()> {
         let refused = open::set_take(plan, order, &mut self.of_ports);
         if refused.is_err() {
@@ -146,7 +147,7 @@ impl Interfaces {
         refused
     }
 
-    /// Brings what they take up to date if the host's addresses have changed. `plan` is the present one.
+    /// Updates the rules if the host's addresses have changed. `plan` is the current one.
     fn mind_addresses(&mut self, plan: &Plan) -> Result<()> {
         if !self.monitor.as_mut().is_some_and(LinkMonitor::addresses_changed) {
             return Ok(());
@@ -155,15 +156,15 @@ impl Interfaces {
         open::set_take(plan, &stay, &mut self.of_ports)
     }
 
-    /// Takes on the interfaces of a new plan's ports, which have these present positions or are added. Those
-    /// that no port has any more leave everything to the kernel.
+    /// Takes on the interfaces of a new plan's ports, which have these current positions or are added.
+    /// Interfaces that no longer have a port leave all traffic to the kernel.
     pub fn succeed(&mut self, order: &[Option<usize>], plan: &Plan, added: &mut Added) {
         let mut old = std::mem::take(&mut self.of_ports);
         for (at, before) in order.iter().enumerate() {
             let new = added.interfaces.get_mut(at).and_then(Option::take);
             if let Some(new) = &new {
                 say_obstacles(&plan.ports[at].name, new.name(), plan.chunk());
-                // What has happened to it since it was attached is still to be seen.
+                // Changes since it was attached have not been seen yet.
                 self.retry_ns = Some(0);
             }
             let kept = before.and_then(|before| old.get_mut(before)?.take());
@@ -176,29 +177,29 @@ impl Interfaces {
         }
     }
 
-    /// Returns what is left of interfaces that no port has any more.
+    /// Returns the remnants of interfaces that no longer have a port.
     pub fn remnants(&self) -> Vec<Remnant> {
         self.remnants.clone()
     }
 
-    /// Returns what the daemon waits for.
+    /// Returns the descriptor on which the daemon waits.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.monitor.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns when to look again without news.
+    /// Returns when to check again in the absence of news.
     pub fn wake_ns(&self) -> Option<u64> {
         self.retry_ns
     }
 
-    /// Follows what has happened to the interfaces. Returns it, by the ports' positions.
+    /// Follows changes of the interfaces. Returns them, by the ports' positions.
     pub fn look(&mut self, now_ns: u64) -> Vec<(PortId, InterfaceNews)> {
         let Some(monitor) = &mut self.monitor else { return Vec::new() };
         let due = self.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns);
         if !monitor.has_news(self.of_ports.iter().flatten()) && !due {
             return Vec::new();
         }
-        // Without the list, nothing is known; then it is tried again.
+        // Without the list, nothing is known; then retry.
         self.retry_ns = Some(now_ns + RETRY_NS);
         let Ok(links) = monitor.links() else { return Vec::new() };
         let mut all = Vec::new();
@@ -214,7 +215,7 @@ impl Interfaces {
     }
 }
 
-/// Does these works, each on a thread of its own. Returns their number.
+/// Runs these jobs in parallel, each on its own thread. Returns their number.
 fn at_once<W: FnOnce() -> Result<(), XdpError> + Send>(works: Vec<W>) -> Result<usize> {
     std::thread::scope(|scope| {
         let works: Vec<_> = works.into_iter().map(|work| scope.spawn(work)).collect();
@@ -226,7 +227,7 @@ fn at_once<W: FnOnce() -> Result<(), XdpError> + Send>(works: Vec<W>) -> Result<
     })
 }
 
-/// Says the obstacles to a port that `weir ports` knows.
+/// Logs the obstacles to a port that `weir ports` knows.
 fn say_obstacles(port: &str, interface: &str, chunk: usize) {
     for obstacle in obstacles(interface, chunk) {
         warn!("port {port}: {obstacle}");
@@ -234,7 +235,7 @@ fn say_obstacles(port: &str, interface: &str, chunk: usize) {
 }
 
 impl Daemon {
-    /// Says why a port's interface cannot carry frames now.
+    /// Returns why a port's interface cannot carry frames at the moment.
     pub(super) fn obstacle(&self, port: PortId) -> Option<String> {
         let interface = self.interfaces.of(port)?;
         let effect = match interface.state() {
@@ -246,13 +247,13 @@ impl Daemon {
         Some(format!("port {}: interface {name} is {state}: {effect}", self.plan.ports[port.index()].name))
     }
 
-    /// Notes the present state of the interfaces for all who ask about a port's.
+    /// Records the current state of the interfaces for everything that asks about a port's interface.
     pub(super) fn note_interfaces(&mut self) {
         self.interfaces.note(&mut self.plan);
         self.neighbours.place(apps::places(&self.plan));
     }
 
-    /// Follows what has happened to interfaces, and says it.
+    /// Follows changes of interfaces, and logs them.
     pub(super) fn mind_interfaces(&mut self) {
         let news = self.interfaces.look(self.clock.now_ns());
         if !news.is_empty() {
@@ -289,7 +290,7 @@ impl Daemon {
     }
 }
 
-/// Returns whether a program has limits of length, which may follow from the MTU of an interface.
+/// Returns whether a program has length limits, which may follow from the MTU of an interface.
 fn limits_length(program: &Program) -> bool {
     let mut all = program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
     all.any(|operation| matches!(operation, Operation::LimitLength { .. } | Operation::ClampMss { .. }))

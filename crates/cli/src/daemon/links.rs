@@ -1,7 +1,7 @@
-//! The links that apps watch: checked every 2 ms while frames pass and every 20 ms otherwise, and only while
-//! an app watches one that can change. An idle daemon thus costs little, and where there is nothing to lose,
-//! a link's loss need not be known at once. For an interface, the kernel's ethtool ioctl is used, for a DPDK
-//! port its driver; recordings and memory ports are always up.
+//! The links that apps watch: checked every 2 ms while frames are passing and every 20 ms otherwise, and only
+//! while an app watches one that can change. An idle daemon thus costs little, and where nothing is lost, a
+//! link failure need not be detected at once. Interfaces are checked with the kernel's ethtool ioctl, DPDK
+//! ports with their driver; recordings and memory ports are always up.
 
 use super::dpdk::DpdkLink;
 use crate::config::{Plan, PortConfig};
@@ -9,16 +9,16 @@ use weir_port::LinkState;
 use weir_port::xdp::Carrier;
 use weir_program::PortId;
 
-/// Interval of checks while frames pass, in nanoseconds.
+/// Interval of checks while frames are passing, in nanoseconds.
 const PERIOD_NS: u64 = 2_000_000;
 
-/// Interval of checks otherwise, and of looks at whether frames pass.
+/// Interval of checks otherwise, and of measuring whether frames are passing.
 const IDLE_PERIOD_NS: u64 = 20_000_000;
 
-/// Frames in [`IDLE_PERIOD_NS`] from which on they are said to pass: 400 a second.
+/// Frames per [`IDLE_PERIOD_NS`] from which frames count as passing: 400 per second.
 const FRAMES_PASSING: u64 = 8;
 
-/// Whether frames pass.
+/// Whether frames are passing.
 #[derive(Default)]
 struct Pace {
     since_ns: u64,
@@ -27,7 +27,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Looks at how many frames have passed by now. Returns the interval to the next check of links.
+    /// Updates the pace from the number of frames so far. Returns the interval to the next check of links.
     fn period_ns(&mut self, frames: u64, now_ns: u64) -> u64 {
         if now_ns.saturating_sub(self.since_ns) >= IDLE_PERIOD_NS {
             self.is_busy = frames.saturating_sub(self.frames) >= FRAMES_PASSING;
@@ -41,7 +41,7 @@ impl Pace {
 enum Source {
     /// A port without carrier, which is always up.
     None,
-    /// The kernel, by the interface's present name; `None` while it cannot be used.
+    /// The kernel, by the interface's current name; `None` while it cannot be used.
     Interface(Option<String>),
     /// A DPDK driver.
     Dpdk(DpdkLink),
@@ -65,7 +65,7 @@ pub struct Links {
     next_ns: u64,
 }
 
-/// A change of a link that an app must be told.
+/// A change of a link to report to an app.
 pub struct News {
     /// Index of the app.
     pub app: usize,
@@ -76,8 +76,8 @@ pub struct News {
 }
 
 impl Links {
-    /// Watches the ports that each app asks for, from their present state. `dpdk` has the links of DPDK
-    /// ports, by position in the plan.
+    /// Watches the ports that each app asks for, starting from their current state. `dpdk` has the links of
+    /// DPDK ports, by position in the plan.
     pub fn watch(plan: &Plan, dpdk: &[Option<DpdkLink>], watched: &[Vec<PortId>]) -> std::io::Result<Links> {
         let mut links = Links::default();
         for (app, ports) in watched.iter().enumerate() {
@@ -97,7 +97,7 @@ impl Links {
         Ok(links)
     }
 
-    /// Notes the present name of a port's interface, or that it cannot be used.
+    /// Records the current name of a port's interface, or that it cannot be used.
     pub fn set_interface(&mut self, port: PortId, name: Option<String>) {
         if let Some(link) = self.links.iter_mut().find(|link| link.port == port) {
             link.source = Source::Interface(name);
@@ -115,8 +115,8 @@ impl Links {
         changes.then_some(self.next_ns)
     }
 
-    /// Checks the links if it is time. `frames` is how many the workers have handled by now. Returns what has
-    /// changed.
+    /// Checks the links if it is time. `frames` is how many frames the workers have handled so far. Returns
+    /// what has changed.
     pub fn look(&mut self, now_ns: u64, frames: u64) -> Vec<News> {
         if self.wake_ns().is_none_or(|wake_ns| wake_ns > now_ns) {
             return Vec::new();
@@ -135,7 +135,7 @@ impl Links {
 }
 
 impl Source {
-    /// Returns the present state. The state `before` saves asking an interface for its speed, which takes
+    /// Returns the current state. The previous state saves asking an interface for its speed, which takes
     /// longer, as long as it has not gone down or up.
     fn look(&self, carrier: Option<&Carrier>, before: Option<LinkState>) -> LinkState {
         match (self, carrier) {

@@ -1,9 +1,9 @@
-//! Lists that may be long, a page at a time: entries and flows. An answer has a bounded number of rows, and
-//! where the next page begins, so that no question makes the daemon's memory grow by the length of a list.
+//! Potentially long lists, a page at a time: entries and flows. An answer has a bounded number of rows, and
+//! where the next page begins, so that no query makes the daemon's memory grow with the length of a list.
 //!
-//! An entry or flow that is there from the first page to the last is listed once, whatever is added and
-//! removed meanwhile. Where that cannot be promised, because the program was replaced, the next page is an
-//! error.
+//! An entry or flow that exists from the first page to the last is listed exactly once, regardless of what is
+//! added and removed meanwhile. Where that cannot be guaranteed, because the program was replaced, the next
+//! page is an error.
 
 use super::load::PAGE_MAX;
 use super::observer::Snapshot;
@@ -21,7 +21,7 @@ use weir_program::nat::Binding;
 use weir_program::snapshot::{FlowSnapshot, FlowsPage, Page, Seen};
 use weir_program::{Entry, PipeId, PipeKind};
 
-/// The largest number of rows of an answer. As JSON values in memory they take a few megabytes.
+/// The maximum number of rows of an answer. As JSON values in memory they take a few megabytes.
 const ROWS_MAX: usize = 2048;
 
 /// The default number of flows shown.
@@ -34,12 +34,12 @@ const SETS: u32 = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cursor {
     generation: u64,
-    /// The number of a pipe; behind the last one, flows between pods follow, by overlay.
+    /// The number of a pipe; after the last pipe, flows between pods follow, by overlay.
     list: u32,
     /// For flows: which worker has them.
     worker: u32,
     place: u32,
-    /// What [`Page::renumbered`] was.
+    /// The earlier value of [`Page::renumbered`].
     renumbered: u32,
 }
 
@@ -58,7 +58,7 @@ impl Cursor {
         Some(Cursor { generation: generation.parse().ok()?, list, worker, place, renumbered })
     }
 
-    /// Goes on behind a page: at its next place, or with the next list.
+    /// Moves past a page: to its next place, or to the next list.
     fn follow(&mut self, next: Option<u32>) {
         match next {
             Some(place) => self.place = place,
@@ -83,7 +83,7 @@ impl Snapshot {
     }
 
     /// Returns a page of the entries of a pipe from a place on, with what all workers know of them. Workers
-    /// collect few at a time, so that none stops forwarding for long.
+    /// collect a few at a time, so that none stops forwarding for long.
     fn page(&self, pipe: PipeId, from: u32) -> Result<Page> {
         let mut page = self.ask_one(0, |answer| Command::Page(pipe, from, PAGE_MAX, answer))?;
         let keys: Vec<_> = page.entries.iter().map(|(entry, _)| (pipe, EntryKey::of(entry))).collect();
@@ -149,7 +149,7 @@ impl Snapshot {
         })
     }
 
-    /// Returns a page of flows, and on the first page how many there are.
+    /// Returns a page of flows, and on the first page the number of flows.
     pub fn show_flows(&self, request: &Value) -> Result<Value> {
         let limit = request["limit"].as_u64().map_or(FLOWS, |limit| limit as usize).min(ROWS_MAX);
         let mut at = self.cursor(request)?;
@@ -200,7 +200,7 @@ impl Snapshot {
 
     fn flow_row(&self, pipe: PipeId, flow: &FlowSnapshot) -> Value {
         let name = &self.plan.program.pipes[pipe.index()].name;
-        // With those that a measurement has collected.
+        // Including those that a measurement has collected.
         let mut count = flow.hits;
         count.add(flow.given);
         json!({

@@ -1,6 +1,6 @@
-//! `explain --live`: the daemon's own program, entries, buckets and flows. The interpreter runs here, on an
-//! observer's thread, and the engine in the worker of the packet's flow; neither counts anything. Entries are
-//! read from a worker, a page at a time, because there may be too many for a copy.
+//! `explain --live`: uses the daemon's own program, entries, buckets and flows. The interpreter runs here, on
+//! an observer's thread, and the engine in the worker that owns the packet's flow; neither counts anything.
+//! Entries are read from a worker, a page at a time, because there may be too many to copy.
 
 use super::arrival;
 use super::observer::Snapshot;
@@ -17,11 +17,11 @@ use weir_program::nat::Binding;
 use weir_program::snapshot::{FlowSnapshot, NewFlowTurns};
 use weir_program::{Entry, GroupId, PipeId, PortId};
 
-/// Looks flows up in the worker that owns the packet's, and reads entries.
+/// Looks up flows in the worker that owns the packet, and reads entries.
 struct LiveFlows<'a> {
     now: &'a Snapshot,
     worker: usize,
-    /// What new flows get there, as [`weir_engine::worker::Probe`] says.
+    /// The bindings that new flows get there, as in [`weir_engine::worker::Probe`].
     next_bindings: Vec<Vec<Option<Binding>>>,
     new_flows: Vec<NewFlowTurns>,
     /// Why not all entries were read.
@@ -49,7 +49,8 @@ impl FlowSource for LiveFlows<'_> {
         let program = &self.now.plan.program;
         let pool = program.nat_pools.get(program.pipes[pipe.index()].nat?.index())?;
         let next = self.next_bindings.get(pipe.index())?;
-        // Which of the two is next can be told only by the worker, and is only of interest at the pool's end.
+        // Only the worker can tell which of the two is next, and it only matters when the pool is nearly
+        // exhausted.
         next.get(pool.slice(key) as usize).copied().flatten().or(freed)
     }
 
@@ -106,7 +107,7 @@ pub fn packet(request: &Value, to: Option<[u8; 6]>) -> Result<Vec<u8>> {
 /// Explains a packet in the running program.
 pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
     let mut program = now.plan.program.without_entries();
-    // With the weights of now: the rows of the GLB director's follow from them.
+    // With the current weights: the rows of the GLB director follow from them.
     program.groups = now.tables.groups().to_vec();
     let input = match request["port"].as_str() {
         Some(name) => program.port_named(name).with_context(|| format!("there is no port `{name}`"))?,
@@ -122,11 +123,11 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
     let mut interpreter = Interpreter::new(&program, buckets);
     let ask = |worker| now.ask_one(worker, |answer| Command::Probe(input, frame.clone(), answer));
     let mut probe = ask(worker)?;
-    // Which worker the frame belongs to may depend on entries, which the workers have.
+    // The owner of the frame may depend on entries, which the workers have.
     if let Some(other) = probe.as_ref().map(|probe| probe.worker).filter(|&other| other != worker) {
         (worker, probe) = (other, ask(other)?);
     }
-    // Turns are taken all the time, so use those of the packet that was probed.
+    // Turns advance all the time, so use those of the packet that was probed.
     for (at, turns) in probe.iter().flat_map(|probe| &probe.turns).enumerate() {
         interpreter.set_turns(PipeId(at as u16), *turns);
     }

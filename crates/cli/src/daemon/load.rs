@@ -1,5 +1,6 @@
-//! Many changes of entries as one: read elsewhere, made by all workers or none, while the main thread goes on
-//! with everything else; and the entries of a pipe, a page at a time, so that they can be loaded again.
+//! Bulk changes of entries: parsed on another thread and made by all workers or none, while the main thread
+//! continues with everything else. Also lists the entries of a pipe, a page at a time, in a form that can be
+//! loaded again.
 
 use super::Daemon;
 use super::changing::Ticket;
@@ -11,16 +12,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use weir_engine::worker::Command;
 use weir_program::change::{Change, ChangeError, Changes};
 
-/// The largest number of entries in a page, which a worker collects between two breaths.
+/// The maximum number of entries in a page, which a worker collects between two breaths.
 pub const PAGE_MAX: u32 = 256;
 
-/// What a text of changes may name: what the running program has, without its entries.
+/// The names that a text of changes may use: those of the running program, without its entries.
 pub struct Vocabulary {
     generation: u64,
     plan: Arc<Plan>,
 }
 
-/// The present vocabulary, for the threads that read texts.
+/// The current vocabulary, for the threads that parse texts.
 #[derive(Clone, Default)]
 pub struct Published(Arc<RwLock<Option<Arc<Vocabulary>>>>);
 
@@ -31,13 +32,13 @@ impl Published {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
     }
 
-    /// Returns the vocabulary, if the daemon has begun.
+    /// Returns the vocabulary, if the daemon has started.
     pub fn get(&self) -> Option<Arc<Vocabulary>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Changes that were read, and the line of each.
+/// Changes that were parsed, and the line of each.
 #[derive(Clone)]
 pub struct Read {
     generation: u64,
@@ -45,19 +46,19 @@ pub struct Read {
     lines: Arc<Vec<u32>>,
 }
 
-/// Reads changes, a piece of the text at a time.
+/// Parses changes, a piece of the text at a time.
 pub struct Reader<'a> {
     vocabulary: &'a Vocabulary,
     reader: RunTime<'a>,
     changes: Vec<Change>,
     lines: Vec<u32>,
     line: u32,
-    /// The beginning of a line whose end has not come.
+    /// The start of an incomplete line.
     rest: Vec<u8>,
 }
 
 impl Vocabulary {
-    /// Begins to read a text.
+    /// Begins to parse a text.
     pub fn reader(&self) -> Reader<'_> {
         let reader = RunTime::new(&self.plan.program, &self.plan.attachments);
         Reader { vocabulary: self, reader, changes: Vec::new(), lines: Vec::new(), line: 0, rest: Vec::new() }
@@ -65,10 +66,10 @@ impl Vocabulary {
 }
 
 impl Reader<'_> {
-    /// Reads a piece.
+    /// Parses a piece.
     ///
     /// # Errors
-    /// Says what is wrong with which line.
+    /// The error names the line and the problem.
     pub fn piece(&mut self, piece: &[u8]) -> Result<(), String> {
         let mut lines = piece.split(|&byte| byte == b'\n');
         let last = lines.next_back().unwrap_or_default();
@@ -99,7 +100,7 @@ impl Reader<'_> {
     /// Returns all changes.
     ///
     /// # Errors
-    /// Says what is wrong with which line.
+    /// The error names the line and the problem.
     pub fn end(mut self) -> Result<Read, String> {
         let rest = std::mem::take(&mut self.rest);
         self.read_line(&rest)?;
@@ -120,7 +121,7 @@ fn at_line(why: &ChangeError, lines: &[u32]) -> String {
     }
 }
 
-/// Changes that are to be made.
+/// Changes to be made.
 pub struct Load {
     read: Read,
     /// On their way to the workers.
@@ -128,12 +129,12 @@ pub struct Load {
 }
 
 impl Load {
-    /// Changes that nothing has been done with.
+    /// Wraps changes that have not been started.
     pub fn new(read: Read) -> Load {
         Load { read, ticket: None }
     }
 
-    /// Takes the next step. Returns the answer if there is one.
+    /// Takes the next step. Returns the answer once it is available.
     pub fn look(&mut self, daemon: &mut Daemon) -> Option<Result<Value>> {
         let ticket = match self.ticket {
             Some(ticket) => ticket,
@@ -158,7 +159,7 @@ fn done(made: Result<(), ChangeError>, read: &Read) -> Result<Value> {
 
 impl Snapshot {
     /// Returns a page of a pipe's entries as changes that add them: those from place `from` on, and where the
-    /// next page begins. Those that are configured are left out, unless `all` are wanted.
+    /// next page begins. Configured entries are left out, unless `all` are requested.
     pub fn list_entries(&self, request: &Value) -> Result<Value> {
         let id = self.pipe_named(request)?;
         let pipe = &self.plan.program.pipes[id.index()];

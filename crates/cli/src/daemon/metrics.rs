@@ -1,7 +1,7 @@
-//! Prometheus metrics at `/metrics`, enabled by an address: workers keep plain counters, and a scrape sums
-//! them.
+//! Prometheus metrics at `/metrics`, enabled by configuring an address: workers keep plain counters, and a
+//! scrape sums them.
 //!
-//! An observer makes the text, and `http.rs` serves it.
+//! An observer renders the text, and `http.rs` serves it.
 
 use super::observer::Snapshot;
 use super::shown::total;
@@ -66,7 +66,7 @@ pub fn text(now: &Snapshot) -> Result<String> {
     Ok(text)
 }
 
-/// Counts of `xdp` ports: the family's name, the port's name for it, and what it says.
+/// Counts of `xdp` ports: the family's name, the port's name for it, and its help text.
 const SAMPLED: [(&str, &str, &str); 2] = [
     ("port_checksums_sampled", "checksums_sampled", "Received frames whose checksums were looked at"),
     ("port_checksums_wrong", "checksums_wrong", "Sampled frames that came with a wrong checksum"),
@@ -155,7 +155,7 @@ impl Totals<'_> {
         self.family(("port_starved", "port"), "Times without a free frame to receive into", starved);
     }
 
-    /// Quantiles over the whole life of a worker: a scrape has no room for every bucket of every worker.
+    /// Quantiles over the whole lifetime of a worker: a scrape has no room for every bucket of every worker.
     fn breaths(&mut self, now: &Snapshot) {
         let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
         let note = |worker: usize, clock: &str, histogram: &Histogram| {
@@ -214,7 +214,7 @@ fn flows(registry: &mut Registry, now: &Snapshot) {
     registry.register("group_refused", help, refused);
 }
 
-/// How many pairs of an address and a port of each NAT pool are taken, and how many are free.
+/// How many address and port pairs of each NAT pool are in use, and how many are free.
 fn nat_pools(registry: &mut Registry, now: &Snapshot) {
     let families = [Family::<Labels, Gauge>::default(), Family::default()];
     for (at, pool) in now.plan.program.nat_pools.iter().enumerate() {
@@ -228,7 +228,7 @@ fn nat_pools(registry: &mut Registry, now: &Snapshot) {
     registry.register("nat_ports_free", "Addresses and ports of a NAT pool that no flow has", free);
 }
 
-/// Values with labels of their own, a family for each name.
+/// Values with their own labels, one family per name.
 fn samples(registry: &mut Registry, samples: &[(String, Sample)]) {
     let mut names: Vec<&str> = samples.iter().map(|(_, one)| one.name).collect();
     names.sort_unstable();

@@ -1,10 +1,10 @@
-//! The daemon: it opens ports, starts workers, answers requests and obeys signals.
+//! The daemon: opens ports, starts workers, answers requests and handles signals.
 //!
 //! One thread per worker carries frames. The main thread does everything else in one loop ([`run`]). In a
 //! single poll() it waits for requests from the HTTP server's thread, for SIGHUP (reload) and SIGTERM or
-//! SIGINT (stop), for news of interfaces, for workers that have frames for apps, for clients of apps, and for
-//! the time at which an app wants to be woken. Then it serves all of them as far as possible, without waiting
-//! for any; what takes long, such as compiling, is done by other threads. Nothing here is on the packet path.
+//! SIGINT (stop), for changes of interfaces, for workers that have frames for apps, for clients of apps, and
+//! for the time at which an app asked to be woken. Then it serves all of them as far as possible without
+//! blocking; slow work, such as compiling, is done by other threads. Nothing here is on the packet path.
 
 mod added;
 mod answer;
@@ -97,17 +97,17 @@ use weir_program::owner::{Owners, Steering};
 use weir_program::snapshot::FlowAccount;
 use weir_program::{Pipe, PipeKind, PortId, Program};
 
-/// Frames that may wait for an app: two batches, and room for a pause of the receiver.
+/// Capacity of the ring for an app's frames: two batches, plus slack for a stalled receiver.
 const RING: usize = 1024;
 
-/// Reads the configuration again for a reload, on a thread of its own.
+/// Rereads the configuration for a reload, on a separate thread.
 pub type Load = Arc<dyn Fn(&Edits, &Nics) -> Result<Plan> + Send + Sync>;
 
 /// A running daemon.
 pub struct Daemon {
     file: PathBuf,
     load: Load,
-    /// The present program's plan, without entries: those are in the engines.
+    /// The current program's plan, without entries: those are in the engines.
     plan: Arc<Plan>,
     /// The buckets that the workers read, and the weights for which they were filled.
     tables: GroupTables,
@@ -115,7 +115,7 @@ pub struct Daemon {
     reloads: Reloads,
     hash: TableHash,
     fleet: Fleet,
-    /// Which worker a packet belongs to.
+    /// Which worker owns a packet.
     owners: Owners,
     interfaces: Interfaces,
     /// Links of DPDK ports, by the port's position in the program.
@@ -126,28 +126,28 @@ pub struct Daemon {
     systemd: Systemd,
     clock: Clock,
     collector: Collector,
-    /// Who checks servers for apps.
+    /// Checks servers on behalf of apps.
     checks: checks::Checks,
-    /// Who finds neighbours for apps.
+    /// Resolves neighbours on behalf of apps.
     neighbours: neighbours::Neighbours,
-    /// Who watches paths of tunnels.
+    /// Watches paths of tunnels.
     watched: path::Watched,
-    /// Who minds caches of overlays.
+    /// Maintains the caches of overlays.
     kept: overlay::Kept,
-    /// Where what takes long to drop goes.
+    /// Receives values that take long to drop.
     disposal: Disposal,
     generation: u64,
     vocabulary: load::Published,
-    /// Another daemon that takes over from this one.
+    /// Another daemon that is taking over from this one.
     giving: Option<Giving>,
     /// What survives a restart.
     store: Store,
-    /// What was said of recordings.
+    /// What was reported about recordings.
     recordings: recordings::Recordings,
 }
 
-/// Runs until told to stop. `load` reads the configuration again for a reload. With `takeover`, it goes on
-/// with the flows, interfaces and apps of the daemon that runs now on the same socket.
+/// Runs until stopped. `load` rereads the configuration for a reload. With `takeover`, it takes over the
+/// flows, interfaces and apps of the daemon running on the same socket.
 pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> {
     let inherited = Inherited::take()?;
     let signals = Signals::take()?;
@@ -188,8 +188,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
             break;
         }
         if let Some(gift) = daemon.take_gift() {
-            // The successor tells systemd.
-            // Clients are answered first, while frames still pass.
+            // The successor notifies systemd. Clients are answered first, while frames are still forwarded.
             return daemon.give(gift, control.end());
         }
     }
@@ -203,7 +202,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
 }
 
 impl Daemon {
-    /// Starts the workers. `taking` is the daemon whose interfaces will be handed over.
+    /// Starts the workers. `taking` is the daemon that will hand over its interfaces.
     fn start(
         file: PathBuf,
         mut plan: Plan,
@@ -239,7 +238,7 @@ impl Daemon {
             collector: Collector::start(clock)?,
             watched: path::Watched::default(),
             kept: overlay::Kept::default(),
-            // Its thread begins without privileges.
+            // Its thread starts without privileges.
             disposal: channel().0,
             generation: 1,
             vocabulary: load::Published::default(),
@@ -259,14 +258,15 @@ impl Daemon {
         Ok((daemon, rings))
     }
 
-    /// Starts everything that may run only once at a time. `states` are those of a former daemon's apps.
+    /// Starts everything that only one daemon at a time may run. `states` are the states of a former daemon's
+    /// apps.
     fn begin(
         &mut self,
         rings: Vec<apps::Ring>,
         sockets: Vec<Option<apps::Socket>>,
         states: &serde_json::Value,
     ) -> Result<()> {
-        // Their threads begin with the privileges that are left.
+        // Their threads start with the remaining privileges.
         self.watched.follow(self.plan.apps.wanted::<weir_path::Wanted>())?;
         self.kept.follow(&self.plan.apps, self.clock, &self.collector)?;
         self.begin_apps(rings, sockets.into_iter().flatten().collect(), states)?;
@@ -296,8 +296,8 @@ impl Daemon {
         Ok((daemon, control))
     }
 
-    /// Starts the workers, and returns our ends of their rings for the apps. Those of a successor are dormant
-    /// until all of them have the old daemon's sockets.
+    /// Starts the workers, and returns our ends of their rings for the apps. A successor's workers stay
+    /// dormant until all of them have the old daemon's sockets.
     fn start_workers(&mut self, offered: &mut Offered, is_successor: bool) -> Result<Vec<apps::Ring>> {
         let count = self.plan.workers.count();
         let mut rings = rings_for(&self.plan.program, count);
@@ -317,7 +317,7 @@ impl Daemon {
         if self.plan.apps.checks_ways() {
             self.checks.prepare();
         }
-        // DPDK's drivers may map devices and memory as long as they run.
+        // DPDK's drivers may map devices and memory for as long as they run.
         if dpdk.is_none() {
             privileges::keep(privileges::DAEMON).context("giving up privileges")?;
         }
@@ -347,8 +347,8 @@ impl Daemon {
         Ok(ours)
     }
 
-    /// Returns what becomes of each worker's ports: those with a present position in `order` stay, with other
-    /// faults and recordings if these have changed; the places of others are left open.
+    /// Returns what happens to each worker's ports: those with a current position in `order` stay, with
+    /// updated faults and recordings if these have changed; the slots of others are left empty.
     fn wrappers(&self, plan: &Plan, order: &[Option<usize>]) -> Result<Vec<Vec<Option<Rewire>>>> {
         let now_ns = self.clock.now_ns();
         let one = |worker, (new, old): (&crate::config::PortConfig, &Option<usize>)| {
@@ -377,17 +377,17 @@ impl Daemon {
             tv_sec: pause.as_secs().min(3600) as i64,
             tv_nsec: i64::from(pause.subsec_nanos()),
         });
-        // Whether or not poll was interrupted, the next turn checks everything.
+        // Whether or not poll was interrupted, the next iteration checks everything.
         let _ = poll(&mut waits, timeout.as_ref());
     }
 
-    /// Moves changes on, and has entries removed that no worker has met for their timeout.
+    /// Advances changes, and removes entries that have been idle on all workers for their timeout.
     fn mind_changes(&mut self) {
         let ages = !self.reloads.are_due() && self.has_timeouts();
         self.fleet.mind_changes(ages, self.clock);
     }
 
-    /// Whether the program has entries that go when they are idle.
+    /// Whether the program has entries that expire when idle.
     fn has_timeouts(&self) -> bool {
         let of_flows = |pipe: &Pipe| match pipe.kind {
             PipeKind::Flow { timeouts, .. } => timeouts.each_ns().into_iter().max(),
@@ -397,7 +397,7 @@ impl Daemon {
         self.plan.program.pipes.iter().any(|pipe| longest(pipe) > Some(0))
     }
 
-    /// Publishes what this thread knows, if somebody wants to show it.
+    /// Publishes this thread's state, if anyone wants to show it.
     fn publish(&self) {
         let Some(number) = self.board.wanted() else { return };
         let ports = || (0..self.plan.ports.len()).map(|at| PortId(at as u16));
@@ -437,7 +437,7 @@ impl Daemon {
         )
     }
 
-    /// Stops workers and collector. Returns the ledger, whether it balances, and what is to be said of flows.
+    /// Stops workers and collector. Returns the ledger, whether it balances, and a message about flows.
     fn stop(self) -> Result<(Ledger, bool, Option<String>)> {
         let (reports, collector) = self.stop_but_collector()?;
         settle(&reports, collector)
@@ -448,7 +448,7 @@ impl Daemon {
         self.end_reload();
         let reports = std::mem::take(&mut self.fleet).stop()?;
         self.recordings.end(&reports);
-        // Frames that workers passed on last.
+        // The last frames that workers passed on.
         while self.take_frames() {}
         // They give the collector what their flows have counted.
         drop(std::mem::take(&mut self.kept));
@@ -456,7 +456,7 @@ impl Daemon {
     }
 }
 
-/// Stops the collector, and sums up.
+/// Stops the collector, and computes the totals.
 fn settle(reports: &[Report], collector: Collector) -> Result<(Ledger, bool, Option<String>)> {
     let mut ledger = Ledger::default();
     reports.iter().for_each(|report| ledger.add(&report.ledger));
@@ -464,13 +464,12 @@ fn settle(reports: &[Report], collector: Collector) -> Result<(Ledger, bool, Opt
     Ok((ledger, balanced, flows_at_end(reports, &totals)))
 }
 
-/// Returns the rings between so many workers: there are some only for a program that
-/// hands frames over.
+/// Returns the rings between the workers: only a program that hands frames over has any.
 fn rings_for(program: &Program, workers: usize) -> Vec<HandOver> {
     if program.hands_over() { HandOver::between(workers) } else { HandOver::none(workers) }
 }
 
-/// Asks a worker for a report, which shows that it lives. If it has too much to do, there is no answer.
+/// Asks a worker for a report, which shows that it is alive. There is no answer if it is overloaded.
 fn alive(fleet: &Fleet, worker: usize) -> Receiver<Report> {
     let (answer, report) = sync_channel(1);
     fleet.offer(worker, Command::Report(answer));
@@ -484,7 +483,8 @@ fn reorder<T>(of_ports: Vec<Option<T>>, order: &[Option<usize>]) -> Vec<Option<T
     order.iter().map(|&at| old.get_mut(at?)?.take()).collect()
 }
 
-/// Starts a thread that drops what takes long, such as a program or a socket. It ends with its last user.
+/// Starts a thread that drops values that take long to drop, such as a program or a socket. It ends when the
+/// last sender is dropped.
 fn disposal() -> Result<Disposal> {
     let (disposal, burdens) = channel();
     let drop_all = move || {
@@ -495,7 +495,7 @@ fn disposal() -> Result<Disposal> {
     Ok(disposal)
 }
 
-/// Says what became of the packets in flows, if there were any.
+/// Describes what became of the packets in flows, if there were any.
 fn flows_at_end(reports: &[Report], totals: &Totals) -> Option<String> {
     let mut account = FlowAccount::default();
     reports.iter().for_each(|report| account.add(&report.flows));

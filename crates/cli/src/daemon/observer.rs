@@ -1,12 +1,12 @@
 //! Threads that answer `show`, `explain` and Prometheus, so that neither frames nor links wait for an answer.
 //!
-//! An answer is made from a [`Snapshot`]: the workers' reports, which are small, and a [`Scene`], what the
-//! main thread alone knows, such as the state of apps. The main thread publishes a scene when one is wanted,
-//! and waits for nobody. If it is busy, or a worker is, a scrape gets the last snapshot, whose age is among
-//! the metrics.
+//! An answer is computed from a [`Snapshot`]: the workers' reports, which are small, and a [`Scene`], which
+//! is what only the main thread knows, such as the state of apps. The main thread publishes a scene on
+//! demand, and blocks on nothing. If it or a worker is busy, a scrape gets the last snapshot, whose age is
+//! among the metrics.
 //!
-//! A snapshot is younger than the question that it answers, and there are at most [`RATE_MAX`] a second, so a
-//! flood of questions delays only those who ask.
+//! A snapshot is always newer than the question it answers, and there are at most [`RATE_MAX`] per second, so
+//! a flood of questions delays only the clients that ask them.
 
 use super::apps::{Family, Gauges};
 use super::arrival::Arrival;
@@ -32,7 +32,7 @@ use weir_engine::worker::{Command, Histogram, Report};
 use weir_program::buckets::GroupTables;
 use weir_program::owner::Owners;
 
-/// The largest number of snapshots that a thread makes in a second: with two threads, a worker spends less
+/// The maximum number of snapshots per second that a thread takes: with two threads, a worker spends less
 /// than a hundredth of its time on reports.
 const RATE_MAX: u32 = 200;
 
@@ -42,37 +42,37 @@ const SCRAPE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long other questions wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long after a question was refused for lack of room a worker is asked again.
+/// How long to wait before asking a worker again that had no room for a question.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// How often reports that do not add up are taken again.
+/// How many times inconsistent reports are collected again.
 const ACCOUNTS_TAKEN_MAX: usize = 8;
 
-/// How often a question is answered again because the program has changed meanwhile.
+/// How many times a question is answered again because the program has changed meanwhile.
 const ANSWERED_MAX: usize = 8;
 
-/// Questions that may wait for a thread; the connections of others wait.
+/// Questions that may be queued for a thread; the connections of others wait.
 const QUESTIONS: usize = 64;
 
-/// What the main thread knows, at one moment.
+/// What the main thread knows at one moment.
 pub struct Scene {
     pub generation: u64,
     pub file: PathBuf,
     pub clock: Clock,
     pub plan: Arc<Plan>,
-    /// The groups with the weights of now, and their buckets.
+    /// The groups with their current weights, and their buckets.
     pub tables: GroupTables,
-    /// Which worker a packet belongs to.
+    /// Which worker owns a packet.
     pub owners: Owners,
-    /// To ask the workers.
+    /// Handles for asking the workers.
     pub fleet: Workers,
     /// The state of each port's link.
     pub links: Vec<Option<String>>,
-    /// Why each port's interface cannot carry frames now.
+    /// Why each port's interface cannot carry frames at the moment.
     pub obstacles: Vec<Option<String>>,
-    /// What the program at each port's interface has counted on all queues.
+    /// Counters of the program at each port's interface, summed over all queues.
     pub programs: Vec<Vec<(&'static str, u64)>>,
-    /// What `explain` must know of each port's interface.
+    /// What `explain` needs to know about each port's interface.
     pub arrivals: Vec<Option<Arrival>>,
     /// What `weir show apps` prints.
     pub apps: Value,
@@ -82,7 +82,7 @@ pub struct Scene {
     pub gauges: Vec<Gauges>,
     /// The apps' values with labels, each with its app's name.
     pub samples: Vec<(String, Sample)>,
-    /// What the collector had read, before the workers were asked what they gave.
+    /// What the collector had read before the workers were asked what they sent.
     pub read: Totals,
     /// The flows between pods.
     pub pods: Vec<overlay::Table>,
@@ -103,9 +103,9 @@ struct Published {
 
 #[derive(Default)]
 struct Newest {
-    /// How many scenes the main thread has begun, which tells those apart that were begun after a question.
+    /// How many scenes the main thread has begun; distinguishes those begun after a question.
     begun: u64,
-    /// The number of the one that is here.
+    /// The number of the scene that is here.
     number: u64,
     scene: Option<Arc<Scene>>,
 }
@@ -138,7 +138,7 @@ impl Board {
         self.0.renewed.notify_all();
     }
 
-    /// Returns a scene that was begun after this call, or the last one if none comes until `until`; and
+    /// Returns a scene that was begun after this call, or the last one if none arrives before `until`; and
     /// whether it is new.
     fn look(&self, until: Instant) -> (Option<Arc<Scene>>, bool) {
         let mut newest = self.newest();
@@ -159,7 +159,7 @@ pub struct Snapshot {
     scene: Arc<Scene>,
     pub reports: Vec<Report>,
     pub taken: Instant,
-    /// Whether the main thread has taken part, and not only the workers.
+    /// Whether the main thread contributed, not only the workers.
     pub is_fresh: bool,
 }
 
@@ -194,17 +194,17 @@ impl Scene {
         answer.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
     }
 
-    /// Returns true if the worker runs this program, with as many others.
+    /// Returns true if the worker runs this program, with the same number of workers.
     fn is_told_by(&self, report: &Report) -> bool {
         (report.generation, report.workers) == (self.generation, self.fleet.len())
     }
 
-    /// Returns true if a worker has ended: it was removed.
+    /// Returns true if a worker has ended because it was removed.
     fn is_past(&self) -> bool {
         (0..self.fleet.len()).any(|worker| self.fleet.has_ended(worker))
     }
 
-    /// Returns true if all workers run this program. What they were asked before was then about it.
+    /// Returns true if all workers run this program. Answers they gave before were then about it.
     fn still_runs(&self) -> Result<bool> {
         if self.is_past() {
             return Ok(false);
@@ -213,7 +213,7 @@ impl Scene {
         Ok(reports.iter().all(|report| self.is_told_by(report)))
     }
 
-    /// Waits until no worker takes over the counts of a former program any more.
+    /// Waits until no worker is still taking over the counts of a former program.
     pub fn settle(&self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while self.ask_until(until, Command::Report)?.iter().any(|report| report.is_settling) {
@@ -225,7 +225,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Asks one worker, again and again while it has no room for a question.
+    /// Asks one worker, repeatedly while it has no room for a question.
     fn ask<T>(
         &self,
         worker: usize,
@@ -247,7 +247,7 @@ impl Scene {
     }
 
     /// Collects the reports of all workers. They are taken one after the other, so a frame that passes
-    /// between workers meanwhile may be in both or in neither; then they are taken again.
+    /// between workers meanwhile may be in both or in neither; then they are collected again.
     fn reports(&self, until: Instant) -> Result<Vec<Report>> {
         let mut reports = self.ask_until(until, Command::Report)?;
         for _ in 0..ACCOUNTS_TAKEN_MAX {
@@ -266,7 +266,7 @@ struct Observer {
     last: Option<Arc<Snapshot>>,
 }
 
-/// Starts a thread that answers questions. It ends when nobody can ask any more.
+/// Starts a thread that answers questions. It ends when all senders are gone.
 pub fn start(board: Board, name: &str) -> Result<mpsc::Sender<Asked>> {
     let (ask, mut asked) = mpsc::channel::<Asked>(QUESTIONS);
     let mut observer = Observer { board, last: None };
@@ -274,7 +274,7 @@ pub fn start(board: Board, name: &str) -> Result<mpsc::Sender<Asked>> {
         priority::ordinary();
         while let Some(Asked { question, answer }) = asked.blocking_recv() {
             if !answer.is_closed() {
-                // Whoever asked may have gone.
+                // The client may be gone.
                 let _ = answer.send(observer.answer(&question));
             }
         }
@@ -294,8 +294,8 @@ impl Observer {
         answer.map_err(|error| format!("{error:#}"))
     }
 
-    /// Answers a command; again if the workers have taken over another program meanwhile, because then some
-    /// have been asked about that one.
+    /// Answers a command; again if the workers have switched programs meanwhile, because then some were asked
+    /// about the new one.
     fn command(&mut self, request: &Value) -> Result<Value> {
         for _ in 0..ANSWERED_MAX {
             let now = self.snapshot(PATIENCE)?;
@@ -311,7 +311,7 @@ impl Observer {
         bail!("the workers take over one program after the other: try again")
     }
 
-    /// Returns a snapshot, the last one if there can be no new one now.
+    /// Returns a snapshot: the last one if a new one cannot be taken now.
     fn scrape(&mut self) -> Result<Arc<Snapshot>> {
         let snapshot = self.snapshot(SCRAPE_PATIENCE);
         snapshot.or_else(|error| self.last.clone().ok_or(error))
@@ -332,7 +332,7 @@ impl Observer {
         }
         let until = Instant::now() + patience;
         loop {
-            // The workers get what is left if the main thread has no time.
+            // The workers get the remaining time if the main thread is too busy.
             let (scene, is_fresh) =
                 self.board.look(Instant::now() + until.saturating_duration_since(Instant::now()) / 2);
             let scene = scene.context("the daemon has not begun")?;

@@ -1,4 +1,4 @@
-//! Opens the configured ports: one queue of each for every worker.
+//! Opens the configured ports: one queue of each per worker.
 
 use super::dpdk::Dpdk;
 use super::takeover::Offered;
@@ -23,7 +23,7 @@ use weir_program::PortId;
 /// Chunks of a worker's pool in addition to those in its ports: batches, hand-over, a burst of apps.
 const CHUNKS_SPARE: u32 = 1024;
 
-/// The largest size of a `trace` in each direction, in bytes, so that a forgotten one does not fill the disk.
+/// The maximum size of a `trace` in each direction, in bytes, so that a forgotten one does not fill the disk.
 const TRACE_BYTES: u64 = 1 << 30;
 
 /// Attaches weir's program to the interfaces of all XDP ports. Returns them by the ports' positions.
@@ -33,8 +33,7 @@ pub fn attach(plan: &Plan, later: impl Fn(&PortConfig) -> bool) -> Result<Vec<Op
     (0..plan.ports.len()).map(|at| attach_one(plan, at, later(&plan.ports[at]))).collect()
 }
 
-/// Attaches weir's program to the interface of a port, if it has one.
-/// With `later`, that is only prepared.
+/// Attaches weir's program to the interface of a port, if it has one. With `later`, it is only prepared.
 pub fn attach_one(plan: &Plan, at: usize, later: bool) -> Result<Option<XdpInterface>> {
     let port = &plan.ports[at];
     let PortKind::Xdp(xdp) = &port.kind else { return Ok(None) };
@@ -49,7 +48,8 @@ pub fn attach_one(plan: &Plan, at: usize, later: bool) -> Result<Option<XdpInter
     Ok(Some(interface.with_context(|| format!("port `{}`", port.name))?))
 }
 
-/// Changes the rules of the interfaces to those of `plan`, of whose ports `order` tells the present position.
+/// Changes the rules of the interfaces to those of `plan`; `order` has the current position of each of its
+/// ports.
 pub fn set_take(plan: &Plan, order: &[Option<usize>], interfaces: &mut [Option<XdpInterface>]) -> Result<()> {
     for (at, (port, old)) in plan.ports.iter().zip(order).enumerate() {
         let interface = old.and_then(|old| interfaces.get_mut(old)?.as_mut());
@@ -62,14 +62,14 @@ pub fn set_take(plan: &Plan, order: &[Option<usize>], interfaces: &mut [Option<X
     Ok(())
 }
 
-/// Returns the NUMA node of the plan's interfaces, if they have one and the same: memory for frames and
-/// tables should be there.
+/// Returns the NUMA node of the plan's interfaces if they all share one: memory for frames and tables should
+/// be there.
 pub fn node(plan: &Plan) -> Option<u32> {
     weir_port::numa::common(plan.ports.iter().filter_map(PortConfig::interface_name))
 }
 
-/// Returns the number of buckets by which all ports spread frames over the workers' queues as the workers
-/// share flows; 0 if some do not. DPDK ports are told to; `xdp` ports are set by `ethtool`.
+/// Returns the number of buckets over which all ports spread frames to the workers' queues in the same way as
+/// workers share flows; 0 if some ports do not. DPDK ports are configured by weir, `xdp` ports by `ethtool`.
 pub fn spread(plan: &Plan, dpdk: Option<&Dpdk>) -> u32 {
     let workers = plan.workers.count();
     let one = |(at, port): (usize, &PortConfig)| match (&port.kind, dpdk) {
@@ -115,8 +115,8 @@ pub fn ports(
     Ok((pools, open))
 }
 
-/// Adds a pool for each kind of memory that the ports need besides so many on adopted pools. Frames that weir
-/// itself creates come from the first.
+/// Adds a pool for each kind of memory that the ports need beyond the adopted pools. Frames that weir itself
+/// creates come from the first.
 fn add_pools(
     plan: &Plan,
     interfaces: &[Option<Queues>],
@@ -135,13 +135,13 @@ fn add_pools(
     }
 }
 
-/// Makes the memory of a pool, such that another process can take it over if there are sockets on it.
+/// Allocates the memory of a pool, such that another process can take it over if there are sockets on it.
 fn region(xdp_ports: usize, chunks: u32, chunk: usize) -> RegionPool {
     if xdp_ports > 0 { RegionPool::shareable(chunks, chunk) } else { RegionPool::new(chunks, chunk) }
 }
 
 /// Adopts the pools of the sockets that another daemon offers for a worker's queues, unless another worker
-/// has. Returns the positions of the ports whose sockets are on them, and says why others are not.
+/// has. Returns the positions of the ports whose sockets use them, and logs why others do not.
 fn adopt(
     plan: &Plan,
     interfaces: &[Option<Queues>],
@@ -173,7 +173,7 @@ fn adopt(
     Ok(ports)
 }
 
-/// Opens a worker's queue of one port, on the socket that another daemon offers and on the pool of that.
+/// Opens a worker's queue of one port, on the socket that another daemon offers and on that socket's pool.
 fn adopted_port(
     config: &PortConfig,
     xdp: &Xdp,
@@ -242,7 +242,7 @@ fn one(
     }
 }
 
-/// Makes a port of traffic; every worker gets all of it.
+/// Creates a port of generated traffic; every worker gets all of it.
 fn arrivals(name: &str, traffic: &Traffic, pools: &mut Pools, pool: PoolId) -> Arrivals {
     let pace = match traffic.pace {
         ports::Pace::Full => weir_port::Pace::Full,
@@ -289,7 +289,7 @@ fn nowhere() -> Output {
     Output { name: "nowhere".to_string(), file: Box::new(std::io::sink()) }
 }
 
-/// Checks that every port has a queue for every worker, when their number changes.
+/// Checks that every port has a queue for every worker, when the number of workers changes.
 pub fn check_queues(plan: &Plan, interfaces: &[Option<Queues>]) -> Result<()> {
     for (port, interface) in plan.ports.iter().zip(interfaces) {
         if let (PortKind::Xdp(xdp), Some(interface)) = (&port.kind, interface) {
@@ -300,7 +300,7 @@ pub fn check_queues(plan: &Plan, interfaces: &[Option<Queues>]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the queues of a port, the `n`th for worker `n`: every worker needs one to send on.
+/// Returns the queues of a port, the `n`th for worker `n`: every worker needs one to transmit on.
 fn queues((port, xdp): (&PortConfig, &Xdp), interface: &Queues, workers: usize) -> Result<Vec<u32>> {
     let queues: Vec<u32> = xdp.queues.clone().unwrap_or_else(|| (0..interface.count()).collect());
     if queues.len() != workers {
@@ -327,8 +327,8 @@ fn mode(mode: XdpMode) -> Option<Mode> {
     }
 }
 
-/// Returns what the interface of port `at` takes: what its configuration says and what the apps need, less
-/// what is for the host's present addresses.
+/// Returns what the interface of port `at` takes: what its configuration says and the apps need, minus
+/// traffic for the host's current addresses.
 pub(super) fn wanted(plan: &Plan, at: usize) -> Result<Wanted> {
     let PortKind::Xdp(xdp) = &plan.ports[at].kind else { return Ok(Wanted::default()) };
     let mac = plan.ports[at].mac.filter(|_| plan.ports[at].mac_configured);
@@ -350,7 +350,7 @@ pub fn wrap(inner: Box<dyn Port>, config: &PortConfig) -> Result<Box<dyn Port>> 
     wrap_at(inner, config, (0, 0), outfile::create)
 }
 
-/// The same for a worker's port that is opened at this time of the worker's clock.
+/// The same for a worker's port that is opened at the given time of the worker's clock.
 fn wrap_at(
     inner: Box<dyn Port>,
     config: &PortConfig,
@@ -384,7 +384,7 @@ fn recording_of(path: &Path, (worker, now_ns): (usize, u64), create: Create) -> 
     Ok(Recording::begin(taps)?)
 }
 
-/// Returns what a reload makes of a worker's port, which has the index `at` now.
+/// Returns what a reload does to a worker's port that has index `at` now.
 pub fn rewire(at: usize, old: &PortConfig, new: &PortConfig, worker: usize, now_ns: u64) -> Result<Rewire> {
     if (&old.fault, &old.trace) == (&new.fault, &new.trace) {
         return Ok(Rewire::Keep(at));

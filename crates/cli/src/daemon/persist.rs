@@ -1,7 +1,7 @@
 //! What survives a restart, if an app wants that: changes of the configuration at run time, and the states of
-//! apps. It is one file of JSON, which a thread writes anew after each change; who asked for the change is
-//! answered when that is done, with an error if the file cannot be written. A file that cannot be used is set
-//! aside, and never keeps weir from starting.
+//! apps. It is one JSON file, which a thread rewrites after each change. The client that requested the change
+//! is answered once the file is written, with an error if that fails. An unusable file is set aside, and
+//! never keeps weir from starting.
 
 use super::{Daemon, Load, priority};
 use crate::config::{Nics, Plan};
@@ -29,7 +29,7 @@ const SIZE_MAX: u64 = 64 << 20;
 /// The folder, unless the configuration or systemd names another.
 const FOLDER: &str = "/var/lib/weir";
 
-/// Returns the file of a plan: it has the name of the control socket.
+/// Returns the file of a plan: it is named after the control socket.
 pub fn file(plan: &Plan) -> PathBuf {
     // systemd may name several folders.
     let told = std::env::var("STATE_DIRECTORY").ok();
@@ -39,13 +39,13 @@ pub fn file(plan: &Plan) -> PathBuf {
     folder.join(name).with_extension("json")
 }
 
-/// What was in the file.
+/// The contents of the file.
 struct Saved {
     edits: Edits,
     states: Value,
 }
 
-/// Returns a plan with what has survived, and the states of apps.
+/// Returns a plan with the changes that survived, and the states of apps.
 pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
     if !plan.apps.persist() {
         return (plan, Value::Null);
@@ -74,7 +74,7 @@ pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
     }
 }
 
-/// Says why a file is not used, and keeps it for people.
+/// Logs why a file is not used, and keeps it for people.
 fn put_aside(path: &Path, why: &str) {
     let aside = path.with_extension("json.refused");
     let kept = match outfile::move_aside(path, &aside) {
@@ -95,16 +95,16 @@ fn read(path: &Path) -> Result<Option<Saved>> {
     Ok(Some(Saved { edits, states: value["states"].clone() }))
 }
 
-/// What is written, and where.
+/// The file, its new contents, and where the outcome goes.
 type Job = (PathBuf, String, SyncSender<Result<()>>);
 
-/// Writes what survives.
+/// Writes the file.
 #[derive(Default)]
 pub struct Store {
     thread: Option<Sender<Job>>,
-    /// What was written last.
+    /// The contents written last.
     last: String,
-    /// Whether that failed, so that the same state has to be written again.
+    /// Whether the last write failed, so that the same state has to be written again.
     has_failed: Arc<AtomicBool>,
 }
 
@@ -112,7 +112,7 @@ pub struct Store {
 pub struct Saving(Receiver<Result<()>>);
 
 impl Saving {
-    /// Returns whether it is on the disk, once that is known.
+    /// Returns whether it has reached the disk, once that is known.
     pub fn outcome(&self) -> Option<Result<()>> {
         match self.0.try_recv() {
             Ok(outcome) => Some(outcome),
@@ -125,7 +125,7 @@ impl Saving {
 }
 
 impl Daemon {
-    /// Begins to write what has changed, if anything has that is to survive.
+    /// Begins to write the state, if anything that must survive has changed.
     pub(super) fn save(&mut self) -> Option<Saving> {
         if !self.plan.apps.persist() {
             return None;
@@ -167,7 +167,7 @@ impl Daemon {
     }
 }
 
-/// Replaces the file as a whole.
+/// Replaces the file atomically.
 fn write(path: &Path, text: &str) -> Result<()> {
     let folder = path.parent().context("it has no folder")?;
     if !folder.exists() {

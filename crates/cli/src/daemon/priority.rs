@@ -1,8 +1,8 @@
 //! How the kernel shares a busy core among the daemon's threads.
 //!
-//! Changes, health checks and LACP wait for the main thread, which seldom has much to do: it goes first, as
-//! that of `ovs-vswitchd` does. Workers share with the host's own programs as these do among themselves.
-//! What takes long and has time, such as a reload, goes behind them.
+//! Changes, health checks and LACP depend on the main thread, which is mostly idle: it has priority, like
+//! that of `ovs-vswitchd`. Workers compete with the host's own programs as equals. Long work that is not
+//! urgent, such as a reload, yields to them.
 
 use rustix::process::setpriority_process;
 
@@ -11,23 +11,23 @@ const URGENT: i32 = -10;
 const ORDINARY: i32 = 0;
 const PATIENT: i32 = 5;
 
-/// Lets this thread, and those that it starts, go before others. Needs the capability `CAP_SYS_NICE`; without
-/// it nothing changes.
+/// Gives this thread, and those that it starts, priority over others. Needs the capability `CAP_SYS_NICE`;
+/// without it nothing changes.
 pub fn urgent() {
     set(URGENT);
 }
 
-/// Lets this thread share its core as other programs do.
+/// Lets this thread share its core like other programs.
 pub fn ordinary() {
     set(ORDINARY);
 }
 
-/// Lets this thread go behind others.
+/// Lets this thread yield to others.
 pub fn patient() {
     set(PATIENT);
 }
 
-/// Sets the nice value of the calling thread: Linux has one for each.
+/// Sets the nice value of the calling thread: on Linux it is per thread.
 fn set(nice: i32) {
     // Everything works with any value, only later.
     let _ = setpriority_process(None, nice);

@@ -1,5 +1,5 @@
 //! The privileges that threads keep. The daemon's threads start with all privileges of root, because opening
-//! ports needs them. Each drops those that it does not need before it reads anything from outside.
+//! ports requires them. Each thread drops those that it does not need before it reads any external input.
 //!
 //! Every thread has its own capability sets, and a new thread inherits those of the thread that starts it. So
 //! a thread that starts before the main thread has dropped its capabilities must drop them itself
@@ -11,7 +11,7 @@ use rustix::thread::{
 };
 
 /// The capabilities kept by the daemon once its ports are open: BPF, performance monitoring (which the
-/// verifier asks of programs that compute with pointers) and network administration to load programs and
+/// verifier requires of programs with pointer arithmetic) and network administration to load programs and
 /// change take rules in a reload, raw sockets for AF_XDP, locked memory for its frames, and reading for a
 /// configuration with another owner.
 pub const DAEMON: CapabilitySet = CapabilitySet::NET_ADMIN
@@ -30,8 +30,8 @@ pub fn drop_all() -> rustix::io::Result<()> {
     keep(CapabilitySet::empty())
 }
 
-/// Drops all other capabilities of this thread, and of those that it starts from now on, from its bounding
-/// set as well: a program that it executed could not have them either.
+/// Drops all other capabilities of this thread, and of those that it starts from now on. They are also
+/// dropped from its bounding set, so that a program it executes cannot have them either.
 pub fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
     let mut sets = capabilities(None)?;
     if sets.effective.contains(CapabilitySet::SETPCAP) {
@@ -40,7 +40,7 @@ pub fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
     sets.effective &= kept;
     sets.permitted &= kept;
     sets.inheritable = CapabilitySet::empty();
-    // The kernel lowers the ambient set with the inheritable one.
+    // The kernel lowers the ambient set together with the inheritable one.
     set_capabilities(None, sets)?;
     set_no_new_privs(true)
 }

@@ -1,5 +1,6 @@
-//! Recordings that cannot be written, or read to their end: the disk is full, or a file was cut. The ports
-//! count that; the log says it when it begins, and then once a minute for as long as it gets worse.
+//! Recordings that cannot be written, or read to their end: the disk is full, or a file was truncated. The
+//! ports count such failures; the log reports them when they begin, and then once a minute while the count
+//! grows.
 
 use super::Daemon;
 use crate::config::{Plan, PortKind};
@@ -12,21 +13,21 @@ use weir_engine::worker::{Command, Report};
 /// How often ports are asked.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long nothing more is said of a recording.
+/// How long a recording is not reported again.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What was said of a recording, and when.
+/// What was reported about a recording, and when.
 struct Said {
     text: String,
     when: Instant,
 }
 
-/// What is known of recordings.
+/// The state of all recordings.
 #[derive(Default)]
 pub struct Recordings {
     next: Option<Instant>,
     asked: Vec<Receiver<Report>>,
-    /// By worker, port and what comes before the counts.
+    /// By worker, port and the text before the counts.
     said: BTreeMap<(usize, String, String), Said>,
 }
 
@@ -36,7 +37,7 @@ impl Recordings {
         self.next
     }
 
-    /// Takes the answers that have come, and asks those workers again. Returns what to say.
+    /// Takes the answers that have arrived, and asks those workers again. Returns what to log.
     fn turn(&mut self, now: Instant, workers: usize, ask: impl Fn(usize) -> Receiver<Report>) -> Vec<String> {
         let mut news = Vec::new();
         self.asked.truncate(workers);
@@ -75,9 +76,9 @@ impl Recordings {
         news
     }
 
-    /// Says the last of it, when the workers have stopped.
+    /// Logs the final counts when the workers have stopped.
     pub fn end(&mut self, reports: &[Report]) {
-        // Whatever was said before may have become worse.
+        // Counts reported before may have grown.
         let later = Instant::now() + QUIET;
         let news = reports.iter().enumerate().flat_map(|(worker, report)| self.news(later, worker, report));
         news.for_each(|text| error!("{text}"));
@@ -90,7 +91,7 @@ fn records(plan: &Plan) -> bool {
 }
 
 impl Daemon {
-    /// Asks the ports now and then, if any has a recording.
+    /// Polls the ports now and then, if any has a recording.
     pub(super) fn mind_recordings(&mut self) {
         if !records(&self.plan) {
             self.recordings = Recordings::default();

@@ -1,19 +1,18 @@
-//! Reloads: a thread of their own reads, checks and compiles, the main thread hands the result to the
-//! workers.
+//! Reloads: a dedicated thread reads, checks and compiles; the main thread hands the result to the workers.
 //!
 //! The main thread drives LACP and links, so it must not wait for a program of any size. A reload has two
-//! phases. While it is *prepared*, the old program runs and everything is as always. Then it is *committed*:
-//! each worker is sent its engine, and plan, apps and interfaces change in the same turn of the main thread.
-//! A command that a worker is sent afterwards finds the new program there, because commands stay in order, so
-//! plan and engines agree however late a worker answers.
+//! phases. While it is *prepared*, the old program runs unchanged. Then it is *committed*: each worker is
+//! sent its engine, and plan, apps and interfaces change in the same iteration of the main loop. A command
+//! that a worker is sent afterwards finds the new program there, because commands stay in order. So plan and
+//! engines agree no matter how late a worker answers.
 //!
-//! What changes the program meanwhile is kept. Entries are state and pass from engine to engine. Weights that
-//! are set while a program is prepared are set again in the new one. Until all workers have taken over,
-//! changes and questions would wait for them, so those of apps are put off ([`Reloads::put_off`]), and those
+//! Changes to the program in the meantime are kept. Entries are state and pass from engine to engine. Weights
+//! that are set while a program is prepared are set again in the new one. Until all workers have switched,
+//! changes and queries would block on them, so those of apps are deferred ([`Reloads::put_off`]), and those
 //! of clients wait in the socket.
 //!
-//! One reload runs at a time. Those that are asked for meanwhile become one that follows, because the file
-//! may have changed after it was read.
+//! One reload runs at a time. Requests that arrive meanwhile are coalesced into one that follows, because the
+//! file may have changed after it was read.
 
 use super::added::Added;
 use super::clock::Clock;
@@ -42,53 +41,53 @@ use weir_port::xdp::{Queues, Remnant};
 use weir_program::GroupId;
 use weir_program::buckets::GroupTables;
 
-/// The largest number of shared counters, including those of former programs, because what is kept must not
-/// grow for ever.
+/// The maximum number of shared counters, including those of former programs, so that what is kept does not
+/// grow without bound.
 const COUNTERS_MAX: usize = 4096;
 
-/// How many reloads are remembered for clients that ask again how theirs has ended.
+/// How many outcomes of reloads are remembered for clients that ask later.
 const OUTCOMES: usize = 16;
 
-/// The largest number of actions of apps that are put off while workers take over; further changes are
+/// The maximum number of actions of apps that are deferred while workers switch programs; further changes are
 /// refused.
 pub const PUT_OFF_MAX: usize = 65_536;
 
-/// How long a reload may take that is under way when weir stops, and how often it is looked at.
+/// How long a reload that is under way when weir stops may take, and how often it is polled.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The number of a reload that somebody has asked for.
+/// The number of a requested reload.
 pub type Ticket = u64;
 
-/// Why a program is made.
+/// Why a program is compiled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// Somebody asked for it.
+    /// Requested by a client.
     Asked(Ticket),
-    /// An app has, for an operator.
+    /// Requested by an app for an operator.
     Configure(RequestId),
-    /// An interface has another MAC address.
+    /// The MAC address of an interface has changed.
     Mac,
 }
 
-/// A plan and its engines, one for each worker. The plan has no entries any more: the engines have them.
+/// A plan and its engines, one per worker. The plan no longer has entries: they are in the engines.
 struct Prepared {
     plan: Plan,
     tables: GroupTables,
     #[allow(clippy::vec_box, reason = "each goes to its worker in the box")]
     engines: Vec<Box<Engine>>,
-    /// The present position of each port; `None` for those that are added.
+    /// The current position of each port; `None` for added ports.
     order: Vec<Option<usize>>,
     added: Added,
-    /// Another number of workers.
+    /// A change of the number of workers.
     crew: Option<Box<Crew>>,
 }
 
-/// The present reload.
+/// The phase of the current reload.
 enum Phase {
     Preparing {
         prepared: Receiver<Result<Prepared>>,
-        /// It is there, and waits for changes to end that workers have begun.
+        /// It is ready, and waits for changes that workers have begun.
         ready: Option<Box<Prepared>>,
         /// Weights set since it began, by group and target.
         weights: Vec<(String, String, u32)>,
@@ -97,7 +96,7 @@ enum Phase {
         swaps: Vec<Swap>,
         weights: Vec<(String, String, u32)>,
         former: Arc<Plan>,
-        /// Another number of workers, and how far that has come.
+        /// A change of the number of workers, and its progress.
         crew: Option<Box<Crew>>,
         resizing: Option<Box<Resizing>>,
         /// What went wrong after the workers had been sent their engines.
@@ -105,7 +104,7 @@ enum Phase {
     },
 }
 
-/// A worker that takes over a program.
+/// A worker that is switching to a program.
 struct Swap {
     answer: Receiver<Swapped>,
     swapped: Option<Swapped>,
@@ -117,15 +116,15 @@ struct Reload {
     phase: Phase,
 }
 
-/// The thread that makes programs. It is the same for all reloads, because the allocator keeps memory for
-/// each thread, and more of it whenever a thread begins while another has not quite ended.
+/// The thread that compiles programs. All reloads share it, because the allocator keeps memory per thread,
+/// and more of it whenever a thread starts before the previous one has quite ended.
 #[derive(Default)]
 struct Workshop(Option<Sender<Work>>);
 
 type Work = Box<dyn FnOnce() + Send>;
 
 impl Workshop {
-    /// Hands work to the thread, which is started if there is none, or if it has panicked.
+    /// Hands work to the thread, starting it if there is none or if it has panicked.
     fn take_on(&mut self, work: Work) -> Result<()> {
         let work = match &self.0 {
             Some(thread) => match thread.send(work) {
@@ -136,7 +135,7 @@ impl Workshop {
         };
         let (thread, all) = channel::<Work>();
         let run = move || {
-            // It must not take the time of a worker that the kernel has placed on the same core.
+            // It must not take time from a worker that the kernel has placed on the same core.
             priority::patient();
             all.into_iter().for_each(|work| work());
         };
@@ -147,61 +146,61 @@ impl Workshop {
     }
 }
 
-/// The present reload, and those to come.
+/// The current reload, and those to come.
 #[derive(Default)]
 pub struct Reloads {
     workshop: Workshop,
     now: Option<Reload>,
-    /// A reload is asked for and has not begun.
+    /// A reload that is requested and has not begun.
     next: Option<Ticket>,
-    /// Changes of apps' configurations that are asked for: app, request, what is asked.
+    /// Requested changes of apps' configurations: app, request, content.
     pub(super) configures: VecDeque<(String, RequestId, Value)>,
-    /// An interface has another MAC address than the program, or its MTU has changed.
+    /// The MAC address of an interface differs from the program's, or its MTU has changed.
     mac: bool,
     pub(super) mtu: bool,
     tickets: Ticket,
     outcomes: VecDeque<(Ticket, Result<Value, String>)>,
     put_off: VecDeque<(usize, Action)>,
-    /// The number of workers and the flows that have moved, if the present reload has changed that.
+    /// The new number of workers and what became of flows, if the current reload has changed that number.
     moved: Option<(usize, Moved)>,
 }
 
 impl Reloads {
-    /// Returns true while workers take over a program, and are slow to answer.
+    /// Returns true while workers switch programs, when they are slow to answer.
     pub fn are_taking_over(&self) -> bool {
         matches!(&self.now, Some(Reload { phase: Phase::TakingOver { .. }, .. }))
     }
 
-    /// Returns true from when a program is there until all workers have taken it over: clients must wait with
-    /// changes.
+    /// Returns true from when a program is ready until all workers have switched to it: changes from clients
+    /// must wait.
     pub fn are_due(&self) -> bool {
         let ready = matches!(&self.now, Some(Reload { phase: Phase::Preparing { ready: Some(_), .. }, .. }));
         ready || self.are_taking_over()
     }
 
-    /// Returns true while a program is made.
+    /// Returns true while a program is being prepared.
     #[cfg(test)]
     pub fn are_preparing(&self) -> bool {
         matches!(&self.now, Some(Reload { phase: Phase::Preparing { .. }, .. }))
     }
 
-    /// Returns how many reloads were asked for; those that became one count once.
+    /// Returns how many reloads were requested; coalesced requests count once.
     #[cfg(test)]
     pub fn tickets(&self) -> Ticket {
         self.tickets
     }
 
-    /// Keeps an app's action until all workers have taken over.
+    /// Defers an app's action until all workers have switched.
     pub fn put_off(&mut self, app: usize, action: Action) {
         self.put_off.push_back((app, action));
     }
 
-    /// Notes that there are so many workers now, and what became of flows.
+    /// Records the new number of workers, and what became of flows.
     pub fn note_moved(&mut self, workers: usize, moved: Moved) {
         self.moved = Some((workers, moved));
     }
 
-    /// Returns true if no further action can be put off.
+    /// Returns true if no further action can be deferred.
     pub fn are_full(&self) -> bool {
         self.put_off.len() >= PUT_OFF_MAX
     }
@@ -216,7 +215,7 @@ impl Reloads {
         (!known).then(|| Err(anyhow!("no reload has the number {ticket}, or it ended long ago")))
     }
 
-    /// Says how far a reload has come.
+    /// Describes the progress of a reload.
     pub fn progress(&self, ticket: Ticket) -> Value {
         let phase = match &self.now {
             Some(reload) if reload.cause == Cause::Asked(ticket) => reload.told(),
@@ -234,7 +233,7 @@ impl Reloads {
         })
     }
 
-    /// Returns why the next program must be made, if one must and none is being made.
+    /// Returns why the next program must be compiled, if one is needed and none is in progress.
     fn take_next(&mut self) -> Option<Cause> {
         if self.now.is_some() {
             return None;
@@ -259,7 +258,7 @@ impl Reload {
     }
 }
 
-/// Returns what was prepared, if it is there.
+/// Returns what was prepared, if it is ready.
 fn next(
     ready: &mut Option<Box<Prepared>>,
     prepared: &Receiver<Result<Prepared>>,
@@ -268,21 +267,21 @@ fn next(
 }
 
 impl Daemon {
-    /// Asks for a reload. Returns its number.
+    /// Requests a reload. Returns its number.
     pub(super) fn ask_reload(&mut self) -> Ticket {
-        // Clients are served after reloads are minded, so the next turn must not wait.
+        // Clients are served after reloads are advanced, so the next iteration must not wait.
         self.doorbell.ring();
         self.reloads.ask()
     }
 
-    /// Asks for a program that knows the present MAC addresses.
+    /// Requests a program with the current MAC addresses.
     pub(super) fn ask_rebuild(&mut self) {
         self.doorbell.ring();
         self.reloads.mac = true;
     }
 
-    /// Moves reloads on as far as possible without waiting: begins one, commits one that is prepared, ends
-    /// one that all workers have taken over.
+    /// Advances reloads as far as possible without waiting: begins one, commits one that is prepared, ends
+    /// one to which all workers have switched.
     pub(super) fn mind_reloads(&mut self) {
         if let Some(mut reload) = self.reloads.now.take() {
             match &mut reload.phase {
@@ -317,7 +316,8 @@ impl Daemon {
         }
     }
 
-    /// Changes the number of workers as far as possible without waiting. Returns true if that is done.
+    /// Advances a change of the number of workers as far as possible without waiting. Returns true when it is
+    /// done.
     fn is_resized(
         &mut self,
         crew: &mut Option<Box<Crew>>,
@@ -337,7 +337,7 @@ impl Daemon {
         resizing.is_none()
     }
 
-    /// Ends the present reload if workers are taking it over, because weir stops.
+    /// If workers are switching programs, completes the current reload, because weir stops.
     pub(super) fn end_reload(&mut self) {
         let until = Instant::now() + PATIENCE;
         while self.reloads.are_taking_over() && Instant::now() < until {
@@ -346,9 +346,9 @@ impl Daemon {
         }
     }
 
-    /// Starts a thread that makes the program.
+    /// Starts compiling the program on the other thread.
     fn prepare(&mut self, cause: Cause) {
-        // A reload may have brought the addresses already.
+        // A reload may already have brought the addresses.
         if cause == Cause::Mac && !std::mem::take(&mut self.reloads.mtu) && knows(&self.plan) {
             return;
         }
@@ -389,7 +389,7 @@ impl Daemon {
         }
     }
 
-    /// Sends each worker its engine. If anything is refused before, the old program continues.
+    /// Sends each worker its engine. If anything is refused before that, the old program continues.
     fn commit(&mut self, reload: Reload, prepared: Prepared, weights: Vec<(String, String, u32)>) {
         let Prepared { plan, tables, engines, order, mut added, mut crew } = prepared;
         // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
@@ -402,7 +402,7 @@ impl Daemon {
         let (sockets, wrappers) = match ready {
             Ok(ready) => ready,
             Err(error) => {
-                // To close ports takes long.
+                // Closing ports takes long.
                 let _ = self.disposal.send(Box::new((added, crew)));
                 return self.end(reload.cause, Err(error));
             }
@@ -418,7 +418,7 @@ impl Daemon {
             self.owners = engine.owners(self.owners.steering(), self.fleet.len());
         }
         self.generation += 1;
-        // A collector that has ended shows when the daemon stops.
+        // If the collector has ended, that shows when the daemon stops.
         let _ = self.collector.follow(
             self.generation,
             &plan.program,
@@ -440,7 +440,7 @@ impl Daemon {
         self.vocabulary.set(self.generation, &self.plan);
         let phase = Phase::TakingOver { swaps, weights, former, crew, resizing: None, failed: None };
         self.reloads.now = Some(Reload { phase, ..reload });
-        // From here on, apps speak of the new program.
+        // From here on, apps refer to the new program.
         if let Err(error) = self.succeed_apps(rings, sockets, order)
             && let Some(Reload { phase: Phase::TakingOver { failed, .. }, .. }) = &mut self.reloads.now
         {
@@ -448,7 +448,7 @@ impl Daemon {
         }
     }
 
-    /// Sends each worker its engine, its ends of the rings and what becomes of its ports.
+    /// Sends each worker its engine, its ends of the rings and what happens to its ports.
     #[allow(clippy::vec_box, reason = "each goes to its worker in the box")]
     fn send_swaps(
         &self,
@@ -473,7 +473,7 @@ impl Daemon {
         engines.into_iter().zip(punts).zip(ports).enumerate().map(swap).collect()
     }
 
-    /// Ends a reload that all workers have taken over: carries out what was put off, and frees the old
+    /// Ends a reload after all workers have switched: carries out what was deferred, and frees the old
     /// program.
     fn conclude(&mut self, reload: Reload) {
         let Phase::TakingOver { swaps, weights, former, failed, .. } = reload.phase else { return };
@@ -488,7 +488,7 @@ impl Daemon {
                 None => ended = Some(anyhow!("worker {worker} has ended")),
             }
         }
-        // A million entries take a while to free, and nobody waits for it.
+        // A million entries take a while to free, and nothing waits for it.
         let ports = restart::told_of_ports(&former, &self.plan);
         let _ = self.disposal.send(Box::new((engines, former)));
         for (group, target, weight) in weights {
@@ -503,7 +503,7 @@ impl Daemon {
         self.end(reload.cause, summary);
     }
 
-    /// Notes a weight that has been set, for a program that is being prepared.
+    /// Records a weight that has been set, for a program that is being prepared.
     pub(super) fn note_weight(&mut self, group: GroupId, target: u16, weight: u32) {
         self.weights.insert((group, target), weight);
         if let Some(Reload { phase: Phase::Preparing { weights, .. }, .. }) = &mut self.reloads.now
@@ -541,7 +541,7 @@ impl Daemon {
 }
 
 impl Swap {
-    /// Returns true if the worker has taken over, or has ended.
+    /// Returns true if the worker has switched, or has ended.
     fn has_ended(&mut self) -> bool {
         match self.answer.try_recv() {
             Ok(swapped) => self.swapped = Some(swapped),
@@ -552,7 +552,7 @@ impl Swap {
     }
 }
 
-/// Rings when dropped, so that a thread that panics is noticed, too.
+/// Rings when dropped, so that a panic of the thread is noticed, too.
 struct RingAtLast(Doorbell);
 
 impl Drop for RingAtLast {
@@ -561,19 +561,19 @@ impl Drop for RingAtLast {
     }
 }
 
-/// What the thread needs to make a program.
+/// What the thread needs to prepare a program.
 struct Preparation {
     cause: Cause,
     /// What an app is asked to change.
     orders: Value,
     old: Arc<Plan>,
     weights: Weights,
-    /// Weights that targets of apps begin with.
+    /// Initial weights of the apps' targets.
     first_weights: Vec<(String, String, u32)>,
     tables: GroupTables,
-    /// How many there are.
+    /// The current number of workers.
     workers: usize,
-    /// The number of the program.
+    /// The generation of the program.
     generation: u64,
     queues: Vec<Option<Queues>>,
     hash: TableHash,
@@ -603,7 +603,7 @@ impl Preparation {
         let tables = self.tables.succeed(&plan.program);
         let engine = |_| Ok(Box::new(Engine::with_tables(&plan.program, self.hash, &tables)?));
         let engines = (0..self.workers).map(engine).collect::<Result<_>>()?;
-        // Last, so that frames that arrive there do not wait while it is compiled.
+        // Last, so that frames arriving there do not wait during compilation.
         let order = restart::order(&self.old, &plan);
         let added = Added::open(&plan, &order, &self.remnants, (self.workers, self.clock.now_ns()))
             .context("nothing was changed, because a port cannot be opened")?;
@@ -612,7 +612,7 @@ impl Preparation {
         Ok(Prepared { plan: without_entries(plan), tables, engines, order, added, crew })
     }
 
-    /// Prepares another number of workers, if the plan has one.
+    /// Prepares a change of the number of workers, if the plan has another one.
     fn crew(
         &mut self,
         plan: &Plan,
@@ -632,7 +632,7 @@ impl Preparation {
         Making { plan, tables, hash, queues: &queues, generation }.prepare(self.workers)
     }
 
-    /// Reads the text again that was read last. Nobody has asked for a reload, so weights stay as they are.
+    /// Reparses the text that was read last. No one has asked for a reload, so weights stay as they are.
     fn rebuilt(&self) -> Result<Plan> {
         let (file, text) = &self.old.source;
         let loaded = config::read_edited(file, text.clone(), &nics_of(&self.old), &self.old.edits);
@@ -641,7 +641,7 @@ impl Preparation {
         Ok(self.weighed(plan, true))
     }
 
-    /// Keeps weights that were set at run time, and perhaps all others.
+    /// Keeps weights that were set at run time, and all others if `all`.
     fn weighed(&self, mut plan: Plan, all: bool) -> Plan {
         for group in &mut plan.program.groups {
             let Some(id) = self.old.program.group_named(&group.name) else { continue };
@@ -668,13 +668,13 @@ fn told_of_workers((workers, moved): (usize, Moved)) -> String {
     format!("; {workers} {noun} now, {moved} flows moved{lost}")
 }
 
-/// Leaves a plan's entries out: the engines have them, and copies and comparisons of plans are cheap then.
+/// Removes a plan's entries: the engines have them, and plans are then cheap to copy and compare.
 pub fn without_entries(plan: Plan) -> Plan {
     Plan { program: plan.program.without_entries(), ..plan }
 }
 
-/// Keeps counters that the new program does not name: a back end that returns later continues from its
-/// counts, and a sum over all counters never decreases.
+/// Keeps counters that the new program does not name, so that a back end that returns later continues from
+/// its counts, and a sum over all counters never decreases.
 fn keep_counters(old: &[String], counters: &mut Vec<String>) {
     let room = COUNTERS_MAX.saturating_sub(counters.len());
     let kept: Vec<String> = old.iter().filter(|name| !counters.contains(name)).take(room).cloned().collect();

@@ -1,10 +1,10 @@
-//! A reload changes the number of workers, after the program has been swapped on those that there are.
+//! Changes the number of workers in a reload, after the existing workers have swapped the program.
 //!
-//! What can be refused is done while the reload is prepared: threads are started on their cores, queues of
-//! ports are opened, and engines compiled. After the swap the first worker makes these engines replicas of
-//! its own, all workers rest while flows go to the worker that they belong to from then on, and removed
-//! workers close their ports and leave their counts to the first (`engine/worker/resize.rs`). The main thread
-//! waits for none of this.
+//! Steps that can be refused are done while the reload is prepared: threads are started on their cores,
+//! queues of ports are opened, and engines compiled. After the swap, the first worker turns these engines
+//! into replicas of its own, all workers pause while flows are moved to their new owners, and removed workers
+//! close their ports and leave their counts to the first (`engine/worker/resize.rs`). The main thread never
+//! blocks on any of this.
 
 #![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
 
@@ -24,19 +24,19 @@ use weir_port::xdp::Queues;
 use weir_program::buckets::GroupTables;
 use weir_program::owner::Steering;
 
-/// Another number of workers, as far as it can be prepared.
+/// A change of the number of workers, as far as it can be prepared.
 pub struct Crew {
     before: usize,
     after: usize,
     steering: Steering,
-    /// Of each new worker.
+    /// One per new worker.
     recruits: Vec<Recruit>,
     ports: Vec<Opened>,
     engines: Vec<Box<Engine>>,
     punts: Vec<Vec<CarrierSender>>,
 }
 
-/// A new worker's ports and their pools, which are closed if it does not come to be.
+/// A new worker's ports and their pools, which are closed if it is never started.
 struct Opened(Option<(Pools, Vec<Box<dyn Port>>)>);
 
 impl Drop for Opened {
@@ -47,11 +47,11 @@ impl Drop for Opened {
     }
 }
 
-/// How far a change of the number has come.
+/// The progress of a change of the number.
 pub enum Resizing {
     /// The first worker makes replicas of its engine.
     Replicating(Box<Crew>, Receiver<Vec<Box<Engine>>>),
-    /// The workers gather, and flows move.
+    /// The workers gather, and flows are moved.
     Gathering(Gathering),
     /// Removed workers close their ports.
     Leaving(Vec<Receiver<Box<Estate>>>),
@@ -67,7 +67,7 @@ pub struct Gathering {
 }
 
 impl Resizing {
-    /// Says how far it has come.
+    /// Describes the progress.
     pub fn told(&self) -> &'static str {
         match self {
             Resizing::Replicating(..) => "entries are copied for new workers",
@@ -77,7 +77,7 @@ impl Resizing {
     }
 }
 
-/// What new workers are made of.
+/// The ingredients of new workers.
 pub struct Making<'a> {
     /// The new program.
     pub plan: &'a Plan,
@@ -85,7 +85,7 @@ pub struct Making<'a> {
     pub hash: TableHash,
     /// The queues of the interfaces, by the ports' positions in the new plan.
     pub queues: &'a [Option<Queues>],
-    /// The number that the program will have.
+    /// The generation that the program will have.
     pub generation: u64,
 }
 
@@ -131,14 +131,14 @@ impl Making<'_> {
 }
 
 impl Crew {
-    /// The larger of the numbers of workers before and after: so many rings to apps there must be.
+    /// The larger of the numbers of workers before and after: the apps need that many rings.
     fn most(&self) -> usize {
         self.before.max(self.after)
     }
 }
 
 impl Daemon {
-    /// Begins to change the number of workers, all of which have the new program.
+    /// Begins to change the number of workers, all of which have already switched to the new program.
     pub(super) fn begin_resizing(&mut self, mut crew: Box<Crew>) -> Result<Resizing> {
         let (answer, replicas) = sync_channel(1);
         let engines = std::mem::take(&mut crew.engines);
@@ -146,7 +146,7 @@ impl Daemon {
         Ok(Resizing::Replicating(crew, replicas))
     }
 
-    /// Goes on as far as possible without waiting. Returns what is left to do; `None` at the end.
+    /// Advances as far as possible without waiting. Returns what is left to do; `None` at the end.
     pub(super) fn go_on_resizing(&mut self, resizing: Resizing) -> Result<Option<Resizing>> {
         Ok(match resizing {
             Resizing::Replicating(crew, replicas) => match replicas.try_recv() {
@@ -165,7 +165,7 @@ impl Daemon {
             Resizing::Leaving(mut estates) => {
                 let fleet = &self.fleet;
                 estates.retain(|one| match one.try_recv() {
-                    // Whoever asks for a report from now on gets the sum.
+                    // Reports requested from now on contain the sum.
                     Ok(estate) => fleet.send(0, Command::Inherit(estate)).is_err(),
                     Err(_) => true,
                 });
@@ -179,7 +179,7 @@ impl Daemon {
         })
     }
 
-    /// Starts new workers, and gives all their part.
+    /// Starts new workers, and gives each worker its part.
     fn gather(&mut self, crew: Crew, replicas: Vec<Box<Engine>>) -> Result<Gathering> {
         let Crew { before, after, steering, recruits, ports, punts, .. } = crew;
         for ((recruit, mut ports), punts) in recruits.into_iter().zip(ports).zip(punts) {
@@ -219,7 +219,7 @@ impl Daemon {
         Ok(Gathering { assembly, resumed, estates, after, steering })
     }
 
-    /// All go on.
+    /// All workers resume.
     fn disperse(&mut self, gathering: Gathering) -> Resizing {
         let Gathering { assembly, estates, after, steering, .. } = gathering;
         self.owners = self.owners.among(steering, after);

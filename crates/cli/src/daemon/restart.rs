@@ -1,10 +1,10 @@
-//! What a reload cannot change: it is refused, with everything that needs a restart, rather than ignored. And
-//! which ports go on.
+//! Which changes a reload cannot make: rather than ignoring them, it is refused with a list of everything
+//! that needs a restart. Also, which ports stay.
 
 use crate::config::{Plan, PortConfig, PortKind, Workers, Xdp};
 use std::path::PathBuf;
 
-/// Returns what only a restart can change from one plan to the other.
+/// Returns the changes from one plan to the other that only a restart can make.
 pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
     let mut all: Vec<String> = workers(old, new).into_iter().collect();
     let mut note = |differs: bool, what: String| {
@@ -21,8 +21,8 @@ pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
     all
 }
 
-/// Returns the present position of each port of the new plan; `None` for a port that is to be opened. A port
-/// goes on if its device does, under its name or another.
+/// Returns the current position of each port of the new plan; `None` for a port that has to be opened. A port
+/// stays if its device does, under the same name or another.
 pub fn order(old: &Plan, new: &Plan) -> Vec<Option<usize>> {
     let counts = (old.workers.count(), new.workers.count());
     let by_name = |port: &PortConfig| {
@@ -40,12 +40,12 @@ pub fn order(old: &Plan, new: &Plan) -> Vec<Option<usize>> {
     order
 }
 
-/// Returns the positions of the old plan's ports that do not go on.
+/// Returns the positions of the old plan's ports that do not stay.
 pub fn removed(old: &Plan, order: &[Option<usize>]) -> Vec<usize> {
     (0..old.ports.len()).filter(|at| !order.contains(&Some(*at))).collect()
 }
 
-/// Says which ports come and go, for people; empty if none does.
+/// Describes which ports are added and removed, for people; empty if none is.
 pub fn told_of_ports(old: &Plan, new: &Plan) -> String {
     let order = order(old, new);
     let opened = new.ports.iter().zip(&order).filter(|(_, old)| old.is_none()).map(|(port, _)| &port.name);
@@ -63,8 +63,8 @@ fn told(workers: &Workers) -> String {
     }
 }
 
-/// Returns the changes of ports that a reload cannot make while other ports go on, or cannot take back if
-/// another part of it is refused.
+/// Returns the changes of ports that a reload cannot make while other ports stay, or cannot undo if another
+/// part of it is refused.
 fn ports(old: &Plan, new: &Plan) -> Vec<String> {
     let mut all = Vec::new();
     let order = order(old, new);
@@ -99,7 +99,7 @@ fn workers(old: &Plan, new: &Plan) -> Option<String> {
     Some(format!("`workers` ({} to {}: {why})", told(&old.workers), told(&new.workers)))
 }
 
-/// Returns true if both use the same device in the same way, by so many workers before and after.
+/// Returns true if both use the same device in the same way, given the number of workers before and after.
 fn is_same_device(one: &PortConfig, other: &PortConfig, (before, after): (usize, usize)) -> bool {
     // Workers that stay keep their queues.
     let queue = |xdp: &Xdp, at: usize| match &xdp.queues {
@@ -127,19 +127,19 @@ fn is_same_interface(before: &PortConfig, now: &PortConfig) -> bool {
     let (PortKind::Xdp(one), PortKind::Xdp(other)) = (&before.kind, &now.kind) else { return false };
     match (&before.nic, &now.nic) {
         (Some(one), Some(other)) if one.index == other.index => true,
-        // If ours was renamed, the name means another interface.
+        // If ours was renamed, the name refers to another interface.
         (Some(nic), Some(_)) => one.interface == other.interface && nic.is_called(&one.interface),
         _ => one.interface == other.interface,
     }
 }
 
-/// Returns true if what the port uses can be used only once.
+/// Returns true if a device of the port can be used only once.
 fn is_exclusive(port: &PortConfig) -> bool {
     matches!(port.kind, PortKind::Xdp(_) | PortKind::Pcap { .. } | PortKind::Dpdk { .. })
 }
 
-/// Returns what keeps a port from being opened while another is there, and could not be taken back after that
-/// one was closed.
+/// Returns what prevents a port from being opened while the other exists, and could not be restored once that
+/// one is closed.
 fn shared(before: &PortConfig, port: &PortConfig) -> Option<String> {
     let (name, other) = (&port.name, &before.name);
     let steps = format!("one reload can remove port `{other}`, and the next add `{name}`");

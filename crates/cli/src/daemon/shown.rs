@@ -1,4 +1,4 @@
-//! What `weir show` shows, made from a snapshot: JSON, which the client converts to text.
+//! The output of `weir show`, computed from a snapshot: JSON, which the client converts to text.
 
 use super::collector::{self, Sum, Totals};
 use super::durations;
@@ -34,7 +34,7 @@ const SHOWN: [&str; 13] = [
     "workers",
 ];
 
-/// What is shown if nothing else is asked for.
+/// What is shown by default.
 const SECTIONS: [&str; 23] = [
     "generation",
     "file",
@@ -88,7 +88,7 @@ impl Snapshot {
         self.show_parts(&[json!(only)])
     }
 
-    /// Returns several parts of what can be shown.
+    /// Returns several sections.
     fn show_parts(&self, names: &[Value]) -> Result<Value> {
         let part = |name: &Value| {
             let name = name.as_str().context("the parts in `what` are words")?;
@@ -107,7 +107,7 @@ impl Snapshot {
             if name == "nat_pools" && self.plan.program.nat_pools.is_empty() {
                 continue;
             }
-            // Among everything, this has always been a number, and the breaths have a place of their own.
+            // Among everything, this has always been a number, and the breaths are shown separately.
             let section =
                 if name == "workers" { Some(json!(self.reports.len())) } else { self.section(name)? };
             all.extend(section.map(|section| (name.to_string(), section)));
@@ -118,7 +118,7 @@ impl Snapshot {
         Ok(all)
     }
 
-    /// Returns a part of what can be shown. Each is made only if it is asked for, because some are long.
+    /// Returns a section. Each is computed only on request, because some are long.
     fn section(&self, name: &str) -> Result<Option<Value>> {
         let reports = &self.reports;
         let sum = |count: fn(&Report) -> u64| json!(reports.iter().map(count).sum::<u64>());
@@ -168,8 +168,8 @@ impl Snapshot {
         tables.collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the flows of each target that any were ever pinned to, and of the others of its group, by the
-    /// names of both. Nothing if there are more targets than are counted for being shown.
+    /// Returns the flows of each target to which any flows were ever pinned, and of the other targets of its
+    /// group, by group and target name. Empty if there are too many targets to count.
     pub fn flows_of_targets(&self) -> HashMap<(&str, &str), Flows> {
         let program = &self.plan.program;
         let mut all = HashMap::new();
@@ -193,8 +193,8 @@ impl Snapshot {
         all
     }
 
-    /// Returns how many packets of new flows each group has refused, by its name; nothing if targets' flows
-    /// are not counted for being shown.
+    /// Returns how many packets of new flows each group has refused, by group name; empty if targets' flows
+    /// are not counted.
     pub fn refused_of_groups(&self) -> HashMap<&str, u64> {
         let program = &self.plan.program;
         let pipes = (0..program.pipes.len()).map(|at| self.tables.census(PipeId(at as u16)));
@@ -296,7 +296,7 @@ impl Snapshot {
             });
             if let PipeKind::Flow { .. } = pipe.kind {
                 json["flows"] = json!(sum.flows);
-                // Each worker has a table of its own for its flows, which are added up here.
+                // Each worker has its own table for its flows; these are added up here.
                 json["capacity"] = json!(pipe.capacity as usize * reports.len());
                 json["capacity_per_worker"] = json!(pipe.capacity);
                 json["unflowed_full"] = json!(sum.account.unflowed.full);
@@ -324,7 +324,7 @@ impl Snapshot {
         names.zip(self.counts()).map(one).collect()
     }
 
-    /// Returns how many pairs of an address and a port of a NAT pool are taken, and how many there are.
+    /// Returns how many address and port pairs of a NAT pool are in use, and how many there are.
     pub(super) fn nat_pool_use(&self, at: usize) -> (u64, u64) {
         let pipes = self.plan.program.pipes.iter();
         let pipe = pipes.into_iter().position(|pipe| pipe.nat.is_some_and(|id| id.index() == at));
@@ -376,7 +376,7 @@ impl Snapshot {
                 "moved": all.moved, "moved_busy": all.moved_busy, "pending": all.pending,
             }))
         };
-        // Their targets have the weights of now.
+        // Their targets have the current weights.
         self.tables.groups().iter().enumerate().map(group).collect()
     }
 
@@ -436,8 +436,8 @@ fn deltas_json(read: &Totals) -> Value {
     DeltaReason::ALL.into_iter().zip(read).map(one).collect()
 }
 
-/// Where the packets that met FLOW pipes are: `met` = `live` + `deltas` + `unflowed`. `waiting` of those in
-/// deltas are on their way to the collector.
+/// Where the packets that met FLOW pipes are: `met` = `live` + `deltas` + `unflowed`. Of those in deltas,
+/// `waiting` are on their way to the collector.
 fn account_json(reports: &[Report], read: &Totals) -> Value {
     let mut account = FlowAccount::default();
     reports.iter().for_each(|report| account.add(&report.flows));
@@ -452,7 +452,7 @@ fn account_json(reports: &[Report], read: &Totals) -> Value {
     json!({
         "met": account.met, "live": account.live, "deltas": account.given, "unflowed": unflowed,
         "waiting": account.given.saturating_sub(read),
-        // Given by flows, and neither sent nor waiting to be sent; or read, and never given.
+        // Sent by flows, but neither delivered nor waiting to be sent; or read, but never sent.
         "lost": account.given.abs_diff(left) + read.saturating_sub(account.given),
         "balances": account.balances(),
     })

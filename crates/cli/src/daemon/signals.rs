@@ -22,19 +22,19 @@ impl Signals {
         pipe.set_nonblocking(true)?;
         let signals = Signals { reload: Arc::default(), stop: Arc::default(), pipe };
         for (signal, flag) in [(SIGHUP, &signals.reload), (SIGTERM, &signals.stop), (SIGINT, &signals.stop)] {
-            // The flag is set first, so that a thread that is woken finds it set.
+            // The flag is set first, so that a woken thread finds it set.
             signal_hook::flag::register(signal, flag.clone())?;
             signal_hook::low_level::pipe::register(signal, end.try_clone()?)?;
         }
         Ok(signals)
     }
 
-    /// Returns true if the daemon is to stop.
+    /// Returns true if the daemon should stop.
     pub fn stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the daemon is to read its configuration again, and clears the flag.
+    /// Returns true if the daemon should reload its configuration, and clears the flag.
     pub fn take_reload(&self) -> bool {
         while (&self.pipe).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
         self.reload.swap(false, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! The main thread's end of the HTTP server: it answers requests, one between two turns of the apps.
+//! The main thread's end of the HTTP server: it answers requests, one between two rounds of the apps.
 //!
 //! The control socket's mode admits only its owner. A second daemon on the same socket is refused; a dead
 //! one's socket is taken over.
@@ -25,22 +25,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
-/// How often it is looked whether workers are too late with changes. Their answers are met at once.
+/// How often workers are checked for being too late with changes. Their answers are handled at once.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a daemon that was killed may need to go, with all its ports. Its socket still accepts meanwhile.
+/// How long a killed daemon may take to exit, with all its ports. Its socket still accepts meanwhile.
 const GOING: Duration = Duration::from_secs(5);
 
-/// How long a living daemon may need to answer a request that it refuses.
+/// How long a living daemon may take to answer a request that it refuses.
 const ANSWERS: Duration = Duration::from_millis(500);
 
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// File descriptors wanted: two listeners full of connections, and ports.
+/// The desired limit of file descriptors: two listeners full of connections, and ports.
 const DESCRIPTORS: u64 = 4096;
 
-/// The socket, which is removed when dropped unless another process has made it, and what clients ask.
+/// The socket, which is removed when dropped unless another process created it, and the clients' requests.
 pub struct Control {
     /// What to remove: the socket's path, and its file.
     made: Option<(PathBuf, FileId)>,
@@ -54,7 +54,7 @@ pub struct Control {
 /// The device and inode of a file.
 type FileId = (u64, u64);
 
-/// A request whose answer is not there yet.
+/// A request whose answer is not available yet.
 struct Waiting {
     later: Later,
     answer: oneshot::Sender<Answer>,
@@ -62,8 +62,8 @@ struct Waiting {
 }
 
 impl Control {
-    /// Listens on `path`, for metrics and for control over HTTP, by inherited sockets where there are such;
-    /// nobody is answered yet.
+    /// Listens on `path`, for metrics and for control over HTTP, using inherited sockets where they exist;
+    /// clients are not answered yet.
     pub fn bind(
         path: &Path,
         metrics: Option<SocketAddr>,
@@ -87,7 +87,8 @@ impl Control {
         Ok(control)
     }
 
-    /// Answers nobody any more. Returns the sockets that others have made, which a successor goes on with.
+    /// Stops answering clients. Returns the sockets that other processes created, which a successor continues
+    /// to use.
     pub fn end(mut self) -> Inherited {
         std::mem::take(&mut self.inherited)
     }
@@ -101,13 +102,13 @@ impl Control {
         Ok(())
     }
 
-    /// Returns when there is something to do at the latest: now, if a request waits.
+    /// Returns when the next thing is due: now, if a request is pending.
     pub fn deadline(&self) -> Option<Instant> {
         let waits = self.asked.as_ref().is_some_and(|asked| !asked.is_empty());
         self.waiting.iter().map(|one| one.until).chain(waits.then(Instant::now)).min()
     }
 
-    /// Answers the next request, and those whose answer has come. Returns false if the daemon is to stop.
+    /// Answers the next request, and those whose answer has arrived. Returns false if the daemon should stop.
     pub fn serve(&mut self, daemon: &mut Daemon) -> bool {
         let waiting = std::mem::take(&mut self.waiting);
         self.waiting.extend(waiting.into_iter().filter_map(|one| one.look(daemon)));
@@ -133,7 +134,7 @@ impl Control {
         true
     }
 
-    /// Answers when the answer has come.
+    /// Answers when the answer arrives.
     fn wait(&mut self, later: Later, answer: oneshot::Sender<Answer>, daemon: &mut Daemon) {
         let until = Instant::now() + later.patience();
         let one = Waiting { later, answer, until };
@@ -152,10 +153,10 @@ impl Drop for Control {
 }
 
 impl Waiting {
-    /// Answers if the answer is there or takes too long; forgets it if nobody waits any more.
+    /// Answers if the answer is available or takes too long; forgets the request if the client is gone.
     fn look(mut self, daemon: &mut Daemon) -> Option<Waiting> {
         if let Some(answer) = self.later.take(daemon) {
-            // Whatever it holds goes first: whoever asked frees the rest, elsewhere.
+            // What it holds goes first; the rest is freed elsewhere, by the thread that asked.
             drop(self.later);
             tell(self.answer, answer);
         } else if self.later.goes_on() {
@@ -172,13 +173,13 @@ impl Waiting {
     }
 }
 
-/// Returns which file is at a path, if there is one.
+/// Returns the identity of the file at a path, if there is one.
 fn file_id(path: &Path) -> Option<FileId> {
     let there = std::fs::symlink_metadata(path).ok()?;
     Some((there.dev(), there.ino()))
 }
 
-/// Makes the control socket, to which only its owner can connect.
+/// Creates the control socket, to which only its owner can connect.
 fn listen_on(path: &Path) -> Result<UnixListener> {
     claim(path, answers, "--socket")?;
     let told =
@@ -186,20 +187,20 @@ fn listen_on(path: &Path) -> Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).with_context(told)?;
     bind(&socket, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
-    // Nobody can connect before the socket listens.
+    // No client can connect before the socket listens.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
     listen(&socket, BACKLOG).with_context(told)?;
     Ok(UnixListener::from(socket))
 }
 
 fn tell(to: oneshot::Sender<Answer>, answer: Result<Value>) {
-    // Whoever asked may have gone.
+    // The client may be gone.
     let _ = to.send(answer.map(|value| format!("{value}\n")).map_err(|error| format!("{error:#}")));
 }
 
-/// Returns true if a daemon answers on the path. One that was killed still accepts connections until all its
-/// memory and ports are gone, so to be connected is not enough. One that is there and does not answer, such
-/// as a stopped process, counts.
+/// Returns true if a daemon answers on the path. A killed daemon still accepts connections until all its
+/// memory and ports are released, so a successful connect is not enough. One that exists but does not answer,
+/// such as a stopped process, counts.
 fn answers(path: &Path) -> bool {
     let until = Instant::now() + GOING;
     while Instant::now() < until {
@@ -216,7 +217,8 @@ fn answers(path: &Path) -> bool {
     true
 }
 
-/// Raises the limit of file descriptors, as far as allowed. If it stays low, slow clients are shed earlier.
+/// Raises the limit of file descriptors, as far as allowed. If it stays low, slow clients are dropped
+/// earlier.
 fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let allowed = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));

@@ -1,10 +1,10 @@
-//! Times a worker's breaths, by the one clock reading that every breath needs anyhow: the end of a breath is
-//! the beginning of the next.
+//! Times a worker's breaths with the one clock reading that every breath needs anyway: the end of a breath is
+//! the start of the next.
 //!
-//! Wall time blames weir for what other programs and the host take of the core, so processor time is measured
-//! beside it. Its clock costs a system call. It is therefore read only after a breath that was long, and
-//! otherwise once in a while: what the wall clock has gone ahead of it since then was taken from the thread,
-//! most likely in the long breath.
+//! Wall time blames weir for the time that other programs and the host take on the core, so processor time is
+//! measured as well. Its clock costs a system call. It is therefore read only after a long breath, and
+//! otherwise once in a while: the amount by which the wall clock has advanced further since then was taken
+//! from the thread, most likely in the long breath.
 
 use super::clock::Clock;
 use rustix::time::{ClockId, clock_gettime};
@@ -12,11 +12,11 @@ use rustix::time::{ClockId, clock_gettime};
 /// From this wall time on, in nanoseconds, a breath's processor time is measured.
 const LONG_NS: u64 = 16_384;
 
-/// How often the processor clock is read if no breath is long, in nanoseconds: what is taken from the thread
-/// in short breaths must not be taken off the next long one.
+/// How often the processor clock is read if no breath is long, in nanoseconds: time taken from the thread in
+/// short breaths must not be subtracted from the next long one.
 const READ_EVERY_NS: u64 = 1_000_000;
 
-/// Measures the breaths of the thread that made it.
+/// Measures the breaths of the thread that created it.
 pub struct Stopwatch<Wall = Clock, Processor = fn() -> u64> {
     wall: Wall,
     processor: Processor,
@@ -38,7 +38,7 @@ impl Ticks for Clock {
 }
 
 impl Stopwatch {
-    /// Begins the first breath of this thread.
+    /// Starts the first breath of this thread.
     pub fn start(clock: Clock) -> Stopwatch {
         Stopwatch::with(clock, thread_ns)
     }
@@ -51,19 +51,18 @@ impl<Wall: Ticks, Processor: Fn() -> u64> Stopwatch<Wall, Processor> {
         stopwatch
     }
 
-    /// Returns when the present breath began, in nanoseconds of the wall clock.
+    /// Returns when the current breath began, in nanoseconds of the wall clock.
     pub fn began_ns(&self) -> u64 {
         self.began_ns
     }
 
-    /// Begins a breath now, after a sleep that belongs to none.
+    /// Starts a breath now, after a sleep that belongs to none.
     pub fn begin(&mut self) {
         self.began_ns = self.wall.now_ns();
         self.read_ns = (self.began_ns, (self.processor)());
     }
 
-    /// Ends a breath and begins the next. Returns the wall time and the processor time that it took, in
-    /// nanoseconds.
+    /// Ends a breath and starts the next. Returns its wall time and processor time, in nanoseconds.
     pub fn lap(&mut self) -> (u64, u64) {
         let now_ns = self.wall.now_ns();
         let wall_ns = now_ns.saturating_sub(self.began_ns);
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Clocks that a test sets.
+    /// Clocks controlled by a test.
     #[derive(Default)]
     struct Clocks {
         wall_ns: Cell<u64>,
@@ -148,7 +147,7 @@ mod tests {
     fn a_breath_that_lost_the_core_before_does_not_excuse_a_later_one() {
         let clocks = Clocks::default();
         let mut stopwatch = clocks.stopwatch();
-        // A long breath of which others had half, and one that took all its time itself.
+        // A long breath of which others took half, and one that used all its time itself.
         clocks.pass(100_000, 50_000);
         assert_eq!(stopwatch.lap(), (100_000, 50_000));
         clocks.pass(400_000, 400_000);

@@ -1,8 +1,8 @@
-//! What weir tells systemd (`sd_notify(3)`): that it is ready, reloads, stops, and is alive.
+//! What weir reports to systemd (`sd_notify(3)`): that it is ready, reloading, stopping, and alive.
 //!
-//! It is a datagram to the socket that `NOTIFY_SOCKET` names. Crates such as sd-notify wait if the queue of
-//! that socket is full, and the main thread, which keeps links and LACP alive, must not wait for anybody. So
-//! what cannot be sent is sent later; a newer state takes its place.
+//! Reports are datagrams to the socket named by `NOTIFY_SOCKET`. Crates such as sd-notify block if the queue
+//! of that socket is full, but the main thread, which keeps links and LACP alive, must never block. So a
+//! report that cannot be sent now is sent later; a newer state replaces it.
 
 use anyhow::{Context, Result, anyhow};
 use rustix::process::Pid;
@@ -17,13 +17,13 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 use weir_engine::worker::Report;
 
-/// When to try again what could not be sent.
+/// When to retry what could not be sent.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How many times the daemon looks after its workers within the time that systemd grants it.
+/// How many times the daemon checks its workers within the watchdog interval of systemd.
 const LOOKS: u32 = 4;
 
-/// The connection to systemd; without one, nothing is said to nobody.
+/// The connection to systemd; without one, nothing is sent.
 #[derive(Default)]
 pub struct Systemd {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -32,7 +32,7 @@ pub struct Systemd {
 }
 
 impl Systemd {
-    /// Finds out whether systemd wants to be told.
+    /// Finds out whether systemd wants notifications.
     pub fn find() -> Result<Systemd> {
         let socket = std::env::var_os("NOTIFY_SOCKET").map(|path| -> Result<_> {
             let address = match path.as_bytes() {
@@ -46,7 +46,7 @@ impl Systemd {
         Ok(Systemd { socket: socket.transpose().context("NOTIFY_SOCKET")?, unsent: None, watchdog: None })
     }
 
-    /// Says that weir runs, in the place of another process if it `succeeds` one, and starts to look after
+    /// Reports that weir is ready, in place of another process if it `succeeds` one, and starts to monitor
     /// `workers` workers if systemd has a watchdog.
     pub fn ready(&mut self, succeeds: bool, workers: usize, ask: impl Fn(usize) -> Receiver<Report>) {
         let allowed = watchdog_usec().filter(|_| self.socket.is_some());
@@ -54,15 +54,15 @@ impl Systemd {
             let every = Duration::from_micros(usec) / LOOKS;
             Watchdog { every, next: Instant::now(), answers: (0..workers).map(ask).collect() }
         });
-        // After a takeover, systemd still takes the former process for the main one, and that one may have
-        // said long ago that it lives.
+        // After a takeover, systemd still considers the former process the main one, and that process may
+        // have sent its last keep-alive long ago.
         let main =
             if succeeds { format!("\nMAINPID={}\nWATCHDOG=1", std::process::id()) } else { String::new() };
         self.say(format!("READY=1{main}"));
     }
 
-    /// Reports another process as the main one. This process, which systemd believes, must do so before it
-    /// ends; otherwise systemd would think that the service has ended. Waits up to a second.
+    /// Reports another process as the main one. This process, which systemd trusts, must do so before it
+    /// ends; otherwise systemd would conclude that the service has ended. Waits up to a second.
     pub fn succeeded_by(&mut self, process: Pid) {
         self.say(format!("MAINPID={}", process.as_raw_nonzero()));
         for _ in 0..10 {
@@ -89,32 +89,32 @@ impl Systemd {
         }))
     }
 
-    /// Says that a reload begins.
+    /// Reports that a reload begins.
     pub fn reloading(&mut self) {
         let now = clock_gettime(ClockId::Monotonic);
         let usec = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
         self.say(format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
     }
 
-    /// Says that a reload has ended, well or not.
+    /// Reports that a reload has ended, successfully or not.
     pub fn reloaded(&mut self) {
         self.say("READY=1".into());
     }
 
-    /// Says that weir stops.
+    /// Reports that weir is stopping.
     pub fn stopping(&mut self) {
         self.say("STOPPING=1".into());
     }
 
-    /// Called in every turn of the main thread: sends what could not be sent, and says that weir is alive if
-    /// all workers are.
+    /// Called in every iteration of the main loop: sends what could not be sent before, and reports that weir
+    /// is alive if all workers are.
     pub fn turn(&mut self, workers: usize, ask: impl Fn(usize) -> Receiver<Report>) {
         let now = Instant::now();
         if let Some((state, _)) = self.unsent.take_if(|(_, when)| *when <= now) {
             self.say(state);
         }
         if self.watchdog.as_mut().is_some_and(|watchdog| watchdog.look(now, workers, ask)) {
-            // The next one replaces one that is lost.
+            // A lost one is replaced by the next.
             let _ = self.send("WATCHDOG=1");
         }
     }
@@ -143,26 +143,27 @@ pub fn own_cgroup() -> Option<String> {
     all.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_string)
 }
 
-/// Returns whether the systemd that runs this process is a user's, not the system's.
+/// Returns whether the systemd that runs this process is a user manager, not the system's.
 fn has_user_manager() -> bool {
     std::env::var("NOTIFY_SOCKET").is_ok_and(|path| !path.starts_with("/run/systemd/"))
 }
 
-/// Returns the device and inode of the file that this process executes. One that has replaced it under the
-/// same name has another inode.
+/// Returns the device and inode of this process's executable. A file that has replaced it under the same name
+/// has another inode.
 pub fn own_executable() -> Result<Value> {
     let file = std::fs::metadata("/proc/self/exe")?;
     Ok(json!([file.dev(), file.ino()]))
 }
 
-/// Returns how long this process may be silent: systemd's setting is inherited by other processes, too.
+/// Returns how long this process may be silent. The setting may be meant for another process, because the
+/// environment is inherited.
 fn watchdog_usec() -> Option<u64> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
     number("WATCHDOG_USEC").filter(|usec| is_ours && *usec > 0)
 }
 
-/// Workers that were asked, and when to see whether they have answered.
+/// Workers that were asked, and when to check for their answers.
 struct Watchdog<Answer> {
     every: Duration,
     next: Instant,
@@ -170,7 +171,7 @@ struct Watchdog<Answer> {
 }
 
 impl<Answer> Watchdog<Answer> {
-    /// If it is time: returns true if all of so many workers have answered, and asks them again, except those
+    /// If it is time: returns true if all `workers` workers have answered, and asks them again, except those
     /// that have not answered.
     fn look(&mut self, now: Instant, workers: usize, ask: impl Fn(usize) -> Receiver<Answer>) -> bool {
         if now < self.next {
@@ -219,11 +220,11 @@ mod tests {
         assert!(!look(3), "still");
         (0..2).for_each(answer);
         assert!(look(4), "it was only busy");
-        // One whose thread has ended.
+        // One worker whose thread has ended.
         answer(0);
         asked.borrow_mut()[1].clear();
         assert!(!look(5));
-        // It was removed, and two have come after that.
+        // It was removed, and two were added after that.
         answer(0);
         assert!(watchdog.look(start + every * 6, 1, ask));
         answer(0);

@@ -1,4 +1,4 @@
-//! The main loop with an app for tests: it is woken in time, receives events, and its actions are carried
+//! The main loop with an app for tests: it is woken on time, receives events, and its actions are carried
 //! out.
 
 use super::links::Links;
@@ -19,7 +19,7 @@ use weir_engine::worker::{Inject, Rewiring};
 use weir_program::change::Change;
 use weir_program::{Entry, GroupId, PipeId, PortId, Program};
 
-/// The events of the app in words, and how late it was woken.
+/// The app's events in words, and how late it was woken.
 #[derive(Default)]
 struct Notes {
     events: Vec<String>,
@@ -27,7 +27,7 @@ struct Notes {
     echoed: Vec<Vec<u8>>,
 }
 
-/// Wakes every 5 ms, records everything, and does what it is asked.
+/// Wakes every 5 ms, records everything, and does what it is asked to.
 struct Probe {
     notes: Arc<Mutex<Notes>>,
     wake_ns: Option<u64>,
@@ -119,7 +119,7 @@ pipes:
 apps: [{ external: { name: probe, socket: PATH/probe.sock } }]
 ";
 
-/// A daemon on recordings, with the probe in place of the external app with its name.
+/// A daemon on recordings, with the probe in place of the external app of the same name.
 struct Bench {
     daemon: Daemon,
     control: Control,
@@ -127,7 +127,7 @@ struct Bench {
     notes: Arc<Mutex<Notes>>,
 }
 
-/// Reads the configurations that a test gives, when it gives them.
+/// Loads the configurations that a test supplies, when it supplies them.
 fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
     let (give, given) = channel::<&str>();
     let given = Mutex::new(given);
@@ -144,7 +144,7 @@ impl Bench {
         Bench::loading(name, |_| Arc::new(|_: &_, _: &_| anyhow::bail!("not here")))
     }
 
-    /// A daemon that reads its configuration again with what `load` makes of its folder.
+    /// A daemon that reloads its configuration with what `load` returns for its folder.
     fn loading(name: &str, load: impl FnOnce(PathBuf) -> Load) -> Bench {
         let folder = std::env::temp_dir().join(format!("weir-daemon-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -170,13 +170,13 @@ impl Bench {
         self.daemon.start_apps().unwrap();
     }
 
-    /// Runs the main loop until the app has ticked so many times more.
+    /// Runs the main loop until the app has ticked `more` more times.
     fn ticks(&mut self, more: usize) {
         let before = noted(&self.notes).late_ns.len();
         self.until(|bench| noted(&bench.notes).late_ns.len() >= before + more);
     }
 
-    /// Asks for a reload as `weir reload` does. Returns what the daemon says of it, and the outcome.
+    /// Requests a reload as `weir reload` does. Returns the daemon's progress reports, and the outcome.
     fn reload(&self) -> JoinHandle<(Vec<Value>, Result<Value>)> {
         let path = self.folder.join("weir.sock");
         std::thread::spawn(move || {
@@ -186,7 +186,7 @@ impl Bench {
         })
     }
 
-    /// Keeps worker 0 in a swap to the present program until something is sent.
+    /// Keeps worker 0 in a swap to the current program until something is sent.
     fn hold_worker(&self) -> Sender<()> {
         let (let_go, held) = channel();
         let hold = move |port: Box<dyn weir_packet::Port>| {
@@ -208,7 +208,7 @@ impl Bench {
     /// Runs the main loop until a condition holds.
     fn until(&mut self, mut is_so: impl FnMut(&mut Bench) -> bool) {
         let start = Instant::now();
-        // The condition may come true without the main loop having anything to do.
+        // The condition may become true while the main loop has nothing to do.
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).unwrap();
         let often = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
@@ -302,13 +302,13 @@ fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
     let first = bench.reload();
     bench.until(|bench| bench.daemon.reloads.are_preparing());
     bench.ticks(20);
-    // What is changed meanwhile is in the new program: an entry as state, a weight because it was set later.
+    // Changes made meanwhile are in the new program: an entry as state, a weight because it was set later.
     let entry =
         json!({ "command": "entry", "do": "add", "pipe": "fast", "entry": "{ match: { udp.dport: 9 } }" });
     assert_eq!(bench.ask(entry).unwrap(), json!({ "done": true }));
     let weight = json!({ "command": "weight", "group": "web", "target": "b1", "weight": 0 });
     assert_eq!(bench.ask(weight).unwrap(), json!({ "done": true }));
-    // Both of these are one reload, which begins when the first has ended.
+    // Both of these become one reload, which begins when the first has ended.
     let others = [bench.reload(), bench.reload()];
     bench.ticks(20);
     assert!(bench.daemon.reloads.are_preparing() && !first.is_finished());
@@ -330,7 +330,7 @@ fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
     assert_eq!((bench.daemon.generation, bench.daemon.reloads.tickets()), (2, 2));
 }
 
-/// Issue 9, 1.2: a late answer to a swap left plan and engines apart.
+/// Issue 9, 1.2: a late answer to a swap left plan and engines inconsistent.
 #[test]
 fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
     let mut give = None;
@@ -341,7 +341,7 @@ fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
     });
     let let_go = bench.hold_worker();
     let reload = bench.reload();
-    // A pipe before `fast`, so that its number is another.
+    // A pipe before `fast`, so that the number of `fast` changes.
     let pipes = "pipes:\n  before: { type: basic, forward: drop, miss: drop }\n";
     let other: &str = Box::leak(CONFIG.replace("pipes:\n", pipes).into_boxed_str());
     give.unwrap().send(other).unwrap();
@@ -349,7 +349,7 @@ fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
     assert_eq!(bench.daemon.generation, 2);
     bench.run_probe();
     bench.ticks(20);
-    // What changes the program waits for the worker; the app is driven meanwhile.
+    // Changes to the program wait for the worker; the app continues meanwhile.
     let request = json!({ "command": "app", "app": "probe", "request": "add" });
     assert_eq!(bench.ask(request).unwrap(), json!({ "added": true }));
     let path = bench.folder.join("weir.sock");
@@ -369,7 +369,7 @@ fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
     assert_eq!(entries["entries"].as_array().unwrap().len(), 3, "{entries}");
 }
 
-/// The main thread waited for the workers with every change of a client.
+/// The main thread used to wait for the workers on every change of a client.
 #[test]
 fn a_change_of_a_client_waits_for_a_late_worker_and_a_reload_for_the_change() {
     let mut give = None;
@@ -389,7 +389,7 @@ fn a_change_of_a_client_waits_for_a_late_worker_and_a_reload_for_the_change() {
     give.unwrap().send(CONFIG).unwrap();
     bench.until(|bench| bench.daemon.reloads.are_due());
     bench.ticks(20);
-    // The new program would come before the change on a worker for whose command there was no room.
+    // Otherwise the new program would precede the change on a worker that had no room for the command.
     assert!(bench.daemon.generation == 1 && !adding.is_finished() && !reload.is_finished());
     let_go.send(()).unwrap();
     bench.until(|_| adding.is_finished() && reload.is_finished());
@@ -399,7 +399,7 @@ fn a_change_of_a_client_waits_for_a_late_worker_and_a_reload_for_the_change() {
     assert_eq!(entries["entries"].as_array().unwrap().len(), 2, "{entries}");
 }
 
-/// Issue 9, 1.4: scrapes went through the main thread, and waited for it and it for workers.
+/// Issue 9, 1.4: scrapes went through the main thread, and waited for it while it waited for workers.
 #[test]
 fn a_scrape_waits_neither_for_the_main_thread_nor_for_a_worker() {
     let mut bench = Bench::new("scrape");
@@ -419,7 +419,7 @@ fn a_scrape_waits_neither_for_the_main_thread_nor_for_a_worker() {
     bench.until(|_| first.is_finished());
     let first = first.join().unwrap();
     assert_eq!(of(&first, "weir_frames_total{fate=\"originated\"}"), 0.0);
-    // From here on, the main thread stands still. The workers answer.
+    // From here on, the main thread is stopped. The workers answer.
     let (answer, injected) = sync_channel(1);
     let inject =
         Inject { bytes: weir_packet::craft::frame("dport=53"), output: Some(PortId(1)), input: PortId(0) };
@@ -427,7 +427,7 @@ fn a_scrape_waits_neither_for_the_main_thread_nor_for_a_worker() {
     injected.recv().unwrap().unwrap();
     let second = scrape();
     assert_eq!(of(&second, "weir_frames_total{fate=\"originated\"}"), 1.0, "{second}");
-    // Now the worker stands still, too.
+    // Now the worker is stopped, too.
     let let_go = bench.hold_worker();
     let third = scrape();
     assert_eq!(of(&third, "weir_frames_total{fate=\"originated\"}"), 1.0, "{third}");
@@ -435,7 +435,7 @@ fn a_scrape_waits_neither_for_the_main_thread_nor_for_a_worker() {
     let_go.send(()).unwrap();
 }
 
-/// Uses a veth, whose carrier depends on its other end.
+/// Uses a veth, whose carrier depends on its peer.
 #[test]
 fn links_that_are_watched_go_down_and_up() {
     if !rustix::process::geteuid().is_root() {

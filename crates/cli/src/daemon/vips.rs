@@ -1,6 +1,6 @@
-//! Addresses that apps announce because the host does not have them, and that it has all the same: it takes
-//! part in connections that are not its own whenever weir does not take their frames, and resets them. Said
-//! in the log when weir starts and when a reload brings such an address, and by `weir doctor`.
+//! Announced addresses that the host must not have, but has anyway: whenever weir does not take their frames,
+//! the host's stack sees connections that are not its own, and resets them. Logged when weir starts and when
+//! a reload brings such an address, and reported by `weir doctor`.
 
 use super::path::local_addresses;
 use std::collections::HashSet;
@@ -8,22 +8,22 @@ use std::net::IpAddr;
 use tracing::warn;
 use weir_app::kind::Apps;
 
-/// What is said of such an address.
+/// The advice about such an address.
 pub const ADVICE: &str = "the host has it, and would reset its connections whenever weir does not run: \
      remove it from the host, or write `announce: none` for the service";
 
-/// Returns the addresses that are announced, and whether the host has each.
+/// Returns the announced addresses, and whether the host has each.
 pub fn owned(apps: &Apps) -> Vec<(IpAddr, bool)> {
     let announced = apps.announced();
     if announced.is_empty() {
         return Vec::new();
     }
-    // If the kernel cannot be asked, nothing is known to be wrong.
+    // If the kernel cannot be asked, no problem is known.
     let own: HashSet<IpAddr> = local_addresses().unwrap_or_default().into_iter().collect();
     announced.into_iter().map(|address| (address, own.contains(&address))).collect()
 }
 
-/// Warns of those that were not announced before.
+/// Warns of addresses that were not announced before.
 pub fn warn_of_owned(apps: &Apps, before: &Apps) {
     let before: HashSet<IpAddr> = before.announced().into_iter().collect();
     for (address, _) in owned(apps).into_iter().filter(|(address, owned)| *owned && !before.contains(address))

@@ -1,5 +1,5 @@
-//! Weights that were set at run time, and how a reload treats them: a new program begins with the weights of
-//! its file, but those that were set while it was being prepared are set again.
+//! Weights that were set at run time, and how a reload treats them: a new program starts with the weights of
+//! its file, but those set while it was being prepared are set again.
 
 use super::Daemon;
 use crate::config::Plan;
@@ -8,12 +8,12 @@ use tracing::{error, warn};
 use weir_program::GroupId;
 use weir_program::change::Change;
 
-/// Weights that were set at run time, of the present program's targets.
+/// Weights that were set at run time, for targets of the current program.
 pub type Weights = BTreeMap<(GroupId, u16), u32>;
 
 impl Daemon {
-    /// Says which weights that were set at run time are not in force in the new program. Apps report their
-    /// own, and those in `again` are set again.
+    /// Logs which weights set at run time are not in force in the new program. Apps report their own, and
+    /// those in `again` are set again.
     pub(super) fn say_discarded(&self, former: &Plan, again: &[(String, String, u32)]) {
         for ((group, at), weight) in &self.weights {
             let group = &former.program.groups[group.index()];
@@ -33,7 +33,7 @@ impl Daemon {
         }
     }
 
-    /// Sets a weight of the former program's, if the new one has such a target.
+    /// Sets a weight of the former program again, if the new one has such a target.
     pub(super) fn set_weight_again(&mut self, group: &str, target: &str, weight: u32) {
         let Some(id) = self.plan.program.group_named(group) else { return };
         let targets = &self.plan.program.groups[id.index()].targets;

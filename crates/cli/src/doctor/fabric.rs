@@ -1,5 +1,5 @@
 //! The fabric: whether it really chooses among paths by the outer source port, and whether peers answer. That
-//! takes probes from many ports, which the daemon sends all the time, so the daemon is asked.
+//! requires probes from many ports, which the daemon sends all the time, so the daemon is asked.
 
 use super::{Finding, Level};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
     fabric.peers.iter().map(one).collect()
 }
 
-/// Other schemes take ports as they come, and do not ask where they lead.
+/// Other schemes use any ports, and do not survey where they lead.
 fn without_survey(fabric: &Fabric) -> Finding {
     let says = format!(
         "by `scheme: {}` no paths are looked for, so whether the fabric hashes source ports is not known: it \
@@ -78,7 +78,7 @@ fn of_node(peer: &str, node: &Value) -> Finding {
                         peers, and the same `key`";
             (Level::Fault, says.to_string())
         }
-        // Nothing is sent there, so single paths are not probed, and have not failed.
+        // There is no traffic to it, so single paths are not probed, and have not failed.
         _ if state.ends_with("no answer") => (Level::Fault, "it answers no more: is it down?".to_string()),
         (count, 0) => (Level::Fault, format!("none of its {count} paths answers now: is it down?")),
         (1, _) => {
@@ -106,7 +106,7 @@ fn of_node(peer: &str, node: &Value) -> Finding {
     Finding::new("fabric", peer, level, says)
 }
 
-/// What large probes tell, if it is no good news.
+/// Reports the result of large probes, unless it is good.
 fn narrow(node: &Value, paths: &[Value]) -> Option<String> {
     let of = |what: &str| paths.iter().filter(|path| path["large"] == what).count();
     let (count, bytes) = (paths.len(), &node["large_bytes"]);

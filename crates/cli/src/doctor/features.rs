@@ -1,4 +1,4 @@
-//! What features need of the kernel beyond what every kernel has, and whether this one has it.
+//! What features need from the kernel beyond what every kernel has, and whether this one has it.
 
 use super::{Finding, Level};
 use crate::config::{Plan, PortKind};
@@ -10,10 +10,10 @@ use std::io;
 use std::path::Path;
 use weir_config::infile;
 
-/// Modules without which a kernel without tcx has no clsact for programs.
+/// Modules that a kernel without tcx needs for clsact programs.
 const FILTERS: [&str; 2] = ["sch_ingress", "cls_bpf"];
 
-/// What a look at the kernel found, in words.
+/// The result of examining the kernel, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Has {
     All(String),
@@ -22,7 +22,7 @@ enum Has {
     Unknown(String),
 }
 
-/// Looks at what the features need that a configuration uses; without a configuration, at all.
+/// Examines what the used features of a configuration need; without a configuration, all features.
 pub fn findings(plan: Option<&Plan>) -> Vec<Finding> {
     let uses = |feature: fn(&Plan) -> bool| plan.is_none_or(feature);
     let has_xdp_port = |plan: &Plan| plan.ports.iter().any(|port| matches!(port.kind, PortKind::Xdp(_)));
@@ -85,7 +85,7 @@ fn hooks(has_tcx: bool, module: impl Fn(&str) -> Option<bool>) -> Has {
     Has::All(format!("{needs}, and has the modules for clsact"))
 }
 
-/// The overlay marks connections by a rule of nftables. `tables` is what listing its tables returned.
+/// The overlay marks connections with an nftables rule. `tables` is the result of listing the tables.
 fn nftables(tables: io::Result<()>) -> Has {
     match tables {
         Ok(()) => Has::All("needs nftables, which this kernel has".to_string()),
@@ -98,7 +98,7 @@ fn nftables(tables: io::Result<()>) -> Has {
     }
 }
 
-/// Whether the kernel has a module, loaded, built in or to be loaded; `None` without a list of its modules.
+/// Whether the kernel has a module: loaded, built in or loadable; `None` without a list of its modules.
 fn has_module(name: &str) -> Option<bool> {
     if Path::new("/sys/module").join(name).exists() {
         return Some(true);

@@ -11,7 +11,7 @@ use std::cell::OnceCell;
 use std::fs;
 use std::path::Path;
 
-/// What the daemon needs, and for what.
+/// What the daemon needs, and what for.
 const NEEDED: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
     (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
@@ -19,10 +19,10 @@ const NEEDED: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::PERFMON, "CAP_PERFMON"),
 ];
 
-/// Sources of the clock that cost a system call or more for each reading.
+/// Clock sources for which each reading costs a system call or more.
 const SLOW_CLOCKS: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
 
-/// Looks at the host, and asks the daemon that listens on `socket`, if one does.
+/// Examines the host, and asks the daemon that listens on `socket`, if there is one.
 pub fn findings(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     let mut found = vec![kernel(), types(), privileges(), clock()];
     found.extend(interfaces(plan, socket));
@@ -42,7 +42,7 @@ pub fn findings(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     found
 }
 
-/// VIPs that weir announces: the host must not have them.
+/// VIPs announced by weir: the host must not have them.
 fn vips(plan: &Plan) -> Vec<Finding> {
     let all = vips::owned(&plan.apps);
     let owned = all.iter().filter(|(_, owned)| *owned);
@@ -55,13 +55,13 @@ fn vips(plan: &Plan) -> Vec<Finding> {
     found
 }
 
-/// A setting of the kernel, for this network namespace where it is one of a namespace.
+/// Returns a kernel setting, of this network namespace if it is per namespace.
 fn number(path: &str) -> Option<u64> {
     // Bounded: the kernel writes it.
     fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }
 
-/// Which kernel it is; `features.rs` says what features need of it.
+/// Which kernel it is; `features.rs` reports what features need from it.
 fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let says = if weir_bpf::has_tcx() {
@@ -94,7 +94,7 @@ fn privileges() -> Finding {
     Finding::new("privileges", "this process", Level::Warning, says)
 }
 
-/// Whether checks with `via: service` can be made, if there are any.
+/// Whether checks with `via: service` can be run, if there are any.
 pub fn ways(plan: &Plan, file: &Path) -> Option<Finding> {
     let found = |level, says: String| Finding::new("via", "checks", level, says);
     match ways::missing(plan, file) {
@@ -105,7 +105,7 @@ pub fn ways(plan: &Plan, file: &Path) -> Option<Finding> {
     }
 }
 
-/// Probes are stamped by the system's clock, in the program at the uplink.
+/// Probes get timestamps of the system's clock, in the program at the uplink.
 fn clock() -> Finding {
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     // Bounded: the kernel writes it.
@@ -123,7 +123,7 @@ fn clock() -> Finding {
     }
 }
 
-/// The interfaces that the configuration uses by XDP; without one, all.
+/// The interfaces that the configuration uses with XDP; without a configuration, all.
 fn interfaces(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     let used = |name: &str| {
         plan.is_none_or(|plan| {
@@ -156,14 +156,14 @@ fn interfaces(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     there.chain(plan.into_iter().flat_map(missing)).collect()
 }
 
-/// How many received frames of a running port were looked at, if all had right checksums.
+/// Returns how many received frames of a running port were checked, if all had correct checksums.
 fn right_checksums(port: &Value) -> Option<u64> {
     let count = |name: &str| port["extra"][name].as_u64();
     count("checksums_sampled").filter(|sampled| *sampled > 0 && count("checksums_wrong") == Some(0))
 }
 
-/// How an interface is. `right`: so many frames came with right checksums from an end that cannot be looked
-/// at, so the advice about it was followed.
+/// The state of an interface. `right`: number of frames that arrived with correct checksums from a peer that
+/// cannot be examined, so the advice about it was followed.
 fn interface(report: &weir_port::xdp::InterfaceReport, right: Option<u64>) -> Finding {
     let modes: Vec<String> = report.modes.iter().map(ToString::to_string).collect();
     let obstacle = match right {
@@ -182,7 +182,7 @@ fn interface(report: &weir_port::xdp::InterfaceReport, right: Option<u64>) -> Fi
     }
 }
 
-/// Interfaces that ports name and that are not there.
+/// Interfaces that ports name but that do not exist.
 fn missing(plan: &Plan) -> Vec<Finding> {
     let missing = |port: &PortConfig| match &port.kind {
         PortKind::Xdp(xdp) if port.nic.is_none() => {
@@ -194,14 +194,14 @@ fn missing(plan: &Plan) -> Vec<Finding> {
     plan.ports.iter().filter_map(missing).collect()
 }
 
-/// What a host chooses routes for: by its policy, and before weir gives frames their port.
+/// What a host selects routes for: by its policy, and before weir assigns ports to frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// For frames of others, too.
+    /// For forwarded frames, too.
     Router,
     /// For its own frames.
     HostWithEqualRoutes,
-    /// There is nothing to choose from.
+    /// There is nothing to select from.
     Host,
 }
 
@@ -214,7 +214,7 @@ fn has_equal_routes(family: &str) -> bool {
 /// The source port among the fields of policy 3 (`fib_multipath_hash_fields`, ip-sysctl of the kernel).
 const SOURCE_PORT: u64 = 0x10;
 
-/// Whether tunnels between two nodes are spread over equal routes: by their source port, or not at all.
+/// Whether tunnels between two nodes are spread over equal-cost routes: by their source port, or not at all.
 fn hash_policy(family: &str, (policy, fields): (u64, u64), role: Role) -> Finding {
     let name = format!("net.{family}.fib_multipath_hash_policy");
     let found = |level, says: String| Finding::new("hash_policy", &name, level, says);
@@ -227,7 +227,8 @@ fn hash_policy(family: &str, (policy, fields): (u64, u64), role: Role) -> Findin
             );
         }
         0 => "addresses alone",
-        // The kernel looks into tunnels that it can tell without a port, such as GRE, and not into VXLAN.
+        // The kernel looks into tunnels that it can recognise without a port, such as GRE, but not into
+        // VXLAN.
         2 => "addresses alone, the inner ones of a tunnel such as GRE, and the outer ones of VXLAN",
         3 => "fields without the source port",
         _ => "what this version of weir does not know",
@@ -255,7 +256,7 @@ fn hash_policy(family: &str, (policy, fields): (u64, u64), role: Role) -> Findin
     found(Level::Warning, says)
 }
 
-/// A flow that gets another port after a timeout tells the path app of the timeout.
+/// A flow that gets another port after a timeout signals that timeout to the path app.
 fn rehash() -> Option<Finding> {
     let name = "net.core.txrehash";
     Some(match number("net/core/txrehash")? {

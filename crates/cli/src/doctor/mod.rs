@@ -1,8 +1,8 @@
-//! `weir doctor`: whether this host and the fabric are as the configuration needs them. It looks, asks the
+//! `weir doctor`: whether this host and the fabric meet the needs of the configuration. It examines, asks the
 //! daemon if one runs, and changes nothing.
 //!
-//! Each check is a line of a list: what was looked at, how it is, and one sentence with what to do. Further
-//! checks go into the file of their subject: the host, tunnels, the fabric.
+//! Each check is a line of a list: what was examined, its state, and one sentence with advice. New checks go
+//! into the file of their subject: the host, tunnels, the fabric.
 
 mod fabric;
 mod features;
@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;
 
-/// How something is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// As it should be.
     Ok,
-    /// It works, and something else would be better, or could not be looked at.
+    /// It works, but something else would be better; or it could not be examined.
     Warning,
-    /// What is configured cannot work.
+    /// The configuration cannot work.
     Fault,
 }
 
@@ -40,13 +40,13 @@ impl fmt::Display for Level {
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The check: a word that stays, for programs.
+    /// The check: a stable word, for programs.
     pub check: &'static str,
-    /// What was looked at: an interface, a peer, a setting.
+    /// What was examined: an interface, a peer, a setting.
     pub of: String,
-    /// How it is.
+    /// Its state.
     pub level: Level,
-    /// A sentence: how it is, and what to do.
+    /// A sentence: its state, and what to do.
     pub says: String,
 }
 
@@ -55,7 +55,7 @@ impl Finding {
         Finding { check, of: of.into(), level, says: says.into() }
     }
 
-    /// As an object; its format is stable.
+    /// Returns it as an object; its format is stable.
     pub fn json(&self) -> Value {
         json!({ "check": self.check, "of": self.of, "level": self.level.to_string(), "says": self.says })
     }
@@ -67,7 +67,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Settings of the kernel that overlays need.
+/// Kernel settings that overlays need.
 fn overlay_settings(plan: &Plan) -> Vec<Finding> {
     let all = plan.apps.wanted::<weir_overlay::Wanted>();
     let of_each = all.iter().flat_map(|wanted| needed_settings(&wanted.overlay));
@@ -78,7 +78,7 @@ fn overlay_settings(plan: &Plan) -> Vec<Finding> {
     of_each.map(finding).collect()
 }
 
-/// Looks at everything: the host, and with a configuration and its file what that needs. `socket`: where the
+/// Examines everything: the host, and with a configuration and its file what that needs. `socket`: where the
 /// daemon listens.
 pub fn examine(planned: Option<(&Plan, &Path)>, socket: &Path) -> Vec<Finding> {
     let plan = planned.map(|(plan, _)| plan);

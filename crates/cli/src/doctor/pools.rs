@@ -1,5 +1,5 @@
-//! NAT pools: whether somebody answers ARP or neighbour discovery for each address that others look for on a
-//! link of this host. Weir does so for pools of services, and the host for the addresses that it has.
+//! NAT pools: whether something answers ARP or neighbour discovery for each address that others resolve on a
+//! link of this host. Weir does so for pools of services, and the host for its own addresses.
 
 use super::tunnel::told;
 use super::{Finding, Level};
@@ -9,14 +9,14 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use weir_program::NatPool;
 
-/// An interface's address and the length of its prefix, within which its neighbours look for others directly.
+/// An interface's address and prefix length; neighbours resolve addresses within the prefix directly.
 struct Link {
     name: String,
     address: IpAddr,
     length: u32,
 }
 
-/// Looks at the pools of a configuration.
+/// Examines the pools of a configuration.
 pub fn findings(plan: &Plan) -> Vec<Finding> {
     let pools = &plan.program.nat_pools;
     if pools.is_empty() {
@@ -30,7 +30,7 @@ pub fn findings(plan: &Plan) -> Vec<Finding> {
     pools.iter().map(|pool| finding(pool, &answered, &links)).collect()
 }
 
-/// Reads what `ip -j address show` says.
+/// Parses the output of `ip -j address show`.
 fn links(interfaces: &[Value]) -> Vec<Link> {
     let of = |interface: &Value| {
         let name = interface["ifname"].as_str().unwrap_or_default().to_string();
@@ -46,7 +46,7 @@ fn links(interfaces: &[Value]) -> Vec<Link> {
 }
 
 impl Link {
-    /// Whether neighbours look for an address on this link.
+    /// Whether neighbours resolve an address on this link.
     fn has(&self, address: IpAddr) -> bool {
         let apart = |one: u128, other: u128, width: u32| {
             (one ^ other).checked_shr(width.saturating_sub(self.length)).unwrap_or_default() != 0
@@ -59,7 +59,7 @@ impl Link {
     }
 }
 
-/// `answered`: the addresses that weir answers for.
+/// `answered`: the addresses for which weir answers.
 fn finding(pool: &NatPool, answered: &HashSet<IpAddr>, links: &[Link]) -> Finding {
     let own: HashSet<IpAddr> = links.iter().map(|link| link.address).collect();
     let question = if pool.is_ipv4() { "ARP" } else { "neighbour discovery" };

@@ -10,7 +10,7 @@ use weir_path::Fabric;
 /// over IPv6, whose header is 20 bytes longer.
 const OVERHEADS: [u64; 2] = [50, 70];
 
-/// Looks at all VXLAN interfaces, and at what path apps need.
+/// Examines all VXLAN interfaces, and what path apps need.
 pub fn findings(fabrics: &[Fabric]) -> Vec<Finding> {
     let devices = match told(&["-d", "link", "show", "type", "vxlan"]) {
         Ok(devices) => devices,
@@ -25,7 +25,7 @@ pub fn findings(fabrics: &[Fabric]) -> Vec<Finding> {
     found
 }
 
-/// What `ip -j` says.
+/// Returns the output of `ip -j`.
 pub(super) fn told(words: &[&str]) -> Result<Vec<Value>, String> {
     let output = Command::new("ip").arg("-j").args(words).output();
     let output =
@@ -64,8 +64,8 @@ fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
     found
 }
 
-/// Whether inner checksums are left to the interface below, and whether that does tunnels. Where it does not,
-/// the kernel computes them packet by packet at the end, and a veth leaves them undone.
+/// Whether inner checksums are left to the interface below, and whether that supports tunnels. If it does
+/// not, the kernel computes them packet by packet at the end, and a veth leaves them incomplete.
 fn checksums(name: &str, below: &str) -> Finding {
     let feature = |interface: &str, wanted: &[u8]| {
         weir_port::xdp::Ethtool::open().ok().and_then(|ethtool| ethtool.feature(interface, wanted))
@@ -99,8 +99,8 @@ fn judge_checksums(name: &str, below: &str, leaves: Option<bool>, does_tunnels: 
     }
 }
 
-/// What the tunnel of a VXLAN interface adds, by the family of its addresses; without any it may be used over
-/// IPv4.
+/// The overhead of a VXLAN interface's tunnel, by the family of its addresses; without any it may be used
+/// over IPv4.
 fn overhead(data: &Value) -> u64 {
     let is_over_ipv6 = ["local6", "remote6", "group6"].iter().any(|key| data.get(key).is_some());
     OVERHEADS[usize::from(is_over_ipv6)]
@@ -108,7 +108,7 @@ fn overhead(data: &Value) -> u64 {
 
 fn source_ports(name: &str, range: &Value) -> Finding {
     let [low, high] = ["low", "high"].map(|end| range[end].as_u64().unwrap_or_default());
-    // The kernel takes a port from `low` on, below `high`; for `low` >= `high` its default range.
+    // The kernel uses ports from `low` on, below `high`; for `low` >= `high` its default range.
     if high == low + 1 {
         let says = format!(
             "all its frames leave from port {low}, so without weir they take one path: create it with \
@@ -124,7 +124,7 @@ fn mtu(interface: &str) -> Option<u64> {
     nics::present().get(interface).map(|nic| nic.mtu.into())
 }
 
-/// The interface by which an app's tunnels leave, and a tunnel that leaves by it.
+/// The interface by which an app's tunnels leave, and a tunnel that uses it.
 fn uplink(fabric: &Fabric, devices: &[Value]) -> Finding {
     let Fabric { name, uplink, vxlan_port, .. } = fabric;
     if mtu(uplink).is_none() {
@@ -143,7 +143,7 @@ fn uplink(fabric: &Fabric, devices: &[Value]) -> Finding {
     Finding::new("uplink", uplink, Level::Warning, says)
 }
 
-/// Whether frames to a peer leave by the uplink, where they are given their path.
+/// Whether frames to a peer leave by the uplink, where they are assigned a path.
 fn route(fabric: &Fabric, peer: &str) -> Finding {
     let uplink = &fabric.uplink;
     match told(&["route", "get", peer]) {

@@ -31,8 +31,8 @@ impl Explanation {
         Ok(Explanation::new(walk, probe(&mut engine, input, frame, plan.chunk()), frame))
     }
 
-    /// Explains a packet by the results of both. A frame that the engine has no buffer for does not get to a
-    /// pipe, although the interpreter has no limit.
+    /// Explains a packet from the results of both. A frame that does not fit the engine's buffers never
+    /// reaches a pipe, although the interpreter has no limit.
     pub fn new(walk: Walk, probe: Option<Probe>, frame: &[u8]) -> Explanation {
         if probe.is_some() || frame.len() <= FRAME_BYTES_MAX {
             return Explanation { walk, probe };
@@ -43,7 +43,7 @@ impl Explanation {
         Explanation { walk: Walk { verdict, bytes, copies, trace, effects, limit: None }, probe }
     }
 
-    /// Returns the ports that the packet and its copies leave through.
+    /// Returns the ports through which the packet and its copies leave.
     pub fn outputs(&self) -> Vec<PortId> {
         let all = self.walk.copies.iter().map(|copy| copy.to).chain([self.walk.verdict]);
         all.filter_map(|to| if let weir_program::Verdict::Transmit(port) = to { Some(port) } else { None })

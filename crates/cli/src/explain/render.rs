@@ -17,7 +17,7 @@ use weir_program::{
     Criterion, Fill, Forward, Group, GroupChoice, GroupId, Operation, Origin, PipeId, PortId, Program,
 };
 
-/// The names of numbers, and the places of parts in the configuration.
+/// Names for numbers, and the places of parts in the configuration.
 pub struct Names<'a> {
     /// The program.
     pub program: &'a Program,
@@ -58,7 +58,7 @@ impl Names<'_> {
     }
 
     /// Returns the pipe or group where a packet ends in the program of the file, although it would continue
-    /// in a daemon: while an app runs, it assigns the buckets of a bond and admits its members.
+    /// in a daemon: a running app assigns the buckets of a bond and admits its members.
     fn undecided(&self, walk: &Walk) -> Option<&str> {
         self.report?;
         let last = self.program.pipes.get(walk.trace.last()?.pipe.index())?;
@@ -81,7 +81,7 @@ impl Names<'_> {
     }
 }
 
-/// Returns true if a pipe and a group are parts of the same app, whose name is in front of the `/`.
+/// Returns true if a pipe and a group are parts of the same app, whose name precedes the `/`.
 fn is_of(pipe: &str, group: &str) -> bool {
     let app = |name: &str| name.split('/').next().map(str::to_string);
     app(pipe) == app(group)
@@ -181,7 +181,7 @@ fn asked(names: &Names<'_>, asked: Asked, field: weir_packet::Field) -> String {
     }
 }
 
-/// Says what was decided for a flow of a pipe.
+/// Describes what was decided for a flow of a pipe.
 pub fn decision(program: &Program, pipe: PipeId, decision: FlowDecision) -> String {
     let group = |id: Option<GroupId>| program.groups.get(id?.index());
     let target_of = |id: Option<GroupId>, target: u16| {

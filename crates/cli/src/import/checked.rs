@@ -1,29 +1,29 @@
-//! Reads what was imported as `weir check` reads it. A service that weir would refuse becomes a comment that
-//! says why, so that the rest runs as it is.
+//! Reads an imported configuration as `weir check` does. A service that weir would refuse becomes a comment
+//! with the reason, so that the rest works as it is.
 
 use crate::config::{self, Report, Span};
 use std::ops::Range;
 use weir_program::check::Severity;
 
-/// How the item of a service begins.
+/// How the list item of a service begins.
 const ITEM: &str = "  - lb:";
 
-/// A configuration that weir accepts, and what is not in it.
+/// A configuration that weir accepts, and what was excluded.
 pub struct Checked {
-    /// The text, in which services that weir refuses are comments.
+    /// The text, in which services that weir refuses are commented out.
     pub yaml: String,
-    /// Why they are, each a sentence with the service's name.
+    /// The reasons, each a sentence with the service's name.
     pub refused: Vec<String>,
 }
 
 /// Reads a configuration with services.
 ///
 /// # Errors
-/// Returns what is wrong outside of services.
+/// Fails with what is wrong outside of services.
 pub fn checked(yaml: String) -> Result<Checked, Report> {
     let mut lines: Vec<String> = yaml.lines().map(str::to_string).collect();
     let mut refused = Vec::new();
-    // An error of one service may hide those of others, which are found when it is gone.
+    // Errors of one service may hide those of others, which are found once it is removed.
     loop {
         let text = text_of(&lines);
         let loaded = config::read("imported", &text);
@@ -42,7 +42,7 @@ pub fn checked(yaml: String) -> Result<Checked, Report> {
         if culprits.is_empty() {
             return Err(loaded.report);
         }
-        // From the last to the first, so that places stay right.
+        // From last to first, so that positions stay valid.
         culprits.sort_by_key(|(item, _)| std::cmp::Reverse(item.start));
         culprits.dedup_by(|one, other| one.0 == other.0);
         for (item, message) in culprits {
@@ -53,7 +53,7 @@ pub fn checked(yaml: String) -> Result<Checked, Report> {
     }
 }
 
-/// Joins the lines; a list of apps without an item is written as such.
+/// Joins the lines; a list of apps without items is written as an empty list.
 fn text_of(lines: &[String]) -> String {
     let is_empty = items(lines).is_empty();
     let line =

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use weir_config::raw::{self, Kind, Node};
 use weir_config::section::{list, pairs, parsed, text};
 
-/// Where the director's proxies take GUE off (docs/development/gue-header.md of github/glb-director).
+/// Where the director's proxies decapsulate GUE (docs/development/gue-header.md of github/glb-director).
 const TUNNELS: &str = "tunnels: { gue: { port: 19523 } }";
 
 /// Reads the tables; `file` is the name used in the report.
@@ -80,7 +80,7 @@ fn hex(node: &Node, report: &mut Report) -> Option<String> {
     if !good {
         report.error(node.span, "these are not 32 hexadecimal digits");
     }
-    // Quoted, because digits alone, or an `e` between them, would be a number to other readers of YAML.
+    // Quoted, because digits alone, or with an `e` between them, would be a number to other YAML parsers.
     good.then(|| format!("\"{digits}\""))
 }
 
@@ -120,7 +120,7 @@ fn bind(all: &mut Imported, place: usize, node: &Node) {
     }
 }
 
-/// Reads an address or a prefix, and returns it as it is.
+/// Parses an address or a prefix, and returns it unchanged.
 fn prefix(node: &Node, report: &mut Report) -> Option<String> {
     let text = text(node, "an IP address or a prefix", report)?;
     let (address, length) = text.split_once('/').map_or((text, None), |(ip, length)| (ip, Some(length)));

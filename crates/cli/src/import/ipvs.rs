@@ -1,4 +1,4 @@
-//! What `ipvsadm -S -n` prints: the services of IPVS, which keepalived has put there.
+//! The output of `ipvsadm -S -n`: the services of IPVS, usually configured by keepalived.
 
 use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, words};
 use crate::config::Span;
@@ -28,18 +28,18 @@ pub fn read(file: &str, text: &str) -> Imported {
     all
 }
 
-/// The services by their address as it is written, which servers name them by.
+/// The services by their address as written, by which server lines refer to them.
 type Known = HashMap<(&'static str, String), Found>;
 
 /// A service that was read.
 #[derive(Clone, Copy)]
 struct Found {
     place: usize,
-    /// Its scheduler has no regard for weights, but for 0.
+    /// Its scheduler ignores weights, except for 0.
     unweighted: bool,
 }
 
-/// Finds which service a line is about. IPVS has services by firewall mark and for SCTP, too.
+/// Finds the service that a line is about. IPVS also has services by firewall mark and for SCTP.
 fn service_of<'a>(all: &mut Imported, at: Span, rest: &[Word<'a>]) -> Option<(&'static str, Word<'a>)> {
     let protocol = |word: &str| match word {
         "-t" | "--tcp-service" => Some("tcp"),
@@ -80,7 +80,7 @@ fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>
     let name = format!("{protocol}-{}-{port}", name_of_ip(&vip.to_string()));
     let addresses = vec![(vip.to_string(), protocol, port)];
     all.services.push(Service { name, addresses, ..Service::default() });
-    // What ipvsadm takes if there is none.
+    // The default of ipvsadm.
     let mut chosen = ("wlc", address.1);
     let (mut persists, mut netmask) = (None, None);
     let mut options = rest[2..].iter();
@@ -134,10 +134,10 @@ fn persistence(all: &mut Imported, place: usize, (seconds, span): Word<'_>) -> u
     kept
 }
 
-/// How long clients can be remembered, in seconds: ten days.
+/// The maximum of that time, in seconds: ten days.
 const PERSISTENCE_MAX: u64 = 864_000;
 
-/// Reads the netmask of persistent clients: an address for IPv4, and a length for IPv6.
+/// Parses the netmask of persistent clients: an address for IPv4, and a length for IPv6.
 fn prefix(mask: &str, vip: IpAddr) -> Option<u32> {
     match vip {
         IpAddr::V4(_) => {
@@ -148,11 +148,11 @@ fn prefix(mask: &str, vip: IpAddr) -> Option<u32> {
     }
 }
 
-/// Takes over how IPVS chooses, or what comes closest. Returns whether weights do not count.
+/// Converts the scheduler, or chooses the closest one. Returns whether weights are ignored.
 fn scheduler(all: &mut Imported, place: usize, (word, span): Word<'_>) -> bool {
     let (scheduler, note) = match word {
         "rr" | "wrr" => ("round_robin", None),
-        // `sed`, too, takes the least of (connections + 1) / weight.
+        // `sed`, too, selects the minimum of (connections + 1) / weight.
         "lc" | "wlc" | "sed" => ("least_connections", None),
         "nq" => ("least_connections", Some("lets no back end be idle, which weir does not promise")),
         "mh" => ("maglev", Some("has another table: flows move when weir takes over")),

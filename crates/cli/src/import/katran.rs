@@ -1,4 +1,4 @@
-//! Commands of Katran's example client (`example_grpc/goclient`): what is left after the last of them.
+//! Commands of Katran's example client (`example_grpc/goclient`): the state after the last of them.
 
 use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, words};
 use crate::config::{self, Span};
@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// Reads the commands, one on each line; `file` is the name used in the report.
+/// Reads the commands, one per line; `file` is the name used in the report.
 pub fn read(file: &str, text: &str) -> Imported {
     let mut all = Imported::new(file, text);
     let mut said = Said::default();
     for (line, number) in text.lines().zip(1..) {
         let words = words(line, number);
-        // What stands in front of the options is the program and a shell's prompt.
+        // Anything before the options is the program and a shell's prompt.
         let from = words.iter().position(|(word, _)| word.starts_with('-')).unwrap_or(words.len());
         match words.first() {
             None => {}
@@ -34,14 +34,14 @@ pub fn read(file: &str, text: &str) -> Imported {
     all
 }
 
-/// What is said of no service.
+/// Settings that belong to no service.
 #[derive(Default)]
 struct Said {
     /// The MAC address of the default router.
     router: Option<String>,
-    /// The real servers of numbers in the connection IDs of QUIC.
+    /// The real servers of numbers in QUIC connection IDs.
     numbers: HashMap<u32, IpAddr>,
-    /// The services that find real servers by these, with where that is said.
+    /// The services that find real servers by these, with the place where that is set.
     quic: Vec<(String, Span)>,
 }
 
@@ -161,10 +161,10 @@ fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, (set, said): (
     }
 }
 
-/// The numbers of real servers that connection IDs of Katran's version 2 have room for. In Katran, 0 is none.
+/// The numbers of real servers that fit connection IDs of Katran's version 2. In Katran, 0 is none.
 const NUMBERS: RangeInclusive<u32> = 1..=0xff_fffe;
 
-/// Notes or forgets that a number is that of a real server: `ADDRESS=NUMBER`.
+/// Maps or unmaps the number of a real server: `ADDRESS=NUMBER`.
 fn map(all: &mut Imported, (mapping, span): Word<'_>, add: bool, numbers: &mut HashMap<u32, IpAddr>) {
     let read = mapping.rsplit_once('=');
     let read = read.and_then(|(ip, number)| Some((ip.parse::<IpAddr>().ok()?, number.parse().ok()?)));
@@ -177,10 +177,10 @@ fn map(all: &mut Imported, (mapping, span): Word<'_>, add: bool, numbers: &mut H
 }
 
 /// Writes `quic` for the services that find real servers by connection IDs, as far as it can express them.
-/// The first two bits of these are a version. In version 2, which is 10, octets 1 to 3 are the server's
-/// number. Weir reads three bits as the number of a configuration, so these are 4 and 5. In version 1 the
-/// number begins within an octet, and half the IDs of version 3 begin with 111, which says that there is no
-/// configuration.
+/// The first two bits of a connection ID are a version. In version 2, which is binary 10, octets 1 to 3 are
+/// the server's number. Weir reads three bits as the number of a configuration, so these are 4 and 5. In
+/// version 1 the number begins within an octet, and half the IDs of version 3 begin with binary 111, which
+/// means no configuration.
 fn quic(all: &mut Imported, said: &Said) {
     for (name, span) in &said.quic {
         let Some(place) = all.services.iter().position(|service| service.name == *name) else { continue };

@@ -1,4 +1,4 @@
-//! Services as other systems have them, and the YAML in which weir has them.
+//! Services in the terms of other systems, and their conversion to weir's YAML.
 
 use super::Ports;
 use crate::config::{Report, Span};
@@ -9,13 +9,13 @@ use std::net::IpAddr;
 #[derive(Debug, Default)]
 pub struct Service {
     pub name: String,
-    /// VIP (an address or a prefix), protocol and port, as weir writes them.
+    /// VIP (an address or a prefix), protocol and port, in weir's notation.
     pub addresses: Vec<(String, &'static str, String)>,
     pub scheduler: &'static str,
-    /// Further keys of the service, each a line.
+    /// Further keys of the service, one per line.
     pub keys: Vec<String>,
     pub back_ends: Vec<BackEnd>,
-    /// What weir cannot take over, each a sentence.
+    /// What weir cannot take over, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -23,7 +23,7 @@ pub struct Service {
 #[derive(Clone, Debug)]
 pub struct BackEnd {
     pub ip: IpAddr,
-    /// Its own port, if packets get another one than the service's.
+    /// Its own port, if packets are sent to a different one than the service's.
     pub port: Option<u16>,
     pub mode: &'static str,
     pub weight: u64,
@@ -35,9 +35,9 @@ pub struct BackEnd {
 #[derive(Debug)]
 pub struct Imported {
     pub services: Vec<Service>,
-    /// What belongs to no service and cannot be taken over, each a sentence.
+    /// What belongs to no service and cannot be taken over, one sentence each.
     pub notes: Vec<String>,
-    /// A line in front of the ports, such as the UDP ports of tunnels.
+    /// A line before the ports, such as the UDP ports of tunnels.
     pub head: Option<&'static str>,
     pub report: Report,
 }
@@ -47,7 +47,7 @@ impl Imported {
         Imported { services: Vec::new(), notes: Vec::new(), head: None, report: Report::new(file, text) }
     }
 
-    /// Warns of something in line `span` that cannot be taken over, and notes it at a service, or at none.
+    /// Warns of something in line `span` that cannot be taken over, and records it at a service, or at none.
     pub fn note(&mut self, service: Option<usize>, span: Span, message: String) {
         let note = format!("line {}: {message}", span.line);
         let notes = service.and_then(|at| self.services.get_mut(at)).map(|service| &mut service.notes);
@@ -55,8 +55,8 @@ impl Imported {
         self.report.warning(span, message);
     }
 
-    /// Writes the services as a configuration, whose packets come in on an interface; or returns what is
-    /// wrong with the file. Warnings of what was left out are in the report, too.
+    /// Writes the services as a configuration whose packets arrive on an interface; or fails with what is
+    /// wrong with the file. Warnings of omissions are in the report, too.
     pub fn yaml(mut self, of: &str, ports: &Ports<'_>) -> Result<(String, Report), Report> {
         if self.report.errors() == 0 && self.services.is_empty() {
             self.report.error(Span { line: 1, column: 1, ..Span::default() }, "there is no service here");
@@ -109,7 +109,7 @@ impl Service {
         }
     }
 
-    /// A back end's address as a name; with its port if the address is there more than once.
+    /// Returns a back end's address as a name; with its port if the address occurs more than once.
     fn name_of(&self, back_end: &BackEnd) -> String {
         let name = name_of_ip(&back_end.ip.to_string());
         let same = self.back_ends.iter().filter(|other| other.ip == back_end.ip).count();
@@ -120,8 +120,8 @@ impl Service {
     }
 }
 
-/// Writes an address or prefix as a name, which has letters, digits, `_`, `-` and `.` and begins with one of
-/// the first two.
+/// Converts an address or prefix to a name, which consists of letters, digits, `_`, `-` and `.` and begins
+/// with a letter or digit.
 pub fn name_of_ip(ip: &str) -> String {
     let name = ip.replace([':', '/'], "-");
     if name.starts_with('-') { format!("0{name}") } else { name }
@@ -134,7 +134,7 @@ fn notes(out: &mut String, indent: &str, notes: &[String]) {
 /// A word of a line, and its place.
 pub type Word<'a> = (&'a str, Span);
 
-/// Splits a line into words, as a shell without quotes in them would.
+/// Splits a line into words, like a shell if there are no quotes.
 pub fn words(line: &str, number: usize) -> Vec<Word<'_>> {
     let mut words = Vec::new();
     let mut rest = line;
@@ -149,7 +149,7 @@ pub fn words(line: &str, number: usize) -> Vec<Word<'_>> {
     words
 }
 
-/// Reads `ADDRESS:PORT` or `[ADDRESS]:PORT`. The port may be missing.
+/// Parses `ADDRESS:PORT` or `[ADDRESS]:PORT`. The port may be missing.
 pub fn endpoint((text, span): Word<'_>, report: &mut Report) -> Option<(IpAddr, Option<u16>)> {
     let (address, port) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
         Some((address, port)) => (address, port.strip_prefix(':')),

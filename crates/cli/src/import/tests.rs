@@ -82,7 +82,7 @@ fn converted(system: System, text: &str) -> (String, Report) {
     services(system, Path::new("x/other"), text, &PORTS).unwrap_or_else(|report| panic!("{report}"))
 }
 
-/// Returns what the report says of a file that is refused.
+/// Returns the report about a file that is refused.
 fn refused(system: System, text: &str) -> String {
     services(system, Path::new("other"), text, &PORTS).unwrap_err().to_string()
 }
@@ -141,7 +141,7 @@ apps:
     assert_eq!((report.errors(), report.warnings()), (0, 6), "what is left out is said twice: {report}");
 }
 
-/// What chooses in IPVS has a counterpart that keeps flows, unless clients persist.
+/// IPVS schedulers become ones that keep flows, unless clients persist.
 #[test]
 fn schedulers_of_ipvs_become_those_that_choose_alike() {
     for (chosen, options, scheduler, weight, notes) in [
@@ -172,7 +172,7 @@ fn schedulers_of_ipvs_become_those_that_choose_alike() {
     }
 }
 
-/// Clients persist with NAT as well, by a prefix if there is a netmask.
+/// Client persistence also works with NAT, by prefix if there is a netmask.
 #[test]
 fn persistence_of_ipvs_runs_with_nat() {
     for mode in ["-g", "-m"] {
@@ -313,7 +313,7 @@ others keep their flows only
     assert_eq!(report.warnings(), 2, "{report}");
     let said = refused(System::Katran, "-A -u 10.0.0.1:1\n-quic_mapping 10.0.0.2\n");
     assert!(said.contains("`10.0.0.2` is not ADDRESS=NUMBER"), "{said}");
-    // Without a number for each server, and for TCP, it is left out, with a reason.
+    // Without a number for each server, and for TCP, it is left out with a reason.
     for text in [
         "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n",
         "-A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=16777215\n",
@@ -329,8 +329,8 @@ others keep their flows only
     }
 }
 
-/// A number is of one server, and only its own mapping removes it. Deleting everything deletes no number, and
-/// a service that is added again stays as it is.
+/// A number belongs to one server, and only its own mapping removes it. Deleting everything deletes no
+/// number, and a service that is added again is unchanged.
 #[test]
 fn numbers_of_katrans_real_servers_change_as_in_katran() {
     let text = "-quic_mapping 10.0.0.2=7\n-quic_mapping 10.0.0.2=7\n-quic_mapping 10.0.0.3=7 -del_qm\n\
@@ -343,7 +343,7 @@ fn numbers_of_katrans_real_servers_change_as_in_katran() {
     assert_eq!((report.warnings(), yaml.matches("- lb:").count()), (3, 1), "{yaml}");
 }
 
-/// Words of all three formats in any order, and of none.
+/// Words of all three formats, and others, in any order.
 #[test]
 fn no_text_panics() {
     let words = [
@@ -402,7 +402,7 @@ fn no_text_panics() {
     }
 }
 
-/// The example of the director's documentation, with a state and what weir does not know.
+/// The example of the director's documentation, with a state and with keys unknown to weir.
 #[test]
 fn forwarding_tables_of_the_director_become_services() {
     let text = r#"{ "tables": [ {
@@ -469,7 +469,7 @@ fn nobody_has_to_write_mac_addresses_into_what_was_imported() {
     }
 }
 
-/// A service without servers, one for all ports beside one for port 80, and one without anything wrong.
+/// A service without servers, one for all ports next to one for port 80, and one without problems.
 #[test]
 fn services_that_weir_refuses_are_comments_that_say_why() {
     let text = "-A -t 10.0.0.3:80 -s rr\n\

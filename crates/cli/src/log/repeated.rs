@@ -1,12 +1,12 @@
-//! Limits on lines that repeat: on the same line, and on lines that differ only in words with a digit, such
-//! as addresses and counts. The latter limit is far above what one cause makes, for example the loss of a
-//! link with hundreds of back ends behind it.
+//! Limits on repeated lines: on identical lines, and on lines that differ only in words with a digit, such as
+//! addresses and counts. The latter limit is far above what a single cause produces, for example the loss of
+//! a link with hundreds of back ends behind it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-/// How many there may be at once, and how long it takes until there may be one more.
+/// The burst size, and the interval after which one more is allowed.
 struct Limit {
     burst: u32,
     refill: Duration,
@@ -15,10 +15,10 @@ struct Limit {
 const SAME: Limit = Limit { burst: 16, refill: Duration::from_secs(30) };
 const ALIKE: Limit = Limit { burst: 1024, refill: Duration::from_secs(1) };
 
-/// Lines that are remembered.
+/// The most kinds of lines to remember.
 const KINDS: usize = 4096;
 
-/// What may be said of one kind: a token bucket, as the time at which it is full again.
+/// The allowance of one kind: a token bucket, stored as the time at which it is full again.
 #[derive(Clone, Copy)]
 struct Allowance {
     full: Instant,
@@ -36,16 +36,16 @@ impl Allowance {
     }
 }
 
-/// What was said.
+/// The lines so far.
 #[derive(Default)]
 pub struct Repeated {
     kinds: HashMap<u64, Allowance>,
-    /// Keyed, because some of what is in a line comes from the network.
+    /// Keyed, because parts of a line may come from the network.
     hash: RandomState,
 }
 
 impl Repeated {
-    /// Returns whether a line may be written now: how many like it were kept back before it, or `None`.
+    /// Returns whether a line may be written now: how many similar ones were suppressed before it, or `None`.
     pub fn take(&mut self, line: &str, now: Instant) -> Option<u64> {
         let is_number = |word: &&str| word.contains(|letter: char| letter.is_ascii_digit());
         let alike = line.split(' ').map(|word| if is_number(&word) { "#" } else { word });
@@ -67,7 +67,7 @@ impl Repeated {
         kept_back
     }
 
-    /// Forgets kinds of which nothing was said for long, and all if that is not enough.
+    /// Forgets kinds that were not logged for long, and all if that is not enough.
     fn make_room(&mut self, now: Instant) {
         if self.kinds.len() + 2 > KINDS {
             self.kinds.retain(|_, one| one.full > now || one.kept_back > 0);

@@ -1,7 +1,7 @@
-//! What `weir measure` reads: a file or standard input, packed or not, read ahead by a thread.
+//! The input of `weir measure`: a file or standard input, compressed or not, read ahead by a thread.
 //!
-//! The thread reads and unpacks while the other one counts. Between both are a few buffers of a mebibyte,
-//! which go round, so that memory does not depend on the file.
+//! The thread reads and decompresses while the other one counts. A few buffers of a mebibyte circulate
+//! between them, so that memory does not depend on the file.
 
 use anyhow::{Context, Result};
 use flate2::read::MultiGzDecoder;
@@ -20,10 +20,10 @@ const BUFFER: usize = 1 << 20;
 /// Buffers between both threads.
 const BUFFERS: usize = 4;
 
-/// How long the counting thread waits before it asks whether it was interrupted.
+/// How long the counting thread waits before it checks whether it was interrupted.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How a file is packed.
+/// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Packed {
     Not,
@@ -41,7 +41,7 @@ impl Packed {
     }
 }
 
-/// Bytes as they are on the disk, counted.
+/// Bytes as they are on disk, counted.
 struct Counted {
     input: Box<dyn Read + Send>,
     count: Arc<AtomicU64>,
@@ -57,7 +57,7 @@ impl Read for Counted {
 
 /// The frames of a zstd file, one after the other.
 struct Zstd<R: BufRead> {
-    /// `None` behind the last frame.
+    /// `None` after the last frame.
     frame: Option<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>,
 }
 
@@ -84,10 +84,10 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// A buffer that goes round between both threads.
+/// A buffer that circulates between both threads.
 #[derive(Default)]
 struct Buffer {
-    /// [`BUFFER`] bytes, or none before it was filled for the first time.
+    /// [`BUFFER`] bytes, or none before it is first filled.
     bytes: Box<[u8]>,
     /// How many of them were read into it.
     filled: usize,
@@ -104,15 +104,15 @@ pub struct Input {
 }
 
 impl Input {
-    /// Opens a file, or standard input for `-`. Bytes that are read from it, packed as they are, are counted
-    /// in `count`. When `stop` becomes true, the file ends.
+    /// Opens a file, or standard input for `-`. Bytes that are read from it, before decompression, are
+    /// counted in `count`. When `stop` becomes true, the file ends.
     ///
     /// # Errors
-    /// The file cannot be opened, or is packed in a way that is garbled at its start.
+    /// Fails if the file cannot be opened, or if its compressed data is corrupt at the start.
     pub fn open(path: &Path, count: Arc<AtomicU64>, stop: Arc<AtomicBool>) -> Result<Input> {
         let input: Box<dyn Read + Send> = match path.as_os_str() == "-" {
             true => Box::new(io::stdin()),
-            // Bounded: a buffer at a time, as long as the user waits.
+            // Bounded: a buffer at a time, for as long as the user waits.
             false => Box::new(File::open(path).context("cannot be opened")?),
         };
         let input = Counted { input, count };
@@ -120,14 +120,14 @@ impl Input {
         let (empty, empty_receiver) = sync_channel(BUFFERS);
         let read = move || match unpack(input) {
             Ok(input) => read_ahead(input, &full_sender, &empty_receiver),
-            // The reader has gone if this fails.
+            // If this fails, the reader is gone.
             Err(error) => _ = full_sender.send(Err(error)),
         };
         std::thread::Builder::new().name("weir-read-ahead".into()).spawn(read)?;
         Ok(Input { full, empty, current: Buffer::default(), at: 0, stop, is_over: false })
     }
 
-    /// Takes the next buffer; at the end it is empty.
+    /// Swaps in the next buffer; at the end it is empty.
     fn turn(&mut self) -> io::Result<()> {
         let used = std::mem::take(&mut self.current);
         self.at = 0;
@@ -176,7 +176,7 @@ impl Read for Input {
     }
 }
 
-/// Puts the unpacking in front that the first bytes ask for.
+/// Adds the decompression that the first bytes indicate.
 fn unpack(input: Counted) -> io::Result<Box<dyn Read>> {
     let mut input = BufReader::with_capacity(BUFFER, input);
     Ok(match Packed::recognise(input.fill_buf()?) {
@@ -186,7 +186,7 @@ fn unpack(input: Counted) -> io::Result<Box<dyn Read>> {
     })
 }
 
-/// What runs on the thread: fills buffers until the file or the reader's interest ends.
+/// Runs on the thread: fills buffers until the file ends or the reader is gone.
 fn read_ahead(mut input: Box<dyn Read>, full: &SyncSender<io::Result<Buffer>>, empty: &Receiver<Buffer>) {
     loop {
         let mut buffer = empty.try_recv().unwrap_or_default();

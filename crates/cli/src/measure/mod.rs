@@ -1,7 +1,7 @@
-//! `weir measure`: what recordings consist of.
+//! `weir measure`: describes the contents of recordings.
 //!
-//! A thread reads ahead ([`input`]), this one finds flows and counts. What is wrong with a file ends that
-//! file: what was read before is kept, and the error is part of the result.
+//! A thread reads ahead ([`input`]), this one finds flows and counts. An error in a file ends that file: what
+//! was read before is kept, and the error is part of the result.
 
 mod input;
 mod progress;
@@ -17,13 +17,13 @@ use weir_measure::export::Given;
 use weir_measure::{Link, Measured, Recording, Seed, Settings, Summary};
 use weir_port::pcap::{Links, Problem, ReadError, Reader};
 
-/// What is read.
+/// The link types that are read.
 const LINKS: Links = Links {
     has: |number| Link::of(number).is_some(),
     said: "Ethernet, IP (RAW), BSD loopbacks and Linux's `any` (LINUX_SLL, LINUX_SLL2)",
 };
 
-/// Frames between two looks at the clock and at what a person wants.
+/// Frames between two checks of the clock and of user input.
 const STRIDE: u64 = 4096;
 
 /// A file that was measured.
@@ -31,13 +31,13 @@ const STRIDE: u64 = 4096;
 pub struct FileReport {
     /// Its name.
     pub file: String,
-    /// Its packets, those that were skipped included.
+    /// Its packets, including skipped ones.
     pub packets: u64,
     /// Why the rest was not read.
     pub error: Option<String>,
 }
 
-/// What came of a measurement.
+/// The outcome of a measurement.
 pub struct Outcome {
     /// The result.
     pub measured: Measured,
@@ -49,10 +49,11 @@ pub struct Outcome {
     pub is_interrupted: bool,
 }
 
-/// Measures recordings in a row; `-` is standard input. `stop` ends it early. Tells `flows` of every flow.
+/// Measures recordings in sequence; `-` is standard input. `stop` ends it early. Reports every flow to
+/// `flows`.
 ///
 /// # Errors
-/// None of the files has a readable start.
+/// Fails if none of the files has a readable start.
 pub fn files(
     files: &[PathBuf],
     settings: &Settings,
@@ -87,7 +88,7 @@ pub fn files(
     Ok(Outcome { measured, summary, files: reports, is_interrupted: stop.load(Ordering::Relaxed) })
 }
 
-/// Writes what is wrong with a file, and what was kept.
+/// Describes the error in a file, and what was kept.
 pub fn said(report: &FileReport) -> String {
     let error = report.error.as_deref().unwrap_or_default();
     match report.packets {
@@ -96,7 +97,7 @@ pub fn said(report: &FileReport) -> String {
     }
 }
 
-/// Measures one file; `packets` is how many there were before an error, too.
+/// Measures one file; `packets` is also set if there is an error.
 fn file(
     path: &Path,
     recording: &mut Recording<'_>,
@@ -128,7 +129,7 @@ fn file(
         *packets += skipped;
     }
     match result {
-        // A recording that a person ends is cut wherever that happens.
+        // A recording that the user ends is cut at an arbitrary place.
         Err(ReadError { problem: Problem::Ends { .. }, .. }) if stop.load(Ordering::Relaxed) => Ok(()),
         other => Ok(other?),
     }

@@ -1,4 +1,4 @@
-//! How far a long measurement is: one line on a terminal, written over and over.
+//! The progress of a long measurement: one line on a terminal, rewritten repeatedly.
 
 use crate::output;
 use std::io::{IsTerminal, stderr};
@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nothing is shown of what takes less.
+/// Nothing is shown for anything shorter.
 const QUIET: Duration = Duration::from_millis(700);
 
-/// Between two lines.
+/// Interval between two updates.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Characters of the bar.
 const BAR: usize = 30;
 
-/// A line that tells how much was read.
+/// The progress line.
 pub struct Progress {
-    /// Bytes that were read.
+    /// Bytes read so far.
     pub read: Arc<AtomicU64>,
-    /// Bytes that there are; `None` if a file's size is not known.
+    /// Total bytes; `None` if a file's size is unknown.
     all: Option<u64>,
     began: Instant,
     next: Instant,
@@ -29,7 +29,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins, for these files.
+    /// Starts, for these files.
     pub fn new(files: &[PathBuf]) -> Progress {
         let size = |path: &PathBuf| {
             let about = std::fs::metadata(path).ok().filter(|about| about.is_file());
@@ -46,7 +46,7 @@ impl Progress {
         }
     }
 
-    /// Shows how far it is, if it is time to.
+    /// Shows the progress, if it is time to.
     pub fn show(&mut self, packets: u64) {
         if !self.is_wanted || Instant::now() < self.next {
             return;
@@ -57,7 +57,7 @@ impl Progress {
         output::complain(format_args!("\r{}\x1b[K", line(read, self.all, packets, took)));
     }
 
-    /// Takes the line away.
+    /// Erases the line.
     pub fn end(&self) {
         if self.is_shown {
             output::complain("\r\x1b[K");

@@ -1,5 +1,5 @@
 //! Apps on the virtual clock: the same apps as in the daemon, with a worker in the same thread. They have no
-//! clients and operators; frames forwarded to them can be recorded.
+//! clients or operators; frames forwarded to them can be recorded.
 
 use super::{AppReport, Sayings};
 use crate::config::Plan;
@@ -16,7 +16,7 @@ use weir_packet::BATCH;
 use weir_port::pcap::Writer;
 use weir_program::{AppId, PortId};
 
-/// The largest number of apps' frames that wait for a breath.
+/// The maximum number of apps' frames that wait for a breath.
 const COMMANDS: usize = 4096;
 
 /// The apps of a replay.
@@ -78,7 +78,7 @@ impl Acting {
         self.running.wake_ns()
     }
 
-    /// Passes everything that has happened to the apps. Returns true if there was anything.
+    /// Passes all pending events to the apps. Returns true if there were any.
     pub fn drive(&mut self, worker: &mut Worker, now_ns: u64) -> Result<bool> {
         let mut anything = self.running.collect() > 0;
         while let Some(at) = self.running.due(now_ns) {
@@ -120,7 +120,7 @@ impl Acting {
         Ok(((0..self.running.len()).map(report).collect(), self.said))
     }
 
-    /// Passes an event to an app and carries out the actions that it wants.
+    /// Passes an event to an app and carries out the resulting actions.
     fn deliver(&mut self, at: usize, now_ns: u64, event: Event<'_>, worker: &mut Worker) {
         let mut actions = VecDeque::from(self.running.step(at, now_ns, event));
         while let Some(action) = actions.pop_front() {
@@ -159,11 +159,11 @@ impl Acting {
             }
             // There is no operator and no client.
             Action::Answer { .. } | Action::Configure { .. } | Action::Tell { .. } | Action::Leave(_) => {}
-            // Nothing is checked, so no flow is a check, either.
+            // No checks are run, so no flow belongs to one, either.
             Action::ReadFlows(_) => {}
             // No check has sockets.
             Action::CheckHears { .. } => {}
-            // They were made up, and do not change.
+            // They are made up, and do not change.
             Action::Resolve(_) | Action::Confirm(_) => {}
         }
         Vec::new()

@@ -1,15 +1,15 @@
-//! Which file is for which port or app: what the arguments of `weir replay` say, refused where they leave
-//! anything to guess. A port that is misspelt must not become the name of a file.
+//! Which file is for which port or app: the arguments of `weir replay`, refused if they are ambiguous. A
+//! misspelt port must not become the name of a file.
 
 use crate::config::Plan;
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 
 /// Parses `FILE` or `PORT=FILE`. The first `FILE` without a port is for the port at `first`, the next one for
-/// the port after it. `flag` is how the argument is written.
+/// the port after it. `flag` is the name of the argument.
 ///
 /// # Errors
-/// There is no such port, or a port has two files.
+/// Fails if there is no such port, or if a port has two files.
 pub fn assign(plan: &Plan, list: &[PathBuf], flag: &str, first: usize) -> Result<Vec<(String, PathBuf)>> {
     let mut all: Vec<(String, PathBuf)> = Vec::new();
     let mut unnamed = plan.ports.iter().skip(first);
@@ -42,7 +42,7 @@ fn ports(plan: &Plan) -> String {
 /// Parses `NAME=OUT.pcap`, where `NAME` is what frames are forwarded to.
 ///
 /// # Errors
-/// There is no such name, or it has two files.
+/// Fails if there is no such name, or if it has two files.
 pub fn assign_apps(plan: &Plan, list: &[PathBuf]) -> Result<Vec<(String, PathBuf)>> {
     let mut all: Vec<(String, PathBuf)> = Vec::new();
     for path in list {

@@ -1,28 +1,28 @@
-//! The virtual clock of a replay. It jumps to the next thing that happens: a frame arrives, an app wants to
-//! be woken, a flow or a run-time entry is old enough to go. A second in which nothing happens costs nothing.
+//! The virtual clock of a replay. It jumps to the next event: a frame arrives, an app asked to be woken, a
+//! flow or a run-time entry expires. A second in which nothing happens costs nothing.
 //!
-//! Apps may want to be woken every second for as long as the recording lasts, and one odd time makes it last
-//! for decades. Such steps, between which no frame arrives, are bounded: behind the last one, apps sleep
+//! Apps may want to be woken every second for the length of the recording, and a single odd timestamp makes
+//! it decades long. Such steps, between which no frame arrives, are bounded: after the last one, apps sleep
 //! until the next frame.
 
 use weir_engine::worker::Worker;
 
-/// How long the clock runs after the last frame, for frames that are late, in nanoseconds.
+/// How long the clock runs after the last frame, for delayed frames, in nanoseconds.
 const AFTER_NS: u64 = 1_000_000_000;
 
-/// The shortest time between two looks at the ages of all flows and entries, as long as a worker's sweep
+/// The shortest time between two scans of the ages of all flows and entries, as long as a worker's sweep
 /// takes, in nanoseconds.
 const SWEEP_NS: u64 = 1_000_000_000;
 
-/// How many steps the clock takes to anything but a frame, plus one for every frame: 18 hours of apps that
-/// wake every second, in less than a second of a processor.
+/// How many steps the clock may take for anything but a frame, plus one for every frame: 18 hours of apps
+/// that wake every second, in less than a second of processor time.
 pub const STEPS_MAX: u64 = 1 << 16;
 
 pub struct Clock {
     now_ns: u64,
     /// When the replay is over, unless a frame arrives.
     end_ns: u64,
-    /// Nothing is old enough to go before this time.
+    /// Nothing expires before this time.
     ages_ns: u64,
     least_timeout_ns: Option<u64>,
     steps_left: u64,
@@ -51,8 +51,8 @@ impl Clock {
         self.slept_ns
     }
 
-    /// Moves to the next time at which something happens. Apps want to be woken at `wake_ns`. Returns false
-    /// if nothing happens any more.
+    /// Advances to the next event. Apps asked to be woken at `wake_ns`. Returns false if there are no more
+    /// events.
     pub fn advance(&mut self, worker: &mut Worker, wake_ns: Option<u64>) -> bool {
         let arrival_ns = worker.ports().iter().filter_map(|port| port.next_arrival_ns()).min();
         match arrival_ns {
@@ -79,7 +79,7 @@ impl Clock {
         true
     }
 
-    /// Returns when something is old enough to go, if that is until `limit_ns`.
+    /// Returns when something expires, if that is by `limit_ns`.
     fn next_age_ns(&mut self, worker: &Worker, limit_ns: u64) -> Option<u64> {
         let timeout_ns = self.least_timeout_ns?;
         if limit_ns < self.ages_ns {
@@ -89,7 +89,7 @@ impl Clock {
         if let Some(next_ns) = next_ns.filter(|next_ns| *next_ns <= limit_ns) {
             return Some(next_ns.max(self.ages_ns).max(self.now_ns));
         }
-        // What is learnt from now on, at the limit at the earliest, stays for a timeout at least.
+        // Anything learned from now on, at the limit at the earliest, stays for at least a timeout.
         let rest_ns = next_ns.map_or(timeout_ns, |next_ns| timeout_ns.min(next_ns - limit_ns));
         self.ages_ns = limit_ns.saturating_add(rest_ns.max(SWEEP_NS));
         None

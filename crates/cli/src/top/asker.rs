@@ -1,5 +1,5 @@
-//! The thread that asks the daemon for what a page shows, so that keys are obeyed also while a daemon does
-//! not answer.
+//! The thread that asks the daemon for a page's contents, so that keys work even while a daemon does not
+//! answer.
 
 use super::pages::Listed;
 use crate::daemon::Doorbell;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use weir_app::page::items;
 use weir_control::ask;
 
-/// What every page shows in its first line.
+/// The sections that every page shows in its first line.
 const HEAD: [&str; 6] = ["generation", "file", "uptime_s", "ledger", "balances", "apps"];
 
 /// A question.
@@ -22,7 +22,7 @@ pub struct Question {
     pub number: usize,
     /// The page.
     pub listed: Listed,
-    /// The generation of the program whose apps are known.
+    /// The generation of the program whose kinds of apps are known.
     pub known: Option<u64>,
 }
 
@@ -30,11 +30,11 @@ pub struct Question {
 pub struct Answer {
     /// The number of the page.
     pub number: usize,
-    /// When the daemon had answered.
+    /// When the daemon answered.
     pub taken: Instant,
-    /// What the daemon said.
+    /// The daemon's answer.
     pub said: Result<Value>,
-    /// For each kind of app whether there are any, unless the program is the known one.
+    /// For each kind of app whether any exist, unless the program is the known one.
     pub kinds: Option<Vec<bool>>,
 }
 
@@ -46,10 +46,10 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Starts the thread, which asks the daemon behind `socket` and rings when it has answered.
+    /// Starts the thread, which asks the daemon behind `socket` and rings when an answer has arrived.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// Fails if the thread cannot be started.
     pub fn start(socket: PathBuf, doorbell: Doorbell) -> Result<Asker> {
         let (questions, asked) = channel::<Question>();
         let (answer, answers) = channel();
@@ -65,10 +65,10 @@ impl Asker {
         Ok(Asker { questions, answers })
     }
 
-    /// Asks a question; the answer comes later.
+    /// Asks a question; the answer arrives later.
     ///
     /// # Errors
-    /// The thread has ended.
+    /// Fails if the thread has ended.
     pub fn ask(&self, question: Question) -> Result<()> {
         self.questions.send(question).ok().context("the thread that asks has ended")
     }
@@ -99,7 +99,7 @@ pub fn answered(socket: &Path, question: Question) -> Answer {
     Answer { number: question.number, taken, said, kinds }
 }
 
-/// Asks for several parts at once, so that they are of the same moment.
+/// Asks for several sections at once, so that they are from the same moment.
 fn show<'a>(socket: &Path, parts: impl Iterator<Item = &'a &'a str>) -> Result<Value> {
     ask(socket, &json!({ "command": "show", "what": parts.collect::<Vec<_>>() }))
 }
@@ -108,7 +108,7 @@ fn request(socket: &Path, app: &Value, words: &str) -> Result<Value> {
     ask(socket, &json!({ "command": "app", "app": app["name"], "request": words }))
 }
 
-/// Returns for each kind of app whether there are any.
+/// Returns for each kind of app whether any exist.
 fn configured(socket: &Path, answer: &Value) -> Result<Vec<bool>> {
     let tables: Vec<&str> = KINDS.iter().filter_map(|kind| kind.table).collect();
     let tables = show(socket, tables.iter())?;

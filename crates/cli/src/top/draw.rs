@@ -1,4 +1,4 @@
-//! Draws what is shown: a line about the daemon, the pages, the page itself, and the keys.
+//! Draws the view: a line about the daemon, the tabs, the page itself, and the keys.
 
 use super::parts::{Way, lines, short};
 use super::view::View;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The keys, as the last line says them.
+/// The keys, as shown in the last line.
 const KEYS: &str = "? help  q quit  Tab/arrows page  s sort  r reverse  p pause  +/- interval";
 
 /// What `?` shows.
@@ -32,10 +32,10 @@ const HELP: &[&str] = &[
 /// The height of the history.
 const HISTORY_ROWS: usize = 5;
 
-/// After this time without an answer, the wait is shown.
+/// After this time without an answer, the delay is shown.
 const SLOW: Duration = Duration::from_secs(3);
 
-/// Draws the view. Whatever there is no room for is left out, the page itself last.
+/// Draws the view. Anything that does not fit is left out, the page itself last.
 pub fn draw(view: &mut View, now: Instant, area: Rect, buffer: &mut Buffer) {
     let reversed = Style::new().add_modifier(Modifier::REVERSED);
     let mut rows = area.rows().collect::<VecDeque<Rect>>();
@@ -58,7 +58,7 @@ pub fn draw(view: &mut View, now: Instant, area: Rect, buffer: &mut Buffer) {
     let body = body(view, usize::from(area.width));
     let most = body.len().saturating_sub(rows.len());
     let first = view.scroll.min(most);
-    // Help must not move the page behind it.
+    // Help must not scroll the page behind it.
     if !view.help && view.now.is_some() {
         view.scroll = first;
     }
@@ -69,7 +69,7 @@ pub fn draw(view: &mut View, now: Instant, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// The first line: the daemon, its program, and what it does now.
+/// The first line: the daemon, its program, and its current rates.
 fn head(view: &View) -> String {
     let Some(said) = view.head() else { return "weir top".into() };
     let paused = if view.paused { "PAUSED " } else { "" };
@@ -89,7 +89,7 @@ fn head(view: &View) -> String {
     )
 }
 
-/// Writes a duration by its two largest units.
+/// Formats a duration with its two largest units.
 fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -100,8 +100,8 @@ fn span(duration: Duration) -> String {
     }
 }
 
-/// The pages, the one shown in reverse; if they do not fit, it and its neighbours, with marks where there are
-/// more.
+/// The tabs, the current one in reverse; if they do not fit, it and its neighbours, with marks where there
+/// are more.
 fn tabs(view: &View, width: usize) -> Line<'static> {
     let (titles, at) = view.titles();
     let name = |(at, title): (usize, &&str)| format!(" {} {title}", at + 1);
@@ -117,7 +117,7 @@ fn tabs(view: &View, width: usize) -> Line<'static> {
     [Span::raw(before)].into_iter().chain(names).chain([Span::raw(after)]).collect()
 }
 
-/// As many neighbours of one of these as fit, with 3 columns for marks unless all do.
+/// Returns as many neighbours of one of these as fit, reserving 3 columns for marks unless all do.
 fn fitting(lengths: &[usize], at: usize, width: usize) -> Range<usize> {
     let (mut shown, mut used) = (at..at + 1, lengths[at]);
     if lengths.iter().sum::<usize>() <= width {
@@ -138,7 +138,7 @@ fn fitting(lengths: &[usize], at: usize, width: usize) -> Range<usize> {
     }
 }
 
-/// What is wrong with the daemon.
+/// Returns the daemon's problem, if any.
 fn trouble(view: &View, now: Instant) -> Option<String> {
     let since = |then: Instant| now.saturating_duration_since(then);
     if let Some((then, why)) = &view.trouble {
@@ -148,7 +148,7 @@ fn trouble(view: &View, now: Instant) -> Option<String> {
     Some(format!("NO ANSWER for {}: the daemon is there and says nothing", span(waits)))
 }
 
-/// The last line: the keys, and which lines of the page are seen.
+/// The last line: the keys, and which lines of the page are visible.
 fn foot(width: usize, (first, end, all): (usize, usize, usize)) -> String {
     let place = if end - first < all { format!(" {}-{end}/{all}", first + 1) } else { String::new() };
     let room = width.saturating_sub(place.len());

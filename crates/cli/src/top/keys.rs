@@ -1,4 +1,4 @@
-//! Keys, read from the bytes that a terminal sends for them.
+//! Keys, decoded from the bytes that a terminal sends for them.
 
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ pub enum Key {
 
 const ESCAPE: u8 = 0x1b;
 
-/// Takes the keys off the front of `bytes`. The beginning of a sequence, whose end may be on its way, stays
-/// there; bytes that mean no key go.
+/// Takes the keys off the front of `bytes`. An incomplete sequence stays there; bytes that mean no key are
+/// dropped.
 pub fn take(bytes: &mut Vec<u8>) -> Vec<Key> {
     let (mut keys, mut at) = (Vec::new(), 0);
     while let Some((key, length)) = first(&bytes[at..]) {
@@ -49,7 +49,7 @@ pub fn take(bytes: &mut Vec<u8>) -> Vec<Key> {
     keys
 }
 
-/// Returns the first key, if its bytes mean one, and their number; `None` if there are too few.
+/// Returns the first key, if its bytes mean one, and their number; `None` if the sequence is incomplete.
 fn first(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     let key = match *bytes.first()? {
         ESCAPE => return sequence(bytes),
@@ -63,7 +63,7 @@ fn first(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     Some((Some(key), 1))
 }
 
-/// Reads what begins with an escape: `ESC [ PARAMETERS FINAL` or `ESC O FINAL`.
+/// Decodes a sequence that begins with an escape: `ESC [ PARAMETERS FINAL` or `ESC O FINAL`.
 fn sequence(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     if !matches!(bytes.get(1)?, b'[' | b'O') {
         return Some((Some(Key::Escape), 1));

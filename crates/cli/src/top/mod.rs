@@ -5,7 +5,7 @@
 //!                 +-> main loop -> view ----+
 //! answers --------+        |                +-> draw -> cells that changed -> terminal
 //! ```
-//! The main loop waits for all of it at once and never for the daemon.
+//! The main loop waits for keys, signals and answers at once, and never blocks on the daemon.
 
 mod asker;
 mod draw;
@@ -38,21 +38,22 @@ use std::time::{Duration, Instant};
 use terminal::{Drawn, Modes};
 use view::{View, Wish};
 
-/// How often the picture is drawn if nothing happens, because it says how long an answer is missing.
+/// How often the screen is redrawn if nothing happens, because it shows how long an answer has been
+/// outstanding.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How long the end of a key's sequence may be on its way, before an escape is the key of that name.
+/// How long to wait for the rest of a key's sequence before an escape byte counts as the Escape key.
 const SEQUENCE: Duration = Duration::from_millis(50);
 
 /// Shows the daemon behind `socket` until the operator quits or a signal ends it.
 ///
 /// # Errors
-/// There is no terminal or it goes away, or no daemon answers at the start.
+/// Fails if there is no terminal or it goes away, or if no daemon answers at the start.
 pub fn run(socket: PathBuf, interval: Duration) -> Result<ExitCode> {
     if !stdin().is_terminal() || !stdout().is_terminal() {
         bail!("`weir top` needs a terminal; `weir show` prints the same as text");
     }
-    // What is wrong at the start is better said in plain text.
+    // Errors at the start are better reported in plain text.
     weir_control::ask(&socket, &serde_json::json!({ "command": "show", "what": "generation" }))?;
     let signals = Signals::take()?;
     let doorbell = Doorbell::new()?;
@@ -78,12 +79,12 @@ struct Top {
     modes: Modes,
     screen: Terminal<Drawn>,
     view: View,
-    /// Bytes of a key that is not complete.
+    /// Bytes of an incomplete key.
     pending: Vec<u8>,
 }
 
 impl Top {
-    /// Runs until the operator quits; then returns nothing, or the signal that ends it.
+    /// Runs until the operator quits; returns nothing, or the signal that ends it.
     fn run(&mut self) -> Result<Option<i32>> {
         loop {
             if let Some(question) = self.view.question(Instant::now()) {
@@ -136,7 +137,7 @@ impl Top {
             self.doorbell.answer();
         }
         if !input_ready {
-            // What began with an escape goes no further.
+            // The sequence was not continued, so it was the Escape key.
             let alone = !std::mem::take(&mut self.pending).is_empty();
             return Ok(if alone { vec![Key::Escape] } else { Vec::new() });
         }
@@ -149,7 +150,7 @@ impl Top {
         Ok(keys::take(&mut self.pending))
     }
 
-    /// Gives the terminal back and stops, until a shell's `fg` or `bg` continues it.
+    /// Restores the terminal and stops, until a shell's `fg` or `bg` continues it.
     fn suspend(&mut self) -> Result<()> {
         self.modes.leave();
         kill_process(getpid(), Signal::STOP)?;
@@ -158,7 +159,7 @@ impl Top {
     }
 }
 
-/// The signals that end it, and a pipe that wakes it for them and when the terminal has another size.
+/// The terminating signals, and a pipe that wakes the loop for them and when the terminal is resized.
 struct Signals {
     ending: Arc<AtomicUsize>,
     pipe: UnixStream,
@@ -170,7 +171,7 @@ impl Signals {
         pipe.set_nonblocking(true)?;
         let ending = Arc::new(AtomicUsize::new(0));
         for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-            // It is noted first, so that whoever is woken finds it.
+            // It is recorded first, so that the woken thread finds it.
             signal_hook::flag::register_usize(signal, ending.clone(), signal as usize)?;
             signal_hook::low_level::pipe::register(signal, end.try_clone()?)?;
         }
@@ -178,7 +179,7 @@ impl Signals {
         Ok(Signals { ending, pipe })
     }
 
-    /// Returns the signal that ends it, if one has come.
+    /// Returns the terminating signal, if one has arrived.
     fn ending(&self) -> Option<i32> {
         i32::try_from(self.ending.load(Ordering::Relaxed)).ok().filter(|signal| *signal != 0)
     }

@@ -1,4 +1,4 @@
-//! The pages of `weir top`: those of the daemon itself, and those that kinds of apps add to them
+//! The pages of `weir top`: those of the daemon itself, and those that kinds of apps add
 //! ([`weir_app::kind::Kind::pages`]).
 
 use crate::kinds::KINDS;
@@ -12,7 +12,7 @@ use weir_app::page::{Column, Holds, Page, Part, Table, column, items, table};
 pub struct Listed {
     /// The page.
     pub page: &'static Page,
-    /// The kind of app, if it is about one.
+    /// The kind of app, if the page is about one.
     pub kind: Option<&'static Kind>,
 }
 
@@ -23,7 +23,7 @@ pub fn all() -> Vec<Listed> {
     own.chain(KINDS.iter().flat_map(of)).collect()
 }
 
-/// The daemon's own pages; the first is also where the history is drawn.
+/// The daemon's own pages; the history is drawn on the first.
 const OWN: &[Page] = &[
     Page {
         title: "overview",
@@ -126,7 +126,7 @@ const ACCOUNT: &[Column] = &[
     column("in all", "packets", Holds::Total),
 ];
 
-/// Where frames are and go, and whether all is well.
+/// Where frames are and go, and whether everything is well.
 fn overview(answer: &Value) -> Vec<Part> {
     let ledger = &answer["ledger"];
     let bytes = |key: &str| items(&answer["ports"]).iter().filter_map(|port| port[key].as_u64()).sum::<u64>();
@@ -169,7 +169,8 @@ pub fn dropped(ledger: &Value) -> u64 {
 
 /// The workers, and how long the breaths of all of them took.
 fn workers(answer: &Value) -> Vec<Part> {
-    // The quantiles of the daemon are eighths of powers of two; a histogram of powers of two fits a screen.
+    // The daemon's histogram has eight buckets per power of two; one with a bucket per power of two fits a
+    // screen.
     let mut octaves = BTreeMap::<u32, u64>::new();
     for worker in items(&answer["breath_times"]) {
         for bucket in items(&worker["processor"]["buckets"]) {
@@ -190,7 +191,7 @@ fn workers(answer: &Value) -> Vec<Part> {
     ]
 }
 
-/// Writes a duration with three digits.
+/// Formats a duration with three digits.
 fn duration(ns: u64) -> String {
     let (value, unit) = match ns as f64 {
         ns if ns < 1e3 => (ns, "ns"),
@@ -202,11 +203,11 @@ fn duration(ns: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Flows: what they have given, by reason, and where the packets that met FLOW pipes are. What measurement
-/// knows of flows belongs here, too: a section more, and a table more.
+/// Flows: what they have exported, by reason, and where the packets that met FLOW pipes are. Results of flow
+/// measurements belong here, too: one more section, and one more table.
 fn flows(answer: &Value) -> Vec<Part> {
     let account = &answer["flow_account"];
-    // What is counted has a rate; where packets are at present has none.
+    // Counters have a rate; the current positions of packets have none.
     let counted =
         |which: &str, packets: &Value| json!({ "which": which, "packets": packets, "counted": packets });
     let present = |which: &str, key: &str| json!({ "which": which, "packets": account[key] });

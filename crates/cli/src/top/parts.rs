@@ -1,4 +1,4 @@
-//! Parts of a page as lines of text, with what has grown between two answers.
+//! Parts of a page as lines of text, with growth between two answers.
 
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::Line;
@@ -7,19 +7,20 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use weir_app::page::{Column, Holds, Map, Part, Table};
 
-/// A text that is longer than this is cut, unless it stands in the last column.
+/// Longer texts are truncated, unless they are in the last column.
 const TEXT_MAX: usize = 24;
 
 /// How far sentences are indented.
 const INDENT: usize = 4;
 
-/// The least and the largest number of slots of a map in a line.
+/// The minimum and maximum number of slots of a map in a line.
 const SLOTS: [usize; 2] = [8, 64];
 
-/// The letters of a map's owners; those that have a capital are shown as it when their slot is used.
+/// The letters of a map's owners; letters that have a capital are shown in upper case when their slot is
+/// used.
 const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz0123456789";
 
-/// By which column rows are sorted.
+/// The column by which rows are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort {
     /// The name of the column.
@@ -28,18 +29,18 @@ pub struct Sort {
     pub reverse: bool,
 }
 
-/// How parts are to be shown.
+/// How to show parts.
 #[derive(Clone, Copy)]
 pub struct Way {
-    /// The columns that there is room for.
+    /// The available width in columns.
     pub width: usize,
     /// The time between the two answers, in seconds.
     pub seconds: f64,
-    /// How rows are sorted, if not as in the answer.
+    /// How rows are sorted, if not in the order of the answer.
     pub sort: Option<Sort>,
 }
 
-/// Returns the lines of a page: what it shows now, beside what it showed before.
+/// Returns the lines of a page: its current contents, compared with the previous ones.
 pub fn lines(now: &[Part], before: Option<&[Part]>, way: Way) -> Vec<Line<'static>> {
     let mut lines: Vec<Line<'static>> = Vec::new();
     for (at, part) in now.iter().enumerate() {
@@ -79,7 +80,7 @@ pub fn lines(now: &[Part], before: Option<&[Part]>, way: Way) -> Vec<Line<'stati
     lines
 }
 
-/// Returns true if both are about the same, at different times.
+/// Returns true if both are about the same thing, at different times.
 fn is_same(one: &Part, other: &Part) -> bool {
     match (one, other) {
         (Part::Table(one), Part::Table(other)) => one.title == other.title,
@@ -98,13 +99,13 @@ fn fact_lines(facts: &[(&str, String)]) -> Vec<Line<'static>> {
     facts.iter().map(|(name, value)| Line::raw(format!("{name:<width$}  {value}"))).collect()
 }
 
-/// The value of a cell: by which rows are sorted, and its text.
+/// The value of a cell: its sort key, and its text.
 struct Cell {
     number: Option<f64>,
     text: String,
 }
 
-/// A table with what has grown.
+/// A table with growth.
 struct Grown<'a> {
     table: &'a Table,
     rows: Vec<Vec<Cell>>,
@@ -115,7 +116,7 @@ impl<'a> Grown<'a> {
         let known: HashMap<String, &Value> = before
             .map(|before| before.rows.iter().map(|row| (name(before.columns, row), row)).collect())
             .unwrap_or_default();
-        // Without an earlier answer nothing is known to have grown; without an earlier row, all has.
+        // Without an earlier answer, growth is unknown; without an earlier row, everything is growth.
         let growth = |column: &Column, row: &Value| -> Option<u64> {
             before?;
             let new = column.of(row).as_u64()?;
@@ -154,12 +155,12 @@ fn names<'a>(columns: &'static [Column], row: &'a Value) -> impl Iterator<Item =
     columns.iter().filter(|column| column.holds == Holds::Name).map(|column| plain(column.of(row)))
 }
 
-/// Returns what tells a row apart from others.
+/// Returns what identifies a row.
 fn name(columns: &'static [Column], row: &Value) -> String {
     names(columns, row).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the first of a row's several names; nothing if it has only one.
+/// Returns the first of a row's several names; `None` if it has only one.
 fn group(columns: &'static [Column], row: &Value) -> Option<String> {
     let mut names = names(columns, row);
     names.next().filter(|_| names.next().is_some())
@@ -173,7 +174,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// Writes a number with three digits and, from a thousand on, a unit.
+/// Formats a number with three digits and, from a thousand on, a unit.
 pub fn short(number: f64) -> String {
     let units = ["", " k", " M", " G", " T", " P", " E"];
     let (mut value, mut unit) = (number, 0);
@@ -229,7 +230,7 @@ fn title(column: &Column, sort: Option<Sort>) -> String {
     }
 }
 
-/// Brings a text to a width: numbers to the right, other text to the left, cut if it is too long.
+/// Fits a text to a width: numbers right-aligned, other text left-aligned, truncated if it is too long.
 fn fit(text: &str, width: usize, column: &Column) -> String {
     match (text.chars().count() > width, is_text(column)) {
         (true, _) => text.chars().take(width.saturating_sub(1)).chain(['~']).collect(),
@@ -238,7 +239,7 @@ fn fit(text: &str, width: usize, column: &Column) -> String {
     }
 }
 
-/// Returns the order of rows: large numbers first, names and text by the alphabet, what is unknown last.
+/// Returns the order of rows: large numbers first, names and text alphabetically, unknown values last.
 fn order(grown: &Grown<'_>, sort: Option<Sort>) -> Vec<usize> {
     let mut order: Vec<usize> = (0..grown.rows.len()).collect();
     let columns = grown.table.columns;
@@ -258,7 +259,7 @@ fn order(grown: &Grown<'_>, sort: Option<Sort>) -> Vec<usize> {
     order
 }
 
-/// Breaks a sentence into indented lines.
+/// Wraps a sentence into indented lines.
 fn wrapped(sentence: &str, width: usize) -> Vec<Line<'static>> {
     let room = width.saturating_sub(INDENT).max(SLOTS[0]);
     let mut lines: Vec<String> = Vec::new();
@@ -293,14 +294,14 @@ fn bar_lines(bars: &[(String, u64)], before: Option<&[(String, u64)]>, way: Way)
         .collect();
     let room = way.width.saturating_sub(labels + 2 + numbers.iter().map(String::len).max().unwrap_or(0));
     let line = |((label, _), (count, number)): (&(String, u64), (&u64, &String))| {
-        // What was counted at all is seen.
+        // Anything counted at all must be visible.
         let length = (*count as f64 / most as f64 * room as f64).ceil() as usize;
         Line::raw(format!("{label:>labels$} {} {number}", "#".repeat(length)))
     };
     bars.iter().zip(grown.iter().zip(&numbers)).map(line).collect()
 }
 
-/// Draws a letter for each slot, a capital one if the slot was used between the two answers.
+/// Draws a letter for each slot, in upper case if the slot was used between the two answers.
 fn map_lines(map: &Map, before: Option<&Map>, width: usize) -> Vec<Line<'static>> {
     let letter = |owner: usize| LETTERS.chars().nth(owner).unwrap_or('?');
     let legend = map.owners.iter().enumerate().map(|(at, owner)| format!("{} {owner}", letter(at)));

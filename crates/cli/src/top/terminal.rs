@@ -1,11 +1,11 @@
-//! The terminal of `weir top`: its modes, what is drawn on it, and the bytes of its keys.
+//! The terminal of `weir top`: its modes, drawing, and the bytes of its keys.
 //!
-//! ratatui computes which cells have changed; here they become bytes, which are written all at once. Only the
+//! ratatui computes which cells have changed; here they become bytes, which are written all at once. Only
 //! sequences that every terminal since the VT100 understands are used, and bold and reverse instead of
-//! colours. This is why crossterm is not needed, whose build would take longer than that of ratatui's core.
+//! colours. So crossterm is not needed, which would take longer to build than ratatui's core.
 //!
-//! Promise: the modes that the terminal had before are restored when [`Modes`] is dropped, and before the
-//! message of a panic is printed, so that the message is seen.
+//! Promise: the terminal's previous modes are restored when [`Modes`] is dropped, and before a panic message
+//! is printed, so that the message is visible.
 
 use ratatui_core::backend::{Backend, ClearType, WindowSize};
 use ratatui_core::buffer::Cell;
@@ -17,32 +17,32 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Goes to a screen of its own, which it clears, and hides the cursor.
+/// Switches to the alternate screen, clears it, and hides the cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
 
-/// Returns to the screen and the cursor that were there before.
+/// Returns to the previous screen and cursor.
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
 /// The size of a terminal that does not know its own.
 const USUAL: Size = Size::new(80, 24);
 
-/// The largest size that is drawn: a terminal may claim any, and each cell needs memory.
+/// The maximum size drawn: a terminal may claim any size, and each cell needs memory.
 const LARGEST: Size = Size::new(500, 300);
 
-/// What the terminal was like.
+/// The previous state of the terminal.
 struct Before {
     terminal: OwnedFd,
     modes: Termios,
 }
 
-/// The modes of a terminal on which each key is read when it is pressed, and not shown.
+/// The modes of a terminal on which each key is read when it is pressed, without echo.
 pub struct Modes(Arc<Mutex<Option<Before>>>);
 
 impl Modes {
     /// Changes the modes of a terminal.
     ///
     /// # Errors
-    /// It is no terminal, or does not exist any more.
+    /// Fails if it is not a terminal, or does not exist any more.
     pub fn enter(terminal: OwnedFd) -> io::Result<Modes> {
         let modes = Modes(Arc::default());
         modes.enter_again(terminal)?;
@@ -83,7 +83,7 @@ impl Drop for Modes {
 
 fn restore(before: &Mutex<Option<Before>>) {
     let Some(before) = before.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-    // A terminal that has gone needs no modes.
+    // A terminal that is gone needs no modes.
     let _ = tcsetattr(&before.terminal, OptionalActions::Now, &before.modes);
     let _ = File::from(before.terminal).write_all(LEAVE);
 }
@@ -91,15 +91,15 @@ fn restore(before: &Mutex<Option<Before>>) {
 /// Draws on a terminal.
 pub struct Drawn {
     terminal: File,
-    /// What is drawn with the next flush.
+    /// Drawn with the next flush.
     bytes: Vec<u8>,
-    /// Where the terminal writes next, if that is known.
+    /// Where the terminal writes next, if known.
     next: Option<Position>,
     style: Modifier,
 }
 
 impl Drawn {
-    /// Draws on `terminal`, which has been entered.
+    /// Draws on `terminal`, whose modes have been entered.
     pub fn on(terminal: OwnedFd) -> Drawn {
         Drawn { terminal: terminal.into(), bytes: Vec::new(), next: None, style: Modifier::empty() }
     }
@@ -161,7 +161,7 @@ impl Backend for Drawn {
         self.clear_region(ClearType::All)
     }
 
-    /// Clears all: nothing less is ever asked for, because weir draws on the whole screen.
+    /// Clears everything: nothing less is ever requested, because weir draws on the whole screen.
     fn clear_region(&mut self, _: ClearType) -> io::Result<()> {
         self.write_in(Modifier::empty());
         self.bytes.extend(b"\x1b[2J");

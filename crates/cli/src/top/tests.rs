@@ -1,5 +1,5 @@
-//! Screens of `weir top` as text, compared with those in `screens/`, and screens that no operator would want,
-//! which must only not panic. `BLESS=1` writes the files anew, to be read before they are committed.
+//! Screens of `weir top` as text, compared with those in `screens/`, and arbitrary screens that merely must
+//! not panic. `BLESS=1` rewrites the files, to be reviewed before they are committed.
 
 use super::asker::Answer;
 use super::draw::draw;
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const LONG: &str = "No entry of a pipe matched and the pipe's `miss` is `drop`, which is a sentence that \
     goes over the end of the line.";
 
-/// A daemon's answer to every question, after it has received some thousand frames a second for `seconds`.
+/// A daemon's answer to every question, after it has received some thousand frames per second for `seconds`.
 fn said(seconds: u64) -> Value {
     let port = |name: &str, frames: u64, link: &str| {
         json!({ "name": name, "mode": "native, zero copy", "link": link, "received": frames * seconds,
@@ -102,14 +102,14 @@ fn view_of(title: &str) -> (View, Instant) {
     (view, start + 3 * SECOND)
 }
 
-/// Has the view ask, and answers.
+/// Makes the view ask, and answers.
 fn answer(view: &mut View, now: Instant, said: anyhow::Result<Value>) {
     let question = view.question(now).expect("a question is due");
     let kinds = Some(vec![true; crate::kinds::KINDS.len()]);
     view.hear(Answer { number: question.number, taken: now, said, kinds });
 }
 
-/// What is drawn on a terminal of some size, without what ends its lines.
+/// What is drawn on a terminal of some size, without trailing spaces.
 fn screen(view: &mut View, now: Instant, (width, height): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(view, now, frame.area(), frame.buffer_mut())).unwrap();
@@ -219,7 +219,7 @@ fn any_key() -> impl Strategy<Value = Key> {
     ]
 }
 
-/// An answer in which anything may be missing or of another type, and names may be anything.
+/// An answer in which anything may be missing or have another type, and names are arbitrary.
 fn any_answer() -> impl Strategy<Value = Value> {
     (any::<u32>(), prop::collection::vec(any::<usize>(), 0..4), ".{0,40}").prop_map(|(seconds, at, name)| {
         let mut answer = said(seconds.into());
@@ -252,7 +252,7 @@ proptest! {
     }
 }
 
-/// A terminal: the end of what draws it, and that of the program.
+/// A terminal: the emulator's end, and the program's.
 fn pair() -> (OwnedFd, OwnedFd) {
     let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&screen).unwrap();
@@ -280,7 +280,7 @@ fn a_panic_restores_the_terminal() {
     assert_eq!(drawn.matches("\x1b[?1049l").count(), 1, "once: {drawn:?}");
 }
 
-/// What a terminal shows is what was drawn, whatever was there before, and little is sent for little.
+/// A terminal shows what was drawn regardless of its previous contents, and small changes send few bytes.
 #[test]
 fn what_is_drawn_is_seen_and_only_changes_are_sent() {
     let (screen, terminal) = pair();
@@ -300,7 +300,7 @@ fn what_is_drawn_is_seen_and_only_changes_are_sent() {
         drawn.draw(|frame| draw(&mut view, now, frame.area(), frame.buffer_mut())).unwrap();
         let expected = self::screen(&mut view, now, (80, 24));
         let mut bytes = [0; 65_536];
-        // What was written is there at once, in pieces of the terminal's size.
+        // What was written is available at once, in pieces of the terminal's size.
         let mut all = 0;
         while seen.screen().contents_formatted().is_empty() || rows(&seen) != expected {
             let mut wait = [PollFd::new(&from, PollFlags::IN)];

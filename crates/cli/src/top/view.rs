@@ -1,5 +1,5 @@
-//! What `weir top` shows, and what keys do to it. There is no terminal here and no daemon, so tests can look
-//! at all of it.
+//! The contents of `weir top`, and what keys do to it. There is no terminal here and no daemon, so all of it
+//! can be tested.
 
 use super::asker::{Answer, Question};
 use super::keys::Key;
@@ -11,13 +11,13 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use weir_app::page::{Holds, Part};
 
-/// How many received rates are remembered for the history.
+/// How many received rates are kept for the history.
 pub const HISTORY: usize = 120;
 
-/// How long after the first answer about a page it is asked for the second, so that rates appear soon.
+/// How long after the first answer about a page to ask again, so that rates appear soon.
 const SOON: Duration = Duration::from_millis(500);
 
-/// How often the daemon is asked: what `+` and `-` choose from, beside what the command line said.
+/// Polling intervals: what `+` and `-` choose from, in addition to the one from the command line.
 const INTERVALS: [Duration; 7] = [
     Duration::from_millis(200),
     Duration::from_millis(500),
@@ -28,22 +28,22 @@ const INTERVALS: [Duration; 7] = [
     Duration::from_secs(60),
 ];
 
-/// What a key wants of the terminal.
+/// What a key requests from the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// To show what is new.
+    /// Show what is new.
     Show,
-    /// To draw everything again.
+    /// Redraw everything.
     Redraw,
-    /// To stop like other programs at Ctrl-Z.
+    /// Suspend, like other programs on Ctrl-Z.
     Suspend,
-    /// To end.
+    /// Quit.
     Quit,
 }
 
 /// What a page shows of an answer.
 pub struct Sample {
-    /// When the daemon had answered.
+    /// When the daemon answered.
     pub taken: Instant,
     /// What the page shows.
     pub parts: Vec<Part>,
@@ -63,31 +63,31 @@ pub struct Rates {
 /// What is shown.
 pub struct View {
     pages: Vec<Listed>,
-    /// For each kind of app whether there are any.
+    /// For each kind of app whether any exist.
     kinds: Vec<bool>,
-    /// The program whose kinds of apps those are.
+    /// The program that these kinds belong to.
     known: Option<u64>,
     /// The page shown.
     at: usize,
     /// What it shows of the latest answer.
     pub now: Option<Sample>,
-    /// What it showed of the answer before.
+    /// What it showed of the previous answer.
     pub before: Option<Sample>,
-    /// The latest answer, of whatever page.
+    /// The latest answer, of any page.
     latest: Option<(Instant, Value)>,
     /// The rates of the first line.
     pub rates: Option<Rates>,
     /// Received frames per second, one number for each answer.
     pub history: VecDeque<f64>,
-    /// Since when the daemon does not answer, and why.
+    /// Since when the daemon has not answered, and why.
     pub trouble: Option<(Instant, String)>,
-    /// When the question was asked that is not answered yet.
+    /// When the outstanding question was asked.
     pub asked: Option<Instant>,
     /// When to ask again; never while paused.
     due: Option<Instant>,
     /// How often to ask.
     pub interval: Duration,
-    /// Whether the picture stands still.
+    /// Whether the screen is frozen.
     pub paused: bool,
     /// Whether help is shown.
     pub help: bool,
@@ -135,14 +135,14 @@ impl View {
         self.sorts.get(self.page().page.title).copied()
     }
 
-    /// Returns the titles of the pages that there are, and which of them is shown.
+    /// Returns the titles of the existing pages, and which of them is shown.
     pub fn titles(&self) -> (Vec<&'static str>, usize) {
         let there = self.there();
         let at = there.iter().position(|at| *at == self.at).unwrap_or(0);
         (there.into_iter().map(|at| self.pages[at].page.title).collect(), at)
     }
 
-    /// Returns the numbers of the pages of which there is something to show, and of the page shown.
+    /// Returns the numbers of the pages that have something to show, and of the page shown.
     fn there(&self) -> Vec<usize> {
         let is_there = |at: &usize| match self.pages[*at].kind {
             _ if *at == self.at => true,
@@ -198,7 +198,7 @@ impl View {
         };
     }
 
-    /// Computes the rates of the first line, unless the daemon has been started again since.
+    /// Computes the rates of the first line, unless the daemon was restarted since.
     fn take_ledger(&mut self, taken: Instant, said: &Value) {
         let uptime = |said: &Value| said["uptime_s"].as_u64();
         let before = self.latest.replace((taken, said.clone()));
@@ -223,12 +223,12 @@ impl View {
         }
     }
 
-    /// Returns the latest answer, of whatever page.
+    /// Returns the latest answer, of any page.
     pub fn head(&self) -> Option<&Value> {
         self.latest.as_ref().map(|(_, said)| said)
     }
 
-    /// Does what a key means.
+    /// Handles a key.
     pub fn press(&mut self, key: Key, now: Instant) -> Wish {
         match key {
             Key::Char('q') | Key::Interrupt => return Wish::Quit,
@@ -266,7 +266,7 @@ impl View {
         self.due = Some(now).filter(|_| !self.paused);
     }
 
-    /// Shows the page so many pages further.
+    /// Moves by `step` pages.
     fn go_by(&mut self, step: isize, now: Instant) {
         let there = self.there();
         let at = there.iter().position(|at| *at == self.at).unwrap_or(0) as isize + step;
@@ -281,7 +281,7 @@ impl View {
         }
     }
 
-    /// Sorts by the next column of the page's tables, and after the last one as the daemon does.
+    /// Sorts by the next column of the page's tables, and after the last one in the daemon's order.
     fn sort_next(&mut self) {
         let title = self.page().page.title;
         let parts = self.now.iter().flat_map(|sample| &sample.parts);
@@ -302,7 +302,7 @@ impl View {
         };
     }
 
-    /// Takes the next longer or shorter interval.
+    /// Selects the next longer or shorter interval.
     fn set_interval(&mut self, longer: bool, now: Instant) {
         let next = match longer {
             true => INTERVALS.iter().find(|one| **one > self.interval),

@@ -1,5 +1,5 @@
 //! VIPs that no host owns, between real kernels: weir answers ARP, neighbour discovery and ping for them, and
-//! nobody resets their connections when it is killed.
+//! nothing resets their connections when it is killed.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 const VIP: &str = "10.0.0.80";
 const VIP6: &str = "2001:db8::80";
-/// Another one, which nobody has heard of.
+/// Another VIP, which no host has heard of.
 const OTHER: &str = "10.0.0.81";
 const MAC: &str = "02:00:00:00:00:00";
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The least number of connections that are open when weir is killed.
+/// The minimum number of connections that are open when weir is killed.
 const CONNECTIONS: usize = 8;
 
 const CONFIG: &str = "\
@@ -74,7 +74,7 @@ fn start(wire: &Wire) -> Daemon {
     Daemon::start_in_namespace(folder, &wire.weir)
 }
 
-/// Does something in a network namespace.
+/// Runs something in a network namespace.
 fn inside<T: Send>(netns: &str, work: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(format!("/run/netns/{netns}")).expect("the namespace is there");
     std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn inside<T: Send>(netns: &str, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -95,7 +95,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Pings an address once; whether an answer with the same data came.
+/// Pings an address once; returns whether an answer with the same data arrived.
 fn ping(address: &str) -> bool {
     let address: IpAddr = address.parse().unwrap();
     let (family, protocol, kind) = match address {
@@ -131,7 +131,7 @@ fn ping(address: &str) -> bool {
     false
 }
 
-/// What the client knows of a neighbour.
+/// Returns the client's neighbour entry.
 fn neighbour(wire: &Wire, address: &str) -> String {
     sh(&format!("ip -n {} neigh show to {address} dev f0", wire.far))
 }
@@ -139,7 +139,7 @@ fn neighbour(wire: &Wire, address: &str) -> String {
 #[test]
 fn a_vip_that_no_host_owns_is_found_and_pinged() {
     let Some(wire) = bed("vip") else { return };
-    // What a client believes is wrong, until weir announces where the VIPs are.
+    // The client's entry is wrong until weir announces where the VIPs are.
     for vip in [VIP, VIP6] {
         let wrong = "lladdr 02:00:00:00:00:77 dev f0 nud stale";
         sh(&format!("ip -n {} neigh replace {vip} {wrong}", wire.far));
@@ -148,7 +148,7 @@ fn a_vip_that_no_host_owns_is_found_and_pinged() {
     for vip in [VIP, VIP6] {
         wait_for("an announcement", || neighbour(&wire, vip).contains(MAC));
     }
-    // What nobody has announced is asked for.
+    // What was not announced is resolved by request.
     for vip in [VIP, VIP6] {
         sh(&format!("ip -n {} neigh flush to {vip} dev f0", wire.far));
     }
@@ -156,11 +156,11 @@ fn a_vip_that_no_host_owns_is_found_and_pinged() {
         wait_for(vip, || inside(&wire.far, || ping(vip)));
     }
     assert!([VIP, VIP6, OTHER].iter().all(|vip| neighbour(&wire, vip).contains(MAC)));
-    // The host does not have them, and its neighbour is still reached.
+    // The host does not have them, and its neighbour is still reachable.
     let own = sh(&format!("ip -n {} addr show dev w0", wire.weir));
     assert!(![VIP, VIP6, OTHER].iter().any(|vip| own.contains(vip)), "{own}");
     wait_for("the host itself", || inside(&wire.far, || ping("10.0.0.1")));
-    // The NIC lets solicitations through, and switches learn from MLD where they go.
+    // The NIC lets solicitations through, and switches learn from MLD where to forward them.
     let groups = sh(&format!("ip -n {} maddr show dev w0", wire.weir));
     assert!(groups.contains("33:33:ff:00:00:80") && groups.contains("ff02::1:ff00:80"), "{groups}");
     let app = daemon.show("apps")[0].clone();
@@ -170,7 +170,7 @@ fn a_vip_that_no_host_owns_is_found_and_pinged() {
     assert!(!daemon.log().contains("weir announces"), "{}", daemon.log());
 }
 
-/// A server that says to which address a client has come, and then what the client says.
+/// A server that sends the address to which a client has connected, and then echoes what the client sends.
 fn serve(listener: &TcpListener) {
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else { return };
@@ -186,7 +186,7 @@ fn serve(listener: &TcpListener) {
     }
 }
 
-/// Asks who is at the other end.
+/// Asks which server is at the other end.
 fn who(stream: &mut TcpStream) -> std::io::Result<String> {
     stream.write_all(b"!")?;
     answer(stream)
@@ -203,7 +203,7 @@ fn answer(stream: &mut TcpStream) -> std::io::Result<String> {
     Ok(line.trim().to_string())
 }
 
-/// A number of TCP's in a namespace.
+/// Returns a TCP counter of a namespace.
 fn tcp_count(netns: &str, name: &str) -> u64 {
     let text = sh(&format!("ip netns exec {netns} cat /proc/net/snmp"));
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -212,7 +212,7 @@ fn tcp_count(netns: &str, name: &str) -> u64 {
     pairs.find(|(one, _)| *one == name).unwrap().1.parse().unwrap()
 }
 
-/// Opens a connection to the VIP. Returns it with who is at the other end.
+/// Opens a connection to the VIP. Returns it with the server at the other end.
 fn connect() -> (TcpStream, String) {
     let address: SocketAddr = format!("{VIP}:80").parse().unwrap();
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
@@ -249,7 +249,7 @@ fn kill_9_shows_no_reset_and_connections_go_on_when_weir_is_back() {
     for (stream, _) in &mut open {
         stream.write_all(b"!").unwrap();
     }
-    // Each has been sent again at least twice, and nobody has said a word about that.
+    // Each has been retransmitted at least twice, and nothing has answered.
     wait_for("retransmissions", || tcp_count(&wire.far, "RetransSegs") >= before + 2 * open.len() as u64);
     for (stream, _) in &mut open {
         stream.set_nonblocking(true).unwrap();
@@ -268,7 +268,7 @@ fn kill_9_shows_no_reset_and_connections_go_on_when_weir_is_back() {
     drop(daemon);
 }
 
-/// Why the host must not have a VIP: the test above would find this.
+/// Why the host must not have a VIP: the test above would detect it.
 #[test]
 fn a_host_that_has_the_vip_resets_connections_when_weir_is_killed() {
     let Some(wire) = bed("reset") else { return };
@@ -295,11 +295,11 @@ fn a_host_that_has_a_vip_is_told_so() {
     let said = sh(&format!("ip netns exec {} {exe} doctor {} || true", wire.weir, file.display()));
     let line = said.lines().find(|line| line.contains("10.0.0.80")).unwrap_or_else(|| panic!("{said}"));
     assert!(line.starts_with("warning") && line.contains("vip"), "{line}");
-    // It is found all the same, once.
+    // It is still found, once.
     wait_for("an answer", || inside(&wire.far, || ping(VIP)));
 }
 
-/// A service whose keys are given, on a port whose MAC address is known.
+/// A service with the given keys, on a port whose MAC address is known.
 fn service(service: &str, keys: &str) -> String {
     format!(
         "ports: {{ p0: {{ mem: ~, mac: {MAC} }} }}\napps:\n  - lb:\n      name: web\n      port: p0\n      \
@@ -331,7 +331,7 @@ fn check_says_what_is_not_announced() {
     let said = check(service(tcp, "      announce: none\n"));
     assert_eq!(said.code, Some(0), "{}", said.err);
     under(&said.err, "warning: if the host has 10.0.0.80", "none");
-    // Questions for VIPs arrive on any queue.
+    // Requests for VIPs arrive on any queue.
     let queues = |interface: &str| {
         let port = format!("xdp: {interface}, queues: [0], mac");
         service(tcp, "").replace("mem: ~, mac", &port)

@@ -43,7 +43,7 @@ fn frame(recipe: &str) -> Vec<u8> {
     recipe.parse::<Recipe>().unwrap().build()
 }
 
-/// A client of an app, written from the documentation of the socket alone.
+/// A client of an app, written solely from the documentation of the socket.
 struct Client(OwnedFd);
 
 impl Client {
@@ -292,7 +292,7 @@ fn its_socket_is_the_owners_and_a_dead_ones_is_taken_over() {
     let mut daemon = Daemon::start(SLOW);
     let socket = daemon.folder.file("slow.sock");
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    // A second daemon with a control socket of its own.
+    // A second daemon with its own control socket.
     let said = weir(daemon.folder.path(), &["run", "weir.yaml", "--socket", "another.sock"]);
     said.refused(1, &["app `slow_path`", "slow.sock", "already"]);
     assert!(socket.exists(), "the first one's is left alone");
@@ -501,7 +501,7 @@ for number in range(100):
 print(int(sorted(times)[50] * 1e6))
 ";
 
-/// A program outside weir answers frames that weir punts to it, over a real interface.
+/// A program outside weir answers frames that weir forwards to it, over a real interface.
 #[test]
 fn a_client_answers_over_af_xdp() {
     let Some(wire) = Wire::new("app", 1) else { return };
@@ -518,7 +518,7 @@ apps: [{ external: { name: slow_path, socket: slow.sock } }]
     let client = Client::of(&mut daemon);
     let answering = std::thread::spawn(move || {
         while let Some((1, port, mut frame)) = client.hear() {
-            // Swaps MAC addresses, IP addresses and ports, which leaves every checksum right.
+            // Swaps MAC addresses, IP addresses and ports, which leaves every checksum valid.
             frame[0..12].rotate_left(6);
             frame[26..34].rotate_left(4);
             frame[34..38].rotate_left(2);

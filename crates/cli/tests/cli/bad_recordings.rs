@@ -1,4 +1,4 @@
-//! What `weir measure` says of recordings that are odd or damaged, of sketch files that do not fit, and when
+//! The messages of `weir measure` about odd or damaged recordings, about incompatible sketch files, and when
 //! there is no room for results: the rest is kept.
 
 use super::folder::Folder;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use weir_measure::{Seed, Settings, Summary};
 
-/// The name of a recording, its bytes, what is printed, and what is complained of.
+/// The name of a recording, its bytes, the output, and the complaints.
 type Case = (&'static str, Vec<u8>, &'static [&'static str], &'static [&'static str]);
 
 /// The header of a classic pcap of a link type.
@@ -15,7 +15,7 @@ fn header(link: u32) -> Vec<u8> {
     [0xa1b2_3c4d, 4 << 16 | 2, 0, 0, 65_535, link].iter().flat_map(|word: &u32| word.to_le_bytes()).collect()
 }
 
-/// A record: second, length on the wire, what of it was recorded.
+/// A record: second, length on the wire, and its recorded part.
 fn packet(second: u32, length: u32, bytes: &[u8]) -> Vec<u8> {
     let head = [second, 0, bytes.len() as u32, length];
     [head.iter().flat_map(|word| word.to_le_bytes()).collect(), bytes.to_vec()].concat()
@@ -88,7 +88,7 @@ fn sketch_files_that_do_not_fit_are_refused_with_the_reason() {
     }
 }
 
-/// In a file system of 64 KiB, and in a name space of mounts of its own, so that nothing is left mounted.
+/// In a file system of 64 KiB, and in a separate mount namespace, so that nothing is left mounted.
 #[test]
 fn a_full_disk_does_not_take_the_result_away() {
     if !rustix::process::geteuid().is_root() {

@@ -67,7 +67,8 @@ fn settled(daemon: &mut Daemon) {
     });
 }
 
-/// Stops the daemon, asserting that every frame is accounted for and that `sent` of them left by the members.
+/// Stops the daemon, asserting that every frame is accounted for and that `sent` of them left through the
+/// members.
 fn end(mut daemon: Daemon, sent: usize) {
     daemon.weir(&["stop"]).good();
     assert_eq!(daemon.end().code(), Some(0));
@@ -321,7 +322,7 @@ fn a_reload_keeps_the_bond() {
     end(daemon, 180);
 }
 
-/// A member and its port come with one reload and go with another.
+/// A member and its port are added by one reload and removed by another.
 #[test]
 fn a_members_port_comes_and_goes_with_it() {
     let config = |third: &str, members: &str| {

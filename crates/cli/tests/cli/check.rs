@@ -112,7 +112,7 @@ fn a_file_that_is_not_utf_8_is_told_like_any_other_error() {
     assert_eq!(weir(folder.path(), &["check", "binary.yaml"]).code, Some(2));
 }
 
-/// Checks a configuration and returns the exit code and what was said.
+/// Checks a configuration and returns the exit code and the output.
 fn check(text: &str) -> (Option<i32>, String) {
     let folder = Folder::new();
     folder.write("weir.yaml", text);

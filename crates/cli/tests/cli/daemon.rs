@@ -86,7 +86,7 @@ fn entries_come_change_and_go_while_it_runs() {
     let run_time: Vec<&Value> =
         entries.as_array().unwrap().iter().filter(|one| one["run_time"] == true).collect();
     assert_eq!((run_time.len(), &run_time[0]["packets"]), (1, &2.into()), "{entries}");
-    // The same entry twice, one too many, one that fits no pipe, and something that is no entry.
+    // The same entry twice, one too many, one that fits no pipe, and something that is not an entry.
     entry("add", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
         .refused(1, &["already"]);
     entry("add", "{ match: { ipv4.src: 0.0.0.3 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
@@ -119,7 +119,7 @@ fn weights_move_buckets_while_it_runs() {
     assert_eq!(buckets(), [3, 1]);
     daemon.weir(&["weight", "wbe", "b1", "3"]).refused(1, &["no group `wbe`"]);
     daemon.weir(&["weight", "web", "b9", "3"]).refused(1, &["no target `b9`"]);
-    // What the file refuses, as 65536 or more, is refused here too.
+    // What the file refuses, such as 65536 or more, is refused here too.
     daemon.weir(&["weight", "web", "b1", "99999"]).refused(1, &["`web`", "0 to 65535", "99999"]);
     assert_eq!(buckets(), [3, 1]);
 }
@@ -128,7 +128,7 @@ fn weights_move_buckets_while_it_runs() {
 fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
     let mut daemon = Daemon::start(TWO);
     daemon.receive(&[EVEN, ODD]);
-    // The same pipe with one entry changed: entries that stay keep their counts.
+    // The same pipe with one entry changed: unchanged entries keep their counts.
     daemon.folder.write("weir.yaml", TWO.replace("02:00:00:00:00:11", "02:00:00:00:00:99"));
     let said = daemon.weir(&["reload"]).good();
     assert!(said.out.starts_with("generation 2: "), "{}", said.out);
@@ -142,7 +142,7 @@ fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
     assert_eq!(daemon.weir(&["show", "all", "--json"]).good().json()["generation"], 2);
     daemon.receive(&[ODD]);
     assert_eq!(daemon.count("odd"), 3);
-    // Ports come and go.
+    // Ports are added and removed.
     daemon
         .folder
         .write("weir.yaml", TWO.replace("  p1: { pcap: {} }", "  p1: { pcap: {} }\n  p2: { pcap: {} }"));
@@ -231,7 +231,7 @@ fn explaining_live_agrees_and_counts_nothing() {
     };
     let before = all();
     let explain = |packet: &str| daemon.weir(&["explain", "--live", "--packet", packet]).good().out;
-    // A flow that exists, one that would be learnt, and an entry that was removed.
+    // An existing flow, one that would be learned, and an entry that was removed.
     let live = explain(ODD);
     assert!(live.contains("live, pinned") && live.contains("verdict transmit on p1"), "{live}");
     let new = explain("src=192.0.2.5 dst=10.0.0.53 dport=53");
@@ -249,7 +249,7 @@ fn explaining_live_agrees_and_counts_nothing() {
     daemon.weir(&["explain", "--live", "--port", "p9", "--packet", ODD]).refused(1, &["no port `p9`"]);
 }
 
-/// A FLOW pipe whose flows stay with the port that they got first, on two workers.
+/// A FLOW pipe whose flows stay with their first port, on two workers.
 const TWO_WORKERS: &str = "workers: 2
 ports:
   p0: { mem: ~ }
@@ -275,7 +275,7 @@ fn with_several_workers_a_packet_is_explained_by_that_of_its_flow() {
     daemon.receive(&flows.iter().map(String::as_str).collect::<Vec<_>>());
     let all = daemon.weir(&["show", "all", "--json"]).good().json();
     assert_eq!((&all["ledger"]["transmitted"], &all["handed_over"]), (&15.into(), &0.into()), "{all}");
-    // New flows would now go elsewhere, so a worker that does not know a flow would say so.
+    // New flows would now go elsewhere, so a worker that does not know a flow would reveal that.
     daemon.weir(&["weight", "web", "b1", "0"]).good();
     let mut to = std::collections::BTreeSet::new();
     for packet in &flows {
@@ -409,8 +409,8 @@ fn an_idle_daemon_sleeps() {
     let ticks = || {
         let path = format!("/proc/{}/stat", daemon.pid().as_raw_nonzero());
         let stat = std::fs::read_to_string(path).unwrap();
-        // Counted from behind the name, which may contain anything: utime and stime are fields 14 and 15 of
-        // the whole line.
+        // Counted after the name, which may contain anything: utime and stime are fields 14 and 15 of the
+        // whole line.
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };

@@ -1,4 +1,4 @@
-//! What `weir doctor` says of interfaces and of what overlays need. Needs root.
+//! The findings of `weir doctor` about interfaces and about the needs of overlays. Needs root.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -12,7 +12,7 @@ ports: { p0: { xdp: w0, queues: [0], take: all } }
 pipes: { all: { type: basic, match: { udp.dport: 1 }, forward: p0, miss: drop, entries: [{}] } }
 ";
 
-/// What it says of a check: level and sentence.
+/// Returns the result of a check: level and sentence.
 fn says(wire: &Wire, folder: &Folder, check: &str, of: &str) -> (String, String) {
     let (exe, path) = (env!("CARGO_BIN_EXE_weir"), folder.path().display());
     let command =
@@ -42,7 +42,7 @@ fn the_program_of_a_running_weir_is_not_in_its_own_way() {
     assert!(ports.contains("an XDP program is attached to w0 already: a weir takes its frames"), "{ports}");
 }
 
-/// The other end is in a namespace that has no name and no process.
+/// The peer is in a namespace without a name or a process.
 #[test]
 fn advice_about_an_end_that_cannot_be_seen_stops_when_checksums_are_right() {
     let Some(wire) = Wire::new("unseen", 1) else { return };
@@ -80,7 +80,7 @@ fn what_an_overlay_needs_is_looked_at() {
     };
     folder.write("weir.yaml", app("vx4"));
     let liberal = "net.netfilter.nf_conntrack_tcp_be_liberal";
-    // The rules that use it make a namespace track connections.
+    // Rules that use it make a namespace track connections.
     sh(&format!("ip netns exec {} nft add table inet t", wire.weir));
     set(liberal, 0);
     is(says(&wire, &folder, "sysctl", liberal), "fault", &format!("`sysctl -w {liberal}=1`"));

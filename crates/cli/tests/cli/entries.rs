@@ -1,4 +1,4 @@
-//! Many entries at a time: loaded as one change, listed as they can be loaded again.
+//! Bulk entries: loaded as one change, and listed in a form that can be loaded again.
 
 use super::running::Daemon;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ fn what_is_listed_is_what_can_be_loaded() {
     assert!(said.out.starts_with("1002 changes done in "), "{}", said.out);
     assert_eq!(listed(&daemon), lines);
     assert_eq!(daemon.weir(&["entry", "list", "fast", "--all"]).good().out.lines().count(), 1001);
-    // What it lists can be taken away again, and loaded again.
+    // What it lists can be removed again, and loaded again.
     daemon.folder.write("gone", lines.join("\n").replace("add ", "remove "));
     daemon.weir(&["entry", "load", "gone"]).good();
     assert_eq!(listed(&daemon), [""; 0]);
@@ -119,7 +119,7 @@ fn many(count: u32) -> String {
     many
 }
 
-/// Asks for a page of entries.
+/// Requests a page of entries.
 fn page(daemon: &Daemon, from: &Value) -> Value {
     daemon.ask(&json!({ "command": "show", "what": "entries", "from": from }))
 }
@@ -136,7 +136,7 @@ fn a_list_in_pages_has_each_entry_once_whatever_comes_and_goes_meanwhile() {
     assert_eq!(text.lines().count(), COUNT as usize + 3, "a title, columns and rows");
     assert!(daemon.weir(&["show", "entries", "--pipe", "rules"]).good().out.ends_with("none\n"));
 
-    // Odd ones of the end go between two pages, and others come.
+    // Odd ones at the end are removed between two pages, and others are added.
     let mut texts = Vec::new();
     let (mut from, mut turn) = (Value::Null, 0);
     loop {
@@ -168,7 +168,7 @@ fn a_list_in_pages_has_each_entry_once_whatever_comes_and_goes_meanwhile() {
     assert!(page(&daemon, &json!("x"))["error"].as_str().unwrap().contains("`from`"));
 }
 
-/// The most that the daemon has ever had in memory, in KiB.
+/// Returns the daemon's peak memory, in KiB.
 fn most_kib(daemon: &Daemon) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().as_raw_nonzero())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -202,9 +202,9 @@ fn no_question_makes_the_daemon_grow_by_the_length_of_a_list() {
     grows_little(&daemon, "metrics", || drop(daemon.metrics()));
 }
 
-/// Asserts that what is asked takes less than 64 MiB.
+/// Asserts that a request takes less than 64 MiB.
 fn grows_little(daemon: &Daemon, name: &str, ask: impl FnOnce()) {
-    // From here on it is what is in memory now.
+    // Resets the peak to the current memory.
     std::fs::write(format!("/proc/{}/clear_refs", daemon.pid().as_raw_nonzero()), "5").unwrap();
     let before = most_kib(daemon);
     ask();
@@ -213,14 +213,14 @@ fn grows_little(daemon: &Daemon, name: &str, ask: impl FnOnce()) {
     assert!(grown < 64, "{name}: {grown} MiB more");
 }
 
-/// The words that the daemon offers instead of one that it does not know.
+/// Returns the words that the daemon suggests in place of an unknown one.
 fn offered(daemon: &Daemon, request: &Value) -> Vec<String> {
     let said = daemon.ask(request)["error"].as_str().unwrap().to_string();
     let (_, words) = said.split_once(": ").unwrap();
     words.replace(" or ", ", ").split(", ").map(String::from).collect()
 }
 
-/// A request for each command and each part of what is shown, as the daemon lists them.
+/// Returns a request for each command and each section, as listed by the daemon.
 fn requests(daemon: &Daemon) -> Vec<Value> {
     let mut all = Vec::new();
     for command in offered(daemon, &json!({ "command": "?" })) {
@@ -241,7 +241,7 @@ fn requests(daemon: &Daemon) -> Vec<Value> {
             "weight" => {
                 all.push(json!({ "command": "weight", "group": "g7", "target": "t3", "weight": 2 }));
             }
-            // Another program takes memory of its own.
+            // Another program allocates its own memory.
             "reload" | "stop" => {}
             other => panic!("the new command `{other}` needs a request here"),
         }

@@ -136,7 +136,7 @@ fn f10_with_an_mtu_of_9000_longer_frames_fit() {
     let folder = prepared();
     let text = std::fs::read_to_string(folder.file("weir.yaml")).unwrap();
     folder.write("weir.yaml", format!("mtu: 9000\n{text}"));
-    // A buffer of 16 KiB less 128 in front.
+    // A buffer of 16 KiB minus 128 in front.
     let packets = [9014, 16256, 16257].map(|length| format!("len={length} src=192.0.2.2 dst=10.0.0.53"));
     record(&folder.file("in.pcap"), &packets.each_ref().map(String::as_str));
     let json = weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "--json"]).good().json();
@@ -195,7 +195,8 @@ fn tags_options_and_extension_headers_are_named() {
     }
 }
 
-/// Without a daemon, no app has assigned the buckets of a bond or admitted its members: that is no drop.
+/// Without a daemon, no app has assigned the buckets of a bond or admitted its members: that does not count
+/// as a drop.
 #[test]
 fn what_an_app_decides_while_it_runs_is_not_called_a_drop() {
     let folder = Folder::new();

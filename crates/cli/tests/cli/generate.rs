@@ -27,7 +27,7 @@ fn each_shell_completes_every_subcommand() {
     assert_eq!(weir(Path::new("/"), &["completions", "nush"]).code, Some(2));
 }
 
-/// The shell itself reads the script, if it is there.
+/// The shell itself parses the script, if it is installed.
 #[test]
 fn shells_read_their_scripts() {
     for shell in ["bash", "zsh", "fish"] {

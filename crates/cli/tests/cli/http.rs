@@ -1,4 +1,4 @@
-//! The HTTP server: what is served where, and that slow clients cost nobody anything.
+//! The HTTP server: what is served where, and that slow clients do not affect others.
 
 use super::running::Daemon;
 use super::{TWO, weir};
@@ -21,7 +21,7 @@ fn with_metrics() -> (SocketAddr, Daemon) {
     (address, Daemon::start(&format!("metrics: {address}\n{TWO}")))
 }
 
-/// Sends a request as it is and returns the whole response.
+/// Sends a raw request and returns the whole response.
 fn told(mut stream: impl Read + Write, request: &[u8]) -> String {
     stream.write_all(request).unwrap();
     let mut text = String::new();
@@ -86,7 +86,7 @@ fn a_thousand_slow_clients_of_metrics_and_of_the_socket_delay_nobody() {
     let ended = AtomicBool::new(false);
     let (mut scrapes, mut shows) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
-        // A byte a while from a tenth; the daemon may close them.
+        // A tenth of them send a byte now and then; the daemon may close them.
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 scrapers.iter_mut().step_by(10).for_each(|slow| drop(slow.write_all(b"x")));
@@ -112,7 +112,7 @@ fn a_thousand_slow_clients_of_metrics_and_of_the_socket_delay_nobody() {
     }
 }
 
-/// Whoever comes when there are more connections than the daemon wants is served, and the slowest are not.
+/// New clients are served even beyond the daemon's limit of connections, and the slowest are closed.
 #[test]
 fn the_slowest_of_too_many_clients_are_closed() {
     let limit = getrlimit(Resource::Nofile);
@@ -122,12 +122,12 @@ fn the_slowest_of_too_many_clients_are_closed() {
     let start = Instant::now();
     let metrics = told(TcpStream::connect(address).unwrap(), b"GET /metrics HTTP/1.0\r\n\r\n");
     assert!(metrics.ends_with("# EOF\n") && start.elapsed() < PROMPT);
-    // The first has been closed for a later one.
+    // The first was closed for a later one.
     slow[0].set_read_timeout(Some(PROMPT)).unwrap();
     assert_eq!(slow[0].read(&mut [0; 1]).unwrap_or(0), 0);
 }
 
-/// A daemon that was killed may take a second to go, and its socket accepts connections meanwhile.
+/// A killed daemon may take a second to exit, and its socket accepts connections meanwhile.
 #[test]
 fn a_dying_daemons_socket_is_taken_over() {
     let folder = super::folder::Folder::new();

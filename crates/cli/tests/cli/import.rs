@@ -1,11 +1,11 @@
-//! What is imported from other systems is checked and runs.
+//! Configurations imported from other systems are valid and run.
 
 use super::folder::Folder;
 use super::running::Daemon;
 use super::weir;
 use serde_json::json;
 
-/// Services without back ends, as each system has them.
+/// Services without back ends, in each system's format.
 const EMPTY: [(&str, &str); 6] = [
     ("ipvs", "-A -t 10.0.0.80:80 -s rr\n"),
     ("ipvs", "-A -t 10.0.0.80:80 -s wlc -p 300\n"),

@@ -1,9 +1,9 @@
-//! No input file makes a command use up the memory: sizes are limited before anything is parsed.
+//! No input file makes a command exhaust memory: sizes are limited before anything is parsed.
 
 use super::folder::Folder;
 use super::{record, weir};
 
-/// Commands that read a file as a whole, with `FILE` in its place; the last one reads the file that its
+/// Commands that read a whole file, with `FILE` in its place; the last one reads the file that its
 /// configuration names.
 const READERS: [&[&str]; 11] = [
     &["check", "FILE"],

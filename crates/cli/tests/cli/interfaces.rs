@@ -1,4 +1,4 @@
-//! A daemon on real interfaces, and what can happen to those. Needs root.
+//! A daemon on real interfaces, and what can happen to them. Needs root.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -18,7 +18,7 @@ ports: { p0: { xdp: w0, queues: [0], take: [{ dst: 10.0.0.1, protocol: udp, dpor
 pipes: { back: { type: basic, forward: in_port, miss: drop } }
 ";
 
-/// A frame that a port can never send must not be tried for ever, or all later ones wait behind it.
+/// A frame that a port can never send must not be retried forever, or all later ones wait behind it.
 #[test]
 fn a_frame_without_an_ethernet_header_holds_up_nobody() {
     let Some(wire) = Wire::new("short", 1) else { return };
@@ -71,7 +71,7 @@ impl Daemon {
         self.port("p1")["transmitted"].as_u64().unwrap()
     }
 
-    /// Sends packets until one has been forwarded: an interface that was just made may still lose some.
+    /// Sends packets until one has been forwarded: a new interface may still lose some.
     fn forwards(&mut self, wire: &Wire) {
         let before = self.transmitted();
         self.wait_for("a packet through both ports", |daemon| {
@@ -90,7 +90,7 @@ impl Daemon {
     }
 }
 
-/// What `explain --live` says first is what XDP does, and it agrees with what happens.
+/// The first line of `explain --live` reports XDP's decision, and agrees with what happens.
 #[test]
 fn explaining_live_begins_with_what_xdp_does() {
     let Some(wire) = Wire::new("xdp", 2) else { return };
@@ -117,7 +117,7 @@ fn explaining_live_begins_with_what_xdp_does() {
     assert_eq!(counted, [Some(0); 3], "explaining counts nothing");
 }
 
-/// The interface that frames leave through: what is for it meanwhile is dropped for an honest reason.
+/// The interface through which frames leave: frames to it are meanwhile dropped with an accurate reason.
 #[test]
 fn an_output_that_is_gone_drops_and_is_used_again_when_it_is_back() {
     let Some(wire) = Wire::new("output", 2) else { return };
@@ -156,7 +156,7 @@ fn an_output_that_is_gone_drops_and_is_used_again_when_it_is_back() {
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
-/// The interface that frames arrive on, with another MAC address: the program matches that from then on. A
+/// The interface on which frames arrive, with another MAC address: the program matches that from then on. A
 /// reload meanwhile keeps the last one.
 #[test]
 fn an_input_that_is_made_anew_is_used_with_its_new_address() {
@@ -180,7 +180,7 @@ fn an_input_that_is_made_anew_is_used_with_its_new_address() {
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
-/// What changes without the interface going away is followed without losing the port.
+/// Changes that do not remove the interface are followed without losing the port.
 #[test]
 fn an_interface_that_changes_is_followed() {
     let Some(wire) = Wire::new("changes", 2) else { return };
@@ -204,7 +204,7 @@ fn an_interface_that_changes_is_followed() {
     daemon.wait_for("the MTU", |daemon| daemon.log().contains("MTU 1000"));
     assert!(daemon.ask(&long)["error"].as_str().unwrap().contains("oversize"));
     wire.ip("link set w0 address 02:00:00:00:00:09");
-    // Linux announces a new address only if told to.
+    // Linux announces a new address only if configured to.
     wire.far("ip neigh flush dev f0");
     daemon.wait_for("the MAC address", |daemon| daemon.explained(&packet(9)).contains("verdict transmit"));
     daemon.forwards(&wire);
@@ -215,7 +215,7 @@ fn an_interface_that_changes_is_followed() {
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
-/// Frames larger than a page arrive in pieces, are joined, and leave as they came; all are accounted for.
+/// Frames larger than a page arrive in pieces, are joined, and leave unchanged; all are accounted for.
 #[test]
 fn frames_of_mtu_9000_come_back_among_small_ones() {
     let Some(wire) = Wire::new("jumbo", 1) else { return };
@@ -240,8 +240,8 @@ fn frames_of_mtu_9000_come_back_among_small_ones() {
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
-/// What a reload cannot change is refused with everything that needs a restart, and nothing is changed;
-/// faults and recordings can be changed.
+/// Changes that a reload cannot make are refused with a list of everything that needs a restart, and nothing
+/// is changed; faults and recordings can be changed.
 #[test]
 fn a_reload_changes_faults_and_recordings_and_refuses_what_needs_a_restart() {
     let Some(wire) = Wire::new("reload", 2) else { return };
@@ -281,8 +281,9 @@ fn a_reload_changes_faults_and_recordings_and_refuses_what_needs_a_restart() {
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
-/// A station in a VLAN, which asks a station behind the gateway for its MAC address, and then for 20 echoes
-/// of 1300 bytes. A raw socket, because the kernel may lack VLAN devices; it gets the tag beside the frame.
+/// A station in a VLAN, which resolves a station behind the gateway, and then requests 20 echoes of 1300
+/// bytes from it. It uses a raw socket, because the kernel may lack VLAN devices; it gets the tag as
+/// metadata.
 const STATION: &str = r#"
 import socket, struct, sys
 vid, other = int(sys.argv[1]), socket.inet_aton(sys.argv[2])
@@ -325,7 +326,7 @@ for number in range(20):
 print("answered")
 "#;
 
-/// The example configuration as it is, between VLANs and the kernel's own tunnel devices.
+/// The example configuration, unmodified, between VLANs and the kernel's own tunnel devices.
 #[test]
 fn the_vxlan_gateway_connects_vlans_with_the_kernels_tunnels() {
     let Some(wire) = Wire::new("vxlan", 0) else { return };

@@ -1,4 +1,4 @@
-//! Wireshark has no part in weir: it reads the IPFIX messages as what they were written for.
+//! Wireshark is independent of weir: it decodes the IPFIX messages to the values that were written.
 
 use super::folder::Folder;
 use std::fs::File;
@@ -13,10 +13,10 @@ use weir_packet::{FlowKey, Observed};
 use weir_port::pcap::Writer;
 
 const RECORDS: u16 = 200;
-/// What flows are decided for, in turn.
+/// The decisions of flows, in rotation.
 const TARGETS: [Option<&str>; 3] = [None, Some("web/b1"), Some("web/b2")];
 
-/// The n-th record: IPv4 and IPv6 in turn, outside tunnels, and every second pair inside one.
+/// The n-th record: IPv4 and IPv6 alternating, outside tunnels, and every second pair inside one.
 fn given(n: u16) -> Given {
     let address = |last: u16| -> IpAddr {
         if n % 2 == 1 { [0x2001, 0xdb8, 0, 0, 0, 0, 0, last].into() } else { [10, 0, 0, last as u8].into() }
@@ -35,7 +35,7 @@ fn given(n: u16) -> Given {
     Given { record, end, target, ingress: Some("p0".into()), point: Some("measure/edge/p0".into()) }
 }
 
-/// Writes all records as a recording of datagrams. Returns how many these are.
+/// Writes all records as a recording of datagrams. Returns the number of datagrams.
 fn record(path: &Path) -> usize {
     let mut writer = Writer::new(File::create(path).unwrap()).unwrap();
     let mut encoder = Encoder::new(42, 1400);
@@ -54,7 +54,7 @@ fn record(path: &Path) -> usize {
     messages as usize
 }
 
-/// The values of fields in a recording, in the order of their records.
+/// Returns the values of fields in a recording, in the order of their records.
 fn fields(path: &Path, name: &str) -> Vec<String> {
     let mut tshark = Command::new("tshark");
     tshark.arg("-n").arg("-r").arg(path).args(["-d", "udp.port==4739,cflow", "-T", "fields"]);
@@ -64,7 +64,7 @@ fn fields(path: &Path, name: &str) -> Vec<String> {
     text.split(['\n', ';']).filter(|word| !word.is_empty()).map(str::to_string).collect()
 }
 
-/// `flowEndReason`, as RFC 5102 numbers it.
+/// `flowEndReason`, as numbered by RFC 5102.
 fn reason(end: End) -> u64 {
     match end {
         End::Idle => 1,
@@ -98,14 +98,14 @@ fn tshark_reads_every_field_of_every_record() {
     number("cflow.octets", &|one| one.record.observed.octets);
     number("cflow.layer2_octet_delta_count", &|one| one.record.bytes);
     number("cflow.flow_end_reason", &|one| reason(one.end));
-    // Numbers are given in the order in which names are met.
+    // Numbers are assigned in the order in which names are met.
     let names = ["p0", "measure/edge/p0", "web/b1", "web/b2"];
     assert_eq!(fields(&path, "cflow.if_descr"), names);
     let of = |name: Option<&str>| 1 + names.iter().position(|one| Some(*one) == name).unwrap() as u64;
     number("cflow.outputint", &|one| one.target.as_deref().map_or(0, |target| of(Some(target))));
     number("cflow.observation_point_id", &|one| of(one.point.as_deref()));
     let ingress: Vec<String> = fields(&path, "cflow.inputint");
-    // The records of names also have it, as their scope.
+    // The records of names have it too, as their scope.
     assert_eq!(ingress.iter().filter(|one| **one == "1").count(), all.len() + 1);
     number("cflow.vlanid", &|one| one.record.observed.vlan.into());
     let read = |bits: &String| u8::from_str_radix(bits.trim_start_matches("0x"), 16).unwrap();

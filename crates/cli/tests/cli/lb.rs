@@ -1,4 +1,4 @@
-//! Back ends that die and come back: real servers on the loopback interface, and the daemon that checks them.
+//! Back ends that die and return: real servers on the loopback interface, and the daemon that checks them.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -20,7 +20,7 @@ struct Server {
 impl Server {
     fn start(port: u16, status: &'static str) -> Server {
         let until = Instant::now() + Duration::from_secs(30);
-        // Another test's process that is about to start may still have the former listener.
+        // A starting process of another test may still hold the former listener.
         let listener = loop {
             match TcpListener::bind(("127.0.0.1", port)) {
                 Ok(listener) => break listener,
@@ -100,7 +100,7 @@ fn buckets(daemon: &Daemon) -> Vec<u64> {
     group["targets"].as_array().unwrap().iter().map(|target| target["buckets"].as_u64().unwrap()).collect()
 }
 
-/// Sends 64 connections' first packets.
+/// Sends the first packets of 64 connections.
 fn send(daemon: &Daemon) {
     let recipes: Vec<String> = (0..64)
         .map(|port| {
@@ -135,13 +135,13 @@ fn a_back_end_that_dies_gets_nothing_until_it_is_back() {
     send(&daemon);
     daemon.wait_for("64 more", |daemon| counts(daemon).iter().sum::<u64>() == 128);
     assert_eq!(counts(&daemon)[0], before[0], "nothing goes to a back end that is down");
-    // A reload begins with what is known.
+    // A reload starts from the known state.
     daemon.weir(&["reload"]).good();
     assert_eq!(
         (health(&daemon), buckets(&daemon)),
         (vec!["down".to_string(), "up".to_string()], vec![0, 251])
     );
-    // One that answers with an error is not back.
+    // A back end that answers with an error has not recovered.
     let broken = Server::start(ports[0], "503 Busy");
     daemon.wait_for("the status", |daemon| daemon.show("backends")[0]["reason"] == "status 503");
     drop(broken);
@@ -240,7 +240,7 @@ fn the_metrics_have_each_back_end() {
     }
 }
 
-/// Replay checks nothing, and everything works.
+/// Replay runs no checks, and all back ends count as up.
 #[test]
 fn replay_believes_that_all_are_up() {
     let folder = Folder::new();

@@ -1,4 +1,5 @@
-//! How new flows find their back end, and QUIC's packets theirs, in the daemon; and what of that cannot work.
+//! How new flows are assigned to back ends, and QUIC packets to theirs, in the daemon; and configurations of
+//! that which cannot work.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -22,7 +23,7 @@ apps:
 const SYN: &str = "eth.dst=02:00:00:00:00:fe src=192.0.2.1 dst=10.0.0.80 proto=tcp dport=443";
 const QUIC: &str = "eth.dst=02:00:00:00:00:fe dst=10.0.0.80 proto=udp dport=443 payload=40450101020304aabb";
 
-/// What `weir show backends` says of each back end.
+/// Returns a column of `weir show backends`, for each back end.
 fn shown(daemon: &Daemon, column: &str) -> Vec<Value> {
     let rows = daemon.show("backends");
     rows.as_array().unwrap().iter().map(|row| row[column].clone()).collect()
@@ -52,7 +53,7 @@ fn new_connections_go_to_who_has_the_fewest_and_all_of_it_is_shown() {
     assert!(
         explained(&format!("{QUIC} src=203.0.113.1 sport=9")).contains("server ID 01 of group lb/h3 -> b1")
     );
-    // A reload counts the flows in again, and what has begun goes on.
+    // A reload recounts the flows, and existing ones continue.
     daemon.weir(&["reload"]).good();
     daemon.wait_for("the flows", |daemon| shown(daemon, "flows") == [16, 48]);
     assert_eq!(shown(&daemon, "flows_begun"), [16, 48]);
@@ -122,7 +123,7 @@ apps:
         - { name: b2, mac: 02:00:00:00:00:12, vlan: 12 }
 ";
 
-/// What packets are limited to, who answers for VIPs, and where back ends are.
+/// Limits of packets, who answers for VIPs, and where back ends are.
 #[test]
 fn values_that_cannot_be_have_a_line_and_a_caret() {
     let folder = Folder::new();
@@ -166,7 +167,7 @@ fn values_that_cannot_be_have_a_line_and_a_caret() {
     }
 }
 
-/// Through VXLAN over IPv4, which takes 50 bytes.
+/// Through VXLAN over IPv4, which adds 50 bytes.
 #[test]
 fn a_way_too_narrow_for_ipv6_is_warned_of() {
     let folder = Folder::new();
@@ -187,7 +188,7 @@ fn a_way_too_narrow_for_ipv6_is_warned_of() {
     }
 }
 
-/// What clients send to, the mode of the back end, and its port.
+/// The address that clients use, the mode of the back end, and its port.
 type Translated<'a> = (&'a str, &'a str, &'a str);
 
 /// Services with back ends that get translated packets.
@@ -216,7 +217,7 @@ fn services_that_share_an_address_and_port_of_a_back_end_are_warned_of() {
     let range = "{ vip: 10.0.0.81, protocol: tcp, port: 79-81 }";
     let both = "[{ vip: 10.0.0.80, protocol: tcp, port: 80 }, { vip: 10.0.0.80, protocol: tcp, port: 81 }]";
     let to8080 = ", port: 8080";
-    // Services, and what the warning says.
+    // Services, and the warning.
     let cases: [(&[Translated<'_>], Option<&str>); 8] = [
         (
             &[(&web80, "nat", ""), (other, "nat", "")],
@@ -258,7 +259,7 @@ fn what_is_repeated_and_what_is_refused_is_counted() {
     daemon.receive(&[&one, &one, &one, &established, &format!("{established} flags=A"), &established]);
     daemon.wait_for("two repetitions", |daemon| sum(daemon, "syns_repeated") == 2);
     assert_eq!((sum(&daemon, "flows_begun"), shown(&daemon, "refused")), (2, vec![0.into(), 0.into()]));
-    // Nobody is left; every try of a client counts, and it is the service that refuses.
+    // No back end is left; every attempt of a client counts, and it is the service that refuses.
     for back_end in ["b1", "b2"] {
         daemon.weir(&["lb", "maintenance", "h3", back_end]).good();
     }
@@ -273,7 +274,7 @@ fn what_is_repeated_and_what_is_refused_is_counted() {
     assert!(metrics.contains("weir_target_syns_repeated_total{group=\"lb/h3\",target=\"b1\"}"), "{metrics}");
 }
 
-/// Each second connection goes to each back end; those of one are repeated, as if it were gone.
+/// Connections alternate between the back ends; those of one are retransmitted, as if it were gone.
 #[test]
 fn a_back_end_that_leaves_syns_unanswered_gets_no_new_flows() {
     let config = SERVICE.replace("least_connections", "round_robin").replace(", weight: 3", "");

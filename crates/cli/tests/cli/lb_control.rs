@@ -1,4 +1,4 @@
-//! Services and back ends that come and go while the daemon runs, and what survives a restart.
+//! Services and back ends that are added and removed while the daemon runs, and what survives a restart.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -74,12 +74,12 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     let said =
         daemon.weir(&["lb", "add", "web", "{ name: b3, mac: 02:00:00:00:00:13, weight: 9 }"]).good().out;
     assert_eq!(said, "b3 of web was added\n");
-    // Flows stay where they are, and new ones come to the new back end.
+    // Flows stay where they are, and new ones go to the new back end.
     send(&daemon);
     assert_eq!([count(&daemon, "b1"), count(&daemon, "b2")], before.map(|count| 2 * count));
     assert_eq!(count(&daemon, "b3"), 0);
     daemon.weir(&["lb", "weight", "web", "b2", "3"]).good();
-    // A list is done whole, and in its order.
+    // A list is carried out as a whole, and in order.
     let all = json!([
         { "do": "add", "service": "web", "back_end": back_end("b4", "02:00:00:00:00:14") },
         { "do": "drain", "service": "web", "back_end": "b4" },
@@ -94,12 +94,12 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     assert_eq!(list(&daemon), now);
     send(&daemon);
     assert_eq!([count(&daemon, "b1"), count(&daemon, "b2")], before.map(|count| 3 * count));
-    // A reload keeps it all.
+    // A reload keeps everything.
     daemon.weir(&["reload"]).good();
     assert_eq!(list(&daemon), now);
     let table = daemon.weir(&["lb", "list"]).good().out;
     assert!(table.starts_with("service  back end") && table.contains("dns      d1"), "{table}");
-    // And so does a daemon that is killed, and another that finds what it has left.
+    // And so does a killed daemon's successor, which finds its saved state.
     let mode =
         || std::os::unix::fs::MetadataExt::mode(&daemon.folder.file("state/weir.json").metadata().unwrap());
     assert_eq!(mode() & 0o777, 0o600);
@@ -108,7 +108,7 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     let mut daemon = Daemon::start_in(daemon.into_folder());
     assert_eq!(list(&daemon), now);
     assert!(daemon.log().contains("2 changes of the run time are back"), "{}", daemon.log());
-    // The file is edited: it holds there.
+    // The file is edited: it takes precedence there.
     let edited = CONFIG.replace("name: b2,", "name: b2, weight: 5,");
     daemon.folder.write("weir.yaml", edited.replace("- lb: { per", "- lb: { flows: 4096, per"));
     daemon.weir(&["reload"]).good();
@@ -116,7 +116,7 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     assert_eq!(daemon.weir(&["lb", "remove-service", "dns"]).good().out, "service dns was removed\n");
     assert_eq!(daemon.weir(&["lb", "reset"]).good().out, "everything is as the file says\n");
     assert_eq!(list(&daemon), ["web/b1 1 unchecked", "web/b2 5 unchecked"]);
-    // What nobody can read is put aside.
+    // An unreadable file is set aside.
     daemon.signal(Signal::TERM);
     daemon.end();
     let folder = daemon.into_folder();
@@ -127,7 +127,7 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     assert!(daemon.folder.file("state/weir.json.refused").exists());
 }
 
-/// The weight of b2 of web, from every place that shows it.
+/// Returns the weight of b2 of web, from every place that shows it.
 fn weights(daemon: &Daemon, metrics: SocketAddr) -> [u64; 4] {
     let listed = list(daemon).iter().find_map(|row| row.strip_prefix("web/b2 ").map(str::to_string));
     let listed = listed.unwrap().split(' ').next().unwrap().parse().unwrap();
@@ -157,7 +157,7 @@ fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
     daemon.weir(&["reload"]).good();
     assert_eq!(weights(&daemon, metrics), [5; 4]);
     assert!(!daemon.log().contains("forgotten"), "{}", daemon.log());
-    // The file says something else: it holds, and the log says so.
+    // The file says something else: it takes precedence, and the log says so.
     daemon.folder.write("weir.yaml", config.replace("name: b2,", "name: b2, weight: 7,"));
     daemon.weir(&["reload"]).good();
     assert_eq!(weights(&daemon, metrics), [7; 4]);
@@ -276,7 +276,7 @@ fn a_successor_goes_on_with_what_was_changed() {
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// A folder with a token, and an address that nobody listens at.
+/// A folder with a token, and an address without a listener.
 fn with_token() -> (Folder, SocketAddr) {
     let folder = Folder::new();
     folder.write("token", TOKEN);
@@ -303,7 +303,7 @@ fn http_as(who: &str, address: SocketAddr, (method, path): (&str, &str), body: &
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: w\r\nAuthorization: {who}\r\nContent-Length: {length}\r\n"
     );
-    // What is too long is refused by its length alone.
+    // An excessive length is enough for a refusal.
     let body = if length > 1 << 20 { "" } else { body };
     let _ = stream.write_all(format!("{head}\r\n{body}").as_bytes());
     let mut text = String::new();
@@ -356,7 +356,7 @@ fn refuses(daemon: &Daemon, address: SocketAddr, (back_ends, b3): (&str, &str)) 
 #[test]
 fn control_over_http_is_for_those_with_the_token() {
     let (daemon, address) = controlled();
-    // Connections that say nothing, or stop in the middle, delay nobody.
+    // Connections that send nothing, or stop in the middle, delay no others.
     let _silent = TcpStream::connect(address).unwrap();
     let mut cut = TcpStream::connect(address).unwrap();
     let head = format!(
@@ -380,7 +380,8 @@ fn control_over_http_is_for_those_with_the_token() {
     assert_eq!(http(address, "POST", "/v1/changes", whole), (200, json!({ "done": 2 })));
     assert_eq!(http(address, "DELETE", "/v1/changes", "").0, 200);
     assert_eq!(list(&daemon), ["web/b1 1 unchecked", "web/b2 1 unchecked"]);
-    // Nothing without the token, and too many are told to wait; who has it is not.
+    // Nothing is allowed without the token, and clients without it are throttled; a client with the token is
+    // not.
     let wrong = |path| http_as("Bearer 0123", address, ("GET", path), "").0;
     assert_eq!(wrong("/v1/services"), 401);
     let many: Vec<u16> = (0..40).map(|_| wrong("/v1/services")).collect();
@@ -392,7 +393,7 @@ fn control_over_http_is_for_those_with_the_token() {
     assert!(refused.is_some_and(|count| count >= 41), "{refused:?}");
 }
 
-/// Every path answers as the description says, without the token, too.
+/// Every path answers as described, even without the token.
 #[test]
 fn the_description_is_true() {
     let (_daemon, address) = controlled();
@@ -407,7 +408,7 @@ fn the_description_is_true() {
     let mut asked = 0;
     let mut paths: Vec<_> = description["paths"].as_object().unwrap().iter().collect();
     paths.sort_by(|one, two| two.0.cmp(one.0));
-    // In an order in which what is removed is there.
+    // In an order in which whatever is removed exists.
     for method in ["post", "get", "patch", "delete"] {
         for (path, operations) in &paths {
             let Some(operation) = operations.get(method).filter(|_| path.as_str() != "/openapi.json") else {
@@ -442,8 +443,8 @@ fn the_description_is_true() {
     assert_eq!(asked, 13);
 }
 
-/// Over TLS, as `openssl s_client` speaks it, which verifies the certificate; what is no handshake gets
-/// nothing.
+/// Over TLS, with `openssl s_client` as the client, which verifies the certificate; anything but a handshake
+/// gets nothing.
 #[cfg(feature = "tls")]
 #[test]
 fn control_over_tls() {

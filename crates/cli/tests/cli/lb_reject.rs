@@ -1,4 +1,4 @@
-//! A service whose back ends come and go altogether: `fail: reject` answers its clients meanwhile.
+//! A service that loses all its back ends and regains them: `fail: reject` answers its clients meanwhile.
 
 use super::running::Daemon;
 use super::weir;
@@ -19,7 +19,7 @@ apps:
   - lb: { persist: true }
 ";
 
-/// A daemon, and the requests that clients have made of it.
+/// A daemon, and the requests that clients have sent to it.
 struct Clients {
     daemon: Daemon,
     asked: u16,
@@ -46,7 +46,7 @@ impl Clients {
         [self.reached() - before[0], self.rejected() - before[1]]
     }
 
-    /// How many packets have reached the back end; its counter goes with it.
+    /// Returns how many packets have reached the back end; its counter is removed with it.
     fn reached(&self) -> u64 {
         let counters = self.daemon.show("counters");
         let one = counters.as_array().into_iter().flatten().find(|one| one["name"] == "lb/web/b1");
@@ -67,8 +67,8 @@ fn rejections(daemon: &Daemon) -> u64 {
     apps[0]["rejections_sent"].as_u64().unwrap_or_else(|| panic!("{apps}"))
 }
 
-/// What the test of Cilium's load balancer does: requests by one interface and by another, with the weight 0,
-/// with weight again, and after a restart; and back ends that are removed and added.
+/// The scenario of the test of Cilium's load balancer: requests by one interface and by another, with weight
+/// 0, with weight again, and after a restart; and back ends that are removed and added.
 #[test]
 fn clients_are_rejected_as_long_as_there_is_no_back_end_for_them() {
     let mut clients = Clients { daemon: Daemon::start(CONFIG), asked: 0 };
@@ -82,7 +82,7 @@ fn clients_are_rejected_as_long_as_there_is_no_back_end_for_them() {
         |weight: u32| json!([{ "do": "weight", "service": "web", "back_end": "b1", "weight": weight }]);
     assert_eq!(clients.change(weigh(1)), json!({ "done": 1 }));
     assert_eq!(clients.ask(1, "p0"), [1, 0], "back again");
-    // What was rejected is known after a restart as well.
+    // Rejections are also remembered across a restart.
     assert_eq!(clients.change(weigh(0)), json!({ "done": 1, "warning": warning }));
     clients.daemon.signal(Signal::KILL);
     clients.daemon.end();

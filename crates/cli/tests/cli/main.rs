@@ -94,7 +94,7 @@ fn weir(folder: &Path, arguments: &[&str]) -> Said {
     Said::of(command.output().expect("weir runs"))
 }
 
-/// Writes a recording of recipes, one a millisecond.
+/// Writes a recording of recipes, one per millisecond.
 fn record(path: &Path, recipes: &[&str]) {
     let mut writer = Writer::new(File::create(path).unwrap()).unwrap();
     for (at, recipe) in recipes.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! `weir measure`: totals are those of the recording, whatever it is packed in; what is wrong is said, and
-//! the rest kept; sketch files merge.
+//! `weir measure`: totals are those of the recording, regardless of compression; errors are reported, and the
+//! rest is kept; sketch files merge.
 
 use super::folder::Folder;
 use super::{Said, record, weir};
@@ -33,7 +33,7 @@ fn measure(folder: &Folder, arguments: &[&str]) -> Said {
     weir(folder.path(), &[&["measure"], arguments].concat())
 }
 
-/// The numbers that capinfos tells: packets and bytes.
+/// Returns the numbers of capinfos: packets and bytes.
 fn capinfos(path: &Path) -> [Value; 2] {
     let output = Command::new("capinfos").args(["-TmrQcd"]).arg(path).output().expect("capinfos is there");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -111,7 +111,7 @@ fn what_is_wrong_is_said_and_the_rest_kept() {
     measure(&folder, &["in.pcap", "--save", "in.pcap"]).refused(2, &["is the same file"]);
 }
 
-/// Packets of each conversation, by protocol and both ends in order, as Wireshark adds them up.
+/// Packets of each conversation, by protocol and both ends in order, according to Wireshark.
 fn conversations(path: &Path, protocol: &str) -> BTreeMap<[String; 3], u64> {
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-q", "-z", &format!("conv,{protocol}"), "-r"]).arg(path);
@@ -128,7 +128,7 @@ fn conversations(path: &Path, protocol: &str) -> BTreeMap<[String; 3], u64> {
     text.lines().filter_map(conversation).collect()
 }
 
-/// A conversation: both its ends, the smaller first.
+/// Returns a conversation: both its ends, the smaller first.
 fn ends(protocol: &str, one: &str, other: &str) -> [String; 3] {
     let mut ends = [one, other];
     ends.sort_unstable();
@@ -176,7 +176,7 @@ fn conversations_are_those_of_wireshark() {
     assert_eq!(measured, expected);
 }
 
-/// As `tcpdump -i any` writes it, and as IP alone: flows are those of Ethernet, totals those of the file.
+/// As written by `tcpdump -i any`, and with plain IP: flows are those of Ethernet, totals those of the file.
 #[test]
 fn a_recording_without_ethernet_has_the_same_flows() {
     let folder = prepared();
@@ -207,7 +207,7 @@ fn a_recording_without_ethernet_has_the_same_flows() {
     }
 }
 
-/// Prints what is in a Parquet file, read by what has no part in weir; 7 if Python has neither.
+/// Prints the contents of a Parquet file, using independent readers; exits with 7 if Python has neither.
 const READER: &str = r#"
 import sys
 columns = ["sourceIPAddress", "destinationIPAddress", "sourceTransportPort", "destinationTransportPort",

@@ -1,5 +1,5 @@
 //! Measurements of a running daemon: what it shows, what it sends to an IPFIX collector, and that nothing is
-//! lost over reloads.
+//! lost across reloads.
 
 use super::running::Daemon;
 use super::{TWO, weir};
@@ -182,7 +182,7 @@ fn records_of_services_without_flows_name_service_and_back_end() {
     }
 }
 
-/// Services that choose in different ways have different pipes.
+/// Services with different ways of assigning flows have different pipes.
 #[test]
 fn one_measurement_has_the_records_of_several_pipes() {
     let (collector, ipfix) = collector();
@@ -226,7 +226,7 @@ fn show_flows_has_the_packets_that_were_collected() {
     assert_eq!((flows.len(), &flows[0]["packets"], &flows[0]["bytes"]), (1, &4.into(), &(4 * 42).into()));
 }
 
-/// Built without the feature, weir says which build has it.
+/// If built without the feature, weir says which build has it.
 #[test]
 fn flow_records_are_written_to_files_that_are_whole_when_it_has_stopped() {
     let folder = super::folder::Folder::new();
@@ -306,7 +306,7 @@ fn mistakes_are_shown_where_they_are() {
     folder.write("weir.yaml", basic.replace("pipe: balance }", "port: [] }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert!(said.code != Some(0) && said.err.contains("write one name at least"), "{}", said.err);
-    // A pipe that sums packets up is told what a flow is; a FLOW pipe knows.
+    // A pipe that sums packets up must be configured with a definition of a flow; a FLOW pipe has its own.
     folder.write("weir.yaml", basic.replace("pipe: balance }", "pipe: balance, key: inner }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
@@ -328,7 +328,7 @@ fn mistakes_are_shown_where_they_are() {
     assert!(said.err.contains("FLOW pipe `kept` has its own `key`"), "{}", said.err);
 }
 
-/// Nobody listens on port 1: what is not sent is counted as lost, and the measurement goes on.
+/// Port 1 has no listener: what is not sent is counted as lost, and the measurement continues.
 #[test]
 fn a_collector_that_is_away_is_said_and_what_it_misses_is_counted() {
     let mut daemon = Daemon::start(&measured(", ipfix: { to: \"127.0.0.1:1\", over: tcp }"));

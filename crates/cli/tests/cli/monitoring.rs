@@ -1,5 +1,5 @@
-//! The alerts and the dashboard in `monitoring/`: what they ask for exists, and tools that are installed
-//! accept them.
+//! The alerts and the dashboard in `monitoring/`: the metrics they use exist, and installed tools accept
+//! them.
 
 use super::running::Daemon;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A service with a check and a NAT pool, so that there is every family that depends on the configuration.
+/// A service with a check and a NAT pool, so that every family that depends on the configuration exists.
 const CONFIG: &str = "\
 ports:
   p0: { pcap: {} }
@@ -89,10 +89,10 @@ fn panels_have_numbers_and_places_of_their_own() {
     }
 }
 
-/// What promtool thinks of names that have been published, and are of an older form than its own rules.
+/// The warnings of promtool about names that are already published, and predate its rules.
 const OPINIONS: [&str; 2] = ["should not have \"quantile\" label", "should not include type 'counter'"];
 
-/// Runs `promtool check`, if it is installed: it must succeed, or have nothing but opinions.
+/// Runs `promtool check`, if it is installed: it must succeed, or only warn.
 fn promtool(what: &[&str], input: Stdio) {
     let Ok(output) = Command::new("promtool").arg("check").args(what).stdin(input).output() else {
         eprintln!("skipped: promtool is not installed");
@@ -101,19 +101,19 @@ fn promtool(what: &[&str], input: Stdio) {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     let is_opinion = |line: &str| line.is_empty() || OPINIONS.iter().any(|opinion| line.contains(opinion));
-    // It says 3 if there is something that it would have otherwise, and 1 if it cannot read.
+    // It exits with 3 if it would prefer something else, and with 1 if it cannot parse the input.
     let is_good = output.status.success() || output.status.code() == Some(3) && said.lines().all(is_opinion);
     assert!(is_good, "{}: {said}", output.status);
 }
 
-/// promtool knows the language of expressions; without it, only names are checked.
+/// promtool parses expressions; without it, only names are checked.
 #[test]
 fn promtool_accepts_the_rules() {
     promtool(&["rules", file("weir.rules.yml").to_str().unwrap()], Stdio::null());
 }
 
-/// promtool reads the older text format alone, in which the family of a counter has its `_total`, too, and
-/// nothing marks the end. What it thinks of names and help is the same.
+/// promtool only parses the older text format, in which the name of a counter's family includes `_total`,
+/// too, and nothing marks the end. Its opinions about names and help are the same.
 #[test]
 fn promtool_accepts_the_metrics() {
     let text = exposition();

@@ -1,4 +1,4 @@
-//! Which interface a name means: that of the process's own network namespace, whatever it is called now.
+//! Which interface a name refers to: one in the process's own network namespace, whatever its current name.
 //! Needs root.
 
 use super::Said;
@@ -22,7 +22,7 @@ apps:
     )
 }
 
-/// Runs weir in the namespace with the /sys of this one, as after `setns`.
+/// Runs weir in the namespace with this namespace's /sys, as after `setns`.
 fn weir(wire: &Wire, arguments: &[&str]) -> Said {
     let net = format!("--net=/run/netns/{}", wire.weir);
     let mut command = Command::new("nsenter");
@@ -44,10 +44,10 @@ fn an_interface_is_looked_up_in_the_namespace_of_the_process() {
     assert!(own.contains("verdict transmit") && !other.contains("verdict transmit"), "{own}\n{other}");
 }
 
-/// A station behind w0 is the back end, and is found by the kernel.
+/// A station behind w0 is the back end, and is resolved by the kernel.
 const RESOLVED: &str = "ip: 10.0.0.2";
 
-/// Longer than a name that is not an alternative one may be.
+/// Longer than the limit for a name that is not an alternative one.
 const LONG: &str = "the-uplink-of-rack-17";
 
 fn start(wire: &Wire) -> Daemon {
@@ -58,7 +58,7 @@ fn start(wire: &Wire) -> Daemon {
     daemon
 }
 
-/// Sends packets until one has been sent on.
+/// Sends packets until one has been forwarded.
 fn forwards(wire: &Wire, daemon: &mut Daemon) {
     let sent = |daemon: &Daemon| daemon.show("ledger")["transmitted"].as_u64().unwrap();
     let before = sent(daemon);
@@ -84,7 +84,7 @@ fn a_renamed_interface_is_the_same_for_everybody() {
     ["down", "name up0"].iter().for_each(|to| wire.ip(&format!("link set w0 {to}")));
     wire.ip("link set up0 up");
     says(&mut daemon, "port p0: interface up0 was called w0 and is now up0");
-    // Long enough for routes and neighbours to be read again.
+    // Long enough for routes and neighbours to be reread.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     forwards(&wire, &mut daemon);
     reload(&daemon, "w0").good();
@@ -105,7 +105,7 @@ fn a_renamed_interface_is_the_same_for_everybody() {
     );
     assert!(daemon.succeed_in_namespace(&wire.weir).success(), "{}", daemon.log());
     forwards(&wire, &mut daemon);
-    // The name means another interface now.
+    // The name now refers to another interface.
     wire.add(1, 0);
     wire.ip("link set w1 down");
     wire.ip("link set w1 name w0");
@@ -132,14 +132,14 @@ fn an_interface_that_leaves_for_another_namespace_is_gone_until_it_is_back() {
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
-/// The far end leaves checksums to hardware that a veth has not.
+/// The far end leaves checksums to hardware that a veth does not have.
 #[test]
 fn wrong_checksums_are_counted_and_the_advice_ends_when_it_was_followed() {
     let Some(wire) = Wire::new("checksums", 1) else { return };
     wire.far("ethtool -K f0 tx on");
     let mut daemon = start(&wire);
     let counted = |daemon: &Daemon, name: &str| daemon.show("ports")[0]["extra"][name].as_u64().unwrap();
-    // The first frame is looked at.
+    // The first frame is sampled.
     assert_eq!((counted(&daemon, "checksums_sampled"), counted(&daemon, "checksums_wrong")), (1, 1));
     let shown = daemon.weir(&["show", "ports"]).good().out;
     assert!(shown.contains("checksums_wrong"), "{shown}");
@@ -161,7 +161,7 @@ fn wrong_checksums_are_counted_and_the_advice_ends_when_it_was_followed() {
     assert_eq!(counted(&daemon, "checksums_wrong"), 1);
 }
 
-/// Frames arrive on both queues, and weir has one of them.
+/// Frames arrive on both queues, of which weir has one.
 #[test]
 fn what_arrives_on_other_queues_is_counted_and_warned_of() {
     let Some(wire) = Wire::new("queues", 0) else { return };

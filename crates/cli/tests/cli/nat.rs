@@ -1,4 +1,4 @@
-//! Source NAT between real kernels, as configs/source-nat.yaml does it; and NAT pools that cannot work.
+//! Source NAT between real kernels, as in configs/source-nat.yaml; and NAT pools that cannot work.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -9,7 +9,8 @@ use serde_json::json;
 const CONFIG: &str = include_str!("../../../../configs/source-nat.yaml");
 
 /// A host behind weir (in the third namespace, 10.0.0.2), and one outside (the far one, 10.0.1.2). Both
-/// interfaces of weir have two queues, and which of them an answer arrives in says nothing of its worker.
+/// interfaces of weir have two queues, and the queue on which a response arrives is independent of its
+/// worker.
 pub fn wire(name: &str) -> Option<Wire> {
     let wire = Wire::new(name, 0)?;
     (0..2).for_each(|pair| wire.add_wide(pair, pair as u8, 2));
@@ -54,7 +55,7 @@ fn a_host_behind_weir_talks_to_the_world_by_an_address_of_the_pool() {
         let page = sh(&format!("ip netns exec {} timeout 20 bash -c '{ask}'", wire.third));
         assert!(page.contains("weir_ledger_balanced") && page.contains("# EOF"), "{page}");
     }
-    // A port that nobody listens on: the answer is an ICMP error, which comes back to who asked.
+    // A port without a listener: the response is an ICMP error, which returns to the sender.
     let refused = "exec 3<>/dev/udp/10.0.1.2/9; for i in 1 2 3 4 5 6 7 8 9 10; do echo hello >&3 || exit 7; \
         read -t 1 <&3; done";
     let line = format!("ip netns exec {} timeout 20 bash -c '{refused}' 2>&1; echo $?", wire.third);
@@ -71,7 +72,7 @@ fn a_host_behind_weir_talks_to_the_world_by_an_address_of_the_pool() {
     let count = |what: &str| pool[what].as_u64().unwrap_or_default();
     assert!(count("used") >= 21, "{pool}");
     assert_eq!(count("used") + count("free"), 8 * 64_512);
-    // What a new flow would get is known to its worker, whatever others have taken.
+    // The next binding of a new flow is known to its worker, whatever others have taken.
     let next = "src=10.0.0.2 dst=10.0.1.2 proto=udp sport=4000 dport=53";
     let said = daemon.weir(&["explain", "--live", "--port", "inside", "--packet", next]).good().out;
     assert!(said.contains("would be learnt") && !said.contains("BUG"), "{said}");
@@ -79,7 +80,7 @@ fn a_host_behind_weir_talks_to_the_world_by_an_address_of_the_pool() {
     assert_eq!((&ledger["dropped"], &ledger["held"]), (&json!({}), &json!(0)), "{ledger}");
 }
 
-/// Services of three kinds, whose flows have workers by different things.
+/// Services of three kinds, whose flows are assigned to workers by different keys.
 const BALANCING: &str = "\
 workers: 2
 ports: { p0: { xdp: w0 }, p1: { xdp: w1 } }
@@ -129,7 +130,7 @@ fn balanced_connections_come_back_to_the_worker_of_their_flow_whatever_is_transl
             let page = sh(&format!("ip netns exec {} timeout 20 bash -c '{ask}'", wire.third));
             assert!(page.contains("weir_ledger_balanced") && page.contains("# EOF"), "{page}");
         }
-        // The back end's ICMP error comes back to who asked.
+        // The back end's ICMP error returns to the sender.
         let refused = format!(
             "exec 3<>/dev/udp/{vip}/9; for i in 1 2 3 4 5 6 7 8 9 10; do echo hello >&3 || exit 7; \
              read -t 1 <&3; done"
@@ -138,12 +139,12 @@ fn balanced_connections_come_back_to_the_worker_of_their_flow_whatever_is_transl
         let said = sh(&line);
         assert!(said.contains("refused"), "{vip}: {said}");
     }
-    // The back end has found the pool's address by ARP: the host does not have it.
+    // The back end has resolved the pool's address by ARP: the host does not have it.
     let (exe, file) = (env!("CARGO_BIN_EXE_weir"), daemon.folder.file("weir.yaml"));
     let said = sh(&format!("ip netns exec {} {exe} doctor {} || true", wire.weir, file.display()));
     let line = said.lines().find(|line| line.contains(" pool: ")).unwrap_or_else(|| panic!("{said}"));
     assert!(line.starts_with("ok") && line.contains("weir answers ARP"), "{line}");
-    // Which worker has the flow of a packet is found out by that worker's look through the tables.
+    // The owner of a packet's flow is found by that worker's lookup in the tables.
     for vip in ["10.0.9.1", "10.0.9.2", "10.0.9.3"] {
         let next = format!("eth.dst=02:00:00:00:00:00 src=10.0.0.2 dst={vip} proto=udp sport=4000 dport=53");
         let said = daemon.weir(&["explain", "--live", "--port", "p0", "--packet", &next]).good().out;
@@ -153,7 +154,7 @@ fn balanced_connections_come_back_to_the_worker_of_their_flow_whatever_is_transl
     assert_eq!((&ledger["dropped"], &ledger["held"]), (&json!({}), &json!(0)), "{ledger}");
 }
 
-/// Back ends behind translation whose health is checked, one of each version of IP.
+/// Back ends behind translation whose health is checked, one of each IP version.
 const CHECKED: &str = "\
 ports: { p0: { xdp: w0 }, p1: { xdp: w1 } }
 apps:
@@ -173,7 +174,7 @@ apps:
       back_ends: [{ name: b6, mode: nat, ip: \"2001:db8:1::2\", mac: 02:00:00:00:11:00 }]
 ";
 
-/// What such back ends answer the host is not taken from it: answers to checks, and neighbour advertisements.
+/// What such back ends send to the host is left to it: responses to checks, and neighbour advertisements.
 #[test]
 fn what_a_back_end_sends_to_the_host_itself_stays_with_the_host_whatever_addresses_that_gets() {
     let Some(wire) = Wire::new("checked", 2) else { return };

@@ -1,5 +1,5 @@
-//! Output that cannot be written: a reader that has gone, a full disk. A command says so or ends as others
-//! do, and the daemon goes on.
+//! Output that cannot be written: a reader that is gone, a full disk. A command reports it or ends like any
+//! other, and the daemon continues.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -30,7 +30,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// Runs `weir` with this standard output; returns what it says on standard error, and how it ended.
+/// Runs `weir` with this standard output; returns its output on standard error, and how it ended.
 fn weir_to(folder: &Path, arguments: &[&str], out: impl Into<Stdio>) -> (String, ExitStatus) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments).current_dir(folder).env_remove("WEIR_SOCKET").stdin(Stdio::null());
@@ -38,7 +38,7 @@ fn weir_to(folder: &Path, arguments: &[&str], out: impl Into<Stdio>) -> (String,
     (String::from_utf8(output.stderr).unwrap(), output.status)
 }
 
-/// The end of a pipe that nobody reads any more.
+/// The end of a pipe without a reader.
 fn unread() -> std::io::PipeWriter {
     std::io::pipe().unwrap().1
 }
@@ -70,7 +70,7 @@ fn a_full_disk_is_an_error() {
         let said = Said { out: String::new(), err, code: status.code() };
         said.refused(1, &["standard output", "No space left"]);
     }
-    // Of standard error nobody can be told, but the exit code is right.
+    // An error on standard error cannot be reported, but the exit code is right.
     folder.write("broken.yaml", "ports: [");
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(["check", "broken.yaml"]).current_dir(folder.path()).stderr(full()).stdout(Stdio::null());
@@ -83,7 +83,7 @@ fn writing_to(out: impl Into<Stdio>, err: impl Into<Stdio>) -> Command {
     command
 }
 
-/// Has a daemon speak, and checks that it still answers and forwards.
+/// Makes a daemon log something, and checks that it still answers and forwards.
 fn speaks_and_goes_on(mut daemon: Daemon) {
     for generation in 2..6u64 {
         daemon.folder.write("weir.yaml", TWO);
@@ -110,7 +110,7 @@ fn the_daemon_goes_on_when_the_disk_of_its_output_is_full() {
     speaks_and_goes_on(Daemon::start_as(writing_to(full(), full()), TWO));
 }
 
-/// The reader of both is there and does not read.
+/// The reader of both exists but does not read.
 #[test]
 fn the_daemon_goes_on_when_its_reader_is_stuck() {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -153,7 +153,7 @@ fn the_log_has_times_and_levels_and_the_journal_priorities() {
     assert!(journal.starts_with("<6>weir runs weir.yaml"), "{journal}");
 }
 
-/// A message of `weir` that says nothing of standard output is not hidden by its being closed.
+/// An error message of `weir` that is unrelated to standard output is not hidden by its being closed.
 #[test]
 fn an_error_of_the_daemon_is_not_taken_for_a_closed_pipe() {
     let folder = folder();

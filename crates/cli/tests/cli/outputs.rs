@@ -1,5 +1,5 @@
-//! Every output of every command goes to what its path leads to: a symbolic link, a FIFO or a device stays
-//! what it is.
+//! Every output of every command is written to what its path refers to: a symbolic link, a FIFO or a device
+//! stays what it is.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 
-/// What exists where a file is to be written.
+/// What already exists where a file will be written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Link,
@@ -18,7 +18,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Makes it. Returns a thread that reads what is written, if that is needed.
+    /// Creates it. Returns a thread that reads what is written, if that is needed.
     fn make(self, path: &Path) -> Option<std::thread::JoinHandle<Vec<u8>>> {
         match self {
             Kind::Link => symlink(path.with_extension("target"), path).unwrap(),
@@ -46,14 +46,14 @@ impl Kind {
     }
 }
 
-/// An app of the user's that gets every packet.
+/// A user's app that gets every packet.
 const APP: &str = "\
 ports: { p0: { pcap: { out: p0.pcap }, root: all } }
 pipes: { all: { type: basic, match: { udp.dport: 1 }, forward: drop, miss: watch, entries: [{}] } }
 apps: [{ external: { name: watch, socket: watch.sock } }]
 ";
 
-/// Commands with the output at which each writes: a relative path.
+/// Commands with the output that each writes: a relative path.
 fn commands() -> Vec<(Vec<&'static str>, &'static str)> {
     let mut all = vec![
         (vec!["measure", "in.pcap", "--html", "out"], "out"),
@@ -112,7 +112,7 @@ fn no_output_replaces_a_link_a_fifo_or_a_device() {
     }
 }
 
-/// Sends what comes for ports 1, 2 and 3 to recordings.
+/// Records what arrives for ports 1, 2 and 3.
 const RECORDED: &str = "\
 root: all
 ports:
@@ -152,7 +152,7 @@ fn recordings_can_be_read_while_they_are_written_and_a_full_disk_is_counted() {
     assert_eq!(recorded(&daemon.folder.file("p1.out.pcap")).len(), 1);
 }
 
-/// The disk is a file system of 16 KiB, in a name space of mounts of the daemon's own.
+/// The disk is a file system of 16 KiB, in a separate mount namespace of the daemon.
 #[test]
 fn a_full_disk_is_logged_with_the_file_and_what_is_missing() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! What `weir check` says of `overlay` apps.
+//! The output of `weir check` for `overlay` apps.
 
 use crate::folder::Folder;
 use crate::weir;
@@ -43,7 +43,7 @@ fn an_overlay_needs_no_port_and_a_bad_one_is_shown() {
     }
 }
 
-/// The manifest gives the least privileges, and its configuration is one.
+/// The manifest grants the least privileges, and its configuration is valid.
 #[test]
 fn the_manifest_is_what_it_says() {
     const MANIFEST: &str = include_str!("../../../../packaging/overlay-daemonset.yaml");

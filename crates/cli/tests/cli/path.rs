@@ -1,4 +1,4 @@
-//! What `weir check` says of `path` apps.
+//! The output of `weir check` for `path` apps.
 
 use crate::folder::Folder;
 use crate::weir;

@@ -1,4 +1,4 @@
-//! Ports that come and go by reloads, in network namespaces, while others carry frames. Needs root.
+//! Ports that are added and removed by reloads, in network namespaces, while others carry frames. Needs root.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -6,7 +6,7 @@ use super::wire::Wire;
 use serde_json::{Value, json};
 use std::process::{Child, Command, Stdio};
 
-/// What arrives at p0, and at p2 if it is there, is counted in flows and leaves by p1.
+/// Frames that arrive at p0, and at p2 if it exists, are counted in flows and leave by p1.
 pub const TWO: &str = "\
 ports:
   p0: { xdp: w0, queues: [0], take: [{ dst: 10.0.0.1, protocol: udp, dport: 7777 }], root: flows }
@@ -22,11 +22,11 @@ pipes:
   ways: { type: basic, match: { udp.dport: per_entry }, forward: per_entry, miss: drop }
 ";
 
-/// The line of the third port, in front of which the others stay as they are.
+/// The line of the third port; the others come before it and are unchanged.
 pub const THIRD: &str =
     "  p2: { xdp: w2, queues: [0], take: [{ dst: 10.0.2.1, protocol: udp, dport: 7777 }], root: flows }\n";
 
-/// Sends so many packets a second to an address, from 50 ports in turn.
+/// Sends packets at a given rate per second to an address, from 50 ports in turn.
 const SENDER: &str = "\
 import socket, sys, time
 to, count, rate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -53,7 +53,7 @@ pub fn arrived(wire: &Wire, pair: u32) -> u64 {
     said.trim().parse().expect("a number")
 }
 
-/// The configuration with these lines of ports.
+/// Returns the configuration with these lines of ports.
 pub fn with(third: &str) -> String {
     TWO.replace("pipes:\n", &format!("{third}pipes:\n"))
 }
@@ -99,7 +99,7 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
         let port = |daemon: &Daemon, at: usize| daemon.show("ports")[at].clone();
         daemon.wait_for("p2", |daemon| port(daemon, 2)["received"] == 50);
         assert_eq!(port(&daemon, 2)["mode"], "native copy");
-        // What cannot be opened changes nothing, though the file changes more.
+        // A port that cannot be opened changes nothing, even though the file contains more changes.
         let broken = with("  p3: { xdp: w9 }\n").replace("capacity: 1024", "capacity: 512");
         write(&daemon, &broken);
         daemon.weir(&["reload"]).refused(1, &["nothing was changed", "port `p3`", "w9"]);
@@ -112,7 +112,7 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
             said.out
         );
         assert_eq!(names(&daemon), ["p0", "p1"]);
-        // What arrives now is the kernel's.
+        // Packets that arrive now are left to the kernel.
         assert!(send(&wire, "10.0.2.1", 10, 1000).wait().unwrap().success());
     }
     assert!(turns >= 2, "{turns} turns");
@@ -128,7 +128,7 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
     assert!(told.contains("every frame is accounted for") && told.contains("none lost"), "{told}");
 }
 
-/// Every worker gets its queue of a new port, with memory of its own, and gives both back.
+/// Every worker gets its queue of a new port, with its own memory, and releases both.
 #[test]
 fn two_workers_open_and_close_a_port() {
     let two = "workers: 2\n".to_string() + TWO;

@@ -130,7 +130,7 @@ fn a_misspelt_port_is_not_taken_for_a_file() {
     replay(&["in.pcap", "-o", "zz=out.pcap"]).refused(2, &["-o zz=out.pcap", "no port `zz`", "p0, p1"]);
     replay(&["in.pcap", "-k", "P0=out.pcap"]).refused(2, &["-k P0=out.pcap", "no port `P0`"]);
     assert!(!folder.file("zz=out.pcap").exists());
-    // A file of such a name is named with its folder.
+    // A file with such a name is specified with its folder.
     std::fs::copy(folder.file("in.pcap"), folder.file("zz=in.pcap")).unwrap();
     let said = replay(&["./zz=in.pcap", "-o", "p1=./a=b.pcap"]).good();
     assert!(said.out.starts_with("4 received, 3 transmitted"), "{}", said.out);
@@ -152,7 +152,7 @@ fn a_port_has_one_file() {
     assert!(!folder.file("a.pcap").exists() && !folder.file("b.pcap").exists());
 }
 
-/// By another name, a hard link, a symbolic link, or one that leads to nothing yet.
+/// By another name, a hard link, a symbolic link, or a dangling one.
 #[test]
 fn no_file_is_both_read_and_written_or_written_twice() {
     let folder = prepared();
@@ -177,12 +177,12 @@ fn no_file_is_both_read_and_written_or_written_twice() {
     assert!(!folder.file("new.pcap").exists());
     assert_eq!(std::fs::read(folder.file("in.pcap")).unwrap(), before);
     assert_eq!(std::fs::read(folder.file("weir.yaml")).unwrap(), yaml);
-    // Any number may share a device.
+    // A device may be shared freely.
     let null = ["replay", "weir.yaml", "in.pcap", "-o", "p0=/dev/null", "-o", "p1=/dev/null"];
     weir(folder.path(), &null).good();
 }
 
-/// Says whether a port's frames are all where the numbers say: transmitted, or lost with the disk.
+/// Checks whether a port's frames are all accounted for: transmitted, or lost with the disk.
 fn full(said: &Said, reason: &str, files: &[&str]) {
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
     for part in files {
@@ -215,7 +215,7 @@ fn a_full_disk_is_an_error_that_names_the_file_and_no_frame_counts_as_transmitte
     full(&weir(folder.path(), &["replay", "trace.yaml", "in.pcap"]), "No space left", &["p0", "its trace"]);
 }
 
-/// A file system that fills up in the middle of a file, as a limit on the size of files does.
+/// A file system that fills up in the middle of a file, simulated by a limit on the file size.
 #[test]
 fn of_a_disk_that_fills_up_what_is_whole_in_the_file_counts_as_transmitted() {
     let folder = Folder::new();
@@ -223,7 +223,8 @@ fn of_a_disk_that_fills_up_what_is_whole_in_the_file_counts_as_transmitted() {
     let recipes: Vec<String> =
         (0..1000).map(|n| format!("src=192.0.2.{} dst=10.0.0.53 payload={:0>800}", n % 250, "0")).collect();
     record(&folder.file("in.pcap"), &recipes.iter().map(String::as_str).collect::<Vec<_>>());
-    // In blocks of 512 bytes in dash, of 1024 in bash. The signal would end weir before it could tell.
+    // In blocks of 512 bytes in dash, of 1024 in bash. The signal would kill weir before it could report the
+    // error.
     let script = format!(
         "trap '' XFSZ; ulimit -f 200; exec '{}' replay weir.yaml in.pcap -o out.pcap --json >said 2>told",
         env!("CARGO_BIN_EXE_weir")
@@ -256,7 +257,7 @@ fn record_at(path: &Path, times: &[u64]) {
 const S: u64 = 1_000_000_000;
 const YEAR: u64 = 365 * 86_400 * S;
 
-/// A second flow finds no room while there is a first.
+/// A second flow finds no room while the first exists.
 const FLOWS: &str = "\
 ports:
   p0: { pcap: {}, root: flows }
@@ -283,7 +284,7 @@ fn times(path: &Path) -> Vec<u64> {
 fn time_jumps_over_silences_and_flows_go_in_them() {
     let folder = Folder::new();
     folder.write("weir.yaml", FLOWS);
-    // Half a day of silence behind each of a hundred thousand frames.
+    // Half a day of silence after each of a hundred thousand frames.
     let all: Vec<u64> = (0..100_000).map(|n| S + n * (YEAR / 1000)).collect();
     record_at(&folder.file("in.pcap"), &all);
     let said = weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "-o", "out.pcap", "--json"]).good();
@@ -322,7 +323,7 @@ fn apps_sleep_through_what_no_recording_lasts() {
     assert!(said.out.contains("apps slept for 1") && said.out.contains("silences of more"), "{}", said.out);
 }
 
-/// A pcapng of Ethernet and LINUX_SLL, the packets in turn.
+/// A pcapng of Ethernet and LINUX_SLL, with alternating packets.
 fn mixed(foreign_only: bool) -> Vec<u8> {
     let block = |kind: u32, body: &[u8]| {
         let length = (body.len() as u32 + 12).to_le_bytes();
@@ -354,7 +355,7 @@ fn packets_of_other_link_types_are_skipped_and_named() {
     assert!(said.out.contains(line) && !said.out.contains("cut short"), "{}", said.out);
     let json = weir(folder.path(), &["replay", "weir.yaml", "mixed.pcapng", "--json"]).good().json();
     assert_eq!((&json["remarks"][0]["port"], &json["remarks"][0]["error"]), (&"p0".into(), &false.into()));
-    // Frames have the numbers that Wireshark gives them.
+    // Frames are numbered as in Wireshark.
     let explain = |number: &str| {
         weir(folder.path(), &["explain", "weir.yaml", "--pcap", "mixed.pcapng", "--frame", number])
     };

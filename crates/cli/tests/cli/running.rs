@@ -38,7 +38,7 @@ impl Daemon {
         Daemon::start_by(folder, ip)
     }
 
-    /// Starts a daemon with an environment and output of its own, and waits until it answers.
+    /// Starts a daemon with a given environment and output, and waits until it answers.
     pub fn start_as(mut command: Command, config: &str) -> Daemon {
         let folder = Folder::new();
         folder.write("weir.yaml", config);
@@ -96,7 +96,7 @@ impl Daemon {
         }
     }
 
-    /// What it has said so far.
+    /// Returns its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.file("stderr")).unwrap_or_default()
     }
@@ -126,7 +126,7 @@ impl Daemon {
         text
     }
 
-    /// Has `p0` receive packets.
+    /// Makes `p0` receive packets.
     pub fn receive(&self, recipes: &[&str]) {
         for recipe in recipes {
             let answer = self.ask(&json!({ "command": "inject", "packet": recipe, "input": "p0" }));

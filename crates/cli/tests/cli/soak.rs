@@ -1,7 +1,7 @@
-//! A daemon that is not left alone for a long time: `make soak`, for SOAK_SECONDS (600). Ports come and go by
-//! reloads, an interface disappears and comes back, links go down, clients change entries and weights and
-//! look at everything, while two streams of packets pass. At the end its memory is what it was, every frame
-//! is accounted for, and the stream through the ports that stayed has lost nothing. Needs root.
+//! A long-running daemon under constant change: `make soak`, for SOAK_SECONDS (600). Ports are added and
+//! removed by reloads, an interface disappears and returns, links go down, clients change entries and weights
+//! and query everything, while two streams of packets pass. At the end its memory has not grown, every frame
+//! is accounted for, and the stream through the permanent ports has lost nothing. Needs root.
 
 use super::folder::Folder;
 use super::ports::{THIRD, TWO, arrived, balances, send, write};
@@ -10,14 +10,15 @@ use super::wire::Wire;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Packets a second from p0 to p1, which must all arrive, and from p1 to p3, whose interface comes and goes.
+/// Packets per second from p0 to p1, which must all arrive, and from p1 to p3, whose interface comes and
+/// goes.
 const RATE: u32 = 2000;
 const RATE_BESIDE: u32 = 200;
 
-/// How much more memory the last third of the time may take than the second: 2 %.
+/// How much more memory the last third of the time may use than the second: 2 %.
 const GROWTH_MAX: f64 = 1.02;
 
-/// Run-time entries that clients add in each turn; half of them live through two reloads.
+/// Run-time entries that clients add in each turn; half of them survive two reloads.
 const ENTRIES: u32 = 40;
 
 fn config(turn: u32, third: bool) -> String {
@@ -73,7 +74,7 @@ fn thirds(samples: &[u64]) -> (f64, f64) {
     (mean(&samples[third..2 * third]), mean(&samples[2 * third..]))
 }
 
-/// The interface of p3 goes and comes, and its link too.
+/// The interface of p3 disappears and returns, and so does its link.
 fn disturb(wire: &Wire, turn: u32) {
     match turn % 4 {
         0 => wire.ip("link del w3"),
@@ -83,7 +84,7 @@ fn disturb(wire: &Wire, turn: u32) {
     }
 }
 
-/// Everything that happens to a daemon, once. Returns how many packets were sent to p2.
+/// Does everything that can happen to a daemon, once. Returns how many packets were sent to p2.
 fn one_turn(daemon: &mut Daemon, wire: &Wire, turn: u32) -> u64 {
     change(daemon, turn);
     // p2 is opened, and closed again because p9 cannot be.
@@ -102,7 +103,7 @@ fn one_turn(daemon: &mut Daemon, wire: &Wire, turn: u32) -> u64 {
         assert!(daemon.ask(&json!({ "command": "show", "what": what }))["error"].is_null());
     }
     balances(daemon);
-    // Until the socket of p2 is closed and its memory free.
+    // Until the socket of p2 is closed and its memory freed.
     std::thread::sleep(Duration::from_millis(200));
     50
 }
@@ -115,7 +116,7 @@ fn soak() {
     let folder = Folder::new();
     folder.write("weir.yaml", config(0, false));
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
-    // The kernels have nothing to say to each other there, so that what arrives at f1 is the stream.
+    // The kernels have nothing to say to each other there, so that only the stream arrives at f1.
     for pair in [0, 1] {
         let mac = format!("02:00:00:00:0{pair}:00");
         wire.far(&format!("ip neigh replace 10.0.{pair}.1 lladdr {mac} dev f{pair} nud permanent"));

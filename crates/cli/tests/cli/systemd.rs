@@ -1,4 +1,4 @@
-//! What systemd is told, and the unit that has it run weir.
+//! Notifications to systemd, and the unit by which it runs weir.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -20,7 +20,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A socket as systemd has one, and a daemon that was told of it.
+/// A socket like systemd's, and a daemon configured to use it.
 fn told(watchdog_usec: Option<u32>) -> (UnixDatagram, Daemon, Folder) {
     let folder = Folder::new();
     let path = folder.file("notify");
@@ -69,7 +69,7 @@ fn the_watchdog_is_told_that_the_daemon_lives() {
     let (socket, daemon, _folder) = told(Some(400_000));
     assert_eq!(next(&socket), "READY=1");
     (0..5).for_each(|_| assert_eq!(next(&socket), "WATCHDOG=1"));
-    // A daemon that stands still is silent; one message may have been on its way.
+    // A stopped daemon is silent; one message may have been in flight.
     daemon.signal(Signal::STOP);
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     while socket.recv(&mut [0; 256]).is_ok() {}
@@ -78,7 +78,7 @@ fn the_watchdog_is_told_that_the_daemon_lives() {
     assert_eq!(next(&socket), "WATCHDOG=1");
 }
 
-/// The queue of the socket is full, as when systemd is stuck: the daemon works, and tells it later.
+/// The queue of the socket is full, as when systemd is stuck: the daemon works, and notifies it later.
 #[test]
 fn a_systemd_that_does_not_read_costs_nothing() {
     let (socket, mut daemon, folder) = told(Some(4000));
@@ -114,7 +114,7 @@ fn the_unit_starts_what_weir_understands() {
         assert!(words[0].ends_with("/weir") && (words[1] != "run" || words.len() > 2), "{key}: {command}");
     }
     assert_eq!(settings(&unit, "Type"), ["notify"]);
-    // What the daemon keeps is what the unit allows.
+    // The daemon keeps exactly what the unit allows.
     let kept = std::fs::read_to_string(repository().join("crates/cli/src/daemon/privileges.rs")).unwrap();
     let kept = kept.split_once("const DAEMON").unwrap().1.split_once(';').unwrap().0;
     let kept = kept.split("CapabilitySet::").skip(1).filter_map(|rest| rest.split([')', '\n']).next());
@@ -126,7 +126,7 @@ fn the_unit_starts_what_weir_understands() {
     assert_eq!(kept, allowed);
 }
 
-/// Needs root: XDP ports open, and the file is read again, with nothing but what the unit allows.
+/// Needs root: XDP ports open, and the file is reread, with only what the unit allows.
 #[test]
 fn the_unit_allows_what_xdp_ports_need() {
     let Some(wire) = Wire::new("unit", 1) else { return };
@@ -151,7 +151,7 @@ pipes: {{ all: {{ type: basic, forward: drop, miss: drop }} }}
     daemon.wait_for("a frame", |daemon| daemon.show("ledger")["received"] == 1);
 }
 
-/// Needs root: without the drop-in, the unit cannot make checks that go a service's own way.
+/// Needs root: without the drop-in, the unit cannot run checks that follow a service's own path.
 #[test]
 fn without_the_drop_in_checks_of_a_services_way_are_an_error() {
     if !rustix::process::geteuid().is_root() {
@@ -219,7 +219,8 @@ os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(opened)), LIST
 os.execvp(sys.argv[3], sys.argv[3:])
 ";
 
-/// Where nobody listens: `metrics` and `control` of the configuration, whose sockets systemd has opened.
+/// Addresses without a listener: `metrics` and `control` of the configuration, whose sockets systemd has
+/// opened.
 const SERVED: &str = "\
 metrics: 127.0.0.1:1
 control: { listen: 127.0.0.1:2, token: token }
@@ -236,7 +237,7 @@ fn status_of(port: &str, path: &str) -> String {
     answer.lines().next().unwrap_or_default().to_string()
 }
 
-/// Sockets that systemd has opened are used, each for what its name says, and are left to it in the end.
+/// Sockets that systemd has opened are used, each for what its name says, and are left to it at the end.
 #[test]
 fn sockets_that_systemd_opened_are_used() {
     let folder = Folder::new();
@@ -257,7 +258,7 @@ fn sockets_that_systemd_opened_are_used() {
         line.trim().to_string()
     };
     let (control, metrics) = (port(), port());
-    // Whoever connects waits until weir is there.
+    // Clients that connect wait until weir is ready.
     weir(folder.path(), &["show", "ledger", "--socket", "weir.sock"]).good();
     assert!(status_of(&metrics, "/metrics").contains(" 200 "));
     assert!(status_of(&metrics, "/v1/services").contains(" 404 "), "that is at the other one");
@@ -267,7 +268,7 @@ fn sockets_that_systemd_opened_are_used() {
     assert!(path.exists(), "the socket is systemd's");
 }
 
-/// Needs root. What systemd has opened outlives the daemon that it was passed to.
+/// Needs root. What systemd has opened outlives the daemon to which it was passed.
 #[test]
 fn a_successor_gets_the_sockets_that_systemd_opened() {
     let Some(wire) = Wire::new("passed", 1) else { return };
@@ -294,12 +295,12 @@ fn a_successor_gets_the_sockets_that_systemd_opened() {
     assert!(daemon.folder.file("weir.sock").exists());
 }
 
-/// A process that shares a listener can make it block, which must stop neither answers nor SIGTERM.
+/// A process that shares a listener can make it blocking, which must not stop answers or SIGTERM.
 #[test]
 fn a_listener_that_another_process_makes_block_is_served() {
     let folder = Folder::new();
     folder.write("weir.yaml", "ports: { p0: { pcap: {} } }\n");
-    // The child becomes weir, and the parent, which has the socket too, makes it block again and again.
+    // The child becomes weir, and the parent, which has the socket too, makes it blocking again and again.
     let shared = PASSES.replace(
         "os.environ.update(",
         "child = os.fork()
@@ -355,7 +356,7 @@ fn sockets_for_another_process_are_left_alone_and_wrong_ones_refused() {
     assert!(code == Some(1) && said.contains("other.sock, and `socket` says weir.sock"), "{said}");
     let (code, said) = run("socket:metrics", &folder.file("third.sock").display().to_string());
     assert!(code == Some(1) && said.contains("LISTEN_FDNAMES has 2 names, and LISTEN_FDS is 1"), "{said}");
-    // What is said to another process is not for this one.
+    // Notifications for another process are not for this one.
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.envs([("LISTEN_PID", "1"), ("LISTEN_FDS", "7"), ("LISTEN_FDNAMES", "socket")]);
     Daemon::start_as(command, TWO).weir(&["show", "ledger"]).good();
@@ -375,7 +376,7 @@ fn systemd_understands_the_unit() {
     let Ok(said) = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&paths).output() else {
         return println!("skipped: there is no systemd-analyze");
     };
-    // Of other units of this machine, it complains as well.
+    // It also complains about other units of this machine.
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     let is_ours = |line: &&str| SOCKETS.iter().chain(&["weir.service"]).any(|name| line.contains(name));
     let ours: Vec<&str> = said.lines().filter(is_ours).collect();

@@ -1,4 +1,4 @@
-//! A daemon takes over from another: connections through it go on, and nothing is left of either.
+//! A daemon takes over from another: connections through it continue, and nothing is left of either.
 
 use super::folder::Folder;
 use super::nat;
@@ -53,7 +53,7 @@ fn a_connection_behind_nat_goes_on_and_the_pool_with_it() {
     let page = client.wait_with_output().expect("bash ends");
     let page = String::from_utf8_lossy(&page.stdout).into_owned();
     assert!(page.contains("# EOF"), "the connection did not survive: {page}");
-    // The third daemon of the line.
+    // The third daemon in a row.
     assert!(daemon.succeed_in_namespace(&wire.weir).success());
     assert_eq!(daemon.show("ports").as_array().map(Vec::len), Some(2));
     drop(daemon);
@@ -75,10 +75,10 @@ fn a_successor_that_cannot_run_leaves_the_old_daemon_as_it_was() {
         let output = output.expect("weir runs");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    // Nobody is there to take over from.
+    // There is no daemon to take over from.
     let (code, said) = run("weir.yaml", "--socket nobody.sock");
     assert!(code == Some(1) && said.contains("does not hand over"), "{said}");
-    // An interface that is not there.
+    // An interface that does not exist.
     daemon.folder.write("other.yaml", nat::config().replace("xdp: w0", "xdp: w9"));
     let (code, said) = run("other.yaml", "--socket weir.sock");
     assert!(code == Some(1) && said.contains("w9"), "{said}");
@@ -111,11 +111,11 @@ pipes:
     entries: [{ match: default }]
 ";
 
-/// Packets a second, during takeovers that follow one another.
+/// Packets per second, during successive takeovers.
 const RATE: u32 = 4000;
 
 /// Lets this number of daemons take over one after the other while two workers carry packets. Each packet
-/// must arrive, and each daemon must say that none was dropped.
+/// must arrive, and each daemon must report that none was dropped.
 fn takeovers_with_two_workers(count: u32) {
     let Some(wire) = Wire::new("both", 0) else { return };
     (0..2).for_each(|pair| wire.add_wide(pair, 0, 2));
@@ -128,7 +128,7 @@ fn takeovers_with_two_workers(count: u32) {
         workers.as_array().unwrap().iter().all(|worker| worker["received"].as_u64() > Some(0))
     };
     for turn in 0..count {
-        // A stream of its own for each takeover ends after it, however slow the machine is.
+        // A separate stream for each takeover ends after it, however slow the machine is.
         let mut stream = send(&wire, "10.0.0.1", 2 * RATE, RATE);
         daemon.wait_for("packets at both workers", |daemon| both_receive(daemon));
         assert!(daemon.succeed_in_namespace(&wire.weir).success(), "{}", daemon.log());
@@ -155,7 +155,7 @@ fn a_hundred_takeovers_with_two_workers_lose_nothing() {
     takeovers_with_two_workers(100);
 }
 
-/// Says `go` to the daemon that hands over, and nothing after that.
+/// Sends `go` to the daemon that hands over, and nothing after that.
 const SILENT: &str = "
 import json, socket, struct, subprocess, sys, time
 listener = socket.socket(socket.AF_UNIX)

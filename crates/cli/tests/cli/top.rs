@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for something that usually takes a moment; test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// `weir top` in a terminal, and what is seen on it.
+/// `weir top` in a terminal, and the screen contents.
 struct Top {
     child: Child,
     /// The end that shows what is drawn, and sends keys.
@@ -205,7 +205,7 @@ fn rates_sizes_and_a_pause() {
     top.press("s");
     top.wait_for(&["pipe*"]);
     let start = Instant::now();
-    // Any hits at all: how many a second depends on the machine.
+    // Any hits at all: the rate depends on the machine.
     let is_rate = |line: &str| line.starts_with("balance") && line.split_whitespace().nth(2) != Some("0");
     while !top.screen().lines().any(is_rate) {
         assert!(start.elapsed() < PATIENCE, "{}", top.screen());

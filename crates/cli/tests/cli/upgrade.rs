@@ -1,4 +1,4 @@
-//! `weir upgrade`: by itself, and as systemd's `ExecReload=` under the shipped unit and sockets, in a real
+//! `weir upgrade`: by itself, and as systemd's `ExecReload=` with the shipped unit and sockets, in a real
 //! user manager.
 
 use super::folder::Folder;
@@ -28,13 +28,13 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Puts a new file with the same program where the old one is, as a package manager does.
+/// Replaces the executable with a new file of the same content, as a package manager does.
 fn install(folder: &Folder) {
     std::fs::copy(env!("CARGO_BIN_EXE_weir"), folder.file("weir.new")).unwrap();
     std::fs::rename(folder.file("weir.new"), folder.file("weir")).unwrap();
 }
 
-/// Starts a weir that does NAT from a file of its own, which can be replaced.
+/// Starts a weir that does NAT from its own executable file, which can be replaced.
 fn start(wire: &Wire) -> Daemon {
     let folder = Folder::new();
     folder.write("weir.yaml", nat::config());
@@ -117,8 +117,8 @@ fn a_weir_that_is_asked_to_end_in_the_middle_of_an_upgrade_ends() {
     }
 }
 
-/// A user manager in a control group and a mount namespace of its own, inside a network namespace. A manager
-/// without them would take controllers over that the host's other processes need: after it, real-time
+/// A user manager in a separate control group and mount namespace, inside a network namespace. A manager
+/// without them would take over controllers that the host's other processes need: after it, real-time
 /// scheduling is refused everywhere.
 struct Manager {
     process: Child,
@@ -126,8 +126,8 @@ struct Manager {
     runtime: PathBuf,
 }
 
-/// The files below `inaccessible` are the system manager's work: units with `ProtectHome=` and the like see
-/// them in place of what is forbidden.
+/// The files below `inaccessible` are normally created by the system manager: units with `ProtectHome=` and
+/// the like see them in place of what is forbidden.
 const MANAGER: &str = r#"
 echo $$ >"$1/cgroup.procs"
 exec ip netns exec "$2" unshare --mount --cgroup sh -ec '
@@ -211,7 +211,7 @@ impl Drop for Manager {
     }
 }
 
-/// Requests through weir's NAT, one after the other, until there is a file.
+/// Requests through weir's NAT, one after the other, until a file exists.
 const REQUESTS: &str = r#"
 good=0 bad=0
 until [ -e stop ]; do
@@ -233,14 +233,14 @@ done
 echo $good $bad
 "#;
 
-/// Starts a script in a namespace. It says how many of its requests were answered, and how many were not.
+/// Starts a script in a namespace. It reports how many of its requests were answered, and how many were not.
 fn ask(folder: &Folder, netns: &str, script: &str) -> Client {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", netns, "bash", "-c", script]).current_dir(folder.path());
     Client(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bash runs"))
 }
 
-/// A script that asks until the file `stop` exists, or the test fails.
+/// A script that sends requests until the file `stop` exists, or the test fails.
 struct Client(Child);
 
 impl Drop for Client {
@@ -257,7 +257,7 @@ fn counted(mut client: Client) -> (u64, u64) {
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
-/// Writes the shipped units as they are but for paths, and a drop-in for what a test's folder needs.
+/// Writes the shipped units, changed only in paths, and a drop-in for what a test's folder needs.
 fn write_units(folder: &Folder) {
     let units = folder.file("run/systemd/user");
     std::fs::create_dir_all(units.join("weir.service.d")).unwrap();
@@ -268,7 +268,7 @@ fn write_units(folder: &Folder) {
         let text = text.replace("/usr/local/bin", &at).replace("/etc/weir", &at).replace("/run/weir", &at);
         std::fs::write(units.join(Path::new(shipped).file_name().unwrap()), text).unwrap();
     }
-    // The folder is one for temporary files, and not writable for a unit otherwise.
+    // It is a folder for temporary files, which a unit cannot otherwise write to.
     let more = format!(
         "[Service]\nPrivateTmp=no\nReadWritePaths={at}\nEnvironment=WEIR_SOCKET={at}/weir.sock\n\
          StandardError=append:{at}/stderr\n"
@@ -276,8 +276,8 @@ fn write_units(folder: &Folder) {
     std::fs::write(units.join("weir.service.d/test.conf"), more).unwrap();
 }
 
-/// Upgrades weir under systemd this number of times, while it is asked all the time. Every request is
-/// answered, and systemd knows the process that runs.
+/// Upgrades weir under systemd this number of times, while it is queried continuously. Every request is
+/// answered, and systemd knows the running process.
 fn upgrades_under_systemd(count: u32) {
     let Some(wire) = nat::wire("unitup") else { return };
     let folder = Folder::new();
@@ -304,7 +304,7 @@ fn upgrades_under_systemd(count: u32) {
         assert_eq!(manager.shows("ActiveState"), "active", "{}", log());
         main = now;
     }
-    // The same program: the configuration is read again.
+    // The same program: the configuration is reloaded.
     manager.does(&["reload", "weir.service"]);
     assert_eq!(process(&folder).unwrap().to_string(), main);
     folder.write("stop", "");
@@ -312,7 +312,7 @@ fn upgrades_under_systemd(count: u32) {
         assert!(good > 0 && bad == 0, "{what}: {good} were answered, {bad} were not\n{}", log());
         println!("{count} upgrades under systemd: {good} {what} were answered, {bad} were not");
     }
-    // From the outside, a takeover is refused, and an upgrade asks systemd for it.
+    // From the outside, a takeover is refused, and an upgrade goes through systemd.
     let said = run(folder.path(), &wire.weir, &["run", "weir.yaml", "--takeover"]);
     assert!(!said.status.success() && process(&folder).unwrap().to_string() == main, "{said:?}");
     assert!(String::from_utf8_lossy(&said.stderr).contains("control group"), "{said:?}");
@@ -325,7 +325,7 @@ fn upgrades_under_systemd(count: u32) {
     std::thread::sleep(Duration::from_millis(30));
     manager.does(&["stop", "weir.service", "weir.socket", "weir-metrics.socket"]);
     assert_eq!((manager.shows("MainPID").as_str(), process(&folder)), ("0", None));
-    // One that has just been started may die of the signal.
+    // A process that has just been started may die of the signal.
     assert_ne!(manager.shows("Result"), "timeout", "it did not end when it was asked to");
     drop(manager);
     let real_time = Command::new("chrt").args(["-f", "1", "true"]).status().unwrap();

@@ -11,7 +11,7 @@ const EVEN: &str = "src=192.0.2.2 dst=10.0.0.53";
 
 /// Starts `weir show WHAT --watch 0.1` against a daemon, with its output in pipes.
 fn watch(daemon: &Daemon, arguments: &[&str]) -> Child {
-    // A test suite in the background of a shell ignores SIGINT, and its children inherit that.
+    // A test suite in the background of a shell ignores SIGINT, which its children inherit.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_weir"), "show"]).args(arguments).args([
         "--watch",

@@ -1,5 +1,4 @@
-//! Two network namespaces connected by veth pairs: one for weir, one for whoever is at the other end. Needs
-//! root.
+//! Two network namespaces connected by veth pairs: one for weir, one for the other end. Needs root.
 
 use std::process::{Command, Stdio};
 
@@ -40,7 +39,7 @@ impl Wire {
         self.add_wide(pair, mac, 1);
     }
 
-    /// The same with so many queues at both ends.
+    /// The same with this many queues at both ends.
     pub fn add_wide(&self, pair: u32, mac: u8, queues: u32) {
         let Wire { weir, far, .. } = self;
         let queues = format!("numtxqueues {queues} numrxqueues {queues}");

@@ -8,7 +8,7 @@ use super::wire::{Wire, sh};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Flows are pinned to one of two ports, by the buckets of the moment.
+/// Flows are pinned to one of two ports, by the current buckets.
 const PINNING: &str = "\
 groups: { web: { fill: maglev, size: 251, targets: { b1: p1, b2: p2 } } }
 pipes:
@@ -25,12 +25,12 @@ pipes:
   ways: { type: basic, match: { udp.dport: per_entry }, forward: per_entry, miss: drop }
 ";
 
-/// The configuration with so many workers and these ports.
+/// Returns the configuration with this many workers and these ports.
 fn config(workers: usize, ports: &str) -> String {
     format!("workers: {workers}\n{ports}{PINNING}")
 }
 
-/// What each flow was decided for.
+/// Returns what each flow was decided for.
 fn decisions(daemon: &Daemon) -> BTreeMap<String, String> {
     let shown = daemon.weir(&["show", "flows", "--limit", "100000", "--json"]).good().json();
     let text = |flow: &Value, key: &str| flow[key].as_str().unwrap().to_string();
@@ -40,7 +40,7 @@ fn decisions(daemon: &Daemon) -> BTreeMap<String, String> {
     all
 }
 
-/// Everything that must never fall, by name.
+/// Returns everything that must never decrease, by name.
 fn sums(shown: &Value) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     let mut note = |name: String, value: &Value| _ = sums.insert(name, value.as_u64().unwrap());
@@ -75,7 +75,7 @@ fn a_reload_changes_the_number_of_workers_and_nothing_shown_falls() {
     let mut before = decisions(&daemon);
     let mut last = sums(&balances(&daemon));
     for (turn, workers) in [2, 4, 1, 3, 2, 1].into_iter().enumerate() {
-        // New flows go to one target only; those that are there stay where they are.
+        // New flows go to one target only; existing ones stay where they are.
         let text = config(workers, PORTS).replace("b2: p2 }", "b2: { forward: p2, weight: 0 } }");
         write(&daemon, &text);
         let said = daemon.weir(&["reload"]).good();
@@ -94,7 +94,7 @@ fn a_reload_changes_the_number_of_workers_and_nothing_shown_falls() {
         let after = decisions(&daemon);
         assert!(before.iter().all(|(flow, decision)| after[flow] == *decision));
         assert_eq!(after.len(), before.len() + 10);
-        // Run-time entries are there for every worker, and changes go to all of them.
+        // Run-time entries exist on every worker, and changes go to all of them.
         let entry = format!("{{ match: {{ udp.dport: {} }}, forward: p1 }}", 100 + turn);
         daemon.weir(&["entry", "add", "ways", &entry]).good();
         let ways = daemon.ask(&json!({ "command": "show", "what": "entries", "pipe": "ways" }));
@@ -125,7 +125,7 @@ fn workers_come_and_go_under_traffic_and_pinned_flows_stay() {
     const PACKETS: u32 = 12_000;
     let Some(wire) = Wire::new("workers", 0) else { return };
     (0..3).for_each(|pair| wire.add_wide(pair, 0, 4));
-    // The far end sends to as many queues as weir has sockets on.
+    // The far end transmits on as many queues as weir has sockets on.
     let spread = |queues: u32| sh(&format!("ip netns exec {} ethtool -L f0 tx {queues}", wire.far));
     spread(1);
     let folder = Folder::new();
@@ -154,7 +154,7 @@ fn workers_come_and_go_under_traffic_and_pinned_flows_stay() {
         reload(&daemon, 2, "[1, 0]").refused(1, &["restart", "`queues` or `mode` of port `p0`"]);
         assert_eq!(daemon.show("workers").as_array().unwrap().len(), 4);
         spread(1);
-        // What is on its way to the other queues arrives before they are closed.
+        // Packets in flight to the other queues arrive before these are closed.
         std::thread::sleep(std::time::Duration::from_millis(50));
         reload(&daemon, 1, "[0]").good();
         assert_eq!(decisions(&daemon), first);
@@ -168,7 +168,7 @@ fn workers_come_and_go_under_traffic_and_pinned_flows_stay() {
     let shown = balances(&daemon);
     let (ledger, received) = (&shown["ledger"], shown["ledger"]["received"].as_u64().unwrap());
     assert_eq!(ledger["transmitted"], received, "{ledger}");
-    // To change its queues, the far end takes its carrier away for a moment.
+    // To change its queues, the far end drops carrier for a moment.
     assert!(received > u64::from(PACKETS) * 3 / 4, "{received}");
     let all: u64 = [1, 2].into_iter().zip(before).map(|(pair, before)| arrived(&wire, pair) - before).sum();
     assert_eq!(all, received);

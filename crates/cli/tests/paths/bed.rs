@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 const HOSTS: [&str; 2] = ["a", "b"];
 pub const LINKS: usize = 4;
-/// Further routers, of beds over IPv6.
+/// Additional routers, of beds over IPv6.
 pub const SPINES: usize = 2;
 const ROLES: [&str; 6] = ["a", "b", "r1", "r2", "s0", "s1"];
 
-/// The namespaces, daemons and files of a test; nothing is left of them, however it ends.
+/// The namespaces, daemons and files of a test; all are removed, however it ends.
 pub struct Bed {
     prefix: String,
     folder: PathBuf,
@@ -109,8 +109,8 @@ impl Bed {
         }
     }
 
-    /// Lets the hosts use IPv6 instead, over two more routers between those at the ends: a router of Linux
-    /// names one address only in its ICMPv6 messages, so it does not tell parallel links apart.
+    /// Switches the hosts to IPv6, with two more routers between those at the ends: a Linux router uses a
+    /// single source address in its ICMPv6 messages, so parallel links cannot be distinguished.
     pub fn over_six(&mut self) {
         let on = ["net.ipv6.conf.all.disable_ipv6=0", "net.ipv6.conf.default.disable_ipv6=0"];
         let router = ["net.ipv6.conf.all.forwarding=1", "net.ipv6.icmp.ratelimit=0"];
@@ -167,8 +167,8 @@ impl Bed {
         self.folder.join(format!("{host}.yaml"))
     }
 
-    /// Writes the configuration of a host. At 10 Mbit/s a pause is 40 ms long, so a stream with a packet each
-    /// millisecond has none, and stays where it is.
+    /// Writes the configuration of a host. At 10 Mbit/s, the minimum pause is 40 ms, so a stream with a
+    /// packet every millisecond has none, and does not move.
     pub fn configure(&self, host: &str) {
         let peer = self.outer[usize::from(host == "a")];
         let app = format!(
@@ -193,7 +193,7 @@ impl Bed {
         command
     }
 
-    /// What the doctor says of a check of host a: level and sentence.
+    /// Returns the doctor's result for a check of host a: level and sentence.
     pub fn doctor(&self, check: &str) -> (String, String) {
         let output = self.weir_at("a").arg("doctor").arg(self.file("a")).arg("--json").output().unwrap();
         let told: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
@@ -222,7 +222,7 @@ impl Bed {
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// What a command prints for people.
+    /// Returns what a command prints for people.
     pub fn told(&self, words: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         let output = command.args(words).arg("--socket").arg(self.socket("a")).output().unwrap();
@@ -248,7 +248,7 @@ impl Bed {
         }
     }
 
-    /// Does something in a namespace.
+    /// Runs something in a namespace.
     pub fn inside<T: Send>(&self, role: &str, work: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(Path::new("/run/netns").join(self.name(role))).unwrap();
         let enter = || {
@@ -258,7 +258,7 @@ impl Bed {
         std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
     }
 
-    /// Frames that a router has sent by each link.
+    /// Returns how many frames a router has sent on each link.
     pub fn sent_by_link(&self) -> [u64; LINKS] {
         self.inside("r1", || {
             let counts = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -270,7 +270,7 @@ impl Bed {
         })
     }
 
-    /// The link that a flow to this port takes, by its path's last hop.
+    /// Returns the link that a flow to this port takes, by its path's last hop.
     pub fn link_of(&self, dport: u16) -> Option<usize> {
         self.path_of(dport)?["hops"].as_array()?.last()?.as_str()?.split('.').nth(2)?.parse().ok()
     }
@@ -315,12 +315,13 @@ impl Stream {
         Stream { from, to, next: 0 }
     }
 
-    /// Sends a packet each millisecond; returns how many did not arrive.
+    /// Sends a packet every millisecond; returns how many did not arrive.
     pub fn lost_of(&mut self, packets: u32) -> usize {
         let begin = Instant::now();
         let first = self.next;
         let mut seen = BTreeSet::new();
-        // Also while it sends, because a socket holds some hundred packets only; and a little longer.
+        // Also receives while sending, because a socket buffers only some hundred packets; and a little
+        // longer.
         for number in 0..packets + 300 {
             if number < packets {
                 self.from.send(&(first + number).to_be_bytes()).unwrap();

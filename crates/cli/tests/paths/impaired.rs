@@ -1,10 +1,10 @@
-//! Links that fail in part: they lose a few frames, or those of some source ports, or mark frames.
+//! Partial link failures: links that lose a few frames, or those of some source ports, or mark frames.
 
 use crate::bed::{Bed, LINKS, Stream};
 use serde_json::Value;
 use weir_bpf::{Impairment, TcImpair, class_of};
 
-/// Puts a program at the end of a link towards host b.
+/// Attaches a program to the end of a link towards host b.
 fn impaired(bed: &Bed, link: usize) -> TcImpair {
     bed.inside("r1", || {
         let mut impair = TcImpair::load(4789).unwrap();
@@ -13,7 +13,7 @@ fn impaired(bed: &Bed, link: usize) -> TcImpair {
     })
 }
 
-/// The path by a link, as it is shown.
+/// Returns the path over a link, as shown.
 pub fn path_by(bed: &Bed, link: usize) -> Option<Value> {
     let shown = bed.ask(&["show", "path"])?;
     let paths = shown.pointer("/path/0/nodes/0/paths")?.as_array()?.clone();
@@ -23,7 +23,7 @@ pub fn path_by(bed: &Bed, link: usize) -> Option<Value> {
         .find(|path| path["hops"].as_array().is_some_and(|hops| hops.contains(&hop.as_str().into())))
 }
 
-/// A bed with four good paths, a stream over one of them, and the link that it takes.
+/// Returns a bed with four good paths, a stream over one of them, and the link that it takes.
 fn flow(name: char) -> Option<(Bed, Stream, usize)> {
     let mut bed = Bed::build(name)?;
     bed.start();
@@ -38,7 +38,7 @@ fn flow(name: char) -> Option<(Bed, Stream, usize)> {
 fn a_path_that_loses_some_probes_is_grey_and_left() {
     let Some((bed, mut stream, link)) = flow('l') else { return };
     let mut impair = impaired(&bed, link);
-    // Three times what makes a path grey, so that chance does not keep it below for long.
+    // Three times the threshold for a grey path, so that chance does not keep it below for long.
     impair.set(&Impairment { lost: 0.03, ..Impairment::default() }).unwrap();
     bed.wait_for("a grey path that is not used", |bed| {
         stream.lost_of(500);
@@ -46,7 +46,7 @@ fn a_path_that_loses_some_probes_is_grey_and_left() {
         (is_grey && bed.link_of(7001)? != link).then_some(())
     });
     assert!(impair.counts().lost > 0);
-    // No flow takes it: what is left there are probes, of which not all need to come by this link.
+    // No flow takes it: only probes are left there, not all of which need to use this link.
     let before = impair.counts().seen;
     let lost = stream.lost_of(1000);
     assert!(impair.counts().seen - before < 500 && lost < 20, "{lost} of 1000 were lost");
@@ -62,7 +62,7 @@ fn a_path_whose_port_dies_goes_on_by_another_port() {
     let Some((bed, mut stream, link)) = flow('h') else { return };
     let port = path_by(&bed, link).unwrap()["port"].as_u64().unwrap() as u16;
     let mut impair = impaired(&bed, link);
-    // A third of the ports of this link, that of its path among them.
+    // A third of the ports of this link, including that of its path.
     impair.set(&Impairment { class_lost: Some((3, class_of(port, 3))), ..Impairment::default() }).unwrap();
     let lost = stream.lost_of(1000);
     assert!(lost < 200, "{lost} of 1000 packets were lost");

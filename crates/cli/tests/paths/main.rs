@@ -22,7 +22,8 @@ fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything(
     let mut stream = Stream::open(&bed, 7001);
     // The first packets wait for ARP.
     stream.lost_of(50);
-    // A test that is kept from sending makes a pause, after which the flow may move: then once more.
+    // If the test is kept from sending, that makes a pause, after which the flow may move: then try once
+    // more.
     let link = bed.wait_for("500 packets by one link", |bed| {
         let before = bed.sent_by_link();
         let lost = stream.lost_of(500);
@@ -31,11 +32,11 @@ fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything(
         (lost == 0 && sent >= 500).then_some(link)
     });
 
-    // The link still has carrier, and nothing arrives.
+    // The link still has carrier, but nothing arrives.
     bed.ip("r1", &format!("neigh replace 10.9.{link}.2 lladdr 02:de:ad:00:00:01 dev p{link}"));
     let lost = stream.lost_of(1000);
     eprintln!("{lost} of 1000 packets, one each millisecond, were lost");
-    // A kernel that rehashes would need a timeout of 200 ms at least, and only TCP has one.
+    // A kernel that rehashes would need a timeout of at least 200 ms, and only TCP has one.
     assert!(lost < 200, "{lost} packets were lost");
     assert_ne!(bed.wait_for("the flow's link", |bed| bed.link_of(7001)), link);
 
@@ -67,7 +68,7 @@ fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
     ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=1"]));
     bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports: 4 paths");
 
-    // Without a device below it, the kernel takes 1500.
+    // Without a device below it, the kernel uses 1500.
     bed.ip("a", "link set dev vx mtu 1450");
     for check in ["mtu", "source_ports", "uplink", "route", "kernel", "hash_policy"] {
         bed.wait_for_doctor(check, "ok", "");

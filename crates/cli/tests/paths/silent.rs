@@ -1,4 +1,4 @@
-//! Routers that do not say who they are.
+//! Routers that do not reveal their address.
 
 use crate::bed::{Bed, LINKS, Stream};
 use std::net::UdpSocket;
@@ -27,7 +27,7 @@ fn without_icmp_ports_are_paths_until_their_delays_tell_and_a_failed_one_is_left
 
     let stops = AtomicBool::new(false);
     let found = std::thread::scope(|scope| {
-        // All links but the first have queues that come and go, each by itself.
+        // All links but the first have queues that come and go independently.
         for link in 1..LINKS {
             let (bed, stops) = (&bed, &stops);
             scope.spawn(move || bed.inside("r1", || bursts(link, stops)));
@@ -44,7 +44,8 @@ fn without_icmp_ports_are_paths_until_their_delays_tell_and_a_failed_one_is_left
 
     let mut stream = Stream::open(&bed, 7001);
     stream.lost_of(50);
-    // A test that is kept from sending makes a pause, after which the flow may be elsewhere: then once more.
+    // If the test is kept from sending, that makes a pause, after which the flow may be elsewhere: then try
+    // once more.
     bed.wait_for("the flow's link fails under it", |bed| {
         let before = bed.sent_by_link();
         stream.lost_of(300);
@@ -57,7 +58,7 @@ fn without_icmp_ports_are_paths_until_their_delays_tell_and_a_failed_one_is_left
         }
         met.then_some(())
     });
-    // Every port of the link fails by itself, and the flow may meet several of them.
+    // Every port of the link fails independently, and the flow may meet several of them.
     bed.wait_for("the flow leaves the link", |_| (stream.lost_of(300) == 0).then_some(()));
 }
 

@@ -38,7 +38,7 @@ fn over_ipv6_paths_are_found_and_a_failed_one_is_left() {
     devices_come_and_go(&bed, &mut stream);
 }
 
-/// A device that vanishes is said once, and frames go on by the kernel's ports.
+/// A device that vanishes is reported once, and frames continue with the kernel's ports.
 fn devices_come_and_go(bed: &Bed, stream: &mut Stream) {
     let obstacle = |bed: &Bed| bed.ask(&["show", "path"])?.pointer("/path/0/obstacle").cloned();
     bed.ip("a", "link set dev up0 name gone0");

@@ -1,5 +1,5 @@
-//! Network namespaces with weir and real programs in them, for tests that need root. Nothing is left of them,
-//! however a test ends.
+//! Network namespaces with weir and real programs in them, for tests that need root. All are removed, however
+//! a test ends.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long whatever is waited for may take.
+/// The longest wait for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The namespaces, a folder for files, and what runs.
+/// The namespaces, a folder for files, and the running processes.
 pub struct Spaces {
     prefix: String,
     roles: Vec<String>,
@@ -24,8 +24,8 @@ pub struct Spaces {
 }
 
 impl Spaces {
-    /// Makes a namespace for each role; `name` tells tests of one process apart. `None` without root, which
-    /// in CI is a failure: a skipped test proves nothing.
+    /// Creates a namespace for each role; `name` distinguishes tests of one process. `None` without root,
+    /// which in CI is a failure: a skipped test proves nothing.
     pub fn build(name: &str, roles: &[&str]) -> Option<Spaces> {
         assert!(geteuid().is_root() || std::env::var_os("CI").is_none(), "CI runs as root");
         if !geteuid().is_root() {
@@ -75,7 +75,7 @@ impl Spaces {
         self.ip(role, &format!("link add {interface} address {mac} type veth peer name {end} netns {peer}"));
         for (role, interface) in [(role, interface), (other, end)] {
             self.ip(role, &format!("link set {interface} up"));
-            // Segments and checksums are made where they are made on a wire.
+            // Segmentation and checksums are done where they would be on a wire.
             let off = ["-K", interface, "tx", "off", "gso", "off", "tso", "off", "gro", "off"];
             succeeds(self.command(role, "ethtool").args(off));
         }
@@ -90,14 +90,14 @@ impl Spaces {
         }
     }
 
-    /// Gives an interface addresses of both versions of IP, of prefixes of 24 and 64 bits.
+    /// Gives an interface addresses of both IP versions, with prefixes of 24 and 64 bits.
     pub fn addresses(&self, role: &str, interface: &str, addresses: [&str; 2]) {
         for (address, length) in addresses.iter().zip([24, 64]) {
             self.ip(role, &format!("addr add {address}/{length} dev {interface}"));
         }
     }
 
-    /// Does something on a thread in a namespace.
+    /// Runs something on a thread in a namespace.
     pub fn within<T: Send>(&self, role: &str, work: impl FnOnce() -> T + Send) -> T {
         let file = File::open(format!("/run/netns/{}", self.name(role))).unwrap();
         std::thread::scope(|scope| {
@@ -141,12 +141,12 @@ impl Spaces {
         self.until("the successor answers", || self.show("apps"));
     }
 
-    /// The process that was started as the nth: `ip netns exec` becomes the program.
+    /// Returns the process id of the nth child: `ip netns exec` becomes the program.
     pub fn process(&self, nth: usize) -> u32 {
         self.running[nth].id()
     }
 
-    /// Asks the running weir something. Returns the JSON object on the last line, if it answers.
+    /// Sends a request to the running weir. Returns the JSON object on the last line, if it answers.
     pub fn ask(&self, words: &[&str]) -> Option<Value> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         let output = command.args(words).args(["--json", "--socket"]).arg(self.folder.join("weir.sock"));
@@ -155,12 +155,12 @@ impl Spaces {
         serde_json::from_str(text.lines().last()?).ok().filter(|_| output.status.success())
     }
 
-    /// Returns what `weir show` says, once it answers.
+    /// Returns the output of `weir show`, once it answers.
     pub fn show(&self, what: &str) -> Option<Value> {
         self.ask(&["show", what])
     }
 
-    /// Waits until there is what is looked for.
+    /// Waits until `look` finds something.
     pub fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -187,7 +187,7 @@ impl Spaces {
         assert_eq!(line, "{\"attached\":\"eth0\"}\n");
     }
 
-    /// Ends what runs. Returns what each `weir decap` has counted, in the order of their starts.
+    /// Ends all processes. Returns what each `weir decap` has counted, in the order of their starts.
     pub fn end(&mut self) -> Vec<Value> {
         let mut counts = Vec::new();
         for mut child in self.running.drain(..) {

@@ -2,6 +2,7 @@
 //! do. There is no list of exceptions.
 
 mod arrows;
+mod house;
 mod inputs;
 mod lengths;
 mod namespaces;
@@ -61,6 +62,11 @@ fn no_file_is_named_after_nothing() {
 #[test]
 fn words_that_are_out_stay_out() {
     assert_none(&words::identifiers());
+}
+
+#[test]
+fn house_words_become_fewer() {
+    assert_none(&house::phrases());
 }
 
 #[test]

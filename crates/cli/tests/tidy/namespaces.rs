@@ -7,7 +7,7 @@ use crate::source::files;
 /// What only /sys says.
 const ONLY_THERE: &str = "numa_node";
 
-/// Returns the lines that read of an interface in /sys what netlink says, too.
+/// Returns the lines that read from /sys what netlink also says of an interface.
 pub fn read_from_sys() -> Vec<Offence> {
     // Labs and benches, in rigs/, enter namespaces with a /sys of their own.
     let is_ours = |path: &str| path.starts_with("crates/") && path.contains("/src/");

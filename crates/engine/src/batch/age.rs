@@ -1,7 +1,7 @@
 //! Work between batches: ages flows and run-time entries, carries out moves of buckets, hands over flow
 //! deltas.
 //!
-//! A worker that is alone removes idle entries itself. Of several, none does: an entry is as old as its
+//! A single worker removes idle entries itself. With several workers none does: an entry is as old as its
 //! youngest replica, so the control plane asks all of them (`worker/aging.rs`).
 
 use super::compile::CompiledPipe;
@@ -14,25 +14,25 @@ use weir_program::snapshot::Seen;
 use weir_table::{DeltaReason, FlowDelta};
 
 /// The time in which the age of every flow and run-time entry is checked about once, in milliseconds,
-/// whatever the table's size and the pace of breaths.
+/// regardless of the table's size and the pace of breaths.
 const AGE_SWEEP_MS: u64 = 1_000;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The largest number of rows checked in one breath: 50 microseconds for a worker that has slept.
+/// Maximum number of rows checked in one breath: 50 microseconds for a worker that has slept.
 const AGE_ROWS_MAX: u64 = 16_384;
 
-/// The largest number of entries removed from a pipe in one breath, so that a million of them do not stop it.
+/// Maximum number of entries removed from a pipe in one breath, so that a million of them do not stall it.
 const AGED_MAX: usize = 64;
 
-/// The largest number of flows that leave a pipe's table in one breath, because each is a cache line of its
-/// own in the index. While more are idle, checking the age of all takes longer.
+/// Maximum number of flows that leave a pipe's table in one breath; each is a separate cache line in the
+/// index. While more are idle, checking all ages takes longer.
 const FLOWS_AGED_MAX: usize = 512;
 
-/// Rows of sums of a former program that are given in one breath: as many as there are flows above.
+/// Rows of sums of a previous program that are emitted in one breath: as many as there are flows above.
 const SUMS_ROWS: usize = FLOWS_AGED_MAX / 16;
 
-/// The largest number of moves checked per group in one breath; a packet that meets a bucket checks its move
+/// Maximum number of moves checked per group in one breath; a packet that meets a bucket checks its move
 /// anyway.
 const MOVES_PER_TICK: usize = 1024;
 
@@ -62,7 +62,7 @@ impl Engine {
                 sums.tick(elapsed_ms, now_ns);
             }
             if !self.still && !pipe.shared {
-                // Targets have entries besides the flows that the capacity is for.
+                // Targets have entries in addition to the flows that the capacity is for.
                 let rows = age_rows(pipe.capacity.max(pipe.places()), elapsed_ms);
                 pipe.age_entries(rows, now_ms, AGED_MAX);
             }
@@ -76,7 +76,7 @@ impl Engine {
         self.forget_drained();
     }
 
-    /// Lets all removed flows leave at once.
+    /// Makes all removed flows leave at once.
     pub fn clear_removed(&mut self) {
         self.each_flows(|flows| flows.set_room(usize::MAX));
         self.each_flows(|flows| (0..2).for_each(|_| flows.leave_removed(u32::MAX)));
@@ -92,8 +92,8 @@ impl Engine {
         self.walk.settle(usize::MAX, now_ns);
         self.each_flows(|flows| flows.set_room(usize::MAX));
         for pipe in &mut self.pipes {
-            // From where the last breath stopped to the last row, and then from the first; all flows before
-            // the entries, with which they would be removed instead.
+            // From where the last breath stopped to the last row, and then from the first. All flows go
+            // before the entries, because removing an entry would remove its flows.
             let ages = pipe.present_ages();
             (0..2).for_each(|_| pipe.age_flows((u32::MAX, now_ms), &ages));
             (0..2).for_each(|_| pipe.age_entries(u32::MAX, now_ms, usize::MAX));
@@ -107,14 +107,14 @@ impl Engine {
         self.clear_removed();
     }
 
-    /// Says whether other workers have replicas of the entries.
+    /// Sets whether other workers have replicas of the entries.
     pub fn share_entries(&mut self, shared: bool) {
         self.shared = shared;
         self.pipes.iter_mut().for_each(|pipe| pipe.shared = shared);
     }
 
-    /// Returns up to `most` run-time entries that no packet has hit here for longer than their timeout. Looks
-    /// at a slice of the rows, and at the next one the next time.
+    /// Returns up to `most` run-time entries that have been idle here for longer than their timeout. Looks at
+    /// one slice of the rows per call.
     pub fn idle_entries(&mut self, most: usize, now_ns: u64) -> Vec<(PipeId, EntryKey)> {
         let now_ms = (now_ns / NS_PER_MS) as u32;
         let mut idle = Vec::new();
@@ -132,7 +132,7 @@ impl Engine {
         keys.iter().map(|(pipe, key)| self.pipes.get(pipe.index())?.seen(key, now_ms)).collect()
     }
 
-    /// Makes entries as young as other workers' replicas.
+    /// Makes entries as young as their replicas on other workers.
     pub fn rejuvenate(&mut self, keys: &[(PipeId, EntryKey, u32)]) {
         for (pipe, key, last_ms) in keys {
             if let Some(pipe) = self.pipes.get_mut(pipe.index()) {
@@ -142,8 +142,8 @@ impl Engine {
         self.clear_removed();
     }
 
-    /// Lets flows leave the table because the worker stops, as far as there is room for their deltas. Returns
-    /// true when all have left; otherwise the deltas must be taken first.
+    /// Makes flows leave the table because the worker stops, as long as there is room for their deltas.
+    /// Returns true once all have left; otherwise the deltas must be taken first.
     pub fn end_flows(&mut self) -> bool {
         let now_ms = self.ticked_ms;
         let mut all = true;
@@ -165,7 +165,7 @@ impl Engine {
         own.chain(self.leaving.iter_mut().map(Box::as_mut)).for_each(each);
     }
 
-    /// Forgets flows of former programs that have nothing left to give.
+    /// Drops flows of previous programs that have nothing left to report.
     fn forget_drained(&mut self) {
         let past = &mut self.past;
         self.leaving.retain(|flows| {
@@ -184,8 +184,8 @@ impl Engine {
         });
     }
 
-    /// Returns when the next flow or run-time entry goes if no packet hits it, in nanoseconds. Looks at all
-    /// of them: for a caller that wants to sleep until then.
+    /// Returns when the next flow or run-time entry expires if no packet hits it, in nanoseconds. Looks at
+    /// all of them: for a caller that wants to sleep until then.
     #[must_use]
     pub fn next_age_ns(&self, now_ns: u64) -> Option<u64> {
         let now_ms = now_ns / NS_PER_MS;
@@ -193,7 +193,7 @@ impl Engine {
         Some((now_ms + u64::from(rest_ms)) * NS_PER_MS)
     }
 
-    /// Returns the shortest timeout of the program: nothing that is learnt now goes earlier.
+    /// Returns the shortest timeout of the program: nothing learnt now expires earlier.
     #[must_use]
     pub fn least_timeout_ns(&self) -> Option<u64> {
         let least_ms = self.pipes.iter().flat_map(CompiledPipe::timeouts_ms).min()?;
@@ -208,8 +208,8 @@ impl Engine {
         any
     }
 
-    /// Passes the newest segments of connections that have been idle for too long to `sink`, which is the way
-    /// to their apps, as long as it accepts them.
+    /// Passes the newest segments of connections that have been idle too long to `sink`, which leads to their
+    /// apps, as long as it accepts them.
     pub fn take_idle(&mut self, mut sink: impl FnMut(&IdleSegment) -> bool) {
         let flows = self.pipes.iter_mut().filter_map(|pipe| pipe.table.flows_mut());
         flows.for_each(|flows| flows.take_idle(&mut sink));

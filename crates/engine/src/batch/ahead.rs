@@ -1,7 +1,7 @@
-//! Finds the workers of frames that have just arrived where FLOW pipes want different things: the pipes in
-//! front of them are run without counting, and the FLOW pipe that a frame meets first says what its worker is
-//! computed from. The check has made sure that these pipes do the same when the frame is processed, and write
-//! nothing but metadata, which begins anew then.
+//! Finds the workers of frames that have just arrived where FLOW pipes have different requirements: the pipes
+//! in front of them are run without counting, and the first FLOW pipe that a frame meets determines what its
+//! worker is computed from. The check has made sure that these pipes behave the same when the frame is
+//! processed, and that they write nothing but metadata, which is reset then.
 
 use super::Engine;
 use crate::pipes::flow::Flows;
@@ -10,7 +10,7 @@ use weir_program::owner::{Owner, Side};
 use weir_program::{PipeId, PortId};
 
 impl Engine {
-    /// Does what [`Engine::of_others`] does, by way of these pipes.
+    /// Does the work of [`Engine::of_others`] by means of these pipes.
     pub(super) fn look_ahead(
         &mut self,
         pipes: &[(PipeId, Option<Owner>)],
@@ -50,7 +50,7 @@ impl Engine {
                 }
             }
         }
-        // Where others lead does not matter.
+        // Where the other pipes lead does not matter.
         walk.lists.fill(0);
         let every = (own, (&*steering, workers));
         others |= walk.packets.untold_of_others(batch, untold, every, found);
@@ -59,7 +59,7 @@ impl Engine {
     }
 }
 
-/// Returns where a packet comes from: for those from the end that answers, metadata chooses no group.
+/// Returns where a packet comes from: for packets from the answering end, metadata chooses no group.
 fn side(flows: &Flows, meta: [u32; 4], is_group: impl Fn(u32) -> bool) -> Side {
     match flows.chosen_by().is_none_or(|word| is_group(meta[usize::from(word) & 3])) {
         true => Side::Client,

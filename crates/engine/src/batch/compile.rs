@@ -75,7 +75,7 @@ pub struct CompiledPipe {
     pub wide: PipeWide,
     pub plans: Vec<Plan>,
     pub actions: Actions,
-    /// What passes, by flow, if it is measured and there is no flow table.
+    /// The traffic that passes, summed up by flow, if the pipe is measured and there is no flow table.
     pub sums: Option<Box<Aggregate>>,
     pub forward: Forward,
     pub miss: Forward,
@@ -91,9 +91,9 @@ pub struct CompiledPipe {
     pub aged: u32,
     pub capacity: u32,
     /// While it takes over counts from its predecessor: the keys of entries added or removed meanwhile, and
-    /// whether there was such an entry before.
+    /// whether each existed before.
     pub settling: Option<HashMap<EntryKey, bool>>,
-    /// Entries that room is held for while a reservation has the pipe.
+    /// Entries for which room is held while a reservation has the pipe.
     pub held: Option<u32>,
     /// Packets that hit entries, including removed ones.
     pub hits: u64,
@@ -187,8 +187,8 @@ pub fn meter(name: &str, config: &MeterConfig) -> Result<weir_table::Meter, Comp
         .map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
 }
 
-/// Returns the order of pipes: every forward leads onward, and of several candidates the one written first is
-/// next.
+/// Returns the order of pipes: every forward leads onward, and among several candidates the one written first
+/// comes first.
 pub fn order(program: &Program, shape: &Shape) -> Result<Vec<usize>, CompileError> {
     let order: Vec<usize> = shape.order.iter().map(|pipe| pipe.index()).collect();
     match (0..program.pipes.len()).find(|at| !order.contains(at)) {

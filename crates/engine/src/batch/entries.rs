@@ -9,20 +9,20 @@ use weir_program::change::{ChangeError, EntryKey};
 use weir_program::snapshot::{Count, FlowAccount, Page, Seen, is_later};
 use weir_program::{Entry, EntryMatch};
 
-/// Why an entry of a pipe whose flows keep values cannot get another action.
+/// Why an entry of a pipe whose flows keep values cannot be given another action.
 pub const OTHER_ACTION: &str = "flows keep values of its action: remove it and add it with the other one";
 
 impl CompiledPipe {
     /// Inserts an entry that fits the pipe.
     ///
     /// # Errors
-    /// The pipe is full, or has an entry with this key; nothing has changed then.
+    /// The pipe is full or already has an entry with this key; nothing has changed then.
     pub fn enter(&mut self, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
         let action = self.actions.intern(entry, &self.wide, &self.plans);
         self.enter_with(entry, action, now_ms)
     }
 
-    /// The same with the row of its action, which is released if the entry is refused.
+    /// The same, with the row of the entry's action, which is released if the entry is refused.
     pub fn enter_with(&mut self, entry: &Entry, action: u32, now_ms: u32) -> Result<(), ChangeError> {
         let flag = if entry.run_time { RUN_TIME } else { 0 };
         let row = EntryRow { packets: 0, bytes: 0, last: now_ms, action: action | flag };
@@ -50,7 +50,7 @@ impl CompiledPipe {
         self.update_with(entry, action)
     }
 
-    /// Returns the row of the new action of an entry, which nothing has changed yet.
+    /// Returns the row for the new action of an entry, which has not been applied yet.
     pub fn prepare_update(&mut self, entry: &Entry) -> Result<u32, ChangeError> {
         let at = self.table.find(&EntryKey::of(entry)).ok_or_else(|| self.not_found())?;
         if self.table.flows().is_some_and(|flows| !flows.admits_template(at, entry.template)) {
@@ -100,8 +100,8 @@ impl CompiledPipe {
         (0..self.places()).filter_map(|place| self.entry_in(place)).collect()
     }
 
-    /// Returns the entry in a place, with its counts. Places are in the order in which entries are listed,
-    /// and an entry keeps its place as long as nothing is inserted or removed.
+    /// Returns the entry in a place, with its counts. Places are in listing order, and an entry keeps its
+    /// place as long as nothing is inserted or removed.
     #[must_use]
     pub fn entry_in(&self, place: u32) -> Option<(Entry, EntryRow)> {
         let (key, at) = self.table.at_place(&self.slab, place)?;
@@ -111,19 +111,19 @@ impl CompiledPipe {
         Some((Entry { matches: key.matches, priority: key.priority, counter, ..entry }, row))
     }
 
-    /// Returns how many places there are to look for entries.
+    /// Returns how many places may contain entries.
     #[must_use]
     pub fn places(&self) -> u32 {
         self.table.places(&self.slab)
     }
 
-    /// Returns true if there may be a run-time entry in a place; costs little.
+    /// Returns true if a place may contain a run-time entry; this is cheap.
     #[must_use]
     pub fn is_run_time(&self, place: u32) -> bool {
         self.row(self.table.row_at(place)).is_run_time()
     }
 
-    /// Returns the entries in up to `most` places from this one on.
+    /// Returns the entries in up to `most` places starting at this one.
     #[must_use]
     pub fn page(&self, from: u32, most: u32, now_ms: u32) -> Page {
         let end = from.saturating_add(most).min(self.places());
@@ -162,8 +162,8 @@ impl CompiledPipe {
         true
     }
 
-    /// Removes up to `most` of the run-time entries in the next `rows` places that no packet has hit for
-    /// longer than the pipe's timeout.
+    /// Removes up to `most` of the run-time entries in the next `rows` places that have been idle for longer
+    /// than the pipe's timeout.
     pub fn age_entries(&mut self, rows: u32, now_ms: u32, most: usize) {
         for key in self.idle_entries(rows, now_ms, most) {
             // It existed a moment ago, so this cannot fail.
@@ -171,7 +171,7 @@ impl CompiledPipe {
         }
     }
 
-    /// Returns up to `most` of these entries. The next call begins behind them.
+    /// Returns up to `most` of these entries. The next call continues after them.
     pub fn idle_entries(&mut self, rows: u32, now_ms: u32, most: usize) -> Vec<EntryKey> {
         let mut idle = Vec::new();
         let Some(least) = self.entry_timeouts_ms().min().filter(|_| self.ages()) else { return idle };
@@ -191,13 +191,13 @@ impl CompiledPipe {
         idle
     }
 
-    /// Returns whether entries may go by their age: not while a reservation has the pipe, and not while it is
-    /// unknown when a former program's packets have hit them.
+    /// Returns whether entries may expire: not while a reservation has the pipe, and not while it is unknown
+    /// when a previous program's packets have hit them.
     fn ages(&self) -> bool {
         self.held.is_none() && self.settling.is_none()
     }
 
-    /// Returns whether no packet has hit a run-time entry for longer than one of its timeouts.
+    /// Returns whether a run-time entry has been idle for longer than one of its timeouts.
     pub fn is_idle(&self, key: &EntryKey, now_ms: u32) -> bool {
         let row = self.table.find(key).map(|at| *self.row(at)).filter(EntryRow::is_run_time);
         let old = |row: EntryRow| {
@@ -215,7 +215,7 @@ impl CompiledPipe {
         Some(Seen { count, last_ms: row.last, idle })
     }
 
-    /// Makes an entry as young as another worker's replica.
+    /// Makes an entry as young as its replica on another worker.
     pub fn rejuvenate(&mut self, key: &EntryKey, last_ms: u32) {
         let Some(at) = self.table.find(key) else { return };
         let row = self.row_mut(at);
@@ -224,8 +224,8 @@ impl CompiledPipe {
         }
     }
 
-    /// Returns the timeout of the flow of an entry, by which the entry goes, too. With one worker it goes
-    /// with its flow.
+    /// Returns the timeout of an entry's flow, which also applies to the entry. With a single worker, an
+    /// entry leaves together with its flow.
     fn flow_timeout_ms(&self, key: &EntryKey) -> u32 {
         match (self.table.flows(), key.matches.first()) {
             (Some(flows), Some(EntryMatch::Flow(flow))) if self.shared => flows.timeout_ms(flow),
@@ -240,18 +240,18 @@ impl CompiledPipe {
         flows.chain([self.idle_timeout_ms]).filter(|timeout| *timeout != 0)
     }
 
-    /// Returns from what ages flows go now.
+    /// Returns the ages at which flows currently expire.
     #[must_use]
     pub fn present_ages(&self) -> Ages {
         self.table.flows().map(Flows::present_ages).unwrap_or_default()
     }
 
-    /// Removes idle and removed flows in the next rows of the flow table: so many, as of a time in
-    /// milliseconds, from these ages on. Those with a configured entry start again.
+    /// Removes idle and removed flows in the next rows of the flow table: this many rows, as of a time in
+    /// milliseconds, from these ages on. Flows with a configured entry start over.
     pub fn age_flows(&mut self, slice: (u32, u32), ages: &Ages) {
         let Some(flows) = self.table.flows_mut().filter(|_| self.held.is_none()) else { return };
         let slab = &self.slab;
-        // Other workers may have packets of a flow whose entry is shared.
+        // Other workers may have packets for a flow whose entry is shared.
         let stays = |at: u32| self.shared || !slab.at(at).is_run_time();
         let gone = flows.age(slice, ages, stays);
         gone.into_iter().for_each(|at| self.actions.release(self.slab.remove(at).action()));
@@ -273,7 +273,7 @@ impl CompiledPipe {
         with_rows!(self [&], rows => rows.used())
     }
 
-    /// Returns in how many milliseconds the next flow or run-time entry goes if no packet hits it.
+    /// Returns in how many milliseconds the next flow or run-time entry expires if no packet hits it.
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
         let timeout = self.idle_timeout_ms;
         let used = if timeout == 0 { 0 } else { self.rows_used() };

@@ -1,8 +1,7 @@
 //! A group's buckets, as packets pick from them.
 //!
-//! Buckets filled by weights are just an array, which all workers share: a pick is a multiplication and a
-//! load. Given buckets also count the packets that meet them, and carry out pending moves; each worker has
-//! its own.
+//! Buckets filled by weights are just an array that all workers share: a pick is a multiplication and a load.
+//! Given buckets also count the packets that meet them and carry out pending moves; each worker has its own.
 
 use crate::batch::outcome::Outcome;
 use crate::batch::packets::Keys;
@@ -23,7 +22,7 @@ pub struct GroupNumbers {
     groups: Vec<u16>,
 }
 
-/// Stands for no group: there are fewer.
+/// A group position that no group has: there are fewer groups.
 const NO_GROUP: u16 = u16::MAX;
 
 impl GroupNumbers {
@@ -53,7 +52,7 @@ impl GroupNumbers {
 #[derive(Debug)]
 pub struct GroupTable {
     seed: Option<u64>,
-    /// What packets with a flow key pick by, if that is not their select hash.
+    /// How packets with a flow key pick, if not by their select hash.
     by_key: Option<ByKey>,
     /// The targets by their server IDs.
     quic: Option<Arc<QuicServers>>,
@@ -62,10 +61,10 @@ pub struct GroupTable {
     pub held: Held,
 }
 
-/// The buckets of a group, by how they are filled.
+/// The buckets of a group, depending on how they are filled.
 #[derive(Debug)]
 pub enum Held {
-    /// Filled by weights, elsewhere.
+    /// Filled by weights, by the control plane.
     Filled(Arc<BucketTable>),
     /// Assigned by an app or at run time.
     Given(Box<GivenBuckets>),
@@ -128,13 +127,13 @@ impl GroupTable {
 
     /// Replaces the buckets by a table of the same group. Does nothing if they are given.
     pub fn publish(&mut self, table: &Arc<BucketTable>) {
-        // Weights change no server IDs.
+        // Changing weights does not change server IDs.
         if let Held::Filled(held) = &mut self.held {
             *held = Arc::clone(table);
         }
     }
 
-    /// Returns what the targets of new flows are chosen by.
+    /// Returns how the targets of new flows are chosen.
     #[inline]
     pub fn choice(&self) -> &Choice {
         match &self.held {
@@ -160,7 +159,7 @@ impl GroupTable {
         self.held.buckets().slots()
     }
 
-    /// Returns the buckets if picking from them has no side effect and is by the select hash as it is.
+    /// Returns the buckets if picking from them has no side effect and uses the unmodified select hash.
     #[inline]
     pub fn plain(&self) -> Option<&Buckets> {
         match &self.held {
@@ -178,7 +177,7 @@ impl GroupTable {
         }
     }
 
-    /// Prefetches the bucket that a packet with this hash picks, where another system does not choose it.
+    /// Prefetches the bucket that a packet with this hash picks, where no other system chooses it.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         let buckets = self.held.buckets();
@@ -194,7 +193,8 @@ impl GroupTable {
         self.held.buckets().slots().get(bucket).copied().unwrap_or(NO_TARGET)
     }
 
-    /// Returns the target of a packet, which has this hash; another system's hash is of its key in `keys`.
+    /// Returns the target of a packet with this hash; another system's hash is computed from its key in
+    /// `keys`.
     #[inline]
     pub fn meet(&mut self, hash: u64, (keys, slot): (&Keys, usize), meeting: Meeting) -> u16 {
         self.held.meet(self.bucket(hash, keys, slot), meeting)
@@ -208,15 +208,15 @@ impl GroupTable {
         self.held.buckets().bucket(self.seed.map_or(hash, |seed| seeded(hash, seed)))
     }
 
-    /// Returns the addresses of both back ends of a packet's row, if the group is filled as the GLB
-    /// director's: 0 for those that it has not.
+    /// Returns the addresses of both back ends of a packet's row, if the group is filled like the GLB
+    /// director's: 0 for a missing one.
     pub fn hops(&self, (keys, slot): (&Keys, usize)) -> [u32; 2] {
         let (Some(ByKey::Fill(fill)), Held::Filled(table)) = (self.by_key, &self.held) else { return [0; 2] };
         let hash = keys.flow(slot).and_then(|flow| fill.hash(&flow));
         hash.map_or([0; 2], |hash| table.hops((hash % table.buckets().slots().len().max(1) as u64) as usize))
     }
 
-    /// Returns the bucket that the flow key picks; a packet without one picks as from other groups.
+    /// Returns the bucket that the flow key picks; a packet without one picks as it does from other groups.
     #[inline(never)]
     fn bucket_by_key(&self, by_key: ByKey, hash: u64, keys: &Keys, slot: usize) -> usize {
         let buckets = self.held.buckets();
@@ -252,7 +252,7 @@ impl GroupTable {
         match &mut self.held {
             Held::Filled(table) => ports(&|target| table.share(target) > 0),
             Held::Given(given) if live => {
-                // Moves that are due now are due for later packets of the same batch, too.
+                // Moves that are due now are also due for later packets of the same batch.
                 given.settle_some(usize::MAX, now_ns);
                 ports(&|target| given.has_any(target))
             }
@@ -276,7 +276,7 @@ impl GroupTable {
         }
     }
 
-    /// Returns the buckets of a range, as far as there are any, with their counts.
+    /// Returns the existing buckets of a range, with their counts.
     pub fn report(&self, range: Range<usize>) -> BucketReport {
         let all = self.slots();
         let range = range.start.min(all.len())..range.end.min(all.len());

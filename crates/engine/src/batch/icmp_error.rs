@@ -1,6 +1,6 @@
 //! The packet inside an ICMP error, where a FLOW pipe translates the flow that the error is about (A20): what
-//! an action sets at one end of the error it sets at the other end of the packet inside, which went the other
-//! way (RFC 5508 §4.2).
+//! an action sets at one end of the error, it also sets at the opposite end of the packet inside, which
+//! travelled the other way (RFC 5508 §4.2).
 
 use super::mend::{checksum_place, rewrite};
 use weir_packet::{
@@ -8,7 +8,7 @@ use weir_packet::{
     inside_icmp_error, update, update_udp,
 };
 
-/// Which end of the packet inside.
+/// An end of the packet inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Src,
@@ -16,7 +16,7 @@ pub enum End {
 }
 
 impl End {
-    /// Returns the end inside that goes with an address of the error.
+    /// Returns the end inside that corresponds to an address of the error.
     pub fn of_address(field: Field) -> Option<End> {
         match field.kind {
             FieldKind::Ipv4Src | FieldKind::Ipv6Src => Some(End::Dst),
@@ -43,8 +43,9 @@ fn set_address_inside(bytes: &mut [u8], headers: &Headers, end: End, new: &[u8])
     set(bytes, headers, &inside, (at, new), inside.is_ipv4);
 }
 
-/// Sets a port inside, counted in bytes from the start of the segment that the error would have; `needs` are
-/// the layers that it would need. Returns false if the frame is no ICMP error with such a port inside.
+/// Sets a port inside, given as a byte offset from the start of the segment that the error would have;
+/// `needs` are the layers that it would need. Returns false if the frame is not an ICMP error with such a
+/// port inside.
 #[cold]
 pub fn set_port(bytes: &mut [u8], headers: &Headers, (at, needs): (usize, Layers), new: [u8; 2]) -> bool {
     let Some(inside) = inside_icmp_error(bytes, headers.outer()).filter(Inside::has_ports) else {

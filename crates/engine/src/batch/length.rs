@@ -1,25 +1,26 @@
-//! Two operations that keep packets short enough for what is behind: a limit of their length, and of the
-//! segments that a TCP connection will send (docs/pipes.md A21, A22).
+//! Two operations that keep packets short enough for the next hops: a limit on their length, and a clamp on
+//! the MSS that a TCP connection uses (docs/pipes.md A21, A22).
 
 use crate::batch::mend::{Cover, Transport, mend};
 use weir_packet::{Base, DropReason, Headers, Layer, Sum};
 
-/// Where an IPv4 header says DF (RFC 791 §3.1), and the bit.
+/// Offset and bit of Don't Fragment in an IPv4 header (RFC 791 §3.1).
 const DF: (usize, u8) = (6, 0x40);
 /// Bytes of an IPv6 header.
 const IPV6: usize = 40;
-/// Bytes of a TCP header without options, and where flags and the length of the header are.
+/// Bytes of a TCP header without options, and the offsets of the flags and the header length.
 const TCP: usize = 20;
 const TCP_FLAGS: usize = 13;
 const TCP_LENGTH: usize = 12;
 const SYN: u8 = 2;
-/// Option kinds of TCP: the end, padding, and the maximum segment size of four bytes (RFC 9293 §3.1).
+/// TCP option kinds: end of options, no-operation, and the maximum segment size of four bytes (RFC 9293
+/// §3.1).
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const MSS: [u8; 2] = [2, 4];
 
-/// Returns why a packet must not go on, and for one that is too long, how long it may be at most. What counts
-/// is its IP packet, or the whole frame.
+/// Returns why a packet must not continue and, if it is too long, its maximum length. The limit applies to
+/// its IP packet, or to the whole frame.
 #[inline]
 pub fn refused(bytes: &[u8], headers: &Headers, most: u16, of_frame: bool) -> Option<(DropReason, u16)> {
     let outer = headers.outer();
@@ -42,8 +43,8 @@ pub fn refused(bytes: &[u8], headers: &Headers, most: u16, of_frame: bool) -> Op
     Some((reason, limit as u16))
 }
 
-/// Lowers the maximum segment size that a TCP segment with SYN announces. What has none, or options that
-/// contradict themselves, stays as it is.
+/// Clamps the maximum segment size announced by a TCP SYN. A segment without the option, or with malformed
+/// options, stays as it is.
 pub fn clamp(bytes: &mut [u8], headers: &Headers, most: u16) -> Option<()> {
     if !headers.outer().layers.has(Layer::Tcp) {
         return None;
@@ -58,7 +59,7 @@ pub fn clamp(bytes: &mut [u8], headers: &Headers, most: u16) -> Option<()> {
     if old <= most {
         return None;
     }
-    // The checksum is over words, which the option need not begin at.
+    // The checksum works on words, and the option need not start at a word boundary.
     let words = tcp + ((at - tcp) & !1)..tcp + ((at - tcp + 3) & !1);
     let mut before = [0; 4];
     let before = &mut before[..words.len()];
@@ -69,7 +70,7 @@ pub fn clamp(bytes: &mut [u8], headers: &Headers, most: u16) -> Option<()> {
     Some(())
 }
 
-/// Finds the value of the first MSS among options: at most 40 bytes.
+/// Finds the value of the first MSS option: the options have at most 40 bytes.
 fn segment_size(options: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

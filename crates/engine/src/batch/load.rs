@@ -25,11 +25,11 @@ pub struct Load {
     word: u8,
     /// Whether it is the first load of its word and overwrites it; later ones are ORed in.
     first: bool,
-    /// Where the words of usual flow keys have the same: which of them, and below how many bits.
+    /// Where the words of usual flow keys contain the same: which word, and the number of bits below.
     known: Option<(u8, u8)>,
 }
 
-/// Where the words of usual flow keys ([`weir_packet::FlowKey::ipv4`]) have a field.
+/// Where the words of usual flow keys ([`weir_packet::FlowKey::ipv4`]) contain a field.
 fn known(field: Field) -> Option<(u8, u8)> {
     match field {
         Field::Ipv4Src => Some((0, 32)),
@@ -139,7 +139,7 @@ impl KeyPlan {
         packets.having(self.needs, list)
     }
 
-    /// Writes the keys of `list`, whose packets must be `able`. Words without a field are left as they are.
+    /// Writes the keys of `list`, whose packets must all be `able`. Words without a field are left unchanged.
     #[inline]
     pub fn gather<const W: usize>(
         &self,
@@ -160,8 +160,8 @@ impl KeyPlan {
         }
     }
 
-    /// The same for usual packets, whose flow keys have been made: what these have is taken from them, for 64
-    /// packets side by side.
+    /// The same for usual packets whose flow keys have been computed: fields in those keys are taken from
+    /// there, for 64 packets side by side.
     #[inline(always)]
     fn gather_lanes<const W: usize>(
         &self,
@@ -251,7 +251,7 @@ impl Load {
         }
     }
 
-    /// ORs its values into a column. What lies in slots that are not in the list means nothing.
+    /// ORs its values into a column. Slots that are not in the list contain garbage.
     #[inline]
     fn lanes(
         &self,
@@ -313,7 +313,7 @@ impl Load {
         }
     }
 
-    /// Whether it may be of the port of a fragment: of nothing else behind IP has a fragment the layer.
+    /// Whether it may read the port of a fragment: this is the only layer after IP that a fragment has.
     #[inline(always)]
     fn is_port(&self) -> bool {
         self.source == Source::Frame(LevelId::Outer, Base::L4)

@@ -9,7 +9,7 @@ use weir_packet::{
     Source, Sum, pseudo_header, update, update_udp,
 };
 
-/// Protocols (IANA) that are not read, but have a checksum with a pseudo header.
+/// Protocols (IANA) that are not parsed, but whose checksum has a pseudo header.
 const PROTOCOL_DCCP: u8 = 33;
 const PROTOCOL_OSPF: u8 = 89;
 const PROTOCOL_PIM: u8 = 103;
@@ -41,7 +41,7 @@ pub enum Transport {
     Port,
     /// An IPv4 address of the pseudo header.
     Address,
-    /// An IPv6 address of the pseudo header, unless an extension header has the one that counts there.
+    /// An IPv6 address of the pseudo header, unless an extension header has the address that counts there.
     Ipv6Src,
     Ipv6Dst,
 }
@@ -70,7 +70,7 @@ impl Cover {
 }
 
 impl Transport {
-    /// True if the pseudo header has this field, as always without extension headers.
+    /// True if the pseudo header contains this field, as it always does without extension headers.
     #[inline(always)]
     fn counts(self, bytes: &[u8], level: &Level) -> bool {
         let (l3, l4) = (level.at(Base::L3), level.at(Base::L4));
@@ -146,7 +146,7 @@ fn transport_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
     }
 }
 
-/// The checksum of a first fragment, or of a protocol that parsing does not read, if the packet is long
+/// The checksum of a first fragment, or of a protocol that the parser does not read, if the packet is long
 /// enough to contain it.
 #[cold]
 fn unread_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
@@ -157,15 +157,15 @@ fn unread_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
     let offset = match (level.layers.has(Layer::Fragment), is_ipv4) {
         (false, _) => 0,
         (true, true) => be16(l3 + 6)? & 0x1fff,
-        // Parsing stopped right behind the fragment header (RFC 8200 §4.5), 8 bytes long.
+        // Parsing stopped right after the fragment header (RFC 8200 §4.5), which has 8 bytes.
         (true, false) => be16(l4 - 6)? & 0xfff8,
     };
     let (place, is_udp) = checksum_place(level.protocol, is_ipv4, *bytes.get(l4)?)?;
     (offset == 0 && l4 + place + 2 <= end).then_some((l4 + place, is_udp))
 }
 
-/// Where in its header a protocol with a pseudo header has its checksum, and whether 0 is none there, as in
-/// UDP. Coverages (DCCP, UDP-Lite, PIM's registers) may leave out payload, but never addresses.
+/// Where the header of a protocol with a pseudo header has its checksum, and whether 0 means no checksum, as
+/// in UDP. Coverages (DCCP, UDP-Lite, PIM's registers) may leave out payload, but never addresses.
 pub(super) fn checksum_place(protocol: u8, is_ipv4: bool, first: u8) -> Option<(usize, bool)> {
     Some(match protocol {
         PROTOCOL_UDP => (6, true),

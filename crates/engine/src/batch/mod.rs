@@ -1,8 +1,9 @@
 //! The batch engine: a compiled program, and the code that runs up to 64 frames at a time through its pipes.
 //!
-//! Pipes run in an order in which every forward leads onward, each on the list of packets that have reached
-//! it: first all lookups, then all counting, then all actions, then all forwards. A list is a bit mask, so a
-//! pipe always meets packets in order of arrival, and it makes no difference where batches are cut.
+//! Pipes run in an order in which every forward leads onward, each pipe on the list of packets that have
+//! reached it: first all lookups, then all counting, then all actions, then all forwards. A list is a bit
+//! mask, so a pipe always meets packets in order of arrival, and it makes no difference where batches are
+//! cut.
 //!
 //! Guarantees: processing a batch does not allocate, lock, log or make system calls, and its results are
 //! those of [`weir_oracle`], which shares none of this code.
@@ -56,9 +57,9 @@ use weir_program::snapshot::FlowAccount;
 use weir_program::{Entry, PipeId, PortId, Program};
 use weir_table::Patience;
 
-/// Most flow deltas that a pipe keeps until they are collected. Then the counts stay in the flows, and flows
-/// in the table, so that none is lost. A breath may produce as many, and the ring to the collector holds
-/// more.
+/// Maximum number of flow deltas that a pipe keeps until they are collected. Beyond it, counts stay in the
+/// flows, and flows in the table, so that none is lost. A breath may produce as many, and the ring to the
+/// collector holds more.
 pub(crate) const DELTAS_MAX: usize = 4096;
 
 /// A compiled program and its state.
@@ -68,7 +69,7 @@ pub struct Engine {
     program: Program,
     /// The properties that entries added at run time must preserve.
     shape: Shape,
-    /// Its groups by name, for when it takes over from another.
+    /// Its groups by name, for when it takes over from another engine.
     group_names: GroupNames,
     pipes: Vec<CompiledPipe>,
     order: Vec<usize>,
@@ -82,23 +83,23 @@ pub struct Engine {
     ticked_ms: u32,
     /// Which program this is, counted from 1.
     generation: u64,
-    /// Flows of former programs, which leave as their deltas are accepted.
+    /// Flows of previous programs, which leave as their deltas are accepted.
     #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
     leaving: Vec<Box<Flows>>,
-    /// Sums of former programs, likewise.
+    /// Sums of previous programs, likewise.
     #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
     left_sums: Vec<Box<Aggregate>>,
-    /// The progress of taking over from another engine, before that and after it.
+    /// The progress of taking over from another engine, before and after the takeover.
     staging: Option<Staging>,
     succession: Option<Box<Succession>>,
-    /// Engines of removed workers, whose counts of entries are still to be taken over.
+    /// Engines of removed workers whose entry counts are still to be taken over.
     #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
     estates: Vec<Box<Engine>>,
-    /// Whether another engine is taking over: then no entry goes by age.
+    /// Whether another engine is taking over: no entry expires then.
     still: bool,
-    /// Where packets that met FLOW pipes of former programs were counted.
+    /// Where packets that met FLOW pipes of previous programs were counted.
     past: FlowAccount,
-    /// Bucket tables that were filled here, because a change of weight came without them.
+    /// Bucket tables that were filled here because a change of weight came without them.
     filled: u64,
     /// Whether other workers have replicas of the entries.
     shared: bool,
@@ -108,7 +109,7 @@ impl Engine {
     /// Compiles a program, fills its buckets, and adds its entries. `hash` is the secret of the process.
     ///
     /// # Errors
-    /// What the check would have reported; see [`CompileError`].
+    /// Problems that the check would have reported; see [`CompileError`].
     pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
         Engine::with_tables(program, hash, &GroupTables::new(program))
     }
@@ -116,7 +117,7 @@ impl Engine {
     /// Compiles a program with these buckets, and adds its entries.
     ///
     /// # Errors
-    /// What the check would have reported; see [`CompileError`].
+    /// Problems that the check would have reported; see [`CompileError`].
     pub fn with_tables(
         program: &Program,
         hash: TableHash,
@@ -157,7 +158,7 @@ impl Engine {
             shared: false,
         };
         for (at, pipe) in program.pipes.iter().enumerate() {
-            // The check of the program has judged where its entries lead.
+            // The check of the program has already validated where its entries lead.
             let entered = all_fit(program, PipeId(at as u16), |entry| engine.pipes[at].enter(entry, 0));
             entered.map_err(|(number, why)| compile::refused(pipe, number, &why))?;
         }
@@ -165,13 +166,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Sets how flows are spread over workers, the same on all of them, before there are any. The engines
-    /// that take over from this one go on in this way.
+    /// Sets how flows are spread over workers, the same on all of them, before there are any flows. Engines
+    /// that take over from this one inherit it.
     pub fn steer(&mut self, steering: Steering) {
         self.steering = steering;
     }
 
-    /// Returns what tells the workers of frames outside of them.
+    /// Returns what determines the workers of frames outside of workers.
     #[must_use]
     pub fn owners(&self, steering: Steering, workers: usize) -> Owners {
         let reading = &self.walk.reading;
@@ -180,7 +181,7 @@ impl Engine {
         Owners::of_ports(ports, reading, (steering, workers))
     }
 
-    /// Finds out how the workers of frames are found, with the present entries.
+    /// Determines how the workers of frames are found, with the current entries.
     fn find_owners(&mut self) {
         self.owners = owners_of(&self.program, &self.shape, &uses(&self.pipes)).0;
     }
@@ -198,7 +199,7 @@ impl Engine {
         self.flows.is_some()
     }
 
-    /// Whether fragments have the ports of their datagram, which must be told before they are processed.
+    /// Whether fragments have the ports of their datagram, which must be set before they are processed.
     #[inline]
     #[must_use]
     pub fn follows(&self) -> bool {
@@ -211,12 +212,12 @@ impl Engine {
         self.walk.reading.hash
     }
 
-    /// Finds the frames of `list`, received on `input`, that belong to another of so many workers than this
-    /// one (`own`), and calls `found` with slot and worker of each. Returns their mask. The others must be
-    /// processed next.
+    /// Finds the frames of `list`, received on `input`, that belong to a worker other than this one (`own`),
+    /// given the number of workers, and calls `found` with slot and worker of each. Returns their mask. The
+    /// other frames must be processed next.
     ///
-    /// Fragments without ports belong to the worker that learns those of their datagram; if this one does,
-    /// they are in the second mask, and ports must be told before they are processed.
+    /// Fragments without ports belong to the worker that learns the ports of their datagram; if this one
+    /// does, they are in the second mask, and their ports must be set before they are processed.
     pub fn of_others(
         &mut self,
         batch: &mut Batch,
@@ -261,14 +262,14 @@ impl Engine {
         (others, untold & !others)
     }
 
-    /// Finds the fragments of `list` whose ports must be told before they are processed, as
+    /// Finds the fragments of `list` whose ports must be set before they are processed, as
     /// [`Engine::of_others`] does.
     pub fn fragments(&mut self, batch: &mut Batch, list: u64, input: PortId) -> u64 {
         self.of_others(batch, (list, input), (0, 1), |_, _| ()).1
     }
 
-    /// Returns the worker of a fragment, received on `input`, whose ports were told; `None` if it is not of a
-    /// FLOW pipe.
+    /// Returns the worker of a fragment, received on `input`, whose ports were set; `None` if it does not
+    /// belong to a FLOW pipe.
     #[must_use]
     pub fn owner_of_told(
         &mut self,
@@ -286,7 +287,7 @@ impl Engine {
             }
             Owning::Ahead(pipes) => {
                 let (pipes, mut worker) = (Arc::clone(pipes), None);
-                // No worker has this number, so every one is another.
+                // No worker has this number, so every worker counts as another one.
                 let every = (usize::MAX, workers);
                 self.look_ahead(&pipes, batch, (1 << slot, input), every, |_, owner| worker = Some(owner));
                 worker
@@ -294,23 +295,24 @@ impl Engine {
         }
     }
 
-    /// Returns the datagram of a fragment that [`Engine::of_others`] found, and which part of it is there.
+    /// Returns the datagram of a fragment that [`Engine::of_others`] found, and which part of it the fragment
+    /// carries.
     #[must_use]
     pub fn piece(&self, batch: &Batch, slot: usize) -> Option<(DatagramId, Part)> {
         self.walk.packets.piece(batch, slot)
     }
 
-    /// Tells the ports of the datagram of which the frame in a slot of the next batch is a fragment.
+    /// Sets the ports of the datagram for the frame in a slot of the next batch, which is a fragment of it.
     pub fn tell_ports(&mut self, slot: usize, ports: [u8; 4]) {
         self.walk.packets.tell_ports(slot, ports);
     }
 
-    /// Forgets the ports that were told: the batch is not processed.
+    /// Forgets the ports that were set: the batch is not processed.
     pub fn forget_ports(&mut self) {
         self.walk.packets.forget();
     }
 
-    /// Returns the ports that were told.
+    /// Returns the ports that were set.
     #[must_use]
     pub fn told_ports(&self, slot: usize) -> Option<[u8; 4]> {
         self.walk.packets.told_ports(slot)
@@ -321,13 +323,13 @@ impl Engine {
     }
 
     /// Runs the packets of `list`, received on `input`, through the program. The frames are rewritten in the
-    /// batch; the outcome says where each goes.
+    /// batch; the outcome says where each one goes.
     pub fn process(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &mut Outcome {
         self.walk.live = true;
         self.run(batch, list, input, now_ns)
     }
 
-    /// The same without counting, learning or metering. Frames are rewritten nevertheless.
+    /// The same without counting, learning or metering. Frames are still rewritten.
     pub fn probe(&mut self, batch: &mut Batch, input: PortId, now_ns: u64) -> &Outcome {
         self.walk.live = false;
         self.run(batch, batch.mask(), input, now_ns)
@@ -351,7 +353,7 @@ impl Engine {
         };
         let good =
             walk.packets.read(batch, list, &walk.reading, ahead, |slot, reason| outcome.drop(slot, reason));
-        // And the flows themselves, while the pipes in front of theirs run.
+        // Likewise the flows themselves, while the pipes in front of theirs run.
         if let Some(at) = self.flows.filter(|at| *at != root.index())
             && let Some(flows) = self.pipes[at].table.flows_mut()
         {
@@ -426,19 +428,19 @@ impl Engine {
         self.free_pipe(pipe)?.enter(entry, now_ms)
     }
 
-    /// Returns whether an entry opens a way that may lead to a FLOW pipe.
+    /// Returns whether an entry opens a path that may lead to a FLOW pipe.
     fn opens(&self, pipe: PipeId, entry: &Entry) -> bool {
         let uses = self.pipes.get(pipe.index()).map(|pipe| &pipe.actions.uses);
         let new = |forward| uses.is_some_and(|uses| !uses.has_lead((forward, entry.template)));
         self.has_flows() && entry.forward.is_some_and(new)
     }
 
-    /// Checks that an entry may be added beside the present ones.
+    /// Checks that an entry may be added to the current ones.
     fn admits(&self, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
         self.shape.admits(&self.program, &uses(&self.pipes), pipe, entry)
     }
 
-    /// Returns a pipe that no reservation has.
+    /// Returns a pipe that is not reserved.
     fn free_pipe(&mut self, pipe: PipeId) -> Result<&mut CompiledPipe, ChangeError> {
         let pipe = self.pipe_mut(pipe)?;
         match pipe.held {

@@ -1,4 +1,4 @@
-//! The outcome of a batch: one mask per way out, so that the worker sends the frames of each way together and
+//! The outcome of a batch: one mask per exit, so that the worker sends the frames of each exit together and
 //! in order.
 
 use super::Tees;
@@ -6,7 +6,7 @@ use weir_packet::DropReason;
 use weir_program::{AppId, PortId, Program};
 use weir_program::{Copied, Verdict};
 
-/// The outcome of a batch: one mask per way out.
+/// The outcome of a batch: one mask per exit.
 #[derive(Debug)]
 pub struct Outcome {
     /// Packets for each port, by port number.
@@ -19,13 +19,13 @@ pub struct Outcome {
     pub dropped: u64,
     /// The reason of each dropped packet.
     pub reasons: Vec<DropReason>,
-    /// Packets in the masks of several ports: all but the last port send a copy, the last sends the frame
-    /// itself.
+    /// Packets in the masks of several ports: every port but the last sends a copy, and the last sends the
+    /// frame itself.
     pub flooded: u64,
-    /// Packets that go to an app because they are too long; `limits` has the length that each may have.
+    /// Packets that go to an app because they are too long; `limits` has the maximum length of each.
     pub too_long: u64,
     limits: [u16; 64],
-    /// Copies for apps of packets that went on.
+    /// Copies of forwarded packets, for apps.
     pub tees: Tees,
 }
 
@@ -46,8 +46,8 @@ impl Outcome {
 
     pub(super) fn clear(&mut self) {
         self.transmit.fill(0);
-        // With an empty list, glibc would store under an empty mask; where the list's pointer leads, that
-        // causes an assist of hundreds of cycles.
+        // With an empty list, glibc would store under an empty mask; at the address of the list's pointer,
+        // that causes an assist of hundreds of cycles.
         if !self.apps.is_empty() {
             self.apps.fill(0);
         }
@@ -64,7 +64,7 @@ impl Outcome {
         self.reasons[slot & 63] = reason;
     }
 
-    /// Gives packets to an app that are longer than these limits.
+    /// Sends packets that are longer than these limits to an app.
     #[cold]
     pub(crate) fn give_too_long(&mut self, list: u64, app: AppId, limits: &[u16; 64]) {
         self.apps[app.index()] |= list;
@@ -72,7 +72,7 @@ impl Outcome {
         self.limits = *limits;
     }
 
-    /// Returns the length that a packet may have, if it goes to an app because it is longer.
+    /// Returns the maximum length of a packet that goes to an app because it is too long.
     #[must_use]
     pub fn limit(&self, slot: usize) -> Option<u16> {
         (self.too_long >> slot & 1 == 1).then_some(self.limits[slot & 63])
@@ -92,7 +92,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the copies of one packet, whose bytes are now these.
+    /// Returns the copies of one packet, whose current bytes these are.
     #[must_use]
     pub fn copies(&self, slot: usize, bytes: &[u8]) -> Vec<Copied> {
         let tees =

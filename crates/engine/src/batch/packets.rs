@@ -9,18 +9,18 @@ use weir_program::owner::{self, Steering};
 use weir_program::{KeyUse, PortId};
 use weir_table::Seen;
 
-/// Below this number packets are hashed, and keys gathered, one by one.
+/// Below this number of packets, hashes and keys are computed one by one.
 pub const LANES_MIN: u32 = 16;
 
 /// Facts about the packets of one batch.
 #[derive(Debug)]
 pub struct Packets {
     pub headers: [Headers; 64],
-    /// Layers that every packet has. Most batches are uniform, so single packets need not be examined.
+    /// Layers that every packet has. Most batches are uniform, so individual packets need not be examined.
     all: LevelLayers,
     pub meta: [[u32; 4]; 64],
     pub color: [u8; 64],
-    /// Of packets that `limit_length` has just refused: the length that they may have.
+    /// For packets that `limit_length` has just refused: their maximum length.
     pub limit: [u16; 64],
     pub input: PortId,
     pub outer: Keys,
@@ -29,30 +29,31 @@ pub struct Packets {
     pub stale: u64,
     /// Packets that an action may have written to since their keys were made.
     pub written: u64,
-    /// Packets of the next batch whose headers were found to tell their workers.
+    /// Packets of the next batch whose headers were parsed to find their workers.
     parsed: u64,
     pub fragments: Fragments,
 }
 
-/// What is known of the fragments of a batch (docs/pipes.md F11).
+/// What is known about the fragments of a batch (docs/pipes.md F11).
 #[derive(Debug)]
 pub struct Fragments {
     /// Packets whose outermost IP header is that of a fragment whose ports are known.
     pub ported: u64,
-    /// Their ports, as a TCP or UDP header begins with them; that of first fragments has the same.
+    /// Their ports, in the form in which a TCP or UDP header starts with them; a first fragment's header has
+    /// the same.
     pub ports: [[u8; 4]; 64],
-    /// Fragments that the next batch arrives with ports of.
+    /// Fragments of the next batch whose ports were set in advance.
     told: u64,
     /// Packets that arrived as fragments of TCP or UDP, with ports that are known.
     followed: u64,
-    /// Fragments of TCP or UDP whose ports nobody has told, among those whose headers were found.
+    /// Fragments of TCP or UDP whose ports were not set, among those whose headers were parsed.
     untold: u64,
 }
 
 /// Flow keys of one level, their hashes, and the packets that have them.
 #[derive(Debug)]
 pub struct Keys {
-    /// For usual packets ([`FlowKey::ipv4`]) only filled in where flows are looked up.
+    /// For usual packets ([`FlowKey::ipv4`]), only filled in where flows are looked up.
     pub key: [FlowKey; 64],
     pub table: [u64; 64],
     /// Filled in where the hashes of all packets are used, and for packets without a key; see
@@ -61,9 +62,9 @@ pub struct Keys {
     pub known: u64,
     /// Those of them that are usual ([`FlowKey::ipv4`]).
     pub usual: u64,
-    /// Those that are ICMP errors about the flow that the key is of.
+    /// Those that are ICMP errors about the flow that the key identifies.
     pub errors: u64,
-    /// What the TCP headers behind the keys say, if that is used.
+    /// What the TCP headers that belong to the keys say, if that is used.
     pub seen: [Seen; 64],
     /// The packets that open a TCP connection, and those that close or reset one, if that is used.
     pub opens: u64,
@@ -106,8 +107,8 @@ impl Keys {
         }
     }
 
-    /// Makes keys and hashes of `list` from the current bytes. `ahead` is called with each table hash as it
-    /// is made.
+    /// Computes keys and hashes of `list` from the current bytes. `ahead` is called with each table hash as
+    /// it is computed.
     #[inline]
     fn make(
         &mut self,
@@ -118,7 +119,7 @@ impl Keys {
         ahead: impl Fn(KeySource, u64),
     ) {
         let KeyUse { table, select, select_some, select_unhashed, flags, sums } = self.uses;
-        // What is needed only for frames without a NIC hash is not made for the others.
+        // Values that only frames without a NIC hash need are not computed for the others.
         let list = match (table || select || select_some || sums, select_unhashed) {
             (true, _) => list,
             (false, true) => unhashed(batch, list),
@@ -177,7 +178,7 @@ impl Keys {
         }
     }
 
-    /// Finds out what the TCP headers of `list` say.
+    /// Determines what the TCP headers of `list` say.
     #[inline]
     fn look_at_flags(&mut self, batch: &Batch, headers: &[Headers; 64], list: u64) {
         let (mut opens, mut closes) = (0, 0);
@@ -198,7 +199,7 @@ impl Keys {
         [self.ipv4[0][slot % 64], self.ipv4[1][slot % 64]]
     }
 
-    /// The select hash of a packet, as of when its key was made.
+    /// The select hash of a packet, as of when its key was computed.
     #[inline]
     #[must_use]
     pub fn select(&self, slot: usize, reading: &Reading) -> u64 {
@@ -214,7 +215,7 @@ impl Keys {
         }
     }
 
-    /// The flow key of a packet, if it has one; made where select hashes are, too.
+    /// The flow key of a packet, if it has one; computed where select hashes are, too.
     #[inline]
     #[must_use]
     pub fn flow(&self, slot: usize) -> Option<FlowKey> {
@@ -240,7 +241,7 @@ impl Keys {
             }
             return;
         }
-        // Hashes of this batch's other packets must stay as they are.
+        // Hashes of this batch's other packets must be preserved.
         let mut hashes = [0; 64];
         reading.select.hash_all(addresses, last, &mut hashes);
         for slot in Bits(usual) {
@@ -254,10 +255,10 @@ fn unhashed(batch: &Batch, list: u64) -> u64 {
     Bits(list).fold(0, |unhashed, slot| unhashed | u64::from(batch.frame(slot).hash() == 0) << slot)
 }
 
-/// Bytes that the length in an IPv6 header does not count.
+/// Bytes that the length in an IPv6 header does not include.
 const IPV6_HEADER: usize = 40;
 
-/// What the TCP header says that belongs to a packet's key.
+/// What the TCP header that belongs to a packet's key says.
 fn seen(bytes: &[u8], headers: &Headers, source: KeySource) -> Seen {
     let level = source.level(headers);
     let at = level.at(Base::L4);
@@ -272,7 +273,7 @@ fn seen(bytes: &[u8], headers: &Headers, source: KeySource) -> Seen {
     Seen::segment(tcp[13], tcp[4], end > at + usize::from(tcp[12] >> 4) * 4)
 }
 
-/// What selects for a packet without IP: both MAC addresses and the EtherType.
+/// The select input of a packet without IP: both MAC addresses and the EtherType.
 fn ethernet_words(bytes: &[u8], headers: &Headers) -> [u64; 3] {
     let mac = |at: usize| {
         let mut word = [0; 8];
@@ -304,27 +305,26 @@ impl Packets {
         }
     }
 
-    /// Tells the ports of the datagram of which the frame in a slot of the next batch is a fragment.
+    /// Sets the ports of the datagram for the frame in a slot of the next batch, which is a fragment of it.
     pub fn tell_ports(&mut self, slot: usize, ports: [u8; 4]) {
         self.fragments.told |= 1 << slot;
         self.fragments.ports[slot & 63] = ports;
     }
 
-    /// The ports of a fragment of the next batch, if they were told.
+    /// The ports of a fragment of the next batch, if they were set.
     #[must_use]
     pub fn told_ports(&self, slot: usize) -> Option<[u8; 4]> {
         (self.fragments.told >> slot & 1 == 1).then(|| self.fragments.ports[slot & 63])
     }
 
-    /// Those of `list` that are fragments of TCP or UDP whose ports nobody has told. Their headers must have
-    /// been found.
+    /// The fragments of TCP or UDP in `list` whose ports were not set. Their headers must have been parsed.
     #[must_use]
     pub fn untold(&self, list: u64) -> u64 {
         list & self.fragments.untold & !self.fragments.told
     }
 
-    /// Calls `found` with slot and worker of each of these untold fragments whose ports another worker than
-    /// `own` learns. Returns their mask.
+    /// Calls `found` with slot and worker for each of these fragments whose ports a worker other than `own`
+    /// learns. Returns their mask.
     pub fn untold_of_others(
         &self,
         batch: &Batch,
@@ -343,14 +343,14 @@ impl Packets {
         others
     }
 
-    /// The ports of a fragment whose headers were found, as far as they are known.
+    /// The ports of a fragment whose headers were parsed, if known.
     #[must_use]
     pub fn ports_of(&self, slot: usize) -> Option<[u8; 4]> {
         let known = (self.fragments.told | self.fragments.ported) >> slot & 1 == 1;
         known.then(|| self.fragments.ports[slot & 63])
     }
 
-    /// Forgets what was told of the next batch, which nobody will read.
+    /// Forgets what was set for the next batch, which will not be read.
     pub fn forget(&mut self) {
         (self.parsed, self.fragments.told) = (0, 0);
     }
@@ -362,15 +362,15 @@ impl Packets {
         self.fragments.ported >> slot & 1 == 1
     }
 
-    /// The datagram and the part of it that a fragment is, whose headers were found.
+    /// Identifies the datagram and the part of it that a fragment carries. Its headers must have been parsed.
     #[must_use]
     pub fn piece(&self, batch: &Batch, slot: usize) -> Option<(DatagramId, Part)> {
         let (bytes, level) = (batch.frame(slot).bytes(), self.headers[slot].outer());
         Some((fragment::datagram(bytes, level)?, fragment::part(bytes, level).ok()?))
     }
 
-    /// Reads a batch that has just arrived. Malformed frames are told to `malformed`; the mask of the others
-    /// returns. `ahead` gets the hashes that flow tables are read with as they are made.
+    /// Reads a batch that has just arrived. Malformed frames are reported to `malformed`; the mask of the
+    /// others is returned. `ahead` gets the hashes by which flow tables are read, as they are computed.
     #[inline]
     pub fn read(
         &mut self,
@@ -402,9 +402,9 @@ impl Packets {
         (self.fragments.ported, self.fragments.followed, self.fragments.untold) = (0, 0, 0);
     }
 
-    /// Finds the headers of a batch that has just arrived, which need not be found again by the
-    /// [`Packets::read`] of some of its packets that follows. Returns the packets that are not malformed,
-    /// with fragments whose ports are still to be told.
+    /// Parses the headers of a batch that has just arrived; a following [`Packets::read`] of some of its
+    /// packets need not parse them again. Returns the packets that are not malformed, including fragments
+    /// whose ports are not set yet.
     #[inline]
     pub fn find(&mut self, batch: &Batch, list: u64, reading: &Reading) -> u64 {
         self.start();
@@ -416,21 +416,21 @@ impl Packets {
     }
 
     /// Does the same for pipes that are looked through before the batch is [read](Packets::read). No keys are
-    /// made.
+    /// computed.
     pub fn open(&mut self, batch: &Batch, list: u64, reading: &Reading) -> u64 {
-        // Keys are those of another batch.
+        // The keys are those of another batch.
         (self.stale, self.written) = (0, u64::MAX);
         self.meta = [[0; 4]; 64];
         self.color = [0; 64];
         self.find(batch, list, reading)
     }
 
-    /// Forgets the headers of packets that are given away instead of being read.
+    /// Forgets the headers of packets that are handed over instead of being read.
     pub fn give_away(&mut self, others: u64) {
         self.parsed &= !others;
     }
 
-    /// Parses again those of `list` whose headers have moved.
+    /// Parses again the packets of `list` whose headers have moved.
     #[inline]
     pub fn refresh(
         &mut self,
@@ -449,7 +449,7 @@ impl Packets {
         list & !stale | good
     }
 
-    /// Makes flow keys and hashes again.
+    /// Computes flow keys and hashes again.
     #[inline]
     pub fn make_keys(&mut self, batch: &Batch, list: u64, reading: &Reading) {
         self.written &= !list;
@@ -458,8 +458,8 @@ impl Packets {
         self.inner.make(batch, found, list, reading, |_, _| {});
     }
 
-    /// The words of the outer flow keys, by packet ([`FlowKey::ipv4`]), if they are there for all of `list`
-    /// and say what its bytes say now.
+    /// The words of the outer flow keys, by packet ([`FlowKey::ipv4`]), if all of `list` have them and they
+    /// match the current bytes.
     #[inline]
     #[must_use]
     pub fn words_of(&self, list: u64) -> Option<&[[u64; 64]; 2]> {
@@ -476,7 +476,7 @@ impl Packets {
         Observed { input: self.input.0, ..observed }
     }
 
-    /// The headers of a packet, as they were last found.
+    /// The headers of a packet, as last parsed.
     #[inline]
     #[must_use]
     pub fn headers(&self, slot: usize) -> &Headers {
@@ -493,7 +493,7 @@ impl Packets {
         }
     }
 
-    /// Finds headers. `arrives` is false where an action has moved them.
+    /// Parses headers. `arrives` is false where an action has moved them.
     #[inline]
     fn parse(
         &mut self,
@@ -524,7 +524,7 @@ impl Packets {
         good
     }
 
-    /// Gives fragments their ports. Returns those that have none, or are malformed.
+    /// Gives fragments their ports. Returns those that have none or are malformed.
     #[cold]
     fn follow(
         &mut self,

@@ -31,7 +31,7 @@ impl CompiledPipe {
             self.miss(walk, batch, misses);
         }
         match hits {
-            // A meter must see its packets in the order of arrival, whatever they hit.
+            // A meter must see its packets in order of arrival, whatever they hit.
             Hits::Few(few) if !self.metered => {
                 few.iter()
                     .filter(|(_, hits)| *hits != 0)
@@ -45,7 +45,7 @@ impl CompiledPipe {
         }
     }
 
-    /// Sums up the packets of a list by flow, with their targets where these are known.
+    /// Sums up the packets of a list by flow, with their targets where known.
     #[inline(never)]
     fn sum_up(&mut self, walk: &Walk, batch: &Batch, list: u64, hits: Hits, rows: &mut [u32; 64]) -> Hits {
         let Some(sums) = &mut self.sums else { return hits };
@@ -60,7 +60,7 @@ impl CompiledPipe {
         hits
     }
 
-    /// Returns which packets hit, and which were dropped on the way.
+    /// Returns which packets hit, and which were dropped along the way.
     #[inline]
     fn look_up(&mut self, walk: &mut Walk, batch: &Batch, list: u64, rows: &mut [u32; 64]) -> (Hits, u64) {
         let mut look = Lookup {
@@ -99,7 +99,8 @@ impl CompiledPipe {
         self.send(walk, batch, done, &actions);
     }
 
-    /// Subtracts packets that were not sent on from shared counters. `lengths` are those that were counted.
+    /// Subtracts packets that were not sent on from shared counters. `lengths` are the lengths that were
+    /// counted.
     #[cold]
     fn count_out<N: Numbers>(
         &self,
@@ -140,7 +141,7 @@ impl CompiledPipe {
         walk.forward(batch, self.miss, misses, DropReason::Miss);
     }
 
-    /// Colours packets. Returns the mask of those that were not dropped for it.
+    /// Colours packets. Returns the mask of packets that were not dropped because of it.
     fn meter(&self, walk: &mut Walk, batch: &Batch, hits: u64, actions: &impl ActionOf) -> u64 {
         let mut passed = hits;
         for slot in Bits(hits) {
@@ -173,7 +174,7 @@ impl CompiledPipe {
         done
     }
 
-    /// The same; those that fail are told to `fail`.
+    /// The same; failures are reported to `fail`.
     #[inline(always)]
     fn act_on<N: Numbers>(
         &self,
@@ -199,8 +200,8 @@ impl CompiledPipe {
         done
     }
 
-    /// Computes flow keys and hashes from the new bytes if the pipe wants that. Returns the mask of packets
-    /// whose headers were found.
+    /// Recomputes flow keys and hashes from the new bytes if the pipe requests that. Returns the mask of
+    /// packets whose headers were parsed.
     fn make_keys(&self, walk: &mut Walk, batch: &Batch, list: u64) -> u64 {
         if !self.rehash {
             return list;
@@ -239,8 +240,9 @@ fn lengths(batch: &Batch, list: u64) -> [u32; 64] {
     lengths
 }
 
-/// Returns what `of` says of the first packet of a list, which must not be empty, and all packets of which it
-/// says the same. Most lists are of few kinds, so to go by kinds is less work than to go by packets.
+/// Returns what `of` yields for the first packet of a list, which must not be empty, and all packets for
+/// which it yields the same. Most lists have few distinct values, so iterating by value is less work than
+/// iterating by packet.
 #[inline(always)]
 fn alike<T: PartialEq>(list: u64, of: impl Fn(usize) -> T) -> (T, u64) {
     let first = of(list.trailing_zeros() as usize & 63);
@@ -282,7 +284,7 @@ fn meter_packet(walk: &mut Walk, meter: usize, size: u32, slot: usize) -> Color 
 
 /// Row or action numbers of the packets in a list.
 trait Numbers: ActionOf {
-    /// Returns the number that all packets have, if there is one.
+    /// Returns the number that all packets share, if there is one.
     fn same(&self) -> Option<u32>;
 
     /// Prefetches the rows with these numbers, if they may be far away.

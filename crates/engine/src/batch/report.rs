@@ -1,4 +1,4 @@
-//! Reports what the engine has counted and holds.
+//! Reports what the engine has counted and what it holds.
 
 use super::Engine;
 use super::compile::CompiledPipe;
@@ -31,7 +31,7 @@ impl Engine {
         }
     }
 
-    /// Returns the shared counters, at a cost that does not depend on the tables' sizes.
+    /// Returns the shared counters, at a cost independent of the tables' sizes.
     #[must_use]
     pub fn counters(&self) -> Vec<Count> {
         self.walk.counters.clone()
@@ -43,15 +43,15 @@ impl Engine {
         self.walk.counters.get(id.index()).copied().unwrap_or_default()
     }
 
-    /// Returns the entries in up to `most` places of a pipe, from this one on. While a program takes over
-    /// from a former one, counts may lack what has not been taken over yet.
+    /// Returns the entries in up to `most` places of a pipe, starting at this one. While a program takes over
+    /// from a previous one, counts may be missing what has not been taken over yet.
     #[must_use]
     pub fn page(&self, pipe: PipeId, from: u32, most: u32, now_ns: u64) -> Page {
         let pipe = self.pipes.get(pipe.index());
         pipe.map(|pipe| pipe.page(from, most, (now_ns / 1_000_000) as u32)).unwrap_or_default()
     }
 
-    /// Returns the entries of a pipe, as they could be written again, with their counts.
+    /// Returns the entries of a pipe with their counts, in a form in which they could be written again.
     #[must_use]
     pub fn entries(&self, pipe: PipeId) -> Vec<(Entry, Count)> {
         let Some(compiled) = self.pipes.get(pipe.index()) else { return Vec::new() };
@@ -75,14 +75,14 @@ impl Engine {
         flows.map_or_else(Default::default, |flows| (flows.snapshots().take(limit).collect(), flows.live()))
     }
 
-    /// Returns up to `most` live flows of a FLOW pipe from a row on, as far as one look goes.
+    /// Returns up to `most` live flows of a FLOW pipe starting at a row, as many as one look covers.
     #[must_use]
     pub fn flows_page(&self, pipe: PipeId, from: u32, most: usize) -> FlowsPage {
         let flows = self.pipes.get(pipe.index()).and_then(|pipe| pipe.table.flows());
         flows.map_or_else(FlowsPage::default, |flows| flows.page(from, most))
     }
 
-    /// Returns where the packets that met FLOW pipes were counted, those of former programs included.
+    /// Returns where the packets that met FLOW pipes were counted, including those of previous programs.
     #[must_use]
     pub fn flow_account(&self) -> FlowAccount {
         let mut sum = self.past;
@@ -92,7 +92,7 @@ impl Engine {
         sum
     }
 
-    /// Returns the packets in the counters of flows, by adding up all flows: for tests.
+    /// Returns the packets in the counters of flows by adding up all flows; for tests.
     #[must_use]
     pub fn packets_in_flows(&self) -> u64 {
         let flows = self.pipes.iter().filter_map(|pipe| pipe.table.flows());
@@ -100,7 +100,7 @@ impl Engine {
             + self.all_sums().map(Aggregate::packets).sum::<u64>()
     }
 
-    /// Returns the packets in deltas that wait to be taken, by adding them up.
+    /// Returns the packets in deltas that wait to be taken by adding them up.
     #[must_use]
     pub fn packets_in_deltas(&self) -> u64 {
         let flows = self.pipes.iter().filter_map(|pipe| pipe.table.flows());
@@ -125,7 +125,7 @@ impl Engine {
         self.pipes.iter().map(|pipe| pipe.table.turns()).collect()
     }
 
-    /// Returns how each pipe chooses the targets of new flows now.
+    /// Returns how each pipe currently chooses the targets of new flows.
     #[must_use]
     pub fn new_flows(&self) -> Vec<NewFlowTurns> {
         let flows = self.pipes.iter().map(|pipe| pipe.table.flows());
@@ -146,7 +146,7 @@ impl Engine {
         self.walk.groups.iter().map(|group| group.report(0..usize::MAX)).collect()
     }
 
-    /// Returns the buckets of a group in a range, as far as there are any. Empty without such a group.
+    /// Returns the existing buckets of a group in a range. Empty if there is no such group.
     #[must_use]
     pub fn bucket_report(&self, group: GroupId, range: Range<usize>) -> BucketReport {
         self.walk.groups.get(group.index()).map(|group| group.report(range)).unwrap_or_default()

@@ -1,10 +1,10 @@
-//! Changes in two steps: all of them are reserved, and then carried out, which cannot fail. With several
+//! Changes in two steps: all of them are reserved and then committed, which cannot fail. With several
 //! workers, every worker reserves before the first commits, so a change is made by all of them or by none.
 //!
-//! A reservation judges each change beside the present entries and beside what its earlier changes add; what
-//! they remove still counts. It holds what the commit needs: the rows of actions, room in the tables (for
-//! entries of flows even against flows that packets write meanwhile), and the pipes themselves, where no
-//! other change of entries is made until it ends, and nothing ages.
+//! A reservation validates each change against the current entries and against what its earlier changes add;
+//! what they remove still counts. It holds what the commit needs: the rows of actions, room in the tables
+//! (for entries of flows even against flows that packets write meanwhile), and the pipes themselves: until
+//! the reservation ends, no other change of their entries is made and nothing in them ages.
 //!
 //! Both steps can be done in slices, so that a worker forwards packets between them.
 
@@ -13,7 +13,7 @@ use super::compile::CompiledPipe;
 use weir_program::change::{Change, ChangeError, Changes, EntryKey};
 use weir_program::{Entry, PipeId};
 
-/// Stands for no row of an action.
+/// Marks the absence of an action row.
 const NO_ACTION: u32 = u32::MAX;
 
 /// Changes that are being reserved, reserved, or being carried out.
@@ -22,24 +22,24 @@ pub struct Reservation {
     changes: Changes,
     /// For each change that is reserved, the row of its entry's action.
     actions: Vec<u32>,
-    /// How many changes have been carried out.
+    /// How many changes have been committed.
     done: usize,
     /// Whether only idle entries are removed.
     only_idle: bool,
-    /// Whether an entry opens a way that may lead to a FLOW pipe.
+    /// Whether an entry opens a path that may lead to a FLOW pipe.
     opens: bool,
-    /// The pipes that it has, each with whether one of its entries is to be removed.
+    /// The reserved pipes, and for each whether one of its entries will be removed.
     pipes: Vec<(PipeId, bool)>,
 }
 
 impl Reservation {
-    /// Begins a reservation of these changes.
+    /// Begins a reservation for these changes.
     #[must_use]
     pub fn new(changes: Changes) -> Reservation {
         Reservation { actions: Vec::with_capacity(changes.len()), changes, ..Reservation::default() }
     }
 
-    /// Refuses removals of entries that are not idle when they are reserved.
+    /// Refuses to remove entries that are not idle when they are reserved.
     #[must_use]
     pub fn only_idle(self, only_idle: bool) -> Reservation {
         Reservation { only_idle, ..self }
@@ -51,13 +51,13 @@ impl Reservation {
         self.actions.len() == self.changes.len()
     }
 
-    /// Returns true if nothing is reserved that has not been carried out.
+    /// Returns true if nothing is reserved but not yet committed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.actions.len() == self.done
     }
 
-    /// Returns true if all changes have been carried out.
+    /// Returns true if all changes have been committed.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.done == self.changes.len()
@@ -68,7 +68,7 @@ impl Engine {
     /// Reserves up to `most` further changes at time `now_ns`. Returns how many.
     ///
     /// # Errors
-    /// One of them is not possible ([`ChangeError::At`], with its position); the reservation must then be
+    /// One of them is impossible ([`ChangeError::At`], with its position); the reservation must then be
     /// released.
     pub fn reserve(
         &mut self,
@@ -128,11 +128,11 @@ impl Engine {
         }
     }
 
-    /// Carries out up to `most` further changes of a complete reservation, and ends it after the last one.
+    /// Commits up to `most` further changes of a complete reservation, and ends it after the last one.
     /// Returns how many.
     ///
     /// # Errors
-    /// None, unless the reservation is of another engine or something was changed in spite of it.
+    /// None, unless the reservation belongs to another engine or something was changed in spite of it.
     pub fn commit(
         &mut self,
         reservation: &mut Reservation,
@@ -143,7 +143,7 @@ impl Engine {
         let changes = reservation.changes.clone();
         let from = reservation.done;
         if from == 0 && reservation.opens {
-            // All of its ways are known by now, though none is open.
+            // All of its paths are known by now, though none is open.
             self.find_owners();
         }
         let to = from.saturating_add(most).min(reservation.actions.len());
@@ -162,8 +162,8 @@ impl Engine {
         Ok(to - from)
     }
 
-    /// Gives back up to `most` of the changes that are reserved and not carried out, the last first, and ends
-    /// the reservation with the first one. Returns how many.
+    /// Gives back up to `most` of the changes that are reserved but not committed, last first, and ends the
+    /// reservation with the first one. Returns how many.
     pub fn release(&mut self, reservation: &mut Reservation, most: usize) -> usize {
         let left = reservation.actions.len() - reservation.done;
         for _ in 0..left.min(most) {
@@ -183,7 +183,7 @@ impl Engine {
         left.min(most)
     }
 
-    /// Lets go whatever a reservation has.
+    /// Releases everything that a reservation holds.
     fn let_go(&mut self, reservation: &mut Reservation) {
         for (pipe, _) in reservation.pipes.drain(..) {
             if let Ok(pipe) = self.pipe_mut(pipe) {

@@ -1,9 +1,9 @@
-//! Engines of workers whose number changes. While all of them rest, flows go to the worker that they belong
-//! to from then on, and what the engines of removed workers have counted goes to the first.
+//! Engines when the number of workers changes. While all workers pause, flows move to the worker that they
+//! belong to from then on, and the counts of removed workers' engines go to the first engine.
 //!
-//! All engines run the same program, with the same entries: a new worker's engine was made a replica before
-//! ([`Engine::replicate`]). The first engine takes over the counts of entries, of which there may be many, in
-//! slices after that, as it does from a former program ([`Engine::settle`]).
+//! All engines run the same program with the same entries: a new worker's engine was made a replica
+//! beforehand ([`Engine::replicate`]). Afterwards the first engine takes over the counts of entries, of which
+//! there may be many, in slices, as it does from a previous program ([`Engine::settle`]).
 
 #![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
 
@@ -19,22 +19,22 @@ use weir_program::owner::{Side, Steering, worker};
 use weir_program::snapshot::FlowAccount;
 use weir_program::{NatPool, Program};
 
-/// A number of a decision that has not been looked up on another worker.
+/// The number of a decision that has not yet been looked up on another worker.
 const UNKNOWN: u32 = u32::MAX;
-/// A number that leads nowhere there.
+/// A number that leads nowhere on the other worker.
 const NOWHERE: u32 = u32::MAX - 1;
 
-/// What became of flows when the number of workers changed.
+/// What happened to flows when the number of workers changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Flows that moved to another worker.
     pub moved: usize,
-    /// Flows that found no room there: they ended, with a delta.
+    /// Flows that found no room there and ended with a delta.
     pub ended: usize,
 }
 
 impl Engine {
-    /// Returns an engine without a program, which a worker has while its own is with the others.
+    /// Returns an engine without a program, which a worker holds while its own engine is with the others.
     #[must_use]
     pub fn stand_in(hash: TableHash) -> Engine {
         Engine::new(&Program::default(), hash)
@@ -54,8 +54,8 @@ impl Engine {
         }
     }
 
-    /// Becomes a replica of a running engine, whose run-time entries were [staged](Engine::stage) here. Until
-    /// the workers' number has changed, no entry may change there.
+    /// Becomes a replica of a running engine, whose run-time entries were [staged](Engine::stage) here. No
+    /// entry may change there until the number of workers has changed.
     pub fn replicate(&mut self, of: &Engine) {
         self.staging = None;
         self.inherit_buckets(of);
@@ -75,12 +75,12 @@ impl Engine {
         self.find_owners();
     }
 
-    /// Gives every flow to the one of so many engines that it belongs to, and removes the other engines,
-    /// whose counts the first takes over. Returns what became of the flows.
+    /// Moves every flow to the engine that it belongs to, given the number of engines, and removes the other
+    /// engines, whose counts the first takes over. Returns what happened to the flows.
     pub fn redistribute(engines: &mut Vec<Box<Engine>>, workers: usize, steering: Steering) -> Moved {
         let mut moved = Moved::default();
         for engine in engines.iter_mut() {
-            // What they have of a NAT pool stays with its slice, so those that are gone leave before.
+            // Their part of a NAT pool stays with its slice, so flows that have ended leave first.
             engine.clear_removed();
             engine.each_flows(|flows| flows.set_room(usize::MAX));
         }
@@ -100,8 +100,8 @@ impl Engine {
         moved
     }
 
-    /// Takes over what a removed worker's engine has counted: at once what is little, and in slices what
-    /// entries have counted.
+    /// Takes over what a removed worker's engine has counted: small counts at once, those of entries in
+    /// slices.
     fn absorb(&mut self, mut old: Box<Engine>) {
         self.past.add(&old.past);
         self.leaving.append(&mut old.leaving);
@@ -121,7 +121,7 @@ impl Engine {
             heir.misses.add(from.misses);
             left_sums.extend(from.sums.take().filter(|sums| !sums.account.is_empty()));
             if let (Some(flows), Some(mut rest)) = (heir.table.flows_mut(), from.table.take_flows()) {
-                // What is left are flows of entries, and flows that are gone and wait for their delta.
+                // The remaining flows are those of entries, and ended flows that await their delta.
                 let live = rest.account.live;
                 flows.account.add(&rest.account.without(live));
                 rest.account = FlowAccount { met: live, live, ..FlowAccount::default() };
@@ -183,7 +183,7 @@ fn move_flows(
     }
 }
 
-/// Gives what slices of a NAT pool have left to the workers that the slices belong to.
+/// Gives what remains in the slices of a NAT pool to the workers that the slices belong to.
 fn exchange_slices(engines: &mut [Box<Engine>], pipe: usize, workers: usize) {
     for to in 0..workers.min(engines.len()) {
         for from in (0..engines.len()).filter(|&from| from != to) {
@@ -197,7 +197,7 @@ fn exchange_slices(engines: &mut [Box<Engine>], pipe: usize, workers: usize) {
     }
 }
 
-/// Returns the number, in another worker's replica of a pipe, that leads to the same entry.
+/// Returns the number that leads to the same entry in another worker's replica of a pipe.
 fn number_there(here: &CompiledPipe, there: &CompiledPipe, number: u32) -> Option<u32> {
     let flows = |pipe: &CompiledPipe, of: &dyn Fn(&Flows) -> Option<u32>| pipe.table.flows().and_then(of);
     let row = flows(here, &|flows| Some(flows.row_of_number(number)).filter(|&row| row != NO_ROW))?;

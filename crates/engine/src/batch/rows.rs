@@ -1,12 +1,11 @@
-//! Entries as stored for the data path: a row of 24 bytes that is written on every hit, and the action row
-//! that it points to, which is only read.
+//! Entries as stored for the data path: a row of 24 bytes that is written on every hit, and the read-only
+//! action row that it points to.
 //!
 //! Many entries have the same action (a million prefixes, eight next hops), so action rows are shared by
-//! content: what is read stays in the first-level cache, and an entry costs its key and 24 bytes (32 where
-//! its table does not keep the rows; then its counter is there, too, because those differ most, and its key
-//! if that is the target of a group). Values are
-//! stored as the steps of the template need them, an encapsulation as the finished outer header, so that
-//! performing an action is copying.
+//! content: what is read stays in the L1 cache, and an entry costs its key and 24 bytes (32 where its table
+//! does not keep the rows; then the row also has its counter, because counters differ most, and its key if
+//! that is the target of a group). Values are stored in the form that the steps of the template need, an
+//! encapsulation as the finished outer header, so that performing an action is a copy.
 
 use crate::batch::steps::Plan;
 use std::collections::HashMap;
@@ -22,10 +21,10 @@ use weir_table::Exact;
 /// Bit of [`EntryRow::action`]: the entry was added at run time.
 pub const RUN_TIME: u32 = 1 << 31;
 
-/// Up to this many rows are always in a near cache.
+/// Up to this number of rows are always in a near cache.
 pub const NEAR_MAX: u32 = 1024;
 
-/// What a hit writes: counts and the time; and the number of the action row.
+/// What a hit writes (counts and time), and the number of the action row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct EntryRow {
@@ -53,7 +52,7 @@ impl EntryRow {
         self.action & !RUN_TIME
     }
 
-    /// Adds the counts of the entry's predecessor, which was hit before.
+    /// Adds the counts of the entry's predecessor, which was hit earlier.
     pub fn add(&mut self, former: &EntryRow) {
         if self.packets == 0 || is_later(former.last, self.last) {
             self.last = former.last;
@@ -86,8 +85,7 @@ pub struct Actions {
     /// `stride` bytes for each row.
     pub values: Vec<u8>,
     pub stride: usize,
-    /// The entries' per-entry values as given: `given` numbers for each row, of which a template needs the
-    /// first few.
+    /// The entries' per-entry values as given: `given` numbers for each row; a template uses the first few.
     own: Vec<u128>,
     given: usize,
     users: Vec<u32>,
@@ -97,12 +95,12 @@ pub struct Actions {
     pub uses: Uses,
 }
 
-/// Maps of [`ByContent`]: a map that grows moves its own rows only, so an insertion does not take longer than
-/// it takes to move a few thousand.
+/// Number of maps in [`ByContent`]: a map that grows moves only its own rows, so an insertion never takes
+/// longer than moving a few thousand.
 const MAPS: usize = 256;
 
-/// Numbers of rows by the hash of their content. Of several rows with one hash, which are rare, only one is
-/// here; the others are not shared.
+/// Numbers of rows by the hash of their content. If several rows have the same hash, which is rare, only one
+/// is listed; the others are not shared.
 #[derive(Debug, Default)]
 struct ByContent {
     maps: Vec<HashMap<u64, u32>>,
@@ -136,7 +134,7 @@ impl ActionOf for [u32; 64] {
     }
 }
 
-/// One row for all packets: what depends on it is looked up once per list.
+/// One row for all packets: everything that depends on it is looked up once per list.
 impl ActionOf for u32 {
     #[inline(always)]
     fn of(&self, _slot: usize) -> u32 {
@@ -149,8 +147,8 @@ impl ActionOf for u32 {
 pub struct PipeWide {
     pub forward: Forward,
     pub counter: Option<SharedUse<CounterId>>,
-    /// Whether the entries' counters are beside their rows ([`Slab`]). Otherwise a million entries with eight
-    /// next hops and a counter each would have a million action rows.
+    /// Whether the entries' counters are stored next to their rows ([`Slab`]). Otherwise a million entries
+    /// with eight next hops and a counter each would have a million action rows.
     pub apart: bool,
     pub meter: Option<SharedUse<MeterId>>,
 }
@@ -177,8 +175,8 @@ fn resolve<Id>(pipe: Option<SharedUse<Id>>, entry: Option<Id>) -> Option<Id> {
 }
 
 impl Actions {
-    /// Creates an empty list for up to `entries` entries, for actions by these plans. Memory becomes resident
-    /// as used.
+    /// Creates an empty list for up to `entries` entries, for actions with these plans. Memory becomes
+    /// resident as used.
     #[must_use]
     pub fn new(plans: &[Plan], given: usize, entries: usize) -> Actions {
         let stride = plans.iter().map(|plan| plan.stride).max().unwrap_or(0);
@@ -230,14 +228,14 @@ impl Actions {
         self.uses.add(Some(row.forward), row.template, row.meter);
         self.own[number * self.given..][..entry.values.len()].copy_from_slice(&entry.values);
         let place = &mut self.values[number * self.stride..(number + 1) * self.stride];
-        // The values of another entry may be left here, and an outer header is written only where it is not
-        // zero.
+        // The values of another entry may be left over here, and an outer header is written only where it is
+        // not zero.
         place.fill(0);
         plans[usize::from(entry.template)].materialise(&entry.values, place);
         at
     }
 
-    /// Prefetches what is read of these rows' actions, where there are many.
+    /// Prefetches what these rows' actions read, if there are many.
     #[inline]
     pub fn prefetch(&self, list: u64, actions: &impl ActionOf) {
         if self.rows.len() <= NEAR_MAX as usize {
@@ -292,13 +290,13 @@ pub trait Rows {
     /// Returns a row for modification.
     fn at_mut(&mut self, row: u32) -> &mut EntryRow;
 
-    /// Returns the counter of the entry in a row, if that is here and not in its action row.
+    /// Returns the counter of the entry in a row, if it is stored here rather than in its action row.
     #[inline(always)]
     fn counter(&self, _row: u32) -> Option<CounterId> {
         None
     }
 
-    /// Prefetches a row, where the look-up has not brought it along.
+    /// Prefetches a row, if the look-up has not already fetched it.
     #[inline(always)]
     fn prefetch(&self, _row: u32) {}
 
@@ -306,7 +304,7 @@ pub trait Rows {
     fn used(&self) -> u32;
 }
 
-/// The rows of a table of exact keys lie beside the keys, so that comparing a key brings its row into the
+/// The rows of a table of exact keys lie next to the keys, so that comparing a key brings its row into the
 /// cache.
 impl<const W: usize> Rows for Exact<W, EntryRow> {
     #[inline(always)]
@@ -324,31 +322,31 @@ impl<const W: usize> Rows for Exact<W, EntryRow> {
     }
 }
 
-/// The rows of a pipe whose table leads from a key to a number only, with the keys, which no packet reads.
+/// The rows of a pipe whose table maps a key to a number only, with the keys, which no packet reads.
 #[derive(Debug, Default)]
 pub struct Slab {
     rows: Vec<SlabRow>,
     frontier: Option<Frontier>,
-    /// The keys that do not fit into rows.
+    /// The keys that do not fit in rows.
     keys: Vec<PackedKey>,
     free: Vec<u32>,
     free_keys: Vec<u32>,
 }
 
-/// A row of a slab: half a cache line, so that none lies in two.
+/// A row of a slab: half a cache line, so that no row spans two.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(32))]
 struct SlabRow {
     row: EntryRow,
-    /// The counter of its entry, if entries give them.
+    /// The counter of its entry, if entries have counters.
     counter: Option<CounterId>,
     key: RowKey,
 }
 
 const _: () = assert!(size_of::<SlabRow>() == 32);
 
-/// The key of the entry of a row: the target of a group, of which there may be a million, or where the key
-/// is; 0 is none.
+/// The key of a row's entry: the target of a group, of which there may be a million, or where the key is; 0
+/// means none.
 #[derive(Clone, Copy, Debug, Default)]
 struct RowKey(u32);
 
@@ -372,7 +370,7 @@ impl RowKey {
         (self.0 & RowKey::TARGET != 0).then_some(EntryMatch::Member { group, target })
     }
 
-    /// Returns where the key is, if it is elsewhere.
+    /// Returns where the key is, if it is stored elsewhere.
     fn elsewhere(self) -> Option<u32> {
         if self.0 & RowKey::TARGET == 0 { self.0.checked_sub(1) } else { None }
     }
@@ -423,7 +421,7 @@ impl Slab {
         }
     }
 
-    /// Returns the number of the next row: that of the row removed last, or one more than ever before.
+    /// Returns the number of the next row: that of the row removed last, or a new one.
     #[must_use]
     pub fn next(&self) -> u32 {
         self.free.last().copied().unwrap_or(self.rows.len() as u32)
@@ -444,7 +442,7 @@ impl Slab {
         }
     }
 
-    /// Keeps a key that does not fit into a row.
+    /// Stores a key that does not fit in a row.
     fn keep(&mut self, key: PackedKey) -> RowKey {
         let at = self.free_keys.pop().unwrap_or_else(|| {
             self.keys.push(PackedKey::default());

@@ -1,5 +1,5 @@
 //! Actions, compiled: a template becomes a few steps with their values laid out, and each step runs over all
-//! packets of a list before the next one starts, so that what to do is decided once a batch.
+//! packets of a list before the next one starts, so that dispatch happens once per batch.
 
 use crate::batch::group::{GroupNumbers, GroupTable};
 use crate::batch::icmp_error::{self, End};
@@ -17,8 +17,8 @@ use weir_packet::{
 use weir_program::operation::Headers as Moved;
 use weir_program::{Encap, GroupChoice, Operation, PipeKind, Template, Value};
 
-/// The most bytes that the values of one operation are laid out in: the outer headers of a tunnel, which are
-/// at most 14 of Ethernet, 40 of IPv6, 8 of UDP and 16 of the tunnel, and the number of source addresses, 8.
+/// Maximum number of bytes for the values of one operation: the outer headers of a tunnel, with at most 14
+/// bytes of Ethernet, 40 of IPv6, 8 of UDP and 16 of the tunnel, and the number of source addresses, 8.
 const LAID_OUT_MAX: usize = 128;
 
 /// Whose values a step uses.
@@ -30,25 +30,25 @@ pub enum Whose {
     Flow,
 }
 
-/// One compiled step. The number beside it in [`Plan`] is where its value lies in an action row, or in what a
-/// flow keeps.
+/// One compiled step. The number next to it in [`Plan`] is the offset of its value in an action row, or in
+/// what a flow keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Decap(TunnelKind),
     PopVlan,
-    /// Headers moved and another step follows.
+    /// Headers have moved and another step follows.
     FindHeaders,
-    /// Six bytes at the start of the frame (destination) or behind (source).
+    /// Six bytes at the start of the frame (destination) or after that (source).
     Mac(usize),
     /// Both MAC addresses, destination first.
     Macs,
-    /// IPv4 address of the outer header, 12 or 16 bytes behind its start.
+    /// IPv4 address of the outer header, 12 or 16 bytes after its start.
     Ipv4Address(usize),
     /// Port of the outer TCP or UDP header; the layer it needs.
     Port(usize, Layers),
-    /// The same where flows are translated: or the other port of the packet inside an ICMP error.
+    /// The same where flows are translated; in an ICMP error, the opposite port of the packet inside.
     FlowPort(usize, Layers),
-    /// Address of the packet inside an ICMP error, of so many bytes.
+    /// Address of the packet inside an ICMP error, with its length in bytes.
     AddressInside(End, usize),
     /// A word of the metadata.
     Meta(usize),
@@ -97,8 +97,8 @@ enum Fill {
 impl Eq for Fill {}
 
 impl Plan {
-    /// Compiles a template; `ports` are those that tunnels are sent to. `translates` says that it is of a
-    /// pipe that translates flows, and with them the ICMP errors about them (A20).
+    /// Compiles a template; `ports` are the destination ports of tunnels. `translates` says that it belongs
+    /// to a pipe that translates flows and, with them, the ICMP errors about them (A20).
     #[must_use]
     pub fn new(template: &Template, ports: &TunnelPorts, translates: bool) -> Plan {
         let mut plan = Plan { translates, ..Plan::default() };
@@ -188,7 +188,7 @@ impl Plan {
         *stride += fill.bytes();
     }
 
-    /// Destination and source set one behind the other, in either order, become one copy of twelve bytes.
+    /// Setting destination and source one after the other, in either order, becomes one copy of twelve bytes.
     fn join_macs(&mut self) {
         let is_pair = |two: &[(Step, Whose, usize)]| {
             let macs = matches!((&two[0].0, &two[1].0), (Step::Mac(one), Step::Mac(other)) if one != other);
@@ -199,7 +199,7 @@ impl Plan {
             self.steps[pair].0 = Step::Macs;
             self.steps.remove(pair + 1);
             if first == Step::Mac(6) {
-                // The destination's value is laid out first, whichever is given first.
+                // The destination's value is laid out first, whichever was given first.
                 let fills = self.fills.iter_mut().filter(|(_, of, _)| *of == whose);
                 for (_, _, place) in fills.filter(|(_, _, place)| *place == at || *place == at + 6) {
                     *place = 2 * at + 6 - *place;
@@ -208,13 +208,13 @@ impl Plan {
         }
     }
 
-    /// Lays out an entry's values (`own`, in order) as the steps want them.
+    /// Lays out an entry's values (`own`, in order) in the form that the steps need.
     pub fn materialise(&self, own: &[u128], values: &mut [u8]) {
         self.lay_out(Whose::Entry, own, values, |_| 0);
     }
 
-    /// Lays out what a flow keeps: `own` are the values of its entry, `learnt` says what the others are that
-    /// are the flow's own.
+    /// Lays out what a flow keeps: `own` are the values of its entry, `learnt` gives the values that are the
+    /// flow's own.
     pub fn keep(&self, own: &[u128], values: &mut [u8], learnt: impl Fn(Value) -> u128) {
         self.lay_out(Whose::Flow, own, values, learnt);
     }
@@ -234,8 +234,8 @@ impl Plan {
         }
     }
 
-    /// Carries the steps out on the packets of `list`. Those that fail are told to `failed`; the mask of the
-    /// others returns.
+    /// Carries out the steps on the packets of `list`. Failures are reported to `failed`; the mask of the
+    /// others is returned.
     #[inline]
     pub fn run(
         &self,
@@ -300,8 +300,8 @@ impl Fill {
     }
 }
 
-/// Must headers be found again between two operations? Removed bytes may have uncovered others; an
-/// encapsulation reads IP behind tags that were pushed.
+/// Whether headers must be parsed again between two operations. Removed bytes may have uncovered others; an
+/// encapsulation reads IP after tags that were pushed.
 fn needs_headers(before: Option<&Operation>, next: &Operation) -> bool {
     match before.map(Operation::headers) {
         Some(Moved::Removed) => true,
@@ -310,7 +310,7 @@ fn needs_headers(before: Option<&Operation>, next: &Operation) -> bool {
     }
 }
 
-/// Where steps work: the batch, what is known of its packets, and which action row each one has.
+/// Where steps work: the batch, what is known about its packets, and the action row of each packet.
 pub struct Site<'a, Action> {
     pub batch: &'a mut Batch,
     pub packets: &'a mut Packets,
@@ -319,7 +319,7 @@ pub struct Site<'a, Action> {
     pub director: DirectorRows<'a>,
 }
 
-/// Where the rows of the GLB director are that packets of a pipe pick.
+/// Where to find the GLB director's rows that packets of a pipe pick.
 #[derive(Clone, Copy)]
 pub struct DirectorRows<'a> {
     pub pipe: &'a PipeKind,
@@ -328,7 +328,7 @@ pub struct DirectorRows<'a> {
 }
 
 impl DirectorRows<'_> {
-    /// Returns the addresses of both back ends of a packet's row, 0 for those that it has not.
+    /// Returns the addresses of both back ends of a packet's row, 0 for a missing one.
     fn hops(&self, packets: &Packets, slot: usize) -> [u32; 2] {
         let group = match self.pipe.group() {
             Some(GroupChoice::One(group)) => Some(group),
@@ -342,7 +342,7 @@ impl DirectorRows<'_> {
     }
 }
 
-/// What flows keep, and the row of each packet there.
+/// What flows keep, and each packet's row there.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'a> {
     pub rows: &'a [u32; 64],
@@ -528,7 +528,8 @@ fn port(
     Ok(())
 }
 
-/// Sets a port of a fragment. The first one has it in its bytes, and a checksum, as whole packets have.
+/// Sets a port of a fragment. The first fragment has it in its bytes, along with a checksum, like a whole
+/// packet.
 #[cold]
 fn port_of_fragment(
     bytes: &mut [u8],
@@ -615,8 +616,8 @@ impl Target {
         }
         let base = headers.level(self.field.level).at(base);
         let bytes = on.batch.frame_mut(slot).bytes_mut();
-        // Checksums count in words: take the whole words that hold the field. All headers here start at even
-        // distances from the start of what their checksums cover.
+        // Checksums work on words: take the whole words that contain the field. All headers here start at
+        // even offsets from the start of what their checksums cover.
         let first = base + (spec.offset as usize & !1);
         let last = base + ((spec.offset as usize + usize::from(spec.bytes) + 1) & !1);
         let mut old = [0; 18];
@@ -630,7 +631,7 @@ impl Target {
     }
 }
 
-/// Puts a value's bits into the bytes that hold the field, leaving the bits around it.
+/// Writes a value's bits into the bytes that hold the field, leaving the surrounding bits alone.
 fn insert(place: &mut [u8], value: u128, field: Field) {
     let spec = field.spec();
     let mut whole = [0; 16];

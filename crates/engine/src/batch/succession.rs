@@ -1,16 +1,17 @@
 //! A swap in slices: a worker takes over a program of a million entries without a long breath.
 //!
 //! The new engine was compiled elsewhere, with the entries of its configuration.
-//! 1. [`Engine::stage`] enters the run-time entries of the running engine into the new one, so many at a
-//!    time. Until that is done no entry is changed, and none goes by age.
-//! 2. [`Engine::take_over`] is done at once. It moves what does not depend on the number of entries or flows:
-//!    shared counters, meters, buckets, tables of flows. From then on the new program is in force as a whole.
-//! 3. [`Engine::settle`] adds the counts of the former entries to those of their heirs, so many at a time.
-//!    Until that is done the former engine is kept, whoever lists entries gets the sums, and no run-time
-//!    entry of a pipe goes by age, because its heir does not know yet when it was hit.
+//! 1. [`Engine::stage`] enters the run-time entries of the running engine into the new one, a limited number
+//!    at a time. Until that is done, no entry changes and none expires.
+//! 2. [`Engine::take_over`] happens in one go. It moves everything whose cost does not depend on the number
+//!    of entries or flows: shared counters, meters, buckets, tables of flows. From then on the whole new
+//!    program is in effect.
+//! 3. [`Engine::settle`] adds the counts of the old entries to those of their heirs, a limited number at a
+//!    time. Until that is done, the old engine is kept, listing entries returns the sums, and no run-time
+//!    entry of a pipe expires, because its heir does not know yet when it was last hit.
 //!
-//! The former engine is returned in the end, because to free it takes too long for a worker. The result is
-//! that of [`Engine::inherit`], which does everything at once.
+//! The old engine is returned at the end, because freeing it takes too long for a worker. The result is that
+//! of [`Engine::inherit`], which does everything at once.
 
 use super::swap::{Names, date_one, enter_again, heirs, renumber_one, renumbering};
 use super::{Engine, SwapReport};
@@ -23,8 +24,8 @@ use weir_packet::Field;
 use weir_program::change::EntryKey;
 use weir_program::{Entry, PipeId};
 
-/// Places that may be looked at in vain for each entry that a slice may handle: a look costs some
-/// nanoseconds, an entry some hundreds.
+/// Empty places that may be visited for each entry that a slice may handle: a visit costs a few nanoseconds,
+/// an entry a few hundred.
 const LOOKS_PER_ENTRY: u32 = 32;
 
 /// How far the run-time entries of the running engine have been entered.
@@ -33,9 +34,9 @@ pub(super) struct Staging {
     heirs: Vec<Option<PipeId>>,
     at: usize,
     place: u32,
-    /// Where the decisions of flows lead, by former pipe.
+    /// Where the decisions of flows lead, by old pipe.
     numbers: Vec<Option<Renumbering>>,
-    /// The new pipe and the number that are next, of pipes without predecessor.
+    /// The next new pipe and number, of pipes without a predecessor.
     new: usize,
     number: u32,
 }
@@ -47,14 +48,15 @@ impl Staging {
     }
 }
 
-/// A former engine whose counts are being taken over.
+/// An old engine whose counts are being taken over.
 #[derive(Debug)]
 pub(super) struct Succession {
     old: Box<Engine>,
-    /// The heir of each of its pipes, and how many entries (without an heir) and flows were lost there.
+    /// The heir of each of its pipes, and how many entries (of pipes without an heir) and flows were lost
+    /// there.
     heirs: Vec<Option<PipeId>>,
     lost_at_once: Vec<(usize, usize)>,
-    /// The pipe and the place that are next, and how many entries of the pipe were lost so far.
+    /// The next pipe and place, and how many entries of the pipe have been lost so far.
     at: usize,
     place: u32,
     lost: usize,
@@ -79,7 +81,7 @@ impl Slice {
 
 impl Engine {
     /// Enters up to `most` run-time entries of `old`, which continues to run, into this engine. Returns true
-    /// when nothing is left to do before [`Engine::take_over`].
+    /// once nothing is left to do before [`Engine::take_over`].
     pub fn stage(&mut self, old: &mut Engine, most: u32, now_ns: u64) -> bool {
         old.still = true;
         let names = Names::new(&old.program, &self.program, (&self.shape, &self.group_names));
@@ -154,12 +156,12 @@ impl Engine {
         }
         let succession = Succession { old, heirs, lost_at_once, at: 0, place: 0, lost: 0, report };
         self.succession = Some(Box::new(succession));
-        // Entries of the run time may open ways.
+        // Run-time entries may open paths.
         self.find_owners();
     }
 
-    /// Begins to take over the counts of the entries of a removed worker's engine, if there is one and
-    /// nothing else is being taken over. It ran the same program.
+    /// Begins to take over the entry counts of a removed worker's engine, if there is one and nothing else is
+    /// being taken over. That engine ran the same program.
     pub(super) fn settle_next_estate(&mut self) {
         if self.succession.is_some() {
             return;
@@ -173,14 +175,14 @@ impl Engine {
         self.succession = Some(Box::new(succession));
     }
 
-    /// Whether counts of a former engine are still to be [settled](Engine::settle).
+    /// Whether counts of an old engine remain to be [settled](Engine::settle).
     #[must_use]
     pub fn is_settling(&self) -> bool {
         self.succession.is_some()
     }
 
-    /// Takes over the counts of up to `most` entries of the former engine. Returns that engine and what the
-    /// swap kept and removed when all are done.
+    /// Takes over the counts of up to `most` entries of the old engine. When all are done, returns that
+    /// engine and what the swap kept and removed.
     pub fn settle(&mut self, most: u32) -> Option<(SwapReport, Box<Engine>)> {
         let mut succession = self.succession.take()?;
         let mut slice = Slice::new(most);
@@ -217,7 +219,7 @@ impl Engine {
         Some((report, old))
     }
 
-    /// Adds to entries of a pipe what they have still to inherit.
+    /// Adds to a pipe's entries what they have yet to inherit.
     pub(super) fn add_unsettled(&self, pipe: usize, entries: &mut [(Entry, EntryRow)]) {
         let Some(succession) = &self.succession else { return };
         let Some(changed) = self.pipes.get(pipe).and_then(|pipe| pipe.settling.as_ref()) else { return };
@@ -241,8 +243,7 @@ impl Engine {
 }
 
 impl Staging {
-    /// Finds out where one decision of the flows of the pipe that is next leads. Returns false if nothing was
-    /// left to do.
+    /// Finds where one decision of the next pipe's flows leads. Returns false if nothing was left to do.
     fn renumber(
         &mut self,
         from: &CompiledPipe,
@@ -255,7 +256,7 @@ impl Staging {
         renumber_one(from, heir, now, names, generation)
     }
 
-    /// Sets the generation for one decision of the flows of pipes without predecessor.
+    /// Sets the generation for one decision of the flows of pipes without a predecessor.
     fn date(&mut self, pipes: &mut [CompiledPipe], generation: u8) {
         let inherits = self.heirs.contains(&Some(PipeId(self.new as u16)));
         if !inherits && date_one(&mut pipes[self.new], self.number, generation) {
@@ -278,7 +279,7 @@ fn stage_one(
     let key = EntryKey { matches, priority: entry.priority };
     if pipes[id.index()].table.find(&key).is_none() {
         let row = EntryRow { packets: 0, bytes: 0, ..row };
-        // If it cannot be entered, it is found missing when counts are settled.
+        // If it cannot be entered, it will be found missing when counts are settled.
         let _ = enter_again((id, pipes), &entry, key, names, now_ms, row);
     }
 }
@@ -302,7 +303,7 @@ fn settle_one(heir: &mut CompiledPipe, from: &CompiledPipe, place: u32, names: &
     let (entry, row) = from.entry_in(place)?;
     let Some(matches) = names.matches(&entry.matches, &from.shape) else { return Some(false) };
     let key = EntryKey { matches, priority: entry.priority };
-    // An entry that was removed since had an heir, and one that was added since is none.
+    // An entry that has been removed since had an heir, and an entry that has been added since is not one.
     if let Some(&had) = heir.settling.as_ref().and_then(|changed| changed.get(&key)) {
         return Some(had);
     }

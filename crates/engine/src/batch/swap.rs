@@ -1,8 +1,8 @@
-//! A new program takes over the state of the old one: shape is swapped, entries are state.
+//! A new program takes over the state of the old one: the shape is swapped, entries are state.
 //!
 //! The new engine is compiled elsewhere, with the entries of its configuration. Here it inherits: counts of
 //! entries with equal keys in pipes of equal shape, run-time entries of such pipes, their flows, and counters
-//! by name. What does not survive is counted per pipe, and removed flows leave their deltas.
+//! by name. What does not survive is counted per pipe, and removed flows emit their deltas.
 
 use crate::batch::compile::CompiledPipe;
 use crate::batch::group::Held;
@@ -30,9 +30,9 @@ pub struct SwapReport {
 }
 
 impl Engine {
-    /// Takes over the state of `old` at once, in a time that grows with the number of entries: for whoever
-    /// is no worker. Workers do the same in slices ([`Engine::stage`]). Both must have been created with the
-    /// same secret.
+    /// Takes over the state of `old` at once, in time proportional to the number of entries: for callers that
+    /// are not workers. Workers do the same in slices ([`Engine::stage`]). Both must have been created with
+    /// the same secret.
     pub fn inherit(&mut self, old: &mut Engine, now_ns: u64) -> SwapReport {
         let mut report = SwapReport::default();
         self.share_entries(old.shared);
@@ -63,12 +63,12 @@ impl Engine {
             (0..).take_while(|&number| date_one(pipe, number, generation)).for_each(drop);
         }
         self.steering = old.steering;
-        // Entries of the run time may open ways.
+        // Run-time entries may open paths.
         self.find_owners();
         report
     }
 
-    /// Takes over what former programs have left behind, and numbers this one.
+    /// Takes over what previous programs have left behind, and numbers this one.
     pub(super) fn inherit_flow_records(&mut self, old: &mut Engine) {
         self.generation = old.generation + 1;
         self.past = old.past;
@@ -98,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// Takes over given buckets. Others were filled elsewhere
+    /// Takes over given buckets. The others were filled elsewhere
     /// ([`weir_program::buckets::GroupTables::succeed`]).
     pub(super) fn inherit_buckets(&mut self, old: &Engine) {
         let mut groups = Places::of(&old.program.groups, |group| &group.name);
@@ -122,7 +122,7 @@ impl Engine {
     }
 }
 
-/// Finds things of a program by name. Most stay where they were, and a map is only made if one does not.
+/// Finds items of a program by name. Most stay where they were, and a map is only built if one does not.
 struct Places<'a, T> {
     all: &'a [T],
     name: fn(&T) -> &str,
@@ -134,7 +134,7 @@ impl<'a, T> Places<'a, T> {
         Places { all, name, map: None }
     }
 
-    /// Returns the position of what has this name, which was at `before` in another program.
+    /// Returns the position of the item with this name, which was at `before` in another program.
     fn find(&mut self, wanted: &str, before: usize) -> Option<usize> {
         let name = self.name;
         if self.all.get(before).is_some_and(|one| name(one) == wanted) {
@@ -146,8 +146,8 @@ impl<'a, T> Places<'a, T> {
     }
 }
 
-/// Returns the position of what is wanted, looked for from `start` in both directions: targets that others
-/// were put in front of have moved by as many places, so most are found in as many steps.
+/// Returns the position of the wanted item, searching from `start` in both directions: when targets are
+/// inserted in front of others, those move by as many places, so most are found in as many steps.
 fn nearest<T>(all: &[T], start: usize, wanted: impl Fn(&T) -> bool) -> Option<usize> {
     let start = start.min(all.len());
     let (before, after) = all.split_at(start);
@@ -162,7 +162,7 @@ fn nearest<T>(all: &[T], start: usize, wanted: impl Fn(&T) -> bool) -> Option<us
     }
 }
 
-/// Returns the pipe of the new program that has the name and the shape of each old one.
+/// Returns, for each old pipe, the pipe of the new program with the same name and shape.
 pub(super) fn heirs(names: &Names<'_>) -> Vec<Option<PipeId>> {
     let mut pipes = Places::of(&names.new.pipes, |pipe| &pipe.name);
     let heir = |(before, old): (usize, &Pipe)| {
@@ -203,7 +203,7 @@ fn inherit_pipe(
 }
 
 impl CompiledPipe {
-    /// Goes on with the sums of the predecessor.
+    /// Continues the sums of the predecessor.
     pub(super) fn inherit_sums(&mut self, from: &mut CompiledPipe) {
         if let (Some(new), Some(old)) = (&mut self.sums, &mut from.sums) {
             new.inherit(old);
@@ -211,7 +211,7 @@ impl CompiledPipe {
     }
 }
 
-/// Finds out where the decisions of a pipe's flows lead in its heir.
+/// Finds where the decisions of a pipe's flows lead in its heir.
 pub(super) fn renumbering(
     from: &CompiledPipe,
     heir: &CompiledPipe,
@@ -223,7 +223,7 @@ pub(super) fn renumbering(
     Some(now)
 }
 
-/// Finds out where one decision of a pipe's flows leads in its heir. Returns false if nothing was left to do.
+/// Finds where one decision of a pipe's flows leads in its heir. Returns false if nothing was left to do.
 pub(super) fn renumber_one(
     from: &CompiledPipe,
     heir: &CompiledPipe,
@@ -240,8 +240,8 @@ pub(super) fn renumber_one(
     new.renumber(old, now, generation, row_now)
 }
 
-/// Sets the generation for one decision of the flows of a pipe without predecessor. Returns false if there is
-/// none with this number.
+/// Sets the generation for one decision of the flows of a pipe without a predecessor. Returns false if there
+/// is none with this number.
 pub(super) fn date_one(pipe: &mut CompiledPipe, number: u32, generation: u8) -> bool {
     pipe.table.flows_mut().is_some_and(|flows| flows.date(number, generation))
 }
@@ -266,7 +266,7 @@ fn group_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
     Some(&program.groups[pipe.kind.group()?.one()?.index()].name)
 }
 
-/// Returns the name of the NAT pool that a pipe's flows take of.
+/// Returns the name of the NAT pool that a pipe's flows take from.
 fn pool_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
     Some(&program.nat_pools.get(pipe.nat?.index())?.name)
 }
@@ -275,13 +275,13 @@ fn pool_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
 pub(super) struct Names<'a> {
     old: &'a Program,
     new: &'a Program,
-    /// The shape of the new program, which entries must not break.
+    /// The shape of the new program, which entries must not violate.
     shape: &'a Shape,
     group_names: &'a GroupNames,
 }
 
-/// The groups of a program in the order of their names. A worker finds a group by name in few steps, and
-/// makes no list for that: there may be thousands of groups.
+/// The groups of a program in the order of their names. A worker finds a group by name in a few steps,
+/// without building a list, because there may be thousands of groups.
 #[derive(Debug)]
 pub(super) struct GroupNames {
     sorted: Vec<GroupId>,
@@ -335,7 +335,7 @@ impl<'a> Names<'a> {
             && (old.forward == Forward::PerEntry) == (new.forward == Forward::PerEntry)
     }
 
-    /// Returns what an old pipe compares a field with, with the new number of a port; `None` if the port is
+    /// Returns an old pipe's criterion for a field, with the new number of a port; `None` if the port is
     /// gone.
     fn criterion(&self, one: &Match) -> Option<Criterion> {
         match one.criterion {
@@ -364,7 +364,7 @@ impl<'a> Names<'a> {
         matches.iter().map(renumber).collect()
     }
 
-    /// Returns what an old entry matches `port` with. The check has seen to it that this is a whole port.
+    /// Returns what an old entry matches `port` with. The check has made sure that this is a whole port.
     fn port_match(&self, one: EntryMatch, criterion: Criterion) -> Option<EntryMatch> {
         Some(match one {
             EntryMatch::Value(value) if criterion != (Criterion::PerEntry { mask: 0 }) => {
@@ -404,7 +404,7 @@ impl<'a> Names<'a> {
         Some(entry)
     }
 
-    /// Returns the present numbers of an old target and its group.
+    /// Returns the current numbers of an old target and its group.
     pub fn target(&self, group: GroupId, target: u16) -> Option<(GroupId, u16)> {
         let old = self.old.groups.get(group.index())?;
         let name = &old.targets.get(usize::from(target))?.name;

@@ -1,4 +1,5 @@
-//! What another process takes over of an engine's flows, by names, because its program has other numbers.
+//! What another process takes over of an engine's flows, identified by names, because its program has other
+//! numbers.
 
 use super::Engine;
 use super::compile::CompiledPipe;
@@ -11,7 +12,7 @@ use weir_program::operation::Operation;
 use weir_program::owner::{Side, worker};
 use weir_program::{EntryMatch, GroupChoice, GroupId, PipeId, Program};
 
-/// What a flow was decided for.
+/// The entry that a flow was decided for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DecidedFor {
     /// The pipe's `default` entry.
@@ -28,9 +29,9 @@ pub enum DecidedFor {
 /// Some flows of a pipe, from one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowPage {
-    /// What they were decided for; the records have positions in this list.
+    /// The entries they were decided for; the records contain positions in this list.
     pub entries: Vec<DecidedFor>,
-    /// The records, one behind the other.
+    /// The records, one after another.
     pub records: Vec<u8>,
     /// Bytes of a record.
     pub length: usize,
@@ -38,7 +39,7 @@ pub struct FlowPage {
     pub next: Option<u32>,
 }
 
-/// What the flows of a pipe are like. Another process takes over flows if its pipe is like that.
+/// What the flows of a pipe are like. Another process takes over flows only if its own pipe is alike.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowStock {
     /// The pipe's name.
@@ -49,14 +50,14 @@ pub struct FlowStock {
     pub has_pool: bool,
 }
 
-/// What became of another process's flows.
+/// What happened to another process's flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TakenOver {
-    /// Flows that go on.
+    /// Flows that continue.
     pub flows: usize,
-    /// Flows that ended: their entry is gone, or there is no room for them.
+    /// Flows that ended because their entry is gone or there is no room for them.
     pub ended: usize,
-    /// Records that cannot be read.
+    /// Records that could not be read.
     pub unreadable: usize,
 }
 
@@ -82,8 +83,9 @@ impl Engine {
         self.pipes.iter().enumerate().filter_map(stock).collect()
     }
 
-    /// Returns records of a pipe's flows: of those in so many rows, from this one on, that were decided or
-    /// gave counts since a time in milliseconds, or of all. Flows of entries of their own are not among them.
+    /// Returns records of a pipe's flows in this many rows, starting at this one: those that were decided or
+    /// reported counts since a time in milliseconds, or all. Flows with an entry of their own are not
+    /// included.
     #[must_use]
     pub fn flow_records(&self, pipe: PipeId, rows: (u32, u32), since_ms: Option<u32>) -> FlowPage {
         let Some(pipe) = self.pipes.get(pipe.index()) else { return FlowPage::default() };
@@ -102,8 +104,8 @@ impl Engine {
         page
     }
 
-    /// Lets flows of another process go on: those that belong to this one (`here`) of so many workers. The
-    /// pipe must be [like](FlowStock) theirs. Flows that are there already stay as they are.
+    /// Continues flows of another process, namely those that belong to this worker (`here`) given the number
+    /// of workers. The pipe must be [like](FlowStock) theirs. Flows that already exist here stay as they are.
     pub fn resume_flows(
         &mut self,
         pipe: PipeId,
@@ -145,13 +147,13 @@ impl Engine {
         done
     }
 
-    /// All flows of another process have come.
+    /// Called when all flows of another process have arrived.
     pub fn end_takeover(&mut self) {
         self.each_flows(|flows| flows.all_taken_in());
     }
 }
 
-/// Returns what flows that lead to a row were decided for; `None` if it is not an entry that others know.
+/// Returns the entry that flows leading to a row were decided for; `None` if others do not know that entry.
 fn decided_for(program: &Program, pipe: &CompiledPipe, row: u32) -> Option<DecidedFor> {
     let key = pipe.slab.key(row).filter(|_| row != NO_ROW)?;
     let named = |group: GroupId, target: u16| {
@@ -172,12 +174,12 @@ fn only_group(pipe: &CompiledPipe) -> Option<GroupId> {
     pipe.shape.kind.group().and_then(GroupChoice::one)
 }
 
-/// Returns the row of each entry in an engine's pipe; `None` for those that it has not.
+/// Returns the row of each entry in an engine's pipe; `None` for entries that it does not have.
 fn rows_of(engine: &Engine, pipe: PipeId, entries: &[DecidedFor]) -> Vec<Option<u32>> {
     let compiled = &engine.pipes[pipe.index()];
     let groups: HashMap<&str, GroupId> =
         (0..).zip(&engine.program.groups).map(|(at, group)| (group.name.as_str(), GroupId(at))).collect();
-    // Positions of targets, made once for each group that is named.
+    // Positions of targets, computed once for each group that is named.
     let mut targets: HashMap<GroupId, HashMap<&str, u16>> = HashMap::new();
     let mut row = |decided: &DecidedFor| {
         let matched = match decided {

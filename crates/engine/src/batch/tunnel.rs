@@ -1,8 +1,9 @@
-//! Tunnels: outer headers removed, and added as a copy of the action row with what differs by packet filled
+//! Tunnels: outer headers are removed, or added as a copy of the action row with the per-packet parts filled
 //! in.
 //!
-//! ECN follows RFC 6040: the packet's is copied into the outer header (§4.1), and on the way out the outer
-//! one is combined with that inside (§4.2), so that congestion inside the tunnel reaches the receiver.
+//! ECN follows RFC 6040: the packet's ECN field is copied into the outer header (§4.1), and on decapsulation
+//! the outer field is combined with the inner one (§4.2), so that congestion inside the tunnel reaches the
+//! receiver.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::tunnel::{Carried, Finish, Inside, Outer, OuterShape};
@@ -15,16 +16,16 @@ struct Tunnel {
     /// Where its header starts.
     at: usize,
     inside: Inside,
-    /// Where what is inside starts.
+    /// Where the inner packet starts.
     start: usize,
-    /// First byte behind what is inside.
+    /// First byte after the inner packet.
     end: usize,
-    /// The IP header inside.
+    /// The inner IP header.
     ip: Option<Ip>,
 }
 
 impl Tunnel {
-    /// The tunnel of a frame whose headers were found.
+    /// The tunnel of a frame whose headers were parsed.
     fn of(bytes: &[u8], found: &Headers) -> Option<Tunnel> {
         let weir_packet::Tunnel { kind, at, .. } = found.tunnel()?;
         let inner = found.inner();
@@ -44,8 +45,8 @@ impl Tunnel {
     }
 }
 
-/// Removes the outer headers of a tunnel, and what lies behind it. Of a tunnel with IP inside, the outer
-/// Ethernet header and its tags stay.
+/// Removes the outer headers of a tunnel, and everything after its payload. For a tunnel with IP inside, the
+/// outer Ethernet header and its tags stay.
 pub fn decap(frame: &mut Frame, found: &Headers, kind: TunnelKind) -> Result<(), DropReason> {
     let bytes = frame.bytes_mut();
     let tunnel =
@@ -73,8 +74,8 @@ pub fn decap(frame: &mut Frame, found: &Headers, kind: TunnelKind) -> Result<(),
     cut(frame, tunnel.start - ethernet, tunnel.end)
 }
 
-/// RFC 8926 §3.5: class 16, type 8 of which the first bit says critical, reserved 3, length 5 in words. None
-/// is known.
+/// RFC 8926 §3.5: class 16, type 8 (whose first bit means critical), reserved 3, length 5 in words. No
+/// option is known.
 fn geneve_options(mut options: &[u8]) -> Result<(), DropReason> {
     while let Some(&[_, _, kind, length]) = options.first_chunk() {
         if kind & 0x80 != 0 {
@@ -94,24 +95,24 @@ pub struct Encapsulation {
     length_max: usize,
     /// Bytes of the outer headers.
     length: usize,
-    /// Low bits of the source address come from the select hash: the row says behind the headers of how many
-    /// numbers.
+    /// Low bits of the source address come from the select hash: the row says, after the headers, how many
+    /// numbers there are.
     spread: bool,
-    /// The whole frame is carried, else its IP packet.
+    /// Whether the whole frame is carried rather than its IP packet.
     ethernet: bool,
     /// The UDP source port comes from the select hash.
     hashed: bool,
     /// The flow label comes from the select hash.
     labelled: bool,
-    /// The bits of the packet's DSCP and ECN that are copied, and what the others are.
+    /// The bits of the packet's DSCP and ECN that are copied, and the values of the others.
     class: (u8, u8),
     udp_checksum: bool,
-    /// A GUE header says the other back end of the packet's row in a group filled as the GLB director's.
+    /// A GUE header names the other back end of the packet's row in a group filled like the GLB director's.
     second_chance: bool,
 }
 
-/// The outer headers in an action row: finished, but for what [`Encapsulation::run`] fills in. A UDP source
-/// port that is not hashed lies where it belongs.
+/// The outer headers in an action row: complete except for what [`Encapsulation::run`] fills in. A UDP source
+/// port that is not hashed is already in place.
 pub fn write_outer(encap: &Encap, ports: &TunnelPorts, numbers: &[u128; 8], place: &mut [u8]) {
     let [eth_dst, eth_src, src, src_bits, dst, id, ttl, sport] = *numbers;
     let hosts = hosts(src_bits, encap.ipv6);
@@ -143,7 +144,7 @@ pub fn write_outer(encap: &Encap, ports: &TunnelPorts, numbers: &[u128; 8], plac
 }
 
 impl Encapsulation {
-    /// What an operation says.
+    /// Extracts the parameters of an operation.
     #[must_use]
     pub fn new(encap: &Encap) -> Encapsulation {
         let shape = encap.shape();
@@ -169,7 +170,7 @@ impl Encapsulation {
         self.length + if self.spread { size_of::<u64>() } else { 0 }
     }
 
-    /// Adds the outer headers; `hash` makes the select hash and `hops` finds the back ends of the packet's
+    /// Adds the outer headers; `hash` computes the select hash and `hops` finds the back ends of the packet's
     /// row, which not every packet needs.
     #[inline(always)]
     pub fn run(
@@ -196,7 +197,7 @@ impl Encapsulation {
         }
         let sport = self.hashed.then_some(49152 + (hash >> 50) as u16);
         let traffic_class = class & self.class.0 | self.class.1;
-        // RFC 6437 §3: 0 says that there is no label.
+        // RFC 6437 §3: 0 means that there is no label.
         let flow_label = (hash as u32 & 0xf_ffff).max(1);
         self.finish.write(
             outer,
@@ -212,8 +213,9 @@ impl Encapsulation {
     }
 }
 
-/// Says in outer headers which back end of a row has the packet's second chance: the second one, or the first
-/// one if the packet goes to another. Without one it is where the packet goes: back ends drop what has none.
+/// Writes into outer headers which back end of a row is the packet's second chance: the second one, or the
+/// first one if the packet goes to another. If there is none, it is the packet's destination: back ends drop
+/// packets without a second chance.
 #[inline(never)]
 fn second_chance(shape: OuterShape, outer: &mut [u8], [first, second]: [u32; 2]) {
     let at = shape.ip() + 16;
@@ -222,16 +224,16 @@ fn second_chance(shape: OuterShape, outer: &mut [u8], [first, second]: [u32; 2])
     shape.second_chance(if hop == 0 { to } else { hop }, outer);
 }
 
-/// How many hosts a source address with so many low bits from the hash stands for: all numbers of these bits
-/// but 0 and all ones, which are addresses of a network and of all its hosts (RFC 1122 §3.2.1.3), or of any
-/// router (RFC 4291 §2.6.1).
+/// The number of hosts that a source address with this many low bits from the hash represents: all values of
+/// these bits except 0 and all ones, which are the addresses of a network and of all its hosts (RFC 1122
+/// §3.2.1.3), or of any router (RFC 4291 §2.6.1).
 fn hosts(bits: u128, is_ipv6: bool) -> u64 {
     let bits = bits.min(if is_ipv6 { 64 } else { 24 }) as u32;
     u64::MAX.checked_shr(64 - bits).unwrap_or(0).saturating_sub(1)
 }
 
-/// The number of a flow's host. Its upper bits come from the lower ones of the hash, because the upper ones
-/// pick the bucket: all flows of a back end have some of them in common.
+/// The number of a flow's host. Its upper bits come from the lower bits of the hash, because the upper ones
+/// pick the bucket: all flows of a back end share some of them.
 #[inline(always)]
 fn host(hosts: u64, hash: u64) -> u64 {
     if hosts == 0 {
@@ -278,14 +280,14 @@ impl Ip {
         }
     }
 
-    /// First byte behind the packet.
+    /// First byte after the packet.
     fn end(self, bytes: &[u8]) -> Option<usize> {
         let (length, header) = if self.is_ipv6 { (4, 40) } else { (2, 0) };
         let length = bytes.get(self.at + length..)?.first_chunk()?;
         Some(self.at + header + usize::from(u16::from_be_bytes(*length)))
     }
 
-    /// Writes the ECN field and mends IPv4's checksum.
+    /// Writes the ECN field and updates IPv4's checksum.
     fn set_ecn(self, bytes: &mut [u8], ecn: u8) -> Option<()> {
         if self.is_ipv6 {
             let byte = bytes.get_mut(self.at + 1)?;
@@ -318,7 +320,7 @@ fn cut(frame: &mut Frame, start: usize, end: usize) -> Result<(), DropReason> {
     shorten.ok_or(DropReason::NotApplicable)
 }
 
-/// RFC 768, and RFC 8200 §8.1 for IPv6: pseudo header, header, and everything behind.
+/// RFC 768, and RFC 8200 §8.1 for IPv6: pseudo header, header, and everything after it.
 #[inline(never)]
 fn udp_checksum(bytes: &mut [u8], shape: OuterShape) {
     let (ip, udp) = (shape.ip(), shape.transport());

@@ -18,7 +18,7 @@ pub(crate) struct Walk {
     pub reading: Reading,
     pub groups: Vec<GroupTable>,
     pub numbers: GroupNumbers,
-    /// The groups whose buckets are given, by position: of thousands of groups, these have moves.
+    /// The groups with given buckets, by position: out of thousands of groups, only these have moves.
     pub given: Vec<u16>,
     /// The targets of each group.
     pub targets: Vec<Arc<[Target]>>,
@@ -119,10 +119,10 @@ impl Walk {
         }
     }
 
-    /// Sends a list out of every port for which a target with a bucket exists.
+    /// Sends a list out of every port that a target with a bucket leads to.
     fn flood(&mut self, group: usize, list: u64) {
         if list == 0 {
-            // Nothing looks at the buckets.
+            // Nothing reads the buckets.
             return;
         }
         let ports = self.groups[group].flood(&self.targets[group], self.now_ns, self.live);

@@ -1,5 +1,5 @@
-//! Tables of pipes, a directory for each type. Differences between types are resolved here and in `table.rs`
-//! by exhaustive matches.
+//! Tables of pipes, one directory per type. Differences between types are resolved here and in `table.rs` by
+//! exhaustive matches.
 //!
 //! The oracle's independent look-up (`oracle/src/lookup.rs`) shares none of this code.
 

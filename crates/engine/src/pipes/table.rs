@@ -1,10 +1,9 @@
 //! The tables behind a common interface: a key leads to the number of a row.
 //!
 //! The compiled pipe has a slab of rows, which assigns a number when an entry is inserted and takes it back
-//! when it is removed, so a table stores no counts, ages or actions. BASIC alone keeps the rows itself,
-//! beside its keys: with a million entries every cache line counts (an eighth of the rate). Every type must
-//! provide what [`each_type`] calls: `find`, `len` and `lookup`, and be listed in `insert` and
-//! `remove`.
+//! when it is removed, so a table stores no counts, ages or actions. Only BASIC keeps the rows itself, next
+//! to its keys: with a million entries every cache line counts (an eighth of the rate). Every type must
+//! provide what [`each_type`] calls: `find`, `len` and `lookup`, and be listed in `insert` and `remove`.
 
 use super::acl::AclTable;
 use super::basic::BasicTable;
@@ -19,7 +18,7 @@ use weir_packet::{Batch, Bits, DropReason};
 use weir_program::change::EntryKey;
 use weir_program::{Entry, GroupChoice, GroupId};
 
-/// Stands for no row.
+/// Marks the absence of a row.
 pub const NO_ROW: u32 = u32::MAX;
 
 /// Up to this many entries, a list is divided by entry, so that each entry's action is looked up once rather
@@ -51,7 +50,7 @@ macro_rules! each_type {
     };
 }
 
-/// Runs `$body` with the rows of a compiled pipe: those of its BASIC table, or its slab.
+/// Runs `$body` with the rows of a compiled pipe: those of its BASIC table, or those of its slab.
 macro_rules! with_rows {
     ($pipe:ident [& $($mutable:ident)?], $rows:ident => $body:expr) => {
         match &$($mutable)? $pipe.table {
@@ -113,7 +112,7 @@ impl Table {
     /// Inserts an entry with its row.
     ///
     /// # Errors
-    /// Says why it was refused; nothing has changed then.
+    /// Why it was refused; nothing has changed then.
     pub fn insert(
         &mut self,
         slab: &mut Slab,
@@ -133,11 +132,11 @@ impl Table {
         Ok(())
     }
 
-    /// Holds room for an entry that is inserted later, beside `held` others. `beside` says that an entry is
-    /// removed before that, and flows with it, whose places may be taken by others.
+    /// Holds room for an entry that will be inserted later, in addition to `held` others. `beside` says that
+    /// an entry is removed before that, along with its flows, whose places others may take.
     ///
     /// # Errors
-    /// Says why it would be refused then.
+    /// Why it would be refused then.
     pub fn hold(&mut self, entry: &Entry, capacity: u32, held: u32, beside: bool) -> Result<(), Refusal> {
         let full = self.len() + held as usize >= capacity as usize;
         match self {
@@ -151,7 +150,7 @@ impl Table {
         }
     }
 
-    /// Lets all held room go.
+    /// Releases all held room.
     pub fn let_go(&mut self) {
         match self {
             Table::Flow(table) => table.let_go(),
@@ -179,8 +178,8 @@ impl Table {
         at.map(|at| slab.remove(at))
     }
 
-    /// Returns how many places there are to look for entries: their rows or, where the order of insertion
-    /// counts, their numbers in that order.
+    /// Returns how many places may contain entries: the rows or, where the order of insertion counts, the
+    /// rule numbers in that order.
     #[must_use]
     pub fn places(&self, slab: &Slab) -> u32 {
         match self {
@@ -210,7 +209,7 @@ impl Table {
         if let Table::Acl(table) = self { table.row_of(place).unwrap_or_default() } else { place }
     }
 
-    /// Returns how often entries were given other places.
+    /// Returns how often entries were moved to other places.
     #[must_use]
     pub fn renumbered(&self) -> u32 {
         if let Table::Acl(table) = self { table.renumbered } else { 0 }
@@ -228,8 +227,8 @@ impl Table {
         each_type!(self, table => table.lookup(look))
     }
 
-    /// Takes over, from the table of the pipe's predecessor, state other than entries and counts. `now` says
-    /// where the decisions of flows lead. Returns how many flows were lost.
+    /// Takes over state other than entries and counts from the table of the pipe's predecessor. `now` maps
+    /// the decisions of flows. Returns how many flows were lost.
     pub fn inherit(&mut self, old: &mut Table, now: Option<Renumbering>, now_ms: u32) -> usize {
         match (self, old) {
             (Table::Hash(new), Table::Hash(old)) => new.inherit(old),
@@ -290,8 +289,8 @@ impl Lookup<'_> {
         able
     }
 
-    /// Returns the group that all packets of `list` pick from, if there is one: with many services, most
-    /// batches of a busy one have no other.
+    /// Returns the group that all packets of `list` pick from, if there is one: even with many services, most
+    /// batches of a busy service have no other.
     #[inline]
     pub fn common(&self, choice: GroupChoice, list: u64) -> Option<GroupId> {
         let word = match choice {
@@ -315,7 +314,7 @@ impl Lookup<'_> {
         Bits(list).for_each(|slot| self.outcome.drop(slot, reason));
     }
 
-    /// Drops packets whose group has no target for them, or whose target has no entry; or gives them to the
+    /// Drops packets whose group has no target for them, or whose target has no entry, or sends them to the
     /// app that their group names. `chosen` has the groups, if the pipe picks from any.
     #[inline]
     pub fn without_target(&mut self, list: u64, chosen: Option<&[u16; 64]>) {
@@ -341,7 +340,7 @@ impl Hits {
         }
     }
 
-    /// Groups the packets by row if a pipe of `count` rows has few.
+    /// Groups the packets by row if a pipe of `count` rows has few rows.
     #[inline]
     #[must_use]
     pub fn by_row(self, rows: &[u32; 64], count: usize) -> Hits {

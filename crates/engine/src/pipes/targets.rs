@@ -1,7 +1,7 @@
 //! Rows by group and target, for HASH pipes and FLOW pipes that learn from groups.
 //!
-//! A pipe picks from one group, or from all that have a number, of which metadata chooses one for each
-//! packet. The rows of a group's targets are neighbours in one list, so a target costs 4 bytes.
+//! A pipe picks from one group, or from all groups with a number, among which metadata chooses for each
+//! packet. The rows of a group's targets are adjacent in one list, so a target costs 4 bytes.
 
 use super::table::{NO_ROW, Refusal};
 use weir_packet::prefetch;
@@ -23,10 +23,10 @@ pub struct Targets {
 struct Places {
     start: u32,
     end: u32,
-    /// The row of the first target if those of the others follow it, as the rows of entries that are inserted
-    /// together do. Then the list need not be read: those of a million targets are four megabytes.
+    /// The row of the first target if those of the others follow it, as the rows of entries inserted together
+    /// do. Then the list need not be read: the rows of a million targets are four megabytes.
     first: u32,
-    /// How many targets have the row that `first` says.
+    /// How many targets have the row that `first` implies.
     in_order: u32,
 }
 
@@ -78,13 +78,13 @@ impl Targets {
         }
     }
 
-    /// Prefetches what is known of a group.
+    /// Prefetches what is known about a group.
     #[inline(always)]
     pub fn prefetch_group(&self, group: usize) {
         self.places.get(group).into_iter().for_each(prefetch);
     }
 
-    /// Prefetches the row of a target of a group, if it has to be looked up.
+    /// Prefetches the row of a target of a group, if it must be looked up.
     #[inline(always)]
     pub fn prefetch(&self, group: usize, target: u16) {
         if self.places.get(group).is_some_and(|places| !places.are_in_order())
@@ -184,7 +184,7 @@ mod tests {
     }
 
     proptest! {
-        /// Rows come and go, in the order of the targets and in others.
+        /// Rows are added and removed, in the order of the targets and in other orders.
         #[test]
         fn rows_are_those_inserted(steps in prop::collection::vec(
             (0..3 * TARGETS, 0..10_u32, any::<bool>()), 0..200)) {
@@ -197,7 +197,7 @@ mod tests {
             let mut twin: HashMap<usize, u32> = HashMap::new();
             for (place, row, is_next) in steps {
                 if is_next {
-                    // What an entry gets that is inserted behind that of the target before it.
+                    // The row of an entry that is inserted after that of the preceding target.
                     let row = twin.get(&place.wrapping_sub(1)).map_or(row, |before| before + 1);
                     let is_new = !twin.contains_key(&place);
                     prop_assert_eq!(targets.insert(&member(place), row).is_ok(), is_new);

@@ -1,9 +1,9 @@
-//! Entries of several workers, removed when they are idle: an entry is as old as its youngest replica.
+//! Removes idle entries that several workers share: an entry is as old as its youngest replica.
 //!
-//! The first worker reports entries that are idle there; only those can be idle everywhere. The others are
-//! asked about them. Those that are idle everywhere are removed in one proposal, which any worker refuses for
-//! an entry that a packet has hit meanwhile. The others become as young at the first worker as they are
-//! elsewhere, so that it does not report them again before they may have become idle.
+//! The first worker reports entries that are idle there; only those can be idle everywhere. The other workers
+//! are asked about them. Entries that are idle everywhere are removed in one proposal, which any worker
+//! refuses if a packet has hit an entry meanwhile. The remaining entries become as young on the first worker
+//! as they are elsewhere, so that it does not report them again before they may have become idle.
 //!
 //! Nothing here waits; see [`super::proposal`].
 
@@ -16,13 +16,13 @@ use weir_program::PipeId;
 use weir_program::change::{Change, ChangeError, Changes, EntryKey};
 use weir_program::snapshot::Seen;
 
-/// How often idle entries are looked for, in nanoseconds. A worker looks at a slice of its rows each time.
+/// How often idle entries are searched for, in nanoseconds. A worker looks at a slice of its rows each time.
 const PERIOD_NS: u64 = 50_000_000;
 
-/// How often it is looked whether answers have come, in nanoseconds.
+/// How often to check for answers, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000;
 
-/// How long a worker may take to say what it knows, in nanoseconds, before it is asked anew.
+/// How long a worker may take to answer, in nanoseconds, before it is asked again.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 type Keys = Vec<(PipeId, EntryKey)>;
@@ -33,7 +33,7 @@ pub struct Aging {
     step: Step,
     /// When to look again.
     wake_ns: u64,
-    /// When the present step is given up.
+    /// When the current step is given up.
     until_ns: u64,
     removed: u64,
 }
@@ -42,9 +42,9 @@ pub struct Aging {
 enum Step {
     #[default]
     Rest,
-    /// The first worker looks for idle entries.
+    /// The first worker searches for idle entries.
     Looking(Receiver<Keys>),
-    /// The others say what they know of these.
+    /// The others report what they know about these.
     Asking(Arc<Keys>, Vec<Answer>),
     /// These are being removed.
     Removing(Changes, Proposal),
@@ -75,7 +75,7 @@ impl Aging {
         self.removed
     }
 
-    /// Takes the next step, if it can be taken.
+    /// Takes the next step, if possible.
     pub fn look(&mut self, proposer: &mut Proposer, now_ns: u64, send: Send<'_>) {
         let late = now_ns >= self.until_ns;
         if now_ns >= self.wake_ns && !matches!(self.step, Step::Rest) {
@@ -145,7 +145,7 @@ impl Aging {
         Step::Asking(keys, answers)
     }
 
-    /// Removes what is idle everywhere; the rest is as young as its youngest replica.
+    /// Removes what is idle everywhere; the rest becomes as young as its youngest replica.
     fn judge(
         &mut self,
         keys: &Keys,

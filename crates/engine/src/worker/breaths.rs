@@ -1,23 +1,23 @@
 //! How long breaths take. A frame that arrives while a worker handles others waits for the end of the breath,
-//! so what matters is the slow ones, of which there are few: a histogram keeps them apart, an average would
-//! not.
+//! so what matters is the few slow ones: a histogram keeps them apart, an average would not.
 //!
 //! The caller measures, because only it has clocks: `cli/daemon/stopwatch.rs`.
 
-/// Bits of a time that tell the buckets of an octave apart: eight buckets, each an eighth of its octave wide.
+/// Bits of a time that distinguish the buckets of an octave: eight buckets, each an eighth of its octave
+/// wide.
 const STEP_BITS: u32 = 3;
 
-/// Bits of a time that do not count: the buckets below 2^10 ns are 2^7 ns wide.
+/// Bits of a time that are ignored: the buckets below 2^10 ns are 2^7 ns wide.
 const UNIT_BITS: u32 = 7;
 
-/// Octaves above those narrow buckets: up to 2^27 ns, 134 ms. What takes longer is in the last bucket.
+/// Octaves above those narrow buckets: up to 2^27 ns, 134 ms. Longer times are in the last bucket.
 const OCTAVES: usize = 17;
 
 /// Number of buckets.
 const BUCKETS: usize = (OCTAVES + 1) << STEP_BITS;
 
-/// From this time on, in nanoseconds, a breath that handled nothing counts too: it has aged a slice, say, and
-/// kept the next frame waiting. Shorter ones would only bury those that had work.
+/// From this duration on, in nanoseconds, a breath that handled nothing counts too: it has aged a slice, for
+/// example, and kept the next frame waiting. Shorter ones would only drown out those that had work.
 pub const LONG_NS: u64 = 16_384;
 
 /// Durations, in buckets whose width is at most an eighth of what they hold. Recording one costs a few
@@ -87,8 +87,8 @@ impl Histogram {
         self.longest_ns
     }
 
-    /// Returns the buckets that hold something, from short to long: the duration in nanoseconds that all in
-    /// the bucket stay below (`u64::MAX` for the last bucket), and how many there are.
+    /// Returns the buckets that hold something, from short to long: the exclusive upper limit in nanoseconds
+    /// (`u64::MAX` for the last bucket), and how many durations there are.
     pub fn limits(&self) -> impl Iterator<Item = (u64, u64)> {
         let held = self.buckets.into_iter().enumerate().filter(|(_, count)| *count > 0);
         held.map(|(at, count)| (limit_ns(at), count))
@@ -120,15 +120,15 @@ fn limit_ns(bucket: usize) -> u64 {
 /// The breaths of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Breaths {
-    /// The time that went by, with what other programs and the host had of the core.
+    /// Elapsed time, including the time that other programs and the host took from the core.
     pub wall: Histogram,
     /// Of this, the processor time of the worker's own thread.
     pub processor: Histogram,
 }
 
 impl Breaths {
-    /// Adds a breath that handled so many frames and commands, by its wall time and its processor time in
-    /// nanoseconds. One that handled nothing counts only if it was long.
+    /// Adds a breath that handled this many frames and commands, by its wall time and its processor time in
+    /// nanoseconds. A breath that handled nothing counts only if it was long.
     pub fn record(&mut self, handled: usize, wall_ns: u64, processor_ns: u64) {
         if handled > 0 || processor_ns >= LONG_NS {
             self.wall.record(wall_ns);

@@ -15,76 +15,77 @@ use weir_program::snapshot::{BucketReport, FlowSnapshot, FlowsPage, NewFlowTurns
 use weir_program::{Copied, Verdict};
 use weir_program::{GroupId, PipeId, PortId};
 
-/// The largest number of commands executed between two breaths, so that a flood of them cannot delay frames.
+/// Maximum number of commands executed between two breaths, so that a flood of them cannot delay frames.
 const COMMANDS_PER_BREATH: usize = 16;
 
-/// The largest number of buckets in one answer: about 100 KB of counts, which take some 20 us to copy.
+/// Maximum number of buckets in one answer: about 100 KB of counts, which take some 20 us to copy.
 pub const BUCKETS_AT_ONCE: usize = 2048;
 
 /// A command for a worker. Each carries a sender for the answer, which is lost if the other end is gone.
 #[derive(Debug)]
 pub enum Command {
-    /// Take over with this program, which was compiled with the same secret.
+    /// Let this program, compiled with the same secret, take over.
     Swap(Box<Engine>, Rewiring, SyncSender<Swapped>),
     /// Change an entry or a weight.
     Change(Box<Change>, SyncSender<Result<(), ChangeError>>),
-    /// Reserve changes for this owner, so that they can be carried out whatever happens meanwhile. Answered
+    /// Reserve changes for this owner, so that they can be committed whatever happens meanwhile. Answered
     /// when that is done, which takes several breaths if there are many; after an error nothing is reserved.
-    /// With `true`, a removal of an entry that is not idle is refused.
+    /// With `true`, removing an entry that is not idle is refused.
     Reserve(u64, Changes, bool, Answers),
-    /// Carry out what this owner has reserved. Answered when that is done.
+    /// Commit what this owner has reserved. Answered when that is done.
     Commit(u64, Answers),
-    /// Give back what this owner has reserved, if anything. Answered when that is done.
+    /// Release what this owner has reserved, if anything. Answered when that is done.
     Release(u64, Answers),
-    /// Make replicas of the engine for new workers, of the same program's engines. The engine must not change
-    /// until they are in use. Answered when that is done, which takes several breaths.
+    /// Make replicas of the engine for new workers, out of engines for the same program. The engine must not
+    /// change until they are in use. Answered when that is done, which takes several breaths.
     Replicate(Vec<Box<Engine>>, SyncSender<Vec<Box<Engine>>>),
     /// Take part in a change of the number of workers. No other command is executed until it has ended.
     Resize(Box<Part>),
     /// Take over the counts of a worker that was removed.
     Inherit(Box<Estate>),
-    /// Send these bytes, as from an app. Answered when they have been sent: a frame for a port whose ring is
-    /// full waits.
+    /// Send these bytes on behalf of an app. Answered when they have been sent: a frame for a port whose ring
+    /// is full waits.
     Inject(Inject, SyncSender<Injected>),
-    /// Report ledger, ports and counters.
+    /// Report the ledger, ports and counters.
     Report(SyncSender<Report>),
-    /// Report the buckets of a group from this one on, at most [`BUCKETS_AT_ONCE`] of them. Counts are those
-    /// of this worker, and can be summed; targets may differ while moves are pending.
+    /// Report the buckets of a group starting at this one, at most [`BUCKETS_AT_ONCE`] of them. Counts are
+    /// those of this worker and can be summed; targets may differ while moves are pending.
     Buckets(GroupId, usize, SyncSender<BucketReport>),
-    /// List entries of a pipe: those in up to this many rows, from this row on.
+    /// List entries of a pipe: those in up to this many rows, starting at this row.
     Page(PipeId, u32, u32, SyncSender<Page>),
-    /// Report up to this many entries that no packet has hit here for longer than their timeout.
+    /// Report up to this many entries that have been idle here for longer than their timeout.
     Idle(usize, SyncSender<Vec<(PipeId, EntryKey)>>),
     /// Report what these entries have counted here, and when a packet last hit them.
     Seen(Arc<Vec<(PipeId, EntryKey)>>, SyncSender<Vec<Option<Seen>>>),
-    /// Make entries as young as other replicas, which a packet last hit at these times in milliseconds.
+    /// Make entries as young as other replicas, which packets last hit at these times in milliseconds.
     Rejuvenate(Vec<(PipeId, EntryKey, u32)>),
-    /// List up to this many flows of a pipe from this row on, as far as one look goes.
+    /// List up to this many flows of a pipe starting at this row, as many as one look covers.
     Flows(PipeId, u32, usize, SyncSender<FlowsPage>),
     /// Look up one flow.
     Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),
-    /// Write records of a pipe's flows, for another process: of those in so many rows from this one on that
-    /// were decided or gave counts since a time in milliseconds, or of all.
+    /// Write records of a pipe's flows for another process: flows in this many rows, starting at this one,
+    /// that were decided or reported counts since a time in milliseconds, or all.
     FlowRecords(PipeId, (u32, u32), Option<u32>, SyncSender<FlowPage>),
     /// Report what the flows of each pipe are like.
     FlowStocks(SyncSender<Vec<(PipeId, FlowStock)>>),
-    /// Let these flows of another process go on, as far as they belong to this worker. `None`: all have come.
+    /// Continue those flows of another process that belong to this worker. `None` means that all have
+    /// arrived.
     ResumeFlows(Option<(PipeId, Arc<FlowPage>)>, SyncSender<TakenOver>),
     /// Predict what the engine would do with a frame, without counting it.
     Probe(PortId, Vec<u8>, SyncSender<Option<Probe>>),
     /// Receive nothing from now on, and hence hand nothing over. All workers get this command before the
     /// first is stopped.
     Quiesce(SyncSender<()>),
-    /// Receive from now on, on a worker that is [dormant](Worker::dormant) or has fallen silent.
+    /// Receive from now on, on a worker that is [dormant](Worker::dormant) or quiesced.
     Receive(SyncSender<()>),
     /// Return every frame and end.
     Stop(SyncSender<Report>),
 }
 
-/// How often it is looked whether the frames of a port that is being closed have been sent.
+/// How often to check whether the frames of a port that is being closed have been sent.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Lets a port leave as far as it can without another thread.
+/// Makes a port leave to the extent possible without another thread.
 fn leave_at_once(port: &mut dyn Port, pools: &mut Pools) -> Leave {
     loop {
         match port.leave(pools) {
@@ -99,7 +100,7 @@ fn leave_at_once(port: &mut dyn Port, pools: &mut Pools) -> Leave {
 pub struct Swapped {
     /// What was kept and removed.
     pub report: SwapReport,
-    /// The engine that has done its work. It goes back because to free it takes too long for a worker.
+    /// The engine that has done its work. It is returned because freeing it takes too long for a worker.
     pub former: Box<Engine>,
 }
 
@@ -108,31 +109,31 @@ pub struct Swapped {
 pub struct Rewiring {
     /// The number of the new program, which reports carry from now on.
     pub generation: u64,
-    /// `ports[n]` says what becomes port `n`.
+    /// `ports[n]` says what becomes of port `n`.
     pub ports: Vec<Rewire>,
     /// New rings to the apps, so that the numbers in frames of the old rings are known to be those of the old
     /// program.
     pub punts: Vec<CarrierSender>,
-    /// Other rings to and from the other workers, if they change: a program that keeps flows needs rings, and
-    /// another does not.
+    /// New rings to and from the other workers, if they change: a program that keeps flows needs rings, and
+    /// others do not.
     pub hand_over: Option<HandOver>,
 }
 
-/// Turns a port into another, between two breaths.
+/// Turns a port into another between two breaths.
 pub type PortChange = Box<dyn FnOnce(Box<dyn Port>) -> Box<dyn Port> + Send>;
 
-/// What becomes a port of the new program.
+/// The source of a port of the new program.
 pub enum Rewire {
-    /// The present port with this index.
+    /// The current port with this index.
     Keep(usize),
-    /// What this makes of the present port with this index, such as the same port with a recording.
+    /// What this makes of the current port with this index, such as the same port with a recording.
     Change(usize, PortChange),
-    /// A port that is new, and the pool that it was opened on, unless the worker has that already.
+    /// A new port, and the pool that it was opened on, unless the worker has that already.
     New(Box<dyn Port>, Option<Pool>),
 }
 
 impl Rewire {
-    /// Returns the index of the present port, if there is one.
+    /// Returns the index of the current port, if there is one.
     #[must_use]
     pub fn index(&self) -> Option<usize> {
         match self {
@@ -161,7 +162,8 @@ pub struct Probe {
     pub bytes: Vec<u8>,
     /// Copies that would be made on the way.
     pub copies: Vec<Copied>,
-    /// The worker that the frame belongs to. If that is another, ask it: it has the frame's flow.
+    /// The worker that the frame belongs to. If that is another worker, ask that one: it has the frame's
+    /// flow.
     pub worker: usize,
     /// Packets that each pipe of the program had distributed in turn before it.
     pub turns: Vec<u64>,
@@ -268,8 +270,8 @@ impl Worker {
         Some(probe)
     }
 
-    /// Takes every frame back from the ports. What they held, what waited and what other workers had handed
-    /// over is dropped as `stopped`.
+    /// Takes every frame back from the ports. Frames that they held, that waited or that other workers had
+    /// handed over are dropped as `stopped`.
     pub fn stop(&mut self) {
         self.hand_over.finish();
         let mut stopped = self.waiting.give_up(DropReason::Stopped) + self.hand_over.drain();

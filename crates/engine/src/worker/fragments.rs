@@ -1,8 +1,8 @@
-//! Frames are given to their workers as they arrive, and fragments get the ports of their datagram.
+//! Frames are handed to their workers as they arrive, and fragments get the ports of their datagram.
 //!
-//! Fragments of two hosts belong to one worker, whichever they arrive at. It learns their ports, and gives
-//! each to the worker of its flow, which is known then (docs/pipes.md O6). Those that come before the first
-//! one of their datagram wait, and are processed behind the batch in which it comes.
+//! All fragments between two hosts belong to one worker, wherever they arrive. It learns their ports and
+//! hands each fragment to the worker of its flow, which is known by then (docs/pipes.md O6). Fragments that
+//! arrive before the first one of their datagram wait, and are processed after the batch in which it arrives.
 
 use super::Worker;
 use crate::parcel::Arrived;
@@ -11,14 +11,14 @@ use weir_packet::{BATCH, Bits, DropReason};
 use weir_program::PortId;
 
 impl Worker {
-    /// Gets ready for the program's fragments.
+    /// Prepares for the program's fragments.
     pub(super) fn mind_program(&mut self) {
         if self.engine.follows() {
             self.fragments.allocate();
         }
     }
 
-    /// Hands over frames of the batch that belong to other workers, and lets fragments wait whose ports are
+    /// Hands over frames of the batch that belong to other workers, and makes fragments wait whose ports are
     /// not known. Returns the mask of those to be processed now. A program without flow state and fragments
     /// leaves every frame where it arrived, and so does a worker that is about to stop.
     pub(super) fn admit(&mut self, input: PortId, now_ns: u64) -> u64 {
@@ -35,7 +35,7 @@ impl Worker {
         all & !others & !self.tell_ports((fragments, input), now_ns)
     }
 
-    /// Lets fragments wait that another worker has handed over and whose ports are not known. Returns the
+    /// Makes fragments wait that another worker has handed over and whose ports are not known. Returns the
     /// mask of the frames to be processed now.
     pub(super) fn admit_handed_over(&mut self, input: PortId, now_ns: u64) -> u64 {
         let all = self.batch.mask();
@@ -56,14 +56,14 @@ impl Worker {
         );
     }
 
-    /// Tells the engine the ports of fragments. Returns the mask of those that are not in the batch any more.
+    /// Sets the ports of fragments in the engine. Returns the mask of those that are no longer in the batch.
     fn tell_ports(&mut self, (fragments, input): (u64, PortId), now_ns: u64) -> u64 {
         let share = self.hand_over.share();
         let mut gone = 0;
         for slot in Bits(fragments) {
             let Some((id, part)) = self.engine.piece(&self.batch, slot) else { continue };
             let ports = match part {
-                // While the number of workers changes, nobody knows whose it is.
+                // While the number of workers changes, the owner is unknown.
                 _ if self.quiet => None,
                 Part::First(ports) => {
                     self.fragments.first(&id, ports, now_ns);
@@ -91,7 +91,7 @@ impl Worker {
         gone
     }
 
-    /// Processes fragments whose first one has come since.
+    /// Processes fragments whose first one has arrived since.
     pub(super) fn release_fragments(&mut self, now_ns: u64) {
         while self.fragments.has_due() && !self.quiet {
             let (mut from, mut input) = (0, None);
@@ -125,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// Drops fragments that have waited long enough.
+    /// Drops fragments that have waited too long.
     pub(super) fn expire_fragments(&mut self, now_ns: u64) {
         let expired = self.fragments.expire(now_ns);
         self.outbox.ledger.drop_many(DropReason::FirstFragmentMissing, expired);

@@ -1,7 +1,7 @@
 //! Hand-over between workers: frames of a flow that belongs to another worker go there, in parcels.
 //!
-//! Rings are made only for programs that keep flows. When a swap brings other rings, both ends use the old
-//! ones until they are empty, so that nothing under way is lost.
+//! Rings are created only for programs that keep flows. When a swap brings new rings, both ends use the old
+//! ones until they are empty, so that nothing in flight is lost.
 
 use super::outbox::Outbox;
 use crate::parcel::{Arrived, PARCEL_BYTES, PARCEL_MEMORY, ParcelReceiver, ParcelSender, parcels};
@@ -14,11 +14,11 @@ use weir_program::PortId;
 /// Memory of all rings together, in bytes: 16 workers stay below it.
 pub const HAND_OVER_MEMORY: usize = 64 << 20;
 
-/// Parcels of a ring between few workers: a thousand short frames and more, for the time that a worker is not
+/// Parcels of a ring with few workers: over a thousand short frames, for the time that a worker is not
 /// scheduled.
 const PARCELS_MAX: usize = 64;
 
-/// Parcels of a ring between very many workers: one that is filled, one under way, one that is unpacked.
+/// Parcels of a ring with very many workers: one being filled, one in flight, one being unpacked.
 const PARCELS_MIN: usize = 3;
 
 /// Wakes a sleeping worker.
@@ -34,8 +34,8 @@ struct Bed {
 impl Bed {
     /// Wakes the worker, if it sleeps, after something has been sent to it.
     fn knock(&self) {
-        // Whoever sleeps has looked into its rings after it said so: either it sees the parcel there, or this
-        // sees that it sleeps.
+        // A sleeping worker has looked into its rings after announcing its sleep: either it sees the parcel
+        // there, or this side sees that it sleeps.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)
             && self.asleep.swap(false, Ordering::Relaxed)
@@ -76,7 +76,7 @@ pub struct HandOver {
     /// By worker number; the worker's own is empty.
     to: Vec<Option<Outgoing>>,
     from: Vec<ParcelReceiver>,
-    /// How many of `from` belong to the present rings; the others are from before a swap.
+    /// How many of `from` belong to the current rings; the others are from before a swap.
     present: usize,
     /// Rings from before a swap, until they are empty.
     leaving: Vec<Outgoing>,
@@ -87,7 +87,7 @@ pub struct HandOver {
     pub(super) taken: u64,
 }
 
-/// Returns the number of parcels in each ring between so many workers.
+/// Returns the number of parcels in each ring, given the number of workers.
 #[must_use]
 pub fn parcels_per_ring(workers: usize) -> usize {
     let rings = (workers * workers.saturating_sub(1)).max(1);
@@ -106,7 +106,7 @@ impl HandOver {
         HandOver::of_capacity(workers, parcels_per_ring(workers))
     }
 
-    /// The same with rings of so many parcels.
+    /// The same with rings of this many parcels.
     #[must_use]
     pub fn of_capacity(workers: usize, capacity: usize) -> Vec<HandOver> {
         let mut all = HandOver::none(workers);
@@ -122,7 +122,7 @@ impl HandOver {
         all
     }
 
-    /// Returns what workers have between which nothing is handed over.
+    /// Returns the state of workers between which nothing is handed over.
     #[must_use]
     pub fn none(workers: usize) -> Vec<HandOver> {
         let alone = |own| HandOver { own, to: (0..workers).map(|_| None).collect(), ..HandOver::default() };
@@ -146,7 +146,8 @@ impl HandOver {
         let _ = self.bed.wake.set(wake);
     }
 
-    /// Says whether the worker sleeps. After it has said so, it must look into its rings once more.
+    /// Announces whether the worker sleeps. After announcing that it does, it must look into its rings once
+    /// more.
     pub(super) fn set_asleep(&self, asleep: bool) {
         self.bed.asleep.store(asleep, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -198,7 +199,7 @@ impl HandOver {
         }
     }
 
-    /// Sends what this breath has collected for others, and lets go of old rings that are empty.
+    /// Sends what this breath has collected for others, and drops old rings that are empty.
     pub(super) fn flush(&mut self) {
         self.to.iter_mut().flatten().for_each(Outgoing::flush);
         if !self.leaving.is_empty() {
@@ -207,7 +208,7 @@ impl HandOver {
         }
     }
 
-    /// Sends everything, whatever is under way already: no more will come.
+    /// Sends everything, whatever is already in flight: no more will come.
     pub(super) fn finish(&mut self) {
         for to in self.to.iter_mut().flatten().chain(&mut self.leaving) {
             if to.ring.send() {
@@ -226,7 +227,7 @@ impl HandOver {
         &mut self.from[at]
     }
 
-    /// Tells the senders what has been taken since the last time, and forgets old rings that are empty.
+    /// Reports to the senders what has been taken since the last time, and forgets old rings that are empty.
     pub(super) fn taken(&mut self, frames: usize) {
         self.taken += frames as u64;
         self.from.iter_mut().for_each(ParcelReceiver::done);
@@ -235,7 +236,7 @@ impl HandOver {
         }
     }
 
-    /// Returns the number of frames handed to others and not yet taken.
+    /// Returns the number of frames handed to others but not yet taken.
     pub(super) fn held(&self) -> u64 {
         self.to.iter().flatten().chain(&self.leaving).map(|to| to.ring.held()).sum()
     }
@@ -254,8 +255,8 @@ impl HandOver {
     }
 }
 
-/// Numbers of ports that stay the same from swap to swap and are equal on all workers, so that a frame that
-/// one worker hands over before a swap and another takes after it is still of the same port.
+/// Numbers of ports that stay the same across swaps and are equal on all workers, so that a frame handed over
+/// by one worker before a swap and taken by another after it still belongs to the same port.
 #[derive(Clone, Debug)]
 pub(super) struct PortNumbers {
     /// By the port's position in the program.
@@ -268,7 +269,7 @@ impl PortNumbers {
         PortNumbers { numbers: (0..ports as u32).collect(), next: ports as u32 }
     }
 
-    /// Follows a swap: `kept[n]` is what port `n` was before, if it was there.
+    /// Follows a swap: `kept[n]` is what port `n` was before, if it existed.
     pub fn follow(&mut self, kept: impl Iterator<Item = Option<usize>>) {
         let old = std::mem::take(&mut self.numbers);
         for at in kept {
@@ -278,7 +279,7 @@ impl PortNumbers {
         }
     }
 
-    /// Returns true for the number of a port that a program to come has.
+    /// Returns true if the number belongs to a port of a future program.
     pub fn is_to_come(&self, number: u32) -> bool {
         number >= self.next
     }
@@ -288,7 +289,7 @@ impl PortNumbers {
         self.numbers.get(port.index()).copied().unwrap_or(u32::MAX)
     }
 
-    /// Returns the port with a number, if it is there.
+    /// Returns the port with a number, if it exists.
     pub fn port(&self, number: u32) -> Option<PortId> {
         self.numbers.iter().position(|&one| one == number).map(|at| PortId(at as u16))
     }

@@ -1,5 +1,5 @@
-//! Frames sent by apps. Through a port, they wait for room, in order, and are tried before data; through the
-//! program, they go to the worker that owns their flow.
+//! Frames sent by apps. Frames for a port wait for room, in order, and are tried before data; frames for the
+//! program go to the worker that owns their flow.
 
 use super::Worker;
 use super::outbox::Sent;
@@ -23,7 +23,7 @@ pub struct Inject {
 }
 
 impl Worker {
-    /// Sends an app's frame. Through a port, it waits for room behind the frames that already wait there.
+    /// Sends an app's frame. A frame for a port waits for room after the frames that already wait there.
     pub(super) fn inject(&mut self, inject: Inject, answer: SyncSender<Injected>, now_ns: u64) {
         self.outbox.ledger.originated += 1;
         let waiter = Waiter { inject, answer };
@@ -56,8 +56,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Tries to send the waiting frames, in the order in which they came. If one finds no room, later ones
-    /// for its port are not tried.
+    /// Tries to send the waiting frames, in order of arrival. If one finds no room, later ones for its port
+    /// are not tried.
     pub(super) fn send_waiting(&mut self, now_ns: u64) {
         let mut full = 0_u64;
         for _ in 0..self.waiting.len() {

@@ -1,8 +1,8 @@
-//! Ports that a reload has removed, while they are being closed: a frame may still be on its way out, and
-//! the kernel takes milliseconds to close a socket, for which the other ports must not wait.
+//! Ports that a reload has removed, while they are being closed: a frame may still be on its way out, and the
+//! kernel takes milliseconds to close a socket, and the other ports must not wait for that.
 //!
-//! Promises: what such a port still held is counted as `port_removed`; its counts stay in the ledger; the
-//! pool that came with it goes when the last of its frames has returned.
+//! Guarantees: frames that such a port still held are counted as `port_removed`; its counts stay in the
+//! ledger; the pool that came with it is freed once the last of its frames has returned.
 
 use super::Worker;
 use super::report::add_port;
@@ -10,7 +10,7 @@ use std::any::Any;
 use std::sync::mpsc::Sender;
 use weir_packet::{DropReason, Leave, PoolId, Pools, Port, PortStatistics};
 
-/// Takes what takes long to drop, and drops it on a thread that has time.
+/// Takes things that are slow to drop, and drops them on a thread that has time.
 pub type Disposal = Sender<Box<dyn Any + Send>>;
 
 /// A port, and the pool that came with it.
@@ -33,7 +33,7 @@ impl Leaving {
         self.ports.is_empty() && self.pools.is_empty()
     }
 
-    /// Adds a port that the program does not have any more.
+    /// Adds a port that the program no longer has.
     pub fn add(&mut self, leaver: Leaver) {
         self.ports.push(leaver);
     }
@@ -65,7 +65,7 @@ impl Leaving {
 }
 
 impl Worker {
-    /// Goes on closing removed ports.
+    /// Continues closing removed ports.
     pub(super) fn mind_leaving(&mut self) {
         if self.leaving.is_empty() {
             return;

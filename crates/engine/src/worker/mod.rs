@@ -1,16 +1,16 @@
-//! A worker: one core, its queues of the ports, its pools, its replica of the tables. One turn of it is a
-//! breath.
+//! A worker: one core, its queues of the ports, its pools, its replica of the tables. One iteration of its
+//! loop is a breath.
 //!
 //! ```text
 //!   frames of apps that wait for room in a port         (before data takes it)
 //!   receive -> program -> transmit, port by port        (inhale, walk, exhale)
-//!   fragments whose first one has come since            (the same walk)
+//!   fragments whose first one has arrived since         (the same walk)
 //!   frames handed over by other workers, frames of apps (the same walk)
 //!   flush, tick, commands                               (between breaths: entries, swaps, queries)
 //! ```
 //!
-//! Promises: every frame ends in exactly one count of the ledger. On the packet path there is no allocation,
-//! no lock, no log and no system call except those of ports. Commands arrive on a bounded channel and are
+//! Guarantees: every frame ends in exactly one count of the ledger. The packet path has no allocation, no
+//! lock, no logging and no system calls except those of ports. Commands arrive on a bounded channel and are
 //! executed one by one; executing a command may allocate, forwarding does not.
 
 mod aging;
@@ -57,10 +57,10 @@ use waiting::Waiting;
 use weir_packet::{Batch, DropReason, Pools, Port};
 use weir_program::PortId;
 
-/// How long a worker that stops lets the collector read before it goes on.
+/// How long a stopping worker lets the collector read before it continues.
 const PAUSE_TO_END: Duration = Duration::from_millis(1);
 
-/// How often it does that: five seconds, in which a collector reads many millions of deltas.
+/// How often it does that: five seconds in total, in which a collector reads many millions of deltas.
 const TURNS_TO_END: u32 = 5_000;
 
 /// One core's share of the data plane.
@@ -73,9 +73,9 @@ pub struct Worker {
     numbers: PortNumbers,
     /// Frames of apps that wait for room in a port.
     waiting: Waiting,
-    /// What is known of fragmented datagrams.
+    /// What is known about fragmented datagrams.
     fragments: Fragments,
-    /// Ports that the program does not have any more.
+    /// Ports that the program no longer has.
     leaving: Leaving,
     /// Changes that are reserved or being carried out.
     pending: Vec<Pending>,
@@ -83,14 +83,14 @@ pub struct Worker {
     swaps: Swaps,
     resizing: Resizing,
     replicas: Option<Replicas>,
-    /// What the ports had counted on workers that were removed.
+    /// What the ports had counted on workers that have been removed.
     past_ports: Vec<PastPort>,
     deltas: Option<DeltaSender>,
     /// The number of the program.
     generation: u64,
     breaths: u64,
     breath_times: Breaths,
-    /// Flow deltas that nobody reads, and their packets.
+    /// Flow deltas without a reader, and their packets.
     unread: (u64, u64),
     quiet: bool,
     stopped: bool,
@@ -156,7 +156,7 @@ impl Worker {
         self
     }
 
-    /// Sets where what takes long to drop goes; without it, the worker itself drops it.
+    /// Sets the destination for things that are slow to drop; without it, the worker itself drops them.
     #[must_use]
     pub fn with_disposal(mut self, disposal: Disposal) -> Worker {
         self.leaving.disposal = Some(disposal);
@@ -204,7 +204,7 @@ impl Worker {
     }
 
     /// Returns true while injected frames wait for room, handed-over ones for their parcel, or removed ports
-    /// to be closed: the worker must not sleep for long.
+    /// for being closed: the worker must not sleep for long.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty() || self.hand_over.is_waiting() || !self.leaving.is_empty()
@@ -215,8 +215,8 @@ impl Worker {
         self.hand_over.wake_by(Arc::new(wake));
     }
 
-    /// Says whether the worker sleeps. After it has said so, it must take one more breath before it does:
-    /// what was handed over until then woke nobody.
+    /// Announces whether the worker sleeps. After announcing that it does, it must take one more breath
+    /// before it sleeps: what was handed over until then did not wake it.
     pub fn set_asleep(&self, asleep: bool) {
         self.hand_over.set_asleep(asleep);
     }
@@ -272,15 +272,15 @@ impl Worker {
         self.outbox.deliver(&mut self.batch, input, outcome);
     }
 
-    /// Runs frames that other workers handed over through the program: up to a batch from each, joined to
-    /// batches as full as they can be.
+    /// Runs the frames that other workers handed over through the program: up to a batch from each, combined
+    /// into batches that are as full as possible.
     fn take_handed_over(&mut self, now_ns: u64) -> usize {
         let (mut handled, mut input) = (0, None);
         for source in 0..self.hand_over.sources() {
             for _ in 0..weir_packet::BATCH {
                 let Some(frame) = self.hand_over.source(source).peek() else { break };
                 let (hash, number, ports) = (frame.hash, frame.input, frame.ports);
-                // The sender has taken over a program with a new port; this worker will in a moment.
+                // The sender has taken over a program with a new port; this worker will shortly.
                 if self.numbers.is_to_come(number) {
                     break;
                 }
@@ -288,7 +288,7 @@ impl Worker {
                     self.walk_handed_over(input, now_ns);
                     input = Some(number);
                 }
-                // The walk may not keep the ring's frame, so look at it again.
+                // The walk may not hold the ring's frame, so look at it again.
                 let Some(frame) = self.hand_over.source(source).peek() else { break };
                 match self.outbox.originate(&mut self.batch, frame.bytes, None) {
                     Ok(()) => {
@@ -337,7 +337,7 @@ impl Worker {
         });
     }
 
-    /// Gives the counts of all live flows to the collector, if there is one, and waits for it as it reads.
+    /// Sends the counts of all live flows to the collector, if there is one, and waits while it reads them.
     fn end_flows(&mut self) {
         let mut turns = 0;
         while self.deltas.as_ref().is_some_and(|ring| !ring.is_abandoned()) && turns < TURNS_TO_END {

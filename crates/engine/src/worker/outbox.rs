@@ -30,7 +30,7 @@ pub(super) struct Outbox {
     pub tee_missed: u64,
     /// Set when the control plane has something to process.
     pub signal: bool,
-    /// Frames of which a copy is being sent.
+    /// Frames that are being sent as copies.
     originals: Box<Batch>,
 }
 
@@ -79,7 +79,7 @@ impl Outbox {
     }
 
     fn transmit(&mut self, batch: &mut Batch, port: usize, list: u64) {
-        // With a single pool there is nothing to check, and checking every frame costs five per cent of a
+        // With a single pool there is nothing to check, and checking every frame costs five per cent in a
         // short program.
         let wanted = self.ports[port].pool().filter(|_| !self.pools.is_single());
         let list = wanted.map_or(list, |pool| self.move_to_pool(batch, pool, list));
@@ -90,8 +90,8 @@ impl Outbox {
         }
     }
 
-    /// Sends copies of those frames in a port's list that a later port sends too, and the other frames
-    /// themselves, all in the order of arrival.
+    /// Sends copies of those frames in a port's list that a later port also sends, and the other frames
+    /// themselves, all in order of arrival.
     fn transmit_copies(&mut self, batch: &mut Batch, port: usize, list: u64, outcome: &Outcome) {
         let later = outcome.transmit[port + 1..].iter().fold(0, |all, list| all | list);
         let (mut sent, mut copied) = (list, list & outcome.flooded & later);
@@ -121,8 +121,7 @@ impl Outbox {
         self.frame_of(frame.bytes(), pool)
     }
 
-    /// Passes to apps the copies of packets that went on, and the packets that are for apps, in the order of
-    /// arrival.
+    /// Passes copies of forwarded packets, and packets that are for apps, to the apps in order of arrival.
     fn punt_with_copies(&mut self, batch: &mut Batch, input: PortId, outcome: &mut Outcome) {
         outcome.tees.sort();
         let punted = outcome.apps.iter().fold(0, |all, list| all | list);
@@ -143,8 +142,8 @@ impl Outbox {
         outcome.apps.fill(0);
     }
 
-    /// Passes the newest segment of an idle connection to its app, as a copy. Returns false if there is no
-    /// room for it now.
+    /// Passes the newest segment of an idle connection to its app, as a copy. Returns false if there is
+    /// currently no room for it.
     pub fn tell_idle(&mut self, one: &IdleSegment) -> bool {
         let Some(ring) = self.punts.get_mut(one.app.index()) else { return true };
         let sent = u64::from(ring.send(one.bytes(), one.input(), one.app));
@@ -192,7 +191,7 @@ impl Outbox {
             let frame = batch.take(slot);
             let ring = self.punts.get_mut(app.index());
             let (bytes, limit) = (frame.bytes(), limit(slot));
-            // Who answers a frame that is too long needs its beginning.
+            // An app that answers a frame that is too long needs its beginning.
             let bytes = if limit.is_some() { &bytes[..bytes.len().min(CARRIER_BYTES)] } else { bytes };
             if ring.is_some_and(|ring| ring.send_limited(bytes, limit, input, app)) {
                 self.ledger.to_app += 1;
@@ -219,7 +218,7 @@ impl Outbox {
     }
 
     /// Adds a frame of these bytes to the batch, which is empty between two walks: in this pool's memory, or
-    /// else in that of the first pool.
+    /// failing that in that of the first pool.
     pub fn originate(&mut self, batch: &mut Batch, bytes: &[u8], pool: Option<PoolId>) -> Injected {
         let pool = pool.unwrap_or(self.pools.first().id());
         let frame = self.frame_of(bytes, pool)?;
@@ -239,7 +238,7 @@ impl Outbox {
         Ok(frame)
     }
 
-    /// Sends one frame if there is room for it now.
+    /// Sends one frame if there is currently room for it.
     pub fn send(&mut self, batch: &mut Batch, bytes: &[u8], port: PortId) -> Sent {
         let at = port.index();
         let Some(wanted) = self.ports.get(at).map(|port| port.pool()) else {

@@ -1,19 +1,18 @@
-//! Reservations at a worker: changes are reserved and carried out in slices, between breaths.
+//! Reservations on a worker: changes are reserved and committed in slices, between breaths.
 
 use super::Worker;
 use crate::batch::{Engine, Reservation};
 use std::sync::mpsc::SyncSender;
 use weir_program::change::{ChangeError, Changes};
 
-/// The largest number of changes of entries that are reserved, carried out or given back between two breaths,
-/// so that no frame waits for more. A batch of at most so many is carried out at once: no packet meets a part
-/// of it.
+/// Maximum number of entry changes that are reserved, committed or released between two breaths, so that no
+/// frame waits for more. A batch of at most this size is committed in one go: no packet meets a part of it.
 pub const CHANGES_PER_BREATH: usize = 64;
 
-/// The largest number of reservations that a worker has at a time.
+/// Maximum number of reservations that a worker has at a time.
 pub const RESERVATIONS_MAX: usize = 16;
 
-/// Where a worker's answer to a step of a proposal goes.
+/// Where a worker's answer to a step of a proposal is sent.
 pub type Answers = SyncSender<Result<(), ChangeError>>;
 
 /// A reservation, its owner, and what is being done.
@@ -27,7 +26,7 @@ enum Step {
     Reserving(Answers),
     Reserved,
     Committing(Answers),
-    /// Ends with this answer to who asked last, if anybody did.
+    /// Ends with this answer to the last asker, if there is one.
     Releasing(Option<Answers>, Result<(), ChangeError>),
 }
 
@@ -42,7 +41,7 @@ impl Worker {
         self.pending.push(Pending { owner, reservation, step });
     }
 
-    /// Begins to carry out what this owner has reserved.
+    /// Begins to commit what this owner has reserved.
     pub(super) fn commit(&mut self, owner: u64, asker: Answers) {
         let reserved = |one: &&mut Pending| one.owner == owner && matches!(one.step, Step::Reserved);
         match self.pending.iter_mut().find(reserved) {
@@ -51,7 +50,7 @@ impl Worker {
         }
     }
 
-    /// Begins to give back what this owner has reserved. What is being carried out already stays.
+    /// Begins to release what this owner has reserved. Anything that is already being committed stays.
     pub(super) fn release(&mut self, owner: u64, asker: Answers) {
         let has = |one: &&mut Pending| one.owner == owner && !matches!(one.step, Step::Committing(_));
         match self.pending.iter_mut().find(has) {
@@ -60,8 +59,8 @@ impl Worker {
         }
     }
 
-    /// Begins to give back every reservation that is not being carried out, because another engine will take
-    /// over. Who asked for it is told that there is none.
+    /// Begins to release every reservation that is not being committed, because another engine will take
+    /// over. A waiting asker receives the answer that there is no such reservation.
     pub(super) fn give_up_reservations(&mut self) {
         for pending in &mut self.pending {
             let gone = Err(ChangeError::Unknown { what: "reservation".into() });
@@ -73,7 +72,7 @@ impl Worker {
         }
     }
 
-    /// Works on reservations, on no more than `most` changes, and takes what it did from `most`.
+    /// Works on reservations, handling at most `most` changes, and subtracts what it did from `most`.
     pub(super) fn carry_on(&mut self, most: &mut usize, now_ns: u64) {
         let mut at = 0;
         while at < self.pending.len() {
@@ -82,7 +81,7 @@ impl Worker {
                 continue;
             };
             if !matches!(self.pending[at].step, Step::Reserved) {
-                // Before the answer: whoever asked still has the list, so it is not freed here.
+                // Before the answer: the asker still has the list, so it is not freed here.
                 self.pending.remove(at);
             }
             asker.into_iter().for_each(|asker| self.reply(&asker, answer.clone()));
@@ -95,14 +94,14 @@ impl Worker {
     }
 
     fn reply(&mut self, asker: &Answers, answer: Result<(), ChangeError>) {
-        // Whoever asked may not wait any more.
+        // The asker may no longer be waiting.
         let _ = asker.try_send(answer);
         self.outbox.signal = true;
     }
 }
 
 impl Pending {
-    /// Works on the present step. Returns the answer when it is done.
+    /// Works on the current step. Returns the answer when it is done.
     fn carry_on(
         &mut self,
         engine: &mut Engine,

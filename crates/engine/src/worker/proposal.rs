@@ -1,13 +1,13 @@
-//! Changes that all workers make or none: reserved by every worker, then carried out by every worker.
+//! Changes that all workers make or none: reserved by every worker, then committed by every worker.
 //!
-//! Nothing here waits. Commands go through a function that may have no room for one, and whoever drives a
-//! proposal looks at it again and again until it has an outcome.
+//! Nothing here blocks. Commands go through a function that may have no room for one, and the driver of a
+//! proposal polls it until it has an outcome.
 //!
-//! Promises: no worker begins to carry out a change before all of them have reserved it. If one refuses, or
-//! does not answer in time, all of them are told to give back what they have reserved, a late one included:
-//! its commands arrive in order, so it reserves and gives back. Once all have reserved, the change is
-//! decided, and every worker will make it, whenever it gets to it. Commands for which there was no room are
-//! kept and come before any later ones.
+//! Guarantees: no worker begins to commit a change before all of them have reserved it. If one refuses, or
+//! does not answer in time, all of them are ordered to release what they have reserved, even a late one: its
+//! commands arrive in order, so it reserves and releases. Once all have reserved, the change is decided, and
+//! every worker will make it as soon as it gets to it. Commands for which there was no room are kept and are
+//! sent before any later ones.
 
 use super::Command;
 use super::pending::Answers;
@@ -15,27 +15,27 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Duration;
 use weir_program::change::{ChangeError, Changes};
 
-/// How long workers may take to reserve a few changes, and again to carry them out, in nanoseconds.
+/// How long workers may take to reserve a few changes, and again to commit them, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// How much longer they may take for each change, in nanoseconds: many times what it takes, because a worker
-/// does a few between two breaths.
+/// How much longer they may take for each change, in nanoseconds: many times the cost, because a worker does
+/// only a few between two breaths.
 const PATIENCE_PER_CHANGE_NS: u64 = 20_000;
 
 /// Sends a command to a worker. Returns it if there is no room.
 pub type Send<'a> = &'a mut dyn FnMut(usize, Command) -> Option<Command>;
 
-/// What became of a proposal.
+/// What happened to a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All workers have made the changes, except for these, which will.
+    /// All workers have made the changes, except for these, which still will.
     Done {
-        /// Workers that have not confirmed it in time.
+        /// Workers that have not confirmed in time.
         late: Vec<usize>,
     },
-    /// No worker has made them, or will.
+    /// No worker has made them or will.
     Refused(ChangeError),
-    /// No worker has made them, or will, because this one has not answered.
+    /// No worker has made them or will, because this one has not answered.
     Silent {
         /// The worker.
         worker: usize,
@@ -51,13 +51,13 @@ pub struct Proposer {
     owed: Vec<(usize, Command)>,
 }
 
-/// Changes on their way to all workers.
+/// Changes in transit to all workers.
 #[derive(Debug)]
 pub struct Proposal {
     owner: u64,
     changes: Changes,
     step: Step,
-    /// The answers that are awaited, by worker.
+    /// The awaited answers, by worker.
     awaited: Vec<Option<Receiver<Result<(), ChangeError>>>>,
     until_ns: u64,
     /// Why it failed.
@@ -78,7 +78,7 @@ impl Proposer {
         Proposer { workers, ..Proposer::default() }
     }
 
-    /// Makes proposals to this many workers from now on; none is on its way.
+    /// Makes proposals to this many workers from now on; no proposal may be in progress.
     pub fn set_workers(&mut self, workers: usize) {
         self.workers = workers;
     }
@@ -120,7 +120,7 @@ impl Proposer {
         proposal
     }
 
-    /// Looks for answers and takes the next step. Returns the outcome, once.
+    /// Collects answers and takes the next step. Returns the outcome, once.
     pub fn look(&mut self, proposal: &mut Proposal, now_ns: u64, send: Send<'_>) -> Option<Outcome> {
         self.settle(send);
         proposal.collect();
@@ -141,7 +141,7 @@ impl Proposer {
             Step::Committing if late.is_empty() || too_late => {
                 Some(proposal.refused.take().unwrap_or(Outcome::Done { late }))
             }
-            // Whoever was silent is not waited for.
+            // Silent workers are not waited for.
             Step::Releasing
                 if late.is_empty() || too_late || !matches!(proposal.refused, Some(Outcome::Refused(_))) =>
             {
@@ -151,7 +151,7 @@ impl Proposer {
         }
     }
 
-    /// Tells the workers what follows, and waits for them anew.
+    /// Sends the next command to the workers, and waits for them again.
     fn next(&mut self, proposal: &mut Proposal, step: Step, now_ns: u64, send: Send<'_>) {
         let told = proposal.awaited.len();
         proposal.awaited.clear();
@@ -172,7 +172,7 @@ impl Proposer {
         !self.owed.is_empty()
     }
 
-    /// Sends what had no room, in order.
+    /// Sends commands that had no room, in order.
     pub fn settle(&mut self, send: Send<'_>) {
         for (worker, command) in std::mem::take(&mut self.owed) {
             let left = if self.is_owed(worker) { Some(command) } else { send(worker, command) };
@@ -210,7 +210,7 @@ impl Proposal {
         }
     }
 
-    /// Takes the answers that have come.
+    /// Collects the answers that have arrived.
     fn collect(&mut self) {
         for at in 0..self.awaited.len() {
             let Some(receiver) = &self.awaited[at] else { continue };

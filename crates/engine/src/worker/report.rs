@@ -6,14 +6,14 @@ use weir_packet::{DropReason, Ledger, Port, PortStatistics, Remark};
 use weir_program::snapshot::{Count, FlowAccount};
 use weir_program::{PortDeclaration, PortId};
 
-/// A worker's report. Its size does not depend on that of tables and groups.
+/// A worker's report. Its size does not depend on the size of tables and groups.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The number of the program: 1, or that of the last swap.
     pub generation: u64,
-    /// How many workers there are, as this one knows.
+    /// The number of workers, as known to this one.
     pub workers: usize,
-    /// Whether counts of the program before it are still being taken over.
+    /// Whether counts of the previous program are still being taken over.
     pub is_settling: bool,
     /// The ledger.
     pub ledger: Ledger,
@@ -27,21 +27,22 @@ pub struct Report {
     pub filled: u64,
     /// Number of breaths.
     pub breaths: u64,
-    /// How long breaths took, as far as the worker's driver has measured them.
+    /// How long breaths took, if the worker's driver measures them.
     pub breath_times: Breaths,
     /// Frames copied because a port requires another pool's memory.
     pub pool_copies: u64,
     /// Frames handed to other workers.
     pub handed_over: u64,
-    /// Frames handed to other workers that those have not yet taken.
+    /// Frames handed to other workers but not yet taken.
     pub between: u64,
     /// Flow deltas given to the collector.
     pub deltas: u64,
     /// Packets in deltas that were given to the collector, or wait for room in its ring.
     pub deltas_left: u64,
-    /// Where the packets that met FLOW pipes were counted, those of former programs included.
+    /// Where the packets that met FLOW pipes were counted, including those of previous programs.
     pub flows: FlowAccount,
-    /// Copies for an app that were not made because its ring had no room; the packets themselves went on.
+    /// Copies for an app that were not made because its ring had no room; the packets themselves were
+    /// forwarded.
     pub tee_missed: u64,
 }
 
@@ -58,7 +59,7 @@ pub struct PipeReport {
     pub misses: Count,
     /// Where the packets that it looked up were counted (FLOW).
     pub account: FlowAccount,
-    /// Pairs of an address and a port of its NAT pool that are taken.
+    /// Address and port pairs of its NAT pool that are taken.
     pub nat_used: usize,
 }
 
@@ -73,12 +74,12 @@ pub struct PortReport {
     pub statistics: PortStatistics,
     /// Counters that only this kind of port has.
     pub extra: Vec<(&'static str, u64)>,
-    /// What a person should know about its recordings.
+    /// What a user should know about its recordings.
     pub remarks: Vec<Remark>,
 }
 
 impl Worker {
-    /// Returns the report of a port, with the counts that its queues had on workers that were removed.
+    /// Returns the report of a port, including the counts of its queues on workers that have been removed.
     fn port_report(&self, at: usize, port: &dyn Port, declared: &PortDeclaration) -> PortReport {
         let mut report = port_report(port, &declared.name);
         self.past_port(PortId(at as u16)).into_iter().for_each(|past| past.add_to(&mut report));

@@ -1,19 +1,19 @@
-//! The number of workers changes: all of them rest while flows go to the worker that they belong to from
+//! The number of workers changes: all workers pause while flows move to the worker that they belong to from
 //! then on.
 //!
-//! 1. A worker makes its engine's replicas for new workers ([`Command::Replicate`]), in slices, while it
+//! 1. A worker creates replicas of its engine for new workers ([`Command::Replicate`]), in slices, while it
 //!    forwards packets.
-//! 2. Every worker gets its part in an [`Assembly`]. It receives nothing any more, and sends what it has
-//!    collected for others. When all have done so, no more can come: it handles what others have handed over,
-//!    and lends its engine. The last one redistributes the flows ([`Engine::redistribute`]), which takes a
-//!    time that grows with the number of flows that move.
-//! 3. Each takes its engine back, and goes on with other rings. A new worker begins.
+//! 2. Every worker gets its part in an [`Assembly`]. It stops receiving and sends what it has collected for
+//!    others. Once all have done so, no more can arrive: it handles what others have handed over, and lends
+//!    its engine. The last worker redistributes the flows ([`Engine::redistribute`]), in time proportional to
+//!    the number of flows that move.
+//! 3. Each worker takes its engine back and continues with new rings. New workers start.
 //! 4. A removed worker closes its ports, and its counts go to the first worker ([`Command::Inherit`]), so
-//!    that nothing that is shown falls.
+//!    that no reported count decreases.
 //!
-//! Promises: no frame is handled between the first engine lent and the last flow moved; what arrives
-//! meanwhile waits in the ports. No command is executed by a worker from its part in the assembly on until it
-//! has ended.
+//! Guarantees: no frame is handled between the first engine lent and the last flow moved; frames that arrive
+//! meanwhile wait in the ports. From the time a worker gets its part in the assembly until the change has
+//! ended, it executes no command.
 
 #![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
 
@@ -31,17 +31,17 @@ use weir_program::owner::Steering;
 /// Breaths for which a removed worker tries to send frames of apps that wait for room.
 const LAST_TRIES: u32 = 1_000;
 
-/// Entries handled in a breath for a replica: in an idle one, and in a busy one.
+/// Entries handled for a replica in one breath: when idle, and when busy.
 const ENTRIES: [u32; 2] = [256, 16];
 
 /// What the workers share while their number changes.
 #[derive(Debug)]
 pub struct Assembly {
-    /// How many there were, and how many there will be.
+    /// How many workers there were, and how many there will be.
     before: usize,
     after: usize,
     steering: Steering,
-    /// Workers that hand nothing over any more.
+    /// Workers that no longer hand anything over.
     silent: AtomicUsize,
     places: Mutex<Places>,
     done: AtomicBool,
@@ -57,8 +57,8 @@ struct Places {
 }
 
 impl Assembly {
-    /// Begins a change from `before` workers to `before` and as many as there are `replicas`, or to the first
-    /// `after` of them. From then on, flows are spread over them by `steering`.
+    /// Begins a change from `before` workers to `before` plus the number of `replicas`, or to the first
+    /// `after` of them. From then on, `steering` spreads flows over them.
     #[must_use]
     pub fn new((before, after): (usize, usize), replicas: Vec<Box<Engine>>, steering: Steering) -> Assembly {
         let old = (0..before).map(|_| None);
@@ -74,7 +74,7 @@ impl Assembly {
         }
     }
 
-    /// Returns what became of the flows, once all is done.
+    /// Returns what happened to the flows, once everything is done.
     #[must_use]
     pub fn moved(&self) -> Moved {
         self.places.lock().unwrap_or_else(PoisonError::into_inner).moved
@@ -84,7 +84,7 @@ impl Assembly {
         self.silent.load(Ordering::Acquire) == self.before
     }
 
-    /// Lends an engine. Whoever lends the last one redistributes the flows.
+    /// Lends an engine. The worker that lends the last one redistributes the flows.
     fn lend(&self, own: usize, engine: Engine, numbers: &PortNumbers) {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         places.engines[own] = Some(Box::new(engine));
@@ -112,19 +112,19 @@ impl Assembly {
 /// A worker's part in the change.
 #[derive(Debug)]
 pub struct Part {
-    /// What all share.
+    /// What all workers share.
     pub assembly: Arc<Assembly>,
     /// The worker's number.
     pub own: usize,
     /// Its rings from then on.
     pub hand_over: HandOver,
-    /// An engine without program, which it has while its own is lent.
+    /// An engine without a program, which it holds while its own is lent.
     pub stand_in: Option<Box<Engine>>,
     /// The number of the program.
     pub generation: u64,
-    /// Told when the worker goes on; a removed one then begins to close its ports.
+    /// Notified when the worker continues; a removed worker then begins to close its ports.
     pub resumed: SyncSender<()>,
-    /// Gets the counts of a removed worker, at its end.
+    /// Receives the counts of a removed worker, at its end.
     pub estate: SyncSender<Box<Estate>>,
 }
 
@@ -139,16 +139,16 @@ pub struct Estate {
     pub handed: (u64, u64),
 }
 
-/// How far a worker has come.
+/// How far a worker has progressed.
 #[derive(Debug, Default)]
 pub(super) enum Resizing {
     #[default]
     None,
-    /// It has said that it hands nothing over any more.
+    /// It has announced that it no longer hands anything over.
     Silent(Box<Part>),
     /// Its engine is with the others.
     Lent(Box<Part>),
-    /// It is removed, and closes its ports; `true` for those that are closed.
+    /// It is being removed and closes its ports; `true` for those that are closed.
     Leaving(SyncSender<Box<Estate>>, Vec<bool>, u32),
 }
 
@@ -194,7 +194,8 @@ impl PastPort {
 }
 
 impl Worker {
-    /// A worker that receives nothing before it gets its part in an [`Assembly`], or [`Command::Receive`].
+    /// Creates a worker that receives nothing until it gets its part in an [`Assembly`], or
+    /// [`Command::Receive`].
     #[must_use]
     pub fn dormant(mut self) -> Worker {
         self.quiet = true;
@@ -206,7 +207,7 @@ impl Worker {
         self.replicas = Some(Replicas { made: Vec::new(), left, asker });
     }
 
-    /// Goes on with replicas. Returns true as long as there is something to do.
+    /// Continues making replicas. Returns true as long as there is something to do.
     pub(super) fn mind_replicas(&mut self, idle: bool, now_ns: u64) -> bool {
         let Some(mut replicas) = self.replicas.take() else { return false };
         let most = ENTRIES[usize::from(!idle)];
@@ -228,7 +229,7 @@ impl Worker {
         false
     }
 
-    /// Takes its part in a change of the number of workers.
+    /// Takes part in a change of the number of workers.
     pub(super) fn begin_resize(&mut self, part: Box<Part>) {
         if part.own >= part.assembly.before {
             self.resizing = Resizing::Lent(part);
@@ -240,12 +241,12 @@ impl Worker {
         self.resizing = Resizing::Silent(part);
     }
 
-    /// A breath in the middle of such a change. Returns false if there is none.
+    /// Takes a breath in the middle of such a change. Returns false if none is in progress.
     pub(super) fn breathe_resizing(&mut self, now_ns: u64) -> bool {
         match std::mem::take(&mut self.resizing) {
             Resizing::None => return false,
             Resizing::Silent(part) => {
-                // Whatever was handed over before the last one fell silent is seen in this turn.
+                // Everything handed over before the last worker fell silent is seen in this iteration.
                 let last = part.assembly.all_are_silent();
                 self.send_waiting(now_ns);
                 while self.take_handed_over(now_ns) > 0 {}
@@ -296,7 +297,7 @@ impl Worker {
         self.outbox.signal = true;
     }
 
-    /// Closes the ports of a removed worker, a step for each breath, and ends.
+    /// Closes the ports of a removed worker, one step per breath, and ends.
     fn close_down(&mut self, asker: SyncSender<Box<Estate>>, mut closed: Vec<bool>, tries: u32, now_ns: u64) {
         self.send_waiting(now_ns);
         self.mind_leaving();
@@ -347,7 +348,7 @@ impl Worker {
         self.past_ports.iter_mut().zip(ports).for_each(|(sum, port)| sum.add(port));
     }
 
-    /// Reorders what removed workers' ports had counted: `kept[n]` is the present number of the new port `n`.
+    /// Reorders what removed workers' ports had counted: `kept[n]` is the current number of the new port `n`.
     pub(super) fn reorder_past_ports(&mut self, kept: &[Option<usize>]) {
         let of = |at: &Option<usize>| at.and_then(|at| self.past_ports.get(at).cloned()).unwrap_or_default();
         self.past_ports = kept.iter().map(of).collect();

@@ -9,22 +9,22 @@ use weir_packet::DropReason;
 /// Entries handled in a breath that has nothing else to do, at up to half a microsecond each.
 const ENTRIES_IDLE: u32 = 256;
 
-/// Entries handled in a busy breath, at most.
+/// Maximum number of entries handled in a busy breath.
 const ENTRIES_BUSY: u32 = 64;
 
-/// A busy worker handles an entry for each so many nanoseconds that pass, which takes a tenth of its time.
+/// A busy worker handles one entry per this many nanoseconds that pass, which takes a tenth of its time.
 const NS_PER_ENTRY: u64 = 2_000;
 
-/// The swap that is under way.
+/// The swap in progress.
 #[derive(Debug, Default)]
 pub(super) struct Swaps {
     /// The engine that will take over. Until it does, no other command is executed.
     next: Option<(Box<Engine>, Rewiring, SyncSender<Swapped>)>,
-    /// Who is told when everything has been taken over.
+    /// Notified when everything has been taken over.
     asker: Option<SyncSender<Swapped>>,
     /// The time of the last slice.
     last_ns: u64,
-    /// Engines that nobody took back.
+    /// Engines that were not taken back.
     #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
     kept: Vec<Box<Engine>>,
 }
@@ -41,7 +41,7 @@ impl Swaps {
 }
 
 impl Worker {
-    /// Begins a swap, and goes as far as one slice does.
+    /// Begins a swap, and proceeds as far as one slice allows.
     pub(super) fn begin_swap(
         &mut self,
         engine: Box<Engine>,
@@ -55,8 +55,8 @@ impl Worker {
         self.swap_slice(ENTRIES_BUSY, now_ns);
     }
 
-    /// Goes on with a swap, a slice for each breath. Returns true as long as one is under way. `idle` says
-    /// that the breath has handled no frame.
+    /// Continues a swap, one slice per breath. Returns true while one is in progress. `idle` says that the
+    /// breath has handled no frame.
     pub(super) fn mind_swap(&mut self, idle: bool, now_ns: u64) -> bool {
         // Counts of removed workers are taken over in the same way.
         if self.swaps.is_idle() && !self.engine.is_settling() {
@@ -76,7 +76,7 @@ impl Worker {
             return self.settle(entries);
         }
         if !self.pending.is_empty() {
-            // They belong to the running engine, and end in a few breaths.
+            // They use the running engine, and end within a few breaths.
             return;
         }
         let Some((mut engine, rewiring, asker)) = self.swaps.next.take() else { return };
@@ -92,7 +92,7 @@ impl Worker {
         self.settle(entries);
     }
 
-    /// Takes over counts; when that is done, tells who asked.
+    /// Takes over counts, and notifies the asker when that is done.
     fn settle(&mut self, entries: u32) {
         let Some((report, former)) = self.engine.settle(entries) else { return };
         let Some(asker) = self.swaps.asker.take() else {
@@ -102,7 +102,7 @@ impl Worker {
         if let Err(TrySendError::Full(lost) | TrySendError::Disconnected(lost)) = answer {
             self.swaps.kept.push(lost.former);
         }
-        // Whoever waits for the answer is to be woken.
+        // The thread that waits for the answer must be woken.
         self.outbox.signal = true;
     }
 

@@ -1,9 +1,9 @@
 //! Injected frames that wait for room in a port's transmit ring. Frames from apps keep links and neighbours
-//! alive and must not be lost because data has filled the ring, so they are tried again in every breath
-//! before data is sent.
+//! alive and must not be lost because data has filled the ring, so they are retried in every breath before
+//! data is sent.
 //!
-//! Promises: the frames for a port leave in the order in which they came; a port that is stuck does not use
-//! up the room of another; a frame is answered once, when it was sent or given up.
+//! Guarantees: the frames for a port leave in order of arrival; a port that is stuck does not use up the room
+//! of another; a frame is answered exactly once, when it is sent or dropped.
 
 use super::{Inject, Injected};
 use std::collections::VecDeque;
@@ -11,11 +11,10 @@ use std::sync::mpsc::SyncSender;
 use weir_packet::DropReason;
 use weir_program::PortId;
 
-/// The largest number of frames waiting for one port: more than all control protocols of a port send in a
-/// second.
+/// Maximum number of frames waiting for one port: more than all control protocols of a port send in a second.
 pub const WAITING_MAX: usize = 64;
 
-/// A waiting frame, and where its answer goes.
+/// A waiting frame, and the channel for its answer.
 #[derive(Debug)]
 pub(super) struct Waiter {
     /// The frame; its output is the port it waits for.
@@ -66,12 +65,12 @@ impl Waiting {
         self.0.pop_front()
     }
 
-    /// Returns a frame to the queue, behind those that were put back before.
+    /// Returns a frame to the queue, after those that were put back earlier.
     pub fn put_back(&mut self, waiter: Waiter) {
         self.0.push_back(waiter);
     }
 
-    /// Renumbers ports: `ports[n]` is the old number of the new port `n`, if it is not new. Returns the
+    /// Renumbers ports: `ports[n]` is the old number of the new port `n`, unless it is new. Returns the
     /// frames whose port is gone.
     pub fn renumber(&mut self, ports: &[Option<usize>]) -> Vec<Waiter> {
         let mut gone = Vec::new();
@@ -88,7 +87,7 @@ impl Waiting {
         gone
     }
 
-    /// Gives up all frames for this reason. Returns how many there were.
+    /// Drops all frames for this reason. Returns how many there were.
     pub fn give_up(&mut self, reason: DropReason) -> u64 {
         let all = std::mem::take(&mut self.0);
         let count = all.len() as u64;

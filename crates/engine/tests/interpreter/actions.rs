@@ -196,7 +196,7 @@ fn a5_a_change_inside_vxlan_mends_the_inner_checksums_and_the_outer_one() {
     assert!(checksums_are_right(&out[INNER..]));
 }
 
-/// Over header and payload, which are everything behind the outer IP header.
+/// Over header and payload, which are everything after the outer IP header.
 #[test]
 fn a5_a_change_inside_gre_mends_its_checksum() {
     let text =
@@ -227,7 +227,7 @@ fn a5_a_wrong_checksum_stays_as_wrong_as_it_was() {
 fn a6_no_udp_checksum_stays_none_and_a_mended_one_is_never_0() {
     let none = acted(vec![set(Field::L4Dport, 9)], &frame(&format!("{UDP} csum=0")));
     assert_eq!(number(&none, 40), 0);
-    // One step up in a port is one step down in the checksum: from 1 to 0, which is written as 0xffff.
+    // Incrementing a port decrements the checksum: from 1 to 0, which is written as 0xffff.
     let one = acted(vec![Operation::Add(Field::L4Dport, Value::Const(1))], &frame(&format!("{UDP} csum=1")));
     assert_eq!(number(&one, 40), 0xffff);
 }
@@ -340,7 +340,7 @@ fn a8_not_enough_headroom_drops_with_no_headroom() {
         let verdict = interpreter.walk(PortId(0), &frame(UDP), needed - 1, 0).verdict;
         assert_eq!(verdict, dropped(DropReason::NoHeadroom));
     }
-    // What is taken off makes room.
+    // Removing headers makes room.
     let mut interpreter =
         start(&program(vec![act(vec![Operation::Decap(TunnelKind::Vxlan), encap(false, None)])]));
     assert_eq!(interpreter.walk(PortId(0), &frame(TUNNEL), 0, 0).verdict, HIT);

@@ -190,7 +190,7 @@ fn f7_vxlan_is_udp_to_the_configured_port() {
     }
 }
 
-/// Inverse ARP of Frame Relay (RFC 2390), ARP for IPv4 over IEEE 802, and RARP by ARP's number.
+/// Inverse ARP of Frame Relay (RFC 2390), ARP for IPv4 over IEEE 802, and RARP with ARP's number.
 #[test]
 fn f7_arp_for_anything_but_ipv4_over_ethernet_misses() {
     for arp in ["000f080002040008", "0006080006040001", "0001080006060003", "000186dd06100001"] {
@@ -218,7 +218,7 @@ fn f7_arp_inside_a_tunnel_is_read_and_tunnels_there_are_not() {
     assert_eq!(meets(only(Field::L4Dport.inner(), 4789, 0xffff), &twice), HIT);
 }
 
-/// Each kind around a TCP packet to port 9, with its own words.
+/// Each kind around a TCP packet to port 9, with its own fields.
 const TUNNELS: [(&str, TunnelKind); 8] = [
     ("vni=5", TunnelKind::Vxlan),
     ("tunnel=geneve vni=5", TunnelKind::Geneve),

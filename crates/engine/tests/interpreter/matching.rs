@@ -176,19 +176,19 @@ fn m7_a_seed_of_the_group_is_mixed_into_the_hash() {
     program.groups[0].seed = Some(0x1234);
     let pick = walk(&program, &frame(TCP)).trace[0].pick.clone().expect("a HASH pipe picks");
     assert_eq!(pick.hash, weir_table::seeded(select_hash(7, &tcp_key().0), 0x1234));
-    // The first number of splitmix64 from state 0, as its authors publish it.
+    // The first number of splitmix64 from state 0, as published by its authors.
     assert_eq!(weir_table::seeded(0x1234, 0x1234), 0xe220_a839_7b1d_cdaf);
     assert_eq!(pick.bucket as u64, pick.hash >> 62);
 }
 
-/// A HASH pipe over buckets that are given, none to anybody yet.
+/// A HASH pipe over given buckets, none of them assigned yet.
 fn given() -> Interpreter {
     let mut program = with_group(program(vec![hash(HashInput::Select(KeySource::Outer))]), 2);
     program.groups[0].fill = Fill::Given;
     Interpreter::new(&program, vec![vec![u16::MAX; 4]])
 }
 
-/// All four buckets to a target.
+/// Moves all four buckets to a target.
 fn all_to(target: u16, idle_gap_ns: u64, wait_max_ns: u64) -> Change {
     let moves = (0..4).map(|bucket| (bucket, target)).collect();
     Change::MoveBuckets { group: GroupId(0), moves, idle_gap_ns, wait_max_ns }
@@ -361,7 +361,7 @@ fn m9_an_id_of_0_inside_a_tunnel_differs_from_no_tunnel() {
         assert_eq!([outside.vni(), inside.vni()], [None, Some(0)]);
         assert_ne!(outside, inside);
         assert_eq!(inside.to_string(), format!("{outside} vni 0"));
-        // A tunnel without an id is one with id 0.
+        // A tunnel without an id is treated as one with id 0.
         assert_eq!(key(&format!("tunnel=ipip inner({flow} proto=tcp sport=1 dport=2)")), inside);
     }
 }
@@ -401,7 +401,7 @@ fn m9_an_icmp_error_belongs_to_the_flow_that_it_is_about() {
     assert_eq!(key(&icmp(11, &fragment)), answer);
     let echo = sent("src=10.1.0.1 dst=10.1.0.2 proto=icmp icmp_type=8", 28);
     assert_eq!(key(&icmp(11, &echo)), key(&frame("src=10.1.0.2 dst=10.1.0.1 proto=icmp icmp_type=0")));
-    // No error, or too little inside.
+    // Not an error, or too little inside.
     let own = key(&icmp(8, ""));
     let cut = &tcp[..tcp.len() - 10];
     let multicast = sent("src=2001:db8::1 dst=ff02::1 proto=udp sport=7 dport=53", 48);

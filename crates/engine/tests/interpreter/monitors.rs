@@ -89,7 +89,7 @@ fn c3_a_single_rate_meter_runs_over_into_its_excess_bucket() {
         [Green, Yellow, Red, Green, Red]
     );
     assert_eq!(colors(&program, &[0, 0, 50 * MS, 100 * MS, 200 * MS]), [Green, Yellow, Red, Green, Green]);
-    // After a second both buckets are full again, and no fuller than that.
+    // After a second both buckets are full again, but not overfull.
     assert_eq!(
         colors(&program, &[0, 0, 1000 * MS, 1000 * MS, 1000 * MS]),
         [Green, Yellow, Green, Yellow, Red]

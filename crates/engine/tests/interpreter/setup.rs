@@ -125,7 +125,7 @@ pub fn known(walk: &Walk) -> Known {
     walk.trace.last().and_then(|step| step.flow).expect("the last pipe is a FLOW pipe").known
 }
 
-/// Whether all checksums of a frame are right according to etherparse. A UDP checksum of 0 means there is
+/// Whether all checksums of a frame are correct according to etherparse. A UDP checksum of 0 means there is
 /// none.
 pub fn checksums_are_right(bytes: &[u8]) -> bool {
     use etherparse::{NetHeaders, PacketHeaders, TransportHeader};

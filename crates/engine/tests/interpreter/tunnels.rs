@@ -240,7 +240,7 @@ fn a17_an_unknown_critical_option_is_not_decapsulated() {
     assert_eq!(fails(decap(), &geneve("0300655800000500010201010000000001028100")), critical);
     let too_long = geneve("010065580000050001020101");
     assert_eq!(fails(decap(), &too_long), dropped(DropReason::MalformedGeneve));
-    // Whoever does not end the tunnel carries them along.
+    // A node that does not terminate the tunnel forwards them.
     let bytes = geneve("014065580000050001028100");
     assert_eq!(acted(vec![Operation::DecrementTtl], &bytes)[42..], bytes[42..]);
 }
@@ -250,7 +250,7 @@ fn hash(ports: (u16, u16)) -> u64 {
     select_hash(7, &FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, ports, None).0)
 }
 
-/// Such a packet.
+/// A packet as hashed by [`hash`].
 fn flow((sport, dport): (u16, u16)) -> String {
     format!("src=10.0.0.1 dst=10.0.0.2 proto=udp sport={sport} dport={dport}")
 }
@@ -302,7 +302,7 @@ fn a23_a_flow_has_one_source_and_many_flows_have_many() {
         let seen: HashSet<u128> = (1..=2000).map(|sport| of(sport, "")).collect();
         assert!(seen.len() >= 250 && seen.iter().all(|host| (1..=254).contains(host)), "{seen:?}");
         assert!((1..=20).all(|sport| of(sport, "") == of(sport, "dscp=46 ttl=3 payload=c0ffee")));
-        // Errors about a flow's packets belong to it.
+        // Errors about a flow's packets belong to the flow.
         let about = "src=10.0.0.2 dst=10.0.0.1 proto=udp sport=53 dport=7";
         let about: String = frame(about)[14..42].iter().map(|byte| format!("{byte:02x}")).collect();
         let error = format!("src=10.0.0.9 dst=10.0.0.2 proto=icmp icmp_type=11 payload={about}");

@@ -1,5 +1,5 @@
 //! A program like a load balancer's: tables find a packet's service and choose one of three FLOW pipes, whose
-//! flows have workers by different things; and frames for it, in both directions.
+//! flows have workers determined in different ways; and frames for it, in both directions.
 
 use super::{start, targets};
 use weir_oracle::arbitrary::Random;
@@ -11,13 +11,13 @@ use weir_program::{
     Value,
 };
 
-/// What clients send to: translated, kept as it is, and with the client's address translated, too.
+/// What clients send to: translated, kept as it is, and with the client's address translated as well.
 const VIPS: [[u8; 4]; 3] = [[10, 8, 0, 1], [10, 8, 0, 2], [10, 8, 0, 3]];
 const BACK_ENDS: [[u8; 4]; 2] = [[10, 7, 0, 1], [10, 7, 0, 2]];
 const POOL: [u8; 4] = [10, 6, 0, 8];
 const PORTS: [u16; 2] = [80, 81];
 const MAPPED: u16 = 8080;
-/// As many ports as a pool can have at least: it is used up soon.
+/// The smallest possible number of ports in a pool: it is soon exhausted.
 const POOL_PORTS: (u16, u16) = (1024, 1024 + 127);
 
 const SET: fn(Field, Value) -> Operation = Operation::Set;
@@ -47,7 +47,7 @@ fn answers() -> Entry {
     Entry::on(EntryMatch::Default).template(1)
 }
 
-/// A table that writes which group packets pick from, and leads on.
+/// A table that writes which group packets pick from, and leads onward.
 fn table(name: &str, field: Field) -> Pipe {
     let pipe = Pipe::basic(name).per_entry(field).forward(Forward::PerEntry);
     pipe.act([SET(Field::Meta0, Value::PerEntry)])
@@ -57,7 +57,7 @@ fn leads(address: [u8; 4], group: u32, to: u16) -> Entry {
     Entry::on(std::net::Ipv4Addr::from(address)).value(group).to(PipeId(to))
 }
 
-/// The program. Flows go after 50 ms.
+/// The program. Flows expire after 50 ms.
 pub fn program() -> Program {
     let services = VIPS.iter().zip(0..).map(|(vip, at)| leads(*vip, u32::from(at) + 1, at + 2));
     let services = table("services", Field::Ipv4Dst).entries(services.chain([leads(POOL, 0, 4)]));

@@ -1,4 +1,4 @@
-//! An engine, and the interpreter beside it, which must say the same.
+//! An engine and the interpreter side by side, which must agree.
 
 use super::Bench;
 use weir_oracle::Interpreter;
@@ -18,7 +18,7 @@ impl Both {
         Both { bench, twin }
     }
 
-    /// Returns what becomes of a frame that arrives at a port.
+    /// Returns what happens to a frame that arrives at a port.
     pub fn verdict(&mut self, input: PortId, bytes: &[u8]) -> Verdict {
         let wanted = self.twin.walk(input, bytes, 128, self.bench.now_ns).verdict;
         assert_eq!(self.bench.frame(input, bytes), wanted, "the twin says otherwise");

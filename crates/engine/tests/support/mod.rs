@@ -31,7 +31,7 @@ pub struct Bench {
     batch: Batch,
     done: Vec<Done>,
     first: Program,
-    /// What a daemon keeps: the bucket tables.
+    /// The bucket tables, which a daemon keeps.
     tables: GroupTables,
 }
 
@@ -46,7 +46,7 @@ impl Bench {
         Bench::with_tables(program, GroupTables::new(program))
     }
 
-    /// A bench for a program that follows this one, with buckets filled as a daemon does.
+    /// A bench for a program that follows this one, with buckets filled the way a daemon does it.
     pub fn successor(&self, program: &Program) -> Bench {
         Bench::with_tables(program, self.tables.succeed(program))
     }
@@ -65,7 +65,7 @@ impl Bench {
         }
     }
 
-    /// What a daemon keeps: bucket tables, and how many flows targets have.
+    /// The bucket tables and the flow counts of targets, which a daemon keeps.
     pub fn tables(&self) -> &GroupTables {
         &self.tables
     }
@@ -81,7 +81,7 @@ impl Bench {
         (verdict, copies)
     }
 
-    /// Runs one frame and returns what it has become.
+    /// Runs one frame and returns its resulting bytes.
     pub fn bytes(&mut self, input: PortId, bytes: &[u8]) -> Vec<u8> {
         self.walk(input, bytes).2
     }
@@ -133,7 +133,7 @@ impl Bench {
         report
     }
 
-    /// Lets removed flows leave, and collects the deltas.
+    /// Makes removed flows leave, and collects the deltas.
     pub fn take_deltas(&mut self) {
         let Bench { deltas, engine, .. } = self;
         engine.clear_removed();
@@ -209,8 +209,8 @@ pub fn udp(sport: u16, dport: u16) -> Vec<u8> {
     weir_packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=udp sport={sport} dport={dport}"))
 }
 
-/// A program that gives clients addresses from 192.0.2.8 on, of a prefix of this length, and ports in this
-/// range, and leads everything out through its first port. Flows go after 50 ms.
+/// A program that gives clients addresses starting at 192.0.2.8, from a prefix of this length, and ports in
+/// this range, and leads everything out through its first port. Flows expire after 50 ms.
 pub fn source_nat((first, last): (u16, u16), length: u8) -> Program {
     let set = Operation::Set;
     let out =

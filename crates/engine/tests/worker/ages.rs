@@ -1,4 +1,4 @@
-//! Entries of several workers go when they are idle on all of them.
+//! Entries of several workers expire when they are idle on all of them.
 
 use crate::rig::commanded;
 use crate::support::{start, udp};
@@ -96,7 +96,7 @@ fn e4_an_entry_is_as_old_as_its_youngest_replica() {
             let name = program.pipes[0].name.clone();
             let mut bench = Bench::new(&program);
             bench.add(vec![entry.clone().run_time()]);
-            // Only one worker has its packets, for ten times as long as it may be idle.
+            // Only one worker gets its packets, for ten times as long as it may be idle.
             for _ in 0..20 {
                 bench.workers[busy].1[0].push(&udp(9, 53));
                 bench.turns(50);
@@ -113,7 +113,7 @@ fn e4_an_entry_is_as_old_as_its_youngest_replica() {
 
 #[test]
 fn e4_an_entry_of_a_flow_goes_by_the_timeout_of_the_state_that_its_worker_sees() {
-    // A stream may be idle for long, and the worker that does not have its packets sees none.
+    // A stream may be idle for long, and the worker that does not get its packets sees none.
     let timeouts = Timeouts::all(TIMEOUT).with(FlowState::Stream, 5 * TIMEOUT);
     let pipe = Pipe::flow("f", Learn::Nothing).capacity(8).miss(PortId(1)).timeouts(timeouts);
     let own = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 53), None);

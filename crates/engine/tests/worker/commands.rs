@@ -1,4 +1,4 @@
-//! Commands that a worker carries out between two turns of its loop.
+//! Commands that a worker carries out between two iterations of its loop.
 
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
@@ -137,7 +137,7 @@ fn a_weight_and_a_swap_bring_their_buckets_and_the_worker_fills_none() {
         let slots = &worker.engine().bucket_report(group, 0..usize::MAX).slots;
         assert_eq!(slots, tables.table(group).buckets().slots());
         assert!(!slots.contains(&1), "its weight is 0");
-        // The publisher, the worker, and nobody else: nothing was copied.
+        // Only the publisher and the worker hold it: nothing was copied.
         assert_eq!(Arc::strong_count(tables.table(group)), 2);
         assert_eq!(worker.engine().program().groups[group.index()].targets[1].weight, 0);
     }
@@ -153,7 +153,7 @@ fn a_weight_and_a_swap_bring_their_buckets_and_the_worker_fills_none() {
     ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
     assert!(Arc::ptr_eq(next.table(GroupId(1)), tables.table(GroupId(1))), "nothing has changed");
     assert_eq!(worker.report().filled, 0);
-    // The count counts: without its buckets, a weight makes the worker fill them.
+    // The counter works: without its buckets, a weight makes the worker fill them.
     let weigh = Box::new(Change::SetWeight { group: GroupId(0), target: 1, weight: 1 });
     ask(&mut worker, &commands, |answer| Command::Change(weigh, answer)).unwrap();
     assert_eq!(worker.report().filled, 1);

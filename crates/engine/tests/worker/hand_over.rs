@@ -230,7 +230,8 @@ fn frames_between_workers_end_as_stopped_when_all_stop() {
     sum.add(&ask(&mut second, &to_second, Command::Stop).ledger);
     assert!(sum.balances(), "{sum:?}");
     assert_eq!((sum.received, sum.held), (200, 0));
-    // The second worker still runs one batch of them through its program in the turn in which it is stopped.
+    // The second worker still runs one batch of them through its program in the iteration in which it is
+    // stopped.
     let carried = between.min(weir_packet::BATCH as u64);
     assert_eq!(
         (sum.transmitted, dropped(&sum, DropReason::Stopped)),
@@ -271,8 +272,8 @@ fn a_frame_too_long_to_be_handed_over_is_oversize() {
     assert_eq!((dropped(&ledger, DropReason::HandOverFull), ledger.held), (0, 0));
 }
 
-/// A program for [`swap_to`], with its ports in this order: what arrives at `a` leaves by `c`, and what
-/// arrives at `b` is dropped, without flows or in a pipe that learns them.
+/// A program for [`swap_to`], with its ports in this order: frames that arrive at `a` leave by `c`, and
+/// frames that arrive at `b` are dropped, without flows or in a pipe that learns them.
 fn one_way(names: &[&str], flows: bool) -> weir_program::Program {
     let at = |name: &str| PortId(names.iter().position(|one| *one == name).expect("a port") as u16);
     let out = Pipe::basic("out").miss(at("c"));
@@ -324,7 +325,7 @@ fn rings_come_with_the_first_flow_pipe_and_what_they_carry_survives_swaps() {
     swap_to((&mut second.0, &second.2), &flows, [0, 1, 2], Some(other));
     second.0.breathe(0);
     assert_eq!((second.0.handed().0, sum(&first.0, &second.0).held), (under_way, 0));
-    // The ports get other numbers, and there are other rings, while frames are in the old ones.
+    // The ports get other numbers, and there are new rings, while frames are in the old ones.
     arrive(&first.1);
     first.0.breathe(0);
     let [one, other] = hand_over(8);

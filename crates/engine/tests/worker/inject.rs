@@ -52,7 +52,7 @@ fn an_injected_frame_waits_for_room_and_goes_before_data() {
     assert_eq!((ledger.held, dropped(&ledger, DropReason::TransmitFull)), (0, 1));
 }
 
-/// A frame that the port can never send must not be tried for ever, or all later ones wait behind it.
+/// A frame that the port can never send must not be retried forever, or all later ones would wait behind it.
 #[test]
 fn a_frame_that_a_port_never_sends_holds_up_nobody() {
     let program = all_to(Forward::Port(PortId(0)));

@@ -1,4 +1,4 @@
-//! Where frames leave: ports, apps, the kernel; and copies made on the way.
+//! Where frames leave: ports, apps, the kernel; and copies made along the way.
 
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
@@ -17,7 +17,7 @@ fn ledgers_balance_whatever_random_programs_do() {
     for seed in 0..400 {
         let mut random = Random::from_seed(seed);
         let program = program(&mut random);
-        // A pool of 80 chunks, for ports that may each send a batch, does run empty.
+        // A pool of 80 chunks, for ports that may each send a batch, does run out.
         let (worker, wires) = worker(&program, 80);
         let rings: Vec<(CarrierSender, CarrierReceiver)> = program.apps.iter().map(|_| carriers(8)).collect();
         let (punts, _apps): (Vec<CarrierSender>, Vec<CarrierReceiver>) = rings.into_iter().unzip();
@@ -39,7 +39,7 @@ fn ledgers_balance_whatever_random_programs_do() {
         DropReason::PoolEmpty,
         DropReason::Oversize,
         DropReason::HandOverFull,
-        // tests/fragments.rs.
+        // Covered by tests/fragments.rs.
         DropReason::FragmentsFull,
         DropReason::Stopped,
         DropReason::PortRemoved,

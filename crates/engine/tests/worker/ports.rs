@@ -26,7 +26,7 @@ fn take_over(worker: &mut Worker, commands: &SyncSender<Command>, program: &Prog
     ask(worker, commands, |answer| Command::Swap(engine, rewiring, answer));
 }
 
-/// A port on a pool of its own, which it demands for what it sends.
+/// A port with its own pool; everything it sends must come from that pool.
 fn on_its_own_pool(name: &str, chunks: u32) -> (Rewire, MemWire) {
     let pool = RegionPool::new(chunks, CHUNK_MIN);
     let (port, wire) = MemPort::new(name, pool.id());
@@ -34,7 +34,7 @@ fn on_its_own_pool(name: &str, chunks: u32) -> (Rewire, MemWire) {
     (Rewire::New(Box::new(port), Some(Pool::Region(pool))), wire)
 }
 
-/// A port that takes its time to close, as an AF_XDP socket does, and holds a frame.
+/// A port that is slow to close, like an AF_XDP socket, and holds a frame.
 struct Slow {
     inner: MemPort,
     held: u64,
@@ -203,7 +203,7 @@ fn s7_a_frame_from_a_port_to_come_waits_for_its_worker() {
     while first.0.breathe(0) + second.0.breathe(0) > 0 {}
     let all = sum(&first.0, &second.0);
     assert_eq!((all.transmitted, all.held, second.0.handed().0), (40, 0, waiting));
-    // And those of a port that their worker does not have any more are dropped.
+    // And frames for a port that their worker no longer has are dropped.
     take_over(&mut second.0, &second.2, &before, vec![Rewire::Keep(0)]);
     (0..40).for_each(|sport| wire.push(&udp(sport, 53)));
     while first.0.breathe(0) + second.0.breathe(0) > 0 {}

@@ -24,7 +24,7 @@ const WIDE: PipeId = PipeId(2);
 /// Places of the FLOW pipe, fewer than there are flows.
 const PLACES: u32 = 6;
 
-/// Longer than anybody waits.
+/// Longer than any timeout.
 const LONG_NS: u64 = 60_000_000_000;
 
 fn program(small: u32) -> Program {
@@ -50,7 +50,7 @@ fn flow(number: usize) -> FlowKey {
     FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (number as u16, 53), None)
 }
 
-/// Some workers, proposals to them, and what is to come of it.
+/// Some workers, proposals to them, and their expected outcome.
 struct Bench {
     proposer: Proposer,
     workers: Vec<(Worker, Vec<MemWire>, SyncSender<Command>)>,
@@ -116,14 +116,14 @@ impl Bench {
         }
     }
 
-    /// Ends a worker: nobody reads its commands any more.
+    /// Ends a worker: its commands are no longer read.
     fn end(&mut self, at: usize) {
         self.workers[at].0 = commanded(&program(2), 80).0;
         self.ended[at] = true;
     }
 
-    /// Sends each worker a new program, as the daemon does when no change is on its way. Returns false if one
-    /// is.
+    /// Sends each worker a new program, as the daemon does when no change is in progress. Returns false if
+    /// one is.
     fn swap(&mut self) -> bool {
         let workers = &self.workers;
         let mut send = |worker: usize, command| send(workers, worker, command);
@@ -147,7 +147,7 @@ impl Bench {
         true
     }
 
-    /// Lets everything come to an end.
+    /// Lets everything finish.
     fn rest(&mut self) {
         self.deaf.fill(false);
         for _ in 0..2000 {
@@ -305,7 +305,7 @@ fn failed_at(fault: Fault, at: usize, count: usize) -> Bench {
     let mut all: Vec<Change> =
         (0..count).map(|port| Change::Add { pipe: WIDE, entry: leading_to(0, port) }).collect();
     if fault == Fault::Refuses {
-        // Last, so that everything before it must be given back.
+        // Last, so that everything before it must be released.
         all.push(Change::Add { pipe: FLOWS, entry: Entry::on(EntryMatch::Flow(flow(99))).run_time() });
         for number in 0..PLACES {
             bench.workers[at].1[0].push(&udp(number as u16, 53));
@@ -365,7 +365,7 @@ fn a_change_fails_at_any_step_on_any_worker_without_setting_replicas_apart() {
             bench.rest();
             assert_eq!(bench.model.len(), made, "{fault:?} of worker {at}");
             bench.check();
-            // Nothing is held any more: all that is there can be changed.
+            // Nothing is held any more: all existing entries can be changed.
             if !bench.ended.contains(&true) {
                 let port = 4 * CHANGES_PER_BREATH;
                 bench.propose(Changes::of(Change::Add { pipe: WIDE, entry: leading_to(1, port) }));
@@ -388,7 +388,7 @@ fn a_swap_gives_reservations_back_and_lets_a_decided_change_end_first() {
         if decided {
             bench.look(0);
         }
-        // As if nobody had waited for the change to end.
+        // As if the end of the change had not been awaited.
         let open = std::mem::take(&mut bench.open);
         assert!(bench.swap());
         bench.breathe(0);
@@ -403,7 +403,7 @@ fn a_swap_gives_reservations_back_and_lets_a_decided_change_end_first() {
             bench.check();
             assert_eq!(bench.model.len(), count);
         } else {
-            // It cannot be made any more, and holds nothing.
+            // It can no longer be made, and holds nothing.
             assert_eq!(bench.workers[0].0.engine().entries(WIDE).len(), 0);
             bench.model.clear();
             bench.open.clear();

@@ -20,7 +20,7 @@ pub struct Strict {
     pub lengths: std::ops::RangeInclusive<usize>,
     /// The hash it delivers with every frame; 0 means none.
     pub hash: u32,
-    /// How often it was told to transmit.
+    /// How often it was asked to transmit.
     pub transmissions: Arc<AtomicUsize>,
 }
 
@@ -112,7 +112,7 @@ pub fn dropped(ledger: &Ledger, reason: DropReason) -> u64 {
     ledger.dropped[reason as usize]
 }
 
-/// A program with one pipe that forwards everything there.
+/// A program with one pipe that applies this forward to everything.
 pub fn all_to(forward: Forward) -> Program {
     let mut program = start(&["a", "b"], [Pipe::basic("p").per_entry(Field::L4Dport).miss(forward)]);
     program.app("app");
@@ -124,7 +124,7 @@ pub fn learning(flows: u32) -> Pipe {
     Pipe::flow("f", Learn::Default).entry(EntryMatch::Default).capacity(flows).forward(PortId(0))
 }
 
-/// Sends a worker a command, runs one turn of its loop, and returns the answer.
+/// Sends a worker a command, runs one iteration of its loop, and returns the answer.
 pub fn ask<T>(
     worker: &mut Worker,
     commands: &SyncSender<Command>,
@@ -142,8 +142,8 @@ pub fn commanded(program: &Program, chunks: u32) -> (Worker, Vec<MemWire>, SyncS
     (worker.with_commands(receiver), wires, commands)
 }
 
-/// Injects a frame and runs one turn. Returns the answer, if there is one yet, and the channel for a later
-/// one.
+/// Injects a frame and runs one iteration. Returns the answer, if there is one yet, and the channel for a
+/// later one.
 pub fn inject(
     worker: &mut Worker,
     commands: &SyncSender<Command>,

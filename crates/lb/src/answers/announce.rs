@@ -1,6 +1,6 @@
-//! Says where VIPs are: answers ARP requests (RFC 826) and neighbour solicitations (RFC 4861) for them, with
-//! the VLAN tags of the question, and announces them unasked when it begins, a few times. Duplicate address
-//! detection is answered as well, which is what keeps others from taking a VIP.
+//! Announces where VIPs are: answers ARP requests (RFC 826) and neighbour solicitations (RFC 4861) for them,
+//! with the VLAN tags of the request, and sends a few unsolicited announcements at startup. It also answers
+//! DAD, which keeps other hosts from taking a VIP.
 
 use super::limit::Limit;
 use super::{Punted, sum};
@@ -15,21 +15,23 @@ use weir_packet::{Base, Depth, ETHER_ARP, ETHER_IPV6, ETHER_VLAN, Layer, PROTOCO
 use weir_program::PortId;
 use weir_program::builder::Number;
 
-/// Answers in a second and at once. A thousand clients may ask in one moment; each asks again after a second.
+/// Answers per second, and burst size. A thousand clients may ask at the same moment; each retries after a
+/// second.
 const RATE: u64 = 5000;
 const BURST: u64 = 1000;
-/// How often a VIP is announced unasked, and how long after each other (RFC 4861 §10: three times, a second
-/// apart; RFC 5227 §1.1 wants two of ARP).
+/// How often a VIP is announced unsolicited, and at what interval (RFC 4861 §10: three times, a second apart;
+/// RFC 5227 §1.1 requires two for ARP).
 const TIMES: u32 = 3;
 const APART_NS: u64 = 1_000_000_000;
-/// Announcements at once; the next ones follow after a pause, because workers have limited room for frames.
+/// Announcements sent in one batch. The next batch follows after a pause, because workers have limited room
+/// for frames.
 const AT_ONCE: usize = 64;
 const PAUSE_NS: u64 = 2_000_000;
-/// The least time between two lines about other stations that have a VIP.
+/// The minimum time between two log lines about other stations that claim a VIP.
 const SAYS_NS: u64 = 60_000_000_000;
 
 const BROADCAST: Mac = [0xff; 6];
-/// Frames are padded to what Ethernet carries, without FCS.
+/// Frames are padded to Ethernet's minimum length, without FCS.
 const SHORTEST: usize = 60;
 /// ARP for IPv4 over Ethernet (RFC 826).
 const ARP: [u8; 6] = [0, 1, 8, 0, 6, 4];
@@ -42,7 +44,7 @@ const SOLICITATION_LEAST: usize = 24;
 /// Flags of an advertisement (RFC 4861 §4.4).
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// The hop limit that shows that no router has forwarded a message (RFC 4861 §7.1.1).
+/// The hop limit that proves that no router has forwarded a message (RFC 4861 §7.1.1).
 const HOP_LIMIT: u8 = 255;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
@@ -57,25 +59,25 @@ pub(super) struct Announcer {
     speakers: HashMap<PortId, Speaker>,
     /// What was announced before a reload.
     former: HashSet<Known>,
-    /// VIPs (positions in what `answered` says unasked) that are to be announced, and how often still.
+    /// VIPs still to be announced (positions in the unsolicited list of `answered`), and how many times each.
     waiting: VecDeque<(usize, u32)>,
-    /// Those that have their turn in the present round.
+    /// How many of them are due in the current round.
     turn: usize,
     next_ns: Option<u64>,
     limit: Limit,
     answers: u64,
     announced: u64,
     conflicts: u64,
-    /// When another station that has a VIP was spoken of.
+    /// When another station that claims a VIP was last logged.
     said_ns: Option<u64>,
 }
 
-/// A valid question for a VIP.
+/// A valid request for the address of a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
     /// An ARP request: the sender's addresses, and the VIP.
     Arp { mac: Mac, ip: Ipv4Addr, vip: Ipv4Addr },
-    /// A neighbour solicitation; without a sender, somebody wants to use the VIP.
+    /// A neighbour solicitation; without a sender, it is DAD by a host that wants to use the VIP.
     Solicitation { mac: Mac, ip: Option<Ipv6Addr>, vip: Ipv6Addr },
 }
 
@@ -87,7 +89,7 @@ impl Question {
         }
     }
 
-    /// The station that says that the VIP is its own (RFC 5227 §2.4), if it does.
+    /// The station that claims the VIP as its own (RFC 5227 §2.4), if this is such a claim.
     fn rival(&self) -> Option<Mac> {
         match *self {
             Question::Arp { mac, ip, vip } if ip == vip => Some(mac),
@@ -97,7 +99,7 @@ impl Question {
 }
 
 impl Announcer {
-    /// Creates what answers for VIPs.
+    /// Creates the announcer.
     pub fn new(answered: Arc<Answered>) -> Announcer {
         let vips = answered.vips.iter().map(|one| (one.port, one.vip)).collect();
         let speakers = answered.speakers.iter().map(|one| (one.port, one.clone())).collect();
@@ -117,7 +119,8 @@ impl Announcer {
         }
     }
 
-    /// Goes on where another left off: what that has announced often enough is known.
+    /// Continues where its predecessor stopped: VIPs that were announced often enough are not announced
+    /// again.
     pub fn inherit(&mut self, old: Announcer) {
         let unfinished: HashSet<usize> = old.waiting.iter().map(|(at, _)| *at).collect();
         let done = (0..old.answered.unasked.len()).filter(|at| !unfinished.contains(at));
@@ -133,7 +136,7 @@ impl Announcer {
         Some((speaker.name.clone(), one.vip, one.vlan, speaker.mac))
     }
 
-    /// Begins to announce those that are new.
+    /// Begins to announce new VIPs.
     pub fn start(&mut self, now_ns: u64) {
         let is_wire = |at: &usize| {
             let speaker = self.speakers.get(&self.answered.unasked[*at].port);
@@ -147,12 +150,12 @@ impl Announcer {
         self.next_ns = (self.turn > 0).then_some(now_ns);
     }
 
-    /// Returns when the next ones are announced.
+    /// Returns when the next announcements are due.
     pub fn wake_ns(&self) -> Option<u64> {
         self.next_ns
     }
 
-    /// Announces some that have their turn.
+    /// Announces a batch of those that are due.
     pub fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         if self.next_ns.is_none_or(|next_ns| next_ns > now_ns) {
             return;
@@ -180,11 +183,11 @@ impl Announcer {
         };
     }
 
-    /// Answers a question.
+    /// Answers a request.
     pub fn hear(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
         let Some(speaker) = self.speakers.get(&punted.input) else { return };
         let (mac, frame) = (speaker.mac, punted.bytes);
-        // Frames of weir itself may come back, and those for other stations may be let through.
+        // Frames sent by weir itself may come back, and frames for other stations may be let through.
         let is_for_us = frame.len() > 12 && frame[6..12] != mac && (frame[0] & 1 == 1 || frame[..6] == mac);
         let Some(question) = question(frame).filter(|_| is_for_us) else { return };
         let vip = question.vip();
@@ -199,7 +202,7 @@ impl Announcer {
         }
     }
 
-    /// Says that another station has a VIP, not too often.
+    /// Logs that another station claims a VIP, at a limited rate.
     fn conflict(
         &mut self,
         now_ns: u64,
@@ -220,7 +223,7 @@ impl Announcer {
         ));
     }
 
-    /// Returns what it has counted.
+    /// Returns its counters.
     pub fn counts(&self) -> [(&'static str, u64); 4] {
         [
             ("vips_announced", self.announced),
@@ -231,7 +234,7 @@ impl Announcer {
     }
 }
 
-/// Reads a question; `None` if it is none or is not valid.
+/// Reads a request; `None` if the frame is not one or is not valid.
 fn question(frame: &[u8]) -> Option<Question> {
     let headers = weir_packet::parse(frame, Depth::L4).ok()?;
     let level = headers.outer();
@@ -261,7 +264,7 @@ fn arp_request(arp: &[u8]) -> Option<Question> {
     Some(Question::Arp { mac, ip, vip })
 }
 
-/// RFC 4861 §7.1.1. The answer goes to the station that the frame is from.
+/// RFC 4861 §7.1.1. The answer goes to the station that sent the frame.
 fn solicitation(ip: &[u8], message: &[u8], mac: Mac) -> Option<Question> {
     let address = |from: &[u8]| Some(Ipv6Addr::from(<[u8; 16]>::try_from(from).ok()?));
     let (src, dst) = (address(ip.get(8..24)?)?, address(ip.get(24..40)?)?);
@@ -276,7 +279,7 @@ fn solicitation(ip: &[u8], message: &[u8], mac: Mac) -> Option<Question> {
     (is_valid && !vip.is_multicast()).then_some(Question::Solicitation { mac, ip, vip })
 }
 
-/// Whether there is a source link-layer address among the options; `None` if one of them has no length.
+/// Whether the options include a source link-layer address; `None` if an option has length 0.
 fn options(mut rest: &[u8]) -> Option<bool> {
     const SOURCE: u8 = 1;
     let mut found = false;
@@ -294,9 +297,9 @@ fn is_station(mac: Mac) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]
 }
 
-/// Returns the answer to a question in a frame, whose tags it has.
+/// Returns the answer to a request, with the tags of its frame.
 fn answer(frame: &[u8], own: Mac, question: Question) -> Vec<u8> {
-    // Tags and EtherType; the question was parsed, so they are there.
+    // Tags and EtherType; the request was parsed, so they are present.
     let ether_types = weir_packet::parse(frame, Depth::L2).map_or(14, |found| found.outer().at(Base::L3));
     let head = |to: Mac| [&to[..], &own, &frame[12..ether_types]].concat();
     match question {
@@ -304,15 +307,15 @@ fn answer(frame: &[u8], own: Mac, question: Question) -> Vec<u8> {
         Question::Solicitation { mac, ip: Some(ip), vip } => {
             advertisement(head(mac), SOLICITED | OVERRIDE, (own, vip), ip)
         }
-        // RFC 4861 §7.2.4: whoever has no address yet is told with all others.
+        // RFC 4861 §7.2.4: a host that has no address yet is answered by multicast to all nodes.
         Question::Solicitation { ip: None, vip, .. } => {
             advertisement(head(ALL_NODES_MAC), OVERRIDE, (own, vip), ALL_NODES)
         }
     }
 }
 
-/// Returns what says unasked where a VIP is: gratuitous ARP (RFC 5227 §3), or an advertisement to all nodes
-/// (RFC 4861 §7.2.6).
+/// Returns an unsolicited announcement of a VIP: gratuitous ARP (RFC 5227 §3), or an advertisement to all
+/// nodes (RFC 4861 §7.2.6).
 fn unasked(own: Mac, one: Unasked) -> Vec<u8> {
     let tag = [ETHER_VLAN.to_be_bytes(), one.vlan.to_be_bytes()].concat();
     let tag = if one.vlan > 0 { &tag[..] } else { &[] };

@@ -1,5 +1,5 @@
-//! Pings to VIPs: echo requests (RFC 792, RFC 4443 §4.1), which get an echo reply from the VIP, with the
-//! same identifier, number and data, and the same VLAN tags. The pipes have found the VIP already.
+//! Answers pings to VIPs: an echo request (RFC 792, RFC 4443 §4.1) gets an echo reply from the VIP with the
+//! same identifier, sequence number, data and VLAN tags. The pipes have already matched the VIP.
 
 use super::limit::Limit;
 use super::{Punted, sum};
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use weir_app::Action;
 use weir_packet::{Base, Depth, Layer, Level, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Sum, checksum};
 
-/// Answers in a second and at once: some monitoring stations, and no flood.
+/// Answers per second, and burst size: enough for some monitoring stations, but not for a flood.
 const RATE: u64 = 1000;
 const BURST: u64 = 100;
 /// The time to live of answers (IANA recommends 64).
@@ -16,11 +16,11 @@ const TTL: u8 = 64;
 /// Type of an echo reply of ICMP and of ICMPv6.
 const REPLY_V4: u8 = 0;
 const REPLY_V6: u8 = 129;
-/// What an ICMP header begins with: type, code, checksum, identifier, number.
+/// The start of an ICMP header: type, code, checksum, identifier, sequence number.
 const ICMP: usize = 8;
-/// Frames are padded to what Ethernet carries, without FCS.
+/// Frames are padded to Ethernet's minimum length, without FCS.
 const SHORTEST: usize = 60;
-/// Don't fragment (RFC 791); an identification is not needed then (RFC 6864 §4).
+/// Don't Fragment (RFC 791); no identification is needed then (RFC 6864 §4).
 const DF: [u8; 4] = [0, 0, 0x40, 0];
 
 /// Answers pings.
@@ -45,14 +45,14 @@ impl Echo {
         }
     }
 
-    /// Returns what it has counted.
+    /// Returns its counters.
     pub fn counts(&self) -> [(&'static str, u64); 2] {
         [("pings_answered", self.answered), ("pings_over_limit", self.limit.refused())]
     }
 }
 
-/// Returns the answer to an echo request. `None` if it is none, is broken, or comes from an address that
-/// nobody can have.
+/// Returns the answer to an echo request. `None` if the frame is not one, is malformed, or comes from an
+/// address that no host can have.
 pub(super) fn reply(frame: &[u8]) -> Option<Vec<u8>> {
     let headers = weir_packet::parse(frame, Depth::L4).ok()?;
     let level = headers.outer();
@@ -102,7 +102,8 @@ fn addresses(frame: &[u8], level: &Level) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// The answer's header has no options, and the class of the request (RFC 1122 §3.2.2.6) without its ECN.
+/// The answer's header has no options, and copies the class of the request (RFC 1122 §3.2.2.6) without its
+/// ECN bits.
 fn ipv4_header(frame: &[u8], at: usize, message: &[u8]) -> Vec<u8> {
     let mut header = vec![0x45, frame[at + 1] & 0xfc];
     header.extend((20 + message.len() as u16).to_be_bytes());
@@ -116,7 +117,7 @@ fn ipv4_header(frame: &[u8], at: usize, message: &[u8]) -> Vec<u8> {
 }
 
 fn ipv6_header(frame: &[u8], at: usize, message: &[u8]) -> Vec<u8> {
-    // Version 6, the request's class without its ECN, no flow label.
+    // Version 6, the request's class without its ECN bits, no flow label.
     let mut header = vec![0x60 | frame[at] & 0x0f, frame[at + 1] & 0xc0, 0, 0];
     header.extend((message.len() as u16).to_be_bytes());
     header.extend([PROTOCOL_ICMPV6, TTL]);

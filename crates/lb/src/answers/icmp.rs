@@ -1,22 +1,22 @@
-//! Errors of ICMP (RFC 792, RFC 1122 §3.2.2) and ICMPv6 (RFC 4443 §2.4), from the address that a packet was
-//! sent to: which packets may be answered, and how.
+//! ICMP (RFC 792, RFC 1122 §3.2.2) and ICMPv6 (RFC 4443 §2.4) errors, sent from the address that the packet
+//! was addressed to: which packets may be answered, and how.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_packet::{
     ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Sum, checksum,
 };
 
-/// The longest answer of IPv4 (RFC 1812 §4.3.2.3), and of IPv6: its smallest MTU (RFC 4443 §2.4).
+/// The longest IPv4 error (RFC 1812 §4.3.2.3), and IPv6's, which is its minimum MTU (RFC 4443 §2.4).
 const IPV4_MAX: usize = 576;
 const IPV6_MAX: usize = 1280;
-/// Bytes of headers.
+/// Header lengths in bytes.
 const ETHERNET: usize = 14;
 const VLAN_TAG: usize = 4;
 const VLAN_TAGS_MAX: usize = 2;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const ICMP: usize = 8;
-/// Internetwork control (RFC 1812 §4.3.2.5), and how far an answer may go.
+/// Internetwork control (RFC 1812 §4.3.2.5), and the hop limit of answers.
 const CLASS: u8 = 0xc0;
 const TTL: u8 = 64;
 /// Destination unreachable, fragmentation needed and DF set; packet too big.
@@ -28,13 +28,13 @@ const PORT_UNREACHABLE: [[u8; 2]; 2] = [[3, 3], [1, 4]];
 /// What is wrong with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
-    /// It is too long for the way: it may have so many bytes.
+    /// It is too long for the path, which allows this many bytes.
     TooBig(u16),
-    /// Nobody answers at its port.
+    /// Nothing listens on its port.
     Port,
 }
 
-/// IPv6 extension headers (IANA) in front of which a message of ICMPv6 may be hidden.
+/// IPv6 extension headers (IANA) behind which an ICMPv6 message may be hidden.
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -43,14 +43,14 @@ const DESTINATION_OPTIONS: u8 = 60;
 const MOBILITY: u8 = 135;
 /// How many of them are followed, as in docs/pipes.md F2.
 const EXTENSIONS_MAX: usize = 8;
-/// Informational messages of ICMPv6 have this bit (RFC 4443 §2.1). A redirect has it, too: it gets no answer.
+/// Informational ICMPv6 messages have this bit set (RFC 4443 §2.1). So does a redirect, which gets no answer.
 const INFORMATIONAL: u8 = 0x80;
 const REDIRECT: u8 = 137;
 
-/// Returns the error about a packet, for the port that it came by. `None` if there must be none: to a
-/// fragment other than the first, to ICMP errors, to addresses that are not one station's (RFC 1122 §3.2.2,
-/// RFC 4443 §2.4), and to a packet of IPv4 that is too long, but has no DF. A ping is answered: it may look
-/// for the MTU.
+/// Returns the error about a packet, to be sent through the port on which the packet arrived. `None` if no
+/// error may be sent: about a fragment other than the first, about ICMP errors, to addresses that do not
+/// belong to a single station (RFC 1122 §3.2.2, RFC 4443 §2.4), and about an IPv4 packet that is too long but
+/// does not have DF set. Pings are answered: they may be probing the MTU.
 pub(super) fn answer(frame: &[u8], wrong: Wrong) -> Option<Vec<u8>> {
     let (l3, is_ipv4) = network(frame)?;
     let (header, packet) = (frame.get(..l3)?, frame.get(l3..)?);
@@ -65,8 +65,8 @@ pub(super) fn answer(frame: &[u8], wrong: Wrong) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Returns where the IP packet begins, and whether it is IPv4. The frame may be cut off behind: of a very
-/// long one, only the beginning comes here.
+/// Returns where the IP packet begins, and whether it is IPv4. The frame may be truncated after that: only
+/// the beginning of a very long one arrives here.
 pub(super) fn network(frame: &[u8]) -> Option<(usize, bool)> {
     let mut at = ETHERNET;
     for _ in 0..=VLAN_TAGS_MAX {
@@ -137,14 +137,14 @@ fn ipv6(packet: &[u8], wrong: Wrong, answer: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Whether a message of ICMP asks something or answers: echo, router discovery, timestamp, information, mask
-/// (RFC 792, RFC 950, RFC 1256). All others are errors, or may be (RFC 1122 §3.2.2).
+/// Whether an ICMP message is a query or a reply: echo, router discovery, timestamp, information, mask (RFC
+/// 792, RFC 950, RFC 1256). All other types are errors, or may be (RFC 1122 §3.2.2).
 fn is_query(kind: u8) -> bool {
     matches!(kind, 0 | 8..=10 | 13..=18)
 }
 
-/// Whether an IPv6 packet is an error or a redirect of ICMPv6, behind whatever extension headers, or could be
-/// a later fragment of one. `None` if it is cut short, or has too many of these headers.
+/// Whether an IPv6 packet is an ICMPv6 error or redirect, behind any extension headers, or could be a later
+/// fragment of one. `None` if it is truncated or has too many of these headers.
 fn may_be_error(packet: &[u8]) -> Option<bool> {
     let (mut next, mut at) = (*packet.get(6)?, IPV6);
     for _ in 0..=EXTENSIONS_MAX {
@@ -154,7 +154,7 @@ fn may_be_error(packet: &[u8]) -> Option<bool> {
                 let kind = *header.first()?;
                 return Some(kind & INFORMATIONAL == 0 || kind == REDIRECT);
             }
-            // Behind the first one, it is not known what a fragment has.
+            // The content of a fragment after the first is unknown.
             FRAGMENT if u16::from_be_bytes([*header.get(2)?, *header.get(3)?]) >> 3 != 0 => {
                 return Some(header[0] == PROTOCOL_ICMPV6 || is_extension(header[0]));
             }
@@ -172,7 +172,7 @@ fn is_extension(next: u8) -> bool {
     matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS | MOBILITY)
 }
 
-/// Appends a message of ICMP, whose checksum begins with `sum`.
+/// Appends an ICMP message, starting its checksum from `sum`.
 fn message(mut header: [u8; ICMP], inside: &[u8], sum: Sum, answer: &mut Vec<u8>) {
     let sum = checksum(sum.bytes(&header).bytes(inside));
     header[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -180,7 +180,7 @@ fn message(mut header: [u8; ICMP], inside: &[u8], sum: Sum, answer: &mut Vec<u8>
     answer.extend(inside);
 }
 
-/// Whether it is the address of one station: not a group's, broadcast, unspecified or loopback.
+/// Whether it is the address of a single station: not multicast, broadcast, unspecified or loopback.
 pub(super) fn is_station(address: Ipv4Addr) -> bool {
     let first = address.octets()[0];
     first != 0 && first < 224 && !address.is_loopback()
@@ -271,14 +271,14 @@ mod tests {
         group[6] |= 1;
         assert_eq!(answer(&group, 60), None, "from a group address");
         for length in 0..group.len() {
-            // Never a panic, and nothing without a whole header.
+            // Never panics, and returns nothing without a whole header.
             let _ = answer(&hidden[..length.min(hidden.len())], 60);
             let whole = long("src=10.0.0.9 dst=10.0.0.80 df=1 proto=udp sport=1 dport=2", 100);
             assert_eq!(answer(&whole[..length], 60).is_some(), length >= 34);
         }
     }
 
-    /// The frame with a header of destination options in front of what its IPv6 packet carries.
+    /// The frame with a destination options header inserted before the payload of its IPv6 packet.
     fn behind_options(frame: &[u8]) -> Vec<u8> {
         let (mut ip, rest) = (frame[14..54].to_vec(), &frame[54..]);
         ip[4..6].copy_from_slice(&(8 + rest.len() as u16).to_be_bytes());
@@ -287,7 +287,7 @@ mod tests {
         [&frame[..14], &ip, &options, rest].concat()
     }
 
-    /// A host may look for the MTU with pings, and ICMP says so of them, too (RFC 1122 §3.2.2).
+    /// Hosts may probe the MTU with pings, so ICMP reports their length, too (RFC 1122 §3.2.2).
     #[test]
     fn a_long_ping_is_answered() {
         for what in [
@@ -303,7 +303,7 @@ mod tests {
         assert!(answer(&behind_options(&udp), 60).is_some());
     }
 
-    /// Behind the first one, fragments of anything but ICMP are answered (RFC 4443 §2.4 excepts errors only).
+    /// Fragments after the first are answered unless they carry ICMP (RFC 4443 §2.4 excludes errors only).
     #[test]
     fn later_fragments_of_ipv6_are_answered_unless_they_may_be_of_an_error() {
         let fragment = |next: u8, offset: u16| {

@@ -1,16 +1,16 @@
 //! Resets connections whose flows have been idle for too long, so that neither end waits for the other
 //! (docs/pipes.md C16). Only the client's newest segment is known, since in some modes weir sees no answers.
-//! What it acknowledges is the sequence number that the client expects next (RFC 9293 §3.10.7.4), and what
-//! follows its data is what the back end expects.
+//! Its acknowledgement number is the sequence number that the client expects next (RFC 9293 §3.10.7.4), and
+//! the sequence number after its data is the one the back end expects.
 
 use super::Punted;
 use super::reject::Connection;
 use weir_app::Action;
 
-/// Bytes of the longest IP packet: so many zeros stand in for the data of a segment.
+/// The length of the longest IP packet: this many zeros substitute for a segment's data.
 const LONGEST: usize = 65_535;
 
-/// Its counters.
+/// Counts of resets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Idle {
     reset: u64,
@@ -18,8 +18,8 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Resets both ends of the connection whose newest segment begins with these headers: the client by the
-    /// port that the segment came from, and the back end by the way of the client's packets.
+    /// Resets both ends of the connection whose newest segment begins with these headers: the client through
+    /// the port on which the segment arrived, and the back end along the path of the client's packets.
     pub fn hear(&mut self, punted: Punted<'_>, actions: &mut Vec<Action>) {
         let input = punted.input;
         let Some([client, back_end]) = resets(punted.bytes) else {
@@ -55,7 +55,7 @@ mod tests {
     /// Ethernet with a tag, IPv6 and TCP.
     const HEADERS: usize = 14 + 4 + 40 + 20;
 
-    /// The MAC addresses, the source port, and the TCP header of a reset, whose checksum is right.
+    /// Returns the MAC addresses, the source port, and the TCP header of a reset, whose checksum is verified.
     fn read(bytes: &[u8]) -> (&[u8], TcpHeader) {
         let parsed = PacketHeaders::from_ethernet_slice(bytes).unwrap();
         let Some(TransportHeader::Tcp(tcp)) = parsed.transport else { panic!("{parsed:?}") };

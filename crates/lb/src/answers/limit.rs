@@ -1,31 +1,31 @@
-//! How many answers there may be: a token bucket on the app's clock. Whoever asks more often gets no answer,
-//! so that nobody can have weir send as much as they like, or keep its main thread busy.
+//! Rate limit for answers: a token bucket on the app's clock. Requests beyond the limit are not answered, so
+//! that no client can make weir send an unlimited number of frames or keep its main thread busy.
 
 use super::icmp::network;
 
 /// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// So many a second, and some more at once.
+/// A rate per second with a burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
-    /// Nanoseconds for one.
+    /// Nanoseconds per answer.
     each_ns: u64,
-    /// How many at once, in nanoseconds.
+    /// The burst, in nanoseconds.
     burst_ns: u64,
-    /// Until when what was allowed takes, on the clock of those who ask.
+    /// When the bucket will be full again, on the caller's clock.
     until_ns: u64,
     refused: u64,
 }
 
 impl Limit {
-    /// Creates a limit of `rate` a second, and `burst` at once. Neither may be 0.
+    /// Creates a limit of `rate` per second with bursts of `burst`. Neither may be 0.
     pub const fn new(rate: u64, burst: u64) -> Limit {
         let each_ns = SECOND_NS / rate;
         Limit { each_ns, burst_ns: burst * each_ns, until_ns: 0, refused: 0 }
     }
 
-    /// Returns whether there may be one more now.
+    /// Returns whether one more is allowed now.
     pub fn allows(&mut self, now_ns: u64) -> bool {
         let until_ns = self.until_ns.max(now_ns) + self.each_ns;
         let allowed = until_ns <= now_ns + self.burst_ns;
@@ -46,8 +46,8 @@ impl Limit {
 /// Buckets for clients.
 const CLIENTS: usize = 256;
 
-/// A limit of all answers, and one for those clients whose addresses share a bucket: a flood of one client
-/// gets few, and takes none from the others.
+/// A limit for all answers, and one for each bucket of clients, by a hash of their addresses: a client that
+/// floods gets few answers, and takes none from the others.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     all: Limit,
@@ -55,20 +55,20 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Creates limits of `rate` a second and `burst` at once for all, and `client_rate` in a second and at
-    /// once for a bucket.
+    /// Creates limits of `rate` per second with bursts of `burst` for all clients, and of `client_rate` per
+    /// second, which is also the burst, for each bucket.
     pub fn new((rate, burst): (u64, u64), client_rate: u64) -> Limits {
         let clients = Box::new([Limit::new(client_rate, client_rate); CLIENTS]);
         Limits { all: Limit::new(rate, burst), clients }
     }
 
-    /// Returns whether a frame may be answered now. The client's own limit comes first.
+    /// Returns whether a frame may be answered now. The client's own limit is checked first.
     pub fn allow(&mut self, frame: &[u8], now_ns: u64) -> bool {
         self.clients[bucket_of(frame)].allows(now_ns) && self.all.allows(now_ns)
     }
 }
 
-/// Answers to clients, of which there may be few, and what became of them.
+/// Rate-limited answers to clients, with counters of their outcomes.
 #[derive(Clone, Debug)]
 pub(super) struct Limited {
     limits: Limits,
@@ -103,7 +103,7 @@ impl Limited {
     }
 }
 
-/// Returns the bucket of a client: by its address, and of IPv6 by the network of 64 bits that it is in.
+/// Returns the bucket of a client, chosen by its IPv4 address or its IPv6 /64 network.
 fn bucket_of(frame: &[u8]) -> usize {
     let Some((l3, is_ipv4)) = network(frame) else { return 0 };
     let address = if is_ipv4 { l3 + 12..l3 + 16 } else { l3 + 8..l3 + 16 };

@@ -1,8 +1,8 @@
-//! Frames that the pipes forward to the running app, and what it answers. Each subject has a name under which
-//! its frames are forwarded ([`weir_app::App::punts`]), so that a flood of one fills only its own ring, and a
-//! file: [`announce`] answers who asks for a VIP's MAC address, [`echo`] who pings one, [`too_big`] who sends
-//! what does not fit the way to a back end, and [`reject`] who sends to a service without one. These answers
-//! are limited in number. [`idle`] resets connections that have been idle for too long.
+//! Frames that the pipes forward to the running app, and its answers. Each subject has a name under which its
+//! frames are forwarded ([`weir_app::App::punts`]), so that a flood of one fills only its own ring, and a
+//! file: [`announce`] answers requests for a VIP's MAC address, [`echo`] answers pings, [`too_big`] answers
+//! packets that do not fit the path to a back end, and [`reject`] answers packets to a service without back
+//! ends. These answers are rate-limited. [`idle`] resets connections that have been idle for too long.
 
 mod announce;
 mod echo;
@@ -25,7 +25,7 @@ use weir_app::Action;
 use weir_packet::{PROTOCOL_ICMPV6, Sum, checksum};
 use weir_program::PortId;
 
-/// The name under which questions for MAC addresses are forwarded.
+/// The name under which requests for MAC addresses are forwarded.
 pub(super) const ANNOUNCE: &str = "lb/announce";
 /// The name under which the newest segments of idle connections are forwarded.
 pub(super) const IDLE: &str = "lb/idle";
@@ -35,7 +35,7 @@ pub(super) const ECHO: &str = "lb/echo";
 /// A frame that was forwarded to the app.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Punted<'a> {
-    /// The name under which it was.
+    /// The name under which it was forwarded.
     pub app: &'a str,
     /// The port on which it arrived.
     pub input: PortId,
@@ -43,7 +43,7 @@ pub(super) struct Punted<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Whatever answers.
+/// Everything that answers frames.
 pub(super) struct Answers {
     announcer: Announcer,
     echo: Echo,
@@ -53,7 +53,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Creates what answers for services.
+    /// Creates everything that answers for services.
     pub fn new(answered: &Arc<Answered>) -> Answers {
         Answers {
             announcer: Announcer::new(answered.clone()),
@@ -83,7 +83,7 @@ impl Answers {
         }
     }
 
-    /// Answers a packet that may have at most `limit` bytes: on the port it came by.
+    /// Answers a packet that may have at most `limit` bytes, through the port on which it arrived.
     pub fn refuse(
         &mut self,
         now_ns: u64,
@@ -102,7 +102,7 @@ impl Answers {
         (self.reject, self.idle) = (old.reject, old.idle);
     }
 
-    /// Begins.
+    /// Starts.
     pub fn start(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         self.announcer.start(now_ns);
         self.tick(now_ns, actions);
@@ -118,7 +118,7 @@ impl Answers {
         self.announcer.wake_ns()
     }
 
-    /// Returns what it has counted.
+    /// Returns its counters.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let others = self.echo.counts().into_iter().chain(self.too_big.counts());
         let others = others.chain(self.reject.counts()).chain(self.idle.counts());
@@ -126,8 +126,8 @@ impl Answers {
     }
 }
 
-/// Returns the checksum of a message: 0 if it has the right one in it. That of ICMPv6 includes a pseudo
-/// header (RFC 4443 §2.3).
+/// Returns the checksum of a message: 0 if the message contains the right one. The checksum of ICMPv6 covers
+/// a pseudo header (RFC 4443 §2.3).
 fn sum((src, dst): (IpAddr, IpAddr), message: &[u8]) -> u16 {
     let sum = Sum::default().bytes(message);
     let sum = match (src, dst) {

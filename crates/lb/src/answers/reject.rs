@@ -1,14 +1,14 @@
 //! Answers packets of a service that has no back end for them: TCP with a reset (RFC 9293 §3.10.7.1), UDP
 //! with ICMP "port unreachable" (RFC 792, RFC 4443 §3.1), from the address that they were sent to, so that
-//! clients need not wait. How many answers there are is limited, for all clients together and for each.
+//! clients need not wait. Answers are rate-limited, both in total and per client.
 
 use super::icmp::{Wrong, answer, is_station};
 use super::limit::Limited;
 use weir_packet::{Base, Depth, Layer, PROTOCOL_TCP, Sum, checksum};
 
-/// Answers to all clients in a second, and at once.
+/// Answers to all clients per second, and burst size.
 const ALL: (u64, u64) = (5000, 1000);
-/// Answers in a second, and at once, to those clients whose addresses share a bucket.
+/// Answers per second, and burst size, for the clients whose addresses share a bucket.
 const CLIENT_RATE: u64 = 100;
 
 /// The lengths of headers without options.
@@ -17,7 +17,7 @@ const IPV6: usize = 40;
 const TCP: usize = 20;
 /// The time to live of answers (IANA recommends 64).
 const TTL: u8 = 64;
-/// Frames are padded to what Ethernet carries, without FCS.
+/// Frames are padded to Ethernet's minimum length, without FCS.
 const SHORTEST: usize = 60;
 
 const FIN: u8 = 0x01;
@@ -36,7 +36,7 @@ impl Default for Reject {
 }
 
 impl Reject {
-    /// Returns the answer to a packet, if there may be one now.
+    /// Returns the answer to a packet, if one may be sent now.
     pub fn answer(&mut self, frame: &[u8], now_ns: u64) -> Option<Vec<u8>> {
         self.0.answer(frame, rejection(frame), now_ns)
     }
@@ -52,8 +52,8 @@ impl Reject {
     }
 }
 
-/// Returns the answer to a packet, for the port that it came by. There is none to a reset, to anything but
-/// TCP and UDP, or to what is not from one station.
+/// Returns the answer to a packet, to be sent through the port on which the packet arrived. A reset gets
+/// none, nor does anything but TCP and UDP, or a packet whose source is not a single station.
 fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
     let headers = weir_packet::parse(frame, Depth::L4).ok()?;
     if headers.outer().layers.has(Layer::Udp) {
@@ -62,19 +62,19 @@ fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
     Connection::of(frame)?.reset_sender()
 }
 
-/// What a segment shows of its connection.
+/// What a segment reveals about its connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection<'a> {
     /// The frame, up to the IP header.
     link: &'a [u8],
     ip: &'a [u8],
     tcp: &'a [u8],
-    /// The sequence number behind the segment.
+    /// The sequence number after the segment.
     end: [u8; 4],
 }
 
 impl<'a> Connection<'a> {
-    /// Reads a segment from one station to another.
+    /// Parses a TCP segment between two stations.
     pub fn of(frame: &'a [u8]) -> Option<Connection<'a>> {
         let headers = weir_packet::parse(frame, Depth::L4).ok()?;
         let level = headers.outer();
@@ -92,8 +92,8 @@ impl<'a> Connection<'a> {
         Some(Connection { link: &frame[..network], ip, tcp, end })
     }
 
-    /// Returns the frame that resets the sender of the segment: what the segment acknowledges is its sequence
-    /// number, and otherwise it acknowledges the segment. A reset gets none.
+    /// Returns the frame that resets the sender of the segment. Its sequence number is the segment's
+    /// acknowledgement number; without one, the reset acknowledges the segment. A reset is not answered.
     pub fn reset_sender(&self) -> Option<Vec<u8>> {
         let Connection { tcp, end, .. } = *self;
         if tcp[13] & RST != 0 {
@@ -115,8 +115,8 @@ impl<'a> Connection<'a> {
         self.framed(false, segment(ports, end, acknowledged))
     }
 
-    /// Returns the frame of a segment, for the segment's own receiver or, if it is turned round, its sender.
-    /// None if that is no single station.
+    /// Returns the frame of a segment, addressed to the original segment's receiver or, if `turned`, to its
+    /// sender. `None` if that is not a single station.
     fn framed(&self, turned: bool, mut tcp: [u8; TCP]) -> Option<Vec<u8>> {
         let is_ipv6 = self.ip[0] >> 4 == 6;
         let addresses = self.ip.get(if is_ipv6 { 8..40 } else { 12..20 })?;
@@ -138,7 +138,7 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Returns a reset without its checksum: with its ports, its sequence number, and what it acknowledges.
+/// Returns a reset without its checksum: with its ports, sequence number and acknowledgement number.
 fn segment(
     [source, destination]: [[u8; 2]; 2],
     sequence: [u8; 4],
@@ -154,14 +154,14 @@ fn segment(
     tcp
 }
 
-/// Returns an IPv4 header without its addresses and its checksum, if this is the address of a station.
+/// Returns an IPv4 header without addresses and checksum, if this is the address of a station.
 fn ipv4(source: &[u8]) -> Option<Vec<u8>> {
     let source: [u8; 4] = *source.first_chunk()?;
     let header = [0x45, 0, 0, (IPV4 + TCP) as u8, 0, 0, 0x40, 0, TTL, PROTOCOL_TCP, 0, 0];
     is_station(source.into()).then(|| header.to_vec())
 }
 
-/// The same of IPv6.
+/// The same for IPv6.
 fn ipv6(source: &[u8]) -> Option<Vec<u8>> {
     let source = std::net::Ipv6Addr::from(*source.first_chunk::<16>()?);
     let is_none = source.is_multicast() || source.is_unspecified() || source.is_loopback();
@@ -187,7 +187,7 @@ mod tests {
         rejection(&craft::frame(&format!("{MACS} {what}")))
     }
 
-    /// The reset that answers a segment, with its checksums verified.
+    /// The reset sent in answer to a segment, with its checksums verified.
     fn reset_of(what: &str) -> TcpHeader {
         let bytes = asked(what).unwrap();
         assert_eq!(bytes[..12], [2, 0, 0, 0, 0, 0xc, 2, 0, 0, 0, 0, 1]);

@@ -1,16 +1,16 @@
-//! Tells clients that their packets are too long for the way to a back end: ICMP "fragmentation needed" (RFC
+//! Tells clients that their packets are too long for the path to a back end: ICMP "fragmentation needed" (RFC
 //! 792, RFC 1191 §4) and ICMPv6 "packet too big" (RFC 4443 §3.2), from the address that they were sent to.
 //!
-//! The program refuses such packets before it changes them (docs/pipes.md A21) and says how long they may be,
-//! so that an answer is a function of both. How many answers there are is limited, for all clients together
-//! and for each: a flood of long packets gets few, and keeps those of nobody else.
+//! The program refuses such packets before it changes them (docs/pipes.md A21) and passes on the length
+//! limit, so that an answer is a function of both. Answers are rate-limited, both in total and per client: a
+//! client that floods weir with long packets gets few, and takes none from the others.
 
 use super::icmp::{Wrong, answer};
 use super::limit::Limited;
 
-/// Answers to all clients in a second, and at once.
+/// Answers to all clients per second, and burst size.
 const ALL: (u64, u64) = (1000, 200);
-/// Answers in a second, and at once, to those clients whose addresses share a bucket.
+/// Answers per second, and burst size, for the clients whose addresses share a bucket.
 const CLIENT_RATE: u64 = 20;
 
 /// Its answers.
@@ -24,7 +24,7 @@ impl Default for TooBig {
 }
 
 impl TooBig {
-    /// Returns the answer to a packet that may have at most `limit` bytes, if there may be one now.
+    /// Returns the answer to a packet that may have at most `limit` bytes, if one may be sent now.
     pub fn answer(&mut self, frame: &[u8], limit: u16, now_ns: u64) -> Option<Vec<u8>> {
         self.0.answer(frame, answer(frame, Wrong::TooBig(limit)), now_ns)
     }

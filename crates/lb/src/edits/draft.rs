@@ -1,4 +1,4 @@
-//! Edits that are asked for, one after the other, beside those that there are.
+//! Applies requested edits, one after the other, on top of the existing ones.
 
 use super::tree::{self, canonical, json};
 use super::{EDITS_MAX, Edit, Edits, Owner, Place};
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use weir_config::raw::{Kind, Node};
 
-/// The keys of a request, and the words that edit.
+/// The keys of a request, and the verbs that edit.
 const KEYS: [&str; 4] = ["do", "service", "pool", "back_end"];
 const WORDS: [&str; 3] = ["add", "remove", "reset"];
 
@@ -18,13 +18,13 @@ pub fn is_edit(request: &Value) -> bool {
 
 /// A list of back ends in the file.
 struct Listed<'a> {
-    /// The pool that the service has instead.
+    /// The pool that the service uses instead.
     pool: Option<&'a str>,
     item: Option<&'a Node>,
     back_ends: HashMap<&'a str, &'a Node>,
 }
 
-/// Edits as they become, request by request.
+/// Edits as they accumulate, request by request.
 pub struct Draft<'a> {
     file: HashMap<Owner, Listed<'a>>,
     edits: Vec<Option<Edit>>,
@@ -32,7 +32,7 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// Begins with the edits that there are, beside a document without them.
+    /// Starts from the existing edits and a document without them.
     #[must_use]
     pub fn new(document: &'a Node, edits: &Edits) -> Draft<'a> {
         let mut file = HashMap::new();
@@ -67,7 +67,7 @@ impl<'a> Draft<'a> {
         Ok(Edits(edits))
     }
 
-    /// Takes a request: one that edits, or one about a back end that must be there.
+    /// Takes a request that either edits or concerns a back end that must exist.
     ///
     /// # Errors
     /// Says which field is wrong.
@@ -111,7 +111,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A request about a back end that must be there.
+    /// Checks a request about a back end that must exist.
     fn names(&self, request: &Value) -> Result<(), String> {
         let (Some(service), Some(back_end)) = (request["service"].as_str(), request["back_end"].as_str())
         else {
@@ -125,7 +125,7 @@ impl<'a> Draft<'a> {
         self.edits[*self.places.get(place)?].as_ref()
     }
 
-    /// Returns whose list a service's back ends are in.
+    /// Returns the owner of the list that a service's back ends are in.
     fn list_of(&self, owner: Owner, through_pools: bool) -> Result<Owner, String> {
         let place = Place { owner: owner.clone(), back_end: None };
         let pool = match (self.edit(&place), self.file.get(&owner)) {
@@ -195,7 +195,7 @@ impl<'a> Draft<'a> {
         self.set(owner, name, Value::Null)
     }
 
-    /// Gives a list another value of a back end.
+    /// Sets the value of a back end in a list.
     fn set(&mut self, owner: Owner, name: &str, now: Value) -> Result<(), String> {
         let whole = Place { owner, back_end: None };
         let Some(at) = self.places.get(&whole).copied() else {
@@ -213,7 +213,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Notes an edit, unless it is what the file says.
+    /// Records an edit, unless it matches the file.
     fn put(&mut self, place: Place, now: Value) {
         let listed = self.file.get(&place.owner);
         let node = listed.and_then(|listed| match &place.back_end {
@@ -231,7 +231,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Whose back end a request names.
+/// The owner of the back end that a request names.
 fn owner(request: &Value) -> Result<Owner, String> {
     match (&request["service"], &request["pool"]) {
         (Value::String(name), Value::Null) => Ok(match name.strip_prefix("pool:") {

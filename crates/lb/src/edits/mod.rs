@@ -1,9 +1,9 @@
-//! What was added and removed at run time: services, and back ends of services and pools.
+//! Additions and removals at run time: services, and back ends of services and pools.
 //!
-//! Edits are kept beside the file, and are put into what was read of it before anything is made of that
-//! ([`Edits::apply`]), so that they are checked and carried out as if the file had them. Each knows what the
-//! file said where it changes something. Where the file says something else later, the file holds, and the
-//! edit is forgotten: the later of the two wins.
+//! Edits are kept beside the file and applied to the parsed file before anything else uses it
+//! ([`Edits::apply`]), so that they are checked and carried out as if they were in the file. Each edit
+//! records what the file said at the place it changes. If the file says something else there later, the file
+//! takes precedence and the edit is forgotten: the later of the two wins.
 
 mod draft;
 #[cfg(test)]
@@ -72,7 +72,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// An edit. Values are mappings as the file would have them, and null where there is nothing.
+/// An edit. Values are mappings as they would appear in the file, and null where there is nothing.
 #[derive(Clone, Debug, PartialEq)]
 struct Edit {
     place: Place,
@@ -81,24 +81,24 @@ struct Edit {
     now: Value,
 }
 
-/// All edits, in the order in which they were asked for.
+/// All edits, in the order in which they were requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Edits(Vec<Edit>);
 
 impl Edits {
-    /// Returns true if there is none.
+    /// Returns true if there are no edits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns how many there are.
+    /// Returns the number of edits.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns them for a file or another process; [`Edits::read`] reads that.
+    /// Returns them in the form that [`Edits::read`] reads, for a file or another process.
     #[must_use]
     pub fn json(&self) -> Value {
         let one = |Edit { place, base, now }: &Edit| {
@@ -112,7 +112,7 @@ impl Edits {
         self.0.iter().map(one).collect()
     }
 
-    /// Reads what [`Edits::json`] has returned, perhaps in another version of weir. `None` if it is not that.
+    /// Reads the output of [`Edits::json`], possibly from another version of weir. `None` if it is not that.
     #[must_use]
     pub fn read(value: &Value) -> Option<Edits> {
         let list = value.as_array().filter(|list| list.len() <= EDITS_MAX)?;
@@ -136,13 +136,13 @@ impl Edits {
         list.iter().map(one).collect::<Option<Vec<Edit>>>().map(Edits)
     }
 
-    /// Returns the text that reports show: a line for each edit.
+    /// Returns the text that reports show: one line per edit.
     fn text(&self) -> String {
         self.0.iter().map(|edit| format!("{}\n", edit.now)).collect()
     }
 
-    /// Puts the edits into a document. Returns those that hold, and says of the others why they are
-    /// forgotten.
+    /// Applies the edits to a document. Returns those that are still valid, and for each of the others the
+    /// reason why it is forgotten.
     pub fn apply(&self, document: &mut Node, report: &mut Report) -> (Edits, Vec<String>) {
         if self.is_empty() {
             return (Edits::default(), Vec::new());
@@ -167,14 +167,14 @@ impl Edits {
         (edits, told.collect())
     }
 
-    /// Says what is wrong with a configuration in one sentence, which names the field if that was edited.
+    /// Describes in one sentence what is wrong with a configuration, naming the field if it was edited.
     #[must_use]
     pub fn explain(&self, report: &Report) -> String {
         let all = report.diagnostics();
         let errors: Vec<_> = all.iter().filter(|one| one.severity == Severity::Error).collect();
         let own = |span: Span| (report.name_of(span.file) == SOURCE).then_some(span.line as usize);
         let edit = |span: Span| self.0.get(own(span)?.checked_sub(1)?).map(|edit| (edit, span));
-        // What was edited is probably what is wrong.
+        // The problem is probably in what was edited.
         let found = errors.iter().find_map(|one| Some((one, edit(one.span)?)));
         let more = match errors.len() {
             0 | 1 => String::new(),
@@ -198,12 +198,12 @@ impl Edits {
     }
 }
 
-/// Edits on their way into a document.
+/// Edits being applied to a document.
 struct Applying<'a> {
     edits: &'a Edits,
-    /// What is put into the document for each.
+    /// What each edit puts into the document.
     nodes: Vec<Option<Node>>,
-    /// Which of them the file still has room for.
+    /// Which of them still have a place in the file.
     met: Vec<bool>,
 }
 
@@ -229,7 +229,7 @@ impl Applying<'_> {
                 if let Some(at) = places.get(&place).copied() {
                     if canonical(&json(item)) == edits.0[at].base {
                         self.met[at] = true;
-                        // An item without keys is none of the services.
+                        // An item without keys has no services.
                         *item = self.take(at).unwrap_or(Node { kind: Kind::Map(Vec::new()), ..item.clone() });
                     }
                 } else if let Some(list) = tree::value_mut(item, "back_ends") {

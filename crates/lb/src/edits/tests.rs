@@ -1,4 +1,4 @@
-//! Random requests against a model: what a file with the same changes written into it would be.
+//! Random requests against a model: the file with the same changes written into it.
 
 use super::tree::{append, items, json as to_json, name, value};
 use super::{Draft, Edits, Owner, canonical};
@@ -33,7 +33,7 @@ fn applied(text: &str, edits: &Edits) -> (Node, Edits, Vec<String>) {
     (node, held, told)
 }
 
-/// Lists of back ends by owner, and the pools that services have: a service's own list is absent then.
+/// Lists of back ends by owner; a service that uses a pool has the pool's name instead of a list.
 type Model = BTreeMap<String, Result<Vec<(String, String)>, String>>;
 
 fn seen(document: &Node) -> Model {
@@ -57,7 +57,7 @@ fn seen(document: &Node) -> Model {
     model
 }
 
-/// Carries a request out; `None` if it is refused.
+/// Carries out a request; `None` if it is refused.
 fn model(mut now: Model, request: &Value) -> Option<Model> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
     let owner = match request["pool"].as_str() {
@@ -110,7 +110,7 @@ fn request() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Sorted, because what is replaced in the file keeps its place there, and is last in the model.
+/// Sorted, because an entry replaced in the file keeps its place there, but comes last in the model.
 fn sorted(mut model: Model) -> Model {
     model.values_mut().filter_map(|list| list.as_mut().ok()).for_each(|list| list.sort());
     model
@@ -133,13 +133,13 @@ proptest! {
             let (node, held, told) = applied(FILE, &edits);
             prop_assert_eq!(sorted(seen(&node)), sorted(wanted.clone()));
             prop_assert_eq!((&held, told.len()), (&edits, 0));
-            // What another process reads is the same.
+            // Another process reads the same edits back.
             let read = Edits::read(&edits.json());
             prop_assert_eq!(read.as_ref(), Some(&edits));
         }
     }
 
-    /// Whatever is in the file of what survives a restart.
+    /// Everything in the file that survives a restart.
     #[test]
     fn any_json_is_read_without_harm(text in "[\\[\\]{}\",:a-z0-9]{0,60}") {
         if let Ok(value) = serde_json::from_str(&text) {
@@ -163,13 +163,13 @@ fn the_later_of_file_and_edit_holds() {
     // The file may change elsewhere.
     let other = FILE.replace("02:00:00:00:00:10", "02:00:00:00:00:99");
     assert_eq!(applied(&other, &edits).1.len(), 4);
-    // Where it changes, it holds.
+    // Where the file changes, it takes precedence.
     let other = FILE.replace("weight: 2", "weight: 5").replace("name: dns, port: p0", "name: dns, port: p1");
     let (node, held, told) = applied(&other, &edits);
     assert_eq!((held.len(), told.len()), (2, 2), "{told:?}");
     assert!(told[0].starts_with("back end `b1` of service `web`: the file was changed there"), "{told:?}");
     assert_eq!(seen(&node)["service web"].as_ref().unwrap().len(), 3);
-    // It may have what was added, or have lost where that was added to.
+    // The file may already contain what was added, or may have lost the list it was added to.
     let other = FILE.replace("weight: 2 }", "weight: 2 }, { name: b9 }");
     assert_eq!(applied(&other, &edits).1.len(), 3);
     let (node, held, _) = applied("apps: [{ lb: { name: api, back_ends: [] } }]\n", &edits);

@@ -7,7 +7,7 @@ use weir_config::raw::{Kind, Node};
 /// The app's key.
 const KEY: &str = crate::NAME;
 
-/// Returns a node as JSON; single values are strings, as they were spelt.
+/// Returns a node as JSON; scalars become strings, as they were spelled.
 #[must_use]
 pub fn json(node: &Node) -> Value {
     match &node.kind {
@@ -87,7 +87,7 @@ fn own(item: &Node) -> Vec<&Node> {
     }
 }
 
-/// Passes the app's items in a document.
+/// Passes each of the app's items in a document to `take`.
 pub fn each_item(document: &mut Node, take: &mut dyn FnMut(&mut Node)) {
     let Some(Node { kind: Kind::List(apps), .. }) = value_mut(document, "apps") else { return };
     for item in apps {
@@ -96,7 +96,7 @@ pub fn each_item(document: &mut Node, take: &mut dyn FnMut(&mut Node)) {
     }
 }
 
-/// Appends an item of the app's.
+/// Appends an item of the app.
 pub fn append(document: &mut Node, node: Node) {
     let Some(Node { kind: Kind::List(apps), .. }) = value_mut(document, "apps") else { return };
     let span = node.span;
@@ -104,7 +104,7 @@ pub fn append(document: &mut Node, node: Node) {
     apps.push(Node { span, kind: Kind::Map(vec![(key, node)]) });
 }
 
-/// Returns the path of the field of an edit that stands at a place of its line, or that a message says is
+/// Returns the path of the field of an edit that is at this place in its line, or that a message says is
 /// missing there.
 pub fn field(edit: &Value, at: Span, message: &str) -> Option<String> {
     let mut report = weir_config::Report::default();

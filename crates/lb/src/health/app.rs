@@ -1,4 +1,5 @@
-//! The running app: asks for the checks that are due, hears how they end, and changes the weights of groups.
+//! The running app: requests the checks that are due, receives their outcomes, and changes the weights of
+//! groups.
 
 use super::doubt::{Doubt, TOGETHER_NS, settle_ns};
 use super::monitor::{Monitor, State as Seen, Step};
@@ -21,34 +22,35 @@ use weir_app::{Action, App, Event, Level, RequestId, Sample};
 use weir_program::change::Change;
 use weir_program::{GroupId, PortId, Program};
 
-/// What an operator wants of a back end.
+/// What an operator wants for a back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// That it works.
+    /// Normal operation.
     #[default]
     Work,
-    /// That it gets no new flows.
+    /// No new flows.
     Drain,
-    /// That it gets nothing, and is not checked.
+    /// No traffic, and no checks.
     Maintain,
 }
 
 /// A back end of a service.
 pub(super) struct Row {
     pub name: String,
-    /// What its weight is when nothing is wrong, as the group has it.
+    /// Its weight when nothing is wrong, in the group's scale.
     pub full: u32,
     /// The weight that is configured.
     pub configured: u32,
-    /// Its place in the group, and the weight that the group has for it, if that is known.
+    /// Its place in the group, and its current weight there, if known.
     pub target: Option<u16>,
     set: Option<u32>,
-    /// Where its entries are, and whether it has them: without, it keeps no flows.
+    /// Where its entries are, and whether they exist: without entries, it keeps no flows.
     pub place: Option<Place>,
     pub kept: bool,
-    /// Which of the neighbours it is, if its MAC address is resolved.
+    /// The index of its neighbour, if its MAC address is resolved.
     pub hop: Option<usize>,
-    /// Which of the servers it is, if it is checked, and which of those that are the service's own way.
+    /// The index of its server, if it is checked, and of its probe, if the check takes the service's own
+    /// path.
     pub server: Option<usize>,
     pub probe: Option<usize>,
     pub wish: Wish,
@@ -64,37 +66,37 @@ pub(super) struct Service {
     pub scale: u32,
     pub group: Option<GroupId>,
     pub rows: Vec<Row>,
-    /// When it is looked at next: the weight of one of its back ends rises, or neighbours were found or lost.
+    /// When it is evaluated next: the weight of one of its back ends rises, or neighbours were found or lost.
     due_ns: Option<u64>,
     /// No back end is up.
     failing: bool,
-    /// Until when losses end no flows.
+    /// Until when losses do not end flows.
     doubt: Doubt,
-    /// How long that lasts after the reason for it is gone.
+    /// How long that lasts after its reason is gone.
     settle_ns: u64,
-    /// Its passive checks, and what they have seen.
+    /// Its passive checks, and their observations.
     pub passive: Option<Passive>,
     pub watched: Watched,
 }
 
-/// What is checked.
+/// A server that is checked.
 struct Server {
     watch: Arc<Watch>,
     monitor: Monitor,
-    /// The check that was asked for.
+    /// The check in flight.
     asked: Option<CheckId>,
-    /// The back ends that it is: service and place in it.
+    /// The back ends on this server: service, and place in it.
     users: Vec<(usize, usize)>,
-    /// When it must be looked at; `None` while all its users are in maintenance.
+    /// When it must be attended to; `None` while all its users are in maintenance.
     due_ns: Option<u64>,
 }
 
-/// What is done at a time.
+/// Scheduled work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Server(usize),
     Service(usize),
-    /// The flows of a service's targets are read.
+    /// Read the flows of a service's targets.
     Passive(usize),
 }
 
@@ -106,7 +108,7 @@ pub(crate) struct LbApp {
     /// What is known of neighbours from a predecessor.
     pub(super) former: HashMap<Hop, Found>,
     servers: Vec<Server>,
-    /// Back ends that are checked the service's own way, and where they are by service and name.
+    /// Back ends that are checked along the service's own path, and an index of them by service and name.
     pub(super) probes: Vec<Probe>,
     probed: HashMap<String, HashMap<String, usize>>,
     /// What the predecessor knew of servers.
@@ -117,12 +119,11 @@ pub(crate) struct LbApp {
     random: Random,
     /// Requests that wait for another configuration.
     pub(super) pending: HashMap<RequestId, Pending>,
-    /// What answers frames that are forwarded to the app.
+    /// Answers frames that are forwarded to the app.
     answers: Answers,
-    /// The ports without carrier, by their positions in the list of those through which back ends are
-    /// reached.
+    /// The ports without carrier, as positions in the list of ports through which back ends are reached.
     pub(super) dark: HashSet<usize>,
-    /// Messages about weights that are no longer in force.
+    /// Messages about weights that are no longer in effect.
     pub(super) forgotten: Vec<String>,
 }
 
@@ -179,12 +180,12 @@ impl LbApp {
         }
     }
 
-    /// Answers for the services, too.
+    /// Also answers on behalf of the services.
     pub fn answering(self, answered: &Arc<Answered>) -> LbApp {
         LbApp { answers: Answers::new(answered), ..self }
     }
 
-    /// Returns where it puts what it knows.
+    /// Returns the board that it writes to.
     #[cfg(test)]
     pub fn board(&self) -> super::Board {
         self.health.board.clone()
@@ -235,7 +236,7 @@ impl LbApp {
         }
     }
 
-    /// Does what is due for a server.
+    /// Does whatever is due for a server.
     fn attend(&mut self, at: usize, now_ns: u64, actions: &mut Vec<Action>) {
         let server = &mut self.servers[at];
         match server.monitor.step(now_ns) {
@@ -285,7 +286,7 @@ impl LbApp {
         self.set_timer(at);
     }
 
-    /// Says that a server is up or down.
+    /// Logs that a server is up or down.
     fn tell_of(&self, at: usize, actions: &mut Vec<Action>) {
         let server = &self.servers[at];
         let Some(&(service, place)) = server.users.first() else { return };
@@ -343,7 +344,7 @@ impl LbApp {
         row.server.and_then(|server| self.servers.get(server)).is_some_and(|server| server.watch.drains)
     }
 
-    /// Gives the back ends of a service the weights that they have now.
+    /// Sets the weights of a service's back ends to their current values.
     pub(super) fn evaluate(&mut self, at: usize, now_ns: u64, actions: &mut Vec<Action>) {
         self.end_suspicions(at, now_ns, actions);
         let service = &self.services[at];
@@ -359,7 +360,7 @@ impl LbApp {
         let trusted_ns = service.rows.iter().filter_map(trusted);
         let grows_ns = service.rows.iter().filter_map(grows).chain(trusted_ns).min();
         let (weights, failing) = weights(&members, service.fail);
-        // Whether back ends are lost and no other could take their flows.
+        // Whether back ends are lost and no other back end could take their flows.
         let lost = service.rows.iter().zip(&members).any(|(row, one)| row.kept && one.standing.is_lost());
         let alone = lost && (failing || weights.iter().all(|weight| *weight == 0));
         let reason = alone || self.is_dark(at);
@@ -385,7 +386,7 @@ impl LbApp {
         (0..self.services[at].rows.len()).for_each(|place| self.tell(at, place, now_ns));
     }
 
-    /// Has a service evaluated at a time, or before.
+    /// Schedules the evaluation of a service at this time or earlier.
     pub(super) fn evaluate_at(&mut self, at: usize, due_ns: u64) {
         let service = &mut self.services[at];
         if service.due_ns.is_some_and(|before| before <= due_ns) {
@@ -397,7 +398,7 @@ impl LbApp {
         self.timers.insert((due_ns, Timer::Service(at)));
     }
 
-    /// Puts what is known of a back end on the board.
+    /// Writes the status of a back end to the board.
     pub(super) fn tell(&self, at: usize, place: usize, now_ns: u64) {
         let (service, row) = (&self.services[at], &self.services[at].rows[place]);
         let (standing, monitor) = self.standing(row);
@@ -418,12 +419,12 @@ impl LbApp {
         self.health.board.look().insert((service.name.clone(), row.name.clone()), told);
     }
 
-    /// Returns what is on the board about a back end.
+    /// Returns the board's entry for a back end.
     pub(super) fn told_of(&self, service: &Service, row: &Row) -> Told {
         self.health.board.of(&service.name, &row.name)
     }
 
-    /// Notes what an operator wants of a back end.
+    /// Records what an operator wants for a back end.
     pub(super) fn wish(
         &mut self,
         (at, place): (usize, usize),
@@ -452,7 +453,7 @@ impl LbApp {
 }
 
 impl Row {
-    /// Returns the weight that the group has for it, if that is known.
+    /// Returns the weight that it has in the group, if known.
     pub fn now(&self) -> Option<u32> {
         self.set
     }
@@ -471,8 +472,8 @@ impl Service {
     }
 
     /// Changes the weights that differ, all at once, because buckets are filled for them. No packet may be
-    /// sent to a back end without an entry, so entries are added before and removed after that. `gone` says
-    /// whose flows end, unless the back end gets packets all the same.
+    /// sent to a back end without an entry, so entries are added before that and removed after it. `gone`
+    /// says whose flows end, unless the back end gets packets anyway.
     fn set(&mut self, weights: &[u32], gone: &[bool], actions: &mut Vec<Action>) {
         let Some(group) = self.group else { return };
         let (mut set, mut removed) = (Vec::new(), Vec::new());
@@ -516,7 +517,7 @@ impl App for LbApp {
         self.health.links.ports.iter().map(|(port, _)| *port).collect()
     }
 
-    /// Servers that are checked as before go on, and so do the operator's wishes.
+    /// Servers with unchanged checks keep their state, and so do the operator's wishes.
     fn inherit(&mut self, predecessor: Box<dyn App>) {
         let predecessor: Box<dyn Any> = predecessor;
         let Ok(mut old) = predecessor.downcast::<LbApp>() else { return };
@@ -534,7 +535,7 @@ impl App for LbApp {
         }
     }
 
-    /// What an operator wants of back ends, by the names of services and back ends; and neighbours.
+    /// The operator's wishes, by the names of services and back ends, and neighbours.
     fn state(&self) -> Option<Value> {
         let mut told = match self.wishes() {
             Some(Value::Array(wishes)) => wishes,
@@ -568,7 +569,7 @@ impl App for LbApp {
         }
     }
 
-    /// The times of checks differ from node to node.
+    /// Seeds the times of checks, which differ from node to node.
     fn set_date(&mut self, unix_s: u64) {
         self.random = Random::new(self.random.bits() ^ unix_s);
     }
@@ -646,7 +647,7 @@ impl App for LbApp {
 }
 
 impl LbApp {
-    /// Finds the back ends that are checked the service's own way.
+    /// Finds the back ends that are checked along the service's own path.
     fn begin_probes(&mut self) {
         self.probes = self.health.probes.to_vec();
         for (at, probe) in self.probes.iter().enumerate() {
@@ -658,13 +659,13 @@ impl LbApp {
         }
     }
 
-    /// Sends a packet of a check on its way.
+    /// Sends a packet of a check.
     fn send(&self, via: &Via, packet: &[u8]) -> Option<Action> {
         let at = *self.probed.get(&via.service)?.get(&via.back_end)?;
         Some(Action::InjectThrough { bytes: probes::frame(at, packet)?, input: self.probes[at].input })
     }
 
-    /// A weight was not set; the next change of the service's tries again.
+    /// A weight could not be set; the next change to the service retries it.
     fn refused(&mut self, change: &Change, why: &str, actions: &mut Vec<Action>) {
         let Some((group, weights)) = change.weights() else { return };
         let service = self.services.iter_mut().find(|service| service.group == Some(group));

@@ -1,36 +1,37 @@
-//! What the running app tells of back ends, for the table of `weir show backends`, which others make.
+//! What the running app publishes about back ends, for the table of `weir show backends`, which other code
+//! builds.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_app::neighbour::Mac;
 
-/// What is told of a back end.
+/// What is published about a back end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// How it stands: a word.
+    /// Its status, in one word.
     pub health: &'static str,
-    /// Why; empty if there is nothing to say.
+    /// The reason; empty if there is nothing to say.
     pub reason: String,
-    /// Its MAC address, if that is resolved and known.
+    /// Its MAC address, if it is resolved and known.
     pub mac: Option<Mac>,
-    /// The weight that it has when nothing is wrong, as `weir lb list` says it.
+    /// The weight that it has when nothing is wrong, as shown by `weir lb list`.
     pub weight: Option<u32>,
 }
 
 /// Back ends by service and name.
 pub type Rows = BTreeMap<(String, String), Told>;
 
-/// Where the app puts what it knows. Two boards are equal if they are the same.
+/// Where the app publishes what it knows. Two boards are equal if they are the same object.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<Rows>>);
 
 impl Board {
-    /// Returns what is there, for reading and writing. Nobody holds it for longer than a copy takes.
+    /// Locks the rows for reading and writing. The lock is never held longer than a copy takes.
     pub fn look(&self) -> MutexGuard<'_, Rows> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what is told of a back end; it is empty if nothing is.
+    /// Returns what is published about a back end, or the default if nothing is.
     #[must_use]
     pub fn of(&self, service: &str, back_end: &str) -> Told {
         self.look().get(&(service.to_string(), back_end.to_string())).cloned().unwrap_or_default()

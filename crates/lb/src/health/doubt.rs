@@ -1,6 +1,6 @@
-//! When back ends that seem to be lost keep their flows. If weir's own link is down, it can hear from no back
-//! end; if no back end of a service is left, no other can take the flows. In both cases, ending the flows
-//! would only break connections that may survive.
+//! Decides when back ends that seem to be lost keep their flows. If weir's own link is down, it cannot hear
+//! from any back end; if no back end of a service is left, no other can take the flows. In both cases, ending
+//! the flows would only break connections that may survive.
 
 use super::app::LbApp;
 use super::{Guarded, Times, Watch};
@@ -16,7 +16,7 @@ use weir_program::{PortId, Program};
 pub const SETTLE_NS: u64 = 40_000_000_000;
 
 /// How long to wait before acting on a loss: links are polled every 20 ms, and a loss of the link must be
-/// known first. Neighbours that are found or lost within this time also cause a single change of weights:
+/// detected first. Neighbours that are found or lost within this time also cause a single change of weights:
 /// thousands may appear when a network comes up, and each change fills buckets.
 pub const TOGETHER_NS: u64 = 30_000_000;
 
@@ -25,7 +25,7 @@ pub const TOGETHER_NS: u64 = 30_000_000;
 pub struct Links {
     /// All of them, with their names.
     pub ports: Arc<[(PortId, String)]>,
-    /// By service, in the order of health: the positions of its ports in that list.
+    /// Per service, in the order of health: the positions of its ports in that list.
     pub of_services: Arc<[Vec<usize>]>,
 }
 
@@ -51,14 +51,14 @@ impl Links {
     }
 }
 
-/// Until when losses end no flows of a service.
+/// Until when losses do not end a service's flows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Doubt {
     until_ns: u64,
 }
 
 impl Doubt {
-    /// Notes whether there is a reason for doubt now. Once there is none, the doubt lasts a while longer.
+    /// Records whether there is a reason for doubt now. The doubt outlasts its reason for a while.
     pub fn note(&mut self, reason: bool, now_ns: u64, settle_ns: u64) {
         if reason {
             self.until_ns = u64::MAX;
@@ -67,7 +67,7 @@ impl Doubt {
         }
     }
 
-    /// Returns whether losses end no flows now.
+    /// Returns whether losses currently leave flows alone.
     pub fn holds(self, now_ns: u64) -> bool {
         now_ns < self.until_ns
     }
@@ -78,8 +78,8 @@ impl Doubt {
     }
 }
 
-/// Returns how long a service's losses end no flows after the reason for doubt is gone, including the time
-/// that its checks need to find out which back ends are up.
+/// Returns how long a service's losses leave flows alone after the reason for doubt is gone, including the
+/// time that its checks need to determine which back ends are up.
 pub fn settle_ns(service: &Guarded) -> u64 {
     let heard = |watch: &Watch| {
         let Times { interval_ns, jitter, rise, .. } = watch.times;
@@ -91,13 +91,13 @@ pub fn settle_ns(service: &Guarded) -> u64 {
 }
 
 impl LbApp {
-    /// Whether all ports through which a service's back ends are reached have no carrier.
+    /// Whether none of the ports through which a service's back ends are reached has carrier.
     pub(super) fn is_dark(&self, at: usize) -> bool {
         let ports = self.health.links.of_services.get(at);
         ports.is_some_and(|ports| !ports.is_empty() && ports.iter().all(|port| self.dark.contains(port)))
     }
 
-    /// A port has gained or lost carrier. Services that can lose no back end need not know.
+    /// A port has gained or lost carrier. Services that can lose no back end do not need to know.
     pub(super) fn link(&mut self, port: PortId, up: bool, now_ns: u64, actions: &mut Vec<Action>) {
         let links = self.health.links.clone();
         let Some(port) = links.ports.iter().position(|(one, _)| *one == port) else { return };

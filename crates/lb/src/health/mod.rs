@@ -1,9 +1,9 @@
-//! The health of back ends: whether they are up, what an operator wants of them, and the weights that follow.
+//! The health of back ends: whether they are up, what an operator wants for them, and the resulting weights.
 //! See README.md.
 //!
-//! [`monitor`] decides from the outcomes of checks whether a server is up, and [`weights`] what every back
-//! end of a service gets: both are plain functions of events and time. The running app ([`app`]) asks for
-//! checks when they are due and changes the weights of groups.
+//! [`monitor`] decides from the outcomes of checks whether a server is up, and [`weights`] decides the share
+//! of every back end of a service: both are pure functions of events and time. The running app ([`app`]) asks
+//! for checks when they are due and changes the weights of groups.
 
 mod app;
 mod board;
@@ -38,31 +38,31 @@ use std::sync::Arc;
 use weir_app::check::Check;
 use weir_program::Program;
 
-/// What is checked of a server, and how often. Back ends with equal checks share their outcome.
+/// What is checked on a server, and how often. Back ends with equal checks share their outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Watch {
-    /// What is asked of it.
+    /// What the server is asked.
     pub check: Arc<Check>,
-    /// When, and how many answers decide.
+    /// The intervals, and how many outcomes decide.
     pub times: Times,
-    /// Whether a server that fails it keeps its flows and only gets no new ones.
+    /// Whether a server that fails it keeps its flows and merely gets no new ones.
     pub drains: bool,
 }
 
-/// A service, as its health depends on it.
+/// A service, reduced to what its health depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guarded {
     /// Its name.
     pub name: String,
     /// What it does when no back end is up.
     pub fail: Fail,
-    /// Whether new flows that it leaves unanswered count against a back end, and when.
+    /// Whether and when unanswered new flows count against a back end.
     pub passive: Option<Passive>,
     /// The back ends: name, configured weight, and the check if there is one.
     pub back_ends: Vec<(String, u32, Option<Watch>)>,
 }
 
-/// What weights of the service's group are multiplied by, so that they can rise in steps.
+/// The factor that the weights of the service's group are multiplied by, so that they can rise in steps.
 #[must_use]
 pub fn scale(service: &Guarded) -> u32 {
     let ramps = |watch: &Option<Watch>| watch.as_ref().is_some_and(|watch| watch.times.slow_start_ns > 0);
@@ -74,20 +74,20 @@ pub fn scale(service: &Guarded) -> u32 {
 pub struct Health {
     /// The services.
     pub services: Vec<Guarded>,
-    /// Where what is known of them goes.
+    /// Where their status is published.
     pub board: Board,
     /// Where their back ends are in the program.
     pub places: Arc<Vec<Vec<Place>>>,
     /// Back ends whose MAC addresses are resolved.
     pub neighbours: Neighbours,
-    /// Back ends that are checked the service's own way.
+    /// Back ends that are checked along the service's own path.
     pub probes: Arc<Vec<Probe>>,
     /// The ports through which back ends are reached.
     pub links: Links,
 }
 
 impl Health {
-    /// Finds out where the back ends are in the program that was written.
+    /// Locates the back ends in the program that was written.
     pub(super) fn find(&mut self, services: &[Service], program: &Program) {
         let names: Vec<&str> = self.services.iter().map(|service| service.name.as_str()).collect();
         self.places = Arc::new(Place::of_all(program, &names));
@@ -95,29 +95,29 @@ impl Health {
         self.probes = Arc::new(probes::find(services, &self.services, program));
     }
 
-    /// Returns the names of services whose packets are answered where there is no back end for them.
+    /// Returns the names of services that reject packets for which they have no back end.
     pub(super) fn rejecting(&self) -> HashSet<&str> {
         let rejects = self.services.iter().filter(|service| service.fail == Fail::Reject);
         rejects.map(|service| service.name.as_str()).collect()
     }
 
-    /// Returns what the weights of services' groups are multiplied by.
+    /// Returns the factors of the weights of services' groups.
     pub(super) fn scales(&self) -> Scales {
         let all = self.services.iter().map(|service| (service.name.clone(), scale(service)));
         Scales(all.filter(|(_, scale)| *scale > 1).collect())
     }
 }
 
-/// What the weights of services' groups are multiplied by, where it is not 1.
+/// The factors of the weights of services' groups, where they are not 1.
 pub(super) struct Scales(HashMap<String, u32>);
 
 impl Scales {
-    /// Returns all that are not 1, with the names of their services.
+    /// Returns all factors that are not 1, with the names of their services.
     pub fn all(&self) -> impl Iterator<Item = (&str, u32)> {
         self.0.iter().map(|(service, scale)| (service.as_str(), *scale))
     }
 
-    /// Returns that of a service.
+    /// Returns the factor of a service.
     pub fn of(&self, service: &str) -> u32 {
         self.0.get(service).copied().unwrap_or(1)
     }

@@ -1,40 +1,41 @@
-//! Whether a server is up, as a plain function of the outcomes of checks and of time.
+//! Whether a server is up, as a pure function of the outcomes of checks and of time.
 
 use super::weights::RAMP;
 use weir_app::check::Outcome;
 use weir_app::random::Random;
 
-/// How much longer than its timeout a check is waited for. Whoever carries checks out answers all of them, so
-/// one that is not answered by then could not be carried out.
+/// How long past its timeout to wait for a check. Every check gets an outcome from its executor, so a check
+/// without one by then could not be carried out.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The first check of a server is made within this time, so that those of many are not made at once.
+/// The first check of a server starts within this time, so that the checks of many servers do not all start
+/// at once.
 const FIRST_NS: u64 = 1_000_000_000;
 
 /// When a server is checked, and how many outcomes decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Times {
-    /// From the beginning of a check to that of the next, in nanoseconds.
+    /// From the start of one check to the start of the next, in nanoseconds.
     pub interval_ns: u64,
-    /// How far intervals differ from that at random, up and down, in thousandths; at most 1000.
+    /// How far intervals randomly deviate from that, in both directions, in thousandths; at most 1000.
     pub jitter: u32,
     /// Good outcomes in a row that make a server up.
     pub rise: u32,
     /// Bad outcomes in a row that make it down.
     pub fall: u32,
-    /// How long its weight rises after it was down, in nanoseconds; 0 means that it has all of it at once.
+    /// How long its weight rises after it was down, in nanoseconds; 0 restores the full weight at once.
     pub slow_start_ns: u64,
 }
 
 /// Whether a server is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// No check has ended yet; the first outcome decides. Until then it counts as up, because a restart of
-    /// weir must not take a service away that works.
+    /// No check has ended yet; the first outcome decides. Until then it counts as up, because restarting weir
+    /// must not take down a working service.
     Unknown,
     /// It works.
     Up,
-    /// It does not.
+    /// It does not work.
     Down,
 }
 
@@ -43,9 +44,9 @@ pub enum State {
 pub enum Step {
     /// Nothing.
     Wait,
-    /// A check must be made: [`Monitor::asked`] follows.
+    /// A check must be started: [`Monitor::asked`] follows.
     Ask,
-    /// The check that was made is not answered: [`Monitor::hear`] follows, with an error.
+    /// The check in flight has no outcome: [`Monitor::hear`] follows, with an error.
     Unanswered,
 }
 
@@ -57,12 +58,12 @@ pub struct Monitor {
     since_ns: u64,
     /// It was down before it came up, so its weight rises slowly.
     rises: bool,
-    /// Outcomes in a row that speak against the state.
+    /// Consecutive outcomes that contradict the state.
     against: u32,
     /// Why the last check failed; empty if it did not.
     why: String,
     next_ns: u64,
-    /// Until when the outcome of the check that was made is waited for.
+    /// Until when to wait for the outcome of the check in flight.
     until_ns: Option<u64>,
     counts: Counts,
 }
@@ -79,7 +80,7 @@ pub struct Counts {
 }
 
 impl Monitor {
-    /// A server that nothing is known of.
+    /// A server about which nothing is known.
     #[must_use]
     pub fn new(times: Times, now_ns: u64, random: &mut Random) -> Monitor {
         Monitor {
@@ -101,7 +102,7 @@ impl Monitor {
         self.until_ns.unwrap_or(self.next_ns)
     }
 
-    /// Returns what must be done.
+    /// Returns what must be done now.
     #[must_use]
     pub fn step(&self, now_ns: u64) -> Step {
         match self.until_ns {
@@ -111,7 +112,7 @@ impl Monitor {
         }
     }
 
-    /// Notes that a check was made that ends within its timeout.
+    /// Records the start of a check that ends within its timeout.
     pub fn asked(&mut self, now_ns: u64, timeout_ns: u64, random: &mut Random) {
         self.until_ns = Some(now_ns.saturating_add(timeout_ns).saturating_add(PATIENCE_NS));
         let Times { interval_ns, jitter, .. } = self.times;
@@ -120,7 +121,7 @@ impl Monitor {
         self.next_ns = now_ns.saturating_add(interval_ns - most + offset);
     }
 
-    /// Notes the outcome of the check that was made. Returns true if the server has gone up or down.
+    /// Records the outcome of the check in flight. Returns true if the server went up or down.
     pub fn hear(&mut self, now_ns: u64, outcome: &Outcome) -> bool {
         self.until_ns = None;
         let good = outcome.is_ok();
@@ -141,8 +142,8 @@ impl Monitor {
         true
     }
 
-    /// Begins again after nobody wanted to know: the server is down until a check says otherwise, because
-    /// what was known of it may be no longer so. One good outcome suffices.
+    /// Restarts after a time without checks: the server is down until a check says otherwise, because what
+    /// was known may be out of date. One good outcome suffices.
     pub fn restart(&mut self, now_ns: u64) {
         self.set(State::Down, now_ns);
         self.against = self.times.rise.saturating_sub(1);
@@ -164,7 +165,7 @@ impl Monitor {
         self.state
     }
 
-    /// Returns since when it has that state.
+    /// Returns when it entered that state.
     #[must_use]
     pub fn since_ns(&self) -> u64 {
         self.since_ns
@@ -187,7 +188,7 @@ impl Monitor {
         (steps as u32).saturating_add(1).min(RAMP)
     }
 
-    /// Returns when that share grows next; `None` if it is all of the weight, or the server is not up.
+    /// Returns when that share grows next; `None` if it is already the full weight, or the server is not up.
     #[must_use]
     pub fn grows_ns(&self, now_ns: u64) -> Option<u64> {
         let share = self.share(now_ns);
@@ -195,7 +196,7 @@ impl Monitor {
         (self.state == State::Up && share < RAMP).then(|| self.since_ns.saturating_add(elapsed as u64))
     }
 
-    /// Says why it has its state, or what speaks against it; empty if there is nothing to say.
+    /// Explains its state, or what contradicts it; empty if there is nothing to say.
     #[must_use]
     pub fn reason(&self) -> String {
         let Times { rise, fall, .. } = self.times;

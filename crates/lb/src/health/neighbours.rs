@@ -1,6 +1,6 @@
-//! Back ends whose MAC addresses are resolved: the app follows them. One without is down, because nothing can
-//! be sent to it; with another, its entries change and its flows stay. While there is doubt (`doubt.rs`), one
-//! that is lost keeps its last address and its flows.
+//! Back ends whose MAC addresses are resolved: the app follows them. A back end without one is down, because
+//! nothing can be sent to it. If its address changes, its entries change and its flows stay. While there is
+//! doubt (`doubt.rs`), a lost neighbour keeps its last address and its flows.
 
 use super::app::{LbApp, Row};
 use super::doubt::TOGETHER_NS;
@@ -19,18 +19,18 @@ pub(crate) struct Neighbour {
     found: Found,
     /// Nothing has been heard of it yet.
     is_new: bool,
-    /// The MAC address in the entries of its back ends, whether or not the program has these now.
+    /// The MAC address in the entries of its back ends, whether or not these are currently in the program.
     written: Option<Mac>,
     /// The back ends: service and place in it.
     users: Vec<(usize, usize)>,
     lines: Lines,
 }
 
-/// Lines of the log about one neighbour in a minute. An address that two stations claim changes all the time.
+/// Log lines per minute about one neighbour. An address that two stations claim changes all the time.
 const LINES: u32 = 4;
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// How much has been said of a neighbour.
+/// How much has been logged about a neighbour.
 #[derive(Default)]
 struct Lines {
     said: u32,
@@ -39,7 +39,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Returns what to add to a line, or `None` if it is one too many.
+    /// Returns what to append to a line, or `None` if the line must be suppressed.
     fn add(&mut self, now_ns: u64) -> Option<String> {
         if now_ns >= self.until_ns {
             (self.said, self.until_ns) = (0, now_ns + MINUTE_NS);
@@ -57,24 +57,24 @@ impl Lines {
 }
 
 impl Neighbour {
-    /// Returns its MAC address, if that is known.
+    /// Returns its MAC address, if known.
     pub fn mac(&self) -> Option<Mac> {
         self.found.as_ref().ok().copied()
     }
 
-    /// Says why there is none.
+    /// Explains why it has none.
     pub fn reason(&self) -> String {
         self.found.as_ref().err().map_or_else(String::new, |why| format!("no neighbour: {why}"))
     }
 
-    /// Returns what a successor must know of it.
+    /// Returns the state that a successor must know.
     pub fn leave(self) -> (Hop, Found) {
         (self.hop, self.found)
     }
 }
 
 impl LbApp {
-    /// Returns the neighbour that a back end is, if its MAC address is resolved.
+    /// Returns a back end's neighbour, if its MAC address is resolved.
     pub(super) fn neighbour(&self, row: &Row) -> Option<&Neighbour> {
         self.neighbours.get(row.hop?)
     }
@@ -85,7 +85,8 @@ impl LbApp {
         self.neighbours.iter().map(|one| one.mac().is_some()).collect()
     }
 
-    /// Notes what the program was written with, corrects what is known better, and asks for all.
+    /// Records what the program was written with, corrects what is known better, and requests resolution of
+    /// all neighbours.
     pub(super) fn begin_neighbours(&mut self, actions: &mut Vec<Action>) {
         let all = self.health.neighbours.clone();
         if all.hops.is_empty() {
@@ -95,7 +96,7 @@ impl LbApp {
         let neighbour = |(at, hop): (usize, &Hop)| {
             let written = all.mac(at);
             let unknown = || Err(format!("{} is being looked for", hop.address));
-            // What the predecessor has heard since is newer.
+            // The predecessor may have heard something newer since.
             let found = former.remove(hop).filter(|found| found.is_ok() || written.is_none());
             let found = found.unwrap_or_else(|| written.map_or_else(unknown, Ok));
             Neighbour {
@@ -118,7 +119,7 @@ impl LbApp {
             }
         }
         for at in 0..self.neighbours.len() {
-            // The program has these: only what is different from them is a change.
+            // The program has these, so only differences from them are changes.
             if let Some(mac) = all.mac(at) {
                 self.write(at, mac, &mut Vec::new());
             }
@@ -129,15 +130,15 @@ impl LbApp {
         actions.push(Action::Resolve(all.hops));
     }
 
-    /// Has the neighbours of these back ends confirmed: their MAC addresses may have moved. Once a server is
-    /// down, the kernel's own timers suffice.
+    /// Requests confirmation of the neighbours of these back ends: their MAC addresses may have moved. Once a
+    /// server is down, the kernel's own timers suffice.
     pub(super) fn confirm(&self, users: &[(usize, usize)], actions: &mut Vec<Action>) {
         let hops = users.iter().filter_map(|(service, place)| self.services[*service].rows[*place].hop);
         let hops: BTreeSet<usize> = hops.filter(|hop| self.neighbours[*hop].mac().is_some()).collect();
         actions.extend(hops.into_iter().map(|hop| Action::Confirm(self.neighbours[hop].hop.clone())));
     }
 
-    /// Notes what was found.
+    /// Records what was found.
     pub(super) fn met(&mut self, hop: &Hop, found: &Found, now_ns: u64, actions: &mut Vec<Action>) {
         let Some(at) = self.neighbours.iter().position(|one| one.hop == *hop) else { return };
         let before = std::mem::replace(&mut self.neighbours[at].found, found.clone());
@@ -157,8 +158,8 @@ impl LbApp {
         }
     }
 
-    /// Says what has become of a neighbour, unless it was just found for the first time.
-    /// One that changes again and again has a few lines a minute.
+    /// Logs what happened to a neighbour, unless it was just found for the first time. A neighbour that keeps
+    /// changing gets a few lines per minute.
     fn say(&mut self, at: usize, (before, is_new): (&Found, bool), now_ns: u64, actions: &mut Vec<Action>) {
         let one = &self.neighbours[at];
         let (address, port) = (one.hop.address, &one.hop.port);
@@ -176,7 +177,7 @@ impl LbApp {
         actions.extend(more.map(|more| Action::Say(level, format!("{text}{more}"))));
     }
 
-    /// Writes a MAC address into the entries of its back ends; those that the program has are changed.
+    /// Writes a MAC address into the entries of its back ends; those in the program are updated.
     fn write(&mut self, at: usize, mac: Mac, actions: &mut Vec<Action>) {
         self.health.neighbours.note(at, Some(mac));
         let one = &mut self.neighbours[at];
@@ -193,7 +194,7 @@ impl LbApp {
                     actions.push(Action::Change(Change::Update { pipe: *pipe, entry: entry.clone() }));
                 }
             }
-            // The entries of checks are always there.
+            // The entries of checks always exist.
             let probe = row.probe.and_then(|at| self.probes.get_mut(at));
             for (pipe, entry) in probe.into_iter().flat_map(|probe| &mut probe.entries) {
                 way.lead(entry, mac);
@@ -202,8 +203,8 @@ impl LbApp {
         }
     }
 
-    /// Notes the MAC addresses with which the next program begins: a lost neighbour keeps its last address as
-    /// long as a back end has entries with it.
+    /// Records the MAC addresses for the next program: a lost neighbour keeps its last address as long as a
+    /// back end has entries with it.
     pub(super) fn remember(&self, service: usize) {
         for hop in self.services[service].rows.iter().filter_map(|row| row.hop) {
             if self.neighbours[hop].found.is_err() {
@@ -218,7 +219,7 @@ impl LbApp {
         one.mac().or_else(|| one.written.filter(|_| one.users.iter().any(is_kept)))
     }
 
-    /// What another process must know of neighbours.
+    /// What another process must know about neighbours.
     pub(super) fn told_neighbours(&self) -> impl Iterator<Item = Value> + '_ {
         let told = |one: &Neighbour| {
             let mac = self.last(one)?;
@@ -227,7 +228,7 @@ impl LbApp {
         self.neighbours.iter().filter_map(told)
     }
 
-    /// Takes over what another process has told of a neighbour.
+    /// Takes over what another process has recorded about a neighbour.
     pub(super) fn resume_neighbour(&mut self, told: &Value) {
         let read = || -> Option<(Hop, Mac)> {
             let address: IpAddr = told["neighbour"].as_str()?.parse().ok()?;

@@ -1,9 +1,9 @@
 //! Passive checks: a back end that leaves the SYNs of new flows unanswered gets no new flows, before its
 //! active check fails. See README.md.
 //!
-//! The evidence is what the FLOW pipe counts anyway ([`Flows::unanswered`]): flows whose SYN the client had
-//! to repeat, or that the back end reset. Each flow counts once, so a client that repeats one SYN again and
-//! again is one piece of evidence.
+//! The evidence consists of what the FLOW pipe counts anyway ([`Flows::unanswered`]): flows whose SYN the
+//! client had to retransmit, or that the back end reset. Each flow counts once, so a client that keeps
+//! retransmitting one SYN is one piece of evidence.
 
 use super::app::{LbApp, Service, Timer};
 use std::collections::{HashMap, VecDeque};
@@ -11,7 +11,7 @@ use weir_app::{Action, Level};
 use weir_program::GroupId;
 use weir_program::census::Flows;
 
-/// The counts of a service are read so many times in a window.
+/// How many times per window the counts of a service are read.
 const READS: u64 = 4;
 
 /// When a back end is suspect, as configured.
@@ -19,7 +19,7 @@ const READS: u64 = 4;
 pub struct Passive {
     /// At least this many unanswered flows in a window.
     pub unanswered: u64,
-    /// And at least this share of the flows that began in it, in thousandths.
+    /// And at least this share of the flows that began in the window, in thousandths.
     pub share: u32,
     /// The length of a window, in nanoseconds.
     pub within_ns: u64,
@@ -27,21 +27,21 @@ pub struct Passive {
     pub for_ns: u64,
 }
 
-/// Why a back end gets no new flows, and how long.
+/// Why a back end gets no new flows, and until when.
 #[derive(Clone, Debug)]
 pub(super) struct Suspicion {
     pub until_ns: u64,
-    /// Good checks in a row since then; as many as bring a server up end it early.
+    /// Consecutive good checks since then; as many as bring a server up end the suspicion early.
     passed: u32,
     pub why: String,
 }
 
-/// What is known of a service's new flows.
+/// What is known about a service's new flows.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
-    /// The counts of its targets when they were read, the oldest first.
+    /// Snapshots of its targets' counts, oldest first.
     reads: VecDeque<Vec<Flows>>,
-    /// Until when no other back end becomes suspect.
+    /// Until when no further back end becomes suspect.
     rests_until_ns: u64,
 }
 
@@ -53,13 +53,13 @@ struct New {
 }
 
 impl Passive {
-    /// Whether the share of unanswered flows is that of a back end that does not work.
+    /// Whether the share of unanswered flows indicates that a back end does not work.
     fn is_bad(&self, new: New) -> bool {
         new.unanswered > 0
             && u128::from(new.unanswered) * 1000 >= u128::from(new.begun) * u128::from(self.share)
     }
 
-    /// Returns which of some targets is suspect: the worst one, if there is also one that answers.
+    /// Returns the suspect among some targets: the worst one, provided that another one answers.
     fn worst(&self, targets: &[(usize, New)]) -> Option<(usize, New)> {
         let works = |(_, new): &(usize, New)| new.begun > 0 && !self.is_bad(*new);
         let bad = |(_, new): &&(usize, New)| new.unanswered >= self.unanswered && self.is_bad(*new);
@@ -73,7 +73,7 @@ impl Passive {
 }
 
 impl Watched {
-    /// Notes counts. Returns what is new of each target since the window began.
+    /// Records counts. Returns what is new for each target since the window began.
     fn note(&mut self, flows: &[Flows]) -> Vec<New> {
         self.reads.push_back(flows.to_vec());
         if self.reads.len() as u64 > READS + 1 {
@@ -97,7 +97,7 @@ impl LbApp {
         }
     }
 
-    /// Asks for the counts of a service.
+    /// Requests the counts of a service.
     pub(super) fn read_flows(&mut self, at: usize, now_ns: u64, actions: &mut Vec<Action>) {
         let service = &self.services[at];
         let (Some(passive), Some(group)) = (service.passive, service.group) else { return };
@@ -120,7 +120,7 @@ impl LbApp {
         if now_ns < service.watched.rests_until_ns {
             return;
         }
-        // Only those that get new flows now are compared.
+        // Only targets that currently get new flows are compared.
         let service = &self.services[at];
         let gets = |(place, row): (usize, &super::app::Row)| {
             let new = *new.get(usize::from(row.target?))?;
@@ -144,7 +144,7 @@ impl LbApp {
         self.evaluate(at, now_ns, actions);
     }
 
-    /// A check of a back end has ended. Enough good ones end a suspicion.
+    /// A check of a back end has ended. Enough good outcomes end a suspicion.
     pub(super) fn passes(&mut self, (at, place): (usize, usize), good: bool, rise: u32) -> bool {
         let Some(suspicion) = &mut self.services[at].rows[place].suspicion else { return false };
         suspicion.passed = if good { suspicion.passed + 1 } else { 0 };
@@ -154,7 +154,7 @@ impl LbApp {
         suspicion.until_ns == 0
     }
 
-    /// Ends the suspicions of a service whose time is over.
+    /// Ends the suspicions of a service that have expired.
     pub(super) fn end_suspicions(&mut self, at: usize, now_ns: u64, actions: &mut Vec<Action>) {
         let service = &mut self.services[at];
         let mut any = false;
@@ -166,7 +166,7 @@ impl LbApp {
             }
         }
         if any {
-            // What was counted before is no evidence any more.
+            // Earlier counts are no longer evidence.
             service.watched.reads.clear();
         }
     }

@@ -1,7 +1,6 @@
 //! Requests of operators and programs: words, as from `weir lb drain SERVICE BACK_END`, or JSON, one request
-//! or a list of them, which are carried out all or none. Those that add and remove change the configuration,
-//! which the app leaves to whoever drives it ([`Action::Configure`]); what else is in their list follows when
-//! that is done.
+//! or a list, which is carried out atomically. Requests that add or remove change the configuration, which
+//! the app leaves to its driver ([`Action::Configure`]); the rest of the list follows when that is done.
 
 use super::app::{LbApp, Service, Wish};
 use crate::edits::{is_edit, json as to_json};
@@ -17,7 +16,7 @@ const USAGE: &str = "a request is `drain`, `maintenance`, `enable` or `weight`, 
 /// The largest number of requests in a list.
 const LIST_MAX: usize = 65_536;
 
-/// The words of `do`.
+/// The values of `do`.
 const WORDS: [&str; 8] = ["drain", "maintenance", "enable", "weight", "add", "remove", "reset", "list"];
 
 /// The keys of a request in JSON.
@@ -38,21 +37,21 @@ enum What {
     Weigh(u32),
 }
 
-/// A list of requests that waits for another configuration.
+/// A list of requests that waits for a new configuration.
 pub(super) struct Pending {
-    /// What does not edit it.
+    /// The requests that do not edit it.
     rest: Vec<Value>,
-    /// Whether everything that was changed at run time is forgotten.
+    /// Whether all changes made at run time are forgotten.
     resets: bool,
-    /// The services that are named, and whether a pool is, which several may share.
+    /// The services that are named, and whether a pool is named, which several services may share.
     named: (HashSet<String>, bool),
     /// The answer.
     said: Value,
 }
 
 impl LbApp {
-    /// Does what is requested. Returns the answer, or why it cannot be done; then nothing has changed. `None`
-    /// if the answer follows.
+    /// Carries out a request. Returns the answer, or why it cannot be carried out, in which case nothing has
+    /// changed. `None` if the answer follows later.
     pub(super) fn request(
         &mut self,
         id: RequestId,
@@ -94,7 +93,7 @@ impl LbApp {
         None
     }
 
-    /// Does what needs no other configuration.
+    /// Carries out requests that need no new configuration.
     fn at_once(&mut self, request: &Value, now_ns: u64, actions: &mut Vec<Action>) -> Result<Value, String> {
         let orders = match request {
             Value::String(words) if words.trim() == "list" => return Ok(self.list()),
@@ -121,7 +120,7 @@ impl LbApp {
         self.warning(|name| names.contains(name))
     }
 
-    /// Goes on when the configuration is another, or stays as it was.
+    /// Continues once the configuration has been replaced or kept.
     pub(super) fn configured(
         &mut self,
         id: RequestId,
@@ -134,7 +133,7 @@ impl LbApp {
             if resets {
                 self.forget_wishes(now_ns, actions);
             }
-            // What a later one of the list has removed needs nothing.
+            // A back end that a later request of the list has removed needs nothing.
             let orders: Vec<Order> = rest.iter().filter_map(|one| self.read(one).ok()).collect();
             orders.into_iter().for_each(|order| self.carry_out(order, now_ns, actions));
         }
@@ -143,7 +142,7 @@ impl LbApp {
         actions.push(Action::Answer { id, answer });
     }
 
-    /// Says what of a list's requests cannot be carried out when the configuration is this app's.
+    /// Says which of a list's requests cannot be carried out with this app's configuration.
     pub(crate) fn refuses(&self, orders: &Value) -> Result<(), String> {
         for (at, order) in
             orders.as_array().into_iter().flatten().enumerate().filter(|(_, one)| !is_edit(one))
@@ -161,7 +160,7 @@ impl LbApp {
         Ok(())
     }
 
-    /// Returns a warning if no back end of a service that is `meant` gets new flows.
+    /// Returns a warning if a service for which `meant` holds has no back end that gets new flows.
     fn warning(&self, meant: impl Fn(&str) -> bool) -> Option<String> {
         let idle = |service: &&Service| service.rows.iter().all(|row| row.full == 0);
         let mut idle =
@@ -248,7 +247,7 @@ impl LbApp {
         }
     }
 
-    /// Says what was done.
+    /// Describes what was done.
     fn told(&self, Order { at, what }: Order) -> String {
         let service = &self.services[at.0];
         let (name, of) = (&service.rows[at.1].name, &service.name);
@@ -277,7 +276,7 @@ impl LbApp {
     }
 }
 
-/// Adds a warning to an answer: to a sentence as another one, to a mapping under its own key.
+/// Adds a warning to an answer: as another sentence, or in a mapping under its own key.
 fn with_warning(said: Value, warning: Option<String>) -> Value {
     match (said, warning) {
         (said, None) => said,
@@ -289,8 +288,8 @@ fn with_warning(said: Value, warning: Option<String>) -> Value {
     }
 }
 
-/// Reads words that edit the configuration: the request that they are, and what is said when it is done.
-/// `None` for others.
+/// Reads words that edit the configuration: the equivalent request, and the answer when it is done. `None`
+/// for other words.
 fn edit_of(words: &str) -> Result<Option<(Value, String)>, String> {
     let (word, rest) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
     let rest = rest.trim();
@@ -320,7 +319,7 @@ fn edit_of(words: &str) -> Result<Option<(Value, String)>, String> {
     }))
 }
 
-/// Reads a mapping as it would stand in the file.
+/// Reads a mapping as it would appear in the file.
 fn mapping_of(text: &str) -> Result<Value, String> {
     let mut report = Report::new("the mapping", text);
     let node = weir_config::raw::parse(text, &mut report);

@@ -4,11 +4,11 @@ use super::app::{LbApp, Row, Service, Wish};
 use super::monitor::Monitor;
 use weir_app::{Sample, SampleValue};
 
-/// The largest number of back ends that have series of their own in the metrics.
+/// The maximum number of back ends with their own series in the metrics.
 const SERIES_MAX: usize = 4096;
 
 impl LbApp {
-    /// Returns the series of all back ends, of the first ones if there are too many.
+    /// Returns the series of all back ends, or of the first ones if there are too many.
     pub(super) fn series(&self) -> Vec<Sample> {
         let rows =
             self.services.iter().flat_map(|service| service.rows.iter().map(move |row| (service, row)));

@@ -1,6 +1,6 @@
-//! The weights of a service's back ends, as a plain function of their standings.
+//! The weights of a service's back ends, as a pure function of their standings.
 
-/// The steps in which the weight of a server rises that comes up.
+/// The number of steps in which the weight of a server that comes up rises.
 pub const RAMP: u32 = 10;
 
 /// What a service does when no back end is up.
@@ -8,17 +8,17 @@ pub const RAMP: u32 = 10;
 pub enum Fail {
     /// Its packets are dropped.
     Drop,
-    /// All back ends get their share, as if they were up: it may be the checks that are wrong.
+    /// All back ends get their share, as if they were up: the checks may be wrong.
     #[default]
     All,
-    /// Those that went down last keep their share.
+    /// The back ends that went down last keep their share.
     Last,
-    /// Its packets are answered: those of TCP with a reset, others with ICMP "port unreachable". The same
-    /// holds whenever it has no back end with a weight.
+    /// Its packets are answered: TCP with a reset, others with ICMP "port unreachable". The same applies
+    /// whenever it has no back end with a weight.
     Reject,
 }
 
-/// How a back end stands.
+/// The status of a back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It is not checked, and counts as up.
@@ -27,22 +27,23 @@ pub enum Standing {
     Unknown,
     /// It works.
     Up,
-    /// It does not.
+    /// It does not work.
     Down,
-    /// It does not, and its check says that it keeps its flows then.
+    /// It does not work, and its check is configured to let it keep its flows then.
     Withdrawn,
-    /// It left new flows unanswered, so it gets none for a while, if another back end can have them.
+    /// It left new flows unanswered, so it gets none for a while, provided that another back end can take
+    /// them.
     Suspect,
     /// Its MAC address is not known, so nothing can be sent to it.
     NoNeighbour,
-    /// An operator wants it to get no new flows.
+    /// An operator drains it: it gets no new flows.
     Draining,
-    /// An operator wants it to get nothing, and it is not checked.
+    /// An operator has put it into maintenance: it gets nothing, and is not checked.
     Maintenance,
 }
 
 impl Standing {
-    /// Returns true if a back end that stands so gets packets.
+    /// Returns true if a back end with this standing gets packets.
     #[must_use]
     pub fn is_up(self) -> bool {
         matches!(self, Standing::Unchecked | Standing::Unknown | Standing::Up)
@@ -78,7 +79,7 @@ pub struct Member {
     pub since_ns: u64,
     /// The weight that it has when nothing is wrong.
     pub weight: u32,
-    /// How many tenths ([`RAMP`]) of it it has.
+    /// How many tenths ([`RAMP`]) of that weight it currently has.
     pub share: u32,
 }
 
@@ -89,9 +90,9 @@ impl Member {
     }
 }
 
-/// Returns the weight of each back end now, and whether `fail` has decided them because none is up. A suspect
-/// back end gets its share where no other is up: an unanswered SYN proves less than a failed check. What an
-/// operator has taken away stays away.
+/// Returns the current weight of each back end, and whether `fail` decided them because none is up. A suspect
+/// back end gets its share if no other is up: an unanswered SYN proves less than a failed check. Back ends
+/// that an operator has taken out stay out.
 #[must_use]
 pub fn weights(members: &[Member], fail: Fail) -> (Vec<u32>, bool) {
     let up = |member: &Member| if member.standing.is_up() { member.ramped() } else { 0 };

@@ -1,4 +1,4 @@
-//! What operators want of back ends, and how it outlives a reload, the process and its successor.
+//! What operators want for back ends, and how it survives a reload, a restart and a handover.
 
 use super::app::{LbApp, Row, Service, Wish};
 use serde_json::{Value, json};
@@ -16,13 +16,13 @@ impl Wish {
 }
 
 impl Row {
-    /// Returns the weight that an operator has given it, if it is not the configured one.
+    /// Returns the weight that an operator has set, if it differs from the configured one.
     pub(super) fn given(&self, scale: u32) -> Option<u32> {
         (self.full != self.configured * scale).then_some(self.full / scale)
     }
 
-    /// Restores the weight that an operator had given it, unless the configured weight has changed since: the
-    /// later one holds. Returns the weight that is forgotten because the file now has another.
+    /// Restores the weight that an operator had set, unless the configured weight has changed since: the
+    /// later one wins. Returns the weight that is forgotten because the file now has another one.
     fn keep(&mut self, given: Option<u32>, configured: u32, scale: u32) -> Option<u32> {
         let weight = given?;
         if configured == self.configured {
@@ -33,7 +33,7 @@ impl Row {
     }
 }
 
-/// Says that the weight that an operator has given a back end is no longer in force.
+/// Says that the weight that an operator has set for a back end is no longer in effect.
 fn forgets(service: &str, row: &Row, weight: u32) -> String {
     let (name, configured) = (&row.name, row.configured);
     let what = format!("the weight {weight} of {name} of {service}, set at run time, is forgotten");
@@ -41,7 +41,7 @@ fn forgets(service: &str, row: &Row, weight: u32) -> String {
 }
 
 impl LbApp {
-    /// Goes on with what was wanted of back ends that are still there.
+    /// Carries over the wishes for back ends that still exist.
     pub(super) fn keep_wishes(&mut self, before: &[Service]) {
         let rows = before.iter().flat_map(|service| {
             service.rows.iter().map(|row| ((service.name.as_str(), row.name.as_str()), (row, service.scale)))
@@ -59,8 +59,8 @@ impl LbApp {
         }
     }
 
-    /// Returns what is wanted of back ends, by the names of services and back ends: the wish, and the weight
-    /// that is given instead of the one that is configured.
+    /// Returns the wishes for back ends, by the names of services and back ends: the wish, and the weight
+    /// that overrides the configured one.
     pub(super) fn wishes(&self) -> Option<Value> {
         let rows =
             self.services.iter().flat_map(|service| service.rows.iter().map(move |row| (service, row)));
@@ -98,7 +98,7 @@ impl LbApp {
         }
     }
 
-    /// Forgets what operators want, and lets the configuration hold.
+    /// Forgets what operators want, so that the configuration applies.
     pub(super) fn forget_wishes(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         for at in 0..self.services.len() {
             let scale = self.services[at].scale;
@@ -113,8 +113,7 @@ impl LbApp {
         }
     }
 
-    /// Returns the weights that the groups of the next program begin with, where they are not those that are
-    /// configured.
+    /// Returns the initial weights of the next program's groups, where they differ from the configured ones.
     pub(super) fn first_weights(&self) -> Vec<(String, String, u32)> {
         let of = |service: &Service| {
             let group = format!("{}/{}", crate::NAME, service.name);

@@ -65,7 +65,7 @@ pub(crate) const PASSIVE: &[Key] = weir_config::keys! {
     "within": Shape::Time, "within which time" or "2s";
     "for": Shape::Time, "how long a suspect back end gets no new flows" or "10s";
 };
-/// The shortest and the longest `within`, and the same of `for`.
+/// The minimum and maximum of `within`, and of `for`.
 const WITHIN_NS: [u64; 2] = [100 * NS_PER_MS, 60_000 * NS_PER_MS];
 const FOR_NS: [u64; 2] = [1000 * NS_PER_MS, 3_600_000 * NS_PER_MS];
 /// The choices of `via`: whether a check goes the service's own way.
@@ -75,7 +75,7 @@ const CLOSE: [(&str, Close); 2] = [("fin", Close::Fin), ("reset", Close::Reset)]
 /// The choices of `fail`.
 pub(crate) const FAIL: [(&str, Fail); 4] =
     [("drop", Fail::Drop), ("all", Fail::All), ("last", Fail::Last), ("reject", Fail::Reject)];
-/// The choices of `fail` of a check: whether a server that fails it keeps its flows.
+/// The values of `fail` in a check: whether a server that fails it keeps its flows.
 const DRAINS: [(&str, bool); 2] = [("down", false), ("drain", true)];
 /// Keys that only some types have.
 const OF_TYPE: [(&str, &[&str]); 8] = [
@@ -98,9 +98,9 @@ const RCODES: [(&str, Option<u8>); 7] = [
     ("any", None),
 ];
 
-/// Reads the health of services from the sections that they were read from, each with its service.
-/// `pools` are the mappings of back ends that services share. Where there are too many back ends to count
-/// each, only services with checks or without `mac` are among them.
+/// Reads the health of services from their sections. `pools` are the mappings of back ends that services
+/// share. Where there are too many back ends to count each, only services with checks or without `mac` are
+/// among them.
 pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut Report) -> Health {
     let few = services.iter().map(|(_, service)| service.back_ends.len()).sum::<usize>() <= COUNTED_MAX;
     for node in services.iter().filter(|_| !few).filter_map(|(node, _)| value(node, "passive")) {
@@ -153,7 +153,7 @@ fn guarded(node: &Node, service: &Service, pools: &[&Node], report: &mut Report)
     guarded
 }
 
-/// Says what the service cannot have together with checks.
+/// Reports what the service cannot combine with checks.
 fn fits(guarded: &Guarded, (span, service): (Span, &Service), common: Option<&Node>, report: &mut Report) {
     let at = common.map_or(span, |node| node.span);
     let checked = guarded.back_ends.iter().any(|(.., watch)| watch.is_some());
@@ -179,7 +179,7 @@ pub(crate) fn value<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
     pairs.iter().find(|(word, _)| word.is(key)).map(|(_, value)| value)
 }
 
-/// Checks a service's own `check`, once for all its back ends.
+/// Validates a service's own `check`, once for all its back ends.
 fn is_fine(node: &Node, report: &mut Report) -> bool {
     let before = report.errors();
     let section = Section::read(node, CHECK, report);
@@ -188,8 +188,8 @@ fn is_fine(node: &Node, report: &mut Report) -> bool {
     report.errors() == before
 }
 
-/// The keys of a back end's `check`, and those of its service's that it does not have. With another type,
-/// only those keys of the service's count that this type has.
+/// The keys of a back end's `check`, plus those of its service's that it does not override. If its type
+/// differs, only the service's keys that are valid for that type count.
 fn merged(common: Option<&Node>, own: Option<&Node>) -> Option<Node> {
     let (Some(common), Some(own)) = (common, own) else { return common.or(own).cloned() };
     let (Kind::Map(base), Kind::Map(over)) = (&common.kind, &own.kind) else { return Some(own.clone()) };
@@ -207,7 +207,7 @@ fn merged(common: Option<&Node>, own: Option<&Node>) -> Option<Node> {
     Some(Node { span: own.span, kind: Kind::Map(over.iter().chain(kept).cloned().collect()) })
 }
 
-/// A check of a back end; `None` if there is none, or an error, which is reported.
+/// A back end's check; `None` if there is none, or an error, which is reported.
 fn watch(
     node: &Node,
     address: Option<IpAddr>,
@@ -232,7 +232,7 @@ fn watch(
         report.error_help(span, message, "write `address: IP`, or `check: { type: none }`");
         return None;
     };
-    // By default that of the service, which may be several.
+    // By default the service's port, of which there may be several.
     let known = || service.addresses.iter().map(|one| one.ports.0).find(|port| *port != 0);
     let Some(port) = port.map(|port| port as u16).or_else(known) else {
         report.error_help(
@@ -246,7 +246,7 @@ fn watch(
     (report.errors() == before).then_some(Watch { check, times, drains: drains? })
 }
 
-/// The addresses that checks are sent from, of IPv4 and of IPv6, if they go the service's own way.
+/// The source addresses of checks, for IPv4 and IPv6, if they take the service's own path.
 fn from(section: &Section<'_>, report: &mut Report) -> Option<Sources> {
     let is_used = section.choice("via", &VIA, report)?;
     let Some(node) = section.get("from") else {
@@ -276,8 +276,8 @@ fn from(section: &Section<'_>, report: &mut Report) -> Option<Sources> {
     (report.errors() == before && is_used).then_some((v4, v6))
 }
 
-/// The way of a check that goes the service's own: to the first VIP of each version of IP that it can be sent
-/// from. Translated packets have the back end's own address, so that there the two ways are the same.
+/// The path of a check that takes the service's own: to the first VIP of each IP version that has a source
+/// address. Translated packets have the back end's own address, so the two paths are the same there.
 fn via(section: &Section<'_>, (service, back_end): (&Service, &BackEnd), report: &mut Report) -> Option<Via> {
     let (v4, v6) = from(section, report)?;
     if back_end.mode.is_nat() {
@@ -319,7 +319,7 @@ fn passive(node: &Node, service: &Service, report: &mut Report) -> Option<Passiv
     (report.errors() == before).then_some(passive)
 }
 
-/// A time within a range, which is said in words.
+/// A time within a range, which is described in words.
 fn time(
     section: &Section<'_>,
     key: &str,
@@ -456,7 +456,7 @@ fn domain(node: &Node, report: &mut Report) -> Option<String> {
     None
 }
 
-/// Text, or `0x` and hexadecimal digits.
+/// Text, or `0x` followed by hexadecimal digits.
 fn bytes(node: &Node, report: &mut Report) -> Option<Vec<u8>> {
     let words = text(node, "text, or 0x and hexadecimal digits", report)?;
     let bytes = match words.strip_prefix("0x") {

@@ -1,5 +1,5 @@
-//! Services whose clients keep their back end: their source address, or a prefix of it, chooses for new
-//! flows, and flows keep what was chosen.
+//! Services with client affinity: the client's source address, or a prefix of it, chooses for new flows, and
+//! flows keep the choice.
 
 use super::flows::Rig;
 use super::losses::{balanced, modes_at};

@@ -1,5 +1,5 @@
-//! What weir answers for VIPs: which ports take what, what reaches the app, and its answers as etherparse
-//! reads them.
+//! What weir answers for VIPs: what each port takes, what reaches the app, and its answers as parsed by
+//! etherparse.
 
 use super::*;
 use crate::health::LbApp;
@@ -40,7 +40,7 @@ fn announced(service: Service) -> Vec<IpAddr> {
     balancer(vec![service], &PortKind::Mem).answered.vips.iter().map(|one| one.vip).collect()
 }
 
-/// An app, and what it wants to send.
+/// An app, and the frames it wants to send.
 struct Talk {
     app: LbApp,
     now_ns: u64,
@@ -68,7 +68,7 @@ impl Talk {
         sent
     }
 
-    /// Begins, and goes on until nothing is due. Returns what was sent, and when.
+    /// Starts, and continues until nothing is due. Returns what was sent, and when.
     fn begin(&mut self) -> Vec<(u64, Vec<u8>)> {
         let mut sent: Vec<(u64, Vec<u8>)> =
             self.step(Event::Start).into_iter().map(|(_, bytes)| (self.now_ns, bytes)).collect();
@@ -123,7 +123,7 @@ fn vlans(headers: &PacketHeaders<'_>) -> Vec<u16> {
     headers.link_exts.iter().filter_map(vlan).collect()
 }
 
-/// The addresses of an IPv6 packet, after its checksum and hop limit were found right.
+/// The addresses of an IPv6 packet, after verifying its checksum and hop limit.
 fn icmpv6(headers: &PacketHeaders<'_>, hop_limit: u8) -> (Ipv6Addr, Ipv6Addr, Icmpv6Type) {
     let (Some(NetHeaders::Ipv6(ip, _)), Some(TransportHeader::Icmpv6(icmp))) =
         (&headers.net, &headers.transport)
@@ -147,7 +147,7 @@ fn services_with_tcp_are_announced_unless_they_say_otherwise() {
     let prefix = Address { prefix: 24, ..tcp("web").addresses[0] };
     let prefixes = Service { addresses: vec![prefix], ..tcp("web") };
     assert!(announced(prefixes).is_empty(), "prefixes are routed to");
-    // One that announces suffices, and each VIP is announced once at a port.
+    // One service that announces suffices, and each VIP is announced once per port.
     let lb = balancer(vec![udp(), tcp("web"), at(443, tcp("tls"))], &PortKind::Mem);
     assert_eq!(lb.answered.vips.len(), 2);
 }
@@ -282,7 +282,7 @@ fn what_is_no_valid_question_gets_no_answer() {
     ] {
         assert_eq!(hear(&frame), None, "{}", craft::describe(&frame));
     }
-    // No frame makes it panic, wherever it is cut off.
+    // No frame makes it panic, wherever it is truncated.
     for whole in [arp("target_ip=10.0.0.53"), solicitation("2001:db8::7", GROUP, true, "vlan=7")] {
         for cut in 0..whole.len() {
             let _ = hear(&whole[..cut]);
@@ -290,7 +290,7 @@ fn what_is_no_valid_question_gets_no_answer() {
     }
 }
 
-/// Another hop limit than the one that was written.
+/// Replaces the hop limit.
 trait Replacing {
     fn replacing(self, from: &str, to: &str) -> Vec<u8>;
 }
@@ -356,7 +356,7 @@ fn a_flood_of_pings_is_answered_at_a_limited_rate() {
         answered += usize::from(talk.hear("lb/echo", &ping).is_some());
     }
     assert!((1000..=1101).contains(&answered), "{answered} in a second");
-    // Questions have a limit of their own.
+    // Requests have a limit of their own.
     assert!(talk.hear("lb/announce", &arp("sender_ip=192.0.2.7 target_ip=10.0.0.53")).is_some());
     let counts = talk.app.counts();
     let count = |name| counts.iter().find(|(one, _)| *one == name).unwrap().1;
@@ -388,7 +388,7 @@ fn vips_are_announced_three_times_and_not_again_by_a_reload() {
     next.now_ns = talk.now_ns;
     next.app.inherit(Box::new(talk.app));
     assert_eq!(next.begin().len(), 3);
-    // A recording has nobody to tell.
+    // A recording has no other stations.
     assert!(Talk::new(&balancer(vec![tcp("web")], &PortKind::Mem)).begin().is_empty());
 }
 
@@ -485,7 +485,7 @@ fn the_addresses_of_a_nat_pool_are_weirs_own_where_back_ends_are() {
         assert_eq!(answers.len(), 1);
         assert!(answers[0].0 == PortId(1) && answers[0].1[6..12] == THEIRS, "{answers:?}");
     }
-    // Another station that says that it has one is spoken of.
+    // A station that claims one is logged.
     let mut talk = Talk::new(&pooled(0, Announce::Auto));
     let gratuitous = arp("sender_ip=203.0.113.8 target_ip=203.0.113.8");
     talk.step(Event::Frame { app: "lb/announce", input: PortId(1), bytes: &gratuitous });
@@ -508,7 +508,7 @@ fn a_pool_with_slices_that_may_be_used_up_before_the_table_of_flows_is_warned_of
     let lb = pooled(0, Announce::Auto);
     let twice = [lb.services.clone(), lb.services.clone()].concat();
     let said = |flows| pools::tight(&twice, &lb.nat_pools, flows);
-    // 64 512 pairs, 1008 in each slice: a mean of 917 and three deviations of 30.3 fit.
+    // 64 512 pairs, 1008 in each slice: a mean of 917 and three standard deviations of 30.3 fit.
     assert!(said(117_376).is_empty());
     let warned = said(129_000);
     assert_eq!(warned.len(), 1, "{warned:?}");
@@ -524,7 +524,7 @@ fn pings_go_to_a_back_end_where_that_is_written() {
     let wide = Address { vip: Ipv4Addr::new(10, 0, 1, 0).into(), prefix: 24, ..one.addresses[0] };
     let answers =
         Service { icmp_echo: IcmpEcho::Answer, addresses: vec![wide], ..service("games", By::Source) };
-    // What is written decides before what is the default.
+    // Explicit settings take precedence over defaults.
     let lb = balancer(vec![tcp("web"), one, answers], &PortKind::Mem);
     let program = program_of(lb, true);
     let mut interpreter = interpreter(&program);

@@ -1,4 +1,4 @@
-//! A flood of SYNs, or of forged connections, that would fill the table of flows, on a virtual clock:
+//! A flood of SYNs, or of forged connections, large enough to fill the table of flows, on a virtual clock:
 //! established connections stay where they are, and real new ones are pinned.
 
 use super::*;
@@ -10,7 +10,7 @@ const FLOWS: u32 = 16_384;
 const ESTABLISHED: u32 = 6_000;
 const TICK_NS: u64 = 10_000_000;
 const TICKS_PER_SECOND: u64 = 100;
-/// How long the flood lasts, and real clients begin.
+/// How long the flood lasts, and real clients keep starting.
 const FLOOD_S: u64 = 60;
 /// How soon a real client's flow must be pinned.
 const PINNED_S: u64 = 35;
@@ -67,8 +67,8 @@ impl Scene {
     }
 }
 
-/// What a real client sends this many ticks after it began: a SYN, for every fourth two more because the
-/// answers were lost, then the ACK, and data every second.
+/// What a real client sends this many ticks after it started: a SYN, for every fourth client two more because
+/// the answers were lost, then the ACK, and data every second.
 fn sends(number: u64, tick: u64) -> Option<u8> {
     let connected = if number.is_multiple_of(4) { 300 } else { 0 };
     match tick {
@@ -80,7 +80,7 @@ fn sends(number: u64, tick: u64) -> Option<u8> {
     }
 }
 
-/// Floods with this number of flows in 30 s, in percent of the table. Each begins with these segments.
+/// Floods with this many flows in 30 s, as a percentage of the table. Each begins with these segments.
 /// Returns how many real clients there were, and how many of them were pinned in time.
 fn flood(percent: u64, segments: &[u8]) -> (usize, usize) {
     let mut service = service("web", By::FiveTuple);
@@ -108,7 +108,7 @@ fn flood(percent: u64, segments: &[u8]) -> (usize, usize) {
             }
             forged += 1;
         }
-        // Each established connection sends every ten seconds, whatever the buckets say meanwhile.
+        // Each established connection sends every ten seconds, regardless of the buckets in the meantime.
         if tick == 20 * TICKS_PER_SECOND {
             for change in places[0].changes((State::Up, State::Draining), 1) {
                 scene.engine.apply(&change, scene.now_ns).expect("it is possible");
@@ -117,7 +117,7 @@ fn flood(percent: u64, segments: &[u8]) -> (usize, usize) {
         for at in (0..ESTABLISHED).filter(|at| u64::from(*at) % 1000 == tick % 1000) {
             assert_eq!(scene.send(old(at), ACK), homes[at as usize], "flow {at} moved");
         }
-        // A real client begins every 50 ms.
+        // A real client starts every 50 ms.
         for number in 0..=(tick / 5).min(FLOOD_S * TICKS_PER_SECOND / 5 - 1) {
             let since = tick - number * 5;
             if since > PINNED_S * TICKS_PER_SECOND {

@@ -1,6 +1,7 @@
-//! What becomes of flows when back ends change: the batch engine carries out the changes, as in the daemon.
+//! What happens to flows when back ends change: the batch engine carries out the changes, like in the daemon.
 //!
-//! `WEIR_FLOWS=1000000 cargo test --release -p weir-lb random_changes` has a million flows instead of 20 000.
+//! `WEIR_FLOWS=1000000 cargo test --release -p weir-lb random_changes` uses a million flows instead of 20
+//! 000.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use weir_program::change::Change;
 /// A program in a batch engine, and its clock.
 pub(super) struct Rig {
     engine: Engine,
-    /// What a daemon keeps from program to program.
+    /// What a daemon keeps across programs.
     tables: GroupTables,
     pools: Pools,
     batch: Batch,
@@ -72,11 +73,11 @@ impl Rig {
 /// What happens to back ends.
 #[derive(Clone, Copy, Debug)]
 enum Happens {
-    /// A back end gets to this state.
+    /// A back end changes to this state.
     State(usize, State),
-    /// One that is up gets this weight.
+    /// A back end that is up gets this weight.
     Weight(usize, u32),
-    /// A reload: the first of them is not there any more, or is again.
+    /// A reload: the first back end is removed, or is added again.
     Reload(bool),
 }
 
@@ -93,7 +94,8 @@ fn happens() -> impl Strategy<Value = Happens> {
 const BACK_ENDS: usize = 6;
 const FLOWS: u16 = 60;
 
-/// The configuration after a reload: states and weights are the file's, which the running app restores.
+/// The configuration after a reload: states and weights come from the file, and the running app restores its
+/// own.
 fn configured(with_first: bool, states: &[State], weights: &[u32]) -> Program {
     let mut one = service("dns", By::FiveTuple);
     let mut all = back_ends(BACK_ENDS as u8).to_vec();
@@ -117,7 +119,7 @@ proptest! {
     ) {
         let (mut states, mut weights) = ([State::Up; BACK_ENDS], [1_u32; BACK_ENDS]);
         let mut with_first = true;
-        // The running app knows the entries of all, also of those that are down.
+        // The running app knows the entries of all back ends, including those that are down.
         let full = configured(true, &states, &weights);
         let mut places = Place::find(&full, "dns");
         let mut rig = Rig::new(&full);
@@ -133,7 +135,7 @@ proptest! {
                     rig.apply(places[at].changes((State::Up, State::Up), weight));
                 }
                 Happens::Reload(with) if states.contains(&State::Up) => {
-                    // What is down or in maintenance has no entry, before and after.
+                    // Back ends that are down or in maintenance have no entry, before and after.
                     let is_left = states[1..].contains(&State::Up);
                     with_first = with || !is_left;
                     rig.swap(&configured(with_first, &states, &weights));
@@ -195,7 +197,7 @@ fn a_full_table_moves_no_flow_and_new_ones_go_where_the_buckets_say() {
     let mut rig = Rig::new(&small);
     let said: Vec<_> = (0..200).map(|flow| (rig.send(flow), buckets.send(flow))).collect();
     assert!(said.iter().all(|(sent, bucket)| sent == bucket && sent.is_some()));
-    // Those that are in the table stay, whatever the buckets say; the others follow.
+    // Flows in the table stay, regardless of the buckets; the others follow the buckets.
     let places = Place::find(&small, "dns");
     rig.apply(places[0].changes((State::Up, State::Draining), 1));
     let is_first = |flow: &u16| said[usize::from(*flow)].0 == Some(0);
@@ -220,16 +222,16 @@ fn a_back_end_comes_out_of_maintenance_while_the_program_runs() {
     }
 }
 
-/// Changes of the longest test.
+/// Number of changes in the longest test.
 const CHANGES: u32 = 10_000;
-/// Flows that send a packet after each of them.
+/// Flows that send a packet after each change.
 const LOOKED_AT: u32 = 20;
 
-/// Back ends that come, go and get other weights.
+/// Back ends that come, go and change weights.
 struct Fleet {
     states: [State; BACK_ENDS],
     weights: [u32; BACK_ENDS],
-    /// After which change each of them last lost its flows.
+    /// The number of the change in which each of them last lost its flows.
     lost: [u32; BACK_ENDS],
     flows: u32,
     random: u64,
@@ -237,7 +239,7 @@ struct Fleet {
 
 impl Fleet {
     fn below(&mut self, limit: u32) -> u32 {
-        // An LCG of Knuth's, of which the upper bits are used.
+        // An LCG by Knuth, of which the upper bits are used.
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.random >> 33) % u64::from(limit)) as u32
@@ -253,7 +255,7 @@ impl Fleet {
         program_of(Lb { services: vec![one], flows: self.flows * 2, ..Lb::default() }, true)
     }
 
-    /// Changes something: mostly a weight, sometimes a state, and now and then everything is loaded again.
+    /// Changes something: mostly a weight, sometimes a state, and occasionally everything is reloaded.
     fn change(&mut self, number: u32, rig: &mut Rig, places: &[Place]) {
         let at = self.below(BACK_ENDS as u32) as usize;
         match self.below(100) {
@@ -292,7 +294,7 @@ fn ten_thousand_random_changes_move_no_flow_that_had_a_live_back_end() {
         let (src, sport) = client(flow);
         rig.send_from(src, sport).expect("somebody is up")
     };
-    // Where each flow is, and after which change that was seen.
+    // Where each flow is, and since which observed change.
     let mut homes: Vec<(u8, u32)> = (0..flows).map(|flow| (send(&mut rig, flow), 0)).collect();
     let mut moved = 0;
     for number in 1..=CHANGES + 1 {

@@ -1,4 +1,4 @@
-//! ICMP errors about what back ends have sent, packets that are too long for the way to them, and the
+//! ICMP errors about packets sent by back ends, packets that are too long for the path to them, and the
 //! segments of connections.
 
 use super::modes::{BACK_END, CLIENTS, VIPS, ip, kinds, of, request, word};
@@ -9,7 +9,7 @@ use weir_packet::{DropReason, craft};
 
 const CLIENT_MAC: &str = "eth.src=02:00:00:00:00:0c eth.dst=02:00:00:00:00:fe";
 
-/// What a router says of a packet that the service has sent to a client.
+/// A router's error about a packet that the service has sent to a client.
 fn error(family: usize, protocol: u8, (vip, vip_port): (&str, u16), (client, sport): (&str, u16)) -> Vec<u8> {
     let sent = format!("src={vip} dst={client} proto={} sport={vip_port} dport={sport}", word(protocol));
     let bytes = [28, 48][family];
@@ -45,7 +45,7 @@ fn errors_go_to_the_back_end_of_the_flow_in_every_mode() {
                 assert!(walk.bytes.ends_with(&frame[14..]), "{mode:?}: unchanged");
             }
         }
-        // About another port, another protocol or another address, it is none of the service.
+        // An error about another port, protocol or address does not belong to the service.
         let mut interpreter = interpreter(&program_of(of(family, protocol, Mode::L2), true));
         interpreter.walk(PortId(0), &request(family, protocol), 128, 0);
         for (of_protocol, vip, port) in
@@ -68,7 +68,7 @@ fn errors_are_translated_where_their_flow_is() {
             let frame = error(family, protocol, (VIPS[family], 53), (CLIENTS[family], 4000));
             let walk = interpreter.walk(PortId(0), &frame, 128, 0);
             assert_eq!(walk.verdict, Verdict::Transmit(PortId(1)), "{mode:?}");
-            // The packet inside is the answer to what the back end got.
+            // The packet inside is the answer to what the back end received.
             let (l3, header) = (14, [20, 40][family]);
             let (src, dst) = ([12..16, 8..24][family].clone(), [16..20, 24..40][family].clone());
             let inside = &walk.bytes[l3 + header + 8..];
@@ -148,7 +148,7 @@ fn what_does_not_fit_goes_to_the_app_with_the_length_that_does() {
                     let refused = walk(&frame);
                     assert!(matches!(refused.verdict, Verdict::App(_)), "{mode:?}");
                     assert_eq!((refused.limit, &refused.bytes), (Some(fits), &frame), "{mode:?}");
-                    // A tag is carried in VXLAN, and is no part of the others' packets.
+                    // A tag is carried in VXLAN, and is not part of the other tunnels' packets.
                     let tag = if let Mode::Vxlan { .. } = mode { 4 } else { 0 };
                     let refused = walk(&packet(family, protocol, usize::from(fits) + 1, "vlan=7"));
                     assert_eq!(refused.limit, Some(fits - tag), "{mode:?}");
@@ -220,7 +220,7 @@ fn the_segments_of_a_service_are_limited_if_it_says_so() {
             CLIENTS[family], VIPS[family]
         ))
     };
-    /// The segment size of a packet inside a tunnel, or of none.
+    /// The segment size announced by a packet, inside a tunnel or not.
     fn announced(bytes: &[u8]) -> u16 {
         u16::from_be_bytes([bytes[bytes.len() - 2], bytes[bytes.len() - 1]])
     }
@@ -249,7 +249,7 @@ fn the_segments_of_a_service_are_limited_if_it_says_so() {
             assert_eq!((sent(53), sent(85)), (wanted, 1460), "{mss:?}");
         }
     }
-    // Where answers come back, those of the server are limited, too.
+    // Where answers return through weir, the server's segment size is clamped, too.
     let mut lb = of(0, 6, Mode::Nat { ip: ip(BACK_END[0]), port: None });
     lb.services[0].mss = Some(Mss::Fixed(1000));
     let mut interpreter = interpreter(&program_of(lb, true));

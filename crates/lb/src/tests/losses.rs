@@ -1,5 +1,6 @@
-//! What happens to flows when back ends seem to be lost: with weir's own link, all at once, or one alone. The
-//! tests cover every mode and way of choosing, and back ends by `ip` or `mac`, with and without checks.
+//! What happens to flows when back ends seem to be lost: together with weir's own link, all at once, or one
+//! alone. The tests cover every mode and way of choosing, and back ends by `ip` or `mac`, with and without
+//! checks.
 
 use super::flows::Rig;
 use super::*;
@@ -14,7 +15,7 @@ use weir_program::{NatPool, NatPoolId, NatPrefix};
 
 const MS: u64 = 1_000_000;
 const COUNT: u8 = 3;
-/// Checks are made in the same few milliseconds.
+/// All checks happen within the same few milliseconds.
 const TIMES: Times = Times { interval_ns: 10 * MS, jitter: 0, rise: 2, fall: 3, slow_start_ns: 0 };
 
 fn address_of(at: u8) -> IpAddr {
@@ -52,7 +53,7 @@ fn kinds() -> Vec<Kind> {
     for mode in 0..modes_at(0).len() {
         for new_flows in [NewFlows::Hash, NewFlows::RoundRobin, NewFlows::LeastFlows] {
             for (resolved, checked) in [(false, false), (true, false), (false, true), (true, true)] {
-                // Without checks, nothing depends on it.
+                // Without checks, it makes no difference.
                 let fails = [Fail::All, Fail::Drop, Fail::Last, Fail::Reject];
                 for fail in fails.into_iter().take(if checked { 4 } else { 1 }) {
                     all.push(Kind { mode, new_flows, resolved, checked, fail });
@@ -122,7 +123,7 @@ fn balancer(kind: Kind) -> Lb {
     lb
 }
 
-/// The app with the engine that carries out its changes, and a network around it.
+/// The app, the engine that carries out its changes, and a surrounding network.
 struct World {
     app: LbApp,
     engine: Rig,
@@ -130,7 +131,7 @@ struct World {
     now_ns: u64,
     /// Back ends that are cut off in both directions.
     silent: Vec<u8>,
-    /// The neighbours that the kernel is to confirm.
+    /// The neighbours that the kernel has been asked to confirm.
     confirmed: Vec<Hop>,
 }
 
@@ -167,7 +168,7 @@ impl World {
         }
     }
 
-    /// Lets time pass.
+    /// Advances time.
     fn run(&mut self, ms: u64) {
         let until_ns = self.now_ns + ms * MS;
         while let Some(wake_ns) = self.app.wake_ns().filter(|wake_ns| *wake_ns <= until_ns) {
@@ -182,7 +183,7 @@ impl World {
         self.step(Event::Link { port: PortId(0), up, speed_bps: None });
     }
 
-    /// The host finds a neighbour, or it does not answer.
+    /// The host finds a neighbour, or the neighbour does not answer.
     fn met(&mut self, at: u8, answers: bool) {
         if self.kind.resolved {
             let found: Found = if answers { Ok(mac(at)) } else { Err("it does not answer".to_string()) };
@@ -190,7 +191,7 @@ impl World {
         }
     }
 
-    /// Back ends fall silent, one a millisecond after the other.
+    /// Back ends fall silent, one millisecond after the other.
     fn lose(&mut self, lost: &[u8]) {
         for at in lost {
             self.silent.push(*at);
@@ -217,9 +218,9 @@ impl World {
 /// How the back ends are lost, and found again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Loss {
-    /// With the link: the kernel reports neighbours before weir polls the link.
+    /// Together with the link: the kernel reports neighbours before weir polls the link.
     Link,
-    /// All at once, by something farther away.
+    /// All at once, because of a failure farther away.
     All,
 }
 
@@ -244,7 +245,7 @@ fn without_link_or_with_all_lost_at_once_no_flow_ends() {
                 world.run(3000);
                 assert_eq!(world.flows(), before, "the switch forwards nothing yet: {kind:?}");
             }
-            // They come back one after the other, and the first could take the flows of all.
+            // They return one after the other, and the first could take all flows.
             for at in [2, 0, 1] {
                 world.regain(at);
                 world.run(1500);
@@ -269,7 +270,7 @@ fn one_that_is_lost_alone_or_stays_lost_gives_its_flows_away() {
             assert!(after.is_some_and(|to| to != 1), "{kind:?}");
             assert!(*before == Some(1) || before == after, "{kind:?}");
         }
-        // It does not come back with the link.
+        // It does not return with the link.
         let mut world = World::new(kind);
         let before = world.flows();
         assert!(before.contains(&Some(1)), "{kind:?}");

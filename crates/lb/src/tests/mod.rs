@@ -1,4 +1,4 @@
-//! The program generated for services: it passes the check, and the reference interpreter runs it as
+//! The generated program for services: it passes the check, and the reference interpreter runs it as
 //! expected.
 
 mod affinity;
@@ -146,7 +146,7 @@ fn query(dst_mac: [u8; 6], src: Ipv4Addr, dst: Ipv4Addr, sport: u16, fragment: u
     frame
 }
 
-/// The back end a packet is sent to; `None` if it is not sent to any.
+/// The back end that a packet is sent to; `None` if it is not sent to any.
 fn chosen(interpreter: &mut Interpreter, frame: &[u8], out: PortId) -> Option<u8> {
     let walk = interpreter.walk(PortId(0), frame, 128, 0);
     (walk.verdict == Verdict::Transmit(out)).then(|| {

@@ -1,5 +1,5 @@
-//! What back ends are sent in every mode, for both versions of IP and both protocols; checksums are those
-//! that etherparse computes.
+//! What back ends receive in every mode, for both IP versions and both protocols; checksums are verified with
+//! etherparse.
 
 use super::*;
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
@@ -19,7 +19,7 @@ pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// A service of a version of IP and a protocol, with one back end.
+/// A service with an IP version and a protocol, and one back end.
 pub(super) fn of(family: usize, protocol: u8, mode: Mode) -> Lb {
     let back_end = BackEnd { mode, ..back_ends(1)[0].clone() };
     let full = matches!(mode, Mode::FullNat { .. });
@@ -40,8 +40,8 @@ pub(super) fn of(family: usize, protocol: u8, mode: Mode) -> Lb {
     Lb { services: vec![service], flows: 1024, nat_pools, ..Lb::default() }
 }
 
-/// Whether all checksums of an IP packet are right, a tunnel's outer ones as well. A UDP checksum of 0 means
-/// there is none, which receivers of IPv6 drop unless they are told otherwise (RFC 6936 §4).
+/// Whether all checksums of an IP packet are right, including a tunnel's outer ones. A UDP checksum of 0
+/// means that there is none; by default, IPv6 receivers drop such packets (RFC 6936 §4).
 fn checksums_are_right(headers: &PacketHeaders<'_>) -> bool {
     let payload = headers.payload.slice();
     let mut wanted = headers.transport.clone();
@@ -93,7 +93,7 @@ pub(super) fn request(family: usize, protocol: u8) -> Vec<u8> {
     ))
 }
 
-/// Every version of IP of clients with every protocol.
+/// Every IP version of clients with every protocol.
 pub(super) fn kinds() -> impl Iterator<Item = (usize, u8)> {
     [0, 1].into_iter().flat_map(|family| [6, 17].map(|protocol| (family, protocol)))
 }
@@ -137,7 +137,7 @@ fn tunnels_carry_the_packet_unchanged() {
     }
 }
 
-/// A flow keeps its source, flows share all of the prefix, and checksums stay right.
+/// A flow keeps its source, flows use all of the prefix, and checksums stay valid.
 #[test]
 fn flows_differ_in_the_source_of_their_tunnel() {
     for (family, protocol) in kinds() {

@@ -1,5 +1,5 @@
-//! Back ends that are named by their IP address: what the program is before it begins, and what the running
-//! app changes. The interpreter and the engine are told the same and do the same.
+//! Back ends that are named by their IP address: the initial program, and the changes of the running app. The
+//! interpreter and the engine get the same input and behave the same.
 
 use super::flows::Rig;
 use super::*;
@@ -45,12 +45,12 @@ fn balancer() -> Lb {
     lb
 }
 
-/// The program of a load balancer when this is known.
+/// The program of a load balancer, given these known addresses.
 fn settled(lb: &Lb, known: &[u8]) -> Program {
     let mut program = program_of(lb.clone(), true);
     let known: HashMap<Hop, Mac> = known.iter().map(|last| (hop(*last), mac(*last))).collect();
     lb.settle(&known, &mut program);
-    // That nobody is known is worth a warning.
+    // It deserves a warning that no back end is known.
     assert!(check(&program).iter().all(|finding| finding.severity == Severity::Warning));
     program
 }
@@ -72,7 +72,7 @@ impl Both {
         let mut app = LbApp::new(lb.health.clone());
         app.bind(&program);
         let engine = Rig::new(&program);
-        // The engine's buckets are what both pick from.
+        // Both pick from the engine's buckets.
         let interpreter = interpreter(&program);
         let mut both =
             Both { app, interpreter, engine, said: Vec::new(), resolved: Vec::new(), changes: 0, now_ns: 0 };
@@ -179,7 +179,7 @@ fn a_mac_address_that_moves_takes_its_flows_along() {
     let last = both.said.last().unwrap();
     assert!(both.said.len() == 5 && last.ends_with("02:00:00:00:01:01 (17 changes before that)"), "{last}");
     both.met(1, Ok([2, 0, 0, 0, 1, 9]));
-    // The interpreter, whose buckets are dealt in turn, knows of it as well.
+    // The interpreter, whose buckets are filled round robin, also knows about it.
     let client = |last| query(OURS, Ipv4Addr::new(192, 0, 2, last), VIP, 77, 0);
     let seen: BTreeSet<u8> =
         (0..60).filter_map(|last| chosen(&mut both.interpreter, &client(last), PortId(0))).collect();
@@ -198,14 +198,14 @@ fn a_reload_and_another_process_begin_with_what_is_known() {
     both.met(0, Ok(mac(0)));
     assert_eq!(lb.known().len(), 2);
     let state: Value = both.app.state().expect("neighbours");
-    // Another process, which could not ask anybody in time.
+    // Another process that could not ask any neighbour in time.
     let mut next = LbApp::new(balancer().health);
     next.bind(&settled(&lb, &[]));
     next.resume(&state);
     let mut actions = Vec::new();
     next.step(0, Event::Start, &mut actions);
     assert_eq!(next.app_known(), [true, false, true]);
-    // A reload: the program has an address that is no longer right.
+    // A reload: the program has an outdated address.
     let reloaded = balancer();
     let program = settled(&reloaded, &[0, 2]);
     let mut heir = LbApp::new(reloaded.health);

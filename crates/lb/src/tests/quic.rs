@@ -33,14 +33,15 @@ fn a_client_that_migrates_keeps_its_back_end_while_that_is_there() {
     let places = Place::find(&program, "h3");
     let to = |rig: &mut Rig, client: u8| rig.frame(&packet(client, 4000 + u16::from(client), 1));
     assert!((0..40).all(|client| to(&mut rig, client) == Some(1)), "whatever the 5-tuple is");
-    // It drains, and keeps what it has; then it is down, and others serve its connections, each by its flow.
+    // It drains, and keeps its connections; then it is down, and others serve its connections, each by its
+    // flow.
     rig.apply(places[1].changes((State::Up, State::Draining), 1));
     assert!((0..40).all(|client| to(&mut rig, client) == Some(1)));
     rig.apply(places[1].changes((State::Draining, State::Down), 1));
     let others: Vec<u8> = (0..40).map(|client| to(&mut rig, client).unwrap()).collect();
     assert!(others.contains(&0) && others.contains(&2) && !others.contains(&1), "{others:?}");
     assert!((0..40).all(|client| to(&mut rig, client) == Some(others[usize::from(client)])), "they stay");
-    // It is back: its connection IDs say so, whatever the table of flows says.
+    // It is back: its connection IDs select it, regardless of the table of flows.
     rig.apply(places[1].changes((State::Down, State::Up), 1));
     assert!((0..40).all(|client| to(&mut rig, client) == Some(1)));
 }
@@ -64,7 +65,7 @@ fn stateless_services_have_it_as_well() {
     assert!((0..40).all(|client| rig.frame(&packet(client, 4000, 2)) == Some(2)));
 }
 
-/// By server ID there is no row, and so no second chance.
+/// A server ID selects no row, and hence there is no second chance.
 #[test]
 fn a_director_s_service_says_a_second_chance_where_its_row_chooses() {
     let mut services = services();

@@ -25,7 +25,7 @@ fn of(mode: Mode, vlan: Option<u16>) -> Lb {
     Lb { services: vec![service], flows: 1024, nat_pools, ..Lb::default() }
 }
 
-/// What a recipe says of the tags of a frame.
+/// The tags of a frame, as in a recipe.
 fn tags(frame: &[u8]) -> String {
     let words = craft::describe(frame);
     let outer = words.split(" inner(").next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Several workers do what one does with services of every kind beside each other, whatever queue a packet
-//! arrives in: packets of clients and answers, ICMP errors and fragments.
+//! Several workers behave like one, with services of every kind side by side, regardless of the queue a
+//! packet arrives in: packets of clients and answers, ICMP errors and fragments.
 
 use super::*;
 use std::collections::HashMap;
@@ -57,7 +57,7 @@ fn mixed(family: usize) -> Lb {
     Lb { services, flows: 16_384, nat_pools: vec![pool], ..Lb::default() }
 }
 
-/// Engines that hand frames over to each other.
+/// Engines that pass frames to each other.
 struct Crew {
     engines: Vec<Engine>,
     pools: Pools,
@@ -73,7 +73,7 @@ impl Crew {
         Crew { engines, pools: Pools::region(1), batch: Batch::new(), now_ns: 0, handed_over: 0 }
     }
 
-    /// Returns where a frame goes, and what it has become. Its queue has nothing to do with its worker.
+    /// Returns where a frame goes, and its new content. Its queue is independent of its worker.
     fn send(&mut self, input: PortId, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let mut chunk = self.pools.first().take().expect("one frame at a time");
         chunk.fill(frame).expect("a frame that fits a chunk");
@@ -100,7 +100,7 @@ fn to(mac: [u8; 6], text: &str) -> Vec<u8> {
     frame
 }
 
-/// Source and destination of a frame with ports, for the recipe of one that goes the other way.
+/// Source and destination of a frame with ports, for the recipe of a frame in the opposite direction.
 fn turned_round(frame: &[u8], family: usize) -> (String, [String; 2]) {
     let (addresses, size) = [(26, 4), (22, 16)][family];
     let ip = |at: usize| match <[u8; 4]>::try_from(&frame[at..at + size]) {
@@ -113,7 +113,7 @@ fn turned_round(frame: &[u8], family: usize) -> (String, [String; 2]) {
     (format!("src={dst} dst={src} sport={} dport={}", port(ports + 2), port(ports)), [src, dst])
 }
 
-/// An ICMP error of who got a packet, about it.
+/// An ICMP error about a packet, sent by its receiver.
 fn error(frame: &[u8], family: usize) -> Vec<u8> {
     let (_, [src, dst]) = turned_round(frame, family);
     let inside: String = frame[14..].iter().take(80).map(|byte| format!("{byte:02x}")).collect();
@@ -148,7 +148,7 @@ fn several_workers_do_what_one_does_with_answers_errors_and_fragments_of_all_ser
                         let answer = to(THEIRS, &format!("{back} proto={protocol} payload=c0ffee"));
                         let (verdict, answered) = both(PortId(1), &answer);
                         assert_eq!(verdict, Verdict::Transmit(PortId(0)), "{kind}");
-                        // The way back restores the packet.
+                        // The return path restores the packet.
                         let (restored, _) = turned_round(&answered, family);
                         assert_eq!(restored, format!("src={src} dst={dst} sport={flow} dport=53"));
                         let (verdict, reported) = both(PortId(1), &error(&out, family));
@@ -201,7 +201,7 @@ fn no_two_flows_become_the_same_and_the_way_back_restores_the_packet() {
         let mut taken: HashMap<(u8, Vec<u8>), String> = HashMap::new();
         let (mut dropped, mut state) = (0, workers as u64);
         let mut below = |limit: u64| {
-            // An LCG of Knuth's, of which the upper bits are used.
+            // An LCG by Knuth, of which the upper bits are used.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % limit
         };

@@ -1,4 +1,4 @@
-//! The running app: answers from what the collector has told.
+//! The running app: answers from what the collector has published.
 
 use crate::{Part, Report};
 use serde_json::{Value, json};
@@ -9,34 +9,34 @@ use weir_app::shown::{ago_ms, without_nulls};
 use weir_app::{Action, App, Event};
 use weir_program::Program;
 
-/// Intervals of which the totals are kept.
+/// The number of intervals whose totals are kept.
 pub const HISTORY: usize = 60;
 
-/// What the collector tells of a measurement.
+/// What the collector publishes about a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// The last interval that has ended.
+    /// The last completed interval.
     pub interval: Option<Arc<Report>>,
-    /// The totals of the last intervals, the latest last.
+    /// The totals of the last intervals, newest last.
     pub history: VecDeque<Sum>,
-    /// When this was written last, in nanoseconds since 1970.
+    /// When this was last written, in nanoseconds since 1970.
     pub now_ns: u64,
-    /// Intervals that have ended.
+    /// The number of completed intervals.
     pub intervals: u64,
-    /// Records that flows have given, their packets and bytes.
+    /// The number of records delivered by flows, with their packets and bytes.
     pub records: [u64; 3],
-    /// Packets that came when their interval had ended, and count in the next.
+    /// Packets that arrived after their interval had ended, and count in the next.
     pub late: u64,
-    /// Packets that came when their interval had not begun, and there was no room to keep them for it.
+    /// Packets that arrived before their interval had begun, when there was no room to keep them for it.
     pub early: u64,
     /// Packets of records that began before the interval in which they count: there was no room for a delta
     /// at its end.
     pub spanning: u64,
-    /// What was given up, because the collector could not keep up or for lack of memory.
+    /// What was shed, because the collector could not keep up or lacked memory.
     pub shed: Vec<Part>,
     /// The export by IPFIX.
     pub ipfix: Option<Export>,
-    /// The export to Parquet files: what was sent is in whole files.
+    /// The export to Parquet files; what counts as sent is in complete files.
     pub parquet: Option<Export>,
 }
 
@@ -49,7 +49,7 @@ pub struct Sum {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Different flows, sources and destinations.
+    /// Distinct flows, sources and destinations.
     pub distinct: [f64; 3],
     /// Entropy of flows in bits, unless it was shed.
     pub entropy: Option<f64>,
@@ -66,29 +66,29 @@ impl Sum {
     }
 }
 
-/// What became of exported records.
+/// The fate of exported records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Export {
     /// Records that were sent.
     pub sent: u64,
-    /// Records that were not: the other end was away or too slow.
+    /// Records that were not sent: the receiver was unreachable or too slow.
     pub lost: u64,
     /// Whether the last attempt succeeded.
     pub works: bool,
 }
 
-/// Where the collector's thread puts what it knows, and the app finds it. Each reload makes new boards.
+/// Where the collector's thread publishes what it knows, for the app. Each reload creates new boards.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<Told>>);
 
 impl Board {
-    /// Returns what is there, for reading and writing. Nobody holds it for longer than a copy takes.
+    /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
     pub fn look(&self) -> MutexGuard<'_, Told> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A measurement that runs.
+/// A running measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Measure {
     pub name: String,
@@ -97,7 +97,7 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    /// What every answer begins with.
+    /// The common beginning of every answer.
     fn answer(&self, told: &Told) -> Value {
         let [records, packets, bytes] = told.records;
         let mut json = json!({
@@ -144,7 +144,7 @@ impl App for Measure {
         "measure"
     }
 
-    /// What the collector told until the reload: the results go on when the next interval ends.
+    /// Keeps what the collector published before the reload; new results follow when the next interval ends.
     fn inherit(&mut self, predecessor: Box<dyn App>) {
         let predecessor: Box<dyn Any> = predecessor;
         if let Ok(old) = predecessor.downcast::<Measure>() {

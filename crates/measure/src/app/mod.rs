@@ -1,8 +1,8 @@
 //! Measures what traffic consists of. See README.md.
 //!
-//! The app writes a pipe in front of what a port's frames go to, or has a pipe of the configuration measured.
-//! What its flows count is added up on the collector's thread, not here: the app only says what is
-//! wanted ([`Measurement`]) and shows what the collector has put on the [`Board`].
+//! The app writes a pipe in front of the destination of a port's frames, or has a configured pipe measured.
+//! The flows' counts are summed up on the collector's thread, not here: the app only defines what is wanted
+//! ([`Measurement`]) and shows what the collector has published on the [`Board`].
 
 mod board;
 mod pages;
@@ -37,7 +37,7 @@ pub const KIND: Kind = Kind {
     verbs: &[],
 };
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub struct Measurement {
     /// Its name.
@@ -50,11 +50,11 @@ pub struct Measurement {
     pub interval_ms: u64,
     /// What is summed up.
     pub settings: Settings,
-    /// Where records go besides.
+    /// Where records are exported to.
     pub ipfix: Option<Ipfix>,
-    /// The files that they go to besides.
+    /// The files that they are written to.
     pub parquet: Option<Parquet>,
-    /// Where results go.
+    /// Where results are published.
     pub board: Board,
 }
 
@@ -63,12 +63,12 @@ pub struct Measurement {
 pub struct OfOverlay {
     /// The name of the app.
     pub name: String,
-    /// How often its flows give their counts, in milliseconds.
+    /// How often its flows report their counts, in milliseconds.
     pub flush_ms: u64,
 }
 
 impl Measurement {
-    /// Returns how many threads say when flows have given what they counted, of so many workers.
+    /// Returns how many threads, given this number of workers, report when flows have delivered their counts.
     #[must_use]
     pub fn givers(&self, workers: usize) -> usize {
         if self.overlay.is_some() { 1 } else { workers }
@@ -80,7 +80,7 @@ impl Measurement {
 pub struct Ipfix {
     /// Its address.
     pub to: SocketAddr,
-    /// Whether it is reached by TCP, otherwise by UDP.
+    /// Whether to use TCP instead of UDP.
     pub tcp: bool,
     /// The observation domain.
     pub domain: u32,
@@ -89,10 +89,10 @@ pub struct Ipfix {
 /// A folder of Parquet files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parquet {
-    /// The folder, which must be there.
+    /// The folder, which must exist.
     pub directory: PathBuf,
-    /// For how long records go to one file.
+    /// How long records go to the same file.
     pub rotate: Duration,
-    /// How large a file becomes, roughly, in bytes.
+    /// The approximate maximum size of a file, in bytes.
     pub rotate_bytes: u64,
 }

@@ -1,5 +1,5 @@
 //! The page of measurements in `weir top`: what the last interval consisted of. Its numbers are those of the
-//! interval, not of the time between two answers, so none is shown as a rate.
+//! interval rather than of the time between two answers, so none is shown as a rate.
 
 use super::text::{TOPS, estimated, number, word};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ const TOP: &[Column] = &[
     column("packets too many, at most", "bound", Holds::Number),
 ];
 
-/// Top lists that are shown, the first of [`TOPS`]: ports say little where addresses are few.
+/// How many top lists are shown, of the first of [`TOPS`]: ports say little where there are few addresses.
 const LISTS: usize = 3;
 
 fn parts(answer: &Value) -> Vec<Part> {

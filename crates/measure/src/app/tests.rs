@@ -1,4 +1,4 @@
-//! What the app answers from what the collector has told.
+//! What the app answers from what the collector has published.
 
 use super::board::Measure;
 use super::{Board, Export, Sum, text};
@@ -88,7 +88,7 @@ fn after_a_reload_the_last_interval_is_still_there() {
     let mut heir = app(&new);
     heir.inherit(Box::new(app(&old)));
     assert_eq!(asked(&mut heir, "interval").unwrap()["last"]["packets"], 42);
-    // What the collector has told of the new one stays.
+    // What the collector has published for the new one stays.
     new.look().intervals = 9;
     heir.inherit(Box::new(app(&Board::default())));
     assert_eq!(asked(&mut heir, "interval").unwrap()["intervals"], 9);

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use weir_app::shown::seconds;
 
-/// Top lists: the field of a report, and what its keys are.
+/// Top lists: the field of a report, and the kind of its keys.
 pub(super) const TOPS: [(&str, &str); 5] = [
     ("top_flows", "flow"),
     ("top_sources", "source"),
@@ -62,7 +62,7 @@ pub fn history(answer: &Value) -> String {
     text
 }
 
-/// The measurement, and what is to be known of its results.
+/// The measurement, and what users must know about its results.
 fn head(answer: &Value) -> String {
     let mut text = format!("measurement {}\n", word(&answer["name"]));
     let of = |name: &str| number(&answer[name]);
@@ -98,7 +98,7 @@ fn top(text: &mut String, list: &Value, what: &str) {
     for row in rows {
         let (packets, bound) = (number(&row["packets"]), number(&row["bound"]));
         let bytes = number(&row["bytes"]);
-        // A count is never too small; shown is what is sure of it, and what may be added.
+        // A count is never too small; this shows its certain part, and what may be added.
         let _ = writeln!(text, "  {:>12} {bound:>10} {bytes:>14}  {}", packets - bound, word(&row["key"]));
     }
 }

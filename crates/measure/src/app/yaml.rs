@@ -22,18 +22,18 @@ use weir_program::{Entry, EntryMatch, Forward, Learn, Measured, Origin, Pipe, Pi
 const NS_PER_MS: u64 = 1_000_000;
 /// The shortest and the longest interval, in nanoseconds.
 const INTERVALS: [u64; 2] = [100 * NS_PER_MS, 3_600_000 * NS_PER_MS];
-/// The shortest time after which flows give their counts, in nanoseconds.
+/// The minimum interval at which flows report their counts, in nanoseconds.
 const FLUSH_LEAST: u64 = 10 * NS_PER_MS;
-/// The least memory for sketches: without any of them, there is nothing to ask.
+/// The minimum memory for sketches: without any of them, there is nothing to query.
 const MEMORY_LEAST: u64 = 8 << 20;
 const MEMORY_MAX: u64 = 1 << 36;
 const TOP_MAX: u64 = 1_000;
-/// How large files of records may be asked to become, in bytes.
+/// The minimum size that can be configured for files of records, in bytes.
 const FILE_LEAST: u64 = 1 << 16;
 const FILE_MAX: u64 = 1 << 36;
-/// The shortest and the longest time for which records go to one file, in nanoseconds.
+/// The shortest and the longest time for which records go to the same file, in nanoseconds.
 const ROTATIONS: [u64; 2] = [1_000 * NS_PER_MS, 86_400_000 * NS_PER_MS];
-/// Most measurements of a configuration: each has memory of its own.
+/// The maximum number of measurements in a configuration: each has memory of its own.
 const MEASUREMENTS_MAX: usize = 16;
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
@@ -80,13 +80,13 @@ struct Written {
     measurement: Measurement,
     /// The pipes in front of ports.
     fronts: Vec<(PortId, PipeId)>,
-    /// The measured pipes of the configuration.
+    /// The measured pipes from the configuration.
     own: Vec<Own>,
     origin: Origin,
 }
 
-/// A measured pipe of the configuration. Whether it keeps flows is known when all pipes have been read; then
-/// it is checked that what was said fits, by the places of these keys.
+/// A measured pipe from the configuration. Whether it keeps flows is known only after all pipes have been
+/// read; then the settings are checked against that, using the places of these keys.
 #[derive(Debug)]
 struct Own {
     pipe: PipeId,
@@ -141,7 +141,7 @@ impl Configured for Measurements {
         }
     }
 
-    /// Puts each pipe in front of what its port's frames went to.
+    /// Inserts each pipe in front of the destination of its port's frames.
     fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
         for Written { fronts, own, origin, .. } in &self.0 {
             own.iter().for_each(|own| own.check(program, report));
@@ -181,7 +181,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     Arc::new(Measurements(all))
 }
 
-/// One; `None` if it cannot be used, which the report says.
+/// Reads one; `None` if it cannot be used, which the report says.
 fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
     let before = scope.report.errors();
     let section = Section::read(node, KEYS, scope.report);
@@ -231,13 +231,13 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
     Some(Written { measurement, fronts, own, origin })
 }
 
-/// What flow deltas can tell: not what depends on single packets.
+/// What flow deltas can provide: nothing that depends on single packets.
 fn parts() -> Vec<Part> {
     let of_packets = [Part::PacketBytes, Part::InterArrival];
     Part::SHED_ORDER.into_iter().filter(|part| !of_packets.contains(part)).collect()
 }
 
-/// Where a measurement is.
+/// The place of a measurement.
 enum Place {
     Ports(Vec<PortId>),
     /// With the places of their names.
@@ -285,7 +285,7 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
     }
 }
 
-/// What is measured is one name or a list of them.
+/// The measured objects are one name or a list of names.
 fn one_or_list<'a>(node: &'a Node, report: &mut Report) -> &'a [Node] {
     match &node.kind {
         Kind::List(list) => {
@@ -298,7 +298,7 @@ fn one_or_list<'a>(node: &'a Node, report: &mut Report) -> &'a [Node] {
     }
 }
 
-/// The ports of what is named, each once.
+/// The ports of the named objects, without duplicates.
 fn ports(node: &Node, scope: &mut Scope<'_>) -> Option<Vec<PortId>> {
     let mut ports = Vec::new();
     for node in one_or_list(node, scope.report) {
@@ -310,7 +310,7 @@ fn ports(node: &Node, scope: &mut Scope<'_>) -> Option<Vec<PortId>> {
     (!ports.is_empty()).then_some(ports)
 }
 
-/// Reads the interval, and how soon flows give their counts.
+/// Reads the interval, and how soon flows report their counts.
 fn times(section: &Section<'_>, report: &mut Report) -> (u64, Measured) {
     let [least, most] = INTERVALS;
     let interval_ns = section.time("interval", report);
@@ -339,7 +339,7 @@ fn times(section: &Section<'_>, report: &mut Report) -> (u64, Measured) {
     )
 }
 
-/// The pipe to put in front of ports, without a name: one that sums packets up, or a FLOW pipe.
+/// The pipe to put in front of ports, without a name: one that sums up packets, or a FLOW pipe.
 fn front(section: &Section<'_>, measured: Measured, origin: Origin, report: &mut Report) -> Pipe {
     if section.get("flows").is_none() {
         for key in ["idle_timeout", "flush_packets"] {
@@ -359,7 +359,7 @@ fn front(section: &Section<'_>, measured: Measured, origin: Origin, report: &mut
         .measured(measured)
 }
 
-/// Writes a pipe for each port; where it leads is known when all ports have their roots.
+/// Writes a pipe for each port; its destination is known once all ports have their roots.
 fn write(
     name: &str,
     ports: &[PortId],
@@ -376,7 +376,7 @@ fn write(
     (fronts, names)
 }
 
-/// Has a pipe of the configuration measured. Returns its name.
+/// Has a configured pipe measured. Returns its name.
 fn measure(pipe: PipeId, measured: Measured, span: Span, scope: &mut Scope<'_>) -> Option<String> {
     let pipe = scope.program.pipe_mut(pipe);
     if pipe.monitor.measured.replace(measured).is_some() {

@@ -1,22 +1,22 @@
-//! The flows of a recording as records: frames in, one record for each flow out.
+//! The flows of a recording as records: frames in, one record per flow out.
 
 use super::{End, Given};
 use crate::FlowRecord;
 use std::collections::HashMap;
 use weir_packet::FlowKey;
 
-/// Flows that are remembered, at most: 60 MB.
+/// The maximum number of flows that are remembered: 60 MB.
 const FLOWS: usize = 1 << 18;
 
-/// Flows that have not been told of yet. Packets and bytes of all records are those of all frames; a flow has
-/// more than one record only if there are more flows than are remembered at a time.
+/// Flows that have not been reported yet. Packets and bytes of all records add up to those of all frames. A
+/// flow has several records only if there are more flows than can be remembered at a time.
 #[derive(Debug, Default)]
 pub struct Flows {
     flows: HashMap<FlowKey, FlowRecord>,
 }
 
 impl Flows {
-    /// Counts a frame of a flow. When there are too many flows, all are told of to `give`.
+    /// Counts a frame of a flow. If there are too many flows, all are reported to `give`.
     pub fn add(&mut self, one: &FlowRecord, give: impl FnMut(Given)) {
         if let Some(flow) = self.flows.get_mut(&one.key) {
             flow.packets += one.packets;
@@ -32,7 +32,7 @@ impl Flows {
         self.flows.insert(one.key, *one);
     }
 
-    /// Tells of all flows that are left, in the order of their first frames.
+    /// Reports all remaining flows, in the order of their first frames.
     pub fn end(mut self, give: impl FnMut(Given)) {
         self.drain(End::Forced, give);
     }

@@ -1,17 +1,17 @@
 //! IPFIX (RFC 7011): flow records as messages for collectors such as nfdump and pmacct.
 //!
-//! There are four templates: IPv4 and IPv6, each outside and inside a tunnel with an id. They are sent when
-//! [`Encoder::announce`] asks for it, in front of the next records, so the sender says how often: over UDP
-//! from time to time, because datagrams get lost (RFC 7011 section 8.4), over TCP once in a connection.
+//! There are four templates: IPv4 and IPv6, each outside and inside a tunnel with an id. They are sent ahead
+//! of the next records when [`Encoder::announce`] requests it, so the sender decides how often: periodically
+//! over UDP, because datagrams get lost (RFC 7011 section 8.4), and once per connection over TCP.
 //!
 //! A message is an array of bytes of at most the given length. Nothing is sent here, so nothing can fail; a
 //! record that the network loses is a gap in the sequence numbers, which collectors count.
 //!
-//! The port that a flow came from is a number in `ingressInterface`, what it was decided for (a back end, a
-//! member of a bond) one in `egressInterface`, and the pipe that has measured it one in `observationPointId`.
-//! 0 means none. The name of a number is in an options record of the domain: `ingressInterface` and
+//! The port that a flow came from is a number in `ingressInterface`, the target chosen for it (a back end, a
+//! member of a bond) one in `egressInterface`, and the pipe that measured it one in `observationPointId`. 0
+//! means none. The name of a number is in an options record of the domain: `ingressInterface` and
 //! `interfaceDescription`. That is how routers name their interfaces, so collectors show the name: nfdump as
-//! `%inam` and `%onam`. Names are sent in front of the first record that has their number, and behind the
+//! `%inam` and `%onam`. Names are sent before the first record that refers to their number, and after the
 //! templates whenever these are sent.
 //!
 //! Bytes: `layer2OctetDeltaCount` is of whole frames without FCS, `octetDeltaCount` of IP packets (RFC 7012):
@@ -23,24 +23,24 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use weir_packet::FlowKey;
 
-/// Version of IPFIX in the header of a message.
+/// The IPFIX version in the header of a message.
 const VERSION: u16 = 10;
-/// Bytes of a message's header, and of a set's.
+/// Bytes in a message's header, and in a set's.
 const HEADER: usize = 16;
 const SET_HEADER: usize = 4;
-/// The sets of templates, and of templates of options.
+/// The sets of templates and of options templates.
 const TEMPLATES: u16 = 2;
 const OPTIONS: u16 = 3;
 /// The first number of a template.
 const FIRST_TEMPLATE: u16 = 256;
 /// The template of names.
 const NAMES: u16 = 260;
-/// The most names that are told of: what is sent again with templates is bounded.
+/// The maximum number of names: this bounds what is retransmitted with templates.
 const NAMES_MAX: usize = 4096;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The shortest limit of a message: all templates and a record of the longest.
+/// The minimum size limit of a message: all templates and one record of maximum length.
 pub const LIMIT_LEAST: usize = 512;
 
 /// Information elements: number (IANA) and bytes.
@@ -59,7 +59,7 @@ const ICMP_IPV6: Element = (139, 2);
 const DOMAIN: Element = (149, 4);
 const INGRESS: Element = (10, 4);
 const EGRESS: Element = (14, 4);
-/// The name of an interface. Collectors expect a fixed length; the rest are zeros.
+/// The name of an interface. Collectors expect a fixed length; it is padded with zeros.
 const NAME: Element = (83, 64);
 const SPORT: Element = (7, 2);
 const SRC_IPV4: Element = (8, 4);
@@ -73,17 +73,17 @@ const END_MS: Element = (153, 8);
 const SEGMENT: Element = (351, 8);
 const OCTETS_L2: Element = (352, 8);
 
-/// What all templates have behind the addresses.
+/// What all templates contain after the addresses.
 const COMMON: [Element; 15] = [
     SPORT, DPORT, PROTOCOL, OCTETS, PACKETS, START_MS, END_MS, OCTETS_L2, END_REASON, EGRESS, INGRESS, POINT,
     TCP_FLAGS, CLASS, VLAN,
 ];
 
-/// What records of names have.
+/// The contents of records of names.
 const NAMED: [Element; 3] = [DOMAIN, INGRESS, NAME];
 const NAMED_BYTES: usize = (DOMAIN.1 + INGRESS.1 + NAME.1) as usize;
 
-/// The kinds of records: a template each.
+/// The kinds of records, each with its own template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kind {
     ipv6: bool,
@@ -124,16 +124,16 @@ impl Kind {
 pub struct Encoder {
     domain: u32,
     limit: usize,
-    /// Records in former messages, those of names included, modulo 2^32.
+    /// Records in earlier messages, including those of names, modulo 2^32.
     sequence: u32,
     announces: bool,
     message: Vec<u8>,
     /// The template of the set at the end of the message, and where the set begins.
     set: Option<(u16, usize)>,
-    /// Records of flows in the message, and of names.
+    /// The records of flows and of names in the message.
     records: u32,
     options: u32,
-    /// Names in the order of their numbers, from 1, and how many were sent since the templates were.
+    /// Names in the order of their numbers, from 1, and how many were sent since the templates were sent.
     names: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, u32>,
     named: usize,
@@ -151,13 +151,13 @@ impl Encoder {
         Encoder { domain, limit, sequence, announces, message, set, records, options, names, numbers, named }
     }
 
-    /// Lets the next message begin with the templates.
+    /// Makes the next message begin with the templates.
     pub fn announce(&mut self) {
         self.announces = true;
     }
 
-    /// Begins anew for another connection: with templates, and at sequence number 0. Records whose message
-    /// was not complete are lost; returns how many.
+    /// Restarts for another connection: with templates, and at sequence number 0. Records in an incomplete
+    /// message are lost; returns how many.
     pub fn restart(&mut self) -> u32 {
         let lost = self.records;
         let (names, numbers) = (std::mem::take(&mut self.names), std::mem::take(&mut self.numbers));
@@ -165,8 +165,8 @@ impl Encoder {
         lost
     }
 
-    /// Appends a record. If it does not fit into the message, the message is passed to `send` before, with
-    /// the number of its records of flows; `now_s` is its time, in seconds since 1970.
+    /// Appends a record. If it does not fit into the message, the message is first passed to `send`, with the
+    /// number of its records of flows; `now_s` is its time, in seconds since 1970.
     pub fn add(&mut self, given: &Given, now_s: u32, mut send: impl FnMut(&[u8], u32)) {
         let kind = Kind::of(&given.record.key);
         let names = [&given.target, &given.ingress, &given.point];
@@ -200,7 +200,7 @@ impl Encoder {
         number
     }
 
-    /// Makes room for a record of so many bytes in a set.
+    /// Makes room for a record of this many bytes in a set.
     fn reserve(&mut self, set: u16, bytes: usize, now_s: u32, send: &mut impl FnMut(&[u8], u32)) {
         let is_open = |encoder: &Encoder| encoder.set.is_some_and(|(open, _)| open == set);
         let header = if is_open(self) { 0 } else { SET_HEADER };
@@ -239,7 +239,7 @@ impl Encoder {
         self.message.clear();
     }
 
-    /// Begins a message; length and time follow at its end.
+    /// Begins a message; length and time are filled in at the end.
     fn begin(&mut self) {
         self.put(VERSION.to_be_bytes());
         self.put([0; 6]);
@@ -263,7 +263,7 @@ impl Encoder {
             }
         }
         self.open(OPTIONS);
-        // The first of the elements is the scope: nfdump looks for the others behind it.
+        // The first element is the scope: nfdump looks for the others after it.
         [NAMES, NAMED.len() as u16, 1].iter().for_each(|word| self.put(word.to_be_bytes()));
         for (element, bytes) in NAMED {
             self.put(element.to_be_bytes());
@@ -271,7 +271,7 @@ impl Encoder {
         }
     }
 
-    /// Begins a set; its length follows at its end.
+    /// Begins a set; its length is filled in at the end.
     fn open(&mut self, set: u16) {
         self.close();
         self.set = Some((set, self.message.len()));
@@ -307,7 +307,7 @@ impl Encoder {
         self.put([observed.flags, observed.class]);
         self.put(observed.vlan.to_be_bytes());
         if kind.tunnelled {
-            // The upper byte would be the kind of tunnel (RFC 7133), which a key does not have.
+            // The upper byte would be the tunnel type (RFC 7133), which a key does not contain.
             self.put(u64::from(key.vni().unwrap_or_default()).to_be_bytes());
         }
     }
@@ -332,7 +332,7 @@ mod tests {
     use std::collections::HashMap;
     use weir_packet::Observed;
 
-    /// A decoder that knows IPFIX and not the encoder: it reads templates, and records by them.
+    /// A decoder that knows IPFIX but not the encoder: it reads templates, and uses them to read records.
     #[derive(Default)]
     struct Decoder {
         templates: HashMap<u16, Vec<Element>>,

@@ -1,4 +1,4 @@
-//! Flow records for other programs: what leaves weir when its own summaries are not enough.
+//! Flow records for other programs: what weir exports when its own summaries are not enough.
 
 pub mod flows;
 pub mod ipfix;
@@ -8,25 +8,25 @@ pub mod parquet;
 use crate::FlowRecord;
 use std::sync::Arc;
 
-/// Says which build writes Parquet, where another one is asked to; `None` in a build that does.
+/// Says which build writes Parquet, for users of a build that does not; `None` in a build that does.
 pub const NO_PARQUET: Option<&str> = if cfg!(feature = "parquet") {
     None
 } else {
     Some("this build of weir does not write Parquet: build it with `--features parquet`")
 };
 
-/// Why the counts of a flow were given.
+/// Why the counts of a flow were reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// No packet came for the time after which flows go.
+    /// No packet arrived during the idle timeout.
     Idle,
-    /// The flow lives on: a period ended, or it had many packets.
+    /// The flow continues: a period ended, or it had many packets.
     Active,
     /// Its TCP connection has ended.
     Closed,
     /// The flow was removed, or the program has stopped.
     Forced,
-    /// The flow made room for another one.
+    /// The flow was evicted for another one.
     Evicted,
 }
 
@@ -44,17 +44,17 @@ impl End {
     }
 }
 
-/// A record, and why it was given.
+/// A record, and why it was reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     /// What the flow has counted since its last record. Times are nanoseconds since 1970.
     pub record: FlowRecord,
-    /// Why it was given.
+    /// Why it was reported.
     pub end: End,
-    /// What the flow was decided for, as `GROUP/TARGET`: a back end, a member of a bond.
+    /// The target chosen for the flow, as `GROUP/TARGET`: a back end, a member of a bond.
     pub target: Option<Arc<str>>,
     /// The port that its first packet came from.
     pub ingress: Option<Arc<str>>,
-    /// Where it was observed: the pipe, or the overlay's table of flows.
+    /// Where it was observed: the pipe, or the overlay's flow table.
     pub point: Option<Arc<str>>,
 }

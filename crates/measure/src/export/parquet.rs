@@ -1,7 +1,7 @@
 //! Flow records as Parquet files, which DuckDB, ClickHouse, Spark and pandas read.
 //!
-//! Columns are named after IPFIX information elements; [`COLUMNS`] is the list. Rows are collected to a row
-//! group, which is written at once: readers prefer long ones. What is written has no use before
+//! Columns are named after IPFIX information elements; [`COLUMNS`] lists them. Rows are collected into a row
+//! group, which is written at once: readers prefer long ones. The output is unusable before
 //! [`Writer::finish`], because a Parquet file ends with its table of contents.
 
 use super::Given;
@@ -15,10 +15,10 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::Arc;
 
-/// The most rows of a row group: what DuckDB writes. 14 MB until it is written.
+/// The maximum number of rows in a row group: what DuckDB writes. 14 MB until it is written.
 pub const GROUP_MAX: usize = 122_880;
 
-/// Bytes that a row takes in a file, roughly, compressed.
+/// Approximate number of bytes per row in a file, after compression.
 const ROW_BYTES: u64 = 40;
 
 /// A column: its name, its type as Parquet's schemas write it, and its values.
@@ -29,14 +29,14 @@ struct Column {
     values: Values,
 }
 
-/// How a column's values are taken from records.
+/// How a column's values are extracted from records.
 enum Values {
     Int32(fn(&Given) -> u32),
     Int64(fn(&Given) -> u64),
-    /// One that may be missing.
+    /// An optional value.
     Optional(fn(&Given) -> Option<u32>),
     Text(fn(&Given, &mut String)),
-    /// One that may be missing, shared by many records.
+    /// An optional value that is shared by many records.
     Word(fn(&Given) -> Option<&Arc<str>>),
 }
 
@@ -123,7 +123,7 @@ fn schema() -> String {
     format!("message flow {{ {} }}", COLUMNS.iter().map(line).collect::<Vec<_>>().join(" "))
 }
 
-/// A file that is being written.
+/// A file being written.
 pub struct Writer<W: Write + Send> {
     file: SerializedFileWriter<W>,
     group: Vec<Given>,
@@ -132,7 +132,7 @@ pub struct Writer<W: Write + Send> {
 }
 
 impl<W: Write + Send> Writer<W> {
-    /// Begins a file with row groups of at most so many rows, and at least one.
+    /// Begins a file with row groups of at most this many rows, and at least one.
     ///
     /// # Errors
     /// The output cannot be written.
@@ -147,7 +147,7 @@ impl<W: Write + Send> Writer<W> {
     /// Appends a row.
     ///
     /// # Errors
-    /// The output cannot be written: the file cannot be finished any more.
+    /// The output cannot be written. The file can then no longer be finished.
     pub fn add(&mut self, given: Given) -> Result<()> {
         self.group.push(given);
         self.rows += 1;
@@ -160,13 +160,13 @@ impl<W: Write + Send> Writer<W> {
         self.rows
     }
 
-    /// Returns about how many bytes the file has, with the rows that are not written yet.
+    /// Returns the approximate size of the file in bytes, including rows not written yet.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.file.bytes_written() as u64 + self.group.len() as u64 * ROW_BYTES
     }
 
-    /// Writes what is left and the table of contents. Returns the output.
+    /// Writes the remaining rows and the table of contents. Returns the output.
     ///
     /// # Errors
     /// The output cannot be written.
@@ -195,7 +195,7 @@ impl<W: Write + Send> Writer<W> {
 impl Values {
     fn write(&self, rows: &[Given], writer: &mut SerializedColumnWriter<'_>) -> Result<()> {
         match self {
-            // An unsigned number has the bits of the signed one (Parquet's LogicalTypes, INT).
+            // An unsigned number has the same bits as the signed one (Parquet's LogicalTypes, INT).
             Values::Int32(of) => {
                 let values: Vec<i32> = rows.iter().map(|row| of(row) as i32).collect();
                 writer.typed::<Int32Type>().write_batch(&values, None, None)?;
@@ -226,7 +226,7 @@ impl Values {
     }
 }
 
-/// Texts of all rows, in one piece of memory.
+/// The texts of all rows, in a single buffer.
 fn texts(rows: &[Given], of: fn(&Given, &mut String)) -> Vec<ByteArray> {
     let mut text = String::new();
     let mut ends = Vec::with_capacity(rows.len());

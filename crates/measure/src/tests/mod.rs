@@ -1,4 +1,4 @@
-//! A measurement against the truth, on streams of many shapes.
+//! A measurement against exact counts, on streams of many shapes.
 
 use crate::{FlowRecord, KeyKind, Part, Report, Seed, Settings, Summary};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use weir_sketch::traffic::{Random, Zipf};
 
 const SEED: Seed = Seed::new([11, 12]);
 
-/// A flow by its number: some of IPv6, some inside tunnels.
+/// A flow by its number: some are IPv6, some inside tunnels.
 pub(crate) fn flow(number: u64) -> FlowKey {
     let low = number as u32;
     let end = |bits: u32| match number % 5 {
@@ -42,7 +42,8 @@ fn small() -> Settings {
     Settings { keys: 256, exact_memory: 1 << 30, packet_bytes_max: 1514, ..Settings::default() }
 }
 
-/// Everything with a certain bound is within it. Returns how many other estimates miss, and of how many.
+/// Checks that everything with a certain bound is within it. Returns how many of the other estimates miss,
+/// and their number.
 fn check(report: &Report) -> (u64, u64) {
     let lists = [
         &report.top_flows,
@@ -162,7 +163,7 @@ fn flows_are_what_settings_say() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    /// The parts that are linear are equal, bit by bit; top lists stay within their bounds.
+    /// Linear parts are equal bit by bit; top lists stay within their bounds.
     #[test]
     fn merging_equals_one_stream(flows in 1_u64..3000, cut in 0_usize..3000, seed in 0_u64..1000) {
         let records = records(flows, 1.0, 3000, seed);
@@ -249,7 +250,7 @@ fn what_is_not_a_sketch_file_is_refused() {
         let at = 16 + random.below(bytes.len() as u64 - 16) as usize;
         other[at] ^= 1 << random.below(8);
         assert!(error(&other).contains("damaged"));
-        // With a right checksum it is refused or read, and never a panic.
+        // With a valid checksum it is refused or read, but never panics.
         let right = crate::file::checksum(&other[16..]);
         other[12..16].copy_from_slice(&right.to_le_bytes());
         if let Ok(mut read) = Summary::read(&other[..]) {
@@ -269,7 +270,7 @@ fn numbers_of_a_file_overflow_no_sum() {
     let mut bytes = saved(&mut summary);
     let (original, mut read) = (bytes.clone(), 0);
     assert!(bytes.len() > kept.len());
-    // The totals first; of the rest a sample.
+    // All of the totals; a sample of the rest.
     for at in (16..120).chain((120..bytes.len() - 8).step_by(2003)) {
         for number in [0, u64::MAX, (1 << 56) - 1] {
             bytes.copy_from_slice(&original);

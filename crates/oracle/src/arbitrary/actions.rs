@@ -7,7 +7,7 @@ use weir_packet::{Access, Field, Source};
 use weir_program::Template;
 use weir_program::operation::{OPERATIONS, Operation, Slot, Stage, Value};
 
-/// Numbers of operations of a stage that an action may have, of which one is picked.
+/// Possible numbers of operations of a stage in an action, one of which is picked.
 fn counts(stage: Stage) -> &'static [usize] {
     match stage {
         Stage::Rewrite => &[0, 0, 1, 1, 2, 3],
@@ -84,15 +84,15 @@ fn written_field(random: &mut Random) -> Field {
 /// What the flows of a pipe may keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flows {
-    /// Nothing: it is no FLOW pipe, or follows.
+    /// Nothing: it is not a FLOW pipe, or it follows.
     None,
     /// Values of its actions.
     Kept,
-    /// The same, and answers are learnt: the action sets addresses and ports, and does not compute them.
+    /// The same, and answers are learnt: the action sets addresses and ports rather than computing them.
     Answered,
 }
 
-/// Picks a field that a flow may learn a number of this field from.
+/// Picks a field from which a flow may learn a number for this field.
 fn learnt_field(random: &mut Random, like: Field) -> Field {
     loop {
         let field = if random.percent(60) { read_field(random) } else { written_field(random) };

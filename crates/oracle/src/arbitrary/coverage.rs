@@ -1,4 +1,5 @@
-//! What a run has really met, counted from traces: a suite that never hit something fails and says what.
+//! What a run has really exercised, counted from traces: a test suite that never reaches something fails and
+//! names it.
 
 use crate::trace::{
     Asked, Change as Done, Color, End, FlowMet, Known, Lookup, Miss, Moving, Pick, Rss, Step,
@@ -15,13 +16,13 @@ use weir_program::{
     PipeKind, Program, SharedUse,
 };
 
-/// How often each thing was met.
+/// How often each thing occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     met: BTreeMap<String, u64>,
 }
 
-/// Drop reasons that a program can give.
+/// Drop reasons that a program can produce.
 const REASONS: &[DropReason] = &[
     DropReason::Policy,
     DropReason::Miss,
@@ -53,7 +54,7 @@ const REASONS: &[DropReason] = &[
     DropReason::NotFragmented,
 ];
 
-/// Everything else there is, apart from pipe types, operations and the fields that are matched and written.
+/// Everything else, apart from pipe types, operations, and the fields that are matched and written.
 const KINDS: &str = "
     pipe:hash:no_target pipe:flow:no_target no_target:app:hash no_target:app:flow no_target:app:group
     match:const:hit match:const:miss match:per_entry match:masked match:range match:prefix match:prefix:0
@@ -94,13 +95,13 @@ const KINDS: &str = "
     flood:nowhere flood:one flood:several copied:app copied:port copied:then_dropped";
 
 impl Coverage {
-    /// Nothing met yet.
+    /// Creates an empty record.
     #[must_use]
     pub fn new() -> Coverage {
         Coverage::default()
     }
 
-    /// Counts what a packet met.
+    /// Counts what a packet encountered.
     pub fn walk(&mut self, program: &Program, walk: &Walk) {
         for step in &walk.trace {
             self.step(program, step);
@@ -146,7 +147,7 @@ impl Coverage {
         }
     }
 
-    /// Counts a change and what came of it.
+    /// Counts a change and its outcome.
     pub fn change(&mut self, change: &Change, result: &Result<(), ChangeError>) {
         let what = match change {
             Change::Add { .. } => "add",
@@ -181,26 +182,26 @@ impl Coverage {
         }
     }
 
-    /// Counts moves of buckets that age carried out.
+    /// Counts moves of buckets carried out by age.
     pub fn settled(&mut self, buckets: usize) {
         if buckets > 0 {
             self.meet("aged:bucket");
         }
     }
 
-    /// Adds another run's.
+    /// Adds the record of another run.
     pub fn add(&mut self, other: &Coverage) {
         for (name, count) in &other.met {
             *self.met.entry(name.clone()).or_default() += count;
         }
     }
 
-    /// Everything there is to meet.
+    /// Everything that can occur.
     #[must_use]
     pub fn wanted() -> Vec<String> {
         let writable = |field: &&Field| field.spec().access == Access::Writable;
-        // ARP and ICMP errors inside a tunnel are made too seldom to be counted on: tests/icmp_errors.rs and
-        // crates/engine/tests/interpreter/frames.rs read them.
+        // ARP and ICMP errors inside a tunnel are generated too rarely to be relied on: tests/icmp_errors.rs
+        // and engine/tests/interpreter/frames.rs cover them.
         let usual =
             |field: &&Field| !["inner.arp.", "inner.error."].iter().any(|one| field.name().starts_with(one));
         let matched = Field::ALL.iter().filter(usual).map(|field| format!("field:{field}"));
@@ -208,7 +209,7 @@ impl Coverage {
         let reasons = REASONS.iter().map(|reason| format!("drop:{reason}"));
         let operations =
             OPERATIONS.iter().flat_map(|line| [format!("do:{}", line.word), format!("fail:{}", line.word)]);
-        // It leaves packets alone that it does not concern.
+        // It leaves packets alone that it does not apply to.
         let operations =
             operations.filter(|word| word != "fail:clamp_mss").chain(["lowered:mss".to_string()]);
         let results =
@@ -225,13 +226,13 @@ impl Coverage {
             .collect()
     }
 
-    /// What has not been met.
+    /// What has not occurred.
     #[must_use]
     pub fn missing(&self) -> Vec<String> {
         Coverage::wanted().into_iter().filter(|name| !self.met.contains_key(name)).collect()
     }
 
-    /// Everything that was met, and how often.
+    /// Everything that occurred, and how often.
     #[must_use]
     pub fn met(&self) -> &BTreeMap<String, u64> {
         &self.met
@@ -304,7 +305,7 @@ impl Coverage {
         }
     }
 
-    /// Meets an app that got a packet for which a group has no target.
+    /// Records an app that got a packet for which a group has no target.
     fn without_target(&mut self, pipe: &Pipe, step: &Step) {
         let to_app = matches!(step.end, End::Verdict(Verdict::App(_)));
         let nobody = |pick: &Pick| pick.target.is_none();
@@ -315,7 +316,7 @@ impl Coverage {
         }
     }
 
-    /// Meets how the target of a new flow was chosen.
+    /// Records how the target of a new flow was chosen.
     fn new_flow(&mut self, program: &Program, step: &Step, pick: &Pick) {
         let pins =
             matches!(program.pipes[step.pipe.index()].kind, PipeKind::Flow { learn: Learn::Pin(_), .. });
@@ -408,7 +409,7 @@ impl Coverage {
         let grouped = !matches!(lookup, Lookup::Miss(miss) if !miss.failed.is_empty());
         let missed = flow.known == Known::No && *lookup != Lookup::NoTarget && grouped;
         let learn = match learn {
-            // What learns answers learns of every packet but of errors.
+            // A pipe that learns answers learns from every packet except errors.
             _ if *reverse && flow.key.is_some() && missed => "error",
             Learn::Nothing => "nothing",
             Learn::Default => "default",
@@ -441,7 +442,7 @@ impl Coverage {
         }
     }
 
-    /// Meets what a known flow keeps of its entry's action.
+    /// Records what a known flow keeps of its entry's action.
     fn kept(&mut self, pipe: &Pipe, step: &Step) {
         if !matches!(&step.flow, Some(FlowMet { known: Known::Found(_), .. })) {
             return;
@@ -473,7 +474,7 @@ impl Coverage {
             MeterSecond::Excess { .. } => "srtcm",
             MeterSecond::Peak { .. } => "trtcm",
         };
-        // Awareness shows when the packet comes with another colour than green.
+        // Colour awareness shows only when the packet arrives with a colour other than green.
         let aware = if config.colour_aware && met.before > Color::Green { "aware" } else { "blind" };
         self.meet(&format!("meter:{marker}:{aware}:{}", met.after));
     }

@@ -75,13 +75,13 @@ fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryM
     }
 }
 
-/// Generates an entry as it might be added at run time.
+/// Generates an entry that could be added at run time.
 pub(super) fn entry(random: &mut Random, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Entry {
     let matches = keys(random, program, pipe);
     entry_for(random, program, pipe, matches, (at, pipes))
 }
 
-/// The same with these matches. Targets have the action that uses a NAT pool, which is the first.
+/// The same with these matches. Targets have the action that uses a NAT pool, which is the first one.
 fn entry_for(
     random: &mut Random,
     program: &Program,

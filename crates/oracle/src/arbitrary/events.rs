@@ -55,10 +55,10 @@ pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event 
 }
 
 /// Generates a frame of a live flow that has an address and a port of a NAT pool, or of its answers: no other
-/// frame meets those. `None` if there is no such flow, and most of the time.
+/// frame hits those. `None` if there is no such flow, and most of the time.
 fn of_flow(random: &mut Random, state: &Snapshot) -> Option<Vec<u8>> {
     let flows = state.pipes.iter().flat_map(|pipe| &pipe.flows).filter(|flow| flow.binding.is_some());
-    // A key may be older than the headers with the ports.
+    // A key may be older than the headers that contain the ports.
     let with_ports = |key: &FlowKey| matches!(key.protocol(), 6 | 17);
     let mut keys: Vec<FlowKey> = flows.map(|flow| flow.key).filter(with_ports).collect();
     if keys.is_empty() || random.percent(60) {
@@ -76,13 +76,13 @@ pub fn hash(random: &mut Random) -> u32 {
     random.pick(&[0, 0, 0, 0, 1, 0x4000_0000, 0x8000_0001, u32::MAX])
 }
 
-/// The ports that are known of a later fragment's datagram.
+/// Generates the known ports of a later fragment's datagram.
 #[must_use]
 pub fn datagram_ports(random: &mut Random) -> Option<[u16; 2]> {
     random.percent(80).then(|| [random.pick(PORTS), random.pick(PORTS)])
 }
 
-/// Generates a change, or a few of them as one.
+/// Generates a change, or a few of them as a batch.
 fn change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {
     if random.percent(75) {
         return one_change(random, program, state);
@@ -137,8 +137,8 @@ fn set_weight(random: &mut Random, program: &Program) -> Change {
     Change::SetWeight { group: GroupId(group as u16), target: target as u16, weight }
 }
 
-/// Generates moves of a group's buckets, mostly of a group with given buckets: of a few buckets or of all,
-/// now or later.
+/// Generates moves of a group's buckets, mostly of a group with given buckets: of a few buckets or all of
+/// them, immediate or later.
 fn move_buckets(random: &mut Random, program: &Program, given_percent: usize) -> Change {
     let given = |at: &usize| program.groups[*at].fill == Fill::Given;
     let list: Vec<usize> = (0..program.groups.len()).filter(given).collect();

@@ -1,8 +1,8 @@
-//! Random programs, packets and changes from one small generator, so that tests, the fuzzer and CI use the
-//! same ones; and [`Coverage`], which records what a run has exercised.
+//! Random programs, packets and changes from one small generator that tests, the fuzzer and CI share; and
+//! [`Coverage`], which records what a run has exercised.
 //!
 //! Values come from small pools, so that packets hit entries often. Programs pass the check, except that they
-//! may read metadata before writing it, because its initial value of 0 is to be tested too.
+//! may read metadata before writing it, because its initial value of 0 must be tested too.
 
 mod actions;
 mod coverage;

@@ -7,11 +7,11 @@ use super::pools::{
 use std::net::IpAddr;
 use weir_packet::FlowKey;
 
-/// Protocols that are not read, but have checksums with a pseudo header: DCCP, PIM, mobility, UDP-Lite, HIP.
+/// Protocols that are not parsed, but have checksums with a pseudo header: DCCP, PIM, mobility, UDP-Lite,
+/// HIP.
 const OTHER_PROTOCOLS: &[u8] = &[33, 103, 135, 136, 139];
 
-/// Options of TCP: a maximum segment size, also behind others and at an odd place, and such as contradict
-/// themselves.
+/// TCP options: a maximum segment size, also after others and at an odd offset, and malformed ones.
 const TCP_OPTIONS: &[&str] = &[
     "020405b4",
     "020405b40402010303070101",
@@ -26,7 +26,8 @@ const TCP_OPTIONS: &[&str] = &[
     "1e00020405b40101",
 ];
 
-/// Extension headers, among them a segment left and a home address, which change the pseudo header.
+/// Extension headers, including a routing header with segments left and a home address, which change the
+/// pseudo header.
 const EXTENSIONS: &[&str] = &[
     "hbh",
     "dst",
@@ -151,7 +152,7 @@ pub(super) fn frame_of(random: &mut Random, key: &FlowKey) -> Vec<u8> {
     weir_packet::craft::frame(&format!("src={router} dst={src} {protocol} payload={payload}"))
 }
 
-/// The packet that an ICMP error is about, mostly of a flow that others belong to, cut off as routers do, as
+/// The packet that an ICMP error is about, mostly from one of the shared flows, truncated as routers do, as
 /// hexadecimal digits.
 fn reported(random: &mut Random) -> String {
     let (src, dst, protocol, (sport, dport)) = random.pick(FLOWS);
@@ -213,7 +214,7 @@ fn packet(random: &mut Random) -> String {
     words.join(" ")
 }
 
-/// Some payload, unless there is one.
+/// Some payload, unless there already is one.
 fn payload(random: &mut Random, words: &mut Vec<String>) {
     if random.percent(30) && !words.iter().any(|word| word.starts_with("payload=")) {
         let payload = if random.percent(40) { quic(random) } else { "5a".repeat(random.below(40)) };
@@ -221,7 +222,7 @@ fn payload(random: &mut Random, words: &mut Vec<String>) {
     }
 }
 
-/// What may be a QUIC packet with a server ID of one octet, often one that is cut short.
+/// Possibly a QUIC packet with a server ID of one octet, often truncated.
 fn quic(random: &mut Random) -> String {
     let first = random.pick(&[0x00, 0x10, 0x20, 0x3f, 0x40, 0x60, 0xe0]);
     let id = format!("{first:02x}{:02x}{}", random.below(6), "5a".repeat(random.pick(&[3, 4, 5, 15, 18])));

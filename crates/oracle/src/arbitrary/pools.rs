@@ -14,7 +14,7 @@ pub(super) const RANGES: &[(u16, u16)] =
 pub(super) const TTLS: &[u8] = &[64, 64, 255, 2, 1, 0];
 pub(super) const DSCPS: &[u8] = &[0, 10, 46, 63];
 pub(super) const VNIS: &[u32] = &[0, 7, 8, 0xff_ffff];
-/// GRE keys, one of which has more bits than a flow key has room for.
+/// GRE keys; one has more bits than fit in a flow key.
 pub(super) const KEYS: &[u32] = &[0, 7, 8, 0xff_ffff, 0x100_0007];
 pub(super) const PROTOCOLS: &[u8] = &[6, 17, 1, 58, 47, 4, 41, 132];
 /// How many addresses at the beginning of [`V4`] and [`V6`] any host may send from.
@@ -34,7 +34,7 @@ pub(super) const V6: &[Ipv6Addr] = &[
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9),
     Ipv6Addr::UNSPECIFIED,
 ];
-/// Addresses from which no host may send, at least not to every other.
+/// Addresses that no host may send from, at least not to every other host.
 pub(super) const SPECIAL_V4: &[Ipv4Addr] =
     &[Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 1)];
 pub(super) const SPECIAL_V6: &[Ipv6Addr] = &[

@@ -119,18 +119,18 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
         ipv6: random.between(0, 128) as u8,
         timeout_ns: random.pick(&[0, 1, 3_000_000_000]),
     });
-    // A value that metadata often has; 0 is what it starts with.
+    // A value that metadata often has; it starts as 0.
     let number = random.percent(70).then_some(at as u16 + 1);
     let (name, origin) = (format!("group{at}"), Origin(200 + at as u32));
     let quic = random.percent(25).then(|| quic(random).into());
     let apps = program.apps.len();
     let no_target = (apps > 0 && random.percent(40)).then(|| AppId(random.below(apps) as u16));
-    // Without a choice of its own, which would change all that follows from a seed.
+    // Not a random choice of its own, which would change everything that follows from a seed.
     let idle = no_target;
     Group { name, number, fill, size, seed, new_flows, affinity, quic, no_target, idle, targets, origin }
 }
 
-/// Configurations that server IDs of one octet are encoded by.
+/// Configurations that encode server IDs of one octet.
 fn quic(random: &mut Random) -> Vec<QuicConfig> {
     let mut one = |id| {
         let key = random.percent(40).then(|| [random.below(256) as u8; 16]);
@@ -139,7 +139,7 @@ fn quic(random: &mut Random) -> Vec<QuicConfig> {
     [0, 1, 2].map(&mut one).into()
 }
 
-/// Makes the fill of another system of random bits; few, because their buckets are many.
+/// Makes another system's fill from random bits; rarely, because such fills have many buckets.
 fn foreign(bits: u64) -> Option<Fill> {
     let has = |bit: u32| bits >> (8 + bit) & 1 == 1;
     let version = if has(0) { KatranVersion::V1 } else { KatranVersion::V2 };
@@ -187,13 +187,13 @@ fn groups_onward(program: &Program, at: usize) -> Vec<GroupId> {
     groups.filter(|(_, group)| group.targets.iter().all(onward)).map(|(id, _)| id).collect()
 }
 
-/// Whether a pipe picks rows of a group, so that a second chance has one to name.
+/// Whether a pipe picks rows of a group, so that there is a second chance to name.
 fn picks_rows(kind: &PipeKind) -> bool {
     let is_hash = matches!(kind, PipeKind::Hash { input, .. } if !matches!(input, HashInput::Select(_)));
     kind.group().is_some() && !is_hash
 }
 
-/// Takes a second chance away where the check would refuse it.
+/// Removes a second chance where the check would refuse it.
 fn allow_second_chance(kind: &PipeKind, operation: &mut Operation) {
     if let Operation::Encap(encap) = operation {
         encap.second_chance &= picks_rows(kind) && !encap.ipv6 && !encap.bare;
@@ -261,7 +261,7 @@ impl Maker {
             if let Operation::Encap(encap) = operation(random, blank, Flows::None)
                 && !encap.ipv6
             {
-                // Often that of a target, of which there are up to four.
+                // Often the address of a target, of which there are up to four.
                 let dst = Value::Const(0x0a00_0000 + random.below(4) as u128);
                 template.operations.push(Operation::Encap(Encap {
                     second_chance: true,
@@ -273,7 +273,8 @@ impl Maker {
         }
     }
 
-    /// Adds a pool, often one that is soon used up, and an action that uses it in front of those of a pipe.
+    /// Adds a pool, often a small one that is soon exhausted, and prepends an action that uses it to those of
+    /// a pipe.
     fn nat_pool(&mut self, random: &mut Random, templates: &mut Vec<Template>) -> NatPoolId {
         let id = NatPoolId(self.program.nat_pools.len() as u16);
         let is_ipv4 = random.percent(80);
@@ -298,7 +299,7 @@ impl Maker {
         id
     }
 
-    /// A kind of pipe. From a group that is filled as another system's, packets pick by their flow keys.
+    /// A kind of pipe. From a group that is filled like another system's, packets pick by their flow keys.
     fn kind(&self, random: &mut Random) -> PipeKind {
         let source = random.pick(&[KeySource::Outer, KeySource::Outer, KeySource::Inner]);
         let by_key = |choice: GroupChoice| {
@@ -418,7 +419,7 @@ fn timeouts(random: &mut Random) -> Timeouts {
     timeouts
 }
 
-/// A field to hash or copy; a port has a name and no number.
+/// A field to hash or copy; a port has a name rather than a number.
 pub(super) fn read_field(random: &mut Random) -> Field {
     loop {
         let field = match_field(random);

@@ -1,4 +1,5 @@
-//! A generator driven by a fuzzer's bytes, if any, and then by a seed: SplitMix64 (Steele et al., OOPSLA'14).
+//! A generator driven by a fuzzer's bytes, if any, and after that by a seed: SplitMix64 (Steele et al.,
+//! OOPSLA'14).
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 

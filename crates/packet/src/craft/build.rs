@@ -1,4 +1,4 @@
-//! From a recipe to bytes: each header is a small function that appends itself to what lies in front of its
+//! From a recipe to bytes: each header is a small function that appends the header to the bytes before its
 //! payload.
 
 use super::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Recipe {
-    /// The bytes. Lengths that do not fit their fields are cut to them; parsing a text refuses such recipes.
+    /// The bytes. Lengths that do not fit their fields are truncated; the text parser rejects such recipes.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let frame = self.build_with(&self.payload);
@@ -138,7 +138,7 @@ impl Udp {
         let length = segment.len() as u16;
         put16(&mut segment, 4, length);
         let good = match checksum(addresses.pseudo(PROTOCOL_UDP, segment.len()).bytes(&segment)) {
-            0 => 0xffff, // 0 would say that there is no checksum
+            0 => 0xffff, // 0 would mean "no checksum"
             good => good,
         };
         put16(&mut segment, 6, self.checksum.shown(good));
@@ -196,7 +196,7 @@ impl Addresses {
 const FRAGMENT_HEADER: u8 = 44;
 
 impl Extension {
-    /// The header, which leads to `next`.
+    /// The header, followed by `next`.
     fn bytes(&self, next: u8) -> Vec<u8> {
         let length = (2 + self.content.len()) / self.kind.unit() - self.kind.units_uncounted();
         [&[next, length as u8], self.content.as_slice()].concat()
@@ -221,30 +221,30 @@ impl ExtensionKind {
         }
     }
 
-    /// A header of this kind that asks for nothing, as short as can be.
+    /// A header of this kind that requests nothing, as short as possible.
     pub(super) fn blank(self) -> Extension {
         let content = match self {
             // PadN over the six bytes of options (RFC 8200 §4.2).
             ExtensionKind::HopByHop | ExtensionKind::Destination => vec![1, 4, 0, 0, 0, 0],
-            // Type 253 is for experiments (RFC 4727 §3.2); nodes ignore it when no segments are left.
+            // Type 253 is for experiments (RFC 4727 §3.2); nodes ignore it if no segments are left.
             ExtensionKind::Routing => vec![253, 0, 0, 0, 0, 0],
-            // Neither an association nor a value to check.
+            // No security association and no integrity check value.
             ExtensionKind::Authentication => vec![0; 10],
         };
         Extension { kind: self, content }
     }
 
-    /// Bytes that its length field counts by.
+    /// The unit of its length field, in bytes.
     pub(super) fn unit(self) -> usize {
         if self == ExtensionKind::Authentication { 4 } else { 8 }
     }
 
-    /// Units that its length field leaves out (RFC 4302 §2.2, RFC 8200 §4.3).
+    /// Units that its length field does not count (RFC 4302 §2.2, RFC 8200 §4.3).
     pub(super) fn units_uncounted(self) -> usize {
         if self == ExtensionKind::Authentication { 2 } else { 1 }
     }
 
-    /// Bytes of the header with this length field.
+    /// Length in bytes of the header with this length field.
     pub(super) fn bytes(self, length: u8) -> usize {
         (usize::from(length) + self.units_uncounted()) * self.unit()
     }

@@ -1,7 +1,7 @@
 //! From bytes to a recipe, and from a recipe to text.
 //!
-//! Reading is allowed to be wrong: whatever it finds is built again and compared with the bytes, and only an
-//! exact copy is believed. What no recipe says exactly stays hex.
+//! Reading may be wrong: its result is built again and compared with the bytes, and only an exact copy is
+//! accepted. Whatever no recipe describes exactly stays hex.
 
 use super::{
     Addresses, Arp, Body, Checksum, ETH_DST, ETH_SRC, Extension, ExtensionKind, FLAG_LETTERS, Fragment, Icmp,
@@ -13,13 +13,13 @@ use crate::{
 };
 use std::fmt::{Display, Formatter, Result as Written};
 
-/// One line of text from which `parse` and `build` make the same bytes.
+/// Describes a frame in one line of text from which `parse` and `build` make the same bytes.
 #[must_use]
 pub fn describe(frame: &[u8]) -> String {
     Recipe::of(frame).to_string()
 }
 
-/// [`describe`] for a person: long payloads are cut short, so that it builds no longer.
+/// [`describe`] for people: long payloads are cut short, so the text no longer builds the frame.
 #[must_use]
 pub fn describe_short(frame: &[u8]) -> String {
     format!("{:#}", Recipe::of(frame))
@@ -27,10 +27,10 @@ pub fn describe_short(frame: &[u8]) -> String {
 
 /// Bytes of a payload that the short form shows.
 const SHOWN: usize = 16;
-/// So many zeros at the end of a payload are said by `len=`.
+/// A payload that ends in at least this many zeros is described with `len=`.
 const ZEROS: usize = 4;
 
-/// How much of a frame is read as headers; the rest is payload.
+/// How many bytes of a frame are read as headers; the rest is payload.
 #[derive(Clone, Copy, PartialEq)]
 enum Reading {
     Transport,
@@ -55,7 +55,7 @@ pub(super) fn recipe_of(frame: &[u8], nesting: usize) -> Recipe {
     Recipe { body: Body::Raw(frame.to_vec()), ..Recipe::default() }
 }
 
-/// The same recipe with checksums called good or bad and zeros called a length, where that says the same
+/// The same recipe with checksums written as good or bad and zeros as a length, where that yields the same
 /// bytes.
 fn plain(mut recipe: Recipe, frame: &[u8]) -> Recipe {
     for place in [ip_checksum, transport_checksum] {
@@ -150,7 +150,7 @@ fn read_ip(recipe: &mut Recipe, frame: &[u8], how: (&Level, Reading, usize)) -> 
         PROTOCOL_TCP => Some(read_tcp(segment)?),
         PROTOCOL_ICMP if ip.addresses.is_ipv4() => Some(read_icmp(segment)?),
         PROTOCOL_ICMPV6 if !ip.addresses.is_ipv4() => Some(read_icmp(segment)?),
-        // A tunnel that cannot be said is a number and a payload.
+        // A tunnel that words cannot describe becomes a number and a payload.
         protocol => TunnelKind::of_protocol(protocol)
             .and_then(|kind| Tunnel::read(kind, protocol, segment, nesting))
             .map(|(tunnel, length)| (Transport::Tunnel(tunnel), length)),
@@ -246,7 +246,7 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Collects the words of a line. Values that are the default are not said, but for those a reader looks for.
+/// Collects the words of a line. Default values are left out, except those that readers look for.
 pub(super) struct Line {
     pub(super) words: Vec<String>,
     pub(super) is_short: bool,

@@ -1,5 +1,5 @@
-//! Tunnels in recipes: any kind of [`TunnelKind`], its header plain (`vni=7`) or byte by byte (`header=...`),
-//! and the frame or packet inside.
+//! Tunnels in recipes: any kind of [`TunnelKind`], its header in plain words (`vni=7`) or byte by byte
+//! (`header=...`), and the frame or packet inside.
 
 use super::describe::{Line, recipe_of};
 use super::words::{Words, hex, recipe};
@@ -14,15 +14,15 @@ pub struct Tunnel {
     pub kind: TunnelKind,
     /// VNI or key.
     pub id: Option<u32>,
-    /// The header byte by byte, where it is not plain.
+    /// The header byte by byte, if plain words cannot describe it.
     pub header: Option<Vec<u8>>,
-    /// Is what it carries Ethernet, or IP without it?
+    /// Whether it carries Ethernet, or IP without Ethernet.
     pub ethernet: bool,
-    /// What it carries, of an IP packet without its Ethernet header; the payload follows it.
+    /// What it carries, without the Ethernet header for an IP packet; the payload follows it.
     pub inner: Option<Box<Recipe>>,
 }
 
-/// Bytes of the Ethernet header that an inner IP packet goes without.
+/// Length of the Ethernet header, which an inner IP packet does not have.
 const ETHERNET: usize = 14;
 
 impl Tunnel {
@@ -50,7 +50,7 @@ impl Tunnel {
         header
     }
 
-    /// The tunnel at the start of `bytes`, and how many of them it is; a payload follows.
+    /// The tunnel at the start of `bytes`, and its length in bytes; a payload follows.
     pub(super) fn read(
         kind: TunnelKind,
         protocol: u8,
@@ -60,7 +60,7 @@ impl Tunnel {
         let header = kind.read(bytes, protocol).ok()?;
         let (raw, behind) = bytes.split_at(header.length);
         let ethernet = header.inside == Some(Inside::Ethernet);
-        // A frame inside, as deep as a text may say it.
+        // An inner frame, as deeply nested as a text may express.
         let wanted = header.inside.filter(|_| !behind.is_empty() && nesting < NESTING_MAX);
         let inner = wanted.and_then(|inside| match inside {
             Inside::Ethernet => Some(recipe_of(behind, nesting + 1)),
@@ -72,7 +72,7 @@ impl Tunnel {
         if tunnel.plain() != raw {
             (tunnel.id, tunnel.header) = (None, Some(raw.to_vec()));
         }
-        // Without a header it is the protocol number that says what is inside.
+        // Without a header, the protocol number says what is inside.
         (tunnel.kind.protocol(tunnel.inside()) == protocol).then_some((tunnel, length))
     }
 
@@ -99,15 +99,14 @@ impl Tunnel {
     }
 }
 
-/// The kind of tunnel that the words mean: the one that is named, else VXLAN where there is a VNI or
-/// something inside.
+/// The kind of tunnel that the words mean: the named one, or else VXLAN if there is a VNI or an inner frame.
 pub(super) fn kind(words: &mut Words<'_>) -> Result<Option<TunnelKind>, RecipeError> {
     let named = words.value("tunnel", TunnelKind::from_word)?;
     let meant = words.find("vni").is_some() || words.find("inner").is_some();
     Ok(named.or(meant.then_some(TunnelKind::Vxlan)))
 }
 
-/// The tunnel of a kind that the words say.
+/// The tunnel of this kind that the words describe.
 pub(super) fn tunnel(kind: TunnelKind, words: &mut Words<'_>) -> Result<Tunnel, RecipeError> {
     let spec = kind.spec();
     let header = words.value("header", hex)?;
@@ -128,7 +127,7 @@ pub(super) fn tunnel(kind: TunnelKind, words: &mut Words<'_>) -> Result<Tunnel, 
 }
 
 impl Recipe {
-    /// The IP packet without its Ethernet header, which a length does not count either.
+    /// The IP packet without its Ethernet header, which lengths do not count either.
     pub(super) fn build_ip(&self) -> Vec<u8> {
         let length = self.length.map(|length| length + ETHERNET);
         Recipe { length, ..self.clone() }.build().split_off(ETHERNET)

@@ -1,5 +1,5 @@
 //! From text to a recipe: the text is split into words, each part of the recipe takes the words it knows, and
-//! a word that nobody took is out of place.
+//! a word that no part took is out of place.
 
 use super::{
     Addresses, Arp, Body, Checksum, EXTENSIONS_MAX, Extension, ExtensionKind, FLAG_LETTERS, FRAME_MAX,
@@ -37,7 +37,7 @@ const PORTS: &str = "proto=udp or proto=tcp, and no frag= beyond 0";
 const IN_TCP: &str = "proto=tcp, and no frag= beyond 0";
 const IN_ICMP: &str = "proto=icmp or proto=icmpv6, and no frag= beyond 0";
 
-/// Every key with what its value looks like and where it applies.
+/// Every key, with the form of its value and where it applies.
 pub const KEYS: &[(&str, &str, &str)] = &[
     ("eth.src", MAC, FRAME),
     ("eth.dst", MAC, FRAME),
@@ -92,7 +92,7 @@ pub const KEYS: &[(&str, &str, &str)] = &[
 /// Why a text is no recipe: which word, where, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeError {
-    /// Bytes of the text before the word.
+    /// Offset of the word in the text, in bytes.
     pub at: usize,
     /// The offending word.
     pub word: String,
@@ -107,21 +107,21 @@ pub enum Problem {
     NotKeyValue,
     /// No such key.
     UnknownKey,
-    /// The key was there before.
+    /// The key occurs twice.
     Twice,
-    /// The value is not what the key takes: this.
+    /// The value is not what the key takes, which is this.
     Expected(&'static str),
     /// The key does not apply; it needs this.
     OutOfPlace(&'static str),
-    /// Source and destination are not of one family.
+    /// Source and destination are of different families.
     Families,
     /// A parenthesis is missing, or there is one too many.
     Parenthesis,
-    /// Recipes inside recipes beyond [`NESTING_MAX`].
+    /// Recipes are nested more deeply than [`NESTING_MAX`].
     TooDeep,
-    /// The frame would have so many bytes, more than [`FRAME_MAX`].
+    /// The frame would have this many bytes, more than [`FRAME_MAX`].
     TooLong(usize),
-    /// `len=` is less than headers and payload have: so many bytes.
+    /// `len=` is less than the length of headers and payload, which is this many bytes.
     TooShort(usize),
 }
 
@@ -173,7 +173,7 @@ impl Place<'_> {
     }
 }
 
-/// Reads a recipe: of a frame, or of an IP packet without Ethernet.
+/// Reads a recipe for a frame, or for an IP packet without Ethernet.
 pub(super) fn recipe(place: Place<'_>, depth: usize, ethernet: bool) -> Result<Recipe, RecipeError> {
     let mut words = Words::split(place, depth)?;
     let mut recipe = Recipe::default();
@@ -194,7 +194,7 @@ pub(super) fn recipe(place: Place<'_>, depth: usize, ethernet: bool) -> Result<R
     limited(recipe, place, length_word, if ethernet { 0 } else { ETHERNET })
 }
 
-/// Ethernet and what it leads to.
+/// Ethernet and what follows it.
 fn frame(recipe: &mut Recipe, words: &mut Words<'_>) -> Result<(), RecipeError> {
     recipe.eth_src = words.value("eth.src", mac)?.unwrap_or(recipe.eth_src);
     recipe.eth_dst = words.value("eth.dst", mac)?.unwrap_or(recipe.eth_dst);
@@ -206,7 +206,7 @@ fn frame(recipe: &mut Recipe, words: &mut Words<'_>) -> Result<(), RecipeError> 
     Ok(())
 }
 
-/// The recipe, when its frame keeps the limits; `less` of its bytes do not count.
+/// Returns the recipe if its frame is within the limits; `less` of its bytes do not count.
 fn limited(
     mut recipe: Recipe,
     place: Place<'_>,
@@ -265,7 +265,7 @@ fn ip(words: &mut Words<'_>) -> Result<Ip, RecipeError> {
     Ok(ip)
 }
 
-/// Both addresses; one that is not said is of the other's family.
+/// Both addresses; a missing one defaults to the other's family.
 fn addresses(words: &mut Words<'_>) -> Result<Addresses, RecipeError> {
     let dst_word = words.find("dst");
     let (src, dst) = (words.value("src", parsed::<IpAddr>)?, words.value("dst", parsed::<IpAddr>)?);
@@ -283,7 +283,7 @@ fn addresses(words: &mut Words<'_>) -> Result<Addresses, RecipeError> {
     }
 }
 
-/// A protocol by its name has a header, by its number it has not.
+/// A protocol given by name has a header; one given by number has none.
 enum Protocol {
     Named(u8),
     Number(u8),
@@ -371,7 +371,7 @@ impl<'t> Word<'t> {
     }
 }
 
-/// The words of a recipe that nobody has taken yet.
+/// The words of a recipe that have not been taken yet.
 pub(super) struct Words<'t> {
     words: Vec<Word<'t>>,
     whole: Place<'t>,
@@ -409,7 +409,7 @@ impl<'t> Words<'t> {
         Some(self.words.swap_remove(index))
     }
 
-    /// Takes a key's value, if it is there.
+    /// Takes a key's value, if the key is present.
     pub(super) fn value<T>(
         &mut self,
         key: &str,
@@ -431,7 +431,7 @@ impl<'t> Words<'t> {
         self.value(key, |value| number(value).filter(|&number| number <= max))
     }
 
-    /// Every word was taken, or the first that was not does not apply.
+    /// Checks that every word was taken; the first one left does not apply.
     fn done(self) -> Result<(), RecipeError> {
         match self.words.iter().min_by_key(|word| word.place.at) {
             Some(word) => Err(word.place.error(Problem::OutOfPlace(word.key.2))),
@@ -440,7 +440,7 @@ impl<'t> Words<'t> {
     }
 }
 
-/// Bytes up to the first white space outside parentheses.
+/// Number of bytes up to the first white space outside parentheses.
 fn word_length(text: &str) -> usize {
     let mut open = 0usize;
     for (at, character) in text.char_indices() {

@@ -1,16 +1,16 @@
 //! Geneve, RFC 8926 §3.4: version 2, option length 6 (in words), O, C, reserved 6, protocol 16, VNI 24,
-//! reserved 8; then options. They are stepped over and stay in the frame.
+//! reserved 8; then options. Options are skipped and stay in the frame.
 
 use super::{Header, Id, Inside, Unread};
 
 /// Bytes of the header without options.
 pub(super) const LENGTH: usize = 8;
-/// The payload is a control message, which only tunnel end points may read.
+/// The payload is a control message, which only tunnel endpoints may read.
 const CONTROL: u8 = 0x80;
 
 pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {
     let header: &[u8; LENGTH] = bytes.first_chunk().ok_or(Unread::Malformed)?;
-    // A version that is not known must not be interpreted.
+    // Headers of an unknown version must not be interpreted.
     if header[0] >> 6 != 0 {
         return Err(Unread::Unknown);
     }

@@ -1,9 +1,9 @@
-//! GRE, RFC 2784 §2 and RFC 2890 §2: C, R, K, S, reserved, version 3, protocol 16; then, where its bit is
+//! GRE, RFC 2784 §2 and RFC 2890 §2: C, R, K, S, reserved, version 3, protocol 16; then, each if its bit is
 //! set, checksum 16 and reserved 16, key 32, sequence number 32.
 
 use super::{Header, Id, Inside, Unread};
 
-/// Bytes of the header without what its bits add.
+/// Bytes of the header without the optional fields.
 const LENGTH: usize = 4;
 const CHECKSUM: u16 = 0x8000;
 const ROUTING: u16 = 0x4000;
@@ -14,7 +14,7 @@ const VERSION: u16 = 0x0007;
 pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {
     let header: &[u8; LENGTH] = bytes.first_chunk().ok_or(Unread::Malformed)?;
     let [flags, protocol] = [0, 2].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
-    // Version 1 is PPTP's (RFC 2637); source routes (RFC 1701) have a length of their own.
+    // Version 1 is PPTP's (RFC 2637); source routes (RFC 1701) carry their own length.
     if flags & (VERSION | ROUTING) != 0 {
         return Err(Unread::Unknown);
     }

@@ -8,7 +8,7 @@ use super::{Header, Inside, Unread};
 const LENGTH: usize = 4;
 /// Set if the payload is a control message.
 const CONTROL: u8 = 0x20;
-/// Bytes of the private data of the GLB director with one hop (docs/development/gue-header.md of
+/// Length of the GLB director's private data with one hop (docs/development/gue-header.md of
 /// github/glb-director): type 16, which is 0, index of the next hop 8, number of hops 8, and an IPv4 address
 /// for each.
 const SECOND_CHANCE: usize = 8;
@@ -36,14 +36,14 @@ pub(super) const fn length(extended: bool) -> usize {
     if extended { LENGTH + SECOND_CHANCE } else { LENGTH }
 }
 
-/// With an `id`, whatever it is, there is room for a second chance, which [`second_chance`] fills in.
+/// With any `id`, the header has room for a second chance, which [`second_chance`] fills in.
 pub(super) fn write(place: &mut [u8], id: Option<u32>) {
     if id.is_some() {
         place[0] = (SECOND_CHANCE / 4) as u8;
     }
 }
 
-/// Fills in where a packet has its second chance. A header without room for that stays.
+/// Fills in the address of a packet's second chance. A header without room for it stays unchanged.
 #[inline]
 pub(super) fn second_chance(place: &mut [u8], hop: u32) {
     if let Some(place) = place.get_mut(HOPS..LENGTH + SECOND_CHANCE) {

@@ -1,4 +1,4 @@
-//! IP in IP: IPv4 (RFC 2003, RFC 2473) or IPv6 (RFC 4213, RFC 2473) behind an IP header of either version,
+//! IP in IP: IPv4 (RFC 2003, RFC 2473) or IPv6 (RFC 4213, RFC 2473) after an IP header of either version,
 //! without a header of its own. The outer protocol number says which.
 
 use super::{Header, Inside, Unread};

@@ -1,10 +1,10 @@
-//! Tunnels: frames and packets inside UDP or IP. One file a kind, each with the same four functions: `read` a
-//! header, the `length` of one that is to be written, `write` it, and say in it what it is to `carry`. The
-//! table below is all that names them: the parser, the configuration, the check, the engine and `craft` go by
-//! it.
+//! Tunnels: frames and packets inside UDP or IP. There is one file per kind, each with the same four
+//! functions: `read` parses a header, `length` returns the length of the header to write, `write` writes it,
+//! and `carry` records in it what it carries. Only the table below names the kinds: the parser, the
+//! configuration, the check, the engine and `craft` all use it.
 //!
-//! A tunnel is recognised by a UDP destination port ([`TunnelPorts`]) or by an IP protocol. What is inside is
-//! read once: a tunnel in it is payload.
+//! A tunnel is recognised by a UDP destination port ([`TunnelPorts`]) or by an IP protocol. Only one level is
+//! parsed: a tunnel inside a tunnel is payload.
 
 mod geneve;
 mod gre;
@@ -17,34 +17,34 @@ pub use outer::{Carried, Finish, Outer, OuterShape};
 
 use crate::{DropReason, ETHER_IPV4, ETHER_IPV6, PROTOCOL_UDP};
 
-/// How a tunnel is recognised, and what it can be told.
+/// How a tunnel is recognised, and what can be configured.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelSpec {
     /// The word in configurations and output: `decap_WORD`, `encap_WORD`.
     pub word: &'static str,
-    /// What the tunnel header follows.
+    /// What precedes the tunnel header.
     pub carrier: Carrier,
-    /// The word and the bits of its id, if it has one.
+    /// The word for its ID and the ID's number of bits, if it has one.
     pub id: Option<(&'static str, u8)>,
-    /// Must a header that is written have that id?
+    /// Whether a written header must have that ID.
     pub id_needed: bool,
-    /// A checksum over header and payload: the bit of the first byte that says it is there, and the bytes in
-    /// front of it.
+    /// A checksum over header and payload: the bit in the first byte that says it is present, and the number
+    /// of bytes before it.
     pub checksum: Option<(u8, usize)>,
-    /// Can it carry Ethernet?
+    /// Whether it can carry Ethernet.
     pub ethernet: bool,
-    /// Can it carry IP without Ethernet?
+    /// Whether it can carry IP without Ethernet.
     pub ip: bool,
-    /// Does it carry Ethernet unless told otherwise?
+    /// Whether it carries Ethernet unless configured otherwise.
     pub ethernet_first: bool,
-    /// Why a frame is dropped whose tunnel header cannot be read.
+    /// The drop reason of a frame whose tunnel header cannot be read.
     pub malformed: DropReason,
 }
 
-/// What a tunnel header follows.
+/// What precedes a tunnel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// A UDP header with this destination port, unless the configuration says another.
+    /// A UDP header with this destination port, unless the configuration specifies another.
     Udp(u16),
     /// An IP header with one of these protocol numbers.
     Ip(&'static [u8]),
@@ -61,7 +61,7 @@ macro_rules! tunnels {
             /// Every kind.
             pub const ALL: &[TunnelKind] = &[$(TunnelKind::$kind,)*];
 
-            /// What is known of the kind.
+            /// The properties of this kind.
             #[must_use]
             pub const fn spec(self) -> TunnelSpec {
                 match self { $(TunnelKind::$kind => $spec,)* }
@@ -72,22 +72,22 @@ macro_rules! tunnels {
                 match self { $(TunnelKind::$kind => $module::length(extended),)* }
             }
 
-            /// Writes a header into zeros, but for what follows it.
+            /// Writes a header into zeroed bytes, without recording what follows it.
             pub(crate) fn write(self, place: &mut [u8], id: Option<u32>) {
                 match self { $(TunnelKind::$kind => $module::write(place, id),)* }
             }
 
-            /// Says in a header that was written what follows it.
+            /// Records in a written header what follows it.
             #[inline]
             pub(crate) fn carry(self, place: &mut [u8], inside: Inside) {
                 match self { $(TunnelKind::$kind => $module::carry(place, inside),)* }
             }
 
-            /// Reads the header at the start of `bytes`, what its carrier carries. `protocol` is that of the
-            /// IP header.
+            /// Reads the header at the start of `bytes`, the payload of its carrier. `protocol` is that of
+            /// the IP header.
             ///
             /// # Errors
-            /// Why there is none.
+            /// Why there is no tunnel header.
             pub fn read(self, bytes: &[u8], protocol: u8) -> Result<Header, Unread> {
                 match self { $(TunnelKind::$kind => $module::read(bytes, protocol),)* }
             }
@@ -125,13 +125,13 @@ tunnels! {
 }
 
 impl TunnelKind {
-    /// The word for it.
+    /// Returns the word for this kind.
     #[must_use]
     pub const fn word(self) -> &'static str {
         self.spec().word
     }
 
-    /// The kind of that word.
+    /// Returns the kind with this word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<TunnelKind> {
         TunnelKind::ALL.iter().copied().find(|kind| kind.word() == word)
@@ -147,7 +147,7 @@ impl TunnelKind {
         TunnelKind::ALL.iter().copied().find(means)
     }
 
-    /// The protocol number of the IP header in front, when it carries that.
+    /// The protocol number of the IP header before it, if it carries that.
     #[must_use]
     pub fn protocol(self, inside: Inside) -> u8 {
         match self.spec().carrier {
@@ -157,7 +157,7 @@ impl TunnelKind {
         }
     }
 
-    /// Is it in UDP?
+    /// Returns true if it runs over UDP.
     #[must_use]
     pub const fn is_udp(self) -> bool {
         matches!(self.spec().carrier, Carrier::Udp(_))
@@ -203,7 +203,7 @@ impl Inside {
         }
     }
 
-    /// Its EtherType.
+    /// Returns its EtherType.
     #[must_use]
     pub const fn ether_type(self) -> u16 {
         match self {
@@ -213,7 +213,7 @@ impl Inside {
         }
     }
 
-    /// Its IP protocol number.
+    /// Returns its IP protocol number.
     #[must_use]
     pub const fn protocol(self) -> u8 {
         match self {
@@ -236,25 +236,25 @@ const PROTOCOL_ETHERNET: u8 = 143;
 /// A tunnel header that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its bytes, with options.
+    /// Its length in bytes, including options.
     pub length: usize,
-    /// Its id, if it has one.
+    /// Its ID, if it has one.
     pub id: Option<Id>,
-    /// What follows; `None`: nothing that is read.
+    /// What follows; `None` if it is nothing that is parsed.
     pub inside: Option<Inside>,
 }
 
-/// The id in a tunnel header: a VNI, a key.
+/// The ID in a tunnel header: a VNI or a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id {
-    /// Bytes of the header in front of it.
+    /// Number of header bytes before it.
     pub at: usize,
     /// Its value.
     pub value: u32,
 }
 
 impl Id {
-    /// A VNI: 24 bits behind the first word of a header.
+    /// A VNI: 24 bits after the first word of a header.
     fn vni(header: &[u8; 8]) -> Id {
         Id { at: 4, value: u32::from_be_bytes([0, header[4], header[5], header[6]]) }
     }
@@ -263,14 +263,14 @@ impl Id {
 /// Why there is no tunnel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is cut short or contradicts itself: the frame is dropped ([`TunnelSpec::malformed`]).
+    /// It is truncated or contradicts itself: the frame is dropped ([`TunnelSpec::malformed`]).
     Malformed,
     /// Another version or variant: the frame is passed on as one without a tunnel.
     Unknown,
 }
 
-/// UDP destination ports that mean a tunnel, by kind; 0 where it is not in UDP. As many as fit a vector
-/// register.
+/// UDP destination ports that identify a tunnel, by kind; 0 if the kind does not run over UDP. There are as
+/// many as fit into a vector register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TunnelPorts([u16; 8]);
 
@@ -289,26 +289,26 @@ impl TunnelPorts {
         TunnelPorts(ports)
     };
 
-    /// The port of a kind; 0 if it is not in UDP.
+    /// Returns the port of a kind; 0 if it does not run over UDP.
     #[inline(always)]
     #[must_use]
     pub const fn of(&self, kind: TunnelKind) -> u16 {
         self.0[kind as usize]
     }
 
-    /// Gives a kind that is in UDP another port.
+    /// Sets the port of a kind that runs over UDP.
     pub fn set(&mut self, kind: TunnelKind, port: u16) {
         debug_assert!(kind.is_udp() && port != 0, "{kind} has no port {port}");
         self.0[kind as usize] = port;
     }
 
-    /// False when the port means no tunnel; true also of port 0.
+    /// Returns false if the port does not identify a tunnel; also returns true for port 0.
     #[inline(always)]
     pub(crate) fn may_mean(&self, port: u16) -> bool {
         self.0.contains(&port)
     }
 
-    /// The kind that a UDP destination port means.
+    /// Returns the kind that a UDP destination port identifies.
     #[must_use]
     pub fn kind(&self, port: u16) -> Option<TunnelKind> {
         let kinds = TunnelKind::ALL.iter().copied();

@@ -1,6 +1,6 @@
-//! The headers in front of what a tunnel carries: Ethernet, IPv4 or IPv6, UDP where the kind is in it, and
-//! the tunnel's own. What is the same for many packets is written once into a template; [`Finish`] fills in
-//! the rest in front of each packet.
+//! The headers before what a tunnel carries: Ethernet, IPv4 or IPv6, UDP if the kind uses it, and the
+//! tunnel's own. Whatever is the same for many packets is written once into a template; [`Finish`] fills in
+//! the rest for each packet.
 
 use super::{Inside, TunnelKind, TunnelPorts};
 use crate::{ETHER_IPV4, ETHER_IPV6, Sum, checksum};
@@ -11,20 +11,20 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 const UDP: usize = 8;
 
-/// What decides how long the outer headers are.
+/// What determines the length of the outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterShape {
     /// The tunnel.
     pub kind: TunnelKind,
-    /// IPv6 around it, not IPv4.
+    /// The outer IP header is IPv6, not IPv4.
     pub is_ipv6: bool,
-    /// Does the tunnel header have what some do not: an id, or, of GUE, the GLB director's second chance?
+    /// Whether the tunnel header has its optional part: an ID or, for GUE, the GLB director's second chance.
     pub extended: bool,
-    /// Is there no tunnel header, as in variant 1 of GUE?
+    /// Whether the tunnel has no header, as in variant 1 of GUE.
     pub bare: bool,
 }
 
-/// What a template is written from.
+/// The values from which a template is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
     /// Destination MAC address.
@@ -44,25 +44,25 @@ pub struct Outer {
 /// What differs from packet to packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
-    /// Bytes behind the outer headers.
+    /// Number of bytes after the outer headers.
     pub length: u16,
     /// DSCP and ECN of the outer IP header: the byte that holds both.
     pub traffic_class: u8,
-    /// UDP source port; counts only in UDP. `None`: that of the template.
+    /// UDP source port; only used for UDP. `None` keeps that of the template.
     pub sport: Option<u16>,
-    /// Flow label (RFC 6437), 20 bits; counts only in IPv6.
+    /// Flow label (RFC 6437), 20 bits; only used for IPv6.
     pub flow_label: u32,
-    /// Low bits of the source address, of which there are 32 in IPv4. Those are 0 in the template.
+    /// Low bits of the source address, 32 of them in IPv4. They are 0 in the template.
     pub host: u64,
 }
 
-/// Fills in what differs, in a copy of the template: the shape with its lengths worked out, because this is
-/// done for every packet.
+/// Fills in what differs in a copy of the template. It holds the shape with precomputed lengths, because this
+/// runs for every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finish {
     is_ipv6: bool,
     is_udp: bool,
-    /// Bytes of the outer headers behind the IP header.
+    /// Bytes of the outer headers after the IP header.
     behind_ip: u16,
 }
 
@@ -79,7 +79,7 @@ impl OuterShape {
         ETHERNET
     }
 
-    /// Where the header behind the IP header starts: UDP's, or the tunnel's.
+    /// Where the header after the IP header starts: UDP's, or the tunnel's.
     #[must_use]
     pub const fn transport(self) -> usize {
         ETHERNET + if self.is_ipv6 { IPV6 } else { IPV4 }
@@ -91,15 +91,15 @@ impl OuterShape {
         self.transport() + if self.kind.is_udp() { UDP } else { 0 }
     }
 
-    /// How a copy of the template is finished.
+    /// Returns what finishes a copy of the template.
     #[must_use]
     pub const fn finish(self) -> Finish {
         let behind_ip = (self.length() - self.transport()) as u16;
         Finish { is_ipv6: self.is_ipv6, is_udp: self.kind.is_udp(), behind_ip }
     }
 
-    /// Writes the template for what is `inside` into `place`, which has [`OuterShape::length`] bytes. What
-    /// [`Finish`] fills in is 0, and the IPv4 checksum is right for that.
+    /// Writes the template for what is `inside` into `place`, which has [`OuterShape::length`] bytes. The
+    /// fields that [`Finish`] fills in are 0, and the IPv4 checksum is correct for that.
     pub fn write(self, outer: &Outer, inside: Inside, ports: &TunnelPorts, place: &mut [u8]) {
         place.fill(0);
         place[..6].copy_from_slice(&outer.eth_dst);
@@ -115,7 +115,7 @@ impl OuterShape {
             }
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 place[14] = 0x45;
-                // Don't Fragment: a tunnel end point must not fragment (RFC 7348 §4.3).
+                // Don't Fragment: a tunnel endpoint must not fragment (RFC 7348 §4.3).
                 place[20] = 0x40;
                 place[22] = outer.ttl;
                 place[26..30].copy_from_slice(&src.octets());
@@ -133,7 +133,7 @@ impl OuterShape {
         self.carry(inside, place);
     }
 
-    /// Says in a template what is inside.
+    /// Records in a template what is inside.
     pub fn carry(self, inside: Inside, place: &mut [u8]) {
         let protocol = self.kind.protocol(inside);
         if self.is_ipv6 {
@@ -149,7 +149,7 @@ impl OuterShape {
         }
     }
 
-    /// Writes the IPv4 address of a packet's second chance into headers of GUE with room for it.
+    /// Writes the IPv4 address of a packet's second chance into GUE headers that have room for it.
     #[inline]
     pub fn second_chance(self, hop: u32, headers: &mut [u8]) {
         if let Some(header) = headers.get_mut(self.tunnel()..).filter(|_| self.kind == TunnelKind::Gue) {
@@ -159,7 +159,7 @@ impl OuterShape {
 }
 
 impl Finish {
-    /// Bytes that can be carried: an IP header can say no more.
+    /// The most bytes that can be carried: the limit of the length field in the IP header.
     #[must_use]
     pub const fn length_max(self) -> usize {
         let ip = if self.is_ipv6 { 0 } else { IPV4 };
@@ -167,8 +167,7 @@ impl Finish {
     }
 
     /// Fills in lengths, DSCP, ECN, the flow label, the low bits of the source address, the IPv4 checksum and
-    /// the UDP source port. A UDP checksum stays 0.
-    /// Headers that are shorter than their shape are left alone.
+    /// the UDP source port. A UDP checksum stays 0. Headers shorter than their shape are left unchanged.
     #[inline(always)]
     pub fn write(self, headers: &mut [u8], carried: Carried) {
         let Carried { length, traffic_class, sport, flow_label, host } = carried;

@@ -1,4 +1,4 @@
-//! VXLAN, RFC 7348 §5: flags 8 (I is 0x08), reserved 24, VNI 24, reserved 8; behind it Ethernet.
+//! VXLAN, RFC 7348 §5: flags 8 (I is 0x08), reserved 24, VNI 24, reserved 8; then Ethernet.
 
 use super::{Header, Id, Inside, Unread};
 

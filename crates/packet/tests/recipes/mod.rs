@@ -45,7 +45,7 @@ pub fn any_recipe() -> Text {
         .boxed()
 }
 
-/// IP packets without a tunnel, to go without Ethernet.
+/// IP packets without a tunnel, for use without Ethernet.
 pub fn packet() -> Text {
     joined(vec![ip(transport), perhaps(bytes("payload", 0..64)), perhaps(number("len", 400..=700))])
 }

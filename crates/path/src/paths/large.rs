@@ -1,11 +1,12 @@
-//! Whether large frames pass a path.
+//! Whether large frames fit a path.
 //!
-//! A link whose MTU is too small loses large frames and returns small probes, so a path over it would seem
-//! good while connections on it stall. Now and then a request is padded until it is as large as the tunnel's
-//! outer packets may be. A path that loses some in a row, while small probes return, is grey.
+//! A link whose MTU is too small drops large frames but passes small probes, so a path over it would seem
+//! good while connections on it stall. Therefore, requests are occasionally padded to the maximum size of the
+//! tunnel's outer packets. A path that loses several of these in a row, while small probes return, is grey.
 //!
-//! A node that runs an older weir answers no padded request, and a fabric may be narrower than the tunnel on
-//! all paths. Neither tells paths apart, so nothing is concluded before one path has answered.
+//! A node that runs an older weir does not answer padded requests, and a fabric may be narrower than the
+//! tunnel on all paths. Neither case distinguishes paths, so nothing is concluded before one path has
+//! answered.
 
 use super::{Path, Paths, State};
 use std::fmt;
@@ -14,24 +15,24 @@ use weir_app::random::Random;
 /// Time between two large probes of a path, ns.
 const EVERY_NS: u64 = 10_000_000_000;
 
-/// A large probe without an answer for so long is lost, ns: a long queue is no loss. The next one follows at
-/// once until it is clear whether the path loses them.
+/// How long an unanswered large probe is waited for before it counts as lost, ns: a long queue is not a loss.
+/// The next one follows at once until it is clear whether the path drops them.
 const LOST_AFTER_NS: u64 = 1_000_000_000;
 
-/// Large probes lost in a row after which a path loses large frames.
+/// Consecutive lost large probes after which a path is considered to drop large frames.
 pub const LARGE_MISSES_MAX: u32 = 3;
 
-/// What is known of large frames on a path.
+/// What is known about large frames on a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fit {
     /// Too few were sent.
     #[default]
     Unknown,
-    /// The last ones were answered.
+    /// The latest ones were answered.
     Pass,
-    /// The path loses them, and another does not, or has not.
+    /// The path drops them, and another path does not, or did not.
     Lost,
-    /// Neither this path nor another has ever answered one.
+    /// Neither this path nor any other has ever answered one.
     Unanswered,
 }
 
@@ -50,12 +51,12 @@ impl fmt::Display for Fit {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Large {
     due_ns: u64,
-    /// The number of the probe on its way, and when it left.
+    /// The number of the probe in flight, and when it left.
     pending: Option<(u32, u64)>,
     next: u32,
     /// Lost since the last answer.
     misses: u32,
-    /// One was answered.
+    /// One has been answered.
     has_passed: bool,
 }
 
@@ -85,15 +86,15 @@ impl Path {
         !fails && self.loss.misses() == 0 && self.loss.answers() > 0
     }
 
-    /// Returns true if it loses large frames; `others`: some path has answered one.
+    /// Returns true if it drops large frames; `others` says that some path has answered one.
     pub(super) fn is_narrow(&self, others: bool) -> bool {
         others && self.large.misses >= LARGE_MISSES_MAX
     }
 }
 
 impl Paths {
-    /// Large probes have this length from now on, from the IP header on. If it is another one, what is known
-    /// of large frames is forgotten.
+    /// Sets the length of large probes, including the IP header. If it changes, what is known about large
+    /// frames is forgotten.
     pub fn set_large(&mut self, bytes: u16) {
         if self.large_bytes != bytes {
             self.large_bytes = bytes;
@@ -107,8 +108,8 @@ impl Paths {
         self.large_bytes
     }
 
-    /// The path whose large probe has been due for longest, if there is one. A path that does not even return
-    /// small ones has none.
+    /// The path whose large probe has been overdue the longest, if there is one. Paths that do not even
+    /// return small probes are excluded.
     #[must_use]
     pub fn large_due(&self, now: u64) -> Option<usize> {
         let is_due = |path: &Path| path.returns_small() && path.large.pending.is_none();
@@ -127,7 +128,7 @@ impl Paths {
         large.next
     }
 
-    /// Takes the answer to a large probe. Returns false if no such probe is on its way.
+    /// Takes in the answer to a large probe. Returns false if no such probe is in flight.
     pub fn large_answered(&mut self, path: usize, sequence: u32) -> bool {
         let Some(path) = self.paths.get_mut(path) else { return false };
         let large = &mut path.large;
@@ -138,12 +139,12 @@ impl Paths {
         is_ours
     }
 
-    /// Some path to the node has answered a large probe.
+    /// Whether some path to the node has answered a large probe.
     pub(super) fn large_have_passed(&self) -> bool {
         self.paths.iter().any(|path| path.large.has_passed)
     }
 
-    /// What is known of large frames on a path.
+    /// What is known about large frames on a path.
     #[must_use]
     pub fn fit(&self, path: usize) -> Fit {
         let others = self.large_have_passed();

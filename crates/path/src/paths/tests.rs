@@ -1,4 +1,4 @@
-//! What must hold whatever happens to the paths, and the story of single ones.
+//! What must hold in all histories of paths, and the histories of single ones.
 
 use super::*;
 use crate::buckets::{MOVES_MAX, PathBuckets};
@@ -13,7 +13,7 @@ fn paths(count: u16) -> Paths {
     Paths::new(0, Settings::of_rate(10_000_000_000), &ports)
 }
 
-/// Probes a path and answers at once; `queue` in ns. Whatever was not answered did not arrive.
+/// Probes a path and answers at once, with this queue in ns. Earlier unanswered probes have not arrived.
 fn answer(paths: &mut Paths, now: u64, path: usize, queue: i64) {
     let sequence = paths.probe_sent(now, path);
     let arrived = paths.all()[path].loss.arrived() + 1;
@@ -81,7 +81,8 @@ fn a_path_that_loses_two_percent_is_grey() {
 fn what_all_paths_lose_makes_none_grey_and_one_that_is_grey_recovers_where_nothing_is_sent() {
     let mut paths = paths(3);
     let mut now = all_answer(&mut paths, 0, 250, &[0; 3]);
-    // The node is away for two probes of each path, now and then; then only the second path loses some.
+    // The node is unreachable for two probes of each path, now and then; then only the second path loses
+    // some.
     let mut lose = |paths: &mut Paths, which: &[usize], probes: u32| {
         for number in 0..probes {
             for path in 0..3 {
@@ -118,7 +119,7 @@ fn a_broken_way_back_condemns_no_path() {
     for round in 0..2000 {
         let now = round * 10 * MS;
         answer(&mut paths, now, 0, 0);
-        // All probes arrive. Of sixteen answers four in a row are lost, more than make a path fail.
+        // All probes arrive. Four consecutive answers of sixteen are lost, more than enough to fail a path.
         let sequence = paths.probe_sent(now, 1);
         if round % 16 < 12 {
             let arrived = round as u32 + 1;
@@ -266,7 +267,7 @@ fn a_large_flow_whose_packets_are_marked_moves_and_a_small_one_stays() {
     }
 }
 
-/// Something that happens to a path.
+/// An event in the history of a path.
 #[derive(Clone, Debug)]
 enum Event {
     Probe(i64, bool),
@@ -290,7 +291,7 @@ fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
     prop::collection::vec((0_usize..6, event), 0..300)
 }
 
-/// Lets a story happen; `check` sees the state after each event.
+/// Plays a history; `check` sees the state after each event.
 fn tell(story: &[(usize, Event)], count: u16, mut check: impl FnMut(u64, &Paths)) {
     let (mut paths, mut now, mut arrived) = (paths(count), 0, [0; 6]);
     for (path, event) in story {
@@ -370,8 +371,8 @@ proptest! {
     }
 }
 
-/// Small probes are answered all the time, and large ones on the paths for which `passes` is true, if any is
-/// due. Returns how many large ones were sent.
+/// Small probes are always answered, and large ones, if due, on the paths for which `passes` is true. Returns
+/// how many large ones were sent.
 fn large_probes(paths: &mut Paths, from: u64, seconds: u64, passes: &[bool]) -> usize {
     let (mut random, mut sent) = (Random::new(3), 0);
     for now in (from..from + seconds * 1000 * MS).step_by(10 * MS as usize) {
@@ -403,12 +404,12 @@ fn a_path_that_loses_large_frames_is_grey_until_one_passes() {
     assert_eq!(states(&paths), [State::Good, State::Grey, State::Good]);
     assert_eq!((paths.fit(1), paths.all()[1].last_change().0), (Fit::Lost, Reason::LargeLost));
     assert_eq!(paths.shares(), [FULL, 0, FULL]);
-    // Small probes alone do not bring it back.
+    // Small probes alone do not restore it.
     large_probes(&mut paths, 136_000 * MS, 60, &[true, false, true]);
     assert_eq!(paths.all()[1].state(), State::Grey);
     large_probes(&mut paths, 196_000 * MS, 16, &[true; 3]);
     assert_eq!((states(&paths), paths.fit(1)), (vec![State::Good; 3], Fit::Pass));
-    // Another length says nothing about this one.
+    // Results for another length do not apply to this one.
     paths.set_large(9000);
     assert_eq!(paths.fit(1), Fit::Unknown);
 }

@@ -1,5 +1,5 @@
-//! The running app: it answers probes, gives flows their bucket or port, and tells what it knows. What it
-//! does about paths is in `watch.rs`.
+//! The running app: it answers probes, assigns buckets or ports to flows, and reports what it knows. The
+//! handling of paths is in `watch.rs`.
 
 use super::config::PathPort;
 use super::flows::{Begun, Hashes, Waiting, bucket_to};
@@ -25,16 +25,16 @@ use weir_program::{Entry, PipeId, Program};
 /// The length of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// After a refusal no flow is pinned for so long: the table is full.
+/// How long no flow is pinned after a refusal, because the table is full, ns.
 const REST_NS: u64 = 100_000_000;
 
-/// Flows that are listed at most: those of DOCA-AR. Workers list them between frames.
+/// The maximum number of flows that are listed, which are those of DOCA-AR. Workers list them between frames.
 const LISTED_MAX: usize = 16_384;
 
 /// Events that are remembered.
 const EVENTS: usize = 64;
 
-/// What was met, since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub pinned: u64,
@@ -51,19 +51,19 @@ pub(super) struct Counts {
     pub limited: u64,
 }
 
-/// Tunnels whose frames leave by a port of weir.
+/// Tunnels whose frames leave through a port of weir.
 pub struct PathPortApp {
     pub(super) config: PathPort,
     pub(super) nodes: Vec<Node>,
     pub(super) counts: Counts,
-    /// When, in nanoseconds since 1970 (in replay, since its start), and what.
+    /// The time in nanoseconds since 1970 (in replay, since its start), and what happened.
     pub(super) events: VecDeque<(u64, String)>,
-    /// The time of day when it started, in nanoseconds since 1970, and the time of its own clock then.
+    /// The time of day at the start, in nanoseconds since 1970, and the app's own clock at that time.
     started: [u64; 2],
     pub(super) waiting: Waiting,
-    /// Who waits for flows to be listed.
+    /// Requests that wait for flows to be listed.
     asked: Vec<RequestId>,
-    /// The peers in the first pipe, with the numbers of their groups.
+    /// The peers that have an entry in the first pipe, with the numbers of their groups.
     entered: Vec<(Ipv4Addr, u16)>,
     out: Option<PipeId>,
     flows: Option<PipeId>,
@@ -83,7 +83,7 @@ pub struct PathPortApp {
 }
 
 impl PathPortApp {
-    /// An app that knows nothing yet, and tells others what it finds.
+    /// An app that knows nothing yet and shares what it finds with others.
     #[must_use]
     pub fn new(config: PathPort, exchange: &Exchange) -> PathPortApp {
         let nodes = config.peers.iter().zip(0..).map(|(peer, id)| Node::new(peer, id, &config));
@@ -118,7 +118,7 @@ impl PathPortApp {
         self.config.secret.unwrap_or_default()
     }
 
-    /// Takes over state; the engine keeps buckets and entries by the same names.
+    /// Takes over state; the engine keeps buckets and entries under the same names.
     fn take_over(&mut self, old: PathPortApp) {
         let same_pipes = old.config.scheme == self.config.scheme
             && old.config.keyed() == self.config.keyed()
@@ -147,11 +147,11 @@ impl PathPortApp {
             self.waiting = old.waiting;
         }
         (self.random, self.budget, self.asked) = (old.random, old.budget, old.asked);
-        // Paths that are new number their probes from the start, which must not look like repetitions.
+        // New paths number their probes from the start, which must not look like repetitions.
         self.session = old.session.wrapping_add(1);
     }
 
-    /// Buckets get their targets first, and then frames are led to them.
+    /// First buckets get their targets, then frames are directed to them.
     fn begin(&mut self, actions: &mut Vec<Action>) {
         if self.config.scheme != Scheme::Adaptive {
             return;
@@ -204,7 +204,7 @@ impl PathPortApp {
         }
     }
 
-    /// Adaptive: the flow stays with the path of its hash, unless another one is better.
+    /// Adaptive: the flow stays on the path of its hash, unless another one is better.
     fn place(&mut self, now_ns: u64, at: usize, flow: &Begun, bytes: u64, actions: &mut Vec<Action>) {
         let own = self.hashes.bucket_of(&flow.key);
         let PathPortApp { nodes, random, .. } = self;
@@ -224,7 +224,7 @@ impl PathPortApp {
         self.pin(now_ns, flow, number, actions);
     }
 
-    /// DOCA-AR: four probes ask for the first answer.
+    /// DOCA-AR: sends four probes and waits for the first answer.
     fn ask(&mut self, now_ns: u64, at: usize, flow: Begun, actions: &mut Vec<Action>) {
         if self.waiting.has(&flow.key) {
             return;
@@ -255,7 +255,7 @@ impl PathPortApp {
         actions.push(Action::Change(Change::Add { pipe, entry: flow.entry(number) }));
     }
 
-    /// A change was refused. A flow was not pinned: it is already, or there is no room.
+    /// A change was refused. A flow was not pinned: either it already is, or there is no room.
     fn refused(&mut self, now_ns: u64, change: &Change, why: &Refusal, actions: &mut Vec<Action>) {
         match change {
             Change::Add { pipe, .. } if Some(*pipe) == self.flows => {
@@ -269,7 +269,7 @@ impl PathPortApp {
         }
     }
 
-    /// What a router says of a probe.
+    /// Handles a router's message about a probe.
     fn expired(&mut self, frame: &[u8]) {
         let Some(expired) = frame.get(ETHERNET..).and_then(icmp::expired) else { return };
         let PathPort { local, vxlan_port, .. } = self.config;
@@ -300,7 +300,7 @@ impl PathPortApp {
         actions.push(Action::Answer { id, answer });
     }
 
-    /// A probe of a peer, or an answer.
+    /// A probe from a peer, or an answer.
     fn arrived(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) {
         let packet = match Packet::read(frame, self.config.vxlan_port, self.secret()) {
             Ok(packet) => packet,
@@ -393,7 +393,7 @@ impl App for PathPortApp {
     fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
         match event {
             Event::Start => {
-                // Replay has its own clock from 0 on, and tells no date.
+                // Replay has its own clock, which starts at 0, and provides no date.
                 self.started[1] = if self.started[0] == 0 { 0 } else { now_ns };
                 self.begin(actions);
             }

@@ -8,16 +8,16 @@ use weir_config::attachment::Attachment;
 use weir_packet::KeySource;
 use weir_program::{Origin, PipeId, PortId};
 
-/// Tunnels whose frames leave by a port of weir.
+/// Tunnels whose frames leave through a port of weir.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathPort {
-    /// Its name, which is also that of the pipe that encapsulated frames enter.
+    /// Its name, which is also the name of the pipe that encapsulated frames enter.
     pub name: String,
     /// The port towards the fabric.
     pub port: PortId,
     /// Its name.
     pub port_name: String,
-    /// Where encapsulated frames come from; other apps and pipes may forward to its name as well.
+    /// Where encapsulated frames come from; other apps and pipes may also forward to its name.
     pub input: Option<Attachment>,
     /// The pipe for frames from the fabric, if there is no `input`.
     pub root: Option<PipeId>,
@@ -29,27 +29,27 @@ pub struct PathPort {
     pub peers: Vec<Peer>,
     /// How a path is chosen: ECMP, DOCA-AR or adaptive.
     pub scheme: Scheme,
-    /// The headers of encapsulated frames that tell flows apart.
+    /// The headers of encapsulated frames that distinguish flows.
     pub key: KeySource,
-    /// The UDP source ports that are paths, until others are discovered; at most [`crate::paths::PATHS_MAX`].
+    /// The UDP source ports used as paths until others are discovered; at most [`crate::paths::PATHS_MAX`].
     pub ports: Vec<u16>,
-    /// How paths are discovered; `None`: [`PathPort::ports`] are the paths.
+    /// How paths are discovered; with `None`, [`PathPort::ports`] are the paths.
     pub discovery: Option<Discovery>,
     /// The UDP port of VXLAN.
     pub vxlan_port: u16,
-    /// The DSCP of the data, and so of probes.
+    /// The DSCP of the data, and hence of probes.
     pub dscp: u8,
-    /// The largest packet that leaves by the port, from the IP header on; 0 if that is not known.
+    /// The largest packet that may leave through the port, including the IP header; 0 if unknown.
     pub mtu: u16,
     /// What depends on the rate of a path.
     pub settings: Settings,
-    /// How often the paths of a node are probed that nothing is sent to, in nanoseconds.
+    /// How often paths are probed to nodes to which nothing is sent, in nanoseconds.
     pub idle_ns: u64,
     /// How many flows keep their bucket or port.
     pub flows: u32,
-    /// A flow that is idle for longer is a new one, in nanoseconds.
+    /// How long a flow may be idle before it counts as a new one, in nanoseconds.
     pub idle_timeout_ns: u64,
-    /// Probes of a peer that are answered, per second.
+    /// The maximum number of answered probes per peer and second.
     pub answers: u32,
     /// What authenticates probes; `None` if nothing is configured.
     pub secret: Option<Secret>,
@@ -75,21 +75,20 @@ pub struct Peer {
     pub mac: [u8; 6],
 }
 
-/// What a flow is told apart by.
+/// What distinguishes flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keyed {
     /// The headers of frames as they were received, or as they are after `rehash`.
     pub source: KeySource,
-    /// Pipes take the key of the encapsulated frame.
+    /// Pipes use the key of the encapsulated frame.
     pub rehash: bool,
-    /// What is encapsulated was received as it is inside, so its key has no VNI.
+    /// Frames that are encapsulated here were received as their inner frame, so their key has no VNI.
     pub inside: bool,
 }
 
 impl PathPort {
-    /// Returns what flows are told apart by. What comes from `input` is encapsulated already; without one
-    /// weir encapsulates, and with several workers only the headers that were received tell the worker of a
-    /// flow.
+    /// Returns what distinguishes flows. Frames from `input` are already encapsulated; without one weir
+    /// encapsulates them, and with several workers only the received headers determine the worker of a flow.
     #[must_use]
     pub fn keyed(&self) -> Keyed {
         let inside = self.input.is_none() && self.key == KeySource::Inner;

@@ -1,8 +1,8 @@
-//! What becomes of a flow whose first packet was copied to the app. The packet itself has left already.
+//! What happens to a flow whose first packet was copied to the app. The packet itself has already left.
 //!
-//! With `adaptive` the flow gets a bucket of its own choice: that of its hash, or one of a better path. With
-//! `doca_ar` four probes leave from the flow's port upwards, and the first that is answered gives the port;
-//! nothing else is kept of a flow, and that only until its answer is due.
+//! With `adaptive`, the flow gets its own choice of bucket: that of its hash, or one of a better path. With
+//! `doca_ar`, four probes leave from the flow's port and the three above it, and the first that is answered
+//! determines the port. No other state is kept per flow, and that only until its answer is due.
 
 use super::config::Keyed;
 use super::pipes::SEED;
@@ -16,10 +16,10 @@ use weir_program::{Entry, EntryMatch};
 use weir_table::bucket::Buckets;
 use weir_table::seeded;
 
-/// Flows that may wait for an answer at a time; further ones keep the port they have.
+/// The maximum number of flows that may wait for an answer at a time; further ones keep their port.
 pub const WAITING_MAX: usize = 4096;
 
-/// A flow as its first packet shows it.
+/// A flow, as seen from its first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
     pub key: FlowKey,
@@ -29,7 +29,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Reads a frame; `None` if it is none of ours.
+    /// Reads a frame; `None` if it is not one of ours.
     pub fn read(frame: &[u8], keyed: Keyed) -> Option<Begun> {
         let FlowKey([mark, _, _, destination, last]) = key(frame, KeySource::Outer)?;
         let peer = Ipv4Addr::from_bits(destination as u32);
@@ -37,7 +37,7 @@ impl Begun {
         (mark == IPV4_MARK).then_some(Begun { key, peer, port: (last >> 48) as u16 })
     }
 
-    /// The entry that keeps a number for it.
+    /// The entry that assigns it a number.
     pub fn entry(&self, number: u32) -> Entry {
         Entry::on(EntryMatch::Flow(self.key)).value(number).run_time()
     }
@@ -48,13 +48,13 @@ fn key(frame: &[u8], source: KeySource) -> Option<FlowKey> {
     FlowKey::of(frame, &weir_packet::parse(frame, depth).ok()?, source)
 }
 
-/// What is inside the outer headers that weir adds: Ethernet, IPv4 without options, UDP, VXLAN.
+/// The content of the outer headers that weir adds: Ethernet, IPv4 without options, UDP, VXLAN.
 fn inside(frame: &[u8]) -> Option<&[u8]> {
     (frame.get(12..15)? == [8, 0, 0x45]).then(|| frame.get(50..)).flatten()
 }
 
-/// How flows and numbers find their buckets (docs/pipes.md M7). A number also says whose flow it is: its
-/// upper half is that of the remote node.
+/// How flows and numbers map to buckets (docs/pipes.md M7). A number also identifies the remote node: that is
+/// its upper half.
 #[derive(Clone, Debug)]
 pub struct Hashes {
     select_seed: u64,
@@ -76,7 +76,7 @@ impl Hashes {
         self.bucket(&key.0)
     }
 
-    /// A number of a node that hashes to this bucket. Of the first few hundred, each bucket has one.
+    /// A number of a node that hashes to this bucket. Each bucket has one among the first few hundred.
     pub fn number_of(&self, node: u16, bucket: usize) -> u32 {
         let numbers = (0..=u32::from(u16::MAX)).map(|low| u32::from(node) << 16 | low);
         let mut fit = numbers.filter(|number| self.bucket(&[u64::from(*number)]) == bucket);
@@ -109,7 +109,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// A flow begins to wait; returns its number. `None`: it waits already, or too many do.
+    /// Makes a flow wait; returns its number. `None` if it is already waiting, or too many are.
     pub fn add(&mut self, now_ns: u64, flow: Begun) -> Option<u32> {
         if self.flows.len() >= WAITING_MAX || !self.keys.insert(flow.key) {
             return None;
@@ -121,24 +121,24 @@ impl Waiting {
         Some(number)
     }
 
-    /// Returns true if this flow waits.
+    /// Returns true if this flow is waiting.
     pub fn has(&self, key: &FlowKey) -> bool {
         self.keys.contains(key)
     }
 
-    /// Returns how many wait.
+    /// Returns how many are waiting.
     pub fn len(&self) -> usize {
         self.flows.len()
     }
 
-    /// A flow no longer waits; `None` if it did not.
+    /// Removes a waiting flow; `None` if it was not waiting.
     pub fn take(&mut self, number: u32) -> Option<Begun> {
         let flow = self.flows.remove(&number)?;
         self.keys.remove(&flow.key);
         Some(flow)
     }
 
-    /// A flow whose time is over.
+    /// Removes a flow whose deadline has passed.
     pub fn overdue(&mut self, now_ns: u64) -> Option<Begun> {
         while let Some(&(_, number)) = self.due.front().filter(|due| due.0 <= now_ns) {
             self.due.pop_front();
@@ -149,7 +149,7 @@ impl Waiting {
         None
     }
 
-    /// When the next one's time is over.
+    /// The next deadline.
     pub fn wake_ns(&self) -> Option<u64> {
         self.due.front().map(|due| due.0)
     }

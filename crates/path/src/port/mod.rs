@@ -1,4 +1,4 @@
-//! The paths of tunnels whose frames leave by a port of weir. See README.md.
+//! The paths of tunnels whose frames leave through a port of weir. See README.md.
 
 mod app;
 mod config;

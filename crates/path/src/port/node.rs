@@ -1,4 +1,4 @@
-//! A remote node: its paths, its buckets, what was sent to it, and what it asked.
+//! A remote node: its paths, its buckets, what was sent to it, and its requests.
 
 use super::config::{PathPort, Peer};
 use super::reflector::Window;
@@ -18,19 +18,19 @@ use weir_engine::worker::BucketReport;
 use weir_program::GroupId;
 use weir_program::change::Change;
 
-/// Probes whose answers are waited for: of each path as many as crate path waits for, and those of a survey.
+/// The maximum number of probes in flight: for each path the limit of crate path, plus those of a survey.
 const ASKED_MAX: usize = PATHS_MAX * 64 * 2;
 
-/// A bucket in use moves after so many idle gaps at the latest: its flows are then reordered once.
+/// After this many idle gaps a bucket in use moves anyway: its flows are then reordered once.
 const GAPS_MAX: u64 = 100;
 
-/// How long after a node did not answer it is surveyed again, in nanoseconds.
+/// How soon a node that did not answer is surveyed again, in nanoseconds.
 const RETRY_NS: u64 = 5_000_000_000;
 
-/// The least time between two surveys, in nanoseconds.
+/// The minimum time between two surveys, in nanoseconds.
 const SURVEY_PAUSE_NS: u64 = 1_000_000_000;
 
-/// What was sent along a path, and why buckets came to it.
+/// What was sent along a path, and why buckets moved to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
     pub packets: u64,
@@ -41,8 +41,8 @@ pub struct Traffic {
     pub round_trip_ns: u64,
 }
 
-/// A probe on its way: its number, its path and its sequence number there, [`NO_PATH`] if it is of a survey,
-/// and when it left.
+/// A probe in flight: its number, its path and its sequence number there ([`NO_PATH`] if it belongs to a
+/// survey), and when it left.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     session: u32,
@@ -58,32 +58,32 @@ struct Asked {
 pub struct Node {
     pub address: Ipv4Addr,
     mac: [u8; 6],
-    /// What tells it apart in numbers that flows keep, over reloads.
+    /// Identifies it in numbers that flows keep across reloads.
     pub id: u16,
     pub paths: Paths,
-    /// What surveys have found; nothing if the ports are configured.
+    /// The result of surveys; empty if the ports are configured.
     pub known: Known,
     pub survey: Option<Survey>,
-    /// What the last survey has told.
+    /// The message of the last survey.
     pub found: Option<String>,
-    /// Its paths are ports over which flows are spread, and no paths that were found.
+    /// Its paths are ports over which flows are spread, rather than discovered paths.
     is_spread: bool,
     pub buckets: PathBuckets,
     pub traffic: [Traffic; PATHS_MAX],
-    /// What the peer asks.
+    /// The requests of the peer.
     pub window: Window,
     /// The group of its buckets; `None` unless the scheme uses them.
     pub group: Option<GroupId>,
-    /// The buckets have targets.
+    /// Whether the buckets have targets.
     pub is_given: bool,
-    /// The ports that the pipes' entries have for its paths; `None`: no entry.
+    /// The ports in the pipes' entries for its paths; `None` without an entry.
     pub entered: [Option<u16>; PATHS_MAX],
     rounds: Rounds,
     step_ns: u64,
     survey_ns: u64,
     surveys: u8,
-    /// In which its probes are numbered, those of all paths together: a peer takes no probe of an earlier
-    /// session than the last. 0 before the first.
+    /// The session of its probes, which numbers those of all paths together: a peer rejects probes of an
+    /// earlier session than the last. 0 before the first.
     session: u32,
     pub(super) number: u32,
     /// The latest probes, oldest first.
@@ -93,7 +93,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node of which nothing is known.
+    /// A node about which nothing is known.
     pub fn new(peer: &Peer, id: u16, config: &PathPort) -> Node {
         let paths = spread(0, config.settings, &config.ports);
         Node {
@@ -123,7 +123,8 @@ impl Node {
         }
     }
 
-    /// Goes on as `old`, the same node before a reload; with `is_same`, what is known of its paths is kept.
+    /// Continues as `old`, the same node before a reload; if `is_same`, what is known about its paths is
+    /// kept.
     pub fn take_over(&mut self, old: Node, is_same: bool) {
         if is_same {
             *self = Node { mac: self.mac, group: None, ..old };
@@ -133,20 +134,20 @@ impl Node {
         }
     }
 
-    /// Its probes belong to this session, unless they belong to one already.
+    /// Starts this session for its probes, unless they already have one.
     pub fn begin(&mut self, session: u32) {
         if self.session == 0 {
             self.session = session;
         }
     }
 
-    /// Data leaves for it.
+    /// Counts data that leaves for it.
     pub fn sent(&mut self, now_ns: u64, path: usize, bytes: u64) {
-        // Nothing was ever sent at 0.
+        // A time of 0 means that nothing was ever sent.
         self.paths.sent(now_ns.max(1), path, bytes);
     }
 
-    /// Takes in what its buckets have carried.
+    /// Takes in the counters of its buckets.
     pub fn count(&mut self, now_ns: u64, report: &BucketReport) {
         let slots = self.buckets.slots().to_vec();
         for (bucket, path) in slots.into_iter().enumerate() {
@@ -171,12 +172,12 @@ impl Node {
         self.is_given = true;
     }
 
-    /// Returns whether it is time to survey the ways to it.
+    /// Returns whether it is time to survey its paths.
     pub fn wants_survey(&self, now_ns: u64) -> bool {
         self.survey.is_none() && now_ns >= self.survey_ns
     }
 
-    /// It is looked again after so long.
+    /// Postpones the next survey until then.
     pub fn put_off(&mut self, until_ns: u64) {
         self.survey_ns = until_ns;
     }
@@ -187,7 +188,7 @@ impl Node {
         self.survey = Some(Survey::new(now_ns, self.surveys, &self.known.ports(), sources, random));
     }
 
-    /// Takes what a survey has found.
+    /// Takes in the result of a survey.
     pub fn learn(
         &mut self,
         now_ns: u64,
@@ -206,14 +207,14 @@ impl Node {
             0 => "no answer to probes: weir runs there with a path app, this node among its peers, and the \
                   same key? Flows are spread over all ports"
                 .to_string(),
-            // States of paths say it: the node may be away for a moment.
+            // The states of paths show it: the node may be down temporarily.
             count => format!("{count} paths, and no answer"),
         });
         known::Change::None
     }
 
-    /// Lets paths and buckets follow what is known now. A single path may hide links that routers do not tell
-    /// apart, so flows are then spread over all `ports`, as they are before anything is known.
+    /// Updates paths and buckets to what is known now. A single path may hide links that routers do not
+    /// distinguish, so flows are then spread over all `ports`, as they are before anything is known.
     pub fn apply(
         &mut self,
         now_ns: u64,
@@ -246,7 +247,7 @@ impl Node {
         self.states.extend(self.paths.all()[self.states.len()..].iter().map(Path::state));
     }
 
-    /// Returns the probes that are due: of paths, and of a survey.
+    /// Returns the probes that are due, of paths and of a survey.
     pub fn probe(
         &mut self,
         now_ns: u64,
@@ -271,8 +272,7 @@ impl Node {
         probes
     }
 
-    /// Returns the large probe that is due, if there is one. It is none of those by which the path's loss is
-    /// judged.
+    /// Returns the large probe that is due, if any. Large probes do not count towards the path's loss.
     pub fn probe_large(&mut self, now_ns: u64, config: &PathPort, random: &mut Random) -> Option<Packet> {
         self.paths.set_large(config.mtu);
         let path = self.paths.large_due(now_ns)?;
@@ -299,7 +299,7 @@ impl Node {
         Packet { path, ..wish.probe(outer, (session, number), sequence as u8, now_ns) }
     }
 
-    /// What is around a probe from a port.
+    /// The outer headers of a probe from a port.
     pub fn outer(&self, config: &PathPort, port: u16) -> Outer {
         Outer {
             macs: [self.mac, config.mac],
@@ -314,7 +314,7 @@ impl Node {
         }
     }
 
-    /// Takes the answer to one of its probes. Returns false if none is on its way.
+    /// Takes in the answer to one of its probes. Returns false if no such probe is in flight.
     pub fn answered(&mut self, now_ns: u64, packet: &Packet) -> bool {
         let place = (packet.session, packet.number);
         let Ok(at) = self.asked.binary_search_by_key(&place, |one| (one.session, one.number)) else {
@@ -342,14 +342,14 @@ impl Node {
         true
     }
 
-    /// A router has met the last hop of a probe.
+    /// A router reports that the TTL of a probe has expired.
     pub fn expired(&mut self, expired: &Expired) {
         if let Some(survey) = &mut self.survey {
             survey.expired(expired);
         }
     }
 
-    /// The port of an answer to the peer: successive turns of a path come back by different paths.
+    /// The source port of an answer to the peer: successive turns of a path come back along different paths.
     pub fn answer_port(&self, packet: &Packet) -> u16 {
         let usable: Vec<u16> = self.usable().collect();
         let turn = usize::from(packet.turn) + usize::from(packet.port);
@@ -362,8 +362,8 @@ impl Node {
         fit.map(|(path, _)| path.ports().main)
     }
 
-    /// Lets states, weights and buckets follow what became of probes. Returns sentences about states that
-    /// have changed, for the operator.
+    /// Updates states, weights and buckets from the fate of probes. Returns sentences about changed states,
+    /// for the operator.
     pub fn follow(&mut self, now_ns: u64, random: &mut Random, actions: &mut Vec<Action>) -> Vec<String> {
         self.paths.tick(now_ns);
         let now = states(&self.paths);
@@ -375,7 +375,7 @@ impl Node {
             self.move_buckets(random, actions);
         }
         if !told.is_empty() {
-            // Routers may choose other ports now.
+            // Routers may now map ports differently.
             self.survey_ns = self.survey_ns.min(now_ns + SURVEY_PAUSE_NS);
         }
         told
@@ -397,7 +397,7 @@ impl Node {
         changed.map(sentence).collect()
     }
 
-    /// Buckets whose path may not be used any more move at once, others when they rest.
+    /// Buckets whose path may no longer be used move at once, others when idle.
     fn move_buckets(&mut self, random: &mut Random, actions: &mut Vec<Action>) {
         let usable: Vec<bool> = self.paths.shares().iter().map(|share| *share > 0).collect();
         let is_usable = |path: u16| usable.get(usize::from(path)).copied().unwrap_or(false);
@@ -428,7 +428,7 @@ impl Node {
     }
 }
 
-/// Ports that are taken for paths.
+/// Ports that are treated as paths.
 fn spread(now_ns: u64, settings: Settings, ports: &[u16]) -> Paths {
     let ports: Vec<Ports> = ports.iter().map(|&main| Ports { main, spare: None }).collect();
     Paths::new(now_ns, settings, &ports)

@@ -1,4 +1,4 @@
-//! The pipes, groups and app names that a path app at a port writes. README.md has a diagram.
+//! The pipes, groups and app names written by a path app at a port. README.md has a diagram.
 
 use super::config::PathPort;
 use crate::buckets::SIZE;
@@ -24,10 +24,10 @@ pub(super) const CHOSEN: GroupChoice = GroupChoice::ByMeta(PEER_WORD);
 const PEER: Field = Field::Meta0;
 const PEER_WORD: u8 = 0;
 
-/// Holds a number that hashes to the bucket of a flow that has one of its own.
+/// Holds a number that hashes to the bucket of a flow with a bucket of its own choice.
 const BUCKET: Field = Field::Meta1;
 
-/// Numbers of groups from here on are free for peers.
+/// Group numbers from here on are available for peers.
 const NUMBERS: u16 = 0x8000;
 
 /// Names of the parts.
@@ -43,18 +43,18 @@ impl Names<'_> {
         self.part("flows")
     }
 
-    /// The pipe of probes that have arrived, and the app that receives those of peers.
+    /// The pipe of received probes, and the app that gets those from peers.
     pub fn probes(&self) -> String {
         self.part("probes")
     }
 
-    /// The pipe of what routers say of probes, and the app that receives copies.
+    /// The pipe of routers' messages about probes, and the app that receives copies.
     pub fn expired(&self) -> String {
         self.part("expired")
     }
 
-    /// The pipes that give a frame the port of its path: by the hash of its flow, and by the number that the
-    /// flow keeps.
+    /// The pipes that assign a frame the port of its path: by the hash of its flow, and by the number that
+    /// its flow keeps.
     pub fn ways(&self) -> [String; 2] {
         [self.part("buckets"), self.part("pinned")]
     }
@@ -86,7 +86,7 @@ impl PathPort {
         }
     }
 
-    /// Probes go to the app if they are from peers, and nowhere if they are not.
+    /// Probes from peers go to the app; others are dropped.
     fn inward(&self, program: &mut ProgramBuilder, names: &Names<'_>, onwards: Forward) -> PipeId {
         let app = program.app(names.probes());
         let peers = self.pipe(names.part("peers")).per_entry(Field::Ipv4Src);
@@ -96,8 +96,8 @@ impl PathPort {
         program.pipe(probes.entry(Entry::default()).forward(peers).miss(onwards))
     }
 
-    /// What routers say of packets whose TTL has ended goes on, and a copy to the app: it may be about a
-    /// packet of somebody else, as one of traceroute.
+    /// Routers' messages about packets whose TTL has expired continue, and a copy goes to the app: they may
+    /// concern another program's packets, such as traceroute's.
     fn expired(&self, program: &mut ProgramBuilder, names: &Names<'_>, onwards: Forward) -> Forward {
         if self.discovery.is_none() {
             return onwards;
@@ -110,9 +110,9 @@ impl PathPort {
         Forward::Pipe(program.pipe(expired))
     }
 
-    /// Frames to peers find a bucket of their peer: that of their flow, or of its hash. The app adds entries
-    /// for paths, gives the buckets targets, and then adds entries for the peers, so no frame meets an empty
-    /// bucket.
+    /// Frames to peers are assigned a bucket of their peer: that of their flow, or of its hash. The app first
+    /// adds entries for paths, then gives the buckets targets, and finally adds entries for the peers, so no
+    /// frame meets an empty bucket.
     fn by_bucket(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let taken: Vec<u16> = program.groups.iter().filter_map(|group| group.number).collect();
         let mut free = (NUMBERS..=u16::MAX).filter(|number| !taken.contains(number));

@@ -1,47 +1,46 @@
-//! Which probes of a peer are answered: each once, and not more than so many in a second; and how many of
-//! each path have come.
+//! Which probes of a peer are answered: each once, at a limited rate; and how many have arrived on each path.
 
 use crate::paths::PATHS_MAX;
 use crate::wire::Packet;
 
-/// Probes that may overtake each other without being taken for repetitions.
+/// How many probes may be reordered without being taken for repetitions.
 const SLOTS: usize = 256;
 
-/// After so long, a peer may begin a session of any number, in nanoseconds.
+/// After this time a peer may begin a session with any number, in nanoseconds.
 const SILENCE_NS: u64 = 30_000_000_000;
 
-/// So many answers may come at once.
+/// The burst of answers.
 const BURST: u64 = 200;
 
-/// What a peer has asked.
+/// The requests of a peer.
 #[derive(Clone, Debug)]
 pub struct Window {
     due_ns: u64,
     last_ns: u64,
     session: u32,
-    /// The last session and number that came for each slot.
+    /// The last session and number received in each slot.
     slots: Vec<(u32, u32)>,
-    /// Probes of each of its paths that have come in the session.
+    /// Probes received on each of its paths in the session.
     arrived: [u32; PATHS_MAX],
 }
 
 /// Why a probe is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// It has come before.
+    /// It has been received before.
     Repeated,
     /// There were too many.
     Limited,
 }
 
 impl Window {
-    /// Nothing was asked yet.
+    /// No requests yet.
     pub fn new() -> Window {
         Window { due_ns: 0, last_ns: 0, session: 0, slots: Vec::new(), arrived: [0; PATHS_MAX] }
     }
 
-    /// Takes a probe, whose cookie is right: forged ones must not use up what a peer may ask. Returns how
-    /// many of its path have come, 0 if it has none.
+    /// Takes in a probe whose cookie has been verified: forged ones must not use up the peer's limit. Returns
+    /// how many have arrived on its path, 0 if it has none.
     ///
     /// # Errors
     /// Says why it is not answered.
@@ -79,7 +78,7 @@ mod tests {
     use crate::wire::Outer;
     use std::net::Ipv4Addr;
 
-    /// Asks at a time by a probe of path 3, at most 1000 times in a second.
+    /// Receives a probe of path 3 at this time, at a limit of 1000 per second.
     fn ask(window: &mut Window, now_ns: u64, place: (u32, u32)) -> Result<u32, Unanswered> {
         let outer = Outer {
             macs: [[0; 6]; 2],

@@ -1,4 +1,4 @@
-//! What the app tells: in the shape in which the kernel's data plane tells it.
+//! The app's answers, in the format of the kernel's data plane.
 
 use super::app::{Counts, PathPortApp};
 use super::flows::Hashes;
@@ -14,7 +14,7 @@ use weir_app::shown::{ago_ms, without_nulls};
 use weir_program::snapshot::Seen;
 use weir_program::{Entry, EntryMatch};
 
-/// Everything known of nodes and paths.
+/// Everything known about nodes and paths.
 pub fn json(app: &PathPortApp, now_ns: u64) -> Value {
     let config = &app.config;
     let counts = counts(&app.counts).into_iter().map(|(name, n)| (name.to_string(), json!(n)));
@@ -49,7 +49,7 @@ fn row(app: &PathPortApp, now_ns: u64, entry: &Entry, seen: &Seen) -> Option<Flo
     let number = u32::try_from(*entry.values.first()?).ok()?;
     let (peer, path, port) = match app.config.scheme {
         Scheme::Adaptive => way(&app.nodes, &app.hashes, number),
-        // Such a flow keeps a port, which is no path that anybody knows.
+        // Such a flow keeps a port that is no known path.
         _ => (Ipv4Addr::UNSPECIFIED, 0, number as u16),
     };
     let idle_ms = ((now_ns / 1_000_000) as u32).wrapping_sub(seen.last_ms);
@@ -68,7 +68,7 @@ fn row(app: &PathPortApp, now_ns: u64, entry: &Entry, seen: &Seen) -> Option<Flo
     })
 }
 
-/// The node, the path and the port of a flow by the number that it keeps.
+/// The node, the path and the port of a flow, from the number that it keeps.
 fn way(nodes: &[Node], hashes: &Hashes, number: u32) -> (Ipv4Addr, u32, u16) {
     let (id, bucket) = hashes.place_of(number);
     let Some(node) = nodes.iter().find(|node| node.id == id) else { return (Ipv4Addr::UNSPECIFIED, 0, 0) };
@@ -99,7 +99,7 @@ pub fn counts(counts: &Counts) -> Vec<(&'static str, u64)> {
 
 fn node(node: &Node, now_ns: u64) -> NodeTold {
     let all = node.paths.all();
-    // Flows are spread over ports if a single path was found.
+    // Flows are spread over ports if only one path was found.
     let what = if node.known.all().len() == 1 { "ports" } else { "paths" };
     let is = |state: State| all.iter().filter(|path| path.state() == state).count();
     let answer = if node.group.is_none() {

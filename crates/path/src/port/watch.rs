@@ -1,4 +1,4 @@
-//! What the app does about paths: it has them discovered and probed, and lets entries and buckets follow.
+//! The app's handling of paths: it has them discovered and probed, and updates entries and buckets.
 
 use super::app::PathPortApp;
 use super::config::Discovery;
@@ -9,7 +9,7 @@ use weir_app::{Action, Refusal};
 use weir_program::change::{Change, ChangeError, Changes};
 use weir_program::{Entry, PipeId};
 
-/// How often nodes are looked at while one is in use, surveyed or in doubt, and otherwise.
+/// How often nodes are examined while one is in use, surveyed or in doubt, and otherwise.
 const LOOK_NS: u64 = 2_000_000;
 const LOOK_IDLE_NS: u64 = 20_000_000;
 
@@ -17,17 +17,17 @@ const LOOK_IDLE_NS: u64 = 20_000_000;
 const READ_NS: u64 = 50_000_000;
 const READ_IDLE_NS: u64 = 1_000_000_000;
 
-/// How often it is looked what another app has found.
+/// How often the app checks what another app has found.
 const ADOPT_NS: u64 = 100_000_000;
 
 impl PathPortApp {
-    /// When nodes are looked at next.
+    /// When nodes are examined next.
     pub(super) fn watch_ns(&self) -> u64 {
         let is_busy = self.nodes.iter().any(|node| node.is_busy(self.ticked_ns));
         self.read_ns.min(self.ticked_ns + if is_busy { LOOK_NS } else { LOOK_IDLE_NS })
     }
 
-    /// Looks at all nodes.
+    /// Examines all nodes.
     pub(super) fn watch(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         self.ticked_ns = now_ns;
         let mut told = Vec::new();
@@ -52,7 +52,7 @@ impl PathPortApp {
         }
     }
 
-    /// Returns the large probe that is due, of nodes in turn.
+    /// Returns the large probe that is due, taking nodes in turn.
     fn probe_large(&mut self, now_ns: u64) -> Option<Action> {
         if !self.budget.has_large(now_ns) {
             return None;
@@ -67,8 +67,8 @@ impl PathPortApp {
         Some(Action::Inject { bytes: probe.padded(secret, config.mtu), output: config.port })
     }
 
-    /// Begins a survey of the ways to a node if it is time, unless another app has one made; or goes on with
-    /// it, and takes what was found.
+    /// Starts a survey of a node's paths if it is time, unless another app does so; or continues it, and
+    /// takes in its result.
     fn discover(&mut self, now_ns: u64, at: usize, actions: &mut Vec<Action>, told: &mut Vec<String>) {
         let Some(Discovery { sources, every_ns }) = self.config.discovery else { return };
         let between = self.between(at);
@@ -115,7 +115,7 @@ impl PathPortApp {
         Between { local, peer, vxlan_port: self.config.vxlan_port }
     }
 
-    /// Lets the entries of paths follow their ports.
+    /// Updates the entries of paths to their ports.
     pub(super) fn entries(&mut self) -> Option<Action> {
         let [Some(buckets), Some(pinned)] = self.ways else { return None };
         let mut changes = Vec::new();
@@ -139,8 +139,8 @@ impl PathPortApp {
         Some(Action::Change(Change::Batch(changes)))
     }
 
-    /// What is done instead of a change of paths that was refused: after a reload of another kind, entries
-    /// may be there, or gone.
+    /// What to do instead of a refused change of paths: after a reload that changed the kind of app, entries
+    /// may already exist, or be gone.
     pub(super) fn otherwise(&self, change: &Change, why: &Refusal) -> Vec<Action> {
         let is_way = |pipe: &PipeId| self.ways.contains(&Some(*pipe));
         let other = match (change, why) {

@@ -17,14 +17,14 @@ use weir_packet::{PROTOCOL_ICMP, PROTOCOL_UDP, TunnelKind};
 use weir_program::{Forward, PipeId};
 
 impl PathPort {
-    /// What its ports take from the kernel. With an `input`, both are bridged; without one, what is
-    /// encapsulated for us is ours.
+    /// What its ports take from the kernel. With an `input`, both are bridged; without one, it takes what is
+    /// encapsulated for us.
     pub fn take(&self) -> Vec<TakeRule> {
         let Some(input) = &self.input else {
             let dport = Some((self.vxlan_port, self.vxlan_port));
             let (dst, protocol) = (self.local.into(), Some(PROTOCOL_UDP));
             let tunnels = IpRule { dst, prefix: 32, protocol, dport, fragments: false };
-            // Of ICMP, type and code stand where a port would.
+            // For ICMP, type and code are in the place of a port.
             let expired = u16::from(TIME_EXCEEDED) << 8 | u16::from(IN_TRANSIT);
             let expired =
                 IpRule { protocol: Some(PROTOCOL_ICMP), dport: Some((expired, expired)), ..tunnels };
@@ -92,7 +92,7 @@ pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Sect
     Some((one, section))
 }
 
-/// Probes leave by the port by which the data does, so it can be only one.
+/// Probes leave through the same port as the data, so there can be only one.
 fn fabric_port(node: &Node, scope: &mut Scope<'_>) -> Option<Attachment> {
     let port = scope.attachment(node).filter(Attachment::is_usable)?;
     if port.to != Forward::Port(port.lead) {
@@ -148,8 +148,8 @@ fn peers(section: &Section<'_>, report: &mut Report) -> Vec<Peer> {
     addresses.into_iter().map(|address| Peer { address, mac: next_hop }).collect()
 }
 
-/// The ports that are paths: if none are given, as many as are possible, evenly over those that may be used,
-/// until discovery has found which are.
+/// The ports used as paths: by default as many as possible, spread evenly over those that may be used, until
+/// discovery has found the paths.
 fn ports(section: &Section<'_>, [first, last]: [u16; 2], report: &mut Report) -> Vec<u16> {
     let Some(node) = section.get("ports") else {
         let step = (last - first) / PATHS_MAX as u16 + 1;
@@ -178,8 +178,8 @@ fn ports(section: &Section<'_>, [first, last]: [u16; 2], report: &mut Report) ->
     ports
 }
 
-/// What depends on the rate; how often paths are probed where nothing is sent and discovered, and how many
-/// probes are answered.
+/// What depends on the rate; how often idle paths are probed and paths are discovered, and how many probes
+/// are answered.
 fn settings(section: &Section<'_>, report: &mut Report) -> (Settings, [u64; 3]) {
     let [probe_ns, others @ ..] = yaml::probe(section, "port", report);
     let mut settings = Settings::of_rate(section.number("rate", report).unwrap_or(1) * 1_000_000);

@@ -2,11 +2,11 @@ use super::*;
 use crate::icmp;
 use std::net::Ipv4Addr;
 
-/// What a router quotes at least, and when it quotes all.
+/// The minimum that a router quotes, and the length of a full quote.
 const LEAST: usize = 20 + 8;
 const ALL: usize = 576 - 28;
 
-/// What a router says of a probe, of which it quotes so many bytes.
+/// A router's message about a probe, of which it quotes this many bytes.
 fn said(wish: &Wish, router: [u8; 4], quotes: usize) -> Expired {
     let outer = Outer::between(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), wish.port, 4789);
     let probe = wish.probe(outer, (1, 1), 0, 0).datagram(Secret::default());
@@ -18,7 +18,7 @@ fn delay(port: u16, now: u64) -> i64 {
     if port.is_multiple_of(4) { Random::new(now / 1_000_000).below(1_000_000) as i64 } else { 0 }
 }
 
-/// Runs a survey on a fabric of two tiers with so many spines between; `answers` tells which routers do.
+/// Runs a survey on a two-tier fabric with this many spines in between; `answers` says which routers answer.
 fn surveyed(spines: u16, answers: impl Fn(u8, u16) -> bool) -> (Surveyed, u64) {
     let mut random = Random::new(7);
     let mut survey = Survey::new(0, 3, &[50_000], [49_152, 65_535], &mut random);
@@ -53,11 +53,11 @@ fn the_paths_of_a_fabric_are_found() {
     }
 }
 
-/// An attacker that knows addresses, ports and TTLs, but has seen no probe.
+/// An attacker that knows addresses, ports and TTLs, but has not seen any probe.
 struct Liar(Random);
 
 impl Liar {
-    /// A guess about the probe from a port with a TTL: of the whole cookie, or of what must be quoted.
+    /// A guess of the probe from a port with a TTL: of the whole cookie, or of the part that must be quoted.
     fn guess(&mut self, port: u16, ttl: u8, is_whole: bool) -> Expired {
         let [router, from, to] = [[10, 66, 6, 6], [10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
         let guess = self.0.bits();
@@ -72,7 +72,7 @@ fn a_million_forged_answers_of_routers_hide_no_path() {
     for (spines, quotes) in [(2, ALL), (4, ALL), (8, ALL), (4, LEAST)] {
         let mut survey = Survey::new(0, 3, &[50_000], [49_152, 65_535], &mut Random::new(7));
         let (mut now, mut liar, mut lies) = (0, Liar(Random::new(11)), 0);
-        // Where less than the cookie is quoted, so many lies are survived that the attack is noticed.
+        // Where less than the cookie is quoted, the survey survives enough lies for the attack to be noticed.
         let lies_max = if quotes == ALL { 1 << 20 } else { WRONG_MAX - 1 };
         let found = loop {
             while let Some(wish) = survey.wish(now) {

@@ -1,10 +1,10 @@
-//! Probes over IPv6: without extension headers, and with the flow label 0, which is that of the kernel's
-//! VXLAN unless its device says otherwise: a fabric that hashes it sees one label for all ports.
+//! Probes over IPv6: without extension headers, and with the flow label 0, which is the default of the
+//! kernel's VXLAN: a fabric that hashes it sees the same label for all ports.
 //!
-//! Two things differ from IPv4. UDP has a checksum, since not every box on the way lets one of 0 pass
-//! (RFC 6936), and the kernel's VXLAN has one unless told otherwise. IPv6 has no identification by which the
-//! message of a router could be told apart, so a request carries it in the place of `arrived`, which means
-//! nothing there: routers quote as much of a packet as fits (RFC 4443, section 3.3).
+//! Two things differ from IPv4. UDP has a checksum, because not every box on the path passes a checksum of 0
+//! (RFC 6936), and the kernel's VXLAN has one by default. IPv6 has no identification by which a router's
+//! message could be matched, so a request carries it in place of `arrived`, which has no meaning there:
+//! routers quote as much of a packet as fits (RFC 4443, section 3.3).
 
 use super::{
     Address, BODY_LENGTH, CE, ECT0, ETHERNET, Kind, Outer, Packet, Refusal, Secret, UDP, VNI, bytes,
@@ -29,7 +29,7 @@ impl Address for Ipv6Addr {
 }
 
 impl Packet<Ipv6Addr> {
-    /// The same as a request is on the wire, and is read: with its identification in it.
+    /// The request as it is on the wire and is read: with its identification in it.
     #[must_use]
     pub fn with_id(self) -> Packet<Ipv6Addr> {
         Packet { arrived: self.outer.id.into(), ..self }
@@ -59,7 +59,7 @@ impl Packet<Ipv6Addr> {
         frame
     }
 
-    /// The bytes of a request that is padded to so many from the IP header on, without FCS.
+    /// The bytes of a request that is padded to this length from the IP header on, without FCS.
     #[must_use]
     pub fn padded6(&self, secret: Secret, length: u16) -> Vec<u8> {
         let length = length.max(DATAGRAM6 as u16);
@@ -82,7 +82,7 @@ impl Packet<Ipv6Addr> {
     /// Reads a frame without VLAN tags.
     ///
     /// # Errors
-    /// Says why it is not believed.
+    /// Says why it is rejected.
     pub fn read6(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet<Ipv6Addr>, Refusal> {
         if !may_be_long(frame, BODY) {
             return Err(Refusal::Malformed);
@@ -117,7 +117,8 @@ impl Packet<Ipv6Addr> {
     }
 }
 
-/// What the UDP checksum covers: the pseudo header, and all from the UDP header on (RFC 8200, section 8.1).
+/// What the UDP checksum covers: the pseudo header, and everything from the UDP header on (RFC 8200, section
+/// 8.1).
 fn covered(frame: &[u8]) -> Sum {
     let length = (frame.len() - ETHERNET - IP) as u16;
     Sum::default().bytes(&frame[22..]).word(17).word(length)
@@ -195,7 +196,7 @@ mod tests {
         for at in 12..FRAME6 {
             let mut other = frame;
             other[at] ^= 0x40;
-            // The traffic class, flow label and hop limit are covered by nothing.
+            // The traffic class, flow label and hop limit are not covered.
             let says = [15, 16, 17, 21].contains(&at);
             assert_eq!(Packet::read6(&other, 4789, SECRET).is_ok(), says, "byte {at}");
         }

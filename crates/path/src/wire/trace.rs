@@ -1,16 +1,16 @@
-//! Probes that are to expire on their way, so that a router names itself. A router quotes what it dropped:
+//! Probes that must expire in transit, so that a router identifies itself. A router quotes what it dropped:
 //! the IP header and 8 bytes at least (RFC 792), up to 576 bytes in all as a rule (RFC 1812, section
-//! 4.3.2.3). Who has not seen the probe must guess a cookie of 64 bits, which is in the place of session and
-//! number; where less is quoted, the 12 bits of it that are in the identification, and the UDP checksum,
+//! 4.3.2.3). An attacker who has not seen the probe must guess a cookie of 64 bits, which replaces session
+//! and number; where less is quoted, the 12 bits of it that are in the identification, and the UDP checksum,
 //! which covers all of it.
 //!
-//! Such a probe is as long as the others and goes the same way. No peer answers it, and no program stamps it,
-//! which would change its checksum.
+//! Such a probe is as long as the others and takes the same path. No peer answers it, and no program stamps
+//! it, which would change its checksum.
 
 use super::{Address, Kind, NO_PATH, Outer, Packet, Secret};
 
 impl<A: Address> Packet<A> {
-    /// A probe that is to expire, with a cookie.
+    /// A probe that must expire, with a cookie.
     #[must_use]
     pub fn trace(outer: Outer<A>, cookie: u64) -> Packet<A> {
         let place = ((cookie >> 32) as u32, cookie as u32);
@@ -18,8 +18,8 @@ impl<A: Address> Packet<A> {
     }
 }
 
-/// The UDP checksum of the probe that leaves from this port with a cookie, whatever its identification and
-/// TTL.
+/// The UDP checksum of the probe that leaves from this port with a cookie, regardless of its identification
+/// and TTL.
 #[must_use]
 pub fn trace_checksum(outer: Outer, cookie: u64) -> u16 {
     let frame = Packet::trace(outer, cookie).frame(Secret::default());

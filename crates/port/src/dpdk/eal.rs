@@ -1,4 +1,4 @@
-//! DPDK's environment abstraction layer (EAL), which a process can start once only.
+//! DPDK's environment abstraction layer (EAL), which a process can start only once.
 //!
 //! DPDK's log does not reach the terminal. Its last 16 KiB are kept, and an error quotes the relevant line
 //! after a sentence that says what to do. The thread that starts DPDK keeps its CPU affinity.
@@ -44,7 +44,7 @@ impl EalOptions {
     fn argv(&self) -> Vec<String> {
         let mut argv = vec!["weir".to_string(), "--no-shconf".into(), "--no-telemetry".into()];
         argv.push(format!("--file-prefix={}", file_prefix()));
-        // DPDK's own worker threads are not used: one lcore, for the thread that starts it.
+        // DPDK's own worker threads are not used: one lcore, for the thread that starts DPDK.
         argv.push(format!("--lcores=0@{}", shim::first_cpu()));
         if !self.pci {
             argv.push("--no-pci".into());
@@ -147,7 +147,7 @@ impl Eal {
     /// Starts DPDK.
     ///
     /// # Errors
-    /// Says why DPDK does not start. From the second call on, even if the first one failed, returns
+    /// Returns why DPDK does not start. From the second call on, even if the first one failed, returns
     /// [`DpdkError::AlreadyStarted`].
     pub fn init(options: &EalOptions) -> Result<Eal, DpdkError> {
         static STARTED: AtomicBool = AtomicBool::new(false);
@@ -222,7 +222,7 @@ pub(super) fn plug_error(device: &str, errno: Errno, log: &str) -> DpdkError {
     }
 }
 
-/// When a device fails, the first line of the log is the driver's own complaint; later lines only pass it on.
+/// When a device fails, the first line of the log is the driver's own complaint; later lines only repeat it.
 pub(super) fn first_line(log: &str) -> String {
     log.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing was logged").to_string()
 }

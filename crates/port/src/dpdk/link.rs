@@ -23,7 +23,7 @@ impl DpdkLink {
     }
 
     /// Returns the link's state as far as the driver knows it without waiting. A closed port is down; a port
-    /// whose driver does not report a state counts as up.
+    /// whose driver does not report its state counts as up.
     #[must_use]
     pub fn state(&self) -> LinkState {
         let Some(device) = self.0.upgrade() else { return LinkState::default() };

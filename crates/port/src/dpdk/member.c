@@ -1,6 +1,5 @@
-/*
- * DPDK's membership library as a sketch of heavy keys (rte_member.h): what member.rs calls. The library's own
- * interface is a large struct of parameters for three kinds of sets, of which this is one.
+/* DPDK's membership library as a heavy-hitter sketch (rte_member.h): the functions that member.rs calls. The
+ * library's own interface is a large struct of parameters for three kinds of sets; this is one of them.
  */
 #define ALLOW_EXPERIMENTAL_API
 #include <stdint.h>
@@ -13,9 +12,8 @@
 
 #define WEIR_MEMBER_ROWS 5
 
-/*
- * Creates a sketch that counts every packet, of `rows` counters in so many bytes, which remembers `keys` keys
- * of `key_length` bytes. Returns NULL if the library refuses.
+/* Creates a sketch that counts every packet, with `rows` rows of counters in this many bytes, and that
+ * remembers `keys` keys of `key_length` bytes. Returns NULL if the library refuses.
  */
 void *weir_member_new(uint32_t key_length, uint32_t keys, double bytes)
 {
@@ -23,7 +21,7 @@ void *weir_member_new(uint32_t key_length, uint32_t keys, double bytes)
 	static unsigned int number;
 	char name[32];
 
-	/* Its heap says with each packet that it has no free slot for a key, which would cost more than counting. */
+	/* Its heap logs for each packet that it has no free slot for a key, which would cost more than counting. */
 	rte_log_set_level_pattern("lib.member", RTE_LOG_CRIT);
 	snprintf(name, sizeof(name), "weir%u", number++);
 	memset(&parameters, 0, sizeof(parameters));
@@ -46,9 +44,8 @@ void weir_member_add(void *sketch, const void *key)
 	rte_member_add(sketch, key, 1);
 }
 
-/*
- * Writes the keys that it remembers and their counts, of which there is room for as many as it was created
- * for. Returns their number; a negative one if there are none.
+/* Writes the keys that it remembers and their counts; there is room for as many as it was created for.
+ * Returns their number, which is negative if there are none.
  */
 int weir_member_list(void *sketch, void **keys, uint64_t *counts)
 {

@@ -1,4 +1,4 @@
-//! DPDK's sketch of heavy keys (`rte_member` of kind `SKETCH`, after NitroSketch: Liu et al., SIGCOMM 2019).
+//! DPDK's heavy-hitter sketch (`rte_member` of kind `SKETCH`, after NitroSketch: Liu et al., SIGCOMM 2019).
 //! No port uses it: `weir bench measure` compares weir's own sketches with it, and nothing but this crate
 //! links DPDK.
 //!
@@ -27,11 +27,11 @@ pub struct Member {
 }
 
 impl Member {
-    /// Creates a sketch with counters of so many bytes in all, five rows of them; it remembers so many keys
-    /// besides. Every packet is counted. DPDK must run: `_eal` proves it.
+    /// Creates a sketch with five rows of counters of this many bytes in total, which also remembers this
+    /// many keys. Every packet is counted. DPDK must be running: `_eal` proves it.
     ///
     /// # Errors
-    /// Returns [`DpdkError::Start`] if the library refuses, such as for lack of memory.
+    /// Returns [`DpdkError::Start`] if the library refuses, for example for lack of memory.
     pub fn new(_eal: Eal, keys: usize, bytes: usize) -> Result<Member, DpdkError> {
         let length = size_of::<Key>() as u32;
         // SAFETY: DPDK runs; the function keeps none of its arguments.
@@ -65,7 +65,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the pointer, and it is not used again.
+        // SAFETY: nothing else has the pointer, and it is not used again.
         unsafe { weir_member_free(self.sketch.as_ptr()) }
     }
 }

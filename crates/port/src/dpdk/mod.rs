@@ -3,9 +3,9 @@
 //!
 //! `shim.c` contains DPDK's inline data path and converts whole bursts to frames; `shim.rs` declares it and
 //! holds all unsafe code; `eal.rs` starts DPDK once per process and explains its errors; `pool.rs` and
-//! `port.rs` are the pool and the port that a worker uses; `link.rs` is the link state for others. DPDK loads
-//! its drivers itself as plug-ins, so linking is dynamic and must stay so. `member.c` and `member.rs` are a
-//! sketch of DPDK's that benches compare with.
+//! `port.rs` are the pool and the port that a worker uses; `link.rs` is the link state for other threads.
+//! DPDK loads its drivers itself as plug-ins, so linking is dynamic and must stay so. `member.c` and
+//! `member.rs` wrap a DPDK sketch with which benches compare.
 
 mod eal;
 mod link;

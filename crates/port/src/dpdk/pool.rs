@@ -9,7 +9,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use weir_packet::{ForeignPool, Frame, Pool, PoolId};
 
-/// Frames that a thread may have in its cache; DPDK's upper limit is 512.
+/// The most frames that a thread may have in its cache; DPDK's upper limit is 512.
 const CACHE: u32 = 256;
 
 /// Bytes for the frame in an mbuf of usual size.
@@ -29,20 +29,20 @@ impl MbufPool {
         MbufPool::with_room(eal, frames, MBUF_ROOM)
     }
 
-    /// The same for frames of up to `room` bytes; at least 2048.
+    /// Creates a pool for frames of up to `room` bytes, at least 2048.
     ///
     /// # Errors
     /// Returns [`DpdkError::PoolMemory`] if DPDK has too little memory.
     pub fn with_room(eal: Eal, frames: u32, room: usize) -> Result<MbufPool, DpdkError> {
         let room = room.clamp(MBUF_ROOM, usize::from(u16::MAX / 2)) as u16;
-        // DPDK wants two thirds of a pool to be outside any one cache.
+        // DPDK requires two thirds of a pool to be outside any one cache.
         let cache = CACHE.min(frames / 2);
         let name = CString::new(format!("weir-pool-{}", PoolId::next().0)).expect("no NUL in a number");
         let pool = Mempool::new(&name, frames, cache, room);
         pool.map(|pool| MbufPool(Arc::new(pool))).ok_or_else(|| eal.pool_memory(frames))
     }
 
-    /// Returns the id of the pool, the same for all clones.
+    /// Returns the ID of the pool, the same for all clones.
     #[must_use]
     pub fn id(&self) -> PoolId {
         self.0.id()

@@ -38,8 +38,8 @@ pub struct DpdkOptions {
     pub queues: u16,
     /// Descriptors of a queue.
     pub descriptors: u16,
-    /// The largest packet without Ethernet header, in bytes, as far as the device takes it; 0 for the
-    /// driver's own.
+    /// The largest packet without Ethernet header, in bytes, if the device accepts it; 0 for the driver's
+    /// default.
     pub mtu: u16,
     /// Device arguments of a TAP device (`net_tap0,iface=...`) connected to the host's stack.
     pub kernel: Option<String>,
@@ -85,7 +85,7 @@ impl DpdkPort {
     /// `pool`.
     ///
     /// # Errors
-    /// Says why there is no such device, or why it does not start.
+    /// Returns why there is no such device, or why it does not start.
     pub fn open(eal: Eal, options: &DpdkOptions, pool: &MbufPool) -> Result<Vec<DpdkPort>, DpdkError> {
         let (driver, wires) = open_device(eal, &options.device, options, pool)?;
         let mut taps = match &options.kernel {
@@ -104,9 +104,9 @@ impl DpdkPort {
         Ok(wires.into_iter().map(open).collect())
     }
 
-    /// Tells the port to spread frames over its queues as flows are shared by workers: by a hash of addresses
-    /// and ports with [`weir_packet::RSS_KEY`]. Returns the number of buckets that the queues get in turn; 0
-    /// if the driver cannot be told. Called once for all queues.
+    /// Configures the port to spread frames over its queues in the way workers share flows: by a hash of
+    /// addresses and ports with [`weir_packet::RSS_KEY`]. Returns the number of buckets that are assigned to
+    /// the queues in turn; 0 if the driver does not support this. Called once for all queues.
     #[must_use]
     pub fn spread(&self) -> u32 {
         self.wire.spread()
@@ -203,7 +203,7 @@ impl Port for DpdkPort {
         }
     }
 
-    /// Queue 0 asks the driver for the losses of the whole port, so call this once per second rather than
+    /// Queue 0 queries the driver for the losses of the whole port, so call this once per second rather than
     /// once per breath.
     fn statistics(&self) -> PortStatistics {
         if self.wire.number() != 0 {

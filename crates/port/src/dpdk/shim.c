@@ -142,7 +142,7 @@ void weir_thread_unregister(void)
 
 /* ---- pools ---- */
 
-/* Each frame has `room` bytes behind its headroom. */
+/* Each frame has `room` bytes after its headroom. */
 void *weir_pool_create(const char *name, uint32_t frames, uint32_t cache, uint16_t room)
 {
 	return rte_pktmbuf_pool_create(name, frames, cache, 0, RTE_PKTMBUF_HEADROOM + room, SOCKET_ID_ANY);
@@ -239,7 +239,8 @@ int weir_port_info(uint16_t port, struct weir_info *out)
 	return 0;
 }
 
-/* Configures `queues` queues each way on one pool and starts the port. An `mtu` of 0 is the driver's. */
+/* Configures `queues` queues in each direction on one pool and starts the port. An `mtu` of 0 means the
+ * driver's default. */
 int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, uint16_t mtu, void *pool)
 {
 	struct rte_eth_conf conf = { 0 };
@@ -253,8 +254,7 @@ int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, uint16
 		return rc;
 	hashed = info.flow_type_rss_offloads & (RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP);
 	delivered = info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_RSS_HASH;
-	/*
-	 * A single queue needs no RSS, but a program may pick buckets by the hash, which ethdev computes only with
+	/* A single queue needs no RSS, but a program may pick buckets by the hash, which ethdev only computes with
 	 * RSS.
 	 */
 	if (hashed != 0 && (queues > 1 || delivered != 0)) {
@@ -280,9 +280,8 @@ int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, uint16
 	return 0;
 }
 
-/*
- * Tells a started port to hash addresses and ports by `key` and to give its queues the buckets in turn.
- * Returns the number of buckets; 0 if the driver cannot be told.
+/* Configures a started port to hash addresses and ports with `key` and to assign the buckets to its queues in
+ * turn. Returns the number of buckets; 0 if the driver does not support this.
  */
 int weir_port_spread(uint16_t port, uint16_t queues, uint8_t *key, uint8_t length)
 {
@@ -359,9 +358,8 @@ struct weir_burst {
 	uint16_t refused;
 };
 
-/*
- * Receives at most `n` frames. An mbuf with several segments or with other owners cannot become a frame: it
- * is freed and counted as refused.
+/* Receives at most `n` frames. An mbuf with several segments or other owners cannot become a frame: it is
+ * freed and counted as refused.
  */
 void weir_rx_burst(uint16_t port, uint16_t queue, struct weir_frame *out, uint16_t n, uint32_t pool,
 		   struct weir_burst *sum)

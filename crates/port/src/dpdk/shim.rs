@@ -191,7 +191,7 @@ impl Mempool {
     #[inline]
     pub fn take(&self) -> Option<Frame> {
         let mut frame = Frame::absent();
-        // SAFETY: the pool is valid; the shim fills the frame with an mbuf that nobody else owns, whose
+        // SAFETY: the pool is valid; the shim fills the frame with an mbuf that nothing else owns, whose
         // memory was mapped zeroed, hence initialised.
         let taken = unsafe { weir_pool_take(self.pool.as_ptr(), &raw mut frame, self.id.0) };
         (taken == 1).then_some(frame)
@@ -208,7 +208,7 @@ impl Mempool {
 
 impl Drop for Mempool {
     fn drop(&mut self) {
-        // While frames are in use, the memory must stay: leaking it is the safe answer.
+        // The memory must stay while frames are in use: leaking it is the safe choice.
         if self.available() == self.frames {
             // SAFETY: all mbufs are free, and no device uses the pool, because devices hold it.
             unsafe { weir_pool_free(self.pool.as_ptr()) }
@@ -222,7 +222,7 @@ pub(super) struct Device {
     /// Queues in each direction while it runs.
     queues: u16,
     pool: Option<Arc<Mempool>>,
-    /// Held during calls about the port as a whole, because DPDK does not allow them to overlap.
+    /// Held during calls that concern the whole port, because DPDK does not allow them to overlap.
     asking: Mutex<()>,
 }
 
@@ -245,8 +245,8 @@ impl Device {
         Ok((driver.to_string_lossy().into_owned(), info.receive_queues, info.transmit_queues))
     }
 
-    /// Starts the port with `queues` queues in each direction and returns them. An `mtu` of 0 is the
-    /// driver's.
+    /// Starts the port with `queues` queues in each direction and returns them. An `mtu` of 0 means the
+    /// driver's default.
     pub fn start(
         mut self,
         (queues, descriptors): (u16, u16),
@@ -254,15 +254,15 @@ impl Device {
         pool: &Arc<Mempool>,
     ) -> Result<Vec<Queue>, Errno> {
         self.pool = Some(Arc::clone(pool));
-        // SAFETY: the pool is valid, and this device holds it from here on.
+        // SAFETY: the pool is valid, and this device holds it from now on.
         check(unsafe { weir_port_start(self.port, queues, descriptors, mtu, pool.pool.as_ptr()) })?;
         self.queues = queues;
         let device = Arc::new(self);
         Ok((0..queues).map(|queue| Queue { queue, pool: pool.id, device: Arc::clone(&device) }).collect())
     }
 
-    /// Tells the port to hash addresses and ports by [`RSS_KEY`] and to give its queues the buckets in turn.
-    /// Returns the number of buckets; 0 if the driver cannot be told.
+    /// Configures the port to hash addresses and ports with [`RSS_KEY`] and to assign the buckets to its
+    /// queues in turn. Returns the number of buckets; 0 if the driver does not support this.
     pub fn spread(&self) -> u32 {
         let _asking = self.ask();
         let mut key = RSS_KEY;
@@ -283,7 +283,7 @@ impl Device {
         let mut link = Link::default();
         // SAFETY: the port is ours until `drop`, so it is neither stopped nor closed meanwhile, and no other
         // thread makes a call about it; its queues may be in use. The shim fills a `Link`, whose layout is
-        // asserted above, or leaves it.
+        // asserted above, or leaves it unchanged.
         check(unsafe { weir_port_link(self.port, &raw mut link) })?;
         let up = link.up != 0;
         let speed_bps = (up && link.speed != 0).then(|| u64::from(link.speed) * 1_000_000);
@@ -294,7 +294,7 @@ impl Device {
     pub fn counters(&self) -> Counters {
         let _asking = self.ask();
         let mut counters = Counters::default();
-        // SAFETY: the shim fills a `Counters`, whose layout is asserted above, or leaves it.
+        // SAFETY: the shim fills a `Counters`, whose layout is asserted above, or leaves it unchanged.
         let _ = unsafe { weir_port_counters(self.port, &raw mut counters) };
         counters
     }
@@ -329,8 +329,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: `plug` made the port ours. Queues and callers hold the device, so nobody is in a burst or a
-        // call.
+        // SAFETY: `plug` made the port ours. Queues and callers hold the device, so no burst or call is in
+        // progress.
         unsafe { weir_port_close(self.port, self.queues) }
     }
 }
@@ -347,12 +347,12 @@ impl Queue {
         &self.device
     }
 
-    /// Tells the port how to spread frames over its queues; see [`Device::spread`].
+    /// Configures how the port spreads frames over its queues; see [`Device::spread`].
     pub fn spread(&self) -> u32 {
         self.device.spread()
     }
 
-    /// Returns the device for others than its queues, who may find it closed.
+    /// Returns a weak reference to the device for users other than its queues; they may find it closed.
     pub fn shared_device(&self) -> Weak<Device> {
         Arc::downgrade(&self.device)
     }

@@ -1,7 +1,7 @@
 //! Classic pcap (draft-ietf-opsawg-pcap): a header of 24 bytes, then records of 16 bytes and their data.
 //!
 //! Versions before 2.4 differ in the order of a record's two lengths. As libpcap and Wireshark do, 2.0 to 2.2
-//! are read with the length on the wire first, and 2.3, of which both orders exist, by what makes sense.
+//! are read with the length on the wire first, and 2.3, for which both orders exist, by plausibility.
 
 use super::reader::{Links, Stamp};
 use super::source::{Order, Source};
@@ -40,7 +40,7 @@ impl Classic {
         })
     }
 
-    /// Reads the header behind the magic number.
+    /// Reads the header after the magic number.
     pub(super) fn open<R: BufRead>(
         source: &mut Source<R>,
         ns_per_unit: u64,
@@ -68,7 +68,7 @@ impl Classic {
         Ok(Classic { ns_per_unit, link: number, lengths, fcs })
     }
 
-    /// Reads a record, whose data the source holds then. Returns `None` at the end of the file.
+    /// Reads a record; the source then holds its data. Returns `None` at the end of the file.
     #[inline]
     pub(super) fn read<R: BufRead>(&self, source: &mut Source<R>) -> Result<Option<Stamp>, ReadError> {
         let Some(header) = source.next::<16>("a record's header")? else { return Ok(None) };

@@ -1,11 +1,12 @@
-//! When the frames of a recording arrive: its times, where they can be believed.
+//! When the frames of a recording arrive: at its times, where these are plausible.
 //!
-//! A recording has odd times: a bit of one was flipped, the clock of the machine was set, files were joined
-//! in the wrong order. A frame that is clearly out of order, while the frames around it are not, arrives with
-//! the one before it. Where the recording's time goes back and stays there, the time that passes between
-//! frames is kept. So one odd time neither delays the frames behind it nor makes them arrive all at once.
+//! A recording may have odd times: a bit was flipped, the clock of the machine was set, files were joined in
+//! the wrong order. A frame that is clearly out of order, while the frames around it are not, arrives
+//! together with the one before it. Where the recording's time goes back and stays there, the intervals
+//! between frames are kept. A single odd time thus neither delays the frames after it nor makes them arrive
+//! all at once.
 
-/// Frames may be in disorder by this much, because every queue of a NIC has its own buffer. In nanoseconds.
+/// Frames may be out of order by this much, in nanoseconds, because every queue of a NIC has its own buffer.
 const DISORDER_NS: u64 = 1_000_000_000;
 
 /// A silence longer than this is worth a remark: it can be true, or the first frame has an odd time.
@@ -19,7 +20,7 @@ const END_NS: u64 = 1 << 62;
 pub(super) struct Clock {
     /// The recording's time at virtual time 0.
     base_ns: u64,
-    /// What is added to the recording's times since it went back.
+    /// The offset added to the recording's times since it went back.
     shift_ns: u64,
     /// The recording's time at the latest frame that was not odd.
     last_ns: Option<u64>,
@@ -45,8 +46,8 @@ impl Clock {
         Clock { base_ns, ..Clock::default() }
     }
 
-    /// Returns when the frame recorded at `time_ns` arrives, given the time of the frame behind it. Never
-    /// before the previous frame.
+    /// Returns when the frame recorded at `time_ns` arrives, given the time of the next frame. Never before
+    /// the previous frame.
     pub(super) fn arrival_ns(&mut self, time_ns: u64, next_ns: Option<u64>) -> u64 {
         let first = first_ns(time_ns, next_ns);
         let last = *self.last_ns.get_or_insert(first);

@@ -62,7 +62,7 @@ fn guess(magic: &[u8; 4]) -> &'static str {
     }
 }
 
-/// Returns what a link type is called, behind its number.
+/// Returns the number of a link type followed by its name.
 pub(super) fn link(link: u16) -> &'static str {
     match link {
         0 => " (NULL, a BSD loopback)",

@@ -86,7 +86,7 @@ impl Block {
         source.piece(what)
     }
 
-    /// Reads a packet's data, which the source holds then.
+    /// Reads a packet's data; the source then holds it.
     fn data(&mut self, source: &mut Source<impl BufRead>, wanted: u32) -> Result<(), ReadError> {
         if wanted > RECORD_MAX {
             return source.wrong(0, Problem::RecordTooLong(wanted));
@@ -119,7 +119,7 @@ impl Section {
         Order::Little.u32(magic) == SECTION_HEADER
     }
 
-    /// Reads the first section header behind its type.
+    /// Reads the first section header after its type.
     pub(super) fn open<R: BufRead>(source: &mut Source<R>, links: Links) -> Result<Section, ReadError> {
         let mut section = Section { interfaces: Vec::new(), last_ns: 0, links, skipped: Skipped::default() };
         let length = source.piece("a section header")?;
@@ -149,7 +149,7 @@ impl Section {
         block.end(source)
     }
 
-    /// Reads blocks until one is a packet of a link type that is read, whose data the source holds then.
+    /// Reads blocks until one is a packet of a link type that is read, whose data the source then holds.
     /// Returns `None` at the end of the file.
     #[inline]
     pub(super) fn read<R: BufRead>(&mut self, source: &mut Source<R>) -> Result<Option<Stamp>, ReadError> {
@@ -233,7 +233,7 @@ impl Section {
             _ => source.order.u32(first),
         };
         let Some(interface) = self.interface(source, number)? else {
-            // Its length is counted, if it is there.
+            // Its length is counted, if present.
             if block.left >= 16 {
                 let rest: [u8; 16] = block.piece(source, "a packet's header")?;
                 let [.., length] = source.order.words::<4>(&rest);

@@ -26,15 +26,15 @@ pub struct Files {
     pub kernel: Option<Output>,
 }
 
-/// A file to record in.
+/// A file to record to.
 pub struct Output {
-    /// What it is called in remarks.
+    /// Its name in remarks.
     pub name: String,
-    /// The file. The port collects what it writes.
+    /// The file. The port buffers its writes.
     pub file: Box<dyn Write + Send>,
 }
 
-/// The recording being received, two records ahead: whether a time is odd shows behind it.
+/// The recording being received, two records ahead: whether a time is odd only shows in the records after it.
 struct Input {
     reader: Reader<BufReader<Box<dyn Read + Send>>>,
     /// The record that waits for its time, if there is one.
@@ -103,8 +103,8 @@ impl PcapPort {
     }
 
     /// Returns when the first frame was recorded, in nanoseconds since 1970, before it is received. Ports
-    /// that are replayed together use the smallest of theirs as base, so that the time between their frames
-    /// is kept.
+    /// that are replayed together use the earliest of their times as base, so that the time between their
+    /// frames is kept.
     #[must_use]
     pub fn first_ns(&self) -> Option<u64> {
         let input = self.input.as_ref().filter(|input| input.waiting)?;
@@ -130,7 +130,7 @@ impl PcapPort {
         self.input.as_ref().filter(|input| input.waiting).map(|input| &input.record)
     }
 
-    /// Makes the next record the waiting one, and reads the one behind it.
+    /// Makes the next record the waiting one, and reads the one after it.
     fn read_ahead(&mut self) {
         let Some(input) = &mut self.input else { return };
         std::mem::swap(&mut input.record, &mut input.next);
@@ -198,7 +198,7 @@ impl Recording {
     }
 }
 
-/// Says where a recording ended early.
+/// Reports where a recording ended early.
 fn ended(error: &ReadError) -> String {
     match error.problem {
         Problem::Link { .. } => format!("nothing to read: {error}"),

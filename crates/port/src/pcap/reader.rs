@@ -1,8 +1,9 @@
 //! A reader of both formats, record by record.
 //!
 //! Promises: it never panics, whatever the bytes; it holds one record; after an error it is at its end, so
-//! iterating yields the valid records and then at most one error. Costs: [`Reader::lend`] copies nothing but
-//! records that end in another buffer than they begin in, and allocates nothing once it has seen the largest.
+//! iterating yields the valid records and then at most one error. Costs: [`Reader::lend`] copies nothing
+//! except records that end in a different buffer than they begin in, and allocates nothing once it has seen
+//! the largest.
 
 use super::classic::Classic;
 use super::ng::Section;
@@ -30,20 +31,20 @@ impl Record {
     }
 }
 
-/// One recorded frame, whose bytes are the reader's.
+/// One recorded frame, whose bytes belong to the reader.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent<'a> {
     /// Its link type.
     pub link: u16,
-    /// As that of [`Record`].
+    /// As in [`Record`].
     pub time_ns: u64,
-    /// As that of [`Record`].
+    /// As in [`Record`].
     pub length: u32,
     /// The bytes that were recorded.
     pub bytes: &'a [u8],
 }
 
-/// What a file says of a record, beside its data.
+/// What a file says about a record, besides its data.
 pub(super) struct Stamp {
     pub(super) link: u16,
     pub(super) time_ns: u64,
@@ -56,14 +57,14 @@ pub(super) struct Stamp {
 /// The link types that a reader reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Links {
-    /// Returns true of the number of one.
+    /// Returns true for the number of a link type that is read.
     pub has: fn(u16) -> bool,
-    /// What to say where there is none.
+    /// The message if no packet has such a link type.
     pub said: &'static str,
 }
 
 impl Links {
-    /// Ethernet alone.
+    /// Only Ethernet.
     pub const ETHERNET: Links = Links {
         has: |number| number == LINK_ETHERNET,
         said: "Ethernet (1) only; record on one Ethernet interface",
@@ -90,7 +91,7 @@ impl Skipped {
     }
 }
 
-/// Bytes that are read at once: a system call for some hundred frames.
+/// Bytes that are read at once: one system call for some hundred frames.
 const BUFFER: usize = 256 << 10;
 
 /// A recording being read.
@@ -122,7 +123,7 @@ impl<R: BufRead> Reader<R> {
     /// Reads the header of a file of any of these link types.
     ///
     /// # Errors
-    /// As those of [`Reader::open`].
+    /// As for [`Reader::open`].
     pub fn open_of(input: R, links: Links) -> Result<Reader<R>, ReadError> {
         let mut source = Source::new(input);
         let Some(magic) = source.next("the magic number")? else {
@@ -165,7 +166,7 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(Lent { link, time_ns, length, bytes: &bytes[..bytes.len().min(length as usize)] }))
     }
 
-    /// A recording that has packets of other link types only is none.
+    /// A recording that only has packets of other link types does not count as a recording.
     fn end(&self) -> Result<(), ReadError> {
         match self.first_skipped() {
             Some((number, offset)) if self.read == 0 => {
@@ -175,10 +176,11 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Reads the next record into `record`. Returns false at the end of the recording; `record` is as it was.
+    /// Reads the next record into `record`. Returns false at the end of the recording; `record` is then
+    /// unchanged.
     ///
     /// # Errors
-    /// As those of [`Reader::lend`].
+    /// As for [`Reader::lend`].
     pub fn read(&mut self, record: &mut Record) -> Result<bool, ReadError> {
         let Some(Lent { time_ns, length, bytes, .. }) = self.lend()? else { return Ok(false) };
         (record.time_ns, record.length) = (time_ns, length);

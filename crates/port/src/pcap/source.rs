@@ -1,8 +1,8 @@
 //! The bytes of a recording, counted so that every error can state its offset.
 //!
-//! What the data of a record are is not copied: they are held where the input has buffered them, until the
-//! next record is read. Only what does not end in the buffer that it begins in is put together elsewhere. So
-//! bytes that were read stay in the input's buffer as long as there are others behind them.
+//! The data of a record are not copied: they are held where the input has buffered them, until the next
+//! record is read. Only data that do not end in the buffer in which they begin are assembled elsewhere. Bytes
+//! that were read therefore stay in the input's buffer as long as others follow them.
 
 use super::{Problem, ReadError};
 use std::io::{self, BufRead};
@@ -45,12 +45,12 @@ impl Order {
 /// The data of a record.
 #[derive(Debug, Default)]
 enum Held {
-    /// There are none.
+    /// There is no data.
     #[default]
     Nothing,
     /// In the input's buffer.
     Here(Range<usize>),
-    /// Put together.
+    /// Assembled.
     Together,
 }
 
@@ -59,10 +59,10 @@ pub(super) struct Source<R> {
     input: R,
     /// Bytes in the input's buffer.
     there: usize,
-    /// How many of them were read.
+    /// How many of these were read.
     at: usize,
     held: Held,
-    /// What began in one buffer and ended in another.
+    /// Data that began in one buffer and ended in another.
     together: Vec<u8>,
     pub(super) offset: u64,
     pub(super) order: Order,
@@ -74,13 +74,13 @@ impl<R: BufRead> Source<R> {
         Source { input, there: 0, at: 0, held, together, offset: 0, order: Order::Little }
     }
 
-    /// Returns an error about what begins `back` bytes before the current position.
+    /// Returns an error that refers to `back` bytes before the current position.
     pub(super) fn wrong<T>(&self, back: u64, problem: Problem) -> Result<T, ReadError> {
         Err(ReadError { offset: self.offset.saturating_sub(back), problem })
     }
 
-    /// Returns what is buffered and was not read. Fills the buffer if that is nothing; at the end of the file
-    /// it still is.
+    /// Returns the buffered bytes that were not read. Fills the buffer if there are none; at the end of the
+    /// file, the result is empty.
     #[inline]
     fn ahead(&mut self) -> Result<&[u8], ReadError> {
         if self.at == self.there {
@@ -97,7 +97,7 @@ impl<R: BufRead> Source<R> {
         self.input.fill_buf().map_err(|error| ReadError { offset, problem: Problem::Io(error) })
     }
 
-    /// Has the buffer filled again, of which everything was read.
+    /// Refills the buffer after everything in it was read.
     #[cold]
     fn turn(&mut self) -> Result<(), ReadError> {
         if let Held::Here(place) = &self.held {
@@ -165,8 +165,8 @@ impl<R: BufRead> Source<R> {
         }
     }
 
-    /// Reads the next `wanted` bytes and holds them until others are held. What is put together grows as
-    /// bytes are read, not by the claimed length.
+    /// Reads the next `wanted` bytes and holds them until others are held. The assembled data grow as bytes
+    /// are read, not by the claimed length.
     #[inline]
     pub(super) fn hold(&mut self, wanted: u32, what: &'static str) -> Result<(), ReadError> {
         let wanted = wanted as usize;
@@ -178,7 +178,7 @@ impl<R: BufRead> Source<R> {
         if ahead.len() < wanted {
             return self.hold_together(wanted, what);
         }
-        // What is behind is read next, and another processor has written it.
+        // What follows is read next, and another processor has written it.
         if let Some(next) = ahead.get(wanted) {
             weir_packet::prefetch(next);
         }

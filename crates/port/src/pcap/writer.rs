@@ -1,7 +1,7 @@
 //! A writer of classic pcap with nanoseconds, little endian on every machine: equal frames make equal files.
 //!
 //! Records are collected and written many at a time. If that fails (the disk is full), the writer knows how
-//! many records did not reach the output, so that nobody counts them as recorded.
+//! many records did not reach the output, so that they are not counted as recorded.
 
 use super::{LINK_ETHERNET, NS_PER_S, RECORD_MAX};
 use std::io::{self, Write};
@@ -9,8 +9,8 @@ use std::io::{self, Write};
 /// Bytes collected before they are written: few system calls, and still in the second-level cache.
 const BUFFER: usize = 64 << 10;
 
-/// How long records are collected at most while [`Writer::settle`] is called: half of the second within which
-/// a recording can be read.
+/// The longest time that records are collected while [`Writer::settle`] is called: half of the second within
+/// which a recording can be read.
 const COLLECT_NS: u64 = 500_000_000;
 
 /// A recording being written. What is collected is written when the writer is flushed or dropped.
@@ -28,10 +28,10 @@ pub struct Writer<W: Write> {
 impl<W: Write> Writer<W> {
     /// Bytes in the header of a file.
     pub const HEADER: u64 = 24;
-    /// Bytes in front of each record's data.
+    /// Bytes before each record's data.
     pub const RECORD_HEADER: u64 = 16;
 
-    /// Begins with the header.
+    /// Creates a writer and begins with the header.
     ///
     /// # Errors
     /// Returns the errors of the output.
@@ -50,7 +50,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// Returns the errors of the output, which may be about earlier records. After an error nothing more is
-    /// written: a record may be half written, and nothing behind it could be read.
+    /// written: a record may be half written, and nothing after it could be read.
     pub fn write(&mut self, time_ns: u64, length: u32, bytes: &[u8]) -> io::Result<()> {
         let kept = &bytes[..bytes.len().min(RECORD_MAX as usize)];
         let needed = Self::RECORD_HEADER as usize + kept.len();
@@ -79,7 +79,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes what was collected if it has waited for long enough, so that a recording can be read while it
-    /// is written, and survives a crash. `now_ns` is of a clock that advances without records, too.
+    /// is written, and survives a crash. `now_ns` comes from a clock that also advances without records.
     ///
     /// # Errors
     /// Returns the errors of the output.
@@ -91,7 +91,7 @@ impl<W: Write> Writer<W> {
         if now_ns.saturating_sub(since_ns) < COLLECT_NS { Ok(()) } else { self.flush() }
     }
 
-    /// Returns how many records were to be written and are not in the output, because of an error.
+    /// Returns how many records did not reach the output because of an error.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
@@ -133,7 +133,7 @@ impl<W: Write> Writer<W> {
 
 impl<W: Write> Drop for Writer<W> {
     fn drop(&mut self) {
-        // An error cannot be told here; whoever wants to know it flushes first.
+        // An error cannot be reported here; callers that need it flush first.
         let _ = self.drain();
     }
 }

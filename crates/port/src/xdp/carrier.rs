@@ -22,13 +22,13 @@ impl Carrier {
     }
 
     /// Returns true if the interface's link is up. A missing interface is down; one whose driver does not
-    /// report a state counts as up.
+    /// report its state counts as up.
     #[must_use]
     pub fn is_up(&self, interface: &str) -> bool {
         !matches!(self.0.carrier(interface), Ok(false) | Err(Errno::NODEV))
     }
 
-    /// Returns the link's state with its speed, which takes longer.
+    /// Returns the link's state and speed, which takes longer.
     #[must_use]
     pub fn state(&self, interface: &str) -> LinkState {
         let up = self.is_up(interface);

@@ -56,7 +56,7 @@ struct Channels {
     combined: u32,
 }
 
-/// `struct ethtool_drvinfo`; the driver's name comes first.
+/// `struct ethtool_drvinfo`; which begins with the driver's name.
 #[repr(C)]
 struct DriverInfo {
     command: u32,
@@ -78,7 +78,7 @@ struct Settings {
     rest: [u32; 3],
 }
 
-/// Words for a NIC's table and key; more is not asked for.
+/// Words of buffer for a NIC's table and key; larger ones are not requested.
 const RSS_WORDS: usize = 2048;
 
 /// `struct ethtool_rxfh`, followed by the table (a word for each bucket) and the key.
@@ -93,8 +93,8 @@ struct Rss {
     words: [u32; RSS_WORDS],
 }
 
-// SAFETY: the kernel writes `table_words` words and `key_bytes` bytes behind the header, and `rss` asks for
-// no more than there is room for.
+// SAFETY: the kernel writes `table_words` words and `key_bytes` bytes after the header, and `rss` requests no
+// more than fits.
 unsafe impl Answer for Rss {}
 // SAFETY: `struct ethtool_cmd` is 44 bytes long.
 unsafe impl Answer for Settings {}
@@ -109,7 +109,7 @@ const _: () =
     assert!(size_of::<Request>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
 const _: () = assert!(size_of::<Settings>() == 44 && size_of::<Rss>() == 24 + 4 * RSS_WORDS);
 
-/// Names of features; the kernel has one for each bit of a word of 64.
+/// Names of features; the kernel has at most one for each bit of a 64-bit word.
 const FEATURES_MAX: usize = 256;
 
 /// `struct ethtool_gstrings` and its strings.
@@ -121,7 +121,8 @@ struct Names {
     names: [[u8; 32]; FEATURES_MAX],
 }
 
-/// `struct ethtool_gfeatures`; a block is what is available, requested, active and never changed.
+/// `struct ethtool_gfeatures`; a block holds the masks of available, requested, active and never-changed
+/// features.
 #[repr(C)]
 struct Features {
     command: u32,
@@ -129,19 +130,19 @@ struct Features {
     blocks: [[u32; 4]; FEATURES_MAX / 32],
 }
 
-// SAFETY: the kernel writes a name for each of its features, which are bits of a word of 64.
+// SAFETY: the kernel writes a name for each of its features, which are bits of a 64-bit word.
 unsafe impl Answer for Names {}
 // SAFETY: the kernel writes no more blocks than `count`.
 unsafe impl Answer for Features {}
 
-/// What an interface leaves undone in the frames that it sends.
+/// What an interface leaves to offloads in the frames that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Offloads {
     /// L4 checksums.
     pub(super) checksum: bool,
-    /// Tags of 802.1Q.
+    /// 802.1Q tags.
     pub(super) vlan: bool,
-    /// Tags of 802.1ad.
+    /// 802.1ad tags.
     pub(super) service_vlan: bool,
 }
 
@@ -151,9 +152,9 @@ pub struct Ethtool(OwnedFd);
 /// The queues of an interface that are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuesInUse {
-    /// Those that receive.
+    /// Receive queues.
     pub rx: u32,
-    /// Those that transmit.
+    /// Transmit queues.
     pub tx: u32,
     /// Whether they come in pairs, which `ethtool -L` calls `combined`.
     pub paired: bool,
@@ -168,7 +169,7 @@ impl Ethtool {
         socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map(Ethtool)
     }
 
-    /// Returns the queues in use; `None` if the driver does not say.
+    /// Returns the queues in use; `None` if the driver does not report them.
     #[must_use]
     pub fn queues(&self, interface: &str) -> Option<QueuesInUse> {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
@@ -183,7 +184,7 @@ impl Ethtool {
         Some(String::from_utf8_lossy(&info.driver).trim_end_matches('\0').to_owned())
     }
 
-    /// Returns what an interface leaves to hardware, and what a veth leaves undone.
+    /// Returns what an interface leaves to hardware, and what a veth does not complete.
     pub(super) fn offloads(&self, interface: &str) -> Offloads {
         Offloads {
             checksum: self.value(interface, ETHTOOL_GTXCSUM).is_some_and(|value| value != 0),
@@ -192,8 +193,8 @@ impl Ethtool {
         }
     }
 
-    /// Returns whether a feature that has no command of its own is active; `None` if the kernel has none of
-    /// that name.
+    /// Returns whether a feature that has no command of its own is active; `None` if the kernel has no
+    /// feature with that name.
     #[must_use]
     pub fn feature(&self, interface: &str, wanted: &[u8]) -> Option<bool> {
         let mut names = Names {
@@ -216,7 +217,7 @@ impl Ethtool {
         Some(features.blocks[at / 32][ACTIVE] >> (at % 32) & 1 == 1)
     }
 
-    /// Returns whether the NIC takes C-tags and S-tags out of frames that it receives.
+    /// Returns whether the NIC strips C-tags and S-tags from frames that it receives.
     pub(super) fn strips_tags(&self, interface: &str) -> [bool; 2] {
         let flags = self.value(interface, ETHTOOL_GFLAGS);
         let service = self.feature(interface, SERVICE_VLAN_STRIPPED).unwrap_or_default();
@@ -246,7 +247,7 @@ impl Ethtool {
             reserved: 0,
             words: [0; RSS_WORDS],
         };
-        // Without room for them, the kernel says how long they are.
+        // Given no room for them, the kernel reports their lengths.
         self.ask(interface, &mut rss)?;
         let (table, key) = (rss.table_words as usize, rss.key_bytes as usize);
         if table + key.div_ceil(4) > RSS_WORDS {
@@ -284,7 +285,7 @@ impl Ethtool {
         let mut name = [0; 16];
         name[..15].get_mut(..interface.len()).ok_or(io::Errno::NODEV)?.copy_from_slice(interface.as_bytes());
         let mut request = Request { name, data: std::ptr::from_mut(answer).cast(), rest: [0; 2] };
-        // SAFETY: SIOCETHTOOL takes a `struct ifreq` whose pointer leads to the command's structure
+        // SAFETY: SIOCETHTOOL takes a `struct ifreq` whose pointer points to the command's structure
         // (`Answer`).
         unsafe { ioctl(&self.0, Updater::<SIOCETHTOOL, Request>::new(&mut request)) }
     }

@@ -1,4 +1,4 @@
-//! The other end of a veth in another network namespace, as far as this process may look there: what that end
+//! The other end of a veth in another network namespace, as far as this process may inspect it: what that end
 //! offloads decides what arrives here.
 
 use std::cell::OnceCell;
@@ -14,7 +14,7 @@ use super::ethtool::{Ethtool, Offloads};
 use super::links::links;
 use crate::netlink::{attributes, talk, word};
 
-/// The largest number of files that are looked at.
+/// The largest number of files that are inspected.
 const NAMESPACES_MAX: usize = 8192;
 
 /// An end of a veth in another namespace.
@@ -25,7 +25,7 @@ pub(super) struct Far {
     pub(super) offloads: Offloads,
 }
 
-/// The other namespaces that have a number here (`link-netnsid`), which are looked for once if asked for.
+/// The other namespaces that have a number here (`link-netnsid`); the search happens once, on demand.
 #[derive(Default)]
 pub(super) struct Namespaces(OnceCell<HashMap<u32, PathBuf>>);
 
@@ -36,7 +36,7 @@ impl Namespaces {
         let namespace = self.0.get_or_init(numbered).get(&number)?.clone();
         // Bounded: nothing is read.
         let file = File::open(&namespace).ok()?;
-        // A thread of its own enters, and ends there.
+        // A separate thread enters the namespace, and ends there.
         let looked = std::thread::spawn(move || -> Option<(String, Offloads)> {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
             let name = links().ok()?.into_iter().find(|link| link.index == index)?.name;
@@ -48,7 +48,7 @@ impl Namespaces {
     }
 }
 
-/// Returns the files of namespaces by their numbers; of several files the first.
+/// Returns the files of namespaces by number; if there are several files, the first.
 fn numbered() -> HashMap<u32, PathBuf> {
     let (mut all, mut seen) = (HashMap::new(), HashSet::new());
     for path in namespaces().take(NAMESPACES_MAX) {
@@ -62,7 +62,7 @@ fn numbered() -> HashMap<u32, PathBuf> {
     all
 }
 
-/// The files of namespaces: those with a name first, then those of processes.
+/// The files of namespaces: named ones first, then those of processes.
 fn namespaces() -> impl Iterator<Item = PathBuf> {
     let entries = |folder: &str| std::fs::read_dir(Path::new(folder)).into_iter().flatten().flatten();
     let named = entries("/run/netns").map(|entry| entry.path());
@@ -84,7 +84,7 @@ fn number_of(namespace: &File) -> Option<u32> {
     let answers = talk(None, RTM_GETNSID, 0, &question).ok()?;
     let (_, body) = answers.first()?;
     let number = attributes(body.get(4..)?).find(|(kind, _)| *kind == NETNSA_NSID)?;
-    // -1 means that it has none.
+    // -1 means that it has no number.
     Some(word(number.1)).filter(|number| *number != u32::MAX)
 }
 

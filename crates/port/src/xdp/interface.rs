@@ -5,8 +5,8 @@
 //! any other way, because the process owns the link.
 //!
 //! Interfaces disappear and come back: containers restart, drivers are reset. [`XdpInterface::follow`]
-//! detaches the ports of one that is gone, and attaches a new program and new sockets when it is back; the
-//! ports keep their identity and their counts. An interface that is renamed is still the same one.
+//! detaches the ports of an interface that is gone, and attaches a new program and new sockets when it is
+//! back; the ports keep their identity and counts. An interface that is renamed is still the same one.
 
 use std::fmt;
 use std::io;
@@ -29,7 +29,7 @@ use super::{InterfaceNews, InterfaceState, Links, Rings, XdpError, XdpPort};
 pub enum Mode {
     /// The NIC reads and writes frames in weir's memory.
     NativeZeroCopy,
-    /// XDP in the driver, copying each frame. The best that a veth can do.
+    /// XDP in the driver, copying each frame. The best mode for a veth.
     NativeCopy,
     /// XDP in the network stack, after the kernel has allocated a packet, copying each frame. Works with
     /// every driver.
@@ -75,7 +75,7 @@ pub struct XdpConfig {
 /// The frames that a port wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Which of the frames that the NIC lets through.
+    /// Which of the frames that the NIC lets through are wanted.
     pub take: Take,
     /// The NIC lets frames for all MAC addresses through.
     pub promiscuous: bool,
@@ -99,17 +99,17 @@ pub struct XdpInterface {
     pub(super) link: Link,
     /// `None` while it is gone.
     pub(super) attached: Option<Arc<Attached>>,
-    /// What programs have counted that are no longer attached.
+    /// The counts of programs that are no longer attached.
     former: Counters,
     pub(super) membership: Option<Membership>,
     pub(super) groups: Option<Groups>,
     lines: Lines,
-    /// Why it cannot be used although it is there.
+    /// Why it cannot be used although it exists.
     refused: Option<String>,
-    /// The program that will take the place of another process's.
+    /// The program that will replace another process's.
     pub(super) prepared: Option<XdpTake>,
     pub(super) offers: Offers,
-    /// The link of the program whose place this one will take: it sends frames to this one's sockets.
+    /// The link of the program that this one will replace; that program sends frames to this one's sockets.
     pub(super) replaces: Option<OwnedFd>,
 }
 
@@ -146,7 +146,7 @@ impl XdpInterface {
         }
     }
 
-    /// Returns its index in this network namespace, present or last.
+    /// Returns its index in this network namespace, or its last one.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.link.index
@@ -178,10 +178,10 @@ impl XdpInterface {
         }
     }
 
-    /// Changes which frames it takes, between two frames, leaving the ports open.
+    /// Changes which frames it takes, between two frames, while the ports stay open.
     ///
     /// # Errors
-    /// A rule is invalid, or the NIC refuses; nothing has changed then.
+    /// A rule is invalid, or the NIC refuses; then nothing has changed.
     pub fn want(&mut self, frames: Wanted) -> Result<(), XdpError> {
         if frames == self.config.frames {
             return Ok(());
@@ -205,12 +205,12 @@ impl XdpInterface {
     /// Changes the rules only.
     ///
     /// # Errors
-    /// A rule is invalid; nothing has changed then.
+    /// A rule is invalid; then nothing has changed.
     pub fn set_take(&mut self, take: &Take) -> Result<(), XdpError> {
         self.want(Wanted { take: take.clone(), ..self.config.frames.clone() })
     }
 
-    /// Follows what has happened to the interface, and returns it. Opening sockets takes milliseconds.
+    /// Reacts to what has happened to the interface, and returns it. Opening sockets takes milliseconds.
     pub fn follow(&mut self, links: &Links) -> Vec<InterfaceNews> {
         let mut news = Vec::new();
         if self.is_prepared() {
@@ -226,7 +226,7 @@ impl XdpInterface {
                 }
             }
         } else if links.has_moved(self.link.index) {
-            // It was missing from a list before the kernel said why.
+            // It was missing from a list before the kernel reported why.
             news.push(InterfaceNews::Moved);
         }
         if self.attached.is_none() {
@@ -238,7 +238,7 @@ impl XdpInterface {
         news
     }
 
-    /// Returns whether this is the interface, by index, by the name that is configured, or by its last one.
+    /// Returns whether this is the interface, by index, by its configured name, or by its last one.
     #[must_use]
     pub(super) fn is(&self, link: &Link) -> bool {
         self.link.index == link.index
@@ -246,7 +246,7 @@ impl XdpInterface {
             || link.is_called(&self.link.name)
     }
 
-    /// Is configured by this name from now on.
+    /// Uses this as the configured name from now on.
     pub fn call(&mut self, name: &str) {
         name.clone_into(&mut self.config.interface);
     }
@@ -261,8 +261,8 @@ impl XdpInterface {
         }
     }
 
-    /// Returns the program's counters of all queues, whether or not they have a port, those of programs
-    /// before the interface was gone included.
+    /// Returns the program's counters of all queues, whether or not they have a port, including those of
+    /// programs from before the interface disappeared.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut sum = self.former;
@@ -270,7 +270,7 @@ impl XdpInterface {
         sum
     }
 
-    /// Returns the same by name.
+    /// Returns the same counters by name.
     #[must_use]
     pub fn statistics(&self) -> [(&'static str, u64); 5] {
         let Counters { taken, passed, not_ours, redirect_failed, held_back } = self.counters();
@@ -302,12 +302,12 @@ impl XdpInterface {
     }
 
     /// Leaves all frames to the kernel from now on, because its ports are being closed. The interface can be
-    /// attached again when the last of them is: then nothing refers to what this returns.
+    /// attached again once the last of them is closed: then nothing refers to the returned value.
     #[must_use]
     pub fn withdraw(self) -> Remnant {
         let attached = self.attached.as_ref();
         let nothing = Wanted { take: Take::default(), ..Wanted::default() };
-        // What is still taken is counted by its port, and dropped.
+        // Frames still being taken are counted by their port, and dropped.
         let _ = attached.map(|attached| attached.set_rules(&nothing, &self.link));
         Remnant(attached.map(Arc::downgrade).unwrap_or_default())
     }
@@ -319,7 +319,7 @@ impl XdpInterface {
         (self.membership, self.groups) = (None, None);
     }
 
-    /// Takes an interface in use that was gone.
+    /// Starts using an interface that was gone.
     fn return_of(&mut self, link: Link, news: &mut Vec<InterfaceNews>) {
         match self.reopen(&link) {
             Ok(()) => {
@@ -353,7 +353,7 @@ impl XdpInterface {
         Ok(())
     }
 
-    /// Notes the present state of the interface, and what depends on it.
+    /// Records the present state of the interface, and what depends on it.
     fn update(&mut self, now: Link, news: &mut Vec<InterfaceNews>) {
         let before = std::mem::replace(&mut self.link, now);
         let now = &self.link;
@@ -371,7 +371,7 @@ impl XdpInterface {
         if before.mac != now.mac {
             news.push(InterfaceNews::Mac(now.mac));
             if let Some(attached) = &self.attached {
-                // The rules are those that were accepted before.
+                // The rules were accepted before.
                 let _ = attached.set_rules(&self.config.frames, now);
             }
         }
@@ -385,7 +385,7 @@ impl XdpInterface {
 /// What the daemon and its ports share about an interface's queues.
 type Lines = Arc<Mutex<Vec<Arc<Line>>>>;
 
-/// The queues of an interface, as it was when they were asked for.
+/// The queues of an interface, as it was when they were requested.
 pub struct Queues {
     pub(super) port: String,
     pub(super) interface: String,
@@ -459,7 +459,7 @@ fn frame_max(link: &Link) -> usize {
     (link.mtu + LINK_OVERHEAD) as usize
 }
 
-/// Returns what the NIC must let through besides what it lets through anyway.
+/// Returns what the NIC must let through in addition to its default.
 fn admit(frames: &Wanted, link: &Link) -> Option<Admit> {
     let other = frames.mac.filter(|mac| *mac != link.mac);
     if frames.promiscuous { Some(Admit::Everything) } else { other.map(Admit::Address) }
@@ -504,7 +504,8 @@ pub(super) struct Attached {
     pub(super) native: bool,
     mode: Option<Mode>,
     rings: Rings,
-    /// What the driver does, once a socket is bound. It does the same for all, and asking costs milliseconds.
+    /// Whether the driver does zero-copy, known once a socket is bound. It is the same for all sockets, and
+    /// asking costs milliseconds.
     pub(super) zero_copy: OnceLock<bool>,
     program: Mutex<XdpTake>,
 }
@@ -526,7 +527,7 @@ impl Attached {
     }
 
     pub(super) fn load(config: &XdpConfig, link: &Link) -> Result<XdpTake, XdpError> {
-        // As many as there may ever be: `ethtool -L` changes how many are in use.
+        // The maximum that may ever be in use: `ethtool -L` changes how many are in use.
         let queues = link.rx_queues.max(queues_in_use(&link.name).unwrap_or_default());
         let mut program = XdpTake::load(queues).map_err(load_error)?;
         program.set_take([link.mac, config.frames.own(link)], &config.frames.take)?;
@@ -539,7 +540,7 @@ impl Attached {
         Attached { name, index, native, mode: config.mode, rings: config.rings, zero_copy, program }
     }
 
-    /// Returns the present name: only ethtool and people want it.
+    /// Returns the present name, which only ethtool and people need.
     pub(super) fn name(&self) -> String {
         self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -607,7 +608,8 @@ impl Attached {
     }
 
     pub(super) fn program(&self) -> MutexGuard<'_, XdpTake> {
-        // The maps are changed by single system calls, so a panic in another thread left nothing half done.
+        // The maps are changed by single system calls, so a panic in another thread left nothing half
+        // changed.
         self.program.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,18 +1,19 @@
-//! Frames that arrive in pieces: the kernel's chunks are at most a page, and the engine knows only frames
-//! whose bytes lie in a row.
+//! Frames that arrive in pieces: the kernel's chunks are at most a page, and the engine only knows frames
+//! whose bytes are contiguous.
 //!
 //! The first piece stays where it is, in the first page of a chunk of the pool; the others are copied behind
-//! it, and their chunks are free again. So a frame that fits a page costs nothing here, a longer one the copy
-//! of what does not fit. A frame that is longer than a chunk of the pool is dropped whole.
+//! it, and their chunks become free again. A frame that fits into a page therefore costs nothing here, and a
+//! longer one only the copy of what does not fit. A frame that is longer than a chunk of the pool is dropped
+//! whole.
 
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use weir_packet::{Frame, RegionPool};
 
 use super::umem::{NotOurs, Umem};
 
-/// What has arrived of the frame that is not complete yet.
+/// The received part of a frame that is not complete yet.
 pub(super) struct Joining {
-    /// Its pieces so far; absent between two frames, and once it is known that it is dropped.
+    /// Its pieces so far; absent between two frames, and once the frame is known to be dropped.
     frame: Frame,
     /// Bytes of a frame that is dropped.
     dropped_bytes: u64,
@@ -25,7 +26,7 @@ pub(super) struct Joining {
 pub(super) struct JoinCounts {
     /// Frames that were joined.
     pub(super) frames: u64,
-    /// Bytes that were copied for that.
+    /// Bytes that were copied to join them.
     pub(super) bytes: u64,
 }
 
@@ -36,7 +37,7 @@ pub(super) enum Joined {
     Partly,
     /// A frame.
     Whole(Frame),
-    /// A frame of so many bytes, which is longer than a chunk of the pool and was dropped.
+    /// A frame of this many bytes, which was longer than a chunk of the pool and was dropped.
     TooLong(u64),
 }
 
@@ -50,7 +51,7 @@ impl Joining {
         self.counts
     }
 
-    /// Returns true if the next descriptor belongs to a frame that has begun, or begins one in pieces.
+    /// Returns true if the next descriptor continues a frame, or begins one in pieces.
     #[inline]
     pub(super) fn concerns(&self, descriptor: &XdpDesc) -> bool {
         self.in_pieces || goes_on(descriptor)
@@ -64,7 +65,7 @@ impl Joining {
     /// Adds a piece.
     ///
     /// # Errors
-    /// Returns [`NotOurs`] if the descriptor is wrong; what remains of the frame is dropped.
+    /// Returns [`NotOurs`] if the descriptor is wrong; the rest of the frame is dropped.
     pub(super) fn add(
         &mut self,
         umem: &mut Umem,
@@ -120,12 +121,12 @@ impl Joining {
         self.in_pieces
     }
 
-    /// Drops what is still to come of a frame whose beginning another process has dropped.
+    /// Drops the rest of a frame whose beginning another process has dropped.
     pub(super) fn resume(&mut self, in_pieces: bool) {
         self.in_pieces = in_pieces;
     }
 
-    /// Gives up the frame that has begun, because its socket is closed. Returns the number of frames.
+    /// Gives up an incomplete frame, because its socket is closed. Returns the number of frames.
     pub(super) fn abandon(&mut self, pool: &mut RegionPool) -> u64 {
         self.drop_begun(pool);
         self.dropped_bytes = 0;
@@ -158,7 +159,7 @@ mod tests {
             Kernel { umem: Umem::new(&pool), pool, joining: Joining::new() }
         }
 
-        /// Delivers a frame as the kernel does, and returns what comes of it.
+        /// Delivers a frame like the kernel, and returns the outcome.
         fn deliver(&mut self, bytes: &[u8]) -> Joined {
             let mut last = Joined::Partly;
             let count = bytes.len().div_ceil(PIECE);

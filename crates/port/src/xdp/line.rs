@@ -32,7 +32,7 @@ impl Bound {
         Bound::of(None, interface, queue, area)
     }
 
-    /// The same with a socket that is not bound yet, if there is one.
+    /// Like [`Bound::open`], with a socket that is not bound yet, if there is one.
     fn of(
         unbound: Option<Socket>,
         interface: Arc<Attached>,
@@ -53,26 +53,26 @@ impl Bound {
         Ok(Bound { socket, mode, interface })
     }
 
-    /// Enters the socket in the program's map: from here on frames arrive.
+    /// Enters the socket in the program's map: from now on frames arrive.
     pub(super) fn announce(&self, queue: u32) -> Result<(), XdpError> {
         self.interface.set_socket(queue, self.socket.as_fd())
     }
 }
 
-/// What a port is to do next.
+/// What a port should do next.
 pub(super) enum Order {
     Nothing,
-    /// The interface is gone: give the socket up.
+    /// The interface is gone: give up the socket.
     Detach,
     /// Use this socket.
     Attach(Box<Bound>),
-    /// These chunks are the pool's.
+    /// These chunks belong to the pool.
     Home(Home),
     /// Use this socket, which another process has left.
     Resume(Box<Bound>, Left),
 }
 
-/// What the daemon has ordered: each is obeyed, in this order.
+/// The daemon's orders, carried out in this order.
 struct Orders {
     home: Option<Home>,
     resume: Option<(Box<Bound>, Left)>,
@@ -95,18 +95,18 @@ impl Orders {
     }
 }
 
-/// What becomes of a socket when its port is closed.
+/// What happens to a socket when its port is closed.
 #[derive(Default)]
 enum Fate {
     #[default]
     Close,
-    /// It stays open, because another process will go on with it.
+    /// It stays open, because another process will continue with it.
     Leave,
-    /// The port is closed, its socket open: this is what the other process needs to know of it.
+    /// The port is closed and its socket open: this is what the other process needs to know about it.
     Left(Left),
 }
 
-/// A queue of a port, as both sides know it.
+/// A port's queue, as both sides see it.
 pub(super) struct Line {
     queue: u32,
     area: Area,
@@ -116,10 +116,10 @@ pub(super) struct Line {
     order: Mutex<Option<Orders>>,
     /// A socket for an interface that will be handed over.
     unbound: Mutex<Option<Socket>>,
-    /// A bound one that will be handed over.
+    /// A bound socket that will be handed over.
     adopted: Mutex<Option<Socket>>,
     source: Source,
-    /// The socket that the port uses now.
+    /// The socket that the port currently uses.
     current: Mutex<Weak<OwnedFd>>,
     fate: Mutex<Fate>,
 }
@@ -162,7 +162,7 @@ impl Line {
         locked(&self.adopted).is_some()
     }
 
-    /// Closes the socket that another process was to hand over.
+    /// Closes the socket that another process was going to hand over.
     pub(super) fn forget_adopted(&self) {
         *locked(&self.adopted) = None;
     }
@@ -190,7 +190,7 @@ impl Line {
         Ok(true)
     }
 
-    /// Notes the socket that the port uses from now on.
+    /// Records the socket that the port uses from now on.
     pub(super) fn uses(&self, socket: &Socket) {
         *locked(&self.current) = socket.weak();
     }
@@ -205,22 +205,22 @@ impl Line {
         &self.source
     }
 
-    /// Has the port leave its socket open when it is closed.
+    /// Makes the port leave its socket open when it is closed.
     pub(super) fn surrender(&self) {
         *locked(&self.fate) = Fate::Leave;
     }
 
-    /// Whether that is so.
+    /// Whether the port will leave its socket open.
     pub(super) fn is_surrendered(&self) -> bool {
         matches!(*locked(&self.fate), Fate::Leave)
     }
 
-    /// Notes in what state the port has left its socket.
+    /// Records the state in which the port has left its socket.
     pub(super) fn leave(&self, left: Left) {
         *locked(&self.fate) = Fate::Left(left);
     }
 
-    /// Returns the state in which the port has left its socket: once, and then `None`.
+    /// Returns the state in which the port has left its socket: once, and `None` after that.
     pub(super) fn left(&self) -> Option<Left> {
         match std::mem::take(&mut *locked(&self.fate)) {
             Fate::Left(left) => Some(left),
@@ -257,7 +257,7 @@ impl Line {
         Ok(())
     }
 
-    /// Orders the port to give its socket up.
+    /// Orders the port to give up its socket.
     pub(super) fn detach(&self) {
         self.give_order(|orders| orders.last = Order::Detach);
     }
@@ -280,8 +280,7 @@ impl Line {
         self.order().is_none()
     }
 
-    /// Takes what the daemon has ordered. Does not wait: an order that is being given is seen in a later
-    /// breath.
+    /// Takes the daemon's orders. Does not wait: an order that is just being given is seen in a later breath.
     #[inline]
     pub(super) fn take_order(&self) -> Order {
         if !self.ordered.load(Ordering::Acquire) { Order::Nothing } else { self.take_slowly() }

@@ -1,4 +1,4 @@
-//! The kernel's view of the interfaces in this network namespace, read by netlink.
+//! The kernel's view of the interfaces in this network namespace, read through netlink.
 //!
 //! /sys/class/net would not do: it shows the namespace in which /sys was mounted, which differs after
 //! `setns`.
@@ -9,7 +9,7 @@ use rustix::net::netlink::GENERIC;
 
 use crate::netlink::{attributes, dump, talk, text, word};
 
-/// Messages about an interface: it is there, or it is gone.
+/// Messages about an interface: it exists, or it is gone.
 pub(super) const RTM_NEWLINK: u16 = 16;
 pub(super) const RTM_DELLINK: u16 = 17;
 
@@ -30,25 +30,25 @@ pub struct Link {
     pub up: bool,
     /// Whether it has carrier.
     pub carrier: bool,
-    /// How many receive queues there may be; `ethtool -L` changes how many are in use.
+    /// The maximum number of receive queues; `ethtool -L` changes how many are in use.
     pub rx_queues: u32,
-    /// How many transmit queues there may be.
+    /// The maximum number of transmit queues.
     pub tx_queues: u32,
     /// `veth`, `bond`, ...; empty for hardware.
     pub kind: String,
     /// Index of a veth's other end, if it is in this namespace.
     pub peer: Option<u32>,
-    /// The interface that it is a VLAN of, or the like; 0 if there is none in this namespace.
+    /// The lower interface, for example of a VLAN; 0 if there is none in this namespace.
     pub below: u32,
-    /// The bridge or bond that it is a port of; 0 if there is none.
+    /// The bridge or bond of which it is a port; 0 if there is none.
     pub master: u32,
-    /// A veth's other end in another namespace: the number that this has here, and the index there.
+    /// A veth's other end in another namespace: that namespace's number here, and the index there.
     pub far: Option<(u32, u32)>,
-    /// Whether it has left for another namespace, of a message that it is gone.
+    /// In a message that it is gone: whether it was moved to another namespace.
     pub moved: bool,
     /// Whether an XDP program is attached.
     pub xdp: bool,
-    /// The kernel's number of that program.
+    /// The kernel's ID of that program.
     pub xdp_program: Option<u32>,
 }
 
@@ -97,9 +97,9 @@ impl XdpFeatures {
 /// `struct ifinfomsg`.
 const IFINFO: usize = 16;
 
-/// Reads the body of a message about an interface. A bridge or IPv6 reports what it has to do with an
-/// interface in messages of the same types, under its own address family: one that an interface leaves a
-/// bridge does not mean that the interface is gone.
+/// Reads the body of a message about an interface. A bridge or IPv6 reports its relation to an interface in
+/// messages of the same types, under its own address family: a message that an interface leaves a bridge does
+/// not mean that the interface is gone.
 pub(super) fn link(body: &[u8]) -> Option<Link> {
     const IFF_UP: u32 = 1;
     const IFLA_ADDRESS: u16 = 1;
@@ -157,7 +157,7 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-/// Returns whether an XDP program is attached, and its number.
+/// Returns whether an XDP program is attached, and its ID.
 fn xdp_program(value: &[u8]) -> (bool, Option<u32>) {
     const IFLA_XDP_ATTACHED: u16 = 2;
     const IFLA_XDP_PROG_ID: u16 = 4;

@@ -1,6 +1,6 @@
 //! Which frames the NIC lets through. By default it filters unicast frames for other hosts; a packet socket
-//! can ask for more. The kernel takes the request back when the socket is closed, however the process ends,
-//! which it does not do for the flag that `ip link set eth0 promisc on` sets.
+//! can ask for more. The kernel withdraws the request when the socket is closed, however the process ends,
+//! unlike the flag that `ip link set eth0 promisc on` sets.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,7 +14,7 @@ use weir_bpf::Take;
 /// A request to let more frames through, in force until it is dropped.
 pub(super) struct Membership(#[allow(dead_code, reason = "closed on drop")] OwnedFd);
 
-/// What is asked of the NIC.
+/// What is requested from the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admit {
     /// All frames.
@@ -26,7 +26,7 @@ pub(super) enum Admit {
 }
 
 impl Membership {
-    /// Asks the interface with this index.
+    /// Makes the request to the interface with this index.
     pub(super) fn join(index: u32, admit: Admit) -> io::Result<Membership> {
         // Protocol 0: the socket itself receives nothing.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
@@ -60,8 +60,8 @@ impl Membership {
     }
 }
 
-/// Membership in the groups to which neighbour solicitations are sent, for the addresses that are asked for.
-/// The kernel is the member, so that the NIC lets these frames through, and switches that snoop MLD do.
+/// Membership in the groups to which neighbour solicitations are sent, for the requested addresses. The
+/// kernel is the member, so that the NIC and switches with MLD snooping let these frames through.
 pub(super) struct Groups {
     joined: Vec<Ipv6Addr>,
     #[allow(dead_code, reason = "closed on drop")]
@@ -88,13 +88,13 @@ impl Groups {
         Ok(Groups { joined, socket, all })
     }
 
-    /// Whether these are the groups for what is taken.
+    /// Whether these are the groups for these rules.
     pub(super) fn are_those_of(&self, take: &Take) -> bool {
         self.joined == groups(take)
     }
 }
 
-/// The solicited-node groups (RFC 4291 §2.7.1) of the addresses that are asked for, each once.
+/// The solicited-node groups (RFC 4291 §2.7.1) of the requested addresses, each once.
 fn groups(take: &Take) -> Vec<Ipv6Addr> {
     let asked = take.rules.iter().filter_map(|rule| match rule.asked {
         Some(IpAddr::V6(address)) => Some(address),

@@ -1,4 +1,4 @@
-//! Ports on the queues of a network interface, by AF_XDP.
+//! Ports on the queues of a network interface, using AF_XDP.
 //!
 //! - `interface.rs`: an interface with weir's XDP program attached; opens its queues. Start here.
 //! - `port.rs`: one queue as a [`weir_packet::Port`]: receive, transmit, flush.

@@ -1,6 +1,6 @@
 //! News of interfaces, and of the host's addresses. The kernel sends a netlink message when one appears,
-//! changes or disappears, so nothing is polled. The message only says that it is time to look: what counts is
-//! the list of all that is read then, so lost, repeated or outdated messages do no harm.
+//! changes or disappears, so nothing is polled. The message is only a trigger: what counts is the full list
+//! that is read afterwards, so lost, repeated or outdated messages do no harm.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,34 +14,34 @@ use super::XdpInterface;
 use super::links::{Link, RTM_DELLINK, RTM_NEWLINK, link, links};
 use crate::netlink::messages;
 
-/// The multicast groups that are told of interfaces, and of addresses of IPv4 and IPv6 (rtnetlink(7)).
+/// The multicast groups for interfaces, and for IPv4 and IPv6 addresses (rtnetlink(7)).
 const GROUPS: u32 = 1 | 0x10 | 0x100;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 
-/// The largest number of datagrams read at a time; the others are read in the next turn.
+/// The largest number of datagrams read at a time; the rest are read next time.
 const DATAGRAMS_MAX: usize = 256;
 
 /// Listens for changes of interfaces and addresses of the network namespace in which it was opened.
 pub struct LinkMonitor {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// Indices that disappeared since the list was read last, and whether to another namespace.
+    /// Indices that disappeared since the list was last read, and whether they moved to another namespace.
     gone: BTreeMap<u32, bool>,
-    /// Whether an address has come or gone, or may have.
+    /// Whether an address was, or may have been, added or removed.
     addresses: bool,
 }
 
 /// All interfaces at one moment.
 pub struct Links {
     all: Vec<Link>,
-    /// Interfaces that disappeared before, and whether to another namespace; one of the same index is
-    /// another, or has lost its sockets.
+    /// Interfaces that disappeared before, and whether they moved to another namespace; an interface with the
+    /// same index is a different one, or has lost its sockets.
     gone: BTreeMap<u32, bool>,
 }
 
 impl LinkMonitor {
-    /// Starts to listen.
+    /// Starts listening.
     ///
     /// # Errors
     /// Returns the errors of netlink.
@@ -52,8 +52,8 @@ impl LinkMonitor {
         Ok(LinkMonitor { socket, buffer: vec![0; 65536], gone: BTreeMap::new(), addresses: false })
     }
 
-    /// Reads the messages that have arrived. Returns true if one of them concerns one of `ours`, by index or
-    /// name, or if messages were lost.
+    /// Reads the messages that have arrived. Returns true if one of them concerns an interface of
+    /// `ours` (by index or name), or if messages were lost.
     pub fn has_news<'a>(&mut self, ours: impl Iterator<Item = &'a XdpInterface> + Clone) -> bool {
         let mut news = false;
         for _ in 0..DATAGRAMS_MAX {
@@ -80,8 +80,8 @@ impl LinkMonitor {
         news
     }
 
-    /// Returns whether addresses of the host may have changed since this was asked last, as far as messages
-    /// were read.
+    /// Returns whether addresses of the host may have changed since the last call, as far as messages were
+    /// read.
     pub fn addresses_changed(&mut self) -> bool {
         std::mem::take(&mut self.addresses)
     }
@@ -104,7 +104,7 @@ impl AsFd for LinkMonitor {
 
 impl Links {
     /// Returns the present state of an interface to which weir's program is attached; `None` if it is gone,
-    /// was gone meanwhile, or has lost the program.
+    /// was gone in the meantime, or has lost the program.
     pub(super) fn attached(&self, index: u32) -> Option<&Link> {
         let is_it = |link: &&Link| link.index == index && link.xdp && !self.gone.contains_key(&index);
         self.all.iter().find(is_it)
@@ -115,8 +115,9 @@ impl Links {
         self.gone.get(&index).is_some_and(|moved| *moved)
     }
 
-    /// Returns the interface with this name; otherwise the one that has the name of the one that was there,
-    /// which had been renamed, or its index and MAC address, which has come back under another name.
+    /// Returns the interface with this name. Otherwise returns the one with the last name of the former
+    /// interface, which had been renamed, or with its index and MAC address, which has come back under
+    /// another name.
     pub(super) fn found(&self, name: &str, before: &Link) -> Option<&Link> {
         let named = |name: &str| self.all.iter().find(|link| link.is_called(name));
         let same = |link: &&Link| link.index == before.index && link.mac == before.mac;

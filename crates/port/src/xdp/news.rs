@@ -5,13 +5,13 @@ use std::fmt;
 /// The state of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterfaceState {
-    /// It is there, and has carrier.
+    /// It exists and has carrier.
     Up,
     /// It is up, but has no carrier.
     NoCarrier,
     /// It is administratively down.
     Down,
-    /// It is there, but weir cannot use it.
+    /// It exists, but weir cannot use it.
     Refused,
     /// It does not exist in this network namespace.
     Gone,
@@ -34,19 +34,19 @@ impl fmt::Display for InterfaceState {
 pub enum InterfaceNews {
     /// It was deleted.
     Gone,
-    /// It left for another network namespace.
+    /// It was moved to another network namespace.
     Moved,
-    /// It is there again, and in use.
+    /// It is back, and in use.
     Back,
-    /// It is there again, but cannot be used, for this reason.
+    /// It is back, but cannot be used, for this reason.
     Refused(String),
-    /// It has another name, which is the second.
+    /// It was renamed: the old name and the new one.
     Renamed(String, String),
     /// It went up or down.
     State(InterfaceState),
-    /// It has another MTU: before and now.
+    /// Its MTU changed: the old value and the new one.
     Mtu(u32, u32),
-    /// It has another MAC address, which is this.
+    /// Its MAC address changed to this one.
     Mac([u8; 6]),
 }
 

@@ -73,18 +73,18 @@ impl Rings {
 /// One frame in this many has its checksums verified.
 const SAMPLED: u64 = 256;
 
-/// Counters that only this kind of port has, besides the kernel's.
+/// Counters that only this kind of port has, in addition to the kernel's.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extra {
     kicks: u64,
     transmit_refused: u64,
     wrong_descriptors: u64,
-    /// Frames whose checksums were looked at, and those with a wrong one.
+    /// Frames whose checksums were checked, and those with a wrong one.
     sampled: [u64; 2],
 }
 
-/// A queue of an interface, by AF_XDP. If it is dropped without `close`, the frames it owns are lost to the
-/// pool.
+/// A queue of an interface, using AF_XDP. If it is dropped without `close`, the frames it owns are lost to
+/// the pool.
 ///
 /// While its interface is gone, it receives nothing, and refuses frames as `interface_gone`.
 pub struct XdpPort {
@@ -96,23 +96,23 @@ pub struct XdpPort {
     joining: Joining,
     counted: PortStatistics,
     extra: Extra,
-    /// The counts of sockets and programs that were given up.
+    /// The accumulated counts of former sockets and programs.
     former: Vec<(&'static str, u64)>,
     former_lost: u64,
-    /// Frames that another process has sent by the socket, and that the kernel has not completed.
+    /// Frames that another process sent on the socket and that the kernel has not completed.
     inherited: u64,
     leaving: Option<Leaving>,
 }
 
 /// The socket of a port that is being closed in steps.
 enum Leaving {
-    /// Frames are still being sent, until they are or this time has come.
+    /// Frames are still being sent; waits until they have been, or until this time.
     Sending(Instant),
-    /// Another thread closes it, and says when it has.
+    /// Another thread is closing it, and reports when it has.
     Closing(Arc<AtomicBool>),
 }
 
-/// A socket that is to be closed elsewhere.
+/// A socket to be closed by another thread.
 struct Discarded {
     bound: Option<Box<Bound>>,
     closed: Arc<AtomicBool>,
@@ -126,7 +126,7 @@ impl Drop for Discarded {
 }
 
 impl XdpPort {
-    /// Opens a queue for frames up to a length. Also returns what the daemon keeps of it.
+    /// Opens a queue for frames up to a length. Also returns the daemon's side of it.
     pub(super) fn open(
         name: String,
         interface: Arc<Attached>,
@@ -148,7 +148,7 @@ impl XdpPort {
         }
     }
 
-    /// Makes a port on a queue without a socket, as if its interface were gone: the daemon opens one later.
+    /// Creates a port on a queue without a socket, as if its interface were gone: the daemon opens one later.
     pub(super) fn waiting(
         name: String,
         (queue, frame_max): (u32, usize),
@@ -208,7 +208,7 @@ impl XdpPort {
         self.bound.as_mut().map(|bound| &mut bound.socket)
     }
 
-    /// Does what the daemon has ordered.
+    /// Carries out what the daemon has ordered.
     #[inline]
     fn obey(&mut self, pool: &mut RegionPool) {
         loop {
@@ -225,7 +225,7 @@ impl XdpPort {
         }
     }
 
-    /// Goes on with a socket that another process has left.
+    /// Continues with a socket that another process has left.
     #[cold]
     fn resume(&mut self, bound: Box<Bound>, left: &Left) {
         if self.bound.is_none() && self.umem.resume(&left.away, &left.further) {
@@ -235,8 +235,8 @@ impl XdpPort {
         }
     }
 
-    /// Leaves the socket open for another process, if that is wanted: what has arrived or is being sent stays
-    /// where it is. Returns false if the socket is to be closed.
+    /// Leaves the socket open for another process, if that was requested: received frames and frames being
+    /// sent stay where they are. Returns false if the socket should be closed.
     fn surrender(&mut self, pool: &mut RegionPool) -> bool {
         if !self.line.is_surrendered() {
             return false;
@@ -248,7 +248,7 @@ impl XdpPort {
         self.line.close();
         self.former = former;
         self.former_lost += lost(&bound.socket) + self.joining.abandon(pool);
-        // The kernel sends them, whoever has the socket.
+        // The kernel sends them, whichever process has the socket.
         let held = std::mem::take(&mut self.counted.held);
         self.counted.transmitted += held;
         let (away, further) = self.umem.give_up();
@@ -266,7 +266,7 @@ impl XdpPort {
         self.inherited = 0;
     }
 
-    /// Drops what has arrived and was not received. Returns the number of frames.
+    /// Drops frames that have arrived but were not received. Returns the number of frames.
     fn drop_arrived(&mut self, pool: &mut RegionPool) -> u64 {
         let mut batch = Batch::new();
         let (oversize, before) = (self.counted.oversize, self.counted.received);
@@ -278,7 +278,7 @@ impl XdpPort {
         self.counted.received - before - (self.counted.oversize - oversize)
     }
 
-    /// Has another thread close the socket.
+    /// Leaves closing the socket to another thread.
     fn discard(&mut self, pool: &mut RegionPool) -> Leave {
         // Until it is closed, they count as held.
         self.counted.held += self.drop_arrived(pool);
@@ -348,7 +348,7 @@ impl XdpPort {
         self.counted.held -= sent - inherited;
     }
 
-    /// Turns a descriptor of the receive ring into a frame of the batch, or into a piece of one.
+    /// Turns a descriptor from the receive ring into a frame of the batch, or into a piece of one.
     #[inline]
     fn receive_one(&mut self, pool: &mut RegionPool, batch: &mut Batch, descriptor: &XdpDesc) {
         if self.joining.concerns(descriptor) {
@@ -372,7 +372,7 @@ impl XdpPort {
         debug_assert!(pushed.is_ok(), "the caller saw space");
     }
 
-    /// Looks at the checksums of a frame.
+    /// Checks the checksums of a frame.
     #[inline(never)]
     fn sample(&mut self, frame: &Frame) {
         let is_wrong = wrong_checksums(frame.bytes()).iter().any(Option::is_some);
@@ -517,7 +517,7 @@ impl Port for XdpPort {
         self.bound.as_ref().map(|bound| bound.socket.as_fd())
     }
 
-    /// Also while its interface is gone: then nothing can wake the worker.
+    /// Also while its interface is gone, because nothing can wake the worker then.
     fn exhausted(&self) -> bool {
         self.bound.is_none()
     }
@@ -557,7 +557,7 @@ impl Port for XdpPort {
         if let Some(Leaving::Closing(closed)) = &self.leaving {
             let is_closed = || closed.load(Ordering::Acquire);
             (0..CLOSE_ROUNDS).take_while(|_| !is_closed()).for_each(|_| std::thread::sleep(CLOSE_PAUSE));
-            // Chunks of a socket that is open are the kernel's; the process ends, so they may stay there.
+            // The chunks of an open socket belong to the kernel; the process ends, so they may stay there.
             if is_closed() {
                 self.umem.close(None, pools.region_mut(self.umem.pool()));
             }

@@ -1,4 +1,4 @@
-//! The interfaces of this network namespace and the obstacles to a port on them: `weir ports`.
+//! The interfaces of this network namespace and the obstacles to opening a port on them: `weir ports`.
 
 use std::io;
 
@@ -10,7 +10,8 @@ use super::far::Namespaces;
 use super::links::{Link, XdpFeatures, links, xdp_features};
 use super::spread::{Spread, judge};
 
-/// Bytes of a chunk that are not for the packet: the kernel's headroom, an Ethernet header, two VLAN tags.
+/// Bytes of a chunk that are not available to the packet: the kernel's headroom, an Ethernet header, two VLAN
+/// tags.
 const NOT_PACKET: u32 = 256 + 14 + 2 * 4;
 
 /// The largest `mtu` of a configuration.
@@ -44,19 +45,20 @@ pub struct InterfaceReport {
     pub spread: Spread,
     /// Obstacles to a port, each a sentence that says what to do.
     pub obstacles: Vec<String>,
-    /// Whether the attached XDP program is that of a weir.
+    /// Whether the attached XDP program belongs to a weir process.
     pub is_taken: bool,
-    /// Whether what the other end leaves undone is not known.
+    /// Whether it is unknown what the other end leaves to offloads.
     pub is_far_unknown: bool,
 }
 
 impl InterfaceReport {
-    /// Returns the obstacles to a port that may be running: without the program that takes its frames.
+    /// Returns the obstacles to a port that may already be running, not counting the program that takes its
+    /// frames.
     pub fn obstacles_of_running(&self) -> impl Iterator<Item = &String> {
         self.obstacles.iter().filter(|obstacle| !(self.is_taken && obstacle.starts_with(ATTACHED)))
     }
 
-    /// Returns the same without the advice about the other end of a veth that cannot be looked at.
+    /// Returns the same without the advice about the other end of a veth that cannot be inspected.
     pub fn obstacles_of_near_end(&self) -> impl Iterator<Item = &String> {
         self.obstacles_of_running().filter(|obstacle| !obstacle.starts_with(FAR_UNKNOWN))
     }
@@ -70,7 +72,7 @@ pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
     with_chunk(CHUNK_MIN, |_| true)
 }
 
-/// The same of those with a name that is wanted, for ports whose chunks have this size, in bytes.
+/// Returns those whose names are wanted, for ports with chunks of this size in bytes.
 fn with_chunk(chunk: usize, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<InterfaceReport>> {
     let (links, features) = (links()?, xdp_features());
     let asked = Asked { ethtool: Ethtool::open()?, namespaces: Namespaces::default(), chunk: chunk as u32 };
@@ -89,15 +91,15 @@ fn with_chunk(chunk: usize, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<
         .collect())
 }
 
-/// Returns the obstacles to a port on an interface whose chunks have this size, in bytes, besides a program
-/// that is attached there.
+/// Returns the obstacles, other than an attached program, to a port with chunks of this size in bytes on an
+/// interface.
 #[must_use]
 pub fn obstacles(interface: &str, chunk: usize) -> Vec<String> {
     let own = with_chunk(chunk, |name| name == interface).unwrap_or_default().into_iter();
     own.flat_map(|report| report.obstacles).filter(|obstacle| !obstacle.starts_with(ATTACHED)).collect()
 }
 
-/// What is asked about interfaces.
+/// The query about interfaces.
 struct Asked {
     ethtool: Ethtool,
     namespaces: Namespaces,
@@ -105,10 +107,10 @@ struct Asked {
     chunk: u32,
 }
 
-/// How the obstacle of an attached program begins.
+/// The beginning of the message about an attached program.
 const ATTACHED: &str = "an XDP program is attached";
 
-/// How the advice about the other end of a veth begins, if that cannot be looked at.
+/// The beginning of the advice about the other end of a veth that cannot be inspected.
 const FAR_UNKNOWN: &str = "the other end of veth";
 
 fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, asked: &Asked) -> InterfaceReport {
@@ -184,14 +186,14 @@ fn own_obstacles(link: &Link, is_taken: bool, ethtool: &Ethtool, chunk: u32) -> 
     if ethtool.large_receive_offload(name) {
         obstacles.push(format!("the NIC merges frames before weir sees them: `ethtool -K {name} lro off`"));
     }
-    // Hardware alone does that. What is virtual has a kind.
+    // Only hardware does that. Virtual interfaces have a kind.
     if link.kind.is_empty() {
         obstacles.extend(stripped(name, ethtool.strips_tags(name)));
     }
     obstacles
 }
 
-/// Says that the NIC hides VLAN tags, and the command that ends it.
+/// Explains that the NIC strips VLAN tags, and gives the command that stops it.
 fn stripped(name: &str, [tags, service_tags]: [bool; 2]) -> Option<String> {
     let flags = [(tags, " rxvlan off"), (service_tags, " rx-vlan-stag-hw-parse off")];
     let flags: String = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag).collect();
@@ -200,7 +202,8 @@ fn stripped(name: &str, [tags, service_tags]: [bool; 2]) -> Option<String> {
     })
 }
 
-/// Says what is missing in frames that the other end of a veth sends, and the command that completes them.
+/// Explains what is missing in frames that the other end of a veth sends, and gives the command that fixes
+/// it.
 fn incomplete(far: &str, within: &str, offloads: Offloads) -> Option<String> {
     let flags = [
         (offloads.checksum, " tx off"),

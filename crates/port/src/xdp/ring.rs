@@ -7,7 +7,7 @@
 //!
 //! Promises: the other end sees nothing before `publish` or `release`; indices are u32 and wrap around; each
 //! ring belongs to one thread. Cost: an entry is a load or a store; the other end's index is read only when
-//! the known one is used up.
+//! the cached one is exhausted.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ struct Ring<T> {
     size: u32,
 }
 
-// SAFETY: the pointers lead into the mapping, which the ring keeps alive; only one thread uses an end at a
+// SAFETY: the pointers point into the mapping, which the ring keeps alive; only one thread uses an end at a
 // time.
 unsafe impl<T: Send> Send for Ring<T> {}
 
@@ -145,7 +145,7 @@ impl<T: Copy> Producer<T> {
         new
     }
 
-    /// Goes on where the process stopped that had this end. Returns false if it left more entries than the
+    /// Continues where the process that had this end stopped. Returns false if it left more entries than the
     /// ring has.
     pub(super) fn resume(&mut self) -> bool {
         self.next = self.ring.producer().load(Ordering::Acquire);
@@ -217,8 +217,8 @@ impl<T: Copy> Consumer<T> {
         new
     }
 
-    /// Goes on where the process stopped that had this end. Returns false if there are more entries than the
-    /// ring has.
+    /// Continues where the process that had this end stopped. Returns false if there are more entries than
+    /// the ring has.
     pub(super) fn resume(&mut self) -> bool {
         self.next = self.ring.consumer().load(Ordering::Acquire);
         self.waiting() <= self.ring.size
@@ -277,13 +277,13 @@ pub(super) mod testing {
 
     /// Creates another view of both ends.
     pub(in super::super) fn others<T: Copy>(of: &Producer<T>) -> (Producer<T>, Consumer<T>) {
-        // SAFETY: as in `pair`, by which the ring was made.
+        // SAFETY: as in `pair`, which created the ring.
         let ring = || unsafe { Ring::over(of.ring._mapping.clone(), &OFFSETS, of.ring.size) };
         (Producer::new(ring()), Consumer::new(ring()))
     }
 
     impl<T: Copy> Producer<T> {
-        /// Sets the flag by which the kernel asks for a system call.
+        /// Sets the flag with which the kernel requests a system call.
         pub(in super::super) fn set_wakeup(&self, needed: bool) {
             // SAFETY: as in `Ring::producer`.
             let flags = self.ring.flags.map(|flags| unsafe { flags.as_ref() }).unwrap();

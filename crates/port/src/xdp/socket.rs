@@ -46,7 +46,7 @@ pub(super) struct Socket {
     pub(super) transmit: Producer<XdpDesc>,
     pub(super) completion: Consumer<u64>,
     zero_copy: bool,
-    /// The kernel's counters when another process handed it over.
+    /// The kernel's counters at the time another process handed it over.
     before: Option<XdpStatistics>,
 }
 
@@ -58,7 +58,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Opens a socket on a pool's region: the kernel pins all of that, which takes milliseconds.
+    /// Opens a socket on a pool's region: the kernel pins the whole region, which takes milliseconds.
     pub(super) fn unbound(binding: &Binding<'_>, area: Area) -> Result<Socket, XdpError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd =
@@ -90,8 +90,8 @@ impl Socket {
         Socket::mapped(fd, sizes)
     }
 
-    /// Maps the rings of a bound socket that another process uses, which will hand it over. Its sizes are
-    /// those with which it was made: the kernel maps no more, and what is less stays inside.
+    /// Maps the rings of a bound socket that another process uses and will hand over. The sizes must be those
+    /// with which it was created: the kernel does not map more, and smaller ones stay inside.
     pub(super) fn of_another(fd: OwnedFd, sizes: &RingSizes) -> io::Result<Socket> {
         if sockopt::socket_domain(&fd)? != AddressFamily::XDP {
             return Err(Errno::INVAL);
@@ -101,7 +101,7 @@ impl Socket {
         Ok(Socket { zero_copy, ..Socket::mapped(fd, sizes)? })
     }
 
-    /// Goes on where the other process has stopped. Returns false if its rings are not in order.
+    /// Continues where the other process stopped. Returns false if its rings are inconsistent.
     pub(super) fn resume(&mut self) -> bool {
         self.before = sockopt::xdp_statistics(&self.fd).ok();
         let ours = self.fill.resume() & self.transmit.resume();
@@ -164,7 +164,7 @@ impl Socket {
         calls
     }
 
-    /// Tells the kernel, if it asks for that, that the fill ring has chunks again.
+    /// Tells the kernel, if it requested a wake-up, that the fill ring has chunks again.
     #[inline]
     pub(super) fn wake_receive(&self) {
         if self.fill.needs_wakeup() {
@@ -172,7 +172,7 @@ impl Socket {
         }
     }
 
-    /// Returns the kernel's counters since this process has the socket.
+    /// Returns the kernel's counters since this process has had the socket.
     pub(super) fn statistics(&self) -> Option<XdpStatistics> {
         let mut now = sockopt::xdp_statistics(&self.fd).ok()?;
         if let Some(before) = &self.before {
@@ -188,7 +188,8 @@ impl Socket {
         Some(now)
     }
 
-    /// Returns the socket for whoever may give it to another process, without keeping it open.
+    /// Returns a weak reference to the socket, which does not keep it open, for passing it to another
+    /// process.
     pub(super) fn weak(&self) -> Weak<OwnedFd> {
         Arc::downgrade(&self.fd)
     }
@@ -207,9 +208,9 @@ impl Binding<'_> {
 
     /// Binds with the best flags that the kernel and the driver support.
     ///
-    /// XDP_USE_SG (Linux 6.6) is for frames in pieces. Where they are not joined, it serves only to count
-    /// them as dropped here, rather than have the kernel lose them: then a driver's zero-copy goes before,
-    /// and an older kernel does without.
+    /// XDP_USE_SG (Linux 6.6) is for frames in pieces. Where they are not joined, it only serves to count
+    /// them as dropped here rather than lost in the kernel: then a driver's zero-copy takes precedence, and
+    /// an older kernel works without.
     fn try_all(&self, mut bind: impl FnMut(SocketAddrXdpFlags) -> io::Result<()>) -> Result<(), XdpError> {
         const COPY: SocketAddrXdpFlags = SocketAddrXdpFlags::XDP_COPY;
         const ZERO_COPY: SocketAddrXdpFlags = SocketAddrXdpFlags::XDP_ZEROCOPY;
@@ -240,7 +241,7 @@ impl Binding<'_> {
         match errno {
             Errno::BUSY => XdpError::QueueInUse { interface, queue },
             Errno::OPNOTSUPP if self.zero_copy == Some(true) => XdpError::NoZeroCopy { interface, queue },
-            // The queue was checked before: only a flag can be unknown.
+            // The queue was checked earlier: only a flag can be unknown.
             Errno::INVAL if self.in_pieces => XdpError::NoPieces { interface },
             _ => self.error("binding a socket to a queue", errno),
         }

@@ -1,8 +1,8 @@
 //! How a NIC spreads frames over its queues (receive side scaling), as far as the kernel knows.
 //!
 //! With several workers, a frame whose flow belongs to another worker is handed over, which costs a copy. If
-//! the NIC hashes by [`RSS_KEY`] and gives its queues the buckets in turn, weir spreads flows in the same
-//! way, and hardly a frame is handed over.
+//! the NIC hashes with [`RSS_KEY`] and assigns the buckets to its queues in turn, weir spreads flows in the
+//! same way, and hardly any frame is handed over.
 
 use super::ethtool::Ethtool;
 use weir_packet::{RSS_KEY, RSS_KEY_BYTES};
@@ -12,16 +12,16 @@ use weir_packet::{RSS_KEY, RSS_KEY_BYTES};
 pub enum Spread {
     /// There is one queue.
     One,
-    /// As weir's workers share flows, by so many buckets.
+    /// The way weir's workers share flows, over this many buckets.
     AsWorkers(u32),
-    /// By another key or another table.
+    /// With another key or another table.
     Otherwise,
     /// The kernel does not know.
     Unknown,
 }
 
 impl Spread {
-    /// Returns its word for programs.
+    /// Returns its machine-readable name.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Spread {
         if let Spread::AsWorkers(buckets) = self { buckets } else { 0 }
     }
 
-    /// Says it to a person, with what to do; `None` if there is nothing to say.
+    /// Explains it to a person, with what to do; `None` if there is nothing to say.
     #[must_use]
     pub fn sentence(self, interface: &str, queues: u32) -> Option<String> {
         match self {
@@ -62,7 +62,7 @@ fn key_text() -> String {
     RSS_KEY.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Returns how the frames of an interface are spread over so many queues.
+/// Returns how the frames of an interface are spread over this number of queues.
 #[must_use]
 pub fn spread(interface: &str, queues: u32) -> Spread {
     match Ethtool::open() {
@@ -79,7 +79,7 @@ pub(super) fn judge(queues: u32, rss: Option<(Vec<u8>, Vec<u32>)>) -> Spread {
     let Some((key, table)) = rss.filter(|(key, table)| !key.is_empty() && !table.is_empty()) else {
         return Spread::Unknown;
     };
-    // Longer keys go on as they began; of a shorter one, the end is not used.
+    // Longer keys repeat the same pattern; the end of a shorter one is not used.
     let same_key = key.len() >= RSS_KEY_BYTES && key.chunks(2).all(|word| word == &RSS_KEY[..word.len()]);
     let in_turn = (0..).zip(&table).all(|(at, queue): (u32, &u32)| at % queues == *queue);
     if same_key && in_turn { Spread::AsWorkers(table.len() as u32) } else { Spread::Otherwise }

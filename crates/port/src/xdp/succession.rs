@@ -1,19 +1,20 @@
-//! An interface passes from one process to another, with its sockets where that is possible.
+//! Passes an interface from one process to another, with its sockets where possible.
 //!
 //! The kernel closes and binds sockets under one lock, and waits for its readers each time: tens of
-//! milliseconds for each. A socket that only changes hands costs nothing of that, and frames wait in its
-//! rings meanwhile. For this the frame memory is a file in memory ([`RegionPool::shareable`]), which both
+//! milliseconds for each. A socket that only changes hands costs none of this, and frames wait in its rings
+//! meanwhile. To allow this, the frame memory is an in-memory file ([`RegionPool::shareable`]), which both
 //! processes map:
 //!
-//! 1. The old process offers its sockets and their memory ([`XdpInterface::offers`]); it goes on as before.
-//! 2. The new one maps both ([`RegionPool::adopt`], [`Queues::adopt`]), and says which sockets it can use.
-//! 3. The old one stops its workers. Their ports leave these sockets open, and note which chunks the kernel
-//!    has of them ([`Left`]). All other chunks are free then: whatever a worker held is given up or dropped.
-//! 4. The new one reads the indices of the rings, marks what the kernel has, takes the other chunks
-//!    ([`Home`]), and goes on.
+//! 1. The old process offers its sockets and their memory ([`XdpInterface::offers`]); it continues as before.
+//! 2. The new one maps both ([`RegionPool::adopt`], [`Queues::adopt`]), and reports which sockets it can use.
+//! 3. The old one stops its workers. Their ports leave these sockets open, and record which of their chunks
+//!    the kernel has ([`Left`]). All other chunks are then free: whatever a worker held is given up or
+//!    dropped.
+//! 4. The new one reads the indices of the rings, marks the chunks that the kernel has, takes the others
+//!    ([`Home`]), and continues.
 //!
-//! A socket that does not fit, of rings or a mode that are not wanted, is closed by the one and opened by
-//! the other, while frames are dropped and counted as `held_back`.
+//! A socket that does not fit, because its rings or its mode are not wanted, is closed by one process and
+//! opened by the other; meanwhile, frames are dropped and counted as `held_back`.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +25,7 @@ use super::interface::{Attached, Queues, XdpConfig, XdpInterface, find, join, jo
 use super::line::Line;
 use super::{Mode, Rings, XdpError, XdpPort};
 
-/// What a process gives to the one that takes an interface over.
+/// What a process passes to the one that takes over an interface.
 #[derive(Debug)]
 pub struct Handover {
     /// The interface's index.
@@ -35,7 +36,7 @@ pub struct Handover {
     pub zero_copy: Option<bool>,
     /// The link between program and interface.
     pub link: OwnedFd,
-    /// The program's map of sockets.
+    /// The program's socket map.
     pub sockets: OwnedFd,
     /// The sockets that are handed over.
     pub left: Vec<Left>,
@@ -52,7 +53,7 @@ pub struct Offer {
     pub zero_copy: bool,
     /// The sizes of its rings.
     pub rings: Rings,
-    /// The process's number for the pool whose memory is registered with it.
+    /// The process's number for the pool whose memory is registered with the socket.
     pub pool: u32,
     /// The socket.
     pub socket: OwnedFd,
@@ -67,23 +68,23 @@ pub struct Memory {
     pub chunks: u32,
     /// Bytes of a chunk.
     pub chunk: u32,
-    /// The file in memory.
+    /// The in-memory file.
     pub file: OwnedFd,
 }
 
-/// In what state a process left a socket that it hands over.
+/// The state in which a process left a socket that it hands over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// The queue to which it is bound.
     pub queue: u32,
-    /// A bit for each chunk of its pool: whether the kernel has it, in whatever ring or in the driver.
+    /// A bit for each chunk of its pool: whether the kernel has it, in any ring or in the driver.
     pub away: Vec<u64>,
-    /// How many pieces of each chunk the kernel has besides the first; empty if no chunk is larger than a
+    /// For each chunk, how many pieces the kernel has besides the first; empty if no chunk is larger than a
     /// page.
     pub further: Vec<u8>,
     /// Frames that the kernel has not sent yet. The process that sent them has counted them as transmitted.
     pub held: u64,
-    /// Whether the process has dropped the beginning of a frame whose next piece will come.
+    /// Whether the process has dropped the beginning of a frame whose next piece is still to come.
     pub in_pieces: bool,
 }
 
@@ -92,8 +93,8 @@ pub struct Left {
 pub struct Home(Vec<u32>);
 
 impl Home {
-    /// Returns what is left of a pool with so many chunks. `None` if these sockets cannot all be on it: one
-    /// names chunks that there are not, or two have the same.
+    /// Returns what is left of a pool with this many chunks. `None` if these sockets cannot all be on it: one
+    /// names chunks that do not exist, or two have the same chunk.
     #[must_use]
     pub fn new<'a>(chunks: u32, sockets: impl IntoIterator<Item = &'a Left>) -> Option<Home> {
         let words = (chunks as usize).div_ceil(64);
@@ -120,7 +121,7 @@ impl Home {
     }
 }
 
-/// What a port needs to offer its socket: its pool, as others know it.
+/// What a port needs to offer its socket: its pool, as other processes know it.
 pub(super) struct Source {
     pool: u32,
     chunks: u32,
@@ -151,7 +152,7 @@ impl Offers {
 }
 
 impl Offer {
-    /// Returns why it does not serve a port that wants this.
+    /// Returns why it does not suit a port with these requirements.
     fn refusal(&self, rings: Rings, mode: Option<Mode>) -> Option<&'static str> {
         let its = Mode::of(self.native, self.zero_copy);
         if self.rings != rings {
@@ -162,7 +163,7 @@ impl Offer {
 }
 
 impl XdpInterface {
-    /// Prepares to take an interface over from another process: the program is loaded, and attached by
+    /// Prepares to take over an interface from another process: the program is loaded, and attached by
     /// [`XdpInterface::take_over`]. Until then its ports receive nothing.
     ///
     /// # Errors
@@ -185,22 +186,23 @@ impl XdpInterface {
         self.offers.change(|all| *all = offers);
     }
 
-    /// Returns the queues whose sockets will be handed over, and closes what was offered besides.
+    /// Returns the queues whose sockets will be handed over, and closes the other offered sockets.
     #[must_use]
     pub fn adopted(&self) -> Vec<u32> {
         self.offer(Vec::new());
         self.lines().iter().filter(|line| line.has_adopted()).map(|line| line.queue()).collect()
     }
 
-    /// Closes adopted sockets that the other process has not left, because it has closed them itself. After
-    /// that, their chunks can be used.
+    /// Closes adopted sockets that the other process did not leave open, because it has closed them itself.
+    /// After that, their chunks can be used.
     pub fn keep_adopted(&self, left: &[Left]) {
         for line in self.lines().iter().filter(|line| left.iter().all(|one| one.queue != line.queue())) {
             line.forget_adopted();
         }
     }
 
-    /// Gives a pool the chunks that no socket has, by a port on that pool. Returns them if there is none.
+    /// Gives a pool the chunks that no socket has, through a port on that pool. Returns them if there is no
+    /// such port.
     #[must_use]
     pub fn bring_home(&self, pool: PoolId, home: Home) -> Option<Home> {
         let lines = self.lines();
@@ -209,11 +211,12 @@ impl XdpInterface {
         None
     }
 
-    /// Goes on where the other process has stopped. First the ports whose sockets it has left; then a socket
-    /// is opened for each other port, and given to the other's program, which sends it frames. Frames that
-    /// arrive while their queue has no socket are dropped, and the other program counts them as `held_back`.
-    /// [`XdpInterface::replace`] must follow, and no worker may receive before all ports [have
-    /// obeyed](XdpInterface::has_obeyed): it would send frames to ports that have no socket or no memory yet.
+    /// Continues where the other process stopped. Ports whose sockets it has left come first; then a socket
+    /// is opened for each other port, and given to the other process's program, which sends frames to it.
+    /// Frames that arrive while their queue has no socket are dropped, and the other program counts them as
+    /// `held_back`. [`XdpInterface::replace`] must follow, and no worker may receive before all ports [have
+    /// obeyed](XdpInterface::has_obeyed): it would send frames to ports that do not have a socket or memory
+    /// yet.
     ///
     /// # Errors
     /// The interface is gone, or another process still has its queues.
@@ -242,11 +245,11 @@ impl XdpInterface {
         self.lines().iter().all(|line| line.has_obeyed())
     }
 
-    /// Puts its program in the place of the other process's, which takes tens of milliseconds. Each frame
-    /// meets one of the two.
+    /// Replaces the other process's program with its own, which takes tens of milliseconds. Each frame meets
+    /// exactly one of the two.
     ///
     /// # Errors
-    /// The interface is gone, or the NIC refuses what this program wants.
+    /// The interface is gone, or the NIC refuses what this program requires.
     pub fn replace(&mut self) -> Result<(), XdpError> {
         let Some((link, attached)) = self.replaces.take().zip(self.attached.as_ref()) else { return Ok(()) };
         let system = |doing, reason| XdpError::System { doing, interface: self.link.name.clone(), reason };
@@ -258,7 +261,7 @@ impl XdpInterface {
         held.map_err(|error| system("taking frames", map_io(error)))
     }
 
-    /// Returns what another process needs to take the interface over. From now on, frames that are taken
+    /// Returns what another process needs to take over the interface. From now on, frames that are taken
     /// while a queue has no socket are dropped. `None` while the interface is gone.
     #[must_use]
     pub fn hand_over(&self) -> Option<Handover> {
@@ -287,12 +290,12 @@ impl XdpInterface {
         self.lines().iter().filter_map(offer).collect()
     }
 
-    /// Has the ports on these queues leave their sockets open when they are closed.
+    /// Makes the ports on these queues leave their sockets open when they are closed.
     pub fn surrender(&self, queues: &[u32]) {
         self.lines().iter().filter(|line| queues.contains(&line.queue())).for_each(|line| line.surrender());
     }
 
-    /// Returns in what state ports have left their sockets, once.
+    /// Returns the states in which ports have left their sockets, once.
     #[must_use]
     pub fn left(&self) -> Vec<Left> {
         self.lines().iter().filter_map(|line| line.left()).collect()
@@ -315,7 +318,7 @@ impl Queues {
     /// Returns the other process's number for the pool of the socket that it offers for a queue.
     ///
     /// # Errors
-    /// Says why there is none that can be used.
+    /// Explains why no socket can be used.
     pub fn offered(&self, queue: u32) -> Result<u32, &'static str> {
         let Some((_, rings)) = self.prepared else { return Err("it is not handed over") };
         self.offers.change(|all| {
@@ -324,9 +327,9 @@ impl Queues {
         })
     }
 
-    /// Opens a port on a queue whose socket is [offered](Queues::offered), on the adopted pool of that. If
+    /// Opens a port on a queue whose socket is [offered](Queues::offered), on that socket's adopted pool. If
     /// the kernel does not let this process map its rings (before Linux 6.4), a socket will be opened as
-    /// usual, and this is said.
+    /// usual, and this is reported.
     ///
     /// # Errors
     /// Returns an [`XdpError`], which says what to do.

@@ -1,15 +1,15 @@
 //! The pool's region as a socket's UMEM, and the owner of each chunk.
 //!
 //! Every port registers the region of its worker's pool separately, so a frame passes from port to port by
-//! descriptor whatever their drivers support. (XDP_SHARED_UMEM would pin the pages once rather than once per
-//! port, but it forces the first port's mode on all: a veth cannot join the UMEM of a zero-copy NIC. It also
-//! ties the lifetimes of the ports together.)
+//! descriptor, whatever the drivers support. (XDP_SHARED_UMEM would pin the pages once rather than once per
+//! port, but it forces the first port's mode on all ports: a veth cannot join the UMEM of a zero-copy NIC. It
+//! also ties the lifetimes of the ports together.)
 //!
-//! The kernel's chunks are at most a page. Where the pool's are larger, for frames that are, the kernel gets
-//! the first page of each, into which a frame of a usual length is received as it is everywhere. A longer one
-//! arrives in pieces, of which the second and later ones are copied behind the first (`joining.rs`); it is
-//! sent from where it is, as one descriptor for each page that it touches. The pool has its chunk back with
-//! the last of them.
+//! The kernel's chunks are at most a page. If the pool's chunks are larger, for larger frames, the kernel
+//! gets the first page of each, into which a frame of usual length is received as always. A longer frame
+//! arrives in pieces; the second and later ones are copied behind the first (`joining.rs`). It is sent in
+//! place, with one descriptor for each page that it touches. Its chunk returns to the pool with the last of
+//! them.
 //!
 //! Promise: every chunk that the kernel owns is marked here, and only a marked chunk is taken back. A wrong
 //! descriptor is therefore counted and ignored, and after the socket is closed every chunk returns, even
@@ -27,10 +27,10 @@ use super::socket::Socket;
 /// The kernel's largest chunk: a page.
 const PAGE: usize = 4096;
 
-/// The first piece of a frame that is sent has at least its Ethernet header, which the kernel takes off it.
+/// The first piece of a frame that is sent has at least its Ethernet header, which the kernel removes.
 const FIRST_PIECE_MIN: usize = 14;
 
-/// Most pieces of a frame: those of the largest chunk of a pool, 32 KiB.
+/// The most pieces of a frame: those of the largest chunk of a pool, 32 KiB.
 const PIECES_MAX: usize = 8;
 
 /// The kernel named a chunk that it does not own, or bytes outside it.
@@ -51,7 +51,7 @@ impl Area {
         Area { address: base.as_ptr() as u64, length: length as u64, chunk: pool.chunk() as u32 }
     }
 
-    /// Returns true if frames can be longer than the kernel's chunks, so that they are in pieces.
+    /// Returns true if frames can be longer than the kernel's chunks, and therefore come in pieces.
     pub(super) fn is_big(self) -> bool {
         self.chunk as usize > PAGE
     }
@@ -103,7 +103,7 @@ impl Umem {
         Umem { pool: pool.id(), chunk_bits, away: vec![0; words], count: 0, further }
     }
 
-    /// Returns true if frames are sent in pieces where they do not fit a page.
+    /// Returns true if frames that do not fit into a page are sent in pieces.
     #[inline]
     pub(super) fn is_big(&self) -> bool {
         !self.further.is_empty()
@@ -179,7 +179,7 @@ impl Umem {
     }
 
     /// Takes back the chunk that contains an address from the completion ring or from a refused piece.
-    /// Returns false if the kernel has further pieces of it.
+    /// Returns false if the kernel still has other pieces of it.
     #[inline]
     pub(super) fn take_back(&mut self, pool: &mut RegionPool, address: u64) -> Result<bool, NotOurs> {
         if self.is_big() {
@@ -190,8 +190,8 @@ impl Umem {
             }
         }
         let chunk = self.unmark(address)?;
-        // SAFETY: the chunk was marked: we lent or surrendered it, and by naming it the kernel returns it;
-        // it has named all further pieces of it before.
+        // SAFETY: the chunk was marked: we lent or surrendered it, and by naming it the kernel returns it; it
+        // has already named all other pieces of it.
         unsafe { pool.reclaim(chunk) };
         Ok(true)
     }
@@ -212,7 +212,7 @@ impl Umem {
         self.further.fill(0);
     }
 
-    /// Gives up the marks of all chunks, and the further pieces of each, because another process has the
+    /// Gives up the marks of all chunks, and the counts of further pieces, because another process has the
     /// socket from now on.
     pub(super) fn give_up(&mut self) -> (Vec<u64>, Vec<u8>) {
         self.count = 0;
@@ -220,7 +220,7 @@ impl Umem {
     }
 
     /// Marks what the kernel owned when another process handed the socket over. Does nothing and returns
-    /// false if these are no marks of this pool.
+    /// false if these are not marks for this pool.
     pub(super) fn resume(&mut self, away: &[u64], further: &[u8]) -> bool {
         let fits = away.len() == self.away.len() && further.len() == self.further.len();
         let few = further.iter().all(|&count| usize::from(count) < PIECES_MAX);
@@ -233,13 +233,13 @@ impl Umem {
         true
     }
 
-    /// Takes chunks into an adopted pool that no socket had when another process stopped.
+    /// Adds to an adopted pool the chunks that no socket had when another process stopped.
     pub(super) fn bring_home(pool: &mut RegionPool, chunks: &[u32]) {
         let all = pool.chunks();
         for &chunk in chunks.iter().filter(|&&chunk| chunk < all) {
             // SAFETY: the other process has stopped its workers, so it uses no chunk, and has closed its
-            // other sockets on the region; those that are handed over do not own this one (`Home::new`,
-            // which lists each once). The list is given to one port of the pool, once.
+            // other sockets on the region; those that are handed over do not own this one (`Home::new`, which
+            // lists each once). The list is given to one port of the pool, and only once.
             unsafe { pool.reclaim(chunk) };
         }
     }
@@ -262,8 +262,8 @@ impl Umem {
     }
 }
 
-/// Moves a frame within its chunk if its first piece would be shorter than the kernel accepts: only one from
-/// whose front nearly a page was taken.
+/// Moves a frame within its chunk if its first piece would be shorter than the kernel accepts: this only
+/// affects frames from whose front nearly a page was removed.
 #[inline]
 fn with_first_piece(frame: &mut Frame, pool: &RegionPool) {
     let start = frame.data().as_ptr() as usize - pool.region().0.as_ptr() as usize;
@@ -337,7 +337,7 @@ mod tests {
             for (at, piece) in pieces.as_slice().iter().enumerate() {
                 let more = piece.options.contains(XdpDescOptions::XDP_PKT_CONTD);
                 assert_eq!(more, at + 1 < expected.len());
-                // SAFETY: a descriptor of this region, of which nobody has a frame.
+                // SAFETY: a descriptor of this region, for which no frame exists.
                 sent.extend(unsafe {
                     let first = base.add(piece.addr as usize).as_ptr();
                     std::slice::from_raw_parts(first, piece.len as usize).to_vec()

@@ -23,7 +23,7 @@ fn lab(mtu: u32) -> Option<Lab> {
     Some(lab)
 }
 
-/// Opens ports at both ends, that of weir in this mode.
+/// Opens ports at both ends; weir's end is in this mode.
 fn both(lab: &Lab, mode: Mode, chunk: usize) -> (End, End) {
     let take = Take { promiscuous: true, ..Take::all() };
     let open = |name, mode| End::of_chunks(&attach(name, &take, Some(mode)).unwrap(), 0, chunk);
@@ -69,7 +69,7 @@ fn frames_of_mtu_9000_pass_both_ways_among_small_ones() {
     }
 }
 
-/// Returns each frame that arrives at a port to its sender, until so many have.
+/// Returns each frame that arrives at a port to its sender, until this many have.
 fn echo(end: &mut End, count: usize) {
     let (mut batch, mut seen) = (Batch::new(), 0);
     let until = Instant::now() + PATIENCE;

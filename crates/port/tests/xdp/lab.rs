@@ -113,7 +113,7 @@ impl Lab {
         self.weir(|| End::open(interface, queue))
     }
 
-    /// Returns true if the far end's kernel can reach weir's. Nobody listens there, so success is a refused
+    /// Returns true if the far end's kernel can reach weir's. Nothing listens there, so success is a refused
     /// connection.
     pub fn connects(&self) -> bool {
         let address = "10.0.0.1:9".parse().unwrap();

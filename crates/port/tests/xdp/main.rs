@@ -300,7 +300,7 @@ fn the_report_names_a_veths_modes_and_obstacles() {
     assert_eq!((report.driver.as_str(), report.rx_queues, report.mtu, report.mac), ("veth", 1, 1500, W0));
     assert!(report.carrier);
     assert_eq!(report.modes, [Mode::NativeCopy, Mode::GenericCopy]);
-    // What the other end in its own namespace has still on, and not what it has off.
+    // Reports what the other end in its own namespace still has enabled, but not what it has disabled.
     let said = report.obstacles.join("; ");
     assert!(said.contains("ethtool -K f0 tx-vlan-stag-hw-insert off") && !said.contains("tx off"), "{said}");
     let _interface = lab.attach("w0", &Take::default());

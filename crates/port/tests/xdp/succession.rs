@@ -1,4 +1,4 @@
-//! Sockets pass from one port to another, as between two processes, while frames come and go.
+//! Sockets pass from one port to another, as between two processes, while frames are sent and received.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,10 +10,10 @@ use weir_port::xdp::{Home, Left, Rings, XdpConfig, XdpInterface};
 
 use super::lab::{End, Lab, RINGS, SOMEBODY, W0, attach, config, extra, service, udp};
 
-/// Frames that may be on their way or wait: less than what the ring of a veth or a socket holds.
+/// The most frames that may be in flight or wait: fewer than the ring of a veth or a socket holds.
 const WINDOW: u32 = 200;
 
-/// How long the test waits for what must come, on a busy machine.
+/// How long the test waits for frames that must arrive, on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
 fn end_on(interface: &XdpInterface, pool: RegionPool) -> End {
@@ -43,7 +43,7 @@ fn heir(lab: &Lab, old: &XdpInterface, wanted: XdpConfig) -> (XdpInterface, End,
     (new, End { port, pools, pool }, refused)
 }
 
-/// Lets it go on with what the old one has left.
+/// Lets it continue with what the old one has left.
 fn take_over(lab: &Lab, old: &XdpInterface, (new, next): (&mut XdpInterface, &End), left: Vec<Left>) {
     let mut handover = old.hand_over().unwrap();
     new.keep_adopted(&left);
@@ -52,7 +52,7 @@ fn take_over(lab: &Lab, old: &XdpInterface, (new, next): (&mut XdpInterface, &En
     lab.weir(|| new.take_over(handover).and_then(|()| new.replace())).unwrap();
 }
 
-/// Receives until so many frames have come, and notes their numbers.
+/// Receives until this many frames have arrived, and records their numbers.
 fn receive_until(end: &mut End, count: usize, numbers: &mut Vec<u32>, progress: &AtomicU32) {
     let patience = Instant::now() + LONG;
     while numbers.len() < count && Instant::now() < patience {
@@ -68,7 +68,7 @@ fn receive_until(end: &mut End, count: usize, numbers: &mut Vec<u32>, progress: 
     }
 }
 
-/// Sends so many numbered frames, as many ahead of what has arrived as the window allows.
+/// Sends this many numbered frames, as far ahead of those that have arrived as the window allows.
 fn send_all(mut far: End, all: u32, progress: &AtomicU32, sent: &AtomicU32) -> End {
     let patience = Instant::now() + 2 * LONG;
     for first in (0..all).step_by(10) {
@@ -116,7 +116,7 @@ fn each_frame_arrives_once_while_a_socket_passes_from_one_to_the_next() {
             assert_eq!(refused, None);
             assert_eq!((new.adopted(), next.pools.first().available()), (vec![0], 0));
             receive_until(&mut near, (time * 1000) as usize + 20, &mut numbers, &progress);
-            // As many as may wait do wait, some are in the transmit ring, and the worker has some.
+            // The maximum number of frames wait, some are in the transmit ring, and the worker has some.
             wait_until_sent(numbers.len() as u32 + WINDOW - 10, &sent);
             (0..20).for_each(|number| leave_in_the_ring(&mut near, time * 100 + number));
             let with_the_worker = [(); 3].map(|()| near.pools.first().take().unwrap());
@@ -185,7 +185,7 @@ fn what_is_offered_and_not_left_is_opened_anew_on_the_same_memory() {
     let mut far = lab.far_end("f0", 0);
     let (mut new, mut next, refused) = heir(&lab, &old, config("w0", &service(5000)));
     assert_eq!((refused, new.adopted()), (None, vec![0]));
-    // It closes the socket although it was to leave it.
+    // It closes the socket although it should have left it open.
     near.close();
     assert_eq!(old.left(), []);
     take_over(&lab, &old, (&mut new, &next), Vec::new());

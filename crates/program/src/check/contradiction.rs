@@ -9,8 +9,8 @@ use weir_packet::{Field, FieldKind, Layer, LevelId, TunnelKind};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meant([u64; 2]);
 
-/// Bits for protocol numbers, implied by `ip.protocol` or by a layer. Unlike the layer, a fragment can have
-/// them.
+/// Bits for protocol numbers, implied by `ip.protocol` or by a layer. A fragment can have them even though it
+/// lacks the layer.
 const TCP: u64 = 1 << 32;
 const UDP: u64 = 1 << 33;
 const ICMP: u64 = 1 << 34;
@@ -21,7 +21,7 @@ const fn bit(layer: Layer) -> u64 {
     layer as u64
 }
 
-/// Sets of bits of which a level has at most one.
+/// Sets of bits that are mutually exclusive at a level.
 const EXCLUSIVE: &[&[u64]] = &[
     &[bit(Layer::Arp), bit(Layer::Ipv4), bit(Layer::Ipv6)],
     &[TCP, UDP, ICMP, ICMPV6, OTHER, bit(Layer::Arp)],
@@ -39,10 +39,10 @@ const EXCLUSIVE: &[&[u64]] = &[
     &[bit(Layer::Tunnel), bit(Layer::Arp)],
 ];
 
-/// The same, where fragments do not have the ports of their datagram.
+/// The same where fragments do not have the ports of their datagram.
 const WITHOUT_FOLLOWING: &[&[u64]] = &[&[bit(Layer::Ports), bit(Layer::Fragment)]];
 
-/// Reports two fields that no packet can have together. `follows` says whether fragments may have ports.
+/// Reports two fields that no packet can have together. With `follows`, fragments may have ports.
 pub(super) fn contradiction(
     fields: impl Iterator<Item = (Field, Meant)>,
     follows: bool,

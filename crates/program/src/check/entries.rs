@@ -19,13 +19,13 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     pipe.kind.check_entries(program, pipe, findings);
 }
 
-/// Returns the numbers that the action of an entry wants, of those of its pipe's actions.
+/// Returns the numbers that an entry's action requires, out of those of its pipe's actions.
 pub(super) fn places_of<'a>(places: &'a [Vec<Place>], entry: &Entry) -> &'a [Place] {
     places.get(usize::from(entry.template)).map_or(&[], Vec::as_slice)
 }
 
-/// Reports everything an entry has that its pipe does not expect, and the reverse. `places` are the numbers
-/// that its action wants.
+/// Reports everything that an entry has but its pipe does not expect, and vice versa. `places` are the
+/// numbers that its action requires.
 pub(super) fn fit(
     program: &Program,
     pipe: &Pipe,
@@ -45,7 +45,7 @@ pub(super) fn fit(
 
 /// Checks that an entry gives a match for each criterion of its pipe.
 pub fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
-    // Nothing is collected here: there may be a million entries.
+    // Nothing is collected here, because there may be a million entries.
     let wanted = pipe.varying().count();
     if wanted != entry.matches.len() {
         let (pipe, found) = (pipe.name.clone(), entry.matches.len());
@@ -55,11 +55,11 @@ pub fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     for (one, given) in pipe.varying().zip(&entry.matches) {
         kinds.extend(field(one, *given));
     }
-    // Where an entry may say `any`, the fields that it does give must be compatible; the other fields are the
-    // pipe's.
+    // Where an entry may match `any`, the fields that it does give must be compatible; the other fields are
+    // those of the pipe.
     if pipe.varying().any(|one| one.criterion.has_any()) {
         let given = pipe.varying().zip(&entry.matches).filter(|(one, _)| one.criterion.has_any());
-        // Whether fragments have ports is said by the program, which an entry must fit only later.
+        // Whether fragments have ports is a property of the program, which an entry is checked against later.
         contradiction(given.filter_map(|(one, given)| layers(one.field, *given)), true, kinds);
     }
 }
@@ -100,7 +100,7 @@ fn field(one: &Match, given: EntryMatch) -> Option<FindingKind> {
     }
 }
 
-/// The name of an entry's kind of match, for messages.
+/// The name of an entry's kind of match, used in messages.
 pub fn found(given: EntryMatch) -> &'static str {
     match given {
         EntryMatch::Value(_) => "a value",
@@ -123,13 +123,13 @@ fn prefix(field: Field, value: u128, length: u8) -> Option<FindingKind> {
     masked_value(field, value, prefix_mask(field, length))
 }
 
-/// The mask of a prefix; a length beyond the field's width counts as the whole field.
+/// The mask of a prefix; a length beyond the field's width covers the whole field.
 pub(super) fn prefix_mask(field: Field, length: u8) -> u128 {
     let rest = field.spec().bits.saturating_sub(length);
     if rest >= 128 { 0 } else { field.max() >> rest << rest }
 }
 
-/// Checks that what an entry matches `port` with is one port, or any.
+/// Checks that an entry matches `port` with a single port, or with any.
 fn ports(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     for (one, given) in pipe.varying().zip(&entry.matches) {
         if one.field != Field::InputPort {

@@ -1,4 +1,4 @@
-//! The findings of the check, as sentences that a person can act on.
+//! The findings of the check, as sentences that a user can act on.
 
 use crate::Origin;
 use thiserror::Error;
@@ -7,7 +7,7 @@ use weir_packet::Field;
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The program runs, but this is unlikely to be intended.
+    /// The program runs, but this is probably unintended.
     Warning,
     /// The program is refused.
     Error,

@@ -1,4 +1,4 @@
-//! Checks NAT pools, and the pipes whose flows take of them.
+//! Checks NAT pools and the pipes whose flows take from them.
 
 use super::finding::{Finding, FindingKind};
 use crate::nat::{PLACES_MAX, PREFIXES_MAX, SLICES};
@@ -7,7 +7,7 @@ use crate::{
 };
 use weir_packet::{Field, FieldKind, LevelId};
 
-/// Checks pools by themselves and against each other, and that each is of one pipe.
+/// Checks pools on their own and against each other, and that each belongs to a single pipe.
 pub(super) fn pools(program: &Program, findings: &mut Vec<Finding>) {
     for (at, pool) in program.nat_pools.iter().enumerate() {
         let mut refuse = |why: String| {
@@ -57,14 +57,15 @@ fn pool_alone(pool: &NatPool) -> Option<String> {
     if pool.first == 0 {
         return Some("has port 0, from which nothing may be sent: begin with 1 at least".into());
     }
-    // Ports are kept in rounds of as many as there are slices, the first and the last included.
+    // Ports are kept in rounds of one port per slice; the first and the last round count in full.
     let held = u64::from(pool.bound()) * u64::from(SLICES);
     (held > PLACES_MAX).then(|| {
         format!("has {held} pairs of address and port in rounds of {SLICES} ports, the limit is {PLACES_MAX}")
     })
 }
 
-/// Checks that a pipe's flows can take of the pool that it names, and that its actions use it as they must.
+/// Checks that a pipe's flows can take from the pool that it names, and that its actions use the pool
+/// correctly.
 pub(super) fn pipe(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     let Some(id) = pipe.nat else {
         let uses = |template: &Template| template.operations.iter().any(takes);
@@ -86,13 +87,13 @@ pub(super) fn pipe(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>)
     kinds.extend(used.flat_map(|template| action(pool, template)).map(|why| FindingKind::Nat { why }));
 }
 
-/// Whether an operation has a number of the pool.
+/// Whether an operation uses a number from the pool.
 fn takes(operation: &Operation) -> bool {
     operation.numbers().any(|(_, value, _)| matches!(value, Value::Nat(_)))
 }
 
-/// Checks an action that uses the pool: it must set the source address and the source port of it, and nothing
-/// else there.
+/// Checks an action that uses the pool: it must set the source address and the source port from it, each
+/// once, and neither set them otherwise nor use the pool elsewhere.
 fn action(pool: &NatPool, template: &Template) -> Option<&'static str> {
     let address = if pool.is_ipv4() { Field::Ipv4Src } else { Field::Ipv6Src };
     let wanted = |field: Field, part| Operation::Set(field, Value::Nat(part));
@@ -119,7 +120,7 @@ fn is_source(field: Field) -> bool {
     field.level == LevelId::Outer && matches!(field.kind, Ipv4Src | Ipv6Src | L4Sport | TcpSport | UdpSport)
 }
 
-/// Checks that what flows are learnt for uses the pool, and nothing else does.
+/// Checks that the entry by which flows are learnt uses the pool, and no other entry does.
 pub fn fit(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     let Some(template) = pipe.templates.get(usize::from(entry.template)).filter(|_| pipe.nat.is_some())
     else {

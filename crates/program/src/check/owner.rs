@@ -1,10 +1,10 @@
-//! Which part of a received frame says which worker it belongs to.
+//! Which part of a received frame determines the worker it belongs to.
 //!
-//! Every FLOW pipe says by what of its key a flow belongs to a worker (`owner`). The frame is given to that
-//! worker when it is received, so that part of the key must still be there unchanged: on the way to the pipe,
-//! a `rehash` may have made the key of other bytes. This follows the ways of the program with what is known
-//! of the two levels of headers, and asks each FLOW pipe for its part. All FLOW pipes that a frame can meet
-//! must agree, for else one frame belongs to two workers.
+//! Every FLOW pipe names the part of its key that assigns a flow to a worker (`owner`). A frame is handed to
+//! that worker on reception, so that part of the key must reach the pipe unchanged: on the way there, a
+//! `rehash` may have computed the key from other bytes. This analysis follows the paths of the program,
+//! tracks what is known about the two levels of headers, and asks each FLOW pipe for its part. All FLOW pipes
+//! that a frame can meet must agree, because otherwise one frame belongs to two workers.
 
 use super::finding::{Finding, FindingKind};
 use super::shape::{Shape, ends, leads_to};
@@ -14,7 +14,7 @@ use crate::{Forward, Operation, Pipe, PipeId, PipeKind, Program, Template};
 use std::collections::BTreeSet;
 use weir_packet::{FieldKind, KeySource, LevelId};
 
-/// Most different states of knowledge that are followed into one pipe; beyond it, nothing is known there.
+/// Maximum number of distinct states of knowledge tracked per pipe; beyond it, nothing is known there.
 const KNOWN_MAX: usize = 256;
 
 /// Parts of a key that actions change.
@@ -22,15 +22,15 @@ const SRC: u8 = 1;
 const DST: u8 = 2;
 const PORTS: u8 = 4;
 
-/// What is at a level of headers.
+/// What is at a level of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
-    /// The headers that were received as these, apart from the parts that were changed.
+    /// The headers that were received at this level, apart from the parts that were changed.
     Received(KeySource, u8),
     Other,
 }
 
-/// What is known on a way: of the bytes as they are, and of the flow keys, which are older.
+/// What is known on a path about the current bytes, and about the flow keys, which are older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Known {
     bytes: [Part; 2],
@@ -56,12 +56,13 @@ impl Known {
     fn after(mut self, operation: &Operation) -> Known {
         match operation {
             Operation::Decap(_) => self.bytes = [self.bytes[1], Part::Other],
-            // A frame that was no IP packet may now be one.
+            // A frame that was not an IP packet may be one now.
             Operation::Encap(_) | Operation::PopVlan => self.bytes = [Part::Other; 2],
             other => {
                 let Some((level, parts)) = changed(other) else { return self };
                 self.bytes[level] = self.bytes[level].changed(parts);
-                // Without a tunnel, the inner key is that of the outer headers; and a port may mean a tunnel.
+                // Without a tunnel, the inner key is that of the outer headers; and a changed port may denote
+                // a tunnel.
                 if level == 0 {
                     self.bytes[1] = if parts == PORTS { Part::Other } else { self.bytes[1].changed(parts) };
                 }
@@ -76,7 +77,7 @@ impl Known {
     }
 }
 
-/// What of a key the worker is computed from.
+/// The parts of a key that the worker is computed from.
 fn parts(by: OwnedBy) -> u8 {
     match by {
         OwnedBy::Both | OwnedBy::Client => SRC | DST | PORTS,
@@ -86,7 +87,7 @@ fn parts(by: OwnedBy) -> u8 {
     }
 }
 
-/// Returns how the workers of frames are found that arrive at each port, `None` where frames meet no FLOW
+/// Returns, for each port, how the workers of arriving frames are found, or `None` where frames meet no FLOW
 /// pipe; and everything that makes it impossible, which matters to a program with several workers.
 #[must_use]
 pub fn owners(program: &Program) -> (Vec<Option<Owning>>, Vec<Finding>) {
@@ -94,7 +95,7 @@ pub fn owners(program: &Program) -> (Vec<Option<Owning>>, Vec<Finding>) {
     owners_of(program, &Shape::of(program), &uses.iter().collect::<Vec<_>>())
 }
 
-/// The same for a program whose entries are given by their uses.
+/// The same for a program whose entries are given as uses.
 pub fn owners_of(program: &Program, shape: &Shape, uses: &[&Uses]) -> (Vec<Option<Owning>>, Vec<Finding>) {
     let mut findings = Vec::new();
     let mut known: Vec<(PipeId, Option<Owning>)> = Vec::new();
@@ -111,7 +112,7 @@ pub fn owners_of(program: &Program, shape: &Shape, uses: &[&Uses]) -> (Vec<Optio
     (owners.collect(), findings)
 }
 
-/// Returns how the workers of frames are found that begin at a pipe and can meet these FLOW pipes.
+/// Returns how to find the workers of frames that begin at a pipe and can meet these FLOW pipes.
 fn owning(
     program: &Program,
     shape: &Shape,
@@ -146,7 +147,7 @@ fn owning(
 }
 
 /// Returns the pipes that a worker looks through to find which FLOW pipe a frame meets first, and the FLOW
-/// pipes with what they want, in order; or the pipe because of which that cannot be known before.
+/// pipes with what they require, in order; or the pipe that makes it impossible to know this in advance.
 fn ahead(
     program: &Program,
     shape: &Shape,
@@ -173,7 +174,7 @@ fn ahead(
             return Err(at);
         }
         for (to, _) in next(at) {
-            // Of a frame that meets two, the first alone would be asked.
+            // For a frame that meets two, only the first would be asked.
             if owner.is_some() && leads[to.index()] {
                 return Err(at);
             }
@@ -187,8 +188,8 @@ fn ahead(
     Ok(pipes.into())
 }
 
-/// Whether a pipe does the same to a packet each time, and changes nothing but its metadata. Buckets move,
-/// and the hashes that pick from them are not made yet.
+/// Whether a pipe treats a packet the same way each time and changes nothing but its metadata. Buckets move,
+/// and the hashes that pick from them are not computed yet.
 fn leaves_alone(pipe: &Pipe, uses: &Uses) -> bool {
     let is_meta = |operation: &Operation| {
         let written = operation.writes().is_some_and(|field| field.meta_word().is_some());
@@ -202,7 +203,7 @@ fn leaves_alone(pipe: &Pipe, uses: &Uses) -> bool {
         && pipe.templates.iter().flat_map(|template| &template.operations).all(is_meta)
 }
 
-/// Returns the FLOW pipes that frames can meet that begin at a pipe, with what each wants.
+/// Returns the FLOW pipes that frames beginning at a pipe can meet, with what each requires.
 fn flows_from(
     program: &Program,
     shape: &Shape,
@@ -232,7 +233,7 @@ fn flows_from(
     met
 }
 
-/// Returns what a FLOW pipe wants the worker to be computed from; one thing, if all frames agree.
+/// Returns what a FLOW pipe requires the worker to be computed from, if all frames agree.
 fn wanted(
     pipe: &Pipe,
     key: KeySource,
@@ -262,11 +263,11 @@ fn wanted(
     owners
 }
 
-/// Reports that the answers to a flow may belong to another worker than the flow, with which they are learnt:
-/// if the worker is computed from one direction, or from what the pipe's actions set.
+/// Reports that the answers to a flow may belong to another worker than the flow with which they are learnt:
+/// this happens if the worker is computed from one direction, or from what the pipe's actions set.
 fn answers_elsewhere(pipe: &Pipe) -> Option<Finding> {
     let PipeKind::Flow { reverse: true, .. } = pipe.kind else { return None };
-    // Then their destination says where they belong, or the end that the actions leave alone.
+    // Then the owner follows from their destination, or from the end that the actions leave alone.
     if pipe.nat.is_some() || pipe.owner == OwnedBy::Client {
         return None;
     }
@@ -304,7 +305,7 @@ fn said(owner: Owner) -> String {
     format!("`{}` of the headers {level}{pool}", owner.by.word())
 }
 
-/// Returns where packets go on from a pipe, with what is known of them there.
+/// Returns where packets go from a pipe, with what is known about them there.
 fn onward(
     program: &Program,
     pipe: &Pipe,

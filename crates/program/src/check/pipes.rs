@@ -33,7 +33,7 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
 fn capacity(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     let (capacity, mut entries) = (pipe.capacity, pipe.entries.len());
     if (capacity as usize) < entries && matches!(pipe.kind, PipeKind::Flow { .. }) {
-        // It has room for flows; targets have their entries besides.
+        // The capacity is for flows; targets have their entries in addition.
         let is_flow = |entry: &Entry| matches!(entry.matches[..], [EntryMatch::Flow(_)]);
         entries = pipe.entries.iter().filter(is_flow).count();
     }
@@ -44,8 +44,8 @@ fn capacity(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     }
 }
 
-/// A pipe that everything misses may be meant: its miss does the work. But if the miss drops, what is written
-/// for hits shows that packets were expected to hit.
+/// A pipe that every packet misses may be intended: its miss does the work. But if the miss drops, anything
+/// written for hits shows that packets were expected to hit.
 fn drops_all(pipe: &Pipe) -> Option<FindingKind> {
     let is_empty = pipe.matches.is_empty() && pipe.entries.is_empty();
     let has_no_key = matches!(pipe.kind, PipeKind::Basic | PipeKind::Acl);
@@ -119,7 +119,7 @@ fn criterion(pipe: &Pipe, one: &Match, findings: &mut Vec<Finding>) {
     findings.extend(kinds.into_iter().map(|kind| Finding::new(one.origin, kind)));
 }
 
-/// Reports a criterion that takes the number of a port for more than its name. A reload may give a port
+/// Reports a criterion that uses the number of a port as more than an identifier. A reload may give a port
 /// another number.
 fn port(program: &Program, criterion: Criterion) -> Option<FindingKind> {
     match criterion {
@@ -130,7 +130,7 @@ fn port(program: &Program, criterion: Criterion) -> Option<FindingKind> {
     }
 }
 
-/// Reports a comparison with a part of a port's number, or with a port that does not exist.
+/// Reports a comparison with part of a port's number, or with a port that does not exist.
 pub(super) fn one_port(program: &Program, value: u128, mask: u128) -> Option<FindingKind> {
     let port = if mask == 0 { 0 } else { usize::try_from(value).unwrap_or(usize::MAX) };
     whole_port(mask).or_else(|| lost("port", port, program.ports.len()))
@@ -143,7 +143,7 @@ fn whole_port(mask: u128) -> Option<FindingKind> {
 
 /// Reports a value that does not fit its field or its mask.
 pub(super) fn masked_value(field: Field, value: u128, mask: u128) -> Option<FindingKind> {
-    // Nothing is collected here: there may be a million entries.
+    // Nothing is collected here, because there may be a million entries.
     let is_large = value > field.max();
     let large = is_large.then(|| too_large(field.name().to_string(), value, field.max())).flatten();
     large.or_else(|| (value & !mask != 0).then_some(FindingKind::OutsideMask { field, value, mask }))

@@ -91,7 +91,7 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Finds source prefixes that are impossible or would have no effect.
+/// Finds source prefixes that are impossible or have no effect.
 fn affinity(group: &Group, findings: &mut Vec<Finding>) {
     let Some(Affinity { ipv4, ipv6, timeout_ns }) = group.affinity else { return };
     let mut add = |kind| findings.push(Finding::new(group.origin, kind));
@@ -106,7 +106,7 @@ fn affinity(group: &Group, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Finds numbers that choose no group, or two.
+/// Finds numbers that choose no group, or more than one.
 fn numbers(program: &Program, findings: &mut Vec<Finding>) {
     let mut seen: HashMap<u16, &str> = HashMap::new();
     for group in &program.groups {
@@ -122,8 +122,8 @@ fn numbers(program: &Program, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Finds groups that metadata can choose in vain: no pipe has entries for them, although every pipe where
-/// metadata chooses has some.
+/// Finds groups that metadata can choose but no pipe has entries for, although every pipe where metadata
+/// chooses has some.
 fn without_entries(program: &Program, findings: &mut Vec<Finding>) {
     let by_meta = |pipe: &&Pipe| matches!(pipe.kind.group(), Some(GroupChoice::ByMeta(_)));
     let mut there = vec![false; program.groups.len()];
@@ -172,7 +172,7 @@ fn size(group: &Group) -> Option<FindingKind> {
     }
 }
 
-/// Finds what the buckets of another system cannot be filled with.
+/// Finds settings that the buckets of another system cannot be filled with.
 fn foreign(group: &Group, findings: &mut Vec<Finding>) {
     if group.fill.fixed_size().is_none() {
         return;
@@ -194,7 +194,7 @@ fn foreign(group: &Group, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Finds server IDs that cannot be told apart, and what no server can encode.
+/// Finds server IDs that cannot be told apart or that no server can encode.
 fn quic(group: &Group, findings: &mut Vec<Finding>) {
     let Some(configs) = &group.quic else { return };
     let mut add = |origin, kind| findings.push(Finding::new(origin, kind));
@@ -236,7 +236,8 @@ fn rates(config: &MeterConfig) -> Vec<FindingKind> {
         MeterSecond::Excess { .. } => Vec::new(),
         MeterSecond::Peak { pir, pbs } => vec![("pir", pir), ("pbs", pbs)],
     };
-    // RFC 2697 §2: at least one burst must be above 0; without a committed burst nothing would ever be green.
+    // RFC 2697 §2: at least one burst must be above 0; without a committed burst nothing would ever be
+    // green.
     let rates = [("cir", config.cir), ("cbs", config.cbs)].into_iter().chain(second);
     let mut kinds: Vec<_> =
         rates.filter(|(_, rate)| *rate == 0).map(|(what, _)| FindingKind::MeterZero { what }).collect();

@@ -1,5 +1,5 @@
 //! The graph formed by a program's forwards: its order, its loops, and what holds on every path to a pipe. It
-//! is kept beside a running program, because an entry added at run time must not break any of it.
+//! is kept alongside a running program, because an entry added at run time must not violate any of it.
 
 use super::entries::places_of;
 use super::finding::{Finding, FindingKind, Severity};
@@ -14,12 +14,12 @@ use std::collections::BTreeSet;
 use weir_packet::Field;
 
 /// What a path has done before it reaches a pipe: bit N means that `meta.N` is written, [`METERED`] that a
-/// meter was met.
+/// meter was passed.
 type Facts = u8;
 const METERED: Facts = 1 << 4;
 const ALL: Facts = METERED | 0xf;
 
-/// The graph, and what holds on the ways through it.
+/// The graph, and what holds on its paths.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Pipes in an order in which forwards only lead onward; those on a loop are missing.
@@ -38,7 +38,7 @@ pub struct Shape {
     parent: Vec<Option<PipeId>>,
 }
 
-/// A way out of a pipe.
+/// An edge of the graph: where packets may leave a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Edge {
     to: PipeId,
@@ -65,7 +65,7 @@ impl Shape {
         shape
     }
 
-    /// Returns the shape in the same order, with other entries.
+    /// Returns the same shape and order with other entries.
     fn with(&self, program: &Program, uses: &[&Uses]) -> Shape {
         let (edges, to_kernel) = ways(program, uses);
         let mut shape = Shape { edges, to_kernel, ..self.clone() };
@@ -75,7 +75,7 @@ impl Shape {
         shape
     }
 
-    /// Forgets all ways.
+    /// Forgets all paths.
     fn begin(&mut self) {
         let count = self.edges.len();
         self.facts = vec![ALL; count];
@@ -116,9 +116,9 @@ impl Shape {
         self.kernelless[to] = self.kernelless[to].or(self.kernelless[at]);
     }
 
-    /// Checks whether an entry may be added to a running pipe, by the check of configured entries: it must
-    /// fit the pipe, and the ways that it opens must be allowed. `uses` are those of the present entries of
-    /// each pipe; the program may be given without them.
+    /// Checks whether an entry may be added to a running pipe, with the same rules as for configured entries:
+    /// it must fit the pipe, and the paths that it opens must be allowed. `uses` are those of the current
+    /// entries of each pipe; the program itself may come without entries.
     ///
     /// # Errors
     /// Says what is wrong with it, or what it would break.
@@ -135,8 +135,8 @@ impl Shape {
         wrong.map_or(Ok(()), |why| Err(refusal(program, pipe, &why)))
     }
 
-    /// Returns what is wrong with the ways that an entry opens: from all ports to its pipe, on to where it
-    /// leads, and from there through all present entries.
+    /// Returns what is wrong with the paths that an entry opens: from all ports to its pipe, on to where it
+    /// leads, and from there through all current entries.
     fn opens(&self, program: &Program, uses: &[&Uses], pipe: PipeId, entry: &Entry) -> Option<FindingKind> {
         let from = &program.pipes[pipe.index()];
         let forward = entry.forward?;
@@ -160,7 +160,7 @@ impl Shape {
         {
             return Some(refused);
         }
-        // Only the new ways, which begin with what holds on all ways to the pipe.
+        // Only the new paths, which begin with what holds on all paths to the pipe.
         let mut new = now.clone();
         new.begin();
         (new.facts[pipe.index()], new.kernelless[pipe.index()]) =
@@ -183,7 +183,7 @@ impl Shape {
         }
     }
 
-    /// Reports everything that is wrong with the graph.
+    /// Reports everything wrong with the graph.
     pub(super) fn findings(&self, program: &Program, findings: &mut Vec<Finding>) {
         self.loops(program, findings);
         if program.ports.iter().all(|port| port.root.is_none()) && !program.ports.is_empty() {
@@ -192,7 +192,7 @@ impl Shape {
         self.ways_findings(program, findings);
     }
 
-    /// Reports everything that is wrong with the ways from the ports, and pipes that none leads to.
+    /// Reports everything wrong with the paths from the ports, and pipes that no path reaches.
     fn ways_findings(&self, program: &Program, findings: &mut Vec<Finding>) {
         for (at, pipe) in program.pipes.iter().enumerate() {
             if self.position[at] == usize::MAX {
@@ -212,7 +212,7 @@ impl Shape {
     }
 
     /// Reports metadata that the pipe reads although not every path has written it, and the colour of a meter
-    /// that no path has met.
+    /// where no path has passed one.
     fn unwritten(&self, program: &Program, id: PipeId, findings: &mut Vec<Finding>) {
         let pipe = &program.pipes[id.index()];
         let mut seen = BTreeSet::new();
@@ -314,7 +314,7 @@ fn order(edges: &[Vec<Edge>]) -> Vec<PipeId> {
     order
 }
 
-/// Checks that an entry fits its pipe, whatever the graph.
+/// Checks that an entry fits its pipe, regardless of the graph.
 ///
 /// # Errors
 /// Says what is wrong with it.
@@ -326,7 +326,7 @@ fn fits(program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), ChangeErro
     wrong.map_or(Ok(()), |why| Err(refusal(program, pipe, &why)))
 }
 
-/// Calls `enter` with each entry of a pipe that fits it alone, until one does not or is refused.
+/// Calls `enter` with each entry of a pipe that fits it on its own, until one does not fit or is refused.
 ///
 /// # Errors
 /// The number of that entry, counted from 0, and why.
@@ -362,12 +362,12 @@ fn second_user(program: &Program, uses: &[&Uses], pipe: PipeId, entry: &Entry) -
     Some(FindingKind::MeterTwice { meter, first })
 }
 
-/// Returns the ways out of each pipe, and whether it forwards to the kernel.
+/// Returns the edges out of each pipe, and whether it forwards to the kernel.
 fn ways(program: &Program, uses: &[&Uses]) -> (Vec<Vec<Edge>>, Vec<bool>) {
     program.pipes.iter().zip(uses).map(|(pipe, uses)| ways_out(program, pipe, uses)).unzip()
 }
 
-/// Returns the ways from a pipe to others, each once, and whether it forwards to the kernel.
+/// Returns the edges from a pipe to others, each once, and whether it forwards to the kernel.
 fn ways_out(program: &Program, pipe: &Pipe, uses: &Uses) -> (Vec<Edge>, bool) {
     let every = pipe.templates.iter().map(writes).fold(ALL, |common, one| common & one) | metered(pipe);
     let own = [(pipe.miss, 0), (pipe.forward, every)];
@@ -392,7 +392,7 @@ pub(super) fn leads_to(program: &Program, forward: Forward) -> Option<PipeId> {
     }
 }
 
-/// Returns what a forward leads to: itself, or what a group's targets lead to.
+/// Returns what a forward leads to: itself, or the destinations of a group's targets.
 pub(super) fn ends(program: &Program, forward: Forward) -> Vec<Forward> {
     match forward {
         Forward::Group(GroupId(group)) => {
@@ -419,7 +419,7 @@ fn written(operation: &Operation) -> Option<usize> {
 /// Returns what a pipe reads: the field, what its own action has done before, and the place in the
 /// configuration.
 fn reads(pipe: &Pipe) -> Vec<(Field, Facts, Origin)> {
-    // A field that an ACL entry sets to `any` is not read by it, but run-time entries may read it.
+    // An ACL entry with `any` does not read the field, but run-time entries may.
     let criterion = |one: &crate::Match| !matches!(one.criterion, Criterion::Const { mask: 0, .. });
     let mut list: Vec<_> =
         pipe.matches.iter().filter(|one| criterion(one)).map(|one| (one.field, 0, one.origin)).collect();

@@ -1,13 +1,13 @@
-//! What the entries of a pipe lead to and what they use, each kind counted, so that a change at run time is
-//! checked without looking at all entries.
+//! What the entries of a pipe lead to and what they use, with a count of each, so that a change at run time
+//! is checked without scanning all entries.
 
 use crate::{Entry, EntryList, Forward, MeterId};
 use std::collections::BTreeMap;
 
-/// A way out of a pipe through entries: where they lead, and which action they have.
+/// An edge out of a pipe through entries: where they lead, and which action they have.
 pub type Lead = (Forward, u16);
 
-/// The ways out of a pipe through its entries, and the meters that they name.
+/// The edges out of a pipe through its entries, and the meters that the entries name.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
     leads: BTreeMap<Lead, u32>,
@@ -40,7 +40,7 @@ impl Uses {
         }
     }
 
-    /// Takes back what [`Uses::add`] counted.
+    /// Undoes [`Uses::add`].
     pub fn remove(&mut self, forward: Option<Forward>, template: u16, meter: Option<MeterId>) {
         if let Some(forward) = forward {
             less(&mut self.leads, &(forward, template));
@@ -50,23 +50,23 @@ impl Uses {
         }
     }
 
-    /// Iterates over the ways out, each once.
+    /// Iterates over the edges, each once.
     pub fn leads(&self) -> impl Iterator<Item = Lead> + '_ {
         self.leads.keys().copied()
     }
 
-    /// The way in which all entries leave, if there is one.
+    /// The edge that all entries share, if there is one.
     #[inline]
     pub fn only_lead(&self) -> Option<Lead> {
         self.leads.first_key_value().filter(|_| self.leads.len() == 1).map(|(lead, _)| *lead)
     }
 
-    /// Whether entries already leave in this way.
+    /// Whether some entry already leads this way.
     pub fn has_lead(&self, lead: Lead) -> bool {
         self.leads.contains_key(&lead)
     }
 
-    /// Whether entries already name this meter.
+    /// Whether some entry already names this meter.
     pub fn has_meter(&self, meter: MeterId) -> bool {
         self.meters.contains_key(&meter)
     }

@@ -11,8 +11,8 @@ pub const TYPE: Type = Type {
     priorities: true,
 };
 
-/// Reports entries that are covered by a better one. Every pair is compared, so pipes with more than
-/// [`SHADOW_MAX`] entries are skipped.
+/// Reports entries that are covered by one that takes precedence. Every pair is compared, so pipes with more
+/// than [`SHADOW_MAX`] entries are skipped.
 pub fn shadowed(pipe: &Pipe, findings: &mut Vec<Finding>) {
     if pipe.entries.len() > SHADOW_MAX {
         return;

@@ -1,4 +1,4 @@
-//! FLOW: exact match on the flow key; packets write the entries, from what the pipe's own entries say.
+//! FLOW: exact match on the flow key; packets write the entries, following the pipe's own entries.
 
 use super::targets;
 use super::{Timeouts, Type};
@@ -30,7 +30,7 @@ pub enum Learn {
     Default,
     /// The target given by the group's buckets: the flow is pinned to it, whatever happens to the buckets.
     Pin(GroupChoice),
-    /// The group: the flow follows its buckets. If metadata chooses the group, each packet's does.
+    /// The group: the flow follows its buckets. If metadata chooses the group, it does so for each packet.
     Follow(GroupChoice),
 }
 
@@ -53,7 +53,7 @@ impl Learn {
         }
     }
 
-    /// Returns which of its pipe's flow keys and hashes it uses.
+    /// Returns how it uses its pipe's flow keys and hashes.
     pub(super) fn key_use(self, timeouts: Timeouts) -> KeyUse {
         let flags = timeouts.are_by_state();
         let (select, select_some) = (matches!(self, Learn::Follow(_)), matches!(self, Learn::Pin(_)));
@@ -62,7 +62,7 @@ impl Learn {
 }
 
 /// Checks that the groups to learn from exist, that their buckets do not move with time, and that the key of
-/// answers can be told from the action.
+/// answers can be derived from the action.
 pub fn check(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     let PipeKind::Flow { key, learn, reverse, .. } = pipe.kind else { return };
     if reverse {
@@ -137,7 +137,7 @@ pub fn fit(program: &Program, learn: Learn, pipe: &Pipe, entry: &Entry, kinds: &
     targets::fit(program, group, pipe, entry, ("the row of a FLOW pipe", wanted), kinds);
 }
 
-/// Checks that there are entries for everything that flows learn.
+/// Checks that there is an entry for everything that flows may learn.
 pub fn all_there(program: &Program, pipe: &Pipe, learn: Learn, findings: &mut Vec<Finding>) {
     match learn {
         Learn::Pin(group) | Learn::Follow(group) => {

@@ -22,10 +22,10 @@ pub enum HashInput {
     Select(KeySource),
     /// The values of these fields under these masks, in this order, with the select hash function.
     Fields(Vec<(Field, u128)>),
-    /// The hash delivered by the NIC with the frame, whatever was rewritten since; for a frame without one,
-    /// the select hash of the outer headers.
+    /// The hash delivered by the NIC with the frame, whatever was rewritten since; for a frame without a
+    /// hash, the select hash of the outer headers.
     Rss,
-    /// Nothing: packets take the buckets in turn, in each worker separately.
+    /// Nothing: packets take the buckets in turn, on each worker separately.
     RoundRobin,
     /// Nothing: packets go to the target whose server ID is in their QUIC connection ID, and others miss.
     Quic,
@@ -46,7 +46,7 @@ impl HashInput {
         }
     }
 
-    /// Returns whose flow key it is of, if it is of one.
+    /// Returns which headers' flow key it hashes, if it hashes one.
     pub fn source(&self) -> KeySource {
         if let HashInput::Select(source) = self { *source } else { KeySource::Outer }
     }

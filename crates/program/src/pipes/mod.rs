@@ -1,6 +1,6 @@
 //! Pipe types: the properties of each, a file for its checks, and what survives a swap. Differences between
 //! types are resolved here by exhaustive matches; the rest of the model and the configuration take a type's
-//! word, keys and criteria from its [`Type`]. How an executor looks packets up is its own affair.
+//! keyword, keys and criteria from its [`Type`]. How an executor looks packets up is its own concern.
 
 mod acl;
 mod flow;
@@ -35,11 +35,11 @@ pub enum PipeKind {
         key: KeySource,
         /// What a packet of a new flow writes.
         learn: Learn,
-        /// Flows idle for longer are removed.
+        /// Flows that are idle for longer are removed.
         timeouts: Timeouts,
         /// Whether the first packet of a flow gives a delta.
         first: bool,
-        /// Whether the answers to a flow are learnt with it; they have the pipe's default entry.
+        /// Whether the answers to a flow are learnt with it; they use the pipe's default entry.
         reverse: bool,
     },
     /// Longest prefix match on one field.
@@ -51,11 +51,11 @@ pub enum PipeKind {
 /// Properties that all pipes of a type share.
 #[derive(Debug)]
 pub struct Type {
-    /// Its word in YAML.
+    /// Its YAML keyword.
     pub word: &'static str,
-    /// Words of the criteria that its matches may have besides a constant.
+    /// Keywords of the criteria that its matches may have besides a constant.
     pub criteria: &'static [&'static str],
-    /// Describes what its matches may be, for the error about another criterion.
+    /// Describes the allowed matches, for the error about another criterion.
     pub matches: &'static str,
     /// Whether its entries have priorities.
     pub priorities: bool,
@@ -88,13 +88,13 @@ impl PipeKind {
         }
     }
 
-    /// Returns the word of its type.
+    /// Returns the keyword of its type.
     #[must_use]
     pub fn word(&self) -> &'static str {
         self.of_type().word
     }
 
-    /// Returns which group's targets have entries in the pipe.
+    /// Returns the group whose targets have entries in the pipe.
     #[must_use]
     pub fn group(&self) -> Option<GroupChoice> {
         match self {
@@ -104,7 +104,7 @@ impl PipeKind {
         }
     }
 
-    /// Returns whose flow key its packets pick from a group by.
+    /// Returns which headers' flow key its packets pick from a group by.
     #[must_use]
     pub fn key_source(&self) -> KeySource {
         match self {
@@ -114,7 +114,8 @@ impl PipeKind {
         }
     }
 
-    /// Whether its flows keep values of actions: a flow that follows has no entry of its own to keep them of.
+    /// Whether its flows keep values of actions: a flow that follows a group has no fixed entry whose values
+    /// it could keep.
     #[must_use]
     pub fn keeps_values(&self) -> bool {
         matches!(self, PipeKind::Flow { learn, .. } if !matches!(learn, Learn::Follow(_)))
@@ -144,8 +145,8 @@ impl PipeKind {
         room as u32
     }
 
-    /// Returns the largest number of entries of a pipe with this capacity. That of a FLOW pipe is for flows;
-    /// each target has its entry besides, and so has what flows learn by default.
+    /// Returns the largest number of entries of a pipe with this capacity. The capacity of a FLOW pipe is for
+    /// flows; each target has its entry in addition, and so does what flows learn by default.
     #[must_use]
     pub fn entries_max(&self, program: &Program, capacity: u32) -> usize {
         let groups = self.group().into_iter().flat_map(|choice| targets::groups(program, choice));
@@ -199,7 +200,7 @@ impl PipeKind {
     pub fn check_entries(&self, program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
         match self {
             PipeKind::Acl => acl::shadowed(pipe, findings),
-            // Whoever is not there misses, and others choose then.
+            // Targets without an entry miss, and other pipes choose then.
             PipeKind::Hash { input: HashInput::Quic, .. } => {}
             PipeKind::Hash { group, .. } => targets::all_there(program, pipe, *group, findings),
             PipeKind::Flow { learn, .. } => flow::all_there(program, pipe, *learn, findings),

@@ -4,7 +4,7 @@
 use crate::check::{Finding, FindingKind, found, lost};
 use crate::{Entry, EntryMatch, Group, GroupChoice, GroupId, Pipe, Program, Target};
 
-/// Returns the groups that a pipe may pick from, as far as they exist.
+/// Returns the existing groups that a pipe may pick from.
 pub fn groups(program: &Program, choice: GroupChoice) -> impl Iterator<Item = GroupId> {
     let groups = (0..).map(GroupId).zip(&program.groups);
     let may = move |(id, group): &(GroupId, &Group)| match choice {
@@ -60,17 +60,17 @@ pub fn fit(
 }
 
 /// Reports targets without an entry: those of the pipe's group or, where metadata chooses, of every group
-/// that has an entry here. The others are for other pipes. A target of weight 0 gets no packets to have an
-/// entry for.
+/// that has an entry here. The other groups are for other pipes. A target of weight 0 gets no packets and
+/// needs no entry.
 pub fn all_there(program: &Program, pipe: &Pipe, choice: GroupChoice, findings: &mut Vec<Finding>) {
-    // By group, then by target. A group that no entry names has no list yet.
+    // By group, then by target. A group that no entry names has an empty list.
     let mut there: Vec<Vec<bool>> = vec![Vec::new(); program.groups.len()];
     let mut entries = pipe.entries.cursor();
     while let Some(entry) = entries.next() {
         let (group, target) = match (entry.matches.first(), choice) {
             (Some(EntryMatch::Target(target)), GroupChoice::One(group)) => (group, *target),
             (Some(EntryMatch::Member { group, target }), GroupChoice::ByMeta(_)) => (*group, *target),
-            // What does not fit is reported elsewhere.
+            // Entries that do not fit are reported elsewhere.
             _ => continue,
         };
         let Some(declared) = program.groups.get(group.index()) else { continue };

@@ -1,4 +1,4 @@
-//! How long a flow may be without a packet before it goes: one time for all, or one for each state.
+//! How long a flow may be idle before it expires: one timeout for all states, or one for each.
 
 use weir_table::FlowState;
 
@@ -13,8 +13,8 @@ const SECOND: u64 = 1_000_000_000;
 
 /// The defaults by state are those of Linux's connection tracking (`nf_conntrack_*_timeout*`): UDP 30 s and
 /// 120 s as a stream, SYN 120 s, established five days, FINs of both sides (`fin_wait`, `time_wait`) 120 s,
-/// RST (`close`) 10 s; but a connection that is half closed (`close_wait`, 60 s) stays for an hour, as
-/// Kubernetes sets it. What is neither TCP nor UDP is treated as UDP.
+/// RST (`close`) 10 s; except that a half-closed connection (`close_wait`, 60 s) stays for an hour, as
+/// Kubernetes sets it. Protocols other than TCP and UDP are treated as UDP.
 const CONNTRACK: [u64; FlowState::ALL.len()] =
     [30 * SECOND, 120 * SECOND, 120 * SECOND, 432_000 * SECOND, 120 * SECOND, 10 * SECOND, 3_600 * SECOND];
 
@@ -25,13 +25,13 @@ impl Timeouts {
     /// The defaults by state.
     pub const CONNTRACK: Timeouts = Timeouts { ns: CONNTRACK, by_state: true };
 
-    /// The same in all states.
+    /// Returns the same timeout in all states.
     #[must_use]
     pub const fn all(ns: u64) -> Timeouts {
         Timeouts { ns: [ns; FlowState::ALL.len()], by_state: false }
     }
 
-    /// Returns the same with another timeout in one state.
+    /// Returns the same timeouts with another one in one state.
     #[must_use]
     pub fn with(mut self, state: FlowState, ns: u64) -> Timeouts {
         self.ns[state as usize] = ns;
@@ -39,7 +39,7 @@ impl Timeouts {
         self
     }
 
-    /// Whether they differ by state, so that states must be followed.
+    /// Whether they differ by state, in which case states must be tracked.
     #[must_use]
     pub fn are_by_state(&self) -> bool {
         self.by_state
@@ -51,7 +51,7 @@ impl Timeouts {
         self.ns[state as usize]
     }
 
-    /// Returns all, in the order of [`FlowState::ALL`].
+    /// Returns all timeouts, in the order of [`FlowState::ALL`].
     #[must_use]
     pub fn each_ns(&self) -> [u64; FlowState::ALL.len()] {
         self.ns

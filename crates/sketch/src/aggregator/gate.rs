@@ -1,22 +1,22 @@
-//! When aggregation is turned down.
+//! Decides when to bypass aggregation.
 //!
 //! A look-up pays only if it saves sketch updates. Under uniform traffic, or a flood of flows of one packet,
-//! nearly every packet evicts, and the aggregator is pure cost. The gate counts evictions for each packet;
-//! above the threshold it lets only one batch in thirty-two in, to notice when traffic changes, and the
-//! others go to the sketches as they are. Counts stay exact: a key's packets may lie in the aggregator and in
-//! the sketches at the same time, and add up.
+//! nearly every packet evicts, and the aggregator is pure overhead. The gate counts evictions per packet;
+//! above the threshold it admits only one batch in thirty-two, to notice when traffic changes, and passes the
+//! others straight to the sketches. Counts stay exact: a key's packets may lie in the aggregator and in the
+//! sketches at the same time, and add up.
 
 /// Packets between two decisions.
 const WINDOW: u32 = 8192;
 
-/// Batches for each one that is let in while the gate is closed. Look-ups that all miss cost twice as much as
-/// those that hit, so that a closed gate costs one part in sixteen of an open one.
+/// Number of batches per admitted batch while the gate is closed. Look-ups that all miss cost twice as much
+/// as those that hit, so that a closed gate costs one part in sixteen of an open one.
 const CLOSED_PERIOD: u32 = 32;
 
-/// Below this share of the threshold a closed gate opens, so that it does not swing.
+/// A closed gate opens below this share of the threshold, so that it does not oscillate.
 const REOPEN: f64 = 0.85;
 
-/// Counts evictions, and decides which batches are let in.
+/// Counts evictions, and decides which batches are admitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gate {
     threshold: f64,
@@ -27,18 +27,18 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Evictions for each packet above which the look-up costs more than it saves, for a sketch update that
-    /// costs twice as much as a look-up.
+    /// Evictions per packet above which the look-up costs more than it saves, for a sketch update that costs
+    /// twice as much as a look-up.
     pub const THRESHOLD: f64 = 0.45;
 
-    /// A gate that closes above so many evictions for each packet; dear sketches want a higher threshold.
+    /// A gate that closes above this many evictions per packet; expensive sketches need a higher threshold.
     #[must_use]
     pub const fn new(threshold: f64) -> Gate {
         Gate { threshold, is_open: true, packets: 0, evictions: 0, batch: 0 }
     }
 
-    /// A gate that closes where a look-up costs more than it saves: with so many nanoseconds for a look-up,
-    /// and for updating all sketches with one key, that is above 1 - look-up / update.
+    /// A gate that closes when a look-up costs more than it saves. Given the nanoseconds for a look-up and
+    /// for updating all sketches with one key, that is above 1 - look-up / update.
     #[must_use]
     pub fn for_costs(look_up_ns: f64, update_ns: f64) -> Gate {
         Gate::new((1.0 - look_up_ns / update_ns).max(0.0))
@@ -50,7 +50,7 @@ impl Gate {
         Gate::new(f64::INFINITY)
     }
 
-    /// Returns true while every batch is let in.
+    /// Returns true while every batch is admitted.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.is_open
@@ -66,7 +66,7 @@ impl Gate {
         self.batch == 0
     }
 
-    /// Notes what a batch did that was let in.
+    /// Records what an admitted batch did.
     #[inline(always)]
     pub(super) fn saw(&mut self, packets: u32, evictions: u32) {
         self.packets += packets;

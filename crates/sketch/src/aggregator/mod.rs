@@ -1,17 +1,17 @@
 //! The aggregator: packets in, sums of packets out.
 //!
-//! Most packets belong to a flow that was seen a moment ago. They are counted in a row of sixteen keys, a
-//! cache line of tags compared at once, and only a key that makes room for another goes on to the sketches,
-//! with all that it has counted. A sketch update that costs ten times as much as the look-up is then paid by
-//! one packet in six (Zipf 1.1). Nothing is lost and nothing is estimated here: what leaves the aggregator
-//! adds up to what came in, key by key.
+//! Most packets belong to a flow that was seen a moment ago. They are counted in a row of sixteen keys, whose
+//! tags share a cache line and are compared at once. Only a key that makes room for another moves on to the
+//! sketches, with everything that it has counted. A sketch update that costs ten times as much as the look-up
+//! is then paid by one packet in six (Zipf 1.1). Nothing is lost and nothing is estimated here: for each key,
+//! what leaves the aggregator adds up to what came in.
 //!
-//! The idea is that of Agg-Evict (Zhou, Alipourfard, Yu, Yang: Accelerating network measurement in
-//! software, CCR 48(3), 2018). Rows are found by a keyed hash rather than by the key modulo the number of
-//! rows, because addresses are chosen by strangers; a tag has 16 bits and the key itself is compared.
+//! The idea is that of Agg-Evict (Zhou, Alipourfard, Yu, Yang: Accelerating network measurement in software,
+//! CCR 48(3), 2018). Rows are found by a keyed hash rather than by the key modulo the number of rows, because
+//! strangers choose the addresses; a tag has 16 bits and the key itself is compared.
 //!
-//! Costs: three cache lines for a packet, fetched side by side for a batch of 64. Where nearly every packet
-//! evicts, the look-up is a loss, so the [gate](Gate) turns to handing packets on.
+//! Costs: three cache lines per packet, fetched in parallel for a batch of 64. When nearly every packet
+//! evicts, the look-up is a loss, so the [gate](Gate) switches to passing packets on.
 
 mod gate;
 mod policy;
@@ -33,7 +33,7 @@ use weir_packet::{Bits, prefetch};
 /// Packets whose memory fetches overlap.
 pub const BATCH: usize = 64;
 
-/// The count of one key, and what it was.
+/// The counts of one key, and the key itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry<const W: usize, N> {
     key: [u64; W],
@@ -66,7 +66,7 @@ pub struct Evicted<const W: usize, N = ()> {
     pub packets: u64,
     /// Number of bytes.
     pub bytes: u64,
-    /// What else is known of them.
+    /// What else is known about them.
     pub note: N,
 }
 
@@ -79,11 +79,11 @@ pub struct AggregatorCounts {
     pub hits: u64,
     /// Keys that made room for others.
     pub evictions: u64,
-    /// Updates that the gate handed on.
+    /// Updates that the gate passed on.
     pub bypassed: u64,
 }
 
-/// Sixteen keys with their counts, behind the line that tells where a key lies.
+/// Sixteen keys with their counts, stored after the line that locates them.
 #[derive(Clone, Debug)]
 #[repr(C)]
 struct Row<const W: usize, N> {
@@ -111,7 +111,7 @@ pub struct Aggregator<const W: usize, M = Vectors, N = ()> {
     compare: PhantomData<M>,
 }
 
-/// Where a packet's key lies, as far as tags tell.
+/// Where a packet's key lies, judging by tags.
 #[derive(Clone, Copy, Default)]
 struct Place {
     row: u32,
@@ -131,7 +131,7 @@ impl<const W: usize, N: Note> Aggregator<W, Vectors, N> {
 }
 
 impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
-    /// Like [`Aggregator::with_bytes`], with the comparison that the type names.
+    /// Like [`Aggregator::with_bytes`], with the comparison that the type specifies.
     ///
     /// # Errors
     /// The memory is less than that of one row, or too much.
@@ -151,7 +151,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     /// Bytes of memory of each row of [`Aggregator::KEYS_PER_ROW`] keys.
     pub const BYTES_PER_ROW: usize = size_of::<Row<W, N>>() + Replacement::BYTES_PER_ROW;
 
-    /// Bytes of memory of an aggregator that may have `bytes`.
+    /// Bytes of memory used by an aggregator that may use `bytes`.
     #[must_use]
     pub const fn bytes_for(bytes: usize) -> usize {
         bytes / Self::BYTES_PER_ROW * Self::BYTES_PER_ROW
@@ -172,14 +172,14 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         self.rows.len()
     }
 
-    /// Packets in its counts, by adding them up: for tests.
+    /// Packets in its counts, computed by adding them up: for tests.
     #[must_use]
     pub fn packets(&self) -> u64 {
         let in_row = |row: &Row<W, N>| row.line.taken().map(|slot| row.entries[slot].packets).sum::<u64>();
         self.rows.iter().map(in_row).sum()
     }
 
-    /// Number of keys that there is room for.
+    /// Number of keys that fit.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.rows.len() * SLOTS
@@ -191,7 +191,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         self.counts
     }
 
-    /// The hash by which [`Evicted::item`] is made.
+    /// The hash that produces [`Evicted::item`].
     #[must_use]
     pub fn key_hash(&self) -> &KeyHash {
         &self.hash
@@ -206,7 +206,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         }
     }
 
-    /// The same for the packets of a batch that are in `list`, a bit for each; `update` says what each
+    /// The same for the packets of a batch selected by the bits of `list`; `update` returns what each packet
     /// counts.
     #[inline]
     pub fn add_list(
@@ -230,8 +230,8 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         }
     }
 
-    /// Adds the updates of a batch, by instructions that not every x86-64 has where there are some: they take
-    /// a tenth less of them.
+    /// Adds the updates of a batch, using instructions that not every x86-64 has if they are available: this
+    /// saves a tenth of the instructions.
     #[inline(always)]
     #[allow(unsafe_code, reason = "what is compiled for AVX2 may be called after a look at the processor")]
     fn add_widest(
@@ -262,7 +262,8 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         self.add_batch(list, update, out);
     }
 
-    /// Adds the updates of a batch: rows are fetched, then entries, then counted in the order of arrival.
+    /// Adds the updates of a batch: rows are fetched, then entries, and then updates are counted in arrival
+    /// order.
     #[inline(always)]
     fn add_batch(&mut self, list: u64, update: impl Fn(usize) -> Update<W, N>, out: &mut Vec<Evicted<W, N>>) {
         let mut places = [Place::default(); BATCH];
@@ -299,13 +300,14 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
 
     #[inline(always)]
     fn place(&self, key: &[u64; W]) -> Place {
-        // Sketches derive their places from the same bits under secrets of their own.
+        // Sketches derive their places from the same bits under their own secrets.
         let bits = self.hash.hash(key);
         let row = below((bits >> 32) as u32, self.rows.len()) as u32;
         Place { row, slot: 0, tag: tag_of(bits) }
     }
 
-    /// Counts a key whose tag was not there, was another key's, or has moved since the rows were fetched.
+    /// Counts a key whose tag was not present, belonged to another key, or has moved since the rows were
+    /// fetched.
     #[inline(never)]
     fn count_elsewhere(&mut self, place: Place, update: &Update<W, N>, out: &mut Vec<Evicted<W, N>>) {
         let number = place.row as usize;
@@ -332,7 +334,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         self.replacement.inserted(line, place.row, slot as u16, packets);
     }
 
-    /// Takes all keys out of the next `rows` rows, and appends them to `out`: sixteen for each row at most.
+    /// Takes all keys out of the next `rows` rows, and appends them to `out`: at most sixteen per row.
     /// Returns true when that was the last row; the next call begins at the first one again.
     pub fn sweep(&mut self, rows: usize, out: &mut Vec<Evicted<W, N>>) -> bool {
         let end = (self.swept + rows).min(self.rows.len());
@@ -349,7 +351,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         is_whole
     }
 
-    /// Takes all keys out, row by row, and hands them to `give`: the end of an interval.
+    /// Takes all keys out, row by row, and passes them to `give`, at the end of an interval.
     pub fn flush(&mut self, mut give: impl FnMut(&Evicted<W, N>)) {
         let mut out = Vec::with_capacity(SLOTS);
         self.swept = 0;

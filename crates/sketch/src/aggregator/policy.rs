@@ -5,13 +5,13 @@ use super::row::{Compare, Line, SLOTS};
 /// A replacement policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Global round robin: one counter for the whole aggregator names the slot, whichever row it is. It
+    /// Global round robin: one counter for the whole aggregator selects the slot, whichever row it is. It
     /// evicts one in sixteen of the heaviest keys of every full row.
     Grr,
-    /// The key that was seen least recently.
+    /// The least recently seen key.
     Lru,
-    /// The next key, in turn, that was not seen since its last turn (Corbató, 1968): nearly the choice of
-    /// [`Policy::Lru`] at the cost of [`Policy::Grr`].
+    /// The next key, in turn, that has not been seen since its last turn (Corbató, 1968): nearly the choice
+    /// of [`Policy::Lru`] at the cost of [`Policy::Grr`].
     SecondChance,
     /// The key with the fewest packets; heavy keys stay until the interval ends.
     MinCount,
@@ -59,7 +59,7 @@ impl Replacement {
         Replacement { policy, stamps: policy == Policy::Lru, most, hand: 0, rows: vec![0; rows] }
     }
 
-    /// A key of the row was seen; it has so many packets now.
+    /// A key of the row was seen; it now has this many packets.
     #[inline(always)]
     pub(super) fn touch(&mut self, line: &mut Line, row: u32, slot: u16, packets: u64) {
         if self.stamps {
@@ -97,7 +97,7 @@ impl Replacement {
         }
     }
 
-    /// Returns the slot of a full row that makes room, and notes that it does.
+    /// Returns the slot of a full row that makes room, and records that it does.
     #[inline(always)]
     pub(super) fn victim<M: Compare>(&mut self, line: &mut Line, number: usize) -> u32 {
         let slot = self.next::<M>(line, number);
@@ -161,7 +161,7 @@ mod tests {
     use super::super::row::Vectors;
     use super::*;
 
-    /// The victims of a row of sixteen, after its keys were seen in an order.
+    /// The victims of a row of sixteen, after its keys were seen in a given order.
     fn victims(policy: Policy, seen: &[u16], packets: &[u64], count: usize) -> Vec<u32> {
         let (mut line, mut replacement) = (Line::EMPTY, Replacement::new(policy, 1));
         for slot in 0..SLOTS as u16 {

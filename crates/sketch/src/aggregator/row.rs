@@ -1,8 +1,9 @@
-//! Sixteen tags, compared at once: a cache line, with sixteen marks for the replacement policy. The keys and
-//! their counts lie behind it.
+//! Sixteen tags, compared at once: a cache line, which also holds sixteen marks for the replacement policy.
+//! The keys and their counts are stored after it.
 //!
-//! The comparison takes four instructions of SSE2, which every x86-64 has. Elsewhere, in tests as the oracle,
-//! and in benches beside it, tags are compared one by one; the compiler makes thirty instructions of that.
+//! The comparison takes four instructions of SSE2, which every x86-64 has. On other processors, as the oracle
+//! in tests, and for comparison in benches, tags are compared one by one; the compiler turns that into thirty
+//! instructions.
 
 use weir_packet::Bits;
 
@@ -14,11 +15,11 @@ const FREE: u16 = 0;
 
 /// How sixteen numbers are compared with one.
 pub trait Compare {
-    /// The numbers in `numbers`, as bits, that equal `number`.
+    /// Returns the numbers in `numbers` that equal `number`, as bits.
     fn equal(numbers: &[u16; SLOTS], number: u16) -> u32;
 }
 
-/// By vector instructions, where the target has them.
+/// With vector instructions, if the target has them.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors;
 
@@ -89,7 +90,7 @@ impl Line {
     }
 }
 
-/// The numbers in `numbers`, as bits, that equal `number`.
+/// Returns the numbers in `numbers` that equal `number`, as bits.
 #[inline(always)]
 fn equal(numbers: &[u16; SLOTS], number: u16) -> u32 {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -111,7 +112,7 @@ fn equal_sse2(numbers: &[u16; SLOTS], number: u16) -> u32 {
         __m128i, _mm_cmpeq_epi16, _mm_loadu_si128, _mm_movemask_epi8, _mm_packs_epi16, _mm_set1_epi16,
     };
     let start: *const __m128i = numbers.as_ptr().cast();
-    // SAFETY: the sixteen numbers are two vectors of 16 bytes, and the load asks for no alignment.
+    // SAFETY: the sixteen numbers are two vectors of 16 bytes, and the load requires no alignment.
     let (low, high) = unsafe { (_mm_loadu_si128(start), _mm_loadu_si128(start.add(1))) };
     let number = _mm_set1_epi16(number.cast_signed());
     let both = _mm_packs_epi16(_mm_cmpeq_epi16(low, number), _mm_cmpeq_epi16(high, number));
@@ -143,7 +144,7 @@ mod tests {
     proptest! {
         #[test]
         fn vectors_compare_as_the_twin_does(numbers: [u16; SLOTS], number: u16, narrow: bool) {
-            // Few different numbers, so that equal ones occur at all places; all bit patterns otherwise.
+            // Few distinct numbers, so that equal ones occur at all places; otherwise all bit patterns.
             let numbers = if narrow { numbers.map(|n| n % 4 * 0x5555) } else { numbers };
             for number in [number, numbers[5], 0, 0x5555, 0xffff, 0x8000, 0x7fff] {
                 prop_assert_eq!(equal(&numbers, number), equal_scalar(&numbers, number));

@@ -14,7 +14,7 @@ fn updates(numbers: impl IntoIterator<Item = u64>) -> Vec<Update<2>> {
     numbers.into_iter().map(|number| Update::packet([number, !number], 64 + number % 1400)).collect()
 }
 
-/// What comes out of an aggregator, in all, when it is given updates in pieces of some size.
+/// The total output of an aggregator that receives updates in pieces of some size.
 fn through(aggregator: &mut Aggregator<2>, updates: &[Update<2>], piece: usize) -> Vec<Evicted<2>> {
     let mut out = Vec::with_capacity(updates.len() + aggregator.capacity());
     for piece in updates.chunks(piece) {

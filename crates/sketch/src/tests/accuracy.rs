@@ -1,4 +1,4 @@
-//! Estimates beside the truth, on streams as large as an interval.
+//! Estimates compared with the truth, on streams as large as an interval.
 
 use super::*;
 use crate::accuracy::{Found, are, relative_error, wmre};
@@ -68,7 +68,7 @@ fn distribution_entropy_and_cardinality() {
     }
 }
 
-/// All nine on flows of both IP versions, behind the aggregator: the questions that each is there for.
+/// All nine on flows of both IP versions, behind the aggregator: the questions that each is meant to answer.
 #[test]
 fn all_nine_answer_about_both_versions_of_ip() {
     let five = Projection::new(KeyKind::FiveTuple);

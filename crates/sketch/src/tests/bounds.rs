@@ -1,4 +1,4 @@
-//! Bounds hold on random streams as often as they say, and memory is what was given.
+//! Bounds hold on random streams with the stated probability, and memory is as specified.
 
 use super::*;
 
@@ -170,7 +170,7 @@ fn spreaders_are_found_with_their_bounds() {
             (0..*spread).for_each(|destination| note(*source, destination));
         }
         for source in 100..3000 {
-            // Many packets to few destinations are no spread.
+            // Many packets to few destinations are not a spread.
             (0..20).for_each(|n| note(traffic::address(source), n % 3));
         }
         let answer = sketch.spreaders(150);

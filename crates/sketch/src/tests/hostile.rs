@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Keys that meet one victim in every row of a Count-Min with a known seed raise it there, and nowhere else.
+/// Keys that collide with one victim in every row of a Count-Min with a known seed raise it there, and
+/// nowhere else.
 #[test]
 fn keys_that_collide_under_a_known_seed_do_not_under_another() {
     let width = 64;

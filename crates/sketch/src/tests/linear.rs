@@ -73,7 +73,7 @@ fn aggregation_leaves_no_trace() {
     }
 }
 
-/// Updates in batches leave the state that single updates leave, also where keys are remembered.
+/// Updates in batches leave the state that single updates leave, even where keys are remembered.
 #[test]
 fn batches_leave_no_trace() {
     for number in 0..20 {

@@ -52,7 +52,7 @@ pub(super) fn items(packets: &[Update<2>]) -> Vec<Evicted<2>> {
     packets.iter().map(item).collect()
 }
 
-/// What a small aggregator makes of packets.
+/// The output of a small aggregator for these packets.
 pub(super) fn aggregated(packets: &[Update<2>], policy: Policy) -> Vec<Evicted<2>> {
     let mut aggregator = Aggregator::with_bytes(4096, policy, Gate::default(), &SEED).unwrap();
     let mut out = Vec::with_capacity(packets.len() + aggregator.capacity());

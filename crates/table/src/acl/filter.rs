@@ -1,11 +1,11 @@
 //! A filter in front of the entries, because most visits to a tuple find nothing.
 
 /// Size of the filter. Few tables use all the entries planned for them; with four bits, one visit in forty is
-/// in vain.
+/// wasted.
 const FILTER_BITS_PER_ENTRY: usize = 4;
 
-/// Tells for certain that a hash has no entry, with one bit for each value of its upper bits. Most visits to
-/// a tuple find nothing, and the filter costs a tenth of looking into two buckets. Bits of removed entries
+/// Tells with certainty that a hash has no entry, using one bit for each value of its upper bits. Most visits
+/// to a tuple find nothing, and the filter costs a tenth of looking into two buckets. Bits of removed entries
 /// stay set until [`Acl::tidy`].
 #[derive(Debug)]
 pub(super) struct Filter {

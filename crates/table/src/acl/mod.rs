@@ -111,7 +111,7 @@ pub struct Acl<const W: usize> {
     held: Held<W>,
 }
 
-/// Room for rules that will be inserted later.
+/// Room reserved for rules that will be inserted later.
 #[derive(Debug)]
 struct Held<const W: usize> {
     rules: usize,
@@ -139,8 +139,8 @@ impl<const W: usize> Acl<W> {
         }
     }
 
-    /// Holds room for a rule that is inserted later, beside the present rules and those that room is held
-    /// for already. Until [`Acl::let_go`], nothing but these may be inserted.
+    /// Reserves room for a rule that will be inserted later, in addition to the present rules and earlier
+    /// reservations. Until [`Acl::let_go`], only rules with a reservation may be inserted.
     ///
     /// # Errors
     /// The insertion would fail, or might.
@@ -167,7 +167,7 @@ impl<const W: usize> Acl<W> {
         Ok(())
     }
 
-    /// Lets all held room go.
+    /// Releases all reserved room.
     pub fn let_go(&mut self) {
         self.held = Held { rules: 0, pieces: 0, masks: Vec::new() };
     }

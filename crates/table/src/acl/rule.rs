@@ -1,4 +1,4 @@
-//! Rules and their port ranges. A range is cut into prefixes, so that what is stored are keys and masks only.
+//! Rules and their port ranges. A range is cut into prefixes, so that only keys and masks are stored.
 
 use super::TUPLES_MAX;
 use crate::Full;
@@ -13,7 +13,7 @@ pub const PIECES_MAX: usize = 256;
 /// Bits in a port number.
 const PORT_BITS: u32 = 16;
 
-/// A range of a 16-bit field of the key.
+/// A range of values of a 16-bit field of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
     /// Index of the key word.
@@ -35,7 +35,7 @@ pub struct Rule<const W: usize> {
     pub priority: u32,
     /// The value to match; bits outside the mask are ignored.
     pub key: [u64; W],
-    /// The bits to match. Bits in the field of a range are overridden by the range.
+    /// The bits to match. In the field of a range, the range overrides these bits.
     pub mask: [u64; W],
     /// Ranges of fields that do not overlap.
     pub ranges: [Option<PortRange>; RANGES_MAX],

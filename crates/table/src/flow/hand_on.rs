@@ -1,12 +1,12 @@
-//! Counts pass from one table's flow to the flow of the same key in another table, when both stay.
+//! Passes counts from a flow in one table to the flow with the same key in another table, when both stay.
 
 use super::{Flow, FlowTable, Marks};
 use crate::delta::{BYTES_MAX, PACKETS_MAX};
 use crate::state::FlowState;
 
 impl FlowTable {
-    /// Takes the counts and the state of a flow that stays, and returns the flow as it was. Its times stay,
-    /// so that it does not become younger. `None` if the row is not live.
+    /// Takes the counts and the state of a flow that stays, and returns the flow as it was before. Its times
+    /// stay, so that it does not become younger. `None` if the row is not live.
     pub fn hand_on(&mut self, row: u32) -> Option<Flow> {
         let flow = self.live_mut(row)?;
         let before = *flow;

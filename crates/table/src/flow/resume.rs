@@ -1,14 +1,14 @@
-//! A flow that another process had in its table goes on in this one.
+//! Continues a flow that another process had in its table.
 
 use super::{Decision, Flow, FlowTable, Marks};
 use crate::InsertError;
 use crate::state::FlowState;
 use weir_packet::FlowKey;
 
-/// What is taken over of a flow besides its key: no counts, because the other process has given them.
+/// What is taken over of a flow besides its key: no counts, because the other process has reported them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// When its first packet or its last delta was, in milliseconds of this table's clock.
+    /// The time of its first packet or its last delta, in milliseconds of this table's clock.
     pub first: u32,
     /// When its last packet was counted, likewise.
     pub last: u32,
@@ -38,7 +38,7 @@ impl FlowTable {
         self.adopt(hash, &flow)
     }
 
-    /// What is known of a flow that began elsewhere has changed there. Returns false if that is out of date,
+    /// Updates a flow that began elsewhere and has changed there. Returns false if the update is out of date,
     /// because the flow has had packets here.
     pub fn refresh(&mut self, row: u32, from: Resumed) -> bool {
         let flow = self.live_mut(row).filter(|flow| flow.packets == 0 && !is_older(from.last, flow.last));
@@ -46,7 +46,7 @@ impl FlowTable {
     }
 }
 
-/// Whether a time was before another; half of their range ahead is behind.
+/// Whether a time was before another; times wrap, so more than half of the range ahead means behind.
 fn is_older(time: u32, other: u32) -> bool {
     time.wrapping_sub(other) >= 1 << 31
 }
@@ -55,7 +55,7 @@ impl Flow {
     fn go_on(&mut self, from: Resumed) {
         (self.first, self.last) = (from.first, from.last);
         (self.state, self.seq) = (from.state, from.seq);
-        // Its first packet was another process's, which has told of it.
+        // Another process saw its first packet and has reported it.
         self.marks = Marks(Marks::TOLD | Marks::GAVE).with_heard(from.heard);
     }
 }

@@ -1,4 +1,4 @@
-//! What the packets of a flow say about it, and what else fits into a byte of its cache line.
+//! What is known about a flow from its packets, and what else fits into a byte of its cache line.
 
 use super::{Flow, FlowTable};
 use crate::state::{Event, FlowState, Seen};
@@ -6,16 +6,16 @@ use crate::state::{Event, FlowState, Seen};
 /// Up to this number, the packets of a flow are remembered, even if its counts have been taken.
 pub const HEARD_MAX: u8 = 4;
 
-/// What else is known of a flow, in one byte.
+/// What else is known about a flow, in one byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks(pub u8);
 
 impl Marks {
     /// Whether the first packet has been reported.
     pub const TOLD: u8 = 1;
-    /// Whether it has given counts: then no packet is its first one.
+    /// Whether it has reported counts: if so, no packet is its first one.
     pub const GAVE: u8 = 2;
-    /// How many packets were seen, up to [`HEARD_MAX`], in the bits from here on.
+    /// How many packets were seen, up to [`HEARD_MAX`], in the bits starting here.
     const HEARD_AT: u32 = 2;
 
     #[inline(always)]
@@ -45,7 +45,7 @@ impl Marks {
 }
 
 impl Flow {
-    /// How many packets were seen of it, up to [`HEARD_MAX`], if its state is followed.
+    /// How many of its packets were seen, up to [`HEARD_MAX`], if its state is tracked.
     #[inline]
     #[must_use]
     pub fn heard(&self) -> u8 {
@@ -60,7 +60,7 @@ impl Flow {
 }
 
 impl FlowTable {
-    /// Follows the state of a flow, before its packet is counted. Returns what else happens to the flow: a
+    /// Tracks the state of a flow, before its packet is counted. Returns what else happens to the flow: a
     /// repeated SYN does not establish the connection, and is not the first packet (RFC 9293 §3.8.1).
     #[inline]
     pub fn see(&mut self, row: u32, seen: Seen) -> Event {

@@ -1,5 +1,5 @@
-//! One side of the comparison: a program that carries frames from a recording in a loop to two members, and
-//! the sink behind them. Both are held while another arm has its turn.
+//! An arm of the comparison: a program that forwards frames from a looped recording to two members, and the
+//! sink behind them. Both are suspended during the turns of other arms.
 
 use super::sink::Sink;
 use super::turn::{Reading, Turn};
@@ -13,15 +13,15 @@ use weir_lab::ovs::Ovs;
 use weir_lab::run::{Run, Started};
 use weir_lab::weir::Weir;
 
-/// How long an arm runs before it is counted, and how long it is counted.
+/// How long an arm runs before it is measured, and how long it is measured.
 const SETTLE: Duration = Duration::from_millis(80);
 const TURN: Duration = Duration::from_millis(250);
 
-/// How often that time is added to a turn whose counters could not be read sharply: on a machine with other
-/// work a reading takes longer, which matters less the longer the turn is.
+/// Maximum factor by which a turn is extended if its counters could not be read precisely: on a busy machine
+/// a reading takes longer, which matters less the longer the turn is.
 const LONGER_MAX: u32 = 8;
 
-/// How far the time of a reading may be off, and how often one is tried.
+/// How imprecise the time of a reading may be, and how many readings are tried.
 const SHARP: Duration = Duration::from_millis(1);
 const READS: u32 = 6;
 
@@ -30,15 +30,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An arm.
 pub struct Arm {
-    /// The process that carries frames.
+    /// The process that forwards frames.
     process: Started,
-    /// The kernel's account of its thread that does.
+    /// The kernel's accounting file of its forwarding thread.
     account: PathBuf,
     carrier: Carrier,
     sink: Sink,
 }
 
-/// What carries frames, and what is to be asked for its counters.
+/// The program that forwards frames, and the means of reading its counters.
 pub enum Carrier {
     /// Members are `p1` and `p2`.
     Weir(Weir),
@@ -49,8 +49,8 @@ pub enum Carrier {
 }
 
 impl Arm {
-    /// An arm of a running program, and the kernel's account of the thread that carries frames. It is held
-    /// from now on.
+    /// Creates an arm from a running program, and the kernel's accounting file of its forwarding thread. It
+    /// is suspended from now on.
     pub fn new(
         run: &mut Run,
         process: Started,
@@ -63,14 +63,14 @@ impl Arm {
         Ok(arm)
     }
 
-    /// Has Open vSwitch send by lb_output, or by hash and recirculation.
+    /// Makes Open vSwitch send by lb_output, or by hash and recirculation.
     pub fn send_by(&mut self, by_lb_output: bool) {
         if let Carrier::Ovs { lb_output, .. } = &mut self.carrier {
             *lb_output = by_lb_output;
         }
     }
 
-    /// Carries for a while.
+    /// Takes a turn.
     pub fn turn(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Turn> {
         run.go_on(self.sink.process());
         run.go_on(self.process);
@@ -88,7 +88,7 @@ impl Arm {
         Ok(turn)
     }
 
-    /// Carries on for a turn's time; what has come since `before`.
+    /// Continues for the duration of a turn, and returns what has happened since `before`.
     fn carry(&mut self, run: &mut Run, before: &Reading, interrupt: &Interrupt) -> Result<Turn> {
         interrupt.sleep(TURN)?;
         Ok(Turn::between(before, &self.read(run)?))
@@ -99,7 +99,7 @@ impl Arm {
         run.hold(self.sink.process());
     }
 
-    /// Waits until both members carry traffic, in the way that is to be measured.
+    /// Waits until both members carry traffic, in the mode to be measured.
     fn begin(&mut self, interrupt: &Interrupt) -> Result<()> {
         let (ovs, lb_output) = match &self.carrier {
             Carrier::Weir(weir) => return both_enabled(weir, interrupt),
@@ -114,7 +114,7 @@ impl Arm {
         Ok(())
     }
 
-    /// Reads the counters, again if another program came between; the sharpest reading counts.
+    /// Reads the counters, repeatedly if another program interferes; the most precise reading counts.
     fn read(&mut self, run: &mut Run) -> Result<Reading> {
         let mut best = self.read_once(run)?;
         for _ in 1..READS {
@@ -134,7 +134,7 @@ impl Arm {
             Carrier::Ovs { ovs, .. } => ovs_counts(&ovs.appctl("dpctl/show", &["-s"])?)?,
             Carrier::Testpmd(testpmd) => testpmd.forwarded(run)?,
         };
-        // The counters are those of a moment between.
+        // The counters were read at some moment in between.
         let doubt = (busy(&self.account)? - earlier) / 2;
         Ok(Reading { transmitted, dropped, arrived: self.sink.arrived(run)?, busy: earlier + doubt, doubt })
     }
@@ -154,17 +154,17 @@ fn both_enabled(weir: &Weir, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Whether frames go out by lb_output; `None` while there are no such flows yet.
+/// Returns true if frames go out by lb_output; `None` while there are no such flows yet.
 fn uses_lb_output(ovs: &Ovs) -> Result<Option<bool>> {
     let flows = ovs.appctl("dpctl/dump-flows", &[])?;
     if flows.contains("lb_output") {
-        // Flows of the other kind are still to be revalidated.
+        // Flows of the other kind still have to be revalidated.
         return Ok((!flows.contains("recirc(")).then_some(true));
     }
     Ok(flows.contains("recirc(").then_some(false))
 }
 
-/// Frames that members took, and those that were dropped.
+/// Returns the frames that members accepted, and those that were dropped.
 fn weir_counts(all: &Value) -> Result<(u64, u64)> {
     let ports = all["ports"].as_array().context("no ports")?;
     let members = ports.iter().filter(|port| port["name"] == "p1" || port["name"] == "p2");
@@ -173,7 +173,7 @@ fn weir_counts(all: &Value) -> Result<(u64, u64)> {
     Ok((transmitted, dropped.values().filter_map(Value::as_u64).sum()))
 }
 
-/// The same of `dpctl/show -s`: a line with the port's name, then one that begins with TX.
+/// Returns the same from `dpctl/show -s`: a line with the port's name, then one that starts with TX.
 fn ovs_counts(text: &str) -> Result<(u64, u64)> {
     let mut counts = (0, 0);
     let mut member = false;
@@ -189,7 +189,7 @@ fn ovs_counts(text: &str) -> Result<(u64, u64)> {
     Ok(counts)
 }
 
-/// Where the kernel accounts for the thread of a process whose name begins so.
+/// Returns the kernel's accounting file of the thread of a process whose name starts with `name`.
 pub fn account(run: &mut Run, process: Started, name: &str) -> Result<PathBuf> {
     let process = run.child(process).id();
     let threads = std::fs::read_dir(format!("/proc/{process}/task"))?;
@@ -199,7 +199,7 @@ pub fn account(run: &mut Run, process: Started, name: &str) -> Result<PathBuf> {
     Ok(found.with_context(|| format!("process {process} has no thread `{name}`"))?.join("schedstat"))
 }
 
-/// Processor time of a thread.
+/// Returns the processor time of a thread.
 fn busy(account: &std::path::Path) -> Result<Duration> {
     let text = std::fs::read_to_string(account).context("the thread that carries frames has ended")?;
     let first = text.split_whitespace().next().and_then(|number| number.parse().ok());

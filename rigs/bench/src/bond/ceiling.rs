@@ -1,4 +1,4 @@
-//! The ceiling: dpdk-testpmd, which looks at nothing, carries frames over the same devices, two pairs on one
+//! The ceiling: dpdk-testpmd, which inspects nothing, forwards frames over the same devices, two pairs on one
 //! core.
 
 use super::arm::{Arm, Carrier};
@@ -9,7 +9,7 @@ use anyhow::Result;
 use std::path::Path;
 use weir_lab::run::Run;
 
-/// Starts it, each pair on a recording of its own.
+/// Starts it, with a separate recording for each pair.
 pub fn start(run: &mut Run, setting: &Setting, recordings: [&Path; 2]) -> Result<Arm> {
     let socket = run.folder().join("testpmd.memif");
     let devices: Vec<String> = (0..2)

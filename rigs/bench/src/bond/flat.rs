@@ -1,20 +1,21 @@
-//! Flatness: the bond's program on memory ports, where the number of flows alone changes.
+//! Flatness: the bond's program on memory ports, varying only the number of flows.
 //!
-//! Recordings of many flows do not fit any cache; here 64 frames lie in the cache however many flows there
-//! are, and the fields that choose a flow are written into them. One bucket in 256 decides, so a bond must
-//! cost the same at 1 flow and at 500 000; with a flow table in front the table's cache misses show.
+//! Recordings of many flows do not fit any cache. Here, 64 frames stay in the cache regardless of the number
+//! of flows, and the fields that select a flow are written into them. A bond only looks up one of 256
+//! buckets, so it must cost the same at 1 flow and at 500 000. With a flow table in front, the table's cache
+//! misses show.
 
 use crate::engine::mpps;
 use crate::scenarios::{Scenario, bond};
 
-/// Flows.
+/// Numbers of flows.
 const FLOWS: [u32; 2] = [1, 500_000];
 
 /// One line of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Flatness {
     flows: u32,
-    /// A FLOW pipe in front, with a live entry for every flow.
+    /// Whether there is a FLOW pipe in front, with a live entry for every flow.
     flow_table: bool,
     mpps: f64,
     mpps_min: f64,

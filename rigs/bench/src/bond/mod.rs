@@ -1,14 +1,14 @@
-//! `weir bench bond`: a bond of two members beside Open vSwitch's, on the same DPDK devices.
+//! `weir bench bond`: a bond of two members compared with Open vSwitch's, on the same DPDK devices.
 //!
 //! ```text
 //!  net_pcap, a recording in a loop --[ arm ]-- net_memif p1 --+
 //!                                        +---- net_memif p2 --+-- sink
 //! ```
 //!
-//! Four arms take turns in one run, each with a sink of its own kind and number, all others held: weir, Open
-//! vSwitch by lb_output and by hash and recirculation, and as the ceiling testpmd, which looks at nothing.
-//! What counts is what the members took; a turn that dropped frames at them is void, for a full ring is
-//! cheap. `flat.rs` measures the bond alone.
+//! Four arms take turns in one run, each with an identical sink of its own, while all others are suspended:
+//! weir, Open vSwitch by lb_output and by hash and recirculation, and as the ceiling testpmd, which inspects
+//! nothing. Only frames that the members accepted count. A turn that dropped frames at them is void, since
+//! sending to a full ring is cheap. `flat.rs` measures the bond alone.
 
 mod arm;
 mod ceiling;
@@ -37,23 +37,23 @@ use weir_port::huge_pages::HugePages;
 /// Flows of the recordings, one frame each.
 pub const STREAMS: [u32; 5] = [1, 10, 1000, 10_000, 100_000];
 
-/// Rounds at most: a turn that another program has disturbed is taken again.
+/// Upper bound on rounds; a disturbed turn is repeated.
 const ROUNDS_MAX: usize = 30;
 
-/// Streams at most: Open vSwitch's memory has 262 144 frames, and what the recording does not loop through
-/// must fill its rings.
+/// Maximum number of streams: Open vSwitch's memory has 262 144 frames, and those not used by the looped
+/// recording must fill its rings.
 const STREAMS_MAX: u32 = 200_000;
 
-/// Frames beside those of the recordings: what lies in rings and caches.
+/// Frames in addition to those of the recordings, for rings and caches.
 const SPARE_FRAMES: u32 = 63_456;
 
 const SINKS_MIB: u32 = 3 * sink::MEBIBYTES;
 
-/// The memory that one of weir and testpmd needs to loop through recordings with `streams` frames.
+/// The memory that weir or testpmd needs to loop through recordings with `streams` frames.
 #[derive(Clone, Copy)]
 struct Memory {
     frames: u32,
-    /// MiB of huge pages: 2.4 KiB for a frame, 128 MiB for all else.
+    /// MiB of huge pages: 2.4 KiB per frame, and 128 MiB for everything else.
     mebibytes: u32,
 }
 
@@ -64,7 +64,7 @@ impl Memory {
     }
 }
 
-/// Measures the bond on DPDK devices; `None`, and a line that says why, where it cannot be done.
+/// Measures the bond on DPDK devices; returns `None`, and prints the reason, if that is impossible.
 pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
     if let Some(wrong) = streams.iter().find(|streams| !(1..=STREAMS_MAX).contains(*streams)) {
         bail!("{wrong} streams cannot be measured: give 1 to {STREAMS_MAX}");
@@ -132,7 +132,7 @@ fn measure(
     Ok(Row::new(streams, &rounds))
 }
 
-/// A round as it is shown while others are to come: rates, and in brackets what was dropped.
+/// Formats a round as progress: rates, and in brackets the share that was dropped.
 fn progress(streams: u32, number: usize, round: &Round) -> String {
     let turn =
         |(name, turn): (&str, &Option<Turn>)| turn.map(|turn| format!("  {name} {turn}")).unwrap_or_default();
@@ -140,7 +140,7 @@ fn progress(streams: u32, number: usize, round: &Round) -> String {
     format!("{streams:>7}  round {number}:{turns}")
 }
 
-/// The arms of a comparison, all of them started and held.
+/// The arms of a comparison, all of them started and suspended.
 struct Arms {
     weir: Arm,
     ovs: Option<Arm>,
@@ -164,13 +164,13 @@ impl Arms {
         } else {
             None
         };
-        // Two pairs with half of the streams each.
+        // There are two pairs with half of the streams each.
         let half = if streams > 1 { record(run.folder(), streams / 2)? } else { recording };
         let ceiling = ceiling::start(run, &setting, [&half, &half])?;
         Ok(Arms { weir, ovs, ceiling })
     }
 
-    /// A turn of each.
+    /// Runs a turn of each arm.
     fn round(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Round> {
         let weir = self.weir.turn(run, interrupt)?;
         let mut ovs = |lb_output| {

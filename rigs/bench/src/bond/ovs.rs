@@ -1,5 +1,5 @@
 //! Open vSwitch's arms: its balance-tcp bond on DPDK devices, by lb_output and by hash and recirculation. It
-//! is one switch, which is told between turns how to do it.
+//! is one switch, which is reconfigured between turns.
 
 use super::arm::{Arm, Carrier, account};
 use super::sink::{Sink, memif};
@@ -11,17 +11,17 @@ use weir_lab::namespace::Namespace;
 use weir_lab::ovs::{Ovs, SWITCH_DPDK};
 use weir_lab::run::Run;
 
-/// MiB of its memory: it makes 262 144 mbufs.
+/// MiB of its memory: it allocates 262 144 mbufs.
 pub const MEBIBYTES: u32 = 1024;
 
-/// Its transmit queues, and a receive queue for each, as memif wants both ends alike: one of the thread that
-/// carries frames, one of the main thread, which sends LACPDUs.
+/// Its transmit queues, each with a receive queue, as memif requires symmetric ends: one for the forwarding
+/// thread, and one for the main thread, which sends LACPDUs.
 const QUEUES: u16 = 2;
 
-/// Where the recording's frames go.
+/// The destination MAC address of the recording's frames.
 const DESTINATION: &str = "02:00:00:00:00:02";
 
-/// Starts it, sending by lb_output. Its devices for the kernel live in `namespace`.
+/// Starts it, sending by lb_output. Its kernel interfaces are in `namespace`.
 pub fn start(
     run: &mut Run,
     setting: &Setting,

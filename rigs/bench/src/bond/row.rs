@@ -1,28 +1,28 @@
-//! A line of results: what the turns of all arms came to at one number of streams.
+//! A row of results: the turns of all arms at one number of streams.
 //!
-//! A machine's speed may change from second to second by what others do on its host. A ratio of two arms is
-//! therefore the median of the ratios within rounds, whose turns are a fraction of a second apart, not the
-//! ratio of two medians.
+//! A machine's speed may change from second to second because of other load on its host. Therefore the ratio
+//! of two arms is not the ratio of two medians, but the median of the ratios within rounds, whose turns are a
+//! fraction of a second apart.
 
 use super::turn::{Doubt, Turn};
 use serde_json::{Value, json};
 use std::fmt;
 use weir_lab::spread::Spread;
 
-/// Share of dropped frames above which a turn does not count: a full ring is cheap, so a rate with loss is
-/// not honest.
+/// Share of dropped frames above which a turn does not count: sending to a full ring is cheap, so a rate with
+/// loss is misleading.
 pub const DROPPED_MAX: f64 = 0.001;
 
-/// Turns without loss that a rate is the median of.
+/// Number of loss-free turns whose median is the rate.
 const TURNS: usize = 9;
 
-/// Fewer are no rate: the row is void.
+/// Minimum number of turns; with fewer, the row is void.
 const TURNS_MIN: usize = 5;
 
 /// Names of the arms, in the order in which they take turns.
 pub const ARMS: [&str; 4] = ["weir", "ovs_lb", "ovs_recirc", "ceiling"];
 
-/// A turn of each arm that is there.
+/// A turn of each arm that is present.
 pub type Round = [Option<Turn>; 4];
 
 /// All rounds at one number of streams.
@@ -30,12 +30,12 @@ pub type Round = [Option<Turn>; 4];
 pub struct Rounds(Vec<Round>);
 
 impl Rounds {
-    /// Adds one.
+    /// Adds a round.
     pub fn add(&mut self, round: Round) {
         self.0.push(round);
     }
 
-    /// True when every arm that is there has had enough turns without loss.
+    /// Returns true if every arm that is present has had enough turns without loss.
     pub fn suffice(&self) -> bool {
         (0..ARMS.len()).all(|arm| self.turns(arm).next().is_none() || self.good(arm).count() >= TURNS)
             && !self.0.is_empty()
@@ -49,12 +49,12 @@ impl Rounds {
         self.turns(arm).filter(is_good)
     }
 
-    /// The rates without loss; `None` when they are too few.
+    /// The rates without loss; `None` if there are too few.
     fn rate(&self, arm: usize) -> Option<Spread> {
         enough(self.good(arm).map(|turn| turn.mpps).collect())
     }
 
-    /// The share dropped in those turns; where they are void, in all.
+    /// The share dropped in those turns, or in all turns if those are too few.
     fn dropped(&self, arm: usize) -> Option<f64> {
         let shares =
             |turns: &mut dyn Iterator<Item = Turn>| turns.map(|turn| turn.dropped).collect::<Vec<f64>>();
@@ -63,14 +63,14 @@ impl Rounds {
         (!of.is_empty()).then(|| Spread::of(of).median)
     }
 
-    /// One arm's rate over another's, round by round.
+    /// The ratio of one arm's rate to another's, by rounds.
     fn ratio(&self, arm: usize, other: usize) -> Option<f64> {
         let good = |turn: Option<Turn>| turn.filter(is_good);
         let both = self.0.iter().filter_map(|round| good(round[arm]).zip(good(round[other])));
         enough(both.map(|(ours, theirs)| ours.mpps / theirs.mpps).collect()).map(|ratios| ratios.median)
     }
 
-    /// Why an arm has no rate, if it has turns.
+    /// Why an arm that has turns has no rate.
     fn void(&self, arm: usize) -> Option<Void> {
         let (turns, good) = (self.turns(arm).count(), self.good(arm).count());
         let doubted = |doubt| self.turns(arm).filter(|turn| turn.doubt == Some(doubt)).count();
@@ -85,20 +85,20 @@ fn is_good(turn: &Turn) -> bool {
     turn.dropped <= DROPPED_MAX && turn.doubt.is_none()
 }
 
-/// Why an arm has no rate: what became of its turns.
+/// Why an arm has no rate: the fates of its turns.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 struct Void {
     arm: &'static str,
     turns: usize,
-    /// Turns that count; too few.
+    /// Turns that count, but are too few.
     good: usize,
     /// Turns whose counters took too long to read.
     slow: usize,
-    /// Turns in which the sink was behind.
+    /// Turns in which the sink fell behind.
     apart: usize,
-    /// Turns in which it has forwarded nothing.
+    /// Turns in which nothing was forwarded.
     idle: usize,
-    /// Turns with loss, and nothing else against them.
+    /// Turns whose only flaw is loss.
     lossy: usize,
 }
 
@@ -123,21 +123,22 @@ fn enough(values: Vec<f64>) -> Option<Spread> {
     (values.len() >= TURNS_MIN).then(|| Spread::of(values))
 }
 
-/// Million frames a second that the two members took; `None` where the arm is absent or void.
+/// A row of results: million frames per second accepted by the two members; `None` where an arm is absent or
+/// void.
 #[derive(Clone, Debug)]
 pub struct Row {
     streams: u32,
-    /// By arm, as in [`ARMS`]: million packets a second of processor time, and the share that was dropped.
+    /// By arm, as in [`ARMS`]: million packets per second of processor time, and the share that was dropped.
     rates: [Option<Spread>; 4],
     dropped: [Option<f64>; 4],
     weir_of_ovs_lb: Option<f64>,
     weir_of_ceiling: Option<f64>,
-    /// Arms of which too few turns count, and why.
+    /// Arms with too few turns that count, and the reasons.
     void: Vec<Void>,
 }
 
 impl Row {
-    /// The medians of the rounds.
+    /// Computes the medians of the rounds.
     pub fn new(streams: u32, rounds: &Rounds) -> Row {
         Row {
             streams,
@@ -149,7 +150,7 @@ impl Row {
         }
     }
 
-    /// The row for programs. The last two arms have no range.
+    /// The row as JSON. The last two arms have no range.
     pub fn json(&self) -> Value {
         let mut row = json!({ "streams": self.streams });
         for (arm, name) in ARMS.iter().enumerate() {
@@ -217,7 +218,7 @@ mod tests {
         let mut rounds = Rounds::default();
         assert!(!rounds.suffice());
         for at in 0..6 {
-            // weir is always without loss, lb_output always with, the ceiling at first.
+            // weir never loses frames, lb_output always does, and the ceiling does at first.
             let dropped = if at == 0 { 0.3 } else { 0.0005 };
             rounds.add(round([
                 (10.0 + f64::from(at), 0.0),

@@ -1,4 +1,4 @@
-//! The sink of an arm, a process of its own (`bench/sink.rs`) on the core that carries no frames.
+//! The sink of an arm, a separate process (`bench/sink.rs`) on the core that does not forward frames.
 
 use super::turn::RING_BITS;
 use crate::peers::{Forwarder, Setting};
@@ -15,7 +15,7 @@ pub const MEBIBYTES: u32 = 128;
 pub struct Sink(Forwarder);
 
 /// Device number `number`: one end of the wire between a member and its sink. A buffer holds a frame or an
-/// LACPDU: with larger ones a ring that is long enough not to overflow would not fit a cache.
+/// LACPDU. With larger buffers, a ring long enough not to overflow would not fit a cache.
 pub fn memif(role: &str, number: usize, socket: &Path) -> String {
     let socket = socket.display();
     format!(
@@ -24,7 +24,7 @@ pub fn memif(role: &str, number: usize, socket: &Path) -> String {
 }
 
 impl Sink {
-    /// Connects to the two members on `socket`, by as many queues as they have.
+    /// Connects to the two members on `socket`, with as many queues as they have.
     pub fn start(
         run: &mut Run,
         name: &'static str,
@@ -37,8 +37,8 @@ impl Sink {
         command.args(["--mebibytes", &MEBIBYTES.to_string(), "--queues", &queues.to_string()]);
         command.args([memif("client", 0, socket), memif("client", 1, socket)]);
         let sink = Forwarder::weir(run, name, &mut command)?;
-        // Of the real-time class: whatever else runs on its core, it is back from a nap before a ring is
-        // full. Not from its start on, when DPDK waits for threads of its own on the same core.
+        // Make it real-time: whatever else runs on its core, it returns from a nap before a ring is full.
+        // This is not done at the start, when DPDK waits for its own threads on the same core.
         namespace::output(
             "chrt",
             &["--all-tasks", "--fifo", "--pid", "1", &sink.process_id(run).to_string()],
@@ -51,7 +51,7 @@ impl Sink {
         self.0.process()
     }
 
-    /// Frames that came from both members.
+    /// Returns the number of frames received from both members.
     pub fn arrived(&mut self, run: &Run) -> Result<u64> {
         self.0.arrived(run)
     }

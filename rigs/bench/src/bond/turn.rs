@@ -1,54 +1,54 @@
-//! What a turn of an arm came to.
+//! The result of an arm's turn.
 
 use std::time::Duration;
 
-/// Frames that may lie in the rings between members and sink: two of them.
+/// Frames that fit one of the two rings between members and sink.
 pub const RING: u64 = 1 << RING_BITS;
 pub const RING_BITS: u32 = 14;
 
-/// Counters at one moment.
+/// Counters at a moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// Frames that the members took.
+    /// Frames that the members accepted.
     pub transmitted: u64,
-    /// Frames that were dropped on the way, as a member's ring was full.
+    /// Frames that were dropped because a member's ring was full.
     pub dropped: u64,
     /// Frames that the sink received.
     pub arrived: u64,
-    /// Processor time of the thread that carries frames. On an idle machine that is the time that went by; on
-    /// a busy one it leaves out what other programs had of the core.
+    /// Processor time of the forwarding thread. On an idle machine this equals elapsed time; on a busy one it
+    /// excludes the core's time spent on other programs.
     pub busy: Duration,
-    /// How far it may be off, as the counters were read meanwhile.
+    /// How far the processor time may be off, as the counters were read meanwhile.
     pub doubt: Duration,
 }
 
-/// Share of a turn's time by which its readings may be off.
+/// How far readings may be off, as a share of the turn's time.
 const DOUBT_MAX: f64 = 0.02;
 
-/// What happened between two readings.
+/// The difference between two readings.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// Million frames that the members took, a second of processor time.
+    /// Million frames accepted by the members per second of processor time.
     pub mpps: f64,
-    /// Share of the frames that were dropped instead.
+    /// Share of the frames that were dropped.
     pub dropped: f64,
-    /// Why the counters before and after do not belong together, if they do not.
+    /// Why the counters before and after are inconsistent, if they are.
     pub doubt: Option<Doubt>,
 }
 
-/// Why the rate of a turn cannot be believed.
+/// Why the rate of a turn is not credible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// The counters took so long to read that it matters when they were read.
+    /// The counters took too long to read, so the time of the reading is too uncertain.
     Slow,
-    /// The sink has not seen what the members say they have sent.
+    /// The sink has not received what the members claim to have sent.
     Apart,
-    /// The members have taken nothing.
+    /// The members have accepted nothing.
     Idle,
 }
 
 impl Turn {
-    /// From the counters before and after.
+    /// Computes a turn from the counters before and after.
     pub fn between(before: &Reading, after: &Reading) -> Turn {
         let transmitted = after.transmitted - before.transmitted;
         let dropped = after.dropped - before.dropped;
@@ -111,7 +111,7 @@ mod tests {
             Some(Doubt::Idle),
             "a rival that forwards nothing has no rate"
         );
-        // The same readings are good enough for a turn of twice the time.
+        // The same readings are precise enough for a turn of twice the duration.
         let busy = Duration::from_millis(1000);
         assert_eq!(doubt(&Reading { busy, transmitted: 8_000_000, arrived: 8_000_000, ..slow }), None);
     }

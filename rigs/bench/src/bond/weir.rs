@@ -10,14 +10,14 @@ use weir_lab::Interrupt;
 use weir_lab::run::Run;
 use weir_lab::weir::Weir;
 
-/// A program that other programs shall not keep waiting.
+/// Returns a command for a program that must not wait for other programs.
 pub fn preferred(program: &str) -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", "-20", program]).stdin(Stdio::null());
     command
 }
 
-/// Starts it, on a recording of so many frames.
+/// Starts it on a recording of `streams` frames.
 pub fn start(
     run: &mut Run,
     setting: &Setting,

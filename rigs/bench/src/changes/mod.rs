@@ -1,15 +1,16 @@
-//! `weir bench changes`: a daemon carries 80 % of what it can carry without loss, while something changes.
-//! How long do breaths take, how many frames are lost, how late are the timers of apps?
+//! `weir bench changes`: a daemon forwards 80 % of its highest rate without loss, while something changes.
+//! Measures how long breaths take, how many frames are lost, and how late the timers of apps are.
 //!
-//! The daemon is a real one, with its own threads, reloads and socket, and all that is not its worker is on
-//! another core, with this bench. The traffic comes from memory (`port/arrivals.rs`) and not from veth or a
-//! NIC, because the kernel's share of a frame is larger than weir's and would be measured instead.
+//! The daemon is a real one, with its own threads, reloads and socket; everything but its worker shares
+//! another core with this bench. The traffic comes from memory (`port/arrivals.rs`), not from a veth or a
+//! NIC, because the kernel's share of the cost of a frame is larger than weir's and would be measured
+//! instead.
 //!
-//! A loss is to be weir's own. So the clock of the traffic stands still while the worker does not have its
-//! core (`core_lost_ms`), and what is lost right after that is counted apart (`lost_disturbed`). Neighbours
-//! that use the same memory make a core slower without taking it, threefold on some machines. Therefore a
-//! second in which nothing changes is measured before and after each phase (`control_lost`): a phase with
-//! losses beside a control with losses is measured again.
+//! Only losses caused by weir itself should count. Therefore the clock of the traffic stops while the worker
+//! does not have its core (`core_lost_ms`), and frames lost right after that are counted separately
+//! (`lost_disturbed`). Neighbours that use the same memory slow a core down without taking it, threefold on
+//! some machines. Therefore a second without changes is measured before and after each phase
+//! (`control_lost`): a phase with losses next to a control with losses is repeated.
 
 mod reading;
 mod work;
@@ -28,25 +29,25 @@ use weir_lab::Interrupt;
 use weir_lab::run::Run;
 use weir_lab::weir::Weir;
 
-/// How long a phase is, unless its work says when it ends.
+/// Duration of a phase, unless its work determines when it ends.
 const PHASE: Duration = Duration::from_secs(5);
 
-/// How long nothing happens before and after a phase.
+/// Duration of the control before and after a phase.
 const CONTROL: Duration = Duration::from_secs(1);
 
-/// How often a phase is measured until its controls lose nothing.
+/// Maximum number of attempts at a phase until its controls lose nothing.
 const ATTEMPTS: usize = 4;
 
-/// How long a daemon may take to start, and for a reload.
+/// How long a daemon may take to start or reload.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How long the search for the rate may take: where neighbours disturb it, it begins again now and then.
+/// How long the search for the rate may take: it restarts when neighbours disturb it.
 const SEARCH: Duration = Duration::from_secs(120);
 
-/// What happens in a phase. Returns how many things happened.
+/// The work of a phase. Returns how many things happened.
 type Work = fn(&Session) -> Result<f64>;
 
-/// The phases in their order. Flows age first: their time begins when the daemon starts.
+/// The phases in order. Ageing comes first, since flows start to age when the daemon starts.
 const PHASES: [(&str, Work); 6] = [
     ("idle", work::nothing),
     ("aging", work::age),
@@ -72,7 +73,7 @@ impl Session {
         }
         let mut other = CpuSet::new();
         other.set(setting.other);
-        // The daemon inherits it; its worker goes to its own core.
+        // The daemon inherits the affinity; its worker moves to its own core.
         sched_setaffinity(None, &other).context("a core that was allowed is not")?;
         let traffic = Traffic {
             line: "share: 80%",
@@ -88,7 +89,7 @@ impl Session {
         Ok(Session { weir, interrupt, entries, traffic })
     }
 
-    /// Waits until the port has found its rate. Returns the highest without loss.
+    /// Waits until the port has found its rate. Returns the highest rate without loss.
     fn find_rate(&self) -> Result<f64> {
         let mut rate = 0;
         let found = self.interrupt.wait(SEARCH, || {
@@ -102,16 +103,16 @@ impl Session {
         Ok(rate as f64)
     }
 
-    /// Returns what `weir show ports` says about the port with the traffic.
+    /// Returns the line of `weir show ports` for the port with the traffic.
     fn line(&self) -> Result<Value> {
         let ports = self.weir.show("ports")?;
         let line = ports["ports"].as_array().into_iter().flatten().find(|port| port["name"] == "line");
         line.cloned().context("port `line`")
     }
 
-    /// Measures a phase, again if neighbours had the machine. Returns the attempt that lost least.
+    /// Measures a phase, repeatedly if neighbours disturb it. Returns the attempt that lost least.
     fn phase(&self, name: &'static str, work: Work) -> Result<Value> {
-        // Flows that have aged are gone.
+        // Ageing cannot be repeated, since aged flows are gone.
         let attempts = if name == "aging" { 1 } else { ATTEMPTS };
         let (lost, mut attempt) = (|phase: &Value| phase["lost"].as_u64().unwrap_or(u64::MAX), 1);
         let mut best = self.attempt(name, work)?;
@@ -133,7 +134,7 @@ impl Session {
         Ok(phase)
     }
 
-    /// Returns what is lost while nothing changes.
+    /// Returns the frames lost while nothing changes.
     fn control(&self) -> Result<u64> {
         let before = Reading::take(self)?.lost;
         self.interrupt.sleep(CONTROL)?;
@@ -167,7 +168,7 @@ impl Session {
     }
 }
 
-/// Measures the phases named by `only` (all when empty), and says each.
+/// Measures the phases named by `only` (all when empty), and reports each.
 pub fn run(entries: u32, only: &[String], say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     let mut run = Run::begin(false)?;
     let session = Session::start(&mut run, entries)?;

@@ -1,4 +1,4 @@
-//! What a daemon has counted, before and after a phase.
+//! A daemon's counters, before and after a phase.
 
 use super::{PATIENCE, Session};
 use anyhow::{Context, Result};
@@ -6,13 +6,13 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Counts of durations by the limits of their buckets in nanoseconds. A bucket without a limit has that of
-/// the longest duration.
+/// Counts of durations by the upper bound of their bucket in nanoseconds. For a bucket without one, it is the
+/// longest duration.
 pub type Buckets = BTreeMap<u64, u64>;
 
-/// Counters at one moment.
+/// Counters at a moment.
 pub struct Reading {
-    /// Frames lost by the worker, and because it had not had its core.
+    /// Frames lost by the worker itself, and because it did not have its core.
     pub lost: u64,
     pub lost_disturbed: u64,
     pub received: u64,
@@ -26,7 +26,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Takes one, however long the daemon is busy before it answers.
+    /// Takes a reading, however long the busy daemon takes to answer.
     pub fn take(session: &Session) -> Result<Reading> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -55,7 +55,7 @@ impl Reading {
     }
 }
 
-/// Reads a histogram of the daemon.
+/// Parses a histogram of the daemon.
 pub fn buckets(histogram: &Value) -> Buckets {
     let longest_ns = (histogram["longest_us"].as_f64().unwrap_or_default() * 1e3) as u64;
     let pairs = histogram["buckets"].as_array().into_iter().flatten();
@@ -65,7 +65,7 @@ pub fn buckets(histogram: &Value) -> Buckets {
 /// Durations of a phase.
 pub struct Durations(Buckets);
 
-/// What was added between two readings.
+/// Returns the durations added between two readings.
 pub fn durations(before: &Buckets, after: &Buckets) -> Durations {
     let added = |(limit, count): (&u64, &u64)| {
         let added = count.saturating_sub(before.get(limit).copied().unwrap_or(0));
@@ -75,12 +75,13 @@ pub fn durations(before: &Buckets, after: &Buckets) -> Durations {
 }
 
 impl Durations {
-    /// Their number.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// The limit of the bucket that `share` of all do not exceed, in nanoseconds; `None` if there are none.
+    /// Returns the upper bound of the bucket that `share` of all durations do not exceed, in nanoseconds;
+    /// `None` if there are none.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;

@@ -1,4 +1,4 @@
-//! What happens while frames pass.
+//! The work of the phases, done while frames pass.
 
 use super::{PATIENCE, PHASE, Session};
 use crate::million::{self, TARGETS};
@@ -9,21 +9,21 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Changes of entries a second, and the clients that make them.
+/// Entry changes per second, and the clients that make them.
 const CHANGES_PER_S: u32 = 10_000;
 const CLIENTS: usize = 4;
 
-/// How often metrics are fetched, and a weight changed.
+/// Interval between two metric scrapes or weight changes.
 const SCRAPE_EVERY: Duration = Duration::from_millis(100);
 const WEIGHT_EVERY: Duration = Duration::from_millis(50);
 
-/// Nothing.
+/// Does nothing.
 pub fn nothing(session: &Session) -> Result<f64> {
     session.interrupt.sleep(PHASE)?;
     Ok(0.0)
 }
 
-/// All flows go because they are idle. Returns how many.
+/// Lets all flows expire. Returns their number.
 pub fn age(session: &Session) -> Result<f64> {
     let flows = || -> Result<u64> {
         let pipes = session.weir.show("pipes")?;
@@ -44,7 +44,7 @@ pub fn age(session: &Session) -> Result<f64> {
     Ok(before as f64)
 }
 
-/// Metrics are fetched. Returns how often.
+/// Scrapes metrics. Returns how often.
 pub fn scrape(session: &Session) -> Result<f64> {
     repeat(session, SCRAPE_EVERY, |_| {
         let mut stream = UnixStream::connect(session.weir.socket())?;
@@ -59,7 +59,7 @@ pub fn scrape(session: &Session) -> Result<f64> {
     })
 }
 
-/// A weight of the group changes. Returns how often.
+/// Changes a weight of the group. Returns how often.
 pub fn weights(session: &Session) -> Result<f64> {
     repeat(session, WEIGHT_EVERY, |number| {
         let (target, weight) = (format!("t{}", number % TARGETS), 2 + number / TARGETS % 3);
@@ -68,7 +68,7 @@ pub fn weights(session: &Session) -> Result<f64> {
     })
 }
 
-/// Entries come and go. Returns how many did.
+/// Adds and removes entries. Returns the number of changes.
 pub fn changes(session: &Session) -> Result<f64> {
     let (next, start) = (AtomicU32::new(0), Instant::now());
     let client = || -> Result<()> {
@@ -92,14 +92,14 @@ pub fn changes(session: &Session) -> Result<f64> {
     Ok(2.0 * f64::from(next.into_inner()))
 }
 
-/// The configuration is read again, without its last entry. Returns how many entries it has.
+/// Reloads the configuration without its last entry. Returns how many entries it has.
 pub fn reload(session: &Session) -> Result<f64> {
     let text = million::configuration(session.entries, &session.traffic);
     let last = text.trim_end().rfind('\n').context("lines")?;
     std::fs::write(session.weir.configuration(), &text[..=last])?;
     let generation = |answer: Result<Value>| answer.ok().and_then(|answer| answer["generation"].as_u64());
     let before = generation(session.weir.show("generation")).context("generation")?;
-    // A reload that takes longer than a client waits goes on without it.
+    // A reload that takes longer than its client waits continues without it.
     let told = session.weir.ask(&json!({ "command": "reload" }));
     let swapped =
         || Ok(generation(session.weir.show("generation")).is_some_and(|generation| generation > before));
@@ -109,7 +109,7 @@ pub fn reload(session: &Session) -> Result<f64> {
     Ok(f64::from(session.entries))
 }
 
-/// Does something again and again, as often as said, for a phase. Returns how often it was done.
+/// Does something periodically, for the duration of a phase. Returns how often it was done.
 fn repeat(session: &Session, every: Duration, mut work: impl FnMut(u32) -> Result<()>) -> Result<f64> {
     let (start, mut done) = (Instant::now(), 0);
     while start.elapsed() < PHASE {

@@ -1,17 +1,17 @@
-//! How soon packets follow a change of a back end, on AF_XDP, at 80 % of the rate without loss.
+//! How soon packets follow a back-end change, on AF_XDP, at 80 % of the highest rate without loss.
 //!
 //! ```text
 //!   far: f0 (this program: sends, receives, commands) ---- w0 :node (a daemon, 100 back ends)
 //! ```
 //!
-//! A back end is taken out and put back, again and again. The time of a change is from before the command is
-//! sent to the first frame on f0 that has followed it: one of a flow of the back end that went, which now has
-//! the MAC address of another; or one with the address of the back end that came. From the command until then
-//! every other frame is of one of these flows: a hundredth of all frames is of one back end, and waiting for
-//! one would be most of what is measured.
+//! A back end is repeatedly removed and added again. The time of a change is from before the command is sent
+//! to the first frame on f0 that follows it. That is a frame of a flow of the removed back end, which now has
+//! the MAC address of another one, or a frame with the MAC address of the added back end. From the command
+//! until then, every second frame belongs to one of these flows: a back end gets only a hundredth of all
+//! frames, and waiting for one would dominate the measurement.
 //!
-//! The service keeps no flows, so that its packets follow. The worker has a core of its own, everything else
-//! shares another one.
+//! The service is stateless, so that packets of existing flows follow a change. The worker has its own core;
+//! everything else shares another one.
 
 use crate::peers::Setting;
 use anyhow::{Context, Result, bail, ensure};
@@ -31,54 +31,54 @@ use weir_packet::{Batch, Pool, Pools, Port, RegionPool, Sum, checksum};
 use weir_port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
 use weir_port::zero_loss::{Trial, rate_without_loss};
 
-/// Back ends of the service.
+/// Number of back ends of the service.
 const BACK_ENDS: u8 = 100;
 
-/// Chunks of the pool besides those that the port has.
+/// Chunks of the pool beyond those that the port holds.
 const CHUNKS_SPARE: u32 = 1024;
 
-/// How long a trial sends, and how long frames may be on their way after it.
+/// How long a trial sends, and how long frames may be in flight after it.
 const TRIAL: Duration = Duration::from_millis(300);
 const UNDER_WAY: Duration = Duration::from_millis(50);
 
-/// A sender that is later than this share of its rate says nothing about the daemon.
+/// A sender slower than this share of its target rate proves nothing about the daemon.
 const LATE: f64 = 0.98;
 
-/// The share of the rate without loss that is sent.
+/// The load, as a share of the highest rate without loss.
 const LOAD: f64 = 0.8;
 
-/// How long the sender rests when nothing is due, so that the daemon's main thread has the core.
+/// How long the sender sleeps when nothing is due, so that the daemon's main thread can use the core.
 const NAP: Duration = Duration::from_micros(20);
 
-/// How long between two changes, and how long packets may take to follow one.
+/// The interval between two changes, and how long packets may take to follow one.
 const APART: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often metrics are fetched, and the configuration is loaded again, in the phases named so.
+/// The interval between metric scrapes, and between reloads, in the phases of these names.
 const SCRAPE_EVERY: Duration = Duration::from_millis(100);
 const RELOAD_EVERY: Duration = Duration::from_millis(250);
 
-/// Ports from which the flows come.
+/// Source ports of the flows.
 const SPORTS: std::ops::Range<u16> = 1024..65_535;
 
-/// What the far end needs to know.
+/// The options of the far end.
 #[derive(clap::Args)]
 pub struct Probe {
-    /// Where frames leave and come back.
+    /// The interface on which frames leave and return.
     interface: String,
     /// The daemon's control socket.
     socket: PathBuf,
-    /// Changes of each phase.
+    /// Changes per phase.
     changes: u32,
 }
 
-/// What happens beside the changes.
+/// An activity alongside the changes.
 type Beside = fn(&Path) -> Result<()>;
 
 const PHASES: [(&str, Beside, Duration); 3] =
     [("quiet", |_| Ok(()), SCRAPE_EVERY), ("scrape", scrape, SCRAPE_EVERY), ("reload", reload, RELOAD_EVERY)];
 
-/// Measures; where that is not possible, the result says why.
+/// Measures; if that is impossible, the result says why.
 pub fn measure(changes: u32) -> Result<Value> {
     let setting = Setting::new(0, false);
     if !rustix::process::geteuid().is_root() || setting.core == setting.other {
@@ -87,7 +87,7 @@ pub fn measure(changes: u32) -> Result<Value> {
     }
     let mut other = CpuSet::new();
     other.set(setting.other);
-    // The daemon inherits it; its worker goes to its own core.
+    // The daemon inherits the affinity; its worker moves to its own core.
     sched_setaffinity(None, &other).context("a core that was allowed is not")?;
     let interrupt = Interrupt::on_signals()?;
     let mut run = Run::begin(false)?;
@@ -126,7 +126,7 @@ apps:
     )
 }
 
-/// Fetches metrics.
+/// Scrapes metrics.
 fn scrape(socket: &Path) -> Result<()> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -141,7 +141,7 @@ fn reload(socket: &Path) -> Result<()> {
     weir::ask(socket, &json!({ "command": "reload" })).map(drop)
 }
 
-/// The far end: finds the rate, makes the changes of each phase, and says what came of them as JSON.
+/// Runs the far end: finds the rate, makes the changes of each phase, and prints the results as JSON.
 pub fn probe(probe: &Probe) -> Result<()> {
     let mut far = Far::open(&probe.interface)?;
     let rate = far.rate_without_loss()?;
@@ -179,7 +179,7 @@ pub fn probe(probe: &Probe) -> Result<()> {
 enum Watch {
     /// A frame for this back end.
     Comes(u8),
-    /// A frame for another one, of a flow that was its.
+    /// A frame for another back end, of a flow that belonged to this one.
     Goes(u8),
 }
 
@@ -193,7 +193,7 @@ struct Far {
     sport: u16,
     /// The back end of each flow, by its source port.
     of: Vec<u8>,
-    /// The source ports of the flows that follow a change, in turn.
+    /// The source ports of the flows that follow a change, in rotation.
     changing: std::iter::Cycle<std::vec::IntoIter<u16>>,
     sent: u64,
     arrived: u64,
@@ -225,8 +225,8 @@ impl Far {
         })
     }
 
-    /// Sends at a rate (0: as fast as it goes) and receives, until `until` says so or time is over. Returns
-    /// the rate at which was sent.
+    /// Sends at a rate (0: as fast as possible) and receives, until `until` returns true or time is over.
+    /// Returns the actual rate.
     fn carry(&mut self, rate: f64, time: Duration, until: impl Fn(&Far) -> bool) -> Result<f64> {
         let (start, before) = (Instant::now(), self.sent);
         while start.elapsed() < time && !until(self) {
@@ -270,7 +270,7 @@ impl Far {
         Ok(())
     }
 
-    /// Receives what has come.
+    /// Receives the frames that have arrived.
     fn receive(&mut self) {
         loop {
             self.port.receive(&mut self.pools, &mut self.batch);
@@ -317,7 +317,7 @@ impl Far {
         })
     }
 
-    /// Receives what is on its way.
+    /// Receives the frames in flight.
     fn settle(&mut self) {
         let start = Instant::now();
         while start.elapsed() < UNDER_WAY {
@@ -326,7 +326,7 @@ impl Far {
         }
     }
 
-    /// Makes changes under this rate. Returns how long packets took to follow, and how many were lost.
+    /// Makes changes at this rate. Returns how long packets took to follow, and how many were lost.
     fn phase(&mut self, probe: &Probe, rate: f64) -> Result<Value> {
         self.settle();
         let (sent, arrived, start) = (self.sent, self.arrived, Instant::now());
@@ -347,7 +347,7 @@ impl Far {
         }))
     }
 
-    /// Takes a back end out or puts it back, and waits for a packet that follows. Returns how long that took.
+    /// Removes a back end or adds it again, and waits for a packet that follows. Returns how long that took.
     fn change(&mut self, probe: &Probe, number: u32, rate: f64) -> Result<Duration> {
         let back_end = (number / 2 % u32::from(BACK_ENDS)) as u8;
         let (what, watch) = match number % 2 {
@@ -377,7 +377,7 @@ impl Far {
     }
 }
 
-/// A frame for the service: UDP without a checksum, so that flows differ in the source port alone.
+/// A frame for the service: UDP without a checksum, so that flows differ only in the source port.
 fn frame() -> [u8; 60] {
     let mut frame = [0; 60];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);

@@ -1,5 +1,5 @@
-//! Accuracy beside throughput: what sketches of 600 KB say about an interval, beside the exact truth, and
-//! what rivals say about the same packets.
+//! Accuracy and throughput: the estimates of 600 KB sketches for an interval, compared with the exact truth
+//! and with the estimates of rivals for the same packets.
 
 use super::rivals::{KeeperArm, Key, keeper, rivals};
 use super::round::{Aggregated, Arm, BURST, Make, SEED, Sketch, measure};
@@ -16,39 +16,39 @@ use weir_sketch::{
     HeavyHitters, LinearCounting, Mrac, Reversible, SpaceSaving, Top, TwoLevel, UnivMon, Update,
 };
 
-/// Bytes of every sketch and every rival, as ElasticSketch's paper compares them.
+/// Bytes of every sketch and every rival, as in the comparison of ElasticSketch's paper.
 pub const BYTES: usize = 600_000;
 
 /// Skew of the traffic.
 const SKEW: f64 = 1.1;
 
-/// A flow is heavy from this share of all packets on.
+/// Minimum share of all packets for a flow to count as heavy.
 pub const HEAVY: f64 = 0.0002;
 
 /// Heavy keys that a sketch remembers.
 pub const KEYS: usize = 1024;
 
-/// A change is heavy from this share of the sum of all changes on.
+/// Minimum share of the sum of all changes for a change to count as heavy.
 const HEAVY_CHANGE: f64 = 0.0005;
 
-/// Sources with at least so many destinations are super-spreaders.
+/// Minimum number of destinations for a source to count as a super-spreader.
 const SPREADER: u64 = 1000;
 
-/// What a sketch, or a rival, has said about heavy flows, and what a packet cost.
+/// The accuracy of a sketch or a rival for heavy flows, and its cost per packet.
 pub struct Heavy {
     /// Its name.
     pub name: String,
-    /// Whether it is another's.
+    /// Whether it is a rival.
     pub is_rival: bool,
     /// How well the heavy flows were found: F1.
     pub f1: f64,
-    /// Average relative error of the sizes of the truly heavy flows; one that is missing has an error of 1.
+    /// Average relative error of the sizes of the truly heavy flows; a missing flow has an error of 1.
     pub are: f64,
-    /// Nanoseconds for each packet; behind the aggregator where that is how it is used.
+    /// Nanoseconds per packet; behind the aggregator if it is used that way.
     pub ns: f64,
 }
 
-/// The packets of an interval, and the truth.
+/// The packets of an interval, and the ground truth.
 pub struct Interval {
     /// The packets.
     pub packets: Vec<Update<2>>,
@@ -66,7 +66,7 @@ impl Interval {
         Interval { packets, truth, heavy, least }
     }
 
-    /// F1 and ARE of what was reported; sizes below the threshold do not count as reported.
+    /// Returns F1 and ARE of a report; sizes below the threshold do not count as reported.
     pub fn judge(&self, reported: impl IntoIterator<Item = (Key, f64)>) -> (f64, f64) {
         let sizes: HashMap<Key, f64> = reported.into_iter().collect();
         let found = sizes.iter().filter(|(_, size)| **size >= self.least as f64).map(|(key, _)| *key);
@@ -75,7 +75,7 @@ impl Interval {
         (f1, are(self.heavy.iter().map(size_of)))
     }
 
-    /// What the aggregator makes of the packets.
+    /// Returns the aggregator's output for the packets.
     fn aggregated(&self) -> Result<Vec<Evicted<2>>> {
         let mut aggregator = Aggregator::with_bytes(AGGREGATOR, POLICY, Gate::default(), &SEED)?;
         let mut out = Vec::new();
@@ -84,13 +84,13 @@ impl Interval {
         Ok(out)
     }
 
-    /// Average relative error of the sizes of all flows.
+    /// Returns the average relative error of the sizes of all flows.
     fn are_of_all(&self, size: impl Fn(&Key) -> f64) -> f64 {
         are(self.truth.iter().map(|(key, count)| (count.packets as f64, size(key))))
     }
 }
 
-/// The interval on which heavy flows are looked for.
+/// Returns the interval in which heavy flows are searched.
 pub fn interval(size: Size) -> Interval {
     Interval::new(Traffic::Zipf(SKEW).packets(size, 1, FIVE_TUPLES.of))
 }
@@ -98,7 +98,7 @@ pub fn interval(size: Size) -> Interval {
 /// Our sketches that find heavy flows.
 const OURS: [&str; 5] = ["count_min", "space_saving", "univmon", "elastic", "coco"];
 
-/// Creates one of [`OURS`], empty, to be measured.
+/// Creates one of [`OURS`], empty, for measuring.
 fn ours(name: &str) -> Result<Sketch<2>> {
     Ok(match name {
         "count_min" => {
@@ -130,13 +130,14 @@ fn ours(name: &str) -> Result<Sketch<2>> {
     })
 }
 
-/// A quarter more keys than there are heavy flows, and levels for as many flows as the streams have.
+/// Creates a UnivMon with a quarter more keys than there are heavy flows, and levels for as many flows as the
+/// streams have.
 fn univmon() -> Result<UnivMon<2>> {
     const KEYS: usize = 400;
     Ok(UnivMon::with_bytes(BYTES, UnivMon::<2>::levels_for(300_000, KEYS), KEYS, &SEED)?)
 }
 
-/// The keys that each of [`OURS`] reports.
+/// Returns the keys that one of [`OURS`] reports.
 fn reported(name: &str, interval: &Interval, keys: &[Evicted<2>]) -> Result<Vec<(Key, f64)>> {
     let tops = |tops: Vec<Top<2>>| tops.into_iter().map(|top| (top.key, top.size.value)).collect();
     let least = interval.least;
@@ -169,10 +170,10 @@ fn reported(name: &str, interval: &Interval, keys: &[Evicted<2>]) -> Result<Vec<
     })
 }
 
-/// Heavy flows by all of ours, behind the aggregator, and by the crate `heavykeeper`.
+/// Measures heavy flows with all of our sketches, behind the aggregator, and with the crate `heavykeeper`.
 pub fn heavy(interval: &Interval, rounds: usize) -> Result<Vec<Heavy>> {
     let keys = interval.aggregated()?;
-    // Built once here, so that a size that does not fit is an error and not a panic in an arm.
+    // Build each one once here, so that an impossible size is an error and not a panic in an arm.
     OURS.iter().try_for_each(|name| ours(name).map(drop))?;
     let mut arms: Vec<Make<'_, 2>> = Vec::new();
     for name in OURS {
@@ -203,13 +204,13 @@ pub fn heavy(interval: &Interval, rounds: usize) -> Result<Vec<Heavy>> {
     Ok(all)
 }
 
-/// A metric of [`Heavy`]: name, value, and whether more is better.
+/// A metric of [`Heavy`]: name, value, and whether higher is better.
 type Metric = (&'static str, fn(&Heavy) -> f64, bool);
 
 const METRICS: [Metric; 3] =
     [("f1", |one| one.f1, true), ("are", |one| one.are, false), ("ns", |one| one.ns, false)];
 
-/// The rows in JSON: each of ours beside each rival, and beside none.
+/// Returns the rows in JSON: each of our sketches paired with each rival, and with none.
 pub fn rows(heavy: &[Heavy]) -> Vec<Value> {
     let mut rows = Vec::new();
     for ours in heavy.iter().filter(|one| !one.is_rival) {
@@ -224,7 +225,7 @@ pub fn rows(heavy: &[Heavy]) -> Vec<Value> {
     rows
 }
 
-/// What a rival does better than each of ours, as sentences.
+/// Returns what a rival does better than each of our sketches, as sentences.
 pub fn lost(heavy: &[Heavy]) -> Vec<String> {
     let mut lost = Vec::new();
     for rival in heavy.iter().filter(|one| one.is_rival) {
@@ -258,7 +259,7 @@ fn row(name: &str, metric: &str, value: f64, rival: Option<(&str, f64)>) -> Valu
     })
 }
 
-/// Every other question, each by the sketches that answer it; nobody else's stands beside them.
+/// Measures every other question with the sketches that answer it; there are no rivals for these.
 pub fn others(interval: &Interval, size: Size) -> Result<Vec<Value>> {
     let keys = interval.aggregated()?;
     let mut rows = sizes_of_all(interval, &keys)?;
@@ -268,7 +269,7 @@ pub fn others(interval: &Interval, size: Size) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// The sizes of all flows, most of which have one packet; and how many flows FlowRadar decodes.
+/// Measures the sizes of all flows (most have one packet), and how many flows FlowRadar decodes.
 fn sizes_of_all(interval: &Interval, keys: &[Evicted<2>]) -> Result<Vec<Value>> {
     let hash = weir_sketch::KeyHash::new(&SEED);
     let mut count_min = CountMin::<u32, 4>::with_bytes(BYTES, &SEED)?;
@@ -288,7 +289,7 @@ fn sizes_of_all(interval: &Interval, keys: &[Evicted<2>]) -> Result<Vec<Value>> 
     ])
 }
 
-/// Number of flows, distribution of their sizes, entropy.
+/// Measures the number of flows, the distribution of their sizes, and entropy.
 fn numbers(interval: &Interval, keys: &[Evicted<2>]) -> Result<Vec<Value>> {
     let mut linear = LinearCounting::with_bytes(BYTES, &SEED)?;
     let mut martin = FlajoletMartin::with_bytes(BYTES.min(4096), &SEED)?;
@@ -323,7 +324,7 @@ fn numbers(interval: &Interval, keys: &[Evicted<2>]) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Heavy changes of sources between two intervals, of which the second has other heavy flows.
+/// Measures heavy changes of sources between two intervals with different heavy flows.
 fn changes(size: Size) -> Result<Value> {
     const SHIFT: u64 = 40;
     let source = |packet: &Update<2>| (FIVE_TUPLES.source)(&packet.key);
@@ -350,7 +351,8 @@ fn changes(size: Size) -> Result<Value> {
     Ok(row("reversible", "heavy_changes_f1", Found::new(truth, found).f1(), None))
 }
 
-/// Super-spreaders: sources of a Zipf distribution, each packet to another destination.
+/// Measures super-spreaders: sources of a Zipf distribution, where each packet goes to a different
+/// destination.
 fn spreaders(size: Size) -> Result<Value> {
     let mut sketch = TwoLevel::<4, 1>::with_bytes(BYTES, &SEED)?;
     let (mut random, hash) = (Random::new(3), weir_sketch::KeyHash::new(&SEED));

@@ -1,9 +1,10 @@
-//! Measurement in the data path: what a program loses to it, whole breaths of a worker, memory to memory.
+//! Measurement in the data path: its cost for a program, timed over whole breaths of a worker, memory to
+//! memory.
 //!
-//! Programs that keep flows give their counts to a collector once a second. Programs that keep none sum
-//! packets up by flow in their first pipe; beside it stands what a flow table in front of them costs. The
-//! collector is a thread of its own that sums everything up in all sketches of crate `measure`. Arms take
-//! turns.
+//! Programs that keep flows report their counts to a collector once per second. Programs that keep none
+//! aggregate packets by flow in their first pipe; for comparison, there is the cost of a flow table in front
+//! of them. The collector is a separate thread that adds everything up in all sketches of crate `measure`.
+//! Arms take turns.
 
 use super::Say;
 use super::round::SEED;
@@ -29,28 +30,28 @@ use weir_program::{Measured, Program};
 /// Chunks of a worker's pool, as in `weir bench engine`.
 const CHUNKS: u32 = 512;
 
-/// Clock steps of a breath: as if packets came at about 15 million a second.
+/// Clock advance per breath, as if packets arrived at about 15 million per second.
 const BREATH_NS: u64 = 4_300;
 
 /// Deltas in the ring to the collector.
 const RING: usize = 1 << 16;
 
-/// Deltas that the collector adds up before it reads the rest of the ring.
+/// Deltas that the collector adds up per poll; it only reads the rest of the ring.
 const ADDED_MAX: u64 = 1024;
 
-/// How often the collector looks.
+/// Polling interval of the collector.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// How long an interval of the collector is.
+/// The collector's measurement interval.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Measured flows give their counts once a second, or after so many packets.
+/// Measured flows report their counts once per second, or after this many packets.
 const MEASURED: Measured = Measured { packets: 4096, ..Measured::every(1000) };
 
-/// How often the traffic is repeated in a round.
+/// How many times a round repeats the traffic.
 const INTERVALS: u64 = 32;
 
-/// Most packets of a round: a period and more, by the clock of breaths.
+/// Maximum number of packets per round: more than one period by the clock of breaths.
 const ROUND_MAX: u64 = 16 << 20;
 
 /// How an arm is measured.
@@ -58,9 +59,9 @@ const ROUND_MAX: u64 = 16 << 20;
 enum How {
     /// Not at all.
     Off,
-    /// By its flow table.
+    /// Through its flow table.
     Flows,
-    /// By sums of packets.
+    /// Through sums of packets.
     Sums,
 }
 
@@ -92,7 +93,7 @@ impl Arm {
         Ok(Arm { worker, now_ns: 1_000_000_000, collector, rounds: Vec::new() })
     }
 
-    /// Million packets a second of processor time.
+    /// Runs a round. Returns million packets per second of processor time.
     fn round(&mut self, packets: u64) -> f64 {
         let (start, mut done) = (busy(), 0);
         while done < packets {
@@ -102,7 +103,8 @@ impl Arm {
         done as f64 / (busy() - start).as_secs_f64() / 1e6
     }
 
-    /// Ends the worker and its collector; the deltas that arrived, and the packets that were lost.
+    /// Ends the worker and its collector. Returns the rate, the deltas that arrived, and the packets that
+    /// were lost.
     fn end(self) -> (Spread, u64, u64) {
         let lost = self.worker.engine().flow_account().unflowed.delta;
         drop(self.worker);
@@ -111,14 +113,15 @@ impl Arm {
     }
 }
 
-/// Starts a collector. It ends, with the number of its deltas, when the worker does.
+/// Starts a collector. It exits when the worker does, and returns the number of its deltas.
 fn collect() -> (Option<DeltaSender>, Option<JoinHandle<u64>>) {
     let (sender, ring) = weir_engine::ring::deltas(0, RING);
     (Some(sender), Some(std::thread::spawn(move || sum_up(&ring))))
 }
 
-/// Reads deltas and adds them up. Workers here are faster than any wire, so what comes faster than it can be
-/// added up is only read: otherwise the ring would fill, and workers would count less, at a lower price.
+/// Reads deltas and adds them up. Workers here are faster than any wire, so deltas that arrive faster than
+/// they can be added up are only read. Otherwise the ring would fill, and workers would count less, at a
+/// lower cost.
 fn sum_up(ring: &Receiver<FlowDelta>) -> u64 {
     let mut summary = Summary::new(&Settings::default(), SEED);
     let (mut deltas, start, mut closed) = (0, Instant::now(), Duration::ZERO);
@@ -160,19 +163,19 @@ fn record(delta: &FlowDelta) -> FlowRecord {
     }
 }
 
-/// A line of the table: what is compared.
+/// A row of the table: the programs to compare.
 struct Case {
     name: &'static str,
     what: &'static str,
     off: Program,
     on: Program,
     how: How,
-    /// The program behind a flow table that nobody measures.
+    /// The program behind an unmeasured flow table.
     table: Option<Program>,
     flows: Arc<Vec<UdpFlow>>,
 }
 
-/// The same program with its first pipe measured.
+/// Returns the same program with its first pipe measured.
 fn summed_up(mut program: Program) -> Program {
     let root = program.ports[0].root.expect("frames go somewhere");
     program.pipes[root.index()].monitor.measured = Some(MEASURED);

@@ -1,9 +1,9 @@
-//! `weir bench measure`: what measurement costs and how true it is.
+//! `weir bench measure`: the cost and the accuracy of measurement.
 //!
-//! The nine solutions of Agg-Evict's paper, each alone and behind the aggregator, on the paper's kinds of
-//! traffic, in arms that take turns (`round.rs`), beside the paper's own figures (`paper.rs`); the accuracy
-//! of sketches of 600 KB beside the exact truth and beside rivals on the same packets; and what programs lose
-//! to measurement in their data path (`in_path.rs`).
+//! It measures the nine solutions of Agg-Evict's paper, each alone and behind the aggregator, on the paper's
+//! kinds of traffic, in arms that take turns (`round.rs`), compared with the paper's own figures
+//! (`paper.rs`); the accuracy of 600 KB sketches, compared with the exact truth and with rivals on the same
+//! packets; and what measurement in the data path costs programs (`in_path.rs`).
 
 mod accuracy;
 mod in_path;
@@ -24,22 +24,22 @@ use stream::Size;
 pub use stream::Traffic;
 use weir_sketch::{Aggregator, Compare, Gate, Policy, Scalar, Update, Vectors};
 
-/// Bytes of the aggregator: 29,000 keys of 13 bytes, where the paper has 32,000 of 4.
+/// Bytes of the aggregator: 29,000 keys of 13 bytes (the paper has 32,000 keys of 4 bytes).
 const AGGREGATOR: usize = 1 << 20;
 
-/// Its replacement policy, but where policies are compared.
+/// Its replacement policy, except where policies are compared.
 const POLICY: Policy = Policy::MinCount;
 
-/// What is measured, and how thoroughly.
+/// What to measure, and how thoroughly.
 #[derive(clap::Args)]
 pub struct Options {
     /// A short run: fewer skews, a quarter of the packets, three rounds.
     #[arg(long)]
     quick: bool,
-    /// Only what programs lose to measurement in their data path.
+    /// Only the cost of measurement in the data path of programs.
     #[arg(long, conflicts_with = "svg")]
     in_path: bool,
-    /// Also plots, as SVG files in this directory.
+    /// Also write plots, as SVG files, to this directory.
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
     /// End with one JSON object.
@@ -52,7 +52,7 @@ struct Plan {
     size: Size,
     zipf: &'static [f64],
     popzipf: &'static [f64],
-    /// Packet trains and a SYN flood, at the middle skew.
+    /// Whether to include packet trains and a SYN flood, at the middle skew.
     others: bool,
 }
 
@@ -66,13 +66,13 @@ impl Plan {
     const QUICK: Plan = Plan { size: Size::QUICK, zipf: &[0.0, 1.1, 1.5], popzipf: &[0.9], others: false };
 }
 
-/// The skew at which everything else is compared: that of the backbone traffic of the paper.
+/// The skew for all other comparisons: that of the paper's backbone traffic.
 const MIDDLE: f64 = 1.1;
 
-/// What all measurements share: how to say something.
+/// A sink for lines of output, shared by all measurements.
 type Say<'a> = &'a mut dyn FnMut(&dyn Display) -> Result<()>;
 
-/// Measures, says tables, writes plots, and returns what the JSON holds.
+/// Measures, prints tables, writes plots, and returns the JSON.
 pub fn run(options: &Options, say: Say<'_>) -> Result<Value> {
     let plan = if options.quick { Plan::QUICK } else { Plan::WHOLE };
     if options.in_path {
@@ -119,7 +119,7 @@ fn run_plan(plan: &Plan, say: Say<'_>) -> Result<Value> {
     }))
 }
 
-/// Arms of one sketch: nothing, alone, behind an aggregator whose gate knows what both cost.
+/// Returns the arms of a sketch: nothing, alone, and behind an aggregator whose gate knows the cost of both.
 fn pair<const W: usize, const Q: usize, const L: usize>(
     name: &'static str,
     keys: Keys<W>,
@@ -129,7 +129,7 @@ fn pair<const W: usize, const Q: usize, const L: usize>(
     drop(solution::<W, Q, L>(name, keys.source)?);
     let sketch = move || solution::<W, Q, L>(name, keys.source).expect("it was created before");
     let pure = || -> Make<'_, W> { Box::new(move || Box::new(Pure::new(sketch()))) };
-    // What a look-up costs on this traffic, and an update: the gate closes where aggregation would lose.
+    // Measure what a lookup and an update cost on this traffic: the gate closes when aggregation would lose.
     let look_up: Make<'_, W> = Box::new(|| Box::new(alone::<W, Vectors>(POLICY, Gate::always_open())));
     let costs = measure(packets, 1, &[pure(), look_up]);
     let gate = Gate::for_costs(costs[1].ns.median, costs[0].ns.median);
@@ -142,12 +142,12 @@ fn aggregator<const W: usize, M: Compare>(policy: Policy, gate: Gate) -> Aggrega
     Aggregator::comparing(AGGREGATOR, policy, gate, &SEED).expect("it is larger than a row")
 }
 
-/// An aggregator whose evictions nobody counts.
+/// Returns an aggregator whose evictions are not counted.
 fn alone<const W: usize, M: Compare>(policy: Policy, gate: Gate) -> Aggregated<W, M> {
     Aggregated::new(aggregator(policy, gate), Box::new(|_| ()))
 }
 
-/// The nine on all traffic with keys of 13 bytes, and with other keys at the middle skew.
+/// Measures the nine solutions on all traffic with keys of 13 bytes, and with other keys at the middle skew.
 fn all_solutions(plan: &Plan, say: Say<'_>) -> Result<Vec<Value>> {
     let mut traffic: Vec<Traffic> = plan.zipf.iter().map(|skew| Traffic::Zipf(*skew)).collect();
     traffic.extend(plan.popzipf.iter().map(|skew| Traffic::PopZipf(*skew)));
@@ -218,7 +218,8 @@ fn line(name: &str, pure: Reading, aggregated: Reading) -> String {
     )
 }
 
-/// The aggregator by itself: replacement policies at all skews, and tags compared at once and one by one.
+/// Measures the aggregator by itself: replacement policies at all skews, and tags compared at once and one by
+/// one.
 fn aggregator_alone(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<Value>)> {
     let (mut policies, mut search) = (Vec::new(), Vec::new());
     say(&"the aggregator alone, 13 byte keys: ns (evictions a packet); tags one by one")?;
@@ -246,7 +247,8 @@ fn aggregator_alone(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<Value>
     Ok((policies, search))
 }
 
-/// FlowRadar without aggregator, with tags compared one by one, and all at once: the paper's comparison.
+/// Measures FlowRadar without aggregator, with tags compared one by one, and all at once: the paper's
+/// comparison.
 fn flow_radar_search(plan: &Plan, say: Say<'_>) -> Result<Vec<Value>> {
     let packets = Traffic::Zipf(MIDDLE).packets(plan.size, 1, FIVE_TUPLES.of);
     let sketch = || solution::<2, 4, 1>("flow_radar", FIVE_TUPLES.source).expect("it was created before");
@@ -268,7 +270,8 @@ fn flow_radar_search(plan: &Plan, say: Say<'_>) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// All nine behind one aggregator, at every true Zipf; and what a packet costs at the middle skew.
+/// Measures all nine solutions behind one aggregator, at every true Zipf skew; also returns the cost of a
+/// packet at the middle skew.
 fn all_nine(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, f64)> {
     let (mut rows, mut middle) = (Vec::new(), f64::NAN);
     say(&"all nine at once, 13 byte keys: ns alone, behind one aggregator (p99), Mpps")?;
@@ -294,7 +297,7 @@ fn all_nine(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, f64)> {
     Ok((rows, middle))
 }
 
-/// Accuracy, and in words what rivals do better.
+/// Measures accuracy, and describes what rivals do better.
 fn accuracy_rows(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<String>)> {
     let interval = accuracy::interval(plan.size);
     let heavy = accuracy::heavy(&interval, plan.size.rounds)?;
@@ -331,12 +334,12 @@ mod tests {
         others: true,
     };
 
-    /// The fields that scripts read, and that no number is missing.
+    /// Checks the fields that scripts read, and that no number is missing.
     #[test]
     fn a_tiny_run_holds_the_stable_fields() {
         let results = run_plan(&TINY, &mut |_| Ok(())).expect("nothing is asked of the machine");
         let solutions = results["solutions"].as_array().expect("rows");
-        // Four kinds of traffic with 13 byte keys; at two skews, 4 byte keys (no pairs), 8 and 37.
+        // Four kinds of traffic with 13-byte keys; at two skews, keys of 4 bytes (no pairs), 8 and 37.
         assert_eq!(solutions.len(), 4 * 9 + 2 * (8 + 9 + 9));
         for row in solutions {
             for key in ["key_bytes", "skew", "pure_ns", "aggregated_ns", "pure_mpps", "aggregated_mpps"] {

@@ -1,12 +1,12 @@
-//! The figures of Agg-Evict's paper, which stand beside ours: Zhou, Alipourfard, Yu, Yang: Accelerating
+//! The figures of Agg-Evict's paper, for comparison with ours: Zhou, Alipourfard, Yu, Yang: Accelerating
 //! network measurement in software, ACM CCR 48(3), 2018. Xeon E5-2650 v4 at 2.2 GHz, a trace of CAIDA with
 //! 0.59 million sources, key of 4 bytes (TwoLevel: 8), 32,000 keys in the aggregator, replacement GRR. Values
-//! are read off the coordinates of its vector graphics.
+//! are taken from the coordinates of its vector graphics.
 
-/// Nanoseconds a packet in the paper: average and 99th percentile, without aggregator and with.
+/// Nanoseconds per packet in the paper: average and 99th percentile, without and with the aggregator.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Name of the solution, as ours.
+    /// Name of the solution, as in our results.
     pub name: &'static str,
     /// Alone.
     pub pure_ns: f64,
@@ -18,7 +18,7 @@ pub struct Figures {
     pub aggregated_p99_ns: f64,
 }
 
-/// The nine, as the paper measured them.
+/// The nine solutions, as the paper measured them.
 pub const NINE: [Figures; 9] = [
     figures("univmon", [323.0, 394.0, 56.4, 112.0]),
     figures("two_level", [276.0, 384.0, 77.8, 139.0]),
@@ -48,7 +48,7 @@ pub const FLOW_RADAR_POPZIPF: [(f64, f64, f64); 8] = [
     (3.0, 103.0, 37.5),
 ];
 
-/// FlowRadar by bytes of the key: nanoseconds alone, behind the aggregator.
+/// FlowRadar by key size in bytes: nanoseconds alone, behind the aggregator.
 pub const FLOW_RADAR_KEYS: [(u32, f64, f64); 3] = [(4, 106.0, 38.0), (8, 118.0, 63.0), (13, 145.0, 84.0)];
 
 /// FlowRadar without aggregator, with a linear search of sixteen tags, with SSE2.

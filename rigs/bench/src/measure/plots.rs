@@ -1,4 +1,4 @@
-//! The plots of `weir bench measure`, from its results, each beside the paper's figures where it has some.
+//! The plots of `weir bench measure`, from its results, each with the paper's figures if it has some.
 
 use super::paper;
 use super::{FIVE_TUPLES, MIDDLE, NAMES};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::Path;
 use weir_plot::{Plot, Series};
 
-/// What the paper's series are called.
+/// The name of the paper's series.
 const PAPER: &str = "Agg-Evict's paper";
 
 /// Writes all plots.
@@ -31,12 +31,12 @@ fn series(name: impl Into<String>, points: Vec<(f64, f64)>, is_other: bool) -> S
     Series { name: name.into(), points, is_other }
 }
 
-/// Of the rows, those with 13 byte keys on this traffic.
+/// Returns the rows with 13-byte keys on this traffic.
 fn of<'a>(rows: &'a [Value], traffic: &'a str) -> impl Iterator<Item = &'a Value> {
     rows.iter().filter(move |row| row["traffic"] == traffic && row["key_bytes"] == FIVE_TUPLES.bytes)
 }
 
-/// The nine at the middle skew, alone and aggregated, beside the paper's.
+/// The nine solutions at the middle skew, alone and aggregated, with the paper's figures.
 fn solutions(rows: &[Value], (key, what): (&str, &str), papers: fn(&paper::Figures) -> [f64; 2]) -> Plot {
     let places = |arm: &str| {
         let row = |name: &&str| of(rows, "zipf").find(|row| row["name"] == **name && row["skew"] == MIDDLE);
@@ -76,7 +76,7 @@ fn search(results: &Value) -> Plot {
     }
 }
 
-/// A line for each of the nine over skews.
+/// A line over skews for each of the nine solutions.
 fn skews(rows: &[Value], traffic: &str, key: &str) -> Plot {
     let line = |name: &str| {
         let points = of(rows, traffic).filter(|row| row["name"] == name);
@@ -90,7 +90,7 @@ fn skews(rows: &[Value], traffic: &str, key: &str) -> Plot {
     }
 }
 
-/// FlowRadar over skews of popzipf, which is what the paper shows.
+/// FlowRadar over skews of popzipf, as in the paper.
 fn popzipf(rows: &[Value]) -> Plot {
     let line = |name: &str, key: &str| {
         let points = of(rows, "popzipf").filter(|row| row["name"] == "flow_radar");
@@ -110,7 +110,7 @@ fn popzipf(rows: &[Value]) -> Plot {
     }
 }
 
-/// FlowRadar by size of the key.
+/// FlowRadar by key size.
 fn keys(rows: &[Value]) -> Plot {
     const BYTES: [u32; 4] = [4, 8, 13, 37];
     let bars = |name: &str, key: &str| {

@@ -1,5 +1,5 @@
-//! What others find heavy flows with, on the same traffic: the crate `heavykeeper` in its three kinds, and
-//! DPDK's `rte_member` where weir is built with DPDK.
+//! Rivals that find heavy flows in the same traffic: the three variants of the crate `heavykeeper`, and
+//! DPDK's `rte_member` if weir is built with DPDK.
 
 use super::round::Arm;
 use heavykeeper::{BucketedTopK, CuckooTopK, TopK};
@@ -8,16 +8,16 @@ use weir_sketch::Update;
 /// A key: two words that hold a 5-tuple of IPv4.
 pub type Key = [u64; 2];
 
-/// Rows, and decay, as in the crate's own example.
+/// Rows and decay, as in the crate's own example.
 const DEPTH: usize = 4;
 const DECAY: f64 = 0.9;
 
-/// A kind of `heavykeeper`.
+/// A rival sketch.
 pub trait Keeper {
     /// Counts a packet.
     fn add(&mut self, key: &Key);
 
-    /// The keys that it remembers, with their sizes.
+    /// Returns the keys that it remembers, with their sizes.
     fn list(&self) -> Vec<(Key, f64)>;
 }
 
@@ -39,7 +39,7 @@ keeper!(TopK);
 keeper!(BucketedTopK);
 keeper!(CuckooTopK);
 
-/// The kinds of `heavykeeper`, by the names of their types.
+/// The variants of `heavykeeper`, by type name.
 const KEEPERS: [&str; 3] = ["heavykeeper TopK", "heavykeeper BucketedTopK", "heavykeeper CuckooTopK"];
 
 /// The name of DPDK's sketch.
@@ -57,7 +57,7 @@ impl Keeper for weir_port::dpdk::Member {
     }
 }
 
-/// DPDK, which is started the first time, or why it does not start.
+/// Returns DPDK, which is started on first use, or the reason why it does not start.
 #[cfg(feature = "dpdk")]
 fn eal() -> Result<weir_port::dpdk::Eal, &'static str> {
     use weir_port::dpdk::{Eal, EalOptions};
@@ -66,7 +66,7 @@ fn eal() -> Result<weir_port::dpdk::Eal, &'static str> {
     EAL.get_or_init(start).as_ref().copied().map_err(String::as_str)
 }
 
-/// Returns the names of the rivals that there are.
+/// Returns the names of the available rivals.
 pub fn rivals() -> Vec<&'static str> {
     let all = KEEPERS.to_vec();
     #[cfg(feature = "dpdk")]
@@ -74,7 +74,7 @@ pub fn rivals() -> Vec<&'static str> {
     all
 }
 
-/// Returns a sentence about the rival that is not there.
+/// Returns a sentence about the missing rival, if any.
 pub fn left_out() -> Option<String> {
     #[cfg(feature = "dpdk")]
     return eal().err().map(|why| format!("{MEMBER} is left out: {why}"));
@@ -82,7 +82,7 @@ pub fn left_out() -> Option<String> {
     Some("rte_member is left out: this weir is built without DPDK (feature `dpdk`)".into())
 }
 
-/// Creates one of [`rivals`], empty, for so many keys in so many bytes by its own account.
+/// Creates one of [`rivals`], empty, for `keys` keys in `bytes` bytes by its own accounting.
 ///
 /// # Panics
 /// Panics if DPDK has no memory for its sketch.
@@ -108,7 +108,7 @@ pub fn keeper(name: &str, keys: usize, bytes: usize) -> Box<dyn Keeper> {
     }
 }
 
-/// The width at which a sketch has so many bytes: they grow in proportion, from a constant.
+/// Returns the width at which a sketch has this many bytes, which grow linearly from a constant.
 fn width_for(bytes: usize, size: impl Fn(usize) -> usize) -> usize {
     let (one, two) = (size(1024), size(2048));
     let each = (two - one).max(1);
@@ -116,7 +116,7 @@ fn width_for(bytes: usize, size: impl Fn(usize) -> usize) -> usize {
     (bytes.saturating_sub(constant) * 1024 / each).max(1)
 }
 
-/// A rival as an arm: every packet is counted.
+/// A rival as an arm that counts every packet.
 pub struct KeeperArm(pub Box<dyn Keeper>);
 
 impl Arm<2> for KeeperArm {

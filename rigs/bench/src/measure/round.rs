@@ -1,10 +1,10 @@
-//! What a packet costs, in bursts of 32: arms take turns, round by round, so that a busy machine affects them
-//! alike.
+//! The cost of a packet, in bursts of 32. Arms take turns, round by round, so that a busy machine affects all
+//! of them equally.
 //!
-//! A round is one interval: a new sketch and a new aggregator, whose memory is made before the clock starts;
-//! all packets; the flush of the aggregator into the sketch. The average is of processor time, so that a
-//! busy machine does not count, and counts the flush; the 99th percentile is that of bursts, by the time
-//! stamp counter.
+//! A round is one interval: a new sketch and a new aggregator, whose memory is allocated before the clock
+//! starts; all packets; the flush of the aggregator into the sketch. The average is of processor time, to
+//! exclude other load on the machine, and includes the flush. The 99th percentile is that of bursts, by the
+//! timestamp counter.
 
 use crate::engine::cycles;
 use crate::scaling::busy;
@@ -14,13 +14,13 @@ use std::time::Instant;
 use weir_lab::spread::Spread;
 use weir_sketch::{Aggregator, AggregatorCounts, BATCH, Evicted, KeyHash, Seed, Update};
 
-/// Packets of a burst, as in the paper.
+/// Packets per burst, as in the paper.
 pub const BURST: usize = 32;
 
-/// The seed of everything that is measured.
+/// The seed of all measurements.
 pub const SEED: Seed = Seed::new([11, 22]);
 
-/// A sketch that keys are counted in.
+/// A sketch that counts keys.
 pub type Sketch<const W: usize> = Box<dyn FnMut(&[Evicted<W>])>;
 
 /// A way to count packets.
@@ -31,13 +31,13 @@ pub trait Arm<const W: usize> {
     /// Ends the interval.
     fn end(&mut self) {}
 
-    /// What its aggregator has done.
+    /// Returns the counts of its aggregator.
     fn counts(&self) -> AggregatorCounts {
         AggregatorCounts::default()
     }
 }
 
-/// No sketch: what it costs to read the packets.
+/// No sketch: the cost of reading the packets.
 pub struct Nothing;
 
 impl<const W: usize> Arm<W> for Nothing {
@@ -54,7 +54,7 @@ pub struct Pure<const W: usize> {
 }
 
 impl<const W: usize> Pure<W> {
-    /// An arm around an empty sketch.
+    /// Creates an arm around an empty sketch.
     pub fn new(sketch: Sketch<W>) -> Pure<W> {
         Pure { hash: KeyHash::new(&SEED), items: Vec::with_capacity(BURST), sketch }
     }
@@ -71,7 +71,7 @@ impl<const W: usize> Arm<W> for Pure<W> {
     }
 }
 
-/// Packets are summed up in an aggregator; what leaves it is counted in the sketch, 64 keys at a time.
+/// Packets are added up in an aggregator; evicted keys are counted in the sketch, 64 at a time.
 pub struct Aggregated<const W: usize, M> {
     aggregator: Aggregator<W, M>,
     out: Vec<Evicted<W>>,
@@ -79,7 +79,7 @@ pub struct Aggregated<const W: usize, M> {
 }
 
 impl<const W: usize, M> Aggregated<W, M> {
-    /// An arm around an empty aggregator and an empty sketch.
+    /// Creates an arm around an empty aggregator and an empty sketch.
     pub fn new(aggregator: Aggregator<W, M>, sketch: Sketch<W>) -> Self {
         Aggregated { aggregator, out: Vec::with_capacity(2 * BATCH), sketch }
     }
@@ -107,22 +107,22 @@ impl<const W: usize, M: weir_sketch::Compare> Arm<W> for Aggregated<W, M> {
     }
 }
 
-/// Makes an arm for a round.
+/// Creates an arm for a round.
 pub type Make<'a, const W: usize> = Box<dyn Fn() -> Box<dyn Arm<W>> + 'a>;
 
-/// What an arm took.
+/// The cost of an arm.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// Nanoseconds for each packet, on average.
+    /// Nanoseconds per packet, on average.
     pub ns: Spread,
-    /// The 99th percentile of bursts, in nanoseconds for each packet; `None` without a time stamp counter.
+    /// The 99th percentile of bursts, in nanoseconds per packet; `None` without a timestamp counter.
     pub p99_ns: Option<f64>,
-    /// Keys that left the aggregator for each packet, the flush not counted.
+    /// Keys evicted from the aggregator per packet, excluding the flush.
     pub evictions: f64,
 }
 
 impl Reading {
-    /// Million packets a second.
+    /// Returns million packets per second.
     pub fn mpps(&self) -> f64 {
         1e3 / self.ns.median
     }
@@ -137,7 +137,7 @@ impl Reading {
     }
 }
 
-/// One round of one arm: average and 99th percentile, and the arm's evictions.
+/// Runs one round of one arm. Returns the average, the 99th percentile, and the arm's evictions.
 fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn Arm<W>) -> (f64, Option<f64>, f64) {
     let mut bursts: Vec<u64> = Vec::with_capacity(packets.len().div_ceil(BURST));
     let (start, start_processor, start_cycles) = (Instant::now(), busy(), cycles());
@@ -159,7 +159,7 @@ fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn Arm<W>) -> (f64, O
     (taken / packets.len() as f64, p99_ns, left / packets.len() as f64)
 }
 
-/// Measures arms on the same packets, in turns, after one round each to warm up.
+/// Measures arms on the same packets, in turns, after one warm-up round each.
 pub fn measure<const W: usize>(packets: &[Update<W>], rounds: usize, arms: &[Make<'_, W>]) -> Vec<Reading> {
     let mut taken = vec![Vec::new(); arms.len()];
     for number in 0..=rounds {

@@ -1,4 +1,4 @@
-//! The nine solutions of Agg-Evict's paper, each empty and as large as there.
+//! The nine solutions of Agg-Evict's paper, each empty and of the same size as there.
 
 use super::round::{SEED, Sketch};
 use anyhow::Result;
@@ -7,10 +7,10 @@ use weir_sketch::{
     TwoLevel, UnivMon,
 };
 
-/// Levels of UnivMon, and keys that each remembers.
+/// Levels of UnivMon, and keys per level.
 const UNIVMON: (usize, usize) = (14, 128);
 
-/// The names of the nine, in the paper's order.
+/// The names of the nine solutions, in the paper's order.
 pub const NAMES: [&str; 9] = [
     "univmon",
     "two_level",
@@ -23,16 +23,16 @@ pub const NAMES: [&str; 9] = [
     "mrac",
 ];
 
-/// The keys of a measurement: flows of one width in words, and how their sources are found.
+/// The keys of a measurement: flows of one width in words, and how to find their sources.
 #[derive(Clone, Copy)]
 pub struct Keys<const W: usize> {
-    /// Bytes of a packet's headers that the key stands for.
+    /// Bytes of a packet's headers that the key represents.
     pub bytes: u32,
     /// The key of a flow number.
     pub of: fn(u64) -> [u64; W],
     /// The number of a key's source.
     pub source: fn(&[u64; W]) -> u64,
-    /// Whether a key has a destination beside its source, which is what TwoLevel counts.
+    /// Whether a key has both a source and a destination, as TwoLevel requires.
     pub has_pair: bool,
 }
 
@@ -60,14 +60,14 @@ pub const FIVE_TUPLES: Keys<2> =
 pub const FIVE_TUPLES_V6: Keys<5> =
     Keys { bytes: 37, of: five_tuple_v6, source: weir_sketch::key::source_number, has_pair: true };
 
-/// A flow key without IPv4's mark: flows of IPv6 alone.
+/// A flow key without the IPv4 marker, for IPv6 flows only.
 fn five_tuple_v6(flow: u64) -> [u64; 5] {
     let [addresses, last] = weir_sketch::traffic::five_tuple(flow);
     let network = 0x2001_0db8_0000_0000;
     [network | addresses >> 32, addresses, network | addresses & 0xffff_ffff, addresses.rotate_left(32), last]
 }
 
-/// Creates one of the nine, empty.
+/// Creates one of the nine solutions, empty.
 pub fn solution<const W: usize, const Q: usize, const L: usize>(
     name: &str,
     source: fn(&[u64; W]) -> u64,

@@ -1,28 +1,28 @@
-//! The traffic of `weir bench measure`: packets of one interval, as updates of keys of one width.
+//! The traffic of `weir bench measure`: the packets of one interval, as updates of keys of one width.
 
 use serde_json::{Value, json};
 use weir_sketch::Update;
 use weir_sketch::traffic::{Flood, PopZipf, Trains, Zipf};
 
-/// Bytes that every packet counts.
+/// Bytes counted per packet.
 const FRAME: u64 = 64;
 
-/// Mean length of a packet train, and trains at a time.
+/// Mean length of a packet train, and number of concurrent trains.
 const TRAIN: (f64, usize) = (10.0, 64);
 
 /// Share of the packets that a SYN flood sends.
 const FLOOD: f64 = 0.3;
 
-/// A kind of traffic; all are over so many flows.
+/// A kind of traffic, over a given number of flows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
-    /// True Zipf of a skew, packets independent of each other.
+    /// True Zipf with a skew, with independent packets.
     Zipf(f64),
-    /// The `popzipf` of the paper's generator, whose label is not the exponent.
+    /// The `popzipf` of the paper's generator, whose parameter is not the exponent.
     PopZipf(f64),
-    /// True Zipf of a skew in packet trains.
+    /// True Zipf with a skew, in packet trains.
     Trains(f64),
-    /// True Zipf of a skew beside a SYN flood.
+    /// True Zipf with a skew, along with a SYN flood.
     Flood(f64),
 }
 
@@ -46,7 +46,7 @@ impl Traffic {
         }
     }
 
-    /// The numbers of its flows, without end.
+    /// Returns an endless sequence of its flow numbers.
     pub fn flows(self, flows: u64, seed: u64) -> Box<dyn Iterator<Item = u64>> {
         let zipf = |skew| Zipf::new(flows, skew, seed);
         match self {
@@ -57,7 +57,7 @@ impl Traffic {
         }
     }
 
-    /// The packets of an interval, with keys made by `key`.
+    /// Returns the packets of an interval, with keys made by `key`.
     pub fn packets<const W: usize>(
         self,
         size: Size,
@@ -68,27 +68,27 @@ impl Traffic {
         flows.map(|flow| Update::packet(key(flow), FRAME)).collect()
     }
 
-    /// Its keys in a JSON object.
+    /// Adds its fields to a JSON object.
     pub fn put(self, row: &mut Value) {
         row["skew"] = json!(self.skew());
         row["traffic"] = json!(self.name());
     }
 }
 
-/// How much there is.
+/// The size of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Number of flows that packets are drawn from.
     pub flows: u64,
-    /// Packets of an interval.
+    /// Packets per interval.
     pub packets: usize,
-    /// Rounds of which the median is reported.
+    /// Rounds whose median is reported.
     pub rounds: usize,
 }
 
 impl Size {
-    /// As in the paper: 600,000 flows and 2^21 packets in an interval.
+    /// The paper's size: 600,000 flows and 2^21 packets per interval.
     pub const PAPER: Size = Size { flows: 600_000, packets: 1 << 21, rounds: 5 };
-    /// For a look: the same flows, a quarter of the packets.
+    /// A quick run: the same flows, a quarter of the packets.
     pub const QUICK: Size = Size { flows: 600_000, packets: 1 << 19, rounds: 3 };
 }

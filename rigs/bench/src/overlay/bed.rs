@@ -1,5 +1,6 @@
-//! Where the arms are measured: three networks of `weir lab overlay` beside each other, one without a cache,
-//! one with the caches of mode `oncache`, one with weir's. The arm `host` is between two nodes of the first.
+//! The test bed of the arms: three networks of `weir lab overlay` side by side, one without a cache, one with
+//! the caches of mode `oncache`, and one with weir's. The arm `host` is between two nodes of the first
+//! network.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
@@ -15,21 +16,21 @@ use weir_lab::weir::{Weir, program};
 
 use super::load::{PORT, PORT_LAST};
 
-/// The arms, in the order of the columns.
+/// The arms, in column order.
 pub const ARMS: [&str; 4] = ["host", "vxlan", "oncache", "weir"];
-/// Numbers of arms.
+/// Indices of arms.
 pub const VXLAN: usize = 1;
 pub const WEIR: usize = 3;
 
 /// The app's name.
 const APP: &str = "pods";
-/// How long what must happen may take.
+/// How long an expected event may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The names of weir's daemons, and of the processes that load the other caches.
 const DAEMONS: [&str; 2] = ["weir-n1", "weir-n2"];
 const CACHES: [&str; 2] = ["oncache-n1", "oncache-n2"];
 
-/// How processes are spread: the processor of those that ask, of those that answer, of all others.
+/// The assignment of processors: for clients, for servers, for everything else.
 #[derive(Clone, Copy)]
 pub struct Processors {
     pub ask: usize,
@@ -37,18 +38,18 @@ pub struct Processors {
     pub other: usize,
 }
 
-/// Who talks in the networks.
+/// The test bed.
 pub struct Bed {
-    /// Those who ask, by arm.
+    /// The clients, by arm.
     pub arms: Vec<Asker>,
     /// weir's daemons, by node.
     pub daemons: Vec<Weir>,
 }
 
 impl Bed {
-    /// Sets it up; `run` removes it.
+    /// Sets up the test bed; `run` removes it.
     pub fn start(run: &mut Run, processors: Processors, interrupt: &Interrupt) -> Result<Bed> {
-        // Without cache, with mode `oncache`, with weir.
+        // Without a cache, with mode `oncache`, with weir.
         let networks = [Topology::build(run, "v-")?, Topology::build(run, "o-")?, Topology::build(run, "")?];
         for network in &networks {
             for node in &network.nodes {
@@ -87,7 +88,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Returns what a node's cache says of itself.
+    /// Returns the status of a node's cache.
     pub fn show(&self, at: usize) -> Result<Value> {
         self.daemons[at].app(APP, "show")
     }
@@ -106,8 +107,8 @@ fn daemon(run: &mut Run, network: &Topology, at: usize, cpu: usize, interrupt: &
     Weir::start(run, DAEMONS[at], start, &configuration, interrupt)
 }
 
-/// Loads mode `oncache` on a node, with the rule that marks what is established: the second bit of the type
-/// of service, beside the first, by which the cache has marked a miss.
+/// Loads mode `oncache` on a node, with the rule that marks established flows: it sets the second bit of the
+/// type of service, next to the first, with which the cache has marked a miss.
 fn cache(run: &mut Run, network: &Topology, at: usize, cpu: usize) -> Result<()> {
     let rule = "table inet oncache {\n chain forward {\n type filter hook forward priority 10;\n \
                 ct state established ip dscp 1 ip dscp set 3\n }\n}\n";
@@ -124,7 +125,7 @@ fn answer(run: &mut Run, arm: &str, at: &Namespace, cpu: usize) -> Result<()> {
     ready(run, &format!("answer-{arm}"), &mut command).map(drop)
 }
 
-/// Starts a process and waits until it says that it is ready.
+/// Starts a process and waits until it reports that it is ready.
 fn ready(run: &mut Run, name: &str, command: &mut std::process::Command) -> Result<Started> {
     let started = run.start(name, command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
     let mut lines = BufReader::new(run.child(started).stdout.take().context("no output")?);
@@ -136,7 +137,7 @@ fn ready(run: &mut Run, name: &str, command: &mut std::process::Command) -> Resu
     Ok(started)
 }
 
-/// Who asks in an arm.
+/// The client of an arm.
 pub struct Asker {
     role: String,
     input: ChildStdin,
@@ -155,7 +156,7 @@ impl Asker {
         Ok(Asker { role, input, lines })
     }
 
-    /// Has it carry out an order, and returns what came of it.
+    /// Executes an order on the client, and returns the result.
     pub fn order(&mut self, run: &Run, order: &str) -> Result<Value> {
         writeln!(self.input, "{order}")?;
         let mut answer = String::new();

@@ -1,9 +1,9 @@
-//! Requests, answers and streams between two pods, or two nodes: both ends of what `weir bench overlay`
-//! measures, as `weir bench overlay-end`.
+//! Requests, answers and streams between two pods, or two nodes: both ends of the measurements of `weir bench
+//! overlay`, as `weir bench overlay-end`.
 //!
-//! Each end is a process in a namespace, and all its threads are pinned to one processor. If both ends have
-//! the same one, the time of a transaction is the processor time that all of it costs: a wake-up of an idle
-//! virtual processor can take longer than the network does, and says more of the hypervisor than of the path.
+//! Each end is a process in a namespace, with all its threads pinned to one processor. If both ends share a
+//! processor, the time of a transaction equals its total processor time. With two, waking an idle virtual
+//! processor can take longer than the network does, and says more about the hypervisor than about the path.
 
 use std::io::{BufRead, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,36 +17,36 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use weir_lab::screen::line;
 
-/// The first port, for TCP and for requests by UDP: each flow has its own, so that no two share a socket.
+/// The first port, for TCP and for UDP requests: each flow has its own, so that no two share a socket.
 pub const PORT: u16 = 5001;
-/// Flows at once at most, in a row of requests.
+/// Maximum number of concurrent flows in a row of requests.
 pub const FLOWS_MAX: u16 = 32;
-/// The port that counts packets of a stream.
+/// The port that counts the packets of a stream.
 const STREAM_PORT: u16 = 5100;
-/// The first port of churn; as many sockets as ports make a flow each.
+/// The first port of churn, and the number of ports and of sockets, each pair of which is a flow.
 const CHURN_PORT: u16 = 5200;
 const CHURN_SOCKETS: u16 = 256;
-/// The first port of the other ends, below those that the kernel gives.
+/// The first source port of churn, below the kernel's ephemeral ports.
 const CHURN_SOURCE: u16 = 20_000;
 /// The last port.
 pub const PORT_LAST: u16 = CHURN_PORT + CHURN_SOCKETS - 1;
 
-/// Time before anything is counted, in which flows are learnt.
+/// Warm-up time, in which flows are learnt and nothing is counted.
 const WARM: Duration = Duration::from_millis(50);
 /// How long an answer may take before it counts as lost.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Bytes of a packet of a stream.
+/// Bytes per packet of a stream.
 const SMALL: usize = 64;
-/// Bytes that are written at once.
+/// Bytes written at once.
 const CHUNK: usize = 128 << 10;
-/// Bytes that may wait at a socket.
+/// Size of the socket buffer in bytes.
 const BUFFER: usize = 8 << 20;
-/// Requests of churn on their way at once.
+/// Churn requests in flight at once.
 const WINDOW: u16 = 32;
-/// Packets of a stream between two looks at the clock.
+/// Packets of a stream between two clock checks.
 const BURST: u32 = 64;
 
-/// An end, in its own process.
+/// One end, in its own process.
 #[derive(clap::Args)]
 pub struct End {
     /// The processor for all its threads.
@@ -60,12 +60,14 @@ pub struct End {
 enum Role {
     /// Answers until it is killed.
     Answer,
-    /// Reads orders from standard input, `TEST FLOWS MILLISECONDS` in a line, and prints what came of each.
+    /// Reads orders from standard input, one `TEST FLOWS MILLISECONDS` per line, and prints the result of
+    /// each.
     Ask {
-        /// Whom to ask.
+        /// The address to ask.
         address: Ipv4Addr,
     },
-    /// Loads the programs of mode `oncache` for a node and prints `ready`; they are gone with it.
+    /// Loads the programs of mode `oncache` for a node and prints `ready`; they are removed when the process
+    /// ends.
     Cache(super::oncache::Options),
 }
 
@@ -116,7 +118,7 @@ fn answer_datagrams(socket: &UdpSocket) {
     }
 }
 
-/// Counts packets; one of a byte asks for the count.
+/// Counts packets; a packet of one byte asks for the count.
 fn count_datagrams(socket: &UdpSocket) {
     let (mut message, mut count) = ([0; 2048], 0_u64);
     while let Ok((length, from)) = socket.recv_from(&mut message) {
@@ -141,7 +143,8 @@ fn answer_many(sockets: &[UdpSocket]) {
     }
 }
 
-/// The first byte says what comes: requests of a byte, or a stream whose bytes are counted.
+/// Serves a connection. The first byte announces either one-byte requests, or a stream whose bytes are
+/// counted.
 fn answer_stream(mut stream: TcpStream) -> Option<()> {
     let mut first = [0];
     let _ = stream.set_nodelay(true);
@@ -161,7 +164,7 @@ fn answer_stream(mut stream: TcpStream) -> Option<()> {
     }
 }
 
-/// Carries out orders until there are no more.
+/// Executes orders until there are no more.
 fn obey(address: Ipv4Addr, cpu: usize) -> Result<()> {
     let mut flows_of_churn = Churn::new(address)?;
     for order in std::io::stdin().lock().lines() {
@@ -185,12 +188,12 @@ fn obey(address: Ipv4Addr, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// What came of an order: how many in which time.
+/// Returns the result of an order: a count and a duration.
 fn came(count: u64, time: Duration) -> Value {
     json!({ "count": count, "ns": time.as_nanos() as u64 })
 }
 
-/// Counts transactions of flows, each with a thread of its own.
+/// Counts transactions of flows, each in its own thread.
 fn transactions<T: FnMut() -> Result<bool>>(
     flows: u16,
     time: Duration,
@@ -276,13 +279,13 @@ fn arrived(socket: &UdpSocket) -> Result<u64> {
     bail!("nobody says how many packets have arrived")
 }
 
-/// Counts packets of 64 bytes that arrived, of one flow, and the time that the processor spent meanwhile in
-/// software interrupts, in nanoseconds. A flow of one way is never answered, so it is never established.
+/// Counts the 64-byte packets of one flow that arrived, and the nanoseconds that the processor spent in
+/// softirqs meanwhile. A one-way flow is never answered, so it is never established.
 fn stream_packets(address: Ipv4Addr, time: Duration, cpu: usize, one_way: bool) -> Result<Value> {
     let (asking, other) = (connected(address, STREAM_PORT)?, connected(address, STREAM_PORT)?);
     let socket = if one_way { &other } else { &asking };
     let arrived = || arrived(&asking);
-    // Both directions are learnt from these.
+    // Both directions are learnt from these packets.
     for _ in 0..10 {
         arrived()?;
         thread::sleep(WARM / 10);
@@ -293,16 +296,16 @@ fn stream_packets(address: Ipv4Addr, time: Duration, cpu: usize, one_way: bool) 
             socket.send(&[0; SMALL])?;
         }
     }
-    // What waits at the socket is read first.
+    // The packets that wait at the socket are read first.
     let count = arrived()? - count;
     let mut answer = came(count, begin.elapsed());
     answer["softirq_ns"] = json!(softirq_ns(cpu)? - before);
     Ok(answer)
 }
 
-/// Returns the time that a processor has spent in software interrupts.
+/// Returns the time that a processor has spent in softirqs.
 fn softirq_ns(cpu: usize) -> Result<u64> {
-    /// Where it is in a line of /proc/stat, which counts in hundredths of a second.
+    /// The index of that time in a line of /proc/stat, which counts in hundredths of a second.
     const SOFTIRQ: usize = 7;
     const TICK_NS: u64 = 10_000_000;
     let text = std::fs::read_to_string("/proc/stat")?;
@@ -314,12 +317,12 @@ fn softirq_ns(cpu: usize) -> Result<u64> {
     found.map(|ticks| ticks * TICK_NS).context("/proc/stat does not have the processor")
 }
 
-/// 65 536 flows that take turns: every socket with every port. They stay from order to order, because making
+/// 65 536 flows that take turns: every socket with every port. They persist across orders, because creating
 /// them costs connection tracking more than anything that is measured.
 struct Churn {
     address: Ipv4Addr,
     sockets: Vec<UdpSocket>,
-    /// Which window comes next: the socket, and the first port of the window.
+    /// The next window: its socket, and its first port.
     next: (usize, u16),
 }
 
@@ -360,8 +363,8 @@ impl Churn {
     }
 }
 
-/// Sends so many packets of a length, one after the other's answer; before them as many short ones, from
-/// which the flow is learnt.
+/// Sends `packets` packets of a length, each after the answer to the previous one. The same number of short
+/// packets is sent first, from which the flow is learnt.
 fn some(address: Ipv4Addr, packets: u16, length: usize) -> Result<Value> {
     let socket = connected(address, PORT)?;
     let (mut count, begin, mut message) = (0, Instant::now(), [0; 2048]);
@@ -375,7 +378,7 @@ fn some(address: Ipv4Addr, packets: u16, length: usize) -> Result<Value> {
     Ok(came(count, begin.elapsed()))
 }
 
-/// Sends so many packets of a length in a flow that is never answered.
+/// Sends `packets` packets of a length in a flow that is never answered.
 fn some_one_way(address: Ipv4Addr, packets: u16, length: usize) -> Result<Value> {
     let (asking, socket) = (connected(address, STREAM_PORT)?, connected(address, STREAM_PORT)?);
     let (count, begin) = (arrived(&asking)?, Instant::now());

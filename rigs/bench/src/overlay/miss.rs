@@ -1,5 +1,5 @@
-//! What a miss costs: the nanoseconds of weir's programs for a frame of which nothing can be learnt
-//! (`kernel.bpf_stats_enabled`), over those of the kernel's own way without them.
+//! The cost of a miss: the nanoseconds that weir's programs take for a frame from which nothing can be learnt
+//! (`kernel.bpf_stats_enabled`), relative to those of the kernel's way without them.
 
 use std::fs;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::bed::{Bed, VXLAN, WEIR};
 
 const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// Has the kernel keep statistics of programs, until it is dropped.
+/// Makes the kernel keep BPF program statistics, until it is dropped.
 struct Statistics(String);
 
 impl Statistics {
@@ -32,25 +32,26 @@ impl Drop for Statistics {
     }
 }
 
-/// What came of it, in nanoseconds for a packet.
+/// The result, in nanoseconds per packet.
 pub struct Miss {
-    /// The kernel's way, all in all, without weir.
+    /// The kernel's way in total, without weir.
     pub kernel_ns: Spread,
-    /// All programs that a packet meets when it misses, and when it takes the short way; with what the
-    /// statistics themselves cost.
+    /// All programs that a packet passes when it misses, and when it takes the short way, including the cost
+    /// of the statistics.
     pub miss_ns: Spread,
     pub hit_ns: Spread,
-    /// What the statistics cost for each program.
+    /// The cost of the statistics per program.
     pub statistics_ns: Spread,
 }
 
-/// Programs that a packet meets when it misses: at the pod, the uplink, the other uplink, the other pod.
+/// Number of programs that a packet passes when it misses: at the pod, the uplink, the other uplink, the
+/// other pod.
 const PROGRAMS: f64 = 4.0;
 /// Runs of a program that does nothing.
 const RUNS: u32 = 100_000;
 
 impl Miss {
-    /// Measures it in turns.
+    /// Measures in turns.
     pub fn measure(
         bed: &mut Bed,
         run: &mut Run,
@@ -75,13 +76,13 @@ impl Miss {
         Ok(Miss { kernel_ns, miss_ns, hit_ns, statistics_ns })
     }
 
-    /// Returns the cost of a packet that misses over that without weir.
+    /// Returns the cost of a packet that misses, relative to that without weir.
     pub fn ratio(&self) -> f64 {
         let own = PROGRAMS * self.statistics_ns.median;
         1.0 + (self.miss_ns.median - own) / self.kernel_ns.median
     }
 
-    /// A line for a person.
+    /// The result as a line of text.
     pub fn text(&self) -> String {
         format!(
             "a packet the kernel's way {:.0} ns, weir's programs for one that misses {:.0} ns, for one that \
@@ -95,7 +96,7 @@ impl Miss {
         )
     }
 
-    /// For a program.
+    /// The result as JSON.
     pub fn json(&self) -> Value {
         let of = |spread: Spread| json!({ "median": spread.median, "min": spread.min, "max": spread.max });
         json!({
@@ -105,7 +106,7 @@ impl Miss {
     }
 }
 
-/// Returns the nanoseconds that weir's programs have for a packet.
+/// Returns the nanoseconds that weir's programs take per packet.
 fn programs_ns(bed: &mut Bed, run: &mut Run, order: &str) -> Result<f64> {
     let before = spent_ns(bed, run)?;
     let answer = bed.arms[WEIR].order(run, order)?;
@@ -113,13 +114,13 @@ fn programs_ns(bed: &mut Bed, run: &mut Run, order: &str) -> Result<f64> {
     Ok(spent as f64 / answer["count"].as_f64().unwrap_or_default())
 }
 
-/// Returns the nanoseconds that the programs of weir's daemons have run.
+/// Returns the total run time of the programs of weir's daemons, in nanoseconds.
 fn spent_ns(bed: &Bed, run: &mut Run) -> Result<u64> {
     let mut sum = 0;
     for daemon in &bed.daemons {
         let folder = format!("/proc/{}/fdinfo", run.child(daemon.process()).id());
         for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))? {
-            // A file that was closed meanwhile is no program's.
+            // A file descriptor that was closed meanwhile is not a program's.
             let text = fs::read_to_string(entry?.path()).unwrap_or_default();
             let spent = text.lines().find_map(|line| line.strip_prefix("run_time_ns:"));
             sum += spent.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or_default();

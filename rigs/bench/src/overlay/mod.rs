@@ -1,8 +1,8 @@
-//! `weir bench overlay`: what the cache of `overlay` apps gains, beside the same network without it, beside a
-//! cache as ONCache's authors describe it, and beside the nodes' own addresses.
+//! `weir bench overlay`: what the cache of `overlay` apps gains, compared with the same network without it,
+//! with a cache as described by ONCache's authors, and with the nodes' own addresses.
 //!
-//! All arms run in one go, and take turns of a fraction of a second in random order: what disturbs the
-//! machine disturbs all alike. Each arm's network is that of `weir lab overlay`.
+//! All arms are measured in one run, with turns of a fraction of a second in random order, so that
+//! disturbances affect all arms equally. Each arm's network is that of `weir lab overlay`.
 
 mod bed;
 mod load;
@@ -27,25 +27,25 @@ use row::{Row, SOFTIRQ, Sample, TESTS, Test, softirq_ns, value};
 
 pub use load::{End, run as run_end};
 
-/// Programs that it runs.
+/// Programs that the bench runs.
 const NEEDED: [&str; 6] = ["ip", "bridge", "nft", "taskset", "unshare", "mount"];
 
 /// The options of `weir bench overlay`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Samples of each test and arm.
+    /// Samples per test and arm.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Milliseconds of a sample.
+    /// Duration of a sample in milliseconds.
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(20..=10_000))]
     sample_ms: u32,
-    /// Three rounds of short samples: whether it works.
+    /// Three rounds of short samples, to see whether it works.
     #[arg(long)]
     quick: bool,
-    /// Only tests whose names begin so.
+    /// Only tests whose names start with this.
     #[arg(long)]
     test: Option<String>,
-    /// Those who answer have the other processor, not the one of those who ask.
+    /// Pin servers to the other processor instead of the one of the clients.
     #[arg(long)]
     apart: bool,
     /// Determines the order of turns.
@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut run = Run::begin(false)?;
     let mut bed = Bed::start(&mut run, processors(options.apart)?, &interrupt)?;
     let passes = passes(&mut bed, &mut run, &mut screen)?;
-    // Before the table and connection tracking are full.
+    // Measure this before the flow table and connection tracking are full.
     let miss = Miss::measure(&mut bed, &mut run, plan(options), &interrupt)?;
     screen.say(&miss.text());
     let rows = rows(options, &mut bed, &run, &mut screen, &interrupt)?;
@@ -84,12 +84,12 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns rounds, and milliseconds of a sample.
+/// Returns the number of rounds, and the milliseconds of a sample.
 fn plan(options: &Options) -> (usize, u32) {
     if options.quick { (3, 60) } else { (options.rounds as usize, options.sample_ms) }
 }
 
-/// The first processor carries the load, the last one everything else.
+/// Assigns processors: the first carries the load, the last one everything else.
 fn processors(apart: bool) -> Result<Processors> {
     let set = rustix::thread::sched_getaffinity(None)?;
     let mut all = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
@@ -98,7 +98,8 @@ fn processors(apart: bool) -> Result<Processors> {
     Ok(Processors { ask: first, answer: if apart { last } else { first }, other: last })
 }
 
-/// Counts the interfaces that a packet passes; null, and a line says why, where the kernel does not tell.
+/// Counts the interfaces that a packet traverses; returns null, and prints the reason, if the kernel cannot
+/// trace them.
 fn passes(bed: &mut Bed, run: &mut Run, screen: &mut Screen) -> Result<Value> {
     let mut count = |arm: usize, one_way: bool| match passes::count(run, &mut bed.arms[arm], one_way) {
         Ok(count) => Some(count),
@@ -123,7 +124,7 @@ fn passes(bed: &mut Bed, run: &mut Run, screen: &mut Screen) -> Result<Value> {
     Ok(all)
 }
 
-/// Measures all tests that are wanted.
+/// Measures all requested tests.
 fn rows(
     options: &Options,
     bed: &mut Bed,
@@ -163,7 +164,7 @@ fn rows(
     Ok(rows)
 }
 
-/// The arms in random order.
+/// Returns the arms in random order.
 fn order(random: &mut Random) -> [usize; ARMS.len()] {
     let mut order = std::array::from_fn(|at| at);
     for last in (1..order.len()).rev() {
@@ -172,7 +173,8 @@ fn order(random: &mut Random) -> [usize; ARMS.len()] {
     order
 }
 
-/// Says how many of weir's frames took the short way: what was measured was the cache.
+/// Returns a line with the number of weir's frames that took the short way. Fails if there were none, since
+/// the cache was not measured then.
 fn shown(bed: &Bed) -> Result<String> {
     let mut words = Vec::new();
     for at in 0..2 {

@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 use weir_bpf::Oncache;
 use weir_lab::screen::line;
 
-/// Where the programs are to be.
+/// Where to attach the programs.
 #[derive(clap::Args)]
 pub struct Options {
     #[arg(long)]
     uplink: String,
-    /// The interface of the pod that is known.
+    /// The interface of the known pod.
     #[arg(long)]
     pod: String,
     /// The pod's address.
@@ -21,7 +21,7 @@ pub struct Options {
     address: Ipv4Addr,
 }
 
-/// Holds them until the process is killed.
+/// Keeps the programs attached until the process is killed.
 pub fn run(options: &Options) -> Result<()> {
     let mut cache = Oncache::load()?;
     cache.attach_uplink(&options.uplink)?;

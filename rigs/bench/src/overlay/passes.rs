@@ -1,6 +1,7 @@
-//! How many interfaces a packet passes in the pods and nodes: the kernel's tracepoints of frames that are
-//! queued at an interface (`net:net_dev_queue`) and received by one (`net:netif_receive_skb`), counted for
-//! frames of a length that nothing else on the machine has. It is a count, so noise does not change it.
+//! How many interfaces a packet traverses in the pods and nodes. Counts the kernel's tracepoints for frames
+//! that are queued at an interface (`net:net_dev_queue`) and received by one (`net:netif_receive_skb`), for
+//! frames of a length that nothing else on the machine uses. Being a count, the result is not affected by
+//! noise.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -10,18 +11,18 @@ use weir_lab::run::Run;
 
 use super::bed::Asker;
 
-/// Requests, and as many answers; or packets of one way.
+/// Number of requests and answers, or of one-way packets.
 const PACKETS: u32 = 100;
-/// Bytes of their payload, which nothing else is likely to have.
+/// Bytes of their payload, a size that nothing else is likely to use.
 const PAYLOAD: u32 = 1111;
-/// Bytes of headers of IP and UDP, of Ethernet, of the tunnel.
+/// Bytes of the headers of IP and UDP, of Ethernet, and of the tunnel.
 const INNER: u32 = 28;
 const ETHERNET: u32 = 14;
 const TUNNEL: u32 = 50;
 /// The switch between the nodes is not counted.
 const SWITCH: [&str; 4] = ["f1", "f2", "f3", "br0"];
 
-/// Traces in a mount namespace and an instance of its own, until a line comes.
+/// Traces in its own mount namespace and trace instance, until a line arrives.
 const SCRIPT: &str = r#"
 set -e
 [ -d /sys/kernel/tracing/instances ] || mount -t tracefs nodev /sys/kernel/tracing
@@ -39,7 +40,8 @@ echo 0 >"$instance/events/enable"
 cat "$instance/trace"
 "#;
 
-/// Counts the passes of a packet: of a learnt flow, or of one that is never answered, so that it misses.
+/// Counts the passes per packet: of a learnt flow, or of a flow that is never answered, so that its packets
+/// miss.
 pub fn count(run: &mut Run, asker: &mut Asker, one_way: bool) -> Result<f64> {
     let filter = [INNER, INNER + ETHERNET, INNER + TUNNEL, INNER + ETHERNET + TUNNEL]
         .map(|more| format!("len == {}", PAYLOAD + more))

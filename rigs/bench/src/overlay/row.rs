@@ -1,23 +1,23 @@
-//! The rows of the table: a test, and what each arm made of it.
+//! The rows of the table: a test, and the result of each arm.
 
 use serde_json::{Value, json};
 use weir_lab::spread::Spread;
 
 use super::bed::ARMS;
 
-/// A round: what each arm made of a test.
+/// A round: the result of each arm in a test.
 pub type Sample = [f64; ARMS.len()];
 
-/// What is measured.
+/// A test.
 #[derive(Clone, Copy)]
 pub struct Test {
     /// Its name in the table.
     pub name: &'static str,
     pub flows: u32,
     pub unit: &'static str,
-    /// What the one who asks is told, without flows and time.
+    /// The order for the client, without flows and time.
     pub order: &'static str,
-    /// How much longer a sample takes than that of another test, and what comes before the first.
+    /// How many times longer a sample takes than in other tests, and the warm-up before the first sample.
     pub longer: u32,
     pub warm: u32,
 }
@@ -26,7 +26,7 @@ const fn test(name: &'static str, flows: u32, unit: &'static str) -> Test {
     Test { name, flows, unit, order: name, longer: 1, warm: 1 }
 }
 
-/// All tests. One of `udp_stream` has two rows.
+/// All tests. `udp_stream` yields two rows.
 pub const TESTS: [Test; 8] = [
     test("tcp_rr", 1, "transactions/s"),
     test("udp_rr", 1, "transactions/s"),
@@ -38,17 +38,17 @@ pub const TESTS: [Test; 8] = [
     Test { longer: 4, warm: 20, ..test("churn", 65536, "transactions/s") },
 ];
 
-/// The row beside `udp_stream`.
+/// The second row of `udp_stream`.
 pub const SOFTIRQ: Test = test("udp_stream_softirq", 1, "ns/packet");
 
-/// Returns the value of a test from what came of an order.
+/// Returns the value of a test from the result of an order.
 pub fn value(test: &Test, answer: &Value) -> f64 {
     let of = |name: &str| answer[name].as_f64().unwrap_or(f64::NAN);
     let rate = of("count") / of("ns") * 1e9;
     if test.name == "tcp_stream" { rate * 8.0 / 1e9 } else { rate }
 }
 
-/// Returns the value of [`SOFTIRQ`].
+/// Returns the value of [`SOFTIRQ`] from the result of an order.
 pub fn softirq_ns(answer: &Value) -> f64 {
     let of = |name: &str| answer[name].as_f64().unwrap_or(f64::NAN);
     of("softirq_ns") / of("count")
@@ -58,13 +58,13 @@ pub fn softirq_ns(answer: &Value) -> f64 {
 pub struct Row {
     test: Test,
     arms: [Spread; ARMS.len()],
-    /// Of the rounds: each arm over plain VXLAN of the same round.
+    /// Each arm relative to plain VXLAN in the same round.
     over_vxlan: [Spread; ARMS.len()],
     samples: usize,
 }
 
 impl Row {
-    /// Makes it of at least one round.
+    /// Computes a row from at least one round.
     pub fn of(test: Test, samples: &[Sample]) -> Row {
         let spread = |arm: usize| Spread::of(samples.iter().map(|sample| sample[arm]).collect());
         let over = |arm: usize| {
@@ -78,7 +78,7 @@ impl Row {
         }
     }
 
-    /// The table's first line.
+    /// The heading of the table.
     pub fn heading() -> String {
         let arms: String = ARMS.iter().map(|arm| format!("{arm:>11}")).collect();
         format!(
@@ -90,7 +90,7 @@ impl Row {
         )
     }
 
-    /// A line for a person.
+    /// The row as a line of text.
     pub fn text(&self) -> String {
         let Test { name, flows, unit, .. } = self.test;
         let digits = if self.arms[0].median < 1000.0 { 2 } else { 0 };
@@ -103,7 +103,7 @@ impl Row {
         )
     }
 
-    /// The same for a program: medians by arm, and how far samples are spread.
+    /// The row as JSON: medians by arm, and the spread of samples.
     pub fn json(&self) -> Value {
         let Test { name, flows, unit, .. } = self.test;
         let mut row = json!({ "test": name, "flows": flows, "unit": unit });

@@ -1,9 +1,9 @@
-//! `weir bench pipes`: weir's programs beside the same programs of DPDK's own match-action pipeline (SWX), on
-//! the same virtual devices: a recording in a loop (`net_pcap`) to nowhere (`net_null`).
+//! `weir bench pipes`: weir's programs compared with the same programs on DPDK's own match-action pipeline
+//! (SWX), on the same virtual devices: from a looped recording (`net_pcap`) to nowhere (`net_null`).
 //!
 //! SWX compiles a program to C and runs it in DPDK's example `pipeline`, which Debian does not package: `SWX`
-//! names the built program, `.../examples/pipeline/build/pipeline`. Both take turns on one core, the other
-//! held; a rate is frames sent over the processor time of the thread that sends them.
+//! names the built program, `.../examples/pipeline/build/pipeline`. Both take turns on one core, with the
+//! other one suspended. A rate is frames sent divided by the processor time of the sending thread.
 
 mod programs;
 mod swx;
@@ -20,17 +20,17 @@ use weir_lab::run::Run;
 use weir_lab::spread::Spread;
 use weir_port::huge_pages::HugePages;
 
-/// Names the built example, where it is not null.
+/// The environment variable that names the built example.
 const VARIABLE: &str = "SWX";
 
-/// Rounds of which the median is reported; one before them is not counted.
+/// Rounds whose median is reported, after an uncounted warm-up round.
 const ROUNDS: usize = 5;
 
 /// Flows of the recording, one frame each.
 const FLOWS: u32 = 10_000;
 
-/// Measures the programs named by `only` (all when empty), and says each; `None`, and a line that says why,
-/// where it cannot be done.
+/// Measures the programs named by `only` (all when empty), and reports each; returns `None`, and prints the
+/// reason, if that is impossible.
 pub fn run(only: &[String], say: impl Fn(&dyn Display) -> Result<()>) -> Result<Option<Vec<Value>>> {
     let path = std::env::var_os(VARIABLE);
     let binary = path.as_ref().and_then(|path| std::fs::canonicalize(path).ok().filter(|_| !path.is_empty()));

@@ -1,27 +1,27 @@
-//! The programs that both run: weir's as scenarios, SWX's in its own language. Every one of SWX's counts its
+//! The programs that both run: weir's as scenarios, SWX's in its own language. Each SWX program counts its
 //! hits in a register, as weir's do in a counter or an entry.
 
 use crate::scenarios::flow;
 use std::fmt::Write;
 use std::path::Path;
 
-/// A program of SWX.
+/// An SWX program.
 pub struct Program {
     /// Its name, which is also that of weir's (`scenarios::peer`).
     pub name: &'static str,
-    /// What it is for so many flows; the example's folder has one of its own.
+    /// Creates it for this many flows; one program comes from the example's folder, which is passed too.
     pub swx: fn(u32, &Path) -> std::io::Result<Source>,
 }
 
-/// What SWX needs for a program.
+/// The inputs of SWX for a program.
 #[derive(Default)]
 pub struct Source {
     /// The program.
     pub text: String,
-    /// The table with entries, and they.
+    /// The table with entries, and the entries.
     pub table: &'static str,
     pub entries: Vec<String>,
-    /// The selector with members, and they.
+    /// The selector with members, and the members.
     pub selector: &'static str,
     pub members: Vec<String>,
 }
@@ -98,7 +98,7 @@ action no args none {
 }
 ";
 
-/// What stands between `apply {` and the look-up, and after it.
+/// The code between `apply {` and the lookup, and after it.
 const BEGIN: &str = "apply {\n  rx m.input\n  extract h.ethernet\n  extract h.ipv4\n  extract h.udp\n";
 const END: &str = "  emit h.ethernet\n  emit h.ipv4\n  emit h.udp\n  tx m.output\n}\n";
 
@@ -190,7 +190,7 @@ fn learner(flows: u32, _: &Path) -> std::io::Result<Source> {
     Ok(Source { text, ..Source::default() })
 }
 
-/// The example's own, with an entry for the recording's destination.
+/// The example's own program, with an entry for the recording's destination.
 fn vxlan(_: u32, example: &Path) -> std::io::Result<Source> {
     let text = std::fs::read_to_string(example.join("examples/vxlan.spec"))?;
     let values = [

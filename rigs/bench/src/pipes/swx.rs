@@ -1,5 +1,5 @@
-//! DPDK's example `pipeline` with a program: a process whose thread never rests, so it is held between its
-//! turns.
+//! DPDK's example `pipeline` with a program: a process whose thread never sleeps, so it is suspended between
+//! its turns.
 
 use super::programs::{Program, Source};
 use crate::peers::{Setting, Turn};
@@ -28,7 +28,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct Swx {
     process: Started,
     port: u16,
-    /// The kernel's account of the thread that carries frames.
+    /// The kernel's accounting file of the forwarding thread.
     account: PathBuf,
 }
 
@@ -68,7 +68,7 @@ impl Swx {
         Ok(swx)
     }
 
-    /// Lets it forward for so long.
+    /// Lets it forward for `time`.
     pub fn turn(&mut self, run: &mut Run, time: Duration, interrupt: &Interrupt) -> Result<Turn> {
         run.go_on(self.process);
         let before = (self.sent()?, self.busy()?);
@@ -79,13 +79,13 @@ impl Swx {
         Ok(Turn { frames: after.0 - before.0, busy: after.1 - before.1 })
     }
 
-    /// Frames that it has sent.
+    /// Returns the number of frames that it has sent.
     fn sent(&self) -> Result<u64> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(ANSWER))?;
         read_until(&mut stream, "> ")?;
         stream.write_all(b"ethdev show net_null0\n")?;
-        // A prompt follows the answer only when more is asked.
+        // A prompt follows the answer only after the next command.
         let answer = read_until(&mut stream, "TX errors")?;
         let (_, rest) = answer.split_once("TX packets").context("no count of frames sent")?;
         let digits = rest.trim_start_matches([':', ' ']).split_whitespace().next();
@@ -99,7 +99,7 @@ impl Swx {
     }
 }
 
-/// Writes what the example reads. Returns its script.
+/// Writes the example's input files. Returns its script.
 fn write(folder: &Path, source: &Source, flows: u32) -> Result<PathBuf> {
     let file = |name: &str, text: &str| -> Result<String> {
         let path = folder.join(name);
@@ -136,8 +136,8 @@ fn write(folder: &Path, source: &Source, flows: u32) -> Result<PathBuf> {
     file("script", &script).map(PathBuf::from)
 }
 
-/// Makes a folder with a `gcc` that compiles for this processor, as weir's own code does where it matters:
-/// the example calls gcc without saying so.
+/// Creates a folder with a `gcc` that compiles for this processor, as weir's own code does where it matters:
+/// the example calls gcc without such an option.
 fn compiler(folder: &Path) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let gcc = std::env::split_paths(&path).map(|folder| folder.join("gcc")).find(|gcc| gcc.is_file());
@@ -162,7 +162,7 @@ fn read_until(stream: &mut TcpStream, end: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// The account of the thread on lcore 1.
+/// Returns the accounting file of the thread on lcore 1.
 fn lcore(process: u32) -> Option<PathBuf> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let carries = |path: &PathBuf| {

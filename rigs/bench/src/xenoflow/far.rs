@@ -1,8 +1,10 @@
-//! The far end: sends at given rates by AF_XDP, receives what comes back, and says how long it took.
+//! The far end: sends at given rates through AF_XDP, receives the frames that return, and reports how long
+//! they took.
 //!
-//! A frame carries its number, by which the time of its sending is found. Time counts from before a batch is
-//! handed to the interface until it is received, so that it holds a wait for the batch. What arrives is
-//! counted by the kernel at the interface, because this process may be too slow to receive all of it.
+//! A frame carries its number, from which its send time is looked up. The latency of a frame runs from before
+//! its batch is handed to the interface until the frame is received, so it includes waiting for the batch.
+//! The kernel counts arriving frames at the interface, because this process may be too slow to receive all of
+//! them.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -13,42 +15,42 @@ use weir_port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
 
 use super::rate::SHORTEST;
 
-/// Chunks of the pool besides those that the ports have.
+/// Chunks of the pool beyond those that the ports hold.
 const CHUNKS_SPARE: u32 = 1024;
-/// How long frames may be on their way.
+/// How long frames may be in flight.
 const UNDER_WAY: Duration = Duration::from_millis(50);
-/// Frames of which the time of sending is known: more than rings hold.
+/// Number of frames whose send times are kept: more than rings hold.
 const KNOWN: usize = 1 << 16;
-/// Where the payload begins.
+/// Offset of the payload.
 const PAYLOAD: usize = 42;
 /// Client addresses.
 const CLIENTS: u32 = 254;
-/// Turns of this many clients have the share of even ones.
+/// Each group of this many clients has the configured share of even ones.
 const TURN: u32 = 10;
 
-/// What the far end needs to know.
+/// The options of the far end.
 #[derive(clap::Args)]
 pub struct Far {
-    /// Where frames leave.
+    /// The interface on which frames leave.
     from: String,
-    /// Where they come back.
+    /// The interface on which they return.
     to: String,
-    /// Of ten clients, how many have an even address.
+    /// How many of ten clients have an even address.
     #[arg(long, default_value = "5", value_parser = clap::value_parser!(u32).range(0..=TURN as i64))]
     even: u32,
-    /// How long is sent at each rate.
+    /// Milliseconds to send at each rate.
     #[arg(long, default_value = "1000")]
     millis: u64,
-    /// Frames a second; 0 is as fast as it goes.
+    /// Frames per second; 0 is as fast as possible.
     #[arg(long, value_delimiter = ',', default_value = "0")]
     rates: Vec<f64>,
 }
 
-/// Sends at each rate, and says what came of it as one line of JSON.
+/// Sends at each rate, and prints the results as one line of JSON.
 pub fn run(far: &Far) -> Result<()> {
     let mut ends = Ends::open(far)?;
     let time = Duration::from_millis(far.millis);
-    // Whatever happens once happens now.
+    // Warm up, so that one-time costs occur now.
     ends.turn(1000.0, time / 4)?;
     let rows = far.rates.iter().map(|rate| ends.turn(*rate, time)).collect::<Result<Vec<_>>>()?;
     line(json!(rows))
@@ -61,15 +63,15 @@ struct Ends {
     to: XdpPort,
     batch: Batch,
     _attached: [XdpInterface; 2],
-    /// The name of the interface where frames come back.
+    /// The name of the interface on which frames return.
     name: String,
     frame: [u8; SHORTEST as usize],
     even: u32,
     start: Instant,
-    /// Number and time of the last frames sent.
+    /// Numbers and send times of the last frames sent.
     known: Vec<(u32, u64)>,
     number: u32,
-    /// Nanoseconds that frames took.
+    /// Latencies of frames in nanoseconds.
     taken: Vec<u64>,
 }
 
@@ -99,7 +101,7 @@ impl Ends {
         })
     }
 
-    /// Sends at a rate for some time. Returns what was sent, what arrived, and how long it took.
+    /// Sends at a rate for some time. Returns the frames sent, the frames that arrived, and their latencies.
     fn turn(&mut self, rate: f64, time: Duration) -> Result<serde_json::Value> {
         self.taken.clear();
         let before = self.arrived()?;
@@ -110,7 +112,7 @@ impl Ends {
             if rate == 0.0 || late > 0 {
                 self.send(if rate == 0.0 { u64::MAX } else { late })?;
             } else {
-                // To yield would be to wait for whatever else runs here.
+                // Yielding would mean waiting for other programs on this core.
                 std::hint::spin_loop();
             }
             self.receive();
@@ -134,7 +136,7 @@ impl Ends {
         }))
     }
 
-    /// Frames that the kernel has received where they come back.
+    /// Returns the number of frames that the kernel has received on the return interface.
     fn arrived(&self) -> Result<u64> {
         let table = std::fs::read_to_string("/proc/net/dev").context("/proc/net/dev")?;
         let line = table.lines().find_map(|line| line.trim().strip_prefix(&self.name)?.strip_prefix(':'));
@@ -161,7 +163,7 @@ impl Ends {
         let (list, count) = (batch.mask(), batch.len() as u32);
         let sent = from.transmit(pools, batch, list);
         from.flush(pools);
-        // A ring takes the first ones; the others are sent next time, under the same numbers.
+        // A ring accepts the first frames; the others are sent next time, with the same numbers.
         self.number = first.wrapping_add(sent.count_ones());
         if sent.count_ones() < count {
             weir_packet::Bits(list & !sent).for_each(|slot| pools.give(batch.take(slot)));
@@ -170,7 +172,7 @@ impl Ends {
         Ok(())
     }
 
-    /// Receives what has come.
+    /// Receives the frames that have arrived.
     fn receive(&mut self) {
         loop {
             self.to.receive(&mut self.pools, &mut self.batch);
@@ -187,7 +189,7 @@ impl Ends {
                 self.pools.give(frame);
             }
             self.batch.clear();
-            // Gives the kernel chunks for more.
+            // Gives the kernel chunks for more frames.
             self.to.flush(&mut self.pools);
             if count < weir_packet::BATCH {
                 return;
@@ -196,7 +198,7 @@ impl Ends {
     }
 }
 
-/// A frame of UDP without a checksum, to the interface of the node.
+/// A UDP frame without a checksum, addressed to the node's interface.
 fn frame() -> [u8; SHORTEST as usize] {
     let mut frame = [0; SHORTEST as usize];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
@@ -205,7 +207,7 @@ fn frame() -> [u8; SHORTEST as usize] {
     frame
 }
 
-/// Gives a frame its number, and the address of a client: of ten, `even` have an even one.
+/// Writes the number and a client address into a frame; of ten clients, `even` have an even address.
 fn address(frame: &mut [u8; SHORTEST as usize], number: u32, even: u32) {
     let odd = u32::from(number % TURN >= even);
     let client = (number / TURN % (CLIENTS / 2) * 2 + odd) as u8;

@@ -1,12 +1,12 @@
-//! Latency and loss by load: a daemon with what `weir import xenoflow` writes, on AF_XDP.
+//! Latency and loss by load: a daemon with the output of `weir import xenoflow`, on AF_XDP.
 //!
 //! ```text
 //!   far:  f0 ---- w0 :node: w1 ---- f1        bare: g0 ---- g1
 //! ```
 //!
-//! The far end (`far.rs`) sends out of f0 and receives on f1. The same over a bare veth pair, at the same
-//! rates, is what the far end takes itself; the difference is what weir and the second pair add. The worker
-//! has a core of its own, everything else shares the other one, the sender's own softirqs included.
+//! The far end (`far.rs`) sends out of f0 and receives on f1. The same measurement over a bare veth pair, at
+//! the same rates, gives the far end's own cost; the difference is what weir and the second pair add. The
+//! worker has its own core; everything else shares the other one, including the sender's softirqs.
 
 use crate::peers::Setting;
 use anyhow::{Context, Result, ensure};
@@ -19,12 +19,12 @@ use weir_lab::namespace::Namespace;
 use weir_lab::run::Run;
 use weir_lab::weir::{self, Weir};
 
-/// The thesis's distributions of clients: name, back ends, and how many of ten clients are even. What its
-/// worst case is, is our reading: one of two back ends gets everything.
+/// The thesis's distributions of clients: name, back ends, and how many of ten clients are even. The worst
+/// case is our interpretation: one of two back ends gets everything.
 const SCENARIOS: [(&str, usize, u32); 4] =
     [("single", 1, 5), ("50/50", 2, 5), ("70/30", 2, 7), ("worst case", 2, 10)];
 
-/// Loads, in percent of what the far end can send through weir.
+/// Loads, in percent of the far end's highest rate through weir.
 const LOADS: [u32; 10] = [5, 10, 20, 30, 40, 50, 60, 75, 90, 100];
 const LOADS_QUICK: [u32; 4] = [10, 30, 60, 100];
 
@@ -32,7 +32,7 @@ const LOADS_QUICK: [u32; 4] = [10, 30, 60, 100];
 const MILLIS: u32 = 1000;
 const MILLIS_QUICK: u32 = 150;
 
-/// Times that every scenario has its turn; the medians count.
+/// Number of turns per scenario; the medians count.
 const ROUNDS: usize = 3;
 
 /// Back ends of `backends.json`.
@@ -41,7 +41,7 @@ const BACK_ENDS: [&str; 2] = [
     r#"{"name":"fips3","mac_address":"A0:88:C2:B5:F4:5B"}"#,
 ];
 
-/// Measures, and says a table for each scenario; where that is not possible, the result says why.
+/// Measures, and prints a table for each scenario; if that is impossible, the result says why.
 pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     let setting = Setting::new(0, false);
     if !rustix::process::geteuid().is_root() || setting.core == setting.other {
@@ -51,12 +51,12 @@ pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Val
     }
     let mut other = CpuSet::new();
     other.set(setting.other);
-    // The daemon inherits it; its worker goes to its own core.
+    // The daemon inherits the affinity; its worker moves to its own core.
     sched_setaffinity(None, &other).context("a core that was allowed is not")?;
     let mut bench = Bench::new(setting, quick)?;
     let most = bench.most()?;
     let loads = if quick { &LOADS_QUICK[..] } else { &LOADS[..] };
-    // As fast as it goes is rate 0.
+    // Rate 0 is as fast as possible.
     let rate = |percent: &u32| if *percent < 100 { (most * 1e4 * f64::from(*percent)).round() } else { 0.0 };
     let rates: Vec<f64> = loads.iter().map(rate).collect();
     let rounds = if quick { 1 } else { ROUNDS };
@@ -73,7 +73,7 @@ pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Val
         let mut rows = middle(rows)?;
         for ((row, bare), percent) in rows.iter_mut().zip(&bare).zip(loads) {
             row["percent"] = json!(percent);
-            // As fast as it goes is another rate on the bare pair.
+            // As fast as possible is a different rate on the bare pair.
             let added =
                 row["median_us"].as_f64().zip(bare["median_us"].as_f64()).map(|(one, base)| one - base);
             row["added_us"] = json!(added.filter(|_| row["rate"].as_f64() > Some(0.0)));
@@ -109,7 +109,7 @@ impl Bench {
         Ok(Bench { run, interrupt, far, node, setting, quick })
     }
 
-    /// What the far end can send through weir at most, in million frames a second.
+    /// Returns the highest rate at which the far end can send through weir, in million frames per second.
     fn most(&mut self) -> Result<f64> {
         let flat_out = self.scenario(SCENARIOS[1], &[0.0])?;
         flat_out.first().and_then(|row| row["offered_mpps"].as_f64()).context("the highest rate")
@@ -125,7 +125,8 @@ impl Bench {
         Ok(rows)
     }
 
-    /// What `weir import xenoflow` makes of a `backends.json`, with a worker on its core that does not sleep.
+    /// Returns the output of `weir import xenoflow` for a `backends.json`, with a worker that does not sleep
+    /// on its own core.
     fn configuration(&self, back_ends: usize) -> Result<String> {
         let file = self.run.folder().join("backends.json");
         std::fs::write(&file, format!("{{\"backends\":[{}]}}\n", BACK_ENDS[..back_ends].join(",")))?;
@@ -152,7 +153,7 @@ impl Bench {
     }
 }
 
-/// Of the rounds, the median of each figure of each row; frames are summed up.
+/// Returns the median over the rounds of each figure of each row; frames are added up.
 fn middle(rounds: &[Vec<Value>]) -> Result<Vec<Value>> {
     let first = rounds.first().context("no round")?;
     let row = |at: usize| {

@@ -17,7 +17,7 @@ pub fn save(results: &Value, directory: &Path) -> Result<()> {
     load(results, loss, |row| row["loss"].as_f64().map(|loss| 100.0 * loss)).save(directory, "loss")
 }
 
-/// The rate by payload. Places are names, because short payloads lie together.
+/// The rate by payload. Positions are labels, because short payloads are close together.
 fn rate(results: &Value) -> Plot {
     let rows = results["rate"].as_array().map_or(&[][..], Vec::as_slice);
     let points = |key: &str| {

@@ -1,4 +1,4 @@
-//! The rate of a core by length of payload: XenoFlow's program on memory ports.
+//! The rate of a core by payload length: XenoFlow's program on memory ports.
 
 use super::thesis;
 use crate::engine::{Bench, PACKETS};
@@ -17,10 +17,10 @@ const PAYLOADS_QUICK: [u32; 4] = [2, 22, 24, 1024];
 
 /// Bytes before the payload: Ethernet, IPv4, UDP.
 const HEADERS: u32 = 14 + 20 + 8;
-/// The shortest frame, without its check sequence.
+/// The shortest frame, without FCS.
 pub const SHORTEST: u32 = 60;
 
-/// Rounds of which the median is reported; one before them is not counted.
+/// Rounds whose median is reported, after an uncounted warm-up round.
 const ROUNDS: usize = 5;
 
 /// Flows of the traffic.
@@ -29,7 +29,7 @@ const FLOWS: u32 = 65_536;
 /// MAC addresses of the two back ends of `configs/backends.json`.
 const BACK_ENDS: [(&str, u64); 2] = [("fips2", 0xa088_c2b5_f45a), ("fips3", 0xa088_c2b5_f45b)];
 
-/// Measures, and says a row for each payload.
+/// Measures, and prints a row for each payload.
 pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Vec<Value>> {
     say(&"rate by payload, memory ports, one core")?;
     say(&"payload  frame    Mpps  (min - max)        ns   thesis Mpps")?;
@@ -67,7 +67,7 @@ fn measure(scenario: &Scenario, payload: u32, packets: u64) -> Result<Value> {
     }))
 }
 
-/// Bytes of a frame with this payload, without its check sequence.
+/// Returns the bytes of a frame with this payload, without FCS.
 fn frame(payload: u32) -> u32 {
     (HEADERS + payload).max(SHORTEST)
 }
@@ -101,7 +101,7 @@ fn scenario() -> Scenario {
 mod tests {
     use super::*;
 
-    /// A measurement of packets that are dropped would be a fast one.
+    /// Dropping packets would look fast.
     #[test]
     fn every_packet_of_every_length_is_sent() {
         for payload in PAYLOADS {

@@ -1,5 +1,5 @@
-//! `weir lab bond`: a bond of weir to an Open vSwitch that speaks LACP, over two links and then four. Links
-//! fail and recover, members come and go, both ends restart.
+//! `weir lab bond`: bonds weir to an Open vSwitch with LACP, over two links and then four. Links fail and
+//! recover, members come and go, both ends restart.
 //!
 //! During each event, a paced stream of numbered packets (stream.rs) shows which packets were lost or
 //! reordered, and how long the outage lasted; between events there is also TCP (iperf.rs). topology.rs
@@ -38,19 +38,19 @@ const LEAD: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest time from loss of carrier to the first packet on another member, at the median.
 const FAILOVER: Duration = Duration::from_millis(10);
-/// The longest time until LACP silence is detected: LACPDUs come every second, three of them are missed
-/// (802.1AX 6.4.4). The rest is the lab's, which polls every 20 ms.
+/// The longest time until LACP silence is detected: LACPDUs arrive every second, and three of them must be
+/// missed (802.1AX 6.4.4). The rest is for the lab, which polls every 20 ms.
 const SILENCE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_millis(100));
-/// The longest time until traffic has left a link on which probes are not answered any more, at the median.
+/// The longest time until traffic has left a link on which probes are no longer answered, at the median.
 const UNANSWERED: Duration = Duration::from_millis(100);
-/// The interval of probes to the partner while it is a plain switch, on two links of which one is active, and
-/// how many of them may be missed: the bond notices within 2 + 1 intervals.
+/// The interval of probes to the partner while it is a plain switch (two links, one of them active), and how
+/// many of them may be missed. The bond notices within 2 + 1 intervals.
 const PROBES: (Duration, u32) = (Duration::from_millis(20), 2);
-/// Frames of the bond itself on a link in half of [`LEAD`], at most.
+/// Maximum number of the bond's own frames on a link in half of [`LEAD`].
 const OWN_FRAMES: u64 = 2;
-/// How long traffic may rest while another weir takes over with the same sockets.
+/// How long traffic may pause while another weir takes over with the same sockets.
 const TAKEOVER: Duration = Duration::from_millis(50);
-/// The same where its sockets are opened anew, with the frame memory of five interfaces.
+/// How long traffic may pause if the sockets must be reopened, with the frame memory of five interfaces.
 const TAKEOVER_ANEW: Duration = Duration::from_millis(400);
 const NEEDED: [&str; 8] =
     ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
@@ -71,7 +71,7 @@ pub struct Options {
     common: session::Options,
 }
 
-/// Runs the lab. Succeeds if all phases keep their promises.
+/// Runs the lab. Succeeds if every phase keeps its promise.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let mut missing = namespace::missing(&NEEDED);
     if !std::fs::exists(SWITCH).unwrap_or(false) {
@@ -150,7 +150,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// As much TCP as possible: every link must carry some of it.
+    /// A phase with as much TCP as possible: every link must carry some of it.
     fn load(&mut self, name: &str, members: usize) -> Result<()> {
         let mut phase = Phase::new(name, Promise::Nothing);
         let before = self.node.sent_by_link()?;
@@ -168,7 +168,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Adds two members by a new configuration.
+    /// Adds two members through a new configuration.
     fn become_four(&mut self) -> Result<()> {
         self.timed("two links become four", Promise::Nothing, |lab, stream| {
             lab.node.set_members(LINKS)?;
@@ -198,8 +198,8 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Returns a link (counted from 1) that carries some of a stream: another one each time, if others do.
-    /// Few flows may leave a link without any, and if that is cut, nothing is shown.
+    /// Returns a link (counted from 1) that carries some of a stream: a different one each time, if several
+    /// do. With few flows, a link may carry none of them, and cutting it would show nothing.
     fn link_in_use(&mut self, stream: &Stream, time: usize) -> Result<usize> {
         let before = self.node.sent_by_link()?;
         self.pass(LEAD / 2, stream, "links are counted")?;
@@ -210,8 +210,8 @@ impl Lab<'_> {
         Ok(1 + used.unwrap_or_default())
     }
 
-    /// Takes a member out and in again, several times: what the partner loses, if it is sent frames before it
-    /// takes them, depends on when it is told.
+    /// Removes a member and adds it again, several times. How much the partner loses, if frames are sent
+    /// before it accepts them, depends on timing.
     fn remove_and_add(&mut self) -> Result<()> {
         let mut removed = Phase::new("a member is removed", Promise::Nothing);
         let mut added = Phase::new("the member is added again", Promise::Nothing);
@@ -254,7 +254,7 @@ impl Lab<'_> {
         self.wait_for("four members", |bond| bond.enabled() == LINKS)
     }
 
-    /// Makes one end passive and slow, then the other.
+    /// Makes one end passive and slow, then the other one.
     fn speak_otherwise(&mut self) -> Result<()> {
         self.during("the partner is passive and slow", Promise::Back, |lab, stream| {
             lab.partner.speak("passive", "slow")?;
@@ -278,7 +278,7 @@ impl Lab<'_> {
         })
     }
 
-    /// The whole bond must be left and aggregated anew, which takes the 2 s that IEEE 802.1AX demands.
+    /// All links must leave the bond and be aggregated again, which takes the 2 s that IEEE 802.1AX requires.
     fn change_key(&mut self) -> Result<()> {
         self.during("the partner has another key", Promise::Back, |lab, stream| {
             lab.partner.rekey()?;
@@ -295,7 +295,8 @@ impl Lab<'_> {
         })
     }
 
-    /// The links' partner notices nothing, and what is lost is what came while sockets changed hands.
+    /// The links' partner notices nothing, and only frames that arrive while the sockets change hands are
+    /// lost.
     fn take_over(&mut self) -> Result<()> {
         let limit = if kernel::maps_bound_sockets() { TAKEOVER } else { TAKEOVER_ANEW };
         let elsewhere = Promise::Elsewhere { within: self.interrupt.limit(limit) };
@@ -305,7 +306,7 @@ impl Lab<'_> {
         })
     }
 
-    /// The partner, a plain switch now, ignores the active link, which keeps its carrier. There is no LACP.
+    /// The partner, now a plain switch without LACP, ignores the active link, which keeps its carrier.
     fn fall_silent_under_probes(&mut self, vlan: Option<u16>) -> Result<()> {
         let tag = vlan.map_or_else(String::new, |vlan| format!(", vlan: {vlan}"));
         self.partner.be_plain(vlan)?;

@@ -1,4 +1,4 @@
-//! The weir node: a daemon with a bond between host and links, and the state that its bond reports.
+//! The weir node: a daemon with a bond between host and links, and the reported state of its bond.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::weir::Weir;
 /// A running weir node.
 pub struct Node {
     weir: Weir,
-    /// How much slower this machine is than others.
+    /// How many times slower this machine is than usual.
     slowdown: u32,
 }
 
@@ -27,7 +27,7 @@ impl Node {
         Ok(Node { weir: Weir::start(run, "weir", command, &text, interrupt)?, slowdown })
     }
 
-    /// Lets another weir take over from it.
+    /// Lets another weir take over from this one.
     pub fn succeed(&mut self, run: &mut Run, topology: &Topology, interrupt: &Interrupt) -> Result<()> {
         self.weir.succeed(run, "successor", |program| topology.weir.preferred(program), interrupt)
     }
@@ -42,7 +42,7 @@ impl Node {
         self.weir.reload(&configuration((LINKS, self.slowdown), mode, rate))
     }
 
-    /// Uses two links, one at a time and without LACP, and probes as these settings say.
+    /// Uses two links, one at a time and without LACP, with these probe settings.
     pub fn probe(&self, settings: &str) -> Result<()> {
         self.weir.reload(&with_bond(&format!(
             "mode: active_backup, members: [p1, p2], inside: p0, probe: {settings}"
@@ -70,7 +70,7 @@ impl Node {
         Ok([1, 2, 3, 4].map(sent))
     }
 
-    /// Stops the node. Fails unless it ends with success.
+    /// Stops the node. Fails unless it exits successfully.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         self.weir.stop(run)
     }
@@ -97,12 +97,12 @@ impl Bond {
         self.member(link).and_then(|member| member["buckets"].as_u64()).unwrap_or(0)
     }
 
-    /// Returns the number of moves that wait for their bucket to be idle.
+    /// Returns the number of moves that wait for their bucket to become idle.
     pub fn waiting(&self) -> u64 {
         self.0["waiting"].as_u64().unwrap_or(0)
     }
 
-    /// Returns the number of buckets that moved while in use.
+    /// Returns the number of buckets moved while in use.
     pub fn moved_busy(&self) -> u64 {
         self.0["moved_busy"].as_u64().unwrap_or(0)
     }
@@ -132,8 +132,8 @@ impl Bond {
 
 /// A configuration with five ports, of which the first `members` links are members. A member is used only a
 /// moment after the partner has announced that it accepts frames, because Open vSwitch announces that too
-/// early. A bucket moves only when it has not been used for longer than a link may be ahead of another, which
-/// is how long the partner leaves frames in its queues.
+/// early. A bucket moves only after it has been idle for longer than one link may be ahead of another, which
+/// is how long the partner may leave frames in its queues.
 fn configuration((members, slowdown): (usize, u32), mode: &str, rate: &str) -> String {
     let members: Vec<String> = (1..=members).map(|link| format!("p{link}")).collect();
     with_bond(&format!(

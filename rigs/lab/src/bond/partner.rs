@@ -9,8 +9,8 @@ use crate::Interrupt;
 use crate::ovs::{Ovs, SWITCH};
 use crate::run::Run;
 
-/// The LACP key of the bond. Without one, Open vSwitch takes the number of one of the links, and which one
-/// that is changes when it leaves or the switch restarts.
+/// The LACP key of the bond. Without one, Open vSwitch uses the number of one of the links, which changes
+/// when that link leaves or the switch restarts.
 const KEY: u16 = 100;
 
 /// A running partner.
@@ -41,7 +41,7 @@ impl Partner {
         run.stop(self.0.process()).map(drop)
     }
 
-    /// Starts the switch again.
+    /// Restarts the switch.
     pub fn restart(&mut self, run: &mut Run, topology: &Topology, interrupt: &Interrupt) -> Result<()> {
         self.0.restart(run, SWITCH, inside(topology), interrupt)
     }
@@ -51,7 +51,7 @@ impl Partner {
         self.0.vsctl(&format!("set port bond0 lacp={mode} other_config:lacp-time={rate}"))
     }
 
-    /// Gives the bond another LACP key, so that all links have to be aggregated anew.
+    /// Gives the bond another LACP key, so that all links must be aggregated again.
     pub fn rekey(&self) -> Result<()> {
         self.change_key(KEY + 1)
     }
@@ -70,8 +70,8 @@ impl Partner {
         self.0.vsctl(&format!("add-port {bridge} s{link} -- set port s{link} {options}"))
     }
 
-    /// Becomes a switch with two links that are not one. The outside host is in this VLAN, in which the
-    /// switch sends on the links with a tag, and takes frames with a tag or without.
+    /// Becomes a plain switch with two separate links. The outside host is in this VLAN: the switch sends
+    /// tagged frames on the links, and accepts tagged and untagged frames.
     pub fn be_plain(&self, vlan: Option<u16>) -> Result<()> {
         self.0.vsctl("--if-exists del-port bond0")?;
         if let Some(vlan) = vlan {
@@ -80,13 +80,13 @@ impl Partner {
         (1..=2).try_for_each(|link| self.heed(link, vlan))
     }
 
-    /// Neither forwards nor answers what comes by a link (counted from 1) of a plain switch. The link keeps
+    /// Makes the plain switch neither forward nor answer frames from a link (counted from 1). The link keeps
     /// its carrier.
     pub fn ignore(&self, link: usize) -> Result<()> {
         self.0.vsctl(&format!("del-port br0 s{link}"))
     }
 
-    /// Attends to the link, which carries this VLAN.
+    /// Ends [`Partner::ignore`] for a link, which carries this VLAN.
     pub fn heed(&self, link: usize, vlan: Option<u16>) -> Result<()> {
         let tagged = |vlan| format!(" -- set port s{link} vlan_mode=native-tagged tag={vlan}");
         let tagged = vlan.map_or_else(String::new, tagged);

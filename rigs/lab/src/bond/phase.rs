@@ -15,8 +15,8 @@ use crate::stream::Tally;
 pub enum Promise {
     /// Nothing is lost, and nothing is reordered unless a bucket had to move while in use.
     Nothing,
-    /// Traffic continues on another member within a time limit, at the median. Lost packets show how long it
-    /// took; those that the partner had received on the failed link may be overtaken.
+    /// Traffic continues on another member within a time limit, at the median. Lost packets show how long the
+    /// failover took. Packets that the partner received on the failed link may be overtaken.
     Elsewhere {
         /// The limit.
         within: Duration,
@@ -32,7 +32,7 @@ pub enum Promise {
 
 /// A phase, which may have several events of the same kind.
 pub struct Phase {
-    /// What happens in it.
+    /// What happens in the phase.
     pub name: String,
     promise: Promise,
     /// Packets of all events.
@@ -43,7 +43,7 @@ pub struct Phase {
     moved_busy: u64,
     /// Result of a TCP load, which replaces the stream.
     throughput: Option<Throughput>,
-    /// Share of the frames carried by each of the links that should carry some.
+    /// Share of the frames on each of the links that should carry traffic.
     shares: Option<Vec<f64>>,
     /// Other failures.
     failures: Vec<String>,
@@ -91,14 +91,14 @@ impl Phase {
         self.recoveries_ms.extend(ms);
     }
 
-    /// Sets how many frames each of the links that should carry some has carried.
+    /// Sets the number of frames on each of the links that should carry traffic.
     pub fn carried(&mut self, frames: [u64; LINKS], members: usize) {
         let all = frames.iter().sum::<u64>().max(1) as f64;
         let shares: Vec<f64> = frames[..members].iter().map(|&frames| frames as f64 / all).collect();
         self.shares = Some(shares);
     }
 
-    /// Sets the result of a TCP load, of which every link should have carried some.
+    /// Sets the result of a TCP load. Every link should have carried some of it.
     pub fn load(&mut self, throughput: Throughput, frames: &[u64]) {
         if frames.contains(&0) {
             self.failures.push(format!("a link carried nothing: {frames:?}"));

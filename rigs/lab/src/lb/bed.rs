@@ -1,4 +1,4 @@
-//! The network with everything that runs in it, and what an operator does to it.
+//! The network with everything that runs in it, and the operator's actions on it.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::Interrupt;
 use crate::run::Run;
 use crate::weir::Weir;
 
-/// How long what must happen may take.
+/// How long an expected event may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// How long packets and counts may be on their way.
+/// How long packets and counts may be in flight.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// The network.
@@ -26,14 +26,14 @@ pub struct Bed {
     servers: Vec<Servers>,
     questions: Vec<Questions>,
     mode: Mode,
-    /// How much slower this machine is than others.
+    /// How many times slower this machine is than usual.
     slowdown: u32,
-    /// Flows that stay, of each protocol, version of IP and client.
+    /// Persistent flows per protocol, IP version and client.
     flows: u32,
 }
 
 impl Bed {
-    /// Sets it up, with all back ends but the last in the configuration; `run` removes it.
+    /// Sets up the network, with all back ends but the last in the configuration; `run` removes it.
     pub fn start(run: &mut Run, options: &Options, interrupt: &Interrupt) -> Result<Bed> {
         let network = Network::build(run)?;
         let servers =
@@ -55,7 +55,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Begins flows that stay, and waits until all have a back end.
+    /// Starts persistent flows, and waits until all of them have a back end.
     fn ask(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
         for client in &self.network.clients {
             self.questions.push(Questions::start(run, client, (self.flows, self.slowdown))?);
@@ -71,18 +71,18 @@ impl Bed {
         Ok(())
     }
 
-    /// Ends all flows that stay.
+    /// Ends all persistent flows.
     pub fn end_flows(&mut self, run: &mut Run) -> Result<()> {
         self.questions.drain(..).try_for_each(|questions| questions.stop(run))
     }
 
-    /// Ends all flows that stay, and begins others: each goes where the buckets say.
+    /// Ends all persistent flows and starts new ones, each of which goes where the buckets say.
     pub fn renew_flows(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
         self.end_flows(run)?;
         self.ask(run, interrupt)
     }
 
-    /// Returns how many flows stay: of two protocols, two versions of IP, two clients.
+    /// Returns the number of persistent flows: of two protocols, two IP versions and two clients.
     pub fn flows(&self) -> u64 {
         8 * u64::from(self.flows)
     }
@@ -92,14 +92,14 @@ impl Bed {
         self.mode
     }
 
-    /// Returns what clients with flows that stay have counted.
+    /// Returns the counts of clients with persistent flows.
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         self.questions.iter().for_each(|questions| sum.add(&questions.counts()));
         sum
     }
 
-    /// Returns the same, once what is on its way has arrived.
+    /// Returns the same counts, once everything in flight has arrived.
     pub fn settled(&self, interrupt: &Interrupt) -> Result<Counts> {
         interrupt.sleep(interrupt.limit(SETTLE))?;
         Ok(self.counts())
@@ -114,12 +114,12 @@ impl Bed {
         Ok(())
     }
 
-    /// Replaces the configuration by one with the first `weights.len()` back ends.
+    /// Replaces the configuration with one that has the first `weights.len()` back ends.
     pub fn reload(&self, weights: &[u32]) -> Result<()> {
         self.weir.reload(&configuration((self.mode, self.slowdown), &self.network.back_ends, weights))
     }
 
-    /// Replaces the configuration by one with all back ends in another mode.
+    /// Replaces the configuration with one that has all back ends, in another mode.
     pub fn change_mode(&mut self, mode: Mode, interrupt: &Interrupt) -> Result<()> {
         self.mode = mode;
         self.network.answer_directly(|at| mode.answers_directly(at))?;
@@ -128,7 +128,7 @@ impl Bed {
         names.into_iter().try_for_each(|name| self.wait_for_health(name, "up", interrupt))
     }
 
-    /// Does what `weir lb VERB SERVICE BACK_END` does, for all services: all or none.
+    /// Does what `weir lb VERB SERVICE BACK_END` does, for all services or none.
     pub fn order(&self, verb: &str, back_end: &str, weight: Option<u32>) -> Result<()> {
         let one = |service: String| {
             let mut order = json!({ "do": verb, "service": service, "back_end": back_end });
@@ -160,7 +160,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Kills the servers of a back end. Returns how long it took until weir knew, in milliseconds.
+    /// Kills the servers of a back end. Returns how long weir took to notice, in milliseconds.
     pub fn kill(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<f64> {
         let killed = Instant::now();
         self.servers[at].kill(run)?;
@@ -168,7 +168,7 @@ impl Bed {
         Ok(killed.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// Starts the servers of a back end again, and waits until weir knows.
+    /// Restarts the servers of a back end, and waits until weir notices.
     pub fn revive(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<()> {
         let host = &self.network.back_ends[at];
         self.servers[at] = Servers::start(run, host)?;
@@ -196,7 +196,7 @@ impl Bed {
         self.weir.succeed(run, "weir-2", inside, interrupt)
     }
 
-    /// Ends weir, by SIGTERM or by SIGKILL, and starts it again.
+    /// Ends weir by SIGTERM or SIGKILL, and restarts it.
     pub fn restart(&mut self, run: &mut Run, by: Death, interrupt: &Interrupt) -> Result<()> {
         let name = match by {
             Death::Stopped => self.weir.stop(run).map(|()| "weir-stopped")?,
@@ -212,7 +212,7 @@ impl Bed {
 /// How a weir ends.
 #[derive(Clone, Copy)]
 pub enum Death {
-    /// It is asked to (SIGTERM).
+    /// SIGTERM.
     Stopped,
     /// SIGKILL.
     Killed,

@@ -1,9 +1,9 @@
-//! Clients as everybody has them, from Debian: `wrk`, `dnsperf` and `curl`, each with both versions of IP.
+//! Ordinary clients from Debian: `wrk`, `dnsperf` and `curl`, each with both IP versions.
 //!
-//! They run for a phase, and then say what they have counted. `wrk` keeps connections open and asks again and
-//! again over each; `curl` makes a connection for each request, and hears who answers; `dnsperf` asks from a
-//! few ports. None of them asks as fast as it can: this is about what is lost, and weir and the servers are
-//! on the same cores.
+//! They run for a phase, and then report their counts. `wrk` keeps connections open and sends repeated
+//! requests over each. `curl` opens a connection for each request, and records who answers. `dnsperf` sends
+//! queries from a few ports. None of them sends as fast as it can: the lab is about losses, and weir and the
+//! servers share the same cores.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,43 +21,44 @@ use crate::run::{Run, Started};
 /// Programs that are run.
 pub const NEEDED: [&str; 4] = ["wrk", "dnsperf", "curl", "stdbuf"];
 
-/// Milliseconds between two requests of a connection of wrk.
+/// Milliseconds between two requests on a wrk connection.
 const DELAY_MS: u32 = 20;
-/// What wrk says in the end.
+/// The Lua function that makes wrk print its summary.
 const WRK: &str = r#"function done(summary, latency, requests)
   local e = summary.errors
   io.write("weir ", summary.requests, " ", e.connect + e.read + e.write + e.status + e.timeout, "\n")
 end
 "#;
-/// Connections of each wrk.
+/// Connections per wrk.
 const CONNECTIONS: &str = "4";
-/// Queries a second of each dnsperf, and the ports that they come from.
+/// Queries per second of each dnsperf, and the number of ports that they come from.
 const QUERIES: u32 = 100;
 const SOCKETS: &str = "8";
-/// Requests of each curl in a minute.
+/// Requests per minute of each curl.
 const REQUESTS: u32 = 1200;
 /// Seconds after which a query over UDP counts as lost.
 const UDP_S: u32 = 3;
-/// Seconds after which a request over TCP has failed: what was lost is sent again some times until then.
+/// Seconds after which a request over TCP counts as failed; lost segments are retransmitted several times by
+/// then.
 const TCP_S: u32 = 10;
-/// How long a client may take to end: longer than what it may still wait for.
+/// How long a client may take to exit: longer than it may still wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than a phase lasts; a lab that is killed leaves no client for longer.
+/// Longer than any phase; if the lab is killed, no client outlives it by more than this.
 const AT_MOST_S: &str = "900";
 
-/// What a program has counted.
+/// The counts of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Count {
     pub requests: u64,
     pub failures: u64,
 }
 
-/// What all of them have counted.
+/// The counts of all programs.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// By program.
     pub programs: BTreeMap<&'static str, Count>,
-    /// Who answered curl.
+    /// Answers to curl, by back end.
     pub answered: ByName,
 }
 
@@ -68,7 +69,7 @@ impl Tally {
         sum.failures += count.failures;
     }
 
-    /// Returns the sum of what these programs have counted.
+    /// Returns the sum of the counts of these programs.
     pub fn of(&self, programs: &[&str]) -> Count {
         let some = self.programs.iter().filter(|(name, _)| programs.contains(*name));
         some.fold(Count::default(), |sum, (_, count)| Count {
@@ -77,13 +78,13 @@ impl Tally {
         })
     }
 
-    /// Adds another.
+    /// Adds another tally.
     pub fn join(&mut self, other: Tally) {
         other.programs.into_iter().for_each(|(program, count)| self.add(program, count));
         other.answered.into_iter().for_each(|(name, count)| *self.answered.entry(name).or_default() += count);
     }
 
-    /// The same for a program.
+    /// The tally as JSON.
     pub fn json(&self) -> Value {
         let of = |(name, count): (&&str, &Count)| {
             ((*name).to_string(), json!({ "requests": count.requests, "failures": count.failures }))
@@ -92,7 +93,7 @@ impl Tally {
     }
 }
 
-/// A client that runs.
+/// A running client.
 struct Client {
     program: &'static str,
     name: String,
@@ -107,7 +108,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts them on a machine that is so much slower than others.
+    /// Starts the clients on a machine that is `slowdown` times slower than usual.
     pub fn start(run: &mut Run, network: &Network, slowdown: u32) -> Result<Load> {
         let script = run.folder().join("wrk.lua");
         let queries = crate::nsd::write_queries(run.folder(), crate::nsd::NAMES)?;
@@ -117,7 +118,7 @@ impl Load {
         let requests = format!("{}/m", REQUESTS.div_ceil(slowdown));
         let mut clients = Vec::new();
         for (at, vip) in VIPS.into_iter().enumerate() {
-            // Each version of IP from both clients, if not with all programs.
+            // Each IP version is used from both clients, though not with all programs.
             let [one, other] = [&network.clients[at], &network.clients[1 - at]];
             let mut wrk = one.namespace.command("wrk");
             wrk.args(["-t", "1", "-c", CONNECTIONS, "-d", AT_MOST_S, "--timeout", &tcp_s, "-s"]);
@@ -134,7 +135,7 @@ impl Load {
         Ok(Load { clients, patience: PATIENCE * slowdown })
     }
 
-    /// Ends them, and returns what they have counted.
+    /// Ends the clients, and returns their counts.
     pub fn end(self, run: &mut Run) -> Result<Tally> {
         let mut tally = Tally::default();
         for Client { program, name, process, output } in self.clients {
@@ -161,7 +162,7 @@ impl Client {
     }
 }
 
-/// Has a client ask everything once over, `requests` times by curl: does every answer come?
+/// Sends one pass of requests from a client, `requests` of them by curl, to check that every answer arrives.
 pub fn ask(client: &Host, (family, slowdown): (usize, u32), requests: u32, queries: &str) -> Result<Tally> {
     let (vip, mut tally) = (VIPS[family], Tally::default());
     let [curl_s, udp_s, dnsperf_s] = [5, UDP_S, 8].map(|seconds| (seconds * slowdown).to_string());
@@ -179,13 +180,14 @@ pub fn ask(client: &Host, (family, slowdown): (usize, u32), requests: u32, queri
     Ok(tally)
 }
 
-/// Runs a client that ends by itself, and returns what it said.
+/// Runs a client to its end, and returns its output.
 fn said(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A curl that makes a connection for each request, and says line by line who answered and how it ended.
+/// A curl that opens a connection for each request, and prints a line for each: who answered and how it
+/// ended.
 fn curl(client: &Host, options: &[&str]) -> Command {
     let mut command = client.namespace.command("stdbuf");
     command.args(["-oL", "curl", "--silent", "--header", "Connection: close"]).args(options);
@@ -197,7 +199,7 @@ fn url(vip: &str) -> String {
     if vip.contains(':') { format!("http://[{vip}]/") } else { format!("http://{vip}/") }
 }
 
-/// Reads what WRK writes.
+/// Parses the output of `WRK`.
 fn wrk_count(text: &str) -> Option<Count> {
     let mut numbers = text.lines().find_map(|line| line.strip_prefix("weir "))?.split(' ');
     let mut next = || numbers.next()?.parse::<f64>().ok();
@@ -205,7 +207,7 @@ fn wrk_count(text: &str) -> Option<Count> {
     Some(Count { requests: answers + failures, failures })
 }
 
-/// Reads dnsperf's summary. What it did not wait for at its end is not a request.
+/// Parses dnsperf's summary. Queries that it no longer waited for when it ended do not count as requests.
 fn dnsperf_count(text: &str) -> Option<Count> {
     let of = |name: &str| -> Option<u64> {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(name))?;
@@ -219,7 +221,7 @@ fn dnsperf_count(text: &str) -> Option<Count> {
     Some(Count { requests: completed + lost, failures: lost + completed.saturating_sub(sound) })
 }
 
-/// Reads curl's lines: who answered, and status and exit code of each request.
+/// Parses curl's lines: who answered, and the status and exit code of each request.
 fn curl_count(text: &str, answered: &mut ByName) -> Count {
     let mut count = Count::default();
     for line in text.lines() {

@@ -1,15 +1,15 @@
-//! weir's configuration: services over TCP and UDP, for both versions of IP, in every mode.
+//! weir's configuration: services over TCP and UDP, for both IP versions, in every mode.
 
 use std::fmt::Write;
 
 use super::network::{FAMILIES, Host, POOLS, SOURCES, VIPS};
 use crate::topology::INTERFACE;
 
-/// The VXLAN network of tunnels to back ends.
+/// The VXLAN network identifier of tunnels to back ends.
 pub const VNI: &str = "77";
-/// Where web servers listen besides port 80: translated packets go there.
+/// The port on which web servers listen besides port 80; translated packets go there.
 pub const WEB_PORT_BEHIND: u16 = 8080;
-/// Room for flows. A pool must have a place for each connection, and a connection takes two flows.
+/// Capacity for flows. A pool must have a place for each connection, and a connection takes two flows.
 const FLOWS: u32 = 65_536;
 
 /// The services: HTTP over TCP, and DNS over both.
@@ -39,7 +39,8 @@ struct Kind {
     /// The port of its servers, where ports are translated.
     behind: u16,
     check: &'static str,
-    /// Whether it finds out where its back ends are; where the first one is, which moves, all find out.
+    /// Whether the service resolves its back ends' MAC addresses; all services resolve that of the first one,
+    /// which moves.
     resolves: bool,
 }
 
@@ -48,7 +49,7 @@ struct Kind {
 pub enum Mode {
     /// With other MAC addresses.
     L2,
-    /// Through a tunnel, IP in IP, which `weir decap` takes off.
+    /// Through an IP-in-IP tunnel, which `weir decap` decapsulates.
     Ipip,
     /// Through Generic UDP Encapsulation.
     Gue,
@@ -56,21 +57,21 @@ pub enum Mode {
     Gre,
     /// Through VXLAN.
     Vxlan,
-    /// To another address and port; answers come back through weir.
+    /// With destination address and port translated; replies return through weir.
     Nat,
-    /// From another address, too.
+    /// With the source address translated, too.
     #[value(name = "full_nat")]
     FullNat,
-    /// The four back ends by l2, nat, ipip in the other version of IP, and vxlan.
+    /// The four back ends use l2, nat, ipip over the other IP version, and vxlan.
     Mixed,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Mode; 8] =
         [Mode::L2, Mode::Ipip, Mode::Gue, Mode::Gre, Mode::Vxlan, Mode::Nat, Mode::FullNat, Mode::Mixed];
 
-    /// Its name in the lab's options and results.
+    /// The mode's name in the lab's options and results.
     pub fn word(self) -> &'static str {
         match self {
             Mode::L2 => "l2",
@@ -87,20 +88,21 @@ impl Mode {
     /// Returns the mode of a back end, numbered from 0.
     fn of(self, back_end: usize) -> Mode {
         match self {
-            // One that comes later than the others is not the first with nat: that is another table of flows.
+            // A back end that is added later must not be the first with nat, since nat has a flow table of
+            // its own.
             Mode::Mixed => [Mode::L2, Mode::Nat, Mode::Ipip, Mode::Vxlan][back_end % 4],
             mode => mode,
         }
     }
 
-    /// Whether a back end answers clients directly.
+    /// Returns true if a back end replies to clients directly.
     pub fn answers_directly(self, back_end: usize) -> bool {
-        // With full_nat it answers weir, whatever its route to clients is.
+        // With full_nat it replies to weir, whatever its route to clients.
         self.of(back_end) != Mode::Nat
     }
 
-    /// Whether a packet alone, without the flow's entry, says where it goes: the port that full_nat has given
-    /// a connection is known from nothing else.
+    /// Returns true if a packet's destination can be determined without the flow's entry. The port that
+    /// full_nat assigned to a connection is recorded only in that entry.
     pub fn outlives_its_flows(self) -> bool {
         self != Mode::FullNat
     }
@@ -111,8 +113,8 @@ pub fn services() -> impl Iterator<Item = String> {
     KINDS.iter().flat_map(|kind| FAMILIES.map(|family| format!("{}-{family}", kind.name)))
 }
 
-/// Returns a configuration in which these back ends have these weights, for a machine that is so much slower
-/// than others.
+/// Returns a configuration in which these back ends have these weights, for a machine that is `slowdown`
+/// times slower than usual.
 pub fn configuration((mode, slowdown): (Mode, u32), back_ends: &[Host], weights: &[u32]) -> String {
     let mut text = format!("ports: {{ p0: {{ xdp: {INTERFACE} }} }}\n");
     if mode == Mode::FullNat {

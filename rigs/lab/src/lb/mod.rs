@@ -2,11 +2,12 @@
 //!
 //! Two clients, the weir node and four back ends with real servers (nginx, nsd), with IPv4 and IPv6. In each
 //! phase something happens: a back end is added, drained, killed, or comes back, weights change, the
-//! configuration is replaced, weir is restarted, succeeded, and killed. No connection may break but those of
-//! a back end that dies. Then all modes have a turn.
+//! configuration is replaced, or weir is restarted, killed, or taken over by a successor. Only the
+//! connections of a back end that dies may break. Then each mode gets a turn.
 //!
-//! Who asks: flows that stay through all phases and know who answered them (`questions.rs`), which is how it
-//! is seen what breaks or moves; and `wrk`, `dnsperf` and `curl` in each phase (`clients.rs`).
+//! There are two kinds of clients: persistent flows, which live through all phases and record who answers
+//! them, to detect flows that break or move (`questions.rs`); and `wrk`, `dnsperf` and `curl`, which run in
+//! each phase (`clients.rs`).
 
 mod bed;
 mod clients;
@@ -31,7 +32,7 @@ use bed::Bed;
 use configuration::Mode;
 use phases::{Phase, Stage};
 
-/// Programs that the lab runs, besides those of clients.
+/// Programs that the lab runs, besides the clients.
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "nginx"];
 
 /// The options of `weir lab lb`.
@@ -40,18 +41,17 @@ pub struct Options {
     /// How packets are sent to back ends.
     #[arg(long, value_enum, default_value_t = Mode::L2)]
     mode: Mode,
-    /// How long each phase goes on after what happens in it, in seconds.
+    /// How long each phase continues after its event, in seconds.
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// How often the configuration is replaced in the phase of reloads; twice at least, so that weights of
-    /// the phase before do not stay.
+    /// Number of times the configuration is replaced in the reload phase; at least twice, so that the weights
+    /// of the previous phase do not remain.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     reloads: u32,
-    /// TCP connections, and as many UDP flows, that stay through the phases, of each client and version of
-    /// IP.
+    /// Number of persistent TCP connections, and of persistent UDP flows, per client and IP version.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(4..=100))]
     flows: u32,
-    /// Leave out the turn through all modes at the end.
+    /// Skip the run through all modes at the end.
     #[arg(long)]
     no_modes: bool,
     #[command(flatten)]
@@ -63,7 +63,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     if (0.2..=600.0).contains(&seconds) { Ok(seconds) } else { Err("0.2 to 600 are possible".to_string()) }
 }
 
-/// Runs the lab. Succeeds if every phase is as it must be.
+/// Runs the lab. Succeeds if every phase succeeds.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let needed = [NEEDED.as_slice(), &clients::NEEDED].concat();
     session::check_means("lb", &namespace::missing(&needed), "./setup")?;

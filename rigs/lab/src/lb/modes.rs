@@ -1,4 +1,5 @@
-//! A turn through all modes: does every client get every answer, over TCP and UDP, from every back end?
+//! A run through all modes, to check that every client gets every answer, over TCP and UDP, from every back
+//! end.
 
 use std::thread;
 use std::time::Duration;
@@ -11,20 +12,21 @@ use super::network::FAMILIES;
 use super::phases::{Phase, Stage};
 use crate::nsd::write_queries;
 
-/// Requests of each client by curl: that none of them is for one of four back ends has a chance of less than
+/// Curl requests per client. The probability that no request goes to one of the four back ends is less than
 /// one in ten million.
 const REQUESTS: u32 = 32;
 /// Queries of each client, over TCP and over UDP.
 const QUERIES: u32 = 64;
 
-/// Changes to a mode, and has clients ask in each version of IP. Returns the phases with their names.
+/// Changes to a mode, and sends requests from the clients over each IP version. Returns the phases with their
+/// names.
 pub fn perform(stage: &mut Stage<'_>, mode: Mode) -> Result<Vec<(String, Phase)>> {
     stage.bed.change_mode(mode, stage.interrupt)?;
     let queries = write_queries(stage.run.folder(), QUERIES)?;
     let queries = &*queries.to_string_lossy();
     let (network, slowdown) = (&stage.bed.network, stage.interrupt.slowdown());
     let names = network.back_ends.each_ref().map(|host| host.name);
-    // All at once: the clients, and both versions of IP.
+    // All clients and both IP versions at once.
     let told = thread::scope(|scope| {
         let start = |family, client| scope.spawn(move || ask(client, (family, slowdown), REQUESTS, queries));
         let of = |family| network.clients.each_ref().map(|client| start(family, client));

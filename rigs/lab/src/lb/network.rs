@@ -7,10 +7,10 @@
 //!                             +---- b4
 //! ```
 //!
-//! The weir node has one interface ("one-armed"). Its host has no VIP: weir announces them, and clients ask
-//! for them on the link as for any other host. Clients have addresses of other networks than back ends, so
-//! that the route of a back end decides whether its answers go to clients directly or, where weir translates
-//! addresses, back through weir.
+//! The weir node has one interface ("one-armed"). Its host has no VIP: weir announces the VIPs, and clients
+//! resolve them on the link like the address of any other host. Clients and back ends are in different
+//! networks, so that the route of a back end decides whether its replies go to clients directly or, where
+//! weir translates addresses, back through weir.
 
 use anyhow::Result;
 
@@ -18,46 +18,46 @@ use crate::namespace::Namespace;
 use crate::run::Run;
 use crate::topology::{INTERFACE, WEIR_ROLE, cable};
 
-/// Versions of IP, which index addresses.
+/// IP versions, by which addresses are indexed.
 pub const FAMILIES: [&str; 2] = ["v4", "v6"];
 /// The services' addresses.
 pub const VIPS: [&str; 2] = ["10.77.0.53", "fd77::53"];
 /// Addresses of the weir node.
 const WEIR: [&str; 2] = ["10.77.0.2", "fd77::2"];
-/// What flows in tunnels have their outer source of. Nobody has these addresses.
+/// The range of outer source addresses of tunnelled flows. No host has these addresses.
 pub const SOURCES: [&str; 2] = ["10.79.0.0/24", "fd79::/64"];
-/// What `full_nat` gives connections their source of.
+/// The pool of source addresses for `full_nat`.
 pub const POOLS: [&str; 2] = ["10.77.0.64/30", "fd77::6400/126"];
 /// The networks of clients.
 const CLIENTS: [&str; 2] = ["10.78.0.0/24", "fd78::/64"];
-/// The networks of everybody else.
+/// The networks of all other hosts.
 const SERVERS: [&str; 2] = ["10.77.0.0/24", "fd77::/64"];
 /// The MAC address that the first back end gets.
 pub const MOVED: &str = "02:77:00:00:00:77";
 
-/// IPv6 without looking for others that have an address; a MAC address that changes is announced.
+/// IPv6 without DAD; a MAC address change is announced.
 const IPV6: [(&str, u32); 4] = [
     ("ipv6/conf/default/accept_dad", 0),
     ("ipv6/conf/default/disable_ipv6", 0),
     ("ipv6/conf/all/disable_ipv6", 0),
     ("ipv6/conf/default/ndisc_notify", 1),
 ];
-/// A back end answers ARP only for addresses of the interface that was asked, uses only those in its own
-/// requests, and announces a MAC address that changes.
+/// A back end answers ARP only for addresses of the receiving interface, uses only those in its own requests,
+/// and announces a MAC address change.
 const SILENCE: [(&str, u32); 3] =
     [("ipv4/conf/all/arp_ignore", 1), ("ipv4/conf/all/arp_announce", 2), ("ipv4/conf/all/arp_notify", 1)];
 
 /// A host.
 pub struct Host {
     pub name: &'static str,
-    /// Its addresses, by version of IP.
+    /// Its addresses, by IP version.
     pub addresses: [String; 2],
     pub mac: String,
     pub namespace: Namespace,
 }
 
 impl Host {
-    /// Connects a host with this number in its addresses to the switch.
+    /// Connects a host, whose addresses contain this number, to the switch.
     fn join(run: &Run, switch: &Namespace, name: &'static str, net: u8, number: u8) -> Result<Host> {
         let namespace = run.namespace(name)?;
         namespace.set(&IPV6)?;
@@ -103,7 +103,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Has those back ends for which `directly` holds answer clients directly, and the others through weir.
+    /// Makes the back ends for which `directly` holds reply to clients directly, and the others through weir.
     pub fn answer_directly(&self, directly: impl Fn(usize) -> bool) -> Result<()> {
         for (number, back_end) in self.back_ends.iter().enumerate() {
             let way = |at: usize| match directly(number) {
@@ -128,7 +128,7 @@ fn on_link(network: &str) -> String {
     format!("{network} dev {INTERFACE}")
 }
 
-/// Adds routes, or replaces those that are there.
+/// Adds or replaces routes.
 fn routes(host: &Namespace, routes: &[String]) -> Result<()> {
     host.ip(&routes.iter().map(|route| format!("route replace {route}\n")).collect::<String>())
 }

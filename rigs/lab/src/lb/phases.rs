@@ -1,4 +1,4 @@
-//! What happens to back ends and to weir, phase by phase.
+//! The events that back ends and weir go through, phase by phase.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ use crate::report::grouped;
 use crate::run::Run;
 use crate::screen::Screen;
 
-/// The weights of all back ends, and others.
+/// The default weights of all back ends, and an alternative.
 const WEIGHTS: [[u32; 4]; 2] = [[1, 1, 1, 1], [3, 1, 2, 1]];
-/// How often it is looked whether the live line is due.
+/// How often to check whether the live line is due.
 const LOOK: Duration = Duration::from_millis(50);
-/// Clients over TCP: what is lost is sent again, so that no request may fail while nobody's server has died.
+/// Clients over TCP: lost segments are retransmitted, so no request may fail unless a server has died.
 const TCP: [&str; 2] = ["wrk", "curl"];
 
 /// The stage on which phases are performed.
@@ -27,31 +27,31 @@ pub struct Stage<'a> {
     pub run: Run,
     pub interrupt: &'a Interrupt,
     pub screen: &'a mut Screen,
-    /// How long a phase goes on after what happens in it.
+    /// How long a phase continues after its event.
     pub phase: Duration,
-    /// How often the configuration is replaced in the phase of reloads.
+    /// Number of times the configuration is replaced in the reload phase.
     pub reloads: u32,
-    /// The phase that is performed.
+    /// The name of the current phase.
     pub name: String,
 }
 
-/// What came out of a phase.
+/// The result of a phase.
 pub struct Phase {
     counts: Counts,
-    /// What real clients have counted.
+    /// The counts of real clients.
     clients: Tally,
     /// Connections that should not have broken, and flows over UDP that should not have moved.
     broken: u64,
-    /// Flows that got another back end, as a share of those that stay, and how many had to.
+    /// Share of the persistent flows that got another back end, and the share that had to.
     moved_share: f64,
     minimum_share: f64,
-    /// From the death of a server until it was known, in milliseconds.
+    /// Time from the death of a server to its detection, in milliseconds.
     detect_ms: Option<f64>,
-    /// What was not as it must be.
+    /// What went wrong.
     faults: Vec<String>,
 }
 
-/// What clients have counted in a phase.
+/// What was observed in a phase.
 struct Seen {
     counts: Counts,
     clients: Tally,
@@ -60,14 +60,14 @@ struct Seen {
 /// Whose flows may break or move.
 enum Excused<'a> {
     Nobody,
-    /// Those of a back end that dies, which had so many flows.
+    /// Those of a back end that dies, which had this many flows.
     Dead(&'a str, u64),
     Everybody,
 }
 
 type Perform = fn(&mut Stage<'_>) -> Result<Phase>;
 
-/// All phases, in their order: each begins with the network as the one before leaves it.
+/// All phases in order: each starts with the network as the previous one left it.
 pub const ALL: [(&str, Perform); 11] = [
     ("steady", steady),
     ("add_back_end", add),
@@ -83,7 +83,7 @@ pub const ALL: [(&str, Perform); 11] = [
 ];
 
 impl Phase {
-    /// Judges what was counted of flows that stay.
+    /// Judges the counts of persistent flows.
     fn of(flows: u64, seen: Seen, excused: &Excused<'_>) -> Phase {
         let Seen { counts, clients } = seen;
         let (dead, had) = match excused {
@@ -98,7 +98,7 @@ impl Phase {
             Excused::Everybody => 0,
             _ => others(&counts.broken) + others(&counts.moved),
         };
-        // A connection of the dead back end moves by breaking.
+        // A connection of the dead back end counts as moved when it breaks.
         let moved: u64 = counts.moved.values().chain(counts.broken.values()).sum();
         let share = |count: u64| count as f64 / flows as f64;
         let (moved_share, minimum_share) = (share(moved), share(had));
@@ -112,7 +112,7 @@ impl Phase {
         phase
     }
 
-    /// Judges what clients have counted who asked once over.
+    /// Judges the counts of clients that made one pass of requests.
     pub fn of_clients(clients: Tally, back_ends: &[&str]) -> Phase {
         let counts = Counts { began: clients.answered.clone(), ..Counts::default() };
         let phase = Phase {
@@ -127,14 +127,14 @@ impl Phase {
         back_ends.iter().fold(phase.without_failures(), |phase, name| phase.with_new_at(name))
     }
 
-    /// Notes a fault unless it is as it must be.
+    /// Notes a fault unless `so` holds.
     pub fn must(&mut self, so: bool, fault: impl Into<String>) {
         if !so {
             self.faults.push(fault.into());
         }
     }
 
-    /// Notes a fault unless a premise holds.
+    /// Notes a fault unless the premise holds.
     fn needs(&mut self, holds: bool, otherwise: &str) {
         self.faults.extend(premise(holds, || otherwise.into()).err().map(|unmet| unmet.to_string()));
     }
@@ -151,7 +151,7 @@ impl Phase {
         self
     }
 
-    /// Notes a fault if a request over TCP was not answered in the end.
+    /// Notes a fault if a request over TCP was never answered.
     fn without_tcp_failures(mut self) -> Phase {
         let count = self.clients.of(&TCP);
         self.must(count.failures == 0, format!("{} requests over TCP failed", count.failures));
@@ -159,7 +159,7 @@ impl Phase {
         self
     }
 
-    /// Notes a fault unless new flows went to a back end.
+    /// Notes a fault unless a back end got new flows.
     fn with_new_at(mut self, name: &str) -> Phase {
         let new = self.new_at(name) > 0;
         self.must(new, format!("no new flows at {name}"));
@@ -171,7 +171,7 @@ impl Phase {
         of(&self.counts.began) + of(&self.clients.answered)
     }
 
-    /// Whether everything was as it must be.
+    /// Returns true if there were no faults.
     pub fn is_ok(&self) -> bool {
         self.faults.is_empty()
     }
@@ -183,7 +183,7 @@ impl Phase {
         })
     }
 
-    /// A line for a person.
+    /// The result as a line of text.
     pub fn text(&self, name: &str) -> String {
         let word = if self.is_ok() { "ok" } else { "FAILED" };
         let (requests, failures) = self.sums();
@@ -201,7 +201,7 @@ impl Phase {
         )
     }
 
-    /// The same for a program.
+    /// The result as JSON.
     pub fn json(&self, name: &str) -> Value {
         let (requests, failures) = self.sums();
         let flows = json!({ "requests": self.counts.requests, "failures": self.counts.failures });
@@ -217,7 +217,7 @@ impl Phase {
 }
 
 impl Stage<'_> {
-    /// Returns what clients count from before `event` until some time after it.
+    /// Performs `event`, and returns what clients counted from before it until some time after it.
     fn during(&mut self, event: impl FnOnce(&mut Self) -> Result<()>) -> Result<Seen> {
         let before = self.bed.settled(self.interrupt)?;
         let load = Load::start(&mut self.run, &self.bed.network, self.interrupt.slowdown())?;
@@ -229,7 +229,7 @@ impl Stage<'_> {
         Ok(Seen { counts, clients })
     }
 
-    /// Waits for this time.
+    /// Waits.
     fn rest(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         loop {
@@ -248,13 +248,13 @@ impl Stage<'_> {
         }
     }
 
-    /// Judges what was seen while nobody's flows may break or move.
+    /// Judges an observation in which no flow may break or move.
     fn judge(&self, seen: Seen) -> Phase {
         Phase::of(self.bed.flows(), seen, &Excused::Nobody)
     }
 }
 
-/// Nothing happens.
+/// A phase without events.
 fn steady(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|_| Ok(()))?;
     let phase = stage.judge(seen).without_failures();
@@ -291,7 +291,7 @@ fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|stage| {
         detect_ms = Some(stage.bed.kill(&mut stage.run, 1, stage.interrupt)?);
         stage.bed.wait_until_left("b2", stage.interrupt)?;
-        // Questions that were lost count when their time is over, which is not to be afterwards.
+        // Lost questions count when they time out; wait so that this does not happen in the next phase.
         stage.rest(stage.interrupt.limit(UDP_ANSWER))
     })?;
     let mut phase = Phase::of(stage.bed.flows(), seen, &Excused::Dead("b2", had));
@@ -305,21 +305,21 @@ fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
     Ok(phase)
 }
 
-/// The servers work again: new flows go there, the others stay where they are.
+/// The servers work again: new flows go there, existing ones stay where they are.
 fn returns(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|stage| stage.bed.revive(&mut stage.run, 1, stage.interrupt))?;
     Ok(stage.judge(seen).without_failures().with_new_at("b2"))
 }
 
-/// A back end gets another MAC address, which the kernel hears of: no flow moves.
+/// A back end gets another MAC address, which the kernel learns: no flow moves.
 fn mac_moves(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|stage| {
         stage.bed.network.move_mac()?;
         stage.bed.wait_for_move(stage.interrupt)?;
-        // As for those that a dead back end loses.
+        // Wait, as for questions lost by a dead back end.
         stage.rest(stage.interrupt.limit(UDP_ANSWER))
     })?;
-    // What was on its way to the former address is lost, which is at most one question of each flow.
+    // Packets in flight to the former address are lost: at most one question per flow.
     let (failures, most) = (seen.counts.failures, stage.bed.flows());
     let mut phase = stage.judge(seen).without_tcp_failures().with_new_at("b1");
     phase.must(failures <= most, format!("{failures} requests of flows failed"));
@@ -338,7 +338,7 @@ fn weights(stage: &mut Stage<'_>) -> Result<Phase> {
 /// Two configurations alternate.
 fn reloads(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|stage| {
-        // The last one is the first of the two.
+        // The last reload loads the first of the two.
         for number in (0..stage.reloads as usize).rev() {
             stage.bed.reload(&WEIGHTS[number % WEIGHTS.len()])?;
             stage.rest(stage.phase / stage.reloads)?;
@@ -348,19 +348,20 @@ fn reloads(stage: &mut Stage<'_>) -> Result<Phase> {
     Ok(stage.judge(seen).without_failures())
 }
 
-/// Another weir takes over. What arrives in the moment in between is dropped, so requests over UDP may fail.
+/// Another weir takes over. Packets that arrive during the handover are dropped, so requests over UDP may
+/// fail.
 fn takeover(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|stage| stage.bed.succeed(&mut stage.run, stage.interrupt))?;
     Ok(stage.judge(seen).without_tcp_failures())
 }
 
-/// weir ends and starts again, without its flows: those of the same back ends lead to the same, if they began
-/// where the buckets say. Requests over UDP fail in between.
+/// weir exits and restarts without its flows. With the same back ends, flows that started where the buckets
+/// say keep their back end. Requests over UDP fail in between.
 fn restart(stage: &mut Stage<'_>, by: Death) -> Result<Phase> {
     stage.bed.renew_flows(&mut stage.run, stage.interrupt)?;
     let seen = stage.during(|stage| {
         stage.bed.restart(&mut stage.run, by, stage.interrupt)?;
-        // Connections that have waited ask again.
+        // Connections that were waiting send again.
         stage.bed.settled(stage.interrupt).map(drop)
     })?;
     if stage.bed.mode().outlives_its_flows() {

@@ -1,10 +1,11 @@
-//! The clients of the lab: flows that ask back ends for their names, and notice when another one answers.
+//! The persistent clients of the lab: flows that ask back ends for their names, and notice when a different
+//! one answers.
 //!
 //! A question is `id.server` in the class CHAOS (RFC 4892), which a name server answers with its identity. A
-//! flow over TCP asks all its questions over one connection (RFC 7766), and one over UDP from one port, for
-//! as long as the lab runs; others ask once and are replaced. All run in one process in the client's
-//! namespace (`weir lab questions`), which writes what it has counted into a file and ends when its standard
-//! input is closed.
+//! persistent flow asks all its questions over one connection (TCP, RFC 7766) or from one port (UDP) for as
+//! long as the lab runs; short flows ask once and are replaced. All flows run in one process in the client's
+//! namespace (`weir lab questions`), which writes its counts to a file and exits when its standard input is
+//! closed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,10 +29,10 @@ use crate::weir;
 const SAY: Duration = Duration::from_millis(20);
 /// How long an answer over UDP may take.
 pub(super) const UDP_ANSWER: Duration = Duration::from_secs(2);
-/// How long an answer over TCP may take: what is lost is sent again after 0.2 s, 0.6 s, 1.4 s and so on.
+/// How long an answer over TCP may take: lost segments are retransmitted after 0.2 s, 0.6 s, 1.4 s and so on.
 const TCP_ANSWER: Duration = Duration::from_secs(10);
-/// Source ports of UDP flows that ask once, one after the other: the kernel would choose a port again while
-/// the load balancer still knows the flow that had it. No port here is one that the kernel chooses.
+/// Source ports of short UDP flows, used one after another: the kernel could reuse a port while the load
+/// balancer still has a flow for it. This range excludes the kernel's ephemeral ports.
 const PORTS: std::ops::Range<u16> = 1024..32_768;
 /// The length of a query's header, and of an answer's.
 const HEADER: usize = 12;
@@ -41,46 +42,46 @@ const QUESTION: &[u8] = b"\x02id\x06server\x00\x00\x10\x00\x03";
 /// The options of `weir lab questions`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// The file of its counts.
+    /// The file to write counts to.
     log: PathBuf,
     /// The addresses of the service, which is offered over TCP and UDP.
     #[arg(required = true)]
     addresses: Vec<SocketAddr>,
-    /// Flows of each protocol, and to each address, that stay.
+    /// Persistent flows per protocol and address.
     #[arg(long, default_value_t = 8)]
     flows: u32,
-    /// Flows of each protocol, and to each address, that ask once and are replaced.
+    /// Short flows per protocol and address, which ask once and are replaced.
     #[arg(long, default_value_t = 2)]
     short: u32,
     /// Milliseconds between two questions of a flow.
     #[arg(long, default_value_t = 80)]
     pause_ms: u64,
-    /// How much slower this machine is than others.
+    /// How many times slower this machine is than usual.
     #[arg(long, default_value_t = 1)]
     slowdown: u32,
 }
 
-/// Flows by the name of a back end.
+/// Number of flows by back-end name.
 pub type ByName = BTreeMap<String, u64>;
 
-/// What the flows have counted.
+/// The counts of all flows.
 #[derive(Clone, Default)]
 pub struct Counts {
     pub requests: u64,
     /// Requests without an answer.
     pub failures: u64,
-    /// Flows whose first answer came from there.
+    /// Flows whose first answer came from a back end.
     pub began: ByName,
-    /// Connections that broke, by the back end that they had.
+    /// Connections that broke, by their back end.
     pub broken: ByName,
-    /// Flows to which another back end answered than the one they had, by the latter.
+    /// Flows that were answered by a different back end than before, by their previous back end.
     pub moved: ByName,
-    /// Flows that stay and have a back end now.
+    /// Persistent flows that currently have a back end.
     pub held: ByName,
 }
 
 impl Counts {
-    /// Adds what others have counted.
+    /// Adds the counts of others.
     pub fn add(&mut self, other: &Counts) {
         self.requests += other.requests;
         self.failures += other.failures;
@@ -92,7 +93,7 @@ impl Counts {
         }
     }
 
-    /// Returns what was counted since `before`, and who is held now.
+    /// Returns the counts since `before`, and the flows currently held.
     pub fn since(&self, before: &Counts) -> Counts {
         let less = |now: &ByName, then: &ByName| {
             let one = |(name, count): (&String, &u64)| {
@@ -137,11 +138,11 @@ impl Counts {
     }
 }
 
-/// What all flows share.
+/// State shared by all flows.
 struct Shared {
     counts: Mutex<Counts>,
     stop: AtomicBool,
-    /// How many UDP flows that ask once there were.
+    /// Number of short UDP flows so far.
     ports: AtomicU16,
     pause: Duration,
     udp_answer: Duration,
@@ -204,7 +205,7 @@ impl Shared {
     }
 }
 
-/// A connection, or a port that asks.
+/// A TCP connection or a UDP port.
 struct Flow {
     address: SocketAddr,
     stays: bool,
@@ -212,7 +213,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Takes it from the back end that it had.
+    /// Removes the flow from its previous back end.
     fn leaves(&self, counts: &mut Counts) {
         if let Some(held) = self.back_end.as_ref().and_then(|name| counts.held.get_mut(name)) {
             *held = held.saturating_sub(1);
@@ -256,7 +257,7 @@ pub fn run_end(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A connection: until it breaks, or for one question.
+/// Runs a TCP flow until its connection breaks, or for one question.
 fn tcp_flow(shared: &Shared, mut flow: Flow) {
     let connect = || -> std::io::Result<TcpStream> {
         let stream = TcpStream::connect_timeout(&flow.address, shared.tcp_answer)?;
@@ -296,7 +297,7 @@ fn ask_by_tcp(stream: &mut TcpStream, id: u16) -> std::io::Result<String> {
     identity(&answer, id).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
-/// A port that asks: until the lab ends, or for one question.
+/// Runs a UDP flow until the lab ends, or for one question.
 fn udp_flow(shared: &Shared, mut flow: Flow) {
     let any: IpAddr =
         if flow.address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -369,12 +370,12 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Starts so many flows of each kind, which ask until they are stopped, on a machine that is so much
-    /// slower than others.
+    /// Starts this many flows of each kind, which ask until they are stopped, on a machine that is `slowdown`
+    /// times slower than usual.
     pub fn start(run: &mut Run, client: &Host, (flows, slowdown): (u32, u32)) -> Result<Questions> {
         let name = format!("questions-{}", client.name);
         let log = run.folder().join(format!("{name}.json"));
-        // What former ones have counted.
+        // Remove the counts of previous clients.
         let _ = fs::remove_file(&log);
         let mut command = client.namespace.command(&weir::program()?);
         command.args(["lab", "questions", "--flows", &flows.to_string()]);
@@ -385,12 +386,12 @@ impl Questions {
         Ok(Questions { process, log })
     }
 
-    /// Stops them.
+    /// Stops the clients.
     pub fn stop(self, run: &mut Run) -> Result<()> {
         run.stop(self.process).map(drop)
     }
 
-    /// Returns what they have counted; nothing before they are at work.
+    /// Returns the counts; empty before the clients have started.
     pub fn counts(&self) -> Counts {
         Counts::read(&self.log).unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! What runs on back ends: Debian's nginx and nsd, which say who they are, and `weir decap`.
+//! The programs on back ends: Debian's nginx and nsd, which answer with the back end's name, and `weir
+//! decap`.
 
 use std::fs::{self, File};
 use std::process::Stdio;
@@ -18,14 +19,14 @@ use crate::weir;
 pub struct Servers([Started; 2]);
 
 impl Servers {
-    /// Starts them; they answer some milliseconds later.
+    /// Starts the servers; they answer a few milliseconds later.
     pub fn start(run: &mut Run, host: &Host) -> Result<Servers> {
         let [own_4, own_6] = &host.addresses;
         let addresses = [VIPS[0], VIPS[1], own_4, own_6];
         Ok(Servers([nsd::serve(run, &host.namespace, host.name, &addresses)?, nginx(run, host)?]))
     }
 
-    /// Kills them (SIGKILL).
+    /// Kills the servers (SIGKILL).
     pub fn kill(&self, run: &mut Run) -> Result<()> {
         self.0.into_iter().try_for_each(|server| run.kill(server))
     }
@@ -57,7 +58,7 @@ fn nginx(run: &mut Run, host: &Host) -> Result<Started> {
     run.start(&format!("nginx-{name}"), &mut command)
 }
 
-/// Starts `weir decap` at a back end for every tunnel, and waits until it is attached.
+/// Starts `weir decap` on a back end for every tunnel, and waits until it is attached.
 pub fn decap(run: &mut Run, host: &Host, interrupt: &Interrupt) -> Result<()> {
     let name = format!("decap-{}", host.name);
     let said = run.folder().join(&name);

@@ -14,11 +14,11 @@ use crate::weir::{self, Weir};
 
 /// The app's name.
 const APP: &str = "pods";
-/// How long what must happen may take.
+/// How long an expected event may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// The pods of the lab's nodes are ports of this bridge.
+/// The lab's nodes have their pods at the ports of this bridge.
 pub const AT_BRIDGE: &str = "bridge: cni0";
-/// Flows that each node has room for.
+/// Flow capacity of each node.
 pub const ROOM: u64 = 64;
 /// The names of daemons.
 const NAMES: [&str; NODES] = ["weir-n1", "weir-n2", "weir-n3"];
@@ -27,16 +27,16 @@ const NAMES: [&str; NODES] = ["weir-n1", "weir-n2", "weir-n3"];
 pub struct Bed {
     pub topology: Topology,
     pub daemons: Vec<Weir>,
-    /// Who answers in the first pod of the second node.
+    /// The end that answers in the first pod of the second node.
     pub answers: Talk,
-    /// What has asked so far.
+    /// Number of asking ends started so far.
     asked: usize,
-    /// How much slower this machine is than others.
+    /// How many times slower this machine is than usual.
     slowdown: u32,
 }
 
 impl Bed {
-    /// Sets it up; `run` removes it.
+    /// Sets up the network; `run` removes it.
     pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<Bed> {
         let topology = Topology::build(run, "")?;
         let daemons = (0..NODES)
@@ -51,18 +51,18 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Starts the daemon of a node again.
+    /// Restarts the daemon of a node.
     pub fn restart(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<()> {
         self.restart_with(run, at, &[], interrupt)
     }
 
-    /// Starts the daemon of a node whose pods are at other interfaces: `bridge: NAME`, or `pods: START*`.
+    /// Restarts the daemon of a node for pods at other interfaces: `bridge: NAME`, or `pods: START*`.
     pub fn restart_for(&mut self, run: &mut Run, at: usize, pods: &str, interrupt: &Interrupt) -> Result<()> {
         self.daemons[at] = daemon(&self.topology, run, (at, pods, &[]), interrupt)?;
         self.wait_for_work(at, interrupt)
     }
 
-    /// The same with variables of its environment.
+    /// Does the same with environment variables.
     pub fn restart_with(
         &mut self,
         run: &mut Run,
@@ -74,7 +74,7 @@ impl Bed {
         self.wait_for_work(at, interrupt)
     }
 
-    /// Waits until a node's programs are at work.
+    /// Waits until a node's programs are active.
     pub fn wait_for_work(&self, at: usize, interrupt: &Interrupt) -> Result<()> {
         let works = || {
             let shown = self.show(at)?;
@@ -86,19 +86,19 @@ impl Bed {
         Ok(())
     }
 
-    /// Returns what a node's cache says of itself.
+    /// Returns the status of a node's cache.
     pub fn show(&self, at: usize) -> Result<Value> {
         self.daemons[at].app(APP, "show")
     }
 
-    /// Has what is left at a node removed, and returns what was said of it. Fails if something is left.
+    /// Cleans up a node's leftovers, and returns the report. Fails if anything remains.
     pub fn cleanup(&self, at: usize) -> Result<Value> {
         let said = self.topology.nodes[at].output(&weir::program()?, &["overlay", "cleanup", "--json"])?;
         Ok(serde_json::from_str(&said)?)
     }
 
-    /// Changes the MTU of the uplinks of the first two nodes, both at once: until both have it, what one
-    /// sends may be too long for the other.
+    /// Changes the MTU of the uplinks of the first two nodes, both at once: until both have the new MTU,
+    /// frames from one may be too long for the other.
     pub fn set_mtu(&self, mtu: u32) -> Result<()> {
         let set = |at: usize| self.topology.nodes[at].ip(&format!("link set {UPLINK} mtu {mtu}\n"));
         thread::scope(|scope| {
@@ -108,14 +108,14 @@ impl Bed {
         })
     }
 
-    /// Returns whether an interface of a node has a `clsact` qdisc. While a daemon runs, it has one if weir
-    /// attaches its programs by filters, as on a kernel without tcx, or if the lab has added one.
+    /// Returns true if an interface of a node has a `clsact` qdisc. While a daemon runs, it has one if weir
+    /// attaches its programs as filters (on a kernel without tcx), or if the lab has added one.
     pub fn has_clsact(&self, at: usize, interface: &str) -> Result<bool> {
         let shown = self.topology.nodes[at].output("tc", &["qdisc", "show", "dev", interface])?;
         Ok(shown.contains("clsact"))
     }
 
-    /// Has connection tracking of a node forget all connections.
+    /// Flushes the connection tracking table of a node.
     pub fn forget_connections(&self, at: usize) -> Result<()> {
         self.topology.nodes[at].output(&weir::program()?, &["lab", "talk", "forget"]).map(drop)
     }
@@ -125,7 +125,7 @@ impl Bed {
         self.daemons[at].app(APP, "flows")
     }
 
-    /// Returns what a node's cache says of a flow: ends and protocol.
+    /// Returns how a node's cache explains a flow, given its ends and protocol.
     pub fn explain(&self, at: usize, flow: &str) -> Result<Value> {
         self.daemons[at].app(APP, &format!("explain {flow}"))
     }
@@ -137,12 +137,12 @@ impl Bed {
         Ok([of("sent"), of("received")])
     }
 
-    /// Starts to ask the first pod of the second node, from the first of the first.
+    /// Starts asking the first pod of the second node, from the first pod of the first node.
     pub fn ask(&mut self, run: &mut Run, arguments: &[&str]) -> Result<Talk> {
         self.ask_from(run, [0, 0], &format!("{}:{PORT}", pod(1, 0)), arguments)
     }
 
-    /// Starts to ask an address, from a pod by node and number.
+    /// Starts asking an address, from a pod given by node and number.
     pub fn ask_from(&mut self, run: &mut Run, at: [usize; 2], to: &str, arguments: &[&str]) -> Result<Talk> {
         self.asked += 1;
         let role = format!("ask-{}", self.asked);
@@ -152,13 +152,13 @@ impl Bed {
         Talk::ask(run, &role, &self.topology.pods[node][pod], &arguments)
     }
 
-    /// Waits until so many more frames of a node's pods have taken the short way.
+    /// Waits until `more` further frames from a node's pods have taken the short way.
     pub fn wait_for_sent(&self, at: usize, more: u64, interrupt: &Interrupt) -> Result<bool> {
         let [before, _] = self.fast(at)?;
         interrupt.wait(PATIENCE, || Ok(self.fast(at)?[0] >= before + more))
     }
 
-    /// Waits until so many more frames have taken the short way at a node, in both directions.
+    /// Waits until `more` further frames have taken the short way at a node, in both directions.
     pub fn wait_for_fast(&self, at: usize, more: u64, interrupt: &Interrupt) -> Result<bool> {
         let before = self.fast(at)?;
         let grown = || {
@@ -168,14 +168,14 @@ impl Bed {
         interrupt.wait(PATIENCE, grown)
     }
 
-    /// Waits until somebody has answered so many more requests.
+    /// Waits until an end has answered `more` further requests.
     pub fn wait_for_answers(&self, talk: &Talk, more: u64, interrupt: &Interrupt) -> Result<bool> {
         let before = talk.of("answered");
         interrupt.wait(PATIENCE, || Ok(talk.of("answered") >= before + more))
     }
 }
 
-/// Returns a node's configuration: where its pods are.
+/// Returns a node's configuration, given where its pods are.
 pub fn configuration(pods: &str) -> String {
     format!(
         "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, {pods}, \
@@ -183,7 +183,7 @@ pub fn configuration(pods: &str) -> String {
     )
 }
 
-/// Starts a node's daemon: where its pods are, and variables of its environment.
+/// Starts a node's daemon, given where its pods are and its environment variables.
 fn daemon(
     topology: &Topology,
     run: &mut Run,

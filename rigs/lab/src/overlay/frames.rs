@@ -1,4 +1,5 @@
-//! Phases about frames: long ones, segments, checksums, a slow end, other programs at the same interfaces.
+//! Phases about frames: long frames, segments, checksums, an end without a cache, other programs at the same
+//! interfaces.
 
 use anyhow::Result;
 
@@ -8,17 +9,17 @@ use super::topology::{PORT, UPLINK, pod};
 use crate::Interrupt;
 use crate::run::Run;
 
-/// Requests that just fit a pod's MTU, with the bit that forbids fragments.
+/// Requests that just fit a pod's MTU, with Don't Fragment set.
 const LONG_UDP: [&str; 6] = ["--flows", "4", "--pause-ms", "5", "--size", "1400"];
 /// Requests of many segments.
 const LONG_TCP: [&str; 7] = ["--tcp", "--flows", "2", "--pause-ms", "5", "--size", "60000"];
-/// The longest frame that a pod may send, and the shortest that has anything to say by TCP.
+/// The longest frame that a pod may send, and the shortest possible TCP frame.
 const FRAMES: [u64; 2] = [14 + 1450, 14 + 20 + 20];
 
-/// The priority of a filter that is not weir's.
+/// The priority of a foreign filter.
 const FOREIGN: &str = "10";
 
-/// What does not fit the underlay any more is cut in pieces by the kernel, as without a cache.
+/// Frames that no longer fit the underlay are fragmented by the kernel, as without a cache.
 pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &LONG_UDP)?, bed.ask(run, &LONG_TCP)?];
@@ -40,12 +41,12 @@ pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }
-    // Between the changes of the two nodes, one sends what the other does not receive.
+    // Between the changes on the two nodes, one sends frames that the other does not accept.
     phase.must(phase.lost < phase.sent / 10, "many requests were lost");
     Ok(phase)
 }
 
-/// Segments and checksums, made by the pods or left to the devices; each frame of segments counts as so many
+/// Segmentation and checksums, done by the pods or offloaded; a frame of several segments counts as that many
 /// packets.
 pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
@@ -62,7 +63,7 @@ pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrup
         for flow in flows["flows"].as_array().into_iter().flatten() {
             let of = |what: &str| flow[what]["sent"].as_u64().unwrap_or_default();
             let (packets, bytes) = (of("packets"), of("bytes"));
-            // Each segment has headers of its own, as on the wire.
+            // Each segment has its own headers, as on the wire.
             let [longest, shortest] = FRAMES.map(|length| packets * length);
             phase.must(
                 (shortest..=longest).contains(&bytes),
@@ -80,8 +81,7 @@ pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrup
     Ok(phase)
 }
 
-/// One end has a cache and the other has none, with complete checksums from the pods; and the other way
-/// round.
+/// Only one end has a cache, with complete checksums from the pods; then only the other.
 pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {
@@ -107,12 +107,12 @@ pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
     Ok(phase)
 }
 
-/// Filters of others at the same interfaces stay, and see what the cache leaves to the kernel.
+/// Foreign filters at the same interfaces stay, and see the frames that the cache leaves to the kernel.
 pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let node = &bed.topology.nodes[0];
-    // Without tcx, weir's programs are filters too, behind those of others. A filter that decides ends the
-    // search there, so these leave the decision to the next.
+    // Without tcx, weir's programs are filters too, placed after foreign ones. A filter that returns a
+    // verdict ends the chain, so these filters leave the decision to the next one.
     let shares = bed.has_clsact(0, UPLINK)?;
     let decision: &[&str] = if shares { &["action", "continue"] } else { &["classid", "1:1"] };
     for interface in ["vp1", UPLINK] {
@@ -143,12 +143,12 @@ pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> R
     }
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when they are gone");
     phase.add(&talk.end(run, interrupt)?);
-    // For a moment, an interface that gets or loses such a queue sends nothing.
+    // An interface that gains or loses such a qdisc sends nothing for a moment.
     phase.must(phase.lost < phase.sent / 10, "many requests were lost");
     Ok(phase)
 }
 
-/// What `weir overlay explain` says of a flow is what becomes of it.
+/// The output of `weir overlay explain` for a flow matches what happens to it.
 pub fn explained(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
@@ -162,7 +162,7 @@ pub fn explained(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
     let port = flows.find(is_its).map(|flow| flow["local_port"].clone());
     let from = format!("{}:{}", pod(0, 0), port.unwrap_or_default());
     let to = format!("{}:{PORT}", pod(1, 0));
-    // At the moment when it is looked at, it may be time for the kernel to see a frame.
+    // At the moment of the check, the kernel may be due to see a frame.
     let is_short = || {
         let said = bed.explain(0, &format!("{from} {to} udp"))?;
         Ok(said["sent"]["short_way"] == true && said["received"]["short_way"] == true)

@@ -1,8 +1,9 @@
-//! `weir lab overlay`: a cache in front of a container network with VXLAN, while what it depends on changes.
+//! `weir lab overlay`: a cache in front of a VXLAN container network, while everything that it depends on
+//! changes.
 //!
-//! Three nodes with two pods each, a daemon on each node, flows between pods; and then pods that move, rules
-//! that forbid, neighbours with other addresses, daemons that die. In each phase requests are counted, and
-//! those that another pod got than the one that the kernel's way leads to.
+//! There are three nodes with two pods each, a daemon on each node, and flows between pods. Then pods move,
+//! rules deny flows, neighbours change addresses, and daemons die. Each phase counts requests, and those that
+//! reached a different pod than the one the kernel's way leads to.
 
 mod bed;
 mod frames;
@@ -27,13 +28,13 @@ use bed::Bed;
 /// Programs that the lab runs.
 const NEEDED: [&str; 7] = ["ip", "bridge", "nft", "tc", "ethtool", "nfcapd", "nfdump"];
 
-/// Exists with the module `br_netfilter`, without which no rule sees what pods of one bridge send each other.
+/// Exists with the module `br_netfilter`, without which no rule sees traffic between pods of the same bridge.
 const BRIDGED: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 
 /// The options of `weir lab overlay`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only phases whose names begin so, separated by commas.
+    /// Run only phases whose names start with one of these prefixes, separated by commas.
     #[arg(long, alias = "phase", value_delimiter = ',')]
     phases: Vec<String>,
     #[command(flatten)]
@@ -64,7 +65,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// The phases whose names begin in one of these ways, or all.
+/// Returns the phases whose names start with one of these prefixes, or all.
 fn chosen(wanted: &[String]) -> Result<Vec<(&'static str, phases::Perform)>> {
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|one| name.starts_with(one));
     let chosen: Vec<_> = phases::ALL.into_iter().filter(|(name, _)| is_wanted(name)).collect();

@@ -1,4 +1,4 @@
-//! Phases about others: a node that is replaced, a pod that forwards, programs of somebody else.
+//! Phases about other parties: a node that is replaced, a pod that forwards, foreign programs.
 
 use std::fs::{self, File};
 
@@ -14,15 +14,15 @@ use crate::namespace::Namespace;
 use crate::run::Run;
 use crate::weir;
 
-/// The MAC addresses of the node that comes in the second one's place: its uplink, and its VXLAN device.
+/// The MAC addresses of the node that replaces the second one: those of its uplink and its VXLAN device.
 const NEW_NODE: [&str; 2] = ["02:98:00:00:00:22", "02:98:00:00:01:22"];
 /// An address behind a pod of the second node.
 const BEHIND: &str = "10.244.2.99";
-/// Requests of many segments, which the pod that forwards gets in large frames.
+/// Requests of many segments, which reach the forwarding pod in large frames.
 const LONG_TCP: [&str; 7] = ["--tcp", "--flows", "2", "--pause-ms", "5", "--size", "60000"];
 
-/// Another node comes with the address of the second one, and a pod with the address of its pod. The former
-/// are still there, and would take what came to their MAC addresses.
+/// Another node appears with the address of the second one, and a pod with the address of its pod. The old
+/// node and pod still exist, and would accept frames for their MAC addresses.
 pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
@@ -37,7 +37,7 @@ pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way to the new node");
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");
-    // And back, as a node that was gone for a while.
+    // Then switch back, as if the node had been away for a while.
     let own = bed.topology.nodes[1].output("cat", &[&format!("/sys/class/net/{UPLINK}/address")])?;
     leads_to(bed, [NEW_NODE[1], &tunnel_mac(1)], own.trim())?;
     interrupt.sleep(SETTLED)?;
@@ -55,7 +55,7 @@ pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
     Ok(phase)
 }
 
-/// Makes a node without a cache at the switch, and returns it and its pod.
+/// Creates a node without a cache at the switch, and returns it and its pod.
 fn replacement(bed: &Bed, run: &Run) -> Result<[Namespace; 2]> {
     let (new, inside) = (run.namespace("n2b")?, run.namespace("p2b")?);
     let (switch, [mac, tunnel]) = (&bed.topology.switch, NEW_NODE);
@@ -74,7 +74,7 @@ fn replacement(bed: &Bed, run: &Run) -> Result<[Namespace; 2]> {
         tunnel_mac(0)
     ))?;
     new.bridge(&format!("fdb add {} dev {TUNNEL} dst {first}\n", tunnel_mac(0)))?;
-    // Two hosts must not answer for one address: who leads to which is written.
+    // Two hosts must not answer ARP for the same address; neighbour entries are static.
     new.set(&[("ipv4/ip_forward", 1), (&format!("ipv4/conf/{UPLINK}/arp_ignore"), 8)])?;
     new.ip(&format!("neighbour add {first} lladdr 02:98:00:00:00:01 dev {UPLINK} nud permanent\n"))?;
     switch.ip("link set f2b master br0\nlink set f2b up\n")?;
@@ -85,8 +85,8 @@ fn replacement(bed: &Bed, run: &Run) -> Result<[Namespace; 2]> {
     Ok([new, inside])
 }
 
-/// Has the first node take the second one for one with these MAC addresses, as an agent of the container
-/// network does: those of the former and of the new VXLAN device, and that of the uplink.
+/// Updates the first node's entries for the second one, as an agent of the container network does, given the
+/// MAC addresses of the former and the new VXLAN device, and that of the uplink.
 fn leads_to(bed: &Bed, [former, new]: [&str; 2], uplink: &str) -> Result<()> {
     let first = &bed.topology.nodes[0];
     first.bridge(&format!("fdb add {new} dev {TUNNEL} dst {}\n", node(1)))?;
@@ -98,7 +98,7 @@ fn leads_to(bed: &Bed, [former, new]: [&str; 2], uplink: &str) -> Result<()> {
     first.bridge(&format!("fdb del {former} dev {TUNNEL} dst {}\n", node(1)))
 }
 
-/// A pod forwards to an address behind it, short frames and long ones, whoever cuts them.
+/// A pod forwards short and long frames to an address behind it, wherever they are segmented.
 pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let behind = run.namespace("p21b")?;
@@ -118,7 +118,7 @@ pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
     let to = format!("{BEHIND}:{PORT}");
     let own = bed.answers.of("answered");
     for offload in ["on", "off"] {
-        // Without it, the pod cuts large frames itself before it forwards them.
+        // Without offload, the pod segments large frames itself before it forwards them.
         bed.topology.pods[1][0].output("ethtool", &["-K", "down0", "tso", offload, "gso", offload])?;
         let talks = [bed.ask_from(run, [0, 0], &to, &UDP)?, bed.ask_from(run, [0, 0], &to, &LONG_TCP)?];
         for at in [0, 1] {
@@ -141,14 +141,14 @@ pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
     Ok(phase)
 }
 
-/// Programs of others at the same hook: what was there before sees all frames, what came later those of the
-/// kernel's way; and operators are told.
+/// Foreign programs at the same hook: one attached earlier sees all frames, one attached later only those of
+/// the kernel's way, and an event informs the operator.
 pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
     let file = run.folder().join("foreign.json");
-    // It takes off tunnels that nobody has here, and counts all others.
+    // It decapsulates tunnels that do not exist here, and counts all other frames.
     let mut foreign = bed.topology.nodes[0].command(&weir::program()?);
     foreign.args(["decap", UPLINK, "--json", "--vni", "7", "--from", "192.0.2.0/24", "--to", &node(0)]);
     let foreign = run.start("foreign", foreign.stdout(File::create(&file)?))?;
@@ -178,7 +178,7 @@ pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
     Ok(phase)
 }
 
-/// Whether an event says so.
+/// Returns true if an event says so.
 fn told(bed: &Bed, what: &str) -> Result<bool> {
     let shown = bed.show(0)?;
     let mut events = shown["events"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What happens to the flows, phase by phase.
+//! The events that the flows go through, phase by phase.
 
 use std::time::Duration;
 
@@ -13,30 +13,30 @@ use crate::Interrupt;
 use crate::premise::premise;
 use crate::run::Run;
 
-/// After this, nothing of the past may be left.
+/// After this time, no old state may be left.
 pub const SETTLED: Duration = Duration::from_secs(1);
-/// Frames by which a flow is seen to take the short way.
+/// Number of frames that shows that a flow takes the short way.
 pub const SOME: u64 = 50;
-/// Flows of UDP, each with a request every 5 ms.
+/// UDP flows, each with a request every 5 ms.
 pub const UDP: [&str; 4] = ["--flows", "4", "--pause-ms", "5"];
-/// Flows of TCP.
+/// TCP flows.
 pub const TCP: [&str; 5] = ["--tcp", "--flows", "4", "--pause-ms", "5"];
 
-/// What came out of a phase.
+/// The result of a phase.
 pub struct Phase {
-    /// Whether everything was as it must be.
+    /// Whether the phase succeeded.
     pub ok: bool,
     pub sent: u64,
-    /// Requests that another pod got than the kernel's way leads to.
+    /// Requests that reached a different pod than the one the kernel's way leads to.
     pub misdelivered: u64,
     pub lost: u64,
-    /// What was not as it must be.
+    /// What went wrong.
     faults: Vec<String>,
 }
 
 pub type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
 
-/// All phases, in their order.
+/// All phases, in order.
 pub const ALL: [(&str, Perform); 26] = [
     ("short_way", short_way),
     ("flow_records", records::flow_records),
@@ -62,7 +62,7 @@ pub const ALL: [(&str, Perform); 26] = [
     ("neighbour_events", storms::neighbour_events),
     ("ipv6", six::pods),
     ("ipv6_between_nodes", six::nodes),
-    // The last two: afterwards, the pod is elsewhere, and pods are not at the bridge.
+    // These two must be last: afterwards, the pod is elsewhere, and pods are not at the bridge.
     ("pod_moves", pod_moves),
     ("without_bridge", without_bridge),
 ];
@@ -72,7 +72,7 @@ impl Phase {
         Phase { ok: true, sent: 0, misdelivered: 0, lost: 0, faults: Vec::new() }
     }
 
-    /// Notes a fault unless it is as it must be.
+    /// Notes a fault unless `so` holds.
     pub fn must(&mut self, so: bool, fault: impl Into<String>) {
         if !so {
             self.ok = false;
@@ -80,7 +80,7 @@ impl Phase {
         }
     }
 
-    /// Adds what somebody who asked has counted.
+    /// Adds the counts of an asking end.
     pub fn add(&mut self, counts: &Value) {
         let of = |name: &str| counts[name].as_u64().unwrap_or_default();
         self.sent += of("sent");
@@ -90,7 +90,7 @@ impl Phase {
         self.must(of("broken") == 0, format!("{} flows broke", of("broken")));
     }
 
-    /// A line for a person.
+    /// The result as a line of text.
     pub fn text(&self, name: &str) -> String {
         let word = if self.ok { "ok" } else { "FAILED" };
         let Phase { sent, misdelivered, lost, faults, .. } = self;
@@ -100,7 +100,7 @@ impl Phase {
         )
     }
 
-    /// The same for a program.
+    /// The result as JSON.
     pub fn json(&self, name: &str) -> Value {
         json!({
             "name": name, "ok": self.ok, "sent": self.sent, "misdelivered": self.misdelivered,
@@ -109,7 +109,7 @@ impl Phase {
     }
 }
 
-/// Established flows skip the VXLAN device, and nothing is lost.
+/// Established flows skip the VXLAN device without any loss.
 fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
@@ -135,7 +135,7 @@ fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     Ok(phase)
 }
 
-/// Pods of one node skip its bridge, and a rule that forbids it holds for them.
+/// Flows between pods of one node skip its bridge, and a rule that denies them takes effect.
 fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let to = format!("{}:{PORT}", pod(1, 0));
@@ -158,8 +158,8 @@ fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     Ok(phase)
 }
 
-/// A service's address leads to a pod by NAT, without and with a translation of the source, on another node
-/// and on the same; when it leads to another pod, no flow goes to the former.
+/// A service address leads to a pod by NAT, with and without source translation, on another node and on the
+/// same one. When it leads to another pod, no flow goes to the former.
 fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     for (asks, masquerade) in [([0, 0], false), ([0, 0], true), ([1, 1], false)] {
@@ -176,7 +176,7 @@ fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase>
         }
     }
     phase.must(phase.lost == 0, "requests were lost");
-    // The service moves to a pod of the third node, and its connections are forgotten, as kube-proxy does.
+    // The service moves to a pod of the third node, and its connections are flushed, as kube-proxy does.
     bed.topology.serve(0, &pod(1, 0), false)?;
     let other = &bed.topology.pods[2][0];
     Talk::answer(run, other, &format!("{}:{PORT}", pod(2, 0)), 30)?.started(interrupt)?;
@@ -198,7 +198,7 @@ fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase>
     Ok(phase)
 }
 
-/// A rule that forbids a live flow holds for it, and so does its end.
+/// A rule that denies a live flow takes effect, and so does its removal.
 fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
@@ -237,7 +237,7 @@ fn next_hop(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase
     Ok(phase)
 }
 
-/// The underlay and a pod's interface carry less than before.
+/// The MTU of the underlay and of a pod's interface shrinks.
 fn mtu(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
@@ -253,7 +253,7 @@ fn mtu(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     Ok(phase)
 }
 
-/// A daemon is killed: its programs and its rule are gone, and flows go on.
+/// A daemon is killed: its programs and its rule are gone, and flows continue.
 fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
@@ -266,7 +266,7 @@ fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
     }
     let tables = bed.topology.nodes[0].output("nft", &["list", "tables"])?;
     phase.must(!tables.contains("weir"), format!("nftables has: {tables}"));
-    // As somebody loads rules again that were saved while it ran.
+    // As if somebody reloads rules that were saved while the daemon ran.
     bed.topology.nodes[0].input("nft", &["-f", "-"], "table inet weir_pods { }\n")?;
     // Filters of clsact, which weir has on a kernel without tcx, stay when their process is killed.
     let filters_left = bed.has_clsact(0, UPLINK)?;
@@ -291,7 +291,7 @@ fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
     Ok(phase)
 }
 
-/// A daemon is stopped while a rule changes and more happens than the kernel keeps for it.
+/// A daemon is suspended while a rule changes and more events occur than the kernel buffers for it.
 fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
@@ -308,7 +308,7 @@ fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Ph
         })
         .collect();
     bed.topology.nodes[0].ip(&burst)?;
-    // The lease ends by itself.
+    // The lease expires on its own.
     interrupt.sleep(SETTLED)?;
     let before = bed.answers.of("answered");
     interrupt.sleep(SETTLED)?;
@@ -324,7 +324,7 @@ fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Ph
     Ok(phase)
 }
 
-/// Ten times as many flows as there is room for.
+/// Ten times as many flows as fit.
 fn more_flows_than_room(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let flows = (10 * ROOM).to_string();
@@ -342,7 +342,7 @@ fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<P
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no short way");
-    // The second pod of the node gets the address; the first has it still, and would answer.
+    // The second pod of the node gets the address; the first still has it, and would answer.
     let address = pod(1, 0);
     let second = &bed.topology.pods[1][1];
     let leads_to = |at: usize| {
@@ -366,7 +366,7 @@ fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<P
     Ok(phase)
 }
 
-/// A pod's address moves to another node; the former pod is still there, and would answer.
+/// A pod's address moves to another node; the old pod still exists, and would answer.
 fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
@@ -387,8 +387,8 @@ fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     Ok(phase)
 }
 
-/// Pods that are routed to, each behind an interface of its own; flows from another node and from the same,
-/// and a pod whose address becomes another's.
+/// Routed pods, each behind its own interface: flows from another node and from the same one, and a pod whose
+/// address passes to another pod.
 fn without_bridge(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     run.kill(bed.daemons[2].process())?;
@@ -408,7 +408,7 @@ fn without_bridge(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result
     let [udp, tcp] = far;
     phase.add(&tcp.end(run, interrupt)?);
     phase.must(phase.lost == 0, "requests were lost");
-    // The second pod of the node gets the address; the first has it still, and would answer.
+    // The second pod of the node gets the address; the first still has it, and would answer.
     let second = &bed.topology.pods[2][1];
     second.ip(&format!("address add {address}/32 dev eth0\n"))?;
     Talk::answer(run, second, &to, 132)?.started(interrupt)?;

@@ -1,5 +1,5 @@
-//! The phase about flow records: what flows of pods have counted, as `weir show flows`, a measurement and
-//! another program that collects IPFIX see it, against the ledger and what was sent.
+//! The phase about flow records: compares the counts of pod flows, as seen by `weir show flows`, a
+//! measurement and an external IPFIX collector, with the ledger and with what was sent.
 
 use std::fs;
 
@@ -15,16 +15,16 @@ use crate::run::{Run, Started};
 
 /// The collector's port.
 const COLLECTOR: &str = "4739";
-/// Bytes of a request by UDP on the pod's wire: Ethernet, IPv4, UDP, and what the lab asks.
+/// Bytes of a UDP request on the pod's wire: Ethernet, IPv4, UDP and the lab's payload.
 const REQUEST: u64 = 14 + 20 + 8 + 64;
-/// More bytes of a header of IPv6.
+/// Extra bytes of an IPv6 header.
 const LONGER: u64 = 20;
-/// The measurement, whose intervals are short, and flows that are soon idle.
+/// A measurement with short intervals, and a short idle timeout for flows.
 const MEASURED: &str =
     "  - measure: { name: records, overlay: pods, interval: 500ms, ipfix: { to: \"127.0.0.1:4739\" } }\n";
 const SOON_IDLE: &str = ", idle_timeout: 1s";
 
-/// What a node says of frames, entries and records.
+/// A node's counts of frames, entries and records.
 struct Seen {
     shown: Value,
     measured: Value,
@@ -39,12 +39,12 @@ impl Seen {
         self.shown["frames"][direction][count].as_u64().unwrap_or_default()
     }
 
-    /// Frames that took the short way, both directions.
+    /// Frames that took the short way, in both directions.
     fn fast(&self) -> u64 {
         self.frames("sent", "fast") + self.frames("received", "fast")
     }
 
-    /// Packets in what flows have given.
+    /// Packets in the deltas that flows have reported.
     fn given(&self) -> u64 {
         self.entry("overlay_given_sent") + self.entry("overlay_given_received")
     }
@@ -53,21 +53,21 @@ impl Seen {
         self.shown["entries"][name].as_u64().unwrap_or_default()
     }
 
-    /// Packets and bytes that the measurement has counted.
+    /// Packets and bytes counted by the measurement.
     fn measured(&self) -> (u64, u64) {
         let of = |name: &str| self.measured[name].as_u64().unwrap_or_default();
         (of("packets"), of("bytes"))
     }
 }
 
-/// Each packet of the short way is in one record, whoever adds them up; what the pods sent besides has
-/// taken the kernel's way.
+/// Each packet of the short way is in exactly one record, in every consumer's sum; all other packets that the
+/// pods sent took the kernel's way.
 pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let folder = run.folder().join("records");
     fs::create_dir_all(&folder)?;
     let collector = collect(bed, run, &folder.to_string_lossy())?;
-    // What was counted until now is nobody's: the first change begins a new table.
+    // Counts up to now are discarded: the first change starts a new table.
     let quick = configuration(&format!("{AT_BRIDGE}{SOON_IDLE}"));
     for configuration in [&quick, &(quick.clone() + MEASURED)] {
         bed.daemons[0].reload(configuration)?;
@@ -80,7 +80,7 @@ pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
     let asked = udp.end(run, interrupt)?;
     phase.add(&asked);
     let seen = settled(bed, &mut phase, interrupt)?;
-    // What pods with IPv6 say about themselves to all.
+    // Multicast and link-local traffic that pods with IPv6 send on their own.
     let others = ["not_ip", "options", "multicast", "link_local", "protocol"];
     let sent = seen.frames("sent", "seen") - others.map(|why| seen.frames("sent", why)).iter().sum::<u64>();
     phase.must(asked["sent"] == sent, format!("{} requests and {sent} frames", asked["sent"]));
@@ -105,7 +105,7 @@ pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
     Ok(phase)
 }
 
-/// Flows of pods with IPv6 have records as others, with headers of their own; so much was measured before.
+/// IPv6 flows have records like others, with their own header lengths, given the packets measured before.
 fn with_ipv6(
     bed: &mut Bed,
     run: &mut Run,
@@ -128,28 +128,28 @@ fn with_ipv6(
     Ok(seen)
 }
 
-/// Starts a program that collects records by IPFIX.
+/// Starts an IPFIX collector.
 fn collect(bed: &Bed, run: &mut Run, folder: &str) -> Result<Started> {
     let mut command = bed.topology.nodes[0].command("nfcapd");
     command.args(["-b", "127.0.0.1", "-p", COLLECTOR, "-w", folder]);
     run.start("nfcapd", &mut command)
 }
 
-/// Adds up the packets of all records that it has.
+/// Adds up the packets of all records of the collector.
 fn exported(bed: &Bed, folder: &str) -> Result<u64> {
     let text = bed.topology.nodes[0].output("nfdump", &["-R", folder, "-q", "-N", "-o", "fmt:%pkt"])?;
     let packets = |line: &str| line.trim().parse::<u64>().with_context(|| format!("nfdump says `{line}`"));
     text.lines().map(packets).sum()
 }
 
-/// Returns the packets of the flows between pods that live.
+/// Returns the packets of the live flows between pods.
 fn shown_flows(bed: &Bed) -> Result<u64> {
     let shown = bed.daemons[0].show("flows")?;
     let flows = shown["flows"].as_array().into_iter().flatten();
     Ok(flows.filter(|flow| flow["pipe"] == "overlay/pods").filter_map(|flow| flow["packets"].as_u64()).sum())
 }
 
-/// Waits until all flows have gone, and what they have counted is measured; and checks the sums.
+/// Waits until all flows have expired and their counts are measured, and checks the sums.
 fn settled(bed: &Bed, phase: &mut Phase, interrupt: &Interrupt) -> Result<Seen> {
     let gone = || Ok(bed.daemons[0].show("flows")?["live"] == 0);
     phase.must(interrupt.wait(PATIENCE, gone)?, "idle flows do not go");

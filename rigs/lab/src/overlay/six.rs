@@ -1,4 +1,4 @@
-//! Phases about pods with IPv6, and nodes that tunnel by IPv6.
+//! Phases about pods with IPv6, and nodes that tunnel over IPv6.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, node_6, pod, pod_6, po
 use crate::Interrupt;
 use crate::run::Run;
 
-/// Pods with IPv6: both protocols take the short way, and all changes hold for them.
+/// Pods with IPv6: both protocols take the short way, and all changes take effect for them.
 pub fn pods(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let answers = answer(bed, run, [1, 0], &pod_6(1, 0), 61)?;
@@ -24,8 +24,8 @@ pub fn pods(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase
     Ok(phase)
 }
 
-/// Nodes that tunnel by IPv6, with checksums: pods with IPv4 and with IPv6, changes, a pod that moves, and a
-/// node without a cache, whose kernel checks the sums.
+/// Nodes that tunnel over IPv6, with checksums: pods with IPv4 and with IPv6, changes, a pod that moves, and
+/// a node without a cache, whose kernel verifies the checksums.
 pub fn nodes(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let answers = answer(bed, run, [1, 0], &pod_6(1, 0), 62)?;
@@ -68,12 +68,12 @@ pub fn asked() -> String {
     format!("[{}]:{PORT}", pod_6(1, 0))
 }
 
-/// Has a pod answer at an address of IPv6.
+/// Makes a pod answer at an IPv6 address.
 pub fn answer(bed: &Bed, run: &mut Run, [node, pod]: [usize; 2], address: &str, name: u64) -> Result<Talk> {
     Talk::answer(run, &bed.topology.pods[node][pod], &format!("[{address}]:{PORT}"), name)
 }
 
-/// Waits until the first node knows a flow with a pod that is at a node.
+/// Waits until the first node knows a flow to a pod on a given node.
 fn knows(bed: &Bed, remote: &str, node: &str, interrupt: &Interrupt) -> Result<bool> {
     interrupt.wait(PATIENCE, || {
         let flows = bed.flows(0)?;
@@ -83,8 +83,8 @@ fn knows(bed: &Bed, remote: &str, node: &str, interrupt: &Interrupt) -> Result<b
     })
 }
 
-/// A rule that forbids, a next hop with another MAC address, an underlay that carries less; all on flows of
-/// IPv6 between the first two nodes, the second of which has this address.
+/// A deny rule, a next hop with another MAC address, and an underlay with a smaller MTU, all on IPv6 flows
+/// between the first two nodes; the second node has this address.
 fn live_changes(
     bed: &mut Bed,
     run: &mut Run,
@@ -128,7 +128,7 @@ fn live_changes(
     Ok(())
 }
 
-/// The address is given to the second pod of the node; the first has it still, and would answer.
+/// The address is given to the second pod of the node; the first still has it, and would answer.
 fn replaced(
     bed: &mut Bed,
     run: &mut Run,
@@ -152,7 +152,7 @@ fn replaced(
     bed.topology.pods[1][1].ip(&format!("address del {address}/128 dev eth0\n"))
 }
 
-/// The address moves to the third node; the former pod is still there, and would answer.
+/// The address moves to the third node; the old pod still exists, and would answer.
 fn moved(
     bed: &mut Bed,
     run: &mut Run,
@@ -168,7 +168,7 @@ fn moved(
     went_over(bed, interrupt, (phase, former, talk), (64, 2))
 }
 
-/// Waits until another pod answers, by the short way at a node; the former must get nothing any more.
+/// Waits until another pod answers, by the short way at a node; the old pod must get no more requests.
 fn went_over(
     bed: &Bed,
     interrupt: &Interrupt,

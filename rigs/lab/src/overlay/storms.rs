@@ -1,4 +1,4 @@
-//! Phases about much that happens at once, and about connections that connection tracking forgets.
+//! Phases about bursts of events, and about connections that connection tracking forgets.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,19 +11,20 @@ use super::topology::{UPLINK, pod};
 use crate::Interrupt;
 use crate::run::Run;
 
-/// Rounds of rules that come and go, and transactions in each.
+/// Rounds in which rules come and go, and transactions in each round.
 const ROUNDS: usize = 10;
 const FLIPS: usize = 1000;
-/// Neighbours that change, in bursts.
+/// Bursts of neighbour changes.
 const BURSTS: usize = 10;
 const BURST: usize = 10_000;
-/// Bytes of messages that wait for a daemon that is to lose some.
+/// Receive buffer, in bytes, of a daemon that must lose some messages.
 const LITTLE_ROOM: &str = "4096";
-/// What is on its way when a rule comes into force arrives within this time, and the daemon has heard of it.
+/// Within this time after a rule takes effect, packets in flight have arrived and the daemon has learnt of
+/// the rule.
 const SOON: Duration = Duration::from_millis(300);
 
-/// A rule that forbids the flow comes and goes 10 000 times, each in a transaction of its own; whenever it
-/// stays, nothing passes: no frame has taught what was allowed before.
+/// A rule that denies the flow is added and removed 10 000 times, each in its own transaction. Whenever it
+/// stays, nothing passes: no frame may have taught the cache what was allowed before.
 pub fn rule_flips(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &["--flows", "4", "--pause-ms", "1"])?;
@@ -49,7 +50,7 @@ pub fn rule_flips(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result
     Ok(phase)
 }
 
-/// 100 000 neighbours change, and the daemon has room for a few messages only; a rule comes into force amid.
+/// 100 000 neighbours change while the daemon can buffer only a few messages; a rule takes effect in between.
 pub fn neighbour_events(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     run.kill(bed.daemons[0].process())?;
@@ -82,22 +83,22 @@ pub fn neighbour_events(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
     Ok(phase)
 }
 
-/// Connection tracking sees enough of a flow to keep it; what it forgets is forgotten here; what ends, it
-/// sees.
+/// Connection tracking sees enough of a flow to keep it, and sees its end. A connection that it forgets is
+/// forgotten by the cache, too.
 pub fn connections(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let node = &bed.topology.nodes[0];
     node.set(&[("netfilter/nf_conntrack_udp_timeout", 2), ("netfilter/nf_conntrack_udp_timeout_stream", 2)])?;
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way");
-    // No flow may begin: one that were forgotten while it is used could not go on.
+    // No flow may start, so a flow that is forgotten while in use could not continue.
     bed.topology.deny(0, "ct state new drop")?;
     interrupt.sleep(SETTLED * 5)?;
     for talk in &talks {
         phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "a used flow was forgotten");
     }
     let [udp, tcp] = talks;
-    // Flows of TCP that end are closed there, too.
+    // TCP flows that end are closed in connection tracking, too.
     let ended = tcp.end(run, interrupt)?;
     phase.add(&ended);
     let established = || {
@@ -105,7 +106,7 @@ pub fn connections(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
         Ok(!all.lines().any(|line| line.contains("ESTABLISHED") && line.contains("dport=5001")))
     };
     phase.must(interrupt.wait(SETTLED * 5, established)?, "the end of a flow was not seen");
-    // A flow that is forgotten is a new one, which is forbidden.
+    // A forgotten flow counts as new, which is denied.
     bed.forget_connections(0)?;
     interrupt.sleep(SETTLED)?;
     let before = bed.answers.of("answered");
@@ -115,7 +116,7 @@ pub fn connections(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
     bed.topology.allow(0)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
     phase.add(&udp.end(run, interrupt)?);
-    // A flow with pauses longer than it is remembered is a new one each time.
+    // A flow that pauses for longer than its timeout is new each time.
     let idle = bed.ask(run, &["--flows", "2", "--pause-ms", "4000"])?;
     interrupt.sleep(SETTLED * 9)?;
     let counts = idle.end(run, interrupt)?;

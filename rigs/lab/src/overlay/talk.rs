@@ -1,8 +1,8 @@
-//! Requests and answers between pods: who answers says who it is, so that a request that reached another pod
-//! shows.
+//! Requests and answers between pods. Each answer carries the name of its sender, so that a request that
+//! reached the wrong pod is detected.
 //!
-//! Both ends are processes in namespaces (`weir lab talk`). Each writes what it has counted into a file, now
-//! and then; one that asks ends when its standard input is closed, and then waits for answers on their way.
+//! Both ends are processes in namespaces (`weir lab talk`). Each periodically writes its counts to a file.
+//! The asking end stops when its standard input is closed, and then waits for answers in flight.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -24,15 +24,15 @@ use crate::namespace::Namespace;
 use crate::run::{Run, Started};
 use crate::{Interrupt, weir};
 
-/// Bytes of a request and of its answer at least: its length, and the name of who answered.
+/// Minimum bytes of a request and of its answer: its length, and the name of the answering end.
 const MESSAGE: usize = 64;
 /// How often counts are written.
 const SAY: Duration = Duration::from_millis(20);
-/// Bytes that may wait to be answered.
+/// Size of the socket buffer in bytes.
 const BUFFER: usize = 8 << 20;
-/// Requests that are sent at once: more would not fit where they are received.
+/// Requests sent at once: more would not fit the receiver's buffer.
 const AT_ONCE: usize = 32;
-/// How long answers may be on their way.
+/// How long answers may be in flight.
 const SETTLE: Duration = Duration::from_millis(500);
 /// How long a process may take to start or end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,43 +46,44 @@ pub enum End {
         address: SocketAddr,
         /// Its name, a number.
         name: u64,
-        /// The file of its counts.
+        /// The file to write counts to.
         log: PathBuf,
     },
     /// Asks until standard input is closed.
     Ask {
         /// The address to ask.
         address: SocketAddr,
-        /// By TCP rather than UDP.
+        /// Use TCP rather than UDP.
         #[arg(long)]
         tcp: bool,
-        /// Flows at once.
+        /// Number of concurrent flows.
         #[arg(long, default_value_t = 1)]
         flows: u32,
-        /// Milliseconds between two requests of a flow; 0: with the answer.
+        /// Milliseconds between two requests of a flow; 0 sends the next request as soon as the answer
+        /// arrives.
         #[arg(long, default_value_t = 0)]
         pause_ms: u64,
-        /// How much slower this machine is than others.
+        /// How many times slower this machine is than usual.
         #[arg(long, default_value_t = 1)]
         slowdown: u32,
         /// Bytes of a request and of its answer.
         #[arg(long, default_value_t = MESSAGE)]
         size: usize,
-        /// The file of its counts.
+        /// The file to write counts to.
         log: PathBuf,
     },
-    /// Has connection tracking forget all connections of its network namespace.
+    /// Flushes connection tracking in its network namespace.
     Forget,
 }
 
-/// What an end has counted.
+/// The counts of an end.
 #[derive(Default)]
 struct Counts {
     sent: AtomicU64,
     answered: AtomicU64,
     /// Flows that broke.
     broken: AtomicU64,
-    /// Who answered last.
+    /// The name of the last end that answered.
     name: AtomicU64,
     stop: AtomicBool,
 }
@@ -117,7 +118,7 @@ pub fn run_end(end: &End) -> Result<()> {
     }
 }
 
-/// What `conntrack --flush` does.
+/// Does what `conntrack --flush` does.
 fn forget_connections() -> Result<()> {
     /// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE; NLM_F_REQUEST, NLM_F_ACK.
     const DELETE: u16 = 1 << 8 | 2;
@@ -140,7 +141,7 @@ fn forget_connections() -> Result<()> {
     Ok(())
 }
 
-/// What is asked, and how.
+/// The parameters of an asking end.
 #[derive(Clone, Copy)]
 struct Asking {
     address: SocketAddr,
@@ -150,7 +151,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// Returns a socket of its version of IP that asks it.
+    /// Returns a socket of the address's IP version, connected to it.
     fn socket(&self) -> Result<UdpSocket> {
         let any: IpAddr =
             if self.address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -159,7 +160,7 @@ impl Asking {
         Ok(socket)
     }
 
-    /// Returns a request, which begins with its length.
+    /// Returns a request, which starts with its length.
     fn request(&self) -> Vec<u8> {
         let mut message = vec![0; self.size.max(MESSAGE)];
         let length = message.len() as u64;
@@ -171,7 +172,7 @@ impl Asking {
 fn answer(address: SocketAddr, name: u64, log: &Path) -> Result<()> {
     let counts = Arc::new(Counts::default());
     let (udp, tcp) = (UdpSocket::bind(address)?, TcpListener::bind(address)?);
-    // Past the kernel's limit, so that nothing is lost while this process does not run.
+    // Exceed the kernel's limit, so that nothing is lost while this process is not scheduled.
     set_socket_recv_buffer_size_force(&udp, BUFFER)?;
     let own = counts.clone();
     thread::spawn(move || {
@@ -251,7 +252,7 @@ fn take(message: &[u8], counts: &Counts) {
     }
 }
 
-/// UDP flows that ask whether or not they are answered.
+/// Runs UDP flows that ask whether or not they are answered.
 fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
     let open = |_| -> Result<UdpSocket> {
         let socket = asking.socket()?;
@@ -270,7 +271,8 @@ fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
     while !counts.stops() {
         for some in sockets.chunks(AT_ONCE) {
             for socket in some {
-                // What is refused for a moment, as by a route that is not there, is lost.
+                // A request that is refused for a moment, for example because a route is missing, counts as
+                // lost.
                 let _ = socket.send(&request);
                 counts.sent.fetch_add(1, Ordering::Relaxed);
             }
@@ -286,7 +288,7 @@ fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
     Ok(())
 }
 
-/// A UDP flow that asks when it is answered.
+/// Runs a UDP flow that sends the next request as soon as it is answered.
 fn ask_at_once(asking: Asking, counts: &Counts) -> Result<()> {
     let socket = asking.socket()?;
     socket.set_read_timeout(Some(SETTLE * asking.slowdown))?;
@@ -301,7 +303,7 @@ fn ask_at_once(asking: Asking, counts: &Counts) -> Result<()> {
     Ok(())
 }
 
-/// A TCP flow.
+/// Runs a TCP flow.
 fn ask_stream(asking: Asking, counts: &Counts) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&asking.address, PATIENCE * asking.slowdown)?;
     stream.set_nodelay(true)?;
@@ -326,7 +328,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Starts one that answers in a namespace. No two may have a name: they would write to one file.
+    /// Starts an answering end in a namespace. Names must be unique, because each has its own file.
     pub fn answer(run: &mut Run, at: &Namespace, address: &str, name: u64) -> Result<Talk> {
         let log = run.folder().join(format!("answer-{name}.json"));
         if log.exists() {
@@ -338,7 +340,7 @@ impl Talk {
         Ok(Talk { process, log })
     }
 
-    /// Starts one that asks; `role` is unique.
+    /// Starts an asking end; `role` must be unique.
     pub fn ask(run: &mut Run, role: &str, at: &Namespace, arguments: &[&str]) -> Result<Talk> {
         let log = run.folder().join(format!("{role}.json"));
         let mut command = at.command(&weir::program()?);
@@ -348,7 +350,7 @@ impl Talk {
         Ok(Talk { process, log })
     }
 
-    /// Returns what it has counted; `Null` before it has written anything.
+    /// Returns its counts; `Null` before it has written any.
     pub fn counts(&self) -> Value {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
@@ -359,7 +361,7 @@ impl Talk {
         self.counts()[count].as_u64().unwrap_or_default()
     }
 
-    /// Waits until it is at work.
+    /// Waits until it has started.
     pub fn started(&self, interrupt: &Interrupt) -> Result<()> {
         if !interrupt.wait(PATIENCE, || Ok(!self.counts().is_null()))? {
             bail!("{} did not start", self.log.display());
@@ -367,12 +369,12 @@ impl Talk {
         Ok(())
     }
 
-    /// Ends one that answers, whose address another may have then.
+    /// Ends an answering end; another may then use its address.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         run.stop(self.process).map(drop)
     }
 
-    /// Has one that asks end, and returns what it has counted.
+    /// Ends an asking end, and returns its counts.
     pub fn end(&self, run: &mut Run, interrupt: &Interrupt) -> Result<Value> {
         drop(run.child(self.process).stdin.take());
         if !interrupt.wait(PATIENCE + PATIENCE, || Ok(self.counts()["ended"] == true))? {

@@ -1,13 +1,13 @@
-//! The network of the lab: three nodes with two pods each, as a container network with VXLAN makes it.
+//! The network of the lab: three nodes with two pods each, as in a VXLAN container network.
 //!
 //! ```text
 //!  pod p11 --- cni0 --- routing, nftables, connection tracking --- vx0 --- up0 === switch === other nodes
 //!  pod p12 ---/                      node n1                      VXLAN 42
 //! ```
 //!
-//! Node `n` has the pods 10.244.n.11 and 10.244.n.12, which are fd00:244:n::11 and fd00:244:n::12, too.
-//! Forwarding tables and neighbours of the tunnel are permanent, as an agent of the container network writes
-//! them. Rules of nftables let pods begin flows to the ports of the lab, let established flows go on, and
+//! Node `n` has the pods 10.244.n.11 and 10.244.n.12, also known as fd00:244:n::11 and fd00:244:n::12. The
+//! tunnel's forwarding and neighbour entries are permanent, as an agent of the container network would write
+//! them. The nftables rules let pods start flows to the ports of the lab, let established flows continue, and
 //! drop all others.
 
 use anyhow::Result;
@@ -17,11 +17,11 @@ use crate::run::Run;
 
 /// Nodes.
 pub const NODES: usize = 3;
-/// Pods of each.
+/// Pods per node.
 pub const PODS: usize = 2;
 /// The port that pods answer on.
 pub const PORT: u16 = 5001;
-/// One that is open only after [`Topology::open`].
+/// A port that is open only after [`Topology::open`].
 pub const OTHER_PORT: u16 = 5002;
 /// The VXLAN device of a node.
 pub const TUNNEL: &str = "vx0";
@@ -29,12 +29,12 @@ pub const TUNNEL: &str = "vx0";
 pub const UPLINK: &str = "up0";
 /// The bridge of a node's pods.
 pub const BRIDGE: &str = "cni0";
-/// The gateway of pods without a bridge, as they believe.
+/// The gateway that pods without a bridge believe in.
 const GATEWAY: &str = "169.254.1.1";
-/// The address of a service, which is nobody's own.
+/// The address of a service, which no host has.
 pub const SERVICE: &str = "10.96.0.9";
 
-/// What has IPv6, and asks for nothing by itself.
+/// Settings for a host with IPv6 that sends nothing on its own.
 const IPV6: [(&str, u32); 4] = [
     ("ipv6/conf/default/router_solicitations", 0),
     ("ipv6/conf/default/accept_dad", 0),
@@ -77,12 +77,12 @@ pub fn pod(node: usize, at: usize) -> String {
     format!("10.244.{}.{}", node + 1, at + 11)
 }
 
-/// The same of IPv6.
+/// The same for IPv6.
 pub fn node_6(at: usize) -> String {
     format!("fd98::{}", at + 1)
 }
 
-/// The same of IPv6.
+/// The same for IPv6.
 pub fn pod_6(node: usize, at: usize) -> String {
     format!("fd00:244:{}::{}", node + 1, at + 11)
 }
@@ -93,8 +93,8 @@ pub fn tunnel_mac(at: usize) -> String {
 }
 
 impl Topology {
-    /// Creates the network; `run` removes it. The names of its namespaces begin with `prefix`, so that there
-    /// can be several.
+    /// Creates the network; `run` removes it. The names of its namespaces start with `prefix`, so that
+    /// several networks can coexist.
     ///
     /// # Errors
     /// A command of `ip`, `bridge` or `nft` fails.
@@ -144,7 +144,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Has tunnels between nodes go by IPv6, whose devices have the kernel's checksums, or by IPv4.
+    /// Makes tunnels between nodes use IPv6, with the kernel's checksums, or IPv4.
     pub fn underlay(&self, is_six: bool) -> Result<()> {
         (0..NODES).try_for_each(|at| {
             self.nodes[at].ip(&format!("link del {TUNNEL}\n"))?;
@@ -182,7 +182,7 @@ impl Topology {
         self.nodes[at].input("nft", &["-f", "-"], &lines)
     }
 
-    /// Has a service's port 80 lead to a pod by NAT at a node, as kube-proxy does; with `masquerade`, the pod
+    /// Maps a service's port 80 to a pod by NAT at a node, as kube-proxy does; with `masquerade`, the pod
     /// sees an address of the node.
     pub fn serve(&self, at: usize, pod: &str, masquerade: bool) -> Result<()> {
         let behind =
@@ -196,7 +196,7 @@ impl Topology {
         self.nodes[at].input("nft", &["-f", "-"], &rules)
     }
 
-    /// Lets flows to a port begin, at all nodes.
+    /// Allows new flows to a port, at all nodes.
     pub fn open(&self, port: u16) -> Result<()> {
         let rules = format!(
             "add rule inet guard forward tcp dport {port} ct state new accept\n\
@@ -205,11 +205,11 @@ impl Topology {
         self.nodes.iter().try_for_each(|node| node.input("nft", &["-f", "-"], &rules))
     }
 
-    /// Takes the pods of a node off the bridge: each is behind an interface of its own, which answers for all
+    /// Takes the pods of a node off the bridge: each is behind its own interface, which answers ARP for all
     /// addresses, and has a route.
     pub fn without_bridge(&self, at: usize) -> Result<()> {
         let node = &self.nodes[at];
-        // An interface answers for addresses to which there is a route by another one.
+        // An interface answers for addresses that are routed through another interface.
         node.ip(&format!(
             "address del 10.244.{}.1/24 dev {BRIDGE}\nroute add {GATEWAY}/32 dev {UPLINK}\n",
             at + 1
@@ -232,7 +232,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Removes the rules that were added.
+    /// Removes the added rules.
     pub fn allow(&self, at: usize) -> Result<()> {
         self.nodes[at].input("nft", &["-f", "-"], "flush chain inet guard deny\n")
     }

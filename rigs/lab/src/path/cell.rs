@@ -1,4 +1,4 @@
-//! What is measured, by which arm, and a run of it.
+//! The cells of the comparison, and the samples of their runs.
 
 use std::fs;
 use std::io::Write;
@@ -12,15 +12,15 @@ use super::node::{Arm, Scheme};
 /// How large messages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
-    /// So large that ten flows without elephant take 27 ms, as DOCA-AR's did on links of 40 Gbit/s: the times
-    /// compare with those of retransmission timers.
+    /// So large that ten flows without elephant take 27 ms, as DOCA-AR's did on 40 Gbit/s links: flow times
+    /// then relate to retransmission timers as they did there.
     Time,
     /// 5 MB, as DOCA-AR's.
     Size,
 }
 
 impl Regime {
-    /// Its name in results.
+    /// The name in results.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,11 +29,11 @@ impl Regime {
         }
     }
 
-    /// Bytes of a message where links carry so many Mbit/s.
+    /// Bytes of a message, given the rate of a link in Mbit/s.
     #[must_use]
     pub fn bytes(self, rate_mbit: u32) -> usize {
         match self {
-            // 5 MB at 15.4 Gbit/s, which the hosts of DOCA-AR's measurements reached.
+            // 5 MB at 15.4 Gbit/s, the rate that the hosts reached in DOCA-AR's measurements.
             Regime::Time => 325 * rate_mbit as usize,
             Regime::Size => 5_000_000,
         }
@@ -43,16 +43,16 @@ impl Regime {
 /// Whether, and when, an elephant fills one of the links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElephantStarts {
-    /// There is none.
+    /// No elephant.
     Never,
     /// Before the flows, so that a probe can have seen it.
     Before,
-    /// After the flows, so that it meets some of them where they are.
+    /// After the flows, so that it hits some of them in place.
     After,
 }
 
 impl ElephantStarts {
-    /// Its name in results.
+    /// The name in results.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,33 +63,33 @@ impl ElephantStarts {
     }
 }
 
-/// What is measured.
+/// A cell of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// How large messages are.
     pub regime: Regime,
-    /// Flows at once.
+    /// Number of concurrent flows.
     pub flows: usize,
     /// When the elephant starts.
     pub elephant: ElephantStarts,
 }
 
 impl Cell {
-    /// The same without elephant.
+    /// Returns the same cell without elephant.
     #[must_use]
     pub fn without_elephant(self) -> Cell {
         Cell { elephant: ElephantStarts::Never, ..self }
     }
 }
 
-/// A run: the times of its flows in milliseconds, at least one.
+/// A run, with the times of its flows (at least one).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// What was measured.
+    /// The cell that was measured.
     pub cell: Cell,
     /// How ports were chosen.
     pub arm: Arm,
-    /// How long each flow took.
+    /// The time of each flow, in milliseconds.
     pub flow_ms: Vec<f64>,
 }
 
@@ -100,7 +100,7 @@ impl Sample {
         self.flow_ms.iter().copied().fold(0.0, f64::max)
     }
 
-    /// A line for people.
+    /// The sample as a line of text.
     #[must_use]
     pub fn text(&self) -> String {
         let Cell { regime, flows, elephant } = self.cell;
@@ -138,11 +138,11 @@ impl Sample {
     }
 }
 
-/// Reads the samples of a file, one JSON object in each line; none if there is no file. `conditions`: Mbit/s
-/// of a link, and what the elephant offers in percent of that, which must be the file's.
+/// Reads the samples of a file, one JSON object per line; none if there is no file. `conditions` are the rate
+/// of a link in Mbit/s, and the elephant's rate in percent of that; they must match those in the file.
 ///
 /// # Errors
-/// A line is no sample, or one under other conditions.
+/// A line is not a sample, or was taken under other conditions.
 pub fn read_samples(file: &Path, conditions: [u32; 2]) -> Result<Vec<Sample>> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -160,7 +160,7 @@ pub fn read_samples(file: &Path, conditions: [u32; 2]) -> Result<Vec<Sample>> {
 /// Appends samples to a file.
 ///
 /// # Errors
-/// It cannot be written, or there is a sample without flows.
+/// The file cannot be written, or a sample has no flows.
 pub fn add_samples(file: &Path, samples: &[Sample], conditions: [u32; 2]) -> Result<()> {
     ensure!(samples.iter().all(|sample| !sample.flow_ms.is_empty()), "a run has flows");
     let lines: String = samples.iter().map(|sample| format!("{}\n", sample.json(conditions))).collect();

@@ -1,7 +1,7 @@
-//! The comparison: the same messages by every arm, many times, in random order.
+//! The comparison: the same messages with every arm, many times, in random order.
 //!
-//! A run sends one message over each of some flows at once; what counts is the time of the last one
-//! (`MaxFCT`, as DOCA-AR's authors have it), and the times of all flows. The arms take turns, so that a
+//! A run sends one message over each of several concurrent flows. The results are the time of the last one
+//! (`MaxFCT`, as DOCA-AR's authors call it), and the times of all flows. The arms take turns, so that a
 //! machine that is slow for a while is slow for all of them.
 
 use std::time::{Duration, Instant};
@@ -21,46 +21,46 @@ use crate::premise::{carried, premise};
 use crate::run::Run;
 use crate::stream::{Stream, outages_ms};
 
-/// How long the elephant runs before flows begin: its queue is full then, and a prober has noticed.
+/// How long the elephant runs before flows start, so that its queue is full and a prober has noticed.
 const SETTLE: Duration = Duration::from_millis(1200);
 /// The pause between runs, in which queues empty.
 const PAUSE: Duration = Duration::from_millis(100);
-/// When an elephant that is late starts: flows of 5 MB have left slow start, and have most before them.
+/// When a late elephant starts: 5 MB flows have left slow start, and have most of their data still to send.
 const LATE: Duration = Duration::from_millis(400);
-/// Packets per second of the stream while links are cut: one of each flow every 5 ms.
+/// Packets per second of the stream while links are cut: one per flow every 5 ms.
 const STREAM_RATE: u32 = 3200;
-/// How long the stream runs before a link is cut, and how long the link is.
+/// How long the stream runs before a link is cut, and how long the link stays cut.
 const LEAD: Duration = Duration::from_millis(500);
-/// How long connections are opened, each time.
+/// Duration of each turn of opening connections.
 const CONNECTING: Duration = Duration::from_millis(1000);
 
-/// What is compared.
+/// The plan of a comparison.
 pub struct Plan {
-    /// Mbit/s that a link carries.
+    /// Rate of a link in Mbit/s.
     pub rate_mbit: u32,
-    /// What the elephant offers, in percent of that.
+    /// The elephant's rate, in percent of the link rate.
     pub elephant_percent: u32,
     /// Runs of each arm in each cell.
     pub runs: usize,
-    /// The same of DOCA-AR's arms, whose rare slow runs take many runs to count.
+    /// Runs of DOCA-AR's arms, whose rare slow runs need many runs to count.
     pub faithful_runs: usize,
-    /// What is measured.
+    /// The cells to measure.
     pub cells: Vec<Cell>,
-    /// How ports are chosen, at least one; the first is what others are compared with.
+    /// The arms, at least one; the first is the baseline for the others.
     pub arms: Vec<Arm>,
     /// Determines the order of runs.
     pub seed: u64,
 }
 
 impl Plan {
-    /// How many rounds it takes.
+    /// Number of rounds.
     fn rounds(&self) -> usize {
         let has = |faithful| self.arms.iter().any(|arm| (arm.scheme == Scheme::DocaAr) == faithful);
         let of = |faithful, runs| if has(faithful) { runs } else { 0 };
         of(false, self.runs).max(of(true, self.faithful_runs))
     }
 
-    /// The arms that take part in a round, from 1. Those with fewer runs are spread over all rounds.
+    /// The arms that take part in a round, counted from 1. Arms with fewer runs are spread over all rounds.
     fn arms_of(&self, round: usize) -> Vec<Arm> {
         let rounds = self.rounds();
         let takes_part = |arm: &&Arm| {
@@ -70,34 +70,34 @@ impl Plan {
         self.arms.iter().filter(takes_part).copied().collect()
     }
 
-    /// What samples must have in common.
+    /// Returns the conditions that samples must have in common.
     #[must_use]
     pub fn conditions(&self) -> [u32; 2] {
         [self.rate_mbit, self.elephant_percent]
     }
 }
 
-/// What a reload did to flows.
+/// The effect of a reload on flows.
 #[derive(Clone, Copy, Debug)]
 pub struct Reload {
     /// Entries of the program.
     pub entries: u32,
-    /// How long it took, the reading of the file included.
+    /// How long it took, including reading the file.
     pub seconds: f64,
-    /// Moves of flows meanwhile, but for those after a pause, which the stream's own sender makes: of a path
-    /// that is taken for failed or congested because its prober was late.
+    /// Moves of flows during the reload, except those after a pause, which the stream's own sender causes.
+    /// These are moves off a path that counts as failed or congested because its prober was late.
     pub moves: u64,
 }
 
 impl Reload {
-    /// A line for people.
+    /// The result as a line of text.
     #[must_use]
     pub fn text(self) -> String {
         let Reload { entries, seconds, moves } = self;
         format!("a reload of {entries} entries, {seconds:.1} s: {moves} moves because of it")
     }
 
-    /// The same for programs. This format is stable.
+    /// The result as JSON. This format is stable.
     #[must_use]
     pub fn json(self) -> Value {
         json!({ "entries": self.entries, "seconds": self.seconds, "moves": self.moves })
@@ -113,7 +113,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Sets it up; `run` removes it.
+    /// Sets up the network; `run` removes it.
     pub fn start(run: &mut Run, plan: &Plan, interrupt: &Interrupt) -> Result<Bed> {
         let topology = Topology::build(run, plan.rate_mbit)?;
         let offered = plan.rate_mbit * plan.elephant_percent / 100;
@@ -123,7 +123,8 @@ impl Bed {
         Ok(Bed { topology, elephant, messages, nodes })
     }
 
-    /// Compares. Gives `take` the samples of every turn of an arm, with the number of the round.
+    /// Runs the comparison. Passes the samples of every turn of an arm to `take`, with the number of the
+    /// round.
     pub fn compare(
         &mut self,
         run: &mut Run,
@@ -148,7 +149,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Takes a run of each cell; the elephant starts before all of them or none.
+    /// Performs one run of each cell; the elephant starts before all of them or none.
     fn samples(
         &mut self,
         run: &mut Run,
@@ -181,9 +182,8 @@ impl Bed {
         Ok(samples)
     }
 
-    /// Makes the links drop everything, one after the other, `cuts` times in all, under a stream of UDP
-    /// flows.
-    /// Returns for each flow that lost packets how long it did, in milliseconds, sorted.
+    /// Makes the links drop everything, one after another, `cuts` times in total, under a stream of UDP
+    /// flows. Returns the sorted outages, in milliseconds, of the flows that lost packets.
     pub fn cut(&mut self, run: &mut Run, cuts: usize, interrupt: &Interrupt) -> Result<Vec<f64>> {
         self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
         let mut outages = Vec::new();
@@ -203,11 +203,11 @@ impl Bed {
         Ok(sorted(outages))
     }
 
-    /// Has a node read, check and compile a program of so many entries, and then one without them, under a
-    /// stream of UDP flows.
+    /// Makes a node read, check and compile a program with `entries` entries, and then one without them,
+    /// under a stream of UDP flows.
     ///
     /// # Errors
-    /// The reload has begun the app anew: its counts start from 0.
+    /// The reload has restarted the app: its counts start from 0.
     pub fn reload(&mut self, run: &mut Run, entries: u32, interrupt: &Interrupt) -> Result<Reload> {
         self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
         let stream = Stream::start(run, self.topology.ends(), STREAM_RATE, interrupt)?;
@@ -224,9 +224,9 @@ impl Bed {
         Ok(Reload { entries, seconds: time.as_secs_f64(), moves: after.forced - before.forced })
     }
 
-    /// Opens connections with weir and without, in turns. Returns the rate with it over the rate without, the
-    /// median of `rounds`. In a round each comes first once (with, without, without, with), so that what
-    /// grows or fades on the machine meanwhile is no difference between them.
+    /// Opens connections with and without weir, in turns. Returns the ratio of the rate with weir to the rate
+    /// without, as the median of `rounds`. In a round, each comes first once (with, without, without, with),
+    /// so that drift on the machine does not bias the ratio.
     pub fn new_flows(&mut self, run: &mut Run, rounds: usize, interrupt: &Interrupt) -> Result<f64> {
         let mut ratios = Vec::new();
         for _ in 0..rounds {

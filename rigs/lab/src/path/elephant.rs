@@ -1,5 +1,6 @@
 //! The elephant: one flow of full-sized UDP packets at a constant rate, which does not slow down when packets
-//! are lost. It is a process in a namespace (`weir lab elephant`), held while a measurement does without.
+//! are lost. It is a process in a namespace (`weir lab elephant`), suspended while a measurement does not
+//! need it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Stdio;
@@ -13,14 +14,14 @@ use crate::premise::premise;
 use crate::run::{Run, Started};
 use crate::weir;
 
-/// Bytes of a packet behind its UDP header, and of the frame around it.
+/// Bytes of a packet after its UDP header, and of the whole frame.
 const PAYLOAD: usize = 1400;
 const FRAME: usize = PAYLOAD + 8 + 20 + 14;
-/// Packets are sent in groups so far apart: with longer pauses, other flows would find room in a full queue.
+/// Interval between groups of packets: with longer pauses, other flows would find room in a full queue.
 const STEP: Duration = Duration::from_micros(100);
-/// After a longer pause, unless the machine is slow, what should have been sent is not made up for.
+/// After a longer pause (scaled on a slow machine), the missed packets are skipped.
 const LATE: Duration = Duration::from_millis(50);
-/// Nobody listens there; its host drops the packets.
+/// A port on which nothing listens; its host drops the packets.
 const PORT: u16 = 9;
 
 /// The options of the process.
@@ -28,14 +29,14 @@ const PORT: u16 = 9;
 pub struct Options {
     /// The address to send to.
     address: SocketAddr,
-    /// Bits per second, Ethernet headers included.
+    /// Bits per second, including Ethernet headers.
     rate_bps: u64,
-    /// How much slower this machine is than others.
+    /// How many times slower this machine is than usual.
     #[arg(long, default_value_t = 1)]
     slowdown: u32,
 }
 
-/// Sends until the process is ended.
+/// Sends until the process is killed.
 pub fn run(options: &Options) -> Result<()> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(options.address)?;
@@ -47,7 +48,7 @@ pub fn run(options: &Options) -> Result<()> {
             due = now;
         }
         while due <= now {
-            // The receiver's port is closed, which its host may say: no reason to stop.
+            // The receiver's port is closed, so its host may send ICMP errors; ignore them.
             let _ = socket.send(&[0; PAYLOAD]);
             due += gap;
         }
@@ -55,7 +56,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// The elephant's process, and its log's name.
+/// The name of the elephant's process and of its log.
 const NAME: &str = "elephant";
 
 /// A running elephant.
@@ -63,16 +64,16 @@ pub struct Elephant {
     process: Started,
     /// The bits per second that fill a link.
     link_bps: f64,
-    /// While it sends: since when, and the bytes that had left by then.
+    /// While it sends: when it started, and the bytes sent up to then.
     since: Option<(Instant, u64)>,
 }
 
 impl Elephant {
-    /// Starts it with so many Mbit/s, held, on a machine that is so much slower than others.
+    /// Starts the elephant, suspended, with `rate_mbit` Mbit/s, on a machine that is `slowdown` times slower
+    /// than usual.
     pub fn start(run: &mut Run, topology: &Topology, rate_mbit: u32, slowdown: u32) -> Result<Elephant> {
         let (to, rate) = (format!("{ELEPHANT}:{PORT}"), u64::from(rate_mbit) * 1_000_000);
-        // It must not wait for what else runs on this machine: a late elephant comes in bursts, which are
-        // lost.
+        // It must not wait for other programs on this machine: a late elephant sends bursts, which are lost.
         let mut command = topology.from.command("chrt");
         command.args(["--fifo", "1", &weir::program()?]);
         command.args(["lab", "elephant", &to, &rate.to_string()]);
@@ -82,18 +83,18 @@ impl Elephant {
         Ok(Elephant { process, link_bps: f64::from(topology.rate_mbit) * 1e6, since: None })
     }
 
-    /// Has it send.
+    /// Resumes sending.
     pub fn go_on(&mut self, run: &mut Run, topology: &Topology) -> Result<()> {
         self.since = Some((Instant::now(), sent(&topology.from)?));
         run.go_on(self.process);
         Ok(())
     }
 
-    /// Has it stop sending.
+    /// Suspends sending.
     ///
     /// # Errors
-    /// It has ended, or has sent less than what fills a link: the measurements in the meantime lacked the
-    /// load that they claim.
+    /// The elephant has ended, or has sent too little to fill a link: the measurements in the meantime lacked
+    /// the load that they claim.
     pub fn hold(&mut self, run: &mut Run, topology: &Topology) -> Result<()> {
         let Some((start, before)) = self.since.take() else { return Ok(()) };
         let (time, after) = (start.elapsed(), sent(&topology.from)?);
@@ -110,7 +111,7 @@ impl Elephant {
     }
 }
 
-/// Refuses an elephant that does not fill a link.
+/// Fails if the elephant does not fill a link.
 fn fills(bytes: u64, time: Duration, link_bps: f64) -> Result<()> {
     let rate = 8.0 * bytes as f64 / time.as_secs_f64();
     premise(rate >= link_bps, || {
@@ -124,7 +125,7 @@ fn fills(bytes: u64, time: Duration, link_bps: f64) -> Result<()> {
     Ok(())
 }
 
-/// The bytes that have left the elephant's namespace.
+/// Returns the bytes that have left the elephant's namespace.
 fn sent(from: &Namespace) -> Result<u64> {
     let file = format!("/sys/class/net/{UPLINK}/statistics/tx_bytes");
     let text = from.output("cat", &[&file])?;

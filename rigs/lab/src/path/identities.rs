@@ -1,5 +1,5 @@
-//! What hashing alone predicts of the bed, and whether the runs agree: if they do not, the bed does not hash
-//! ports as a fabric does, or something else than the elephant slows flows down.
+//! What hashing alone predicts for the test bed, and whether the runs agree. If they do not, the bed does not
+//! hash ports as a fabric does, or something other than the elephant slows flows down.
 
 use serde_json::{Value, json};
 
@@ -9,20 +9,23 @@ use super::rows::Row;
 use super::statistics::{Share, at};
 use super::topology::LINKS;
 
-/// A prediction outside the interval of this doubt disagrees: of a hundred checks of a good bed, one.
+/// Significance level: a prediction outside the corresponding interval disagrees. In a good bed, one check in
+/// a hundred does.
 const DOUBT: f64 = 0.01;
-/// The elephant has hit a run whose last flow takes so many times the median of the same scheme without it.
-/// Without elephant, runs differ by a few percent; a flow that meets it waits for its queue at least.
+/// A run counts as hit by the elephant if its last flow takes at least this many times the median of the same
+/// scheme without elephant. Without elephant, runs differ by a few percent; a flow that meets it at least
+/// waits for its queue.
 const HIT: f64 = 1.25;
-/// Probes of DOCA-AR for a flow. It fails if the ports of all lead to the elephant's link.
+/// Number of DOCA-AR's probes per flow. DOCA-AR fails if the ports of all of them lead to the elephant's
+/// link.
 const PROBES: i32 = 4;
 
-/// A share of runs that is predicted.
+/// A predicted share of runs.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Whose runs.
+    /// The scheme of the runs.
     scheme: Scheme,
-    /// Flows of a run.
+    /// Flows per run.
     flows: usize,
     /// The predicted share of runs that the elephant hits.
     expected: f64,
@@ -30,7 +33,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Finds those that the rows say something about: of schemes that place a flow for good, by hashing.
+    /// Returns the identities that the rows can check: those of schemes that place a flow permanently, by
+    /// hashing.
     #[must_use]
     pub fn of(rows: &[Row]) -> Vec<Identity> {
         let of = |row: &Row| {
@@ -53,14 +57,14 @@ impl Identity {
         rows.iter().filter_map(of).collect()
     }
 
-    /// Returns true if what was seen is no surprise.
+    /// Returns true if the observation agrees with the prediction.
     #[must_use]
     pub fn holds(&self) -> bool {
         let (low, high) = self.seen.interval(DOUBT);
         (low..=high).contains(&self.expected)
     }
 
-    /// A line for people.
+    /// The result as a line of text.
     #[must_use]
     pub fn text(&self) -> String {
         let Identity { scheme, flows, expected, seen: Share { seen, runs } } = self;
@@ -76,7 +80,7 @@ impl Identity {
         )
     }
 
-    /// The same for programs. This format is stable.
+    /// The result as JSON. This format is stable.
     #[must_use]
     pub fn json(&self) -> Value {
         let (low, high) = self.seen.interval(DOUBT);
@@ -92,7 +96,8 @@ impl Identity {
     }
 }
 
-/// The probability that at least one of some flows meets what each meets with `share`.
+/// The probability that at least one of `flows` flows meets the elephant, which each meets with probability
+/// `share`.
 fn any(flows: usize, share: f64) -> f64 {
     1.0 - (1.0 - share).powi(flows as i32)
 }
@@ -115,7 +120,7 @@ mod tests {
         found[0].clone()
     }
 
-    /// What DOCA-AR's authors measured: 26 and 30 of 30 runs of ECMP were hit, and 1 and 4 of DOCA-AR's.
+    /// DOCA-AR's authors measured that 26 and 30 of 30 runs of ECMP were hit, and 1 and 4 of DOCA-AR's.
     #[test]
     fn the_published_measurement_agrees() {
         for (scheme, flows, hit, expected) in [
@@ -131,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_bed_that_does_not_hash_disagrees() {
-        // All flows on one link, which is the elephant's in a quarter of the runs; and probes that see
+        // All flows are on one link, which is the elephant's in a quarter of the runs, and probes see
         // nothing.
         for (scheme, hit) in [(Scheme::Ecmp, 8), (Scheme::DocaAr, 8)] {
             let found = identity(scheme, 10, hit, 30);

@@ -1,11 +1,11 @@
-//! Messages over TCP, each over a connection of its own, all at once; and how long each of them took.
+//! Concurrent messages over TCP, each over its own connection, and the time that each of them takes.
 //!
-//! The time of a flow is from its `connect` until the receiver has closed the connection, which it does when
-//! it has read everything. It is what iperf prints as the time of a sum, without iperf's own start.
+//! The time of a flow is from its `connect` until the receiver closes the connection, which it does when it
+//! has read everything. iperf prints the same time in its summary, but including its own startup.
 //!
-//! Sender and receiver are processes in namespaces (`weir lab messages`) that stay for many runs: the sender
-//! reads a line `FLOWS BYTES` for each, and prints the flows' times in nanoseconds. The line `connect MS` has
-//! it open and close connections, one after the other, for so long; it prints how many.
+//! Sender and receiver are processes in namespaces (`weir lab messages`) that live for many runs: the sender
+//! reads a line `FLOWS BYTES` for each run, and prints the flows' times in nanoseconds. On a line `connect
+//! MS`, it opens and closes connections, one after another, for that time, and prints their number.
 
 use std::io::{self, BufRead, BufReader, Lines, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,13 +21,13 @@ use super::topology::{INNER_B, Topology};
 use crate::run::{Run, Started};
 use crate::{Interrupt, screen, weir};
 
-/// How long a flow may take: retransmission timers double from 0.2 s. One that takes longer is given up, and
-/// counts with this time.
+/// How long a flow may take: retransmission timers double from 0.2 s. A flow that takes longer is aborted,
+/// and counts with this time.
 pub const LIMIT: Duration = Duration::from_secs(20);
 /// How long the processes may take to start.
 const START: Duration = Duration::from_secs(10);
 const PORT: u16 = 9001;
-/// What flows adapt their rate by. A kernel's default may be BBR, which does not slow down for a full queue.
+/// The congestion control of flows. A kernel's default may be BBR, which does not slow down for a full queue.
 const CONGESTION_CONTROL: &str = "cubic";
 /// Bytes written at once.
 const CHUNK: usize = 64 << 10;
@@ -35,7 +35,7 @@ const CHUNK: usize = 64 << 10;
 /// One end of the messages, in its own process.
 #[derive(clap::Subcommand)]
 pub enum End {
-    /// Sends what each line of standard input says, until it is closed.
+    /// Sends the messages that each line of standard input requests, until it is closed.
     Send {
         /// The address to connect to.
         address: SocketAddr,
@@ -89,8 +89,8 @@ fn flow_times(address: SocketAddr, flows: usize, bytes: usize) -> Result<Vec<u64
     })
 }
 
-/// Sends a message over a connection of its own, and waits until the receiver has closed it. When `until` has
-/// passed, the connection is reset: it must not be in the way of the next ones.
+/// Sends a message over its own connection, and waits until the receiver has closed it. When `until` has
+/// passed, the connection is reset: it must not disturb the next ones.
 fn flow(address: SocketAddr, bytes: usize, until: Instant) -> io::Result<()> {
     let left = || until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let mut stream = TcpStream::connect_timeout(&address, left())?;
@@ -111,8 +111,8 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
-/// Opens a connection, sends a byte, and waits until the receiver has closed it, again and again. Returns how
-/// often.
+/// Repeatedly opens a connection, sends a byte, and waits until the receiver has closed it. Returns the
+/// number of connections.
 fn connections(address: SocketAddr, time: Duration) -> Result<u64> {
     let (start, mut count) = (Instant::now(), 0);
     while start.elapsed() < time {
@@ -143,7 +143,7 @@ fn drain(mut stream: TcpStream) {
 /// Running processes.
 pub struct Messages {
     sender: Process,
-    /// Ends with this value.
+    /// Ends when this value is dropped.
     _receiver: Process,
 }
 
@@ -164,18 +164,18 @@ impl Messages {
         Ok(Messages { sender, _receiver: receiver })
     }
 
-    /// Opens and closes connections for `time` and returns how many there were.
+    /// Opens and closes connections for `time`, and returns their number.
     pub fn connect(&mut self, run: &mut Run, time: Duration) -> Result<u64> {
         writeln!(self.sender.input, "connect {}", time.as_millis()).context("the sender has ended")?;
         Ok(self.sender.line(run)?.parse()?)
     }
 
-    /// Begins to send a message of `bytes` over each of `flows` connections.
+    /// Starts sending a message of `bytes` over each of `flows` connections.
     pub fn begin(&mut self, flows: usize, bytes: usize) -> Result<()> {
         writeln!(self.sender.input, "{flows} {bytes}").context("the sender has ended")
     }
 
-    /// Waits for the end of the messages that were begun last and returns how many milliseconds each took.
+    /// Waits for the end of the messages that were started last, and returns how many milliseconds each took.
     pub fn end(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Vec<f64>> {
         let line = self.sender.line(run)?;
         interrupt.sleep(Duration::ZERO)?;
@@ -196,7 +196,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Returns its next line.
+    /// Returns the next line of the sender's output.
     fn line(&mut self, run: &mut Run) -> Result<String> {
         match self.lines.next() {
             Some(line) => Ok(line?),

@@ -1,8 +1,8 @@
-//! `weir lab path`: messages through a VXLAN tunnel over four equal links, one of which an elephant fills, by
-//! several schemes. It is the measurement of DOCA-AR's authors (github.com/markchen7788/doca_ar), on one
-//! machine.
+//! `weir lab path`: messages through a VXLAN tunnel over four equal links, one of them filled by an elephant,
+//! with several schemes. It reproduces the measurement of DOCA-AR's authors (github.com/markchen7788/doca_ar)
+//! on one machine.
 //!
-//! `weir bench path` runs the same comparison with all of its cells, and says more about it.
+//! `weir bench path` runs the same comparison with all cells, and reports more about it.
 
 mod cell;
 mod comparison;
@@ -31,35 +31,35 @@ use crate::session::{self, Outcome};
 
 /// Programs that the lab runs.
 const NEEDED: [&str; 5] = ["ip", "ethtool", "nft", "tc", "chrt"];
-/// Mbit/s of a link: what two slow cores carry besides the elephant.
+/// Mbit/s of a link: what two slow cores can carry besides the elephant.
 pub const RATE_MBIT: u32 = 200;
-/// What the elephant offers, in percent of a link. A link is full at 100, but then a flow gets through on it
-/// nearly as fast as elsewhere, because Linux recovers from single losses at once.
+/// The elephant's rate, in percent of a link. A link is full at 100, but a flow on it would then be nearly as
+/// fast as elsewhere, because Linux recovers from single losses immediately.
 pub const ELEPHANT_PERCENT: u32 = 200;
 
 /// The options of `weir lab path`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Runs of each scheme.
+    /// Runs per scheme.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Flows at once.
+    /// Number of concurrent flows.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
     flows: u32,
-    /// Mbit/s of a link; the elephant offers twice as much.
+    /// Mbit/s of a link; the elephant sends twice as much.
     #[arg(long, default_value_t = RATE_MBIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
-    /// Entries of a program that a host loads afterwards, while flows go on; 0: none.
+    /// Entries of a program that a host loads afterwards, while flows continue; 0: none.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
     entries: u32,
     #[command(flatten)]
     common: session::Options,
 }
 
-/// Refuses where the comparison cannot be done.
+/// Fails if the comparison cannot be run.
 ///
 /// # Errors
-/// It needs root, and programs that are missing.
+/// The user is not root, or programs are missing.
 pub fn check_means() -> Result<()> {
     session::check_means("path", &namespace::missing(&NEEDED), "./setup")
 }

@@ -1,4 +1,4 @@
-//! weir at both ends of the tunnel, with an app `path` each, and the schemes that are compared.
+//! weir at both ends of the tunnel, each with a `path` app, and the schemes to compare.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -14,19 +14,19 @@ use crate::weir::Weir;
 
 /// The app's name in both configurations.
 const APP: &str = "fabric";
-/// What both sign probes with.
+/// The key with which both sign probes.
 const KEY: &str = "00112233445566778899aabbccddeeff";
-/// How long it may take to find the paths.
+/// How long path discovery may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How outer source ports are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// By the kernel, as a hash of the inner flow.
+    /// By the kernel, from a hash of the inner flow.
     Ecmp,
     /// By the first answer to four probes, before the first packet leaves: DOCA-AR.
     DocaAr,
-    /// By what probes in the background say, and anew for a flowlet: weir's own.
+    /// By the results of background probes, and again for each flowlet: weir's own scheme.
     Adaptive,
     /// A random port for each flowlet (LetFlow).
     LetFlow,
@@ -39,7 +39,7 @@ impl Scheme {
     pub const ALL: [Scheme; 5] =
         [Scheme::Ecmp, Scheme::DocaAr, Scheme::Adaptive, Scheme::LetFlow, Scheme::Spray];
 
-    /// Its name in results and in a configuration.
+    /// The name in results and in a configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Scheme {
     }
 }
 
-/// A scheme with the hosts' setting that matters for it.
+/// A scheme, with the host setting that matters for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arm {
     /// How ports are chosen.
@@ -63,10 +63,10 @@ pub struct Arm {
 }
 
 impl Arm {
-    /// weir's own, on hosts as they are.
+    /// weir's own scheme, on hosts with default settings.
     pub const OURS: Arm = Arm { scheme: Scheme::Adaptive, rehash: true };
 
-    /// Its name in tables.
+    /// The name in tables.
     #[must_use]
     pub fn name(self) -> String {
         format!("{}{}", self.scheme.name(), if self.rehash { " rehash" } else { "" })
@@ -82,7 +82,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Starts both.
+    /// Starts both daemons.
     pub fn start(run: &mut Run, topology: &Topology, arm: Arm, interrupt: &Interrupt) -> Result<Nodes> {
         let rate_mbit = topology.rate_mbit;
         topology.set_rehash(arm.rehash)?;
@@ -95,7 +95,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Has both choose by another scheme, on hosts with another setting.
+    /// Switches both to another scheme and host setting.
     pub fn choose_by(&mut self, topology: &Topology, arm: Arm, interrupt: &Interrupt) -> Result<()> {
         if arm.rehash != self.arm.rehash {
             topology.set_rehash(arm.rehash)?;
@@ -108,7 +108,7 @@ impl Nodes {
         self.wait_for_paths(interrupt)
     }
 
-    /// Waits until both have found the four paths, if the scheme looks for them.
+    /// Waits until both have found the four paths, if the scheme uses discovery.
     pub fn wait_for_paths(&self, interrupt: &Interrupt) -> Result<()> {
         if self.arm.scheme != Scheme::Adaptive {
             return Ok(());
@@ -116,7 +116,7 @@ impl Nodes {
         let found = |weir: &Weir| -> Result<usize> {
             let shown = weir.app(APP, "show")?;
             let paths = shown["nodes"][0]["paths"].as_array().map(Vec::as_slice).unwrap_or_default();
-            // One that has lost a probe in a hundred, because this machine was busy, is used all the same.
+            // A path that has lost one probe in a hundred, because this machine was busy, is used anyway.
             let is_used = |path: &&Value| path["state"] != "new" && path["state"] != "failed";
             Ok(paths.iter().filter(is_used).count())
         };
@@ -131,8 +131,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Gives a another program, with so many entries that nothing hits; 0: none, as at first. Returns when
-    /// its workers have it.
+    /// Loads another program on a, with `entries` entries that nothing hits; 0: none, as at the start.
+    /// Returns when its workers have applied it.
     pub fn load(&self, entries: u32) -> Result<()> {
         let mut text = configuration(B, self.arm.scheme, self.rate_mbit);
         if entries > 0 {
@@ -141,7 +141,7 @@ impl Nodes {
         self.a.reload(&text)
     }
 
-    /// Returns what a counts of its flows' moves.
+    /// Returns a's counts of flow moves.
     pub fn moves(&self) -> Result<Moves> {
         let shown = self.a.app(APP, "show")?;
         let steered = shown["counts"]["path_steered"].as_u64().context("frames are not counted")?;
@@ -151,24 +151,24 @@ impl Nodes {
         Ok(Moves { steered, forced })
     }
 
-    /// Stops both.
+    /// Stops both daemons.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         self.a.stop(run)?;
         self.b.stop(run)
     }
 }
 
-/// What a node has done with flows since its programs were loaded.
+/// A node's counts of flow moves since its programs were loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Moves {
-    /// Frames that got a port.
+    /// Frames that were assigned a port.
     pub steered: u64,
-    /// Moves because a path failed, was congested, or the kernel gave a flow another port: all but those
-    /// after a pause of the flow.
+    /// Moves because a path failed or was congested, or because the kernel gave a flow another port: all
+    /// moves except those after a pause of the flow.
     pub forced: u64,
 }
 
-/// Adds a port without traffic whose pipe has so many entries.
+/// Adds a port without traffic, whose pipe has this many entries.
 fn add_entries(text: &mut String, entries: u32) {
     let _ = write!(
         text,

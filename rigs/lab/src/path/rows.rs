@@ -1,4 +1,4 @@
-//! What came of the comparison: a row of figures for each cell and arm.
+//! The results of the comparison: a row of figures for each cell and arm.
 
 use serde_json::{Value, json};
 
@@ -7,12 +7,12 @@ use super::messages::LIMIT;
 use super::node::Arm;
 use super::statistics::{at, average, median_interval, ratio_interval, sorted};
 
-/// A run is slow if its last flow takes so many times what the first arm's median is without elephant.
+/// A run is slow if its last flow takes more than this many times the first arm's median without elephant.
 const SLOW: f64 = 2.0;
 
-/// What came of an arm in a cell.
+/// The results of an arm in a cell.
 pub struct Row {
-    /// What was measured.
+    /// The cell that was measured.
     pub cell: Cell,
     /// How ports were chosen.
     pub arm: Arm,
@@ -20,25 +20,26 @@ pub struct Row {
     pub max_ms: Vec<f64>,
     /// The time of each flow in milliseconds, sorted.
     pub flow_ms: Vec<f64>,
-    /// Where the median of the former lies in 95 % of resampled runs.
+    /// The 95 % bootstrap interval of the median of `max_ms`.
     median_interval: (f64, f64),
-    /// The first arm's median over this one's, and where it lies in 95 % of resampled runs.
+    /// The first arm's median divided by this one's, and its 95 % bootstrap interval.
     gain: f64,
     gain_interval: (f64, f64),
-    /// Runs that took more than twice what the first arm takes without elephant; `None` if that is not known.
+    /// Runs that took more than twice as long as the first arm takes without elephant; `None` if that is
+    /// unknown.
     slow: Option<usize>,
 }
 
 impl Row {
-    /// A row of which only the runs' times are known.
+    /// Creates a row with only the times of runs known.
     pub(super) fn new(cell: Cell, arm: Arm, max_ms: Vec<f64>) -> Row {
         let max_ms = sorted(max_ms);
         let (flow_ms, one) = (Vec::new(), (1.0, 1.0));
         Row { cell, arm, max_ms, flow_ms, median_interval: one, gain: 1.0, gain_interval: one, slow: None }
     }
 
-    /// Makes the rows of all samples, in the order of cells and arms; those without a sample are left out.
-    /// The first arm is what others are compared with. `seed` determines what is resampled.
+    /// Computes the rows of all samples, in the order of cells and arms; rows without a sample are left out.
+    /// The first arm is the baseline for the others. `seed` seeds the resampling.
     #[must_use]
     pub fn of(cells: &[Cell], arms: &[Arm], samples: &[Sample], seed: u64) -> Vec<Row> {
         let of = |cell: Cell, arm: Arm| {
@@ -69,7 +70,7 @@ impl Row {
         rows
     }
 
-    /// The heading of the rows' table.
+    /// The heading of the table of rows.
     #[must_use]
     pub fn heading() -> String {
         let times = ["min", "median", "average", "p99", "max", "flow p99"].map(|name| format!("{name:>9}"));
@@ -77,7 +78,7 @@ impl Row {
         format!("regime flows elephant scheme         runs {times}  {:<17} slow    gain  95 %", "median 95 %")
     }
 
-    /// The row of a table; times in milliseconds.
+    /// The row as a line of the table; times are in milliseconds.
     #[must_use]
     pub fn text(&self) -> String {
         let Cell { regime, flows, elephant } = self.cell;
@@ -95,7 +96,7 @@ impl Row {
         )
     }
 
-    /// The row for programs. This format is stable.
+    /// The row as JSON. This format is stable.
     #[must_use]
     pub fn json(&self, elephant_percent: u32) -> Value {
         let all = &self.max_ms;

@@ -1,12 +1,12 @@
-//! The statistics of few runs: quantiles, intervals by resampling, and whether a share that was seen agrees
-//! with one that was predicted.
+//! Statistics for few runs: quantiles, bootstrap intervals, and whether an observed share agrees with a
+//! predicted one.
 
 use weir_app::random::Random;
 
-/// Samples of a bootstrap.
+/// Number of bootstrap samples.
 const RESAMPLES: usize = 1000;
 
-/// Returns the value below which a part of the sorted values lies; NaN if there is none.
+/// Returns the value below which the fraction `part` of the sorted values lies; NaN if there are no values.
 pub fn at(sorted: &[f64], part: f64) -> f64 {
     let last = sorted.len().saturating_sub(1) as f64;
     sorted.get((last * part).round() as usize).copied().unwrap_or(f64::NAN)
@@ -21,20 +21,20 @@ pub(super) fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-/// Returns where 95 % of the medians lie when the values are drawn again, with replacement.
+/// Returns the interval that contains 95 % of the medians when the values are resampled with replacement.
 pub(super) fn median_interval(values: &[f64], seed: u64) -> (f64, f64) {
     let mut random = Random::new(seed);
     middle(sorted((0..RESAMPLES).map(|_| median_of_drawn(&mut random, values)).collect()))
 }
 
-/// Returns the same of the ratio of two medians.
+/// Returns the same interval for the ratio of two medians.
 pub(super) fn ratio_interval(base: &[f64], other: &[f64], seed: u64) -> (f64, f64) {
     let mut random = Random::new(seed);
     let mut ratio = || median_of_drawn(&mut random, base) / median_of_drawn(&mut random, other);
     middle(sorted((0..RESAMPLES).map(|_| ratio()).collect()))
 }
 
-/// Returns the ends of the middle 95 %.
+/// Returns the bounds of the middle 95 %.
 fn middle(sorted: Vec<f64>) -> (f64, f64) {
     (at(&sorted, 0.025), at(&sorted, 0.975))
 }
@@ -45,7 +45,7 @@ pub(super) fn shuffle<T>(random: &mut Random, items: &mut [T]) {
     }
 }
 
-/// Draws as many values as there are, with replacement, and returns their median.
+/// Draws as many values as there are, with replacement, and returns the median of the sample.
 fn median_of_drawn(random: &mut Random, values: &[f64]) -> f64 {
     let mut draw = || values[random.below(values.len() as u64) as usize];
     at(&sorted(values.iter().map(|_| draw()).collect()), 0.5)
@@ -61,9 +61,9 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns the probabilities with which so many runs are no surprise: for a lower one, as many or more
-    /// are seen with a probability below half of `doubt`, for a higher one as many or fewer (Clopper and
-    /// Pearson, Biometrika 1934). `doubt` is 0.01 for an interval of 99 %.
+    /// Returns the confidence interval of the probability: below it, this many or more runs would be seen
+    /// with a probability below half of `doubt`, and above it, this many or fewer (Clopper and Pearson,
+    /// Biometrika 1934). `doubt` is 0.01 for an interval of 99 %.
     #[must_use]
     pub fn interval(self, doubt: f64) -> (f64, f64) {
         let Share { seen, runs } = self;
@@ -84,7 +84,7 @@ fn at_most(seen: usize, runs: usize, share: f64) -> f64 {
     (0..=seen).map(exactly).sum()
 }
 
-/// Returns the share from which `is_above` is true, to 12 digits; it is false below.
+/// Returns the share at which `is_above` changes from false to true, to 12 digits.
 fn crossing(is_above: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..40 {
@@ -108,11 +108,12 @@ mod tests {
 
     #[test]
     fn the_interval_of_a_share_is_that_of_clopper_and_pearson() {
-        // Without or with nothing but successes it has a closed form: half of the doubt, its n-th root.
+        // With no successes, or with successes only, the interval has a closed form: the n-th root of half of
+        // the doubt.
         let root = 0.025_f64.powf(1.0 / 10.0);
         assert!(is_near(Share { seen: 0, runs: 10 }.interval(0.05), (0.0, 1.0 - root)));
         assert!(is_near(Share { seen: 10, runs: 10 }.interval(0.05), (root, 1.0)));
-        // The table of the binomial distribution: 3 of 10, 5 %.
+        // From the table of the binomial distribution: 3 of 10, 5 %.
         assert!(is_near(Share { seen: 3, runs: 10 }.interval(0.05), (0.06674, 0.65245)));
         let (low, high) = Share { seen: 500, runs: 1000 }.interval(0.05);
         assert!((0.46..0.47).contains(&low) && (0.53..0.54).contains(&high), "{low} {high}");

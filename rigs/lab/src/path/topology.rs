@@ -1,15 +1,15 @@
-//! The network of the lab: two hosts with a VXLAN tunnel between them, two routers, and four parallel links
-//! that a hash of the outer five-tuple chooses from. It is the network of DOCA-AR's measurements, on a
-//! smaller scale.
+//! The network of the lab: two hosts with a VXLAN tunnel between them, two routers, and four parallel links,
+//! among which a hash of the outer 5-tuple selects. It is the network of DOCA-AR's measurements on a smaller
+//! scale.
 //!
 //! ```text
 //!  host a --- r1 == p0, p1, p2, p3 == r2 --- host b      VXLAN 42 between a and b
 //!    from --- r1              r2 --- to                  the elephant, which a route keeps on p0
 //! ```
 //!
-//! Every link of the routers, and the hosts' uplinks, have the same rate, by a token bucket; its queue of
-//! [`QUEUE_PACKETS`] is what congestion is made of. All neighbours are permanent, so that no ARP answer is
-//! part of a measurement. Segmentation is off where the tunnels begin, so that a token bucket sees frames.
+//! A token bucket limits every router link and host uplink to the same rate; congestion occurs in its queue
+//! of [`QUEUE_PACKETS`]. All neighbour entries are permanent, so that no ARP exchange is part of a
+//! measurement. Segmentation offload is off where the tunnels start, so that the token bucket sees frames.
 
 use std::path::Path;
 
@@ -26,19 +26,20 @@ pub const B: &str = "10.99.2.1";
 /// Overlay addresses of the hosts.
 pub const INNER_A: &str = "192.168.42.1";
 pub const INNER_B: &str = "192.168.42.2";
-/// Where the elephant goes to.
+/// The address that the elephant sends to.
 pub const ELEPHANT: &str = "10.98.2.1";
-/// The interface by which a host's encapsulated frames leave.
+/// The interface through which a host's encapsulated frames leave.
 pub const UPLINK: &str = "up0";
 /// The VXLAN interface of a host.
 pub const TUNNEL: &str = "vxlan42";
 /// The UDP port of the tunnel.
 pub const PORT: u16 = 4789;
-/// Packets that wait at a router's link at most: 7 ms at 200 Mbit/s.
+/// Maximum queue length of a router's link in packets: 7 ms at 200 Mbit/s.
 const QUEUE_PACKETS: u32 = 128;
-/// Packets that wait at a host's uplink at most, as in Linux's own queue: a host does not drop what it sends.
+/// Maximum queue length of a host's uplink in packets, as in Linux's default queue: a host does not drop its
+/// own packets.
 const UPLINK_PACKETS: u32 = 1000;
-/// Bytes that a link sends at once: ten frames.
+/// Burst size of a link: ten frames.
 const BURST_BYTES: u32 = 16_000;
 const INNER_MAC_A: &str = "02:42:00:00:00:01";
 const INNER_MAC_B: &str = "02:42:00:00:00:02";
@@ -47,21 +48,21 @@ const INNER_MAC_B: &str = "02:42:00:00:00:02";
 pub struct Topology {
     /// The host whose flows are measured.
     pub a: Namespace,
-    /// The host that they go to.
+    /// The host that the flows go to.
     pub b: Namespace,
     /// The router at a.
     pub r1: Namespace,
     /// The router at b.
     pub r2: Namespace,
-    /// Where the elephant comes from.
+    /// The elephant's source.
     pub from: Namespace,
-    /// Where it goes to.
+    /// The elephant's destination.
     pub to: Namespace,
     /// Mbit/s of its links.
     pub rate_mbit: u32,
 }
 
-/// An end of a cable: namespace, interface, its address with the prefix's length, its MAC address.
+/// An end of a cable: namespace, interface, address with prefix length, MAC address.
 struct End<'a> {
     namespace: &'a Namespace,
     interface: String,
@@ -69,8 +70,8 @@ struct End<'a> {
     mac: String,
 }
 
-/// Whether routers can have different seeds. Debian 12's kernel has no such setting, and the lab works
-/// without it.
+/// Returns true if routers can have different hash seeds. Debian 12's kernel has no such setting, and the lab
+/// works without it.
 pub fn has_seeds() -> bool {
     Path::new("/proc/sys/net/ipv4/fib_multipath_hash_seed").exists()
 }
@@ -117,14 +118,15 @@ impl Topology {
         for host in [&self.a, &self.b] {
             host.set(&[("ipv4/tcp_no_metrics_save", 1), ("core/txrehash", 0)])?;
         }
-        // Each router has another seed, so that the choices of one do not determine those of the next.
+        // Each router has a different hash seed, so that the choices of one do not determine those of the
+        // next.
         for (router, seed, (hosts, other), far) in
             [(&self.r1, 1, ("99.2", "98.2"), 2), (&self.r2, 2, ("99.1", "98.1"), 1)]
         {
             router.set(&[
                 ("ipv4/ip_forward", 1),
                 ("ipv4/fib_multipath_hash_policy", 1),
-                // A hop is known by the address of the link by which the packet came.
+                // A hop is identified by the address of the link on which the packet arrived.
                 ("ipv4/icmp_errors_use_inbound_ifaddr", 1),
                 ("ipv4/icmp_ratelimit", 0),
             ])?;
@@ -160,7 +162,8 @@ impl Topology {
         [&self.a, &self.b].into_iter().try_for_each(|host| host.set(&[("core/txrehash", u32::from(on))]))
     }
 
-    /// Makes both routers drop silently what would leave by a link: the routers' own routes do not see it.
+    /// Makes both routers silently drop packets that would leave through a link; the routers' own routes do
+    /// not notice.
     pub fn blackhole(&self, link: usize) -> Result<()> {
         let rules = format!(
             "add table netdev lab\n\
@@ -170,7 +173,7 @@ impl Topology {
         [&self.r1, &self.r2].into_iter().try_for_each(|router| router.input("nft", &["-f", "-"], &rules))
     }
 
-    /// Ends a blackhole.
+    /// Removes the blackholes.
     pub fn mend(&self) -> Result<()> {
         let delete =
             |router: &Namespace| router.output("nft", &["delete", "table", "netdev", "lab"]).map(drop);
@@ -190,7 +193,8 @@ fn end<'a>(namespace: &'a Namespace, interface: &str, net: u8, link: u8, host: u
 /// Connects two interfaces with one queue at each end, which know each other's MAC address.
 fn cable(number: u8, here: &End<'_>, there: &End<'_>) -> Result<()> {
     let (one, other) = (here.namespace, there.namespace);
-    // The name of the peer is taken for a moment in the first namespace, where it may exist already.
+    // The peer gets a temporary name, because its final name may already exist in the first namespace, where
+    // it is created.
     let there_name = format!("cable{number}");
     one.ip(&format!(
         "link add name {} numtxqueues 1 numrxqueues 1 type veth peer name {there_name} numtxqueues 1 \
@@ -218,8 +222,8 @@ fn shape(namespace: &Namespace, interface: &str, rate_mbit: u32, packets: u32) -
     let add = ["qdisc", "add", "dev", interface];
     let tokens = ["root", "handle", "1:", "tbf", "rate", &rate, "burst", &burst, "limit", &bytes];
     namespace.output("tc", &[&add[..], &tokens].concat())?;
-    // Counted in packets, as a switch's cells nearly are: a queue counted in bytes has room for a SYN when it
-    // has none for a full frame.
+    // The queue is limited in packets, much like a switch's cells: a queue limited in bytes can have room for
+    // a SYN when it has none for a full frame.
     let packets = packets.to_string();
     let queue = ["parent", "1:1", "handle", "10:", "pfifo", "limit", &packets];
     namespace.output("tc", &[&add[..], &queue].concat()).map(drop)

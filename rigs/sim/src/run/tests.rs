@@ -1,4 +1,4 @@
-//! Runs against what can be computed by hand.
+//! Compares runs with results computed by hand.
 
 use super::*;
 use crate::fabric::{Fault, Shape};
@@ -92,8 +92,8 @@ fn a_lone_flow_takes_what_the_formula_says() {
     }
 }
 
-/// On one link, long flows share as in M/G/1 with processor sharing: they take 1 / (1 - load) times as long
-/// as alone, whatever the sizes are (Kleinrock, Queueing Systems II, 4.4).
+/// On one link, long flows share capacity as in M/G/1 with processor sharing: they take 1 / (1 - load) times
+/// as long as alone, regardless of the size distribution (Kleinrock, Queueing Systems II, 4.4).
 #[test]
 fn long_flows_on_one_link_share_it_as_processor_sharing_does() {
     for (percent, expected) in [(30.0, 1.43), (50.0, 2.0)] {

@@ -1,4 +1,4 @@
-//! The assignment against a naive twin of its rules, on random events.
+//! The assignment against a naive model of its rules, under random events.
 
 use super::*;
 use proptest::prelude::*;
@@ -13,8 +13,8 @@ enum Event {
     Weight(u16, u32),
 }
 
-/// Events of a seed, so that a failure is one number: eight members, links that change more often than
-/// configurations.
+/// The events of a seed, so that a failure is identified by one number: eight members, whose links change
+/// more often than their configuration.
 fn events(seed: u64, weight: fn(u64) -> u32) -> impl Iterator<Item = Event> {
     (0..10_000).map(move |at| {
         let word = random(seed.wrapping_mul(10_000).wrapping_add(at));
@@ -45,13 +45,12 @@ fn apply(assignment: &mut Assignment, event: Event) -> Vec<Move> {
     }
 }
 
-/// The rules at the head of the module, told again as plainly as possible: members as a list, shares as
-/// fractions, everything counted anew for every single bucket.
+/// The rules at the top of the module, restated as plainly as possible: members as a list, shares as
+/// fractions, everything recounted for every single bucket.
 #[derive(Clone, Default)]
 struct Twin {
     members: BTreeMap<u16, (u32, bool)>,
-    /// The tables before each failure that was not followed by anything else than more failures and their
-    /// ends.
+    /// The tables before each failure that was followed only by further failures and their ends.
     undo: Vec<(u16, Vec<u16>)>,
 }
 
@@ -64,7 +63,7 @@ impl Twin {
         self.members.keys().copied().filter(|&member| self.lives(member)).collect()
     }
 
-    /// Buckets above the share, in parts of the whole weight of `among`.
+    /// Buckets above the share, in fractions of the total weight of `among`.
     fn surplus(&self, table: &[u16], among: &[u16], member: u16) -> i128 {
         let weight = |member: &u16| i128::from(self.members[member].0);
         let whole: i128 = among.iter().map(weight).sum();
@@ -78,15 +77,15 @@ impl Twin {
         if whole == 0 { 0 } else { (parts + whole - 1) / whole }
     }
 
-    /// No bucket given by this event would have been better given to another member.
+    /// No bucket placed by this event would have been better placed on another member.
     fn gifts_are_level(&self, table: &[u16], among: &[u16], gifts: &[(u32, u16)]) -> bool {
         let whole: i128 = among.iter().map(|member| i128::from(self.members[member].0)).sum();
         let poorest = among.iter().map(|&member| self.surplus(table, among, member)).min();
         gifts.iter().all(|gift| self.surplus(table, among, gift.1) - poorest.unwrap_or(0) <= whole)
     }
 
-    /// Members of one weight have the same number of homes, give or take a bucket, whatever happened; and the
-    /// living have the same number of buckets when all that was lost was lost by failures.
+    /// Members of equal weight have the same number of homes, within one bucket, in any history; and live
+    /// members have the same number of buckets if all losses were failures.
     fn equals_are_even(&self, [slots, homes]: &[Vec<u16>; 2]) -> bool {
         let (all, living): (Vec<u16>, _) = (self.members.keys().copied().collect(), self.living());
         let failures = !living.is_empty() && living.len() + self.undo.len() == all.len();
@@ -141,7 +140,7 @@ impl Twin {
         Ok(())
     }
 
-    /// Needed: the lost member's buckets, if anyone lives to take them.
+    /// Required: the lost member's buckets move, if a live member can take them.
     fn check_down(
         &mut self,
         member: u16,
@@ -165,8 +164,9 @@ impl Twin {
         Ok(())
     }
 
-    /// Needed: everything as before if nothing else happened; else the member's homes, and then one stand-in
-    /// after the other, from whoever has the most, while that brings the two nearer. Nothing between others.
+    /// Required: everything is as before if nothing else happened. Otherwise the member's homes move, and
+    /// then one stand-in after the other, from the member that has the most, as long as that brings the two
+    /// closer. Nothing moves between others.
     fn check_up(
         &mut self,
         member: u16,
@@ -209,7 +209,8 @@ impl Twin {
         let stands_in = |at: &usize| !self.lives(homes[*at]);
         let surplus = |holder: u16| self.surplus(table, living, holder);
         let whole: i128 = living.iter().map(|member| i128::from(self.members[member].0)).sum();
-        // Of equal surplus the lower number gives: the last of `max_by_key` after turning the list around.
+        // Among equal surpluses the lower number gives: `max_by_key` returns the last one, so the list is
+        // reversed.
         let richest = living
             .iter()
             .rev()
@@ -224,8 +225,8 @@ impl Twin {
         true
     }
 
-    /// Needed: the removed member's buckets, when idle if it worked; a stand-in only if homes were uneven
-    /// else.
+    /// Required: the removed member's buckets move, when idle if it worked; a stand-in moves only if homes
+    /// would be uneven otherwise.
     fn check_remove(
         &mut self,
         member: u16,
@@ -258,8 +259,8 @@ impl Twin {
         Ok(())
     }
 
-    /// Needed: as many homes as some members have too many, and that nobody is more than a bucket from its
-    /// share after.
+    /// Required: as many homes move as some members have too many, and no member is more than a bucket from
+    /// its share afterwards.
     fn check_shares(
         &mut self,
         member: u16,
@@ -279,7 +280,7 @@ impl Twin {
         let needed: usize = all.iter().map(fewer).sum::<usize>() + homeless;
         let moved = differences(before[1], after[1]);
         prop_assert_eq!(moved.len(), needed, "homes went round in circles");
-        // Between two others only if somebody would else be more than a bucket off.
+        // A move between two others is allowed only if a member would otherwise be more than a bucket off.
         let mut modest = after[1].to_vec();
         for &(bucket, to) in &moved {
             let from = before[1][bucket as usize];
@@ -307,7 +308,7 @@ fn homes(assignment: &Assignment) -> Vec<u16> {
     assignment.buckets.iter().map(|bucket| bucket.home).collect()
 }
 
-/// Checks each event against the twin, and then lets everybody return.
+/// Checks each event against the model, and then lets all members return.
 fn run(events: impl Iterator<Item = Event>, equal: bool) -> Result<(), TestCaseError> {
     let mut assignment = Assignment::new(32, &[]);
     let mut twin = Twin::default();
@@ -357,7 +358,7 @@ proptest! {
             let filled = twin.iter().filter(|&&slot| usize::from(slot) == at).count();
             let others = weights.iter().enumerate().filter(|&(other, &same)| other != at && same ==
                 weight).count();
-            // Of equal remainders another may be rounded up.
+            // Among equal remainders, a different one may be rounded up.
             prop_assert!(counts[at] == filled || others > 0 && counts[at].abs_diff(filled) == 1,
                 "{counts:?} {twin:?}");
         }

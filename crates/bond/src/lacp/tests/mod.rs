@@ -1,5 +1,5 @@
-//! Two ends of a link on a virtual clock. The cases are those with which other implementations are tested,
-//! expressed as bits on the wire and durations.
+//! Two ends of a link on a virtual clock. The cases are those used to test other implementations, expressed
+//! as bits on the wire and durations.
 
 mod codec;
 mod limits;

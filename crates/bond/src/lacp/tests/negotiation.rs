@@ -312,7 +312,7 @@ fn what_was_heard_by_another_process_counts_only_for_the_same_port_and_only_once
     assert!(!net.works(0, 1));
     net.run(10 * SEC);
     assert!(net.all_work());
-    // The partner has gone meanwhile: it is given up as any other.
+    // The partner has gone in the meantime: it is given up like any other.
     (0..2).for_each(|link| net.cut(link, true));
     net.succeed(0, Config { key: 7, ..config(1) }, 0);
     net.run(7 * SEC);
@@ -520,8 +520,8 @@ fn a_partner_that_turns_fast_is_served_at_once() {
     assert_eq!(net.status(0, 1).periodic, "fast");
 }
 
-/// A partner like Open vSwitch, which announces all of sync, collecting and distributing as soon as it
-/// aggregates the link, and knows of us what `ours` says.
+/// A partner like Open vSwitch, which announces sync, collecting and distributing as soon as it aggregates
+/// the link, and reports `ours` as its knowledge of us.
 fn open_vswitch(net: &mut Net, member: u16, ours: Info) {
     let port = Port { priority: 255, number: 6 + member };
     let system = System { priority: 1, mac: [2, 0, 0, 0, 0, 9] };
@@ -530,7 +530,7 @@ fn open_vswitch(net: &mut Net, member: u16, ours: Info) {
     net.step(0, Event::Pdu { member, bytes: &pdu.frame([2; 6]) });
 }
 
-/// Lets such a partner speak on a member until that is in sync, of which the partner has not yet heard.
+/// Lets such a partner speak on a member until the member is in sync, which the partner has not yet heard.
 fn in_sync_with_open_vswitch(net: &mut Net, member: u16) {
     net.add(0, settings(member));
     let before = net.status(0, member).actor;
@@ -541,7 +541,7 @@ fn in_sync_with_open_vswitch(net: &mut Net, member: u16) {
     net.run(600 * MS);
 }
 
-/// Returns a bond whose member 2 sends and whose member 1 is in sync, of which the partner has not heard.
+/// Returns a bond whose member 2 sends and whose member 1 is in sync, which the partner has not yet heard.
 fn second_in_sync_with_open_vswitch() -> Net {
     let mut net = Net::new(&[config(1)]);
     in_sync_with_open_vswitch(&mut net, 2);

@@ -114,8 +114,7 @@ impl Witness {
             Happening::Remove(member) => {
                 self.step(Event::Remove { member: *member });
                 self.up.remove(member);
-                // Its farewell does not count against the limit, and a member that is added again has sent
-                // nothing yet.
+                // Its farewell does not count against the limit, and a re-added member has sent nothing yet.
                 self.sent.remove(member);
                 assert_ne!(self.used.insert(*member, (false, false)), Some((true, true)), "said so");
             }

@@ -104,7 +104,7 @@ fn stable_stays_and_the_others_move_to_what_is_better() {
         net.connect((0, settings(3)), (2, settings(3)));
         net.run(5 * SEC);
         assert_eq!(used(&net, 0), expected, "{policy:?}");
-        // Whichever was chosen is given up once it is silent.
+        // The chosen partner is given up once it is silent.
         for member in expected {
             net.cut(usize::from(member) - 1, true);
         }
@@ -223,7 +223,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever the keys, priorities, speeds and policies, both ends agree on an aggregator, and it works.
+    /// For all keys, priorities, speeds and policies, both ends agree on an aggregator, and it works.
     #[test]
     fn both_ends_settle_on_one_aggregator(
         links in prop::collection::vec((1u16..3, 1u16..3, 0u16..3, 0u16..3, 0u64..3, 0u64..3), 1..6),

@@ -43,7 +43,7 @@ fn a_bond_has_defaults() {
     assert!(!bond.rss);
 }
 
-/// Every key of a bond, and what it becomes.
+/// Every key of a bond, and its result.
 #[test]
 fn a_bond_is_what_it_says() {
     let told = plan(&with_bonds(
@@ -296,7 +296,7 @@ fn an_error_of_a_bond_is_told_once() {
     }
 }
 
-/// Where a pipe matches the port per entry, a bond stands for each of its members.
+/// Where a pipe matches the port per entry, a bond expands to each of its members.
 #[test]
 fn an_entry_of_a_bond_is_one_of_each_member() {
     let bond = "{ bond: { name: b, mode: static, members: [p1, p2] } }";
@@ -321,7 +321,7 @@ fn an_entry_of_a_bond_is_one_of_each_member() {
     // The same port twice is reported where it was written.
     let twice = wrong(&with(&basic.replace("port: p0", "port: p2")));
     assert!(twice.iter().any(|one| one.contains("error: pipe `a` has this entry twice")), "{twice:?}");
-    // As a constant of a pipe, or in a change at run time, a bond cannot stand for several ports.
+    // As a constant of a pipe, or in a change at run time, a bond cannot expand to several ports.
     let constant = wrong(&with("type: basic, match: { port: b }, forward: p0, miss: drop"));
     assert!(constant[0].contains("`b` is a bond of several ports (p1, p2)"), "{constant:?}");
     assert!(constant[0].contains("match `port` per entry"), "{constant:?}");

@@ -1,4 +1,4 @@
-//! Entries on lines: in a file of their own, and in long lists of the configuration.
+//! Entries on lines: in a separate file, and in long lists of the configuration.
 
 use crate::config::{Loaded, read};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Back ends of the load balancer that are named by their address, or by a MAC address.
+//! Back ends of the load balancer specified by IP address, or by MAC address.
 
 use super::*;
 

@@ -4,7 +4,7 @@ use super::{Server, open, said};
 use std::hash::{BuildHasher, RandomState};
 use weir_app::check::Outcome;
 
-/// Length of the header; what is asked follows.
+/// Length of the header; the question follows.
 const HEADER: usize = 12;
 /// Type A and class IN.
 const A_IN: [u8; 4] = [0, 1, 0, 1];
@@ -18,7 +18,7 @@ pub async fn ask(server: Server<'_>, name: &str, rcode: Option<u8>) -> Outcome {
     socket.send(&query).await?;
     loop {
         let answer = socket.receive(|answer| code(answer, &query).is_some()).await?;
-        // What does not answer this query may be a late answer to another, or forged.
+        // Anything that does not answer this query may be a late answer to another, or forged.
         if let Some(code) = code(&answer, &query) {
             return match rcode {
                 Some(wanted) if wanted != code => Err(format!("the answer is {}", word(code))),
@@ -32,7 +32,7 @@ fn word(code: u8) -> String {
     RCODES.get(usize::from(code)).map_or_else(|| format!("rcode {code}"), |word| (*word).to_string())
 }
 
-/// A query without recursion: the server is to answer by itself.
+/// Builds a query without recursion: the server must answer by itself.
 fn query(id: u16, name: &str) -> Vec<u8> {
     let mut query = id.to_be_bytes().to_vec();
     query.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);

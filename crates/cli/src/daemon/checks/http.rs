@@ -56,7 +56,7 @@ async fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     outcome
 }
 
-/// Looks for bytes at the beginning of a body.
+/// Looks for bytes at the start of a body.
 async fn contains(body: &mut Incoming, wanted: &[u8]) -> Outcome {
     let mut read = Vec::new();
     let is_there =

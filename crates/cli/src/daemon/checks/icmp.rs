@@ -36,7 +36,7 @@ pub async fn ask(server: Server<'_>) -> Outcome {
     }
 }
 
-/// A raw socket. It is used as one of UDP, which sends and receives by the same system calls.
+/// Opens a raw socket. It is used as a UDP socket, which sends and receives with the same system calls.
 fn open(server: Server<'_>) -> io::Result<UdpSocket> {
     let (family, protocol) = match server.at.ip() {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
@@ -48,7 +48,7 @@ fn open(server: Server<'_>) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
-/// An echo request. The kernel computes the checksum of ICMPv6 (RFC 3542 section 3.1).
+/// Builds an echo request. The kernel computes the checksum of ICMPv6 (RFC 3542 section 3.1).
 fn request(address: IpAddr, body: &[u8; BODY]) -> Vec<u8> {
     let kind = if address.is_ipv4() { V4[0] } else { V6[0] };
     let mut request = [&[kind, 0, 0, 0][..], body].concat();
@@ -62,7 +62,7 @@ fn request(address: IpAddr, body: &[u8; BODY]) -> Vec<u8> {
     request
 }
 
-/// Returns true if what a raw socket has received is the answer. IPv4 comes with its header.
+/// Returns true if what a raw socket has received is the answer. IPv4 packets include their header.
 fn answers(address: IpAddr, received: &[u8], body: &[u8; BODY]) -> bool {
     let (message, kind) = match address {
         IpAddr::V4(_) => {

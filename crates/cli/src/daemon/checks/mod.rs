@@ -1,11 +1,10 @@
-//! Carries out the checks of servers that apps ask for: a thread with a runtime of its own, for all apps. It
-//! sends and receives through the kernel's sockets, so checks take the host's routes. Another such thread is
-//! in a network namespace of its own, for checks that go a service's way (`namespace.rs`).
+//! Runs the health checks that apps request: one thread with its own runtime, for all apps. It sends and
+//! receives through the kernel's sockets, so checks follow the host's routes. Another such thread is in a
+//! separate network namespace, for checks that follow a service's path (`namespace.rs`).
 //!
-//! Promises: every check is answered once, with a bad outcome if it cannot be carried out. At most
-//! [`AT_ONCE`] of each thread are under way, each ends by its own deadline, and the others wait in order; an
-//! app has at most one of each server here, which bounds them. Nothing that a server sends is kept beyond
-//! [`ANSWER_MAX`] bytes.
+//! Promises: every check is answered once, with a bad outcome if it cannot be run. At most [`AT_ONCE`] per
+//! thread are in flight, each ends by its own deadline, and the others wait in order; an app has at most one
+//! per server here, which bounds them. No more than [`ANSWER_MAX`] bytes of a server's answer are kept.
 
 mod dns;
 mod http;
@@ -33,11 +32,10 @@ use weir_app::check::{Ask, Check, CheckId, Close, Outcome};
 use weir_packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use witness::Pair;
 
-/// How many checks are under way at once: each has a descriptor, of which a process may have no more than
-/// 1024.
+/// How many checks may be in flight: each has a descriptor, and a process may be limited to 1024.
 const AT_ONCE: usize = 256;
 
-/// How many may wait for their turn.
+/// How many may be queued.
 const WAITING: usize = 65_536;
 
 /// How much of an answer is read.
@@ -45,28 +43,28 @@ const ANSWER_MAX: usize = 65_536;
 
 /// A check that has ended.
 pub struct Checked {
-    /// The name of the app that asked for it.
+    /// The name of the app that requested it.
     pub app: Arc<str>,
     pub id: CheckId,
     pub outcome: Outcome,
 }
 
-/// A check that is to be made.
+/// A check to be run.
 struct Order {
     app: Arc<str>,
     id: CheckId,
     check: Arc<Check>,
 }
 
-/// The thread, if an app has asked for a check yet.
+/// The thread, once an app has requested a check.
 pub struct Checks {
     doorbell: Doorbell,
     thread: Option<Thread>,
-    /// For checks that go a service's own way, or why there is none.
+    /// For checks that follow a service's own path, or why they are unavailable.
     inside: Result<Inside, String>,
 }
 
-/// The thread in a network namespace of its own.
+/// The thread in a separate network namespace.
 struct Inside {
     thread: Thread,
     namespace: Arc<Namespace>,
@@ -79,23 +77,23 @@ struct Thread {
 }
 
 impl Checks {
-    /// Makes none yet; `doorbell` wakes the main thread when one has ended.
+    /// Creates an idle set; `doorbell` wakes the main thread when a check has ended.
     pub fn new(doorbell: Doorbell) -> Checks {
         let inside = Err("weir has no network namespace for checks of this way".to_string());
         Checks { doorbell, thread: None, inside }
     }
 
-    /// Makes the namespace for checks that go a service's own way, with privileges that weir gives up then.
-    /// Without it, such checks are bad.
+    /// Creates the namespace for checks that follow a service's own path, with privileges that weir drops
+    /// afterwards. Without it, such checks fail.
     pub fn prepare(&mut self) {
         self.inside = Inside::start(self.doorbell.clone())
             .map_err(|error| format!("weir has no network namespace for checks of this way: {error}"));
     }
 
-    /// Has a check made.
+    /// Starts a check.
     ///
     /// # Errors
-    /// Says in a few words why it cannot be made.
+    /// The error says in a few words why it cannot be started.
     pub fn make(&mut self, app: &str, id: CheckId, check: Arc<Check>) -> Outcome {
         let order = Order { app: app.into(), id, check };
         if order.check.via.is_some() {
@@ -108,18 +106,18 @@ impl Checks {
         self.thread.as_ref().map_or_else(|| Err(String::new()), |thread| thread.take(order))
     }
 
-    /// Returns a check that has ended, if there is one.
+    /// Returns a check that has ended, if any.
     pub fn take(&self) -> Option<Checked> {
         let inside = self.inside.as_ref().ok().map(|inside| &inside.thread);
         self.thread.iter().chain(inside).find_map(|thread| thread.ended.try_recv().ok())
     }
 
-    /// Returns a packet that a check sends a service's own way, if there is one.
+    /// Returns a packet that a check sends on a service's own path, if any.
     pub fn take_sent(&self) -> Option<Sent> {
         self.inside.as_ref().ok()?.sent.try_recv().ok()
     }
 
-    /// Gives the sockets of such checks a packet.
+    /// Delivers a packet to the sockets of such checks.
     pub fn hear(&self, packet: &[u8]) {
         if let Ok(inside) = &self.inside {
             inside.namespace.hear(packet);
@@ -128,25 +126,25 @@ impl Checks {
 }
 
 impl Thread {
-    /// Hands an order to it.
+    /// Hands it an order.
     fn take(&self, order: Order) -> Outcome {
         self.orders.try_send(order).map_err(|_| "weir has too many checks".to_string())
     }
 }
 
-/// Starts the thread whose checks go the host's way.
+/// Starts the thread whose checks follow the host's routes.
 fn start(doorbell: Doorbell) -> io::Result<Thread> {
     let runtime = runtime()?;
     let (orders, waiting) = mpsc::channel(WAITING);
     let (tell, ended) = channel();
     let run = move || runtime.block_on(serve(waiting, &tell, &doorbell, None));
-    // It ends when nobody can give it orders any more.
+    // It ends when all senders of orders are gone.
     std::thread::Builder::new().name("weir-checks".into()).spawn(run)?;
     Ok(Thread { orders, ended })
 }
 
 impl Inside {
-    /// Starts the thread, and waits until its namespace is made.
+    /// Starts the thread, and waits until its namespace exists.
     fn start(doorbell: Doorbell) -> io::Result<Inside> {
         let (orders, waiting) = mpsc::channel(WAITING);
         let (tell, ended) = channel();
@@ -197,7 +195,7 @@ async fn serve(
     }
 }
 
-/// Makes a check.
+/// Runs a check.
 async fn outcome(app: &Arc<str>, check: &Arc<Check>, namespace: Option<&Namespace>) -> Outcome {
     let whole = Duration::from_nanos(check.timeout_ns);
     let all = async {
@@ -220,7 +218,8 @@ fn of_vip(vip: IpAddr, count: usize, why: String) -> String {
     if count > 1 { format!("{vip}: {why}") } else { why }
 }
 
-/// Where a server is, how packets get there if not by the host's routes, and how connections to it end.
+/// Where a server is, how packets get there if not by the host's routes, and how connections to it are
+/// closed.
 #[derive(Clone, Copy)]
 struct Server<'a> {
     at: SocketAddr,
@@ -229,13 +228,13 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// Returns the address and port that a socket is bound to before it connects.
+    /// Returns the address and port to which a socket is bound before it connects.
     fn own(&self) -> SocketAddr {
         let any = if self.at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         SocketAddr::new(self.way.map_or(any, |way| way.from()), 0)
     }
 
-    /// Says what the packets of a socket are known by: their protocol, and port or identifier.
+    /// Registers how the packets of a socket are recognised: by protocol, and port or identifier.
     fn note(&self, protocol: u8, port: u16) {
         self.way.iter().for_each(|way| way.note(protocol, port));
     }
@@ -256,10 +255,11 @@ async fn ask(what: &Ask, server: Server<'_>) -> Outcome {
     }
 }
 
-/// Opens a TCP connection. If the configuration says so, it is reset when it is dropped.
+/// Opens a TCP connection. If so configured, it is reset when dropped.
 async fn connect(server: Server<'_>) -> Result<TcpStream, String> {
     let stream = try_connect(server).await.map_err(|error| said(&error))?;
-    // A connection to a local port that nobody listens to may have been given the same port, and meet itself.
+    // A connection to a local port without a listener may have been assigned that same port, and connect to
+    // itself.
     if stream.local_addr().ok() == stream.peer_addr().ok() {
         return Err("connection refused".to_string());
     }
@@ -294,7 +294,7 @@ async fn datagram(server: Server<'_>, payload: &[u8], expect: &[u8]) -> Outcome 
     if is_there { Ok(()) } else { Err("the answer is not what is expected".to_string()) }
 }
 
-/// Says what went wrong, without the number that the standard library adds.
+/// Describes what went wrong, without the error number that the standard library adds.
 fn said(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_string(),

@@ -1,10 +1,10 @@
-//! The network namespace of checks that go a service's own way. Its only device is a TUN device of ours: what
-//! a check's socket sends comes out here and is told to the app that asked for the check, which sends it on
-//! through the program; what comes back is written here, and a socket receives it.
+//! The network namespace of checks that follow a service's own path. Its only device is a TUN device of ours:
+//! what a check's socket sends is read here and passed to the app that requested the check, which sends it on
+//! through the program; replies are written here, and a socket receives them.
 //!
-//! So checks have the kernel's sockets, and neither the host's routes, nor its filters, nor addresses that it
-//! has or lacks take part. A packet is known by its protocol and source port (the identifier of an echo
-//! request), which its socket has alone, and which is noted before anything is sent.
+//! So checks use the kernel's sockets, but are independent of the host's routes, its filters, and the
+//! addresses that it has or lacks. A packet is recognised by its protocol and source port (the identifier of
+//! an echo request), which belongs to its socket alone and is registered before anything is sent.
 
 use super::super::doorbell::Doorbell;
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ use weir_app::check::Check;
 use weir_packet::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP};
 use weir_port::tun::Tun;
 
-/// How many packets may wait for the main thread; others are lost, as on a wire.
+/// How many packets may be queued for the main thread; others are lost, as on a wire.
 const WAITING: usize = 1024;
 /// The longest packet of the device, whose MTU is the kernel's default of 1500.
 const PACKET_MAX: usize = 2048;
@@ -27,27 +27,27 @@ const ECHO: [u8; 2] = [8, 128];
 
 /// A packet that a socket of a check sends.
 pub struct Sent {
-    /// The name of the app that asked for the check.
+    /// The name of the app that requested the check.
     pub app: Arc<str>,
     pub check: Arc<Check>,
     pub packet: Vec<u8>,
 }
 
-/// Who sends packets of a protocol from a port.
+/// Maps protocol and port to the sender.
 type Senders = HashMap<(u8, u16), (Arc<str>, Arc<Check>)>;
 
-/// The namespace, for the thread inside and for the one that writes what comes back.
+/// The namespace, shared by the thread inside and the one that writes replies.
 pub struct Namespace {
     tun: Tun,
-    /// Entries stay until the port has another user, because sockets that are closed send their last packet
-    /// later; there are at most as many as ports.
+    /// Entries stay until the port is reused, because sockets send their last packet after they are closed;
+    /// there are at most as many as ports.
     senders: Mutex<Senders>,
     addresses: Mutex<HashSet<IpAddr>>,
     sent: SyncSender<Sent>,
     doorbell: Doorbell,
 }
 
-/// How a check's packets are sent: from which address, and what they are known by.
+/// How a check's packets are sent: from which address, and how they are recognised.
 #[derive(Clone, Copy)]
 pub struct Way<'a> {
     namespace: &'a Namespace,
@@ -64,10 +64,10 @@ impl Namespace {
         Ok((Namespace { tun, senders, addresses, sent, doorbell }, receiver))
     }
 
-    /// Tells what sockets send, as long as the runtime lives.
+    /// Passes on what sockets send, as long as the runtime lives.
     pub async fn listen(&self) {
         let Ok(fd) = self.tun.as_fd().try_clone_to_owned() else { return };
-        // It is read as pipes are, a packet at a time.
+        // It is read like a pipe, a packet at a time.
         let Ok(tun) = pipe::Receiver::from_owned_fd_unchecked(fd) else { return };
         let mut bytes = vec![0; PACKET_MAX];
         while tun.readable().await.is_ok() {
@@ -77,7 +77,7 @@ impl Namespace {
         }
     }
 
-    /// Tells of a packet. What is of no check is the kernel's own talk, and nobody is here to hear it.
+    /// Passes a packet on. Packets of no check are the kernel's own traffic, and are ignored.
     fn tell(&self, packet: &[u8]) {
         let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((app, check)) = sender(packet).and_then(|one| senders.get(&one)) else { return };
@@ -87,9 +87,9 @@ impl Namespace {
         }
     }
 
-    /// Has sockets receive a packet.
+    /// Delivers a packet to the sockets.
     pub fn hear(&self, packet: &[u8]) {
-        // What the kernel does not want is lost, as on a wire.
+        // What the kernel does not accept is lost, as on a wire.
         let _ = self.tun.write(packet);
     }
 
@@ -106,12 +106,12 @@ impl Namespace {
 }
 
 impl Way<'_> {
-    /// Returns the address that packets are sent from.
+    /// Returns the source address of packets.
     pub fn from(&self) -> IpAddr {
         self.from
     }
 
-    /// Notes that packets of a protocol from a port are the check's.
+    /// Registers that packets of a protocol from a port belong to the check.
     pub fn note(&self, protocol: u8, port: u16) {
         let mut senders = self.namespace.senders.lock().unwrap_or_else(PoisonError::into_inner);
         let (app, check) = self.check;

@@ -1,5 +1,5 @@
-//! How the connection of a check ends. By default, weir sends a FIN and then reads what the server still has
-//! to say: a socket that is closed earlier answers late data with a RST, which servers log as an error. The
+//! How the connection of a check ends. By default, weir sends a FIN and then reads what the server still
+//! sends: a socket that is closed earlier answers late data with a RST, which servers log as an error. The
 //! outcome does not wait for this.
 
 use super::Server;
@@ -11,14 +11,14 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use weir_app::check::Close;
 
-/// How many connections wait for the end of what their servers say. Each has a descriptor, as checks have.
-/// Beyond that, connections are closed without a wait.
+/// How many connections may linger. Each has a descriptor, like a check. Beyond that, connections are closed
+/// immediately.
 static PLACES: Semaphore = Semaphore::const_new(256);
 
-/// How long such a connection waits.
+/// How long such a connection lingers.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How much it reads and throws away.
+/// How much it reads and discards.
 pub const REST_MAX: usize = 1 << 20;
 
 impl Server<'_> {

@@ -47,7 +47,7 @@ fn http(status: [u16; 2], body: Option<&str>) -> Ask {
     Ask::Http(Request { tls: false, path: "/health".to_string(), host: None, status, body })
 }
 
-/// A server that answers datagrams with what a function makes of them. Returns its port.
+/// A server that answers datagrams with what a function returns for them. Returns its port.
 fn echoing(answer: fn(&[u8]) -> Vec<Vec<u8>>) -> u16 {
     let socket = Server::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -61,7 +61,7 @@ fn echoing(answer: fn(&[u8]) -> Vec<Vec<u8>>) -> u16 {
     port
 }
 
-/// A port that nobody listens to.
+/// A port without a listener.
 fn closed() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -157,7 +157,7 @@ fn a_reply_from_another_address_or_port_is_named() {
     let dns = || Ask::Dns("example.org".to_string(), None);
     let answer = |query: &[u8]| [&query[..2], &[0x80, 0], &query[4..]].concat();
     assert_eq!(check(replying("127.0.0.2:0", answer), dns()), Err(said.to_string()));
-    // A datagram that does not answer the request is no reply.
+    // A datagram that does not answer the request does not count as a reply.
     let short = Check {
         address: Ipv4Addr::LOCALHOST.into(),
         port: replying("127.0.0.2:0", |_| vec![0; 12]),
@@ -234,11 +234,11 @@ fn without_a_namespace_a_check_of_the_services_way_is_bad() {
     checks.hear(&[0; 20]);
 }
 
-/// Servers that note how connections end.
+/// Servers that record how connections end.
 mod endings {
     use super::*;
 
-    /// What a server sees of a check, and how its connection ends. `talk` answers it.
+    /// Returns what a server sees of a check, and how its connection ends. `talk` answers it.
     fn ending(
         ask: Ask,
         close: Close,
@@ -309,7 +309,7 @@ mod endings {
         assert_eq!(seen, "reset");
     }
 
-    /// Such a server is left after a second, and the check has long been answered.
+    /// Such a server is abandoned after a second, when the check has long been answered.
     #[test]
     fn a_body_without_end_is_left() {
         let began = std::time::Instant::now();
@@ -330,7 +330,7 @@ mod endings {
     }
 }
 
-/// `openssl s_server`, which knows nothing of rustls.
+/// `openssl s_server`, which is independent of rustls.
 #[cfg(feature = "tls")]
 mod tls {
     use super::*;

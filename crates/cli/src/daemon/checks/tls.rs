@@ -1,8 +1,8 @@
-//! TLS handshakes, by rustls.
+//! TLS handshakes, using rustls.
 //!
 //! A server's certificate is not verified against authorities: a check asks whether the server works, sends
-//! no secrets and believes nothing that it hears beyond that. The server must prove that it has the key of
-//! the certificate that it shows, as every handshake does.
+//! no secrets and trusts nothing that it hears beyond that. The server must prove that it has the key of its
+//! certificate, as in every handshake.
 
 use super::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

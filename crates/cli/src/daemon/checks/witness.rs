@@ -1,6 +1,6 @@
-//! Replies from an address other than the one that was asked. A connected socket never sees them, so the
-//! check would only time out. A second socket with the same port does see them, and the check says where the
-//! reply came from.
+//! Replies from an address other than the one that was queried. A connected socket never sees them, so the
+//! check would only time out. A second socket with the same port does see them, and the check reports where
+//! the reply came from.
 
 use super::{ANSWER_MAX, said};
 use rustix::net::sockopt::set_socket_reuseport;
@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::task::Poll;
 use tokio::net::UdpSocket;
 
-/// A socket that receives only from the server, and one that receives from all others.
+/// A socket that receives only from the server, and one that receives from all other addresses.
 pub struct Pair {
     socket: UdpSocket,
     witness: UdpSocket,
@@ -44,10 +44,11 @@ impl Pair {
         self.socket.send(bytes).await.map(drop).map_err(|error| said(&error))
     }
 
-    /// Returns what the server sends next.
+    /// Returns the server's next datagram.
     ///
     /// # Errors
-    /// The server cannot be reached, or what `is_reply` takes for its reply came from another address.
+    /// Fails if the server cannot be reached, or if a datagram that `is_reply` accepts came from another
+    /// address.
     pub async fn receive(&self, is_reply: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, String> {
         let mut answer = vec![0; ANSWER_MAX];
         let length = {
@@ -71,7 +72,7 @@ impl Pair {
                     return self.told(from);
                 }
                 Ok(_) => {}
-                // What the witness cannot receive is no reply; the socket says what is wrong.
+                // What the witness cannot receive is not a reply; errors are reported by the socket itself.
                 Err(_) => return pending().await,
             }
         }

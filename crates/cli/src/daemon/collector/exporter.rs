@@ -1,5 +1,5 @@
-//! An export of flow records, on a thread of its own, so that another end that is away or slow disturbs
-//! nothing: what does not fit the bounded queue to the thread is lost, and counted.
+//! An export of flow records on its own thread, so that a destination that is down or slow disturbs nothing:
+//! records that do not fit the bounded queue to the thread are lost, and counted.
 
 use crate::daemon::priority;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use tracing::{info, warn};
 use weir_measure::Export;
 use weir_measure::export::Given;
 
-/// Batches that may wait for the thread.
+/// Batches that may be queued for the thread.
 const BATCHES: usize = 64;
-/// Records of a batch.
+/// Records per batch.
 pub const BATCH: usize = 1024;
-/// How long the end of an exporter may take.
+/// How long the shutdown of an exporter may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The shortest and the longest pause before what has failed is tried again, each twice as long as the one
-/// before.
+/// The shortest and the longest pause before a failed operation is retried; each pause is twice as long as
+/// the one before.
 pub const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 
 /// The collector's end of an exporter.
@@ -29,26 +29,26 @@ pub struct Exporter {
     told: Arc<Counts>,
 }
 
-/// What runs on the thread.
+/// A destination, which runs on the thread.
 pub trait Destination: Send + 'static {
     /// Sends records, or counts them as lost.
     fn send(&mut self, batch: Vec<Given>);
 
-    /// When it wants to be asked to [`Destination::tend`], at the latest.
+    /// When it next wants a call of [`Destination::tend`], at the latest.
     fn due(&self) -> Option<Instant> {
         None
     }
 
-    /// Does what time asks for.
+    /// Does time-driven work.
     fn tend(&mut self) {}
 
-    /// There will be no more records.
+    /// Called when there will be no more records.
     fn end(&mut self) {}
 }
 
 impl Exporter {
-    /// Starts the thread; it ends with the exporter, when all is sent. If there is no thread, all records
-    /// are lost.
+    /// Starts the thread; it ends with the exporter, when everything is sent. If it cannot be started, all
+    /// records are lost.
     pub fn start<O: Destination>(name: &str, destination: impl FnOnce(Arc<Counts>) -> O) -> Exporter {
         let (batches, receiver) = sync_channel(BATCHES);
         let (end, ended) = sync_channel(0);
@@ -85,7 +85,7 @@ impl Exporter {
         }
     }
 
-    /// Waits until all is sent, but not for long.
+    /// Waits until everything is sent, up to a short deadline.
     pub fn finish(mut self) {
         self.flush();
         let Exporter { batches, ended, .. } = self;
@@ -93,7 +93,7 @@ impl Exporter {
         let _ = ended.recv_timeout(PATIENCE);
     }
 
-    /// Returns what has become of records.
+    /// Returns what became of the records.
     pub fn told(&self) -> Export {
         self.told.export()
     }
@@ -134,19 +134,19 @@ impl Counts {
         self.sent.fetch_add(records, Ordering::Relaxed);
     }
 
-    /// Counts records that were not.
+    /// Counts records that were lost.
     pub fn lost(&self, records: u64) {
         self.lost.fetch_add(records, Ordering::Relaxed);
     }
 
-    /// Notes a failure; says so if there was none before.
+    /// Records a failure; logs it if there was none before.
     pub fn fails(&self, error: impl std::fmt::Display, to: impl std::fmt::Display) {
         if self.works.swap(false, Ordering::Relaxed) {
             warn!("flow records for {to} are lost: {error}");
         }
     }
 
-    /// Notes a success; says so if there was a failure before.
+    /// Records a success; logs it if there was a failure before.
     pub fn works(&self, to: impl std::fmt::Display) {
         if !self.works.swap(true, Ordering::Relaxed) {
             info!("flow records are sent to {to} again");

@@ -1,4 +1,4 @@
-//! Where a measurement's flow records go: to a collector, to files, to both.
+//! Where a measurement's flow records go: to a collector, to files, or both.
 
 use super::exporter::Exporter;
 use super::ipfix::Sender;
@@ -10,12 +10,12 @@ use weir_measure::{Export, Ipfix, Measurement, Parquet};
 pub struct Exports([Option<Exporter>; 2]);
 
 impl Exports {
-    /// Starts those that are wanted.
+    /// Starts the configured exports.
     pub fn start(wanted: &Measurement) -> Exports {
         Exports([by_ipfix(wanted.ipfix), to_files(&wanted.name, wanted.parquet.as_ref())])
     }
 
-    /// Goes on with those that are wanted as before, starts others, and leaves the rest to end.
+    /// Keeps exports that are unchanged, starts others, and lets the rest end.
     pub fn succeed(mut self, before: &Measurement, wanted: &Measurement) -> Exports {
         self.flush();
         let Exports([ipfix, parquet]) = self;
@@ -32,7 +32,7 @@ impl Exports {
         self.0.iter_mut().flatten().for_each(|exporter| exporter.give(given()));
     }
 
-    /// Hands records on. Returns what has become of them.
+    /// Hands records on. Returns what became of them.
     pub fn flush(&mut self) -> [Option<Export>; 2] {
         self.0.each_mut().map(|one| {
             let exporter = one.as_mut()?;
@@ -41,7 +41,7 @@ impl Exports {
         })
     }
 
-    /// Waits until all is sent, but not for long.
+    /// Waits until everything is sent, up to a short deadline.
     pub fn finish(self) {
         self.0.into_iter().flatten().for_each(Exporter::finish);
     }

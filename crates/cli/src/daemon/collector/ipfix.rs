@@ -1,7 +1,7 @@
 //! Sends records to an IPFIX collector.
 //!
-//! Records that cannot be sent are counted and gone: the collector's sequence numbers show the gap over UDP;
-//! over TCP a new connection begins at 0. A TCP collector that is away is tried again after
+//! Records that cannot be sent are counted and discarded: over UDP, the collector sees the gap in the
+//! sequence numbers; over TCP, a new connection starts at 0. A TCP collector that is down is retried after
 //! [`PAUSES`], each pause twice as long as the one before.
 
 use super::exporter::{Counts, Destination, PAUSES};
@@ -14,30 +14,30 @@ use weir_measure::Ipfix;
 use weir_measure::export::Given;
 use weir_measure::export::ipfix::Encoder;
 
-/// Bytes of a message: over UDP it fits a packet of Ethernet (RFC 7011 section 10.3.3), over TCP there is no
-/// reason for a larger one.
+/// Bytes of a message: over UDP it fits an Ethernet packet (RFC 7011 section 10.3.3), and over TCP there is
+/// no reason for larger ones.
 const MESSAGE: usize = 1400;
-/// How often templates are sent over UDP: after so much time, and after so many messages.
+/// How often templates are sent over UDP: after this time, and after this many messages.
 const TEMPLATES_AFTER: Duration = Duration::from_secs(60);
 const TEMPLATES_EVERY: u32 = 500;
-/// How long a connection may take to open, and a message to go.
+/// Timeout for opening a connection, and for sending a message.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The way to a collector, and what was sent.
+/// The connection to a collector, and what was sent.
 pub struct Sender {
     to: Ipfix,
     told: Arc<Counts>,
     encoder: Encoder,
     line: Line,
-    /// Messages since the templates were sent, and when that was.
+    /// Messages since the templates were last sent, and when that was.
     announced: (u32, Instant),
 }
 
-/// The way to the collector.
+/// The connection to the collector.
 enum Line {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// None before this time; the pause after the next failure.
+    /// None before this time; also the pause after the next failure.
     Down(Instant, Duration),
 }
 
@@ -48,7 +48,7 @@ impl Destination for Sender {
 }
 
 impl Sender {
-    /// Creates one that has not sent anything.
+    /// Creates a sender that has not sent anything.
     pub fn new(to: Ipfix, told: Arc<Counts>) -> Sender {
         let line = Line::Down(Instant::now(), PAUSES[0]);
         Sender { to, told, encoder: Encoder::new(to.domain, MESSAGE), line, announced: (0, Instant::now()) }
@@ -83,7 +83,7 @@ impl Sender {
         }
     }
 
-    /// Whether there is a way to the collector; opens one if it is time.
+    /// Whether there is a connection to the collector; opens one if it is time.
     fn is_open(&mut self) -> bool {
         if let Line::Tcp(stream) = &self.line
             && is_closed(stream)
@@ -108,7 +108,7 @@ impl Sender {
         }
     }
 
-    /// Notes a failure. A connection is over; a datagram that could not be sent is lost alone.
+    /// Records a failure. A connection is closed; with datagrams, only the failed one is lost.
     fn failed(&mut self, error: &std::io::Error) {
         let pause = match self.line {
             Line::Udp(_) => None,
@@ -147,7 +147,7 @@ impl Line {
     }
 }
 
-/// Whether the other end has closed a connection: it has nothing to say otherwise.
+/// Whether the other end has closed a connection; it sends nothing otherwise.
 fn is_closed(stream: &TcpStream) -> bool {
     let mut byte = [0];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

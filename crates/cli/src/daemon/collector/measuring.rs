@@ -1,8 +1,8 @@
 //! One measurement: deltas in, intervals out.
 //!
-//! A delta belongs to the interval of its last packet. Workers end an interval one after the other, so what a
-//! worker gives of the next one waits until all workers' pipes have said that the present one is complete
-//! ([`DeltaReason::Swept`]). What comes later than that is counted in the present interval, and as late.
+//! A delta belongs to the interval of its last packet. Workers end an interval one after the other, so deltas
+//! of the next interval wait until all workers' pipes have reported the current one as complete
+//! ([`DeltaReason::Swept`]). Later deltas are counted in the current interval, and as late.
 
 use super::exports::Exports;
 use super::names::Named;
@@ -16,11 +16,13 @@ use weir_measure::{FlowRecord, Part, Seed, Summary};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Records of intervals to come that may wait: 22 MiB. Flows give such records only when they are removed,
-/// overflow or are flushed while another worker has not ended the interval, which takes it a quarter second.
+/// Records of future intervals that may wait: 22 MiB. Flows produce such records only when they are removed,
+/// overflow or are flushed while another worker has not ended the interval, which takes it a quarter of a
+/// second.
 const WAITING_MAX: usize = 262_144;
 
-/// The wall clock was set if it has moved so far, in milliseconds; by less, records would move for nothing.
+/// The wall clock counts as set if it has moved by this much, in milliseconds; following smaller moves would
+/// shift records needlessly.
 const SET_MS: u64 = 100;
 
 /// Two clocks at one moment.
@@ -42,7 +44,7 @@ impl Times {
         Times { now_ms, epoch_ms: if was_set { epoch_ms } else { self.epoch_ms } }
     }
 
-    /// Returns the full time of one that wraps after 49 days and was not long ago, or is a little ahead.
+    /// Returns the full time of a time that wraps after 49 days and is recent, or slightly ahead.
     pub fn full_ms(&self, wrapped: u32) -> u64 {
         let ago = (self.now_ms as u32).wrapping_sub(wrapped) as i32;
         self.now_ms.saturating_add_signed(-i64::from(ago))
@@ -53,20 +55,20 @@ impl Times {
     }
 }
 
-/// A measurement that runs.
+/// A running measurement.
 pub struct Measuring {
     wanted: Measurement,
     workers: usize,
     summary: Summary,
-    /// The number of the present interval, counted from the workers' time 0; `None` before the first delta.
+    /// The number of the current interval, counted from the workers' time 0; `None` before the first delta.
     interval: Option<u64>,
-    /// Records of intervals to come, with their numbers.
+    /// Records of future intervals, with their numbers.
     waiting: Vec<(u64, FlowRecord)>,
-    /// Until when each pipe of each worker has given everything, in milliseconds.
+    /// Until when each pipe of each worker has reported everything, in milliseconds.
     complete_ms: HashMap<(u8, Arc<str>), u64>,
     exports: Exports,
     told: Told,
-    /// Whether there is something to tell.
+    /// Whether there is something to report.
     changed: bool,
 }
 
@@ -89,7 +91,7 @@ impl Measuring {
         }
     }
 
-    /// Goes on with what is wanted now. If that is another measurement, only the totals go on.
+    /// Continues with the current configuration. If that is another measurement, only the totals are kept.
     pub fn succeed(self, wanted: Measurement, workers: usize) -> Measuring {
         let same = self.wanted.settings == wanted.settings && self.wanted.interval_ms == wanted.interval_ms;
         let exports = self.exports.succeed(&self.wanted, &wanted);
@@ -112,7 +114,7 @@ impl Measuring {
         self.wanted.pipes.iter().any(|one| one == pipe)
     }
 
-    /// Returns what stands for a pipe's name if it measures an overlay.
+    /// Returns the name shown in place of a pipe's, if it measures an overlay.
     pub fn overlay(&self) -> Option<&str> {
         self.wanted.overlay.as_ref()?;
         self.wanted.pipes.first().map(String::as_str)
@@ -170,7 +172,7 @@ impl Measuring {
         self.summary.add(&record);
     }
 
-    /// Ends the intervals that all workers have ended.
+    /// Ends the intervals that all workers have completed.
     fn close_due(&mut self, times: &Times) {
         let pipes = self.wanted.pipes.iter().map(|pipe| Arc::<str>::from(pipe.as_str()));
         let givers = self.wanted.givers(self.workers);
@@ -182,7 +184,7 @@ impl Measuring {
         }
         while let Some(present) = self.interval.filter(|present| *present < next) {
             self.close(present, times);
-            // Intervals without packets between this one and the next are no news.
+            // Empty intervals between this one and the next are not reported.
             let waiting = self.waiting.iter().map(|(number, _)| *number).min();
             self.begin(waiting.map_or(next, |number| number.clamp(present + 1, next)));
         }
@@ -191,7 +193,7 @@ impl Measuring {
     fn close(&mut self, number: u64, times: &Times) {
         let [start_ms, end_ms] = [number, number + 1].map(|number| number * self.wanted.interval_ms);
         let mut report = self.summary.close(times.wall_ns(start_ms), times.wall_ns(end_ms));
-        // Deltas of different flows come in any order.
+        // Deltas of different flows arrive in any order.
         report.backwards = 0;
         self.told.intervals += 1;
         self.told.history.push_back(Sum::of(&report));
@@ -203,7 +205,7 @@ impl Measuring {
         self.changed = true;
     }
 
-    /// Begins an interval with what has waited for it.
+    /// Begins an interval with the records that were waiting for it.
     fn begin(&mut self, number: u64) {
         self.interval = Some(number);
         let (now, later) = std::mem::take(&mut self.waiting).into_iter().partition(|one| one.0 <= number);
@@ -212,7 +214,7 @@ impl Measuring {
         now.iter().for_each(|(_, record)| self.summary.add(record));
     }
 
-    /// After what has been read in one turn: hands records on and tells what there is.
+    /// Called after each iteration's reading: hands records on and publishes reports.
     pub fn turn(&mut self, times: &Times) {
         let exports = self.exports.flush();
         self.changed |= [self.told.ipfix, self.told.parquet] != exports;
@@ -224,7 +226,7 @@ impl Measuring {
         self.board().look().now_ns = self.told.now_ns;
     }
 
-    /// Ends the present interval, because there will be no more deltas. What is left are the exports.
+    /// Ends the current interval, because there will be no more deltas. Only the exports are left.
     pub fn finish(mut self, times: &Times) -> Exports {
         while let Some(present) = self.interval.take() {
             self.close(present, times);
@@ -250,7 +252,7 @@ impl Measuring {
     }
 }
 
-/// Why a flow gave its counts, to whom records are exported.
+/// The reason for exporting a flow's counts, in the exporters' terms.
 fn end(reason: DeltaReason) -> End {
     match reason {
         DeltaReason::Aged => End::Idle,

@@ -1,10 +1,10 @@
-//! The collector: a thread that reads the flow deltas of all workers, each from a ring of its own, adds them
-//! up by reason, and measures what `measure` apps ask for. What is made of deltas costs the workers nothing.
+//! The collector: a thread that reads the flow deltas of all workers, each from its own ring, adds them up by
+//! reason, and runs the measurements of `measure` apps. Processing deltas costs the workers nothing.
 //!
-//! Promises: a worker never waits for the collector, and neither does the main thread. If it does not keep
-//! up, its rings fill, and then counts stay in the flows and flows in the tables; if that lasts, it gives up
-//! parts of measurements in a stated order ([`pressure`]). When all workers have stopped, it reads what is
-//! left and ends.
+//! Promises: neither a worker nor the main thread ever waits for the collector. If it does not keep up, its
+//! rings fill, and then counts stay in the flows and flows in the tables; if that lasts, it gives up parts of
+//! measurements in a documented order ([`pressure`]). When all workers have stopped, it reads what is left
+//! and ends.
 
 mod exporter;
 mod exports;
@@ -30,17 +30,18 @@ use weir_engine::delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 use weir_measure::Measurement;
 use weir_program::Program;
 
-/// Deltas that fit between a worker and the collector: a mebibyte, and 10 ms at 1.6 million deltas a second.
+/// Capacity of the ring between a worker and the collector, in deltas: a mebibyte, and 10 ms at 1.6 million
+/// deltas per second.
 pub const RING: usize = 16_384;
 
-/// The shortest and the longest pause when there is nothing to read. A wake-up every 64 ms costs nothing that
-/// could be measured, and the pause shrinks as soon as there are deltas.
+/// The shortest and the longest pause when there is nothing to read. A wake-up every 64 ms has no measurable
+/// cost, and the pause shrinks as soon as there are deltas.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(64)];
 
-/// What deltas of flows between pods belong to, which no program has; the largest number of a pipe is less.
+/// The program id of deltas of flows between pods, which belong to no program; numbers of pipes are lower.
 pub const OF_PODS: Belonging = Belonging { generation: 0, pipe: u16::MAX, target: NO_DELTA_TARGET };
 
-/// What deltas of one reason add up to.
+/// The sum of deltas of one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Number of deltas.
@@ -59,25 +60,25 @@ impl Sum {
     }
 }
 
-/// What all deltas add up to, by reason, in the order of [`DeltaReason::ALL`].
+/// The sums of all deltas, by reason, in the order of [`DeltaReason::ALL`].
 pub type Totals = [Sum; DeltaReason::ALL.len()];
 
-/// What the main thread tells the collector.
+/// Messages from the main thread to the collector.
 enum News {
-    /// A worker's ring, or that of who minds an overlay.
+    /// A ring of a worker or of an overlay's thread.
     Ring(Ring),
-    /// A program, which workers take over after this.
+    /// A program, to which workers switch after this.
     Program(Plan),
 }
 
 /// A ring to be read.
 struct Ring {
     deltas: Receiver<FlowDelta>,
-    /// Whether its deltas are of the program's flows, which are added up by reason.
+    /// Whether its deltas are from the program's flows, which are added up by reason.
     of_program: bool,
 }
 
-/// What the collector must know of a program.
+/// What the collector must know about a program.
 struct Plan {
     generation: u64,
     workers: usize,
@@ -93,7 +94,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts the thread, which reads no rings yet. `clock` is that of the workers.
+    /// Starts the thread, which reads no rings yet. `clock` is the workers' clock.
     pub fn start(clock: Clock) -> Result<Collector> {
         let totals = Arc::new(Mutex::new(Totals::default()));
         let (news, new) = channel();
@@ -109,17 +110,17 @@ impl Collector {
         Ok(Collector { totals, news, thread })
     }
 
-    /// Lets it read a worker's ring, until the worker drops its end.
+    /// Adds a worker's ring, which is read until the worker drops its end.
     pub fn read(&self, ring: Receiver<FlowDelta>) -> Result<()> {
         self.tell(News::Ring(Ring { deltas: ring, of_program: true }))
     }
 
-    /// Lets it read the ring of who minds an overlay, until that is dropped.
+    /// Adds the ring of an overlay's thread, which is read until that end is dropped.
     pub fn read_pods(&self, ring: Receiver<FlowDelta>) -> Result<()> {
         self.tell(News::Ring(Ring { deltas: ring, of_program: false }))
     }
 
-    /// Tells it what deltas of a generation of the program are about, and what is measured from now on. Must
+    /// Defines the meaning of deltas of a generation of the program, and what is measured from now on. Must
     /// be called before a worker runs that program.
     pub fn follow(
         &self,
@@ -158,15 +159,15 @@ pub fn over_reasons(totals: &Totals) -> Sum {
     })
 }
 
-/// What runs on the thread.
+/// The state of the thread.
 struct Reader {
     rings: Vec<Ring>,
-    /// `None` when there will be no more news.
+    /// `None` when no more messages can arrive.
     news: Option<Receiver<News>>,
     totals: Arc<Mutex<Totals>>,
     clock: Clock,
     times: Times,
-    /// Deltas that have been read and not been measured.
+    /// Deltas that have been read but not yet measured.
     deltas: Vec<FlowDelta>,
     names: Names,
     measured: Vec<Measuring>,
@@ -230,7 +231,7 @@ impl Reader {
         }
     }
 
-    /// Goes on with measurements that are as they were, and begins and ends others.
+    /// Keeps measurements that are unchanged, and starts and ends others.
     fn follow(&mut self, plan: Plan) {
         let Plan { generation, workers, names, measurements } = plan;
         let mut before = std::mem::take(&mut self.measured);
@@ -245,7 +246,7 @@ impl Reader {
         }
         self.names.set(generation, names, &self.measured);
         let times = self.times();
-        // Their exports end by themselves: nobody waits here.
+        // Their exports end by themselves; do not wait here.
         before.into_iter().for_each(|gone| drop(gone.finish(&times)));
     }
 
@@ -277,7 +278,7 @@ impl Reader {
         (read, full)
     }
 
-    /// Measures what has been read.
+    /// Measures the deltas that were read.
     fn measure(&mut self) {
         if self.measured.is_empty() {
             return;
@@ -286,7 +287,7 @@ impl Reader {
         let mut deltas = std::mem::take(&mut self.deltas);
         for delta in &deltas {
             if !self.names.knows(delta.of()) {
-                // The program was told before a worker ran it, so the news is there by now.
+                // The program was announced before a worker ran it, so the message is there by now.
                 self.take_news();
             }
             let Some((measured, named)) = self.names.find(delta) else { continue };

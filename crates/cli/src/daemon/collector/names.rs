@@ -1,5 +1,5 @@
-//! What the numbers in deltas mean, by generation of the program: a delta may be read long after its program
-//! was replaced.
+//! The meaning of the numbers in deltas, by generation of the program: a delta may be read long after its
+//! program was replaced.
 
 use super::OF_PODS;
 use super::measuring::Measuring;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weir_engine::delta::{Belonging, FlowDelta};
 use weir_program::{Group, Program, Target};
 
-/// The names of a program's parts, in the order of their numbers in deltas.
+/// The names of a program's parts, indexed by their numbers in deltas.
 #[derive(Default)]
 pub struct ProgramNames {
     pipes: Vec<Arc<str>>,
@@ -17,7 +17,7 @@ pub struct ProgramNames {
 }
 
 impl ProgramNames {
-    /// Those of a program.
+    /// Returns those of a program.
     pub fn of(program: &Program) -> ProgramNames {
         let name = |group: &Group, target: &Target| format!("{}/{}", group.name, target.name).into();
         let of_group = |group: &Group| group.targets.iter().map(|one| name(group, one)).collect::<Vec<_>>();
@@ -33,7 +33,7 @@ impl ProgramNames {
 #[derive(Default)]
 pub struct Names {
     by_generation: Vec<Option<Generation>>,
-    /// The measurement of flows between pods, and what stands for a pipe's name.
+    /// The measurement of flows between pods, and the name shown in place of a pipe's.
     of_pods: Option<(usize, Arc<str>)>,
 }
 
@@ -49,21 +49,21 @@ struct Generation {
 pub struct Named<'a> {
     /// The pipe, or the overlay's table of flows.
     pub pipe: &'a Arc<str>,
-    /// The target that its packets were sent to.
+    /// The target to which its packets were sent.
     pub target: Option<&'a Arc<str>>,
-    /// The port that the first of its packets came from.
+    /// The port on which the first of its packets arrived.
     pub ingress: Option<&'a Arc<str>>,
 }
 
 /// A pipe of a program.
 struct Pipe {
     name: Arc<str>,
-    /// The position of its present measurement.
+    /// The position of its current measurement.
     measured: Option<usize>,
 }
 
 impl Names {
-    /// Takes note of a program's pipes; what they are measured by now holds for those of former programs too.
+    /// Records a program's pipes; their current measurements apply to those of former programs too.
     pub fn set(&mut self, generation: u64, names: ProgramNames, measured: &[Measuring]) {
         let ProgramNames { pipes, ports, targets } = names;
         self.by_generation.resize_with(256, || None);
@@ -76,7 +76,7 @@ impl Names {
         }
     }
 
-    /// Returns true if it is known what a delta is about.
+    /// Returns true if the program of a delta is known.
     pub fn knows(&self, of: Belonging) -> bool {
         of == OF_PODS || self.of(of.generation).is_some()
     }

@@ -1,8 +1,8 @@
 //! Writes records to Parquet files, one after the other.
 //!
-//! A file gets its name when it is whole ([`FlowFile`]); then its records count as sent. If writing fails (a
-//! full disk, a missing folder), the file's records are lost, and the next file is tried after a pause
-//! ([`PAUSES`]).
+//! A file gets its name when it is complete ([`FlowFile`]); only then do its records count as sent. If
+//! writing fails (a full disk, a missing folder), the file's records are lost, and the next file is tried
+//! after a pause ([`PAUSES`]).
 
 use super::exporter::{Counts, Destination, PAUSES};
 use crate::flow_file::FlowFile;
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_measure::Parquet;
 use weir_measure::export::Given;
 
-/// The least rows of a row group, and bytes of a file for each row of one: small files have small groups.
+/// The minimum rows of a row group, and bytes of a file for each row of a group: small files have small
+/// groups.
 const GROUP_LEAST: u64 = 1024;
 const GROUP_SHARE: u64 = 64;
 
@@ -66,7 +67,7 @@ impl Destination for Files {
 }
 
 impl Files {
-    /// Creates none yet: the first record opens the first file. `name` is that of the measurement.
+    /// Creates no file yet: the first record opens the first file. `name` is that of the measurement.
     pub fn new(name: &str, to: Parquet, told: Arc<Counts>) -> Files {
         Files { name: name.to_string(), to, told, file: None, down: (Instant::now(), PAUSES[0]) }
     }
@@ -83,7 +84,7 @@ impl Files {
         self.file.is_some()
     }
 
-    /// Creates a file whose name has the present time in it, in milliseconds since 1970.
+    /// Creates a file whose name contains the current time, in milliseconds since 1970.
     fn create(&self) -> Result<FlowFile> {
         let mut now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let rows = (self.to.rotate_bytes / GROUP_SHARE).max(GROUP_LEAST) as usize;
@@ -110,7 +111,7 @@ impl Files {
         }
     }
 
-    /// Notes that a file with so many records was lost.
+    /// Records that a file with this many records was lost.
     fn fails(&mut self, rows: u64, error: &Error) {
         let (_, pause) = self.down;
         self.down = (Instant::now() + pause, (pause * 2).min(PAUSES[1]));

@@ -1,22 +1,22 @@
 //! Whether the collector keeps up.
 //!
-//! It does if it empties the workers' rings. One that is full now and then is no harm: the counts wait in the
-//! flows. If rings are full for long, measurements give up parts, one at a time, in the order of
+//! It does if it empties the workers' rings. An occasional full ring does no harm: the counts wait in the
+//! flows. If rings stay full for long, measurements give up parts, one at a time, in the order of
 //! [`weir_measure::Part::SHED_ORDER`]; exact totals and the numbers of flows, sources and destinations stay.
-//! A part that was given up comes back with the next change of the measurement's configuration.
+//! A part that was given up returns with the next change of the measurement's configuration.
 
-/// Turns in a row with a full ring after which a part is given up: a turn reads up to 16,384 deltas of each
-/// worker, so this many are some 100 ms.
+/// Consecutive iterations with a full ring after which a part is given up: an iteration reads up to 16,384
+/// deltas of each worker, so this many take some 100 ms.
 const TURNS_MAX: u32 = 32;
 
-/// Counts turns in which a ring was full.
+/// Counts iterations in which a ring was full.
 #[derive(Debug, Default)]
 pub struct Pressure {
     turns: u32,
 }
 
 impl Pressure {
-    /// Takes note of a turn. Returns true if a part must be given up.
+    /// Records an iteration. Returns true if a part must be given up.
     pub fn is_too_high(&mut self, full: bool) -> bool {
         self.turns = if full { self.turns + 1 } else { 0 };
         let is_too_high = self.turns == TURNS_MAX;

@@ -102,7 +102,7 @@ impl Rig {
     }
 }
 
-/// The start and the packets of each interval that has ended.
+/// The start and the packets of each completed interval.
 fn intervals(board: &Board) -> Vec<(u64, u64)> {
     board.look().history.iter().map(|sum| (sum.start_ns / 1_000_000, sum.packets)).collect()
 }
@@ -112,7 +112,7 @@ fn an_interval_ends_when_all_workers_have_ended_it() {
     let mut rig = Rig::new(2);
     rig.give(0, 1, 5, (10, 90));
     rig.swept(0, 100);
-    // The first worker goes on; what it gives waits.
+    // The first worker moves on; its deltas wait.
     rig.give(0, 1, 7, (110, 120));
     rig.give(1, 2, 3, (20, 99));
     assert_eq!(rig.intervals(), []);

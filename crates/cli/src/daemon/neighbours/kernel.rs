@@ -1,4 +1,4 @@
-//! What is asked of the kernel about neighbours, over netlink: links, routes, its table of neighbours.
+//! Queries to the kernel about neighbours, over netlink: links, routes, its neighbour table.
 
 use super::world::State;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,17 +18,17 @@ const RTM_GETNEIGH: u16 = 30;
 /// Groups of rtnetlink(7), as bits: links, neighbours, and addresses, routes and rules of IPv4 and IPv6.
 const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 
-/// Datagrams that are read in a turn; the kernel may be faster than we are.
+/// Datagrams read per iteration; the kernel may produce them faster than we read.
 const DATAGRAMS_MAX: usize = 4096;
 
-/// The socket that is told of changes.
+/// The socket that receives changes.
 pub struct News {
     fd: OwnedFd,
     buffer: Vec<u8>,
 }
 
 impl News {
-    /// Opens the socket, which is told of what happens from now on.
+    /// Opens the socket, which receives everything that happens from now on.
     pub fn open() -> io::Result<News> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
@@ -36,12 +36,12 @@ impl News {
         Ok(News { fd, buffer: vec![0; 65536] })
     }
 
-    /// What becomes readable when there is news.
+    /// Returns the descriptor that becomes readable when there is news.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Reads messages, and gives each to `take`: its type and its body. Returns false if some were lost.
+    /// Reads messages, and passes each to `take`: its type and its body. Returns false if some were lost.
     pub fn read(&mut self, mut take: impl FnMut(u16, &[u8])) -> bool {
         let mut all = true;
         for _ in 0..DATAGRAMS_MAX {
@@ -59,13 +59,13 @@ impl News {
     }
 }
 
-/// Returns the kernel's neighbours: interface, address, and what is known.
+/// Returns the kernel's neighbours: interface, address, and state.
 pub fn neighbours() -> io::Result<Vec<(u32, IpAddr, State)>> {
     let answers: Answers = dump(None, RTM_GETNEIGH, &[0; 12])?;
     Ok(answers.iter().filter_map(|(_, body)| neighbour(body)).collect())
 }
 
-/// Reads `struct ndmsg` and its attributes.
+/// Parses `struct ndmsg` and its attributes.
 pub fn neighbour(body: &[u8]) -> Option<(u32, IpAddr, State)> {
     let index = word(body.get(4..)?);
     let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);
@@ -75,7 +75,7 @@ pub fn neighbour(body: &[u8]) -> Option<(u32, IpAddr, State)> {
     Some((index, address, State::of(state, mac)))
 }
 
-/// What the kernel says of the way to an address.
+/// The kernel's route to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// It leaves by this interface, to this next hop.
@@ -86,7 +86,7 @@ pub enum Route {
     Nowhere,
 }
 
-/// Returns the way to an address, through an interface if one is given.
+/// Returns the route to an address, through an interface if one is given.
 pub fn route(address: IpAddr, through: Option<u32>) -> Route {
     const UNICAST: u8 = 1;
     let (family, length, bytes) = family(address);
@@ -108,17 +108,17 @@ pub fn route(address: IpAddr, through: Option<u32>) -> Route {
     }
 }
 
-/// Has the kernel look for a neighbour, or ask one whether it is still there, as if there were a packet for
-/// it.
+/// Makes the kernel resolve a neighbour, or check whether it is still reachable, as if there were a packet
+/// for it.
 pub fn ask(index: u32, address: IpAddr) -> io::Result<()> {
     const CREATE: u16 = 0x400;
     const NTF_USE: u8 = 1;
     set(index, address, CREATE, (0, NTF_USE))
 }
 
-/// Has the kernel ask a neighbour at once whether it is still where it was, even if it has answered lately.
-/// The kernel probes its MAC address, and with [`ask`] all stations if there is no answer. An entry that an
-/// operator or a control plane has made is left alone.
+/// Makes the kernel verify at once that a neighbour is still where it was, even if it has answered recently.
+/// The kernel probes its MAC address, and with [`ask`] all stations if there is no answer. An entry created
+/// by an operator or a control plane is left alone.
 pub fn confirm(index: u32, address: IpAddr) -> io::Result<()> {
     // REACHABLE, STALE and DELAY.
     const KNOWN: u16 = 0x02 | 0x04 | 0x08;
@@ -148,7 +148,7 @@ fn set(index: u32, address: IpAddr, how: u16, (state, flags): (u16, u8)) -> io::
     question.extend([flags, 0]);
     push(&mut question, 1, &bytes);
     match talk(None, RTM_NEWNEIGH, how | ANSWER, &question) {
-        // The answer that all is well is an error without number.
+        // An acknowledgement is an error with number 0.
         Err(error) if error.raw_os_error() == Some(0) => Ok(()),
         other => other.map(drop),
     }
@@ -190,7 +190,7 @@ mod tests {
         neighbours().unwrap();
     }
 
-    /// Needs root: a namespace with a device, where the kernel has just heard of a neighbour.
+    /// Needs root: a namespace with a device, where the kernel has just heard from a neighbour.
     #[test]
     fn a_neighbour_that_is_sure_is_probed_at_once_and_a_permanent_one_is_left_alone() {
         if !rustix::process::geteuid().is_root() {

@@ -1,8 +1,8 @@
-//! Finds the MAC addresses of neighbours that apps want to know: a thread that asks the kernel, whose table
-//! of neighbours is the only one there is. The kernel sends ARP requests and neighbour solicitations,
-//! refreshes what it knows by asking the neighbour itself, and decides what it believes of what nobody asked
-//! for; its routes say which router leads to an address. All that is asked of it is to use a neighbour
-//! (`NTF_USE`) or to probe one (`NUD_PROBE`), so nothing is left behind when the process ends.
+//! Resolves the MAC addresses of neighbours for apps: a thread asks the kernel, whose neighbour table is the
+//! only one. The kernel sends ARP requests and neighbour solicitations, refreshes entries by asking the
+//! neighbour itself, and decides which unsolicited information to trust; its routes determine which router
+//! leads to an address. All it is asked to do is use a neighbour (`NTF_USE`) or probe one (`NUD_PROBE`), so
+//! nothing is left behind when the process ends.
 
 mod kernel;
 mod world;
@@ -21,30 +21,30 @@ use weir_app::neighbour::{Found, Hop, Mac};
 use world::World;
 pub use world::{Place, Places};
 
-/// How long a turn waits while some are still to be asked, or after news of routes, so that many come
-/// together; and otherwise.
+/// How long an iteration waits while neighbours are still to be asked for, or after changes of routes, so
+/// that many are handled together; and otherwise.
 const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(1);
 
-/// Something that is known of a neighbour.
+/// A state of a neighbour.
 pub struct Met {
-    /// The app that wants to know.
+    /// The app that wants to know it.
     pub app: Arc<str>,
     pub hop: Hop,
     pub found: Found,
 }
 
-/// What the thread is to do.
+/// An order for the thread.
 enum Order {
-    /// The places of ports are these.
+    /// Set the places of ports.
     Place(Places),
-    /// Look for these neighbours, for an app.
+    /// Follow these neighbours, for an app.
     Follow(Arc<str>, Vec<Hop>),
-    /// Ask this one whether it is still there.
+    /// Check whether this one is still reachable.
     Confirm(Hop),
 }
 
-/// The thread, if an app has wanted to know neighbours yet.
+/// The thread, once an app has asked for neighbours.
 pub struct Neighbours {
     doorbell: Doorbell,
     places: Places,
@@ -58,12 +58,12 @@ struct Thread {
 }
 
 impl Neighbours {
-    /// Looks for none yet; `doorbell` wakes the main thread when there is news.
+    /// Follows none yet; `doorbell` wakes the main thread when there is news.
     pub fn new(doorbell: Doorbell) -> Neighbours {
         Neighbours { doorbell, places: Places::new(), thread: None }
     }
 
-    /// Ports are at these places from now on.
+    /// Sets the places of ports from now on.
     pub fn place(&mut self, places: Places) {
         if places == self.places {
             return;
@@ -74,7 +74,7 @@ impl Neighbours {
         }
     }
 
-    /// Looks for neighbours from now on: for these alone, as far as this app is concerned.
+    /// Sets the neighbours to follow for this app from now on.
     ///
     /// # Errors
     /// Fails if there is no thread.
@@ -90,7 +90,7 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Asks a neighbour that is followed whether it is still there.
+    /// Checks whether a followed neighbour is still reachable.
     pub fn confirm(&self, hop: Hop) {
         if let Some(thread) = &self.thread {
             thread.order(Order::Confirm(hop));
@@ -104,7 +104,7 @@ impl Neighbours {
 }
 
 impl Drop for Neighbours {
-    /// Its thread ends when it finds that nobody can give it orders any more.
+    /// Its thread ends when it finds that no more orders can arrive.
     fn drop(&mut self) {
         if let Some(Thread { orders, bell, .. }) = self.thread.take() {
             drop(orders);
@@ -129,7 +129,7 @@ impl Thread {
     }
 }
 
-/// What runs on the thread.
+/// The state of the thread.
 struct Keeper {
     orders: Receiver<Order>,
     bell: Doorbell,
@@ -140,7 +140,7 @@ struct Keeper {
 
 impl Keeper {
     fn run(mut self) {
-        // Before anything is read, so that no change after that is missed.
+        // Before anything is read, so that no later change is missed.
         let mut news = match News::open() {
             Ok(news) => news,
             Err(error) => return warn!("netlink does not tell of neighbours: {error}"),
@@ -161,7 +161,7 @@ impl Keeper {
             }
             let ordered = dirty && !was_dirty;
             dirty |= self.hear(&mut news);
-            // Routes come in crowds.
+            // Changes of routes come in bursts.
             if (was_dirty || ordered) && dirty {
                 dirty = false;
                 if let Err(error) = look(&mut self.world) {
@@ -179,14 +179,14 @@ impl Keeper {
         }
     }
 
-    /// Takes orders. Returns whether there were any; `None` if there will be none.
+    /// Takes orders. Returns whether there were any; `None` if no more can arrive.
     fn obey(&mut self) -> Option<bool> {
         let mut any = false;
         loop {
             match self.orders.try_recv() {
                 Ok(Order::Confirm(hop)) => {
                     if let Some((index, address)) = self.world.way_of(&hop) {
-                        // If the kernel refuses, it still finds a moved address by its own timers.
+                        // If the kernel refuses, it still detects a moved address by its own timers.
                         let _ = kernel::confirm(index, address);
                     }
                 }
@@ -204,7 +204,7 @@ impl Keeper {
         }
     }
 
-    /// Reads news. Returns true if ways must be found anew.
+    /// Reads news. Returns true if routes must be looked up again.
     fn hear(&mut self, news: &mut News) -> bool {
         let mut dirty = false;
         let world = &mut self.world;
@@ -230,7 +230,7 @@ impl Keeper {
         }
     }
 
-    /// Asks for some. Returns true if there are more.
+    /// Asks for some neighbours. Returns true if there are more.
     fn ask(&mut self, now_ns: u64) -> bool {
         let (some, more) = self.world.ask(now_ns);
         for way in some {
@@ -241,14 +241,14 @@ impl Keeper {
     }
 }
 
-/// Finds the ways anew and reads all neighbours.
+/// Looks up all routes again and reads all neighbours.
 fn look(world: &mut World) -> io::Result<()> {
     world.find_ways(weir_port::xdp::links()?, &kernel::route);
     world.replace(kernel::neighbours()?);
     Ok(())
 }
 
-/// Says why the kernel does not ask for a neighbour.
+/// Returns why the kernel does not resolve a neighbour.
 fn said(error: &io::Error) -> String {
     const ENOBUFS: i32 = 105;
     const EPERM: i32 = 1;
@@ -259,7 +259,7 @@ fn said(error: &io::Error) -> String {
     }
 }
 
-/// Returns what the kernel knows already, without asking anybody.
+/// Returns what the kernel already knows, without sending any request.
 pub fn known(places: Places, hops: Vec<Hop>) -> HashMap<Hop, Mac> {
     if hops.is_empty() {
         return HashMap::new();
@@ -273,7 +273,7 @@ pub fn known(places: Places, hops: Vec<Hop>) -> HashMap<Hop, Mac> {
     world.news().into_iter().filter_map(|(_, hop, found)| Some((hop, found.ok()?))).collect()
 }
 
-/// Reads the body of a message about a neighbour, for fuzzers.
+/// Parses the body of a message about a neighbour, for fuzzers.
 pub fn read(body: &[u8]) {
     let _ = kernel::neighbour(body);
 }

@@ -1,5 +1,5 @@
-//! What is known of neighbours, as a plain function of what the kernel told and of time: whom to ask, and
-//! what apps are told.
+//! The state of neighbours, as a plain function of the kernel's messages and of time: which to ask for, and
+//! what to report to apps.
 
 use super::kernel::Route;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -8,14 +8,15 @@ use std::sync::Arc;
 use weir_app::neighbour::{Found, Hop, Mac};
 use weir_port::xdp::Link;
 
-/// The kernel is asked about so many neighbours in a turn, and turns are 50 ms apart at least.
+/// The maximum number of neighbours to ask the kernel about per iteration; iterations are at least 50 ms
+/// apart.
 pub const AT_ONCE: usize = 64;
-/// A neighbour is looked for again after this long. The kernel itself asks three times, a second apart.
+/// A neighbour is looked up again after this long. The kernel itself asks three times, a second apart.
 const AGAIN_NS: u64 = 3_000_000_000;
-/// A neighbour that is not sure any more is asked again after this long; the kernel waits 5 s before it does.
+/// A stale neighbour is asked again after this long; the kernel waits 5 s before it does.
 const REFRESH_NS: u64 = 10_000_000_000;
 
-/// Where a port is: its interface's index, and its name for people and for one that is created again.
+/// Where a port is: its interface's index, and its name, for people and for an interface that is recreated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub index: u32,
@@ -25,21 +26,21 @@ pub struct Place {
 /// The places of ports by their names.
 pub type Places = BTreeMap<String, Place>;
 
-/// How the kernel knows a neighbour.
+/// The state of a neighbour in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has answered lately, or need not.
+    /// It has answered recently, or need not answer.
     Sure(Mac),
-    /// It was there; nobody knows whether it still is.
+    /// It was reachable; whether it still is is unknown.
     Stale(Mac),
-    /// It is being asked.
+    /// Resolution is in progress.
     Asked,
     /// It has not answered.
     Failed,
 }
 
 impl State {
-    /// Reads a state of neighbours (`NUD_*`).
+    /// Parses a neighbour state (`NUD_*`).
     pub fn of(state: u16, mac: Option<Mac>) -> State {
         const INCOMPLETE: u16 = 1;
         const STALE: u16 = 4;
@@ -57,25 +58,25 @@ impl State {
 struct Target {
     app: Arc<str>,
     hop: Hop,
-    /// Where it is: the interface and the next hop, or why it is nowhere.
+    /// Where it is: the interface and the next hop, or why there is none.
     way: Result<(u32, IpAddr), String>,
     told: Option<Found>,
-    /// When it was asked for last.
+    /// When it was last asked for.
     asked_ns: Option<u64>,
     /// Why it could not be asked for.
     refused: Option<String>,
 }
 
-/// What the kernel has told of links, routes and neighbours, and what apps want to know.
+/// Links, routes and neighbours as reported by the kernel, and the neighbours that apps want.
 #[derive(Default)]
 pub struct World {
     links: HashMap<u32, Link>,
     places: Places,
-    /// Those that are wanted, by interface and address.
+    /// The wanted neighbours, by interface and address.
     neighbours: HashMap<(u32, IpAddr), State>,
     wanted: HashSet<(u32, IpAddr)>,
     targets: Vec<Target>,
-    /// Where the next turn begins to ask.
+    /// Where the next iteration starts asking.
     next: usize,
 }
 
@@ -85,7 +86,7 @@ impl World {
         self.places = places;
     }
 
-    /// Replaces the neighbours that an app wants to know, as far as their ports have a place.
+    /// Replaces the neighbours that an app wants, as far as their ports have a place.
     pub fn want(&mut self, app: &Arc<str>, hops: Vec<Hop>) {
         self.targets.retain(|target| target.app != *app);
         let hops = hops.into_iter().filter(|hop| self.places.contains_key(&*hop.port));
@@ -100,7 +101,7 @@ impl World {
         self.targets.extend(hops.map(target));
     }
 
-    /// Replaces links, and finds the ways anew.
+    /// Replaces links, and looks up all routes again.
     pub fn find_ways(&mut self, links: Vec<Link>, route: &dyn Fn(IpAddr, Option<u32>) -> Route) {
         self.links = links.into_iter().map(|link| (link.index, link)).collect();
         let mut known: BTreeMap<(Place, IpAddr), Result<(u32, IpAddr), String>> = BTreeMap::new();
@@ -130,15 +131,15 @@ impl World {
             Route::To(index, hop) if self.is_at(index, port) => return Ok((index, hop)),
             _ => {}
         }
-        // The host would take another way, or none, but weir sends through this port.
+        // The host would use another route, or none, but weir transmits through this port.
         match route(address, Some(port.index)) {
             Route::To(index, hop) if self.is_at(index, port) => Ok((index, hop)),
             _ => Err(format!("the host has no route to {address} at {}", port.name)),
         }
     }
 
-    /// Whether frames that the host sends by an interface leave by the port's: it is the same, a VLAN of it,
-    /// or the bridge that it is a port of.
+    /// Whether frames that the host transmits through an interface leave by the port's: it is the same, a
+    /// VLAN of it, or the bridge that it is a port of.
     fn is_at(&self, index: u32, port: &Link) -> bool {
         let below = self.links.get(&index).map_or(0, |link| link.below);
         index == port.index || below == port.index || index == port.master
@@ -150,7 +151,7 @@ impl World {
         self.neighbours = all.filter(|(at, _)| self.wanted.contains(at)).collect();
     }
 
-    /// A neighbour is so now, or gone.
+    /// Sets the state of a neighbour, or removes it.
     pub fn set(&mut self, index: u32, address: IpAddr, state: Option<State>) {
         let at = (index, address);
         match state.filter(|_| self.wanted.contains(&at)) {
@@ -159,12 +160,12 @@ impl World {
         }
     }
 
-    /// Returns where a neighbour is that some app follows.
+    /// Returns the interface and next hop of a neighbour that some app follows.
     pub fn way_of(&self, hop: &Hop) -> Option<(u32, IpAddr)> {
         self.targets.iter().find(|target| target.hop == *hop)?.way.as_ref().ok().copied()
     }
 
-    /// Returns what apps must be told.
+    /// Returns what to report to apps.
     pub fn news(&mut self) -> Vec<(Arc<str>, Hop, Found)> {
         let mut news = Vec::new();
         for target in &mut self.targets {
@@ -178,8 +179,7 @@ impl World {
         news
     }
 
-    /// Returns the neighbours that the kernel must look for now, at most [`AT_ONCE`] of them, and whether
-    /// more wait.
+    /// Returns the neighbours that the kernel must resolve now, at most [`AT_ONCE`], and whether more wait.
     pub fn ask(&mut self, now_ns: u64) -> (Vec<(u32, IpAddr)>, bool) {
         let mut asked: Vec<(u32, IpAddr)> = Vec::new();
         let count = self.targets.len();
@@ -207,7 +207,7 @@ impl World {
         (asked, false)
     }
 
-    /// Notes whether the kernel could be asked for a neighbour.
+    /// Records whether the kernel could be asked for a neighbour.
     pub fn answered(&mut self, way: (u32, IpAddr), why: Option<&str>) {
         for target in self.targets.iter_mut().filter(|target| target.way == Ok(way)) {
             target.refused = why.map(str::to_string);
@@ -215,7 +215,7 @@ impl World {
     }
 }
 
-/// Returns what is known of a neighbour; `None` if that is what was known before.
+/// Returns the state of a neighbour; `None` if it is unchanged.
 fn found<'a>(
     target: &Target,
     neighbours: &HashMap<(u32, IpAddr), State>,
@@ -235,7 +235,7 @@ fn found<'a>(
     match neighbours.get(way) {
         Some(State::Sure(mac) | State::Stale(mac)) => Some(Ok(*mac)),
         Some(State::Failed) => Some(Err(format!("{}{} does not answer at {}", way.1, by(), interface()))),
-        // It is found out; one that was there is so until it fails.
+        // Resolution is in progress; a known neighbour stays valid until it fails.
         Some(State::Asked) | None => {
             target.refused.as_ref().map(|why| Err(format!("the host does not ask for {}: {why}", way.1)))
         }

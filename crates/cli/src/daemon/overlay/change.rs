@@ -1,9 +1,9 @@
-//! What a message of the kernel means to the cache.
+//! How a message of the kernel affects the cache.
 
 use std::net::IpAddr;
 use weir_bpf::OverlayTuple;
 
-/// Why something became void.
+/// Why something was invalidated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     Address,
@@ -41,18 +41,18 @@ pub enum Change {
     All(Cause),
     /// The rules of nftables.
     Policy,
-    /// What flows with this remote node depend on.
+    /// Everything that flows with this remote node depend on.
     Node(IpAddr, Cause),
-    /// What flows of this pod depend on, by the index of its interface.
+    /// Everything that flows of this pod depend on, by the index of its interface.
     Pod(u32, Cause),
-    /// A remote node is known.
+    /// A remote node has become known.
     NodeCame(IpAddr),
-    /// A pod's interface is there.
+    /// A pod's interface has appeared.
     PodCame(u32, String),
-    /// A pod's interface is not there any more, or has left the bridge.
+    /// A pod's interface is gone, or has left the bridge.
     PodLeft(u32),
     /// A connection has ended: the tuples of its frames, before and after NAT, in both directions.
     Ended(Vec<OverlayTuple>),
-    /// The VXLAN device, the uplink or the bridge is another.
+    /// The VXLAN device, the uplink or the bridge was replaced.
     Restart,
 }

@@ -1,24 +1,25 @@
-//! When learning must wait: a frame's mark tells few epochs apart, so an epoch must not look like one in
-//! which a frame that is still on its way was marked.
+//! When learning must wait: a frame's mark distinguishes few epochs, so an epoch must not be confused with an
+//! earlier one in which a frame still in flight was marked.
 
-/// How long a frame may be on the kernel's way, in nanoseconds: three attempts to find a neighbour, and some.
+/// How long a frame may be in flight inside the kernel, in nanoseconds: three attempts to resolve a
+/// neighbour, plus a margin.
 const FLIGHT_NS: u64 = 4_000_000_000;
 
-/// The epochs that a mark tells apart.
+/// The epochs that a mark distinguishes.
 pub struct Epochs {
-    /// When each ended last; 0 if it did not.
+    /// When each last ended; 0 if never.
     ended: Vec<u64>,
     present: usize,
 }
 
 impl Epochs {
-    /// `count` epochs, the first of which begins.
+    /// Creates `count` epochs and begins the first.
     pub fn new(count: usize) -> Epochs {
         Epochs { ended: vec![0; count.max(1)], present: 0 }
     }
 
-    /// Begins the next epoch. Returns from when on a frame that is marked as of it is of it, if that is
-    /// later.
+    /// Begins the next epoch. Returns the time from which a frame marked with it certainly belongs to it, if
+    /// that is later.
     pub fn next(&mut self, now_ns: u64) -> Option<u64> {
         self.ended[self.present] = now_ns;
         self.present = (self.present + 1) % self.ended.len();

@@ -1,8 +1,8 @@
-//! Flow records of pods: reads what flows of the table have given, has them give it, and passes it on to the
+//! Flow records of pods: makes flows of the table export their counts, reads those, and passes them on to the
 //! collector as flow deltas, one for each direction.
 //!
-//! Promises: no count is lost without being told. If the collector does not keep up, deltas wait here, and
-//! then what flows have given waits in the kernel; the kernel counts what finds no room there.
+//! Promises: no count is lost silently. If the collector does not keep up, deltas wait here, and then
+//! exported counts wait in the kernel; the kernel counts those that find no room there.
 
 use super::super::clock::Clock;
 use super::super::collector::OF_PODS;
@@ -16,27 +16,27 @@ use weir_engine::delta::{BYTES_MAX, DeltaReason, FlowDelta, PACKETS_MAX};
 use weir_engine::ring::DeltaSender;
 use weir_packet::{FlowKey, Observed};
 
-/// Sets of flows that are swept at once: what they give fits the kernel's ring.
+/// Sets of flows swept in one step: their exports fit the kernel's ring.
 const SLICE: u32 = 1024;
-/// How long a turn sweeps: a small part of the lease.
+/// How long an iteration sweeps: a small part of the lease.
 const TURN: Duration = Duration::from_millis(5);
-/// How often it is looked for flows that are idle, in nanoseconds.
+/// How often to look for idle flows, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
-/// How long the end may take.
+/// How long the shutdown may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const NS_PER_MS: u64 = 1_000_000;
 /// Bytes of an Ethernet header.
 const ETHERNET: u64 = 14;
 
-/// What is on its way to the collector.
+/// Deltas on their way to the collector.
 pub struct Giver {
     sender: DeltaSender,
     clock: Clock,
     idle_ns: u64,
-    /// How often all flows give their counts, in milliseconds; 0: never.
+    /// How often all flows export their counts, in milliseconds; 0: never.
     period_ms: Arc<AtomicU64>,
-    /// The period, and the number of the present one.
+    /// The period, and the number of the current one.
     present: (u64, u64),
     waiting: VecDeque<FlowDelta>,
     pass: Option<Pass>,
@@ -48,7 +48,7 @@ struct Pass {
     /// The next set.
     at: u32,
     what: OverlaySweep,
-    /// Afterwards, all that was counted before this time has been given, in milliseconds of the workers'
+    /// After the pass, everything counted before this time has been exported, in milliseconds of the workers'
     /// clock.
     complete_ms: Option<u32>,
 }
@@ -59,12 +59,12 @@ impl Giver {
         Giver { sender, clock, idle_ns, period_ms, present: (0, 0), waiting, pass, look_ns: 0 }
     }
 
-    /// Whether there is more to do at once.
+    /// Whether there is more work right now.
     pub fn is_busy(&self) -> bool {
         self.pass.is_some() || !self.waiting.is_empty()
     }
 
-    /// Reads what flows have given, and goes on with a pass over the table if it is time for one.
+    /// Reads exported counts, and continues a pass over the table if one is due.
     pub fn turn(&mut self, now_ns: u64, programs: &mut TcOverlay) -> Result<()> {
         self.take(programs);
         if self.pass.is_none() {
@@ -89,7 +89,7 @@ impl Giver {
         Ok(())
     }
 
-    /// Returns the pass that it is time for.
+    /// Returns the pass that is due.
     fn due(&mut self, now_ns: u64) -> Option<Pass> {
         let now_ms = self.clock.now_ns() / NS_PER_MS;
         let period = self.period_ms.load(Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl Giver {
         Some(Pass { at: 0, what, complete_ms: is_complete.then_some((number * period) as u32) })
     }
 
-    /// Reads what flows have given until there is no more, or no room for it.
+    /// Reads exported counts until there are no more, or no room for them.
     fn take(&mut self, programs: &mut TcOverlay) {
         self.pass_on();
         while self.waiting.is_empty() {
@@ -127,20 +127,20 @@ impl Giver {
         }
     }
 
-    /// Passes a delta on behind those that wait.
+    /// Passes a delta on, behind those already waiting.
     fn give(&mut self, delta: FlowDelta) {
         if !self.waiting.is_empty() || !self.sender.send(delta) {
             self.waiting.push_back(delta);
         }
     }
 
-    /// Has all flows give what they have counted: the programs are about to go. Returns how many packets
-    /// could not be passed on.
+    /// Makes all flows export their counts before the programs are removed. Returns how many packets could
+    /// not be passed on.
     pub fn finish(&mut self, programs: &mut TcOverlay) -> u64 {
         programs.detach();
         let what = OverlaySweep { idle_ns: u64::MAX, given_ns: u64::MAX, ends: true };
         let until = Instant::now() + PATIENCE;
-        // A second time for frames that were on their way in the first.
+        // Twice, for frames that were in flight the first time.
         for _ in 0..2 {
             let mut at = 0;
             while at < programs.sets() && Instant::now() < until {
@@ -153,7 +153,7 @@ impl Giver {
         self.waiting.drain(..).map(|delta| delta.packets()).sum()
     }
 
-    /// Waits until no delta waits, but not for ever.
+    /// Waits until all deltas are delivered, up to a deadline.
     fn wait(&mut self, until: Instant) {
         while !self.waiting.is_empty() && !self.sender.is_abandoned() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
@@ -162,7 +162,7 @@ impl Giver {
     }
 }
 
-/// Returns what both directions of a flow have counted, as the pod sees them.
+/// Returns what both directions of a flow have counted, as seen by the pod.
 fn deltas(gone: &OverlayGone, clock: Clock) -> impl Iterator<Item = FlowDelta> + use<> {
     let reason = match gone.why {
         OverlayEnd::MadeRoom => DeltaReason::Evicted,
@@ -186,14 +186,14 @@ fn deltas(gone: &OverlayGone, clock: Clock) -> impl Iterator<Item = FlowDelta> +
     })
 }
 
-/// Returns the key of frames with a tuple, as a port of weir's would have it.
+/// Returns the key of frames with a tuple, as one of weir's ports would compute it.
 pub fn key(tuple: &OverlayTuple) -> FlowKey {
     let [source, destination] = tuple.addresses;
     let [from, to] = tuple.ports;
     FlowKey::new(source, destination, tuple.protocol, (from, to), None)
 }
 
-/// Returns counts in parts that fit a delta; none if there are no packets.
+/// Splits counts into parts that fit a delta; none if there are no packets.
 fn parts(packets: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let count = packets.div_ceil(PACKETS_MAX).max(bytes.div_ceil(BYTES_MAX)) * u64::from(packets > 0);
     let share = move |all: u64, at: u64| (u128::from(all) * u128::from(at) / u128::from(count)) as u64;

@@ -1,4 +1,4 @@
-//! The thread of an overlay app: reads what the kernel tells, bumps stamps, extends the lease.
+//! The thread of an overlay app: follows the kernel's notifications, bumps stamps, extends the lease.
 
 use super::change::{Cause, Change};
 use super::epochs::Epochs;
@@ -27,23 +27,23 @@ use weir_bpf::{
 use weir_overlay::{Overlay, Policy, Wanted};
 use weir_port::netlink::dump;
 
-/// How long the programs work without a sign of life, in nanoseconds.
+/// How long the programs keep working without a sign of life, in nanoseconds.
 const LEASE_NS: u64 = 500_000_000;
-/// How long a turn waits at most: a part of the lease.
+/// The longest wait of an iteration: a part of the lease.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The same while flow records wait for the collector, or the table is swept.
 const PAUSE_BUSY: Duration = Duration::from_millis(1);
-/// How long after an obstacle it is tried again.
+/// How long to wait after an obstacle before retrying.
 const AGAIN: Duration = Duration::from_secs(1);
-/// After so long without a change, frames come with the epoch of now, in nanoseconds.
+/// After this long without a change, arriving frames carry the current epoch, in nanoseconds.
 const QUIET_NS: u64 = 5_000_000_000;
-/// How often the kernel's settings are looked at, in nanoseconds.
+/// How often the kernel's settings are checked, in nanoseconds.
 const LOOK_NS: u64 = 500_000_000;
 
 const LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 const PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// What runs on the thread.
+/// The state of the thread.
 pub struct Keeper {
     overlay: Overlay,
     stop: Arc<AtomicBool>,
@@ -52,7 +52,7 @@ pub struct Keeper {
     table: Table,
 }
 
-/// What it has while the programs are at work.
+/// Its state while the programs are attached.
 struct Running {
     programs: TcOverlay,
     /// Removed with it.
@@ -66,15 +66,15 @@ struct Running {
     nodes: BTreeMap<IpAddr, u32>,
     pods: BTreeMap<u32, (String, u32)>,
     look_ns: u64,
-    /// When something became void last.
+    /// When something was last invalidated.
     void_ns: u64,
-    /// Directions that were learnt, and frames that were not because they came with other bits, when it was
-    /// looked last.
+    /// As of the last check: directions that were learned, and frames that were not because they carried
+    /// other bits.
     learnt: [u64; 2],
     others: Others,
 }
 
-/// Nanoseconds of the clock of the programs.
+/// Nanoseconds of the programs' clock.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -86,7 +86,7 @@ impl Keeper {
         Keeper { telling: Telling::new(overlay.name.clone(), board), overlay, stop, giver, table }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub fn run(&mut self) {
         while !self.stops() {
             let why = match self.open() {
@@ -121,7 +121,7 @@ impl Keeper {
 
     fn open(&mut self) -> Result<Running> {
         must_be_privileged()?;
-        // Before anything is read, so that no change after that is missed.
+        // Before anything is read, so that no later change is missed.
         let news = News::open().context("netlink does not tell of changes")?;
         must_be_liberal()?;
         let links = links()?;
@@ -161,7 +161,7 @@ impl Keeper {
         Ok(running)
     }
 
-    /// Goes on until told to stop, or until the links are others: then says why.
+    /// Continues until stopped, or until the links are replaced: then returns why.
     fn keep(&mut self, running: &mut Running) -> Option<String> {
         while !self.stops() {
             match self.turn(running) {
@@ -174,7 +174,7 @@ impl Keeper {
         None
     }
 
-    /// Returns false if everything must begin anew.
+    /// Returns false if everything must start over.
     fn turn(&mut self, running: &mut Running) -> Result<bool> {
         let mut changes = Vec::new();
         let Running { news, world, .. } = running;
@@ -186,7 +186,7 @@ impl Keeper {
             running.look_for_others(&mut self.telling, (now, &self.overlay));
         }
         if read == Read::Lost {
-            // At once, because reading everything again takes its time.
+            // At once, because rereading everything takes time.
             self.telling.count(Cause::Lost);
             running.void(&BTreeSet::from([STAMP_GLOBAL]))?;
             running.translations.clear(&mut running.programs);
@@ -197,7 +197,7 @@ impl Keeper {
         }
         running.carry_out(&mut self.telling, self.overlay.policy, changes)?;
         running.translations.answer(now, &mut running.programs);
-        // The lease is for a world that is known; what may still wait to be read is not.
+        // Extend the lease only if the state is known, and not while messages may still be unread.
         if read != Read::More {
             running.programs.extend(now + LEASE_NS)?;
         }
@@ -221,14 +221,14 @@ impl Running {
         Ok(())
     }
 
-    /// Reads everything again, because messages were lost.
+    /// Rereads everything, because messages were lost.
     fn relearn(&mut self, changes: &mut Vec<Change>) -> Result<()> {
         self.world.replace_links(links()?, changes);
         self.world.forget_tables();
         self.read_tables(changes)
     }
 
-    /// Carries out what changes mean, in their order; then what depends on them becomes void, all at once.
+    /// Applies changes in order; then invalidates everything that depends on them, all at once.
     fn carry_out(&mut self, telling: &mut Telling, policy: Policy, changes: Vec<Change>) -> Result<()> {
         let (mut void, mut counted, mut free) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         for change in changes {
@@ -267,12 +267,13 @@ impl Running {
         if !void.is_empty() {
             self.void(&void)?;
         }
-        // They are another pod's from now on.
+        // They belong to another pod from now on.
         self.stamps.append(&mut free);
         Ok(())
     }
 
-    /// Looks for others at the same hooks, an interface each time, and for others that use bits of the mark.
+    /// Looks for other programs at the same hooks, one interface per call, and for other users of the mark
+    /// bits.
     fn look_for_others(&mut self, telling: &mut Telling, (now, overlay): (u64, &Overlay)) {
         let uplink = (self.world.uplink(), overlay.uplink.as_str());
         let pods = self.pods.iter().map(|(index, (name, _))| (*index, name.as_str()));
@@ -288,7 +289,7 @@ impl Running {
         }
     }
 
-    /// Makes void what depends on these stamps.
+    /// Invalidates what depends on these stamps.
     fn void(&mut self, stamps: &BTreeSet<u32>) -> Result<()> {
         self.void_ns = now_ns();
         if let Some(from) = self.epochs.next(self.void_ns) {
@@ -308,7 +309,7 @@ impl Running {
         Ok(())
     }
 
-    /// A node stays known: flows to it are void when its tables change.
+    /// A node stays known: flows to it are invalidated when its tables change.
     fn node_came(&mut self, telling: &mut Telling, node: IpAddr) -> Result<()> {
         if self.nodes.contains_key(&node) {
             return Ok(());
@@ -343,7 +344,7 @@ impl Running {
         }
     }
 
-    /// Returns its stamp, on which nothing may depend any more before it is another's.
+    /// Returns its stamp, on which nothing may depend any more before it is reused.
     fn pod_left(&mut self, telling: &mut Telling, pod: u32) -> Option<u32> {
         let (name, stamp) = self.pods.remove(&pod)?;
         self.programs.detach_pod(pod);
@@ -363,7 +364,7 @@ pub fn links() -> Result<Vec<Link>> {
     Ok(all.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
 }
 
-/// Finds the links, and returns what the programs go by.
+/// Finds the links, and returns the settings for the programs.
 fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings, OverlayIp)> {
     let named = |name: &str| {
         let found = links.iter().find(|link| link.name == name);
@@ -411,7 +412,7 @@ fn local_ports() -> Result<[u16; 2]> {
     }
 }
 
-/// Returns the settings of the kernel that an overlay needs, and whether each is as it must be.
+/// Returns the kernel settings that an overlay needs, and whether each has the required value.
 pub fn needed_settings(overlay: &Overlay) -> Vec<(&'static str, Result<()>)> {
     let mut all = vec![("net.netfilter.nf_conntrack_tcp_be_liberal", must_be_liberal())];
     let links = links().unwrap_or_default();
@@ -422,7 +423,8 @@ pub fn needed_settings(overlay: &Overlay) -> Vec<(&'static str, Result<()>)> {
     all
 }
 
-/// Connection tracking does not see what takes the short way, and would call what follows invalid.
+/// Connection tracking does not see frames that take the short path, and would consider subsequent ones
+/// invalid.
 fn must_be_liberal() -> Result<()> {
     // Bounded: the kernel writes it.
     match std::fs::read_to_string(LIBERAL) {
@@ -434,7 +436,7 @@ fn must_be_liberal() -> Result<()> {
     }
 }
 
-/// Says in a sentence what the kernel's errors would say one after the other.
+/// Returns one sentence in place of a series of errors from the kernel.
 fn must_be_privileged() -> Result<()> {
     const NEEDED: [(CapabilitySet, &str); 3] = [
         (CapabilitySet::BPF, "CAP_BPF"),
@@ -452,7 +454,7 @@ fn must_be_privileged() -> Result<()> {
     Ok(())
 }
 
-/// Programs are told the way to other nodes at interfaces that forward, and nothing at others.
+/// Programs get the route to other nodes at interfaces that forward, and none at others.
 fn must_forward(uplink: &str) -> Result<()> {
     let path = format!("/proc/sys/net/ipv6/conf/{uplink}/forwarding");
     // Bounded: the kernel writes it.
@@ -465,7 +467,7 @@ fn must_forward(uplink: &str) -> Result<()> {
     }
 }
 
-/// Waits for news, or for the next turn.
+/// Waits for news, or for the next iteration.
 fn wait(running: &Running, is_busy: bool) {
     let [route, filter] = running.news.fds();
     let [four, six] = running.programs.asks();

@@ -1,6 +1,6 @@
-//! What is left of overlays in this network namespace when no daemon runs. Everything goes with the process
-//! that has made it, so something can be left only if another process or a file in a bpffs keeps a program,
-//! or if somebody saved the rules of nftables and loaded them again.
+//! What overlays have left behind in this network namespace when no daemon runs. Everything is removed with
+//! the process that created it, so something can be left only if another process or a file in a bpffs holds a
+//! program, or if someone saved the nftables rules and loaded them again.
 
 use super::rule::{self, Table};
 use anyhow::{Context, Result};
@@ -10,7 +10,7 @@ use std::fs::{read_dir, read_to_string, remove_file};
 use std::path::{Path, PathBuf};
 use weir_bpf::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at, remove_dead_hooks};
 
-/// Where files keep programs.
+/// Where files may hold programs.
 const BPFFS: &str = "/sys/fs/bpf";
 
 /// A process of this network namespace that has programs of an overlay.
@@ -20,21 +20,21 @@ pub struct Holder {
     pub name: String,
 }
 
-/// What there is.
+/// Everything left behind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Interfaces, and programs at them.
+    /// Interfaces, and the programs attached to them.
     pub attached: Vec<(String, OverlayProgram)>,
     /// Tables of nftables.
     pub tables: Vec<Table>,
-    /// Files that keep programs.
+    /// Files that hold programs.
     pub pins: Vec<PathBuf>,
-    /// Who has programs.
+    /// Processes that have programs.
     pub holders: Vec<Holder>,
 }
 
 impl Left {
-    /// Looks what there is.
+    /// Looks for everything left behind.
     pub fn look() -> Result<Left> {
         let programs = overlay_programs().context("the kernel does not list its eBPF programs")?;
         let mut left = Left {
@@ -44,14 +44,15 @@ impl Left {
             ..Left::default()
         };
         for interface in super::keeper::links()?.into_iter().map(|link| link.name) {
-            // One that has gone meanwhile has nothing.
+            // An interface that has gone meanwhile has nothing.
             let programs = overlay_programs_at(&interface).unwrap_or_default();
             left.attached.extend(programs.into_iter().map(|program| (interface.clone(), program)));
         }
         Ok(left)
     }
 
-    /// Returns who must end first, in a sentence: what a process has made goes with it.
+    /// Returns a sentence about the processes that must end first: whatever a process has created is removed
+    /// with it.
     pub fn belongs_to(&self) -> Option<String> {
         let stop = "end it first, and what it has made goes with it";
         if let Some(Holder { process, name }) = self.holders.first() {
@@ -61,7 +62,7 @@ impl Left {
         Some(format!("the table `inet {}` of nftables belongs to a process that runs: {stop}", owned.name))
     }
 
-    /// Removes what can be removed. Returns a sentence for each.
+    /// Removes what can be removed. Returns a sentence about each removal.
     pub fn remove(&self) -> Result<Vec<String>> {
         let mut said = Vec::new();
         for Table { name, .. } in &self.tables {
@@ -74,7 +75,7 @@ impl Left {
             said.push(format!("removed {path}, which kept a program of an overlay"));
         }
         for interface in super::keeper::links()?.into_iter().map(|link| link.name) {
-            // One that has gone meanwhile has nothing.
+            // An interface that has gone meanwhile has nothing.
             let count = remove_dead_hooks(&interface).unwrap_or_default();
             if count > 0 {
                 said.push(format!(
@@ -85,7 +86,7 @@ impl Left {
         Ok(said)
     }
 
-    /// Returns a sentence for each thing.
+    /// Returns one sentence per item.
     pub fn sentences(&self) -> Vec<String> {
         let programs = self.attached.iter().map(|(interface, program)| {
             format!("the program `{}` ({}) is still at `{interface}`", program.name, program.id)

@@ -1,9 +1,9 @@
-//! Minds the caches of `overlay` apps: a thread for each, which loads the eBPF programs, learns from netlink
-//! what has changed, and makes void what depends on it. It needs nothing of the main thread.
+//! Maintains the caches of `overlay` apps: a thread for each, which loads the eBPF programs, learns from
+//! netlink what has changed, and invalidates what depends on it. It is independent of the main thread.
 //!
-//! Promises: no frame waits for the thread. While it is stuck, and after the process has ended, however it
-//! does, frames take the kernel's way: the programs work only as long as the thread extends their lease, and
-//! they and the rule of nftables are gone with the process.
+//! Promises: no frame waits for the thread. While it is stuck, and after the process has ended for whatever
+//! reason, frames take the kernel's path: the programs work only as long as the thread extends their lease,
+//! and they and the nftables rule disappear with the process.
 
 mod change;
 mod epochs;
@@ -37,19 +37,19 @@ use world::{Parts, Pods, World};
 #[derive(Default)]
 pub struct Kept(Vec<Keep>);
 
-/// A thread.
+/// The thread of one app.
 struct Keep {
     overlay: Overlay,
     stop: Arc<AtomicBool>,
-    /// How often its flows give their counts.
+    /// How often its flows export their counts.
     period_ms: Arc<AtomicU64>,
     table: Table,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Kept {
-    /// Goes on with overlays that are as they were, and begins and ends others. Threads begin with the
-    /// caller's privileges.
+    /// Keeps overlays that are unchanged, and starts and stops others. Threads start with the caller's
+    /// privileges.
     pub fn follow(&mut self, apps: &Apps, clock: Clock, collector: &Collector) -> Result<()> {
         let wanted = apps.wanted::<weir_overlay::Wanted>();
         let mut before = std::mem::take(&mut self.0);
@@ -74,7 +74,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Returns what reads the flows of each.
+    /// Returns the readers of each overlay's flows.
     pub fn tables(&self) -> Vec<Table> {
         self.0.iter().map(|keep| keep.table.clone()).collect()
     }
@@ -101,22 +101,22 @@ impl Drop for Keep {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed; the programs are gone with the thread.
+            // The panic message has been printed; the programs are gone with the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// What an overlay's thread knows, without its sockets and programs, for fuzzers.
+/// The state of an overlay's thread, without its sockets and programs, for fuzzers.
 pub struct Reading(World);
 
 impl Reading {
-    /// Knows of a tunnel, an uplink and a bridge.
+    /// Creates a state that knows a tunnel, an uplink and a bridge.
     pub fn new() -> Reading {
         Reading(World::new(Parts { tunnel: 2, uplink: 3, pods: Pods::Bridge(4) }, Vec::new()))
     }
 
-    /// Takes a message of either kind of netlink, and reads its body as a tuple.
+    /// Takes a message of either kind of netlink, and parses its body as a tuple.
     pub fn take(&mut self, kind: u16, body: &[u8]) {
         for source in [Source::Route, Source::Filter] {
             self.0.take(source, kind, body, &mut Vec::new());

@@ -1,4 +1,5 @@
-//! News of the kernel: sockets that are told of links, neighbours, routes, rules of nftables and connections.
+//! Notifications of the kernel: netlink sockets for links, neighbours, routes, nftables rules and
+//! connections.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -14,12 +15,12 @@ const ROUTE_GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000 
 /// Groups of nfnetlink: ended connections, and nftables.
 const FILTER_GROUPS: u32 = 1 << 2 | 1 << 6;
 
-/// Room for messages in the kernel, in bytes: more is lost, and then everything becomes void. Labs set the
-/// variable to have messages lost.
+/// Receive buffer in the kernel, in bytes: messages beyond it are lost, and then everything is invalidated.
+/// Labs set the variable to make messages get lost.
 const ROOM: usize = 1 << 20;
 const ROOM_VARIABLE: &str = "WEIR_NETLINK_ROOM";
 
-/// Datagrams that are read in a turn; the kernel may be faster than we are.
+/// Datagrams read per iteration; the kernel may produce them faster than we read.
 const DATAGRAMS_MAX: usize = 4096;
 
 /// One of the two sockets.
@@ -41,10 +42,10 @@ pub enum Source {
     Filter,
 }
 
-/// What a turn has found; the worse, the later.
+/// The result of reading; later variants are worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Read {
-    /// All messages that there were.
+    /// All pending messages.
     All,
     /// There may be more.
     More,
@@ -53,7 +54,7 @@ pub enum Read {
 }
 
 impl News {
-    /// Opens the sockets, which are told of what happens from now on.
+    /// Opens the sockets, which receive everything that happens from now on.
     pub fn open() -> io::Result<News> {
         Ok(News {
             route: Socket::open(None, ROUTE_GROUPS)?,
@@ -62,12 +63,12 @@ impl News {
         })
     }
 
-    /// What becomes readable when there is news.
+    /// Returns the descriptors that become readable when there is news.
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.route.fd.as_fd(), self.filter.fd.as_fd()]
     }
 
-    /// Reads messages, and gives each to `take`: where it is from, its type and its body.
+    /// Reads messages, and passes each to `take`: its source, its type and its body.
     pub fn read(&mut self, mut take: impl FnMut(Source, u16, &[u8])) -> Read {
         let mut all = Read::All;
         for (socket, source) in [(&self.route, Source::Route), (&self.filter, Source::Filter)] {

@@ -1,5 +1,5 @@
-//! Others at the same hooks: caches of other daemons, which must not be there, and programs of somebody else,
-//! which may be, and of which operators are told.
+//! Other programs at the same hooks: caches of other daemons, which are not allowed, and third-party
+//! programs, which are, and which are reported to operators.
 
 use super::rule;
 use super::telling::Telling;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use weir_bpf::TcOverlay;
 use weir_overlay::Overlay;
 
-/// What was said of the programs at each interface: those before ours and behind.
+/// What was reported about the programs at each interface: those before ours and after.
 #[derive(Default)]
 pub struct Others {
     said: BTreeMap<u32, [Vec<u32>; 2]>,
@@ -16,7 +16,7 @@ pub struct Others {
 }
 
 impl Others {
-    /// Looks at one of the interfaces, the next each time, and says what is new there.
+    /// Checks one of the interfaces, the next one on each call, and reports what is new there.
     pub fn look<'a>(
         &mut self,
         programs: &TcOverlay,
@@ -43,8 +43,8 @@ impl Others {
     }
 }
 
-/// Refuses to work beside the cache of another daemon: both would mark frames. Its table of nftables tells
-/// of it; one that nobody owns is left from somewhere, and in the way only with our name.
+/// Refuses to run beside the cache of another daemon: both would mark frames. Its nftables table reveals it;
+/// a table without an owner is a leftover, and conflicts only if it has our name.
 pub fn no_other_overlay(overlay: &Overlay) -> Result<()> {
     let own = rule::name_of(&overlay.name);
     let tables = rule::tables().context("nftables does not list its tables")?;

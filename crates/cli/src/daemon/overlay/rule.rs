@@ -1,7 +1,7 @@
-//! The rule of nftables that tells which connections are established: a table of our own, which the kernel
-//! removes when our socket closes (`NFT_TABLE_F_OWNER`).
+//! The nftables rule that marks frames of established connections. It is in a table of our own, which the
+//! kernel removes when our socket closes (`NFT_TABLE_F_OWNER`).
 //!
-//! In text it is
+//! As text, it is
 //!
 //! ```text
 //! table inet weir_NAME {
@@ -48,10 +48,10 @@ const CT_STATUS: u32 = 2;
 const NOT_EQUAL: u32 = 1;
 /// NF_CT_STATE_BIT(IP_CT_ESTABLISHED).
 const STATE_ESTABLISHED: u32 = 2;
-/// IPS_SRC_NAT and IPS_DST_NAT: connection tracking changes something.
+/// IPS_SRC_NAT and IPS_DST_NAT: the connection is translated.
 const STATUS_NAT: u32 = 0x30;
 
-/// What the names of our tables begin with.
+/// The prefix of our tables' names.
 const PREFIX: &str = "weir_";
 
 /// Returns the name of an overlay's table.
@@ -65,8 +65,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Makes the table. Frames with one of the bits `wants` whose connection is established get the bit
-    /// `established`, and those that NAT changes the bit `translated`.
+    /// Creates the table. Frames with one of the bits `wants` whose connection is established get the bit
+    /// `established`, and those that NAT translates get the bit `translated`.
     pub fn make(name: &str, wants: u32, [established, translated]: [u32; 2]) -> io::Result<Rule> {
         let rules = [(CT_STATE, STATE_ESTABLISHED, established), (CT_STATUS, STATUS_NAT, translated)];
         let batch = batch(&name_of(name), wants, rules);
@@ -74,11 +74,11 @@ impl Rule {
     }
 }
 
-/// A table of ours that is in the kernel.
+/// One of our tables in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     pub name: String,
-    /// Whether it goes with the process that has made it.
+    /// Whether it is removed with the process that created it.
     pub has_owner: bool,
 }
 
@@ -105,8 +105,8 @@ pub fn remove(table: &str) -> io::Result<()> {
     carry_out(&batch.concat(), 1).map(drop)
 }
 
-/// Has the kernel carry out a batch of which so many messages are answered. Returns the socket, which owns
-/// what it has made.
+/// Sends the kernel a batch of which `answers` messages are acknowledged. Returns the socket, which owns what
+/// was created.
 fn carry_out(batch: &[u8], answers: usize) -> io::Result<OwnedFd> {
     let owner = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
     bind(&owner, &SocketAddrNetlink::new(0, 0))?;
@@ -139,7 +139,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns an attribute of attributes.
+/// Returns a nested attribute.
 fn nested(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
     const NESTED: u16 = 1 << 15;
     attribute(kind | NESTED, &values.concat())
@@ -158,12 +158,12 @@ fn expression(what: &str, values: &[Vec<u8>]) -> Vec<u8> {
     nested(1, &[name(1, what), nested(2, values)])
 }
 
-/// A value that is compared or combined with a register, in the order of the machine.
+/// A value to compare or combine with a register, in host byte order.
 fn data(kind: u16, value: u32) -> Vec<u8> {
     nested(kind, &[attribute(1, &value.to_ne_bytes())])
 }
 
-/// The register becomes its bits `mask`, changed by `flip`.
+/// Masks the register with `mask`, then XORs it with `flip`.
 fn bits(mask: u32, flip: u32) -> Vec<u8> {
     let registers = [number(1, REGISTER), number(2, REGISTER), number(3, 4)];
     expression("bitwise", &[registers.concat(), data(4, mask), data(5, flip)])
@@ -181,8 +181,8 @@ fn message(kind: u16, flags: u16, (family, resource): (u8, u16), body: &[Vec<u8>
     bytes
 }
 
-/// A rule: frames with one of the bits `wants` of whose connection `what` has one of the bits `has` get the
-/// bit `gets`.
+/// Builds a rule: frames with one of the bits `wants`, whose connection has one of the bits `has` in `what`,
+/// get the bit `gets`.
 fn rule(wants: u32, (what, has, gets): (u32, u32, u32)) -> Vec<u8> {
     let load_mark = expression("meta", &[number(1, REGISTER), number(2, META_MARK)]);
     let is_not_zero = || expression("cmp", &[number(1, REGISTER), number(2, NOT_EQUAL), data(3, 0)]);

@@ -1,4 +1,4 @@
-//! The table of flows as `weir show flows` reads it, beside the thread that minds it.
+//! The table of flows as read by `weir show flows`, independently of the thread that maintains it.
 
 use super::super::clock::Clock;
 use super::giver::key;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weir_bpf::{OverlayFlow, OverlayFlows};
 use weir_overlay::flows_of;
 
-/// Sets that are read at once when flows are counted.
+/// Sets read in one step when flows are counted.
 const SETS: u32 = 1024;
 
 /// Returns false if a direction's frames are not found by its key and it has counted nothing.
@@ -15,10 +15,10 @@ fn shows(flow: &OverlayFlow, at: usize) -> bool {
     flow.packets[at] > 0 || (flow.is_usable[at] && flow.learnt_ns[at] > 0)
 }
 
-/// What reads the flows of an overlay, while its programs are at work.
+/// Reads the flows of an overlay, while its programs are attached.
 #[derive(Clone)]
 pub struct Table {
-    /// What stands for a pipe's name.
+    /// Shown in place of a pipe's name.
     name: String,
     clock: Clock,
     flows: Arc<Mutex<Option<Arc<OverlayFlows>>>>,
@@ -29,7 +29,7 @@ impl Table {
         Table { name: flows_of(overlay), clock, flows: Arc::default() }
     }
 
-    /// Notes where the flows are now.
+    /// Sets where the flows are now.
     pub fn set(&self, flows: Option<OverlayFlows>) {
         *self.flows.lock().unwrap_or_else(PoisonError::into_inner) = flows.map(Arc::new);
     }
@@ -38,8 +38,8 @@ impl Table {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the flows in some sets from this one on, a row for each direction, as those of pipes are
-    /// shown, and the set at which the next page begins.
+    /// Returns the flows in some sets starting from this one, a row for each direction in the format of
+    /// pipes' flows, and the set at which the next page begins.
     pub fn page(&self, from: u32, sets: u32) -> (Vec<Value>, Option<u32>) {
         let Some(flows) = self.flows() else { return (Vec::new(), None) };
         let (some, next) = flows.page(from, sets);

@@ -1,4 +1,4 @@
-//! What is told to operators: lines of the log, and what the app shows.
+//! Reports to operators: log lines, and what the app shows.
 
 use super::change::Cause;
 use std::collections::BTreeMap;
@@ -15,26 +15,26 @@ use weir_overlay::{Board, FlowRow, FlowsPage, FlowsWanted};
 /// How often the board is written, in nanoseconds.
 const EVERY_NS: u64 = 50_000_000;
 
-/// Rows of an answer after which no more are read. As JSON values in memory they take some ten megabytes.
+/// Rows of an answer after which reading stops. As JSON values in memory they take some ten megabytes.
 const ROWS: usize = 4096;
 
-/// Sets of flows that are read at once.
+/// Sets of flows read in one step.
 const SETS: u32 = 256;
 
-/// How often it is said that flow records are lost, in nanoseconds.
+/// How often lost flow records are reported, in nanoseconds.
 const EVERY_LOSS_NS: u64 = 1_000_000_000;
 
-/// What is told of an app.
+/// The reports of an app.
 pub struct Telling {
     name: String,
     board: Board,
     obstacle: Option<String>,
     has_told: bool,
     causes: BTreeMap<&'static str, u64>,
-    /// Counts of programs that are gone.
+    /// Counts of former programs.
     before: Sums,
     next_ns: u64,
-    /// Flow records and their packets that were said to be lost, and when more may be said.
+    /// Flow records and their packets that were reported as lost, and when more may be reported.
     lost: [u64; 2],
     is_mark_in_use: bool,
     say_lost_ns: u64,
@@ -63,7 +63,7 @@ impl Telling {
         }
     }
 
-    /// Notes whether the programs are at work; a change is said.
+    /// Records whether the programs are attached; logs a change.
     pub fn obstacle(&mut self, obstacle: Option<String>) {
         if self.has_told && obstacle == self.obstacle {
             return;
@@ -79,18 +79,18 @@ impl Telling {
         self.obstacle = obstacle;
     }
 
-    /// Says something, in the log and on the board.
+    /// Reports a message, in the log and on the board.
     pub fn say(&self, what: &str) {
         info!("{}: {what}", self.name);
         self.board.look().note(since_1970(), what.to_string());
     }
 
-    /// Counts why something became void.
+    /// Counts an invalidation by cause.
     pub fn count(&mut self, cause: Cause) {
         *self.causes.entry(cause.name()).or_default() += 1;
     }
 
-    /// Writes the board now and then, and has flows listed if somebody waits for them.
+    /// Writes the board now and then, and has flows listed if a client is waiting for them.
     pub fn tell(
         &mut self,
         now_ns: u64,
@@ -119,7 +119,7 @@ impl Telling {
         told.nodes = nodes.keys().copied().collect();
     }
 
-    /// Says that flow records were lost, once in a while.
+    /// Reports lost flow records, once in a while.
     fn say_lost(&mut self, now_ns: u64, entries: &[(&'static str, u64)]) {
         let of = |name| entries.iter().find(|(one, _)| *one == name).map_or(0, |(_, count)| *count);
         let lost = [of("overlay_lost_records"), of("overlay_lost_packets")];
@@ -135,7 +135,7 @@ impl Telling {
         (self.lost, self.say_lost_ns) = (lost, now_ns + EVERY_LOSS_NS);
     }
 
-    /// Says that somebody else uses bits of the mark, when that is new.
+    /// Reports that another program uses bits of the mark, when that is new.
     pub fn mark_in_use(&mut self, mark: Option<u32>) {
         if let Some(mark) = mark.filter(|_| !self.is_mark_in_use) {
             self.say(&format!(
@@ -145,7 +145,7 @@ impl Telling {
         self.is_mark_in_use = mark.is_some();
     }
 
-    /// Says how many packets of flow records the collector did not take at the end.
+    /// Reports how many packets of flow records the collector did not take at the end.
     pub fn missed(&self, packets: u64) {
         if packets > 0 {
             warn!(
@@ -155,14 +155,14 @@ impl Telling {
         }
     }
 
-    /// The programs are about to go; what they have counted stays.
+    /// Keeps the counts of programs that are about to be removed.
     pub fn end(&mut self, programs: &TcOverlay) {
         self.before = self.before.with(programs);
     }
 }
 
 impl Sums {
-    /// Returns the sums with what programs have counted.
+    /// Returns the sums including what the programs have counted.
     fn with(&self, programs: &TcOverlay) -> Sums {
         let add = |before: &[(&'static str, u64)], now: Vec<(&'static str, u64)>| {
             let old = |name| before.iter().find(|(one, _)| *one == name).map_or(0, |(_, count)| *count);
@@ -181,11 +181,11 @@ fn since_1970() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// When flows are read, and what their numbers mean then.
+/// The context for reading flows, and for interpreting their numbers.
 struct Reading {
     flows: OverlayFlows,
     now_ns: u64,
-    /// Of pods' interfaces, by index.
+    /// Names of pods' interfaces, by index.
     names: BTreeMap<u32, String>,
     stamps: Vec<u64>,
 }
@@ -230,7 +230,7 @@ impl Reading {
     }
 }
 
-/// Reads flows on a thread of its own: there may be a million, and the lease does not wait.
+/// Reads flows on a separate thread: there may be a million, and the lease cannot wait.
 fn read(reading: Reading, board: Board, wanted: Vec<(RequestId, FlowsWanted)>) {
     let read = move || {
         for (id, wanted) in wanted {
@@ -238,7 +238,7 @@ fn read(reading: Reading, board: Board, wanted: Vec<(RequestId, FlowsWanted)>) {
             board.look().read.push((id, page));
         }
     };
-    // Who waits is told after a while that there is no answer.
+    // Waiting clients time out with a message that there is no answer.
     let _ = std::thread::Builder::new().name("weir-flows".into()).spawn(read);
 }
 

@@ -1,4 +1,4 @@
-//! What connection tracking says of connections that NAT changes.
+//! What connection tracking knows about connections that NAT translates.
 
 use super::news::attribute;
 use super::world::{AF_INET, AF_INET6, address};
@@ -18,21 +18,21 @@ pub const REPLY: u16 = 2;
 const IPV4: [u16; 2] = [1, 2];
 const IPV6: [u16; 2] = [3, 4];
 
-/// The translations that the programs know.
+/// The translations installed in the programs.
 #[derive(Default)]
 pub struct Translations {
     /// Tuples with which frames leave.
     known: BTreeSet<OverlayTuple>,
-    /// Those of which the kernel said nothing, and until when they are not asked for again.
+    /// Tuples unknown to the kernel, and until when not to ask about them again.
     unknown: BTreeSet<OverlayTuple>,
     until_ns: u64,
 }
 
-/// How long an answer that there is none stands, in nanoseconds.
+/// How long a negative answer is cached, in nanoseconds.
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
 impl Translations {
-    /// Answers what the programs asked: which connections frames with these tuples are of.
+    /// Answers the programs' questions: which connections frames with these tuples belong to.
     pub fn answer(&mut self, now_ns: u64, programs: &mut TcOverlay) {
         if now_ns >= self.until_ns {
             self.unknown.clear();
@@ -42,12 +42,12 @@ impl Translations {
             if self.known.contains(&tuple) || self.unknown.contains(&tuple) {
                 continue;
             }
-            // Such as one that has ended meanwhile.
+            // Such as a connection that has ended meanwhile.
             let Some([original, reply]) = connection(&tuple.reversed()).ok().flatten() else {
                 self.unknown.insert(tuple);
                 continue;
             };
-            // Without room, it keeps the kernel's way.
+            // Without room, it stays on the kernel's path.
             for (from, to) in [(original, reply.reversed()), (reply, original.reversed())] {
                 if programs.translate(&from, &to).is_ok() {
                     self.known.insert(to);
@@ -63,7 +63,7 @@ impl Translations {
         }
     }
 
-    /// Forgets all, because the end of some may not have been told.
+    /// Forgets all, because the end of some connections may have been missed.
     pub fn clear(&mut self, programs: &mut TcOverlay) {
         if !std::mem::take(&mut self.known).is_empty() {
             programs.forget_translations();
@@ -71,7 +71,7 @@ impl Translations {
     }
 }
 
-/// Returns both tuples of a connection that has this one; `None` if what the kernel answers has no ports.
+/// Returns both tuples of the connection with this tuple; `None` if the kernel's answer has no ports.
 fn connection(tuple: &OverlayTuple) -> io::Result<Option<[OverlayTuple; 2]>> {
     let family = if tuple.ip() == OverlayIp::V4 { AF_INET } else { AF_INET6 };
     let question = [&[family, 0, 0, 0][..], &written(tuple)].concat();

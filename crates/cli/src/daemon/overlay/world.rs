@@ -1,5 +1,5 @@
-//! What the kernel has told of links, forwarding tables and neighbours: a message says what is now, and what
-//! becomes void depends on what was before.
+//! What the kernel has reported about links, forwarding tables and neighbours: a message contains the current
+//! state, and what becomes invalid depends on the previous one.
 
 use super::change::{Cause, Change};
 use super::news::{Source, attribute};
@@ -40,13 +40,13 @@ const IP: [u8; 2] = [AF_INET, AF_INET6];
 pub struct Vxlan {
     pub vni: u32,
     pub port: u16,
-    /// The range of source ports; zeros mean the kernel's.
+    /// The range of source ports; zeros mean the kernel's default.
     pub sources: [u16; 2],
-    /// Whether each frame says for itself where it goes.
+    /// Whether the destination is taken from each frame's metadata.
     pub external: bool,
-    /// Whether the nodes' addresses are of IPv6.
+    /// Whether the nodes have IPv6 addresses.
     pub is_six: bool,
-    /// Whether UDP over IPv6 is sent with checksum 0, and whether it is taken so.
+    /// Whether UDP over IPv6 is sent with checksum 0, and whether it is accepted.
     pub zero_checks: [bool; 2],
     /// Whether it copies the flow label of packets.
     pub copies_label: bool,
@@ -61,7 +61,7 @@ pub struct Link {
     pub mtu: u32,
     pub up: bool,
     pub master: u32,
-    /// Whether its other end is an interface in another network namespace, as that of a pod is.
+    /// Whether its peer is an interface in another network namespace, as with pods.
     pub is_paired: bool,
     pub vxlan: Option<Vxlan>,
 }
@@ -79,12 +79,12 @@ pub struct Parts {
 pub enum Pods {
     /// The ports of a bridge, by its index.
     Bridge(u32),
-    /// Those whose names begin so; each pod has routes of its own.
+    /// Those whose names have this prefix; each pod has its own routes.
     Named(String),
 }
 
 impl Parts {
-    /// Returns whether nothing is as it was without this link.
+    /// Returns whether this link is one that nothing works without.
     fn has(&self, link: u32) -> bool {
         [self.tunnel, self.uplink].contains(&link) || self.bridge() == Some(link)
     }
@@ -101,7 +101,7 @@ enum Place {
     Port(u32),
 }
 
-/// What was told.
+/// The state reported by the kernel.
 pub struct World {
     parts: Parts,
     links: BTreeMap<u32, Link>,
@@ -112,7 +112,7 @@ pub struct World {
     addresses: HashSet<(u32, u8, IpAddr)>,
 }
 
-/// Kinds of links to whose other end a program may give a frame.
+/// Kinds of links to whose peer a program may redirect a frame.
 const PAIRS: [&str; 2] = ["veth", "netkit"];
 
 /// Reads the body of a message about a link: `struct ifinfomsg` and attributes (rtnetlink(7)).
@@ -172,13 +172,13 @@ pub fn address(value: &[u8]) -> Option<IpAddr> {
     <[u8; 4]>::try_from(value).ok().map(IpAddr::from).or_else(six)
 }
 
-/// Returns whether an address is of no other link than its own: no frame for one is forwarded.
+/// Returns whether an address is link-local: no frame to one is forwarded.
 fn is_of_link(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local() || address.is_multicast())
 }
 
 impl World {
-    /// A world of which only the links are known.
+    /// Creates a world of which only the links are known.
     pub fn new(parts: Parts, links: Vec<Link>) -> World {
         let links = links.into_iter().map(|link| (link.index, link)).collect();
         World { parts, links, places: HashMap::new(), neighbours: HashMap::new(), addresses: HashSet::new() }
@@ -195,15 +195,15 @@ impl World {
         pods.map(|link| Change::PodCame(link.index, link.name.clone())).collect()
     }
 
-    /// Forgets forwarding tables and neighbours, which are read again.
+    /// Forgets forwarding tables and neighbours before they are reread.
     pub fn forget_tables(&mut self) {
         self.places.clear();
         self.neighbours.clear();
         self.addresses.clear();
     }
 
-    /// Takes all the links that there are, because messages were lost. An interface that has another name may
-    /// be another one with the same index.
+    /// Replaces all links, because messages were lost. An interface with another name may be a different one
+    /// with the same index.
     pub fn replace_links(&mut self, links: Vec<Link>, changes: &mut Vec<Change>) {
         let same = |old: &Link| links.iter().any(|new| (new.index, &new.name) == (old.index, &old.name));
         let gone: Vec<u32> = self.links.values().filter(|old| !same(old)).map(|old| old.index).collect();
@@ -215,8 +215,8 @@ impl World {
         }
     }
 
-    /// Programs give frames to the other end, which must be a pod's: other ports of the bridge, such as those
-    /// of virtual machines, keep the kernel's way.
+    /// Programs redirect frames to the peer, which must belong to a pod: other ports of the bridge, such as
+    /// those of virtual machines, stay on the kernel's path.
     fn is_pod(&self, link: &Link) -> bool {
         let is_there = match &self.parts.pods {
             Pods::Bridge(bridge) => link.master == *bridge,
@@ -225,7 +225,7 @@ impl World {
         is_there && link.is_paired && link.index != self.parts.tunnel && link.index != self.parts.uplink
     }
 
-    /// Takes a message, and appends what it means.
+    /// Takes a message, and appends the resulting changes.
     pub fn take(&mut self, source: Source, kind: u16, body: &[u8], changes: &mut Vec<Change>) {
         let family = body.first().copied().unwrap_or_default();
         match (source, kind) {
@@ -257,19 +257,20 @@ impl World {
         }
     }
 
-    /// A port of a bridge is in another state, as by the spanning tree.
+    /// A port of a bridge has changed state, for example through the spanning tree.
     fn port(&self, body: &[u8]) -> Option<Change> {
         let port = self.links.get(&word(body.get(4..)?))?;
         self.is_pod(port).then_some(Change::Pod(port.index, Cause::Link))
     }
 
-    /// Reads `struct ifaddrmsg` and attributes: whether an address came or went. Of IPv6, the same is told
-    /// again with each advertisement of a router, and each interface has one that nothing is routed by.
+    /// Parses `struct ifaddrmsg` and attributes: whether an address was added or removed. IPv6 addresses are
+    /// reported again with each router advertisement, and each interface has a link-local one that is
+    /// irrelevant for routing.
     fn address(&mut self, is_new: bool, body: &[u8]) -> Option<bool> {
         let address = address(attribute(body.get(8..)?, 1)?)?;
         let one = (word(body.get(4..)?), *body.get(1)?, address);
         let was_known = if is_new { !self.addresses.insert(one) } else { self.addresses.remove(&one) };
-        // One that goes may have been there before anything was told.
+        // A removed address may have been there before the first report.
         Some(!(is_new && was_known || is_of_link(address)))
     }
 
@@ -298,7 +299,7 @@ impl World {
         self.is_pod(&before).then_some(Change::PodLeft(index))
     }
 
-    /// Reads `struct ndmsg` and attributes: of a forwarding table, or a neighbour.
+    /// Parses `struct ndmsg` and attributes: an entry of a forwarding table, or a neighbour.
     fn neighbour(&mut self, is_new: bool, body: &[u8], changes: &mut Vec<Change>) -> Option<()> {
         const NUD_FAILED: u16 = 0x20;
         const NUD_INCOMPLETE: u16 = 1;
@@ -323,7 +324,7 @@ impl World {
         self.parts.bridge().map_or_else(is_pod, |bridge| bridge == index)
     }
 
-    /// A forwarding table says where frames for a MAC address go.
+    /// A forwarding table entry says where frames for a MAC address go.
     fn place(
         &mut self,
         is_new: bool,
@@ -344,7 +345,7 @@ impl World {
         if is_new && let Place::Node(node) = place {
             changes.push(Change::NodeCame(node));
         }
-        // Frames for addresses that are not known: any flow may have used it.
+        // The entry for unknown addresses: any flow may have used it.
         if mac == [0; 6] {
             changes.push(Change::All(Cause::Forwarding));
             return;
@@ -354,7 +355,7 @@ impl World {
         match before {
             Some(before) if is_new && before == place => {}
             Some(before) => changes.push(self.of(before, Cause::Forwarding)),
-            // Frames for it went everywhere until now, and may have been learnt from somewhere else.
+            // Frames for it were flooded until now, and may have been learned from elsewhere.
             None if is_new => changes.push(Change::All(Cause::Forwarding)),
             None => {}
         }
@@ -373,7 +374,7 @@ impl World {
         changes.push(place.map_or(all, |place| self.of(place, Cause::Neighbour)));
     }
 
-    /// What becomes void with a place.
+    /// What is invalidated together with a place.
     fn of(&self, place: Place, cause: Cause) -> Change {
         match place {
             Place::Node(node) => Change::Node(node, cause),
@@ -385,7 +386,7 @@ impl World {
     }
 }
 
-/// Reads `struct rtmsg`: whether it is about a route that frames of others may take.
+/// Parses `struct rtmsg`: whether it is about a route for forwarded frames.
 fn is_routing(body: &[u8]) -> bool {
     const RTM_F_CLONED: u32 = 0x200;
     const LOCAL: u8 = 255;
@@ -496,7 +497,7 @@ mod tests {
             [Change::All(Cause::Neighbour)],
             "an unknown place"
         );
-        // The next hop on the uplink is asked for with every frame.
+        // The next hop on the uplink is resolved for every frame.
         let hop = |mac| neighbour(family, 2, mac, Some(NODES[0]));
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &hop(1)), []);
         assert_eq!(took(&mut world, RTM_NEWNEIGH, &hop(2)), []);
@@ -532,7 +533,7 @@ mod tests {
             body.extend(attribute(37, &[0; 4]));
             body
         };
-        // A virtual machine's, whose other end is no interface.
+        // A virtual machine's, whose peer is not an interface.
         let mut tap = body(6, "tap0", 1450, 4);
         tap.truncate(tap.len() - 8);
         assert_eq!(took(&mut world, RTM_NEWLINK, &tap), []);
@@ -566,7 +567,7 @@ mod tests {
         let mut changes = Vec::new();
         world.replace_links(links.clone(), &mut changes);
         assert_eq!(changes, [], "as before");
-        // Another pod has the index of one that is gone, and one has come.
+        // Another pod has reused the index of one that is gone, and a new one has appeared.
         links[3].name = "vp9".into();
         links.push(Link { index: 11, name: "vp11".into(), ..links[4].clone() });
         world.replace_links(links.clone(), &mut changes);

@@ -1,5 +1,5 @@
-//! DOCA-AR as published: each new tunnel header waits while four probes are sent, and takes the port of the
-//! first answer for as long as it is used. One thread, one flow after the other, 50 ms without an answer.
+//! DOCA-AR as published: each new tunnel header waits while four probes are sent, and uses the port of the
+//! first answer for its lifetime. One thread handles one flow after the other, with a timeout of 50 ms.
 
 use super::prober::{Probe, Prober, now_ns, wait};
 use super::uplink::Uplink;
@@ -12,13 +12,13 @@ use weir_packet::{Sum, checksum};
 use weir_path::scheme::{DOCA_TIMEOUT_NS, doca_ports};
 use weir_path::survey::Wish;
 
-/// How long it waits for a flow before it looks at other things.
+/// How long it waits for a flow before it checks other things.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The length of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// Runs until told to stop.
+/// Runs until stopped.
 pub fn run(prober: &mut Prober, mut uplink: Uplink, wire: &Wire) {
     while !prober.stops() {
         let now = now_ns();
@@ -33,11 +33,11 @@ pub fn run(prober: &mut Prober, mut uplink: Uplink, wire: &Wire) {
     }
 }
 
-/// Finds the port of a flow, pins it, and sends the frame that waited.
+/// Finds the port of a flow, pins it, and sends the frame that was waiting.
 fn place(prober: &mut Prober, uplink: &mut Uplink, wire: &Wire, missed: &PathMissed) {
     let [IpAddr::V4(source), IpAddr::V4(peer)] = missed.key.addresses() else { return };
     let port = race(prober, uplink, wire, (source, peer), missed.kernel_port);
-    // A port that cannot be pinned is asked for again with the next frame.
+    // If pinning fails, the flow's next frame requests a port again.
     let _ = uplink.programs.pin(missed.key, (missed.kernel_port, port), now_ns());
     let mut packet = missed.frame.get(ETHERNET..).unwrap_or_default().to_vec();
     complete(&mut packet);
@@ -52,7 +52,7 @@ fn race(
     addresses: (Ipv4Addr, Ipv4Addr),
     kernel_port: u16,
 ) -> u16 {
-    // Late answers to earlier probes would only be in the way.
+    // Discard late answers to earlier probes.
     while uplink.programs.answer().is_some() {}
     let mut numbers = Vec::new();
     for port in doca_ports(kernel_port) {
@@ -64,7 +64,7 @@ fn race(
         }
     }
     let until = now_ns() + DOCA_TIMEOUT_NS;
-    // Without a probe there is nothing to wait for: DOCA-AR waits all the same.
+    // Without a probe there is nothing to wait for; DOCA-AR waits anyway.
     while !numbers.is_empty() && now_ns() < until && !prober.stops() {
         while let Some(answer) = uplink.programs.answer() {
             if answer.session == prober.session() && numbers.contains(&answer.number) {
@@ -76,8 +76,8 @@ fn race(
     kernel_port
 }
 
-/// Computes the checksum of the inner TCP or UDP packet, which a device would have done. The outer one is
-/// left out, as IPv4 allows.
+/// Computes the checksum of the inner TCP or UDP packet, normally left to the device. The outer one is
+/// omitted, as IPv4 allows.
 fn complete(packet: &mut [u8]) {
     const OUTER: usize = 20 + 8 + 8 + ETHERNET;
     if let Some(check) = packet.get_mut(26..28) {

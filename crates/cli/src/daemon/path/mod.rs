@@ -1,10 +1,10 @@
 //! Watches the paths of tunnels for `path` apps: a thread for each, which probes remote nodes, decides which
-//! paths are used (crate path), and tells the eBPF programs. It needs nothing of the main thread, so a slow
-//! reload moves no path.
+//! paths are used (crate path), and updates the eBPF programs. It is independent of the main thread, so a
+//! slow reload moves no path.
 //!
-//! Promises: frames never wait for the thread, except new flows of DOCA-AR, whose method that is. If it is
-//! stuck, frames go on by the paths that were usable last. When the process ends, however it does, the
-//! programs are gone.
+//! Promises: frames never wait for the thread, except new flows of DOCA-AR, where waiting is the method. If
+//! it is stuck, frames keep using the last usable paths. When the process ends, for whatever reason, the
+//! programs are removed.
 
 mod doca;
 mod node;
@@ -27,7 +27,7 @@ use weir_path::{Fabric, Wanted};
 #[derive(Default)]
 pub struct Watched(Vec<Watch>);
 
-/// A thread.
+/// The thread of one app.
 struct Watch {
     fabric: Fabric,
     stop: Arc<AtomicBool>,
@@ -35,8 +35,8 @@ struct Watch {
 }
 
 impl Watched {
-    /// Goes on with tunnels that are as they were, and begins and ends others. Threads begin with the
-    /// caller's privileges.
+    /// Keeps tunnels that are unchanged, and starts and stops others. Threads start with the caller's
+    /// privileges.
     pub fn follow(&mut self, wanted: Vec<Wanted>) -> Result<()> {
         let mut before = std::mem::take(&mut self.0);
         let mut new = Vec::new();
@@ -71,7 +71,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed; the programs are gone with the thread.
+            // The panic message has been printed; the programs are gone with the thread.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! A remote node: its paths, what is known of them, and what the programs are told.
+//! A remote node: its paths, their state, and what the programs get.
 
 use std::net::IpAddr;
 use weir_app::random::Random;
@@ -10,39 +10,39 @@ use weir_path::settings::Settings;
 use weir_path::survey::{Survey, Surveyed};
 use weir_path::{Fabric, Shared};
 
-/// How often it is looked at what is sent to a node, in nanoseconds: as often as an active one is probed.
-/// With many nodes it is less often, so that a thread makes 20,000 system calls a second at most.
+/// How often the traffic to a node is read, in nanoseconds: as often as an active node is probed. With many
+/// nodes it is less often, so that a thread makes at most 20,000 system calls per second.
 const LOOK_NS: u64 = 10_000_000;
 const LOOK_NS_PER_NODE: u64 = 50_000;
 
-/// Costs that differ by less than the congested delay over this are not told apart: the programs are told
-/// when something has changed, and noise is no change.
+/// Costs that differ by less than the congested delay divided by this are considered equal: the programs are
+/// updated when something has changed, and noise is no change.
 const COST_STEPS: u64 = 16;
 
-/// The least time between two surveys, in nanoseconds.
+/// The minimum time between two surveys, in nanoseconds.
 const SURVEY_PAUSE_NS: u64 = 1_000_000_000;
 
-/// How long after a node did not answer it is tried again, in nanoseconds.
+/// How long after a node did not answer to retry, in nanoseconds.
 const RETRY_NS: u64 = 5_000_000_000;
 
-/// How often it is looked what another app has found, in nanoseconds.
+/// How often to check what another app has found, in nanoseconds.
 const ADOPT_NS: u64 = 100_000_000;
 
-/// Something to be said once.
+/// A message to be logged once.
 pub type News = String;
 
 /// A remote node.
 pub struct Node {
     pub address: IpAddr,
-    /// Its index among the peers of the programs.
+    /// Its index among the programs' peers.
     pub index: u32,
     pub known: Known,
     pub paths: Option<Paths>,
     pub survey: Option<Survey>,
-    /// What is known, in a sentence.
+    /// Its state, in a sentence.
     pub state: String,
     pub round_trips: [u64; PATHS_MAX],
-    /// Flows on each path that the kernel gave another port.
+    /// Flows on each path for which the kernel chose another port.
     pub rehashed: [u64; PATHS_MAX],
     turns: [u8; PATHS_MAX],
     states: Vec<State>,
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// Returns whether it is time to survey the ways to it.
+    /// Returns whether a survey of its paths is due.
     pub fn wants_survey(&self, now_ns: u64) -> bool {
         self.survey.is_none() && now_ns >= self.survey_ns
     }
@@ -86,7 +86,7 @@ impl Node {
         self.survey = Some(Survey::new(now_ns, self.surveys, &known, fabric.sources, random));
     }
 
-    /// Takes what another app has found; nothing yet. Returns what is to be said.
+    /// Takes what another app has found, if anything. Returns what to log.
     pub fn adopt(&mut self, now_ns: u64, shared: Option<&Shared>, settings: Settings) -> Option<News> {
         self.survey_ns = now_ns + ADOPT_NS;
         let Shared { known, round_trip_ns } = shared?;
@@ -96,7 +96,7 @@ impl Node {
         (self.state != before).then(|| format!("{}: {}", self.address, self.state))
     }
 
-    /// Takes what a survey has found. Returns what is to be said.
+    /// Takes the result of a survey. Returns what to log.
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -114,7 +114,7 @@ impl Node {
     fn learn(&mut self, now_ns: u64, found: &Surveyed, settings: Settings) -> String {
         let Some(round_trip_ns) = found.round_trip_ns else {
             return match self.paths {
-                // States of paths say it: the node may be away for a moment.
+                // The states of the paths show this: the node may be away for a moment.
                 Some(_) => format!("{} paths, and no answer", self.known.all().len()),
                 None => {
                     "no answer to probes: weir runs there with a path app, this node among its peers, and \
@@ -129,12 +129,12 @@ impl Node {
         self.known.sentence()
     }
 
-    /// Has paths follow what is known now.
+    /// Updates the paths from what is known now.
     fn apply(&mut self, now_ns: u64, change: Change, settings: Settings) {
         match (change, &mut self.paths) {
             (Change::None, Some(_)) => return,
             (Change::Followed(followed), Some(paths)) => paths.follow(now_ns, &self.known, &followed),
-            // Flows keep numbers, and so go by other paths once.
+            // Flows keep their path numbers, and so change paths once.
             _ => {
                 self.paths = Some(Paths::of(now_ns, settings, &self.known));
                 self.states.clear();
@@ -145,12 +145,12 @@ impl Node {
         self.states.extend(paths[self.states.len()..].iter().map(Path::state));
     }
 
-    /// A path has failed or is grey: routers may choose other ports now.
+    /// A path has failed or is grey: routers may now map other ports to it.
     fn hasten(&mut self, now_ns: u64) {
         self.survey_ns = self.survey_ns.min(now_ns + SURVEY_PAUSE_NS);
     }
 
-    /// Learns from the programs what was sent. `nodes`: so many are looked at.
+    /// Reads from the programs what was sent. `nodes` is how many nodes are read in total.
     pub fn look(&mut self, now_ns: u64, programs: &TcPath, nodes: usize) {
         let Some(paths) = &mut self.paths else { return };
         if now_ns < self.look_ns {
@@ -167,14 +167,14 @@ impl Node {
         self.rehashed = activity.rehashed;
     }
 
-    /// Returns the paths to be probed now, if it is time: those of a round, or between the rounds of a node
-    /// that nothing is sent to, those that are in doubt.
+    /// Returns the paths to probe now, if it is time: those of a round or, between the rounds of a node
+    /// without traffic, those in doubt.
     pub fn round(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) -> Vec<usize> {
         let Some(paths) = &self.paths else { return Vec::new() };
         self.rounds.due(now_ns, paths, fabric.idle_ns, random)
     }
 
-    /// Returns the port of a path, and the turn of the next probe there.
+    /// Returns the port of a path, and the number of the next probe there.
     pub fn next_turn(&mut self, path: usize) -> (u16, u8) {
         let port = self.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main);
         let turn = self.turns.get_mut(path).map(|turn| {
@@ -184,7 +184,7 @@ impl Node {
         (port.unwrap_or_default(), turn.unwrap_or_default())
     }
 
-    /// Lets states and weights follow. Returns what is to be said.
+    /// Updates states and weights. Returns what to log.
     pub fn tick(&mut self, now_ns: u64) -> Vec<News> {
         let Some(paths) = &mut self.paths else { return Vec::new() };
         paths.tick(now_ns);
@@ -205,7 +205,7 @@ impl Node {
         news
     }
 
-    /// Returns what the programs are to be told, if it is not what they were told last.
+    /// Returns the programs' new settings, if they differ from the last ones.
     pub fn peer(&mut self) -> Option<PathPeer> {
         let out = |paths: &Paths| -> Vec<PathOut> {
             let step_ns = (paths.settings().congested_ns / COST_STEPS).max(1);
@@ -217,7 +217,8 @@ impl Node {
             };
             paths.offers().into_iter().map(one).collect()
         };
-        // A single one may hide links that routers do not tell apart, so all flows cannot be put on its port.
+        // A single path may hide links that are indistinguishable to routers, so not all flows can be put on
+        // its port.
         let several = self.paths.as_ref().filter(|paths| paths.all().len() > 1);
         let paths = several.map(out).unwrap_or_default();
         let peer = PathPeer { index: self.index, paths };
@@ -228,7 +229,7 @@ impl Node {
         Some(peer)
     }
 
-    /// The programs know nothing of it any more.
+    /// The programs know nothing about it any more.
     pub fn forget_written(&mut self) {
         self.written = None;
     }

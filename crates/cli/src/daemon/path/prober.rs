@@ -1,4 +1,4 @@
-//! The thread of a path app: sends probes, takes answers, and lets each node follow.
+//! The thread of a path app: sends probes, takes answers, and updates each node.
 
 use super::doca;
 use super::node::Node;
@@ -23,26 +23,26 @@ use weir_path::survey::Wish;
 use weir_path::wire::{Address, NO_PATH, Outer, Packet};
 use weir_path::{Between, Claim, Exchange, Fabric, Form, Member, Shared, Wanted};
 
-/// How long a turn waits at most while something is going on, and otherwise. With many nodes the former is
-/// longer, since a turn attends to all of them.
+/// The longest wait of an iteration while the app is active, and otherwise. With many nodes the former is
+/// longer, since an iteration handles all of them.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
 const PAUSE_PER_NODE: Duration = Duration::from_micros(15);
 
-/// How long after an obstacle it is tried again.
+/// How long to wait after an obstacle before retrying.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Answers to probes are waited for so long, in nanoseconds.
+/// How long to wait for answers to probes, in nanoseconds.
 const FORGOTTEN_NS: u64 = 2_000_000_000;
 
 /// The length of an Ethernet header, which the kernel adds.
 const ETHERNET: usize = 14;
 
-/// What a probe was sent for.
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     /// For a path, with its sequence number.
     Path { path: usize, sequence: u32 },
-    /// For a path, by a large probe.
+    /// For a path, with a large probe.
     Large { path: usize, sequence: u32 },
     /// For a survey.
     Survey,
@@ -53,20 +53,20 @@ enum Asked {
 pub struct Probe {
     wish: Wish,
     turn: u8,
-    /// The path that it belongs to, [`NO_PATH`] if none.
+    /// The path that it belongs to, or [`NO_PATH`].
     path: u8,
-    /// It is padded to this length, from the IP header on.
+    /// It is padded to this length, counted from the IP header.
     length: u16,
 }
 
 impl Probe {
-    /// One that belongs to no path and is not padded.
+    /// Creates a probe that belongs to no path and is not padded.
     pub fn of(wish: Wish) -> Probe {
         Probe { wish, turn: 0, path: NO_PATH, length: 0 }
     }
 }
 
-/// A probe on its way.
+/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     node: usize,
@@ -75,20 +75,20 @@ struct Sent {
     asked: Asked,
 }
 
-/// What runs on the thread.
+/// The state of the thread.
 pub struct Prober {
     pub fabric: Fabric,
     pub settings: Settings,
     pub stop: Arc<AtomicBool>,
     pub telling: Telling,
     pub random: Random,
-    /// What it shares with apps at ports.
+    /// State shared with apps at ports.
     member: Member,
     session: u32,
     number: u32,
 }
 
-/// What it has once the programs are loaded.
+/// Its state once the programs are loaded.
 struct Running {
     uplink: Uplink,
     wire: Wire,
@@ -97,7 +97,7 @@ struct Running {
     turns: Turns,
 }
 
-/// Nanoseconds of the clock that the programs stamp with.
+/// Nanoseconds of the clock with which the programs take timestamps.
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -118,14 +118,14 @@ impl Prober {
             fabric,
             stop,
             random: Random::new(RandomState::new().hash_one(since_1970)),
-            // Later than that of any process before, as long as the clock is right.
+            // Higher than that of any earlier process, as long as the clock is right.
             session: since_1970.as_secs() as u32,
             number: 0,
             member: Exchange::of_process().join(Form::Uplink),
         }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub fn run(&mut self) {
         while !self.stops() {
             match self.open() {
@@ -166,7 +166,7 @@ impl Prober {
         Ok(Running { uplink, wire, nodes, sent: BTreeMap::new(), turns: Turns::new(now_ns()) })
     }
 
-    /// ECMP and adaptive: everything in turns of a few milliseconds.
+    /// ECMP and adaptive: everything in iterations of a few milliseconds.
     fn watch(&mut self, running: &mut Running) {
         while !self.stops() {
             let now = now_ns();
@@ -213,7 +213,7 @@ impl Prober {
         }
     }
 
-    /// Takes answers of nodes and messages of routers.
+    /// Takes answers of nodes and ICMP messages of routers.
     fn take_answers(&mut self, running: &mut Running) {
         while let Some(answer) = running.uplink.programs.answer() {
             let Some(sent) = self.claim(&mut running.sent, &answer) else { continue };
@@ -249,7 +249,7 @@ impl Prober {
         }
     }
 
-    /// Returns what an answer is to, and forgets it: each counts once.
+    /// Returns the probe that an answer belongs to, and forgets it: each counts once.
     fn claim(&self, sent: &mut BTreeMap<u32, Sent>, answer: &PathAnswer) -> Option<Sent> {
         let one = sent.get(&answer.number).copied()?;
         let is_ours =
@@ -291,7 +291,7 @@ impl Prober {
         }
     }
 
-    /// Takes what other apps have found of nodes that are due for a survey, which then is not needed.
+    /// Takes what other apps have found about nodes that are due for a survey, which is then not needed.
     fn adopt(&mut self, running: &mut Running, now: u64) {
         for at in 0..running.nodes.len() {
             if !running.nodes[at].wants_survey(now) {
@@ -305,7 +305,7 @@ impl Prober {
         }
     }
 
-    /// Under what apps share what they find of a node, if there is a route to it.
+    /// Returns the key under which apps share what they find about a node, if there is a route to it.
     fn between(&self, running: &Running, at: usize) -> Option<Between> {
         let local = running.uplink.source(at)?;
         Some(Between { local, peer: running.nodes[at].address, vxlan_port: self.fabric.vxlan_port })
@@ -320,7 +320,7 @@ impl Prober {
         self.send(running, at, probe, Asked::Path { path, sequence }, now);
     }
 
-    /// Sends a large probe along a path. It is none of those by which the path's loss is judged.
+    /// Sends a large probe along a path. It does not count towards the path's loss.
     fn probe_large(&mut self, running: &mut Running, at: usize, path: usize, now: u64) {
         let node = &mut running.nodes[at];
         let (port, turn) = node.next_turn(path);
@@ -344,8 +344,9 @@ impl Prober {
         }
     }
 
-    /// Returns the next probe from its IP header on, and its number. eBPF stamps it when it leaves. Both
-    /// addresses are of the same version of IP, which the configuration and the route see to.
+    /// Returns the next probe, starting with its IP header, and its number. eBPF adds the timestamp on
+    /// transmission. Both addresses have the same IP version, which the configuration and the route
+    /// guarantee.
     pub fn packet(&mut self, source: IpAddr, destination: IpAddr, probe: &Probe) -> (u32, Vec<u8>) {
         if self.number == u32::MAX {
             (self.session, self.number) = (self.session.wrapping_add(1), 0);
@@ -378,7 +379,7 @@ impl Prober {
     }
 }
 
-/// Waits for so long, or until a flow waits for its port.
+/// Waits for this time, or until a flow needs a port.
 pub fn wait(time: Duration, uplink: &Uplink) {
     let [_, missed] = uplink.programs.fds();
     let mut waits = [PollFd::from_borrowed_fd(missed, PollFlags::IN)];

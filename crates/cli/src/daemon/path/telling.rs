@@ -1,4 +1,4 @@
-//! What is told to operators: lines of the log, and what the app shows.
+//! Reports to operators: log lines, and what the app shows.
 
 use super::node::Node;
 use std::net::IpAddr;
@@ -8,18 +8,18 @@ use weir_bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTr
 use weir_path::paths::{Path, Paths};
 use weir_path::{Board, Fabric, FlowRow, NodeTold, PathTold};
 
-/// How often the board is written, in nanoseconds; less often with many nodes, of each of which it reads what
-/// was sent.
+/// How often the board is written, in nanoseconds; less often with many nodes, because the traffic of each
+/// must be read.
 const EVERY_NS: u64 = 50_000_000;
 const EVERY_NS_PER_NODE: u64 = 1_000_000;
 
-/// Flows that are listed at most.
+/// The maximum number of flows listed.
 const FLOWS_MAX: usize = 1 << 20;
 
-/// What is told of an app.
+/// The reports of an app.
 pub struct Telling {
     name: String,
-    /// By their indexes.
+    /// Addresses by peer index.
     peers: Vec<IpAddr>,
     board: Board,
     obstacle: Option<String>,
@@ -33,7 +33,7 @@ impl Telling {
         Telling { name, peers, board, obstacle: None, said: None, next_ns: 0 }
     }
 
-    /// Notes whether the programs are at the uplink; a change is said.
+    /// Records whether the programs are attached to the uplink; logs a change.
     pub fn obstacle(&mut self, state: Result<(), String>) {
         let obstacle = state.err();
         if obstacle == self.obstacle {
@@ -49,13 +49,13 @@ impl Telling {
         self.obstacle = obstacle;
     }
 
-    /// Says something, in the log and on the board.
+    /// Reports a message, in the log and on the board.
     pub fn say(&self, what: &str) {
         info!("{}: {what}", self.name);
         self.board.look().note(since_1970(), what.to_string());
     }
 
-    /// Says something unless it was said last.
+    /// Reports a message unless it was the last one.
     pub fn say_once(&mut self, what: &str) {
         if self.said.as_deref() != Some(what) {
             self.said = Some(what.to_string());
@@ -63,7 +63,7 @@ impl Telling {
         }
     }
 
-    /// Writes the board now and then, and has flows listed if somebody waits for them.
+    /// Writes the board now and then, and has flows listed if a client is waiting for them.
     pub fn tell(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
         let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
         if wants_flows && let Ok(flows) = programs.flows() {
@@ -84,7 +84,7 @@ fn since_1970() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// Lists flows on a thread of its own: there may be a million, and probes do not wait.
+/// Lists flows on a separate thread: there may be a million, and probes cannot wait.
 fn list(flows: PathFlows, board: Board, peers: &[IpAddr], nodes: &[Node], now_ns: u64) {
     let port = |node: &Node, path: usize| {
         node.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main)
@@ -114,7 +114,7 @@ fn list(flows: PathFlows, board: Board, peers: &[IpAddr], nodes: &[Node], now_ns
         let rows = flows.read(FLOWS_MAX).into_iter().filter_map(row).collect();
         board.look().flows = Some(rows);
     };
-    // Who waits is told after a while that there is no answer.
+    // Waiting clients time out with a message that there is no answer.
     let _ = std::thread::Builder::new().name("weir-path-flows".into()).spawn(read);
 }
 

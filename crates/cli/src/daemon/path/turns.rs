@@ -1,5 +1,5 @@
-//! Whose turn it is to be probed and surveyed. What a host sends is bounded, so with many nodes not all that
-//! is due can be sent: nodes take turns then, and what is due waits, so that nobody is left out for ever.
+//! Which nodes are probed and surveyed next. A host's probe traffic is bounded, so with many nodes not
+//! everything that is due can be sent: nodes then take turns, and what is due waits, so that no node starves.
 
 use super::node::Node;
 use weir_app::random::Random;
@@ -8,25 +8,25 @@ use weir_path::paths::PATHS_MAX;
 use weir_path::probing::Budget;
 use weir_path::survey::Wish;
 
-/// Surveys that go on at once: 200 nodes are surveyed in some ten seconds.
+/// Maximum number of concurrent surveys: 200 nodes are surveyed in some ten seconds.
 const SURVEYS_MAX: usize = 16;
 
-/// Surveys take this part of what may be sent at most, so that failures are noticed meanwhile.
+/// Surveys use at most this fraction of the allowed traffic, so that failures are still noticed meanwhile.
 const SURVEY_SHARE: u64 = 4;
 
-/// Who comes first, and what may be sent.
+/// Which nodes go first, and how much may be sent.
 pub struct Turns {
     budget: Budget,
-    /// The first to be probed next.
+    /// The node to probe first next time.
     probed: usize,
-    /// The first whose survey may begin next, and the first that may send.
+    /// The first node whose survey may begin next, and the first that may send.
     surveyed: usize,
     sending: usize,
-    /// The first that may send a large probe.
+    /// The first node that may send a large probe.
     large: usize,
 }
 
-/// All numbers below `count`, from one of them on.
+/// Returns all numbers below `count`, starting with `first` and wrapping around.
 fn from(first: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |step| (first + step) % count)
 }
@@ -36,7 +36,7 @@ impl Turns {
         Turns { budget: Budget::new(now_ns), probed: 0, surveyed: 0, sending: 0, large: 0 }
     }
 
-    /// Begins surveys that are due, as long as there are not too many.
+    /// Begins surveys that are due, up to the limit.
     pub fn begin_surveys(&mut self, nodes: &mut [Node], now_ns: u64, fabric: &Fabric, random: &mut Random) {
         let mut going = nodes.iter().filter(|node| node.survey.is_some()).count();
         for at in from(self.surveyed, nodes.len()) {
@@ -51,7 +51,7 @@ impl Turns {
         }
     }
 
-    /// The probes that surveys want now, and may send.
+    /// Returns the probes that surveys want to send now, within the limit.
     pub fn wishes(&mut self, nodes: &mut [Node], now_ns: u64) -> Vec<(usize, Wish)> {
         let mut share = self.budget.left(now_ns) / SURVEY_SHARE;
         let mut wishes = Vec::new();
@@ -72,7 +72,7 @@ impl Turns {
         wishes
     }
 
-    /// The nodes and paths to be probed now.
+    /// Returns the nodes and paths to probe now.
     pub fn probes(
         &mut self,
         nodes: &mut [Node],
@@ -93,7 +93,7 @@ impl Turns {
         due
     }
 
-    /// The node and the path along which a large probe is to be sent now. `bytes`: its length.
+    /// Returns the node and the path along which to send a large probe now. `bytes` is its length.
     pub fn large(&mut self, nodes: &mut [Node], now_ns: u64, bytes: u16) -> Option<(usize, usize)> {
         if !self.budget.has_large(now_ns) {
             return None;
@@ -183,7 +183,7 @@ mod tests {
         );
     }
 
-    /// What a router says of a probe.
+    /// A router's ICMP message about a probe.
     fn said(wish: &Wish, router: [u8; 4]) -> Expired {
         let outer = Outer::between(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), wish.port, 4789);
         let probe = wish.probe(outer, (1, 1), 0, 0).datagram(Secret::default());

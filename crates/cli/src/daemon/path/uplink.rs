@@ -1,4 +1,4 @@
-//! The programs at the uplink, which may come and go.
+//! The programs at the uplink, which may disappear and return.
 
 use super::wire::{local_addresses, source_to};
 use anyhow::{Context, Result};
@@ -18,13 +18,13 @@ use weir_port::xdp::{Link, links};
 /// How often the interface's index is checked.
 const LOOK_NS: u64 = Duration::from_millis(500).as_nanos() as u64;
 
-/// Answers to a peer that may come at once.
+/// Burst size for answers to a peer.
 const BURST: u32 = 500;
 
-/// How often the addresses from which peers are reached are looked up, and while a peer has no route.
+/// How often the source addresses towards peers are looked up, if all peers have a route.
 const SOURCES_NS: u64 = Duration::from_secs(5).as_nanos() as u64;
 
-/// The programs, and where they are.
+/// The programs, and where they are attached.
 pub struct Uplink {
     name: String,
     pub programs: TcPath,
@@ -34,7 +34,7 @@ pub struct Uplink {
     peers: Vec<IpAddr>,
     vxlan_port: u16,
     local: Option<IpAddr>,
-    /// Our address on the way to each peer; `None` without a route.
+    /// Our source address towards each peer; `None` without a route.
     sources: Vec<Option<IpAddr>>,
     sources_ns: u64,
     /// Its MTU; 0 if it is not known.
@@ -65,8 +65,8 @@ impl Uplink {
         })
     }
 
-    /// Attaches the programs when the interface is there, or is there again. Returns the obstacle, if it has
-    /// looked and there is one.
+    /// Attaches the programs when the interface appears or reappears. Returns the obstacle, if it has checked
+    /// and found one.
     pub fn mind(&mut self, now_ns: u64) -> Option<Result<(), String>> {
         if now_ns < self.look_ns {
             return None;
@@ -100,25 +100,25 @@ impl Uplink {
         }
     }
 
-    /// Looks up its MTU, which somebody may change.
+    /// Looks up its MTU, which may be changed at any time.
     fn mind_mtu(&mut self, now_ns: u64, index: u32) {
         if now_ns < self.mtu_ns {
             return;
         }
         self.mtu_ns = now_ns + SOURCES_NS;
         let mtu = |link: &Link| link.mtu.min(u16::MAX.into()) as u16;
-        // What cannot be read now is what it was.
+        // If it cannot be read now, keep the old value.
         if let Ok(links) = links() {
             self.mtu = links.iter().find(|link| link.index == index).map_or(0, mtu);
         }
     }
 
-    /// The largest packet that leaves by it, from the IP header on; 0 if that is not known.
+    /// Returns the largest packet that leaves through it, counted from the IP header; 0 if that is not known.
     pub fn mtu(&self) -> u16 {
         self.mtu
     }
 
-    /// Looks up our own addresses, for which probes and answers are taken.
+    /// Looks up our own addresses, to which probes and answers are accepted.
     fn mind_sources(&mut self, now_ns: u64) -> Result<(), String> {
         if now_ns < self.sources_ns {
             return Ok(());
@@ -128,7 +128,7 @@ impl Uplink {
         }
         let is_whole = self.sources.iter().all(Option::is_some);
         self.sources_ns = now_ns + if is_whole { SOURCES_NS } else { LOOK_NS };
-        // A peer may use another address of ours than the one that our route to it picks.
+        // A peer may use a different address of ours than the one that our route to it selects.
         let own = local_addresses().map_err(|error| format!("our own addresses cannot be read: {error}"))?;
         let mut locals: Vec<IpAddr> = Vec::new();
         for address in self.sources.iter().flatten().copied().chain(own) {
@@ -140,17 +140,17 @@ impl Uplink {
         written.map_err(|error| format!("our own addresses cannot be written: {error}"))
     }
 
-    /// Returns our address on the way to a peer, by its index; `None` without a route.
+    /// Returns our source address towards a peer, by its index; `None` without a route.
     pub fn source(&self, peer: usize) -> Option<IpAddr> {
         self.sources.get(peer).copied().flatten()
     }
 
-    /// A packet could not be sent: the route may have changed, and our address with it.
+    /// A packet could not be sent: the route may have changed, and our source address with it.
     pub fn doubt_sources(&mut self) {
         self.sources_ns = 0;
     }
 
-    /// Whether the programs are at the interface.
+    /// Whether the programs are attached to the interface.
     pub fn is_attached(&self) -> bool {
         self.index.is_some()
     }
@@ -164,7 +164,7 @@ fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
             Scheme::Adaptive => Steer::Adaptive,
             Scheme::LetFlow => Steer::LetFlow,
             Scheme::Spray => Steer::Spray,
-            // The latter two are in the simulator only, and no configuration has them.
+            // The latter two exist only in the simulator, and cannot be configured.
             Scheme::Ecmp | Scheme::Clove | Scheme::PlbLike => Steer::Ecmp,
         },
         vxlan_port: fabric.vxlan_port,
@@ -184,7 +184,7 @@ fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
     }
 }
 
-/// Without a configured key, a cookie keeps out mistakes only.
+/// Without a configured key, a cookie only protects against mistakes.
 pub fn secret(fabric: &Fabric) -> Secret {
     fabric.secret.unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The sockets of probes: for each version of IP one that sends whole packets, and one that receives ICMP.
+//! The sockets of probes: for each IP version one that sends whole packets, and one that receives ICMP.
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -12,16 +12,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use weir_path::icmp::{Expired, expired, expired6};
 use weir_port::netlink;
 
-/// IPPROTO_RAW: what is sent begins with the IP header.
+/// IPPROTO_RAW: packets include the IP header.
 const RAW: RawProtocol = match RawProtocol::new(255) {
     Some(raw) => raw,
     None => unreachable!(),
 };
 
-/// More than what a router quotes, in bytes: of IPv4 576 at most, of IPv6 all of a probe.
+/// More than what a router quotes, in bytes: at most 576 for IPv4, a whole probe for IPv6.
 const ICMP_MAX: usize = 576;
 
-/// The sockets of a version of IP.
+/// The sockets of one IP version.
 struct Pair {
     out: OwnedFd,
     icmp: OwnedFd,
@@ -36,7 +36,7 @@ impl Pair {
         Ok(Pair { out: open(Protocol::from_raw(RAW))?, icmp: open(icmp)? })
     }
 
-    /// Returns the next message about a UDP packet, as `read` finds it.
+    /// Returns the next message about a UDP packet that `read` recognises.
     fn expired(&self, read: impl Fn(&[u8], Option<SocketAddr>) -> Option<Expired>) -> Option<Expired> {
         let mut buffer = [0; ICMP_MAX];
         loop {
@@ -61,10 +61,10 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Opens the sockets, which needs CAP_NET_RAW; those of IPv6 if there is such a peer.
+    /// Opens the sockets, which needs CAP_NET_RAW; those of IPv6 only if there is an IPv6 peer.
     pub fn open(has_six: bool) -> io::Result<Wire> {
         let four = Pair::open(AddressFamily::INET, rustix::net::ipproto::ICMP)?;
-        // What the kernel has learned of a smaller MTU holds for an address, and not for one of its paths.
+        // A smaller MTU learned by the kernel applies to an address, not to one of its paths.
         set_ip_mtu_discover(&four.out, Ipv4PathMtuDiscovery::PROBE)?;
         let six = || -> io::Result<Pair> {
             let six = Pair::open(AddressFamily::INET6, rustix::net::ipproto::ICMPV6)?;
@@ -84,14 +84,14 @@ impl Wire {
         Ok(())
     }
 
-    /// Returns the next message of a router about a UDP packet.
+    /// Returns the next ICMP message of a router about a UDP packet.
     pub fn expired(&self) -> Option<Expired> {
         let six = || self.six.as_ref()?.expired(|icmp, from| expired6(icmp, from?.ip()));
         self.four.expired(|packet, _| expired(packet)).or_else(six)
     }
 }
 
-/// Returns all IP addresses of this host, those of links alone left out.
+/// Returns all IP addresses of this host, except link-local ones.
 pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
     let is_of_link = |address: &IpAddr| matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
     Ok(netlink::addresses()?.into_iter().filter(|address| !is_of_link(address)).collect())

@@ -1,4 +1,4 @@
-//! Who may control weir over HTTP: whoever knows the token.
+//! Who may control weir over HTTP: clients that know the token.
 
 use crate::config::ControlOver;
 use crate::private;
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 use weir_config::infile;
 
-/// The least and the largest length of a token: the least cannot be guessed if it is random.
+/// The minimum and maximum length of a token: a random token of the minimum length cannot be guessed.
 const LENGTH: [usize; 2] = [32, 4096];
 
-/// Requests without the token that are answered in a second; further ones are told to wait.
+/// Requests without the token that are answered per second; further ones are asked to wait.
 const WRONG_MAX: u32 = 10;
 
-/// How often the log says that there are some.
+/// How often the log reports such requests.
 const SAID: Duration = Duration::from_secs(60);
 
-/// Requests that did not have the token, of this process.
+/// Requests without the token, to this process.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns how many requests did not have the token.
@@ -27,14 +27,14 @@ pub fn refused() -> u64 {
     REFUSED.load(Ordering::Relaxed)
 }
 
-/// What a request's authorization is.
+/// The verdict on a request's authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It has the token.
     Good,
     /// It does not have the token.
     Wrong,
-    /// It does not have the token, and too many others did not either. One with the token is never told so.
+    /// It does not have the token, and neither did too many others. A request with the token never gets this.
     TooMany,
 }
 
@@ -51,23 +51,23 @@ struct Wrong {
 }
 
 impl Gate {
-    /// Reads the token, which nobody else may read.
+    /// Reads the token, which no other user may read.
     pub fn open(control: &ControlOver) -> Result<Gate> {
         Ok(Gate::with(read(&control.token).with_context(|| format!("control: {}", control.token.display()))?))
     }
 
-    /// A gate with this token.
+    /// Returns a gate with this token.
     pub fn with(token: Vec<u8>) -> Gate {
         Gate { token, wrong: Mutex::new(Wrong { since: Instant::now(), count: 0, said: None }) }
     }
 
-    /// Looks at the value of a request's header `Authorization`.
+    /// Checks the value of a request's `Authorization` header.
     pub fn look(&self, header: Option<&[u8]>, now: Instant) -> Verdict {
         let given = header.and_then(|header| {
             let (scheme, token) = header.split_at_checked("Bearer ".len())?;
             scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
         });
-        // Compared whatever else is known, so that nobody who asks in vain keeps those out who know it.
+        // Compared in any case, so that clients without the token cannot lock out those with it.
         if is_same(given.unwrap_or_default(), &self.token) {
             return Verdict::Good;
         }
@@ -85,7 +85,7 @@ impl Gate {
     }
 }
 
-/// Compares in a time that depends on lengths alone.
+/// Compares in a time that depends only on the lengths.
 fn is_same(given: &[u8], token: &[u8]) -> bool {
     let differ = |at: usize| given.get(at).copied().unwrap_or_default() ^ token[at];
     let differing = (0..token.len()).fold(0, |all, at| std::hint::black_box(all | differ(at)));

@@ -1,5 +1,5 @@
-//! Control of services and back ends over HTTP: paths and methods become requests to the app, as they come
-//! over the control socket. The server is that of `http.rs`.
+//! Control of services and back ends over HTTP: paths and methods are translated to requests to the app, like
+//! those over the control socket. The server is that of `http.rs`.
 
 mod gate;
 mod routes;
@@ -16,14 +16,14 @@ use anyhow::{Context, Result};
 use std::net::TcpListener;
 use std::sync::Arc;
 
-/// What is needed to listen, read while the process may read everything.
+/// What is needed to listen, read while the process may still read everything.
 pub struct Ready {
     control: ControlOver,
     gate: Arc<Gate>,
     tls: Option<Acceptor>,
 }
 
-/// A listener, whom it lets in, and how.
+/// A listener, and who is admitted, and how.
 pub struct Entrance {
     pub listener: TcpListener,
     pub gate: Arc<Gate>,
@@ -39,7 +39,7 @@ impl Ready {
         Ok(Ready { control: control.clone(), gate, tls })
     }
 
-    /// Begins to listen on the configured address, or goes on with an inherited socket.
+    /// Begins to listen on the configured address, or continues with an inherited socket.
     pub fn bind(self, inherited: &Inherited) -> Result<Entrance> {
         let address = self.control.listen;
         let listener = match inherited.tcp(CONTROL, address)? {

@@ -1,4 +1,4 @@
-//! TLS in a weir that was built without it; the configuration cannot ask for it.
+//! TLS in a weir that was built without it; the configuration cannot enable it.
 
 use anyhow::{Result, bail};
 use std::path::Path;

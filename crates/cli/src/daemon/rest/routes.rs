@@ -1,9 +1,10 @@
-//! The paths of control over HTTP: one table, from which requests are answered and the description is made.
+//! The paths of control over HTTP: one table, from which requests are answered and the description is
+//! generated.
 
 use serde_json::{Map, Value, json};
 use weir_config::schema::Schema;
 
-/// What a request's body is.
+/// What a request's body contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     Nothing,
@@ -11,7 +12,7 @@ pub enum Takes {
     Service,
     /// A back end, as in the file.
     BackEnd,
-    /// What is to be changed of a back end.
+    /// Changes of a back end.
     Patch,
     /// A list of requests.
     Requests,
@@ -24,7 +25,7 @@ pub struct Route {
     pub path: &'static str,
     pub says: &'static str,
     pub takes: Takes,
-    /// The status if it is done.
+    /// The status on success.
     pub done: u16,
 }
 
@@ -77,7 +78,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Finds the route of a request; `Err` with the methods that the path has, none if there is no such path.
+/// Finds the route of a request; `Err` with the methods that the path has, or none if there is no such path.
 pub fn find<'a>(method: &str, path: &'a str) -> Result<(&'static Route, Names<'a>), Vec<&'static str>> {
     let all: Vec<(&Route, Names<'_>)> =
         ROUTES.iter().filter_map(|route| Some((route, matched(route.path, path)?))).collect();
@@ -99,10 +100,10 @@ fn matched<'a>(pattern: &'static str, path: &'a str) -> Option<Names<'a>> {
     words.next().is_none().then_some(Names(names))
 }
 
-/// Returns what the app is asked for a route, with the body if there is one.
+/// Returns the request to the app for a route, with the body if there is one.
 ///
 /// # Errors
-/// Says what is wrong with the body.
+/// The error describes the problem with the body.
 pub fn request(route: &Route, names: &Names<'_>, body: &Value) -> Result<Value, String> {
     let owner = ["service", "pool"].into_iter().find_map(|key| Some((key, names.of(key)?)));
     let mut one = Map::new();
@@ -130,10 +131,10 @@ pub fn request(route: &Route, names: &Names<'_>, body: &Value) -> Result<Value, 
     })
 }
 
-/// The words of requests in lists.
+/// The verbs of requests in lists.
 const WORDS: [&str; 7] = ["add", "remove", "drain", "maintenance", "enable", "weight", "reset"];
 
-/// The words of a back end's state, and those of the requests.
+/// The values of a back end's state, and the verbs of the requests that set them.
 const STATES: [(&str, &str); 3] = [("up", "enable"), ("draining", "drain"), ("maintenance", "maintenance")];
 
 fn patch(names: &Names<'_>, body: &Value) -> Result<Value, String> {
@@ -158,7 +159,7 @@ fn patch(names: &Names<'_>, body: &Value) -> Result<Value, String> {
     Ok(Value::Array(orders))
 }
 
-/// Picks what a path names from the list of all services; `None` if it is not there.
+/// Selects what a path names from the list of all services; `None` if it does not exist.
 pub fn pick(names: &Names<'_>, route: &Route, listed: &Value) -> Option<Value> {
     let named = |list: &Value, name: &str| {
         list.as_array().and_then(|list| list.iter().find(|one| one["name"] == name)).cloned()

@@ -1,4 +1,4 @@
-//! The server's side of TLS, by rustls.
+//! The server's side of TLS, using rustls.
 
 use crate::private;
 use anyhow::{Context, Result};
@@ -10,13 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 
-/// The largest size of a file with a private key, in bytes.
+/// The maximum size of a file with a private key, in bytes.
 const KEY_MAX: u64 = 1 << 20;
 
-/// A connection whose handshake is done.
+/// A connection whose handshake is complete.
 pub type Stream = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// Makes handshakes.
+/// Performs handshakes.
 #[derive(Clone)]
 pub struct Acceptor(tokio_rustls::TlsAcceptor);
 

@@ -1,5 +1,5 @@
-//! The old daemon's side: it tells its successor what it knows while frames go on, and gives it its
-//! interfaces when that is ready.
+//! The old daemon's side: it transfers its state to its successor while frames are still forwarded, and hands
+//! over its interfaces when the successor is ready.
 
 use super::super::fleet::Workers;
 use super::super::inherited::Inherited;
@@ -23,13 +23,13 @@ use weir_port::XdpInterface;
 use weir_port::xdp::Handover;
 use weir_program::{GroupId, PipeId, PortId};
 
-/// How long workers may take to empty the rings between them; they need a few breaths.
+/// How long workers may take to drain the rings between them; they need a few breaths.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// How long the successor may take after `go`, while no weir carries frames.
+/// How long the successor may take after `go`, while neither weir forwards frames.
 const FINISH: Duration = Duration::from_secs(10);
 
-/// A successor that is being told what there is.
+/// A successor that is receiving our state.
 pub struct Giving(Receiver<Result<Gift>>);
 
 /// A successor that is ready for the rest.
@@ -38,19 +38,20 @@ pub struct Gift {
     stocks: Vec<(PipeId, FlowStock)>,
     /// When the first page was written, in milliseconds of the workers' clock.
     since_ms: u32,
-    /// The queues whose sockets it takes.
+    /// The queues whose sockets it adopts.
     adopted: QueuesOf,
 }
 
 impl Giving {
-    /// Refuses what a client wants to change, because the successor would not know of it.
+    /// Refuses a client's change, because the successor would not know about it.
     pub fn refuse(&self) -> Result<()> {
         bail!("another weir is taking over: try again")
     }
 }
 
 impl Daemon {
-    /// Begins to hand over to the daemon that listens on `path`, and asks for sockets in this version.
+    /// Begins to hand over to the daemon that listens on `path`, which asks for sockets in version `sockets`
+    /// of the protocol.
     pub(in super::super) fn begin_to_give(&mut self, path: &str, sockets: Option<u64>) -> Result<()> {
         if self.giving.is_some() {
             bail!("another weir is taking over already");
@@ -85,7 +86,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Returns the successor once it is ready. If it has given up, everything stays as it is.
+    /// Returns the successor once it is ready. If it has given up, nothing changes.
     pub(in super::super) fn take_gift(&mut self) -> Option<Gift> {
         let gift = match self.giving.as_ref()?.0.try_recv() {
             Ok(gift) => gift,
@@ -115,8 +116,8 @@ impl Daemon {
         self.weights.iter().filter_map(name).collect()
     }
 
-    /// Stops carrying frames, and gives the successor what has changed since, the interfaces, and the sockets
-    /// that others have opened for this daemon (`inherited`), whose clients wait in their queues.
+    /// Stops forwarding, and gives the successor what has changed since, the interfaces, and the sockets that
+    /// other processes opened for this daemon (`inherited`), whose clients wait in their backlogs.
     pub(in super::super) fn give(mut self, gift: Gift, inherited: Inherited) -> Result<()> {
         let Gift { mut wire, stocks, since_ms, adopted } = gift;
         let mut systemd = std::mem::take(&mut self.systemd);
@@ -146,7 +147,7 @@ impl Daemon {
             "say": "end", "interfaces": list, "left": left, "apps": apps, "listeners": names,
         });
         let sent = wire.set_patience(FINISH).and_then(|()| wire.send(&end, &bytes, &descriptors));
-        // The successor does not wait for what the collector still has to read.
+        // The successor does not wait for what the collector has yet to read.
         let (ledger, balanced, flows) = super::super::settle(&reports, collector)?;
         let done = sent.and_then(|()| wire.receive()).context("the other weir has not taken over");
         match &done {
@@ -168,7 +169,7 @@ impl Daemon {
 }
 
 /// Stops the workers from receiving, and waits until each has taken what others have handed to it: frames
-/// that are still between two workers when they stop are dropped.
+/// still between two workers when they stop are dropped.
 fn fall_silent(workers: &Workers) -> Result<()> {
     workers.ask_all(|_, answer| Command::Quiesce(answer))?;
     let until = Instant::now() + SILENCE;
@@ -181,7 +182,7 @@ fn fall_silent(workers: &Workers) -> Result<()> {
     Ok(())
 }
 
-/// Tells the successor what there is, and waits until it is ready for the rest.
+/// Sends our state to the successor, and waits until it is ready for the rest.
 fn tell(
     path: &std::path::Path,
     (hello, offering): (&Value, Option<Offering>),

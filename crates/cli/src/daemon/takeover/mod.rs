@@ -1,23 +1,24 @@
 //! Another weir takes over from a running one: `weir run --takeover`.
 //!
-//! The successor reads and compiles its configuration, opens everything but sockets, and then asks the
-//! running daemon, over its control socket, to hand over. They talk over a unix socket of the successor's:
+//! The successor reads and compiles its configuration, opens everything except sockets, and then asks the
+//! running daemon, over its control socket, to hand over. They communicate over a Unix socket created by the
+//! successor:
 //!
-//! | who | says | and then |
+//! | who | sends | and then |
 //! |---|---|---|
-//! | old | its clock, interfaces, weights | changes of clients are refused; frames go on |
-//! | old | its sockets and their memory, if it was asked for them (`sockets.rs`) | |
-//! | old | the flows that there are, by pages | |
+//! | old | its clock, interfaces, weights | changes by clients are refused; frames are still forwarded |
+//! | old | its sockets and their memory, if requested (`sockets.rs`) | |
+//! | old | the existing flows, in pages | |
 //! | old | `ready` | |
-//! | new | `go`, with the sockets that it takes | the old daemon's workers stop; frames wait there |
+//! | new | `go`, with the sockets that it adopts | the old daemon's workers stop; frames wait there |
 //! | old | flows since the first page, states of apps | |
 //! | old | `end`, with their state, and its XDP programs' links and maps | its other sockets are closed |
-//! | new | `done` | its apps run, its programs are in the old ones' place; the old one ends |
+//! | new | `done` | its apps run, its programs replace the old ones; the old daemon exits |
 //!
-//! What is taken after `go` for a queue whose socket does not pass is dropped and counted.
-//! Before `done`, the successor's sockets get frames through the old programs.
-//! Until `go`, whatever goes wrong leaves the old daemon as it was. Each message is a JSON object and bytes.
-//! Both sides run as the same user, and the sockets admit only that one.
+//! Frames received after `go` on a queue whose socket is not passed on are dropped and counted. Before
+//! `done`, the successor's sockets get frames through the old programs. Until `go`, any failure leaves the
+//! old daemon as it was. Each message is a JSON object and bytes. Both sides run as the same user, and the
+//! sockets admit only that user.
 
 mod giving;
 mod sockets;
@@ -32,7 +33,7 @@ use weir_packet::{DropReason, Ledger};
 
 use weir_lb::edits::Edits;
 
-/// Reads a message of the other daemon, whatever it says, for fuzzers.
+/// Reads a message of the other daemon, whatever its contents, for fuzzers.
 pub fn read(head: &[u8], bytes: &[u8]) {
     let Ok(head) = wire::head(head) else { return };
     let _ = sockets::read_left(&head["left"], bytes);
@@ -40,13 +41,13 @@ pub fn read(head: &[u8], bytes: &[u8]) {
     let _ = Edits::read(&head["edits"]);
 }
 
-/// The number of the protocol. A successor that speaks another one is refused.
+/// The protocol version. A successor with another version is refused.
 const PROTOCOL: u64 = 2;
 
 /// Rows of a flow table that a worker writes or reads between two breaths.
 const ROWS: u32 = 2048;
 
-/// The same once it carries no frames any more.
+/// The same when no frames are forwarded any more.
 const ROWS_AT_REST: u32 = 1 << 18;
 
 /// Returns how many frames a ledger has dropped for these reasons.

@@ -1,9 +1,9 @@
-//! What two daemons say of sockets that pass from one to the other, beside the rest of a takeover.
+//! The part of the takeover protocol about sockets that pass from one daemon to the other.
 //!
-//! The old daemon says `sockets` after `hello`, if the successor has asked for that: which sockets there are,
-//! on which memory, and their descriptors. `go` names those that the successor can use, and `end` says in
-//! what state each was left. A daemon of before says none of this, and a successor of before does not ask:
-//! then sockets are closed and opened.
+//! After `hello`, if the successor has asked for it, the old daemon sends `sockets`: which sockets exist, on
+//! which memory, and their descriptors. `go` names those that the successor can use, and `end` contains the
+//! state in which each was left. An older daemon sends none of this, and an older successor does not ask for
+//! it: then sockets are closed and reopened.
 
 use super::super::interfaces::Interfaces;
 use super::wire::{DESCRIPTORS_MAX, Message, Wire};
@@ -13,10 +13,10 @@ use std::os::fd::AsFd;
 use weir_packet::{PoolId, RegionPool};
 use weir_port::xdp::{Home, Left, Memory, Offer, Rings, XdpInterface};
 
-/// The number of this part of the protocol.
+/// The version of this part of the protocol.
 pub const SOCKETS: u64 = 1;
 
-/// Most chunks of a pool, so that no message can ask for too much memory.
+/// The maximum number of chunks of a pool, so that no message can request too much memory.
 const CHUNKS_MAX: u32 = 1 << 24;
 
 /// Queues of the interfaces with these indices.
@@ -44,7 +44,7 @@ impl Offering {
         all
     }
 
-    /// Says them in as many messages as the number of descriptors needs.
+    /// Sends them in as many messages as the number of descriptors requires.
     pub fn send(self, wire: &mut Wire) -> Result<()> {
         let (mut memories, mut sockets) = (self.memories.as_slice(), self.sockets.as_slice());
         loop {
@@ -68,7 +68,7 @@ impl Offering {
         }
     }
 
-    /// Receives the memories and sockets that the other weir offers.
+    /// Receives the memory and sockets that the other weir offers.
     pub fn receive(wire: &mut Wire) -> Result<Offering> {
         let mut all = Offering::default();
         loop {
@@ -122,33 +122,33 @@ fn number(value: &Value) -> Result<u32> {
     value.as_u64().and_then(|number| u32::try_from(number).ok()).context("a number is missing")
 }
 
-/// What the successor makes of it.
+/// What the successor can use of it.
 #[derive(Default)]
 pub struct Offered {
     memories: Vec<Memory>,
-    /// Of each socket: the interface's index, the queue, and the old daemon's number for the pool.
+    /// For each socket: the interface's index, the queue, and the old daemon's number for the pool.
     places: Vec<(u32, u32, u32)>,
-    /// The pools that were adopted: the old daemon's number, the own one, and how many chunks they have.
+    /// The adopted pools: the old daemon's number, our id, and the number of chunks.
     adopted: Vec<(u32, PoolId, u32)>,
 }
 
 impl Offered {
-    /// Gives the prepared interfaces the sockets that are for them.
+    /// Gives the prepared interfaces their sockets.
     pub fn give(offering: Offering, interfaces: &Interfaces) -> Offered {
         let places = offering.sockets.iter().map(|(index, one)| (*index, one.queue, one.pool)).collect();
         interfaces.offer(offering.sockets);
         Offered { memories: offering.memories, places, adopted: Vec::new() }
     }
 
-    /// Whether there is nothing.
+    /// Whether nothing is offered.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Adopts the pool with this number, whose chunks must have a size.
+    /// Adopts the pool with this number, whose chunks must have size `chunk`.
     ///
     /// # Errors
-    /// Says why that is not possible.
+    /// Returns why that is not possible.
     pub fn take(&mut self, number: u32, chunk: usize) -> Result<RegionPool, String> {
         let at = self.memories.iter().position(|memory| memory.pool == number);
         let memory = &self.memories[at.ok_or("another worker has its memory")?];
@@ -162,7 +162,8 @@ impl Offered {
         Ok(pool)
     }
 
-    /// Gives the adopted pools the chunks that no socket has, given what was left of which interface.
+    /// Returns the chunks that no socket holds to the adopted pools, given the state in which each interface
+    /// was left.
     pub fn bring_home(&self, left: &[(u32, Left)], interfaces: &Interfaces) -> Result<()> {
         for interface in interfaces.prepared() {
             interface.keep_adopted(&of_interface(left, interface.index()));
@@ -183,7 +184,7 @@ impl Offered {
     }
 }
 
-/// Returns what was left of one interface.
+/// Returns the state in which one interface was left.
 pub fn of_interface(left: &[(u32, Left)], index: u32) -> Vec<Left> {
     left.iter().filter(|(one, _)| *one == index).map(|(_, left)| left.clone()).collect()
 }
@@ -194,13 +195,13 @@ pub fn adopted_json(interfaces: &Interfaces) -> Value {
     interfaces.prepared().map(queues).collect()
 }
 
-/// Reads what [`adopted_json`] has written; queues that are no numbers are left out.
+/// Reads what [`adopted_json`] has written; queues that are not numbers are skipped.
 pub fn read_adopted(value: &Value) -> QueuesOf {
     let queues = |one: &Value| list(&one[1]).filter_map(|queue| number(queue).ok()).collect();
     list(value).filter_map(|one| Some((number(&one[0]).ok()?, queues(one)))).collect()
 }
 
-/// Returns what ports have left, as JSON and bytes for `end`.
+/// Returns the states in which ports were left, as JSON and bytes for `end`.
 pub fn left_json(left: &[(u32, Left)]) -> (Value, Vec<u8>) {
     let mut bytes = Vec::new();
     let mut one_json = |(index, one): &(u32, Left)| {
@@ -215,7 +216,7 @@ pub fn left_json(left: &[(u32, Left)]) -> (Value, Vec<u8>) {
 /// Reads what [`left_json`] has written.
 ///
 /// # Errors
-/// A number or bytes are missing.
+/// Fails if a number or bytes are missing.
 pub fn read_left(value: &Value, bytes: &[u8]) -> Result<Vec<(u32, Left)>> {
     let mut rest = bytes;
     let mut next = |count: u64| {

@@ -29,11 +29,11 @@ use weir_port::xdp::{Handover, XdpInterface};
 use weir_program::change::Changes;
 use weir_program::{Pipe, PipeId};
 
-/// Why frames are dropped by a worker that receives before all workers have their sockets and memory.
+/// Drops that are expected of a worker that receives before all workers have their sockets and memory.
 const OF_A_START: [DropReason; 3] =
     [DropReason::InterfaceGone, DropReason::PoolEmpty, DropReason::PortRemoved];
 
-/// A running daemon that is about to be succeeded.
+/// A running daemon that is about to be replaced.
 pub struct Taking {
     wire: Wire,
     socket: PathBuf,
@@ -47,7 +47,7 @@ impl Taking {
     /// Asks the daemon that listens on `socket` to hand over to this process.
     ///
     /// # Errors
-    /// There is none, or it refuses.
+    /// Fails if there is none, or if it refuses.
     pub fn begin(socket: &Path) -> Result<Taking> {
         let path = socket.with_extension(format!("{}.successor", std::process::id()));
         let listener = UnixListener::bind(&path)
@@ -81,14 +81,14 @@ impl Taking {
         Ok(Taking { wire, socket: socket.into(), hello: hello.head, offering, offered, flows })
     }
 
-    /// Gives prepared interfaces the sockets that the old daemon offers, and returns what is to be known of
+    /// Gives prepared interfaces the sockets that the old daemon offers, and returns what must be known about
     /// them.
     pub fn offer(&mut self, interfaces: &Interfaces) -> &mut Offered {
         self.offered = Offered::give(std::mem::take(&mut self.offering), interfaces);
         &mut self.offered
     }
 
-    /// Returns the old daemon's clock, so that times of flows mean the same.
+    /// Returns the old daemon's clock, so that times of flows keep their meaning.
     pub fn clock(&self) -> Clock {
         Clock::since(self.hello["clock_ns"].as_u64().unwrap_or_default())
     }
@@ -97,17 +97,17 @@ impl Taking {
     pub fn has(&self, port: &PortConfig) -> bool {
         let PortKind::Xdp(xdp) = &port.kind else { return false };
         let has = |key: &str, what: Value| self.hello[key].as_array().map(|all| all.contains(&what));
-        // Older ones say the names only.
+        // Older daemons send only the names.
         let by_index = port.nic.as_ref().and_then(|nic| has("indices", nic.index.into()));
         by_index.or_else(|| has("interfaces", xdp.interface.as_str().into())).unwrap_or_default()
     }
 
-    /// Returns what was changed at run time in the old daemon's configuration, if anything was.
+    /// Returns the changes that were made to the old daemon's configuration at run time, if any.
     pub fn edits(&self) -> Option<Edits> {
         Edits::read(&self.hello["edits"]).filter(|edits| !edits.is_empty())
     }
 
-    /// Sets the weights that were set at run time, of targets that are still there, and returns them.
+    /// Applies the weights that were set at run time, for targets that still exist, and returns them.
     pub fn set_weights(&self, plan: &mut Plan) -> Weights {
         let mut weights = Weights::default();
         for one in self.hello["weights"].as_array().into_iter().flatten() {
@@ -125,7 +125,7 @@ impl Taking {
         weights
     }
 
-    /// Adds the entries that were added at run time, as far as the present program can have them.
+    /// Adds the entries that were added at run time, as far as the new program accepts them.
     pub fn add_entries(&self, daemon: &mut Daemon) -> Result<()> {
         let plan = daemon.plan.clone();
         let mut reader = crate::config::RunTime::new(&plan.program, &plan.attachments);
@@ -162,13 +162,13 @@ impl Taking {
         Ok(())
     }
 
-    /// Takes the flows over that there are, until the old daemon is ready to stop.
+    /// Takes over the existing flows, until the old daemon is ready to stop.
     pub fn take_flows(&mut self, workers: &Workers) -> Result<()> {
         self.take_until("ready", workers).map(drop)
     }
 
-    /// Lets the old daemon stop, and goes on with what it leaves. Returns the states of its apps, and the
-    /// sockets that it has from others.
+    /// Lets the old daemon stop, and continues with what it leaves. Returns the states of its apps, and the
+    /// sockets that it inherited.
     pub fn go_on(&mut self, daemon: &mut Daemon) -> Result<(Value, Inherited)> {
         let sockets = adopted_json(&daemon.interfaces);
         self.wire.send(&json!({ "say": "go", "sockets": sockets }), &[], &[])?;
@@ -202,8 +202,8 @@ impl Taking {
         Ok((head["apps"].clone(), listeners))
     }
 
-    /// Takes the place of the old daemon's XDP programs, and lets it end. This takes tens of milliseconds,
-    /// while apps run already.
+    /// Replaces the old daemon's XDP programs, and lets it end. This takes tens of milliseconds, during which
+    /// apps already run.
     pub fn finish(mut self, daemon: &mut Daemon) -> Result<()> {
         daemon.interfaces.replace()?;
         let reports = daemon.fleet.ask_all(|_, answer| Command::Report(answer))?;
@@ -211,7 +211,7 @@ impl Taking {
         self.wire.send(&json!({ "say": "done", "dropped": dropped }), &[], &[])
     }
 
-    /// Takes flows over until the message with this word.
+    /// Takes over flows until the message with this word.
     fn take_until(&mut self, word: &str, workers: &Workers) -> Result<Message> {
         let stocks = workers.ask_all(|_, answer| Command::FlowStocks(answer))?;
         let stocks = stocks.into_iter().next().unwrap_or_default();
@@ -262,7 +262,7 @@ impl Taking {
     }
 }
 
-/// Returns why a process in this control group cannot succeed one that systemd runs in `unit`.
+/// Returns why a process in this control group cannot replace one that systemd runs in `unit`.
 fn outside(unit: Option<&str>, own: Option<&str>) -> Option<String> {
     let (unit, own) = unit.zip(own).filter(|(unit, own)| unit != own)?;
     Some(format!(
@@ -272,15 +272,15 @@ fn outside(unit: Option<&str>, own: Option<&str>) -> Option<String> {
 }
 
 /// Lets the workers receive once all their ports have their sockets and memory. A worker that started before
-/// another was ready would lose the frames that it sends through the other's ports or hands to it.
+/// another was ready would lose the frames that it transmits through the other's ports or hands to it.
 fn begin_to_receive(workers: &Workers, interfaces: &Interfaces) -> Result<()> {
     let are_ready = || interfaces.all().all(XdpInterface::has_obeyed);
-    // A worker that sleeps finds its sockets when it is asked for something.
+    // A sleeping worker notices its sockets when it is asked for something.
     let wake = || workers.ask_all(|_, answer| Command::Report(answer)).map(drop);
     after_all(are_ready, PATIENCE, wake, || workers.ask_all(|_, answer| Command::Receive(answer)).map(drop))
 }
 
-/// Wakes workers until all are ready, and only then lets them go.
+/// Wakes workers until all are ready, and only then releases them.
 fn after_all(
     are_ready: impl Fn() -> bool,
     patience: Duration,
@@ -297,7 +297,7 @@ fn after_all(
     go()
 }
 
-/// Reads what flows of a page were decided for. `None` if it is not understood.
+/// Reads the inputs for which the flows of a page were decided. `None` if they are not understood.
 pub(super) fn decided_for(entry: &Value) -> Option<DecidedFor> {
     match entry {
         Value::Null => Some(DecidedFor::Default),

@@ -15,11 +15,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The longest JSON text and the most bytes of a message.
+/// The maximum length of a message's JSON text, and of its bytes.
 const HEAD_MAX: usize = 64 << 20;
 const BYTES_MAX: usize = 64 << 20;
 
-/// Most file descriptors of a message: the kernel's limit.
+/// The maximum number of file descriptors of a message: the kernel's limit.
 pub const DESCRIPTORS_MAX: usize = 253;
 
 /// How long the other side may take for a message.
@@ -30,33 +30,33 @@ pub struct Wire(UnixStream);
 
 /// A message.
 pub struct Message {
-    /// What it says.
+    /// Its content.
     pub head: Value,
-    /// Bytes of any kind, such as records of flows.
+    /// Arbitrary bytes, such as records of flows.
     pub bytes: Vec<u8>,
     /// Open files.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Message {
-    /// Whether it is the one with this word.
+    /// Whether it is the message with this word.
     pub fn is(&self, word: &str) -> bool {
         self.head["say"] == word
     }
 }
 
 impl Wire {
-    /// Uses a connection.
+    /// Wraps a connection.
     ///
     /// # Errors
-    /// The socket refuses time limits.
+    /// Fails if the socket refuses timeouts.
     pub fn new(stream: UnixStream) -> Result<Wire> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Wire(stream))
     }
 
-    /// Returns the process at the other end, if that has called `listen`.
+    /// Returns the process at the other end, if it has called `listen`.
     pub fn peer(&self) -> Option<Pid> {
         socket_peercred(&self.0).ok().map(|peer| peer.pid)
     }
@@ -79,7 +79,8 @@ impl Wire {
     /// Sends a message.
     ///
     /// # Errors
-    /// The other side is gone or does not read, or there are more than [`DESCRIPTORS_MAX`] descriptors.
+    /// Fails if the other side is gone or does not read, or if there are more than [`DESCRIPTORS_MAX`]
+    /// descriptors.
     pub fn send(&mut self, head: &Value, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         let head = head.to_string();
         let lengths = [head.len() as u32, bytes.len() as u32].map(u32::to_le_bytes).concat();
@@ -100,7 +101,7 @@ impl Wire {
     /// Receives a message.
     ///
     /// # Errors
-    /// The other side is gone, says nothing for too long, or says what is no message.
+    /// Fails if the other side is gone, is silent for too long, or sends something that is not a message.
     pub fn receive(&mut self) -> Result<Message> {
         let told = "the other daemon has ended or does not answer";
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -136,7 +137,7 @@ impl Wire {
 /// Reads the JSON object of a message.
 ///
 /// # Errors
-/// It is no JSON.
+/// Fails if it is not JSON.
 pub fn head(text: &[u8]) -> Result<Value> {
     serde_json::from_slice(text).context("the other daemon's message is no JSON")
 }

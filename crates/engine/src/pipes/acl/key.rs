@@ -1,8 +1,8 @@
 //! Keys of packets and rules.
 //!
-//! A packet may lack a field, which only the `any` of a rule matches. Therefore a key has, besides the
-//! fields, one bit for each set of layers that fields need; a rule that matches the field also matches the
-//! bit.
+//! A packet may lack a field, in which case only the `any` of a rule matches. Therefore a key has, besides
+//! the fields, one bit for each set of layers that fields need; a rule that matches the field also matches
+//! the bit.
 
 use crate::batch::load::{KeyPlan, Place, pack};
 use crate::batch::packets::Packets;

@@ -10,16 +10,16 @@ use weir_program::change::EntryKey;
 use weir_program::{Criterion, Entry, Pipe};
 use weir_table::{Acl, AclError};
 
-/// Rule numbers are reassigned when this many per entry of capacity have been used.
+/// Rule numbers are reassigned once this many per entry of capacity have been used.
 const NUMBERS_PER_ENTRY: usize = 4;
 
-/// The rules of a pipe. Newer rules have higher numbers, so that of equal priorities the older rule wins.
+/// The rules of a pipe. Newer rules have higher numbers, so among equal priorities the older rule wins.
 #[derive(Debug)]
 pub struct AclTable {
     keys: Keys,
     rules: Rules,
     capacity: usize,
-    /// Row of each rule number, also of rules that were removed.
+    /// Row of each rule number, including rules that were removed.
     row_of: Vec<u32>,
     /// Rule number of each entry.
     numbers: HashMap<EntryKey, u32>,
@@ -50,7 +50,7 @@ impl AclTable {
     /// # Errors
     /// The pipe's keys are too wide, or this type does not support one of its criteria.
     pub fn new(pipe: &Pipe, secret: u64) -> Result<AclTable, CompileError> {
-        // With the smallest number of bits each must have: the table cuts ranges of 16 bits.
+        // Each with the smallest number of bits it must have: the table cuts ranges of 16 bits.
         let fields = compile::fields(pipe, |criterion| match criterion {
             Criterion::Masked => Some(0),
             Criterion::Range => Some(16),
@@ -103,7 +103,7 @@ impl AclTable {
         held.map_err(refusal)
     }
 
-    /// Lets all held room go.
+    /// Releases all held room.
     pub fn let_go(&mut self) {
         each_width!(&mut self.rules, acl => acl.let_go());
     }
@@ -127,7 +127,7 @@ impl AclTable {
         self.row_of.len() as u32
     }
 
-    /// Returns the row of a rule number, also if the rule was removed.
+    /// Returns the row of a rule number, even if the rule was removed.
     #[must_use]
     pub fn row_of(&self, number: u32) -> Option<u32> {
         self.row_of.get(number as usize).copied()

@@ -1,6 +1,6 @@
 //! Exact match: keys have one to eight words, with separate code for each width.
 //!
-//! A handful of entries is found by comparing with each, more are found by hash. The switch depends on the
+//! A handful of entries is found by comparing with each; more are found by hash. The switch depends on the
 //! number of entries and is not visible outside.
 
 use crate::batch::compile::{self, CompileError};
@@ -87,7 +87,7 @@ impl<const W: usize> Basic<W> {
         Some(EntryKey { matches: self.matches(&words), priority: 0 })
     }
 
-    /// Returns the row of the entry whose key another table of the same plan has in `row`.
+    /// Returns the row of the entry whose key is in `row` of another table with the same plan.
     fn find_like(&self, other: &Basic<W>, row: u32) -> Option<u32> {
         let key = &other.exact.row(row).key;
         self.exact.get(self.hash.hash(key), key)

@@ -1,5 +1,5 @@
-//! Flows leave a slice of the table at a time: idle ones, removed ones, and all when the worker stops. A flow
-//! stays until there is room for its delta.
+//! Flows leave the table slice by slice: idle flows, removed flows, and all flows when the worker stops. A
+//! flow stays until there is room for its delta.
 
 use super::Flows;
 use super::ages::{Ages, shortest_ms};
@@ -14,16 +14,16 @@ use weir_packet::FlowKey;
 use weir_program::snapshot::FlowAccount;
 use weir_table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
 
-/// Rows visited for a new flow while a full table holds flows that are removed already.
+/// Rows visited for a new flow while a full table holds flows that are already removed.
 pub(super) const RECLAIM_ROWS: u32 = 64;
 
-/// Numbers of a predecessor whose flows are counted in the census at once: some 20 microseconds.
+/// Numbers of a predecessor whose flows are counted in the census in one go: some 20 microseconds.
 const COUNTED_AT_ONCE: usize = 4096;
 
 impl Flows {
-    /// Removes idle flows, and flows that are gone already, in the next `rows` rows of the flow table. Flows
-    /// with an entry of their own start anew if `stays` holds for their row; the rows of the others are
-    /// returned. `ages` are the present ones. A connection that its app resets stays until that has happened.
+    /// Removes idle flows, and flows that are already removed, in the next `rows` rows of the flow table.
+    /// Flows with their own entry start over if `stays` holds for their row; the rows of the others are
+    /// returned. `ages` are the current ones. A connection that its app resets stays until that has happened.
     pub fn age(&mut self, (rows, now_ms): (u32, u32), ages: &Ages, stays: impl Fn(u32) -> bool) -> Vec<u32> {
         self.decided.count_some(COUNTED_AT_ONCE);
         self.decided.census().sources().into_iter().for_each(|sources| sources.clear_some(now_ms));
@@ -31,7 +31,7 @@ impl Flows {
             return Vec::new();
         }
         let usual = Ages::all(self.timeouts_ms);
-        // A flow goes when the timeout is exceeded, not when it is reached.
+        // A flow expires when its timeout is exceeded, not when it is reached.
         let old = |ages: &Ages, flow: &Flow, other: Option<&Flow>| match ages.of(flow, other) {
             0 => false,
             timeout_ms => idle_of(flow, other, now_ms) > timeout_ms,
@@ -76,19 +76,19 @@ impl Flows {
         gone
     }
 
-    /// Lets the flows in the next `rows` rows leave, for this reason. Returns true when none is left.
+    /// Makes the flows in the next `rows` rows leave, for this reason. Returns true once none is left.
     pub fn end(&mut self, rows: u32, now_ms: u32, reason: DeltaReason) -> bool {
         self.visit((rows, now_ms), |_, _, _| Fate::Goes(reason));
         self.table.is_empty()
     }
 
-    /// Lets flows that are gone already leave, in the next `rows` rows.
+    /// Makes flows that are already removed leave, in the next `rows` rows.
     pub fn leave_removed(&mut self, rows: u32) {
         self.visit((rows, 0), |_, _, _| Fate::Stays);
     }
 
-    /// Looks in a full table for flows that are gone already, and lets them leave. Returns true if the table
-    /// has room for `wanted` flows then.
+    /// Searches a full table for flows that are already removed, and makes them leave. Returns true if the
+    /// table then has room for `wanted` flows.
     #[cold]
     pub(super) fn reclaim(&mut self, wanted: usize) -> bool {
         let is_full = |flows: &Flows| flows.table.len() + wanted > flows.table.capacity();
@@ -101,7 +101,7 @@ impl Flows {
         !is_full(self)
     }
 
-    /// Returns the ages from which flows without an entry of their own now end.
+    /// Returns the ages at which flows without an entry of their own currently expire.
     #[must_use]
     pub fn present_ages(&self) -> Ages {
         let capacity = self.table.capacity() as u64;
@@ -109,24 +109,24 @@ impl Flows {
         Ages::present(self.timeouts_ms, (room, capacity))
     }
 
-    /// Returns the shortest ages from which flows may go, as far as there are some.
+    /// Returns the shortest ages at which flows may expire, where they may expire at all.
     pub fn least_timeouts_ms(&self) -> impl Iterator<Item = u32> {
         shortest_ms(self.timeouts_ms, self.by_state)
     }
 
-    /// Returns the ages from which flows go, in milliseconds, by state; 0 if they stay.
+    /// Returns the ages at which flows expire, in milliseconds, by state; 0 if they stay.
     pub fn timeouts_ms(&self) -> [u32; FlowState::ALL.len()] {
         self.timeouts_ms
     }
 
-    /// Returns the age from which a flow goes in its present state, in milliseconds; 0 if it stays. A flow
-    /// that is not in the table is like one that has had no packet.
+    /// Returns the age at which a flow expires in its current state, in milliseconds; 0 if it stays. A flow
+    /// that is not in the table is treated like one that has had no packet.
     pub fn timeout_ms(&self, key: &FlowKey) -> u32 {
         let flow = self.table.get(self.hash(key), key).and_then(|at| self.table.flow(at));
         self.timeouts_ms[flow.map_or(FlowState::Single, Flow::state) as usize]
     }
 
-    /// Returns in how many milliseconds the next flow goes if no packet hits it.
+    /// Returns in how many milliseconds the next flow expires if no packet hits it.
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
         let (usual, present) = (Ages::all(self.timeouts_ms), self.present_ages());
         let rest = |(row, flow): (u32, &Flow)| {
@@ -138,8 +138,8 @@ impl Flows {
         self.table.iter().filter_map(rest).min()
     }
 
-    /// Visits rows: flows that are removed leave, and the others do what `judge` says, which gets the rows of
-    /// flows with an entry of their own. Of these, returns those that have aged, and those that start anew.
+    /// Visits rows: removed flows leave, and `judge`, which gets the rows of flows with their own entry,
+    /// decides about the others. Returns those of the latter that have expired, and those that start over.
     fn visit(
         &mut self,
         slice: (u32, u32),
@@ -170,12 +170,12 @@ impl Flows {
         (aged, restarted)
     }
 
-    /// Whether the flow of the other direction is live that the flow of a row ages with.
+    /// Whether the other direction, with which the flow of a row ages, is live.
     pub(super) fn is_paired(&self, row: u32) -> bool {
         self.other_direction(row).is_some()
     }
 
-    /// Returns the flow of the other direction, with which a flow ages as one.
+    /// Returns the flow of the other direction, with which a flow ages as a unit.
     pub(super) fn other_direction(&self, row: u32) -> Option<&Flow> {
         live_one(&self.decided, self.other_row(row)?, &self.table)
     }
@@ -190,7 +190,7 @@ impl Flows {
     #[cold]
     pub(super) fn reset_other(&mut self, row: u32) {
         let other = self.other_direction(row).filter(|other| other.heard() > 0);
-        // A SYN was answered with a reset, unless it was repeated before: then the flow is counted already.
+        // A SYN was answered with a reset; if the SYN was retransmitted earlier, the flow is counted already.
         let opens = other.filter(|other| other.state() == FlowState::TcpSyn && other.heard() == 1);
         let is_first = self.table.flow(row).is_some_and(|flow| flow.heard() == 1);
         if let Some(Decision::Pinned(number)) = opens.filter(|_| is_first).map(Flow::decision) {
@@ -208,7 +208,7 @@ fn live_one<'a>(decided: &Decided, row: u32, table: &'a FlowTable) -> Option<&'a
     table.flow(row).filter(|flow| decided.is_alive(flow))
 }
 
-/// Which flows age as one: those that have the same of a NAT pool, or are a pair.
+/// Which flows age as a unit: flows that share a place in a NAT pool or form a pair.
 struct Links<'a> {
     nat: Option<&'a mut Bindings>,
     pairs: Option<&'a mut Pairs>,
@@ -235,7 +235,7 @@ fn is_established(flow: &Flow, other: Option<&Flow>) -> bool {
     flow.state().together(other.map(Flow::state)) == FlowState::TcpEstablished
 }
 
-/// Returns how long neither direction has had a packet, in milliseconds.
+/// Returns how long both directions have been idle, in milliseconds.
 fn idle_of(flow: &Flow, other: Option<&Flow>, now_ms: u32) -> u32 {
     let idle = flow.idle(now_ms);
     other.map_or(idle, |other| idle.min(other.idle(now_ms)))
@@ -252,11 +252,11 @@ struct Leaving<'a, Judge> {
     judge: Judge,
     observed: &'a Option<Box<Observations>>,
     links: Links<'a>,
-    /// Rows of flows that go together with others.
+    /// Rows of flows that leave together with others.
     others: Vec<u32>,
-    /// Keys of aged flows with an entry of their own.
+    /// Keys of expired flows with an entry of their own.
     aged: Vec<FlowKey>,
-    /// Keys of flows that start anew.
+    /// Keys of flows that start over.
     restarted: Vec<FlowKey>,
 }
 
@@ -280,7 +280,7 @@ where
             self.restarted.push(*flow.key());
             return true;
         }
-        // What ages together leaves together.
+        // Flows that age together leave together.
         let other = self.links.other(row).filter(|_| reason == DeltaReason::Aged);
         if self.deltas.len() + self.others.len() + usize::from(other.is_some()) >= self.room {
             return false;

@@ -1,36 +1,36 @@
-//! The ages from which flows now end: sentence C13 of docs/pipes.md. While little of the table is free, flows
-//! end earlier, first those that anyone can forge.
+//! The ages at which flows currently expire: sentence C13 of docs/pipes.md. When little of the table is free,
+//! flows expire earlier, starting with those that anyone can forge.
 
 use weir_table::{Flow, FlowState, HEARD_MAX};
 
 /// The number of states.
 const STATES: usize = FlowState::ALL.len();
 
-/// The part of a table, as a divisor, below which room is scarce: while less is free, flows that are not
-/// established or not proven end earlier, so that a flood of them makes room for others.
+/// The fraction of a table, as a divisor, below which free room is scarce: then flows that are not
+/// established or not proven expire earlier, so that a flood of them makes room for others.
 const SCARCE: u64 = 4;
 
-/// The same for established flows of which one direction passes.
+/// The same for established flows that pass in only one direction.
 const VERY_SCARCE: u64 = 64;
 
-/// By how much timeouts are divided at most, when nothing is free.
+/// The largest divisor of timeouts, when nothing is free.
 const HURRY_MAX: u32 = 32;
 
 /// The same for established flows without proof, which may have packets every second.
 const UNPROVEN_MAX: u32 = 16;
 
-/// How certain it is that two hosts have a connection, and that no other host forges their addresses.
+/// How certain it is that two hosts have a connection, and that no third host forges their addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Proof {
-    /// Only a few packets were seen, or those of one side.
+    /// Only a few packets were seen, or only those of one side.
     None,
-    /// Several packets, of the only direction that passes.
+    /// Several packets of the only direction that passes.
     Alone,
     /// Packets of both directions, in turn.
     Answered,
 }
 
-/// The ages in milliseconds from which flows end, by their proof and state; 0 if they stay.
+/// The ages in milliseconds at which flows expire, by proof and state; 0 if they stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ages([[u32; STATES]; 3]);
 
@@ -63,7 +63,7 @@ impl Ages {
         ages
     }
 
-    /// Returns the age of a flow and of its other direction, which are one.
+    /// Returns the age of a flow and its other direction, which age as a unit.
     #[inline]
     pub fn of(&self, flow: &Flow, other: Option<&Flow>) -> u32 {
         let (one, other_one) = (flow.heard(), other.map_or(0, Flow::heard));
@@ -77,7 +77,7 @@ impl Ages {
     }
 }
 
-/// Whether packets of flows in a state may come at any time.
+/// Whether flows in a state may receive packets at any time.
 fn waits(state: FlowState) -> bool {
     match state {
         FlowState::Stream | FlowState::TcpEstablished => true,
@@ -89,8 +89,8 @@ fn waits(state: FlowState) -> bool {
     }
 }
 
-/// Returns the age, before it is divided, that flows in a state keep in a full table: that of the state in
-/// which there is as little to lose.
+/// Returns the age, before division, that flows in a state keep in a full table: that of the state with as
+/// little to lose.
 fn least_ms(timeouts_ms: &[u32; STATES], state: FlowState) -> u32 {
     let like = match state {
         FlowState::Stream => FlowState::Single,
@@ -109,7 +109,7 @@ fn hurried_ms((usual_ms, least_ms): (u32, u32), (room, scarce): (u64, u64), most
     if usual_ms == 0 || room >= scarce {
         return usual_ms;
     }
-    // The part above the minimum shrinks first: it is gone when half of the scarce room is taken.
+    // The part above the minimum shrinks first: it is gone when half of the scarce room is used.
     let (above, left) = (u64::from(usual_ms - least_ms), (2 * room).saturating_sub(scarce));
     let hurried = (u64::from(least_ms) * room + above * left) / scarce;
     hurried.max(u64::from(least_ms / most)).max(1) as u32

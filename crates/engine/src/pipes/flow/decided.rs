@@ -1,9 +1,9 @@
-//! What flows are decided for: a number in each flow leads to the row of an entry.
+//! What flows were decided for: a number in each flow leads to the row of an entry.
 //!
 //! The number outlives the row. When an entry is removed, or a swap has no row for it, the number leads
-//! nowhere from then on: its flows are gone for every packet at once, at a cost that does not depend on how
-//! many they are, and leave the table in slices, as their deltas are accepted. A number is used again when
-//! its last flow has left.
+//! nowhere from then on: its flows are gone for all packets at once, at a cost independent of their number,
+//! and leave the table in slices, as their deltas are accepted. A number is reused once its last flow has
+//! left.
 
 use crate::pipes::table::NO_ROW;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use weir_packet::prefetch;
 use weir_program::census::Census;
 use weir_table::{Belonging, Decision, Flow};
 
-/// Up to this many numbers are always in a near cache.
+/// Up to this number, all numbers are in a near cache.
 const FAR_MIN: usize = 4096;
 
 /// Numbers of decisions, and where they lead.
@@ -21,28 +21,28 @@ pub struct Decided {
     rows: RowsOfNumbers,
     /// How many flows each number has.
     flows: Vec<u32>,
-    /// What the flows of each number belong to.
+    /// What the flows of each number are attributed to.
     of: Vec<Belonging>,
     /// One more than the number of each row; 0 if it has none.
     of_rows: Vec<u32>,
-    /// Numbers that were free when they were listed here.
+    /// Numbers that were free when they were added here.
     free: Vec<u32>,
     /// Flows whose number leads nowhere.
     removed: usize,
-    /// What a successor had no use for; the worker frees nothing.
+    /// Data that a successor does not need; the worker frees nothing.
     replaced: Option<Renumbering>,
     /// Where all workers count the flows of each target.
     census: Arc<Census>,
-    /// The flows of numbers below this one are counted there.
+    /// The flows of numbers below this one have been counted there.
     counted: usize,
 }
 
-/// The row of each number, or [`NO_ROW`]. As long as each number is that of its row, as it is where no entry
-/// has been removed, looking up a packet's costs no access to memory: a million of them are four megabytes.
+/// The row of each number, or [`NO_ROW`]. While each number equals its row, as it does where no entry has
+/// been removed, looking up a packet's row accesses no memory: a million of them are four megabytes.
 #[derive(Clone, Debug, Default)]
 struct RowsOfNumbers {
     rows: Vec<u32>,
-    /// How many numbers are not those of their rows.
+    /// How many numbers differ from their rows.
     strays: usize,
 }
 
@@ -81,21 +81,21 @@ impl RowsOfNumbers {
     }
 }
 
-/// Where the numbers of a former program lead in the one that takes over. That is found out number by number,
-/// while the former program runs: there may be a million of them.
+/// Where the numbers of a previous program lead in the one that takes over. They are resolved one by one
+/// while the previous program runs, because there may be a million of them.
 #[derive(Clone, Debug)]
 pub struct Renumbering {
     rows: RowsOfNumbers,
     of: Vec<Belonging>,
     of_rows: Vec<u32>,
-    /// The numbers that led somewhere and do not any more.
+    /// The numbers that led somewhere and no longer do.
     lost: Vec<u32>,
     /// The next row that may need a number.
     row: u32,
 }
 
 impl Renumbering {
-    /// Begins, with room for everything.
+    /// Begins, with all memory allocated.
     pub fn new(old: &Decided, new: &Decided) -> Renumbering {
         let most = old.rows.len() + new.rows.len();
         Renumbering {
@@ -107,9 +107,8 @@ impl Renumbering {
         }
     }
 
-    /// Finds out where the next number leads, from `row_now`, which leads from rows to present rows; or,
-    /// behind the last number, gives one to the next row without any. Returns false if nothing was left to
-    /// do.
+    /// Resolves the next number by `row_now`, which maps old rows to current ones; after the last number,
+    /// assigns a number to the next row without one. Returns false if nothing was left to do.
     pub fn step(
         &mut self,
         (old, new): (&Decided, &Decided),
@@ -163,7 +162,7 @@ impl Decided {
         self.rows.get(number)
     }
 
-    /// Whether a flow is live, and did not go with its entry.
+    /// Whether a flow is live, that is, did not end with its entry.
     #[inline]
     pub fn is_alive(&self, flow: &Flow) -> bool {
         match flow.decision() {
@@ -172,7 +171,7 @@ impl Decided {
         }
     }
 
-    /// Whether it has to be looked up where numbers lead, and is so much that it may be far away.
+    /// Whether finding where numbers lead takes a look-up in a table that is too large for a near cache.
     #[inline(always)]
     pub fn is_far(&self) -> bool {
         self.rows.len() > FAR_MIN && self.rows.strays > 0
@@ -190,12 +189,12 @@ impl Decided {
         self.of_rows.get(row as usize)?.checked_sub(1)
     }
 
-    /// Returns what the flows of a number belong to.
+    /// Returns what the flows of a number are attributed to.
     pub fn belonging(&self, number: u32) -> Option<Belonging> {
         self.of.get(number as usize).copied()
     }
 
-    /// From now on flows are counted in this census. There must be none yet.
+    /// Counts flows in this census from now on. There must be no flows yet.
     pub fn count_in(&mut self, census: &Arc<Census>) {
         self.census = Arc::clone(census);
     }
@@ -206,7 +205,7 @@ impl Decided {
         &self.census
     }
 
-    /// Counts the flows of up to `most` numbers of a predecessor in.
+    /// Adds the flows of up to `most` numbers of a predecessor to the count.
     pub fn count_some(&mut self, most: usize) {
         let end = self.rows.len().min(self.counted.saturating_add(most));
         for number in self.counted..end {
@@ -217,14 +216,14 @@ impl Decided {
         self.counted = end;
     }
 
-    /// Counts a SYN that was repeated, of a flow of a number.
+    /// Counts a retransmitted SYN of a flow with this number.
     pub fn repeated(&self, number: u32) {
         if let Some(of) = self.of.get(number as usize) {
             self.census.repeat(of.target);
         }
     }
 
-    /// Counts a flow of a number whose target has not answered its SYN, or answered it with a reset.
+    /// Counts a flow with this number whose target has not answered its SYN, or has answered it with a reset.
     pub fn unanswered(&self, number: u32) {
         if let Some(of) = self.of.get(number as usize) {
             self.census.leave_unanswered(of.target);
@@ -244,7 +243,7 @@ impl Decided {
         self.removed
     }
 
-    /// Makes a number for a new row: the row's own, if no flow has it.
+    /// Creates a number for a new row: the row's own, if no flow has it.
     pub fn add(&mut self, row: u32, of: Belonging) {
         let number = match self.take_free(row) {
             Some(number) => {
@@ -267,7 +266,7 @@ impl Decided {
         self.of_rows[row as usize] = number + 1;
     }
 
-    /// From now on the number of this row leads nowhere.
+    /// From now on, the number of this row leads nowhere.
     pub fn remove(&mut self, row: u32) {
         if let Some(number) = self.of_row(row) {
             self.of_rows[row as usize] = 0;
@@ -303,12 +302,12 @@ impl Decided {
         }
     }
 
-    /// Takes over the numbers of a predecessor with their flows, at a cost that depends on those that lead
+    /// Takes over the numbers of a predecessor with their flows, at a cost that depends on how many lead
     /// nowhere from now on. Returns how many flows are removed.
     pub fn follow(&mut self, old: &mut Decided, mut now: Renumbering) -> usize {
         std::mem::swap(self, old);
-        // The predecessor's census counts its flows as long as other workers go by it; here they are counted
-        // in slices.
+        // The predecessor's census counts its flows as long as other workers use it; here they are counted in
+        // slices.
         std::mem::swap(&mut self.census, &mut old.census);
         (self.counted, old.counted) = (0, 0);
         std::mem::swap(&mut self.rows, &mut now.rows);
@@ -330,8 +329,8 @@ impl Decided {
         *self = Decided { rows, flows, of, of_rows, free, removed: 0, replaced: None, census, counted };
     }
 
-    /// Sets the generation of the program for what belongs to a number. Returns false if there is no such
-    /// number.
+    /// Sets the generation of the program for what a number is attributed to. Returns false if there is no
+    /// such number.
     pub fn set_generation(&mut self, number: u32, generation: u8) -> bool {
         let of = self.of.get_mut(number as usize);
         of.map(|of| of.generation = generation).is_some()
@@ -354,16 +353,16 @@ impl Decided {
         number < self.rows.len() && self.rows.at(number) == NO_ROW && self.flows[number] == 0
     }
 
-    /// Takes a free number, if possible this one.
+    /// Takes a free number, preferably this one.
     fn take_free(&mut self, wanted: u32) -> Option<u32> {
         if self.is_free(wanted) {
             return Some(wanted);
         }
         if wanted as usize == self.rows.len() {
-            // A new number is that of its row.
+            // A new number equals its row.
             return None;
         }
-        // Those taken in this way are still listed.
+        // Numbers taken this way are still listed.
         while let Some(number) = self.free.pop() {
             if self.is_free(number) {
                 return Some(number);
@@ -401,7 +400,7 @@ mod tests {
         (0..2).for_each(|_| decided.joined(first));
         decided.remove(7);
         assert_eq!((decided.row(first), decided.of_row(7), decided.removed()), (NO_ROW, None, 2));
-        // The row is used again while flows of the removed entry are in the table.
+        // The row is reused while flows of the removed entry are in the table.
         decided.add(7, of(1));
         let second = decided.of_row(7).unwrap();
         assert_ne!(second, first);

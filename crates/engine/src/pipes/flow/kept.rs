@@ -1,5 +1,5 @@
-//! What flows keep: the values of actions, from when a flow was learnt. They lie in a slab beside the 64-byte
-//! lines, a row for each row of the flow table, as the steps of the action need them.
+//! What flows keep: the values of actions as of when a flow was learnt. They are stored in a slab next to the
+//! 64-byte lines, one row for each row of the flow table, in the form that the steps of the action need.
 //!
 //! A packet whose flow found no room in the table uses a spare row, one for each packet of a batch.
 //!
@@ -21,7 +21,7 @@ pub struct FlowValues {
     plans: Vec<Plan>,
     /// Fields that values are learnt from.
     learnt: Vec<(Field, KeyPlan)>,
-    /// By template: what it makes of the parts of a flow key.
+    /// By template: how it rewrites the parts of a flow key.
     rewrites: Vec<Vec<Rewrite>>,
     /// By entry row: its template and its values.
     entries: Vec<(u16, Box<[u128]>)>,
@@ -31,7 +31,7 @@ pub struct FlowValues {
     capacity: u32,
     /// The row of each packet of the batch.
     rows: [u32; 64],
-    /// What the flow that begins has of the NAT pool.
+    /// What the flow that begins has from the NAT pool.
     pub bound: Option<Binding>,
 }
 
@@ -42,7 +42,7 @@ struct Rewrite {
     number: Number,
 }
 
-/// Where the number comes from.
+/// The source of the number.
 #[derive(Clone, Copy, Debug)]
 enum Number {
     Const(u128),
@@ -53,7 +53,8 @@ enum Number {
 }
 
 impl FlowValues {
-    /// Creates a slab, if an action of the pipe has values of flows, or answers need the actions' rewrites.
+    /// Creates a slab, if an action of the pipe has values kept by flows, or answers need the actions'
+    /// rewrites.
     #[must_use]
     pub fn new(pipe: &Pipe, program: &Program, answers: bool) -> Option<Box<FlowValues>> {
         let plans: Vec<Plan> =
@@ -94,13 +95,13 @@ impl FlowValues {
         self.entries.get(row as usize).map(|(template, _)| *template)
     }
 
-    /// The packet in a slot belongs to this flow, or to none.
+    /// Records that the packet in a slot belongs to this flow, or to none.
     #[inline]
     pub fn meet(&mut self, slot: usize, flow: Option<u32>) {
         self.rows[slot] = flow.unwrap_or(self.capacity + slot as u32);
     }
 
-    /// The flow of the packet in a slot ends before the packet's action: it keeps what the flow kept.
+    /// The flow of the packet in a slot ends before the packet's action runs: copies what the flow kept.
     pub fn set_apart(&mut self, slot: usize) {
         let spare = self.capacity + slot as u32;
         let from = self.rows[slot] as usize * self.stride;
@@ -108,8 +109,8 @@ impl FlowValues {
         self.rows[slot] = spare;
     }
 
-    /// Writes what a flow keeps that the packet in a slot begins, decided for the entry of `row`; without a
-    /// flow, what only this packet uses.
+    /// Writes what the flow that the packet in a slot begins keeps, decided for the entry of `row`; without a
+    /// flow, writes what only this packet uses.
     pub fn begin(&mut self, flow: Option<u32>, row: u32, slot: usize, look: &Lookup<'_>) {
         let at = flow.unwrap_or(self.capacity + slot as u32);
         let bound = self.bound;
@@ -120,7 +121,7 @@ impl FlowValues {
         });
     }
 
-    /// The same for the flow of an entry of its own, which no packet has begun.
+    /// The same for a flow with its own entry, which no packet has begun.
     pub fn begin_bare(&mut self, flow: u32, row: u32) {
         self.write(flow, row, |_, _| 0);
     }
@@ -157,7 +158,7 @@ impl FlowValues {
         &self.slab[at as usize * self.stride..(at as usize + 1) * self.stride]
     }
 
-    /// Sets what the flow of a row keeps to the piece of `all` with this number.
+    /// Sets what the flow of a row keeps to the piece of `all` at this index.
     pub fn set_row(&mut self, row: u32, all: &[u8], number: usize) {
         let place = |at: usize| at * self.stride..(at + 1) * self.stride;
         self.slab[place(row as usize)].copy_from_slice(&all[place(number)]);
@@ -177,7 +178,7 @@ impl FlowValues {
         (self.stride != 0).then_some(Kept { rows: &self.rows, values: &self.slab, stride: self.stride })
     }
 
-    /// Returns the key of the answers to a packet after the action of the entry of `row`.
+    /// Returns the key of the answers to a packet after the action of the entry in `row`.
     #[must_use]
     pub fn answers(&self, key: &FlowKey, row: u32, slot: usize, look: &Lookup<'_>) -> FlowKey {
         let (mut src, mut dst, mut ports) = (key.src(), key.dst(), (key.sport(), key.dport()));
@@ -224,7 +225,7 @@ fn rewrites(operations: &[Operation]) -> Vec<Rewrite> {
     list
 }
 
-/// Returns an address or a port as a number; 0 without.
+/// Returns an address or a port as a number; 0 if there is none.
 fn part_of(bound: Option<Binding>, part: NatPart) -> u128 {
     match (part, bound) {
         (_, None) => 0,
@@ -234,7 +235,7 @@ fn part_of(bound: Option<Binding>, part: NatPart) -> u128 {
     }
 }
 
-/// Returns what a field of the packet in a slot is now.
+/// Returns the current value of a field of the packet in a slot.
 fn learnt_by(plans: &[(Field, KeyPlan)], field: Field, slot: usize, look: &Lookup<'_>) -> u128 {
     let plan = plans.iter().find(|(of, _)| *of == field);
     plan.and_then(|(_, plan)| read(plan, look.batch, look.packets, slot)).unwrap_or_default()

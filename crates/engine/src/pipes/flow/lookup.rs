@@ -15,13 +15,13 @@ use weir_table::{Counted, Decision, DeltaReason, Event, Flow, NO_TARGET};
 /// Why a flow was not learnt.
 #[derive(Clone, Copy, Debug)]
 enum Unlearnt {
-    /// A delta must go first, and has no room.
+    /// A delta must be emitted first and has no room.
     Delta,
     /// The table is full.
     Full,
     /// There is no free port in the NAT pool.
     NoPort,
-    /// Another flow has the same answers.
+    /// Another flow already has the same answers.
     Taken,
 }
 
@@ -37,11 +37,11 @@ enum Answers {
 }
 
 impl Flows {
-    /// Returns the packets of known flows and of those learnt now, and counts them in their flows.
+    /// Returns the packets of known flows and of flows learnt now, and counts them in their flows.
     #[inline(never)]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         let able = look.list & look.packets.keys(self.source).known;
-        // A pinned flow goes to its target, whatever the group is now.
+        // A pinned flow goes to its target, whatever its group is now.
         let chooses = !look.live || !matches!(self.learn, Learn::Pin(_));
         self.choose(if chooses { able } else { 0 }, look);
         if !look.live {
@@ -69,7 +69,7 @@ impl Flows {
             self.choose(strange, look);
         }
         if self.learn != Learn::Nothing || self.own_missing {
-            // In arrival order, so that what one packet learns is found by the next.
+            // In order of arrival, so that the next packet finds what one packet learns.
             for slot in Bits(strange) {
                 hits |= u64::from(self.learn_one(slot, look, &mut flows)) << slot;
             }
@@ -80,7 +80,7 @@ impl Flows {
         Hits::Each(hits)
     }
 
-    /// Counts packets that have a row, and notes where the values are that their flows keep.
+    /// Counts packets that have a row, and notes where the values that their flows keep are.
     #[inline(always)]
     pub(super) fn meet(&mut self, hits: u64, flows: &[u32; 64], look: &Lookup<'_>) {
         let errors = self.about_pinned(hits, look);
@@ -91,8 +91,8 @@ impl Flows {
         }
     }
 
-    /// Prefetches the rows of the entries that likely flows were decided for, as long as their numbers are
-    /// those of the rows. The flows are in the cache by now, and the rows will be when they are counted.
+    /// Prefetches the rows of the entries that likely flows were decided for, as long as their numbers equal
+    /// their rows. The flows are cached by now, and the rows will be by the time they are counted.
     #[inline(always)]
     fn prefetch_entries(&self, list: u64, flows: &[u32; 64], slab: &Slab) {
         for slot in Bits(list) {
@@ -112,7 +112,7 @@ impl Flows {
     }
 
     /// Finds the rows of the packets whose flows were found. Returns those that have a row, and those whose
-    /// flows are gone.
+    /// flows have ended.
     #[inline(always)]
     fn rows_of_flows(&mut self, known: u64, flows: &[u32; 64], look: &mut Lookup<'_>) -> (u64, u64) {
         let (mut hits, mut gone) = (0, 0);
@@ -136,13 +136,13 @@ impl Flows {
         (hits, gone)
     }
 
-    /// Returns the row for a packet of a flow, [`NO_ROW`] if there is no target for it. `None` if the flow is
-    /// gone.
+    /// Returns the row for a packet of a flow, or [`NO_ROW`] if there is no target for it. `None` if the flow
+    /// has ended.
     #[inline(always)]
     fn row_of_flow(&self, at: u32, slot: usize, look: &Lookup<'_>) -> Option<u32> {
         match self.table.flow(at).map(Flow::decision) {
             Some(Decision::Pinned(number)) => Some(self.decided.row(number)).filter(|&row| row != NO_ROW),
-            // Which group the packet picks from is known, whatever its number was in another program.
+            // The group that the packet picks from is known, whatever its number was in another program.
             Some(Decision::Group(_)) => Some(self.pick(slot, look)),
             Some(Decision::Cached(_)) | None => Some(NO_ROW),
         }
@@ -185,7 +185,7 @@ impl Flows {
         }
     }
 
-    /// Adds what a measurement wants to know of a packet that its flow has just counted.
+    /// Adds what a measurement needs to know about a packet that its flow has just counted.
     #[inline(never)]
     fn observe(&mut self, at: u32, slot: usize, look: &Lookup<'_>) {
         let (Some(all), Some(flow)) = (&mut self.observed, self.table.flow(at)) else { return };
@@ -194,8 +194,8 @@ impl Flows {
         all.add(at, flow, look.batch.frame(slot).len() as u64, &one);
     }
 
-    /// Counts a SYN that was repeated for the target of its flow, and the flow when its second packet is the
-    /// first one to do so.
+    /// Counts a retransmitted SYN for the target of its flow, and the flow if its second packet is the first
+    /// retransmission.
     #[cold]
     fn repeats(&self, at: u32) {
         let Some(flow) = self.table.flow(at) else { return };
@@ -207,7 +207,7 @@ impl Flows {
         }
     }
 
-    /// Tells the first packet of a flow, and lets it give what a measurement waits for.
+    /// Reports the first packet of a flow, and makes the flow report the counts that a measurement waits for.
     #[inline(never)]
     fn tell_and_give(&mut self, at: u32, now_ms: u32) {
         if self.first {
@@ -266,8 +266,8 @@ impl Flows {
         Hits::Each(hits)
     }
 
-    /// Returns the row of the target that the buckets of a packet's group give it now; [`NO_ROW`] if there is
-    /// none, or if metadata chooses no group.
+    /// Returns the row of the target that the buckets of a packet's group currently give it; [`NO_ROW`] if
+    /// there is none, or if metadata chooses no group.
     #[inline]
     pub(super) fn pick(&self, slot: usize, look: &Lookup<'_>) -> u32 {
         if self.grouped >> slot & 1 == 0 {
@@ -278,7 +278,7 @@ impl Flows {
         self.targets.row(group, look.groups.get(group).map_or(NO_TARGET, pick))
     }
 
-    /// Returns the decision for a packet of a new flow, and the row it selects now.
+    /// Returns the decision for a packet of a new flow, and the row it currently selects.
     fn decide(&self, slot: usize, look: &Lookup<'_>) -> Option<(Decision, u32)> {
         let own = if self.own_missing { self.own_row(slot, look.packets) } else { None };
         let row = match (own, self.learn) {
@@ -294,13 +294,13 @@ impl Flows {
         Some((Decision::Pinned(self.decided.of_row(row)?), row))
     }
 
-    /// Returns the row of the entry that a packet's flow has of its own.
+    /// Returns the row of the packet's flow's own entry.
     fn own_row(&self, slot: usize, packets: &Packets) -> Option<u32> {
         self.own.get(&packets.keys(self.source).key[slot]).copied()
     }
 
-    /// The ICMP errors among packets of flows that are pinned. Anyone can send one, so none makes a flow
-    /// younger or changes its state; but a flow with an entry of its own counts everything.
+    /// The ICMP errors among packets of pinned flows. Anyone can send one, so none refreshes a flow or
+    /// changes its state; a flow with its own entry, however, counts everything.
     #[inline(always)]
     fn about_pinned(&self, list: u64, look: &Lookup<'_>) -> u64 {
         let keys = look.packets.keys(self.source);
@@ -312,8 +312,8 @@ impl Flows {
         own.fold(errors, |errors, slot| errors & !(1 << slot))
     }
 
-    /// Where flows are pinned, an ICMP error begins none: whoever sends one need not have seen the flow, and
-    /// what would be kept of it is not what the flow's packets have.
+    /// Where flows are pinned, an ICMP error begins none: its sender need not have seen the flow, and the
+    /// values kept for it would differ from those of the flow's packets.
     fn learns_nothing_for(&self, slot: usize, look: &Lookup<'_>) -> bool {
         let is_error = || {
             let errors = look.packets.keys(self.source).errors;
@@ -323,7 +323,8 @@ impl Flows {
             && !(self.own_missing && self.own_row(slot, look.packets).is_some())
     }
 
-    /// Handles a packet whose flow was not known, or gone, when its batch came. Returns true if it has a row.
+    /// Handles a packet whose flow was unknown or had ended when its batch arrived. Returns true if it has a
+    /// row.
     pub(super) fn learn_one(&mut self, slot: usize, look: &mut Lookup<'_>, flows: &mut [u32; 64]) -> bool {
         let packets = look.packets;
         let keys = packets.keys(self.source);
@@ -384,8 +385,8 @@ impl Flows {
         true
     }
 
-    /// Writes a flow, and the one of its answers, if there is room, and an address and a port of the NAT pool
-    /// for them.
+    /// Writes a flow, and the flow of its answers, if there is room, including an address and a port of the
+    /// NAT pool.
     fn learn(
         &mut self,
         slot: usize,
@@ -440,13 +441,13 @@ impl Flows {
         if has_own { row } else { self.recall(slot, look).unwrap_or_else(|| self.pick(slot, look)) }
     }
 
-    /// Whether the flow that a packet begins takes of a NAT pool: not if it has an entry of its own.
+    /// Whether the flow that a packet begins takes from a NAT pool; it does not if it has its own entry.
     fn binds(&self, slot: usize, look: &Lookup<'_>) -> bool {
         self.nat.is_some() && !(self.own_missing && self.own_row(slot, look.packets).is_some())
     }
 
-    /// Whether the pipe's flows take of a NAT pool, and one that the packet in a slot began could not: the
-    /// packet has no ports or is of the other family, or it is for an address of the pool.
+    /// Whether the pipe's flows take from a NAT pool, but a flow begun by the packet in a slot could not: the
+    /// packet has no ports, is of the other address family, or is for an address of the pool.
     fn cannot_be_bound(&self, slot: usize, look: &Lookup<'_>) -> bool {
         self.nat.as_ref().is_some_and(|nat| {
             let layers = look.packets.headers[slot].outer().layers;
@@ -456,8 +457,8 @@ impl Flows {
         })
     }
 
-    /// Chooses the address and the port for a new flow with this key. Those of flows that are removed are
-    /// free before others are given a second time.
+    /// Chooses the address and the port for a new flow with this key. Places of removed flows are freed
+    /// before others are handed out a second time.
     fn choose_place(&mut self, key: &FlowKey) -> Result<Place, Unlearnt> {
         let slice = self.nat.as_ref().map(|nat| nat.pool().slice(key)).unwrap_or_default();
         if self.nat.as_ref().is_some_and(|nat| nat.is_round_over(slice)) && self.decided.removed() != 0 {
@@ -467,7 +468,7 @@ impl Flows {
         self.propose_place(slice).ok_or(Unlearnt::NoPort)
     }
 
-    /// Notes what the next flow of a slice gets.
+    /// Records what the next flow of a slice gets.
     fn propose_place(&mut self, slice: u32) -> Option<Place> {
         let nat = self.nat.as_ref()?;
         let freed = self.ending.row().and_then(|row| nat.of_row(row));
@@ -493,7 +494,7 @@ impl Flows {
         (binds && !self.has_room_for(slot, row, look)).then_some(DropReason::NoNatPort)
     }
 
-    /// For a probe: whether there is room for the flow that a packet would begin, and for its answers'.
+    /// For a probe: whether there is room for the flow that a packet would begin and for that of its answers.
     fn has_room_for(&self, slot: usize, row: u32, look: &Lookup<'_>) -> bool {
         let key = &look.packets.keys(self.source).key[slot];
         let values = self.values.as_ref().filter(|_| self.reverse);
@@ -542,7 +543,7 @@ impl Flows {
         at.is_some_and(|at| self.stays(at) && self.is_paired(at))
     }
 
-    /// Drops packets for which there is no target. Those whose metadata chooses no group are misses.
+    /// Drops packets for which there is no target. Packets whose metadata chooses no group are misses.
     #[cold]
     fn without_target(&mut self, list: u64, look: &mut Lookup<'_>) {
         let lost = list & self.grouped;

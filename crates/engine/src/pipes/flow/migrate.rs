@@ -1,8 +1,8 @@
-//! Flows move to the worker that they belong to, when the number of workers changes: all are taken out first
+//! Flows move to the worker that they belong to when the number of workers changes: all are taken out first
 //! and then taken in, so that it does not matter how full the tables are in between.
 //!
-//! Promises: a flow arrives with its counts, times, state and values, or its counts are in a delta. The flow
-//! of an entry of its own is on every worker; its counts and its state move, and the flow stays.
+//! Guarantees: a flow arrives with its counts, times, state and values, or its counts are in a delta. The
+//! flow of an entry of its own is on every worker; its counts and its state move, and the flow stays.
 
 use super::Flows;
 use super::nat::Place;
@@ -14,7 +14,7 @@ use weir_program::nat::SLICES;
 use weir_program::owner::Side;
 use weir_table::{Belonging, Decision, DeltaReason, Flow};
 
-/// A flow on its way.
+/// A flow in transit.
 #[derive(Clone, Copy, Debug)]
 pub struct Migrant {
     /// The worker that it belongs to.
@@ -23,9 +23,9 @@ pub struct Migrant {
     known: Known,
     /// Whether it has an entry of its own.
     own: bool,
-    /// What it has of the NAT pool.
+    /// Its place in the NAT pool.
     place: Option<Place>,
-    /// What it and the other direction are both called.
+    /// The name that it and the other direction share.
     pair: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl Migrant {
 }
 
 impl Flows {
-    /// Takes out the flows that belong to another worker than `here`; `owner` tells to which.
+    /// Takes out the flows that belong to a worker other than `here`; `owner` returns which one.
     pub fn take_out(&mut self, here: usize, owner: impl Fn(&FlowKey, Side) -> usize) -> Migrants {
         let mut migrants = Migrants::default();
         let mut rows = Vec::new();
@@ -94,14 +94,14 @@ impl Flows {
         migrants
     }
 
-    /// Takes over what another worker's flows left of the NAT pool for the flows that belong here.
+    /// Takes over what another worker's flows left in the NAT pool for the flows that belong here.
     pub fn take_slices(&mut self, other: &mut Flows, belongs: impl Fn(u32) -> bool) {
         if let (Some(new), Some(old)) = (&mut self.nat, &mut other.nat) {
             (0..SLICES).filter(|&slice| belongs(slice)).for_each(|slice| new.take_slice(old, slice));
         }
     }
 
-    /// All flows that belong here have come.
+    /// Called when all flows that belong here have arrived.
     pub fn all_taken_in(&mut self) {
         self.nat.iter_mut().for_each(|nat| nat.arrived());
         self.pairs.iter_mut().for_each(|pairs| pairs.arrived());
@@ -166,7 +166,7 @@ impl Flows {
         Some(row)
     }
 
-    /// Gives the counts of a flow that cannot be taken in.
+    /// Emits the counts of a flow that cannot be taken in.
     fn end_one(
         &mut self,
         (flow, was): (&Flow, Known),

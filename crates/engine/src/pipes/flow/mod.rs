@@ -1,4 +1,4 @@
-//! FLOW: exact match on the flow key; packets write the entries, from what the pipe's own entries say.
+//! FLOW: exact match on the flow key; packets write the entries, following the pipe's own entries.
 
 mod age;
 mod ages;

@@ -1,12 +1,12 @@
 //! The addresses and ports of a NAT pool that the flows of a pipe have taken.
 //!
-//! What a slice can give is in two sets. A flow takes the least of the first; what flows leave behind goes
-//! into the second, and when the first is empty, the two change places. So nothing is given again before all
-//! that was free at the beginning of the round has been given, and what is given does not depend on the order
-//! in which flows of one moment leave.
+//! The free places of a slice are in two sets. A flow takes the lowest of the first set; places that flows
+//! leave go into the second, and when the first is empty, the two swap. So no place is reused before all that
+//! were free at the beginning of the round have been handed out, and the choice does not depend on the order
+//! in which simultaneous flows leave.
 //!
-//! A flow and the flow of its answers have one address and port together, which is free when both have left
-//! the table. Taking and leaving cost the same few words, whatever the size of the pool and of the table.
+//! A flow and the flow of its answers share one address and port, which is free once both have left the
+//! table. Taking and leaving touch the same few words, regardless of the size of the pool and of the table.
 //!
 //! Costs: two bits for each place of the pool, and 8 bytes for each flow of the table.
 
@@ -16,20 +16,20 @@ use weir_table::NumberSet;
 
 const NONE: u32 = u32::MAX;
 
-/// A place of a pool: its slice, and where in that.
+/// A place of a pool: its slice, and the position within it.
 pub type Place = (u32, u32);
 
-/// What a slice can give.
+/// The free places of a slice.
 #[derive(Clone, Debug)]
 struct Slice {
     fresh: NumberSet,
-    /// What was left behind in this round.
+    /// Places that were left in this round.
     rested: NumberSet,
     /// Whether anything was ever taken here.
     is_used: bool,
 }
 
-/// What a row of the flow table has of the pool.
+/// What a row of the flow table holds of the pool.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     place: u32,
@@ -39,7 +39,7 @@ struct Link {
 
 const UNBOUND: Link = Link { place: NONE, other: NONE };
 
-/// The places of a pool, and which flows have them.
+/// The places of a pool, and the flows that have them.
 #[derive(Clone, Debug)]
 pub struct Bindings {
     pool: NatPool,
@@ -47,9 +47,9 @@ pub struct Bindings {
     links: Vec<Link>,
     /// Places taken.
     used: usize,
-    /// The rows of flows that have come from another table, by their place.
+    /// The rows of flows that have arrived from another table, by place.
     moved: HashMap<Place, u32>,
-    /// Places of flows that have not found room there.
+    /// Places of flows that found no room there.
     lost: Vec<Place>,
 }
 
@@ -73,7 +73,7 @@ impl Slice {
         self.claim(place)
     }
 
-    /// Takes a place whose turn it is not.
+    /// Takes a place out of turn.
     fn claim(&mut self, place: u32) -> bool {
         self.is_used = true;
         self.fresh.remove(place) || self.rested.remove(place)
@@ -81,7 +81,7 @@ impl Slice {
 }
 
 impl Bindings {
-    /// Nothing of the pool is taken. `rows` is the number of flows that fit the table.
+    /// Creates bindings with nothing taken. `rows` is the number of flows that fit in the table.
     #[must_use]
     pub fn new(pool: &NatPool, rows: u32) -> Bindings {
         Bindings {
@@ -106,14 +106,14 @@ impl Bindings {
         self.used
     }
 
-    /// Returns the place that the next flow of a slice takes.
+    /// Returns the place that the next flow of a slice will take.
     #[inline]
     #[must_use]
     pub fn next(&self, slice: u32) -> Option<Place> {
         Some((slice, self.slices[slice as usize].next()?))
     }
 
-    /// The same when the flow that has `freed` has left, if there is one; it is of this slice.
+    /// The same once the flow that holds `freed`, if any, has left; it is in this slice.
     #[must_use]
     pub fn next_beside(&self, slice: u32, freed: Option<Place>) -> Option<Place> {
         let next = self.next(slice);
@@ -144,7 +144,7 @@ impl Bindings {
         }
     }
 
-    /// Lets the flow of another row have the place of this one: that of its answers.
+    /// Shares the place of this row's flow with the flow of another row: that of its answers.
     pub fn join(&mut self, row: u32, answers: u32) {
         let Link { place, .. } = self.links[row as usize];
         if place != NONE {
@@ -167,7 +167,7 @@ impl Bindings {
         Some(self.links.get(row as usize)?.other).filter(|&other| other != NONE)
     }
 
-    /// The flow of a row has left the table, or has no part in the pool any more.
+    /// The flow of a row has left the table, or no longer has a place in the pool.
     pub fn leave(&mut self, row: u32) {
         let other = self.other(row);
         if let Some(place) = self.detach(row)
@@ -182,7 +182,7 @@ impl Bindings {
         self.used -= usize::from(!fresh.contains(place) && rested.insert(place));
     }
 
-    /// The flow of a row leaves for another table, and keeps its place.
+    /// The flow of a row leaves for another table and keeps its place.
     pub fn detach(&mut self, row: u32) -> Option<Place> {
         let place = self.of_row(row)?;
         if let Some(other) = self.other(row) {
@@ -192,7 +192,7 @@ impl Bindings {
         Some(place)
     }
 
-    /// A flow with a place has come from another table into this row.
+    /// A flow with a place has arrived from another table in this row.
     pub fn attach(&mut self, row: u32, place: Place) {
         let (slice, number) = place;
         self.links[row as usize] = Link { place: number * SLICES + slice, other: NONE };
@@ -202,18 +202,18 @@ impl Bindings {
                 self.links[row as usize].other = other;
             }
             None => {
-                // Those of a slice that has come along are taken already.
+                // Places of a slice that has moved here as well are taken already.
                 self.used += usize::from(self.slices[slice as usize].claim(number));
             }
         }
     }
 
-    /// A flow with a place has ended on the way.
+    /// A flow with a place has ended in transit.
     pub fn lose(&mut self, place: Place) {
         self.lost.push(place);
     }
 
-    /// All flows have come. Places whose flows have both ended are free.
+    /// All flows have arrived. Places whose flows have both ended are free.
     pub fn arrived(&mut self) {
         for place in std::mem::take(&mut self.lost) {
             if !self.moved.contains_key(&place) {
@@ -223,20 +223,21 @@ impl Bindings {
         self.moved = HashMap::new();
     }
 
-    /// Returns the place here of a place of another pool, if this one has the address and the port.
+    /// Returns the place here that corresponds to a place of another pool, if this pool has the address and
+    /// the port.
     #[must_use]
     pub fn place_of(&self, other: &Bindings, place: Place) -> Option<Place> {
         self.pool.place(other.binding(place)?)
     }
 
-    /// Whether both are of the same addresses and ports.
+    /// Whether both have the same addresses and ports.
     #[must_use]
     pub fn is_alike(&self, other: &Bindings) -> bool {
         let NatPool { prefixes, first, last, .. } = &self.pool;
         (prefixes, first, last) == (&other.pool.prefixes, &other.pool.first, &other.pool.last)
     }
 
-    /// Takes over what another pool's slice can give, if it was ever used, in exchange for its own.
+    /// Takes over the free places of another pool's slice, if it was ever used, in exchange for its own.
     pub fn take_slice(&mut self, other: &mut Bindings, slice: u32) {
         if other.slices[slice as usize].is_used {
             let taken = other.taken_of(slice);

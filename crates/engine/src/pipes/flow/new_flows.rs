@@ -1,7 +1,9 @@
-//! Chooses the targets of new flows in turn, or by the flows that targets have, where their group says so.
+//! Chooses the targets of new flows in turn, or by the number of flows that targets have, where their group
+//! says so.
 //!
-//! A connection must not be torn. A packet that is not its first goes where the hash says, as it did if there
-//! was no room for its flow before; of TCP the flags tell, and of others whether the table was full lately.
+//! A connection must not be split. A packet that is not its first goes where the hash says, as the earlier
+//! ones did if there was no room for their flow. For TCP, the flags tell; for other protocols, whether the
+//! table was full recently.
 
 use super::Flows;
 use crate::pipes::table::{Lookup, NO_ROW};
@@ -12,22 +14,22 @@ use weir_program::buckets::Choice;
 use weir_program::{NewFlows, Program};
 use weir_table::{FlowState, NO_TARGET, seeded};
 
-/// A group none of whose flows had a turn yet.
+/// A group none of whose flows has had a turn yet.
 const NOT_BEGUN: u64 = u64::MAX;
 
-/// How the flows of a pipe are chosen for.
+/// How targets are chosen for the flows of a pipe.
 #[derive(Clone, Debug, Default)]
 pub struct NewFlowState {
-    /// Whether a group may leave it to anything but the hash.
+    /// Whether some group may use anything but the hash.
     pub chooses: bool,
     /// The place of the next turn of each group, by its position; empty if no group has turns.
     turns: Vec<u64>,
-    /// When the table had no room for a flow.
+    /// When the table last had no room for a flow.
     pub full_ms: Option<u32>,
 }
 
 impl NewFlowState {
-    /// Creates that of a pipe.
+    /// Creates the state for a pipe.
     pub fn new(program: &Program, learn: Learn) -> NewFlowState {
         let Learn::Pin(choice) = learn else { return NewFlowState::default() };
         let has = |wanted: fn(NewFlows) -> bool| {
@@ -41,8 +43,8 @@ impl NewFlowState {
         }
     }
 
-    /// Returns the place of a group's next turn, of so many. The first one is where the hash says, so that
-    /// workers do not all begin with the same target.
+    /// Returns the place of a group's next turn, out of `places`. The first one is where the hash says, so
+    /// that workers do not all begin with the same target.
     fn turn(&self, group: usize, hash: u64, places: usize) -> usize {
         match self.turns.get(group) {
             Some(&NOT_BEGUN) | None => (((hash >> 32) * places as u64) >> 32) as usize,
@@ -91,7 +93,7 @@ impl Flows {
     }
 
     /// Returns the row of the target that the packet's source went to last, if that is remembered and the
-    /// target gets new flows.
+    /// target accepts new flows.
     #[inline]
     pub(super) fn recall(&self, slot: usize, look: &Lookup<'_>) -> Option<u32> {
         let sources = self.decided.census().sources().filter(|_| self.grouped >> slot & 1 == 1)?;
@@ -104,7 +106,7 @@ impl Flows {
         Some(self.targets.row(at, target)).filter(|&row| row != NO_ROW)
     }
 
-    /// The flow of a packet was learnt for a number: its source is remembered.
+    /// The flow of a packet was learnt for a number: remembers its source.
     #[inline]
     pub(super) fn remember(&self, slot: usize, number: u32, look: &Lookup<'_>) {
         let sources = self.decided.census().sources().filter(|_| self.grouped >> slot & 1 == 1);
@@ -114,7 +116,7 @@ impl Flows {
         }
     }
 
-    /// Whether the flow that a packet may begin goes where the hash says, whatever its group says.
+    /// Whether the flow that a packet may begin goes where the hash says, regardless of its group's setting.
     fn goes_by_hash(&self, slot: usize, look: &Lookup<'_>) -> bool {
         let keys = look.packets.keys(self.source);
         if keys.key[slot].protocol() == PROTOCOL_TCP && !keys.seen[slot].is_syn() {
@@ -126,7 +128,7 @@ impl Flows {
         })
     }
 
-    /// Returns the least loaded of all targets, of equal ones the first from `first` on.
+    /// Returns the least loaded of all targets; among equals, the first starting at `first`.
     fn least_of_all(&self, group: usize, weights: &[u32], first: u16) -> u16 {
         let count = weights.len() as u16;
         if first >= count {
@@ -136,7 +138,7 @@ impl Flows {
         self.least(group, weights, all)
     }
 
-    /// Returns the target with the fewest flows for its weight, counting the new one; of equal ones the
+    /// Returns the target with the fewest flows for its weight, counting the new one; among equals, the
     /// first.
     fn least(&self, group: usize, weights: &[u32], candidates: impl IntoIterator<Item = u16>) -> u16 {
         let start = self.first_targets.get(group).copied().unwrap_or_default();
@@ -155,7 +157,7 @@ impl Flows {
         best.2
     }
 
-    /// The flow of a packet was learnt: the next one of its group has the next turn.
+    /// The flow of a packet was learnt: the next flow of its group gets the next turn.
     #[inline]
     pub(super) fn took_turn(&mut self, slot: usize, look: &Lookup<'_>) {
         if self.new_flows.turns.is_empty() || self.goes_by_hash(slot, look) {

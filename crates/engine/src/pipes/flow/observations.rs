@@ -9,20 +9,20 @@ use weir_table::Flow;
 /// Bytes of an Ethernet header.
 const ETHERNET: u64 = 14;
 
-/// What was observed since a flow last gave its counts, and what it has given, by row. As words, because
-/// memory for zeros is not touched before it is used.
+/// What was observed since a flow last reported its counts, and what it has reported, by row. Stored as
+/// words, because zeroed memory is not touched before it is used.
 #[derive(Debug)]
 pub struct Observations(Vec<Words>);
 
-/// [`Observed::words`], and the packets and bytes that were given.
+/// [`Observed::words`], and the packets and bytes that were reported.
 type Words = [u64; 5];
 
-/// What is known of a flow besides the counts in its row.
+/// What is known about a flow besides the counts in its row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
-    /// What was observed of the packets that are in its row.
+    /// What was observed about the packets that are in its row.
     pub observed: Observed,
-    /// What it has given to the measurement.
+    /// What it has reported to the measurement.
     pub given: Count,
 }
 
@@ -34,13 +34,13 @@ impl Known {
 }
 
 impl Observations {
-    /// Nothing was observed. `rows` is the number of flows that fit the table.
+    /// Creates observations that contain nothing. `rows` is the number of flows that fit in the table.
     #[must_use]
     pub fn new(rows: u32) -> Observations {
         Observations(vec![[0; 5]; rows as usize])
     }
 
-    /// Adds what was observed of a packet of `bytes` bytes, which the flow in this row has just counted.
+    /// Adds what was observed about a packet of `bytes` bytes, which the flow in this row has just counted.
     #[inline]
     pub fn add(&mut self, row: u32, flow: &Flow, bytes: u64, one: &Observed) {
         let Some(words) = self.0.get_mut(row as usize) else { return };
@@ -57,7 +57,7 @@ impl Observations {
         *words = [first, second, third, given[0], given[1]];
     }
 
-    /// What is known of the flow in this row.
+    /// Returns what is known about the flow in this row.
     #[must_use]
     pub fn of(&self, row: u32, flow: &Flow) -> Known {
         let [first, second, third, packets, bytes] = self.0.get(row as usize).copied().unwrap_or_default();
@@ -69,7 +69,7 @@ impl Observations {
         Known { observed, given }
     }
 
-    /// The flow in this row gives its counts, and lives on.
+    /// The flow in this row reports its counts and lives on.
     pub fn give(&mut self, row: u32, flow: &Flow) {
         let mut known = self.of(row, flow);
         known.given.add(Count { packets: flow.packets(), bytes: flow.bytes() });
@@ -78,7 +78,7 @@ impl Observations {
         }
     }
 
-    /// Another table's flow comes into this row, or its counts are added to those of the flow there, which
+    /// Another table's flow arrives in this row, or its counts are added to those of the flow there, which
     /// has `packets` packets of its own.
     pub fn take(&mut self, row: u32, packets: u64, from: &Known) {
         let Some(words) = self.0.get_mut(row as usize) else { return };
@@ -92,7 +92,7 @@ impl Observations {
     }
 }
 
-/// What is known about packets. Those from before the pipe was measured were not observed: their octets are
+/// What is known about packets. Packets from before the pipe was measured were not observed: their octets are
 /// their bytes without their Ethernet headers.
 #[inline]
 fn so_far(words: [u64; 3], packets: u64, bytes: u64) -> Observed {
@@ -102,7 +102,7 @@ fn so_far(words: [u64; 3], packets: u64, bytes: u64) -> Observed {
     }
 }
 
-/// What is known of a flow, where that is kept.
+/// What is known about a flow, where that is kept.
 #[must_use]
 pub fn known(all: &Option<Box<Observations>>, row: u32, flow: &Flow) -> Known {
     all.as_deref().map_or_else(Known::default, |all| all.of(row, flow))

@@ -1,5 +1,5 @@
-//! Which flow has the answers of which, where a pipe learns them together and has no NAT pool: the two age as
-//! one. With a pool, what they have of it says so ([`super::nat`]).
+//! Which two flows answer each other, where a pipe learns them together and has no NAT pool: the two age as a
+//! unit. With a pool, their shared place links them ([`super::nat`]).
 //!
 //! Costs: 4 bytes for each flow of the table.
 
@@ -11,12 +11,12 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub struct Pairs {
     others: Vec<u32>,
-    /// The rows of flows that have come from another table, by what both of a pair were called there.
+    /// The rows of flows that have arrived from another table, by the name of their pair there.
     moved: HashMap<u64, u32>,
 }
 
 impl Pairs {
-    /// There are no pairs. `rows` is the number of flows that fit the table.
+    /// Creates a table without pairs. `rows` is the number of flows that fit in the flow table.
     #[must_use]
     pub fn new(rows: u32) -> Pairs {
         Pairs { others: vec![NONE; rows as usize], moved: HashMap::new() }
@@ -34,21 +34,21 @@ impl Pairs {
         self.others.get(row as usize).copied().filter(|&other| other != NONE)
     }
 
-    /// The flow of a row is alone from now on, and so is the other one.
+    /// From now on, the flow of a row is alone, and so is the other one.
     pub fn part(&mut self, row: u32) {
         if let Some(other) = self.other(row) {
             (self.others[row as usize], self.others[other as usize]) = (NONE, NONE);
         }
     }
 
-    /// A flow has come from another table into this row; the other one of its pair has the same name.
+    /// A flow has arrived from another table in this row; the other one of its pair has the same name.
     pub fn attach(&mut self, row: u32, name: u64) {
         if let Some(other) = self.moved.insert(name, row).filter(|&other| other != row) {
             self.join(row, other);
         }
     }
 
-    /// All flows have come.
+    /// All flows have arrived.
     pub fn arrived(&mut self) {
         self.moved = HashMap::new();
     }

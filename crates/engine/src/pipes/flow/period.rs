@@ -1,9 +1,9 @@
-//! Measured flows: each gives what it has counted once in a period, so that whoever adds up deltas knows when
-//! all packets of a period are in them.
+//! Measured flows: each reports what it has counted once per period, so that a consumer that adds up deltas
+//! knows when they contain all packets of a period.
 //!
-//! A flow whose counts are from a former period gives them before it counts the next packet, so no delta has
-//! packets of two periods, unless there was no room for the first. The others give in slices. When all have,
-//! the pipe says so in a delta of its own, behind all others ([`DeltaReason::Swept`]).
+//! A flow whose counts are from a previous period reports them before it counts the next packet, so no delta
+//! has packets of two periods, unless there was no room for the first. The others report in slices. Once all
+//! have, the pipe announces it in a separate delta after all others ([`DeltaReason::Swept`]).
 
 use super::Flows;
 use super::decided::Decided;
@@ -12,24 +12,24 @@ use super::table::belonging_of;
 use weir_program::Measured;
 use weir_table::{DeltaReason, Fate, Flow, FlowDelta, FlowTable, Visitor};
 
-/// In how many milliseconds the flows are visited after the end of a period, at most: a quarter of it if that
-/// is shorter.
+/// Maximum time after the end of a period in which the flows are visited, in milliseconds: a quarter of the
+/// period if that is shorter.
 const SWEEP_MS: u64 = 250;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The most rows visited at once: some 50 microseconds.
+/// Maximum number of rows visited in one go: some 50 microseconds.
 const ROWS_MAX: u64 = 16_384;
 
-/// Where the measurement of a pipe is.
+/// The progress of a pipe's measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Period {
     measured: Measured,
-    /// When the present period began, in milliseconds: a multiple of its length.
+    /// When the current period began, in milliseconds: a multiple of its length.
     start_ms: u32,
-    /// The row where visits go on.
+    /// The row where visits continue.
     next: u32,
-    /// Whether all flows have given what they counted before `start_ms`, and it was said.
+    /// Whether all flows have reported what they counted before `start_ms`, and that was announced.
     swept: bool,
     /// Whether `start_ms` was found by a clock that does not wrap.
     aligned: bool,
@@ -42,7 +42,7 @@ impl Period {
         Period { measured, start_ms: 0, next: 0, swept: false, aligned: false }
     }
 
-    /// Begins at a multiple of the length, counted by a clock that does not wrap: milliseconds do so after 49
+    /// Begins at a multiple of the length, counted by a clock that does not wrap; milliseconds wrap after 49
     /// days.
     fn align(&mut self, now_ns: u64) {
         if !self.aligned {
@@ -52,7 +52,7 @@ impl Period {
         }
     }
 
-    /// Goes on to the period of `now_ms`.
+    /// Advances to the period of `now_ms`.
     #[inline]
     pub fn reach(&mut self, now_ms: u32) {
         let since_ms = now_ms.wrapping_sub(self.start_ms);
@@ -64,7 +64,7 @@ impl Period {
 }
 
 impl Flows {
-    /// Lets a flow that is about to count a packet give its counts, if that is due and there is room.
+    /// Makes a flow that is about to count a packet report its counts, if that is due and there is room.
     #[inline]
     pub(super) fn give_due(&mut self, at: u32, now_ms: u32) {
         let Some(Period { start_ms, measured, .. }) = self.period else { return };
@@ -73,7 +73,7 @@ impl Flows {
         }
     }
 
-    /// Lets a flow give what it counted in a former period, before it becomes younger without a packet.
+    /// Makes a flow report what it counted in a previous period, before it is refreshed without a packet.
     pub(super) fn give_former_counts(&mut self, at: u32, now_ms: u32) {
         if let Some(period) = &mut self.period {
             period.reach(now_ms);
@@ -81,8 +81,8 @@ impl Flows {
         }
     }
 
-    /// Lets flows in the next rows give what they counted in former periods, in proportion to the time since
-    /// the last call; when all have, says so.
+    /// Makes flows in the next rows report what they counted in previous periods, in proportion to the time
+    /// since the last call, and announces when all have.
     pub fn sweep_period(&mut self, elapsed_ms: u32, now_ns: u64) {
         let Some(mut period) = self.period else { return };
         let now_ms = (now_ns / NS_PER_MS) as u32;
@@ -100,7 +100,7 @@ impl Flows {
         self.period = Some(period);
     }
 
-    /// Lets all flows give what they counted in former periods.
+    /// Makes all flows report what they counted in previous periods.
     pub fn end_period(&mut self, now_ms: u32) {
         let Some(mut period) = self.period else { return };
         period.reach(now_ms);
@@ -108,7 +108,7 @@ impl Flows {
         self.period = Some(period);
     }
 
-    /// Visits flows from a row on; returns where to go on.
+    /// Visits flows from a row on; returns where to continue.
     fn give_former(&mut self, (start, rows): (u32, u32), period: Period, now_ms: u32) -> u32 {
         let Flows { table, hash, decided, deltas, room, of, account, observed: all, .. } = self;
         let (room, of, decided) = (*room, *of, &*decided);
@@ -128,7 +128,7 @@ impl Flows {
     }
 }
 
-/// A visit to flows that give counts from before a period.
+/// A visit to flows that report counts from before a period.
 struct Giving<'a, Give> {
     start_ms: u32,
     decided: &'a Decided,
@@ -136,7 +136,7 @@ struct Giving<'a, Give> {
 }
 
 impl<Give: FnMut(u32, &Flow) -> bool> Visitor for Giving<'_, Give> {
-    /// A flow that went with its entry gives its counts when it leaves.
+    /// A flow that ended with its entry reports its counts when it leaves.
     fn judge(&self, _: u32, flow: &Flow, _: &FlowTable) -> Fate {
         match flow.counted_before(self.start_ms) && self.decided.is_alive(flow) {
             true => Fate::Gives(DeltaReason::Interval),

@@ -1,8 +1,9 @@
-//! A client uses the port of a connection that has ended for another one. Its SYN ends the flow, so that the
-//! new connection is one of its own: a back end is chosen for it, and it is counted (docs/pipes.md C15).
+//! A client reuses the port of a connection that has ended for another one. Its SYN ends the flow, so that
+//! the new connection is a separate one: a back end is chosen for it, and it is counted (docs/pipes.md C15).
 //!
-//! What ends a connection may be in the same batch as the SYN that follows. Such a batch is handled packet by
-//! packet, because states change as packets are counted; all others cost a comparison.
+//! The packet that ends a connection may be in the same batch as the SYN that follows. Such a batch is
+//! handled packet by packet, because states change as packets are counted; all other batches cost a
+//! comparison.
 
 use super::Flows;
 use crate::pipes::table::Lookup;
@@ -11,7 +12,7 @@ use weir_program::Learn;
 use weir_program::owner::Side;
 use weir_table::{Decision, DeltaReason, Flow, FlowState};
 
-/// For a probe, the rows of the flows that its packet would end: they are there, but not for the new flow.
+/// For a probe, the rows of the flows that its packet would end: they exist, but not for the new flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ending {
     row: Option<u32>,
@@ -37,7 +38,7 @@ impl Ending {
 
 impl Flows {
     /// Whether a packet of a batch may meet a flow that has ended by then, and open a connection. `known` are
-    /// the packets of `able` whose flows were found when the batch came.
+    /// the packets of `able` whose flows were found when the batch arrived.
     #[inline]
     pub(super) fn may_reopen(&self, (able, known): (u64, u64), flows: &[u32; 64], look: &Lookup<'_>) -> bool {
         let keys = look.packets.keys(self.source);
@@ -58,8 +59,8 @@ impl Flows {
         })
     }
 
-    /// Handles all packets of a batch in the order of their arrival, each after the one before was counted.
-    /// Returns those that have a row.
+    /// Handles all packets of a batch in order of arrival, each after the one before was counted. Returns
+    /// those that have a row.
     #[cold]
     pub(super) fn one_by_one(&mut self, able: u64, look: &mut Lookup<'_>, flows: &mut [u32; 64]) -> u64 {
         let packets = look.packets;
@@ -80,7 +81,7 @@ impl Flows {
     }
 
     /// Whether the connection of a flow has ended, as far as can be seen, so that a SYN opens another one. If
-    /// answers are learnt, both directions are seen; otherwise the only one must have closed.
+    /// answers are learnt, both directions are seen; otherwise the only visible one must have closed.
     pub(super) fn has_ended(&self, at: u32) -> bool {
         let Some(flow) = self.table.flow(at).filter(|flow| self.is_alive(flow)) else { return false };
         let has_ended = match flow.state().together(self.other_direction(at).map(Flow::state)) {
@@ -91,9 +92,9 @@ impl Flows {
         has_ended && self.side_of(flow) == Side::Client && !self.own.contains_key(flow.key())
     }
 
-    /// Ends the flow of a row, and that of its answers, if there is room for both deltas; without room, the
-    /// SYN joins the flow. The packets of `done` have been handled, but not their actions, so they keep what
-    /// those flows kept.
+    /// Ends the flow of a row, and that of its answers, if there is room for both deltas; otherwise the SYN
+    /// joins the flow. The packets of `done` have been handled, but their actions have not run, so they keep
+    /// what those flows kept.
     fn reopen(&mut self, at: u32, done: u64, flows: &[u32; 64]) {
         let ending = self.ending_with(at);
         if self.deltas.len() + ending.flows() > self.room {
@@ -107,13 +108,13 @@ impl Flows {
         }
     }
 
-    /// Returns what ends with the flow of a row.
+    /// Returns what ends together with the flow of a row.
     pub(super) fn ending_with(&self, at: u32) -> Ending {
         let is_alive = |row: &u32| self.table.flow(*row).is_some_and(|flow| self.is_alive(flow));
         Ending { row: Some(at), other: self.other_row(at).filter(is_alive) }
     }
 
-    /// Returns how many live flows a target has, of the number that it has over all groups.
+    /// Returns how many live flows a target has. `target` is its number over all groups.
     #[inline]
     pub(super) fn flows_of_target(&self, target: u32) -> u32 {
         let active = self.decided.census().active(target);

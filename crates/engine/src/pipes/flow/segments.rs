@@ -1,4 +1,4 @@
-//! The newest segment of each TCP connection that an app resets when its flow has been idle for too long
+//! The newest segment of each TCP connection that an app resets when its flow has been idle too long
 //! (docs/pipes.md C16).
 //!
 //! Costs: 128 bytes for each flow of the table, resident as used, and two cache lines for each packet. Pipes
@@ -11,11 +11,12 @@ use weir_packet::{Base, Headers, Layer};
 use weir_program::{AppId, Group, PortId, Program};
 use weir_table::{Decision, Flow, FlowState, NO_DELTA_TARGET};
 
-/// The most segments that wait for the app; while there are that many, other idle flows stay.
+/// Maximum number of segments that wait for the app; while there are that many, other idle flows stay.
 const WAITING_MAX: usize = 512;
 
-/// A row: the hash of the flow's key, the sequence number behind the segment, the port that it came from, how
-/// many bytes of it are kept, and these. As bytes, because memory for zeros is not touched before it is used.
+/// A row: the hash of the flow's key, the sequence number after the segment, the port that it came from, how
+/// many bytes of it are kept, and those bytes. Stored as bytes, because zeroed memory is not touched before
+/// it is used.
 pub(super) type Row = [u8; 128];
 
 const END: usize = 8;
@@ -31,7 +32,7 @@ const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
-/// An IPv6 header, which the length in it does not count.
+/// An IPv6 header, which its length field does not include.
 const IPV6: usize = 40;
 
 /// The newest segments of flows, by row.
@@ -43,7 +44,7 @@ pub struct Segments {
     waiting: VecDeque<IdleSegment>,
 }
 
-/// The newest segment of a connection that has been idle for too long.
+/// The newest segment of a connection that has been idle too long.
 #[derive(Clone, Debug)]
 pub struct IdleSegment {
     /// The app that it is for.
@@ -75,7 +76,7 @@ impl Segments {
         any.then(|| Box::new(Segments { rows: vec![[0; 128]; rows as usize], apps, waiting }))
     }
 
-    /// Keeps the segment of a flow, unless it is older than the one that is kept. `hash` is that of the key.
+    /// Keeps the segment of a flow, unless it is older than the one already kept. `hash` is that of the key.
     fn keep(&mut self, at: u32, hash: u64, (bytes, headers, input): (&[u8], &Headers, PortId)) {
         let (Some(row), Some((end, length))) = (self.rows.get_mut(at as usize), segment(bytes, headers))
         else {
@@ -92,17 +93,17 @@ impl Segments {
         row[HEADERS..HEADERS + length].copy_from_slice(&bytes[..length]);
     }
 
-    /// Whether a segment of the flow in this row is kept, whose key has this hash.
+    /// Whether a segment is kept for the flow in this row, whose key has this hash.
     pub(super) fn has(&self, at: u32, hash: u64) -> bool {
         self.rows.get(at as usize).is_some_and(|row| holds(row, hash))
     }
 
-    /// Returns what is kept of the flow in this row.
+    /// Returns what is kept for the flow in this row.
     pub(super) fn row(&self, at: u32) -> Option<Row> {
         self.rows.get(at as usize).copied()
     }
 
-    /// Sets what is kept of the flow in this row; nothing if that is not known.
+    /// Sets what is kept for the flow in this row; `None` clears it.
     pub(super) fn set(&mut self, at: u32, row: Option<Row>) {
         if let Some(place) = self.rows.get_mut(at as usize) {
             *place = row.unwrap_or([0; 128]);
@@ -126,8 +127,8 @@ fn number16(row: &Row, at: usize) -> u16 {
     u16::from_ne_bytes([row[at], row[at + 1]])
 }
 
-/// Returns the sequence number behind a segment, and the length of its headers without options of TCP. Only
-/// what acknowledges something says where both ends are; a SYN or a reset may be a stray one.
+/// Returns the sequence number after a segment, and the length of its headers without TCP options. Only a
+/// segment with an acknowledgement shows where both ends are; a SYN or a reset may be stray.
 fn segment(bytes: &[u8], headers: &Headers) -> Option<(u32, usize)> {
     let level = headers.outer();
     let (ip, at) = (level.at(Base::L3), level.at(Base::L4));
@@ -161,7 +162,7 @@ impl Flows {
         }
     }
 
-    /// Returns the app that resets a flow when it has been idle for too long.
+    /// Returns the app that resets a flow that has been idle too long.
     fn resets(&self, flow: &Flow) -> Option<AppId> {
         let Decision::Pinned(number) = flow.decision() else { return None };
         let of = self.decided.belonging(number).filter(|of| of.target != NO_DELTA_TARGET)?;
@@ -169,8 +170,8 @@ impl Flows {
         self.segments.as_ref()?.apps.get(group.index()).copied().flatten()
     }
 
-    /// The connection in a row has been idle for too long: its app gets the newest segment, and the flow
-    /// stays for as long as a reset one does. If no app wants to know, it goes with the next visit.
+    /// The connection in a row has been idle too long: its app gets the newest segment, and the flow stays
+    /// for as long as a reset flow does. If no app is interested, the flow leaves at the next visit.
     pub(super) fn announce(&mut self, at: u32, now_ms: u32) {
         let Some(flow) = self.table.flow(at) else { return };
         let state = flow.state().together(self.other_direction(at).map(Flow::state));

@@ -1,5 +1,5 @@
-//! Flows survive a swap of the program if their target does. A swap does not touch them: it leads the numbers
-//! of their decisions to the new rows ([`super::decided`]).
+//! Flows survive a swap of the program if their target does. A swap does not touch them: it points the
+//! numbers of their decisions to the new rows ([`super::decided`]).
 
 use super::Flows;
 use super::decided::Renumbering;
@@ -12,13 +12,13 @@ use weir_program::snapshot::FlowAccount;
 use weir_table::{Decision, DeltaReason, Flow};
 
 impl Flows {
-    /// Begins to find out where the numbers of the predecessor's decisions lead here.
+    /// Begins to resolve where the numbers of the predecessor's decisions lead here.
     pub fn renumbering(&self, old: &Flows) -> Renumbering {
         Renumbering::new(&old.decided, &self.decided)
     }
 
-    /// Goes on with that by one step; `row_now` leads from the predecessor's rows to rows of this pipe.
-    /// Returns false if nothing was left to do.
+    /// Continues that by one step; `row_now` maps the predecessor's rows to rows of this pipe. Returns false
+    /// if nothing was left to do.
     pub fn renumber(
         &self,
         old: &Flows,
@@ -26,14 +26,15 @@ impl Flows {
         generation: u8,
         row_now: impl FnOnce(u32) -> Option<u32>,
     ) -> bool {
-        // What flows keep was laid out for their entry's action.
+        // What flows keep was laid out for the action of their entry.
         let template = |of: &Flows, row| of.values.as_ref().and_then(|values| values.template(row));
         let row_now = |row| row_now(row).filter(|&now| template(old, row) == template(self, now));
         now.step((&old.decided, &self.decided), generation, row_now)
     }
 
-    /// Takes over the flows of the predecessor, whose decisions lead to rows of this pipe as was found out.
-    /// What finds no room stays in the predecessor, which must be drained. Returns how many flows are gone.
+    /// Takes over the flows of the predecessor, whose decisions lead to rows of this pipe as resolved before.
+    /// Flows that find no room stay in the predecessor, which must be drained. Returns how many flows were
+    /// lost.
     pub fn inherit(&mut self, old: &mut Flows, now: Renumbering, now_ms: u32) -> usize {
         let mut gone = 0;
         if old.table.capacity() == self.table.capacity() && self.has_pool_of(old) {
@@ -67,19 +68,19 @@ impl Flows {
         }
     }
 
-    /// Returns what a place of the predecessor's NAT pool is in this one, for the flow with this key; `None`
-    /// if it is not there, or if the flow goes to an address that the pool now has: its packets would be
-    /// taken for answers, and belong to the worker of another slice.
+    /// Returns the place in this NAT pool that corresponds to a place of the predecessor's pool, for the flow
+    /// with this key; `None` if it does not exist, or if the flow goes to an address that the pool now has:
+    /// its packets would be taken for answers and belong to the worker of another slice.
     fn place_now(&self, old: &Flows, place: Option<Place>, key: &FlowKey) -> Option<Place> {
         let nat = self.nat.as_ref()?;
         nat.place_of(old.nat.as_deref()?, place?).filter(|(slice, _)| nat.pool().slice(key) == *slice)
     }
 
-    /// Moves flows, one by one, into a table of another capacity, or with another NAT pool. Returns how many
-    /// are gone.
+    /// Moves flows one by one into a table of another capacity or with another NAT pool. Returns how many
+    /// were lost.
     fn move_flows(&mut self, old: &mut Flows, now: Renumbering) -> usize {
         let (before, hash) = (old.live(), self.hash);
-        // So far there are only flows of entries, which have counted nothing.
+        // So far there are only flows of entries, which have not counted anything.
         for key in self.own.keys() {
             if let Some(at) = self.table.get(self.hash(key), key) {
                 self.table.remove(at, |key| hash.hash(&key.0), |_| true);
@@ -87,7 +88,7 @@ impl Flows {
         }
         self.decided.follow_without_flows(now);
         let all: Vec<(u32, Flow)> = old.table.iter().map(|(at, flow)| (at, *flow)).collect();
-        // By names that are known while both are there.
+        // By names that are known while both are present.
         let named = |(at, _): &(u32, Flow)| Some((*at, old.pair_name(*at)?));
         let pairs: HashMap<u32, u64> = all.iter().filter_map(named).collect();
         let mut moved = 0;
@@ -132,7 +133,7 @@ impl Flows {
         before - self.live()
     }
 
-    /// Takes over what is known of a flow of the predecessor besides its row.
+    /// Takes over what is known about a flow of the predecessor besides its row.
     fn take_beside(&mut self, to: u32, old: &Flows, (at, flow): (u32, &Flow)) {
         if let (Some(new), Some(old)) = (&mut self.values, &old.values) {
             new.copy_from(to, old, at);
@@ -152,8 +153,7 @@ impl Flows {
         flow.is_some_and(|flow| number.is_some_and(|number| flow.decision() == Decision::Pinned(number)))
     }
 
-    /// Inserts flows of entries that were not flows before. Returns how many others were removed to make
-    /// room.
+    /// Inserts flows of entries that had no flows before. Returns how many others were removed to make room.
     fn enter_own(&mut self, now_ms: u32) -> usize {
         let own: Vec<(FlowKey, u32)> = self.own.iter().map(|(key, row)| (*key, *row)).collect();
         let mut gone = 0;

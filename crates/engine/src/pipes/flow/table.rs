@@ -28,7 +28,7 @@ use weir_program::{Learn, Timeouts};
 use weir_table::delta::TARGET_MAX;
 use weir_table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, NO_DELTA_TARGET};
 
-/// Rows that are looked at for a page of flows, between two breaths.
+/// Rows that are examined for a page of flows, between two breaths.
 const ROWS_AT_ONCE: u32 = 1 << 13;
 
 /// The flows of a pipe.
@@ -38,19 +38,19 @@ pub struct Flows {
     pub(super) learn: Learn,
     /// By state; 0 means never.
     pub(super) timeouts_ms: [u32; FlowState::ALL.len()],
-    /// Whether states are followed.
+    /// Whether states are tracked.
     pub(super) by_state: bool,
-    /// Whether first packets are told.
+    /// Whether first packets are reported.
     pub(super) first: bool,
-    /// The present period of measurement, if the pipe is measured.
+    /// The current period of measurement, if the pipe is measured.
     pub(super) period: Option<Period>,
     pub(super) table: FlowTable,
     pub(super) hash: TableHash,
-    /// The packets of the batch whose likely flows are known before they come here, and which these are.
+    /// The packets of the batch whose likely flows are known before they get here, and those flows.
     pub(super) likely: (u64, [u32; 64]),
     pub(super) default_row: u32,
     pub(super) targets: Targets,
-    /// The group of each packet of the list that is being looked up, by its position.
+    /// The group of each packet in the list that is being looked up, by position.
     pub(super) chosen: [u16; 64],
     /// The packets that have a group.
     pub(super) grouped: u64,
@@ -60,13 +60,13 @@ pub struct Flows {
     pub(super) new_flows: NewFlowState,
     /// Rows of the flows that were configured or added at run time.
     pub(super) own: HashMap<FlowKey, u32>,
-    /// While a packet is probed, what it would end.
+    /// While a packet is probed, the flows that it would end.
     pub(super) ending: Ending,
-    /// Places held for the flows of entries that are inserted later.
+    /// Places held for the flows of entries that will be inserted later.
     pub(super) held: usize,
-    /// Whether an entry's flow found no room in the table when its entry came.
+    /// Whether the flow of an entry found no room in the table when the entry was added.
     pub(super) own_missing: bool,
-    /// What a flow belongs to that was not decided for a target.
+    /// What a flow that was not decided for a target is attributed to.
     pub(super) of: Belonging,
     /// The number of the first target of each group, by its position.
     pub(super) first_targets: Vec<u32>,
@@ -75,20 +75,20 @@ pub struct Flows {
     pub(super) values: Option<Box<FlowValues>>,
     /// Whether answers are learnt.
     pub(super) reverse: bool,
-    /// What flows have taken of the NAT pool.
+    /// What flows have taken from the NAT pool.
     pub(super) nat: Option<Box<Bindings>>,
-    /// Which flows age as one, where answers are learnt and there is no pool.
+    /// Which flows age as a unit, where answers are learnt and there is no pool.
     pub(super) pairs: Option<Box<Pairs>>,
-    /// What was observed of flows, if the pipe is measured.
+    /// What was observed about flows, if the pipe is measured.
     pub(super) observed: Option<Box<Observations>>,
-    /// The newest segments of flows, if apps reset those that have been idle for too long.
+    /// The newest segments of flows, if apps reset flows that have been idle too long.
     pub(super) segments: Option<Box<Segments>>,
     pub(super) deltas: VecDeque<FlowDelta>,
     /// How many deltas may wait.
     pub(super) room: usize,
 }
 
-/// Numbers the targets of all groups, in order: returns the number of the first one of each group.
+/// Numbers the targets of all groups, in order: returns the number of each group's first target.
 #[must_use]
 pub fn first_targets(program: &Program) -> Vec<u32> {
     let first = |next: &mut u32, group: &weir_program::Group| {
@@ -154,7 +154,7 @@ impl Flows {
         })
     }
 
-    /// Returns the same without flows, entries and room.
+    /// Returns the same table without flows, entries and room.
     #[must_use]
     pub fn without_flows(&self) -> Flows {
         Flows {
@@ -174,25 +174,25 @@ impl Flows {
         }
     }
 
-    /// From now on flows are counted in this census, which all workers share. There must be none yet.
+    /// Counts flows in this census, which all workers share, from now on. There must be no flows yet.
     pub fn count_in(&mut self, census: &Arc<Census>) {
         self.decided.count_in(census);
     }
 
-    /// Returns the next turn of each group whose new flows come in turn, by its position; `None` where none
-    /// was taken yet.
+    /// Returns the next turn of each group whose new flows are assigned in turn, by position; `None` where
+    /// none was taken yet.
     #[must_use]
     pub fn new_flow_turns(&self) -> Vec<Option<u64>> {
         self.new_flows.turns()
     }
 
-    /// Returns when the table had no room for a flow.
+    /// Returns when the table last had no room for a flow.
     #[must_use]
     pub fn full_ms(&self) -> Option<u32> {
         self.new_flows.full_ms
     }
 
-    /// Lets flows keep the values of the pipe's actions that are theirs, and learns answers with them.
+    /// Makes flows keep those values of the pipe's actions that are theirs, and learns answers with them.
     pub fn keep_values(&mut self, pipe: &Pipe, program: &Program, reverse: bool) {
         self.values = FlowValues::new(pipe, program, reverse);
         self.reverse = reverse;
@@ -207,7 +207,7 @@ impl Flows {
         self.values.as_ref()?.kept()
     }
 
-    /// Returns true if an entry with this template may take the place of one with that.
+    /// Returns true if an entry with this template may replace the entry of a row.
     #[must_use]
     pub fn admits_template(&self, row: u32, template: u16) -> bool {
         self.values.as_ref().is_none_or(|values| values.template(row) == Some(template))
@@ -220,7 +220,7 @@ impl Flows {
         }
     }
 
-    /// Returns which metadata chooses the group that flows learn from, if that does.
+    /// Returns which metadata field chooses the group that flows learn from, if one does.
     #[must_use]
     pub fn chosen_by(&self) -> Option<u8> {
         match self.learn.group() {
@@ -256,7 +256,7 @@ impl Flows {
         self.table.prefetch_bucket(hash);
     }
 
-    /// Finds and prefetches the likely flows of packets that come here by way of other pipes.
+    /// Finds and prefetches the likely flows of packets that get here by way of other pipes.
     #[inline]
     pub fn look_ahead(&mut self, packets: &Packets, list: u64) {
         let keys = packets.keys(self.source);
@@ -275,7 +275,7 @@ impl Flows {
                 self.make_room(&key);
                 let known = self.table.get(self.hash(&key), &key).is_some();
                 if !known {
-                    // The place that may have been held for it.
+                    // Uses the place that may have been held for it.
                     self.held = self.held.saturating_sub(1);
                     if self.live() >= self.table.capacity() {
                         return Err(Refusal::Full);
@@ -292,8 +292,8 @@ impl Flows {
         Ok(())
     }
 
-    /// Holds a place for the flow of an entry that is inserted later. A live flow has its place, unless it is
-    /// lost before that (`beside`).
+    /// Holds a place for the flow of an entry that will be inserted later. A live flow has its place, unless
+    /// it is lost before that (`beside`).
     pub fn hold(&mut self, entry: &Entry, beside: bool) -> Result<(), Refusal> {
         let EntryMatch::Flow(key) = entry.matches[0] else { return Ok(()) };
         let at = self.table.get(self.hash(&key), &key);
@@ -308,19 +308,19 @@ impl Flows {
         Ok(())
     }
 
-    /// Lets all held places go.
+    /// Releases all held places.
     pub fn let_go(&mut self) {
         self.held = 0;
     }
 
-    /// Whether there are places for so many other flows, beside the live ones and those that places are held
-    /// for.
+    /// Whether there are places for this many additional flows, besides the live ones and those that places
+    /// are held for.
     pub(super) fn has_places(&self, wanted: usize) -> bool {
         self.live() - self.ending.flows() + self.held + wanted <= self.table.capacity()
     }
 
-    /// Lets the flow of an entry begin. A flow learnt earlier is taken over with its counts. If the table is
-    /// full of flows that wait for their deltas, the flow begins with its first packet.
+    /// Starts the flow of an entry. A flow learnt earlier is taken over with its counts. If the table is full
+    /// of flows that await their deltas, the flow starts with its first packet.
     pub(super) fn begin_own(&mut self, key: &FlowKey, row: u32, now_ms: u32) {
         let Some(number) = self.decided.of_row(row) else { return };
         let hash = self.hash(key);
@@ -338,14 +338,14 @@ impl Flows {
         self.decided.joined(number);
     }
 
-    /// Writes what the flow of an entry of its own keeps.
+    /// Writes what a flow with its own entry keeps.
     pub(super) fn keep_bare(&mut self, at: u32, row: u32) {
         if let Some(values) = &mut self.values {
             values.begin_bare(at, row);
         }
     }
 
-    /// What the flows of an entry belong to.
+    /// What the flows of an entry are attributed to.
     fn belonging(&self, matches: &[EntryMatch]) -> Belonging {
         let named = match (matches.first(), self.learn.group()) {
             (Some(&EntryMatch::Target(target)), Some(GroupChoice::One(group))) => Some((group, target)),
@@ -361,13 +361,13 @@ impl Flows {
 
     /// Returns the group and the target that have a number.
     pub(super) fn target_numbered(&self, number: u32) -> (GroupId, u16) {
-        // The last group that begins there or before: one without targets begins where the next one does.
+        // The last group that begins at or before it: a group without targets begins where the next one does.
         let group = self.first_targets.partition_point(|&first| first <= number).saturating_sub(1);
         let first = self.first_targets.get(group).copied().unwrap_or_default();
         (GroupId(group as u16), (number - first) as u16)
     }
 
-    /// The source of a flow that another process has learnt is remembered as if this one had.
+    /// Remembers the source of a flow that another process has learnt, as if this one had.
     pub(super) fn recollect(&self, key: &FlowKey, number: u32, last_ms: u32) {
         let of = self.decided.belonging(number).filter(|of| of.target != NO_DELTA_TARGET);
         if let (Some(sources), Some(of)) = (self.decided.census().sources(), of) {
@@ -405,7 +405,7 @@ impl Flows {
         self.targets.len() + self.own.len() + usize::from(self.default_row != NO_ROW)
     }
 
-    /// Returns the number of live flows, without those that are removed and wait for their deltas.
+    /// Returns the number of live flows, excluding removed ones that await their deltas.
     #[must_use]
     pub fn live(&self) -> usize {
         self.table.len() - self.decided.removed()
@@ -416,13 +416,13 @@ impl Flows {
         self.account.live == 0 && self.deltas.is_empty()
     }
 
-    /// Returns true if a flow is live, and not removed.
+    /// Returns true if a flow is live and not removed.
     #[inline]
     pub(super) fn is_alive(&self, flow: &Flow) -> bool {
         self.decided.is_alive(flow)
     }
 
-    /// The flow of a row has no part in the NAT pool any more, and belongs to no pair.
+    /// The flow of a row no longer has a place in the NAT pool, and belongs to no pair.
     pub(super) fn leave_pool(&mut self, at: u32) {
         if let Some(nat) = &mut self.nat {
             nat.leave(at);
@@ -432,8 +432,8 @@ impl Flows {
         }
     }
 
-    /// Returns what both flows of a pair are called while they move to another table: the hash of the one
-    /// that packets began.
+    /// Returns the name of both flows of a pair while they move to another table: the hash of the flow that
+    /// packets began.
     pub(super) fn pair_name(&self, at: u32) -> Option<u64> {
         let other = self.pairs.as_ref()?.other(at)?;
         let (flow, other) = (self.table.flow(at)?, self.table.flow(other)?);
@@ -441,7 +441,7 @@ impl Flows {
         Some(self.hash(begun.key()))
     }
 
-    /// A flow of a pair with this name has come into a row.
+    /// A flow of a pair with this name has arrived in a row.
     pub(super) fn rejoin(&mut self, at: u32, name: Option<u64>) {
         if let (Some(pairs), Some(name)) = (&mut self.pairs, name) {
             pairs.attach(at, name);
@@ -485,13 +485,13 @@ impl Flows {
         cleared
     }
 
-    /// Gives the counts of a flow whose counters are getting full, if there is room for its delta.
+    /// Emits the counts of a flow whose counters are getting full, if there is room for its delta.
     #[cold]
     pub(super) fn relieve(&mut self, at: u32, now_ms: u32) {
         self.give(at, now_ms, DeltaReason::Overflow);
     }
 
-    /// Gives the counts of a flow that lives on, if there is room for its delta.
+    /// Emits the counts of a flow that lives on, if there is room for its delta.
     pub(super) fn give(&mut self, at: u32, now_ms: u32, reason: DeltaReason) {
         let Flows { table, decided, deltas, room, of, account, observed: all, .. } = self;
         table.give(at, now_ms, |flow| {
@@ -507,14 +507,14 @@ impl Flows {
         });
     }
 
-    /// Counts that a flow is not decided as before.
+    /// Records that a flow is no longer decided as before.
     fn leave(&mut self, at: u32) {
         if let Some(flow) = self.table.flow(at) {
             depart(&mut self.decided, flow);
         }
     }
 
-    /// If a removed flow has this key, or a full table holds removed flows, lets one leave, so that there is
+    /// If a removed flow has this key, or a full table holds removed flows, makes one leave, so that there is
     /// room for a flow with this key.
     fn make_room(&mut self, key: &FlowKey) {
         match self.table.get(self.hash(key), key) {
@@ -543,12 +543,12 @@ impl Flows {
         self.deltas.iter().map(FlowDelta::packets).sum()
     }
 
-    /// Sets whether first packets are told.
+    /// Sets whether first packets are reported.
     pub fn tell_first(&mut self, first: bool) {
         self.first = first;
     }
 
-    /// Gives a delta for the first packet of a flow, or for a later one if there was no room before.
+    /// Emits a delta for the first packet of a flow, or for a later one if there was no room before.
     #[inline]
     pub(super) fn tell(&mut self, at: u32) {
         let Flows { table, decided, deltas, room, of, .. } = self;
@@ -561,17 +561,17 @@ impl Flows {
         });
     }
 
-    /// Sets how many deltas may wait; more may need memory.
+    /// Sets how many deltas may wait; more may require memory.
     pub fn set_room(&mut self, room: usize) {
         self.room = room;
     }
 
-    /// Makes room for so many deltas more than there are, and for [`DELTAS_MAX`] at most.
+    /// Makes room for this many more deltas, up to [`DELTAS_MAX`] in total.
     pub fn set_room_for(&mut self, more: usize) {
         self.room = DELTAS_MAX.min(self.deltas.len() + more);
     }
 
-    /// Sets the generation of the program, but for what was decided.
+    /// Sets the generation of the program, except for what was decided.
     pub fn set_generation(&mut self, generation: u8) {
         self.of.generation = generation;
     }
@@ -641,14 +641,14 @@ impl Flows {
         }
     }
 
-    /// Returns the packets in the counters of the table, by adding them up: for tests.
+    /// Returns the packets in the counters of the table by adding them up; for tests.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.table.iter().map(|(_, flow)| flow.packets()).sum()
     }
 }
 
-/// Returns what a flow belongs to; `of` if it was not decided for an entry.
+/// Returns what a flow is attributed to; `of` if it was not decided for an entry.
 pub(super) fn belonging_of(decided: &Decided, flow: &Flow, of: Belonging) -> Belonging {
     match flow.decision() {
         Decision::Pinned(number) => decided.belonging(number).unwrap_or(of),

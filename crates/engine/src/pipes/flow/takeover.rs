@@ -1,8 +1,8 @@
-//! Flows pass to another process, which goes on with the same or a newer program: what a flow was decided
-//! for, when it began and was last seen, its state, what it keeps, and its address and port of a NAT pool.
-//! Counts stay: the process that ends gives them to its collector.
+//! Flows pass to another process, which continues with the same or a newer program: what a flow was decided
+//! for, when it began and was last seen, its state, what it keeps, and its address and port from a NAT pool.
+//! Counts stay: the process that ends sends them to its collector.
 //!
-//! Promises: what is read is checked, whoever wrote it; a flow that cannot go on is not entered.
+//! Guarantees: everything read is validated, whoever wrote it; a flow that cannot continue is not entered.
 
 use super::Flows;
 use crate::pipes::table::NO_ROW;
@@ -14,24 +14,24 @@ use weir_table::{Decision, Flow, FlowState, Resumed};
 /// Bytes of a record before what the flow keeps.
 const HEAD: usize = 40 + 4 + 4 + 4 + 4 + 16 + 4;
 
-/// The number of an entry in a record of a flow that follows a group.
+/// The entry number in a record of a flow that follows a group.
 const FOLLOWS: u32 = u32::MAX;
 
-/// What is known of an address in a record.
+/// What is known about an address in a record.
 const UNBOUND: u8 = 0;
 const BOUND_V4: u8 = 4;
 const BOUND_V6: u8 = 6;
 
-/// A flow on its way to another process, as it is in a record.
+/// A flow in transit to another process, as stored in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     pub key: FlowKey,
-    /// What it was decided for, by its place in the list of entries; `None` if it follows its group.
+    /// What it was decided for, as an index in the list of entries; `None` if it follows its group.
     pub entry: Option<u32>,
     pub from: Resumed,
-    /// What it has of the NAT pool.
+    /// Its address and port from the NAT pool.
     pub binding: Option<Binding>,
-    /// What it keeps, as the pipe's actions need it.
+    /// What it keeps, in the form that the pipe's actions need.
     pub kept: &'a [u8],
 }
 
@@ -54,7 +54,7 @@ impl<'a> Record<'a> {
         bytes.extend(self.kept);
     }
 
-    /// Reads a record, of which all of `bytes` is one; `None` if it says what no flow can be.
+    /// Reads a record that spans all of `bytes`; `None` if its content is impossible for a flow.
     pub fn read(bytes: &'a [u8]) -> Option<Record<'a>> {
         let (head, kept) = bytes.split_at_checked(HEAD)?;
         let word = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
@@ -88,9 +88,9 @@ impl Flows {
         HEAD + self.kept_bytes()
     }
 
-    /// Writes the flows in so many rows, from this one on, that were met or decided since `since` (all of
-    /// them without), but not those of entries of their own. `entry` tells the place of an entry's row in the
-    /// list of entries. Returns the next row.
+    /// Writes the flows in this many rows, starting at this one, that were hit or decided since `since` (all
+    /// of them if it is `None`), except those with an entry of their own. `entry` returns the index of an
+    /// entry's row in the list of entries. Returns the next row.
     pub fn write_records(
         &self,
         (from, rows): (u32, u32),
@@ -101,7 +101,7 @@ impl Flows {
         let end = from.saturating_add(rows).min(self.capacity());
         for at in from..end {
             let Some(flow) = self.table.flow(at).filter(|flow| self.is_alive(flow)) else { continue };
-            // Times wrap; half of their range ahead is behind.
+            // Times wrap; more than half of their range ahead means in the past.
             let is_older = since.is_some_and(|since| flow.first().wrapping_sub(since) >= 1 << 31);
             if is_older || self.own.contains_key(flow.key()) {
                 continue;
@@ -125,8 +125,8 @@ impl Flows {
         (end < self.capacity()).then_some(end)
     }
 
-    /// Returns what another process needs to know of a flow's past. There, each direction may be alone, so
-    /// each says whether both have closed.
+    /// Returns what another process needs to know about a flow's past. There, each direction may be alone, so
+    /// each records whether both have closed.
     fn resumed(&self, at: u32, flow: &Flow) -> Resumed {
         let state = match flow.state().together(self.other_direction(at).map(Flow::state)) {
             FlowState::TcpFin => FlowState::TcpFin,
@@ -135,8 +135,8 @@ impl Flows {
         Resumed { first: flow.first(), last: flow.last(), state, seq: flow.seq(), heard: flow.heard() }
     }
 
-    /// Lets a flow of another process go on, decided for the entry of `row`. Returns false if it cannot: the
-    /// table is full, the entry is gone, or its address and port are not in the NAT pool.
+    /// Continues a flow of another process, decided for the entry of `row`. Returns false if it cannot
+    /// continue: the table is full, the entry is gone, or its address and port are not in the NAT pool.
     pub fn resume(&mut self, record: &Record<'_>, row: Option<u32>) -> bool {
         let hash = self.hash(&record.key);
         let decision = match (record.entry, row, self.learn.group()) {
@@ -149,7 +149,7 @@ impl Flows {
             if self.own.contains_key(&record.key) {
                 return true;
             }
-            // It may have ended since an earlier page, and another connection begun (C15).
+            // It may have ended since an earlier page, and another connection may have begun (C15).
             let same = self.table.flow(present).is_some_and(|flow| flow.decision() == decision);
             let bound = self.nat.as_ref().and_then(|nat| nat.binding(nat.of_row(present)?));
             if same && bound == record.binding {

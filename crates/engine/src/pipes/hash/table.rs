@@ -12,7 +12,7 @@ use weir_program::change::EntryKey;
 use weir_program::{Entry, GroupChoice, GroupId, Pipe, Program};
 use weir_table::{NO_TARGET, seeded, spread};
 
-/// What is hashed, the group whose buckets are picked, and the row of each target.
+/// What is hashed, the group whose buckets are picked from, and the row of each target.
 #[derive(Debug)]
 pub struct HashTable {
     input: HashInput,
@@ -70,13 +70,13 @@ impl HashTable {
         self.targets.len()
     }
 
-    /// Continues the turn where the predecessor stopped.
+    /// Continues with the turn where the predecessor stopped.
     pub fn inherit(&mut self, old: &HashTable) {
         self.turns = old.turns;
     }
 
     /// Returns the packets whose bucket has a target with an entry. Packets without the hashed fields miss,
-    /// and so do those whose metadata chooses no group.
+    /// as do those whose metadata chooses no group.
     #[inline(never)]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         let able = self.plan.able(look.packets, look.list);
@@ -132,7 +132,7 @@ impl HashTable {
     }
 
     /// Returns the packets of `list` whose metadata chooses a group, and whose bucket there has a target with
-    /// an entry. Groups, buckets and rows are many, so each is fetched for all packets before it is read.
+    /// an entry. Groups, buckets and rows are numerous, so each is fetched for all packets before it is read.
     fn choose(&self, list: u64, hashes: &[u64; 64], look: &mut Lookup<'_>) -> Hits {
         let mut chosen = [0; 64];
         let able = look.choose(Some(self.choice), list, &mut chosen);
@@ -173,7 +173,7 @@ impl HashTable {
         Hits::Each(hits)
     }
 
-    /// Gives the packets of `list` the buckets in turn.
+    /// Deals the buckets to the packets of `list` in turn.
     fn deal(&mut self, list: u64, look: &mut Lookup<'_>) -> Hits {
         // The check refuses turns where metadata chooses the group.
         let Some(group) = self.choice.one().map(GroupId::index) else { return Hits::Each(0) };

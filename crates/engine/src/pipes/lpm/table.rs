@@ -13,7 +13,7 @@ use weir_table::{Lpm, LpmError, Width};
 pub struct LpmTable {
     plan: KeyPlan,
     lpm: Lpm,
-    /// Nodes held for entries that are inserted later.
+    /// Nodes held for entries that will be inserted later.
     held: usize,
 }
 
@@ -62,7 +62,7 @@ impl LpmTable {
         Ok(())
     }
 
-    /// Lets all held room go.
+    /// Releases all held room.
     pub fn let_go(&mut self) {
         self.held = 0;
     }

@@ -117,7 +117,7 @@ impl Rig {
         others
     }
 
-    /// Lets time pass, with a tick whenever the app wants one.
+    /// Advances time, with a tick whenever the app wants one.
     pub fn run(&mut self, until_ms: u64) {
         while let Some(wake_ns) = self.app.wake_ns().filter(|wake_ns| *wake_ns <= until_ms * MS) {
             self.now_ns = self.now_ns.max(wake_ns);
@@ -175,7 +175,7 @@ fn a_back_end_that_dies_loses_its_weight_and_gets_it_back() {
     assert_eq!(transitions, ["b2 of web is up", "b2 of web is down: refused", "b2 of web is up"]);
 }
 
-/// A check such as that of a server which answers 503 takes no connection away.
+/// A failed check of this kind, as from a server that answers 503, breaks no connections.
 #[test]
 fn a_check_that_only_drains_ends_no_flow() {
     let mut drains = health(&[("web", &[1, 2])], Fail::All);
@@ -189,7 +189,7 @@ fn a_check_that_only_drains_ends_no_flow() {
     assert_eq!(rig.changed(), [(0, 0)]);
     assert_eq!(rig.told("b1"), ("draining".into(), "refused".into()));
     assert!(rig.said.contains(&"b1 of web gets no new flows: refused".to_string()), "{:?}", rig.said);
-    // With all of them failing, `fail` decides as always.
+    // If all of them fail, `fail` decides as usual.
     rig.broken.push(2);
     rig.run(20_000);
     assert_eq!(rig.changed(), []);
@@ -278,7 +278,7 @@ fn a_weight_rises_slowly() {
     for (.., watch) in &mut slow.services[0].back_ends {
         watch.as_mut().unwrap().times.slow_start_ns = 10_000 * MS;
     }
-    // The program has weights for that, as the builder multiplies them.
+    // The program has scaled weights, as the builder multiplies them.
     let mut rig = Rig::new(slow);
     rig.broken.push(1);
     rig.run(8000);

@@ -1,4 +1,4 @@
-//! Health of back ends: what decides, the weights that follow, the app, and its configuration.
+//! Health of back ends: the decision, the resulting weights, the app, and its configuration.
 
 mod app;
 mod monitor;

@@ -1,4 +1,4 @@
-//! A server against a naive twin that keeps the whole history, under random outcomes and times.
+//! A server against a naive model that keeps the whole history, under random outcomes and times.
 
 use crate::health::{Monitor, RAMP, State, Step, Times};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn outcome(good: bool) -> Result<(), String> {
     if good { Ok(()) } else { Err("refused".to_string()) }
 }
 
-/// A server that has heard these outcomes, one a second.
+/// A server after these outcomes, one per second.
 fn heard(times: Times, outcomes: &[bool]) -> Monitor {
     let mut random = Random::new(1);
     let mut monitor = Monitor::new(times, 0, &mut random);
@@ -25,7 +25,7 @@ fn heard(times: Times, outcomes: &[bool]) -> Monitor {
     monitor
 }
 
-/// The state that a history of outcomes leads to.
+/// The state that results from a history of outcomes.
 fn twin(rise: usize, fall: usize, outcomes: &[bool]) -> State {
     let mut state = State::Unknown;
     for end in 1..=outcomes.len() {

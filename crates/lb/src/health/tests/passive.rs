@@ -1,4 +1,4 @@
-//! Passive checks: new flows without an answer take a back end out before its check does.
+//! Passive checks: unanswered new flows take a back end out before its active check fails.
 
 use super::app::{MS, Rig, health};
 use crate::health::{Fail, Health, LbApp, Passive};
@@ -9,10 +9,10 @@ const PASSIVE: Passive = Passive { unanswered: 5, share: 500, within_ns: 2000 * 
 const NONE: [u16; 0] = [];
 /// How often a flow begins at each back end.
 const STEP_MS: u64 = 100;
-/// How long a client waits before it repeats a SYN (RFC 6298 section 2.1).
+/// How long a client waits before it retransmits a SYN (RFC 6298 section 2.1).
 const REPEATS_MS: u64 = 1000;
 
-/// A service with checks every 10 s, or with others.
+/// A service with checks at this interval.
 fn passive(servers: &[u8], interval_ms: u64) -> Health {
     let mut health = health(&[("web", servers)], Fail::All);
     health.services[0].passive = Some(PASSIVE);
@@ -22,11 +22,11 @@ fn passive(servers: &[u8], interval_ms: u64) -> Health {
     health
 }
 
-/// Clients begin a flow at every back end with a weight, and repeat the SYNs of those that do not answer.
+/// Clients begin a flow at every back end with a weight, and retransmit the SYNs to those that do not answer.
 struct World {
     rig: Rig,
     now_ms: u64,
-    /// By back end, when flows began that were not answered.
+    /// By back end: when unanswered flows began.
     silent: Vec<Vec<u64>>,
 }
 
@@ -38,7 +38,7 @@ impl World {
         World { rig, now_ms: 0, silent: vec![Vec::new(); count] }
     }
 
-    /// Lets time pass while these back ends answer no new flow.
+    /// Advances time while these back ends answer no new flow.
     fn run(&mut self, until_ms: u64, dead: &[usize]) {
         while self.now_ms < until_ms {
             self.now_ms += STEP_MS;
@@ -76,7 +76,7 @@ fn a_back_end_that_answers_nobody_loses_new_flows_before_its_check_fails() {
     let at =
         world.rig.said.iter().position(|said| said.starts_with("b2 of web gets no new flows: ")).unwrap();
     assert_eq!(world.rig.levels[at], Level::Warning);
-    // When the time is over, it is tried again, and found out again.
+    // When the time is over, it is tried again, and found to be dead again.
     let (mut tried, mut out) = (false, 0);
     for now_ms in (7000..20_000).step_by(STEP_MS as usize) {
         world.run(now_ms, &[1]);
@@ -111,7 +111,7 @@ fn an_operator_ends_it() {
     assert_eq!(world.is_out(), NONE);
 }
 
-/// Of whatever answers nobody, one back end answers everybody, or the evidence says nothing of back ends.
+/// If no back end answers, the last working one is kept, or the evidence says nothing about single back ends.
 #[test]
 fn the_last_one_that_answers_stays() {
     let mut world = World::new(passive(&[1, 2, 3], 60_000));

@@ -1,4 +1,4 @@
-//! What every back end gets, given how all of them stand.
+//! The share of every back end, given the standing of all of them.
 
 use crate::health::{Fail, Member, RAMP, Standing, weights};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! `check`, `address` and `fail` as they are written.
+//! `check`, `address` and `fail` as written in the configuration.
 
 use crate::health::{CHECK, Fail, Health, read};
 use crate::{Address, BackEnd, By, MTU, Mode, Service, SourceMac, State, timeouts};
@@ -232,7 +232,7 @@ fn a_check_can_go_the_services_own_way() {
     assert_eq!(via.ways, [("10.0.0.9".parse().unwrap(), vip)], "the service has no VIP of IPv6");
     let other = health.services[0].back_ends[1].2.clone().unwrap().check;
     assert_ne!(check, other, "back ends are checked apart, though the VIP is the same");
-    // A back end's own word decides.
+    // A back end's own setting takes precedence.
     let health = good("check: { type: tcp, via: service, from: 10.0.0.9 }", ", check: { via: address }");
     let check = health.services[0].back_ends[0].2.clone().unwrap().check;
     assert_eq!((check.address, &check.via), ("10.0.0.1".parse::<IpAddr>().unwrap(), &None));

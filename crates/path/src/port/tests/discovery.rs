@@ -1,4 +1,4 @@
-//! Which paths the app finds in simulated fabrics, and what it does with them.
+//! Which paths the app finds in simulated fabrics, and how it uses them.
 
 use super::rig::*;
 use crate::port::PathPort;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use weir_app::{App, SampleValue};
 
-/// The links that the paths take which are shown, in the order of the paths.
+/// The links of the paths shown, in the order of the paths.
 fn links(rig: &mut Rig) -> Vec<usize> {
     let shown = rig.show();
     let paths = shown["nodes"][0]["paths"].as_array().expect("paths").clone();
@@ -125,7 +125,7 @@ fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
     let found: Vec<_> = shared.known.all().iter().map(|found| found.ports).collect();
     assert_eq!((ports(&rig), found.len()), (found, 8));
 
-    // And the other way: the uplink has discovered, and this one adopts.
+    // The other way round: the uplink app has discovered, and this one adopts.
     let exchange = Exchange::default();
     let uplink = exchange.join(Form::Uplink);
     assert_eq!(uplink.claim(between), Claim::Own);
@@ -137,7 +137,7 @@ fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
     rig.run_with(64, 3 * SEC);
     let found: Vec<_> = shared.known.all().iter().map(|found| found.ports).collect();
     assert_eq!((ports(&rig), rig.count("expired")), (found.clone(), 0));
-    // What both forms place frames by, at an uplink as a test of crate bpf shows.
+    // Both forms place frames by these; for the form at an uplink, a test of crate bpf shows it.
     let offers = rig.app.nodes[0].paths.offers();
     for flow in 0..64 {
         let port = rig.send(flow);
@@ -192,7 +192,7 @@ fn a_reload_keeps_what_was_discovered() {
     let flows = rig.ask("conntrack");
     let peers = flows["flows"].as_array().unwrap().iter().map(|flow| flow["peer"].as_str().unwrap());
     assert!(peers.eq(std::iter::repeat_n("10.0.0.2", 64)), "{flows}");
-    // Other settings: what was known of paths is not, and their entries are there already.
+    // With other settings, what was known about paths no longer applies, and their entries already exist.
     rig.reload(PathPort { settings: crate::settings::Settings::of_rate(1_000_000), ..discovering() });
     assert_eq!(rig.refused.len(), 0, "{:?}", rig.refused);
     rig.run_with(64, 3 * SEC);

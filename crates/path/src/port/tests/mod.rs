@@ -1,4 +1,4 @@
-//! The app with its program in an engine, on a virtual clock, in front of a fabric of four links.
+//! The app and its program in an engine, on a virtual clock, in front of a fabric of four links.
 
 mod discovery;
 mod rig;
@@ -47,7 +47,7 @@ fn both_forms_take_the_same_port_for_the_same_path() {
     let mut rig = adaptive();
     rig.links[2].is_cut = true;
     rig.run_with(64, 2 * SEC);
-    // By these the form at an uplink places frames of the kernel's VXLAN, as a test of crate bpf shows.
+    // The form at an uplink places frames of the kernel's VXLAN by these, as a test of crate bpf shows.
     let offers = rig.app.nodes[0].paths.offers();
     assert_eq!(offers.iter().map(|offer| offer.port).collect::<Vec<_>>(), PORTS);
     let mut used = BTreeSet::new();
@@ -226,7 +226,7 @@ fn ecmp_changes_nothing() {
     assert_eq!(rig.injected.len(), 0);
 }
 
-/// A probe of the remote node.
+/// A probe from the remote node.
 fn probe(number: u32) -> Packet {
     let outer = crate::wire::Outer {
         macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
@@ -275,7 +275,7 @@ fn probes_of_peers_are_answered_and_no_others() {
 
 #[test]
 fn probes_of_all_paths_are_numbered_together_and_the_session_ends_with_the_numbers() {
-    // With more than four paths not all are probed in a round, so their own numbers come apart.
+    // With more than four paths not all are probed in a round, so their sequence numbers diverge.
     let mut config = config(Scheme::Adaptive);
     config.ports = (50_000..50_008).collect();
     let mut rig = Rig::new(config);

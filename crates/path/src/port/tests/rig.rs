@@ -1,6 +1,6 @@
-//! A path app and a fabric on a virtual clock: the program runs in a real engine, and links lead to a remote
-//! node, of which a frame takes that of its outer source port: of four, or that of a hash, by a spine between
-//! two leaves. Routers say so when a TTL ends.
+//! A path app and a fabric on a virtual clock. The program runs in a real engine. Links lead to a remote
+//! node, and the outer source port of a frame selects its link: one of four, or, in a leaf-spine fabric, by a
+//! hash. Routers send messages when a TTL expires.
 
 use crate::Exchange;
 use crate::icmp;
@@ -57,19 +57,19 @@ pub struct Rig {
     pub engine: Engine,
     pub app: Box<PathPortApp>,
     pub links: Vec<Link>,
-    /// The fabric hashes ports; otherwise they take turns.
+    /// The fabric hashes ports; otherwise they alternate.
     pub hashes: bool,
-    /// Routers do not say when a TTL ends.
+    /// Routers do not report expired TTLs.
     pub is_silent: bool,
     /// The remote node answers probes.
     pub answers: bool,
-    /// The remote node does not know that answers by its first link are lost.
+    /// The remote node is unaware that answers through its first link are lost.
     pub is_broken_back: bool,
-    /// This link loses frames of more than 1000 bytes.
+    /// This link drops frames of more than 1000 bytes.
     pub narrow: Option<usize>,
-    /// Data towards the fabric, in order.
+    /// Data sent towards the fabric, in order.
     pub sent: Vec<Sent>,
-    /// Frames of the app towards the fabric.
+    /// Frames sent by the app towards the fabric.
     pub injected: Vec<Vec<u8>>,
     /// Frames that left through the input.
     pub inside: Vec<Vec<u8>>,
@@ -78,7 +78,7 @@ pub struct Rig {
     pub refused: Vec<String>,
     pub moves: Vec<usize>,
     pub answered: Vec<Value>,
-    /// Probes of each path that have come to the remote node.
+    /// Probes of each path that have reached the remote node.
     arrived: [u32; 256],
     flying: Vec<(u64, Vec<u8>)>,
     pools: Pools,
@@ -147,7 +147,7 @@ pub fn program_of(config: &PathPort) -> Program {
     program
 }
 
-/// Leads what comes in by the input into tunnels to the peer.
+/// Directs frames from the input into tunnels to the peer.
 fn encapsulate(program: &mut ProgramBuilder) {
     let to = program.pipe_named("fabric").expect("it is written");
     let encap = Encap {
@@ -163,7 +163,7 @@ fn encapsulate(program: &mut ProgramBuilder) {
     program.root(PortId(INPUT), wrap);
 }
 
-/// A VXLAN frame to a peer, of this inner flow.
+/// A VXLAN frame to a peer, with this inner flow.
 pub fn data(peer: Ipv4Addr, flow: u32, outer_port: u16) -> Vec<u8> {
     let mut inner = vec![2, 0, 0, 0, 9, 1, 2, 0, 0, 0, 9, 2, 8, 0];
     inner.extend([0x45, 0, 0, 36, 0, 1, 0, 0, 64, 17, 0, 0, 192, 168, 0, 1, 192, 168]);
@@ -190,7 +190,7 @@ impl Rig {
         Rig::sharing(config, &Exchange::default())
     }
 
-    /// In front of a fabric of so many spines, whose paths are to be discovered.
+    /// In front of a fabric of this many spines, whose paths must be discovered.
     pub fn spines(count: usize) -> Rig {
         let mut rig = Rig::new(discovering());
         rig.links = vec![Link { delay_ns: MS / 10, is_cut: false }; count];
@@ -302,7 +302,7 @@ impl Rig {
         }
     }
 
-    /// A frame is on its way through the fabric.
+    /// Carries a frame through the fabric.
     fn carry(&mut self, frame: Vec<u8>) {
         let at = self.link_of(port_of(&frame));
         let link = self.links[at];
@@ -315,7 +315,7 @@ impl Rig {
         if packet.outer.ttl < 3 {
             let router = [Ipv4Addr::new(10, 8, 0, 1), Ipv4Addr::new(10, 9, at as u8, 2)];
             let router = router[usize::from(packet.outer.ttl) - 1];
-            // Some routers quote no more than they must.
+            // Some routers quote no more than the minimum.
             let quotes = if router.octets()[3].is_multiple_of(2) { 28 } else { 128 };
             let message =
                 [&OURS[..], &THEIRS, &[8, 0], &icmp::message(router, &frame[14..], quotes)].concat();
@@ -323,7 +323,7 @@ impl Rig {
             return;
         }
         packet.outer.ttl -= 2;
-        // The remote node probes, too, and answers by links that work.
+        // The remote node sends probes, too, and answers through working links.
         let whole: Vec<usize> = (0..self.links.len()).filter(|link| !self.links[*link].is_cut).collect();
         let back = whole[usize::from(packet.turn) % whole.len()];
         let arrived = &mut self.arrived[usize::from(packet.path)];
@@ -364,18 +364,18 @@ impl Rig {
         }
     }
 
-    /// A packet of a flow leaves; returns its outer source port.
+    /// Sends a packet of a flow; returns its outer source port.
     pub fn send(&mut self, flow: u32) -> u16 {
         let before = self.sent.len();
         let frame = data(REMOTE, flow, 60_000 + flow as u16 % 1000);
-        // Without an input, weir encapsulates what is inside.
+        // Without an input, weir encapsulates the inner frame.
         let from = if self.config.input.is_some() { 0 } else { 50 };
         self.frame(INPUT, &frame[from..]);
         assert_eq!(self.sent.len(), before + 1, "no packet waits, and none is lost: {:?}", self.dropped);
         self.sent[before].port
     }
 
-    /// Time passes.
+    /// Advances time.
     pub fn run(&mut self, ns: u64) {
         let until = self.now_ns + ns;
         while let Some(next) = self.next_ns().filter(|next| *next <= until) {
@@ -395,7 +395,7 @@ impl Rig {
         self.engine.tick(until);
     }
 
-    /// A second in which workers age what they have, a slice at a time.
+    /// Advances a second in which workers age their entries, a slice at a time.
     pub fn age(&mut self) {
         for _ in 0..100 {
             self.run(10 * MS);
@@ -403,7 +403,7 @@ impl Rig {
         }
     }
 
-    /// Time passes, and each of so many flows sends a packet every millisecond.
+    /// Advances time while each of this many flows sends a packet every millisecond.
     pub fn run_with(&mut self, flows: u32, ns: u64) {
         for _ in 0..ns / MS {
             (0..flows).for_each(|flow| _ = self.send(flow));
@@ -421,7 +421,7 @@ impl Rig {
         self.app.wake_ns().map(|wake_ns| wake_ns.max(least))
     }
 
-    /// What `weir show path` answers.
+    /// The answer to `weir show path`.
     pub fn show(&mut self) -> Value {
         self.ask("show")
     }

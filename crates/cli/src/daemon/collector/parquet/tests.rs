@@ -7,7 +7,7 @@ use weir_measure::FlowRecord;
 use weir_measure::export::End;
 use weir_packet::{FlowKey, Observed};
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -61,7 +61,7 @@ fn a_file_has_its_name_when_it_is_whole() {
     files.send(batch(100));
     assert!(folder.names().iter().all(|name| name.ends_with(".parquet.part")), "{:?}", folder.names());
     assert_eq!(told(&files), (0, 0, true));
-    // Its time has come.
+    // It is due.
     files.file.as_mut().unwrap().until = Instant::now();
     files.tend();
     files.send(batch(5));
@@ -104,7 +104,7 @@ fn a_file_that_cannot_be_written_is_given_up_and_counted() {
     let folder = Folder::new("full");
     let mut files = folder.files(1 << 16);
     files.send(batch(10));
-    // A disk that is full.
+    // A full disk.
     files.file.as_mut().unwrap().file.fill_disk();
     files.send(batch(10_000));
     assert_eq!(told(&files), (0, 10_000, false));

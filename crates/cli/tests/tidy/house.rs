@@ -1,0 +1,53 @@
+//! Phrases at which native readers stop. Each has a largest number of uses, in comments, messages and
+//! documents, which only falls: a change that removes some of them lowers the number.
+
+use crate::Offence;
+use crate::source::files;
+
+/// Phrases, in lower case, and how often each may be used.
+const PHRASES: &[(&str, usize)] = &[
+    ("told", 811),
+    ("so many", 12),
+    ("anew", 20),
+    ("whoever", 5),
+    ("nobody", 77),
+    ("stands for", 4),
+    ("goes on", 14),
+];
+
+/// This file names them all.
+const LIST: &str = "crates/cli/tests/tidy/house.rs";
+
+/// Returns the phrases that are used more often than they may be, or less often.
+pub fn phrases() -> Vec<Offence> {
+    let mut counts = vec![0; PHRASES.len()];
+    for file in files(&["rs", "c", "h", "md"]).into_iter().filter(|file| file.path != LIST) {
+        let text = file.text.to_lowercase();
+        for (count, (phrase, _)) in counts.iter_mut().zip(PHRASES) {
+            *count += uses(&text, phrase);
+        }
+    }
+    let found = PHRASES.iter().zip(counts).filter(|((_, most), count)| most != count);
+    found
+        .map(|((phrase, most), count)| {
+            let what = if count > *most { "rewrite the sentence" } else { "lower the number" };
+            let advice = format!("`{phrase}` is used {count} times, not {most}: {what}");
+            Offence { path: LIST.to_string(), line: 1, advice }
+        })
+        .collect()
+}
+
+/// Returns how often a phrase occurs in a text as whole words.
+fn uses(text: &str, phrase: &str) -> usize {
+    let joins = |beside: Option<char>| beside.is_some_and(|one| one.is_alphanumeric() || one == '_');
+    let is_whole = |at: usize| {
+        !joins(text[..at].chars().next_back()) && !joins(text[at + phrase.len()..].chars().next())
+    };
+    text.match_indices(phrase).filter(|(at, _)| is_whole(*at)).count()
+}
+
+#[test]
+fn whole_words_are_counted() {
+    assert_eq!(uses("he told it; untold, told_by", "told"), 1);
+    assert_eq!(uses("so many, and so manyfold", "so many"), 1);
+}
