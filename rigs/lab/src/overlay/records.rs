@@ -76,7 +76,8 @@ pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
 
     let udp = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way");
-    phase.must(shown_flows(bed)? > 0, "`show flows` has no flow of pods");
+    let shown = interrupt.wait(PATIENCE, || Ok(shown_flows(bed)? > 0))?;
+    phase.must(shown, "`show flows` has no flow of pods");
     let asked = udp.end(run, interrupt)?;
     phase.add(&asked);
     let seen = settled(bed, &mut phase, interrupt)?;
