@@ -138,8 +138,8 @@ fn entries_read_one_by_one_explain_the_same() {
                     assert_eq!(seen(&read), seen(&walk), "seed {seed}");
                     explained += walk.trace.len();
                 }
-                // A flow keeps the values that its entry had before an update. No flow source reports them, so
-                // the walks would differ for that reason.
+                // A flow keeps the values that its entry had before an update. No flow source reports them,
+                // so the walks would differ for that reason.
                 Event::Change(Change::Update { pipe, .. })
                     if matches!(program.pipes[pipe.index()].kind, PipeKind::Flow { .. }) => {}
                 Event::Change(
