@@ -267,6 +267,12 @@ impl Apps {
         apps
     }
 
+    /// Returns the kinds of apps that the configuration was read with.
+    #[must_use]
+    pub fn kinds(&self) -> &'static [Kind] {
+        self.kinds
+    }
+
     /// Returns the apps of one kind.
     #[must_use]
     pub fn of<T: Configured>(&self) -> Option<&T> {

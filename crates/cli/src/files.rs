@@ -3,12 +3,12 @@
 //! opening truncates.
 
 use crate::config::{PortConfig, PortKind};
-use crate::daemon::traced;
-use crate::outfile;
 use anyhow::{Result, bail};
 use std::ffi::OsString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use weir_config::outfile;
+use weir_daemon::traced;
 
 /// A file of a run, and its purpose: `the input of port p0`.
 pub struct Use {

@@ -13,13 +13,13 @@ mod tests;
 pub use checked::{Checked, checked};
 
 use crate::config::{self, Loaded, Nics, Report, Span};
-use crate::nics;
 use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use weir_config::infile;
+use weir_daemon::nics;
 use weir_lb::edits::Edits;
 use weir_lb::{BackEnd, By};
 use weir_program::builder::Number;

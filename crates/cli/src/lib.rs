@@ -8,24 +8,17 @@
 
 mod commands;
 pub mod config;
-mod daemon;
 mod doctor;
-pub mod explain;
 mod files;
-mod flow_file;
 pub mod import;
 pub mod kinds;
-mod log;
 mod measure;
-mod nics;
-mod outfile;
 mod output;
-mod private;
 pub mod replay;
 mod top;
 mod ways;
 
-pub use daemon::fuzzed;
+pub use weir_daemon::{explain, fuzzed};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;

@@ -9,9 +9,7 @@ mod assignment;
 mod clock;
 
 use crate::config::{Plan, PortConfig, PortKind};
-use crate::daemon::{recording, wrap};
 use crate::files::{self, Use};
-use crate::outfile;
 use anyhow::{Context, Result, bail};
 use apps::Acting;
 pub use assignment::{assign, assign_apps};
@@ -21,6 +19,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use weir_app::Account;
 use weir_app::neighbour::Hop;
+use weir_config::outfile;
+use weir_daemon::{recording, wrap};
 use weir_engine::batch::Engine;
 use weir_engine::worker::{Report, Worker};
 use weir_packet::{Pool, Pools, Port, RegionPool, Remark, TableHash};

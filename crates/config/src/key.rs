@@ -72,6 +72,8 @@ pub enum Shape {
     Either(&'static [Shape]),
     /// A definition in the schema, created on first use.
     Defined(&'static str, fn(&mut Schema) -> Value),
+    /// One with this name, which is defined by the caller of [`document`](crate::schema::document).
+    Given(&'static str),
 }
 
 impl Key {

@@ -19,6 +19,7 @@ mod key;
 pub mod lines;
 pub mod nat;
 pub mod nic;
+pub mod outfile;
 pub mod pipes;
 mod plain_entry;
 pub mod ports;

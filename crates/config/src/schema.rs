@@ -24,9 +24,10 @@ pub struct Schema {
     definitions: Map<String, Value>,
 }
 
-/// The schema of a file whose top level has these keys.
+/// The schema of a file whose top level has these keys. `define` adds the definitions that they refer to by
+/// [`Shape::Given`].
 #[must_use]
-pub fn document(keys: &[Key]) -> Value {
+pub fn document(keys: &[Key], define: impl FnOnce(&mut Schema)) -> Value {
     let mut schema = Schema::default();
     let mut document = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -34,6 +35,7 @@ pub fn document(keys: &[Key]) -> Value {
         "description": "The packet data plane of a host, from one file.",
     });
     let whole = schema.map(keys);
+    define(&mut schema);
     let own = document.as_object_mut().expect("a mapping");
     own.extend(whole.as_object().cloned().unwrap_or_default());
     own.insert("$defs".to_string(), Value::Object(schema.definitions));
@@ -93,6 +95,7 @@ impl Schema {
                 json!({ "anyOf": shapes.iter().map(|shape| self.shape(shape)).collect::<Vec<_>>() })
             }
             Shape::Defined(name, make) => self.define(name, make),
+            Shape::Given(name) => reference(name),
         }
     }
 
@@ -104,7 +107,7 @@ impl Schema {
             let made = make(self);
             self.definitions.insert(name.to_string(), made);
         }
-        json!({ "$ref": format!("#/$defs/{name}") })
+        reference(name)
     }
 
     fn number(&mut self, least: u64, most: u64) -> Value {
@@ -119,6 +122,10 @@ impl Schema {
             "additionalProperties": self.shape(of),
         })
     }
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/$defs/{name}") })
 }
 
 /// A text that matches this pattern as a whole.

@@ -3,10 +3,11 @@
 
 use super::bad_input;
 use crate::config::{Loaded, Plan, PortKind, Report, Span};
-use crate::{import, output, private, ways};
+use crate::{import, output, ways};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use weir_daemon::private;
 
 /// Arguments of `weir check`.
 #[derive(clap::Args)]

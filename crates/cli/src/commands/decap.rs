@@ -5,7 +5,6 @@
 //! its counters. The program is removed with the process, however that ends.
 
 use super::{BadInput, bad_input};
-use crate::daemon::{Signals, privileges};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +14,7 @@ use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::process::ExitCode;
 use weir_bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
+use weir_daemon::{Signals, privileges};
 
 /// How often to check whether the interface still exists.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };

@@ -2,13 +2,13 @@
 
 use super::show::Connection;
 use super::{bad_input, packet};
-use crate::explain::{Explanation, Names};
 use crate::replay::imagine;
 use crate::{import, output, replay};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_daemon::explain::{Explanation, Names};
 use weir_port::pcap::{RECORD_ALL, Record};
 use weir_program::PortId;
 

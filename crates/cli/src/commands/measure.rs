@@ -2,9 +2,8 @@
 
 use super::BadInput;
 use crate::files::{self, Use};
-use crate::flow_file::FlowFile;
 use crate::measure::{self, FileReport, Outcome};
-use crate::{outfile, output};
+use crate::output;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,6 +13,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use weir_config::infile;
+use weir_config::outfile;
+use weir_daemon::flow_file::FlowFile;
 use weir_measure::export::{Given, NO_PARQUET};
 use weir_measure::{KeyKind, Measured, Seed, Settings, Summary};
 

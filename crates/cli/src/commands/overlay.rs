@@ -1,11 +1,11 @@
 //! `weir overlay cleanup`: removes what overlays have left behind on this node, without a daemon to ask.
 
-use crate::daemon::overlay::left::Left;
 use crate::output;
 use anyhow::Result;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::json;
 use std::process::ExitCode;
+use weir_daemon::Left;
 
 /// The kind of app whose subcommand it is, and its name.
 pub const KEY: &str = "overlay";

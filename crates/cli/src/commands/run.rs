@@ -3,14 +3,39 @@
 
 use super::{BadInput, bad_input, socket};
 use crate::config::{Loaded, Nics, SOCKET};
-use crate::log::{Level, Log};
-use crate::{daemon, import, output};
+use crate::{import, output};
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing::warn;
+use weir_daemon::log::Log;
 use weir_lb::edits::Edits;
+
+/// The log level.
+#[derive(Clone, Copy, ValueEnum)]
+enum Level {
+    /// Failures.
+    Error,
+    /// Also what needs attention.
+    Warn,
+    /// Also events.
+    Info,
+    /// Also requests to the daemon.
+    Debug,
+}
+
+impl From<Level> for tracing::Level {
+    fn from(level: Level) -> tracing::Level {
+        match level {
+            Level::Error => tracing::Level::ERROR,
+            Level::Warn => tracing::Level::WARN,
+            Level::Info => tracing::Level::INFO,
+            Level::Debug => tracing::Level::DEBUG,
+        }
+    }
+}
 
 /// Arguments of `weir run`.
 #[derive(clap::Args)]
@@ -61,9 +86,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         output::complain(&first.report);
         return Ok(bad_input());
     }
-    let _log = Log::start(arguments.log)?;
+    let _log = Log::start(arguments.log.into())?;
     let plan = accept(first)?;
     let load = move |edits: &Edits, known: &Nics| accept(import::load_edited(&file, &import, edits, known)?);
-    daemon::run(arguments.file.clone(), plan, Arc::new(load), arguments.takeover)?;
+    weir_daemon::run(arguments.file.clone(), plan, Arc::new(load), arguments.takeover)?;
     Ok(ExitCode::SUCCESS)
 }

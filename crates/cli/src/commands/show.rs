@@ -3,7 +3,6 @@
 
 use super::watch::{self, Rates};
 use super::{apps, bad_input, listing, socket};
-use crate::daemon::shown;
 use crate::kinds::KINDS;
 use crate::output;
 use anyhow::Result;
@@ -14,6 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use weir_control::ask;
+use weir_daemon::shown;
 
 /// How to reach the daemon, and how to print its answer.
 #[derive(clap::Args)]
@@ -83,7 +83,7 @@ pub struct Show {
 
 /// Returns what can be shown: the daemon's sections, and the kinds of apps with views.
 fn words() -> impl Iterator<Item = &'static str> {
-    shown().chain(KINDS.iter().filter(|kind| !kind.views.is_empty()).map(|kind| kind.key))
+    shown(KINDS).chain(KINDS.iter().filter(|kind| !kind.views.is_empty()).map(|kind| kind.key))
 }
 
 /// Runs `weir show`.

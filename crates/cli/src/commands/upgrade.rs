@@ -5,7 +5,6 @@
 
 use super::show::{self, Plain};
 use super::socket;
-use crate::daemon::{own_cgroup, own_executable};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -14,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use weir_daemon::{own_cgroup, own_executable};
 
 /// How long the successor may take: reading and compiling a large configuration takes seconds.
 const PATIENCE: Duration = Duration::from_secs(80);

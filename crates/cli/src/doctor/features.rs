@@ -2,13 +2,13 @@
 
 use super::{Finding, Level};
 use crate::config::{Plan, PortKind};
-use crate::daemon::overlay::rule;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 use std::fs;
 use std::io;
 use std::path::Path;
 use weir_config::infile;
+use weir_daemon::rule;
 
 /// Modules that a kernel without tcx needs for clsact programs.
 const FILTERS: [&str; 2] = ["sch_ingress", "cls_bpf"];

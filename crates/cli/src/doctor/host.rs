@@ -3,13 +3,13 @@
 use super::tunnel::told;
 use super::{Finding, Level};
 use crate::config::{Plan, PortConfig, PortKind};
-use crate::daemon::vips;
 use crate::ways;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde_json::{Value, json};
 use std::cell::OnceCell;
 use std::fs;
 use std::path::Path;
+use weir_daemon::vips;
 
 /// What the daemon needs, and what for.
 const NEEDED: [(CapabilitySet, &str); 4] = [

@@ -11,10 +11,10 @@ mod pools;
 mod tunnel;
 
 use crate::config::Plan;
-use crate::daemon::overlay::needed_settings;
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;
+use weir_daemon::needed_settings;
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,9 +1,9 @@
 //! Tunnels of the kernel: VXLAN interfaces, their MTU and ports, the uplinks below them, routes to peers.
 
 use super::{Finding, Level};
-use crate::nics;
 use serde_json::Value;
 use std::process::Command;
+use weir_daemon::nics;
 use weir_path::Fabric;
 
 /// What VXLAN adds to an inner Ethernet frame's payload over IPv4 (Ethernet 14, IPv4 20, UDP 8, VXLAN 8), and

@@ -3,13 +3,13 @@
 
 use super::{AppReport, Sayings};
 use crate::config::Plan;
-use crate::outfile;
 use anyhow::{Context, Result};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use weir_app::{Action, Event, RunningApps};
+use weir_config::outfile;
 use weir_engine::ring::{CarrierReceiver, CarrierSender, carriers};
 use weir_engine::worker::{Command, Inject, Worker};
 use weir_packet::BATCH;

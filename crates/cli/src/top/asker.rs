@@ -2,7 +2,6 @@
 //! answer.
 
 use super::pages::Listed;
-use crate::daemon::Doorbell;
 use crate::kinds::KINDS;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -11,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 use weir_app::page::items;
 use weir_control::ask;
+use weir_daemon::Doorbell;
 
 /// The sections that every page shows in its first line.
 const HEAD: [&str; 6] = ["generation", "file", "uptime_s", "ledger", "balances", "apps"];

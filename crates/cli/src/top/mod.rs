@@ -17,7 +17,6 @@ mod terminal;
 mod tests;
 mod view;
 
-use crate::daemon::Doorbell;
 use anyhow::{Context, Result, bail};
 use asker::Asker;
 use keys::Key;
@@ -37,6 +36,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use terminal::{Drawn, Modes};
 use view::{View, Wish};
+use weir_daemon::Doorbell;
 
 /// How often the screen is redrawn if nothing happens, because it shows how long an answer has been
 /// outstanding.

@@ -36,12 +36,20 @@ const ARROWS: &[Arrows] = &[
         &[],
     ),
     (
+        "daemon",
+        &[
+            "app", "bpf", "config", "engine", "lb", "measure", "oracle", "overlay", "packet", "path", "port",
+            "program",
+        ],
+        &["control"],
+    ),
+    (
         "weir",
         &[
-            "app", "bench", "bond", "bpf", "config", "control", "engine", "lab", "lb", "measure", "oracle",
-            "overlay", "packet", "path", "port", "program", "sim", "sketch",
+            "app", "bench", "bond", "bpf", "config", "control", "daemon", "engine", "lab", "lb", "measure",
+            "overlay", "packet", "path", "port", "program", "sim",
         ],
-        &[],
+        &["oracle", "sketch"],
     ),
 ];
 

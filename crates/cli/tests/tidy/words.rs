@@ -11,7 +11,7 @@ const FILE_NAMES: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "
 const IDENTIFIERS: [(&str, &str); 7] = [
     ("Heard", "crates/"),
     ("Outlet", "crates/"),
-    ("Stage", "crates/cli/"),
+    ("Stage", "crates/daemon/"),
     ("happen", "crates/"),
     ("go_dark_or_light", "crates/"),
     ("lit", "crates/"),

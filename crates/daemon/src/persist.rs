@@ -5,7 +5,6 @@
 
 use super::{Daemon, Load, priority};
 use crate::config::{Nics, Plan};
-use crate::outfile::{self, Whole};
 use crate::private;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
@@ -18,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use tracing::{error, info};
 use weir_config::infile;
+use weir_config::outfile::{self, Whole};
 use weir_lb::edits::Edits;
 
 /// The version of the file's format.

@@ -77,6 +77,7 @@ impl Rule {
 /// One of our tables in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
+    /// Its name.
     pub name: String,
     /// Whether it is removed with the process that created it.
     pub has_owner: bool,

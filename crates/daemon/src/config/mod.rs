@@ -2,14 +2,13 @@
 //! (`plan`) resolves names and checks ranges and the program. Both report every error at once, with its place
 //! in the file.
 //!
-//! `docs/configuration.md` describes every key.
+//! The kinds of apps that a configuration may have are given by the caller; `docs/configuration.md` describes
+//! every key.
 
 mod conflicts;
 mod control;
 mod frames;
 mod plan;
-#[cfg(test)]
-mod tests;
 
 pub use control::ControlOver;
 pub use plan::{Plan, SOCKET, Workers};
@@ -23,6 +22,7 @@ pub use weir_config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 
 use serde_json::Value;
 use std::sync::Arc;
+use weir_app::kind::{self, Kind};
 use weir_config::raw;
 use weir_lb::edits::{Draft, Edits};
 
@@ -37,33 +37,16 @@ pub struct Loaded {
     pub forgotten: Vec<String>,
 }
 
-/// Reads a configuration without information about interfaces. `file` is the name used in the report.
+/// Reads a configuration with apps of these kinds, given information about interfaces, and with changes made
+/// at run time. `file` is the name used in the report.
 #[must_use]
-pub fn read(file: &str, text: &str) -> Loaded {
-    read_knowing(file, text, &Nics::default())
-}
-
-/// Reads a configuration, given information about interfaces.
-#[must_use]
-pub fn read_knowing(file: &str, text: &str, nics: &Nics) -> Loaded {
-    read_text(file, Arc::new(text.to_string()), nics)
-}
-
-/// The same, without copying the text.
-#[must_use]
-pub fn read_text(file: &str, text: Arc<String>, nics: &Nics) -> Loaded {
-    read_edited(file, text, nics, &Edits::default())
-}
-
-/// The same, with changes made at run time.
-#[must_use]
-pub fn read_edited(file: &str, text: Arc<String>, nics: &Nics, edits: &Edits) -> Loaded {
+pub fn read(file: &str, text: Arc<String>, kinds: &'static [Kind], nics: &Nics, edits: &Edits) -> Loaded {
     let mut report = Report::about(file, text.clone());
     let Some(mut document) = raw::document(&mut report) else {
         return Loaded { plan: None, report, forgotten: Vec::new() };
     };
     let (edits, forgotten) = edits.apply(&mut document, &mut report);
-    let plan = plan::plan(&document, nics, &mut report);
+    let plan = plan::plan(&document, kinds, nics, &mut report);
     let source = (file.to_string(), text);
     Loaded { plan: plan.map(|plan| Plan { source, edits: Arc::new(edits), ..plan }), report, forgotten }
 }
@@ -84,15 +67,17 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Plan, String> {
     }
     let edits = draft.edits()?;
     drop(document);
-    let Loaded { plan, report, .. } = read_edited(file, text.clone(), nics, &edits);
+    let Loaded { plan, report, .. } = read(file, text.clone(), old.apps.kinds(), nics, &edits);
     let mut plan = plan.ok_or_else(|| edits.explain(&report))?;
     plan.socket.clone_from(&old.socket);
     plan.apps.refuse(orders, &plan.program)?;
     Ok(plan)
 }
 
-/// The JSON Schema (draft 2020-12) of a configuration.
+/// The JSON Schema (draft 2020-12) of a configuration with apps of these kinds.
 #[must_use]
-pub fn schema() -> serde_json::Value {
-    weir_config::schema::document(plan::KEYS)
+pub fn schema(kinds: &[Kind]) -> Value {
+    weir_config::schema::document(plan::KEYS, |schema| {
+        schema.define("app", |schema| kind::schema(kinds, schema));
+    })
 }

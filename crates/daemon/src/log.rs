@@ -13,9 +13,8 @@
 
 mod repeated;
 
-use crate::daemon::privileges;
+use crate::privileges;
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use repeated::Repeated;
 use rustix::fs::fstat;
 use std::fmt;
@@ -25,7 +24,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
@@ -39,19 +38,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Lines lost since the start.
 static LOST: AtomicU64 = AtomicU64::new(0);
-
-/// The log level.
-#[derive(Clone, Copy, ValueEnum)]
-pub enum Level {
-    /// Failures.
-    Error,
-    /// Also what needs attention.
-    Warn,
-    /// Also events.
-    Info,
-    /// Also requests to the daemon.
-    Debug,
-}
 
 /// The running log; when dropped, it waits briefly for the last lines to be written.
 pub struct Log(SyncSender<Line>);
@@ -71,12 +57,6 @@ impl Log {
     pub fn start(level: Level) -> Result<Log> {
         let (lines, queue) = sync_channel(LINES);
         std::thread::Builder::new().name("weir-log".into()).spawn(move || write_all(&queue))?;
-        let level = match level {
-            Level::Error => tracing::Level::ERROR,
-            Level::Warn => tracing::Level::WARN,
-            Level::Info => tracing::Level::INFO,
-            Level::Debug => tracing::Level::DEBUG,
-        };
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(level)
             .event_format(Format { journal: is_journal(), repeated: Mutex::default() })
@@ -180,7 +160,7 @@ where
         let mut message = Message(String::new());
         event.record(&mut message);
         let level = *event.metadata().level();
-        if level <= tracing::Level::INFO {
+        if level <= Level::INFO {
             let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(kept_back) = repeated.take(&message.0, Instant::now()) else { return Ok(()) };
             if kept_back > 0 {
@@ -216,11 +196,11 @@ impl Visit for Message {
 }
 
 /// Returns the priority of syslog(3).
-fn priority(level: tracing::Level) -> u8 {
+fn priority(level: Level) -> u8 {
     match level {
-        tracing::Level::ERROR => 3,
-        tracing::Level::WARN => 4,
-        tracing::Level::INFO => 6,
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
         _ => 7,
     }
 }

@@ -1,7 +1,7 @@
 //! An export of flow records on its own thread, so that a destination that is down or slow disturbs nothing:
 //! records that do not fit the bounded queue to the thread are lost, and counted.
 
-use crate::daemon::priority;
+use crate::priority;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};

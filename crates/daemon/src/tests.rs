@@ -13,6 +13,7 @@ use std::process::Command as Process;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use weir_app::kind::Kind;
 use weir_app::{Action, App, Event, RunningApps};
 use weir_control::ask;
 use weir_engine::worker::{Inject, Rewiring};
@@ -119,6 +120,12 @@ pipes:
 apps: [{ external: { name: probe, socket: PATH/probe.sock } }]
 ";
 
+/// Reads a configuration whose apps are external.
+fn read(text: &str) -> config::Loaded {
+    static KINDS: &[Kind] = &[weir_app::external::KIND];
+    config::read("t", Arc::new(text.to_string()), KINDS, &config::Nics::default(), &Edits::default())
+}
+
 /// A daemon on recordings, with the probe in place of the external app of the same name.
 struct Bench {
     daemon: Daemon,
@@ -131,9 +138,9 @@ struct Bench {
 fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
     let (give, given) = channel::<&str>();
     let given = Mutex::new(given);
-    let load = move |_: &weir_lb::edits::Edits, _: &config::Nics| {
+    let load = move |_: &Edits, _: &config::Nics| {
         let text = given.lock().unwrap().recv_timeout(Duration::from_secs(60))?;
-        let loaded = config::read("t", &text.replace("PATH", &folder.display().to_string()));
+        let loaded = read(&text.replace("PATH", &folder.display().to_string()));
         loaded.plan.with_context(|| loaded.report.to_string())
     };
     (give, Arc::new(load))
@@ -149,7 +156,7 @@ impl Bench {
         let folder = std::env::temp_dir().join(format!("weir-daemon-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let text = CONFIG.replace("PATH", &folder.display().to_string());
-        let loaded = config::read("t", &text);
+        let loaded = read(&text);
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
         let mut control = Control::bind(&folder.join("weir.sock"), None, None, Inherited::default()).unwrap();
         let (mut daemon, rings) = Daemon::start("t".into(), plan, load(folder.clone()), None).unwrap();
@@ -193,7 +200,7 @@ impl Bench {
             let _ = held.recv();
             port
         };
-        let program = config::read("t", CONFIG).plan.unwrap().program;
+        let program = read(CONFIG).plan.unwrap().program;
         let engine = Box::new(Engine::new(&program, self.daemon.hash).unwrap());
         let (punts, rings) = apps::rings(&program, 1);
         let ports = vec![Rewire::Change(0, Box::new(hold)), Rewire::Keep(1)];
@@ -452,7 +459,7 @@ fn links_that_are_watched_go_down_and_up() {
     run("ip -n NETNS link set w0 up && ip -n NETNS link set f0 up");
     let text = "ports: { p0: { mem: }, p1: { xdp: w0, take: [{ dst: 10.0.0.1 }] } }\nroot: a\n\
                 pipes: { a: { type: basic, forward: p1, miss: p0 } }\n";
-    let plan = config::read("t", text).plan.unwrap();
+    let plan = read(text).plan.unwrap();
     let watched = std::thread::scope(|scope| {
         let enter = || {
             let netns = std::fs::File::open(format!("/run/netns/{netns}")).unwrap();

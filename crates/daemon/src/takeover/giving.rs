@@ -52,7 +52,7 @@ impl Giving {
 impl Daemon {
     /// Begins to hand over to the daemon that listens on `path`, which asks for sockets in version `sockets`
     /// of the protocol.
-    pub(in super::super) fn begin_to_give(&mut self, path: &str, sockets: Option<u64>) -> Result<()> {
+    pub(crate) fn begin_to_give(&mut self, path: &str, sockets: Option<u64>) -> Result<()> {
         if self.giving.is_some() {
             bail!("another weir is taking over already");
         }
@@ -87,7 +87,7 @@ impl Daemon {
     }
 
     /// Returns the successor once it is ready. If it has given up, nothing changes.
-    pub(in super::super) fn take_gift(&mut self) -> Option<Gift> {
+    pub(crate) fn take_gift(&mut self) -> Option<Gift> {
         let gift = match self.giving.as_ref()?.0.try_recv() {
             Ok(gift) => gift,
             Err(TryRecvError::Empty) => return None,
@@ -118,7 +118,7 @@ impl Daemon {
 
     /// Stops forwarding, and gives the successor what has changed since, the interfaces, and the sockets that
     /// other processes opened for this daemon (`inherited`), whose clients wait in their backlogs.
-    pub(in super::super) fn give(mut self, gift: Gift, inherited: Inherited) -> Result<()> {
+    pub(crate) fn give(mut self, gift: Gift, inherited: Inherited) -> Result<()> {
         let Gift { mut wire, stocks, since_ms, adopted } = gift;
         let mut systemd = std::mem::take(&mut self.systemd);
         let ports = (0..self.plan.ports.len()).map(|at| PortId(at as u16));

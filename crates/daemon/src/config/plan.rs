@@ -3,13 +3,12 @@
 
 use super::conflicts;
 use super::control::{self, ControlOver};
-use crate::kinds::KINDS;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_app::kind::{self, Apps, Scope};
+use weir_app::kind::{Apps, Kind, Scope};
 use weir_config::attachment::{Attachment, Attachments};
 use weir_config::entry::Counters;
 use weir_config::nat;
@@ -120,13 +119,13 @@ pub const KEYS: &[Key] = weir_config::keys! {
     "groups": Shape::Named(&Shape::Map(sets::GROUP)), "groups of targets by name";
     "nat_pools": Shape::Named(&Shape::Map(nat::NAT_POOL)), "addresses and ports for flows to take, by name";
     "pipes": Shape::Named(&Shape::Defined("pipe", pipes::schema)), "pipes by name";
-    "apps": Shape::List(&Shape::Defined("app", |schema| kind::schema(KINDS, schema))),
-        "functions that write pipes or take frames";
+    "apps": Shape::List(&Shape::Given("app")), "functions that write pipes or take frames";
 };
 
-/// Converts a document to a plan. Errors go to the report; returns `None` if there are any.
+/// Converts a document to a plan, with apps of these kinds. Errors go to the report; returns `None` if there
+/// are any.
 #[must_use]
-pub fn plan(document: &Node, nics: &Nics, report: &mut Report) -> Option<Plan> {
+pub fn plan(document: &Node, kinds: &'static [Kind], nics: &Nics, report: &mut Report) -> Option<Plan> {
     let section = Section::read(document, KEYS, report);
     let plan = Plan {
         program: Program::default(),
@@ -153,7 +152,7 @@ pub fn plan(document: &Node, nics: &Nics, report: &mut Report) -> Option<Plan> {
     if section.choice("fragments", &FRAGMENTS, report) == Some(true) {
         program.follow_fragments();
     }
-    let mut builder = Builder { section: &section, plan, program, nics, tainted: Vec::new() };
+    let mut builder = Builder { section: &section, plan, program, kinds, nics, tainted: Vec::new() };
     builder.names(report);
     builder.apps(report);
     builder.contents(report);
@@ -187,6 +186,7 @@ struct Builder<'a> {
     section: &'a Section<'a>,
     plan: Plan,
     program: ProgramBuilder,
+    kinds: &'static [Kind],
     nics: &'a Nics,
     /// Marks of pipes and groups that could not be read completely; the check's findings there are
     /// consequences of that.
@@ -249,7 +249,7 @@ impl<'a> Builder<'a> {
         let (before, mark) = (report.errors(), report.next_origin());
         let Plan { ports, socket, attachments, .. } = &mut self.plan;
         let scope = &mut Scope {
-            kinds: KINDS,
+            kinds: self.kinds,
             program: &mut self.program,
             attachments,
             ports,

@@ -1,15 +1,15 @@
 //! A Parquet file of flow records. It is written under a temporary name, and gets its final name when it is
 //! complete and on disk, so that readers of `*.parquet` only find complete files. An output that is not a
 //! regular file, such as a device or a FIFO, is written to directly
-//! ([`outfile::Whole`](crate::outfile::Whole)).
+//! ([`outfile::Whole`](weir_config::outfile::Whole)).
 
 #[cfg(feature = "parquet")]
 mod with {
-    use crate::outfile::{self, Whole};
     use anyhow::{Context, Result};
     use std::fs::File;
     use std::io::BufWriter;
     use std::path::Path;
+    use weir_config::outfile::{self, Whole};
     use weir_measure::export::Given;
     use weir_measure::export::parquet::Writer;
 
@@ -64,17 +64,21 @@ mod without {
     use std::path::Path;
     use weir_measure::export::{Given, NO_PARQUET};
 
+    /// A file that cannot be created.
     pub struct FlowFile(Infallible);
 
     impl FlowFile {
+        /// Fails, and says why.
         pub fn create(_: &Path, _: usize) -> Result<FlowFile> {
             bail!("{}", NO_PARQUET.unwrap_or_default())
         }
 
+        /// Is never called.
         pub fn add(&mut self, _: Given) -> Result<()> {
             match self.0 {}
         }
 
+        /// Is never called.
         pub fn finish(self) -> Result<()> {
             match self.0 {}
         }

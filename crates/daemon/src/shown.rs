@@ -4,12 +4,11 @@ use super::collector::{self, Sum, Totals};
 use super::durations;
 use super::observer::Snapshot;
 use crate::config;
-use crate::kinds::KINDS;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use weir_app::buckets;
-use weir_app::kind::Counts;
+use weir_app::kind::{Counts, Kind};
 use weir_engine::delta::DeltaReason;
 use weir_engine::worker::{Breaths, PipeReport, Report};
 use weir_packet::{DropReason, Ledger};
@@ -61,9 +60,9 @@ const SECTIONS: [&str; 23] = [
     "tee_missed",
 ];
 
-/// Returns everything that can be shown.
-pub fn shown() -> impl Iterator<Item = &'static str> {
-    SHOWN.into_iter().chain(KINDS.iter().filter_map(|kind| kind.table))
+/// Returns everything that can be shown if there are apps of these kinds.
+pub fn shown(kinds: &'static [Kind]) -> impl Iterator<Item = &'static str> {
+    SHOWN.into_iter().chain(kinds.iter().filter_map(|kind| kind.table))
 }
 
 impl Snapshot {
@@ -94,7 +93,10 @@ impl Snapshot {
             let name = name.as_str().context("the parts in `what` are words")?;
             let table = || self.tables().find(|(other, _)| other == name).map(|(_, table)| table);
             let found = self.section(name)?.or_else(table).ok_or_else(|| {
-                anyhow!("nothing is called `{name}`: {}", shown().collect::<Vec<_>>().join(", "))
+                anyhow!(
+                    "nothing is called `{name}`: {}",
+                    shown(self.plan.apps.kinds()).collect::<Vec<_>>().join(", ")
+                )
             })?;
             Ok((name.to_string(), found))
         };

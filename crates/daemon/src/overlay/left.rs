@@ -16,7 +16,9 @@ const BPFFS: &str = "/sys/fs/bpf";
 /// A process of this network namespace that has programs of an overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
+    /// Its number.
     pub process: u32,
+    /// Its name.
     pub name: String,
 }
 

@@ -635,7 +635,8 @@ impl Preparation {
     /// Reparses the text that was read last. No one has asked for a reload, so weights stay as they are.
     fn rebuilt(&self) -> Result<Plan> {
         let (file, text) = &self.old.source;
-        let loaded = config::read_edited(file, text.clone(), &nics_of(&self.old), &self.old.edits);
+        let (kinds, nics) = (self.old.apps.kinds(), nics_of(&self.old));
+        let loaded = config::read(file, text.clone(), kinds, &nics, &self.old.edits);
         let mut plan = loaded.plan.with_context(|| format!("the file has errors\n{}", loaded.report))?;
         plan.socket.clone_from(&self.old.socket);
         Ok(self.weighed(plan, true))

@@ -5,6 +5,11 @@
 //! SIGINT (stop), for changes of interfaces, for workers that have frames for apps, for clients of apps, and
 //! for the time at which an app asked to be woken. Then it serves all of them as far as possible without
 //! blocking; slow work, such as compiling, is done by other threads. Nothing here is on the packet path.
+//!
+//! Below that is what the daemon shares with commands that run without one: the configuration as a whole
+//! ([`config`]), and the explanation of a packet's walk ([`explain`]).
+
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod added;
 mod answer;
@@ -16,12 +21,15 @@ mod checks;
 mod claim;
 mod clock;
 mod collector;
+pub mod config;
 mod configure;
 mod doorbell;
 #[cfg_attr(not(feature = "dpdk"), path = "no_dpdk.rs")]
 mod dpdk;
 mod durations;
+pub mod explain;
 mod fleet;
+pub mod flow_file;
 pub mod fuzzed;
 mod http;
 mod http_control;
@@ -31,14 +39,17 @@ mod links;
 mod listed;
 mod live;
 mod load;
+pub mod log;
 mod metrics;
 mod neighbours;
+pub mod nics;
 mod observer;
 mod open;
-pub mod overlay;
+mod overlay;
 mod path;
 mod persist;
 mod priority;
+pub mod private;
 pub mod privileges;
 mod recordings;
 mod reload;
@@ -58,6 +69,8 @@ mod weights;
 
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
+pub use overlay::left::Left;
+pub use overlay::{needed_settings, rule};
 pub use persist::file as state_file;
 pub use shown::{ledger_json, shown};
 pub use signals::Signals;
@@ -104,7 +117,7 @@ const RING: usize = 1024;
 pub type Load = Arc<dyn Fn(&Edits, &Nics) -> Result<Plan> + Send + Sync>;
 
 /// A running daemon.
-pub struct Daemon {
+struct Daemon {
     file: PathBuf,
     load: Load,
     /// The current program's plan, without entries: those are in the engines.
@@ -148,6 +161,9 @@ pub struct Daemon {
 
 /// Runs until stopped. `load` rereads the configuration for a reload. With `takeover`, it takes over the
 /// flows, interfaces and apps of the daemon running on the same socket.
+///
+/// # Errors
+/// The error says why the daemon cannot run.
 pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> {
     let inherited = Inherited::take()?;
     let signals = Signals::take()?;
@@ -351,7 +367,7 @@ impl Daemon {
     /// updated faults and recordings if these have changed; the slots of others are left empty.
     fn wrappers(&self, plan: &Plan, order: &[Option<usize>]) -> Result<Vec<Vec<Option<Rewire>>>> {
         let now_ns = self.clock.now_ns();
-        let one = |worker, (new, old): (&crate::config::PortConfig, &Option<usize>)| {
+        let one = |worker, (new, old): (&config::PortConfig, &Option<usize>)| {
             old.map(|old| open::rewire(old, &self.plan.ports[old], new, worker, now_ns)).transpose()
         };
         let of_worker = |worker| plan.ports.iter().zip(order).map(|port| one(worker, port)).collect();

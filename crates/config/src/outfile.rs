@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 const LINKS_MAX: usize = 40;
 
 /// Permissions of a file that everyone may read, before the process's mask.
-#[cfg(feature = "parquet")]
 pub const PUBLIC: u32 = 0o666;
 
 /// Permissions of a file for its owner only.

@@ -3,12 +3,12 @@
 use super::dpdk::Dpdk;
 use super::takeover::Offered;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
-use crate::outfile;
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::path::Path;
 use tracing::info;
 use weir_config::infile;
+use weir_config::outfile;
 use weir_config::ports::{self, Traffic};
 use weir_engine::worker::Rewire;
 use weir_packet::{Pool, PoolId, Pools, Port, RegionPool};

@@ -2,7 +2,7 @@
 //! `weir check` and `weir run` refuse the same ones.
 
 use crate::config::Plan;
-use crate::daemon;
+use crate::persist;
 use anyhow::{Result, bail};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -69,7 +69,7 @@ fn of(plan: &Plan) -> Vec<(&'static str, PathBuf)> {
         files.extend(control.tls.iter().map(|(_, key)| ("the private key", key.clone())));
     }
     if plan.apps.persist() {
-        files.push(("the saved state", daemon::state_file(plan)));
+        files.push(("the saved state", persist::file(plan)));
     }
     files
 }
