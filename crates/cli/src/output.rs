@@ -2,7 +2,7 @@
 //! nothing here panics. If the reader is gone, a command ends like any other: silently, by SIGPIPE. Any other
 //! failure is an error with an exit code.
 //!
-//! The daemon does not print; it has a log ([`crate::daemon`]).
+//! The daemon does not print; it has a log ([`weir_daemon`]).
 
 use crate::commands::{BadInput, bad_input};
 use anyhow::{Context, Result};
