@@ -2,6 +2,7 @@
 //! takeover messages, changes at run time.
 
 use cli::config::{self, Nics, Plan};
+use cli::kinds::KINDS;
 use cli::{fuzzed, import};
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -119,7 +120,7 @@ pub fn netlink(bytes: &[u8]) {
 pub fn takeover(bytes: &[u8]) {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return };
     let (head, bytes) = rest.split_at(usize::from(u16::from_be_bytes(*length)).min(rest.len()));
-    fuzzed::takeover_message(head, bytes);
+    fuzzed::takeover_message(KINDS, head, bytes);
     flow_records(bytes);
 }
 

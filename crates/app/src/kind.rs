@@ -4,6 +4,7 @@
 //! by name.
 
 use crate::App;
+use crate::edits::Edits;
 use crate::neighbour::{Hop, Mac};
 use crate::page::Page;
 use serde_json::{Map, Value, json};
@@ -49,6 +50,9 @@ pub struct Kind {
     pub about: &'static str,
     /// The subcommands of `weir KEY`.
     pub verbs: &'static [Verb],
+    /// Reads edits of its sections ([`Edits::json`]), if its apps request any; `None` if it is something else.
+    /// Only one kind has edits.
+    pub edits: Option<fn(&Value) -> Option<Arc<dyn Edits>>>,
 }
 
 /// The apps of one kind in a configuration.

@@ -7,6 +7,7 @@
 
 mod app;
 pub mod check;
+pub mod edits;
 pub mod external;
 pub mod kind;
 pub mod neighbour;

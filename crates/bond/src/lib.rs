@@ -50,4 +50,5 @@ pub const KIND: Kind = Kind {
     pages: pages::PAGES,
     about: "Move buckets of a bond, take members out of use and in again",
     verbs: text::VERBS,
+    edits: None,
 };

@@ -13,14 +13,15 @@ mod tests;
 pub use checked::{Checked, checked};
 
 use crate::config::{self, Loaded, Nics, Report, Span};
+use crate::kinds::KINDS;
 use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
+use weir_app::edits::{self, Edits};
 use weir_config::infile;
 use weir_daemon::nics;
-use weir_lb::edits::Edits;
 use weir_lb::{BackEnd, By};
 use weir_program::builder::Number;
 
@@ -79,7 +80,7 @@ pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
 /// # Errors
 /// Fails if the file cannot be read. Errors in its contents are in the report.
 pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
-    load_edited(file, options, &Edits::default(), &Nics::default())
+    load_edited(file, options, &*edits::none(KINDS), &Nics::default())
 }
 
 /// The same, with changes made at run time, and with what is `known` about interfaces that do not exist under
@@ -87,7 +88,7 @@ pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub fn load_edited(file: &Path, options: &Options, edits: &Edits, known: &Nics) -> Result<Loaded> {
+pub fn load_edited(file: &Path, options: &Options, edits: &dyn Edits, known: &Nics) -> Result<Loaded> {
     let text = match text(file)? {
         Ok(text) => text,
         Err(report) => return Ok(Loaded { plan: None, report, forgotten: Vec::new() }),

@@ -3,6 +3,7 @@
 use super::neighbours;
 use super::overlay;
 use super::takeover;
+use weir_app::kind::Kind;
 use weir_port::netlink::messages;
 
 /// Parses a netlink datagram, and every body in it, as each of the daemon's threads does. Bytes without a
@@ -27,7 +28,7 @@ fn read_body(kind: u16, body: &[u8], overlay: &mut overlay::Reading) {
     overlay.take(kind, body);
 }
 
-/// Parses a message of a takeover: a JSON object, and bytes.
-pub fn takeover_message(head: &[u8], bytes: &[u8]) {
-    takeover::read(head, bytes);
+/// Parses a message of a takeover between daemons with these kinds of apps: a JSON object, and bytes.
+pub fn takeover_message(kinds: &[Kind], head: &[u8], bytes: &[u8]) {
+    takeover::read(kinds, head, bytes);
 }

@@ -100,9 +100,9 @@ use systemd::Systemd;
 use takeover::{Giving, Offered, Taking};
 use tracing::info;
 use weights::Weights;
+use weir_app::edits::Edits;
 use weir_engine::batch::Engine;
 use weir_engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
-use weir_lb::edits::Edits;
 use weir_packet::{Ledger, TableHash};
 use weir_port::numa::Preferred;
 use weir_program::buckets::GroupTables;
@@ -114,7 +114,7 @@ use weir_program::{Pipe, PipeKind, PortId, Program};
 const RING: usize = 1024;
 
 /// Rereads the configuration for a reload, on a separate thread.
-pub type Load = Arc<dyn Fn(&Edits, &Nics) -> Result<Plan> + Send + Sync>;
+pub type Load = Arc<dyn Fn(&dyn Edits, &Nics) -> Result<Plan> + Send + Sync>;
 
 /// A running daemon.
 struct Daemon {
@@ -295,8 +295,8 @@ impl Daemon {
     fn succeed(file: PathBuf, mut plan: Plan, load: Load) -> Result<(Daemon, Control)> {
         let rest = plan.control.as_ref().map(rest::Ready::prepare).transpose()?;
         let mut taking = Taking::begin(&plan.socket)?;
-        if let Some(edits) = taking.edits() {
-            plan = load(&edits, &Nics::default())
+        if let Some(edits) = taking.edits(plan.apps.kinds()) {
+            plan = load(&*edits, &Nics::default())
                 .context("with what was changed at run time (`weir lb reset` forgets it)")?;
         }
         let weights = taking.set_weights(&mut plan);

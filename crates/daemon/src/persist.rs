@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use tracing::{error, info};
+use weir_app::edits::{self, Edits};
+use weir_app::kind::Kind;
 use weir_config::infile;
 use weir_config::outfile::{self, Whole};
-use weir_lb::edits::Edits;
 
 /// The version of the file's format.
 const VERSION: u64 = 1;
@@ -41,7 +42,7 @@ pub fn file(plan: &Plan) -> PathBuf {
 
 /// The contents of the file.
 struct Saved {
-    edits: Edits,
+    edits: Arc<dyn Edits>,
     states: Value,
 }
 
@@ -51,7 +52,7 @@ pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
         return (plan, Value::Null);
     }
     let path = file(&plan);
-    let Saved { edits, states } = match read(&path) {
+    let Saved { edits, states } = match read(&path, plan.apps.kinds()) {
         Ok(Some(saved)) => saved,
         Ok(None) => return (plan, Value::Null),
         Err(error) => {
@@ -59,12 +60,12 @@ pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
             return (plan, Value::Null);
         }
     };
-    if edits.is_empty() {
+    if edits.count() == 0 {
         return (plan, states);
     }
-    match load(&edits, &Nics::default()) {
+    match load(&*edits, &Nics::default()) {
         Ok(edited) => {
-            info!("{} changes of the run time are back, from {}", edited.edits.len(), path.display());
+            info!("{} changes of the run time are back, from {}", edited.edits.count(), path.display());
             (edited, states)
         }
         Err(error) => {
@@ -84,14 +85,14 @@ fn put_aside(path: &Path, why: &str) {
     error!("what was changed at run time is forgotten, {} cannot be used: {why}; {kept}", path.display());
 }
 
-fn read(path: &Path) -> Result<Option<Saved>> {
+fn read(path: &Path, kinds: &[Kind]) -> Result<Option<Saved>> {
     let Some(file) = private::open_if_there(path)? else { return Ok(None) };
     let text = infile::read_from(file, SIZE_MAX)?;
     let value: Value = serde_json::from_slice(&text).context("it is not JSON")?;
     if value["version"] != VERSION {
         bail!("its version is {}, not {VERSION}", value["version"]);
     }
-    let edits = Edits::read(&value["edits"]).context("`edits` is not what weir writes")?;
+    let edits = edits::read(kinds, &value["edits"]).context("`edits` is not what weir writes")?;
     Ok(Some(Saved { edits, states: value["states"].clone() }))
 }
 
@@ -196,12 +197,12 @@ mod tests {
             ("\u{0}\u{1}", "not JSON"),
         ] {
             write(&path, text).unwrap();
-            let why = format!("{:#}", read(&path).err().expect("refused"));
+            let why = format!("{:#}", read(&path, &[]).err().expect("refused"));
             assert!(why.contains(part), "{text}: {why}");
         }
         write(&path, "{\"version\": 1, \"edits\": [], \"states\": null}").unwrap();
-        assert!(read(&path).unwrap().is_some_and(|saved| saved.edits.is_empty()));
-        assert!(read(&folder.join("none")).unwrap().is_none());
+        assert!(read(&path, &[]).unwrap().is_some_and(|saved| saved.edits.count() == 0));
+        assert!(read(&folder.join("none"), &[]).unwrap().is_none());
         put_aside(&path, "a test says so");
         assert!(!path.exists() && path.with_extension("json.refused").exists());
         fs::remove_dir_all(folder).unwrap();

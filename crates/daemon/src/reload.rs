@@ -585,7 +585,7 @@ struct Preparation {
 impl Preparation {
     fn prepare(mut self) -> Result<Prepared> {
         let mut plan = match self.cause {
-            Cause::Asked(_) => (self.load)(&self.old.edits, &nics_of(&self.old))?,
+            Cause::Asked(_) => (self.load)(&*self.old.edits, &nics_of(&self.old))?,
             Cause::Configure(_) => {
                 let edited = config::edit(&self.old, &nics_of(&self.old), &self.orders);
                 self.weighed(edited.map_err(|why| anyhow!("{why}"))?, false)
@@ -636,7 +636,7 @@ impl Preparation {
     fn rebuilt(&self) -> Result<Plan> {
         let (file, text) = &self.old.source;
         let (kinds, nics) = (self.old.apps.kinds(), nics_of(&self.old));
-        let loaded = config::read(file, text.clone(), kinds, &nics, &self.old.edits);
+        let loaded = config::read(file, text.clone(), kinds, &nics, &*self.old.edits);
         let mut plan = loaded.plan.with_context(|| format!("the file has errors\n{}", loaded.report))?;
         plan.socket.clone_from(&self.old.socket);
         Ok(self.weighed(plan, true))

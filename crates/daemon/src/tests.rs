@@ -13,6 +13,7 @@ use std::process::Command as Process;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use weir_app::edits;
 use weir_app::kind::Kind;
 use weir_app::{Action, App, Event, RunningApps};
 use weir_control::ask;
@@ -123,7 +124,7 @@ apps: [{ external: { name: probe, socket: PATH/probe.sock } }]
 /// Reads a configuration whose apps are external.
 fn read(text: &str) -> config::Loaded {
     static KINDS: &[Kind] = &[weir_app::external::KIND];
-    config::read("t", Arc::new(text.to_string()), KINDS, &config::Nics::default(), &Edits::default())
+    config::read("t", Arc::new(text.to_string()), KINDS, &config::Nics::default(), &*edits::none(KINDS))
 }
 
 /// A daemon on recordings, with the probe in place of the external app of the same name.
@@ -138,7 +139,7 @@ struct Bench {
 fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
     let (give, given) = channel::<&str>();
     let given = Mutex::new(given);
-    let load = move |_: &Edits, _: &config::Nics| {
+    let load = move |_: &dyn Edits, _: &config::Nics| {
         let text = given.lock().unwrap().recv_timeout(Duration::from_secs(60))?;
         let loaded = read(&text.replace("PATH", &folder.display().to_string()));
         loaded.plan.with_context(|| loaded.report.to_string())
@@ -148,7 +149,7 @@ fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
 
 impl Bench {
     fn new(name: &str) -> Bench {
-        Bench::loading(name, |_| Arc::new(|_: &_, _: &_| anyhow::bail!("not here")))
+        Bench::loading(name, |_| Arc::new(|_: &dyn Edits, _: &config::Nics| anyhow::bail!("not here")))
     }
 
     /// A daemon that reloads its configuration with what `load` returns for its folder.

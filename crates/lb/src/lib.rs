@@ -8,7 +8,7 @@ mod back_ends;
 mod bits;
 mod choosers;
 mod collisions;
-pub mod edits;
+mod edits;
 mod expiry;
 pub mod health;
 mod neighbours;
@@ -54,6 +54,7 @@ pub const KIND: Kind = Kind {
     pages: &[PAGE],
     about: "List, add, remove and drain back ends and services, and change weights",
     verbs: verbs::VERBS,
+    edits: Some(edits::read),
 };
 
 /// The back ends of every service, with their current traffic.

@@ -54,6 +54,7 @@ pub const KIND: Kind = Kind {
             text: explain::text,
         },
     ],
+    edits: None,
 };
 
 const fn argument(name: &'static str, help: &'static str) -> Argument {

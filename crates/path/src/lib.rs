@@ -68,6 +68,7 @@ pub const KIND: Kind = Kind {
         flags: &[],
         text: text::conntrack,
     }],
+    edits: None,
 };
 
 const NO_ARGUMENTS: &[Argument] = &[];

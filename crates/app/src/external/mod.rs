@@ -25,6 +25,7 @@ pub const KIND: AppKind = AppKind {
     pages: &[PAGE],
     about: "",
     verbs: &[],
+    edits: None,
 };
 
 /// What each app has received and sent.

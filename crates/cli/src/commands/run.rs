@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing::warn;
+use weir_app::edits::Edits;
 use weir_daemon::log::Log;
-use weir_lb::edits::Edits;
 
 /// The log level.
 #[derive(Clone, Copy, ValueEnum)]
@@ -88,7 +88,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let _log = Log::start(arguments.log.into())?;
     let plan = accept(first)?;
-    let load = move |edits: &Edits, known: &Nics| accept(import::load_edited(&file, &import, edits, known)?);
+    let load =
+        move |edits: &dyn Edits, known: &Nics| accept(import::load_edited(&file, &import, edits, known)?);
     weir_daemon::run(arguments.file.clone(), plan, Arc::new(load), arguments.takeover)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -22,9 +22,9 @@ pub use weir_config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 
 use serde_json::Value;
 use std::sync::Arc;
+use weir_app::edits::Edits;
 use weir_app::kind::{self, Kind};
 use weir_config::raw;
-use weir_lb::edits::{Draft, Edits};
 
 /// The result of reading a configuration.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub struct Loaded {
 /// Reads a configuration with apps of these kinds, given information about interfaces, and with changes made
 /// at run time. `file` is the name used in the report.
 #[must_use]
-pub fn read(file: &str, text: Arc<String>, kinds: &'static [Kind], nics: &Nics, edits: &Edits) -> Loaded {
+pub fn read(file: &str, text: Arc<String>, kinds: &'static [Kind], nics: &Nics, edits: &dyn Edits) -> Loaded {
     let mut report = Report::about(file, text.clone());
     let Some(mut document) = raw::document(&mut report) else {
         return Loaded { plan: None, report, forgotten: Vec::new() };
@@ -48,7 +48,7 @@ pub fn read(file: &str, text: Arc<String>, kinds: &'static [Kind], nics: &Nics, 
     let (edits, forgotten) = edits.apply(&mut document, &mut report);
     let plan = plan::plan(&document, kinds, nics, &mut report);
     let source = (file.to_string(), text);
-    Loaded { plan: plan.map(|plan| Plan { source, edits: Arc::new(edits), ..plan }), report, forgotten }
+    Loaded { plan: plan.map(|plan| Plan { source, edits, ..plan }), report, forgotten }
 }
 
 /// Reads the text of a plan again, with requests of an app ([`weir_app::Action::Configure`]) applied.
@@ -59,15 +59,10 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Plan, String> {
     let (file, text) = &old.source;
     let mut report = Report::about(file, text.clone());
     let document = raw::document(&mut report).ok_or_else(|| report.to_string())?;
-    let mut draft = Draft::new(&document, &old.edits);
-    let orders_of = orders.as_array().map(Vec::as_slice).unwrap_or_default();
-    for (at, order) in orders_of.iter().enumerate() {
-        let place = if orders_of.len() > 1 { format!("request {at}: ") } else { String::new() };
-        draft.take(order).map_err(|why| format!("{place}{why}"))?;
-    }
-    let edits = draft.edits()?;
+    let requests = orders.as_array().map(Vec::as_slice).unwrap_or_default();
+    let edits = old.edits.request(&document, requests)?;
     drop(document);
-    let Loaded { plan, report, .. } = read(file, text.clone(), old.apps.kinds(), nics, &edits);
+    let Loaded { plan, report, .. } = read(file, text.clone(), old.apps.kinds(), nics, &*edits);
     let mut plan = plan.ok_or_else(|| edits.explain(&report))?;
     plan.socket.clone_from(&old.socket);
     plan.apps.refuse(orders, &plan.program)?;

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use weir_app::edits::{self, Edits};
 use weir_app::kind::{Apps, Kind, Scope};
 use weir_config::attachment::{Attachment, Attachments};
 use weir_config::entry::Counters;
@@ -21,7 +22,6 @@ use weir_config::sets;
 use weir_config::socket;
 use weir_config::tunnels;
 use weir_config::{Frames, Key, Report, Shape, Span};
-use weir_lb::edits::Edits;
 use weir_packet::{CHUNK_MIN, HEADROOM};
 use weir_program::builder::ProgramBuilder;
 use weir_program::check::{Finding, FindingKind, Severity, check, owners};
@@ -70,7 +70,7 @@ pub struct Plan {
     /// The file's name and its text. Files of entries that it names are not kept.
     pub source: (String, Arc<String>),
     /// Changes made at run time, which are in the program as if they were in the file.
-    pub edits: Arc<Edits>,
+    pub edits: Arc<dyn Edits>,
     /// The folder for state that survives a restart; `None` is the system's default.
     pub state: Option<PathBuf>,
 }
@@ -141,7 +141,7 @@ pub fn plan(document: &Node, kinds: &'static [Kind], nics: &Nics, report: &mut R
             .and_then(|node| parsed(node, "an address and port such as 127.0.0.1:9105", report)),
         control: section.get("control").and_then(|node| control::read(node, report)),
         source: Default::default(),
-        edits: Arc::default(),
+        edits: edits::none(kinds),
         state: section.get("state").and_then(|node| text(node, "a folder", report)).map(PathBuf::from),
     };
     let mut program = ProgramBuilder::new();

@@ -29,16 +29,16 @@ pub use giving::Giving;
 pub use sockets::Offered;
 pub use taking::Taking;
 
+use weir_app::edits;
+use weir_app::kind::Kind;
 use weir_packet::{DropReason, Ledger};
 
-use weir_lb::edits::Edits;
-
 /// Reads a message of the other daemon, whatever its contents, for fuzzers.
-pub fn read(head: &[u8], bytes: &[u8]) {
+pub fn read(kinds: &[Kind], head: &[u8], bytes: &[u8]) {
     let Ok(head) = wire::head(head) else { return };
     let _ = sockets::read_left(&head["left"], bytes);
     let _ = head["entries"].as_array().into_iter().flatten().map(taking::decided_for).count();
-    let _ = Edits::read(&head["edits"]);
+    let _ = edits::read(kinds, &head["edits"]);
 }
 
 /// The protocol version. A successor with another version is refused.

@@ -21,9 +21,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_app::edits::{self, Edits};
+use weir_app::kind::Kind;
 use weir_engine::batch::{DecidedFor, FlowPage, FlowStock, TakenOver};
 use weir_engine::worker::Command;
-use weir_lb::edits::Edits;
 use weir_packet::DropReason;
 use weir_port::xdp::{Handover, XdpInterface};
 use weir_program::change::Changes;
@@ -103,8 +104,8 @@ impl Taking {
     }
 
     /// Returns the changes that were made to the old daemon's configuration at run time, if any.
-    pub fn edits(&self) -> Option<Edits> {
-        Edits::read(&self.hello["edits"]).filter(|edits| !edits.is_empty())
+    pub fn edits(&self, kinds: &[Kind]) -> Option<Arc<dyn Edits>> {
+        edits::read(kinds, &self.hello["edits"]).filter(|edits| edits.count() > 0)
     }
 
     /// Applies the weights that were set at run time, for targets that still exist, and returns them.

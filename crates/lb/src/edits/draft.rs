@@ -16,6 +16,19 @@ pub fn is_edit(request: &Value) -> bool {
     request["do"].as_str().is_some_and(|word| WORDS.contains(&word))
 }
 
+/// Returns the edits after requests, given a document without edits.
+///
+/// # Errors
+/// Says which request is wrong, and which field of it.
+pub fn requested(edits: &Edits, document: &Node, requests: &[Value]) -> Result<Edits, String> {
+    let mut draft = Draft::new(document, edits);
+    for (at, request) in requests.iter().enumerate() {
+        let place = if requests.len() > 1 { format!("request {at}: ") } else { String::new() };
+        draft.take(request).map_err(|why| format!("{place}{why}"))?;
+    }
+    draft.edits()
+}
+
 /// A list of back ends in the file.
 struct Listed<'a> {
     /// The pool that the service uses instead.
@@ -25,7 +38,7 @@ struct Listed<'a> {
 }
 
 /// Edits as they accumulate, request by request.
-pub struct Draft<'a> {
+struct Draft<'a> {
     file: HashMap<Owner, Listed<'a>>,
     edits: Vec<Option<Edit>>,
     places: HashMap<Place, usize>,
@@ -33,8 +46,7 @@ pub struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     /// Starts from the existing edits and a document without them.
-    #[must_use]
-    pub fn new(document: &'a Node, edits: &Edits) -> Draft<'a> {
+    fn new(document: &'a Node, edits: &Edits) -> Draft<'a> {
         let mut file = HashMap::new();
         for item in tree::items(document) {
             let listed = |list: Option<&'a Node>, item| Listed {
@@ -59,7 +71,7 @@ impl<'a> Draft<'a> {
     ///
     /// # Errors
     /// There are too many.
-    pub fn edits(self) -> Result<Edits, String> {
+    fn edits(self) -> Result<Edits, String> {
         let edits: Vec<Edit> = self.edits.into_iter().flatten().collect();
         if edits.len() > EDITS_MAX {
             return Err(format!("there can be {EDITS_MAX} changes at run time: write some into the file"));
@@ -71,7 +83,7 @@ impl<'a> Draft<'a> {
     ///
     /// # Errors
     /// Says which field is wrong.
-    pub fn take(&mut self, request: &Value) -> Result<(), String> {
+    fn take(&mut self, request: &Value) -> Result<(), String> {
         if !is_edit(request) {
             return self.names(request);
         }

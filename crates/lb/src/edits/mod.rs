@@ -1,7 +1,7 @@
 //! Additions and removals at run time: services, and back ends of services and pools.
 //!
 //! Edits are kept beside the file and applied to the parsed file before anything else uses it
-//! ([`Edits::apply`]), so that they are checked and carried out as if they were in the file. Each edit
+//! ([`weir_app::edits::Edits::apply`]), so that they are checked and carried out as if they were in the file. Each edit
 //! records what the file said at the place it changes. If the file says something else there later, the file
 //! takes precedence and the edit is forgotten: the later of the two wins.
 
@@ -10,8 +10,9 @@ mod draft;
 mod tests;
 mod tree;
 
-pub use draft::{Draft, is_edit};
-pub use tree::{canonical, json};
+pub use draft::is_edit;
+use tree::canonical;
+pub use tree::json;
 
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -21,11 +22,16 @@ use weir_config::section::NAME_MAX;
 use weir_config::{Report, Span, raw};
 use weir_program::check::Severity;
 
+/// Reads the output of [`Edits::json`].
+pub fn read(value: &Value) -> Option<Arc<dyn weir_app::edits::Edits>> {
+    Some(Arc::new(Edits::read(value)?))
+}
+
 /// The name of the edits' text in reports.
-pub const SOURCE: &str = "changes at run time";
+const SOURCE: &str = "changes at run time";
 
 /// The largest number of edits.
-pub const EDITS_MAX: usize = 65_536;
+const EDITS_MAX: usize = 65_536;
 
 /// What has a list of back ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,35 +92,8 @@ struct Edit {
 pub struct Edits(Vec<Edit>);
 
 impl Edits {
-    /// Returns true if there are no edits.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Returns the number of edits.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns them in the form that [`Edits::read`] reads, for a file or another process.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        let one = |Edit { place, base, now }: &Edit| {
-            let mut one = json!({ "base": base, "now": now });
-            one[place.owner.key()] = json!(place.owner.name());
-            if let Some(name) = &place.back_end {
-                one["back_end"] = json!(name);
-            }
-            one
-        };
-        self.0.iter().map(one).collect()
-    }
-
-    /// Reads the output of [`Edits::json`], possibly from another version of weir. `None` if it is not that.
-    #[must_use]
-    pub fn read(value: &Value) -> Option<Edits> {
+    /// Reads the output of `json`, possibly from another version of weir. `None` if it is not that.
+    fn read(value: &Value) -> Option<Edits> {
         let list = value.as_array().filter(|list| list.len() <= EDITS_MAX)?;
         let mut places = std::collections::HashSet::new();
         let one = |one: &Value| {
@@ -141,10 +120,9 @@ impl Edits {
         self.0.iter().map(|edit| format!("{}\n", edit.now)).collect()
     }
 
-    /// Applies the edits to a document. Returns those that are still valid, and for each of the others the
-    /// reason why it is forgotten.
-    pub fn apply(&self, document: &mut Node, report: &mut Report) -> (Edits, Vec<String>) {
-        if self.is_empty() {
+    /// Applies the edits to a document.
+    fn applied(&self, document: &mut Node, report: &mut Report) -> (Edits, Vec<String>) {
+        if self.0.is_empty() {
             return (Edits::default(), Vec::new());
         }
         let file = report.add_file(SOURCE, Arc::new(self.text()));
@@ -166,10 +144,43 @@ impl Edits {
         });
         (edits, told.collect())
     }
+}
 
-    /// Describes in one sentence what is wrong with a configuration, naming the field if it was edited.
-    #[must_use]
-    pub fn explain(&self, report: &Report) -> String {
+impl weir_app::edits::Edits for Edits {
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn json(&self) -> Value {
+        let one = |Edit { place, base, now }: &Edit| {
+            let mut one = json!({ "base": base, "now": now });
+            one[place.owner.key()] = json!(place.owner.name());
+            if let Some(name) = &place.back_end {
+                one["back_end"] = json!(name);
+            }
+            one
+        };
+        self.0.iter().map(one).collect()
+    }
+
+    fn apply(
+        &self,
+        document: &mut Node,
+        report: &mut Report,
+    ) -> (Arc<dyn weir_app::edits::Edits>, Vec<String>) {
+        let (edits, discarded) = self.applied(document, report);
+        (Arc::new(edits), discarded)
+    }
+
+    fn request(
+        &self,
+        document: &Node,
+        requests: &[Value],
+    ) -> Result<Arc<dyn weir_app::edits::Edits>, String> {
+        Ok(Arc::new(draft::requested(self, document, requests)?))
+    }
+
+    fn explain(&self, report: &Report) -> String {
         let all = report.diagnostics();
         let errors: Vec<_> = all.iter().filter(|one| one.severity == Severity::Error).collect();
         let own = |span: Span| (report.name_of(span.file) == SOURCE).then_some(span.line as usize);

@@ -1,10 +1,12 @@
 //! Random requests against a model: the file with the same changes written into it.
 
+use super::draft::requested;
 use super::tree::{append, items, json as to_json, name, value};
-use super::{Draft, Edits, Owner, canonical};
+use super::{Edits, Owner, canonical};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use weir_app::edits::Edits as _;
 use weir_config::raw::{self, Node};
 use weir_config::{Report, Span};
 
@@ -21,14 +23,12 @@ fn document(text: &str) -> Node {
 }
 
 fn take(file: &Node, edits: &Edits, requests: &[Value]) -> Result<Edits, String> {
-    let mut draft = Draft::new(file, edits);
-    requests.iter().try_for_each(|request| draft.take(request))?;
-    draft.edits()
+    requested(edits, file, requests)
 }
 
 fn applied(text: &str, edits: &Edits) -> (Node, Edits, Vec<String>) {
     let (mut node, mut report) = (document(text), Report::new("t", text));
-    let (held, told) = edits.apply(&mut node, &mut report);
+    let (held, told) = edits.applied(&mut node, &mut report);
     assert_eq!(report.errors(), 0, "{report}");
     (node, held, told)
 }
