@@ -48,9 +48,9 @@ pub fn missing(plan: &Plan, file: &Path) -> Option<Missing> {
 /// Returns systemd's properties of the unit, if the unit runs this executable.
 fn unit(file: &Path) -> Option<String> {
     let file = file.canonicalize().ok()?;
-    let told = Command::new("systemctl").args(["show", UNIT, "-p", ASKED]).output().ok()?;
-    let told = String::from_utf8(told.stdout).ok()?;
-    runs(&told, file.to_str()?).then_some(told)
+    let properties = Command::new("systemctl").args(["show", UNIT, "-p", ASKED]).output().ok()?;
+    let properties = String::from_utf8(properties.stdout).ok()?;
+    runs(&properties, file.to_str()?).then_some(properties)
 }
 
 /// Whether the unit's command names this file.

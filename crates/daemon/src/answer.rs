@@ -97,7 +97,7 @@ impl Later {
     }
 
     /// Returns true if it continues whether or not a client waits for the answer, and ends by itself.
-    pub fn goes_on(&self) -> bool {
+    pub fn outlives_client(&self) -> bool {
         matches!(self, Later::Change(_) | Later::Load(_))
     }
 
@@ -133,12 +133,12 @@ impl Later {
 impl Daemon {
     /// Answers a request, or returns what will.
     pub fn answer(&mut self, request: &Value) -> Result<Reply> {
-        if let Some(giving) = self.giving.as_ref().filter(|_| request["command"] != "stop") {
-            giving.refuse()?;
+        if let Some(handover) = self.handover.as_ref().filter(|_| request["command"] != "stop") {
+            handover.refuse()?;
         }
         let later = match text(request, "command")? {
             "hand_over" => {
-                self.begin_to_give(text(request, "socket")?, request["sockets"].as_u64())?;
+                self.prepare_handover(text(request, "socket")?, request["sockets"].as_u64())?;
                 return Ok(Reply::Now(json!({ "handing_over": true })));
             }
             "process" => return Ok(Reply::Now(self.systemd.process()?)),

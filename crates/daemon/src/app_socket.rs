@@ -50,14 +50,14 @@ pub enum Received {
 impl AppSocket {
     /// Starts listening on `path` for the app.
     pub fn bind(app: &str, path: &Path) -> Result<AppSocket> {
-        let told = || format!("app `{app}`: cannot listen on {}", path.display());
+        let context = || format!("app `{app}`: cannot listen on {}", path.display());
         claim(path, answers, "`socket`").with_context(|| format!("app `{app}`"))?;
-        let listener = socket().with_context(told)?;
-        bind(&listener, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
+        let listener = socket().with_context(context)?;
+        bind(&listener, &SocketAddrUnix::new(path).with_context(context)?).with_context(context)?;
         let socket = AppSocket { app: app.into(), path: path.into(), listener, clients: Vec::new(), next: 0 };
         // No client can connect before the socket listens.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
-        listen(&socket.listener, BACKLOG).with_context(told)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(context)?;
+        listen(&socket.listener, BACKLOG).with_context(context)?;
         Ok(socket)
     }
 

@@ -219,7 +219,7 @@ impl Daemon {
             self.deliver(at, Event::Start);
         }
         for news in self.host.links.all() {
-            self.tell_of_link(&news);
+            self.deliver_link(&news);
         }
         Ok(())
     }
@@ -251,7 +251,7 @@ impl Daemon {
             self.host.late.record(now_ns - wake_ns);
         }
         for news in self.host.links.look(now_ns, self.fleet.handled()) {
-            self.tell_of_link(&news);
+            self.deliver_link(&news);
         }
         for _ in self.each_app() {
             let Some(at) = self.host.running.due(now_ns) else { break };
@@ -290,7 +290,7 @@ impl Daemon {
         }
     }
 
-    fn tell_of_link(&mut self, news: &News) {
+    fn deliver_link(&mut self, news: &News) {
         let (port, up, speed_bps) = (news.port, news.state.up, news.state.speed_bps);
         self.deliver(news.app, Event::Link { port, up, speed_bps });
     }
@@ -396,7 +396,7 @@ impl Daemon {
                     return self.step(at, Event::Checked { id, outcome: &Err(why) });
                 }
             }
-            Action::CheckHears { packet } => self.checks.hear(&packet),
+            Action::CheckHears { packet } => self.checks.deliver(&packet),
             Action::Resolve(hops) => self.resolve(at, &hops),
             Action::Confirm(hop) => self.neighbours.confirm(hop),
             Action::Tell { client, bytes } => {
@@ -485,7 +485,7 @@ impl Daemon {
     }
 
     /// Tells an app how a change of its configuration ended.
-    pub(super) fn tell_configured(&mut self, app: &str, id: RequestId, outcome: &Result<(), String>) {
+    pub(super) fn deliver_configured(&mut self, app: &str, id: RequestId, outcome: &Result<(), String>) {
         if let Some(at) = self.host.running.named(app) {
             self.deliver(at, Event::Configured { id, outcome });
         }

@@ -78,7 +78,7 @@ impl Changing {
 
     /// Takes every step that is possible without waiting. `ages` is whether the program has entries that
     /// expire when idle.
-    pub fn mind(&mut self, ages: bool, now_ns: u64, send: Send<'_>) {
+    pub fn advance(&mut self, ages: bool, now_ns: u64, send: Send<'_>) {
         let Changing { proposer, open, ended, .. } = self;
         proposer.settle(send);
         open.retain_mut(|one| match one.look(proposer, now_ns, send) {
@@ -120,7 +120,7 @@ impl Changing {
         waits || !self.open.is_empty() || self.aging.is_removing()
     }
 
-    /// Returns when [`Changing::mind`] must be called for idle entries.
+    /// Returns when [`Changing::advance`] must be called for idle entries.
     pub fn wake_ns(&self) -> Option<u64> {
         (self.proposer.workers() > 1).then(|| self.aging.wake_ns())
     }

@@ -30,7 +30,7 @@ impl Daemon {
         if let Ok(summary) = &summary {
             info!("{app} was changed at run time; {summary}");
         }
-        self.tell_configured(&app, id, &summary.map(drop).map_err(|error| format!("{error:#}")));
+        self.deliver_configured(&app, id, &summary.map(drop).map_err(|error| format!("{error:#}")));
     }
 }
 

@@ -167,8 +167,8 @@ impl Fleet {
 
     /// Advances changes as far as possible without waiting. If the program has entries that expire (`ages`),
     /// removes those that are idle on all workers. A single worker does so itself.
-    pub fn mind_changes(&mut self, ages: bool, clock: Clock) {
-        self.changing.mind(ages, clock.now_ns(), &mut sender(&self.workers.0));
+    pub fn advance_changes(&mut self, ages: bool, clock: Clock) {
+        self.changing.advance(ages, clock.now_ns(), &mut sender(&self.workers.0));
     }
 
     /// Returns the outcome of changes once it is available; only once.
@@ -186,7 +186,7 @@ impl Fleet {
         let ticket = self.begin(changes, clock);
         let until = Instant::now() + PATIENCE;
         loop {
-            self.mind_changes(false, clock);
+            self.advance_changes(false, clock);
             if let Some(ended) = self.outcome(ticket) {
                 return ended;
             }
@@ -203,7 +203,7 @@ impl Fleet {
         self.changing.is_busy()
     }
 
-    /// Returns when [`Fleet::mind_changes`] must be called for idle entries.
+    /// Returns when [`Fleet::advance_changes`] must be called for idle entries.
     pub fn wake_ns(&self) -> Option<u64> {
         self.changing.wake_ns()
     }

@@ -426,8 +426,8 @@ impl Door {
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
             "/metrics" | "/healthz" if !is_get => not_allowed("GET, HEAD"),
-            "/metrics" => told(self.scrape(client).await, METRICS),
-            "/healthz" => told(self.health(client).await, TEXT),
+            "/metrics" => answered(self.scrape(client).await, METRICS),
+            "/healthz" => answered(self.health(client).await, TEXT),
             "/command" if !commands => said(StatusCode::NOT_FOUND, ABSENT),
             "/command" if *request.method() != Method::POST => not_allowed("POST"),
             "/command" => self.command(request.into_body(), client).await,
@@ -546,7 +546,7 @@ fn wants_to_stay(request: &Request<Incoming>) -> bool {
 /// The answer for any other path.
 const ABSENT: &str = "weir: /metrics has the metrics, /healthz says ok; commands go to the control socket\n";
 
-fn told(answer: Answer, kind: &'static str) -> Response<Full<Bytes>> {
+fn answered(answer: Answer, kind: &'static str) -> Response<Full<Bytes>> {
     match answer {
         Ok(text) => response(StatusCode::OK, kind, text),
         Err(why) => said(StatusCode::SERVICE_UNAVAILABLE, &format!("weir: {why}\n")),

@@ -5,7 +5,7 @@
 //! stays with the host.
 
 use super::added::Added;
-use super::takeover::Taking;
+use super::takeover::Takeover;
 use super::{Daemon, apps, open};
 use crate::config::{Nic, Nics, Plan, PortConfig, PortKind};
 use crate::nics;
@@ -37,11 +37,11 @@ pub struct Interfaces {
 impl Interfaces {
     /// Attaches weir's program to the interfaces of all XDP ports, or only prepares those that another daemon
     /// will hand over.
-    pub fn attach(plan: &Plan, taking: Option<&Taking>) -> Result<Interfaces> {
+    pub fn attach(plan: &Plan, takeover: Option<&Takeover>) -> Result<Interfaces> {
         // Before the first interface is looked up, so that no change is missed.
         let xdp = plan.ports.iter().any(|port| matches!(port.kind, PortKind::Xdp(_)));
         let monitor = xdp.then(LinkMonitor::open).transpose().context("interfaces cannot be watched")?;
-        let of_ports = open::attach(plan, |port| taking.is_some_and(|taking| taking.has(port)))?;
+        let of_ports = open::attach(plan, |port| takeover.is_some_and(|takeover| takeover.has(port)))?;
         for (port, interface) in plan.ports.iter().zip(&of_ports) {
             interface.iter().for_each(|interface| say_obstacles(&port.name, interface.name(), plan.chunk()));
         }
@@ -148,7 +148,7 @@ impl Interfaces {
     }
 
     /// Updates the rules if the host's addresses have changed. `plan` is the current one.
-    fn mind_addresses(&mut self, plan: &Plan) -> Result<()> {
+    fn refresh_addresses(&mut self, plan: &Plan) -> Result<()> {
         if !self.monitor.as_mut().is_some_and(LinkMonitor::addresses_changed) {
             return Ok(());
         }
@@ -254,12 +254,12 @@ impl Daemon {
     }
 
     /// Follows changes of interfaces, and logs them.
-    pub(super) fn mind_interfaces(&mut self) {
+    pub(super) fn follow_interfaces(&mut self) {
         let news = self.interfaces.look(self.clock.now_ns());
         if !news.is_empty() {
             self.note_interfaces();
         }
-        if let Err(error) = self.interfaces.mind_addresses(&self.plan) {
+        if let Err(error) = self.interfaces.refresh_addresses(&self.plan) {
             error!("what is for the host's present addresses may not reach it: {error:#}");
         }
         for (port, news) in &news {

@@ -97,7 +97,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::time::{Duration, Instant};
 use systemd::Systemd;
-use takeover::{Giving, Offered, Taking};
+use takeover::{Offered, PendingHandover, Takeover};
 use tracing::info;
 use weights::Weights;
 use weir_app::edits::Edits;
@@ -152,7 +152,7 @@ struct Daemon {
     generation: u64,
     vocabulary: load::Published,
     /// Another daemon that is taking over from this one.
-    giving: Option<Giving>,
+    handover: Option<PendingHandover>,
     /// What survives a restart.
     store: Store,
     /// What was reported about recordings.
@@ -193,19 +193,19 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         if signals.take_reload() {
             daemon.ask_reload();
         }
-        daemon.mind_interfaces();
-        daemon.mind_reloads();
+        daemon.follow_interfaces();
+        daemon.advance_reload();
         more = daemon.drive_apps();
         daemon.publish();
-        daemon.mind_changes();
-        daemon.mind_recordings();
+        daemon.advance_changes();
+        daemon.check_recordings();
         daemon.systemd.turn(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
         if !control.serve(&mut daemon) {
             break;
         }
-        if let Some(gift) = daemon.take_gift() {
+        if let Some(successor) = daemon.ready_handover() {
             // The successor notifies systemd. Clients are answered first, while frames are still forwarded.
-            return daemon.give(gift, control.end());
+            return daemon.hand_over_to(successor, control.end());
         }
     }
     daemon.systemd.stopping();
@@ -218,16 +218,17 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
 }
 
 impl Daemon {
-    /// Starts the workers. `taking` is the daemon that will hand over its interfaces.
+    /// Starts the workers. `takeover` is the daemon that will hand over its interfaces.
     fn start(
         file: PathBuf,
         mut plan: Plan,
         load: Load,
-        mut taking: Option<&mut Taking>,
+        mut takeover: Option<&mut Takeover>,
     ) -> Result<(Daemon, Vec<apps::Ring>)> {
         apps::settle(&mut plan, Default::default());
-        let (hash, clock) = (TableHash::random(), taking.as_deref().map_or_else(Clock::start, Taking::clock));
-        let interfaces = Interfaces::attach(&plan, taking.as_deref())?;
+        let (hash, clock) =
+            (TableHash::random(), takeover.as_deref().map_or_else(Clock::start, Takeover::clock));
+        let interfaces = Interfaces::attach(&plan, takeover.as_deref())?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
         let owners = Owners::new(&plan.program, hash.into(), plan.workers.count());
         let tables = GroupTables::new(&plan.program);
@@ -258,15 +259,15 @@ impl Daemon {
             disposal: channel().0,
             generation: 1,
             vocabulary: load::Published::default(),
-            giving: None,
+            handover: None,
             store: Store::default(),
             recordings: recordings::Recordings::default(),
         };
         let measurements = daemon.plan.apps.wanted::<weir_measure::Measurement>();
         let workers = daemon.plan.workers.count();
         daemon.collector.follow(daemon.generation, &daemon.plan.program, workers, measurements)?;
-        let (mut none, is_successor) = (Offered::default(), taking.is_some());
-        let offered = taking.as_mut().map(|taking| taking.offer(&daemon.interfaces));
+        let (mut none, is_successor) = (Offered::default(), takeover.is_some());
+        let offered = takeover.as_mut().map(|takeover| takeover.offer(&daemon.interfaces));
         let rings = daemon.start_workers(offered.unwrap_or(&mut none), is_successor)?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
         daemon.note_interfaces();
@@ -294,21 +295,21 @@ impl Daemon {
     /// Takes over from the daemon that runs on the same socket.
     fn succeed(file: PathBuf, mut plan: Plan, load: Load) -> Result<(Daemon, Control)> {
         let rest = plan.control.as_ref().map(rest::Ready::prepare).transpose()?;
-        let mut taking = Taking::begin(&plan.socket)?;
-        if let Some(edits) = taking.edits(plan.apps.kinds()) {
+        let mut takeover = Takeover::begin(&plan.socket)?;
+        if let Some(edits) = takeover.edits(plan.apps.kinds()) {
             plan = load(&*edits, &Nics::default())
                 .context("with what was changed at run time (`weir lb reset` forgets it)")?;
         }
-        let weights = taking.set_weights(&mut plan);
-        let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&mut taking))?;
+        let weights = takeover.set_weights(&mut plan);
+        let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&mut takeover))?;
         daemon.weights = weights;
-        taking.add_entries(&mut daemon)?;
-        taking.take_flows(&daemon.fleet)?;
-        let (states, inherited) = taking.go_on(&mut daemon)?;
+        takeover.add_entries(&mut daemon)?;
+        takeover.take_flows(&daemon.fleet)?;
+        let (states, inherited) = takeover.switch_over(&mut daemon)?;
         let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics, rest, inherited)?;
         let sockets = apps::sockets(&daemon.plan, &[])?;
         daemon.begin(rings, sockets, &states)?;
-        taking.finish(&mut daemon)?;
+        takeover.finish(&mut daemon)?;
         Ok((daemon, control))
     }
 
@@ -398,9 +399,9 @@ impl Daemon {
     }
 
     /// Advances changes, and removes entries that have been idle on all workers for their timeout.
-    fn mind_changes(&mut self) {
+    fn advance_changes(&mut self) {
         let ages = !self.reloads.are_due() && self.has_timeouts();
-        self.fleet.mind_changes(ages, self.clock);
+        self.fleet.advance_changes(ages, self.clock);
     }
 
     /// Whether the program has entries that expire when idle.

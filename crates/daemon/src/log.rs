@@ -92,10 +92,10 @@ fn write_all(queue: &Receiver<Line>) {
     if let Err(error) = privileges::drop_all() {
         let _ = writeln!(stderr(), "weir: the log cannot give up its privileges: {error}");
     }
-    let mut told = 0;
+    let mut reported = 0;
     while let Ok(line) = queue.recv() {
         match line {
-            Line::Text(text) => write_line(&text, &mut told),
+            Line::Text(text) => write_line(&text, &mut reported),
             Line::End(answer) => {
                 let _ = answer.try_send(());
             }
@@ -104,14 +104,16 @@ fn write_all(queue: &Receiver<Line>) {
 }
 
 /// Writes a line. Afterwards reports how many were lost before it, if that has not been reported.
-fn write_line(text: &[u8], told: &mut u64) {
+fn write_line(text: &[u8], reported: &mut u64) {
     if stderr().write_all(text).is_err() {
         LOST.fetch_add(1, Ordering::Relaxed);
         return;
     }
     let lost = lost();
-    if lost > *told && writeln!(stderr(), "weir: {} lines of the log were lost here", lost - *told).is_ok() {
-        *told = lost;
+    if lost > *reported
+        && writeln!(stderr(), "weir: {} lines of the log were lost here", lost - *reported).is_ok()
+    {
+        *reported = lost;
     }
 }
 

@@ -33,9 +33,9 @@ const FOLDER: &str = "/var/lib/weir";
 /// Returns the file of a plan: it is named after the control socket.
 pub fn file(plan: &Plan) -> PathBuf {
     // systemd may name several folders.
-    let told = std::env::var("STATE_DIRECTORY").ok();
-    let told = told.as_deref().and_then(|all| all.split(':').next()).filter(|one| !one.is_empty());
-    let folder = plan.state.clone().unwrap_or_else(|| told.unwrap_or(FOLDER).into());
+    let folders = std::env::var("STATE_DIRECTORY").ok();
+    let folders = folders.as_deref().and_then(|all| all.split(':').next()).filter(|one| !one.is_empty());
+    let folder = plan.state.clone().unwrap_or_else(|| folders.unwrap_or(FOLDER).into());
     let name = plan.socket.file_stem().unwrap_or_default();
     folder.join(name).with_extension("json")
 }
@@ -137,13 +137,13 @@ impl Daemon {
         if text == self.store.last && !self.store.has_failed.load(Ordering::Relaxed) {
             return None;
         }
-        let (told, ended) = sync_channel(1);
+        let (outcome, ended) = sync_channel(1);
         let (bell, has_failed) = (self.doorbell.clone(), self.store.has_failed.clone());
         let thread = self.store.thread.get_or_insert_with(|| {
             let (thread, jobs) = channel::<Job>();
             let work = move || {
                 priority::ordinary();
-                for (path, text, told) in jobs {
+                for (path, text, outcome) in jobs {
                     let named = || {
                         let path = path.display();
                         format!(
@@ -155,14 +155,14 @@ impl Daemon {
                     if let Err(error) = &written {
                         error!("{error:#}");
                     }
-                    let _ = told.send(written);
+                    let _ = outcome.send(written);
                     bell.ring();
                 }
             };
             let _ = std::thread::Builder::new().name("weir-save".into()).spawn(work);
             thread
         });
-        let _ = thread.send((path, text.clone(), told));
+        let _ = thread.send((path, text.clone(), outcome));
         self.store.last = text;
         Some(Saving(ended))
     }

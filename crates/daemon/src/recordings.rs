@@ -32,7 +32,7 @@ pub struct Recordings {
 }
 
 impl Recordings {
-    /// Returns when [`Daemon::mind_recordings`] has something to do.
+    /// Returns when [`Daemon::check_recordings`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         self.next
     }
@@ -92,7 +92,7 @@ fn records(plan: &Plan) -> bool {
 
 impl Daemon {
     /// Polls the ports now and then, if any has a recording.
-    pub(super) fn mind_recordings(&mut self) {
+    pub(super) fn check_recordings(&mut self) {
         if !records(&self.plan) {
             self.recordings = Recordings::default();
             return;

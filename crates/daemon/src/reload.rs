@@ -218,8 +218,8 @@ impl Reloads {
     /// Describes the progress of a reload.
     pub fn progress(&self, ticket: Ticket) -> Value {
         let phase = match &self.now {
-            Some(reload) if reload.cause == Cause::Asked(ticket) => reload.told(),
-            Some(reload) => format!("it waits for another to end: {}", reload.told()),
+            Some(reload) if reload.cause == Cause::Asked(ticket) => reload.progress_text(),
+            Some(reload) => format!("it waits for another to end: {}", reload.progress_text()),
             None => "it begins".into(),
         };
         let seconds = self.now.as_ref().map_or(0, |reload| reload.since.elapsed().as_secs());
@@ -246,10 +246,10 @@ impl Reloads {
 }
 
 impl Reload {
-    fn told(&self) -> String {
+    fn progress_text(&self) -> String {
         match &self.phase {
             Phase::Preparing { .. } => "the file is read, checked and compiled".into(),
-            Phase::TakingOver { resizing: Some(resizing), .. } => resizing.told().into(),
+            Phase::TakingOver { resizing: Some(resizing), .. } => resizing.progress().into(),
             Phase::TakingOver { swaps, .. } => {
                 let done = swaps.iter().filter(|swap| swap.swapped.is_some()).count();
                 format!("the workers take over: {done} of {} have", swaps.len())
@@ -282,7 +282,7 @@ impl Daemon {
 
     /// Advances reloads as far as possible without waiting: begins one, commits one that is prepared, ends
     /// one to which all workers have switched.
-    pub(super) fn mind_reloads(&mut self) {
+    pub(super) fn advance_reload(&mut self) {
         if let Some(mut reload) = self.reloads.now.take() {
             match &mut reload.phase {
                 Phase::Preparing { prepared, ready, weights } => match next(ready, prepared) {
@@ -341,7 +341,7 @@ impl Daemon {
     pub(super) fn end_reload(&mut self) {
         let until = Instant::now() + PATIENCE;
         while self.reloads.are_taking_over() && Instant::now() < until {
-            self.mind_reloads();
+            self.advance_reload();
             std::thread::sleep(PAUSE);
         }
     }
@@ -464,10 +464,10 @@ impl Daemon {
         let generation = self.generation;
         let swap = |(worker, ((engine, punts), ports))| {
             let hand_over = hand_over.as_mut().and_then(Iterator::next);
-            let (tell, answer) = sync_channel(1);
+            let (sender, answer) = sync_channel(1);
             let rewiring = Rewiring { generation, ports, punts, hand_over };
             // A worker that has ended drops `tell`, which shows when the answers are collected.
-            let _ = self.fleet.send(worker, Command::Swap(engine, rewiring, tell));
+            let _ = self.fleet.send(worker, Command::Swap(engine, rewiring, sender));
             Swap { answer, swapped: None }
         };
         engines.into_iter().zip(punts).zip(ports).enumerate().map(swap).collect()
@@ -489,7 +489,7 @@ impl Daemon {
             }
         }
         // A million entries take a while to free, and nothing waits for it.
-        let ports = restart::told_of_ports(&former, &self.plan);
+        let ports = restart::ports_summary(&former, &self.plan);
         let _ = self.disposal.send(Box::new((engines, former)));
         for (group, target, weight) in weights {
             self.set_weight_again(&group, &target, weight);
@@ -497,9 +497,9 @@ impl Daemon {
         for (app, action) in std::mem::take(&mut self.reloads.put_off) {
             self.carry_out(app, VecDeque::from([action]));
         }
-        let workers = self.reloads.moved.take().map(told_of_workers).unwrap_or_default();
-        let told = || answer::swap_summary(self.generation, &reports) + &ports + &workers;
-        let summary = ended.map_or_else(|| Ok(told()), Err);
+        let workers = self.reloads.moved.take().map(workers_summary).unwrap_or_default();
+        let text = || answer::swap_summary(self.generation, &reports) + &ports + &workers;
+        let summary = ended.map_or_else(|| Ok(text()), Err);
         self.end(reload.cause, summary);
     }
 
@@ -662,7 +662,7 @@ impl Preparation {
 }
 
 /// Says how many workers there are now.
-fn told_of_workers((workers, moved): (usize, Moved)) -> String {
+fn workers_summary((workers, moved): (usize, Moved)) -> String {
     let Moved { moved, ended } = moved;
     let noun = if workers == 1 { "worker" } else { "workers" };
     let lost = if ended == 0 { String::new() } else { format!(", {ended} ended for lack of room") };

@@ -68,7 +68,7 @@ pub struct Gathering {
 
 impl Resizing {
     /// Describes the progress.
-    pub fn told(&self) -> &'static str {
+    pub fn progress(&self) -> &'static str {
         match self {
             Resizing::Replicating(..) => "entries are copied for new workers",
             Resizing::Gathering(_) => "the workers exchange flows",
@@ -202,18 +202,18 @@ impl Daemon {
         let mut rings = rings_for(&self.plan.program, after).into_iter();
         let (mut resumed, mut estates) = (Vec::new(), Vec::new());
         for own in 0..self.fleet.len() {
-            let ((tell, goes_on), (leave, estate)) = (sync_channel(1), sync_channel(1));
+            let ((resumed_sender, resumed_receiver), (leave, estate)) = (sync_channel(1), sync_channel(1));
             let part = Part {
                 assembly: assembly.clone(),
                 own,
                 hand_over: rings.next().unwrap_or_default(),
                 stand_in: (own < before).then(|| Box::new(Engine::stand_in(self.hash))),
                 generation: self.generation,
-                resumed: tell,
+                resumed: resumed_sender,
                 estate: leave,
             };
             self.fleet.send(own, Command::Resize(Box::new(part)))?;
-            resumed.push(goes_on);
+            resumed.push(resumed_receiver);
             estates.extend((own >= after).then_some(estate));
         }
         Ok(Gathering { assembly, resumed, estates, after, steering })

@@ -46,7 +46,7 @@ pub fn removed(old: &Plan, order: &[Option<usize>]) -> Vec<usize> {
 }
 
 /// Describes which ports are added and removed, for people; empty if none is.
-pub fn told_of_ports(old: &Plan, new: &Plan) -> String {
+pub fn ports_summary(old: &Plan, new: &Plan) -> String {
     let order = order(old, new);
     let opened = new.ports.iter().zip(&order).filter(|(_, old)| old.is_none()).map(|(port, _)| &port.name);
     let closed = removed(old, &order).into_iter().map(|at| &old.ports[at].name);
@@ -56,7 +56,7 @@ pub fn told_of_ports(old: &Plan, new: &Plan) -> String {
     text
 }
 
-fn told(workers: &Workers) -> String {
+fn workers_text(workers: &Workers) -> String {
     match workers {
         Workers::Count(count) => count.to_string(),
         Workers::Cores(cores) => format!("cores {cores:?}"),
@@ -96,7 +96,7 @@ fn workers(old: &Plan, new: &Plan) -> Option<String> {
         }
         _ => "workers that go on stay where they run: add cores at the end, or remove them there",
     };
-    Some(format!("`workers` ({} to {}: {why})", told(&old.workers), told(&new.workers)))
+    Some(format!("`workers` ({} to {}: {why})", workers_text(&old.workers), workers_text(&new.workers)))
 }
 
 /// Returns true if both use the same device in the same way, given the number of workers before and after.

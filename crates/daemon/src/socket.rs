@@ -12,7 +12,7 @@ use super::inherited::{Inherited, METRICS};
 use super::load::{Load, Published};
 use super::observer::Board;
 use super::rest::Ready;
-use super::takeover::Giving;
+use super::takeover::PendingHandover;
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -118,17 +118,18 @@ impl Control {
             _ if answer.is_closed() => {}
             // Observers answer these.
             Question::Metrics | Question::Health => {}
-            Question::Changes(read) => match daemon.giving.as_ref().map_or(Ok(()), Giving::refuse) {
+            Question::Changes(read) => match daemon.handover.as_ref().map_or(Ok(()), PendingHandover::refuse)
+            {
                 Ok(()) => self.wait(Later::Load(Load::new(read)), answer, daemon),
-                Err(error) => tell(answer, Err(error)),
+                Err(error) => reply(answer, Err(error)),
             },
             Question::Command(request) => match daemon.answer(&request) {
                 Ok(Reply::Later(later)) => self.wait(later, answer, daemon),
                 Ok(Reply::Now(now)) => {
-                    tell(answer, Ok(now));
+                    reply(answer, Ok(now));
                     return request["command"] != "stop";
                 }
-                Err(error) => tell(answer, Err(error)),
+                Err(error) => reply(answer, Err(error)),
             },
         }
         true
@@ -158,8 +159,8 @@ impl Waiting {
         if let Some(answer) = self.later.take(daemon) {
             // What it holds goes first; the rest is freed elsewhere, by the thread that asked.
             drop(self.later);
-            tell(self.answer, answer);
-        } else if self.later.goes_on() {
+            reply(self.answer, answer);
+        } else if self.later.outlives_client() {
             return Some(Waiting { until: Instant::now() + LOOK, ..self });
         } else if self.answer.is_closed() {
             self.later.forget(daemon);
@@ -167,7 +168,7 @@ impl Waiting {
             return Some(self);
         } else {
             self.later.forget(daemon);
-            tell(self.answer, self.later.too_late(daemon));
+            reply(self.answer, self.later.too_late(daemon));
         }
         None
     }
@@ -182,18 +183,18 @@ fn file_id(path: &Path) -> Option<FileId> {
 /// Creates the control socket, to which only its owner can connect.
 fn listen_on(path: &Path) -> Result<UnixListener> {
     claim(path, answers, "--socket")?;
-    let told =
+    let context =
         || format!("cannot listen on {}: run as root, or give another socket (--socket)", path.display());
     let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).with_context(told)?;
-    bind(&socket, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).with_context(context)?;
+    bind(&socket, &SocketAddrUnix::new(path).with_context(context)?).with_context(context)?;
     // No client can connect before the socket listens.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
-    listen(&socket, BACKLOG).with_context(told)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(context)?;
+    listen(&socket, BACKLOG).with_context(context)?;
     Ok(UnixListener::from(socket))
 }
 
-fn tell(to: oneshot::Sender<Answer>, answer: Result<Value>) {
+fn reply(to: oneshot::Sender<Answer>, answer: Result<Value>) {
     // The client may be gone.
     let _ = to.send(answer.map(|value| format!("{value}\n")).map_err(|error| format!("{error:#}")));
 }

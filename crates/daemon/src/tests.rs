@@ -188,9 +188,9 @@ impl Bench {
     fn reload(&self) -> JoinHandle<(Vec<Value>, Result<Value>)> {
         let path = self.folder.join("weir.sock");
         std::thread::spawn(move || {
-            let mut told = Vec::new();
-            let outcome = weir_control::reload(&path, |progress| told.push(progress.clone()));
-            (told, outcome)
+            let mut seen = Vec::new();
+            let outcome = weir_control::reload(&path, |progress| seen.push(progress.clone()));
+            (seen, outcome)
         })
     }
 
@@ -227,10 +227,10 @@ impl Bench {
             self.daemon.wait(&self.control, std::os::fd::AsFd::as_fd(&timer));
             let _ = rustix::io::read(&timer, &mut [0; 8]);
             self.daemon.doorbell.answer();
-            self.daemon.mind_reloads();
+            self.daemon.advance_reload();
             self.daemon.drive_apps();
             self.daemon.publish();
-            self.daemon.mind_changes();
+            self.daemon.advance_changes();
             self.control.serve(&mut self.daemon);
         }
     }
@@ -322,9 +322,9 @@ fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
     assert!(bench.daemon.reloads.are_preparing() && !first.is_finished());
     give.send(CONFIG).unwrap();
     bench.until(|bench| bench.daemon.generation == 2 && first.is_finished());
-    let (told, outcome) = first.join().unwrap();
+    let (seen, outcome) = first.join().unwrap();
     assert_eq!(outcome.unwrap()["generation"], 2);
-    assert!(told.iter().all(|told| told["stage"] == "the file is read, checked and compiled"), "{told:?}");
+    assert!(seen.iter().all(|seen| seen["stage"] == "the file is read, checked and compiled"), "{told:?}");
     let entries = bench.ask(json!({ "command": "show", "what": "entries" })).unwrap();
     assert_eq!(entries["entries"].as_array().unwrap().len(), 2, "{entries}");
     let groups = bench.ask(json!({ "command": "show", "what": "groups" })).unwrap();
@@ -471,23 +471,23 @@ fn links_that_are_watched_go_down_and_up() {
         scope.spawn(enter).join().unwrap()
     });
     let mut links = watched;
-    let told = |news: Vec<super::links::News>| -> Vec<(usize, u16, bool, Option<u64>)> {
+    let seen = |news: Vec<super::links::News>| -> Vec<(usize, u16, bool, Option<u64>)> {
         news.iter().map(|one| (one.app, one.port.0, one.state.up, one.state.speed_bps)).collect()
     };
     let speed = Some(10_000_000_000);
-    assert_eq!(told(links.all()), [(0, 1, true, speed), (1, 1, true, speed), (1, 0, true, None)]);
+    assert_eq!(seen(links.all()), [(0, 1, true, speed), (1, 1, true, speed), (1, 0, true, None)]);
     const MS: u64 = 1_000_000;
-    assert_eq!((told(links.look(0, 0)), links.wake_ns()), (vec![], Some(20 * MS)));
-    assert_eq!((told(links.look(20 * MS, 7)), links.wake_ns()), (vec![], Some(40 * MS)), "few frames pass");
-    assert_eq!((told(links.look(40 * MS, 15)), links.wake_ns()), (vec![], Some(42 * MS)), "frames pass");
+    assert_eq!((seen(links.look(0, 0)), links.wake_ns()), (vec![], Some(20 * MS)));
+    assert_eq!((seen(links.look(20 * MS, 7)), links.wake_ns()), (vec![], Some(40 * MS)), "few frames pass");
+    assert_eq!((seen(links.look(40 * MS, 15)), links.wake_ns()), (vec![], Some(42 * MS)), "frames pass");
     run("ip -n NETNS link set f0 down");
-    assert_eq!(told(links.look(41 * MS, 15)), [], "not before its time");
-    assert_eq!(told(links.look(42 * MS, 15)), [(0, 1, false, None), (1, 1, false, None)]);
+    assert_eq!(seen(links.look(41 * MS, 15)), [], "not before its time");
+    assert_eq!(seen(links.look(42 * MS, 15)), [(0, 1, false, None), (1, 1, false, None)]);
     run("ip -n NETNS link set f0 up");
-    assert_eq!(told(links.look(44 * MS, 15)), [(0, 1, true, speed), (1, 1, true, speed)]);
+    assert_eq!(seen(links.look(44 * MS, 15)), [(0, 1, true, speed), (1, 1, true, speed)]);
     run("ip -n NETNS link del w0");
-    assert_eq!(told(links.look(46 * MS, 15)).len(), 2, "what is gone is down");
-    assert_eq!((told(links.look(48 * MS, 15)), links.wake_ns()), (vec![], Some(50 * MS)));
-    assert_eq!((told(links.look(60 * MS, 15)), links.wake_ns()), (vec![], Some(80 * MS)), "no more frames");
+    assert_eq!(seen(links.look(46 * MS, 15)).len(), 2, "what is gone is down");
+    assert_eq!((seen(links.look(48 * MS, 15)), links.wake_ns()), (vec![], Some(50 * MS)));
+    assert_eq!((seen(links.look(60 * MS, 15)), links.wake_ns()), (vec![], Some(80 * MS)), "no more frames");
     run("ip netns del NETNS");
 }

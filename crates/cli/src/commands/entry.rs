@@ -85,11 +85,11 @@ impl One {
 impl Load {
     fn run(&self) -> Result<ExitCode> {
         let text = read(&self.file)?;
-        let (start, mut told) = (Instant::now(), Instant::now());
+        let (start, mut reported) = (Instant::now(), Instant::now());
         let talks = stderr().is_terminal() && !self.connection.is_json();
         let answer = change(&self.connection.path(), &text, |sent| {
-            if talks && told.elapsed() >= NEWS {
-                told = Instant::now();
+            if talks && reported.elapsed() >= NEWS {
+                reported = Instant::now();
                 output::complain(format_args!("\r{} % read", sent * 100 / text.len().max(1)));
             }
         });

@@ -200,7 +200,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Outcome { measured, summary, files, is_interrupted } = outcome;
     let names: Vec<String> = files.iter().map(|file| file.file.clone()).collect();
     let beside = json!({ "files": files, "interrupted": is_interrupted });
-    tell(&arguments.results, measured, summary, &names.join(", "), beside)?;
+    print_results(&arguments.results, measured, summary, &names.join(", "), beside)?;
     flows.map(Flows::finish).transpose()?;
     let wrong: Vec<&FileReport> = files.iter().filter(|file| file.error.is_some()).collect();
     for file in &wrong {
@@ -259,12 +259,12 @@ fn run_merge(arguments: &MergeArguments) -> Result<ExitCode> {
     summary.set_top(arguments.results.rows());
     let measured = Measured { all: summary.report(), ..Measured::default() };
     let names: Vec<String> = arguments.files.iter().map(|path| path.display().to_string()).collect();
-    tell(&arguments.results, measured, summary, &names.join(", "), json!({ "files": names }))?;
+    print_results(&arguments.results, measured, summary, &names.join(", "), json!({ "files": names }))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints and writes a result. It is printed first, so that a full disk does not lose it.
-fn tell(
+fn print_results(
     results: &Results,
     mut measured: Measured,
     mut summary: Summary,

@@ -118,9 +118,9 @@ impl Checks {
     }
 
     /// Delivers a packet to the sockets of such checks.
-    pub fn hear(&self, packet: &[u8]) {
+    pub fn deliver(&self, packet: &[u8]) {
         if let Ok(inside) = &self.inside {
-            inside.namespace.hear(packet);
+            inside.namespace.deliver(packet);
         }
     }
 }
@@ -136,8 +136,8 @@ impl Thread {
 fn start(doorbell: Doorbell) -> io::Result<Thread> {
     let runtime = runtime()?;
     let (orders, waiting) = mpsc::channel(WAITING);
-    let (tell, ended) = channel();
-    let run = move || runtime.block_on(serve(waiting, &tell, &doorbell, None));
+    let (outcomes, ended) = channel();
+    let run = move || runtime.block_on(serve(waiting, &outcomes, &doorbell, None));
     // It ends when all senders of orders are gone.
     std::thread::Builder::new().name("weir-checks".into()).spawn(run)?;
     Ok(Thread { orders, ended })
@@ -147,7 +147,7 @@ impl Inside {
     /// Starts the thread, and waits until its namespace exists.
     fn start(doorbell: Doorbell) -> io::Result<Inside> {
         let (orders, waiting) = mpsc::channel(WAITING);
-        let (tell, ended) = channel();
+        let (outcomes, ended) = channel();
         let (ready, made) = channel();
         let run = move || {
             let prepare = || -> io::Result<_> {
@@ -158,7 +158,7 @@ impl Inside {
             match prepare() {
                 Ok((runtime, namespace, sent)) => {
                     let _ = ready.send(Ok((namespace.clone(), sent)));
-                    runtime.block_on(serve(waiting, &tell, &doorbell, Some(namespace)));
+                    runtime.block_on(serve(waiting, &outcomes, &doorbell, Some(namespace)));
                 }
                 Err(error) => _ = ready.send(Err(error)),
             }
@@ -175,7 +175,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 
 async fn serve(
     mut orders: mpsc::Receiver<Order>,
-    tell: &Sender<Checked>,
+    outcomes: &Sender<Checked>,
     doorbell: &Doorbell,
     namespace: Option<Arc<Namespace>>,
 ) {
@@ -185,11 +185,11 @@ async fn serve(
     }
     while let Some(Order { app, id, check }) = orders.recv().await {
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let (tell, doorbell, namespace) = (tell.clone(), doorbell.clone(), namespace.clone());
+        let (outcomes, doorbell, namespace) = (outcomes.clone(), doorbell.clone(), namespace.clone());
         tokio::spawn(async move {
             let outcome = outcome(&app, &check, namespace.as_deref()).await;
             drop(place);
-            let _ = tell.send(Checked { app, id, outcome });
+            let _ = outcomes.send(Checked { app, id, outcome });
             doorbell.ring();
         });
     }

@@ -72,13 +72,13 @@ impl Namespace {
         let mut bytes = vec![0; PACKET_MAX];
         while tun.readable().await.is_ok() {
             if let Ok(length) = tun.try_read(&mut bytes) {
-                self.tell(&bytes[..length]);
+                self.pass_on(&bytes[..length]);
             }
         }
     }
 
     /// Passes a packet on. Packets of no check are the kernel's own traffic, and are ignored.
-    fn tell(&self, packet: &[u8]) {
+    fn pass_on(&self, packet: &[u8]) {
         let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((app, check)) = sender(packet).and_then(|one| senders.get(&one)) else { return };
         let (app, check, packet) = (app.clone(), check.clone(), packet.to_vec());
@@ -88,7 +88,7 @@ impl Namespace {
     }
 
     /// Delivers a packet to the sockets.
-    pub fn hear(&self, packet: &[u8]) {
+    pub fn deliver(&self, packet: &[u8]) {
         // What the kernel does not accept is lost, as on a wire.
         let _ = self.tun.write(packet);
     }

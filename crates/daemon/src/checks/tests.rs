@@ -201,12 +201,12 @@ fn what_ends_is_told_once_and_rings() {
         let check = if id % 2 == 0 { good.clone() } else { bad.clone() };
         checks.make("lb", CheckId(id), check).unwrap();
     }
-    let mut told = std::collections::BTreeMap::new();
-    while told.len() < 500 {
+    let mut outcomes = std::collections::BTreeMap::new();
+    while outcomes.len() < 500 {
         if let Some(Checked { app, id, outcome }) = checks.take() {
             assert_eq!(&*app, "lb");
             assert_eq!(outcome.is_ok(), id.0 % 2 == 0, "{outcome:?}");
-            assert!(told.insert(id, outcome).is_none());
+            assert!(outcomes.insert(id, outcome).is_none());
         } else {
             thread::sleep(Duration::from_millis(1));
         }
@@ -231,7 +231,7 @@ fn without_a_namespace_a_check_of_the_services_way_is_bad() {
     let why = checks.make("lb", CheckId(0), Arc::new(check)).unwrap_err();
     assert_eq!(why, "weir has no network namespace for checks of this way");
     assert!(checks.take_sent().is_none());
-    checks.hear(&[0; 20]);
+    checks.deliver(&[0; 20]);
 }
 
 /// Servers that record how connections end.

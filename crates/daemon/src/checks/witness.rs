@@ -52,8 +52,9 @@ impl Pair {
     pub async fn receive(&self, is_reply: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, String> {
         let mut answer = vec![0; ANSWER_MAX];
         let length = {
-            let (mut heard, mut elsewhere) = (pin!(self.socket.recv(&mut answer)), pin!(self.see(&is_reply)));
-            poll_fn(|context| match heard.as_mut().poll(context) {
+            let (mut received, mut elsewhere) =
+                (pin!(self.socket.recv(&mut answer)), pin!(self.see(&is_reply)));
+            poll_fn(|context| match received.as_mut().poll(context) {
                 Poll::Ready(got) => Poll::Ready(got.map_err(|error| said(&error))),
                 Poll::Pending => elsewhere.as_mut().poll(context).map(Err),
             })
@@ -69,7 +70,7 @@ impl Pair {
         loop {
             match self.witness.recv_from(&mut bytes).await {
                 Ok((length, from)) if self.is_other(from) && is_reply(&bytes[..length]) => {
-                    return self.told(from);
+                    return self.explanation(from);
                 }
                 Ok(_) => {}
                 // What the witness cannot receive is not a reply; errors are reported by the socket itself.
@@ -83,7 +84,7 @@ impl Pair {
         from.ip() != self.asked.ip() || self.asked.port() != 0 && from.port() != self.asked.port()
     }
 
-    fn told(&self, from: SocketAddr) -> String {
+    fn explanation(&self, from: SocketAddr) -> String {
         if from.ip() == self.asked.ip() {
             return format!("the reply came from port {}, not from {}", from.port(), self.asked.port());
         }

@@ -130,8 +130,10 @@ pub fn confirm(index: u32, address: IpAddr) -> io::Result<()> {
     question.extend([0; 4]);
     push(&mut question, 1, &bytes);
     let answers = talk(None, RTM_GETNEIGH, 0, &question).unwrap_or_default();
-    let told = answers.iter().find(|(kind, _)| *kind == RTM_NEWNEIGH).map(|(_, body)| body.as_slice());
-    let Some(&[low, high, flags]) = told.and_then(|body| body.get(8..11)) else { return ask(index, address) };
+    let answer = answers.iter().find(|(kind, _)| *kind == RTM_NEWNEIGH).map(|(_, body)| body.as_slice());
+    let Some(&[low, high, flags]) = answer.and_then(|body| body.get(8..11)) else {
+        return ask(index, address);
+    };
     if flags & NTF_EXT_LEARNED != 0 || u16::from_ne_bytes([low, high]) & KNOWN == 0 {
         return Ok(());
     }

@@ -121,9 +121,9 @@ impl Thread {
 
     fn start(doorbell: Doorbell) -> Result<Thread> {
         let (orders, taken) = channel();
-        let (tell, met) = channel();
+        let (report, met) = channel();
         let bell = Doorbell::new()?;
-        let keeper = Keeper { orders: taken, bell: bell.clone(), tell, doorbell, world: World::default() };
+        let keeper = Keeper { orders: taken, bell: bell.clone(), report, doorbell, world: World::default() };
         std::thread::Builder::new().name("weir-neighbours".into()).spawn(move || keeper.run())?;
         Ok(Thread { orders, bell, met })
     }
@@ -133,7 +133,7 @@ impl Thread {
 struct Keeper {
     orders: Receiver<Order>,
     bell: Doorbell,
-    tell: Sender<Met>,
+    report: Sender<Met>,
     doorbell: Doorbell,
     world: World,
 }
@@ -155,12 +155,12 @@ impl Keeper {
             );
             self.bell.answer();
             let was_dirty = dirty;
-            match self.obey() {
+            match self.take_orders() {
                 Some(ordered) => dirty |= ordered,
                 None => return,
             }
             let ordered = dirty && !was_dirty;
-            dirty |= self.hear(&mut news);
+            dirty |= self.read_news(&mut news);
             // Changes of routes come in bursts.
             if (was_dirty || ordered) && dirty {
                 dirty = false;
@@ -168,9 +168,9 @@ impl Keeper {
                     warn!("the kernel's neighbours cannot be read: {error}");
                 }
             }
-            self.tell();
+            self.report();
             let more = self.ask(begun.elapsed().as_nanos() as u64);
-            self.tell();
+            self.report();
             pause = LONG;
             if more || dirty {
                 std::thread::sleep(SHORT);
@@ -180,7 +180,7 @@ impl Keeper {
     }
 
     /// Takes orders. Returns whether there were any; `None` if no more can arrive.
-    fn obey(&mut self) -> Option<bool> {
+    fn take_orders(&mut self) -> Option<bool> {
         let mut any = false;
         loop {
             match self.orders.try_recv() {
@@ -205,7 +205,7 @@ impl Keeper {
     }
 
     /// Reads news. Returns true if routes must be looked up again.
-    fn hear(&mut self, news: &mut News) -> bool {
+    fn read_news(&mut self, news: &mut News) -> bool {
         let mut dirty = false;
         let world = &mut self.world;
         let all = news.read(|kind, body| match kind {
@@ -219,11 +219,11 @@ impl Keeper {
         dirty || !all
     }
 
-    fn tell(&mut self) {
+    fn report(&mut self) {
         let news = self.world.news();
         let any = !news.is_empty();
         for (app, hop, found) in news {
-            let _ = self.tell.send(Met { app, hop, found });
+            let _ = self.report.send(Met { app, hop, found });
         }
         if any {
             self.doorbell.ring();

@@ -60,7 +60,7 @@ struct Target {
     hop: Hop,
     /// Where it is: the interface and the next hop, or why there is none.
     way: Result<(u32, IpAddr), String>,
-    told: Option<Found>,
+    reported: Option<Found>,
     /// When it was last asked for.
     asked_ns: Option<u64>,
     /// Why it could not be asked for.
@@ -94,7 +94,7 @@ impl World {
             app: app.clone(),
             hop,
             way: Err(String::new()),
-            told: None,
+            reported: None,
             asked_ns: None,
             refused: None,
         };
@@ -171,8 +171,8 @@ impl World {
         for target in &mut self.targets {
             let name = || self.places.get(&*target.hop.port).map_or("", |place| &place.name);
             let Some(found) = found(target, &self.neighbours, name) else { continue };
-            if target.told.as_ref() != Some(&found) {
-                target.told = Some(found.clone());
+            if target.reported.as_ref() != Some(&found) {
+                target.reported = Some(found.clone());
                 news.push((target.app.clone(), target.hop.clone(), found));
             }
         }
@@ -279,45 +279,45 @@ mod tests {
         Route::To(2, address)
     }
 
-    fn told(world: &mut World) -> Vec<Found> {
+    fn reported(world: &mut World) -> Vec<Found> {
         world.news().into_iter().map(|(_, _, found)| found).collect()
     }
 
     #[test]
     fn what_is_found_moves_and_is_lost_is_told_once() {
         let mut world = world(&[ip(1)], &on_link);
-        assert_eq!(told(&mut world), [], "nothing is known yet");
+        assert_eq!(reported(&mut world), [], "nothing is known yet");
         assert_eq!(world.ask(0), (vec![(2, ip(1))], false));
         world.set(2, ip(1), Some(State::Asked));
-        assert_eq!(told(&mut world), []);
+        assert_eq!(reported(&mut world), []);
         for state in [State::Sure(MAC), State::Stale(MAC), State::Sure(MAC)] {
             world.set(2, ip(1), Some(state));
             let expected: Vec<Found> = if state == State::Stale(MAC) { vec![] } else { vec![Ok(MAC)] };
-            let got = told(&mut world);
+            let got = reported(&mut world);
             assert!(got.is_empty() || got == expected, "{state:?}: {got:?}");
         }
         world.set(2, ip(1), Some(State::Sure(OTHER)));
-        assert_eq!(told(&mut world), [Ok(OTHER)]);
+        assert_eq!(reported(&mut world), [Ok(OTHER)]);
         world.set(2, ip(1), None);
-        assert_eq!(told(&mut world), [], "what the kernel has forgotten is asked for first");
+        assert_eq!(reported(&mut world), [], "what the kernel has forgotten is asked for first");
         world.set(2, ip(1), Some(State::Failed));
-        assert_eq!(told(&mut world), [Err("10.0.0.1 does not answer at eth0".to_string())]);
-        assert_eq!(told(&mut world), []);
+        assert_eq!(reported(&mut world), [Err("10.0.0.1 does not answer at eth0".to_string())]);
+        assert_eq!(reported(&mut world), []);
     }
 
     #[test]
     fn a_port_is_where_its_interface_is_whatever_that_is_called() {
         let mut world = world(&[ip(1)], &on_link);
         world.set(2, ip(1), Some(State::Sure(MAC)));
-        assert_eq!(told(&mut world), [Ok(MAC)]);
+        assert_eq!(reported(&mut world), [Ok(MAC)]);
         world.find_ways(vec![link(2, "up1", 0)], &on_link);
-        assert_eq!(told(&mut world), [], "it was renamed");
+        assert_eq!(reported(&mut world), [], "it was renamed");
         world.find_ways(vec![link(7, "eth0", 0)], &|address, _| Route::To(7, address));
         world.set(7, ip(1), Some(State::Sure(OTHER)));
-        assert_eq!(told(&mut world), [Ok(OTHER)], "it was created again");
+        assert_eq!(reported(&mut world), [Ok(OTHER)], "it was created again");
         world.place(place(9, "up1"));
         world.find_ways(vec![link(7, "eth0", 0)], &on_link);
-        assert_eq!(told(&mut world), [Err("there is no interface up1".to_string())]);
+        assert_eq!(reported(&mut world), [Err("there is no interface up1".to_string())]);
     }
 
     #[test]
@@ -365,10 +365,10 @@ mod tests {
         let (asked, _) = world.ask(0);
         assert_eq!(asked, [(2, ip(254)), (2, ip(2)), (4, ip(3))], "a router, this port, a VLAN of it");
         let none = ["10.0.0.4 is an address of this host", "the host has no route to 10.0.0.5 at eth0"];
-        assert_eq!(told(&mut world), none.map(|why| Err(why.to_string())));
+        assert_eq!(reported(&mut world), none.map(|why| Err(why.to_string())));
         world.set(2, ip(254), Some(State::Failed));
         let why = "10.0.0.254, the router to 10.0.0.1 does not answer at eth0";
-        assert_eq!(told(&mut world), [Err(why.to_string())]);
+        assert_eq!(reported(&mut world), [Err(why.to_string())]);
         world.set(2, ip(77), Some(State::Sure(MAC)));
         assert_eq!(world.neighbours.len(), 1, "nobody wants to know of others");
     }

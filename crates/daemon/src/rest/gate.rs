@@ -120,8 +120,8 @@ mod tests {
         for wrong in ["", "Bearer", "Bearer ", "Basic x", token, &format!("Bearer {token}0"), "Bearer 0"] {
             assert_eq!(look(wrong), Verdict::Wrong, "{wrong}");
         }
-        let told: Vec<Verdict> = (0..4).map(|_| look("Bearer guess")).collect();
-        assert_eq!(told[2..], [Verdict::TooMany, Verdict::TooMany]);
+        let verdicts: Vec<Verdict> = (0..4).map(|_| look("Bearer guess")).collect();
+        assert_eq!(verdicts[2..], [Verdict::TooMany, Verdict::TooMany]);
         assert_eq!(look(&format!("Bearer {token}")), Verdict::Good);
         assert_eq!(gate.look(None, now + Duration::from_secs(1)), Verdict::Wrong);
         assert!(refused() >= 13);

@@ -20,14 +20,14 @@
 //! old daemon as it was. Each message is a JSON object and bytes. Both sides run as the same user, and the
 //! sockets admit only that user.
 
-mod giving;
+mod predecessor;
 mod sockets;
-mod taking;
+mod successor;
 mod wire;
 
-pub use giving::Giving;
+pub use predecessor::PendingHandover;
 pub use sockets::Offered;
-pub use taking::Taking;
+pub use successor::Takeover;
 
 use weir_app::edits;
 use weir_app::kind::Kind;
@@ -37,7 +37,7 @@ use weir_packet::{DropReason, Ledger};
 pub fn read(kinds: &[Kind], head: &[u8], bytes: &[u8]) {
     let Ok(head) = wire::head(head) else { return };
     let _ = sockets::read_left(&head["left"], bytes);
-    let _ = head["entries"].as_array().into_iter().flatten().map(taking::decided_for).count();
+    let _ = head["entries"].as_array().into_iter().flatten().map(successor::decided_for).count();
     let _ = edits::read(kinds, &head["edits"]);
 }
 

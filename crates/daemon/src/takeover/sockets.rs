@@ -164,7 +164,7 @@ impl Offered {
 
     /// Returns the chunks that no socket holds to the adopted pools, given the state in which each interface
     /// was left.
-    pub fn bring_home(&self, left: &[(u32, Left)], interfaces: &Interfaces) -> Result<()> {
+    pub fn return_chunks(&self, left: &[(u32, Left)], interfaces: &Interfaces) -> Result<()> {
         for interface in interfaces.prepared() {
             interface.keep_adopted(&of_interface(left, interface.index()));
         }

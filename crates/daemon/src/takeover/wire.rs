@@ -103,13 +103,13 @@ impl Wire {
     /// # Errors
     /// Fails if the other side is gone, is silent for too long, or sends something that is not a message.
     pub fn receive(&mut self) -> Result<Message> {
-        let told = "the other daemon has ended or does not answer";
+        let context = "the other daemon has ended or does not answer";
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut lengths = [0; 8];
         let flags = RecvFlags::CMSG_CLOEXEC;
         let got = recvmsg(&self.0, &mut [IoSliceMut::new(&mut lengths)], &mut ancillary, flags);
-        let got = got.context(told)?.bytes;
+        let got = got.context(context)?.bytes;
         if got == 0 {
             bail!("the other daemon has ended");
         }
@@ -119,17 +119,17 @@ impl Wire {
                 descriptors.extend(files);
             }
         }
-        self.0.read_exact(&mut lengths[got..]).context(told)?;
+        self.0.read_exact(&mut lengths[got..]).context(context)?;
         let length = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| lengths[at + byte])) as usize;
         let (head, bytes) = (length(0), length(4));
         if head > HEAD_MAX || bytes > BYTES_MAX {
             bail!("the other daemon says what this one does not understand");
         }
         let mut text = vec![0; head];
-        self.0.read_exact(&mut text).context(told)?;
+        self.0.read_exact(&mut text).context(context)?;
         let head = self::head(&text)?;
         let mut all = vec![0; bytes];
-        self.0.read_exact(&mut all).context(told)?;
+        self.0.read_exact(&mut all).context(context)?;
         Ok(Message { head, bytes: all, descriptors })
     }
 }

@@ -35,7 +35,7 @@ const OF_A_START: [DropReason; 3] =
     [DropReason::InterfaceGone, DropReason::PoolEmpty, DropReason::PortRemoved];
 
 /// A running daemon that is about to be replaced.
-pub struct Taking {
+pub struct Takeover {
     wire: Wire,
     socket: PathBuf,
     hello: Value,
@@ -44,12 +44,12 @@ pub struct Taking {
     flows: HashMap<String, TakenOver>,
 }
 
-impl Taking {
+impl Takeover {
     /// Asks the daemon that listens on `socket` to hand over to this process.
     ///
     /// # Errors
     /// Fails if there is none, or if it refuses.
-    pub fn begin(socket: &Path) -> Result<Taking> {
+    pub fn begin(socket: &Path) -> Result<Takeover> {
         let path = socket.with_extension(format!("{}.successor", std::process::id()));
         let listener = UnixListener::bind(&path)
             .with_context(|| format!("cannot listen on {} to be handed over to", path.display()))?;
@@ -79,7 +79,7 @@ impl Taking {
         let has_sockets = hello.head["sockets"] == SOCKETS;
         let offering = if has_sockets { Offering::receive(&mut wire)? } else { Offering::default() };
         let (offered, flows) = (Offered::default(), HashMap::new());
-        Ok(Taking { wire, socket: socket.into(), hello: hello.head, offering, offered, flows })
+        Ok(Takeover { wire, socket: socket.into(), hello: hello.head, offering, offered, flows })
     }
 
     /// Gives prepared interfaces the sockets that the old daemon offers, and returns what must be known about
@@ -170,7 +170,7 @@ impl Taking {
 
     /// Lets the old daemon stop, and continues with what it leaves. Returns the states of its apps, and the
     /// sockets that it inherited.
-    pub fn go_on(&mut self, daemon: &mut Daemon) -> Result<(Value, Inherited)> {
+    pub fn switch_over(&mut self, daemon: &mut Daemon) -> Result<(Value, Inherited)> {
         let sockets = adopted_json(&daemon.interfaces);
         self.wire.send(&json!({ "say": "go", "sockets": sockets }), &[], &[])?;
         let workers = daemon.fleet.questioner();
@@ -178,7 +178,7 @@ impl Taking {
         workers.ask_all(|_, answer| Command::ResumeFlows(None, answer))?;
         let Message { head, descriptors, bytes } = end;
         let left = read_left(&head["left"], &bytes).context("the old weir's sockets are not understood")?;
-        self.offered.bring_home(&left, &daemon.interfaces)?;
+        self.offered.return_chunks(&left, &daemon.interfaces)?;
         let mut all = Vec::new();
         let mut descriptors = descriptors.into_iter();
         for one in head["interfaces"].as_array().into_iter().flatten() {

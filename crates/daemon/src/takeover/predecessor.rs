@@ -30,10 +30,10 @@ const SILENCE: Duration = Duration::from_secs(1);
 const FINISH: Duration = Duration::from_secs(10);
 
 /// A successor that is receiving our state.
-pub struct Giving(Receiver<Result<Gift>>);
+pub struct PendingHandover(Receiver<Result<ReadyHandover>>);
 
 /// A successor that is ready for the rest.
-pub struct Gift {
+pub struct ReadyHandover {
     wire: Wire,
     stocks: Vec<(PipeId, FlowStock)>,
     /// When the first page was written, in milliseconds of the workers' clock.
@@ -42,7 +42,7 @@ pub struct Gift {
     adopted: QueuesOf,
 }
 
-impl Giving {
+impl PendingHandover {
     /// Refuses a client's change, because the successor would not know about it.
     pub fn refuse(&self) -> Result<()> {
         bail!("another weir is taking over: try again")
@@ -52,8 +52,8 @@ impl Giving {
 impl Daemon {
     /// Begins to hand over to the daemon that listens on `path`, which asks for sockets in version `sockets`
     /// of the protocol.
-    pub(crate) fn begin_to_give(&mut self, path: &str, sockets: Option<u64>) -> Result<()> {
-        if self.giving.is_some() {
+    pub(crate) fn prepare_handover(&mut self, path: &str, sockets: Option<u64>) -> Result<()> {
+        if self.handover.is_some() {
             bail!("another weir is taking over already");
         }
         if self.plan.ports.iter().any(|port| matches!(port.kind, PortKind::Dpdk { .. })) {
@@ -73,28 +73,28 @@ impl Daemon {
         });
         let (workers, path) = (self.fleet.questioner(), PathBuf::from(path));
         let since_ms = (self.clock.now_ns() / 1_000_000) as u32;
-        let (sender, gift) = channel();
+        let (sender, ready) = channel();
         let doorbell: Doorbell = self.doorbell.clone();
-        let tell = move || {
-            let told = tell(&path, (&hello, offering), &workers, since_ms);
-            let _ = sender.send(told);
+        let transfer = move || {
+            let outcome = transfer(&path, (&hello, offering), &workers, since_ms);
+            let _ = sender.send(outcome);
             doorbell.ring();
         };
-        std::thread::Builder::new().name("weir-takeover".into()).spawn(tell)?;
-        self.giving = Some(Giving(gift));
+        std::thread::Builder::new().name("weir-takeover".into()).spawn(transfer)?;
+        self.handover = Some(PendingHandover(ready));
         info!("another weir takes over");
         Ok(())
     }
 
     /// Returns the successor once it is ready. If it has given up, nothing changes.
-    pub(crate) fn take_gift(&mut self) -> Option<Gift> {
-        let gift = match self.giving.as_ref()?.0.try_recv() {
-            Ok(gift) => gift,
+    pub(crate) fn ready_handover(&mut self) -> Option<ReadyHandover> {
+        let ready = match self.handover.as_ref()?.0.try_recv() {
+            Ok(ready) => ready,
             Err(TryRecvError::Empty) => return None,
             Err(TryRecvError::Disconnected) => Err(anyhow::anyhow!("its thread has ended")),
         };
-        self.giving = None;
-        gift.inspect_err(|error| warn!("the other weir does not take over: {error:#}")).ok()
+        self.handover = None;
+        ready.inspect_err(|error| warn!("the other weir does not take over: {error:#}")).ok()
     }
 
     /// Returns the names of the ports' interfaces.
@@ -118,8 +118,8 @@ impl Daemon {
 
     /// Stops forwarding, and gives the successor what has changed since, the interfaces, and the sockets that
     /// other processes opened for this daemon (`inherited`), whose clients wait in their backlogs.
-    pub(crate) fn give(mut self, gift: Gift, inherited: Inherited) -> Result<()> {
-        let Gift { mut wire, stocks, since_ms, adopted } = gift;
+    pub(crate) fn hand_over_to(mut self, ready: ReadyHandover, inherited: Inherited) -> Result<()> {
+        let ReadyHandover { mut wire, stocks, since_ms, adopted } = ready;
         let mut systemd = std::mem::take(&mut self.systemd);
         let ports = (0..self.plan.ports.len()).map(|at| PortId(at as u16));
         let handed: Vec<Handover> = ports.filter_map(|port| self.interfaces.of(port)?.hand_over()).collect();
@@ -128,7 +128,7 @@ impl Daemon {
             interfaces.all().filter(|one| one.index() == *index).for_each(|one| one.surrender(queues));
         }
         let workers = self.fleet.questioner();
-        fall_silent(&workers)?;
+        quiesce(&workers)?;
         for (pipe, stock) in &stocks {
             let since = (!stock.has_pool).then_some(since_ms);
             send_flows(&mut wire, &workers, (*pipe, stock), (since, ROWS_AT_REST))?;
@@ -170,7 +170,7 @@ impl Daemon {
 
 /// Stops the workers from receiving, and waits until each has taken what others have handed to it: frames
 /// still between two workers when they stop are dropped.
-fn fall_silent(workers: &Workers) -> Result<()> {
+fn quiesce(workers: &Workers) -> Result<()> {
     workers.ask_all(|_, answer| Command::Quiesce(answer))?;
     let until = Instant::now() + SILENCE;
     while Instant::now() < until {
@@ -183,12 +183,12 @@ fn fall_silent(workers: &Workers) -> Result<()> {
 }
 
 /// Sends our state to the successor, and waits until it is ready for the rest.
-fn tell(
+fn transfer(
     path: &std::path::Path,
     (hello, offering): (&Value, Option<Offering>),
     workers: &Workers,
     since_ms: u32,
-) -> Result<Gift> {
+) -> Result<ReadyHandover> {
     let stream = UnixStream::connect(path).context("it does not listen")?;
     let mut wire = Wire::new(stream)?;
     wire.send(hello, &[], &[])?;
@@ -203,7 +203,7 @@ fn tell(
     if !answer.is("go") {
         bail!("{}", answer.head["say"].as_str().unwrap_or("it says what this weir does not understand"));
     }
-    Ok(Gift { wire, stocks, since_ms, adopted: read_adopted(&answer.head["sockets"]) })
+    Ok(ReadyHandover { wire, stocks, since_ms, adopted: read_adopted(&answer.head["sockets"]) })
 }
 
 /// Sends a pipe's flows, page by page.
