@@ -9,9 +9,9 @@
 //! Costs: a cache line for each key in each of two pairs; per packet a hash, a line of tags and a line of
 //! counts, fetched side by side for a batch; per eviction, a delta.
 
-use crate::batch::DELTAS_MAX;
 use crate::batch::packets::Packets;
 use crate::pipes::flow::first_targets;
+use crate::ring::DELTAS_MAX;
 use std::collections::VecDeque;
 use weir_packet::{Batch, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed};
 use weir_program::snapshot::FlowAccount;

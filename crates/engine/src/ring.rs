@@ -14,6 +14,11 @@ use weir_table::FlowDelta;
 /// Bytes in a carrier: enough for the largest frame in a chunk.
 pub const CARRIER_BYTES: usize = 2048;
 
+/// Maximum number of flow deltas that a pipe keeps until they are collected. Beyond it, counts stay in the
+/// flows, and flows in the table, so that none is lost. A breath may produce as many, and the ring to the
+/// collector holds more.
+pub(crate) const DELTAS_MAX: usize = 4096;
+
 /// The bytes of a frame in transit.
 #[derive(Debug)]
 pub struct Carrier {

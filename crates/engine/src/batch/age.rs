@@ -4,10 +4,11 @@
 //! A single worker removes idle entries itself. With several workers none does: an entry is as old as its
 //! youngest replica, so the control plane asks all of them (`worker/aging.rs`).
 
+use super::Engine;
 use super::compile::CompiledPipe;
-use super::{DELTAS_MAX, Engine};
 use crate::aggregate::Aggregate;
 use crate::pipes::flow::{Flows, IdleSegment};
+use crate::ring::DELTAS_MAX;
 use weir_program::PipeId;
 use weir_program::change::EntryKey;
 use weir_program::snapshot::Seen;

@@ -3,7 +3,8 @@
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::{EntryRow, RUN_TIME, Rows};
 use crate::pipes::flow::{Ages, Flows};
-use crate::pipes::table::{Refusal, with_rows};
+use crate::pipes::lookup::Refusal;
+use crate::pipes::table::with_rows;
 use crate::worker::PipeReport;
 use weir_program::change::{ChangeError, EntryKey};
 use weir_program::snapshot::{Count, FlowAccount, Page, Seen, is_later};

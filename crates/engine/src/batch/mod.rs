@@ -11,6 +11,7 @@
 mod age;
 mod ahead;
 pub(crate) mod compile;
+pub(crate) mod compile_error;
 mod entries;
 pub(crate) mod group;
 mod icmp_error;
@@ -35,8 +36,8 @@ mod walk;
 use crate::aggregate::Aggregate;
 use crate::pipes::Making;
 use crate::pipes::flow::Flows;
-pub use compile::CompileError;
 use compile::CompiledPipe;
+pub use compile_error::CompileError;
 pub use outcome::Outcome;
 pub use reserve::Reservation;
 pub use resize::Moved;
@@ -56,11 +57,6 @@ use weir_program::owner::{Owners, Owning, Side, Steering};
 use weir_program::snapshot::FlowAccount;
 use weir_program::{Entry, PipeId, PortId, Program};
 use weir_table::Patience;
-
-/// Maximum number of flow deltas that a pipe keeps until they are collected. Beyond it, counts stay in the
-/// flows, and flows in the table, so that none is lost. A breath may produce as many, and the ring to the
-/// collector holds more.
-pub(crate) const DELTAS_MAX: usize = 4096;
 
 /// A compiled program and its state.
 #[derive(Debug)]

@@ -7,11 +7,12 @@
 
 #![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
 
+use super::Engine;
 use super::group::Held;
-use super::{DELTAS_MAX, Engine};
 use crate::batch::compile::CompiledPipe;
 use crate::pipes::flow::{Flows, Migrants};
-use crate::pipes::table::NO_ROW;
+use crate::pipes::lookup::NO_ROW;
+use crate::ring::DELTAS_MAX;
 use std::sync::Arc;
 use weir_packet::{FlowKey, TableHash};
 use weir_program::change::EntryKey;

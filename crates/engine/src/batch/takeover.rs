@@ -4,7 +4,7 @@
 use super::Engine;
 use super::compile::CompiledPipe;
 use crate::pipes::flow::Record;
-use crate::pipes::table::NO_ROW;
+use crate::pipes::lookup::NO_ROW;
 use std::collections::HashMap;
 use weir_program::change::EntryKey;
 use weir_program::nat::NatPool;

@@ -1,6 +1,7 @@
 //! State shared by the pipes while a batch passes through them, and how a list leaves a pipe.
 
-use super::compile::{self, CompileError};
+use super::compile;
+use super::compile_error::CompileError;
 use super::group::{GroupNumbers, GroupTable, Meeting};
 use super::outcome::Outcome;
 use super::packets::{Packets, Reading};

@@ -7,11 +7,12 @@ pub(crate) mod acl;
 pub(crate) mod basic;
 pub(crate) mod flow;
 pub(crate) mod hash;
+pub(crate) mod lookup;
 pub(crate) mod lpm;
 pub(crate) mod table;
 pub(crate) mod targets;
 
-use crate::batch::compile::CompileError;
+use crate::batch::compile_error::CompileError;
 use table::Table;
 use weir_packet::TableHash;
 use weir_program::{Pipe, PipeKind, Program};

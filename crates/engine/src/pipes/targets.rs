@@ -3,7 +3,7 @@
 //! A pipe picks from one group, or from all groups with a number, among which metadata chooses for each
 //! packet. The rows of a group's targets are adjacent in one list, so a target costs 4 bytes.
 
-use super::table::{NO_ROW, Refusal};
+use super::lookup::{NO_ROW, Refusal};
 use weir_packet::prefetch;
 pub use weir_program::pipes::targets::groups;
 use weir_program::{EntryMatch, GroupChoice, GroupId, Program};

@@ -3,24 +3,10 @@
 
 use super::Worker;
 use super::outbox::Sent;
-use super::waiting::Waiter;
+use super::waiting::{Inject, Injected, Waiter};
 use std::sync::mpsc::SyncSender;
 use weir_packet::DropReason;
 use weir_program::PortId;
-
-/// The outcome of an injected frame: `Ok` if it was sent or went through the program.
-pub type Injected = Result<(), DropReason>;
-
-/// A frame sent by an app.
-#[derive(Clone, Debug)]
-pub struct Inject {
-    /// Its bytes.
-    pub bytes: Vec<u8>,
-    /// The port to send it through; `None` to pass it through the program as if it had arrived on `input`.
-    pub output: Option<PortId>,
-    /// The port on which it pretends to have arrived.
-    pub input: PortId,
-}
 
 impl Worker {
     /// Sends an app's frame. A frame for a port waits for room after the frames that already wait there.

@@ -32,13 +32,12 @@ pub use aging::Aging;
 pub use breaths::{Breaths, Histogram};
 pub use commands::{BUCKETS_AT_ONCE, Command, PortChange, Probe, Rewire, Rewiring, Swapped};
 pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
-pub use inject::{Inject, Injected};
 pub use leaving::Disposal;
 pub use pending::{CHANGES_PER_BREATH, RESERVATIONS_MAX};
 pub use proposal::{Outcome, Proposal, Proposer, Send};
 pub use report::{PipeReport, PortReport, Report};
 pub use resize::{Assembly, Estate, Part};
-pub use waiting::WAITING_MAX;
+pub use waiting::{Inject, Injected, WAITING_MAX};
 pub use weir_program::snapshot::BucketReport;
 
 use crate::batch::Engine;

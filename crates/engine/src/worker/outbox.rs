@@ -1,6 +1,6 @@
 //! Where frames leave a worker: its ports, the rings to the apps, and the pools to which memory returns.
 
-use super::Injected;
+use super::waiting::Injected;
 use crate::batch::Outcome;
 use crate::pipes::flow::IdleSegment;
 use crate::ring::{CARRIER_BYTES, CarrierSender};

@@ -5,7 +5,6 @@
 //! Guarantees: the frames for a port leave in order of arrival; a port that is stuck does not use up the room
 //! of another; a frame is answered exactly once, when it is sent or dropped.
 
-use super::{Inject, Injected};
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use weir_packet::DropReason;
@@ -13,6 +12,20 @@ use weir_program::PortId;
 
 /// Maximum number of frames waiting for one port: more than all control protocols of a port send in a second.
 pub const WAITING_MAX: usize = 64;
+
+/// The outcome of an injected frame: `Ok` if it was sent or went through the program.
+pub type Injected = Result<(), DropReason>;
+
+/// A frame sent by an app.
+#[derive(Clone, Debug)]
+pub struct Inject {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// The port to send it through; `None` to pass it through the program as if it had arrived on `input`.
+    pub output: Option<PortId>,
+    /// The port on which it pretends to have arrived.
+    pub input: PortId,
+}
 
 /// A waiting frame, and the channel for its answer.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Rules to rows. Keys have two, four or eight words, with separate code for each width.
 
 use super::key::Keys;
-use crate::batch::compile::{self, CompileError};
+use crate::batch::compile_error::{CompileError, fields};
 use crate::batch::load::KEY_WORDS_MAX;
-use crate::pipes::table::{Hits, Lookup, Refusal};
+use crate::pipes::lookup::{Hits, Lookup, Refusal};
 use std::collections::HashMap;
 use weir_packet::{Bits, Field};
 use weir_program::change::EntryKey;
@@ -51,7 +51,7 @@ impl AclTable {
     /// The pipe's keys are too wide, or this type does not support one of its criteria.
     pub fn new(pipe: &Pipe, secret: u64) -> Result<AclTable, CompileError> {
         // Each with the smallest number of bits it must have: the table cuts ranges of 16 bits.
-        let fields = compile::fields(pipe, |criterion| match criterion {
+        let fields = fields(pipe, |criterion| match criterion {
             Criterion::Masked => Some(0),
             Criterion::Range => Some(16),
             _ => None,

@@ -3,10 +3,10 @@
 //! A handful of entries is found by comparing with each; more are found by hash. The switch depends on the
 //! number of entries and is not visible outside.
 
-use crate::batch::compile::{self, CompileError};
+use crate::batch::compile_error::{CompileError, fields};
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
 use crate::batch::rows::EntryRow;
-use crate::pipes::table::{FEW_MAX, Hits, Lookup, Refusal};
+use crate::pipes::lookup::{FEW_MAX, Hits, Lookup, Refusal};
 use weir_packet::{Bits, TableHash};
 use weir_program::change::EntryKey;
 use weir_program::{Criterion, Entry, EntryMatch, Pipe};
@@ -140,7 +140,7 @@ impl BasicTable {
     /// # Errors
     /// The pipe's keys are too wide, or this type does not support one of its criteria.
     pub fn new(pipe: &Pipe, hash: TableHash) -> Result<BasicTable, CompileError> {
-        let plan = KeyPlan::new(&compile::fields(pipe, |criterion| match criterion {
+        let plan = KeyPlan::new(&fields(pipe, |criterion| match criterion {
             Criterion::PerEntry { mask } => Some(mask),
             _ => None,
         })?);

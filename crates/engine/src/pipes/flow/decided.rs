@@ -5,7 +5,7 @@
 //! and leave the table in slices, as their deltas are accepted. A number is reused once its last flow has
 //! left.
 
-use crate::pipes::table::NO_ROW;
+use crate::pipes::lookup::NO_ROW;
 use std::sync::Arc;
 use weir_packet::prefetch;
 use weir_program::census::Census;

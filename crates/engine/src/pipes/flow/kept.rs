@@ -8,7 +8,7 @@
 
 use crate::batch::load::{KeyPlan, read};
 use crate::batch::steps::{Kept, Plan};
-use crate::pipes::table::Lookup;
+use crate::pipes::lookup::Lookup;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{Field, FlowKey};
 use weir_program::nat::Binding;

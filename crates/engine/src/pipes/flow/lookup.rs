@@ -7,7 +7,7 @@ use super::reopen::Ending;
 use crate::batch::group::GroupTable;
 use crate::batch::packets::Packets;
 use crate::batch::rows::{NEAR_MAX, Rows, Slab};
-use crate::pipes::table::{Hits, Lookup, NO_ROW};
+use crate::pipes::lookup::{Hits, Lookup, NO_ROW};
 use weir_packet::{Bits, DropReason, FlowKey, Layer, Observed};
 use weir_program::Learn;
 use weir_table::{Counted, Decision, DeltaReason, Event, Flow, NO_TARGET};

@@ -6,7 +6,7 @@
 //! table was full recently.
 
 use super::Flows;
-use crate::pipes::table::{Lookup, NO_ROW};
+use crate::pipes::lookup::{Lookup, NO_ROW};
 use crate::pipes::targets;
 use weir_packet::PROTOCOL_TCP;
 use weir_program::Learn;

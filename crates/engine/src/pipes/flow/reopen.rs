@@ -6,7 +6,7 @@
 //! comparison.
 
 use super::Flows;
-use crate::pipes::table::Lookup;
+use crate::pipes::lookup::Lookup;
 use weir_packet::Bits;
 use weir_program::Learn;
 use weir_program::owner::Side;

@@ -5,7 +5,7 @@
 //! whose groups have no such app pay nothing.
 
 use super::Flows;
-use crate::pipes::table::Lookup;
+use crate::pipes::lookup::Lookup;
 use std::collections::VecDeque;
 use weir_packet::{Base, Headers, Layer};
 use weir_program::{AppId, Group, PortId, Program};

@@ -9,12 +9,12 @@ use super::pairs::Pairs;
 use super::period::Period;
 use super::reopen::Ending;
 use super::segments::Segments;
-use crate::batch::DELTAS_MAX;
-use crate::batch::compile::{self, CompileError, milliseconds};
+use crate::batch::compile_error::{CompileError, fields, milliseconds};
 use crate::batch::packets::Packets;
 use crate::batch::steps::Kept;
-use crate::pipes::table::{NO_ROW, Refusal};
+use crate::pipes::lookup::{NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
+use crate::ring::DELTAS_MAX;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use weir_packet::{FlowKey, KeySource, TableHash};
@@ -110,7 +110,7 @@ impl Flows {
         (source, learn, timeouts): (KeySource, Learn, Timeouts),
         hash: TableHash,
     ) -> Result<Flows, CompileError> {
-        compile::fields(pipe, |_| None)?;
+        fields(pipe, |_| None)?;
         let number = program.pipe_named(&pipe.name).unwrap_or_default();
         Ok(Flows {
             source,

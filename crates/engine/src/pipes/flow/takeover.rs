@@ -5,7 +5,7 @@
 //! Guarantees: everything read is validated, whoever wrote it; a flow that cannot continue is not entered.
 
 use super::Flows;
-use crate::pipes::table::NO_ROW;
+use crate::pipes::lookup::NO_ROW;
 use std::net::{IpAddr, Ipv6Addr};
 use weir_packet::FlowKey;
 use weir_program::nat::Binding;

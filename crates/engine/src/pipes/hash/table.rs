@@ -1,10 +1,10 @@
 //! Hash to bucket to target to row.
 
-use crate::batch::compile::{self, CompileError};
+use crate::batch::compile_error::{CompileError, fields};
 use crate::batch::group::{GroupTable, Meeting};
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
 use crate::batch::packets::Packets;
-use crate::pipes::table::{Hits, Lookup, NO_ROW, Refusal};
+use crate::pipes::lookup::{Hits, Lookup, NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
 use weir_packet::{Base, Batch, Bits, KeySource, Layer, select_hash, widest};
 use weir_program::HashInput;
@@ -34,7 +34,7 @@ impl HashTable {
         input: &HashInput,
         choice: GroupChoice,
     ) -> Result<HashTable, CompileError> {
-        compile::fields(pipe, |_| None)?;
+        fields(pipe, |_| None)?;
         let plan = match input {
             HashInput::Select(_) | HashInput::Rss | HashInput::RoundRobin | HashInput::Quic => {
                 KeyPlan::default()

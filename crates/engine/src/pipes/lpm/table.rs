@@ -1,8 +1,8 @@
 //! Prefix to row.
 
-use crate::batch::compile::{self, CompileError};
+use crate::batch::compile_error::{CompileError, fields};
 use crate::batch::load::KeyPlan;
-use crate::pipes::table::{Hits, Lookup, Refusal};
+use crate::pipes::lookup::{Hits, Lookup, Refusal};
 use weir_packet::Bits;
 use weir_program::change::EntryKey;
 use weir_program::{Criterion, Entry, EntryMatch, Pipe};
@@ -23,8 +23,7 @@ impl LpmTable {
     /// # Errors
     /// The pipe matches no field, several fields, or one that is not an address matched by prefix.
     pub fn new(pipe: &Pipe) -> Result<LpmTable, CompileError> {
-        let fields =
-            compile::fields(pipe, |criterion| (criterion == Criterion::Prefix).then_some(u128::MAX))?;
+        let fields = fields(pipe, |criterion| (criterion == Criterion::Prefix).then_some(u128::MAX))?;
         let [(field, _)] = fields[..] else { return Err(CompileError::Prefix(pipe.name.clone())) };
         let width = match field.spec().bits {
             32 => Width::V4,
