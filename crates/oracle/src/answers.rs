@@ -1,8 +1,10 @@
 //! The flow of answers that is learnt with a flow, and what flows keep: sentences M20 and A19.
 
+use super::Interpreter;
 use super::action::{KeptOperations, keep, settled};
+use super::effect::Effect;
 use super::packet::Packet;
-use super::{Effect, FlowSource, Interpreter};
+use super::source::FlowSource;
 use std::net::IpAddr;
 use weir_packet::{Field, FlowKey};
 use weir_program::nat::Binding;

@@ -1,7 +1,7 @@
 //! A flow and its state after each packet: sentences C9 and C11.
 
 use super::action::KeptOperations;
-use super::idle::Newest;
+use super::effect::Newest;
 use super::observed::FlowSum;
 use super::packet::Segment;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Fragments, the slow way: sentences F11 to F13 with a plain, unbounded map and list.
 
-use super::Arrival;
 use super::bytes::{Fragment, Headers, headers, number16};
 use super::fields::read_bits;
+use super::source::Arrival;
 use std::collections::BTreeMap;
 use weir_packet::{Depth, DropReason, TunnelPorts};
 use weir_program::fragments::{KNOWN_NS, WAIT_NS};

@@ -2,6 +2,7 @@
 
 use super::Interpreter;
 use super::bytes::{TransportKind, number16};
+use super::effect::Newest;
 use super::flow_row::{FlowRow, as_one};
 use super::packet::Packet;
 use super::state::{PipeState, is_over};
@@ -12,17 +13,6 @@ use weir_table::DeltaReason;
 
 /// The longest headers that are kept.
 const LONGEST: usize = 112;
-
-/// The headers of a segment that shows the sequence numbers of both ends of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Newest {
-    /// The sequence number after the segment.
-    pub end: u32,
-    /// The port that it came from.
-    pub input: PortId,
-    /// Its bytes, up to the end of the TCP header without options.
-    pub bytes: Vec<u8>,
-}
 
 impl Packet {
     /// Returns the headers that a flow keeps from it.

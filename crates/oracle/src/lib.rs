@@ -13,10 +13,12 @@
 
 mod action;
 mod answers;
+mod apply;
 #[cfg(any(test, feature = "arbitrary"))]
 pub mod arbitrary;
 mod bytes;
 mod checksum;
+mod effect;
 mod fields;
 mod flow_row;
 mod fragments;
@@ -34,19 +36,18 @@ mod packet;
 mod quic;
 mod reopen;
 mod sift;
+mod source;
 mod state;
 pub mod trace;
 mod tunnel;
 mod tunnel_headers;
 
+pub use self::effect::{Effect, Newest, Why};
 pub use self::fragments::Datagrams;
-pub use self::idle::Newest;
 pub use self::meter::MeterState;
-pub use self::new_flows::Why;
 pub use self::observed::Ended;
 pub use self::packet::Segment;
-pub use self::sift::EntrySource;
-pub use self::state::Effect;
+pub use self::source::{Arrival, EntrySource, FlowSource};
 
 use self::action::{KeptOperations, act};
 use self::given::GivenState;
@@ -56,12 +57,10 @@ use self::packet::Packet;
 use self::state::{PipeState, Row};
 use self::trace::{End, Forwarded, Hit, Lookup, Metered, Miss, Monitored, Rehashed, Step};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use weir_packet::{Depth, DropReason, FlowKey, KeySource};
+use weir_packet::{Depth, DropReason, KeySource};
 use weir_program::change::EntryKey;
 use weir_program::check::Shape;
-use weir_program::nat::Binding;
-use weir_program::snapshot::{Count, FlowSnapshot};
+use weir_program::snapshot::Count;
 use weir_program::{Copied, Verdict};
 use weir_program::{Entry, Forward, GroupId, MeterId, Pipe, PipeId, PortId, Program, SharedUse, Target};
 
@@ -84,21 +83,6 @@ pub struct Interpreter {
     clock_ns: u64,
 }
 
-/// A frame as it arrives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival<'a> {
-    /// The port it arrives on.
-    pub input: PortId,
-    /// Its bytes.
-    pub bytes: &'a [u8],
-    /// Free bytes in front of it (headroom).
-    pub headroom: usize,
-    /// The hash delivered by the NIC; 0 if there is none.
-    pub hash: u32,
-    /// For a later fragment, the source and destination port of its datagram, if known.
-    pub ports: Option<[u16; 2]>,
-}
-
 /// What happened to a packet, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Walk {
@@ -114,46 +98,6 @@ pub struct Walk {
     pub effects: Vec<Effect>,
     /// If it goes to an app because it is too long: its maximum length.
     pub limit: Option<u16>,
-}
-
-/// A source of live flows: the interpreter's own state, or the workers of a running daemon.
-pub trait FlowSource {
-    /// The entries of pipes, if they are not in the interpreter.
-    fn entries(&self) -> Option<&dyn EntrySource> {
-        None
-    }
-
-    /// The live flow with this key in a FLOW pipe.
-    fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
-
-    /// What a new flow with this key takes from the pipe's NAT pool, if `freed` is free in addition to what
-    /// is free now; `None` if nothing is left for it.
-    fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding>;
-
-    /// Whether the pipe's table has room for this many more flows.
-    fn has_room(&self, _pipe: PipeId, _flows: usize) -> bool {
-        true
-    }
-
-    /// The next turn of a group for new flows of a pipe; `None` if none was taken yet.
-    fn turn(&self, _pipe: PipeId, _group: GroupId) -> Option<u64> {
-        None
-    }
-
-    /// How many live flows of a pipe a target has.
-    fn flows_of(&self, _pipe: PipeId, _group: GroupId, _target: u16) -> u64 {
-        0
-    }
-
-    /// The target that flows from a source prefix go to, by the prefix's first address, if it is remembered.
-    fn recalled(&self, _pipe: PipeId, _group: GroupId, _source: IpAddr, _now_ns: u64) -> Option<u16> {
-        None
-    }
-
-    /// When the pipe's table last had no room for a flow, in milliseconds.
-    fn full_ms(&self, _pipe: PipeId) -> Option<u64> {
-        None
-    }
 }
 
 impl Interpreter {

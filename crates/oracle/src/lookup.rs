@@ -1,17 +1,18 @@
 //! Look-up, entry by entry: every type of pipe tests each entry and then picks among the matching ones.
 
+use super::Interpreter;
 use super::action::KeptOperations;
 use super::answers::Taken;
+use super::effect::{Effect, Why};
 use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
-use super::new_flows::Why;
 use super::observed::target_of;
 use super::packet::Packet;
 use super::quic;
 use super::reopen::Without;
+use super::source::FlowSource;
 use super::state::{PipeState, Row};
 use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss};
-use super::{Effect, FlowSource, Interpreter};
 use std::net::IpAddr;
 use weir_packet::{Field, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed, select_hash};
 use weir_program::director::hops_of;

@@ -1,39 +1,20 @@
 //! The target of a new flow, where its group does not leave that to the hash: sentences M24 to M26; and what
 //! is known about flows.
 
+use super::Interpreter;
+use super::effect::{Effect, Why};
 use super::flow_row::FlowRow;
 use super::lookup::{mixed, row_key};
 use super::packet::Packet;
 use super::reopen::is_for;
+use super::source::FlowSource;
 use super::state::{NS_PER_MS, PipeState, is_over};
 use super::trace::Pick;
-use super::{Effect, FlowSource, Interpreter};
 use std::net::IpAddr;
 use weir_packet::{FlowKey, KeySource, select_hash};
 use weir_program::nat::Binding;
 use weir_program::snapshot::FlowSnapshot;
 use weir_program::{FlowState, Group, GroupId, NewFlows, PipeId, PipeKind, Timeouts};
-
-/// Why a packet is not counted in a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// It has no flow key.
-    NoKey,
-    /// Its metadata chooses no group.
-    NoGroup,
-    /// Its flow is unknown, and the pipe learns none.
-    Unknown,
-    /// It is an ICMP error about its flow, which is pinned.
-    IcmpError,
-    /// There is no target, or no entry for it.
-    NoTarget,
-    /// The table is full.
-    Full,
-    /// There is no free port in the NAT pool.
-    NoNatPort,
-    /// Another flow already has the same answers.
-    AnswersTaken,
-}
 
 /// The protocol number of TCP.
 const TCP: u8 = 6;

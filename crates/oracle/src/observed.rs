@@ -1,7 +1,7 @@
 //! What a measurement needs to know about packets besides their number and bytes: sentence C14.
 
-use super::Effect;
 use super::bytes::{Headers, TransportKind, number16};
+use super::effect::Effect;
 use super::packet::Packet;
 use weir_packet::{FlowKey, KeySource, NO_TARGET_OBSERVED, Observed};
 use weir_program::snapshot::Count;

@@ -1,11 +1,11 @@
 //! A packet in transit: its bytes, the headers last found in them, and other facts.
 
-use super::Arrival;
 use super::bytes::{self, Fragment, Headers, Ip};
 use super::checksum::mend;
 use super::fields::{self, Facts, Place, place};
 use super::fragments::ports_of;
 use super::icmp_error;
+use super::source::Arrival;
 use super::trace::{Color, Mended};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{Depth, DropReason, Field, FlowKey, KeySource, TunnelPorts, select_hash};

@@ -1,8 +1,9 @@
 //! A SYN on a flow that has ended begins another: sentence C15.
 
+use super::Interpreter;
 use super::packet::Packet;
+use super::source::FlowSource;
 use super::state::PipeState;
-use super::{FlowSource, Interpreter};
 use std::net::IpAddr;
 use weir_packet::FlowKey;
 use weir_program::nat::Binding;

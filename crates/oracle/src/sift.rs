@@ -5,6 +5,7 @@ use super::Interpreter;
 use super::lookup::{best, failed_constant};
 use super::near::{nearest, nearest_flow};
 use super::packet::Packet;
+use super::source::EntrySource;
 use super::state::{PipeState, Row};
 use super::trace::KeyField;
 use weir_program::snapshot::Count;
@@ -12,12 +13,6 @@ use weir_program::{Entry, EntryMatch, Pipe, PipeId, PipeKind};
 
 /// Entries read before irrelevant ones are dropped.
 const BATCH: usize = 64;
-
-/// Where the entries of pipes are stored.
-pub trait EntrySource {
-    /// Calls `each` with every entry of a pipe, in the order of insertion.
-    fn each_entry(&self, pipe: PipeId, each: &mut dyn FnMut(Entry));
-}
 
 impl EntrySource for Interpreter {
     fn each_entry(&self, pipe: PipeId, each: &mut dyn FnMut(Entry)) {

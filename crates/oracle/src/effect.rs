@@ -1,0 +1,175 @@
+//! The changes of state that a packet causes.
+
+use super::meter::MeterState;
+use super::packet::Segment;
+use std::net::IpAddr;
+use weir_packet::{FlowKey, Observed};
+use weir_program::nat::Binding;
+use weir_program::snapshot::FlowDecision;
+use weir_program::{CounterId, GroupId, MeterId, Operation, PipeId, PortId};
+
+/// A change of state by a packet.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// It hit an entry (given by its position among the pipe's entries).
+    Hit {
+        /// The pipe.
+        pipe: PipeId,
+        /// Position of the entry.
+        row: usize,
+        /// Bytes counted.
+        bytes: usize,
+    },
+    /// It missed.
+    Miss {
+        /// The pipe.
+        pipe: PipeId,
+        /// Bytes counted.
+        bytes: usize,
+    },
+    /// It counts in a shared counter.
+    Counter {
+        /// The counter.
+        counter: CounterId,
+        /// Bytes counted.
+        bytes: usize,
+    },
+    /// It spends a meter's tokens.
+    Meter {
+        /// The meter.
+        meter: MeterId,
+        /// The remaining tokens.
+        left: MeterState,
+    },
+    /// It meets a given bucket.
+    Bucket {
+        /// The group.
+        group: GroupId,
+        /// The bucket.
+        bucket: usize,
+        /// Bytes counted.
+        bytes: usize,
+    },
+    /// It is flooded to a group; due moves of its buckets are carried out.
+    Flood {
+        /// The group.
+        group: GroupId,
+    },
+    /// It takes a turn of a pipe that distributes packets in turn.
+    Turn {
+        /// The pipe.
+        pipe: PipeId,
+    },
+    /// A flow that it creates takes a turn of its group.
+    TurnOfFlow {
+        /// The pipe.
+        pipe: PipeId,
+        /// The group.
+        group: GroupId,
+        /// The turn that was taken.
+        turn: u64,
+    },
+    /// It creates a flow.
+    Learn {
+        /// The pipe.
+        pipe: PipeId,
+        /// The flow.
+        key: FlowKey,
+        /// The decision for the flow.
+        decision: FlowDecision,
+        /// What it keeps: see `per_flow` in docs/pipes.md.
+        kept: Vec<Option<Operation>>,
+        /// What it takes from the pipe's NAT pool, shared with its answers.
+        binding: Option<Binding>,
+        /// The flow that it answers.
+        answers: Option<FlowKey>,
+    },
+    /// The target of its source is remembered.
+    Remember {
+        /// The pipe.
+        pipe: PipeId,
+        /// The group.
+        group: GroupId,
+        /// The first address of the source's prefix.
+        source: IpAddr,
+        /// The target.
+        target: u16,
+    },
+    /// It ends a flow, and that of its answers, because it begins another with the same key.
+    Reopened {
+        /// The pipe.
+        pipe: PipeId,
+        /// The flow.
+        key: FlowKey,
+    },
+    /// It belongs to a live flow.
+    Flow {
+        /// The pipe.
+        pipe: PipeId,
+        /// The flow.
+        key: FlowKey,
+        /// Bytes counted.
+        bytes: usize,
+        /// What its TCP header says.
+        segment: Option<Segment>,
+        /// What is observed about it.
+        observed: Observed,
+        /// Its headers, if it shows the sequence numbers of both ends of a connection.
+        newest: Option<Newest>,
+    },
+    /// It is summed up by its flow.
+    Sum {
+        /// The pipe.
+        pipe: PipeId,
+        /// The flow.
+        key: FlowKey,
+        /// Bytes counted.
+        bytes: usize,
+        /// What is observed about it.
+        observed: Observed,
+    },
+    /// It was looked up in a FLOW pipe, or was subject to summing up.
+    Met {
+        /// The pipe.
+        pipe: PipeId,
+    },
+    /// It is not counted in a flow.
+    Unflowed {
+        /// The pipe.
+        pipe: PipeId,
+        /// The reason.
+        why: Why,
+    },
+}
+
+/// Why a packet is not counted in a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It has no flow key.
+    NoKey,
+    /// Its metadata chooses no group.
+    NoGroup,
+    /// Its flow is unknown, and the pipe learns none.
+    Unknown,
+    /// It is an ICMP error about its flow, which is pinned.
+    IcmpError,
+    /// There is no target, or no entry for it.
+    NoTarget,
+    /// The table is full.
+    Full,
+    /// There is no free port in the NAT pool.
+    NoNatPort,
+    /// Another flow already has the same answers.
+    AnswersTaken,
+}
+
+/// The headers of a segment that shows the sequence numbers of both ends of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// The sequence number after the segment.
+    pub end: u32,
+    /// The port that it came from.
+    pub input: PortId,
+    /// Its bytes, up to the end of the TCP header without options.
+    pub bytes: Vec<u8>,
+}
