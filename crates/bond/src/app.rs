@@ -9,7 +9,7 @@ use super::config::{Bond, Inward, Mode};
 use super::lacp;
 use super::links::{self, Admission, Links, Output, Reason};
 use super::members::Members;
-use super::pipes::Names;
+use super::pipes::{KEY, Names};
 use super::rebalance::Carrier;
 use super::requests::Question;
 use super::show;
@@ -378,7 +378,7 @@ impl App for BondApp {
     }
 
     fn kind(&self) -> &'static str {
-        super::KIND.key
+        KEY
     }
 
     fn punts(&self) -> Vec<String> {

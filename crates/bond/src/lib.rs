@@ -32,6 +32,7 @@ pub use config::{
     BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem,
     problems,
 };
+use pipes::KEY;
 pub use pipes::Names;
 pub use yaml::Bonds;
 
@@ -39,7 +40,7 @@ use weir_app::kind::Kind;
 
 /// The kind of app with the key `bond`.
 pub const KIND: Kind = Kind {
-    key: "bond",
+    key: KEY,
     help: "Several ports that act as one.",
     keys: yaml::KEYS,
     pipes: &[],

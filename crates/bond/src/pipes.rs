@@ -11,6 +11,9 @@ use weir_program::{
     Target, Template, Value,
 };
 
+/// The key of bonds under `apps`.
+pub(super) const KEY: &str = "bond";
+
 /// The bit of a destination MAC address that marks broadcast and multicast.
 const GROUP_BIT: u128 = 1 << 40;
 
@@ -120,7 +123,7 @@ impl Bond {
         };
         Attachment {
             name: self.name.clone(),
-            kind: super::KIND.key,
+            kind: KEY,
             to: Forward::Pipe(outward),
             ports: self.ports(),
             lead: self.members.first().map(|member| member.port).unwrap_or_default(),

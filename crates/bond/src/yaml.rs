@@ -4,10 +4,11 @@
 use super::announcements::{ADVERTISEMENT, link_local};
 use super::lacp::{Config, ETHER_TYPE, Policy, Rate, System};
 use super::links::{Need, Reselect};
+use super::pipes::KEY;
 use super::rebalance::Rule;
 use super::{
-    BUCKETS, BUCKETS_MAX, Bond, BondApp, ELEPHANTS_MAX, Inward, KIND, LEARNT_MAX, MEMBERS_MAX, Member, Mode,
-    Probe, problems,
+    BUCKETS, BUCKETS_MAX, Bond, BondApp, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe,
+    problems,
 };
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -179,7 +180,7 @@ fn unusable(node: &Node, scope: &mut Scope<'_>) {
     let Kind::Scalar(name) = &node.kind else { return };
     let origin = scope.report.origin(node.span);
     let pipe = scope.program.pipe(Pipe::basic(name).origin(origin));
-    scope.attachments.add(Attachment::unusable(name, KIND.key, pipe, origin));
+    scope.attachments.add(Attachment::unusable(name, pipe, origin));
 }
 
 /// Reads a bond; `None` if it has errors, which are in the report.
