@@ -4,6 +4,7 @@
 //! by name.
 
 use crate::App;
+use crate::bits::BitAssignment;
 use crate::edits::Edits;
 use crate::neighbour::{Hop, Mac};
 use crate::page::Page;
@@ -102,6 +103,11 @@ pub trait Configured: Any + Debug + Send + Sync {
     /// name, where they are not 1. Weights are divided by them for display.
     fn scales(&self) -> HashMap<String, u32> {
         HashMap::new()
+    }
+
+    /// Returns what they assign by bits of the source address.
+    fn bit_assignments(&self) -> Vec<BitAssignment> {
+        Vec::new()
     }
 
     /// Returns addresses that they announce, which the host should not have.
@@ -328,6 +334,12 @@ impl Apps {
     #[must_use]
     pub fn scales(&self) -> HashMap<String, u32> {
         self.all.iter().flat_map(|one| one.scales()).collect()
+    }
+
+    /// Returns what apps assign by bits of the source address.
+    #[must_use]
+    pub fn bit_assignments(&self) -> Vec<BitAssignment> {
+        self.all.iter().flat_map(|one| one.bit_assignments()).collect()
     }
 
     /// Returns addresses that apps announce, which the host should not have, without duplicates.

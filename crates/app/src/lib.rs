@@ -6,6 +6,7 @@
 //! are made by another process.
 
 mod app;
+pub mod bits;
 pub mod check;
 pub mod edits;
 pub mod external;

@@ -257,8 +257,9 @@ fn pipe(hashed: bool, options: &Options) -> String {
 fn keys<'a>(back_ends: &'a [BackEnd], options: &Options) -> Vec<(String, &'a BackEnd)> {
     match options.by {
         By::SourceBits(mask) => {
-            let address =
-                |value: u32| format!("ipv4.src: {}", Ipv4Addr::from_bits(weir_lb::spread(value, mask)));
+            let address = |value: u32| {
+                format!("ipv4.src: {}", Ipv4Addr::from_bits(weir_app::bits::spread(value, mask)))
+            };
             (0..1 << mask.count_ones()).map(address).zip(back_ends.iter().cycle()).collect()
         }
         By::FiveTuple | By::Source | By::SourcePort => {

@@ -7,7 +7,6 @@
 //! the link. The addresses of a NAT pool are weir's alone, and are announced to back ends. `answers`
 //! implements this in the running app.
 
-use super::probes::Source;
 use super::service::{Address, Service};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,6 +20,17 @@ use weir_program::{Forward, Origin, PortId};
 /// The types of echo requests (RFC 792, RFC 4443 §4.1).
 pub(super) const ECHO_V4: u8 = 8;
 pub(super) const ECHO_V6: u8 = 128;
+
+/// A source address of checks, or an address of a NAT pool, at a port on which answers arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// The port.
+    pub port: PortId,
+    /// The address.
+    pub address: IpAddr,
+    /// The first service that has it, as a place in the configuration.
+    pub origin: Origin,
+}
 
 /// Who announces the VIPs of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

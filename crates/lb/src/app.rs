@@ -1,12 +1,14 @@
 //! Writes services as pipes: tables that find a packet's service (`tables.rs`), followed by pipes that choose
 //! a back end and send the packet there (`pipes.rs`).
 
-use super::announce::Answered;
+use super::announce::{Answered, Source};
 use super::answers;
+use super::bits::assignment;
 use super::choosers::Translated;
 use super::health::{Health, LbApp, Told};
+use super::names::NAME;
 use super::pipes::{self, Writer};
-use super::probes::{self, Source};
+use super::probes;
 use super::problems::{Problem, Surroundings, problems};
 use super::service::{Address, BackEnd, Mode, Service};
 use super::tables::{Finder, Replies, back_ports, ports};
@@ -15,6 +17,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_app::App;
+use weir_app::bits::BitAssignment;
 use weir_app::kind::{Configured, Counts};
 use weir_app::neighbour::{Hop, Mac};
 use weir_config::attachment::{Attachment, Attachments};
@@ -42,15 +45,6 @@ pub struct Lb {
     /// Whether the configuration has an item, so that services can be added.
     pub is_there: bool,
 }
-
-/// The pipe that all packets for the load balancer enter, used with `root:` and `forward:`.
-pub const NAME: &str = "lb";
-
-/// The name under which the app gets packets that are too long for the path to their back end.
-pub const TOO_LONG: &str = "lb/too_long";
-
-/// The name under which the app gets packets without a back end whose service rejects them.
-pub(super) const REJECT: &str = "lb/reject";
 
 /// The default room for flows in each pipe that keeps flows.
 pub const FLOWS: u32 = 1 << 18;
@@ -203,6 +197,10 @@ impl Configured for Lb {
         self.answered.take().for_each(|rule| add(rule.port, rule.frames));
         self.sources().iter().flat_map(probes::take).for_each(|rule| add(rule.port, rule.frames));
         rules
+    }
+
+    fn bit_assignments(&self) -> Vec<BitAssignment> {
+        self.services.iter().filter_map(assignment).collect()
     }
 
     fn scales(&self) -> HashMap<String, u32> {

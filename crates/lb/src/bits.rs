@@ -1,34 +1,18 @@
 //! Services that assign packets by bits of the source address: each value of the bits is assigned to a back
 //! end, round robin and by weight.
 
-use super::app::{Lb, NAME};
+use super::names::NAME;
 use super::problems::Problem;
 use super::service::{BITS_MAX, BackEnd, By, Service};
+use weir_app::bits::BitAssignment;
 
-/// The back end for each value of a service's bits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dealt {
-    /// The service's name, as its group would be called.
-    pub name: String,
-    /// The bits.
-    pub mask: u32,
-    /// By value: the name of the back end; empty if there is none.
-    pub back_ends: Vec<String>,
-}
-
-impl Lb {
-    /// Returns the assignment of each service that assigns packets by bits of the source address.
-    #[must_use]
-    pub fn dealt(&self) -> Vec<Dealt> {
-        let of = |service: &Service| {
-            let By::SourceBits(mask) = service.by else { return None };
-            let back_end = |at: usize| service.back_ends[at].name.clone();
-            let mut back_ends: Vec<String> = deal(&service.back_ends, mask).map(back_end).collect();
-            back_ends.resize(1 << mask.count_ones(), String::new());
-            Some(Dealt { name: format!("{NAME}/{}", service.name), mask, back_ends })
-        };
-        self.services.iter().filter_map(of).collect()
-    }
+/// Returns the assignment of a service that assigns packets by bits of the source address.
+pub(super) fn assignment(service: &Service) -> Option<BitAssignment> {
+    let By::SourceBits(mask) = service.by else { return None };
+    let back_end = |at: usize| service.back_ends[at].name.clone();
+    let mut targets: Vec<String> = deal(&service.back_ends, mask).map(back_end).collect();
+    targets.resize(1 << mask.count_ones(), String::new());
+    Some(BitAssignment { name: format!("{NAME}/{}", service.name), mask, targets })
 }
 
 /// Returns the back end of each value of the bits of a mask.
@@ -83,18 +67,4 @@ pub fn instead(mask: std::net::Ipv4Addr, turns: u64) -> String {
         ..=BITS_MAX => format!("src/{}", std::net::Ipv4Addr::from_bits(mask)),
         _ => "source".to_string(),
     }
-}
-
-/// Spreads the low bits of `value` over the bits set in `mask`.
-#[must_use]
-pub fn spread(value: u32, mask: u32) -> u32 {
-    let places = (0..32).filter(|bit| mask & 1 << bit != 0);
-    places.enumerate().map(|(from, to)| (value >> from & 1) << to).sum()
-}
-
-/// Gathers the bits of `value` that are set in `mask` at the low end: the reverse of [`spread`].
-#[must_use]
-pub fn gather(value: u32, mask: u32) -> u32 {
-    let places = (0..32).filter(|bit| mask & 1 << bit != 0);
-    places.enumerate().map(|(to, from)| (value >> from & 1) << to).sum()
 }

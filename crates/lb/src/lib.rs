@@ -11,6 +11,7 @@ mod collisions;
 mod edits;
 mod expiry;
 pub mod health;
+mod names;
 mod neighbours;
 mod pipes;
 mod pools;
@@ -25,13 +26,14 @@ mod verbs;
 mod vlan;
 mod yaml;
 
-pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Speaker, Unasked};
-use app::REJECT;
-pub use app::{FLOWS, Lb, NAME, TOO_LONG};
+pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Source, Speaker, Unasked};
+pub use app::{FLOWS, Lb};
 pub use back_ends::xenoflow;
-pub use bits::{Dealt, gather, instead, spread};
+pub use bits::instead;
+use names::REJECT;
+pub use names::{NAME, TOO_LONG};
 pub use neighbours::{Neighbours, Way};
-pub use probes::{Probe, Source};
+pub use probes::Probe;
 pub use problems::Problem;
 pub use service::{
     ALL_PORTS, Address, BITS_MAX, BackEnd, By, MTU, Mode, Mss, Service, SourceMac, State, timeouts,

@@ -9,6 +9,7 @@ use super::vlan::{self, Tags};
 use super::{NAME, REJECT, TOO_LONG, answers, bits};
 use std::collections::HashMap;
 use std::sync::Arc;
+use weir_app::bits::spread;
 use weir_config::attachment::{Attachments, Mac};
 use weir_program::builder::ProgramBuilder;
 use weir_program::{
@@ -197,7 +198,7 @@ impl<'a> Writer<'a> {
     ) -> Vec<(usize, EntryMatch, Option<EntryMatch>)> {
         match (chooser, self.groups[at]) {
             (Chooser::SourceBits(mask) | Chooser::Errors(ErrorsBy::SourceBits(mask)), _) => {
-                let value = |value: u32| EntryMatch::Value(bits::spread(value, mask).into());
+                let value = |value: u32| EntryMatch::Value(spread(value, mask).into());
                 let number = EntryMatch::Value(number(at).into());
                 let deal = |(bits, back_end): (u32, usize)| (back_end, number, Some(value(bits)));
                 (0..).zip(bits::deal(&service.back_ends, mask)).map(deal).collect()

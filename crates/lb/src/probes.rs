@@ -6,6 +6,7 @@
 
 use super::TOO_LONG;
 use super::actions::{self, Action};
+use super::announce::Source;
 use super::health::Guarded;
 use super::pipes::Pipes;
 use super::service::{Service, SourceMac};
@@ -43,17 +44,6 @@ pub struct Probe {
     pub input: PortId,
     /// Its entries, with the pipes that contain them.
     pub entries: Vec<(PipeId, Entry)>,
-}
-
-/// A source address of checks, or an address of a NAT pool, at a port on which answers arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Source {
-    /// The port.
-    pub port: PortId,
-    /// The address.
-    pub address: IpAddr,
-    /// The first service that has it, as a place in the configuration.
-    pub origin: Origin,
 }
 
 /// Returns the paths of a back end's check, if it takes the service's: source address and VIP.

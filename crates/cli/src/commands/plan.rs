@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use weir_lb::{Dealt, Lb, gather, spread};
+use weir_app::bits::{BitAssignment, gather, spread};
 use weir_program::buckets::BucketTable;
 use weir_program::{Affinity, EntryMatch, Fill, Group, PipeKind, Program, Target};
 
@@ -61,7 +61,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         plans.push(plan);
     }
     let [old, new] = plans.as_slice() else { bail!("two configurations are compared") };
-    let moves = compare((&old.program, &dealt(old)), (&new.program, &dealt(new)));
+    let moves =
+        compare((&old.program, &old.apps.bit_assignments()), (&new.program, &new.apps.bit_assignments()));
     let most = arguments.max_move.unwrap_or(1.0);
     let over: Vec<&Moves> = moves.iter().filter(|moves| moves.moved > most).collect();
     if arguments.json {
@@ -111,29 +112,24 @@ fn text(moves: &[Moves]) -> Vec<String> {
     moves.iter().map(row).collect()
 }
 
-/// Returns what a configuration assigns by bits of the source address.
-fn dealt(plan: &Plan) -> Vec<Dealt> {
-    plan.apps.of::<Lb>().map(Lb::dealt).unwrap_or_default()
-}
-
 /// What assigns the packets of a service.
 #[derive(Clone, Copy)]
 enum Assigned<'a> {
     /// The buckets of a group.
     By(&'a Group),
     /// Bits of the source address.
-    Dealt(&'a Dealt),
+    ByBits(&'a BitAssignment),
 }
 
 /// Returns what is assigned, by name. Buckets assigned by apps are not in a program.
-fn assigned<'a>((program, dealt): (&'a Program, &'a [Dealt])) -> BTreeMap<&'a str, Assigned<'a>> {
+fn assigned<'a>((program, by_bits): (&'a Program, &'a [BitAssignment])) -> BTreeMap<&'a str, Assigned<'a>> {
     let groups = program.groups.iter().filter(|group| group.fill != Fill::Given);
     let groups = groups.map(|group| (group.name.as_str(), Assigned::By(group)));
-    groups.chain(dealt.iter().map(|one| (one.name.as_str(), Assigned::Dealt(one)))).collect()
+    groups.chain(by_bits.iter().map(|one| (one.name.as_str(), Assigned::ByBits(one)))).collect()
 }
 
 /// Compares what both configurations contain.
-fn compare(old: (&Program, &[Dealt]), new: (&Program, &[Dealt])) -> Vec<Moves> {
+fn compare(old: (&Program, &[BitAssignment]), new: (&Program, &[BitAssignment])) -> Vec<Moves> {
     let (before, after) = (assigned(old), assigned(new));
     let tables = [old.0, new.0].map(keepers);
     let ends = |name: &str| {
@@ -143,7 +139,7 @@ fn compare(old: (&Program, &[Dealt]), new: (&Program, &[Dealt])) -> Vec<Moves> {
     let compared = |(name, now): (&&str, &Assigned<'_>)| {
         let moves = match (before.get(name)?, now) {
             (Assigned::By(old), Assigned::By(new)) if is_picked_alike(old, new) => moves(old, new),
-            (Assigned::Dealt(old), Assigned::Dealt(new)) => moves_of_bits(old, new),
+            (Assigned::ByBits(old), Assigned::ByBits(new)) => moves_of_bits(old, new),
             (old, new) => moves_of_others(name, *old, *new),
         };
         Some(Moves { flows_end: ends(name), ..moves })
@@ -162,7 +158,7 @@ fn is_picked_alike(old: &Group, new: &Group) -> bool {
 /// Returns which share of packets each target gets, by name.
 fn shares(of: Assigned<'_>) -> HashMap<&str, f64> {
     let names: Vec<&str> = match of {
-        Assigned::Dealt(dealt) => dealt.back_ends.iter().map(String::as_str).collect(),
+        Assigned::ByBits(assignment) => assignment.targets.iter().map(String::as_str).collect(),
         Assigned::By(group) => {
             let table = BucketTable::fill(group, None);
             let name = |slot: &u16| group.targets.get(usize::from(*slot)).map_or("", |one| one.name.as_str());
@@ -183,7 +179,7 @@ fn least(old: &HashMap<&str, f64>, new: &HashMap<&str, f64>) -> f64 {
 fn moves_of_others(name: &str, old: Assigned<'_>, new: Assigned<'_>) -> Moves {
     let why = match (old, new) {
         (Assigned::By(old), Assigned::By(new)) => reasons(old, new),
-        (Assigned::By(_) | Assigned::Dealt(_), _) => vec!["`by` changes".to_string()],
+        (Assigned::By(_) | Assigned::ByBits(_), _) => vec!["`by` changes".to_string()],
     };
     let (old, new) = (shares(old), shares(new));
     let stay: f64 = old.iter().map(|(name, share)| share * new.get(name).copied().unwrap_or(0.0)).sum();
@@ -191,9 +187,11 @@ fn moves_of_others(name: &str, old: Assigned<'_>, new: Assigned<'_>) -> Moves {
 }
 
 /// Compares the back ends of all values of the bits that either configuration uses.
-fn moves_of_bits(old: &Dealt, new: &Dealt) -> Moves {
+fn moves_of_bits(old: &BitAssignment, new: &BitAssignment) -> Moves {
     let mask = old.mask | new.mask;
-    let of = |dealt: &Dealt, address| dealt.back_ends.get(gather(address, dealt.mask) as usize).cloned();
+    let of = |assignment: &BitAssignment, address| {
+        assignment.targets.get(gather(address, assignment.mask) as usize).cloned()
+    };
     let values = 1_u32 << mask.count_ones();
     let moves = |value: &u32| of(old, spread(*value, mask)) != of(new, spread(*value, mask));
     let moved = (0..values).filter(moves).count() as f64 / f64::from(values);
@@ -203,7 +201,7 @@ fn moves_of_bits(old: &Dealt, new: &Dealt) -> Moves {
     } else if moved > 0.0 {
         why.push("each value of the bits is dealt again, in turn".to_string());
     }
-    let least = least(&shares(Assigned::Dealt(old)), &shares(Assigned::Dealt(new)));
+    let least = least(&shares(Assigned::ByBits(old)), &shares(Assigned::ByBits(new)));
     Moves { name: new.name.clone(), moved, least, why, flows_end: false }
 }
 
@@ -318,10 +316,10 @@ mod tests {
             program.pipes.push(pinned.entries([Entry::on(member)]));
             program
         };
-        let (flows, nat) = (program("lb/flows"), program("lb/nat/v4"));
+        let (flows, nat) = (program("flows"), program("nat"));
         let end = |old, new| compare((old, &[]), (new, &[]))[0].flows_end;
         assert!(!end(&flows, &flows) && end(&flows, &nat) && end(&nat, &flows));
-        let mut none = program("lb/flows");
+        let mut none = program("flows");
         none.pipes.clear();
         assert!(end(&flows, &none) && !end(&none, &flows), "flows are kept no longer, or were not");
     }
@@ -354,11 +352,12 @@ mod tests {
     #[test]
     fn services_by_bits_of_the_source_count() {
         let dealt = |mask: u32, names: &[&str]| {
-            let back_ends = names.iter().map(|name| (*name).to_string()).collect();
-            vec![Dealt { name: "lb/web".into(), mask, back_ends }]
+            let targets = names.iter().map(|name| (*name).to_string()).collect();
+            vec![BitAssignment { name: "web".into(), mask, targets }]
         };
         let none = Program::default();
-        let compare = |old: &[Dealt], new: &[Dealt]| compare((&none, old), (&none, new)).remove(0);
+        let compare =
+            |old: &[BitAssignment], new: &[BitAssignment]| compare((&none, old), (&none, new)).remove(0);
         let old = dealt(1, &["a", "b"]);
         assert_eq!((compare(&old, &old).moved, compare(&old, &old).why), (0.0, vec![]));
         let swapped = compare(&old, &dealt(1, &["b", "a"]));
@@ -368,7 +367,7 @@ mod tests {
         assert_eq!(wider.why, ["`by` looks at other bits"]);
         // Another kind of assignment.
         let mut buckets = Program::default();
-        buckets.groups.push(Group { name: "lb/web".into(), ..group(251, &[("a", 1), ("b", 1)]) });
+        buckets.groups.push(Group { name: "web".into(), ..group(251, &[("a", 1), ("b", 1)]) });
         let other = super::compare((&none, &old), (&buckets, &[])).remove(0);
         assert!((0.49..0.51).contains(&other.moved), "{other:?}");
         assert_eq!(other.why, ["`by` changes"]);

@@ -221,9 +221,9 @@ fn source_bits_are_dealt_by_weight() {
     // A common factor of the weights makes no difference.
     let mut many = service.clone();
     change(&mut many, |all| all.iter_mut().for_each(|one| one.weight *= 100));
-    let dealt = |service: &Service| Lb { services: vec![service.clone()], ..Lb::default() }.dealt();
+    let dealt = |service: &Service| crate::bits::assignment(service).unwrap();
     assert_eq!(dealt(&many), dealt(&service));
-    assert_eq!(dealt(&service)[0].back_ends, ["b0", "b2", "b0", "b0"]);
+    assert_eq!(dealt(&service).targets, ["b0", "b2", "b0", "b0"]);
     let mut interpreter = interpreter(&program(vec![service], true));
     let mut to = |third, fourth| {
         chosen(&mut interpreter, &query(OURS, Ipv4Addr::new(192, 0, third, fourth), VIP, 1, 0), PortId(0))
