@@ -9,6 +9,7 @@ pub mod network;
 use cli::{config, import};
 use std::collections::VecDeque;
 use std::path::Path;
+use weir_app::foreign::Settings;
 use weir_engine::lockstep::{Act, Arriving, Lockstep};
 use weir_engine::ring::{CARRIER_BYTES, carriers};
 use weir_oracle::arbitrary::{Coverage, Random};
@@ -96,7 +97,8 @@ pub fn config(text: &[u8]) {
     assert!(loaded.plan.is_some() == (loaded.report.errors() == 0), "{}", loaded.report);
     let _ = (loaded.report.to_string(), loaded.report.json().to_string());
     let Some(mut plan) = loaded.plan else {
-        let _ = import::xenoflow(Path::new("fuzz"), text, &import::Options::default());
+        let (_, xenoflow) = import::foreign().find(|(_, one)| one.name == "xenoflow").expect("a system");
+        let _ = (xenoflow.convert)(Path::new("fuzz"), text, &Settings::defaults(xenoflow.settings));
         return;
     };
     entries_read_back(&plan);

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 use weir_app::external::Datagram;
+use weir_app::foreign::Settings;
 use weir_app::{Action, Event, RequestId, RunningApps};
 use weir_bond::lacp::{self, Pdu};
 use weir_engine::batch::{DecidedFor, Engine, FlowPage};
@@ -102,10 +103,9 @@ pub fn external(bytes: &[u8]) {
 pub fn imports(bytes: &[u8]) {
     let Some((&which, text)) = bytes.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
-    let systems = [import::System::Ipvs, import::System::Katran, import::System::Glb];
+    let systems: Vec<_> = import::foreign().map(|(_, one)| one).filter(|one| one.is_partial).collect();
     let system = systems[usize::from(which) % systems.len()];
-    let ports = import::Ports { interface: "eth0", sources: &[] };
-    match import::services(system, Path::new("fuzz"), text, &ports) {
+    match (system.convert)(Path::new("fuzz"), text, &Settings::defaults(system.settings)) {
         Ok((yaml, _)) => assert!(yaml.contains("apps:")),
         Err(report) => assert!(report.errors() > 0 && !report.to_string().is_empty()),
     }

@@ -6,6 +6,7 @@
 use crate::App;
 use crate::bits::BitAssignment;
 use crate::edits::Edits;
+use crate::foreign::Foreign;
 use crate::neighbour::{Hop, Mac};
 use crate::page::Page;
 use serde_json::{Map, Value, json};
@@ -51,6 +52,8 @@ pub struct Kind {
     pub about: &'static str,
     /// The subcommands of `weir KEY`.
     pub verbs: &'static [Verb],
+    /// Systems whose configurations it converts.
+    pub foreign: &'static [Foreign],
     /// Reads edits of its sections ([`Edits::json`]), if its apps request any; `None` if it is something else.
     /// Only one kind has edits.
     pub edits: Option<fn(&Value) -> Option<Arc<dyn Edits>>>,

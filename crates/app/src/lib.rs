@@ -10,6 +10,7 @@ pub mod bits;
 pub mod check;
 pub mod edits;
 pub mod external;
+pub mod foreign;
 pub mod kind;
 pub mod neighbour;
 pub mod page;

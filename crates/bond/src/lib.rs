@@ -51,5 +51,6 @@ pub const KIND: Kind = Kind {
     pages: pages::PAGES,
     about: "Move buckets of a bond, take members out of use and in again",
     verbs: text::VERBS,
+    foreign: &[],
     edits: None,
 };

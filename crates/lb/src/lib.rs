@@ -11,6 +11,7 @@ mod collisions;
 mod edits;
 mod expiry;
 pub mod health;
+mod import;
 mod names;
 mod neighbours;
 mod pipes;
@@ -28,8 +29,6 @@ mod yaml;
 
 pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Source, Speaker, Unasked};
 pub use app::{FLOWS, Lb};
-pub use back_ends::xenoflow;
-pub use bits::instead;
 use names::REJECT;
 pub use names::{NAME, TOO_LONG};
 pub use neighbours::{Neighbours, Way};
@@ -56,6 +55,7 @@ pub const KIND: Kind = Kind {
     pages: &[PAGE],
     about: "List, add, remove and drain back ends and services, and change weights",
     verbs: verbs::VERBS,
+    foreign: import::FOREIGN,
     edits: Some(edits::read),
 };
 

@@ -25,6 +25,7 @@ pub const KIND: AppKind = AppKind {
     pages: &[PAGE],
     about: "",
     verbs: &[],
+    foreign: &[],
     edits: None,
 };
 

@@ -1,80 +1,79 @@
 //! `weir import SYSTEM FILE`: converts another system's configuration to YAML and prints it.
 
 use super::bad_input;
-use crate::config::Report;
-use crate::import::{self, Checked, System};
+use crate::import::{self, Checked, argument, checked, foreign, settings};
 use crate::output;
 use anyhow::Result;
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use clap::{Arg, ArgMatches, Command, FromArgMatches, Subcommand, value_parser};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_app::foreign::{Foreign, Settings};
+use weir_app::kind::Kind;
 
-/// The system to import from.
-#[derive(clap::Subcommand)]
-pub enum Source {
-    /// XenoFlow: `{"backends": [{"name": ..., "mac_address": ...}]}`.
-    Xenoflow {
-        /// The file `backends.json`.
-        file: PathBuf,
-        #[command(flatten)]
-        options: import::Options,
-    },
-    /// IPVS, and keepalived, which configures it: the output of `ipvsadm -S -n`.
-    Ipvs(Services),
-    /// Katran: commands of its example client, `-A -t VIP:PORT` and `-a -t VIP:PORT -r REAL -w WEIGHT`.
-    Katran(Services),
-    /// The GLB director: its forwarding tables, in JSON.
-    Glb(Services),
-}
+/// The name of the file's argument.
+const FILE: &str = "FILE";
 
-/// A file with services.
-#[derive(clap::Args)]
-pub struct Services {
-    /// The file.
+/// The system to import from, its file, and what the file does not contain.
+pub struct Source {
+    kind: &'static Kind,
+    system: &'static Foreign,
     file: PathBuf,
-    /// The interface on which packets arrive.
-    #[arg(long = "in", value_name = "INTERFACE", default_value = "eth0")]
-    input: String,
-    /// The source address of tunnels to back ends; at most one of each IP version.
-    #[arg(long = "source", value_name = "ADDRESS")]
-    sources: Vec<IpAddr>,
+    settings: Settings,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// Fails if the file cannot be read.
-pub fn run(source: &Source) -> Result<ExitCode> {
-    match source {
-        Source::Xenoflow { file, options } => convert(file, |text| {
-            let yaml = import::xenoflow(file, text, options)?;
-            Ok((Checked { yaml, refused: Vec::new() }, None))
-        }),
-        Source::Ipvs(services) => convert_services(System::Ipvs, services),
-        Source::Katran(services) => convert_services(System::Katran, services),
-        Source::Glb(services) => convert_services(System::Glb, services),
+impl Subcommand for Source {
+    fn augment_subcommands(command: Command) -> Command {
+        let file = |help: &'static str| {
+            Arg::new(FILE).help(help).required(true).value_parser(value_parser!(PathBuf))
+        };
+        let subcommand = |(_, one): (&Kind, &'static Foreign)| {
+            let command = Command::new(one.name).about(one.about).arg(file(one.file));
+            command.args(one.settings.iter().map(argument))
+        };
+        command.subcommand_required(true).arg_required_else_help(true).subcommands(foreign().map(subcommand))
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Source::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        foreign().any(|(_, one)| one.name == name)
     }
 }
 
-/// Services that weir would refuse are commented out in the output, and the exit code is then 1.
-fn convert_services(system: System, Services { file, input, sources }: &Services) -> Result<ExitCode> {
-    convert(file, |text| {
-        let ports = import::Ports { interface: input, sources };
-        let (yaml, warnings) = import::services(system, file, text, &ports)?;
-        Ok((import::checked(yaml)?, Some(warnings)))
-    })
+impl FromArgMatches for Source {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Source, clap::Error> {
+        let given = matches.subcommand().and_then(|(name, matches)| {
+            let (kind, system) = foreign().find(|(_, one)| one.name == name)?;
+            let file = matches.get_one::<PathBuf>(FILE)?.clone();
+            Some(Source { kind, system, file, settings: settings(system.settings.iter(), matches) })
+        });
+        given.ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingSubcommand))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Source::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
-fn convert(
-    file: &Path,
-    convert: impl FnOnce(&str) -> Result<(Checked, Option<Report>), Report>,
-) -> Result<ExitCode> {
-    match import::text(file)?.and_then(|text| convert(&text)) {
+/// Runs the command. Apps that weir would refuse are commented out in the output, and the exit code is then 1.
+///
+/// # Errors
+/// Fails if the file cannot be read.
+pub fn run(Source { kind, system, file, settings }: &Source) -> Result<ExitCode> {
+    let converted = import::text(file)?.and_then(|text| {
+        let (yaml, warnings) = (system.convert)(file, &text, settings)?;
+        let all = Checked { yaml, refused: Vec::new() };
+        Ok((if system.is_partial { checked(kind, all.yaml)? } else { all }, warnings))
+    });
+    match converted {
         Ok((Checked { yaml, refused }, warnings)) => {
-            warnings.iter().for_each(output::complain);
-            refused
-                .iter()
-                .for_each(|one| output::complain(format_args!("{}: warning: {one}\n", file.display())));
+            output::complain(warnings);
+            for one in &refused {
+                output::complain(format_args!("{}: warning: {one}\n", file.display()));
+            }
             output::print(yaml)?;
             Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }

@@ -11,7 +11,6 @@ mod plain;
 use super::*;
 use proptest::prelude::*;
 use weir_config::Frames;
-use weir_lb::xenoflow;
 use weir_packet::{Field, KeySource, LevelId, TunnelKind, TunnelPorts};
 use weir_program::change::EntryKey;
 use weir_program::{
@@ -452,7 +451,10 @@ proptest! {
         let _ = read("t", &text).report.to_string();
         let plan = acl();
         let _ = entry(&plan.program, &plan.attachments, "a", &text).map_err(|report| report.to_string());
-        let _ = xenoflow(&text, &mut Report::new("t", &text));
+        for (_, foreign) in crate::import::foreign() {
+            let settings = weir_app::foreign::Settings::defaults(foreign.settings);
+            let _ = (foreign.convert)(std::path::Path::new("t"), &text, &settings);
+        }
     }
 
     /// An example after a few accidents: something removed, something inserted elsewhere.

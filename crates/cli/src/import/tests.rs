@@ -6,21 +6,34 @@ use weir_program::operation::{Operation, Value};
 const FILE: &str = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"},
     {"name":"fips3","mac_address":"A0:88:C2:B5:F4:5B"}, {"name":"fips4","mac_address":"A0:88:C2:B5:F4:5C"}]}"#;
 
+fn system(name: &str) -> &'static Foreign {
+    foreign().find(|(_, one)| one.name == name).unwrap().1
+}
+
+/// Converts a file with the options of a command line.
+fn convert(name: &str, text: &str, options: &[&str]) -> Result<(String, Report), Report> {
+    let command = Command::new("import").args(system(name).settings.iter().map(argument));
+    let matches = command.get_matches_from(["import"].iter().chain(options));
+    (system(name).convert)(Path::new("x/other"), text, &settings(system(name).settings.iter(), &matches))
+}
+
+fn xenoflow(text: &str, options: &[&str]) -> Result<String, Report> {
+    convert("xenoflow", text, options).map(|(yaml, _)| yaml)
+}
+
 #[test]
 fn what_is_imported_can_be_run() {
-    for by in [By::FiveTuple, By::Source, By::SourceBits(0x0000_0105)] {
-        for (output, vip, source_mac) in
-            [(None, None, None), (Some("eth1"), Some([10, 0, 0, 53]), Some(0x0200_0000_0001))]
+    for by in ["5-tuple", "source", "src/0.0.1.5"] {
+        for others in [&[][..], &["--out", "eth1", "--vip", "10.0.0.53", "--source-mac", "02:00:00:00:00:01"]]
         {
-            let (output, vip) = (output.map(str::to_string), vip.map(Ipv4Addr::from));
-            let options = Options { by, output, vip, source_mac, ..Options::default() };
-            let yaml = xenoflow(Path::new("x/backends.json"), FILE, &options).unwrap();
+            let options = [&["--by", by], others].concat();
+            let yaml = xenoflow(FILE, &options).unwrap();
             let loaded = config::read("imported", &yaml);
             // Without a VIP, all IPv4 packets are taken from the host, which causes a warning.
             assert_eq!(loaded.report.errors(), 0, "{yaml}{}", loaded.report);
-            assert_eq!(loaded.report.warnings(), usize::from(options.vip.is_none()), "{}", loaded.report);
+            assert_eq!(loaded.report.warnings(), usize::from(others.is_empty()), "{}", loaded.report);
             let program = loaded.plan.unwrap().program;
-            let entries = if matches!(by, By::SourceBits(_)) { 8 } else { 3 };
+            let entries = if by.starts_with("src/") { 8 } else { 3 };
             assert_eq!((program.pipes[0].entries.len(), program.counters.len()), (entries, 3));
         }
     }
@@ -29,9 +42,8 @@ fn what_is_imported_can_be_run() {
 /// A switch connected to both ports must not learn the address of one behind the other.
 #[test]
 fn packets_leave_with_the_address_of_the_port_they_leave_by() {
-    let four = By::SourceBits(3);
-    let options = Options { output: Some("out0".to_string()), by: four, ..Options::default() };
-    let yaml = xenoflow(Path::new("x/backends.json"), FILE, &options).unwrap();
+    let four = ["--by", "src/0.0.0.3"];
+    let yaml = xenoflow(FILE, &[&four[..], &["--out", "out0"]].concat()).unwrap();
     let source = |nics: &Nics| {
         let plan = config::read_knowing("imported", &yaml, nics).plan.unwrap();
         plan.program.pipes[0].templates[0].operations[0]
@@ -45,8 +57,7 @@ fn packets_leave_with_the_address_of_the_port_they_leave_by() {
     assert_eq!(source(&nics.into_iter().collect()), own);
     let copied = Operation::Copy { from: Field::EthDst, to: Field::EthSrc };
     assert_eq!(source(&Nics::default()), copied, "this host has no such interface");
-    let same = Options { by: four, ..Options::default() };
-    let same = xenoflow(Path::new("x/backends.json"), FILE, &same).unwrap();
+    let same = xenoflow(FILE, &four).unwrap();
     assert!(same.contains("copy: { from: eth.dst, to: eth.src }"), "{same}");
 }
 
@@ -63,28 +74,26 @@ fn a_file_that_is_not_utf_8_is_shown_with_the_first_byte_that_is_not() {
 
 #[test]
 fn only_a_file_of_xenoflows_is_taken_for_one() {
+    let is_xenoflow = system("xenoflow").recognise.unwrap();
     assert!(is_xenoflow(FILE));
     let yaml = "---\n# Two.\nbackends:\n  - { name: fips2, mac_address: A0:88:C2:B5:F4:5A }\n  \
         - { name: fips3, mac_address: \"A0:88:C2:B5:F4:5B\" }\n";
     assert!(is_xenoflow(yaml));
     let json = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"},
         {"name":"fips3","mac_address":"A0:88:C2:B5:F4:5B"}]}"#;
-    let [of_yaml, of_json] =
-        [yaml, json].map(|text| xenoflow(Path::new("backends"), text, &Options::default()).unwrap());
+    let [of_yaml, of_json] = [yaml, json].map(|text| xenoflow(text, &[]).unwrap());
     assert_eq!(of_yaml, of_json);
     assert!(!is_xenoflow("ports: { p0: { mem: } }"));
     assert!(!is_xenoflow(r#"{ "ports": {}, "pipes": {} }"#));
 }
 
-const PORTS: Ports<'_> = Ports { interface: "eth1", sources: &[] };
-
-fn converted(system: System, text: &str) -> (String, Report) {
-    services(system, Path::new("x/other"), text, &PORTS).unwrap_or_else(|report| panic!("{report}"))
+fn converted(system: &str, text: &str) -> (String, Report) {
+    convert(system, text, &["--in", "eth1"]).unwrap_or_else(|report| panic!("{report}"))
 }
 
 /// Returns the report about a file that is refused.
-fn refused(system: System, text: &str) -> String {
-    services(system, Path::new("other"), text, &PORTS).unwrap_err().to_string()
+fn refused(system: &str, text: &str) -> String {
+    convert(system, text, &[]).unwrap_err().to_string()
 }
 
 /// Back ends for which the source address has too few values would silently get nothing.
@@ -93,11 +102,10 @@ fn more_back_ends_than_values_of_the_bits_are_refused() {
     let text = r#"{"backends":[
         {"name":"b1","mac_address":"02:00:00:00:00:11"},{"name":"b2","mac_address":"02:00:00:00:00:12"},
         {"name":"b3","mac_address":"02:00:00:00:00:13"}]}"#;
-    let said = xenoflow(Path::new("backends.json"), text, &Options::default()).unwrap_err().to_string();
+    let said = xenoflow(text, &[]).unwrap_err().to_string();
     assert!(said.contains("`src/0.0.0.1` have 2 values, too few for 3 back ends"), "{said}");
     assert!(said.contains("--by src/0.0.0.3"), "{said}");
-    let options = Options { by: By::SourceBits(3), ..Options::default() };
-    assert!(xenoflow(Path::new("backends.json"), text, &options).is_ok());
+    assert!(xenoflow(text, &["--by", "src/0.0.0.3"]).is_ok());
 }
 
 #[test]
@@ -108,7 +116,7 @@ fn services_of_ipvs_become_ours() {
         -A -u [2001:db8::1]:53 -s mh -b mh-port\n\
         -a -u [2001:db8::1]:53 -r [2001:db8::2]:53 -i -w 0 --tun-type gue --tun-port 6080\n\
         -A -f 7 -s rr\n";
-    let (yaml, report) = converted(System::Ipvs, text);
+    let (yaml, report) = converted("ipvs", text);
     let wanted = "\
 # IPVS's other, as weir understands it: docs/configuration.md says what every key means.
 # line 6: weir has no services by `-f`, so this one was left out
@@ -161,7 +169,7 @@ fn schedulers_of_ipvs_become_those_that_choose_alike() {
         let servers =
             "-a -t 192.0.2.1:80 -r 10.0.0.1:80 -g -w 3\n-a -t 192.0.2.1:80 -r 10.0.0.2:80 -g -w 0\n";
         for service in [format!("{chosen} {options}"), format!("{options} {chosen}")] {
-            let (yaml, report) = converted(System::Ipvs, &format!("-A -t 192.0.2.1:80 {service}\n{servers}"));
+            let (yaml, report) = converted("ipvs", &format!("-A -t 192.0.2.1:80 {service}\n{servers}"));
             assert!(yaml.contains(&format!("scheduler: {scheduler}\n")), "{service}: {yaml}");
             assert!(yaml.contains(&format!("10.0.0.1, mode: l2, weight: {weight} ")), "{service}: {yaml}");
             assert!(yaml.contains("10.0.0.2, mode: l2, weight: 0 "), "{service}: {yaml}");
@@ -190,7 +198,7 @@ fn persistence_of_ipvs_runs_with_nat() {
             let end = if real.starts_with('[') { "]" } else { "" };
             let server = |last: u8| format!("-a -t {vip} -r {real}{last}{end}:80 {mode} -w 1\n");
             let text = format!("-A -t {vip} {options}\n{}{}", server(1), server(2));
-            let (yaml, _) = converted(System::Ipvs, &text);
+            let (yaml, _) = converted("ipvs", &text);
             assert!(yaml.contains(&format!("      {wanted}\n")), "{yaml}");
             assert!(!yaml.contains("by: source"), "{yaml}");
             let read = config::read("imported", &yaml);
@@ -198,16 +206,16 @@ fn persistence_of_ipvs_runs_with_nat() {
         }
     }
     let bad = "-A -t 10.0.0.1:80 -s rr -p -M 255.0.255.0\n";
-    assert!(refused(System::Ipvs, bad).contains("`255.0.255.0` is no netmask of 10.0.0.1"));
+    assert!(refused("ipvs", bad).contains("`255.0.255.0` is no netmask of 10.0.0.1"));
 }
 
 #[test]
 fn lines_that_ipvsadm_does_not_print_are_refused_with_their_place() {
-    let said = refused(System::Ipvs, "-A -t 192.0.2.1:http -s rr\n");
+    let said = refused("ipvs", "-A -t 192.0.2.1:http -s rr\n");
     assert!(said.contains("other:1:7: error: `http` is no port") && said.contains("ipvsadm -S -n"), "{said}");
-    let said = refused(System::Ipvs, "-a -t 192.0.2.1:80 -r 10.0.0.1:80\n");
+    let said = refused("ipvs", "-a -t 192.0.2.1:80 -r 10.0.0.1:80\n");
     assert!(said.contains("other:1:7: error: there is no service `192.0.2.1:80` above"), "{said}");
-    let said = refused(System::Ipvs, "-A -t 192.0.2.1:80\n-a -t 192.0.2.1:80 -w heavy -r 10.0.0.1\n");
+    let said = refused("ipvs", "-A -t 192.0.2.1:80\n-a -t 192.0.2.1:80 -w heavy -r 10.0.0.1\n");
     assert!(said.contains("other:2:23: error: a weight is a number"), "{said}");
     for (text, message) in [
         ("-A", "the service is missing"),
@@ -218,7 +226,7 @@ fn lines_that_ipvsadm_does_not_print_are_refused_with_their_place() {
         ("hello", "`hello` is not understood"),
         ("", "there is no service here"),
     ] {
-        let said = refused(System::Ipvs, text);
+        let said = refused("ipvs", text);
         assert!(said.contains(message), "{text}: {said}");
     }
 }
@@ -237,7 +245,7 @@ fn commands_of_katrans_client_become_services() {
         ./katran_goclient -E -u 10.200.1.2:0 -f QUIC_VIP\n\
         ./katran_goclient -new_hc 10.0.0.2 -somark 1000\n\
         ./katran_goclient -l\n";
-    let (yaml, report) = converted(System::Katran, text);
+    let (yaml, report) = converted("katran", text);
     let wanted = "\
 # Katran's other, as weir understands it: docs/configuration.md says what every key means.
 # line 11: `-new_hc 10.0.0.2` was left out: Katran's probes are its own
@@ -265,12 +273,12 @@ apps:
 ";
     assert_eq!(yaml, wanted);
     assert_eq!(report.warnings(), 2, "{report}");
-    let said = refused(System::Katran, "-A -t 10.200.1.1:80\n-a -t 10.200.1.1:80 -r ten\n");
+    let said = refused("katran", "-A -t 10.200.1.1:80\n-a -t 10.200.1.1:80 -r ten\n");
     assert!(said.contains("other:2:24: error: `ten` is no IP address"), "{said}");
-    let said = refused(System::Katran, "-A -t 10.200.1.1:80\n-d -t 10.200.1.1:80 -r 10.0.0.1\n");
+    let said = refused("katran", "-A -t 10.200.1.1:80\n-d -t 10.200.1.1:80 -r 10.0.0.1\n");
     assert!(said.contains("there is no real server `10.0.0.1` to remove"), "{said}");
-    assert!(refused(System::Katran, "katran").contains("options of Katran's client are wanted"));
-    assert!(refused(System::Katran, "-A -t 10.0.0.1").contains("the VIP's port is missing"));
+    assert!(refused("katran", "katran").contains("options of Katran's client are wanted"));
+    assert!(refused("katran", "-A -t 10.0.0.1").contains("the VIP's port is missing"));
 }
 
 /// Flags of newer clients; and connection IDs of Katran's version 2, whose first two bits are 10, with the
@@ -286,7 +294,7 @@ fn katrans_flags_of_vips_and_reals_and_its_quic_mappings_become_keys() {
         -quic_mapping 10.0.0.2=1022\n\
         -quic_mapping=fc00::1=70000\n\
         -A -t 10.200.1.6:80\n";
-    let (yaml, report) = converted(System::Katran, text);
+    let (yaml, report) = converted("katran", text);
     let wanted = "
   # line 2: flag `LOCAL_REAL` of `10.0.0.2` has no counterpart and was left out
   # line 1: flag `QUIC_VIP`: of Katran's connection IDs, those of version 2 are understood; servers with \
@@ -311,7 +319,7 @@ others keep their flows only
 ";
     assert!(yaml.ends_with(&wanted[1..]), "{yaml}");
     assert_eq!(report.warnings(), 2, "{report}");
-    let said = refused(System::Katran, "-A -u 10.0.0.1:1\n-quic_mapping 10.0.0.2\n");
+    let said = refused("katran", "-A -u 10.0.0.1:1\n-quic_mapping 10.0.0.2\n");
     assert!(said.contains("`10.0.0.2` is not ADDRESS=NUMBER"), "{said}");
     // Without a number for each server, and for TCP, it is left out with a reason.
     for text in [
@@ -324,7 +332,7 @@ others keep their flows only
          -quic_mapping 10.0.0.3=7\n",
         "-A -t 10.0.0.1:1 -vf QUIC_VIP\n-a -t 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=7\n",
     ] {
-        let (yaml, _) = converted(System::Katran, text);
+        let (yaml, _) = converted("katran", text);
         assert!(yaml.contains("`QUIC_VIP` was left out") && !yaml.contains("quic: {"), "{yaml}");
     }
 }
@@ -336,7 +344,7 @@ fn numbers_of_katrans_real_servers_change_as_in_katran() {
     let text = "-quic_mapping 10.0.0.2=7\n-quic_mapping 10.0.0.2=7\n-quic_mapping 10.0.0.3=7 -del_qm\n\
         -quic_mapping 10.0.0.2=9\n-quic_mapping 10.0.0.2=9 -del_qm\n-A -t 10.0.0.1:1\n-C\n\
         -A -u 10.0.0.1:1 -vf QUIC_VIP\n-a -u 10.0.0.1:1 -r 10.0.0.2\n-A -u 10.0.0.1:1 -vf NO_LRU\n";
-    let (yaml, report) = converted(System::Katran, text);
+    let (yaml, report) = converted("katran", text);
     assert!(yaml.contains("server_id: \"000007\"") && !yaml.contains("stateless"), "{yaml}");
     assert!(yaml.contains("# line 3: `10.0.0.3=7` is not mapped"), "{yaml}");
     assert!(yaml.contains("# line 10: `10.0.0.1:1` is there already"), "{yaml}");
@@ -396,8 +404,8 @@ fn no_text_panics() {
             text += words[(state >> 33) as usize % words.len()];
             text += if state >> 40 & 7 == 0 { "" } else { " " };
         }
-        for system in [System::Ipvs, System::Katran, System::Glb] {
-            let _ = services(system, Path::new("random"), &text, &PORTS);
+        for system in ["ipvs", "katran", "glb"] {
+            let _ = convert(system, &text, &[]);
         }
     }
 }
@@ -417,7 +425,7 @@ fn forwarding_tables_of_the_director_become_services() {
             { "ip": "192.168.50.10", "state": "active", "healthchecks": {"http": 80, "gue": 19523} },
             { "ip": "192.168.50.11", "state": "draining", "healthy": true },
             { "ip": "192.168.50.12", "state": "inactive", "healthy": true } ] } ] }"#;
-    let (yaml, report) = converted(System::Glb, text);
+    let (yaml, report) = converted("glb", text);
     let wanted = "\
 # The GLB director's other, as weir understands it: docs/configuration.md says what every key means.
 tunnels: { gue: { port: 19523 } }
@@ -451,7 +459,7 @@ apps:
         (r#"{"tables":[{"binds":[{"ip":"1.1.1.1","proto":"icmp","port":1}]}]}"#, "`proto` cannot be"),
         (r#"{"tables":[{"backends":[{"state":"active"}]}]}"#, "a back end has an `ip`"),
     ] {
-        let said = refused(System::Glb, text);
+        let said = refused("glb", text);
         assert!(said.contains(message), "{text}: {said}");
     }
 }
@@ -460,7 +468,7 @@ apps:
 fn nobody_has_to_write_mac_addresses_into_what_was_imported() {
     let ipvs = "-A -t 192.0.2.1:80 -s mh\n-a -t 192.0.2.1:80 -r 10.0.0.1:80 -g -w 3\n";
     let katran = "-A -t 10.200.1.1:80\n-a -t 10.200.1.1:80 -r 10.0.0.2 -w 10\n";
-    for (system, text, errors) in [(System::Ipvs, ipvs, 0), (System::Katran, katran, 1)] {
+    for (system, text, errors) in [("ipvs", ipvs, 0), ("katran", katran, 1)] {
         let report = crate::config::read("imported.yaml", &converted(system, text).0).report;
         assert_eq!(report.errors(), errors, "{report}");
         let said = report.to_string();
@@ -475,11 +483,9 @@ fn services_that_weir_refuses_are_comments_that_say_why() {
     let text = "-A -t 10.0.0.3:80 -s rr\n\
         -A -t 10.0.0.1:80 -s rr\n-a -t 10.0.0.1:80 -r 192.168.1.12:80 -g -w 1\n\
         -A -t 10.0.0.2:80 -s rr\n-a -t 10.0.0.2:80 -r 192.168.1.13:80 -i -w 1\n";
-    let imported = |sources: &[IpAddr]| {
-        let ports = Ports { sources, ..PORTS };
-        checked(services(System::Ipvs, Path::new("other"), text, &ports).unwrap().0).unwrap()
-    };
-    let Checked { yaml, refused } = imported(&[]);
+    let kind = foreign().find(|(_, one)| one.name == "ipvs").unwrap().0;
+    let imported = |options: &[&str]| checked(kind, convert("ipvs", text, options).unwrap().0).unwrap();
+    let Checked { yaml, refused } = imported(&["--in", "eth1"]);
     let loaded = config::read("imported", &yaml);
     assert_eq!(loaded.report.errors(), 0, "{}", loaded.report);
     assert!(yaml.contains("\n  - lb:\n      name: tcp-10.0.0.1-80\n"), "{yaml}");
@@ -487,9 +493,9 @@ fn services_that_weir_refuses_are_comments_that_say_why() {
     let tunnel = refused.iter().find(|one| one.contains("tcp-10.0.0.2-80")).expect("it needs a source");
     assert!(tunnel.contains("needs a source address"), "{tunnel}");
     assert_eq!(yaml.matches("# weir refuses this service: ").count(), refused.len(), "{yaml}");
-    let Checked { yaml, refused } = imported(&[[10, 0, 0, 254].into()]);
+    let Checked { yaml, refused } = imported(&["--in", "eth1", "--source", "10.0.0.254"]);
     assert!(yaml.contains("\n  - lb:\n      name: tcp-10.0.0.2-80\n"), "{yaml}");
     assert!(!refused.iter().any(|one| one.contains("tcp-10.0.0.2-80")), "{refused:?}");
-    let all = checked(yaml.replace("10.0.0.254", "fd00::1")).unwrap();
+    let all = checked(kind, yaml.replace("10.0.0.254", "fd00::1")).unwrap();
     assert_eq!(config::read("imported", &all.yaml).report.errors(), 0, "{}", all.yaml);
 }

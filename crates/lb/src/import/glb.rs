@@ -1,8 +1,8 @@
 //! The forwarding tables of the GLB director: JSON with binds and back ends.
 
 use super::services::{BackEnd, Imported, Service, name_of_ip};
-use crate::config::Report;
 use std::net::IpAddr;
+use weir_config::Report;
 use weir_config::raw::{self, Kind, Node};
 use weir_config::section::{list, pairs, parsed, text};
 

@@ -1,9 +1,10 @@
 //! Services in the terms of other systems, and their conversion to weir's YAML.
 
 use super::Ports;
-use crate::config::{Report, Span};
+
 use std::fmt::Write;
 use std::net::IpAddr;
+use weir_config::{Report, Span};
 
 /// A service of another system.
 #[derive(Debug, Default)]
@@ -57,7 +58,7 @@ impl Imported {
 
     /// Writes the services as a configuration whose packets arrive on an interface; or fails with what is
     /// wrong with the file. Warnings of omissions are in the report, too.
-    pub fn yaml(mut self, of: &str, ports: &Ports<'_>) -> Result<(String, Report), Report> {
+    pub fn yaml(mut self, of: &str, ports: &Ports) -> Result<(String, Report), Report> {
         if self.report.errors() == 0 && self.services.is_empty() {
             self.report.error(Span { line: 1, column: 1, ..Span::default() }, "there is no service here");
         }
@@ -69,7 +70,7 @@ impl Imported {
         notes(&mut out, "", &self.notes);
         self.head.into_iter().for_each(|line| _ = writeln!(out, "{line}"));
         let _ = write!(out, "ports:\n  in: {{ xdp: {} }}\napps:\n", ports.interface);
-        self.services.iter().for_each(|service| service.write(&mut out, ports.sources));
+        self.services.iter().for_each(|service| service.write(&mut out, &ports.sources));
         Ok((out, self.report))
     }
 }

@@ -1,9 +1,9 @@
 //! The output of `ipvsadm -S -n`: the services of IPVS, usually configured by keepalived.
 
 use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, words};
-use crate::config::Span;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
+use weir_config::Span;
 
 /// Reads the lines; `file` is the name used in the report.
 pub fn read(file: &str, text: &str) -> Imported {

@@ -1,10 +1,10 @@
 //! Commands of Katran's example client (`example_grpc/goclient`): the state after the last of them.
 
 use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, words};
-use crate::config::{self, Span};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use weir_config::Span;
 
 /// Reads the commands, one per line; `file` is the name used in the report.
 pub fn read(file: &str, text: &str) -> Imported {
@@ -79,7 +79,7 @@ fn command(all: &mut Imported, line: &[Word<'_>], said: &mut Said) {
         all.services.clear();
         said.quic.clear();
     } else if let Some((mac, span)) = options.get("change_mac") {
-        match config::mac(mac) {
+        match weir_config::value::mac(mac) {
             Some(_) => said.router = Some((*mac).to_string()),
             None => all.report.error(*span, format!("`{mac}` is no MAC address")),
         }

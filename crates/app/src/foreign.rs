@@ -1,0 +1,74 @@
+//! Configurations of other systems, which kinds of apps convert to YAML.
+
+use std::path::Path;
+use weir_config::Report;
+
+/// A system whose configurations can be converted.
+pub struct Foreign {
+    /// Its name in `weir import NAME`.
+    pub name: &'static str,
+    /// Its description in the help.
+    pub about: &'static str,
+    /// The description of its file in the help.
+    pub file: &'static str,
+    /// What its file does not contain.
+    pub settings: &'static [Setting],
+    /// Recognises its file, if `weir run` converts such a file by itself.
+    pub recognise: Option<fn(&str) -> bool>,
+    /// Whether apps that weir refuses become comments in the result.
+    pub is_partial: bool,
+    /// Converts a file. Returns YAML and a report with warnings, or a report with everything that is wrong.
+    pub convert: fn(&Path, &str, &Settings) -> Result<(String, Report), Report>,
+}
+
+/// An option of the command line that says what a file does not contain.
+pub struct Setting {
+    /// Its name, without dashes.
+    pub name: &'static str,
+    /// What its value is called in the help.
+    pub value: &'static str,
+    /// Its description in the help.
+    pub help: &'static str,
+    /// Its default.
+    pub default: Option<&'static str>,
+    /// Whether it may be given several times.
+    pub several: bool,
+    /// Checks a value. The error says what is wrong with it.
+    pub check: fn(&str) -> Result<(), String>,
+}
+
+/// The values of settings, which have been checked.
+#[derive(Clone, Debug)]
+pub struct Settings(Vec<(&'static str, String)>);
+
+impl Settings {
+    /// Wraps names and values.
+    #[must_use]
+    pub fn new(values: Vec<(&'static str, String)>) -> Settings {
+        Settings(values)
+    }
+
+    /// Returns the defaults.
+    #[must_use]
+    pub fn defaults(settings: &'static [Setting]) -> Settings {
+        Settings(settings.iter().filter_map(|one| Some((one.name, one.default?.to_string()))).collect())
+    }
+
+    /// Adds the values of other settings.
+    #[must_use]
+    pub fn and(mut self, others: Settings) -> Settings {
+        self.0.extend(others.0);
+        self
+    }
+
+    /// Returns all values of a setting.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(one, _)| *one == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns the value of a setting, if it has one.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+}
