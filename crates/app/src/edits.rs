@@ -33,6 +33,9 @@ pub trait Edits: Debug + Send + Sync {
     fn explain(&self, report: &Report) -> String;
 }
 
+/// Reads edits; `None` if the value is something else.
+pub type ReadEdits = fn(&Value) -> Option<Arc<dyn Edits>>;
+
 /// Reads the output of [`Edits::json`], possibly from another version of weir. `None` if it is not that.
 #[must_use]
 pub fn read(kinds: &[Kind], value: &Value) -> Option<Arc<dyn Edits>> {

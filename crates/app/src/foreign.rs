@@ -3,6 +3,9 @@
 use std::path::Path;
 use weir_config::Report;
 
+/// Converts a file, whose path is for messages.
+pub type Convert = fn(&Path, &str, &Settings) -> Result<(String, Report), Report>;
+
 /// A system whose configurations can be converted.
 pub struct Foreign {
     /// Its name in `weir import NAME`.
@@ -18,7 +21,7 @@ pub struct Foreign {
     /// Whether apps that weir refuses become comments in the result.
     pub is_partial: bool,
     /// Converts a file. Returns YAML and a report with warnings, or a report with everything that is wrong.
-    pub convert: fn(&Path, &str, &Settings) -> Result<(String, Report), Report>,
+    pub convert: Convert,
 }
 
 /// An option of the command line that says what a file does not contain.

@@ -5,7 +5,7 @@
 
 use crate::App;
 use crate::bits::BitAssignment;
-use crate::edits::Edits;
+use crate::edits::ReadEdits;
 use crate::foreign::Foreign;
 use crate::neighbour::{Hop, Mac};
 use crate::page::Page;
@@ -54,9 +54,8 @@ pub struct Kind {
     pub verbs: &'static [Verb],
     /// Systems whose configurations it converts.
     pub foreign: &'static [Foreign],
-    /// Reads edits of its sections ([`Edits::json`]), if its apps request any; `None` if it is something else.
-    /// Only one kind has edits.
-    pub edits: Option<fn(&Value) -> Option<Arc<dyn Edits>>>,
+    /// Reads edits of its sections, if its apps request any ([`crate::edits`]). Only one kind has edits.
+    pub edits: Option<ReadEdits>,
 }
 
 /// The apps of one kind in a configuration.

@@ -180,7 +180,7 @@ fn unusable(node: &Node, scope: &mut Scope<'_>) {
     let Kind::Scalar(name) = &node.kind else { return };
     let origin = scope.report.origin(node.span);
     let pipe = scope.program.pipe(Pipe::basic(name).origin(origin));
-    scope.attachments.add(Attachment::unusable(name, pipe, origin));
+    scope.attachments.add(Attachment::unusable(name, KEY, pipe, origin));
 }
 
 /// Reads a bond; `None` if it has errors, which are in the report.

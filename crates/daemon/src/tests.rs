@@ -324,7 +324,7 @@ fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
     bench.until(|bench| bench.daemon.generation == 2 && first.is_finished());
     let (seen, outcome) = first.join().unwrap();
     assert_eq!(outcome.unwrap()["generation"], 2);
-    assert!(seen.iter().all(|seen| seen["stage"] == "the file is read, checked and compiled"), "{told:?}");
+    assert!(seen.iter().all(|seen| seen["stage"] == "the file is read, checked and compiled"), "{seen:?}");
     let entries = bench.ask(json!({ "command": "show", "what": "entries" })).unwrap();
     assert_eq!(entries["entries"].as_array().unwrap().len(), 2, "{entries}");
     let groups = bench.ask(json!({ "command": "show", "what": "groups" })).unwrap();

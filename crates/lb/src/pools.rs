@@ -1,9 +1,8 @@
 //! NAT pools of services: the addresses for which weir answers ARP and neighbour discovery, and warnings
 //! about pools so small that connections are refused before the table of flows is full.
 
-use super::announce::Announce;
+use super::announce::{Announce, Source};
 use super::choosers::Translated;
-use super::probes::Source;
 use super::service::Service;
 use std::collections::HashSet;
 use weir_program::{NAT_SLICES, NatPool, Origin};

@@ -18,7 +18,7 @@ use weir_packet::{
     ETHER_IPV4, ETHER_IPV6, Field, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, parse,
 };
 use weir_program::builder::ProgramBuilder;
-use weir_program::{Entry, EntryMatch, Forward, Origin, Pipe, PipeId, PortId, Program};
+use weir_program::{Entry, EntryMatch, Forward, Pipe, PipeId, PortId, Program};
 
 /// The name under which answers to checks are forwarded.
 pub(super) const CHECKED: &str = "lb/checked";

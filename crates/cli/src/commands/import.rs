@@ -58,7 +58,8 @@ impl FromArgMatches for Source {
     }
 }
 
-/// Runs the command. Apps that weir would refuse are commented out in the output, and the exit code is then 1.
+/// Runs the command. Apps that weir would refuse are commented out in the output, and the exit code is then
+/// 1.
 ///
 /// # Errors
 /// Fails if the file cannot be read.

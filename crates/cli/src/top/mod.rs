@@ -99,7 +99,7 @@ impl Top {
                 return Ok(Some(signal));
             }
             while let Ok(answer) = self.asker.answers.try_recv() {
-                self.view.take_answer(answer);
+                self.view.show(answer);
             }
             for key in pressed {
                 match self.view.press(key, Instant::now()) {

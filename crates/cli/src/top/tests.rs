@@ -106,7 +106,7 @@ fn view_of(title: &str) -> (View, Instant) {
 fn answer(view: &mut View, now: Instant, said: anyhow::Result<Value>) {
     let question = view.question(now).expect("a question is due");
     let kinds = Some(vec![true; crate::kinds::KINDS.len()]);
-    view.take_answer(Answer { number: question.number, taken: now, said, kinds });
+    view.show(Answer { number: question.number, taken: now, said, kinds });
 }
 
 /// What is drawn on a terminal of some size, without trailing spaces.
@@ -245,7 +245,7 @@ proptest! {
             now += 100 * SECOND;
             view.press(key, now);
             if view.question(now).is_some() {
-                view.take_answer(Answer { number: 0, taken: now, said: Ok(said), kinds: Some(vec![true; 3]) });
+                view.show(Answer { number: 0, taken: now, said: Ok(said), kinds: Some(vec![true; 3]) });
             }
             screen(&mut view, now, size);
         }

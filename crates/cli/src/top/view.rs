@@ -167,7 +167,7 @@ impl View {
     }
 
     /// Takes an answer.
-    pub fn take_answer(&mut self, answer: Answer) {
+    pub fn show(&mut self, answer: Answer) {
         let asked = self.asked.take().unwrap_or(answer.taken);
         if let Some(kinds) = answer.kinds {
             self.kinds = kinds;

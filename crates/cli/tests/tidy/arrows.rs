@@ -38,10 +38,10 @@ const ARROWS: &[Arrows] = &[
     (
         "daemon",
         &[
-            "app", "bpf", "config", "engine", "lb", "measure", "oracle", "overlay", "packet", "path", "port",
-            "program",
+            "app", "bpf", "config", "control", "engine", "lb", "measure", "oracle", "overlay", "packet",
+            "path", "port", "program",
         ],
-        &["control"],
+        &[],
     ),
     (
         "weir",

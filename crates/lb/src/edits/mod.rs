@@ -1,9 +1,9 @@
 //! Additions and removals at run time: services, and back ends of services and pools.
 //!
 //! Edits are kept beside the file and applied to the parsed file before anything else uses it
-//! ([`weir_app::edits::Edits::apply`]), so that they are checked and carried out as if they were in the file. Each edit
-//! records what the file said at the place it changes. If the file says something else there later, the file
-//! takes precedence and the edit is forgotten: the later of the two wins.
+//! ([`weir_app::edits::Edits::apply`]), so that they are checked and carried out as if they were in the file.
+//! Each edit records what the file said at the place it changes. If the file says something else there later,
+//! the file takes precedence and the edit is forgotten: the later of the two wins.
 
 mod draft;
 #[cfg(test)]

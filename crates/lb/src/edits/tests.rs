@@ -159,23 +159,23 @@ fn the_later_of_file_and_edit_holds() {
         json!({ "do": "add", "service": { "name": "api", "back_ends": [] } }),
     ];
     let edits = take(&file, &Edits::default(), &requests).unwrap();
-    assert_eq!(edits.len(), 4);
+    assert_eq!(edits.0.len(), 4);
     // The file may change elsewhere.
     let other = FILE.replace("02:00:00:00:00:10", "02:00:00:00:00:99");
-    assert_eq!(applied(&other, &edits).1.len(), 4);
+    assert_eq!(applied(&other, &edits).1.0.len(), 4);
     // Where the file changes, it takes precedence.
     let other = FILE.replace("weight: 2", "weight: 5").replace("name: dns, port: p0", "name: dns, port: p1");
     let (node, held, told) = applied(&other, &edits);
-    assert_eq!((held.len(), told.len()), (2, 2), "{told:?}");
+    assert_eq!((held.0.len(), told.len()), (2, 2), "{told:?}");
     assert!(told[0].starts_with("back end `b1` of service `web`: the file was changed there"), "{told:?}");
     assert_eq!(seen(&node)["service web"].as_ref().unwrap().len(), 3);
     // The file may already contain what was added, or may have lost the list it was added to.
     let other = FILE.replace("weight: 2 }", "weight: 2 }, { name: b9 }");
-    assert_eq!(applied(&other, &edits).1.len(), 3);
+    assert_eq!(applied(&other, &edits).1.0.len(), 3);
     let (node, held, _) = applied("apps: [{ lb: { name: api, back_ends: [] } }]\n", &edits);
-    assert_eq!((held.len(), seen(&node).len()), (0, 1));
+    assert_eq!((held.0.len(), seen(&node).len()), (0, 1));
     let all = [json!({ "do": "reset" })];
-    assert!(take(&file, &edits, &all).unwrap().is_empty());
+    assert!(take(&file, &edits, &all).unwrap().0.is_empty());
 }
 
 #[test]

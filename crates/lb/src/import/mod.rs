@@ -25,7 +25,8 @@ pub const FOREIGN: &[Foreign] = &[
     },
     Foreign {
         name: "katran",
-        about: "Katran: commands of its example client, `-A -t VIP:PORT` and `-a -t VIP:PORT -r REAL -w WEIGHT`",
+        about: "Katran: commands of its example client, `-A -t VIP:PORT` and `-a -t VIP:PORT -r REAL -w \
+                WEIGHT`",
         convert: |file, text, settings| converted(katran::read, "Katran's", (file, text), settings),
         ..SERVICES
     },
@@ -74,8 +75,8 @@ struct Ports {
     sources: Vec<IpAddr>,
 }
 
-/// Converts services to YAML; also returns warnings about settings without a counterpart, which are also in the
-/// YAML as comments.
+/// Converts services to YAML; also returns warnings about settings without a counterpart, which are also in
+/// the YAML as comments.
 fn converted(
     read: fn(&str, &str) -> Imported,
     whose: &str,

@@ -94,30 +94,3 @@ fn a_misspelt_app_is_suggested() {
     assert!(report.contains("t:3:37: error: there is no port, pipe, group or app `slwo`"), "{report}");
     assert!(report.contains("did you mean `slow`?"), "{report}");
 }
-
-#[test]
-fn json_is_yaml() {
-    let mut report = Report::new("b.json", "");
-    let text = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"}]}"#;
-    let back_ends = xenoflow(text, &mut report);
-    assert_eq!(
-        (back_ends[0].name.as_str(), back_ends[0].mac),
-        ("fips2", [0xa0, 0x88, 0xc2, 0xb5, 0xf4, 0x5a])
-    );
-    for (text, expected) in [
-        (
-            r#"{"backends":[{"name":"a","mac_address":"A0:88:C2"}]}"#,
-            "b.json:1:40: error: `A0:88:C2` is not a MAC address",
-        ),
-        (r#"{"backends":[]}"#, "b.json:1:13: error: there are no back ends"),
-        (r#"{"backend":[]}"#, "b.json:1:2: error: there is no key `backend` here"),
-        (
-            r#"{"backends":[{"name":"a","mac_address":"02:00:00:00:00:01"},{"name":"a","mac_address":"02:00:00:00:00:01"}]}"#,
-            "b.json:1:69: error: two back ends are called `a`",
-        ),
-    ] {
-        let mut report = Report::new("b.json", text);
-        let _ = xenoflow(text, &mut report);
-        assert!(report.to_string().contains(expected), "{report}");
-    }
-}
