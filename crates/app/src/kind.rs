@@ -7,6 +7,7 @@ use crate::App;
 use crate::bits::BitAssignment;
 use crate::edits::ReadEdits;
 use crate::foreign::Foreign;
+use crate::http::HttpControl;
 use crate::neighbour::{Hop, Mac};
 use crate::page::Page;
 use serde_json::{Map, Value, json};
@@ -52,6 +53,8 @@ pub struct Kind {
     pub about: &'static str,
     /// The subcommands of `weir KEY`.
     pub verbs: &'static [Verb],
+    /// How its apps are controlled over HTTP, if they are. Only one kind is.
+    pub http: Option<&'static HttpControl>,
     /// Systems whose configurations it converts.
     pub foreign: &'static [Foreign],
     /// Reads edits of its sections, if its apps request any ([`crate::edits`]). Only one kind has edits.

@@ -11,6 +11,7 @@ pub mod check;
 pub mod edits;
 pub mod external;
 pub mod foreign;
+pub mod http;
 pub mod kind;
 pub mod neighbour;
 pub mod page;

@@ -51,6 +51,7 @@ pub const KIND: Kind = Kind {
     pages: pages::PAGES,
     about: "Move buckets of a bond, take members out of use and in again",
     verbs: text::VERBS,
+    http: None,
     foreign: &[],
     edits: None,
 };

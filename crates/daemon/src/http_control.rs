@@ -1,7 +1,7 @@
 //! The door of control over HTTP: requests with the token are answered as the paths define (`rest/`).
 
 use super::http::{ANSWER_PATIENCE, Client, Door, Question, REQUEST_PATIENCE, refused};
-use super::rest::{self, Gate, Route, Verdict};
+use super::rest::{Gate, Verdict};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{ALLOW, AUTHORIZATION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -9,6 +9,7 @@ use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 use std::time::Instant;
 use tokio::time::timeout;
+use weir_app::http::{HttpControl, Names, Route};
 
 /// The maximum size of a request's body in bytes.
 const BODY_MAX: usize = 1 << 20;
@@ -21,7 +22,7 @@ impl Door {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_string();
         if path == "/openapi.json" && head.method == "GET" {
-            return super::http::json(StatusCode::OK, format!("{}\n", rest::description()));
+            return super::http::json(StatusCode::OK, format!("{}\n", gate.apps.description()));
         }
         let token = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
         match gate.look(token, Instant::now()) {
@@ -38,7 +39,7 @@ impl Door {
                 return answer;
             }
         }
-        let (route, names) = match rest::find(head.method.as_str(), &path) {
+        let (route, names) = match gate.apps.find(head.method.as_str(), &path) {
             Ok(found) => found,
             Err(methods) if methods.is_empty() => {
                 return refused(StatusCode::NOT_FOUND, "there is no such path: /openapi.json has all");
@@ -55,7 +56,7 @@ impl Door {
             Err(answer) => return answer,
         };
         client.note_asked();
-        match self.carry_out(route, &names, &body).await {
+        match self.carry_out(gate.apps, (route, &names), &body).await {
             Ok((status, value)) => super::http::json(status, format!("{value}\n")),
             Err((status, why)) => refused(status, &why),
         }
@@ -63,37 +64,38 @@ impl Door {
 
     async fn carry_out(
         &self,
-        route: &Route,
-        names: &rest::Names<'_>,
+        apps: &HttpControl,
+        (route, names): (&Route, &Names<'_>),
         body: &Value,
     ) -> Result<(StatusCode, Value), (StatusCode, String)> {
         let bad = |why: String| (StatusCode::BAD_REQUEST, why);
-        let request = rest::request(route, names, body).map_err(bad)?;
-        let listed = match names.of("service") {
-            Some(_) => Some(self.ask_app(&json!({ "do": "list" })).await?),
+        let request = (apps.request)(route, names, body).map_err(bad)?;
+        let (known, list) = apps.known;
+        let listed = match names.of(known) {
+            Some(_) => Some(self.ask_app(apps, &list()).await?),
             None => None,
         };
-        if listed.as_ref().is_some_and(|listed| rest::pick(names, route, listed).is_none()) {
-            return Err((StatusCode::NOT_FOUND, "there is no such service or back end".to_string()));
+        if listed.as_ref().is_some_and(|listed| (apps.pick)(names, route, listed).is_none()) {
+            return Err((StatusCode::NOT_FOUND, apps.absent[0].to_string()));
         }
         if route.method == "GET" {
             let listed = match listed {
                 Some(listed) => listed,
-                None => self.ask_app(&request).await?,
+                None => self.ask_app(apps, &request).await?,
             };
-            return Ok((StatusCode::OK, rest::pick(names, route, &listed).unwrap_or_default()));
+            return Ok((StatusCode::OK, (apps.pick)(names, route, &listed).unwrap_or_default()));
         }
-        let answer = self.ask_app(&request).await?;
+        let answer = self.ask_app(apps, &request).await?;
         Ok((StatusCode::from_u16(route.done).unwrap_or_default(), answer))
     }
 
-    async fn ask_app(&self, request: &Value) -> Result<Value, (StatusCode, String)> {
-        let command = json!({ "command": "app", "app": weir_lb::NAME, "request": request });
+    async fn ask_app(&self, apps: &HttpControl, request: &Value) -> Result<Value, (StatusCode, String)> {
+        let command = json!({ "command": "app", "app": apps.app, "request": request });
         let answer = self.parts.ask_main(Question::Command(command), ANSWER_PATIENCE).await;
         match answer {
             Ok(text) => serde_json::from_str(&text)
                 .map_err(|_| (StatusCode::SERVICE_UNAVAILABLE, "the answer cannot be read".to_string())),
-            Err(why) if why.starts_with("there is no pool") => Err((StatusCode::NOT_FOUND, why)),
+            Err(why) if (apps.is_absent)(&why) => Err((StatusCode::NOT_FOUND, why)),
             Err(why) if why.starts_with("the daemon ") || why.ends_with("try again") => {
                 Err((StatusCode::SERVICE_UNAVAILABLE, why))
             }
@@ -104,7 +106,7 @@ impl Door {
 
 /// Reads the body that a route takes.
 async fn read(route: &Route, body: Incoming) -> Result<Value, Answered> {
-    if route.takes == rest::Takes::Nothing {
+    if route.takes.is_none() {
         return Ok(Value::Null);
     }
     let too_large = || refused(StatusCode::PAYLOAD_TOO_LARGE, "a body has at most a mebibyte");

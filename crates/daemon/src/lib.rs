@@ -173,7 +173,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         Daemon::succeed(file, plan, load)?
     } else {
         let (plan, states) = persist::recall(plan, &load);
-        let rest = plan.control.as_ref().map(rest::Ready::prepare).transpose()?;
+        let rest = rest::Ready::of(&plan)?;
         let control = Control::bind(&plan.socket, plan.metrics, rest, inherited)?;
         // While the daemon still has the privileges to create sockets anywhere.
         let sockets = apps::sockets(&plan, &[])?;
@@ -294,7 +294,7 @@ impl Daemon {
 
     /// Takes over from the daemon that runs on the same socket.
     fn succeed(file: PathBuf, mut plan: Plan, load: Load) -> Result<(Daemon, Control)> {
-        let rest = plan.control.as_ref().map(rest::Ready::prepare).transpose()?;
+        let rest = rest::Ready::of(&plan)?;
         let mut takeover = Takeover::begin(&plan.socket)?;
         if let Some(edits) = takeover.edits(plan.apps.kinds()) {
             plan = load(&*edits, &Nics::default())

@@ -11,6 +11,7 @@ mod collisions;
 mod edits;
 mod expiry;
 pub mod health;
+mod http;
 mod import;
 mod names;
 mod neighbours;
@@ -55,6 +56,7 @@ pub const KIND: Kind = Kind {
     pages: &[PAGE],
     about: "List, add, remove and drain back ends and services, and change weights",
     verbs: verbs::VERBS,
+    http: Some(&http::HTTP),
     foreign: import::FOREIGN,
     edits: Some(edits::read),
 };

@@ -54,6 +54,7 @@ pub const KIND: Kind = Kind {
             text: explain::text,
         },
     ],
+    http: None,
     foreign: &[],
     edits: None,
 };

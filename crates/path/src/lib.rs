@@ -68,6 +68,7 @@ pub const KIND: Kind = Kind {
         flags: &[],
         text: text::conntrack,
     }],
+    http: None,
     foreign: &[],
     edits: None,
 };

@@ -25,6 +25,7 @@ pub const KIND: AppKind = AppKind {
     pages: &[PAGE],
     about: "",
     verbs: &[],
+    http: None,
     foreign: &[],
     edits: None,
 };

@@ -38,8 +38,8 @@ const ARROWS: &[Arrows] = &[
     (
         "daemon",
         &[
-            "app", "bpf", "config", "control", "engine", "lb", "measure", "oracle", "overlay", "packet",
-            "path", "port", "program",
+            "app", "bpf", "config", "control", "engine", "measure", "oracle", "overlay", "packet", "path",
+            "port", "program",
         ],
         &[],
     ),

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::warn;
+use weir_app::http::HttpControl;
 use weir_config::infile;
 
 /// The minimum and maximum length of a token: a random token of the minimum length cannot be guessed.
@@ -38,8 +39,9 @@ pub enum Verdict {
     TooMany,
 }
 
-/// Knows the token.
+/// Knows the token, and what may be controlled with it.
 pub struct Gate {
+    pub apps: &'static HttpControl,
     token: Vec<u8>,
     wrong: Mutex<Wrong>,
 }
@@ -52,13 +54,14 @@ struct Wrong {
 
 impl Gate {
     /// Reads the token, which no other user may read.
-    pub fn open(control: &ControlOver) -> Result<Gate> {
-        Ok(Gate::with(read(&control.token).with_context(|| format!("control: {}", control.token.display()))?))
+    pub fn open(control: &ControlOver, apps: &'static HttpControl) -> Result<Gate> {
+        let token = read(&control.token).with_context(|| format!("control: {}", control.token.display()))?;
+        Ok(Gate::with(token, apps))
     }
 
     /// Returns a gate with this token.
-    pub fn with(token: Vec<u8>) -> Gate {
-        Gate { token, wrong: Mutex::new(Wrong { since: Instant::now(), count: 0, said: None }) }
+    pub fn with(token: Vec<u8>, apps: &'static HttpControl) -> Gate {
+        Gate { apps, token, wrong: Mutex::new(Wrong { since: Instant::now(), count: 0, said: None }) }
     }
 
     /// Checks the value of a request's `Authorization` header.
@@ -111,7 +114,7 @@ mod tests {
     #[test]
     fn only_the_token_opens_and_those_who_guess_keep_nobody_out() {
         let token = "0123456789abcdef0123456789abcdef";
-        let gate = Gate::with(token.into());
+        let gate = Gate::with(token.into(), &super::super::NONE);
         let now = Instant::now();
         let look = |header: &str| gate.look(Some(header.as_bytes()), now);
         assert_eq!(look(&format!("Bearer {token}")), Verdict::Good);

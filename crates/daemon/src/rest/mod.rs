@@ -1,20 +1,34 @@
-//! Control of services and back ends over HTTP: paths and methods are translated to requests to the app, like
+//! Control of apps over HTTP ([`HttpControl`]): paths and methods are translated to requests to the app, like
 //! those over the control socket. The server is that of `http.rs`.
 
 mod gate;
-mod routes;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 
 pub use gate::{Gate, Verdict, refused};
-pub use routes::{Names, Route, Takes, description, find, pick, request};
 pub use tls::Acceptor;
 
 use super::inherited::{CONTROL, Inherited};
-use crate::config::ControlOver;
+use crate::config::{ControlOver, Plan};
 use anyhow::{Context, Result};
+use serde_json::{Map, Value};
 use std::net::TcpListener;
 use std::sync::Arc;
+use weir_app::http::HttpControl;
+use weir_app::kind::Kind;
+
+/// Control where no kind of app has any: there are no paths.
+static NONE: HttpControl = HttpControl {
+    app: "",
+    about: "",
+    routes: &[],
+    request: |_, _, _| Err(String::new()),
+    known: ("", || Value::Null),
+    pick: |_, _, _| None,
+    is_absent: |_| false,
+    absent: ["", ""],
+    schemas: Map::new,
+};
 
 /// What is needed to listen, read while the process may still read everything.
 pub struct Ready {
@@ -31,9 +45,15 @@ pub struct Entrance {
 }
 
 impl Ready {
+    /// Reads what a plan needs, if it has control over HTTP.
+    pub fn of(plan: &Plan) -> Result<Option<Ready>> {
+        plan.control.as_ref().map(|control| Ready::prepare(control, plan.apps.kinds())).transpose()
+    }
+
     /// Reads the token, the certificate and its key.
-    pub fn prepare(control: &ControlOver) -> Result<Ready> {
-        let gate = Arc::new(Gate::open(control)?);
+    fn prepare(control: &ControlOver, kinds: &[Kind]) -> Result<Ready> {
+        let apps = kinds.iter().find_map(|kind| kind.http).unwrap_or(&NONE);
+        let gate = Arc::new(Gate::open(control, apps)?);
         let tls = control.tls.as_ref().map(|(certificate, key)| Acceptor::new(certificate, key));
         let tls = tls.transpose().context("control: tls")?;
         Ok(Ready { control: control.clone(), gate, tls })

@@ -35,6 +35,7 @@ pub const KIND: Kind = Kind {
     pages: pages::PAGES,
     about: "",
     verbs: &[],
+    http: None,
     foreign: &[],
     edits: None,
 };

@@ -1,0 +1,151 @@
+//! Control of a kind of apps over HTTP: its paths, and the request to the app that each becomes. Requests are
+//! answered and the description is generated from the same table.
+
+use serde_json::{Map, Value, json};
+
+/// How a kind of apps is controlled over HTTP.
+pub struct HttpControl {
+    /// The app that gets the requests.
+    pub app: &'static str,
+    /// Its description.
+    pub about: &'static str,
+    /// Every path and method.
+    pub routes: &'static [Route],
+    /// Returns the request to the app for a route, with the body if there is one. The error describes the
+    /// problem with the body.
+    pub request: fn(&Route, &Names<'_>, &Value) -> Result<Value, String>,
+    /// The name in a path that must exist, and the request whose answer lists all that do.
+    pub known: (&'static str, fn() -> Value),
+    /// Selects what a path names from that list; `None` if it does not exist.
+    pub pick: fn(&Names<'_>, &Route, &Value) -> Option<Value>,
+    /// Recognises a refusal because what the path names does not exist.
+    pub is_absent: fn(&str) -> bool,
+    /// What a client is told if it does not exist, and what the description says about that.
+    pub absent: [&'static str; 2],
+    /// Returns the schemas of bodies.
+    pub schemas: fn() -> Map<String, Value>,
+}
+
+/// A method of a path.
+pub struct Route {
+    /// The method.
+    pub method: &'static str,
+    /// Words, and names in braces.
+    pub path: &'static str,
+    /// What it does, in a sentence.
+    pub says: &'static str,
+    /// The schema of its body, if it has one.
+    pub takes: Option<&'static str>,
+    /// The status on success.
+    pub done: u16,
+}
+
+/// Names in a request's path.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Names<'a>(Vec<(&'static str, &'a str)>);
+
+impl<'a> Names<'a> {
+    /// Returns the name that a path has in the place of `key`.
+    #[must_use]
+    pub fn of(&self, key: &str) -> Option<&'a str> {
+        self.0.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+    }
+}
+
+impl HttpControl {
+    /// Finds the route of a request.
+    ///
+    /// # Errors
+    /// Returns the methods that the path has; none if there is no such path.
+    pub fn find<'a>(
+        &self,
+        method: &str,
+        path: &'a str,
+    ) -> Result<(&'static Route, Names<'a>), Vec<&'static str>> {
+        let all: Vec<(&Route, Names<'_>)> =
+            self.routes.iter().filter_map(|route| Some((route, matched(route.path, path)?))).collect();
+        let methods = all.iter().map(|(route, _)| route.method).collect();
+        all.into_iter().find(|(route, _)| route.method == method).ok_or(methods)
+    }
+
+    /// Returns the description of all paths, as OpenAPI 3.1.
+    #[must_use]
+    pub fn description(&self) -> Value {
+        let mut paths = Map::new();
+        for route in self.routes {
+            let path =
+                paths.entry(route.path).or_insert_with(|| json!({ "parameters": parameters(route.path) }));
+            path[route.method.to_ascii_lowercase()] = self.operation(route);
+        }
+        paths.insert(
+            "/openapi.json".to_string(),
+            json!({ "get": {
+            "summary": "This description; it needs no token.", "security": [], "operationId": "description",
+            "responses": { "200": { "description": "The description." } },
+        } }),
+        );
+        let mut schemas = (self.schemas)();
+        schemas.insert(
+            "Error".to_string(),
+            json!({ "type": "object", "required": ["error"], "properties": {
+                "error": { "type": "string", "description": "A sentence that names the field." } } }),
+        );
+        json!({
+            "openapi": "3.1.0",
+            "info": { "title": "weir", "version": env!("CARGO_PKG_VERSION"),
+                "description": self.about },
+            "security": [{ "token": [] }],
+            "paths": paths,
+            "components": {
+                "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+                "schemas": schemas,
+            },
+        })
+    }
+
+    fn operation(&self, route: &Route) -> Value {
+        let error = |says: &str| {
+            let schema = json!({ "schema": { "$ref": "#/components/schemas/Error" } });
+            json!({ "description": says, "content": { "application/json": schema } })
+        };
+        let mut responses = json!({
+            route.done.to_string(): { "description": "Done.", "content": { "application/json": {} } },
+            "400": error("It is refused, and nothing was changed."),
+            "401": error("The token is missing or wrong."),
+            "429": error("Too many requests have a wrong token."),
+            "503": error("weir is too busy, or stops."),
+        });
+        if route.path.contains('{') {
+            responses["404"] = error(self.absent[1]);
+        }
+        let id = format!("{} {}", route.method, route.path).to_ascii_lowercase();
+        let id: String = id.chars().map(|one| if one.is_ascii_alphanumeric() { one } else { '_' }).collect();
+        let mut operation = json!({ "summary": route.says, "operationId": id, "responses": responses });
+        let Some(schema) = route.takes else { return operation };
+        operation["responses"]["413"] = error("The body is longer than a mebibyte.");
+        let schema = json!({ "$ref": format!("#/components/schemas/{schema}") });
+        operation["requestBody"] =
+            json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+        operation
+    }
+}
+
+fn matched<'a>(pattern: &'static str, path: &'a str) -> Option<Names<'a>> {
+    let (mut names, mut words) = (Vec::new(), path.split('/'));
+    for part in pattern.split('/') {
+        let word = words.next()?;
+        match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+            Some(name) if !word.is_empty() => names.push((name, word)),
+            Some(_) => return None,
+            None if part == word => {}
+            None => return None,
+        }
+    }
+    words.next().is_none().then_some(Names(names))
+}
+
+fn parameters(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let one = |name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
+    names.map(one).collect()
+}
