@@ -20,7 +20,7 @@ pub struct HttpControl {
     pub pick: fn(&Names<'_>, &Route, &Value) -> Option<Value>,
     /// Recognises a refusal because what the path names does not exist.
     pub is_absent: fn(&str) -> bool,
-    /// What a client is told if it does not exist, and what the description says about that.
+    /// The error if it does not exist, and what the description says about that.
     pub absent: [&'static str; 2],
     /// Returns the schemas of bodies.
     pub schemas: fn() -> Map<String, Value>,
