@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The rings of docs/maglev.md in another language: prints the test vectors, or with a file, checks them.
+"""The rings of docs/design/maglev.md in another language: prints the test vectors, or with a file, checks them.
 
 Written from the document alone, without weir's code, and slow. `rings.py > rings.json` makes the vectors,
 `rings.py rings.json` says whether they are right.
@@ -327,4 +327,4 @@ if len(sys.argv) == 1:
 elif json.load(open(sys.argv[1])) == vectors():
     print("the vectors are right")
 else:
-    sys.exit("the vectors are not what docs/maglev.md says")
+    sys.exit("the vectors are not what docs/design/maglev.md says")

@@ -510,7 +510,7 @@ fn interval_ns(bond: &Bond) -> u64 {
     u64::from(bond.rebalance_ms.max(INTERVAL_MIN_MS)) * NS_PER_MS
 }
 
-/// The bucket that a hash selects out of `size` (docs/pipes.md M7).
+/// The bucket that a hash selects out of `size` (pipes.md M7).
 fn bucket(hash: u64, size: u32) -> u32 {
     (((hash >> 32) * u64::from(size)) >> 32) as u32
 }

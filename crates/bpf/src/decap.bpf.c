@@ -4,8 +4,8 @@
  * (draft-ietf-intarea-gue-09), GRE (RFC 2784, 2890) and VXLAN (RFC 7348). It is for back ends of a load
  * balancer, whose kernel then needs no tunnel device.
  *
- * If configured to, it gives packets in GUE their second chance (docs/development/gue-header.md of
- * github/glb-director): packets that belong to no connection here go to the host named in the header.
+ * If configured to, it gives packets in GUE their second chance: packets that belong to no connection here go
+ * to the host named in the header (github.com/github/glb-director/docs/development/gue-header.md).
  *
  * Promises: one tunnel header is removed, from frames that come from configured senders and go to configured
  * addresses. Everything else, and whatever is not understood (fragments, options, extension headers, unknown

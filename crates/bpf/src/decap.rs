@@ -55,7 +55,7 @@ pub struct DecapSettings {
     /// Outer destinations: at most 1024 addresses of this host.
     pub locals: Vec<IpAddr>,
     /// Whether packets in GUE that belong to no connection here are passed on to the host named in their
-    /// header (docs/development/gue-header.md of github/glb-director).
+    /// header (github.com/github/glb-director/docs/development/gue-header.md).
     pub second_chance: bool,
 }
 

@@ -1,5 +1,5 @@
-//! `weir schema`, docs/configuration.md and the configuration parser agree: what runs is valid, what is
-//! misspelt is not, and every word of the schema is documented.
+//! `weir schema`, docs/reference/configuration.md and the configuration parser agree: what runs is valid,
+//! what is misspelt is not, and every word of the schema is documented.
 
 use jsonschema::Validator;
 use serde_json::Value;
@@ -41,12 +41,32 @@ fn assert_valid(validator: &Validator, text: &str) {
     assert!(errors.is_empty(), "{text}: {errors:#?}");
 }
 
-fn documentation() -> String {
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The pages that describe the keys.
+fn reference() -> String {
     let page = |name: &str| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
-        std::fs::read_to_string(path).expect("the documentation")
+        std::fs::read_to_string(root().join("docs/reference").join(name)).expect("the documentation")
     };
     page("configuration.md") + &page("fields.md") + &page("load-balancer.md") + &page("bond.md")
+}
+
+/// All pages about weir: those in `docs/`, and the README files of crates.
+fn pages() -> Vec<PathBuf> {
+    let (mut open, mut pages) = (vec![root().join("docs"), root().join("crates")], Vec::new());
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
+            let path = entry.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages
 }
 
 /// The blocks of YAML in a text.
@@ -55,26 +75,33 @@ fn examples(text: &str) -> Vec<&str> {
     blocks.filter_map(|block| block.strip_prefix("yaml\n")).collect()
 }
 
-/// What an example omits is in the one that the page gives as the rest of the file.
+/// What an example omits is in the one that docs/reference/configuration.md gives as the rest of the file.
 #[test]
 fn every_example_of_the_documentation_can_be_run() {
-    let (validator, text) = (validator(), documentation());
+    let (validator, text) = (validator(), reference());
     let rest = text.split("the rest of the file is this:").nth(1).expect("the rest of the examples");
     let rest = examples(rest)[0];
-    for example in examples(&text) {
-        let said = |line: &str| example.lines().any(|own| own.split(':').next() == line.split(':').next());
-        let part = !example.lines().any(|line| line.starts_with("ports:"));
-        let missing: Vec<&str> = rest.lines().filter(|line| part && !said(line)).collect();
-        let file = format!("{example}\n{}\n", missing.join("\n"));
-        assert_valid(&validator, &file);
-        let loaded = cli::config::read("configuration.md", &file);
-        assert!(loaded.plan.is_some(), "{file}\n{}", loaded.report);
+    let mut run = 0;
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("a page");
+        for example in examples(&text) {
+            let said =
+                |line: &str| example.lines().any(|own| own.split(':').next() == line.split(':').next());
+            let part = !example.lines().any(|line| line.starts_with("ports:"));
+            let missing: Vec<&str> = rest.lines().filter(|line| part && !said(line)).collect();
+            let file = format!("{example}\n{}\n", missing.join("\n"));
+            assert_valid(&validator, &file);
+            let loaded = cli::config::read(&page.display().to_string(), &file);
+            assert!(loaded.plan.is_some(), "{}:\n{file}\n{}", page.display(), loaded.report);
+            run += 1;
+        }
     }
+    assert!(run > 40, "only {run} examples were found");
 }
 
 #[test]
 fn every_word_of_the_schema_is_in_the_documentation() {
-    let text = documentation();
+    let text = reference();
     let code: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
     let mut all = BTreeSet::new();
     words(&cli::config::schema(), &mut all);

@@ -297,7 +297,7 @@ pub fn suggestion<'a>(typed: &str, known: impl IntoIterator<Item = &'a str> + Cl
     match names.len() {
         0 => "there is none".to_string(),
         1..=24 => format!("there is: {}", names.join(", ")),
-        _ => "see docs/configuration.md".to_string(),
+        _ => "see docs/reference/configuration.md".to_string(),
     }
 }
 

@@ -2,8 +2,8 @@
 //! checked, and ports, pipes, groups, entries and forwards are read into a [`weir_program::Program`]. All
 //! errors go into a [`Report`], each with a line and a caret.
 //!
-//! No app is known here: an app reads its own section with [`section`] and [`value`]. `docs/configuration.md`
-//! describes every key.
+//! No app is known here: an app reads its own section with [`section`] and [`value`].
+//! `docs/reference/configuration.md` describes every key.
 
 mod action;
 pub mod affinity;

@@ -419,7 +419,7 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
         report.error(section.span, "`dport` needs `protocol: tcp` or `protocol: udp`");
     }
     if let Some(node) = section.get("dport").filter(|_| fragments) {
-        report.error(node.span, "fragments have no ports (docs/pipes.md F5)");
+        report.error(node.span, "fragments have no ports (docs/reference/pipes.md F5)");
     }
     if prefix == 0 && protocol.is_none() && !fragments {
         let family = if dst.is_ipv4() { "IPv4" } else { "IPv6" };

@@ -1,5 +1,5 @@
 //! What a worker knows about fragmented datagrams: the ports of those whose first fragment has arrived, and
-//! fragments that arrived earlier and wait for it (docs/pipes.md F13, F14).
+//! fragments that arrived earlier and wait for it (pipes.md F13, F14).
 //!
 //! Guarantees: memory and time are bounded, whatever arrives. When there are too many, a datagram evicts the
 //! oldest of a few, and a waiting fragment evicts the oldest ones: senders send a datagram's fragments back

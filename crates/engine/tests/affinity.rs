@@ -1,4 +1,4 @@
-//! Groups where the source address picks the target (docs/pipes.md M30, M31).
+//! Groups where the source address picks the target (pipes.md M30, M31).
 
 mod support;
 

@@ -135,7 +135,7 @@ fn director(group: &Group, flows: bool) -> Program {
 fn hops(bench: &mut Bench, twin: &mut Interpreter, bytes: &[u8]) -> (u8, u8) {
     let out = bench.bytes(PortId(0), bytes);
     assert_eq!(out, twin.walk(PortId(0), bytes, 128, bench.now_ns).bytes);
-    // docs/development/gue-header.md of the director: two words after the first, IPv4 inside, no flags; type
+    // The director's gue-header.md: two words after the first, IPv4 inside, no flags; type
     // 0, next hop 0.
     assert_eq!(out[42..48], [2, 4, 0, 0, 0, 0]);
     assert_eq!((out[48], out[49]), (0, 1));

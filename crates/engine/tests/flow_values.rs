@@ -1,4 +1,4 @@
-//! What flows keep of their entry's action, and answers that are learnt with a flow (docs/pipes.md A19, M20).
+//! What flows keep of their entry's action, and answers that are learnt with a flow (pipes.md A19, M20).
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Fragments that follow the first one of their datagram: docs/pipes.md F11 to F14, O6. Whole datagrams are
-//! cut anywhere, arrive in any order at any worker, and must go where the whole datagram goes.
+//! Fragments that follow the first one of their datagram: pipes.md F11 to F14, changes.md O6. Whole datagrams
+//! are cut anywhere, arrive in any order at any worker, and must go where the whole datagram goes.
 
 mod support;
 

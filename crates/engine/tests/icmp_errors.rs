@@ -1,4 +1,4 @@
-//! ICMP errors: the fields of the packet inside (docs/pipes.md M27), and how pinned flows treat them (M28).
+//! ICMP errors: the fields of the packet inside (pipes.md M27), and how pinned flows treat them (M28).
 
 mod support;
 

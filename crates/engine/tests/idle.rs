@@ -1,4 +1,4 @@
-//! Connections whose flows have been idle too long are announced to the app that resets them (docs/pipes.md
+//! Connections whose flows have been idle too long are announced to the app that resets them (pipes.md
 //! C16).
 
 mod support;

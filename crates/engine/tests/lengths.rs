@@ -1,4 +1,4 @@
-//! Limits on length and on TCP segments (docs/pipes.md A21, A22), in both executors.
+//! Limits on length and on TCP segments (pipes.md A21, A22), in both executors.
 
 mod support;
 

@@ -5,7 +5,7 @@
 //! After each action, the frames that left, and the flows and counts of all workers together, must be those
 //! of a single worker. Features that are per-worker by definition are excluded: meters, packets and new flows
 //! dealt out in turn or to the target with the fewest, buckets that must be idle, and run-time entries that
-//! age (docs/pipes.md O1). Where answers are learnt with a flow (`reverse`), or a flow keeps fields of its
+//! age (changes.md O1). Where answers are learnt with a flow (`reverse`), or a flow keeps fields of its
 //! first packet, frames arrive one at a time: which of two packets is handled first depends on the order in
 //! which workers take turns, which a NIC's queues do not preserve either. Where the pipes in front of FLOW
 //! pipes are looked through, no change opens other paths.

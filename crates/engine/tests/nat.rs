@@ -1,4 +1,4 @@
-//! NAT pools: what flows take, which flows may, and when it is free again (docs/pipes.md N1 ff.).
+//! NAT pools: what flows take, which flows may, and when it is free again (pipes.md N1 ff.).
 
 mod support;
 

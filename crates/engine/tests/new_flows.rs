@@ -1,4 +1,4 @@
-//! New flows that go to targets in turn, or to the target with the fewest flows (docs/pipes.md M24 to M26).
+//! New flows that go to targets in turn, or to the target with the fewest flows (pipes.md M24 to M26).
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Targets by the server IDs in QUIC connection IDs (docs/pipes.md M29).
+//! Targets by the server IDs in QUIC connection IDs (pipes.md M29).
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! A SYN on a flow that has ended begins another (docs/pipes.md C15).
+//! A SYN on a flow that has ended begins another (pipes.md C15).
 
 mod support;
 

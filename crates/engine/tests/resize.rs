@@ -1,4 +1,4 @@
-//! The number of workers changes: what happens to flows and counts (docs/pipes.md S9). That it makes no
+//! The number of workers changes: what happens to flows and counts (changes.md S9). That it makes no
 //! difference to packets is tested with random programs in `many_workers`.
 
 mod support;

@@ -1,4 +1,4 @@
-//! Another process takes over flows (docs/pipes.md S10): what happens to them there.
+//! Another process takes over flows (changes.md S10): what happens to them there.
 
 mod support;
 

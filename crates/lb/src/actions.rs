@@ -2,7 +2,7 @@
 //! entry names one of them and supplies the addresses.
 //!
 //! Pipes that keep flows always have all actions of their kind: a reload with a different list would end
-//! their flows (docs/pipes.md S2).
+//! their flows (changes.md S2).
 
 use super::service::{BackEnd, Mode, Service, SourceMac};
 use super::vlan::{OUT, VLAN};

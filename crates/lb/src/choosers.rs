@@ -90,7 +90,7 @@ impl Chooser {
     }
 
     /// Returns the pipe for ICMP errors about packets of a service. An error has the flow key of the packet
-    /// that it is about (docs/pipes.md M9), but a different source address.
+    /// that it is about (pipes.md M9), but a different source address.
     pub fn of_errors(service: &Service, ipv6: bool) -> Chooser {
         match Chooser::of(service, ipv6) {
             Chooser::Source(ipv6) => Chooser::Errors(ErrorsBy::Source(ipv6)),

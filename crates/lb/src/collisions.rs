@@ -1,6 +1,6 @@
 //! Finds services whose connections are translated to the same address and port of a back end. If a client
 //! uses one source port for both, as proxies and NATs do, the second connection is dropped (`answers_taken`,
-//! docs/pipes.md M20).
+//! pipes.md M20).
 
 use super::service::{Address, BackEnd, Mode, Service};
 use std::collections::{BTreeMap, HashMap};

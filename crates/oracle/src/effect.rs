@@ -77,7 +77,7 @@ pub enum Effect {
         key: FlowKey,
         /// The decision for the flow.
         decision: FlowDecision,
-        /// What it keeps: see `per_flow` in docs/pipes.md.
+        /// What it keeps: see `per_flow` in docs/reference/pipes.md.
         kept: Vec<Option<Operation>>,
         /// What it takes from the pipe's NAT pool, shared with its answers.
         binding: Option<Binding>,

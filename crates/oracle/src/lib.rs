@@ -2,10 +2,10 @@
 //! obviously correct rather than fast.
 //!
 //! It is the oracle against which every other executor is fuzzed, and it drives `explain`. It therefore
-//! shares no parsing, lookup, action or checksum code with the batch engine, and follows docs/pipes.md
-//! sentence by sentence. A walk is computed without changing any state; the changes are a list of effects,
-//! and [`Interpreter::walk`] is [`Interpreter::explain`] with the effects applied. A walk costs a copy of the
-//! frame and a scan of every entry of every pipe it meets.
+//! shares no parsing, lookup, action or checksum code with the batch engine, and follows
+//! docs/reference/pipes.md sentence by sentence. A walk is computed without changing any state; the changes
+//! are a list of effects, and [`Interpreter::walk`] is [`Interpreter::explain`] with the effects applied. A
+//! walk costs a copy of the frame and a scan of every entry of every pipe it meets.
 //!
 //! The path of a packet: [`packet`](self::packet) receives it (headers by `bytes`, fields by `fields`),
 //! `lookup` finds an entry, the monitor counts and colours (`meter`), `action` rewrites (`checksum` updates

@@ -1,4 +1,4 @@
-//! How long executors know and keep fragments of datagrams (docs/pipes.md F13, F14).
+//! How long executors know and keep fragments of datagrams (pipes.md F13, F14).
 
 /// How long ports are known after the last fragment, in nanoseconds. The fragments of a datagram are sent
 /// together, and identifications are reused: those of IPv4 after 65 536 packets.

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use weir_packet::tunnel::OuterShape;
 use weir_packet::{Depth, ETHER_QINQ, ETHER_VLAN, Field, TunnelKind};
 
-/// The stage of an operation in the fixed order of an action (docs/pipes.md A1).
+/// The stage of an operation in the fixed order of an action (pipes.md A1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Removes outer headers.
@@ -268,7 +268,7 @@ pub struct Encap {
     pub ipv6: bool,
     /// Outer source address.
     pub src: Value,
-    /// How many of its low bits come from the select hash (docs/pipes.md A23); `None` means none.
+    /// How many of its low bits come from the select hash (pipes.md A23); `None` means none.
     pub src_bits: Option<Value>,
     /// Outer destination address.
     pub dst: Value,
@@ -285,7 +285,7 @@ pub struct Encap {
     /// Whether to carry the whole frame rather than its IP packet.
     pub ethernet: bool,
     /// Whether a GUE header names the other back end of the packet's row in the group that its pipe picks
-    /// from, filled like the GLB director's (docs/pipes.md A25).
+    /// from, filled like the GLB director's (pipes.md A25).
     pub second_chance: bool,
     /// Whether GUE uses variant 1, which has no header: the packet directly follows UDP.
     pub bare: bool,

@@ -1,7 +1,7 @@
 //! Servers by the server IDs in QUIC connection IDs (draft-ietf-quic-load-balancers-21): how IDs are encoded,
 //! and which target of a group each one identifies.
 //!
-//! Server IDs are looked up where a HASH pipe says `hash: quic` (docs/pipes.md M29). [`weir_packet::quic_lb`]
+//! Server IDs are looked up where a HASH pipe says `hash: quic` (pipes.md M29). [`weir_packet::quic_lb`]
 //! decodes them; the interpreter has its own decoder (`oracle/src/quic.rs`).
 
 use crate::Group;

@@ -5,8 +5,9 @@
 //! packets go to the first, which passes packets that it does not know on to the second ("second chance"). A
 //! back end that drains or is down changes places with the second one of the row.
 //!
-//! Written from the published design (docs/development/glb-hashing.md of github/glb-director), and checked by
-//! the results of its own tests and by a second implementation in another language (tests/vectors).
+//! Written from the published design (github.com/github/glb-director/docs/development/glb-hashing.md), and
+//! checked by the results of its own tests and by a second implementation in another language
+//! (tests/vectors).
 
 use crate::NO_TARGET;
 use crate::bucket::TARGETS_MAX;

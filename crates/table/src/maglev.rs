@@ -1,8 +1,8 @@
 //! Maglev (NSDI'16 §3.4): buckets as a pure function of the set of back ends.
 //!
 //! Every node of a fleet computes the same table without communicating, and a change of the set moves little
-//! more than it must. docs/maglev.md specifies this function, with the hash of names and of flows, so that a
-//! program in another language builds the same table; tests/vectors holds the expected results.
+//! more than it must. docs/design/maglev.md specifies this function, with the hash of names and of flows, so
+//! that a program in another language builds the same table; tests/vectors holds the expected results.
 //!
 //! Costs: about size * ln(size) buckets are visited.
 

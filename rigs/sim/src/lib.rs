@@ -4,7 +4,7 @@
 //! at once, at loads of 10 to 90 %, with slow, cut, lossy and lying links. The selection code is that of the
 //! crate `path`, unchanged. Probes are packets like any other. A run is single-threaded, and its output is
 //! determined by its options and its seed, to the byte. A sweep is spread over machines as processes
-//! (docs/simulator.md).
+//! (docs/design/simulator.md).
 //!
 //! Simplifications: TCP ([`tcp`]); discovery (a path's ports are known); hosts take no time.
 

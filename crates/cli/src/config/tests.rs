@@ -342,7 +342,7 @@ fn a_port_that_takes_nothing_is_warned_about() {
     assert_eq!(wrong(&text.replace("none1 }", "none1, root: a }"))[1].split_once(' ').unwrap().0, "2:30:");
 }
 
-/// docs/fields.md names every field.
+/// docs/reference/fields.md names every field.
 #[test]
 fn the_documentation_knows_every_field() {
     let file = format!("{}/../../docs/fields.md", env!("CARGO_MANIFEST_DIR"));

@@ -68,7 +68,7 @@ fn kernel() -> Finding {
         "programs are attached through tcx"
     } else {
         "it has no tcx (Linux 6.6): programs are attached through clsact, see \"Before Linux 6.6\" in \
-         docs/operations.md"
+         docs/how-to/run.md"
     };
     Finding::new("kernel", release.trim(), Level::Ok, says)
 }

@@ -118,7 +118,7 @@ fn services_of_ipvs_become_ours() {
         -A -f 7 -s rr\n";
     let (yaml, report) = converted("ipvs", text);
     let wanted = "\
-# IPVS's other, as weir understands it: docs/configuration.md says what every key means.
+# IPVS's other, as weir understands it; docs/reference/configuration.md describes the keys.
 # line 6: weir has no services by `-f`, so this one was left out
 ports:
   in: { xdp: eth1 }
@@ -247,7 +247,7 @@ fn commands_of_katrans_client_become_services() {
         ./katran_goclient -l\n";
     let (yaml, report) = converted("katran", text);
     let wanted = "\
-# Katran's other, as weir understands it: docs/configuration.md says what every key means.
+# Katran's other, as weir understands it; docs/reference/configuration.md describes the keys.
 # line 11: `-new_hc 10.0.0.2` was left out: Katran's probes are its own
 ports:
   in: { xdp: eth1 }
@@ -427,7 +427,7 @@ fn forwarding_tables_of_the_director_become_services() {
             { "ip": "192.168.50.12", "state": "inactive", "healthy": true } ] } ] }"#;
     let (yaml, report) = converted("glb", text);
     let wanted = "\
-# The GLB director's other, as weir understands it: docs/configuration.md says what every key means.
+# The GLB director's other, as weir understands it; docs/reference/configuration.md describes the keys.
 tunnels: { gue: { port: 19523 } }
 ports:
   in: { xdp: eth1 }

@@ -26,7 +26,7 @@ const HELP: &[&str] = &[
     "",
     "Rates are per second, between the last two answers; bit/s are without FCS.",
     "k M G T: thousands, millions, ... A `-` is a number that is not known.",
-    "What the numbers mean: docs/operations.md. The same as text: weir show.",
+    "What the numbers mean: docs/reference/metrics.md. The same as text: weir show.",
 ];
 
 /// The height of the history.

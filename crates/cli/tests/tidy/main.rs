@@ -5,6 +5,7 @@ mod arrows;
 mod house;
 mod inputs;
 mod lengths;
+mod links;
 mod namespaces;
 mod sentences;
 mod source;
@@ -80,8 +81,23 @@ fn whatever_is_read_has_a_largest_size() {
 }
 
 #[test]
-fn every_sentence_of_pipes_md_names_a_test_that_exists() {
+fn links_lead_somewhere() {
+    assert_none(&links::broken());
+}
+
+#[test]
+fn pages_that_are_named_exist() {
+    assert_none(&links::named_pages());
+}
+
+#[test]
+fn every_sentence_of_the_specification_names_a_test_that_exists() {
     assert_none(&sentences::without_test());
+}
+
+#[test]
+fn sentences_that_are_cited_exist() {
+    assert_none(&sentences::cited_in_vain());
 }
 
 #[test]

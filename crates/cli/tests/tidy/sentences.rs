@@ -1,10 +1,12 @@
-//! docs/pipes.md is a specification: every numbered sentence names the tests that check it, and every
-//! numbered test belongs to a sentence.
+//! Two pages are a specification: every numbered sentence names the tests that check it, every numbered test
+//! belongs to a sentence, and sentences that comments and pages cite exist.
 
 use crate::Offence;
 use crate::source::{code, files, line_of, read};
 
-const SPECIFICATION: &str = "docs/pipes.md";
+/// The pages of the specification, by the name under which text cites their sentences, as in "pipes.md F5".
+const PAGES: [(&str, &str); 2] =
+    [("pipes.md ", "docs/reference/pipes.md"), ("changes.md ", "docs/reference/changes.md")];
 
 /// The tests of the specification; their names begin with the number of a sentence.
 const TESTS: &str = "crates/engine/tests/";
@@ -20,10 +22,10 @@ struct Sentence {
 pub fn without_test() -> Vec<Offence> {
     let functions: Vec<String> = functions("").into_iter().map(|(name, ..)| name).collect();
     let mut offences = Vec::new();
-    for sentence in sentences(&read(SPECIFICATION)) {
+    for (path, sentence) in specification() {
         let number = sentence.number.to_uppercase();
         let mut offend = |advice: String| {
-            offences.push(Offence { path: SPECIFICATION.into(), line: sentence.line, advice });
+            offences.push(Offence { path: path.to_string(), line: sentence.line, advice });
         };
         if sentence.tests.is_empty() {
             offend(format!("sentence {number} names no test: write one and name it"));
@@ -41,17 +43,58 @@ pub fn without_test() -> Vec<Offence> {
 
 /// Returns the numbered tests that no sentence names.
 pub fn without_sentence() -> Vec<Offence> {
-    let sentences = sentences(&read(SPECIFICATION));
+    let sentences = specification();
     let mut offences = Vec::new();
     for (name, path, line) in functions(TESTS) {
         let number = name.split('_').next().unwrap_or_default();
-        if is_number(number) && !sentences.iter().any(|sentence| sentence.tests.contains(&name)) {
+        if is_number(number) && !sentences.iter().any(|(_, sentence)| sentence.tests.contains(&name)) {
             let advice =
-                format!("no sentence of {SPECIFICATION} names `{name}`: name it in sentence {number}");
+                format!("no sentence of the specification names `{name}`: name it in sentence {number}");
             offences.push(Offence { path, line, advice });
         }
     }
     offences
+}
+
+/// Returns the places that cite a sentence which does not exist.
+pub fn cited_in_vain() -> Vec<Offence> {
+    let sentences = specification();
+    let mut offences = Vec::new();
+    for file in files(&["rs", "c", "h", "md"]) {
+        for (at, page, number) in cited(&file.text) {
+            if !sentences.iter().any(|(path, one)| *path == page && one.number == number) {
+                let number = number.to_uppercase();
+                let advice = format!("{page} has no sentence {number}: correct the page or the number");
+                offences.push(Offence { path: file.path.clone(), line: line_of(&file.text, at), advice });
+            }
+        }
+    }
+    offences
+}
+
+/// Returns the sentences that a text cites: where, the page, and the number in lower case.
+fn cited(text: &str) -> Vec<(usize, &'static str, String)> {
+    let mut found = Vec::new();
+    for (name, page) in PAGES {
+        for (at, _) in text.match_indices(name) {
+            let rest = &text[at + name.len()..];
+            let number = rest.split(|part: char| !part.is_alphanumeric()).next().unwrap_or_default();
+            let is_sentence = number.starts_with(|first: char| first.is_ascii_uppercase());
+            let number = number.to_lowercase();
+            if is_sentence && is_number(&number) {
+                found.push((at, page, number));
+            }
+        }
+    }
+    found
+}
+
+/// Returns the numbered sentences of the specification, each with its page.
+fn specification() -> Vec<(&'static str, Sentence)> {
+    let pages = PAGES
+        .into_iter()
+        .flat_map(|(_, page)| sentences(&read(page)).into_iter().map(move |sentence| (page, sentence)));
+    pages.collect()
 }
 
 /// Returns true for a letter followed by digits.
@@ -115,4 +158,7 @@ fn sentences_are_found_with_their_tests() {
     let found: Vec<_> = sentences(page).into_iter().map(|one| (one.line, one.number, one.tests)).collect();
     let tests = vec!["f1_test".to_string(), "f1_other".to_string()];
     assert_eq!(found, [(1, "f1".to_string(), tests), (6, "a12".to_string(), Vec::new())]);
+    let numbers: Vec<_> =
+        cited("(pipes.md F5, changes.md S10) pipes.md says").into_iter().map(|it| it.2).collect();
+    assert_eq!(numbers, ["f5", "s10"]);
 }

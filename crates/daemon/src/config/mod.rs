@@ -2,7 +2,7 @@
 //! (`plan`) resolves names and checks ranges and the program. Both report every error at once, with its place
 //! in the file.
 //!
-//! The kinds of apps that a configuration may have are given by the caller; `docs/configuration.md` describes
+//! The kinds of apps that a configuration may have are given by the caller; `docs/reference/configuration.md` describes
 //! every key.
 
 mod conflicts;

@@ -1,5 +1,5 @@
 //! Two operations that keep packets short enough for the next hops: a limit on their length, and a clamp on
-//! the MSS that a TCP connection uses (docs/pipes.md A21, A22).
+//! the MSS that a TCP connection uses (pipes.md A21, A22).
 
 use crate::batch::mend::{Cover, Transport, mend};
 use weir_packet::{Base, DropReason, Headers, Layer, Sum};

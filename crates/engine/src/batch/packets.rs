@@ -34,7 +34,7 @@ pub struct Packets {
     pub fragments: Fragments,
 }
 
-/// What is known about the fragments of a batch (docs/pipes.md F11).
+/// What is known about the fragments of a batch (pipes.md F11).
 #[derive(Debug)]
 pub struct Fragments {
     /// Packets whose outermost IP header is that of a fragment whose ports are known.

@@ -1,7 +1,7 @@
 //! Frames are handed to their workers as they arrive, and fragments get the ports of their datagram.
 //!
 //! All fragments between two hosts belong to one worker, wherever they arrive. It learns their ports and
-//! hands each fragment to the worker of its flow, which is known by then (docs/pipes.md O6). Fragments that
+//! hands each fragment to the worker of its flow, which is known by then (changes.md O6). Fragments that
 //! arrive before the first one of their datagram wait, and are processed after the batch in which it arrives.
 
 use super::Worker;

@@ -1,6 +1,6 @@
-//! docs/pipes.md sentence by sentence: a test's name begins with the number of the sentence it holds the
-//! interpreter to. Expectations are written by hand, or computed by etherparse, which shares nothing with
-//! weir.
+//! The specification sentence by sentence (docs/reference/pipes.md): a test's name begins with the number of
+//! the sentence it holds the interpreter to. Expectations are written by hand, or computed by etherparse,
+//! which shares nothing with weir.
 
 mod actions;
 mod forwarding;

@@ -1,4 +1,4 @@
-//! Counters and meters: sentences C1 to C6 of `docs/pipes.md`.
+//! Counters and meters: sentences C1 to C6 of `docs/reference/pipes.md`.
 
 use crate::setup::*;
 use weir_oracle::Interpreter;

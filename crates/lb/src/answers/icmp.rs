@@ -41,7 +41,7 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 const MOBILITY: u8 = 135;
-/// How many of them are followed, as in docs/pipes.md F2.
+/// How many of them are followed, as in pipes.md F2.
 const EXTENSIONS_MAX: usize = 8;
 /// Informational ICMPv6 messages have this bit set (RFC 4443 §2.1). So does a redirect, which gets no answer.
 const INFORMATIONAL: u8 = 0x80;

@@ -1,5 +1,5 @@
 //! Resets connections whose flows have been idle for too long, so that neither end waits for the other
-//! (docs/pipes.md C16). Only the client's newest segment is known, since in some modes weir sees no answers.
+//! (pipes.md C16). Only the client's newest segment is known, since in some modes weir sees no answers.
 //! Its acknowledgement number is the sequence number that the client expects next (RFC 9293 §3.10.7.4), and
 //! the sequence number after its data is the one the back end expects.
 

@@ -1,7 +1,7 @@
 //! Tells clients that their packets are too long for the path to a back end: ICMP "fragmentation needed" (RFC
 //! 792, RFC 1191 §4) and ICMPv6 "packet too big" (RFC 4443 §3.2), from the address that they were sent to.
 //!
-//! The program refuses such packets before it changes them (docs/pipes.md A21) and passes on the length
+//! The program refuses such packets before it changes them (pipes.md A21) and passes on the length
 //! limit, so that an answer is a function of both. Answers are rate-limited, both in total and per client: a
 //! client that floods weir with long packets gets few, and takes none from the others.
 

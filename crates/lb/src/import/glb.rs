@@ -6,7 +6,8 @@ use weir_config::Report;
 use weir_config::raw::{self, Kind, Node};
 use weir_config::section::{list, pairs, parsed, text};
 
-/// Where the director's proxies decapsulate GUE (docs/development/gue-header.md of github/glb-director).
+/// Where the director's proxies decapsulate GUE
+/// (github.com/github/glb-director/docs/development/gue-header.md).
 const TUNNELS: &str = "tunnels: { gue: { port: 19523 } }";
 
 /// Reads the tables; `file` is the name used in the report.

@@ -66,7 +66,7 @@ impl Imported {
             return Err(self.report);
         }
         let mut out =
-            format!("# {of}, as weir understands it: docs/configuration.md says what every key means.\n");
+            format!("# {of}, as weir understands it; docs/reference/configuration.md describes the keys.\n");
         notes(&mut out, "", &self.notes);
         self.head.into_iter().for_each(|line| _ = writeln!(out, "{line}"));
         let _ = write!(out, "ports:\n  in: {{ xdp: {} }}\napps:\n", ports.interface);

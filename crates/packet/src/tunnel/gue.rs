@@ -8,9 +8,9 @@ use super::{Header, Inside, Unread};
 const LENGTH: usize = 4;
 /// Set if the payload is a control message.
 const CONTROL: u8 = 0x20;
-/// Length of the GLB director's private data with one hop (docs/development/gue-header.md of
-/// github/glb-director): type 16, which is 0, index of the next hop 8, number of hops 8, and an IPv4 address
-/// for each.
+/// Length of the GLB director's private data with one hop: type 16, which is 0, index of the next hop 8,
+/// number of hops 8, and an IPv4 address for each
+/// (github.com/github/glb-director/docs/development/gue-header.md).
 const SECOND_CHANCE: usize = 8;
 /// Where the number of hops is.
 const HOPS: usize = LENGTH + 3;

@@ -53,7 +53,7 @@ fn inside(frame: &[u8]) -> Option<&[u8]> {
     (frame.get(12..15)? == [8, 0, 0x45]).then(|| frame.get(50..)).flatten()
 }
 
-/// How flows and numbers map to buckets (docs/pipes.md M7). A number also identifies the remote node: that is
+/// How flows and numbers map to buckets (pipes.md M7). A number also identifies the remote node: that is
 /// its upper half.
 #[derive(Clone, Debug)]
 pub struct Hashes {

@@ -1,5 +1,5 @@
-//! The ages at which flows currently expire: sentence C13 of docs/pipes.md. When little of the table is free,
-//! flows expire earlier, starting with those that anyone can forge.
+//! The ages at which flows currently expire (pipes.md C13). When little of the table is free, flows expire
+//! earlier, starting with those that anyone can forge.
 
 use weir_table::{Flow, FlowState, HEARD_MAX};
 

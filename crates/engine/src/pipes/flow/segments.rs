@@ -1,5 +1,5 @@
 //! The newest segment of each TCP connection that an app resets when its flow has been idle too long
-//! (docs/pipes.md C16).
+//! (pipes.md C16).
 //!
 //! Costs: 128 bytes for each flow of the table, resident as used, and two cache lines for each packet. Pipes
 //! whose groups have no such app pay nothing.
