@@ -18,7 +18,8 @@ const PHRASES: &[(&str, usize)] = &[
 /// This file names them all.
 const LIST: &str = "crates/cli/tests/tidy/house.rs";
 
-/// Returns the phrases that are used more often than they may be, or less often.
+/// Returns the phrases that are used more often than they may be. Changes that are made side by side each
+/// lower the number, so fewer uses are no offence.
 pub fn phrases() -> Vec<Offence> {
     let mut counts = vec![0; PHRASES.len()];
     for file in files(&["rs", "c", "h", "md"]).into_iter().filter(|file| file.path != LIST) {
@@ -27,11 +28,11 @@ pub fn phrases() -> Vec<Offence> {
             *count += uses(&text, phrase);
         }
     }
-    let found = PHRASES.iter().zip(counts).filter(|((_, most), count)| most != count);
+    let found = PHRASES.iter().zip(counts).filter(|((_, most), count)| count > most);
     found
         .map(|((phrase, most), count)| {
-            let what = if count > *most { "rewrite the sentence" } else { "lower the number" };
-            let advice = format!("`{phrase}` is used {count} times, not {most}: {what}");
+            let advice =
+                format!("`{phrase}` is used {count} times, not {most} at most: rewrite the sentence");
             Offence { path: LIST.to_string(), line: 1, advice }
         })
         .collect()
