@@ -68,6 +68,8 @@ pub enum Shape {
     Named(&'static Shape),
     /// A mapping with these keys.
     Map(&'static [Key]),
+    /// A mapping with some of these keys, which override those of another mapping, so none is required.
+    Overrides(&'static [Key]),
     /// One of several shapes.
     Either(&'static [Shape]),
     /// A definition in the schema, created on first use.

@@ -91,6 +91,11 @@ impl Schema {
             Shape::List(of) => json!({ "type": "array", "items": self.shape(of) }),
             Shape::Named(of) => self.named(of),
             Shape::Map(keys) => self.map(keys),
+            Shape::Overrides(keys) => {
+                let mut map = self.map(keys);
+                map.as_object_mut().map(|map| map.remove("required"));
+                map
+            }
             Shape::Either(shapes) => {
                 json!({ "anyOf": shapes.iter().map(|shape| self.shape(shape)).collect::<Vec<_>>() })
             }

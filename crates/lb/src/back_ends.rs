@@ -28,7 +28,7 @@ pub(super) const BACK_END: &[Key] = weir_config::keys! {
         "its own IP address, where it is checked and by which other rings know it; by default `ip`";
     "server_id": Shape::Text,
         "its server ID in QUIC connection IDs, in hexadecimal, where the service has `quic`";
-    "check": Shape::Map(health::CHECK), "how it is checked: these keys instead of the service's";
+    "check": Shape::Overrides(health::CHECK), "how it is checked: these keys instead of the service's";
     "ip": Shape::Ip, "the address that packets are sent to; with `l2`, its own, the same as `address`";
     "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";
     "vlan": Shape::Number(0, VID_MAX),

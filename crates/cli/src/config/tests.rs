@@ -345,7 +345,7 @@ fn a_port_that_takes_nothing_is_warned_about() {
 /// docs/reference/fields.md names every field.
 #[test]
 fn the_documentation_knows_every_field() {
-    let file = format!("{}/../../docs/fields.md", env!("CARGO_MANIFEST_DIR"));
+    let file = format!("{}/../../docs/reference/fields.md", env!("CARGO_MANIFEST_DIR"));
     let Ok(text) = std::fs::read_to_string(&file) else { panic!("{file}") };
     for field in Field::ALL.iter().filter(|field| field.level == LevelId::Outer) {
         let access = if field.spec().access == weir_packet::Access::Writable { "yes" } else { "no" };
