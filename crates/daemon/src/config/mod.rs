@@ -2,8 +2,8 @@
 //! (`plan`) resolves names and checks ranges and the program. Both report every error at once, with its place
 //! in the file.
 //!
-//! The kinds of apps that a configuration may have are given by the caller; `docs/reference/configuration.md` describes
-//! every key.
+//! The kinds of apps that a configuration may have are given by the caller; `docs/reference/configuration.md`
+//! describes every key.
 
 mod conflicts;
 mod control;

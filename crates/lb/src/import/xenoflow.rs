@@ -148,7 +148,7 @@ fn head(file: &Path, options: &Options) -> String {
     let take = options.vip.map_or_else(|| "0.0.0.0/0".to_string(), |vip| vip.to_string());
     let file = file.file_name().unwrap_or_default().to_string_lossy();
     let mut yaml = format!(
-        "# XenoFlow's {file}, as weir understands it: docs/reference/configuration.md says what every key means.\n\
+        "# XenoFlow's {file}, as weir understands it; docs/reference/configuration.md describes the keys.\n\
          ports:\n  in: {{ xdp: {}, root: balance, take: [{{ dst: {take} }}] }}\n",
         options.input
     );
