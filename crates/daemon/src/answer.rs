@@ -2,7 +2,7 @@
 //! to an observer (`observer.rs`).
 
 use super::changing;
-use super::load::Load;
+use super::load::{Read, at_line};
 use super::persist::Saving;
 use super::reload::Ticket;
 use super::{Daemon, live};
@@ -12,10 +12,9 @@ use serde_json::{Value, json};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 use weir_app::RequestId;
-use weir_engine::batch::SwapReport;
 use weir_engine::worker::{Command, Inject, Injected};
 use weir_program::PortId;
-use weir_program::change::{Change, Changes};
+use weir_program::change::{Change, ChangeError, Changes};
 use weir_program::check::WEIGHT_MAX;
 
 /// How long a request may take to answer.
@@ -48,7 +47,7 @@ pub enum Later {
     /// All workers make a change, or none does.
     Change(changing::Ticket),
     /// The same with many changes at once.
-    Load(Load),
+    Load(BulkChange),
 }
 
 /// Returns true for an app's answer to a request that changes something: it says what was done. A query gets
@@ -225,18 +224,42 @@ impl Daemon {
     }
 }
 
-/// Describes what a swap kept and removed, for the log and for the client.
-pub fn swap_summary(generation: u64, reports: &[SwapReport]) -> String {
-    let Some(report) = reports.first() else { return String::new() };
-    let flows: usize = reports.iter().map(|report| report.flows_kept).sum();
-    let mut text = format!("generation {generation}: {} entries and {flows} flows kept", report.entries_kept);
-    for (at, (pipe, entries, _)) in report.removed.iter().enumerate() {
-        let flows: usize = reports.iter().filter_map(|report| report.removed.get(at)).map(|one| one.2).sum();
-        text += &format!("; pipe {pipe}: {entries} entries and {flows} flows removed");
-    }
-    text
-}
-
 pub(super) fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str> {
     request[key].as_str().with_context(|| format!("the request needs `{key}`"))
+}
+
+/// Changes from a text, made by all workers or none.
+pub struct BulkChange {
+    read: Read,
+    /// On their way to the workers.
+    ticket: Option<changing::Ticket>,
+}
+
+impl BulkChange {
+    /// Wraps changes that have not been started.
+    pub fn new(read: Read) -> BulkChange {
+        BulkChange { read, ticket: None }
+    }
+
+    /// Takes the next step. Returns the answer once it is available.
+    fn look(&mut self, daemon: &mut Daemon) -> Option<Result<Value>> {
+        let ticket = match self.ticket {
+            Some(ticket) => ticket,
+            // The workers would not answer before.
+            None if daemon.reloads.are_due() => return None,
+            None if self.read.generation != daemon.generation => {
+                return Some(Err(anyhow!("the program was replaced meanwhile: try again")));
+            }
+            None => *self.ticket.insert(daemon.fleet.begin(self.read.changes.clone(), daemon.clock)),
+        };
+        let made = daemon.fleet.outcome(ticket)?;
+        Some(made.and_then(|made| done(made, &self.read)))
+    }
+}
+
+fn done(made: Result<(), ChangeError>, read: &Read) -> Result<Value> {
+    match made {
+        Ok(()) => Ok(json!({ "done": read.changes.len() })),
+        Err(why) => bail!("{}", at_line(&why, &read.lines)),
+    }
 }

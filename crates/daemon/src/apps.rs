@@ -1,121 +1,28 @@
 //! Running apps, driven by the main thread: it passes events to them and carries out their actions. It blocks
 //! only on a worker that is asked for a change or a report; an idle app costs nothing.
 
-pub use super::app_socket::AppSocket as Socket;
+use super::Daemon;
+use super::app_host::{Family, Former, Gauges, Ring};
 use super::app_socket::{AppSocket, Received};
 use super::checks::{Checked, Sent};
 use super::links::{Links, News};
-use super::neighbours::{self, Met, Place, Places};
-use super::{Daemon, RING};
-use crate::config::{Plan, PortConfig};
+use super::neighbours::Met;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
 use tracing::{error, info, warn};
-use weir_app::neighbour::{Hop, Mac};
+use weir_app::neighbour::Hop;
 use weir_app::{
     Action, ClientEvent, ClientId, Event, Level, Refusal, RequestId, RunningApps, Sample, buckets,
 };
-use weir_engine::ring::{CarrierReceiver, CarrierSender, carriers};
-use weir_engine::worker::{Command, Histogram, Inject};
+use weir_engine::worker::{Command, Inject};
 use weir_packet::BATCH;
 use weir_program::change::Change;
-use weir_program::{AppId, GroupId, PipeId, PortId, Program};
+use weir_program::{AppId, GroupId, PipeId, PortId};
 
 /// The maximum number of actions carried out for one event, including those that follow from them; an app
 /// that does not stop is cut off.
 const ACTIONS_MAX: usize = 65_536;
-
-/// The apps with their rings, sockets and links.
-#[derive(Default)]
-pub struct AppHost {
-    pub running: RunningApps,
-    rings: Vec<Ring>,
-    former: Option<Former>,
-    pub sockets: Vec<AppSocket>,
-    pub links: Links,
-    /// How late an app's timer or a check of the links was.
-    pub late: Histogram,
-    /// Requests whose answer a client is waiting for, with the answer once it has arrived.
-    requests: HashMap<RequestId, Option<Result<Value, String>>>,
-    next_request: u64,
-}
-
-/// Frames from one worker for one of the program's apps.
-pub struct Ring {
-    app: AppId,
-    name: Arc<str>,
-    receiver: CarrierReceiver,
-}
-
-/// Rings of the former program, which workers fill until they have switched to the current one.
-pub struct Former {
-    rings: Vec<Ring>,
-    /// The former number of each port, if it had one.
-    order: Vec<Option<usize>>,
-}
-
-/// A counter of apps.
-pub struct Family {
-    /// Its name, without `weir_app_`.
-    pub name: &'static str,
-    /// What it counts.
-    pub help: &'static str,
-    /// Its values, by app.
-    pub counts: Vec<(String, u64)>,
-}
-
-/// A gauge of apps.
-pub struct Gauges {
-    /// Its name, without `weir_app_`.
-    pub name: &'static str,
-    /// Its values, by app.
-    pub values: Vec<(String, f64)>,
-}
-
-/// Creates a ring from every worker to every app. Returns the workers' ends, and ours.
-pub fn rings(program: &Program, workers: usize) -> (Vec<Vec<CarrierSender>>, Vec<Ring>) {
-    let (mut senders, mut rings) = (Vec::new(), Vec::new());
-    for _ in 0..workers {
-        let ring = |(at, name): (usize, &String)| {
-            let (sender, receiver) = carriers(RING);
-            (sender, Ring { app: AppId(at as u16), name: name.as_str().into(), receiver })
-        };
-        let (own, theirs): (Vec<_>, Vec<_>) = program.apps.iter().enumerate().map(ring).unzip();
-        senders.push(own);
-        rings.extend(theirs);
-    }
-    (senders, rings)
-}
-
-/// Returns the sockets that the apps of `plan` need: `None` in place of those in `old` that stay, and
-/// otherwise a new socket. An error leaves the old ones in place.
-pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>> {
-    let mut new = Vec::new();
-    for app in plan.apps.running() {
-        let Some(path) = app.socket() else { continue };
-        let stays = old.iter().any(|socket| socket.is(app.name(), path));
-        new.push(if stays { None } else { Some(AppSocket::bind(app.name(), path)?) });
-    }
-    Ok(new)
-}
-
-/// Returns the positions of ports that have an interface.
-pub fn places(plan: &Plan) -> Places {
-    let place = |port: &PortConfig| {
-        let (index, name) = (port.nic.as_ref().map_or(0, |nic| nic.index), port.interface_name()?);
-        Some((port.name.clone(), Place { index, name: name.to_string() }))
-    };
-    plan.ports.iter().filter_map(place).collect()
-}
-
-/// Writes neighbours into a plan's program before it starts: those known to the kernel, and for the others
-/// what was `known` before.
-pub fn settle(plan: &mut Plan, mut known: HashMap<Hop, Mac>) {
-    known.extend(neighbours::known(places(plan), plan.apps.hops()));
-    plan.apps.settle(&known, &mut plan.program);
-}
 
 impl Daemon {
     /// Starts the apps of the first plan; workers already have the other ends of the rings. `states` are the

@@ -5,20 +5,19 @@
 //! stays with the host.
 
 use super::added::Added;
-use super::takeover::Takeover;
-use super::{Daemon, apps, open};
+use super::open;
 use crate::config::{Nic, Nics, Plan, PortConfig, PortKind};
 use crate::nics;
 use anyhow::{Context, Result, anyhow};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use tracing::{error, info, warn};
+use tracing::warn;
 use weir_port::XdpInterface;
 use weir_port::xdp::{
     Ethtool, Handover, InterfaceNews, InterfaceState, LinkMonitor, Offer, Queues, Remnant, XdpError,
     obstacles,
 };
-use weir_program::{Operation, PortId, Program};
+use weir_program::PortId;
 
 /// How often to retry an interface that exists but cannot be used, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -37,11 +36,11 @@ pub struct Interfaces {
 impl Interfaces {
     /// Attaches weir's program to the interfaces of all XDP ports, or only prepares those that another daemon
     /// will hand over.
-    pub fn attach(plan: &Plan, takeover: Option<&Takeover>) -> Result<Interfaces> {
+    pub fn attach(plan: &Plan, is_handed_over: impl Fn(&PortConfig) -> bool) -> Result<Interfaces> {
         // Before the first interface is looked up, so that no change is missed.
         let xdp = plan.ports.iter().any(|port| matches!(port.kind, PortKind::Xdp(_)));
         let monitor = xdp.then(LinkMonitor::open).transpose().context("interfaces cannot be watched")?;
-        let of_ports = open::attach(plan, |port| takeover.is_some_and(|takeover| takeover.has(port)))?;
+        let of_ports = open::attach(plan, is_handed_over)?;
         for (port, interface) in plan.ports.iter().zip(&of_ports) {
             interface.iter().for_each(|interface| say_obstacles(&port.name, interface.name(), plan.chunk()));
         }
@@ -121,14 +120,14 @@ impl Interfaces {
 
     /// Returns the interfaces of a plan's ports, which are those of `self`; those that are gone are returned
     /// as last seen.
-    fn nics(&self) -> Vec<Option<Nic>> {
+    pub fn nics(&self) -> Vec<Option<Nic>> {
         let ethtool = Ethtool::open().ok();
         let nic = |one: &XdpInterface| nics::nic(one.link(), ethtool.as_ref());
         self.of_ports.iter().map(|one| one.as_ref().map(nic)).collect()
     }
 
     /// Records the current state of the interfaces in the plan of their ports.
-    fn note(&self, plan: &mut Arc<Plan>) {
+    pub fn note(&self, plan: &mut Arc<Plan>) {
         let nics = self.nics();
         if plan.ports.iter().map(|port| &port.nic).ne(&nics) {
             let ports = &mut Arc::make_mut(plan).ports;
@@ -148,7 +147,7 @@ impl Interfaces {
     }
 
     /// Updates the rules if the host's addresses have changed. `plan` is the current one.
-    fn refresh_addresses(&mut self, plan: &Plan) -> Result<()> {
+    pub fn refresh_addresses(&mut self, plan: &Plan) -> Result<()> {
         if !self.monitor.as_mut().is_some_and(LinkMonitor::addresses_changed) {
             return Ok(());
         }
@@ -228,72 +227,10 @@ fn at_once<W: FnOnce() -> Result<(), XdpError> + Send>(works: Vec<W>) -> Result<
 }
 
 /// Logs the obstacles to a port that `weir ports` knows.
-fn say_obstacles(port: &str, interface: &str, chunk: usize) {
+pub fn say_obstacles(port: &str, interface: &str, chunk: usize) {
     for obstacle in obstacles(interface, chunk) {
         warn!("port {port}: {obstacle}");
     }
-}
-
-impl Daemon {
-    /// Returns why a port's interface cannot carry frames at the moment.
-    pub(super) fn obstacle(&self, port: PortId) -> Option<String> {
-        let interface = self.interfaces.of(port)?;
-        let effect = match interface.state() {
-            InterfaceState::Up => return None,
-            InterfaceState::Gone | InterfaceState::Refused => "the frame is dropped as `interface_gone`",
-            InterfaceState::Down | InterfaceState::NoCarrier => "the frame does not arrive",
-        };
-        let (name, state) = (interface.name(), interface.state());
-        Some(format!("port {}: interface {name} is {state}: {effect}", self.plan.ports[port.index()].name))
-    }
-
-    /// Records the current state of the interfaces for everything that asks about a port's interface.
-    pub(super) fn note_interfaces(&mut self) {
-        self.interfaces.note(&mut self.plan);
-        self.neighbours.place(apps::places(&self.plan));
-    }
-
-    /// Follows changes of interfaces, and logs them.
-    pub(super) fn follow_interfaces(&mut self) {
-        let news = self.interfaces.look(self.clock.now_ns());
-        if !news.is_empty() {
-            self.note_interfaces();
-        }
-        if let Err(error) = self.interfaces.refresh_addresses(&self.plan) {
-            error!("what is for the host's present addresses may not reach it: {error:#}");
-        }
-        for (port, news) in &news {
-            let name = self.interfaces.of(*port).map_or("", XdpInterface::name);
-            let port_name = &self.plan.ports[port.index()].name;
-            match news {
-                InterfaceNews::Gone | InterfaceNews::Moved | InterfaceNews::Refused(_) => {
-                    error!("port {port_name}: interface {name} {news}");
-                }
-                InterfaceNews::State(state) if *state != InterfaceState::Up => {
-                    warn!("port {port_name}: interface {name} {news}");
-                }
-                _ => info!("port {port_name}: interface {name} {news}"),
-            }
-            if matches!(news, InterfaceNews::Back | InterfaceNews::Mtu(..)) {
-                say_obstacles(port_name, name, self.plan.chunk());
-            }
-            if matches!(news, InterfaceNews::Mtu(..)) && limits_length(&self.plan.program) {
-                self.reloads.mtu = true;
-                self.ask_rebuild();
-            }
-            let usable = self.interfaces.usable_name(*port).map(str::to_string);
-            self.host.links.set_interface(*port, usable);
-        }
-        if news.iter().any(|(_, news)| matches!(news, InterfaceNews::Mac(_))) {
-            self.ask_rebuild();
-        }
-    }
-}
-
-/// Returns whether a program has length limits, which may follow from the MTU of an interface.
-fn limits_length(program: &Program) -> bool {
-    let mut all = program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
-    all.any(|operation| matches!(operation, Operation::LimitLength { .. } | Operation::ClampMss { .. }))
 }
 
 /// Returns true if `plan` was read with the MAC addresses that its interfaces have.

@@ -13,6 +13,7 @@
 
 mod added;
 mod answer;
+mod app_host;
 mod app_socket;
 mod apps;
 mod arrival;
@@ -34,6 +35,7 @@ pub mod fuzzed;
 mod http;
 mod http_control;
 mod inherited;
+mod interface_news;
 mod interfaces;
 mod links;
 mod listed;
@@ -71,14 +73,14 @@ pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
 pub use overlay::left::Left;
 pub use overlay::{needed_settings, rule};
-pub use persist::file as state_file;
+pub use private::state_file;
 pub use shown::{ledger_json, shown};
 pub use signals::Signals;
 pub use systemd::{own_cgroup, own_executable};
 
-use crate::config::{Nics, Plan, Workers};
+use crate::config::{Load, Nics, Plan, Workers};
 use anyhow::{Context, Result};
-use apps::AppHost;
+use app_host::AppHost;
 use arrival::Arrival;
 use clock::Clock;
 use collector::{Collector, Totals};
@@ -87,11 +89,12 @@ use fleet::Fleet;
 use inherited::Inherited;
 use interfaces::Interfaces;
 use observer::{Board, Scene};
-use persist::Store;
+use persist::{Saving, Store};
 use reload::Reloads;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use socket::Control;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel, sync_channel};
@@ -99,8 +102,6 @@ use std::time::{Duration, Instant};
 use systemd::Systemd;
 use takeover::{Offered, PendingHandover, Takeover};
 use tracing::info;
-use weights::Weights;
-use weir_app::edits::Edits;
 use weir_engine::batch::Engine;
 use weir_engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
 use weir_packet::{Ledger, TableHash};
@@ -108,13 +109,10 @@ use weir_port::numa::Preferred;
 use weir_program::buckets::GroupTables;
 use weir_program::owner::{Owners, Steering};
 use weir_program::snapshot::FlowAccount;
-use weir_program::{Pipe, PipeKind, PortId, Program};
+use weir_program::{GroupId, Pipe, PipeKind, PortId, Program};
 
-/// Capacity of the ring for an app's frames: two batches, plus slack for a stalled receiver.
-const RING: usize = 1024;
-
-/// Rereads the configuration for a reload, on a separate thread.
-pub type Load = Arc<dyn Fn(&dyn Edits, &Nics) -> Result<Plan> + Send + Sync>;
+/// Weights that were set at run time, for targets of the current program.
+type Weights = BTreeMap<(GroupId, u16), u32>;
 
 /// A running daemon.
 struct Daemon {
@@ -176,7 +174,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         let rest = rest::Ready::of(&plan)?;
         let control = Control::bind(&plan.socket, plan.metrics, rest, inherited)?;
         // While the daemon still has the privileges to create sockets anywhere.
-        let sockets = apps::sockets(&plan, &[])?;
+        let sockets = app_host::sockets(&plan, &[])?;
         let (mut daemon, rings) = Daemon::start(file, plan, load, None)?;
         daemon.begin(rings, sockets, &states)?;
         (daemon, control)
@@ -224,11 +222,12 @@ impl Daemon {
         mut plan: Plan,
         load: Load,
         mut takeover: Option<&mut Takeover>,
-    ) -> Result<(Daemon, Vec<apps::Ring>)> {
-        apps::settle(&mut plan, Default::default());
+    ) -> Result<(Daemon, Vec<app_host::Ring>)> {
+        app_host::settle(&mut plan, Default::default());
         let (hash, clock) =
             (TableHash::random(), takeover.as_deref().map_or_else(Clock::start, Takeover::clock));
-        let interfaces = Interfaces::attach(&plan, takeover.as_deref())?;
+        let interfaces =
+            Interfaces::attach(&plan, |port| takeover.as_deref().is_some_and(|takeover| takeover.has(port)))?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
         let owners = Owners::new(&plan.program, hash.into(), plan.workers.count());
         let tables = GroupTables::new(&plan.program);
@@ -279,8 +278,8 @@ impl Daemon {
     /// apps.
     fn begin(
         &mut self,
-        rings: Vec<apps::Ring>,
-        sockets: Vec<Option<apps::Socket>>,
+        rings: Vec<app_host::Ring>,
+        sockets: Vec<Option<app_host::Socket>>,
         states: &serde_json::Value,
     ) -> Result<()> {
         // Their threads start with the remaining privileges.
@@ -307,7 +306,7 @@ impl Daemon {
         takeover.take_flows(&daemon.fleet)?;
         let (states, inherited) = takeover.switch_over(&mut daemon)?;
         let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics, rest, inherited)?;
-        let sockets = apps::sockets(&daemon.plan, &[])?;
+        let sockets = app_host::sockets(&daemon.plan, &[])?;
         daemon.begin(rings, sockets, &states)?;
         takeover.finish(&mut daemon)?;
         Ok((daemon, control))
@@ -315,10 +314,10 @@ impl Daemon {
 
     /// Starts the workers, and returns our ends of their rings for the apps. A successor's workers stay
     /// dormant until all of them have the old daemon's sockets.
-    fn start_workers(&mut self, offered: &mut Offered, is_successor: bool) -> Result<Vec<apps::Ring>> {
+    fn start_workers(&mut self, offered: &mut Offered, is_successor: bool) -> Result<Vec<app_host::Ring>> {
         let count = self.plan.workers.count();
         let mut rings = rings_for(&self.plan.program, count);
-        let (mut punts, ours) = apps::rings(&self.plan.program, count);
+        let (mut punts, ours) = app_host::rings(&self.plan.program, count);
         let mut dpdk = Dpdk::open(&self.plan)?;
         if let Some(dpdk) = &dpdk {
             self.dpdk_links = dpdk.links();
@@ -439,6 +438,16 @@ impl Daemon {
             late: self.host.late.clone(),
         };
         self.board.publish(number, scene);
+    }
+
+    /// Begins to write what survives a restart, if anything of it has changed.
+    fn save(&mut self) -> Option<Saving> {
+        self.store.save(&self.plan, &self.host.running.states(), &self.doorbell)
+    }
+
+    /// Polls the ports now and then, if any has a recording.
+    fn check_recordings(&mut self) {
+        self.recordings.check(&self.plan, &self.fleet);
     }
 
     fn greeting(&self) -> String {

@@ -10,7 +10,7 @@ use super::observer::Snapshot;
 use super::overlay;
 use crate::config;
 use crate::explain::decision;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::fmt;
 use std::net::SocketAddr;
@@ -222,6 +222,24 @@ impl Snapshot {
 /// Writes an address and a port.
 fn binding((address, port): Binding) -> String {
     SocketAddr::new(address, port).to_string()
+}
+
+impl Snapshot {
+    /// Returns a page of a pipe's entries as changes that add them: those from place `from` on, and where the
+    /// next page begins. Configured entries are left out, unless `all` are requested.
+    pub fn list_entries(&self, request: &Value) -> Result<Value> {
+        let id = self.pipe_named(request)?;
+        let pipe = &self.plan.program.pipes[id.index()];
+        let from = request["from"].as_u64().unwrap_or_default();
+        let from = u32::try_from(from).map_err(|_| anyhow!("`from` is the number of a place"))?;
+        let page = self.ask_one(0, |answer| Command::Page(id, from, PAGE_MAX, answer))?;
+        let all = request["all"] == true;
+        let wanted = page.entries.iter().filter(|(entry, _)| all || entry.run_time);
+        let line = |(entry, _): &(weir_program::Entry, _)| {
+            format!("add {} {}", pipe.name, config::write_entry(&self.plan.program, pipe, entry))
+        };
+        Ok(json!({ "entries": wanted.map(line).collect::<Vec<_>>(), "next": page.next }))
+    }
 }
 
 #[cfg(test)]

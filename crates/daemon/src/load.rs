@@ -1,15 +1,7 @@
-//! Bulk changes of entries: parsed on another thread and made by all workers or none, while the main thread
-//! continues with everything else. Also lists the entries of a pipe, a page at a time, in a form that can be
-//! loaded again.
+//! Bulk changes of entries: parsed on another thread, while the main thread continues with everything else.
 
-use super::Daemon;
-use super::changing::Ticket;
-use super::observer::Snapshot;
-use crate::config::{Plan, RunTime, write_entry};
-use anyhow::{Result, anyhow, bail};
-use serde_json::{Value, json};
+use crate::config::{Plan, RunTime};
 use std::sync::{Arc, PoisonError, RwLock};
-use weir_engine::worker::Command;
 use weir_program::change::{Change, ChangeError, Changes};
 
 /// The maximum number of entries in a page, which a worker collects between two breaths.
@@ -41,9 +33,9 @@ impl Published {
 /// Changes that were parsed, and the line of each.
 #[derive(Clone)]
 pub struct Read {
-    generation: u64,
+    pub generation: u64,
     pub changes: Changes,
-    lines: Arc<Vec<u32>>,
+    pub lines: Arc<Vec<u32>>,
 }
 
 /// Parses changes, a piece of the text at a time.
@@ -111,66 +103,12 @@ impl Reader<'_> {
 }
 
 /// Says which line was refused, and why.
-fn at_line(why: &ChangeError, lines: &[u32]) -> String {
+pub fn at_line(why: &ChangeError, lines: &[u32]) -> String {
     match why {
         ChangeError::At { index, why } => match lines.get(*index) {
             Some(line) => format!("line {line}: {why}; nothing was changed"),
             None => why.to_string(),
         },
         other => other.to_string(),
-    }
-}
-
-/// Changes to be made.
-pub struct Load {
-    read: Read,
-    /// On their way to the workers.
-    ticket: Option<Ticket>,
-}
-
-impl Load {
-    /// Wraps changes that have not been started.
-    pub fn new(read: Read) -> Load {
-        Load { read, ticket: None }
-    }
-
-    /// Takes the next step. Returns the answer once it is available.
-    pub fn look(&mut self, daemon: &mut Daemon) -> Option<Result<Value>> {
-        let ticket = match self.ticket {
-            Some(ticket) => ticket,
-            // The workers would not answer before.
-            None if daemon.reloads.are_due() => return None,
-            None if self.read.generation != daemon.generation => {
-                return Some(Err(anyhow!("the program was replaced meanwhile: try again")));
-            }
-            None => *self.ticket.insert(daemon.fleet.begin(self.read.changes.clone(), daemon.clock)),
-        };
-        let made = daemon.fleet.outcome(ticket)?;
-        Some(made.and_then(|made| done(made, &self.read)))
-    }
-}
-
-fn done(made: Result<(), ChangeError>, read: &Read) -> Result<Value> {
-    match made {
-        Ok(()) => Ok(json!({ "done": read.changes.len() })),
-        Err(why) => bail!("{}", at_line(&why, &read.lines)),
-    }
-}
-
-impl Snapshot {
-    /// Returns a page of a pipe's entries as changes that add them: those from place `from` on, and where the
-    /// next page begins. Configured entries are left out, unless `all` are requested.
-    pub fn list_entries(&self, request: &Value) -> Result<Value> {
-        let id = self.pipe_named(request)?;
-        let pipe = &self.plan.program.pipes[id.index()];
-        let from = request["from"].as_u64().unwrap_or_default();
-        let from = u32::try_from(from).map_err(|_| anyhow!("`from` is the number of a place"))?;
-        let page = self.ask_one(0, |answer| Command::Page(id, from, PAGE_MAX, answer))?;
-        let all = request["all"] == true;
-        let wanted = page.entries.iter().filter(|(entry, _)| all || entry.run_time);
-        let line = |(entry, _): &(weir_program::Entry, _)| {
-            format!("add {} {}", pipe.name, write_entry(&self.plan.program, pipe, entry))
-        };
-        Ok(json!({ "entries": wanted.map(line).collect::<Vec<_>>(), "next": page.next }))
     }
 }

@@ -8,7 +8,7 @@
 //! A snapshot is always newer than the question it answers, and there are at most [`RATE_MAX`] per second, so
 //! a flood of questions delays only the clients that ask them.
 
-use super::apps::{Family, Gauges};
+use super::app_host::{Family, Gauges};
 use super::arrival::Arrival;
 use super::clock::Clock;
 use super::collector::Totals;

@@ -3,9 +3,10 @@
 //! is answered once the file is written, with an error if that fails. An unusable file is set aside, and
 //! never keeps weir from starting.
 
-use super::{Daemon, Load, priority};
-use crate::config::{Nics, Plan};
-use crate::private;
+use super::doorbell::Doorbell;
+use super::priority;
+use crate::config::{Load, Nics, Plan};
+use crate::private::{self, state_file};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::fs;
@@ -27,19 +28,6 @@ const VERSION: u64 = 1;
 /// The largest size of the file in bytes.
 const SIZE_MAX: u64 = 64 << 20;
 
-/// The folder, unless the configuration or systemd names another.
-const FOLDER: &str = "/var/lib/weir";
-
-/// Returns the file of a plan: it is named after the control socket.
-pub fn file(plan: &Plan) -> PathBuf {
-    // systemd may name several folders.
-    let folders = std::env::var("STATE_DIRECTORY").ok();
-    let folders = folders.as_deref().and_then(|all| all.split(':').next()).filter(|one| !one.is_empty());
-    let folder = plan.state.clone().unwrap_or_else(|| folders.unwrap_or(FOLDER).into());
-    let name = plan.socket.file_stem().unwrap_or_default();
-    folder.join(name).with_extension("json")
-}
-
 /// The contents of the file.
 struct Saved {
     edits: Arc<dyn Edits>,
@@ -51,7 +39,7 @@ pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
     if !plan.apps.persist() {
         return (plan, Value::Null);
     }
-    let path = file(&plan);
+    let path = state_file(&plan);
     let Saved { edits, states } = match read(&path, plan.apps.kinds()) {
         Ok(Some(saved)) => saved,
         Ok(None) => return (plan, Value::Null),
@@ -125,21 +113,21 @@ impl Saving {
     }
 }
 
-impl Daemon {
-    /// Begins to write the state, if anything that must survive has changed.
-    pub(super) fn save(&mut self) -> Option<Saving> {
-        if !self.plan.apps.persist() {
+impl Store {
+    /// Begins to write a plan's edits and the states of its apps, if anything that must survive has changed.
+    pub fn save(&mut self, plan: &Plan, states: &Value, doorbell: &Doorbell) -> Option<Saving> {
+        if !plan.apps.persist() {
             return None;
         }
-        let (edits, states) = (self.plan.edits.json(), self.host.running.states());
+        let edits = plan.edits.json();
         let text = format!("{}\n", json!({ "version": VERSION, "edits": edits, "states": states }));
-        let path = file(&self.plan);
-        if text == self.store.last && !self.store.has_failed.load(Ordering::Relaxed) {
+        let path = state_file(plan);
+        if text == self.last && !self.has_failed.load(Ordering::Relaxed) {
             return None;
         }
         let (outcome, ended) = sync_channel(1);
-        let (bell, has_failed) = (self.doorbell.clone(), self.store.has_failed.clone());
-        let thread = self.store.thread.get_or_insert_with(|| {
+        let (bell, has_failed) = (doorbell.clone(), self.has_failed.clone());
+        let thread = self.thread.get_or_insert_with(|| {
             let (thread, jobs) = channel::<Job>();
             let work = move || {
                 priority::ordinary();
@@ -163,7 +151,7 @@ impl Daemon {
             thread
         });
         let _ = thread.send((path, text.clone(), outcome));
-        self.store.last = text;
+        self.last = text;
         Some(Saving(ended))
     }
 }

@@ -2,7 +2,6 @@
 //! `weir check` and `weir run` refuse the same ones.
 
 use crate::config::Plan;
-use crate::persist;
 use anyhow::{Result, bail};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -62,6 +61,19 @@ pub fn problems(plan: &Plan) -> Vec<String> {
     files.collect()
 }
 
+/// The folder, unless the configuration or systemd names another.
+const FOLDER: &str = "/var/lib/weir";
+
+/// Returns the file of what survives a restart: it is named after the control socket.
+pub fn state_file(plan: &Plan) -> PathBuf {
+    // systemd may name several folders.
+    let folders = std::env::var("STATE_DIRECTORY").ok();
+    let folders = folders.as_deref().and_then(|all| all.split(':').next()).filter(|one| !one.is_empty());
+    let folder = plan.state.clone().unwrap_or_else(|| folders.unwrap_or(FOLDER).into());
+    let name = plan.socket.file_stem().unwrap_or_default();
+    folder.join(name).with_extension("json")
+}
+
 fn of(plan: &Plan) -> Vec<(&'static str, PathBuf)> {
     let mut files = Vec::new();
     if let Some(control) = &plan.control {
@@ -69,7 +81,7 @@ fn of(plan: &Plan) -> Vec<(&'static str, PathBuf)> {
         files.extend(control.tls.iter().map(|(_, key)| ("the private key", key.clone())));
     }
     if plan.apps.persist() {
-        files.push(("the saved state", persist::file(plan)));
+        files.push(("the saved state", state_file(plan)));
     }
     files
 }

@@ -2,7 +2,7 @@
 //! ports count such failures; the log reports them when they begin, and then once a minute while the count
 //! grows.
 
-use super::Daemon;
+use super::fleet::Fleet;
 use crate::config::{Plan, PortKind};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -32,9 +32,29 @@ pub struct Recordings {
 }
 
 impl Recordings {
-    /// Returns when [`Daemon::check_recordings`] has something to do.
+    /// Returns when [`Recordings::check`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         self.next
+    }
+
+    /// Polls the ports now and then, if any has a recording, and logs what is new.
+    pub fn check(&mut self, plan: &Plan, fleet: &Fleet) {
+        if !records(plan) {
+            *self = Recordings::default();
+            return;
+        }
+        let now = Instant::now();
+        if self.next.is_some_and(|next| now < next) {
+            return;
+        }
+        self.next = Some(now + EVERY);
+        let ask = |worker| {
+            let (answer, report) = sync_channel(1);
+            fleet.offer(worker, Command::Report(answer));
+            report
+        };
+        let news = self.turn(now, fleet.len(), ask);
+        news.iter().for_each(|text| error!("{text}"));
     }
 
     /// Takes the answers that have arrived, and asks those workers again. Returns what to log.
@@ -88,28 +108,6 @@ impl Recordings {
 /// Returns whether a port writes or reads a file.
 fn records(plan: &Plan) -> bool {
     plan.ports.iter().any(|port| port.trace.is_some() || matches!(port.kind, PortKind::Pcap { .. }))
-}
-
-impl Daemon {
-    /// Polls the ports now and then, if any has a recording.
-    pub(super) fn check_recordings(&mut self) {
-        if !records(&self.plan) {
-            self.recordings = Recordings::default();
-            return;
-        }
-        let now = Instant::now();
-        if self.recordings.next.is_some_and(|next| now < next) {
-            return;
-        }
-        self.recordings.next = Some(now + EVERY);
-        let ask = |worker| {
-            let (answer, report) = sync_channel(1);
-            self.fleet.offer(worker, Command::Report(answer));
-            report
-        };
-        let news = self.recordings.turn(now, self.fleet.len(), ask);
-        news.iter().for_each(|text| error!("{text}"));
-    }
 }
 
 #[cfg(test)]

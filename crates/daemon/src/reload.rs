@@ -15,14 +15,13 @@
 //! file may have changed after it was read.
 
 use super::added::Added;
+use super::app_host::{self, weigh};
 use super::clock::Clock;
-use super::configure::weigh;
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, nics_of};
 use super::resize::{Crew, Making, Resizing};
-use super::weights::Weights;
-use super::{Daemon, Load, answer, apps, open, priority, restart, rings_for};
-use crate::config::{self, Plan};
+use super::{Daemon, Weights, open, priority, restart, rings_for};
+use crate::config::{self, Load, Plan};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -394,7 +393,7 @@ impl Daemon {
         let Prepared { plan, tables, engines, order, mut added, mut crew } = prepared;
         // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
         // has changed.
-        let ready = apps::sockets(&plan, &self.host.sockets).and_then(|sockets| {
+        let ready = app_host::sockets(&plan, &self.host.sockets).and_then(|sockets| {
             let wrappers = self.wrappers(&plan, &order)?;
             self.interfaces.set_take(&plan, &order, &self.plan)?;
             Ok((sockets, wrappers))
@@ -498,7 +497,7 @@ impl Daemon {
             self.carry_out(app, VecDeque::from([action]));
         }
         let workers = self.reloads.moved.take().map(workers_summary).unwrap_or_default();
-        let text = || answer::swap_summary(self.generation, &reports) + &ports + &workers;
+        let text = || restart::swap_summary(self.generation, &reports) + &ports + &workers;
         let summary = ended.map_or_else(|| Ok(text()), Err);
         self.end(reload.cause, summary);
     }
@@ -597,7 +596,7 @@ impl Preparation {
             bail!("only a restart of weir can change {}; nothing was changed", needs.join(", "));
         }
         keep_counters(&self.old.program.counters, &mut plan.program.counters);
-        super::apps::settle(&mut plan, self.old.apps.known());
+        app_host::settle(&mut plan, self.old.apps.known());
         weigh(&self.first_weights, &mut plan.program);
         let _near = Preferred::of(open::node(&plan));
         let tables = self.tables.succeed(&plan.program);

@@ -10,7 +10,7 @@
 
 use super::collector::RING;
 use super::fleet::Recruit;
-use super::{Daemon, apps, open, rings_for};
+use super::{Daemon, app_host, open, rings_for};
 use crate::config::{Plan, Workers};
 use anyhow::{Context, Result, anyhow};
 use std::ops::Range;
@@ -234,10 +234,10 @@ impl Daemon {
         &self,
         plan: &Plan,
         crew: &mut Option<Box<Crew>>,
-    ) -> (Vec<Vec<CarrierSender>>, Vec<apps::Ring>) {
+    ) -> (Vec<Vec<CarrierSender>>, Vec<app_host::Ring>) {
         let present = self.fleet.len();
         let most = crew.as_ref().map_or(present, |crew| crew.most());
-        let (mut punts, rings) = apps::rings(&plan.program, most);
+        let (mut punts, rings) = app_host::rings(&plan.program, most);
         let others = punts.split_off(present);
         if let Some(crew) = crew {
             crew.punts = others;

@@ -3,6 +3,7 @@
 
 use crate::config::{Plan, PortConfig, PortKind, Workers, Xdp};
 use std::path::PathBuf;
+use weir_engine::batch::SwapReport;
 
 /// Returns the changes from one plan to the other that only a restart can make.
 pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
@@ -53,6 +54,18 @@ pub fn ports_summary(old: &Plan, new: &Plan) -> String {
     let mut text = String::new();
     opened.for_each(|name| text += &format!("; port {name} opened"));
     closed.for_each(|name| text += &format!("; port {name} closed"));
+    text
+}
+
+/// Describes what a swap kept and removed, for the log and for the client.
+pub fn swap_summary(generation: u64, reports: &[SwapReport]) -> String {
+    let Some(report) = reports.first() else { return String::new() };
+    let flows: usize = reports.iter().map(|report| report.flows_kept).sum();
+    let mut text = format!("generation {generation}: {} entries and {flows} flows kept", report.entries_kept);
+    for (at, (pipe, entries, _)) in report.removed.iter().enumerate() {
+        let flows: usize = reports.iter().filter_map(|report| report.removed.get(at)).map(|one| one.2).sum();
+        text += &format!("; pipe {pipe}: {entries} entries and {flows} flows removed");
+    }
     text
 }
 

@@ -4,12 +4,12 @@
 //! one's socket is taken over.
 
 use super::Daemon;
-use super::answer::{Later, Reply};
+use super::answer::{BulkChange, Later, Reply};
 use super::claim::claim;
 use super::doorbell::Doorbell;
 use super::http::{Answer, Asked, Listeners, Question, Server};
 use super::inherited::{Inherited, METRICS};
-use super::load::{Load, Published};
+use super::load::Published;
 use super::observer::Board;
 use super::rest::Ready;
 use super::takeover::PendingHandover;
@@ -120,7 +120,7 @@ impl Control {
             Question::Metrics | Question::Health => {}
             Question::Changes(read) => match daemon.handover.as_ref().map_or(Ok(()), PendingHandover::refuse)
             {
-                Ok(()) => self.wait(Later::Load(Load::new(read)), answer, daemon),
+                Ok(()) => self.wait(Later::Load(BulkChange::new(read)), answer, daemon),
                 Err(error) => reply(answer, Err(error)),
             },
             Question::Command(request) => match daemon.answer(&request) {

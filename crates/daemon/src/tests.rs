@@ -13,7 +13,7 @@ use std::process::Command as Process;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use weir_app::edits;
+use weir_app::edits::{self, Edits};
 use weir_app::kind::Kind;
 use weir_app::{Action, App, Event, RunningApps};
 use weir_control::ask;
@@ -203,7 +203,7 @@ impl Bench {
         };
         let program = read(CONFIG).plan.unwrap().program;
         let engine = Box::new(Engine::new(&program, self.daemon.hash).unwrap());
-        let (punts, rings) = apps::rings(&program, 1);
+        let (punts, rings) = app_host::rings(&program, 1);
         let ports = vec![Rewire::Change(0, Box::new(hold)), Rewire::Keep(1)];
         let rewiring =
             Rewiring { generation: 1, ports, punts: punts.into_iter().flatten().collect(), hand_over: None };

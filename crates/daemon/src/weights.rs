@@ -3,13 +3,8 @@
 
 use super::Daemon;
 use crate::config::Plan;
-use std::collections::BTreeMap;
 use tracing::{error, warn};
-use weir_program::GroupId;
 use weir_program::change::Change;
-
-/// Weights that were set at run time, for targets of the current program.
-pub type Weights = BTreeMap<(GroupId, u16), u32>;
 
 impl Daemon {
     /// Logs which weights set at run time are not in force in the new program. Apps report their own, and

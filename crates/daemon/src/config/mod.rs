@@ -26,6 +26,9 @@ use weir_app::edits::Edits;
 use weir_app::kind::{self, Kind};
 use weir_config::raw;
 
+/// Rereads the configuration for a reload, on a separate thread.
+pub type Load = Arc<dyn Fn(&dyn Edits, &Nics) -> anyhow::Result<Plan> + Send + Sync>;
+
 /// The result of reading a configuration.
 #[derive(Clone, Debug)]
 pub struct Loaded {

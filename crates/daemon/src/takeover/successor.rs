@@ -1,12 +1,11 @@
 //! The successor's side.
 
-use super::super::Daemon;
 use super::super::clock::Clock;
 use super::super::fleet::Workers;
 use super::super::inherited::Inherited;
 use super::super::interfaces::Interfaces;
 use super::super::systemd::own_cgroup;
-use super::super::weights::Weights;
+use super::super::{Daemon, Weights};
 use super::sockets::{Offered, Offering, SOCKETS, adopted_json, of_interface, read_left};
 use super::wire::{Message, PATIENCE, Wire};
 use super::{PROTOCOL, ROWS, dropped_by};
