@@ -1,10 +1,9 @@
 //! Parsers inside the daemon, for fuzzers: their input comes from the kernel or from another process.
 
-use super::neighbours;
 use super::overlay;
 use super::takeover;
 use weir_app::kind::Kind;
-use weir_port::netlink::messages;
+use weir_netlink::messages;
 
 /// Parses a netlink datagram, and every body in it, as each of the daemon's threads does. Bytes without a
 /// whole message are parsed as a body.
@@ -23,8 +22,7 @@ pub fn netlink(datagram: &[u8]) {
 }
 
 fn read_body(kind: u16, body: &[u8], overlay: &mut overlay::Reading) {
-    neighbours::read(body);
-    weir_port::xdp::read_link(body);
+    weir_netlink::parse_all(kind, body);
     overlay.take(kind, body);
 }
 

@@ -2,7 +2,8 @@
 //! netlink: /sys shows the namespace in which it was mounted, which may be a different one.
 
 use crate::config::{Nic, Nics};
-use weir_port::xdp::{Ethtool, Link, links};
+use weir_netlink::{Link, links};
+use weir_port::xdp::Ethtool;
 
 /// Returns the interfaces that exist now. Without netlink nothing is known about them, as if they did not
 /// exist.

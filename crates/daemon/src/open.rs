@@ -334,7 +334,7 @@ pub(super) fn wanted(plan: &Plan, at: usize) -> Result<Wanted> {
     let mac = plan.ports[at].mac.filter(|_| plan.ports[at].mac_configured);
     let mut take = plan.frames(PortId(at as u16));
     if takes_by_source(&take) {
-        take.own = weir_port::netlink::addresses().context("the host's addresses cannot be read")?;
+        take.own = weir_netlink::addresses().context("the host's addresses cannot be read")?;
         take.own.sort_unstable();
     }
     Ok(Wanted { take, promiscuous: xdp.promisc, mac })

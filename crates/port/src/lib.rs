@@ -22,7 +22,6 @@ mod generator;
 pub mod huge_pages;
 mod link;
 mod mem;
-pub mod netlink;
 pub mod numa;
 pub mod pcap;
 mod rewrap;

@@ -6,7 +6,6 @@
 //! Creating it needs CAP_SYS_ADMIN and CAP_NET_ADMIN; using it needs no privileges, except CAP_NET_ADMIN to
 //! add addresses.
 
-use crate::netlink::talk;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io;
@@ -15,6 +14,7 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::net::IpAddr;
+use weir_netlink::{add_address, add_default_route, add_local_route, set_up};
 
 const TUNSETIFF: Opcode = 0x4004_54ca;
 const IFF_TUN: u16 = 0x0001;
@@ -22,13 +22,6 @@ const IFF_NO_PI: u16 = 0x1000;
 const NAME: &str = "weir";
 /// The index of the loopback device in every namespace.
 const LOOPBACK: u32 = 1;
-
-const NLM_F_ACK: u16 = 0x004;
-const NLM_F_REPLACE: u16 = 0x100;
-const NLM_F_CREATE: u16 = 0x400;
-const RTM_SETLINK: u16 = 19;
-const RTM_NEWADDR: u16 = 20;
-const RTM_NEWROUTE: u16 = 24;
 
 /// `struct ifreq` with flags in its union, which is 24 bytes long.
 #[repr(C)]
@@ -70,42 +63,13 @@ impl Tun {
     /// # Errors
     /// Returns the kernel's error.
     pub fn add_address(&self, address: IpAddr) -> std::io::Result<()> {
-        const IFA_ADDRESS: u16 = 1;
-        const IFA_LOCAL: u16 = 2;
-        const RTA_OIF: u16 = 4;
-        // There is no other host on this link, so DAD is skipped.
-        const IFA_F_NODAD: u8 = 0x02;
-        const RTA_DST: u16 = 1;
-        const RT_TABLE_MAIN: u8 = 254;
-        const RT_TABLE_LOCAL: u8 = 255;
-        const RTPROT_STATIC: u8 = 4;
-        const RT_SCOPE_LINK: u8 = 253;
-        const RTN_UNICAST: u8 = 1;
-        const RTN_LOCAL: u8 = 2;
-        let (family, octets) = match address {
-            IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
-            IpAddr::V6(address) => (AddressFamily::INET6, address.octets().to_vec()),
-        };
-        let (family, bits) = (family.as_raw() as u8, octets.len() as u8 * 8);
-        let mut own = vec![family, bits, IFA_F_NODAD, 0];
-        own.extend(self.index.to_ne_bytes());
-        own.extend(attribute(IFA_LOCAL, &octets));
-        own.extend(attribute(IFA_ADDRESS, &octets));
-        change(RTM_NEWADDR, &own)?;
+        add_address(self.index, address)?;
         if address.is_ipv6() {
             // The kernel delivers to a new IPv6 address only after a short delay, when one of its threads has
             // written such a route. Packets that arrive earlier would be forwarded.
-            let mut here = vec![family, bits, 0, 0, RT_TABLE_LOCAL, RTPROT_STATIC, 0, RTN_LOCAL];
-            here.extend([0; 4]);
-            here.extend(attribute(RTA_DST, &octets));
-            here.extend(attribute(RTA_OIF, &LOOPBACK.to_ne_bytes()));
-            change(RTM_NEWROUTE, &here)?;
+            add_local_route(address, LOOPBACK)?;
         }
-        let scope = if address.is_ipv4() { RT_SCOPE_LINK } else { 0 };
-        let mut everywhere = vec![family, 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST];
-        everywhere.extend([0; 4]);
-        everywhere.extend(attribute(RTA_OIF, &self.index.to_ne_bytes()));
-        change(RTM_NEWROUTE, &everywhere)
+        add_default_route(address, self.index)
     }
 
     /// Reads an IP packet that a socket has sent. Returns its length; without one, the error is `WouldBlock`.
@@ -138,28 +102,6 @@ fn set_interface(fd: &OwnedFd) -> io::Result<()> {
     let request = Request { name, flags: IFF_TUN | IFF_NO_PI, rest: [0; 22] };
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, and `Request` is as long as that.
     unsafe { ioctl(fd, Setter::<TUNSETIFF, Request>::new(request)) }
-}
-
-fn set_up(index: u32) -> std::io::Result<()> {
-    const IFF_UP: u32 = 1;
-    let mut link = vec![0; 4];
-    [index, IFF_UP, IFF_UP].iter().for_each(|word| link.extend(word.to_ne_bytes()));
-    change(RTM_SETLINK, &link)
-}
-
-fn change(kind: u16, what: &[u8]) -> std::io::Result<()> {
-    match talk(None, kind, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, what) {
-        // An acknowledgement is an error without one.
-        Err(error) if error.raw_os_error() != Some(0) => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes
 }
 
 #[cfg(test)]

@@ -71,8 +71,8 @@ fn checksums(name: &str, below: &str) -> Finding {
         weir_port::xdp::Ethtool::open().ok().and_then(|ethtool| ethtool.feature(interface, wanted))
     };
     let leaves = feature(name, b"tx-checksum-ip-generic");
-    let is_veth = weir_port::xdp::links()
-        .is_ok_and(|all| all.iter().any(|one| one.name == below && one.kind == "veth"));
+    let is_veth =
+        weir_netlink::links().is_ok_and(|all| all.iter().any(|one| one.name == below && one.kind == "veth"));
     let does_tunnels = !is_veth && feature(below, b"tx-udp_tnl-csum-segmentation") == Some(true);
     judge_checksums(name, below, leaves, does_tunnels)
 }

@@ -13,8 +13,9 @@ const ARROWS: &[Arrows] = &[
     ("sketch", &["packet"], &[]),
     ("program", &["packet", "table"], &["oracle"]),
     ("oracle", &["packet", "program", "table"], &[]),
-    ("bpf", &[], &["app", "packet", "path"]),
-    ("port", &["bpf", "packet"], &[]),
+    ("netlink", &[], &[]),
+    ("bpf", &["netlink"], &["app", "packet", "path"]),
+    ("port", &["bpf", "netlink", "packet"], &[]),
     ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "port"]),
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
@@ -26,7 +27,7 @@ const ARROWS: &[Arrows] = &[
     ("measure", &["app", "config", "packet", "program", "sketch"], &[]),
     ("plot", &[], &[]),
     ("sim", &["app", "path", "plot"], &[]),
-    ("lab", &["app", "control", "path"], &[]),
+    ("lab", &["app", "control", "netlink", "path"], &[]),
     (
         "bench",
         &[
@@ -38,8 +39,8 @@ const ARROWS: &[Arrows] = &[
     (
         "daemon",
         &[
-            "app", "bpf", "config", "control", "engine", "measure", "oracle", "overlay", "packet", "path",
-            "port", "program",
+            "app", "bpf", "config", "control", "engine", "measure", "netlink", "oracle", "overlay", "packet",
+            "path", "port", "program",
         ],
         &[],
     ),
@@ -47,7 +48,7 @@ const ARROWS: &[Arrows] = &[
         "weir",
         &[
             "app", "bench", "bond", "bpf", "config", "control", "daemon", "engine", "lab", "lb", "measure",
-            "overlay", "packet", "path", "port", "program", "sim",
+            "netlink", "overlay", "packet", "path", "port", "program", "sim",
         ],
         &["oracle", "sketch"],
     ),

@@ -15,7 +15,7 @@ pub fn read_from_sys() -> Vec<Offence> {
     for file in files(&["rs"]).into_iter().filter(|file| is_ours(&file.path)) {
         for (at, line) in file.text.lines().enumerate() {
             if is_read(line) {
-                let advice = "/sys shows another network namespace after `setns`: ask weir_port::xdp::links";
+                let advice = "/sys shows another network namespace after `setns`: ask weir_netlink::links";
                 let (path, advice) = (file.path.clone(), advice.to_string());
                 offences.push(Offence { path, line: at + 1, advice });
             }

@@ -4,22 +4,23 @@
 //! leads to an address. All it is asked to do is use a neighbour (`NTF_USE`) or probe one (`NUD_PROBE`), so
 //! nothing is left behind when the process ends.
 
-mod kernel;
 mod world;
 
 use super::doorbell::Doorbell;
 use anyhow::{Context, Result};
-use kernel::{News, RTM_DELNEIGH, RTM_NEWNEIGH};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use tracing::warn;
 use weir_app::neighbour::{Found, Hop, Mac};
-use world::World;
+use weir_netlink::{Event, Groups, Monitor, Neighbour, Object, Read};
 pub use world::{Place, Places};
+use world::{State, World};
 
 /// How long an iteration waits while neighbours are still to be asked for, or after changes of routes, so
 /// that many are handled together; and otherwise.
@@ -141,14 +142,15 @@ struct Keeper {
 impl Keeper {
     fn run(mut self) {
         // Before anything is read, so that no later change is missed.
-        let mut news = match News::open() {
+        let mut news = match Monitor::open(Groups::ROUTING) {
             Ok(news) => news,
             Err(error) => return warn!("netlink does not tell of neighbours: {error}"),
         };
         let begun = Instant::now();
         let (mut pause, mut dirty) = (Duration::ZERO, true);
         loop {
-            let mut fds = [news.fd(), self.bell.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            let mut fds =
+                [news.as_fd(), self.bell.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             let _ = poll(
                 &mut fds,
                 Some(&Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() }),
@@ -187,7 +189,7 @@ impl Keeper {
                 Ok(Order::Confirm(hop)) => {
                     if let Some((index, address)) = self.world.way_of(&hop) {
                         // If the kernel refuses, it still detects a moved address by its own timers.
-                        let _ = kernel::confirm(index, address);
+                        let _ = weir_netlink::probe_neighbour(index, address);
                     }
                 }
                 Ok(Order::Place(places)) => {
@@ -205,18 +207,22 @@ impl Keeper {
     }
 
     /// Reads news. Returns true if routes must be looked up again.
-    fn read_news(&mut self, news: &mut News) -> bool {
+    fn read_news(&mut self, news: &mut Monitor) -> bool {
         let mut dirty = false;
         let world = &mut self.world;
-        let all = news.read(|kind, body| match kind {
-            RTM_NEWNEIGH | RTM_DELNEIGH => {
-                if let Some((index, address, state)) = kernel::neighbour(body) {
-                    world.set(index, address, Some(state).filter(|_| kind == RTM_NEWNEIGH));
+        let read = news.read(|kind, body| {
+            let Event { exists, object } = Event::parse(kind, body);
+            match object {
+                Object::Neighbour(neighbour) => {
+                    let (index, address, state) = known_state(&neighbour);
+                    world.set(index, address, Some(state).filter(|_| exists));
                 }
+                // Frames for a neighbour do not depend on where a bridge forwards them.
+                Object::Forwarding(_) => {}
+                _ => dirty = true,
             }
-            _ => dirty = true,
         });
-        dirty || !all
+        dirty || read == Read::Lost
     }
 
     fn report(&mut self) {
@@ -234,17 +240,22 @@ impl Keeper {
     fn ask(&mut self, now_ns: u64) -> bool {
         let (some, more) = self.world.ask(now_ns);
         for way in some {
-            let why = kernel::ask(way.0, way.1).err().map(|error| said(&error));
+            let why = weir_netlink::use_neighbour(way.0, way.1).err().map(|error| said(&error));
             self.world.answered(way, why.as_deref());
         }
         more
     }
 }
 
+/// Returns a neighbour's interface, address and state.
+fn known_state(neighbour: &Neighbour) -> (u32, IpAddr, State) {
+    (neighbour.index, neighbour.address, State::of(neighbour.state, neighbour.mac))
+}
+
 /// Looks up all routes again and reads all neighbours.
 fn look(world: &mut World) -> io::Result<()> {
-    world.find_ways(weir_port::xdp::links()?, &kernel::route);
-    world.replace(kernel::neighbours()?);
+    world.find_ways(weir_netlink::links()?, &weir_netlink::route_to);
+    world.replace(weir_netlink::neighbours()?.iter().map(known_state).collect());
     Ok(())
 }
 
@@ -271,9 +282,4 @@ pub fn known(places: Places, hops: Vec<Hop>) -> HashMap<Hop, Mac> {
         return HashMap::new();
     }
     world.news().into_iter().filter_map(|(_, hop, found)| Some((hop, found.ok()?))).collect()
-}
-
-/// Parses the body of a message about a neighbour, for fuzzers.
-pub fn read(body: &[u8]) {
-    let _ = kernel::neighbour(body);
 }

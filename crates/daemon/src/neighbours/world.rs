@@ -1,12 +1,11 @@
 //! The state of neighbours, as a plain function of the kernel's messages and of time: which to ask for, and
 //! what to report to apps.
 
-use super::kernel::Route;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_app::neighbour::{Found, Hop, Mac};
-use weir_port::xdp::Link;
+use weir_netlink::{Destination, Link, nud};
 
 /// The maximum number of neighbours to ask the kernel about per iteration; iterations are at least 50 ms
 /// apart.
@@ -42,13 +41,12 @@ pub enum State {
 impl State {
     /// Parses a neighbour state (`NUD_*`).
     pub fn of(state: u16, mac: Option<Mac>) -> State {
-        const INCOMPLETE: u16 = 1;
-        const STALE: u16 = 4;
-        const USABLE: u16 = 2 | 4 | 8 | 0x10 | 0x40 | 0x80;
+        const USABLE: u16 =
+            nud::REACHABLE | nud::STALE | nud::DELAY | nud::PROBE | nud::NOARP | nud::PERMANENT;
         match mac {
-            Some(mac) if state & STALE != 0 => State::Stale(mac),
+            Some(mac) if state & nud::STALE != 0 => State::Stale(mac),
             Some(mac) if state & USABLE != 0 && mac != [0; 6] => State::Sure(mac),
-            _ if state & INCOMPLETE != 0 || state == 0 => State::Asked,
+            _ if state & nud::INCOMPLETE != 0 || state == 0 => State::Asked,
             _ => State::Failed,
         }
     }
@@ -102,7 +100,7 @@ impl World {
     }
 
     /// Replaces links, and looks up all routes again.
-    pub fn find_ways(&mut self, links: Vec<Link>, route: &dyn Fn(IpAddr, Option<u32>) -> Route) {
+    pub fn find_ways(&mut self, links: Vec<Link>, route: &dyn Fn(IpAddr, Option<u32>) -> Destination) {
         self.links = links.into_iter().map(|link| (link.index, link)).collect();
         let mut known: BTreeMap<(Place, IpAddr), Result<(u32, IpAddr), String>> = BTreeMap::new();
         for at in 0..self.targets.len() {
@@ -120,20 +118,20 @@ impl World {
         &self,
         place: &Place,
         address: IpAddr,
-        route: &dyn Fn(IpAddr, Option<u32>) -> Route,
+        route: &dyn Fn(IpAddr, Option<u32>) -> Destination,
     ) -> Result<(u32, IpAddr), String> {
         let named = || self.links.values().find(|link| link.is_called(&place.name));
         let Some(port) = self.links.get(&place.index).or_else(named) else {
             return Err(format!("there is no interface {}", place.name));
         };
         match route(address, None) {
-            Route::Local => return Err(format!("{address} is an address of this host")),
-            Route::To(index, hop) if self.is_at(index, port) => return Ok((index, hop)),
+            Destination::Local => return Err(format!("{address} is an address of this host")),
+            Destination::Hop(index, hop) if self.is_at(index, port) => return Ok((index, hop)),
             _ => {}
         }
         // The host would use another route, or none, but weir transmits through this port.
         match route(address, Some(port.index)) {
-            Route::To(index, hop) if self.is_at(index, port) => Ok((index, hop)),
+            Destination::Hop(index, hop) if self.is_at(index, port) => Ok((index, hop)),
             _ => Err(format!("the host has no route to {address} at {}", port.name)),
         }
     }
@@ -267,7 +265,7 @@ mod tests {
         [("p0".to_string(), Place { index, name: name.to_string() })].into()
     }
 
-    fn world(all: &[IpAddr], route: &dyn Fn(IpAddr, Option<u32>) -> Route) -> World {
+    fn world(all: &[IpAddr], route: &dyn Fn(IpAddr, Option<u32>) -> Destination) -> World {
         let mut world = World::default();
         world.place(place(2, "eth0"));
         world.want(&"lb".into(), hops(all));
@@ -275,8 +273,8 @@ mod tests {
         world
     }
 
-    fn on_link(address: IpAddr, _: Option<u32>) -> Route {
-        Route::To(2, address)
+    fn on_link(address: IpAddr, _: Option<u32>) -> Destination {
+        Destination::Hop(2, address)
     }
 
     fn reported(world: &mut World) -> Vec<Found> {
@@ -312,7 +310,7 @@ mod tests {
         assert_eq!(reported(&mut world), [Ok(MAC)]);
         world.find_ways(vec![link(2, "up1", 0)], &on_link);
         assert_eq!(reported(&mut world), [], "it was renamed");
-        world.find_ways(vec![link(7, "eth0", 0)], &|address, _| Route::To(7, address));
+        world.find_ways(vec![link(7, "eth0", 0)], &|address, _| Destination::Hop(7, address));
         world.set(7, ip(1), Some(State::Sure(OTHER)));
         assert_eq!(reported(&mut world), [Ok(OTHER)], "it was created again");
         world.place(place(9, "up1"));
@@ -354,12 +352,12 @@ mod tests {
     #[test]
     fn the_host_s_routes_say_who_the_neighbour_is() {
         let routes = |address: IpAddr, through: Option<u32>| match (address, through) {
-            (address, _) if address == ip(1) => Route::To(2, ip(254)),
-            (address, None) if address == ip(2) => Route::To(3, ip(2)),
-            (address, Some(2)) if address == ip(2) => Route::To(2, ip(2)),
-            (address, _) if address == ip(3) => Route::To(4, ip(3)),
-            (address, _) if address == ip(4) => Route::Local,
-            _ => Route::Nowhere,
+            (address, _) if address == ip(1) => Destination::Hop(2, ip(254)),
+            (address, None) if address == ip(2) => Destination::Hop(3, ip(2)),
+            (address, Some(2)) if address == ip(2) => Destination::Hop(2, ip(2)),
+            (address, _) if address == ip(3) => Destination::Hop(4, ip(3)),
+            (address, _) if address == ip(4) => Destination::Local,
+            _ => Destination::Unreachable,
         };
         let mut world = world(&[ip(1), ip(2), ip(3), ip(4), ip(5)], &routes);
         let (asked, _) = world.ask(0);

@@ -3,13 +3,13 @@
 use super::change::{Cause, Change};
 use super::epochs::Epochs;
 use super::giver::Giver;
-use super::news::{News, Read, Source};
+use super::news::{News, Source};
 use super::others::{Others, no_other_overlay};
 use super::rule::Rule;
 use super::table::Table;
 use super::telling::Telling;
 use super::translation::Translations;
-use super::world::{AF_BRIDGE, AF_INET, AF_INET6, Link, Parts, Pods, RTM_NEWLINK, World, link};
+use super::world::{Parts, Pods, World};
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -24,8 +24,8 @@ use weir_bpf::{
     OVERLAY_NODES_MAX, OverlayIp, OverlayKey, OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL,
     STAMP_POLICY, TcOverlay,
 };
+use weir_netlink::{Link, Read, forwarding_and_neighbours};
 use weir_overlay::{Overlay, Policy, Wanted};
-use weir_port::netlink::dump;
 
 /// How long the programs keep working without a sign of life, in nanoseconds.
 const LEASE_NS: u64 = 500_000_000;
@@ -210,13 +210,8 @@ impl Keeper {
 impl Running {
     /// Reads forwarding tables and neighbours.
     fn read_tables(&mut self, changes: &mut Vec<Change>) -> Result<()> {
-        const RTM_GETNEIGH: u16 = 30;
-        for family in [AF_BRIDGE, AF_INET, AF_INET6] {
-            let mut question = [0; 12];
-            question[0] = family;
-            for (kind, body) in dump(None, RTM_GETNEIGH, &question).context("neighbours cannot be read")? {
-                self.world.take(Source::Route, kind, &body, changes);
-            }
+        for (kind, body) in forwarding_and_neighbours().context("neighbours cannot be read")? {
+            self.world.take(Source::Route, kind, &body, changes);
         }
         Ok(())
     }
@@ -353,15 +348,9 @@ impl Running {
     }
 }
 
-fn link_messages() -> Result<Vec<(u16, Vec<u8>)>> {
-    const RTM_GETLINK: u16 = 18;
-    dump(None, RTM_GETLINK, &[0; 16]).context("links cannot be read")
-}
-
 /// Returns all links.
 pub fn links() -> Result<Vec<Link>> {
-    let all = link_messages()?;
-    Ok(all.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
+    weir_netlink::links().context("links cannot be read")
 }
 
 /// Finds the links, and returns the settings for the programs.

@@ -14,15 +14,9 @@
 //! }
 //! ```
 
-use rustix::fd::OwnedFd;
-use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
-};
 use std::io;
-
-use super::news::attribute as value_of;
-use weir_port::netlink::{dump, messages, text, word};
+use weir_netlink::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, Protocol, Request, Socket};
+use weir_netlink::{attribute, dump, find, nested, text};
 
 const NFT_MSG_NEWTABLE: u16 = 0;
 const NFT_MSG_GETTABLE: u16 = 1;
@@ -34,11 +28,6 @@ const NFTABLES: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NFPROTO_INET: u8 = 1;
-
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_CREATE: u16 = 0x400;
-const NLM_F_APPEND: u16 = 0x800;
 
 /// NFT_REG_1, NFT_META_MARK, NFT_CT_STATE, NFT_CT_STATUS, NFT_CMP_NEQ.
 const REGISTER: u32 = 1;
@@ -61,7 +50,7 @@ pub fn name_of(overlay: &str) -> String {
 
 /// The rule; dropping it removes the table.
 pub struct Rule {
-    _owner: OwnedFd,
+    _owner: Socket,
 }
 
 impl Rule {
@@ -70,7 +59,7 @@ impl Rule {
     pub fn make(name: &str, wants: u32, [established, translated]: [u32; 2]) -> io::Result<Rule> {
         let rules = [(CT_STATE, STATE_ESTABLISHED, established), (CT_STATUS, STATUS_NAT, translated)];
         let batch = batch(&name_of(name), wants, rules);
-        Ok(Rule { _owner: carry_out(&batch, 4)? })
+        Ok(Rule { _owner: carry_out(&batch)? })
     }
 }
 
@@ -88,12 +77,12 @@ pub fn tables() -> io::Result<Vec<Table>> {
     let table = |body: &[u8]| {
         const OWNER: u16 = 7;
         let rest = body.get(4..)?;
-        let name = text(value_of(rest, 1)?);
-        let has_owner = value_of(rest, OWNER).is_some();
+        let name = text(find(rest, 1)?);
+        let has_owner = find(rest, OWNER).is_some();
         name.starts_with(PREFIX).then_some(Table { name, has_owner })
     };
     let question = [NFPROTO_INET, 0, 0, 0];
-    let answers = dump(Some(NETFILTER), NFTABLES << 8 | NFT_MSG_GETTABLE, &question)?;
+    let answers = dump(Protocol::Netfilter, NFTABLES << 8 | NFT_MSG_GETTABLE, &question)?;
     Ok(answers.iter().filter_map(|(_, body)| table(body)).collect())
 }
 
@@ -103,47 +92,14 @@ pub fn remove(table: &str) -> io::Result<()> {
         message(NFTABLES << 8 | NFT_MSG_DELTABLE, NLM_F_ACK, (NFPROTO_INET, 0), &[self::name(1, table)]);
     let batch =
         [message(BATCH_BEGIN, 0, (0, NFTABLES), &[]), removal, message(BATCH_END, 0, (0, NFTABLES), &[])];
-    carry_out(&batch.concat(), 1).map(drop)
+    carry_out(&batch.concat()).map(drop)
 }
 
-/// Sends the kernel a batch of which `answers` messages are acknowledged. Returns the socket, which owns what
-/// was created.
-fn carry_out(batch: &[u8], answers: usize) -> io::Result<OwnedFd> {
-    let owner = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
-    bind(&owner, &SocketAddrNetlink::new(0, 0))?;
-    sendto(&owner, batch, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    let mut buffer = vec![0; 65536];
-    let mut left = answers;
-    while left > 0 {
-        let (_, length) = recv(&owner, &mut buffer[..], RecvFlags::empty())?;
-        for (kind, body) in messages(&buffer[..length]) {
-            const NLMSG_ERROR: u16 = 2;
-            if kind != NLMSG_ERROR {
-                continue;
-            }
-            left = left.saturating_sub(1);
-            match word(body) as i32 {
-                0 => {}
-                error => return Err(io::Error::from_raw_os_error(-error)),
-            }
-        }
-    }
+/// Sends the kernel a batch. Returns the socket, which owns what was created.
+fn carry_out(batch: &[u8]) -> io::Result<Socket> {
+    let mut owner = Socket::open(Protocol::Netfilter)?;
+    owner.commit(batch)?;
     Ok(owner)
-}
-
-/// Returns an attribute.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = ((value.len() + 4) as u16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-/// Returns a nested attribute.
-fn nested(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
-    const NESTED: u16 = 1 << 15;
-    attribute(kind | NESTED, &values.concat())
 }
 
 fn number(kind: u16, value: u32) -> Vec<u8> {
@@ -170,16 +126,10 @@ fn bits(mask: u32, flip: u32) -> Vec<u8> {
     expression("bitwise", &[registers.concat(), data(4, mask), data(5, flip)])
 }
 
-fn message(kind: u16, flags: u16, (family, resource): (u8, u16), body: &[Vec<u8>]) -> Vec<u8> {
-    let body = body.concat();
-    let mut bytes = ((20 + body.len()) as u32).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend((flags | NLM_F_REQUEST).to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend([family, 0]);
-    bytes.extend(resource.to_be_bytes());
-    bytes.extend(body);
-    bytes
+fn message(kind: u16, flags: u16, (family, resource): (u8, u16), attributes: &[Vec<u8>]) -> Vec<u8> {
+    let [high, low] = resource.to_be_bytes();
+    let body = [&[family, 0, high, low][..], &attributes.concat()].concat();
+    Request { kind, flags, body: &body }.encode()
 }
 
 /// Builds a rule: frames with one of the bits `wants`, whose connection has one of the bits `has` in `what`,

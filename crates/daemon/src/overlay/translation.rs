@@ -1,13 +1,10 @@
 //! What connection tracking knows about connections that NAT translates.
 
-use super::news::attribute;
-use super::world::{AF_INET, AF_INET6, address};
-use rustix::net::netlink::NETFILTER;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use weir_bpf::{OverlayIp, OverlayTuple, TcOverlay};
-use weir_port::netlink::talk;
+use weir_netlink::{AF_INET, AF_INET6, Protocol, attribute, find, get, nested, read_ip};
 
 /// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET.
 const GET: u16 = 1 << 8 | 1;
@@ -75,43 +72,36 @@ impl Translations {
 fn connection(tuple: &OverlayTuple) -> io::Result<Option<[OverlayTuple; 2]>> {
     let family = if tuple.ip() == OverlayIp::V4 { AF_INET } else { AF_INET6 };
     let question = [&[family, 0, 0, 0][..], &written(tuple)].concat();
-    let answers = talk(Some(NETFILTER), GET, 0, &question)?;
+    let (_, body) = get(Protocol::Netfilter, GET, &question)?;
     let both = |body: &[u8]| {
         let rest = body.get(4..)?;
-        Some([read(attribute(rest, ORIGINAL)?)?, read(attribute(rest, REPLY)?)?])
+        Some([read(find(rest, ORIGINAL)?)?, read(find(rest, REPLY)?)?])
     };
-    Ok(answers.first().and_then(|(_, body)| both(body)))
+    Ok(both(&body))
 }
 
 /// Writes CTA_TUPLE_ORIG.
 fn written(tuple: &OverlayTuple) -> Vec<u8> {
-    const NESTED: u16 = 1 << 15;
-    let attribute = |kind: u16, value: &[u8]| {
-        let mut bytes = [((value.len() + 4) as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    };
     let address = |at: usize| match tuple.addresses[at] {
         IpAddr::V4(address) => attribute(IPV4[at], &address.octets()),
         IpAddr::V6(address) => attribute(IPV6[at], &address.octets()),
     };
-    let ip = [address(0), address(1)].concat();
+    let ip = [address(0), address(1)];
     let [from, to] = tuple.ports.map(u16::to_be_bytes);
-    let ports = [attribute(1, &[tuple.protocol]), attribute(2, &from), attribute(3, &to)].concat();
-    attribute(ORIGINAL | NESTED, &[attribute(1 | NESTED, &ip), attribute(2 | NESTED, &ports)].concat())
+    let ports = [attribute(1, &[tuple.protocol]), attribute(2, &from), attribute(3, &to)];
+    nested(ORIGINAL, &[nested(1, &ip), nested(2, &ports)])
 }
 
 /// Reads CTA_TUPLE_ORIG or CTA_TUPLE_REPLY, of a protocol with ports.
 pub fn read(value: &[u8]) -> Option<OverlayTuple> {
-    let (ip, protocol) = (attribute(value, 1)?, attribute(value, 2)?);
-    let port = |kind: u16| attribute(protocol, kind)?.first_chunk().map(|two| u16::from_be_bytes(*two));
-    let kinds = if attribute(ip, IPV4[0]).is_some() { IPV4 } else { IPV6 };
-    let address = |at: usize| address(attribute(ip, kinds[at])?);
+    let (ip, protocol) = (find(value, 1)?, find(value, 2)?);
+    let port = |kind: u16| find(protocol, kind)?.first_chunk().map(|two| u16::from_be_bytes(*two));
+    let kinds = if find(ip, IPV4[0]).is_some() { IPV4 } else { IPV6 };
+    let address = |at: usize| read_ip(find(ip, kinds[at])?);
     Some(OverlayTuple {
         addresses: [address(0)?, address(1)?],
         ports: [port(2)?, port(3)?],
-        protocol: *attribute(protocol, 1)?.first()?,
+        protocol: *find(protocol, 1)?.first()?,
     })
 }
 
@@ -125,9 +115,9 @@ mod tests {
             let addresses = addresses.map(|address| address.parse().unwrap());
             let tuple = OverlayTuple { addresses, ports: [40_000, 443], protocol: 6 };
             let bytes = written(&tuple);
-            assert_eq!(attribute(&bytes, ORIGINAL).and_then(read), Some(tuple));
+            assert_eq!(find(&bytes, ORIGINAL).and_then(read), Some(tuple));
             for length in 0..bytes.len() {
-                assert!(attribute(&bytes[..length], ORIGINAL).and_then(read).is_none(), "cut short");
+                assert!(find(&bytes[..length], ORIGINAL).and_then(read).is_none(), "cut short");
             }
         }
     }

@@ -2,69 +2,17 @@
 //! state, and what becomes invalid depends on the previous one.
 
 use super::change::{Cause, Change};
-use super::news::{Source, attribute};
+use super::news::Source;
 use super::translation::{ORIGINAL, REPLY, read};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use weir_bpf::OverlayTuple;
-use weir_port::netlink::{attributes, text, word};
+use weir_netlink::{Address, Event, Forwarding, Link, Mac, Neighbour, Object, Route, find, nud};
 
-pub const RTM_NEWLINK: u16 = 16;
-const RTM_DELLINK: u16 = 17;
-const RTM_NEWADDR: u16 = 20;
-const RTM_DELADDR: u16 = 21;
-const RTM_NEWROUTE: u16 = 24;
-const RTM_DELROUTE: u16 = 25;
-const RTM_NEWNEIGH: u16 = 28;
-const RTM_DELNEIGH: u16 = 29;
-const RTM_NEWRULE: u16 = 32;
-const RTM_DELRULE: u16 = 33;
-const RTM_NEWNEXTHOP: u16 = 104;
-const RTM_DELNEXTHOP: u16 = 105;
 /// NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN: a transaction is complete.
 const NEWGEN: u16 = 10 << 8 | 15;
 /// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE.
 const CONNECTION_ENDED: u16 = 1 << 8 | 2;
-
-pub const AF_UNSPEC: u8 = 0;
-pub const AF_INET: u8 = 2;
-pub const AF_BRIDGE: u8 = 7;
-pub const AF_INET6: u8 = 10;
-
-type Mac = [u8; 6];
-
-const IP: [u8; 2] = [AF_INET, AF_INET6];
-
-/// The VXLAN device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Vxlan {
-    pub vni: u32,
-    pub port: u16,
-    /// The range of source ports; zeros mean the kernel's default.
-    pub sources: [u16; 2],
-    /// Whether the destination is taken from each frame's metadata.
-    pub external: bool,
-    /// Whether the nodes have IPv6 addresses.
-    pub is_six: bool,
-    /// Whether UDP over IPv6 is sent with checksum 0, and whether it is accepted.
-    pub zero_checks: [bool; 2],
-    /// Whether it copies the flow label of packets.
-    pub copies_label: bool,
-}
-
-/// A link, as far as flows depend on it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
-    pub index: u32,
-    pub name: String,
-    pub mac: Vec<u8>,
-    pub mtu: u32,
-    pub up: bool,
-    pub master: u32,
-    /// Whether its peer is an interface in another network namespace, as with pods.
-    pub is_paired: bool,
-    pub vxlan: Option<Vxlan>,
-}
 
 /// The links that an overlay consists of, by index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,68 +56,24 @@ pub struct World {
     /// By the VXLAN device or the bridge, and MAC address.
     places: HashMap<(u32, Mac), Place>,
     neighbours: HashMap<(u32, IpAddr), Mac>,
-    /// Addresses of the node: interface, prefix, address.
-    addresses: HashSet<(u32, u8, IpAddr)>,
+    /// Addresses of the node.
+    addresses: HashSet<Address>,
 }
 
 /// Kinds of links to whose peer a program may redirect a frame.
 const PAIRS: [&str; 2] = ["veth", "netkit"];
 
-/// Reads the body of a message about a link: `struct ifinfomsg` and attributes (rtnetlink(7)).
-pub fn link(body: &[u8]) -> Option<Link> {
-    const IFF_UP: u32 = 1;
-    if *body.first()? != AF_UNSPEC {
-        return None;
-    }
-    let up = word(body.get(8..)?) & IFF_UP != 0;
-    let mut link = Link { index: word(body.get(4..)?), up, ..Link::default() };
-    let (mut is_pair, mut is_foreign) = (false, false);
-    for (kind, value) in attributes(body.get(16..)?) {
-        match kind {
-            1 => link.mac = value.to_vec(),
-            3 => link.name = text(value),
-            4 => link.mtu = word(value),
-            10 => link.master = word(value),
-            18 => {
-                let kind = attribute(value, 1).map(text).unwrap_or_default();
-                is_pair = PAIRS.contains(&kind.as_str());
-                link.vxlan = attribute(value, 2).filter(|_| kind == "vxlan").map(vxlan);
-            }
-            // IFLA_LINK_NETNSID.
-            37 => is_foreign = true,
-            _ => {}
-        }
-    }
-    link.is_paired = is_pair && is_foreign;
-    Some(link)
+/// Keeps what flows depend on: a change of anything else, such as carrier or an attached program, invalidates
+/// nothing.
+fn relevant(link: Link) -> Link {
+    let Link { index, name, mac, mtu, up, master, kind, namespace, vxlan, .. } = link;
+    let namespace = namespace.map(|_| 0);
+    Link { index, name, mac, mtu, up, master, kind, namespace, vxlan, ..Link::default() }
 }
 
-/// Reads IFLA_INFO_DATA of a VXLAN device.
-fn vxlan(data: &[u8]) -> Vxlan {
-    let half = |value: &[u8], at: usize| {
-        value.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |two| u16::from_be_bytes(*two))
-    };
-    let mut vxlan = Vxlan::default();
-    for (kind, value) in attributes(data) {
-        match kind {
-            1 => vxlan.vni = word(value),
-            10 => vxlan.sources = [half(value, 0), half(value, 2)],
-            15 => vxlan.port = half(value, 0),
-            16 | 17 => vxlan.is_six = true,
-            19 => vxlan.zero_checks[0] = value != [0],
-            20 => vxlan.zero_checks[1] = value != [0],
-            25 => vxlan.external = value != [0],
-            32 => vxlan.copies_label = word(value) == 1,
-            _ => {}
-        }
-    }
-    vxlan
-}
-
-/// Reads an address of IPv4 or IPv6.
-pub fn address(value: &[u8]) -> Option<IpAddr> {
-    let six = || <[u8; 16]>::try_from(value).ok().map(IpAddr::from);
-    <[u8; 4]>::try_from(value).ok().map(IpAddr::from).or_else(six)
+/// Returns whether the peer of a link is an interface in another network namespace, as with pods.
+fn is_paired(link: &Link) -> bool {
+    PAIRS.contains(&link.kind.as_str()) && link.namespace.is_some()
 }
 
 /// Returns whether an address is link-local: no frame to one is forwarded.
@@ -180,7 +84,7 @@ fn is_of_link(address: IpAddr) -> bool {
 impl World {
     /// Creates a world of which only the links are known.
     pub fn new(parts: Parts, links: Vec<Link>) -> World {
-        let links = links.into_iter().map(|link| (link.index, link)).collect();
+        let links = links.into_iter().map(|link| (link.index, relevant(link))).collect();
         World { parts, links, places: HashMap::new(), neighbours: HashMap::new(), addresses: HashSet::new() }
     }
 
@@ -222,59 +126,57 @@ impl World {
             Pods::Bridge(bridge) => link.master == *bridge,
             Pods::Named(start) => link.name.starts_with(start),
         };
-        is_there && link.is_paired && link.index != self.parts.tunnel && link.index != self.parts.uplink
+        is_there && is_paired(link) && link.index != self.parts.tunnel && link.index != self.parts.uplink
     }
 
     /// Takes a message, and appends the resulting changes.
     pub fn take(&mut self, source: Source, kind: u16, body: &[u8], changes: &mut Vec<Change>) {
-        let family = body.first().copied().unwrap_or_default();
         match (source, kind) {
-            (Source::Route, RTM_NEWLINK) if family == AF_BRIDGE => changes.extend(self.port(body)),
-            (Source::Route, RTM_NEWLINK) => changes.extend(link(body).and_then(|link| self.link_is(link))),
-            (Source::Route, RTM_DELLINK) if family == AF_UNSPEC => {
-                changes.extend(body.get(4..).and_then(|index| self.link_gone(word(index))));
-            }
-            (Source::Route, RTM_NEWADDR | RTM_DELADDR) => {
-                let changed = self.address(kind == RTM_NEWADDR, body).unwrap_or(true);
-                changes.extend(changed.then_some(Change::All(Cause::Address)));
-            }
-            (Source::Route, RTM_NEWROUTE | RTM_DELROUTE) if IP.contains(&family) => {
-                changes.extend(is_routing(body).then_some(Change::All(Cause::Route)));
-            }
-            (Source::Route, RTM_NEWRULE | RTM_DELRULE) if IP.contains(&family) => {
-                changes.push(Change::All(Cause::Rule));
-            }
-            (Source::Route, RTM_NEWNEXTHOP | RTM_DELNEXTHOP) => changes.push(Change::All(Cause::Route)),
-            (Source::Route, RTM_NEWNEIGH | RTM_DELNEIGH) => {
-                let _ = self.neighbour(kind == RTM_NEWNEIGH, body, changes);
-            }
+            (Source::Route, kind) => self.event(Event::parse(kind, body), changes),
             (Source::Filter, NEWGEN) => changes.push(Change::Policy),
             (Source::Filter, CONNECTION_ENDED) => {
                 let tuples = ended(body);
                 changes.extend((!tuples.is_empty()).then_some(Change::Ended(tuples)));
             }
-            _ => {}
+            (Source::Filter, _) => {}
         }
     }
 
-    /// A port of a bridge has changed state, for example through the spanning tree.
-    fn port(&self, body: &[u8]) -> Option<Change> {
-        let port = self.links.get(&word(body.get(4..)?))?;
-        self.is_pod(port).then_some(Change::Pod(port.index, Cause::Link))
+    fn event(&mut self, Event { exists, object }: Event, changes: &mut Vec<Change>) {
+        match object {
+            Object::BridgePort(index) => {
+                let is_pod = self.links.get(&index).is_some_and(|port| self.is_pod(port));
+                changes.extend(is_pod.then_some(Change::Pod(index, Cause::Link)));
+            }
+            Object::Link(link) if exists => changes.extend(self.link_is(link)),
+            Object::Link(link) => changes.extend(self.link_gone(link.index)),
+            Object::Address(address) => {
+                let changed = address.is_none_or(|address| self.address(exists, address));
+                changes.extend(changed.then_some(Change::All(Cause::Address)));
+            }
+            Object::Route(Route { is_for_forwarding, destination }) => {
+                let counts = is_for_forwarding && !destination.is_some_and(is_of_link);
+                changes.extend(counts.then_some(Change::All(Cause::Route)));
+            }
+            Object::Rule => changes.push(Change::All(Cause::Rule)),
+            Object::NextHop => changes.push(Change::All(Cause::Route)),
+            Object::Forwarding(entry) => self.place(exists, entry, changes),
+            Object::Neighbour(neighbour) => self.neighbour(exists, neighbour, changes),
+            Object::Other => {}
+        }
     }
 
-    /// Parses `struct ifaddrmsg` and attributes: whether an address was added or removed. IPv6 addresses are
-    /// reported again with each router advertisement, and each interface has a link-local one that is
-    /// irrelevant for routing.
-    fn address(&mut self, is_new: bool, body: &[u8]) -> Option<bool> {
-        let address = address(attribute(body.get(8..)?, 1)?)?;
-        let one = (word(body.get(4..)?), *body.get(1)?, address);
-        let was_known = if is_new { !self.addresses.insert(one) } else { self.addresses.remove(&one) };
+    /// Returns whether an address was added or removed. IPv6 addresses are reported again with each router
+    /// advertisement, and each interface has a link-local one that is irrelevant for routing.
+    fn address(&mut self, exists: bool, address: Address) -> bool {
+        let was_known =
+            if exists { !self.addresses.insert(address) } else { self.addresses.remove(&address) };
         // A removed address may have been there before the first report.
-        Some(!(is_new && was_known || is_of_link(address)))
+        !(exists && was_known || is_of_link(address.local))
     }
 
     fn link_is(&mut self, link: Link) -> Option<Change> {
+        let link = relevant(link);
         let before = self.links.insert(link.index, link.clone());
         if before.as_ref() == Some(&link) {
             return None;
@@ -299,23 +201,13 @@ impl World {
         self.is_pod(&before).then_some(Change::PodLeft(index))
     }
 
-    /// Parses `struct ndmsg` and attributes: an entry of a forwarding table, or a neighbour.
-    fn neighbour(&mut self, is_new: bool, body: &[u8], changes: &mut Vec<Change>) -> Option<()> {
-        const NUD_FAILED: u16 = 0x20;
-        const NUD_INCOMPLETE: u16 = 1;
-        let family = *body.first()?;
-        let index = word(body.get(4..)?);
-        let state = u16::from_ne_bytes(*body.get(8..)?.first_chunk()?);
-        let rest = body.get(12..)?;
-        let mac = attribute(rest, 2).and_then(|mac| Mac::try_from(mac).ok());
-        let destination = attribute(rest, 1).and_then(address);
-        if family == AF_BRIDGE {
-            self.place(is_new, index, (mac?, destination), changes);
-        } else if IP.contains(&family) && (index == self.parts.tunnel || self.leads_to_pods(index)) {
-            let is_there = is_new && state & (NUD_FAILED | NUD_INCOMPLETE) == 0;
-            self.resolved((index, destination?), mac.filter(|_| is_there), changes);
+    /// A neighbour was resolved or removed.
+    fn neighbour(&mut self, exists: bool, neighbour: Neighbour, changes: &mut Vec<Change>) {
+        let Neighbour { index, address, state, mac, .. } = neighbour;
+        if index == self.parts.tunnel || self.leads_to_pods(index) {
+            let is_there = exists && state & (nud::FAILED | nud::INCOMPLETE) == 0;
+            self.resolved((index, address), mac.filter(|_| is_there), changes);
         }
-        Some(())
     }
 
     /// Returns whether an interface's neighbours are pods.
@@ -325,16 +217,11 @@ impl World {
     }
 
     /// A forwarding table entry says where frames for a MAC address go.
-    fn place(
-        &mut self,
-        is_new: bool,
-        index: u32,
-        (mac, node): (Mac, Option<IpAddr>),
-        changes: &mut Vec<Change>,
-    ) {
+    fn place(&mut self, is_new: bool, entry: Forwarding, changes: &mut Vec<Change>) {
+        let Forwarding { index, mac, endpoint } = entry;
         let bridge = self.parts.bridge();
         let is_port = |bridge| self.links.get(&index).is_some_and(|link| link.master == bridge);
-        let (table, place) = match node {
+        let (table, place) = match endpoint {
             Some(node) if index == self.parts.tunnel => (index, Place::Node(node)),
             None => match bridge {
                 Some(bridge) if is_port(bridge) => (bridge, Place::Port(index)),
@@ -386,21 +273,10 @@ impl World {
     }
 }
 
-/// Parses `struct rtmsg`: whether it is about a route for forwarded frames.
-fn is_routing(body: &[u8]) -> bool {
-    const RTM_F_CLONED: u32 = 0x200;
-    const LOCAL: u8 = 255;
-    let flags = body.get(8..).map_or(0, word);
-    let to = body.get(12..).and_then(|rest| address(attribute(rest, 1)?));
-    body.get(4).is_some_and(|table| *table != LOCAL)
-        && flags & RTM_F_CLONED == 0
-        && !to.is_some_and(is_of_link)
-}
-
 /// Reads the tuples of a connection that has ended: before and after NAT, in both directions.
 fn ended(body: &[u8]) -> Vec<OverlayTuple> {
     let Some(rest) = body.get(4..) else { return Vec::new() };
-    let both = [ORIGINAL, REPLY].into_iter().filter_map(|kind| read(attribute(rest, kind)?));
+    let both = [ORIGINAL, REPLY].into_iter().filter_map(|kind| read(find(rest, kind)?));
     let mut tuples: Vec<OverlayTuple> = Vec::new();
     for tuple in both.flat_map(|tuple| [tuple, tuple.reversed()]) {
         if !tuples.contains(&tuple) {
@@ -414,24 +290,20 @@ fn ended(body: &[u8]) -> Vec<OverlayTuple> {
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
+    use weir_netlink::rtm::*;
+    use weir_netlink::{AF_BRIDGE, AF_INET, AF_INET6, attribute};
 
     const PARTS: Parts = Parts { tunnel: 5, uplink: 2, pods: Pods::Bridge(4) };
     const NODES: [IpAddr; 2] =
         [IpAddr::V4(Ipv4Addr::new(10, 98, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 3))];
-
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = [((value.len() + 4) as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
 
     fn world() -> World {
         let pod = |index, name: &str| Link {
             index,
             name: name.into(),
             master: 4,
-            is_paired: true,
+            kind: "veth".into(),
+            namespace: Some(0),
             ..Link::default()
         };
         let own = |index, name: &str| Link { index, name: name.into(), ..Link::default() };

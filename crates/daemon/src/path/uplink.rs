@@ -8,12 +8,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::net::IpAddr;
 use std::time::Duration;
 use weir_bpf::{PEERS_MAX, PathSettings, Steer, TcPath};
+use weir_netlink::{Link, links};
 use weir_path::Fabric;
 use weir_path::paths::NOISE;
 use weir_path::scheme::{DOCA_IDLE_NS, Scheme};
 use weir_path::settings::Settings;
 use weir_path::wire::{Secret, VNI};
-use weir_port::xdp::{Link, links};
 
 /// How often the interface's index is checked.
 const LOOK_NS: u64 = Duration::from_millis(500).as_nanos() as u64;

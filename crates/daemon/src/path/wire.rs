@@ -10,7 +10,6 @@ use rustix::net::{recvfrom, sendto, socket_with};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use weir_path::icmp::{Expired, expired, expired6};
-use weir_port::netlink;
 
 /// IPPROTO_RAW: packets include the IP header.
 const RAW: RawProtocol = match RawProtocol::new(255) {
@@ -94,7 +93,7 @@ impl Wire {
 /// Returns all IP addresses of this host, except link-local ones.
 pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
     let is_of_link = |address: &IpAddr| matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
-    Ok(netlink::addresses()?.into_iter().filter(|address| !is_of_link(address)).collect())
+    Ok(weir_netlink::addresses()?.into_iter().filter(|address| !is_of_link(address)).collect())
 }
 
 /// Returns the source address of the route to a node.

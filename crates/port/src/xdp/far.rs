@@ -4,15 +4,14 @@
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use weir_netlink::{links, namespace_number};
 
 use super::ethtool::{Ethtool, Offloads};
-use super::links::links;
-use crate::netlink::{attributes, talk, word};
 
 /// The largest number of files that are inspected.
 const NAMESPACES_MAX: usize = 8192;
@@ -55,7 +54,7 @@ fn numbered() -> HashMap<u32, PathBuf> {
         // Bounded: nothing is read.
         let Ok(file) = File::open(&path) else { continue };
         let is_new = file.metadata().is_ok_and(|known| seen.insert(known.ino()));
-        if let Some(number) = is_new.then(|| number_of(&file)).flatten() {
+        if let Some(number) = is_new.then(|| namespace_number(&file)).flatten() {
             all.entry(number).or_insert(path);
         }
     }
@@ -69,23 +68,6 @@ fn namespaces() -> impl Iterator<Item = PathBuf> {
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
     let processes = entries("/proc").filter(move |entry| entry.file_name().to_str().is_some_and(is_process));
     named.chain(processes.map(|entry| entry.path().join("ns/net")))
-}
-
-/// Returns the number that a namespace has in this one (RTM_GETNSID, rtnetlink(7)); `None` if it has none.
-fn number_of(namespace: &File) -> Option<u32> {
-    const RTM_GETNSID: u16 = 90;
-    const NETNSA_NSID: u16 = 1;
-    const NETNSA_FD: u16 = 3;
-    // `struct rtgenmsg`, padded, and the attribute.
-    let mut question = vec![0, 0, 0, 0];
-    question.extend(8_u16.to_ne_bytes());
-    question.extend(NETNSA_FD.to_ne_bytes());
-    question.extend(namespace.as_raw_fd().to_ne_bytes());
-    let answers = talk(None, RTM_GETNSID, 0, &question).ok()?;
-    let (_, body) = answers.first()?;
-    let number = attributes(body.get(4..)?).find(|(kind, _)| *kind == NETNSA_NSID)?;
-    // -1 means that it has no number.
-    Some(word(number.1)).filter(|number| *number != u32::MAX)
 }
 
 #[cfg(test)]

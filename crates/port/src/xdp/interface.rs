@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustix::io::Errno;
 use weir_bpf::{AttachMode, Counters, EbpfError, MapError, ProgramError, Take, XdpTake};
+use weir_netlink::{Link, links};
 use weir_packet::{PoolId, Pools};
 
 use super::ethtool::Ethtool;
 use super::line::Line;
-use super::links::{Link, links};
 use super::membership::{Admit, Groups, Membership};
 use super::succession::Offers;
 use super::{InterfaceNews, InterfaceState, Links, Rings, XdpError, XdpPort};

@@ -10,7 +10,7 @@
 //! - `line.rs`: what the daemon and a worker share about a queue, when its interface goes and comes back.
 //! - `monitor.rs`: news of interfaces. `membership.rs`: which frames the NIC lets through.
 //! - `carrier.rs`: the state of the link.
-//! - `links.rs`, `ethtool.rs`, `far.rs`: the kernel's view of an interface and of a veth's other end.
+//! - `ethtool.rs`, `far.rs`: what a driver offloads, at an interface and at a veth's other end.
 //!   `report.rs`: the same for people (`weir ports`).
 //! - `error.rs`: what can fail, and what to do then.
 
@@ -22,7 +22,6 @@ mod far;
 mod interface;
 mod joining;
 mod line;
-mod links;
 #[allow(unsafe_code, reason = "a socket option that rustix does not have")]
 mod membership;
 mod monitor;
@@ -41,7 +40,6 @@ pub use carrier::Carrier;
 pub use error::XdpError;
 pub use ethtool::{Ethtool, QueuesInUse};
 pub use interface::{Mode, Queues, Remnant, Wanted, XdpConfig, XdpInterface};
-pub use links::{Link, links, read_link};
 pub use monitor::{LinkMonitor, Links};
 pub use news::{InterfaceNews, InterfaceState};
 pub use port::{Rings, XdpPort};

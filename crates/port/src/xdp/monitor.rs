@@ -4,28 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use weir_netlink::{Event, Groups, Link, Monitor, Object, Read, links};
 
 use super::XdpInterface;
-use super::links::{Link, RTM_DELLINK, RTM_NEWLINK, link, links};
-use crate::netlink::messages;
 
-/// The multicast groups for interfaces, and for IPv4 and IPv6 addresses (rtnetlink(7)).
-const GROUPS: u32 = 1 | 0x10 | 0x100;
-const RTM_NEWADDR: u16 = 20;
-const RTM_DELADDR: u16 = 21;
-
-/// The largest number of datagrams read at a time; the rest are read next time.
-const DATAGRAMS_MAX: usize = 256;
-
-/// Listens for changes of interfaces and addresses of the network namespace in which it was opened.
+/// Follows the interfaces and addresses of the network namespace in which it was opened.
 pub struct LinkMonitor {
-    socket: OwnedFd,
-    buffer: Vec<u8>,
+    monitor: Monitor,
     /// Indices that disappeared since the list was last read, and whether they moved to another namespace.
     gone: BTreeMap<u32, bool>,
     /// Whether an address was, or may have been, added or removed.
@@ -46,38 +33,29 @@ impl LinkMonitor {
     /// # Errors
     /// Returns the errors of netlink.
     pub fn open() -> io::Result<LinkMonitor> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
-        Ok(LinkMonitor { socket, buffer: vec![0; 65536], gone: BTreeMap::new(), addresses: false })
+        let monitor = Monitor::open(Groups::LINKS)?;
+        Ok(LinkMonitor { monitor, gone: BTreeMap::new(), addresses: false })
     }
 
     /// Reads the messages that have arrived. Returns true if one of them concerns an interface of
     /// `ours` (by index or name), or if messages were lost.
     pub fn has_news<'a>(&mut self, ours: impl Iterator<Item = &'a XdpInterface> + Clone) -> bool {
         let mut news = false;
-        for _ in 0..DATAGRAMS_MAX {
-            let length = match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
-                Ok((_, length)) => length,
-                Err(Errno::INTR) => continue,
-                Err(Errno::NOBUFS) => {
-                    (news, self.addresses) = (true, true);
-                    continue;
+        let read = self.monitor.read(|kind, body| {
+            let Event { exists, object } = Event::parse(kind, body);
+            match object {
+                Object::Link(link) => {
+                    news |= ours.clone().any(|one| one.is(&link));
+                    if !exists {
+                        self.gone.insert(link.index, link.moved);
+                    }
                 }
-                Err(_) => break,
-            };
-            for (kind, body) in messages(&self.buffer[..length]) {
-                self.addresses |= matches!(kind, RTM_NEWADDR | RTM_DELADDR);
-                let Some(link) = link(body).filter(|_| matches!(kind, RTM_NEWLINK | RTM_DELLINK)) else {
-                    continue;
-                };
-                news |= ours.clone().any(|one| one.is(&link));
-                if kind == RTM_DELLINK {
-                    self.gone.insert(link.index, link.moved);
-                }
+                Object::Address(_) => self.addresses = true,
+                _ => {}
             }
-        }
-        news
+        });
+        self.addresses |= read == Read::Lost;
+        news || read == Read::Lost
     }
 
     /// Returns whether addresses of the host may have changed since the last call, as far as messages were
@@ -98,7 +76,7 @@ impl LinkMonitor {
 
 impl AsFd for LinkMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.monitor.as_fd()
     }
 }
 

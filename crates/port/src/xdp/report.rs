@@ -2,12 +2,12 @@
 
 use std::io;
 
+use weir_netlink::{Link, XdpFeatures, links, xdp_features};
 use weir_packet::CHUNK_MIN;
 
 use super::Mode;
 use super::ethtool::{Ethtool, Offloads};
 use super::far::Namespaces;
-use super::links::{Link, XdpFeatures, links, xdp_features};
 use super::spread::{Spread, judge};
 
 /// Bytes of a chunk that are not available to the packet: the kernel's headroom, an Ethernet header, two VLAN

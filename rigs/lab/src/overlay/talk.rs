@@ -15,10 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 use serde_json::{Value, json};
+use weir_netlink::{Protocol, Request, change};
 
 use crate::namespace::Namespace;
 use crate::run::{Run, Started};
@@ -120,25 +119,10 @@ pub fn run_end(end: &End) -> Result<()> {
 
 /// Does what `conntrack --flush` does.
 fn forget_connections() -> Result<()> {
-    /// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE; NLM_F_REQUEST, NLM_F_ACK.
+    /// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE.
     const DELETE: u16 = 1 << 8 | 2;
-    const FLAGS: u16 = 1 | 4;
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
-    let mut message = 20_u32.to_ne_bytes().to_vec();
-    message.extend(DELETE.to_ne_bytes());
-    message.extend(FLAGS.to_ne_bytes());
-    message.extend([0; 12]);
-    sendto(&socket, &message, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    let mut answer = [0; 1024];
-    let (_, length) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
-    let error = answer[..length]
-        .get(16..20)
-        .and_then(|four| four.first_chunk())
-        .map(|four| i32::from_ne_bytes(*four));
-    if error != Some(0) {
-        bail!("connection tracking does not forget: {error:?}");
-    }
-    Ok(())
+    let all = Request { kind: DELETE, flags: 0, body: &[0; 4] };
+    change(Protocol::Netfilter, all).context("connection tracking does not forget")
 }
 
 /// The parameters of an asking end.
