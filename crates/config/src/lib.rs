@@ -8,6 +8,7 @@
 mod action;
 pub mod affinity;
 pub mod attachment;
+mod conflicts;
 mod diagnostic;
 pub mod entry;
 pub mod fills;
@@ -23,6 +24,7 @@ pub mod outfile;
 pub mod pipes;
 mod plain_entry;
 pub mod ports;
+pub mod program;
 pub mod quic;
 pub mod raw;
 mod run_time;

@@ -5,7 +5,6 @@
 //! The kinds of apps that a configuration may have are given by the caller; `docs/reference/configuration.md`
 //! describes every key.
 
-mod conflicts;
 mod control;
 mod frames;
 mod plan;

@@ -1,31 +1,28 @@
 //! From the document to a plan: resolves names, checks ranges, expands apps into pipes, and checks the whole
 //! program.
 
-use super::conflicts;
 use super::control::{self, ControlOver};
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_app::edits::{self, Edits};
 use weir_app::kind::{Apps, Kind, Scope};
-use weir_config::attachment::{Attachment, Attachments};
-use weir_config::entry::Counters;
+use weir_config::attachment::Attachments;
 use weir_config::nat;
 use weir_config::nic::Nics;
 use weir_config::pipes;
 use weir_config::ports::{self, PortConfig, PortKind, Take};
+use weir_config::program::ProgramReader;
 use weir_config::raw::Node;
-use weir_config::section::{Section, list, name, number, pairs, parsed, text, words};
+use weir_config::section::{Section, number, parsed, text, words};
 use weir_config::sets;
 use weir_config::socket;
 use weir_config::tunnels;
-use weir_config::{Frames, Key, Report, Shape, Span};
+use weir_config::{Frames, Key, Report, Shape};
 use weir_packet::{CHUNK_MIN, HEADROOM};
 use weir_program::builder::ProgramBuilder;
-use weir_program::check::{Finding, FindingKind, Severity, check, owners};
-use weir_program::{Fill, Group, GroupId, NatPrefix, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
+use weir_program::check::{check, owners};
+use weir_program::{NatPrefix, PortId, Program};
 
 /// Default path of the daemon's control socket.
 pub const SOCKET: &str = "/run/weir/weir.sock";
@@ -152,13 +149,14 @@ pub fn plan(document: &Node, kinds: &'static [Kind], nics: &Nics, report: &mut R
     if section.choice("fragments", &FRAGMENTS, report) == Some(true) {
         program.follow_fragments();
     }
-    let mut builder = Builder { section: &section, plan, program, kinds, nics, tainted: Vec::new() };
-    builder.names(report);
+    let reader = ProgramReader::new(&section, program, nics);
+    let mut builder = Builder { plan, reader, section: &section, kinds };
+    builder.reader.names(report);
     builder.apps(report);
-    builder.contents(report);
+    builder.reader.contents(report);
     builder.roots(report);
     builder.check(report);
-    (report.errors() == 0).then(|| Plan { program: builder.program.build(), ..builder.plan })
+    (report.errors() == 0).then(|| Plan { program: builder.reader.program.build(), ..builder.plan })
 }
 
 /// Reads `workers`: a list of cores, or a number.
@@ -183,135 +181,29 @@ fn workers(section: &Section, report: &mut Report) -> Workers {
 }
 
 struct Builder<'a> {
-    section: &'a Section<'a>,
     plan: Plan,
-    program: ProgramBuilder,
+    reader: ProgramReader<'a>,
+    section: &'a Section<'a>,
     kinds: &'static [Kind],
-    nics: &'a Nics,
-    /// Marks of pipes and groups that could not be read completely; the check's findings there are
-    /// consequences of that.
-    tainted: Vec<Range<u32>>,
 }
 
-impl<'a> Builder<'a> {
-    /// Collects all names first, so that anything can refer to anything.
-    fn names(&mut self, report: &mut Report) {
-        for (called, span, node) in self.named("ports", report) {
-            self.port(called, span, node, report);
-        }
-        // Apps may have work that needs no frames.
-        if self.plan.ports.is_empty() && self.section.get("apps").is_none() {
-            report.error(self.section.span, "there is no port: write `ports: { p0: { xdp: eth0 } }`");
-        }
-        let spans: Vec<Span> = self.program.ports.iter().map(|port| report.span_of(port.origin)).collect();
-        conflicts::report(&self.plan.ports, &spans, report);
-        for (called, span, _) in self.named("groups", report) {
-            let group = Group::new(called, Fill::Maglev, sets::MAGLEV_SIZE);
-            self.program.group(group.origin(report.origin(span)));
-        }
-        for (called, span, _) in self.named("pipes", report) {
-            self.program.pipe(Pipe::basic(called).origin(report.origin(span)));
-        }
-        for (called, span, node) in self.named("meters", report) {
-            sets::meter(called, span, node, report).map(|meter| self.program.meter(meter));
-        }
-        for (called, span, node) in self.named("nat_pools", report) {
-            nat::pool(called, span, node, report).map(|pool| self.program.nat_pool(pool));
-        }
-        for node in self.section.get("counters").map(|node| list(node, "names", report)).unwrap_or_default() {
-            let called = text(node, "a name", report).and_then(|called| name(called, node.span, report));
-            let Some(called) = called else { continue };
-            let before = self.program.counters.len();
-            if self.program.counter(called).index() < before {
-                report.error(node.span, format!("two counters are called `{called}`"));
-            }
-        }
-    }
-
-    /// The mappings under `key` with their names, leaving out invalid names.
-    fn named(&self, key: &str, report: &mut Report) -> Vec<(&'a str, Span, &'a Node)> {
-        let Some(node) = self.section.get(key) else { return Vec::new() };
-        let pairs = pairs(node, report);
-        pairs.into_iter().filter(|(called, span, _)| name(called, *span, report).is_some()).collect()
-    }
-
-    fn port(&mut self, called: &str, span: Span, node: &Node, report: &mut Report) {
-        let id = PortId(self.plan.ports.len() as u16);
-        let port = ports::read((called, span), id, node, self.nics, report);
-        let declaration = PortDeclaration::new(&port.name).kernel_path(port.kernel_path()).mac(port.mac);
-        let origin = report.origin(span);
-        self.program.port(declaration.origin(origin));
-        self.plan.attachments.add(Attachment::port(id, &port, origin));
-        self.plan.ports.push(port);
-    }
-
+impl Builder<'_> {
     fn apps(&mut self, report: &mut Report) {
         let (before, mark) = (report.errors(), report.next_origin());
-        let Plan { ports, socket, attachments, .. } = &mut self.plan;
-        let scope = &mut Scope {
-            kinds: self.kinds,
-            program: &mut self.program,
-            attachments,
-            ports,
-            control: socket,
-            report,
-        };
+        let ProgramReader { program, ports, attachments, .. } = &mut self.reader;
+        let scope =
+            &mut Scope { kinds: self.kinds, program, attachments, ports, control: &self.plan.socket, report };
         self.plan.apps = Apps::read(self.section.get("apps"), scope);
-        self.taint((before, mark), mark, report);
+        self.reader.taint((before, mark), mark, report);
     }
 
-    fn contents(&mut self, report: &mut Report) {
-        let groups: HashMap<String, GroupId> =
-            self.program.groups.iter().map(|group| group.name.clone()).zip((0..).map(GroupId)).collect();
-        for (called, _, node) in self.named("groups", &mut Report::default()) {
-            let Some(&id) = groups.get(called) else { continue };
-            let before = (report.errors(), report.next_origin());
-            let group = sets::group(id, node, &self.program, report);
-            self.taint(before, group.origin, report);
-            *self.program.group_mut(id) = group;
-        }
-        let listed = self.section.get("counters").is_some();
-        let mut counters = Counters::new(self.program.counters.clone(), !listed);
-        for (called, _, node) in self.named("pipes", &mut Report::default()) {
-            let Some(id) = self.program.pipe_named(called) else { continue };
-            let before = (report.errors(), report.next_origin());
-            let named = (&*self.program, &self.plan.attachments);
-            let pipe = pipes::read(id, node, named, &mut counters, report);
-            self.taint(before, pipe.origin, report);
-            self.program.define(id, pipe);
-        }
-        counters.names.into_iter().for_each(|name| _ = self.program.counter(name));
-    }
-
-    fn taint(&mut self, before: (usize, Origin), own: Origin, report: &Report) {
-        if report.errors() > before.0 {
-            self.tainted.push(before.1.0..report.next_origin().0);
-            self.tainted.push(own.0..own.0 + 1);
-        }
-    }
-
-    /// Gives each port its root: its own, else that of the app receiving from it, else the common one.
     fn roots(&mut self, report: &mut Report) {
-        let common = self.section.get("root").and_then(|node| self.root(node, report));
-        let ports = self.named("ports", &mut Report::default());
-        let mut own_root = Vec::new();
-        for (at, (_, _, node)) in ports.into_iter().enumerate() {
-            // Its other keys were checked when the port was read.
-            let section = Section::of(node, &["root"], &mut Report::default());
-            let own = section.get("root").and_then(|node| self.root(node, report));
-            if let Some(root) = own.or(self.program.ports[at].root).or(common) {
-                self.program.root(PortId(at as u16), root);
-            }
-            own_root.push(section.get("root").is_some());
-        }
-        self.plan.apps.enclose(&mut self.program, report);
+        let own_root = self.reader.roots(report);
+        self.plan.apps.enclose(&mut self.reader.program, report);
+        self.plan.ports = std::mem::take(&mut self.reader.ports);
+        self.plan.attachments = std::mem::take(&mut self.reader.attachments);
         self.takes_nothing(&own_root, report);
         self.takes_too_much(report);
-    }
-
-    fn root(&self, node: &Node, report: &mut Report) -> Option<PipeId> {
-        let names = self.program.pipes.iter().map(|pipe| pipe.name.as_str());
-        weir_config::section::named("pipe", node, names, report).map(|at| PipeId(at as u16))
     }
 
     /// Warns of a port that has its own root but takes nothing from the kernel, since it never sees a frame;
@@ -324,7 +216,7 @@ impl<'a> Builder<'a> {
             PortKind::Pcap { .. } | PortKind::Mem | PortKind::Traffic(_) | PortKind::Dpdk { .. } => true,
         };
         let none = !(0..self.plan.ports.len()).any(takes);
-        for (at, port) in self.program.ports.iter().enumerate() {
+        for (at, port) in self.reader.program.ports.iter().enumerate() {
             if !takes(at) && port.root.is_some() && (own_root[at] || none) {
                 let message = format!(
                     "port `{}` takes nothing from the kernel: write `take: all`, or rules",
@@ -338,7 +230,7 @@ impl<'a> Builder<'a> {
     /// Reports interfaces with more rules than fit, which the daemon would otherwise only discover when
     /// starting.
     fn takes_too_much(&self, report: &mut Report) {
-        for (at, port) in self.program.ports.iter().enumerate() {
+        for (at, port) in self.reader.program.ports.iter().enumerate() {
             if let Err(why) = self.plan.frames(PortId(at as u16)).check() {
                 let message = format!("port `{}` cannot take what it and its apps name: {why}", port.name);
                 report.error(report.span_of(port.origin), message);
@@ -346,29 +238,21 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Runs the program's check. If the text has errors, findings that follow from them are left out.
+    /// Runs the program's check.
     fn check(&mut self, report: &mut Report) {
-        let broken = report.errors() > 0;
+        let is_broken = report.errors() > 0;
         self.pools_of_services(report);
-        let mut findings = check(&self.program);
+        let mut findings = check(&self.reader.program);
         if self.plan.workers.count() > 1 {
-            findings.extend(owners(&self.program).1);
+            findings.extend(owners(&self.reader.program).1);
         }
-        for finding in findings {
-            if !(broken && self.follows(&finding)) {
-                let span = self.span(&finding, report);
-                match finding.severity {
-                    Severity::Error => report.error(span, finding.kind.to_string()),
-                    Severity::Warning => report.warning(span, finding.kind.to_string()),
-                }
-            }
-        }
+        self.reader.report(findings, is_broken, report);
     }
 
     /// Reports NAT pools with an address that an app takes, such as that of a service: a packet to it could
     /// be a response or a request.
     fn pools_of_services(&self, report: &mut Report) {
-        for pool in &self.program.nat_pools {
+        for pool in &self.reader.program.nat_pools {
             let taken = (0..self.plan.ports.len()).flat_map(|port| self.plan.apps.take(PortId(port as u16)));
             // An app that takes fragments also takes whole packets.
             let mut rules = taken.filter_map(|frames| match frames {
@@ -385,33 +269,6 @@ impl<'a> Builder<'a> {
                 let message = format!("NAT pool `{}` has {}, which an app takes", pool.name, rule.dst);
                 report.error(report.span_of(pool.origin), message);
             }
-        }
-    }
-
-    fn follows(&self, finding: &Finding) -> bool {
-        match finding.kind {
-            // A forward that could not be read leads nowhere, so it cannot close a loop.
-            FindingKind::Loop { .. } | FindingKind::KernelUnavailable { .. } => false,
-            FindingKind::MetadataUnwritten { .. } => true,
-            _ => {
-                let tainted = self.tainted.iter().any(|range| range.contains(&finding.origin.0));
-                tainted || finding.severity == Severity::Warning
-            }
-        }
-    }
-
-    /// Where the subject of a finding was written; for a counter, which has no mark, where it is listed.
-    fn span(&self, finding: &Finding, report: &Report) -> Span {
-        let listed = self.section.get("counters");
-        match &finding.kind {
-            FindingKind::Unused { what: "counter", name } => {
-                let nodes =
-                    listed.map(|node| list(node, "names", &mut Report::default())).unwrap_or_default();
-                let is =
-                    |node: &&Node| matches!(&node.kind, weir_config::raw::Kind::Scalar(text) if text == name);
-                nodes.iter().find(is).map(|node| node.span).unwrap_or_default()
-            }
-            _ => report.span_of(finding.origin),
         }
     }
 }

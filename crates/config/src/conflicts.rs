@@ -1,10 +1,10 @@
 //! What two ports cannot share: an interface, a device, a file that one of them writes. Here the mistake is
 //! reported with its line; later it would cost a start of the daemon, or frames.
 
+use crate::ports::{PortConfig, PortKind};
+use crate::{Report, Span};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use weir_config::ports::{PortConfig, PortKind};
-use weir_config::{Report, Span};
 
 /// What ports use, and which port used it first.
 #[derive(Default)]
