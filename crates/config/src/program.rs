@@ -124,8 +124,8 @@ impl<'a> ProgramReader<'a> {
         }
     }
 
-    /// Gives each port its root: its own, else that of the app receiving from it, else the common one. Returns
-    /// which ports have their own.
+    /// Gives each port its root: its own, else that of the app receiving from it, else the common one.
+    /// Returns which ports have their own.
     pub fn roots(&mut self, report: &mut Report) -> Vec<bool> {
         let common = self.section.get("root").and_then(|node| self.root(node, report));
         let ports = self.named("ports", &mut Report::default());
@@ -147,8 +147,8 @@ impl<'a> ProgramReader<'a> {
         crate::section::named("pipe", node, names, report).map(|at| PipeId(at as u16))
     }
 
-    /// Reports findings of the program's check. If the text has errors, findings that follow from them are left
-    /// out.
+    /// Reports findings of the program's check. If the text has errors, findings that follow from them are
+    /// left out.
     pub fn report(&self, findings: Vec<Finding>, is_broken: bool, report: &mut Report) {
         for finding in findings {
             if !(is_broken && self.follows(&finding)) {
