@@ -11,13 +11,13 @@ FEATURES := --features dpdk,parquet,tls
 SEED ?= 1
 FUZZ_SECONDS ?= 300
 SOAK_SECONDS ?= 600
-# cargo-fuzz and the inputs it finds are in target/, so that the user's tools are not touched and corpora stay
-# small.
-FUZZ_TOOLS := $(CURDIR)/target/tools
+# cargo-fuzz, cargo-deny and the inputs that fuzzers find are in target/, so that the user's tools are not
+# touched and corpora stay small.
+TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test test-kernels lint fmt clippy check explore test-long soak fuzz bench
+.PHONY: help demo test setup-test test-kernels lint fmt clippy check deny explore test-long soak fuzz bench
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -70,6 +70,11 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	    FOLDER="$$target/kernels" tests/kernels/boot "cd '$(CURDIR)' && tests/kernels/short \
 	        '$$target/release/weir' $$tests"
 
+deny: ## checks advisories, licences, duplicates and sources of dependencies (deny.toml; needs the network)
+	@PATH=$(TOOLS)/bin:$$PATH; command -v cargo-deny >/dev/null || \
+	    $(CARGO) install --locked --root $(TOOLS) cargo-deny
+	PATH=$(TOOLS)/bin:$$PATH cargo-deny check
+
 explore: setup-test ## runs the tests with a seed that no run had before; `make check SEED=` repeats one
 	@seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); printf '\n== seed %s\n' "$$seed"; \
 	    $(MAKE) --no-print-directory check SEED="$$seed"
@@ -89,12 +94,12 @@ soak: setup-test ## runs a daemon for SOAK_SECONDS (600) of reloads, changes and
 fuzz: setup-test ## runs every fuzzer for FUZZ_SECONDS (300) on the nightly toolchain
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || \
 	    { echo "the fuzzers need a nightly toolchain: 'rustup toolchain install nightly'"; exit 1; }
-	@[ -x $(FUZZ_TOOLS)/bin/cargo-fuzz ] || $(CARGO) install --locked --root $(FUZZ_TOOLS) cargo-fuzz
+	@[ -x $(TOOLS)/bin/cargo-fuzz ] || $(CARGO) install --locked --root $(TOOLS) cargo-fuzz
 	@mkdir -p target/fuzz; : >target/fuzz/summary
-	@for fuzzer in $${FUZZERS:-$$(PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list)}; do \
+	@for fuzzer in $${FUZZERS:-$$(PATH=$(TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list)}; do \
 	    printf '\n== fuzzer %s\n' "$$fuzzer"; \
 	    found="target/fuzz/$$fuzzer"; mkdir -p "$$found"; log="target/fuzz/$$fuzzer.log"; \
-	    PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz run "$$fuzzer" "$$found" "fuzz/corpus/$$fuzzer" \
+	    PATH=$(TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz run "$$fuzzer" "$$found" "fuzz/corpus/$$fuzzer" \
 	        -- -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 >"$$log" 2>&1 \
 	        || { tail -n 60 "$$log"; exit 1; }; \
 	    awk -v name="$$fuzzer" -f fuzz/summary.awk "$$log" | tee -a target/fuzz/summary; \
