@@ -113,7 +113,7 @@ fn end(translated: Translated, at: usize) -> SocketAddr {
 pub(super) fn text(answer: &Value, _flags: &[&str]) -> String {
     let line = |direction: &str| {
         let one = &answer[direction];
-        let way = if one["short_way"] == true { "the short way" } else { "the kernel's way" };
+        let way = if one["short_way"] == true { "the fast path" } else { "the slow path" };
         format!("{direction}: {way}: {}\n", one["why"].as_str().unwrap_or_default())
     };
     let stamps = &answer["stamps"];
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!((&said["in_table"], &said["local"]), (&json!(true), &json!("[fd00::5]:40000")));
         let stuck = explain(&pair, &[row()], 10, Some("no VXLAN device"));
         assert!(
-            text(&stuck, &[]).starts_with("sent: the kernel's way: the programs are not at work: no VXLAN")
+            text(&stuck, &[]).starts_with("sent: the slow path: the programs are not at work: no VXLAN")
         );
         for bad in [
             "",

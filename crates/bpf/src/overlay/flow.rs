@@ -162,9 +162,9 @@ pub struct OverlayFlow {
     pub pod: u32,
     /// When the first direction was learnt or the flow last reported its counts, on the same clock.
     pub born_ns: u64,
-    /// When its last frame took the short way, on the same clock.
+    /// When its last frame took the fast path, on the same clock.
     pub used_ns: u64,
-    /// Packets sent and received on the short way since then.
+    /// Packets sent and received on the fast path since then.
     pub packets: [u64; 2],
     /// Their bytes, as on the pod's wire.
     pub bytes: [u64; 2],
@@ -193,9 +193,9 @@ pub struct OverlayGone {
     /// When that was, in nanoseconds of `CLOCK_MONOTONIC`; 0 if the flow had already reported its final
     /// counts, and these come from frames that were still in flight.
     pub born_ns: u64,
-    /// When its last frame took the short way.
+    /// When its last frame took the fast path.
     pub used_ns: u64,
-    /// Packets sent and received on the short way.
+    /// Packets sent and received on the fast path.
     pub packets: [u64; 2],
     /// Their bytes, as on the pod's wire.
     pub bytes: [u64; 2],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Reads frames (whether they may take the short way, and which flow they belong to), and changes them. */
+/* Reads frames (whether they may take the fast path, and which flow they belong to), and changes them. */
 
 #define TCP_CONTROL 0x07 /* FIN, SYN, RST */
 
@@ -49,7 +49,7 @@ static __always_inline __u32 header_sum(const void *header)
 #endif
 
 /* Reads an inner packet that begins at an offset and ends with the frame. Returns why it may not take the
- * short way, or FAST. */
+ * fast path, or FAST. */
 static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, struct packet *packet)
 {
 	enum count why;

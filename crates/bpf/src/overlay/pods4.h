@@ -22,7 +22,7 @@ static __always_inline __u8 hops_of(const pod_header *ip)
 	return ip->ttl;
 }
 
-/* Returns why the header of the packet at this offset keeps it off the short way, or FAST. */
+/* Returns why the header of the packet at this offset keeps it off the fast path, or FAST. */
 static __always_inline enum count read_header(const struct __sk_buff *skb, __u32 at, const pod_header *ip)
 {
 	if (ip->version != 4)

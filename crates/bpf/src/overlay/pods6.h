@@ -28,7 +28,7 @@ static __always_inline int is_of_link(const pod_address *address)
 	return (address->s6_addr16[0] & bpf_htons(0xffc0)) == bpf_htons(0xfe80);
 }
 
-/* Returns why the packet's next header keeps it off the short way. */
+/* Returns why the packet's next header keeps it off the fast path. */
 static __always_inline enum count other_header(__u8 next)
 {
 	switch (next) {
@@ -46,7 +46,7 @@ static __always_inline enum count other_header(__u8 next)
 	}
 }
 
-/* Returns why the header of the packet at this offset keeps it off the short way, or FAST. */
+/* Returns why the header of the packet at this offset keeps it off the fast path, or FAST. */
 static __always_inline enum count read_header(const struct __sk_buff *skb, __u32 at, const pod_header *ip)
 {
 	if (ip->version != 6)

@@ -265,7 +265,7 @@ static __always_inline __u32 packets_of(const struct __sk_buff *skb)
 	return skb->gso_segs ?: 1;
 }
 
-/* Counts a frame that took the short way: its packets, and their bytes as on the pod's wire, where each
+/* Counts a frame that took the fast path: its packets, and their bytes as on the pod's wire, where each
  * packet has its own copy of the headers; `length` is that of the inner packet. */
 static __always_inline void credit(struct way *way, enum direction direction, __u32 packets, __u32 length,
 				   const struct packet *packet, __u64 now)

@@ -111,7 +111,7 @@ fn records_without_room_are_counted() {
 }
 
 /// What one thread does: frames of more flows than fit, in both directions, learnt again whenever they are
-/// not known. Returns how many took the short way.
+/// not known. Returns how many took the fast path.
 fn frames(ends: &AtomicBool, at: usize, (pod, up): (u32, u32), wrong: &AtomicU64) -> [u64; 2] {
     let mut cpu = CpuSet::new();
     cpu.set(at);
@@ -189,7 +189,7 @@ fn processors_that_share_the_table_lose_no_count_and_mix_no_flows() {
     assert!(sent.is_balanced() && received.is_balanced(), "{sent:?} {received:?}");
     let entries = rig.programs.entries();
     let sum = |at: usize| given.iter().map(|gone| gone.packets[at]).sum::<u64>();
-    assert_eq!([sum(0), sum(1)], fast, "each frame of the short way is in one record: {entries:?}");
+    assert_eq!([sum(0), sum(1)], fast, "each frame of the fast path is in one record: {entries:?}");
     assert_eq!([sent.of("fast"), received.of("fast")], fast);
     assert_eq!((entries.gone_packets, entries.lost), (fast, [0, 0]));
     assert!(

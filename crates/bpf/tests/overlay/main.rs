@@ -1,4 +1,4 @@
-//! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): what takes the short way and what
+//! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): what takes the fast path and what
 //! it looks like afterwards, and what takes the kernel's path. Needs root, and creates a network namespace
 //! for each test.
 

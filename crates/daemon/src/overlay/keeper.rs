@@ -310,7 +310,7 @@ impl Running {
             return Ok(());
         }
         if self.nodes.len() == OVERLAY_NODES_MAX {
-            telling.say(&format!("no room for the node {node}: its flows take the kernel's way"));
+            telling.say(&format!("no room for the node {node}: its flows take the slow path"));
             return Ok(());
         }
         let Some(stamp) = self.stamps.pop() else { return Ok(()) };
@@ -365,7 +365,7 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         (None, start) => Pods::Named(start.clone().context("an overlay has pods")?),
     };
     let Some(vxlan) = tunnel.vxlan else {
-        bail!("`{}` is not a VXLAN device; Geneve and other tunnels keep the kernel's way", overlay.tunnel)
+        bail!("`{}` is not a VXLAN device; Geneve and other tunnels stay on the slow path", overlay.tunnel)
     };
     if vxlan.external {
         bail!("`{}` is a VXLAN device with `external`, which has no VNI of its own", overlay.tunnel);
@@ -418,7 +418,7 @@ fn must_be_liberal() -> Result<()> {
     // Bounded: the kernel writes it.
     match std::fs::read_to_string(LIBERAL) {
         Ok(text) if text.trim() == "0" => bail!(
-            "net.netfilter.nf_conntrack_tcp_be_liberal is 0, so TCP frames that return to the kernel's way \
+            "net.netfilter.nf_conntrack_tcp_be_liberal is 0, so TCP frames that return to the slow path \
              would be invalid: `sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1`"
         ),
         _ => Ok(()),

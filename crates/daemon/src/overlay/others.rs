@@ -31,7 +31,7 @@ impl Others {
         let before = self.said.insert(index, now.clone()).unwrap_or_default();
         for (at, what) in [
             "before ours: what it drops or takes, ours does not see",
-            "behind ours: it does not see frames that take the short way",
+            "behind ours: it does not see frames that take the fast path",
         ]
         .into_iter()
         .enumerate()

@@ -70,7 +70,7 @@ impl Telling {
         }
         self.has_told = true;
         match &obstacle {
-            Some(why) => warn!("{}: {why}; it is tried again, and traffic takes the kernel's way", self.name),
+            Some(why) => warn!("{}: {why}; it is tried again, and traffic takes the slow path", self.name),
             None => info!("{}: the programs are at work", self.name),
         }
         let mut told = self.board.look();

@@ -68,7 +68,7 @@ pub(crate) const PASSIVE: &[Key] = weir_config::keys! {
 /// The minimum and maximum of `within`, and of `for`.
 const WITHIN_NS: [u64; 2] = [100 * NS_PER_MS, 60_000 * NS_PER_MS];
 const FOR_NS: [u64; 2] = [1000 * NS_PER_MS, 3_600_000 * NS_PER_MS];
-/// The choices of `via`: whether a check goes the service's own way.
+/// The choices of `via`: whether a check takes the service's own path.
 const VIA: [(&str, bool); 2] = [("address", false), ("service", true)];
 /// The choices of `close`.
 const CLOSE: [(&str, Close); 2] = [("fin", Close::Fin), ("reset", Close::Reset)];
@@ -269,7 +269,7 @@ fn from(section: &Section<'_>, report: &mut Report) -> Option<Sources> {
     if section.get("via").is_none() {
         report.error_help(
             node.span,
-            "`from` is for checks that go the service's own way",
+            "`from` is for checks that take the service's own path",
             "write `via: service`",
         );
     }

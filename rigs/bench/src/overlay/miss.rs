@@ -1,5 +1,5 @@
 //! The cost of a miss: the nanoseconds that weir's programs take for a frame from which nothing can be learnt
-//! (`kernel.bpf_stats_enabled`), relative to those of the kernel's way without them.
+//! (`kernel.bpf_stats_enabled`), relative to those of the slow path without them.
 
 use std::fs;
 use std::time::Duration;
@@ -34,9 +34,9 @@ impl Drop for Statistics {
 
 /// The result, in nanoseconds per packet.
 pub struct Miss {
-    /// The kernel's way in total, without weir.
+    /// The slow path in total, without weir.
     pub kernel_ns: Spread,
-    /// All programs that a packet passes when it misses, and when it takes the short way, including the cost
+    /// All programs that a packet passes when it misses, and when it takes the fast path, including the cost
     /// of the statistics.
     pub miss_ns: Spread,
     pub hit_ns: Spread,
@@ -85,7 +85,7 @@ impl Miss {
     /// The result as a line of text.
     pub fn text(&self) -> String {
         format!(
-            "a packet the kernel's way {:.0} ns, weir's programs for one that misses {:.0} ns, for one that \
+            "a packet on the slow path {:.0} ns, weir's programs for one that misses {:.0} ns, for one that \
              does not {:.0} ns, of which statistics are {:.0} ns for each of four and three programs: a miss \
              costs {:.3}",
             self.kernel_ns.median,

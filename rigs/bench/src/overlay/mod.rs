@@ -173,7 +173,7 @@ fn order(random: &mut Random) -> [usize; ARMS.len()] {
     order
 }
 
-/// Returns a line with the number of weir's frames that took the short way. Fails if there were none, since
+/// Returns a line with the number of weir's frames that took the fast path. Fails if there were none, since
 /// the cache was not measured then.
 fn shown(bed: &Bed) -> Result<String> {
     let mut words = Vec::new();
@@ -181,9 +181,9 @@ fn shown(bed: &Bed) -> Result<String> {
         let frames = &bed.show(at)?["frames"];
         for direction in ["sent", "received"] {
             let of = |name: &str| frames[direction][name].as_f64().unwrap_or_default();
-            carried(&format!("the short way of n{} ({direction})", at + 1), of("fast"))?;
+            carried(&format!("the fast path of n{} ({direction})", at + 1), of("fast"))?;
             words.push(format!("n{} {direction} {:.1} %", at + 1, 100.0 * of("fast") / of("seen")));
         }
     }
-    Ok(format!("weir's frames that took the short way: {}", words.join(", ")))
+    Ok(format!("weir's frames that took the fast path: {}", words.join(", ")))
 }

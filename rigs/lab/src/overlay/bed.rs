@@ -130,7 +130,7 @@ impl Bed {
         self.daemons[at].app(APP, &format!("explain {flow}"))
     }
 
-    /// Returns how many frames of a node took the short way, sent and received.
+    /// Returns how many frames of a node took the fast path, sent and received.
     pub fn fast(&self, at: usize) -> Result<[u64; 2]> {
         let shown = self.show(at)?;
         let of = |direction: &str| shown["frames"][direction]["fast"].as_u64().unwrap_or_default();
@@ -152,13 +152,13 @@ impl Bed {
         Talk::ask(run, &role, &self.topology.pods[node][pod], &arguments)
     }
 
-    /// Waits until `more` further frames from a node's pods have taken the short way.
+    /// Waits until `more` further frames from a node's pods have taken the fast path.
     pub fn wait_for_sent(&self, at: usize, more: u64, interrupt: &Interrupt) -> Result<bool> {
         let [before, _] = self.fast(at)?;
         interrupt.wait(PATIENCE, || Ok(self.fast(at)?[0] >= before + more))
     }
 
-    /// Waits until `more` further frames have taken the short way at a node, in both directions.
+    /// Waits until `more` further frames have taken the fast path at a node, in both directions.
     pub fn wait_for_fast(&self, at: usize, more: u64, interrupt: &Interrupt) -> Result<bool> {
         let before = self.fast(at)?;
         let grown = || {

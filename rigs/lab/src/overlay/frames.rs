@@ -23,7 +23,7 @@ const FOREIGN: &str = "10";
 pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &LONG_UDP)?, bed.ask(run, &LONG_TCP)?];
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let oversize =
         |bed: &Bed| anyhow::Ok(bed.show(0)?["frames"]["sent"]["oversize"].as_u64().unwrap_or_default());
     let before = oversize(bed)?;
@@ -37,7 +37,7 @@ pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
         }
     }
     phase.must(oversize(bed)? > before, "nothing was too long");
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }
@@ -55,7 +55,7 @@ pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrup
             pod.output("ethtool", &[&["-K", "eth0"], offload].concat())?;
         }
         let talks = [bed.ask(run, &LONG_TCP)?, bed.ask(run, &UDP)?];
-        phase.must(bed.wait_for_fast(0, SOME, interrupt)?, format!("no short way with {offload:?}"));
+        phase.must(bed.wait_for_fast(0, SOME, interrupt)?, format!("no fast path with {offload:?}"));
         for talk in &talks {
             phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, format!("no answers with {offload:?}"));
         }
@@ -89,9 +89,9 @@ pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
     }
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     for (without, with) in [(1, 0), (0, 1)] {
-        phase.must(bed.wait_for_fast(with, SOME, interrupt)?, "no short way");
+        phase.must(bed.wait_for_fast(with, SOME, interrupt)?, "no fast path");
         run.kill(bed.daemons[without].process())?;
-        phase.must(bed.wait_for_fast(with, SOME, interrupt)?, format!("no short way at n{} alone", with + 1));
+        phase.must(bed.wait_for_fast(with, SOME, interrupt)?, format!("no fast path at n{} alone", with + 1));
         for talk in &talks {
             phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "no answers");
         }
@@ -125,11 +125,11 @@ pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> R
         }
     }
     let talk = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     run.kill(bed.daemons[0].process())?;
     phase.must(bed.wait_for_answers(&talk, SOME, interrupt)?, "no answers without a daemon");
     bed.restart(run, 0, interrupt)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when they were there first");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path when they were there first");
     for interface in ["vp1", UPLINK] {
         for hook in ["ingress", "egress"] {
             let there = bed.topology.nodes[0].output("tc", &["filter", "show", "dev", interface, hook])?;
@@ -141,7 +141,7 @@ pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> R
             bed.topology.nodes[0].output("tc", &["qdisc", "del", "dev", interface, "clsact"])?;
         }
     }
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when they are gone");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path when they are gone");
     phase.add(&talk.end(run, interrupt)?);
     // An interface that gains or loses such a qdisc sends nothing for a moment.
     phase.must(phase.lost < phase.sent / 10, "many requests were lost");
@@ -152,7 +152,7 @@ pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> R
 pub fn explained(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let flows = bed.flows(0)?;
     let mut flows = flows["flows"].as_array().into_iter().flatten();
     let is_its = |flow: &&serde_json::Value| {

@@ -3,7 +3,7 @@
 //!
 //! There are three nodes with two pods each, a daemon on each node, and flows between pods. Then pods move,
 //! rules deny flows, neighbours change addresses, and daemons die. Each phase counts requests, and those that
-//! reached a different pod than the one the kernel's way leads to.
+//! reached a different pod than the one the slow path leads to.
 
 mod bed;
 mod frames;

@@ -26,7 +26,7 @@ const LONG_TCP: [&str; 7] = ["--tcp", "--flows", "2", "--pause-ms", "5", "--size
 pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let [other, new] = replacement(bed, run)?;
     let answers = Talk::answer(run, &new, &format!("0.0.0.0:{PORT}"), 51)?;
     answers.started(interrupt)?;
@@ -34,7 +34,7 @@ pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
     interrupt.sleep(SETTLED)?;
     let before = bed.answers.of("answered");
     phase.must(interrupt.wait(PATIENCE, || Ok(talk.of("name") == 51))?, "the new pod does not answer");
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way to the new node");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path to the new node");
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");
     // Then switch back, as if the node had been away for a while.
@@ -46,7 +46,7 @@ pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
         interrupt.wait(PATIENCE, || Ok(talk.of("name") == 21))?,
         "the former pod does not answer again",
     );
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way to the former node");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path to the former node");
     let wrong = answers.of("answered") - before;
     phase.misdelivered += wrong;
     phase.must(wrong == 0, "the other pod got requests");
@@ -122,7 +122,7 @@ pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
         bed.topology.pods[1][0].output("ethtool", &["-K", "down0", "tso", offload, "gso", offload])?;
         let talks = [bed.ask_from(run, [0, 0], &to, &UDP)?, bed.ask_from(run, [0, 0], &to, &LONG_TCP)?];
         for at in [0, 1] {
-            phase.must(bed.wait_for_fast(at, 4 * SOME, interrupt)?, format!("n{} has no short way", at + 1));
+            phase.must(bed.wait_for_fast(at, 4 * SOME, interrupt)?, format!("n{} has no fast path", at + 1));
         }
         for talk in talks {
             phase.must(
@@ -142,11 +142,11 @@ pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
 }
 
 /// Foreign programs at the same hook: one attached earlier sees all frames, one attached later only those of
-/// the kernel's way, and an event informs the operator.
+/// the slow path, and an event informs the operator.
 pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let file = run.folder().join("foreign.json");
     // It decapsulates tunnels that do not exist here, and counts all other frames.
     let mut foreign = bed.topology.nodes[0].command(&weir::program()?);
@@ -156,21 +156,21 @@ pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
         interrupt.wait(PATIENCE, || told(bed, "runs behind ours"))?,
         "nobody is told of the one behind",
     );
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way with another program behind");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path with another program behind");
     run.kill(bed.daemons[0].process())?;
     bed.restart(run, 0, interrupt)?;
     phase.must(
         interrupt.wait(PATIENCE, || told(bed, "runs before ours"))?,
         "nobody is told of the one in front",
     );
-    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way with another program in front");
+    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no fast path with another program in front");
     let [_, received] = bed.fast(0)?;
     run.stop(foreign)?;
     let counts = fs::read_to_string(&file)?;
     let counts: Value = serde_json::from_str(counts.lines().last().unwrap_or_default())?;
     let seen: u64 = counts["counts"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
     phase.must(seen >= received, format!("the one in front has seen {seen} of {received} frames: {counts}"));
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when it is gone");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path when it is gone");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }

@@ -15,7 +15,7 @@ use crate::run::Run;
 
 /// After this time, no old state may be left.
 pub const SETTLED: Duration = Duration::from_secs(1);
-/// Number of frames that shows that a flow takes the short way.
+/// Number of frames that shows that a flow takes the fast path.
 pub const SOME: u64 = 50;
 /// UDP flows, each with a request every 5 ms.
 pub const UDP: [&str; 4] = ["--flows", "4", "--pause-ms", "5"];
@@ -27,7 +27,7 @@ pub struct Phase {
     /// Whether the phase succeeded.
     pub ok: bool,
     pub sent: u64,
-    /// Requests that reached a different pod than the one the kernel's way leads to.
+    /// Requests that reached a different pod than the one the slow path leads to.
     pub misdelivered: u64,
     pub lost: u64,
     /// What went wrong.
@@ -114,7 +114,7 @@ fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     for at in [0, 1] {
-        phase.must(bed.wait_for_fast(at, 4 * SOME, interrupt)?, format!("n{} has no short way", at + 1));
+        phase.must(bed.wait_for_fast(at, 4 * SOME, interrupt)?, format!("n{} has no fast path", at + 1));
     }
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
@@ -140,7 +140,7 @@ fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     let mut phase = Phase::new();
     let to = format!("{}:{PORT}", pod(1, 0));
     let talks = [bed.ask_from(run, [1, 1], &to, &UDP)?, bed.ask_from(run, [1, 1], &to, &TCP)?];
-    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no fast path");
     let [_, received] = bed.fast(1)?;
     bed.topology.deny(1, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
     interrupt.sleep(SETTLED)?;
@@ -151,7 +151,7 @@ fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     phase.must(bed.fast(1)?[1] == received, "the tunnel has nothing to do with it");
     bed.topology.allow(1)?;
     phase.must(bed.wait_for_answers(&talks[0], SOME, interrupt)?, "allowed requests are not answered");
-    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no fast path again");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }
@@ -169,7 +169,7 @@ fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase>
         let talks = [bed.ask_from(run, asks, &to, &UDP)?, bed.ask_from(run, asks, &to, &TCP)?];
         phase.must(
             bed.wait_for_sent(node, 8 * SOME, interrupt)?,
-            format!("no short way for {asks:?}, masquerade {masquerade}: {}", bed.show(node)?["entries"]),
+            format!("no fast path for {asks:?}, masquerade {masquerade}: {}", bed.show(node)?["entries"]),
         );
         for talk in talks {
             phase.add(&talk.end(run, interrupt)?);
@@ -181,13 +181,13 @@ fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase>
     let other = &bed.topology.pods[2][0];
     Talk::answer(run, other, &format!("{}:{PORT}", pod(2, 0)), 30)?.started(interrupt)?;
     let talk = bed.ask_from(run, [0, 0], &format!("{SERVICE}:80"), &UDP)?;
-    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no fast path");
     bed.topology.serve(0, &pod(2, 0), false)?;
     bed.forget_connections(0)?;
     interrupt.sleep(SETTLED)?;
     let before = bed.answers.of("answered");
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 30))?, "the new pod does not answer");
-    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no short way to the new pod");
+    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no fast path to the new pod");
     let former = bed.answers.of("answered") - before;
     phase.misdelivered += former;
     phase.must(former == 0, "the former pod got requests");
@@ -202,7 +202,7 @@ fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase>
 fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     bed.topology.deny(0, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
     interrupt.sleep(SETTLED)?;
     let before = bed.answers.of("answered");
@@ -211,7 +211,7 @@ fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     phase.must(phase.misdelivered == 0, "forbidden requests arrived");
     bed.topology.allow(0)?;
     phase.must(bed.wait_for_answers(&talk, SOME, interrupt)?, "allowed requests do not arrive");
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
     phase.add(&talk.end(run, interrupt)?);
     Ok(phase)
 }
@@ -220,7 +220,7 @@ fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
 fn next_hop(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let mac = "02:98:00:00:00:99";
     bed.topology.nodes[1].ip(&format!("link set {UPLINK} address {mac}\n"))?;
     for other in [0, 2] {
@@ -229,7 +229,7 @@ fn next_hop(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase
     }
     phase.must(bed.wait_for_answers(&talks[0], SOME, interrupt)?, "no answers any more");
     for at in [0, 1] {
-        phase.must(bed.wait_for_fast(at, SOME, interrupt)?, format!("n{} has no short way again", at + 1));
+        phase.must(bed.wait_for_fast(at, SOME, interrupt)?, format!("n{} has no fast path again", at + 1));
     }
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
@@ -241,11 +241,11 @@ fn next_hop(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase
 fn mtu(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     bed.topology.nodes[0].ip(&format!("link set {UPLINK} mtu 1400\n"))?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way with a smaller MTU");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path with a smaller MTU");
     bed.topology.nodes[0].ip(&format!("link set {UPLINK} mtu 1500\n"))?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way with the former MTU");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path with the former MTU");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }
@@ -257,7 +257,7 @@ fn mtu(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
 fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let refused = bed.cleanup(0).err().map(|error| format!("{error:#}")).unwrap_or_default();
     phase.must(refused.contains("end it first"), format!("cleanup beside a daemon: {refused}"));
     run.kill(bed.daemons[0].process())?;
@@ -283,7 +283,7 @@ fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
         );
     }
     bed.restart(run, 0, interrupt)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }
@@ -295,7 +295,7 @@ fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
 fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     run.hold(bed.daemons[0].process());
     bed.topology.deny(0, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
     let burst: String = (0..10_000)
@@ -319,7 +319,7 @@ fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Ph
     let lost = || Ok(bed.show(0)?["causes"]["lost"].as_u64().unwrap_or_default() > 0);
     phase.must(interrupt.wait(SETTLED * 20, lost)?, "no message was lost");
     bed.topology.allow(0)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
     phase.add(&talk.end(run, interrupt)?);
     Ok(phase)
 }
@@ -341,7 +341,7 @@ fn more_flows_than_room(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
 fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no fast path");
     // The second pod of the node gets the address; the first still has it, and would answer.
     let address = pod(1, 0);
     let second = &bed.topology.pods[1][1];
@@ -357,7 +357,7 @@ fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<P
     interrupt.sleep(SETTLED)?;
     let before = bed.answers.of("answered");
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 22))?, "the new pod does not answer");
-    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no fast path again");
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");
     phase.add(&talk.end(run, interrupt)?);
@@ -370,7 +370,7 @@ fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<P
 fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let address = pod(1, 0);
     let other = &bed.topology.pods[2][0];
     other.ip(&format!("address add {address}/32 dev eth0\n"))?;
@@ -380,7 +380,7 @@ fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     interrupt.sleep(SETTLED)?;
     let before = bed.answers.of("answered");
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 31))?, "the moved pod does not answer");
-    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no short way to the new node");
+    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no fast path to the new node");
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");
     phase.add(&talk.end(run, interrupt)?);
@@ -400,10 +400,10 @@ fn without_bridge(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result
     bed.topology.open(OTHER_PORT)?;
     let to = format!("{address}:{OTHER_PORT}");
     let far = [bed.ask_from(run, [0, 0], &to, &UDP)?, bed.ask_from(run, [0, 0], &to, &TCP)?];
-    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no short way from another node");
+    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no fast path from another node");
     let near = bed.ask_from(run, [2, 1], &to, &UDP)?;
     phase.must(bed.wait_for_answers(&near, SOME, interrupt)?, "no answers on the same node");
-    phase.must(bed.wait_for_sent(2, 20 * SOME, interrupt)?, "no short way on the same node");
+    phase.must(bed.wait_for_sent(2, 20 * SOME, interrupt)?, "no fast path on the same node");
     phase.add(&near.end(run, interrupt)?);
     let [udp, tcp] = far;
     phase.add(&tcp.end(run, interrupt)?);
@@ -416,7 +416,7 @@ fn without_bridge(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result
     interrupt.sleep(SETTLED)?;
     let before = first.of("answered");
     phase.must(interrupt.wait(SETTLED * 20, || Ok(udp.of("name") == 132))?, "the new pod does not answer");
-    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no fast path again");
     phase.misdelivered = first.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");
     phase.add(&udp.end(run, interrupt)?);

@@ -39,7 +39,7 @@ impl Seen {
         self.shown["frames"][direction][count].as_u64().unwrap_or_default()
     }
 
-    /// Frames that took the short way, in both directions.
+    /// Frames that took the fast path, in both directions.
     fn fast(&self) -> u64 {
         self.frames("sent", "fast") + self.frames("received", "fast")
     }
@@ -60,8 +60,8 @@ impl Seen {
     }
 }
 
-/// Each packet of the short way is in exactly one record, in every consumer's sum; all other packets that the
-/// pods sent took the kernel's way.
+/// Each packet of the fast path is in exactly one record, in every consumer's sum; all other packets that the
+/// pods sent took the slow path.
 pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let folder = run.folder().join("records");
@@ -75,7 +75,7 @@ pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
     }
 
     let udp = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no fast path");
     let shown = interrupt.wait(PATIENCE, || Ok(shown_flows(bed)? > 0))?;
     phase.must(shown, "`show flows` has no flow of pods");
     let asked = udp.end(run, interrupt)?;
@@ -89,7 +89,7 @@ pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
     phase.must(bytes == packets * REQUEST, format!("{bytes} bytes in {packets} packets"));
 
     let tcp = bed.ask(run, &TCP)?;
-    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no fast path");
     phase.add(&tcp.end(run, interrupt)?);
     let seen = settled(bed, &mut phase, interrupt)?;
     let seen = with_ipv6(bed, run, interrupt, (&mut phase, seen.measured()))?;
@@ -99,7 +99,7 @@ pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
     let exported = exported(bed, &folder.to_string_lossy())?;
     phase.must(
         exported == seen.fast(),
-        format!("{exported} packets by IPFIX, {} by the short way", seen.fast()),
+        format!("{exported} packets by IPFIX, {} by the fast path", seen.fast()),
     );
     bed.daemons[0].reload(&configuration(AT_BRIDGE))?;
     bed.wait_for_work(0, interrupt)?;
@@ -116,7 +116,7 @@ fn with_ipv6(
     let answers = six::answer(bed, run, [1, 0], &pod_6(1, 0), 60)?;
     answers.started(interrupt)?;
     let udp = bed.ask_from(run, [0, 0], &six::asked(), &UDP)?;
-    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way with IPv6");
+    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no fast path with IPv6");
     phase.add(&udp.end(run, interrupt)?);
     let seen = settled(bed, phase, interrupt)?;
     let (packets, bytes) = seen.measured();
@@ -158,7 +158,7 @@ fn settled(bed: &Bed, phase: &mut Phase, interrupt: &Interrupt) -> Result<Seen> 
     phase.must(interrupt.wait(PATIENCE, complete)?, "what flows have given is not measured");
     let seen = Seen::look(bed)?;
     let (fast, given) = (seen.fast(), seen.given());
-    phase.must(given == fast, format!("{given} packets in records, {fast} by the short way"));
+    phase.must(given == fast, format!("{given} packets in records, {fast} by the fast path"));
     phase.must(seen.entry("overlay_lost_packets") == 0, "records were lost");
     Ok(seen)
 }

@@ -9,13 +9,13 @@ use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, node_6, pod, pod_6, po
 use crate::Interrupt;
 use crate::run::Run;
 
-/// Pods with IPv6: both protocols take the short way, and all changes take effect for them.
+/// Pods with IPv6: both protocols take the fast path, and all changes take effect for them.
 pub fn pods(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let answers = answer(bed, run, [1, 0], &pod_6(1, 0), 61)?;
     answers.started(interrupt)?;
     let near = bed.ask_from(run, [1, 1], &asked(), &UDP)?;
-    phase.must(bed.wait_for_sent(1, SOME, interrupt)?, "no short way on the same node");
+    phase.must(bed.wait_for_sent(1, SOME, interrupt)?, "no fast path on the same node");
     phase.add(&near.end(run, interrupt)?);
     phase.must(phase.lost == 0, "requests were lost");
     live_changes(bed, run, interrupt, (&mut phase, &answers, node(1)))?;
@@ -35,17 +35,17 @@ pub fn nodes(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
         pod.output("ethtool", &["-K", "eth0", "tx", "off"])?;
     }
     let four = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way for pods with IPv4");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path for pods with IPv4");
     phase.must(knows(bed, &pod(1, 0), &node_6(1), interrupt)?, "no flow of IPv4 by IPv6");
     four.end(run, interrupt)?;
     live_changes(bed, run, interrupt, (&mut phase, &answers, node_6(1)))?;
     let talks = [bed.ask_from(run, [0, 0], &asked(), &UDP)?, bed.ask_from(run, [0, 0], &asked(), &TCP)?];
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     run.kill(bed.daemons[1].process())?;
     for talk in &talks {
         phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "no answers from a node without a cache");
     }
-    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no short way to a node without a cache");
+    phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no fast path to a node without a cache");
     let [udp, tcp] = talks;
     let counts = tcp.end(run, interrupt)?;
     phase.must(counts["sent"] == counts["answered"], format!("TCP lost some: {counts}"));
@@ -58,7 +58,7 @@ pub fn nodes(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     bed.topology.underlay(false)?;
     bed.restart(run, 1, interrupt)?;
     let again = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way by IPv4 again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path by IPv4 again");
     again.end(run, interrupt)?;
     Ok(phase)
 }
@@ -93,7 +93,7 @@ fn live_changes(
 ) -> Result<()> {
     let talks = [bed.ask_from(run, [0, 0], &asked(), &UDP)?, bed.ask_from(run, [0, 0], &asked(), &TCP)?];
     for at in [0, 1] {
-        phase.must(bed.wait_for_fast(at, 4 * SOME, interrupt)?, format!("n{} has no short way", at + 1));
+        phase.must(bed.wait_for_fast(at, 4 * SOME, interrupt)?, format!("n{} has no fast path", at + 1));
     }
     phase.must(knows(bed, &pod_6(1, 0), &address, interrupt)?, "no flow of IPv6");
     let [udp, tcp] = talks;
@@ -108,7 +108,7 @@ fn live_changes(
     phase.misdelivered += forbidden;
     phase.must(forbidden == 0, "forbidden requests arrived");
     bed.topology.allow(0)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way when it is allowed again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path when it is allowed again");
     let mac = "02:98:00:00:00:96";
     bed.topology.nodes[1].ip(&format!("link set {UPLINK} address {mac}\n"))?;
     for other in [0, 2] {
@@ -116,12 +116,12 @@ fn live_changes(
         bed.topology.nodes[other].ip(&line)?;
     }
     for at in [0, 1] {
-        let fault = format!("n{} has no short way to another MAC address", at + 1);
+        let fault = format!("n{} has no fast path to another MAC address", at + 1);
         phase.must(bed.wait_for_fast(at, SOME, interrupt)?, fault);
     }
     for mtu in [1400, 1500] {
         bed.topology.nodes[0].ip(&format!("link set {UPLINK} mtu {mtu}\n"))?;
-        let fault = format!("no short way with an MTU of {mtu}");
+        let fault = format!("no fast path with an MTU of {mtu}");
         phase.must(bed.wait_for_fast(0, SOME, interrupt)?, fault);
     }
     phase.add(&udp.end(run, interrupt)?);
@@ -136,7 +136,7 @@ fn replaced(
     (phase, former): (&mut Phase, &Talk),
 ) -> Result<()> {
     let talk = bed.ask_from(run, [0, 0], &asked(), &UDP)?;
-    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no fast path");
     let address = pod_6(1, 0);
     let leads_to = |bed: &Bed, at: usize| {
         let mac = pod_mac(1, at);
@@ -168,7 +168,7 @@ fn moved(
     went_over(bed, interrupt, (phase, former, talk), (64, 2))
 }
 
-/// Waits until another pod answers, by the short way at a node; the old pod must get no more requests.
+/// Waits until another pod answers, by the fast path at a node; the old pod must get no more requests.
 fn went_over(
     bed: &Bed,
     interrupt: &Interrupt,
@@ -179,7 +179,7 @@ fn went_over(
     let before = former.of("answered");
     let answers = interrupt.wait(PATIENCE, || Ok(talk.of("name") == name))?;
     phase.must(answers, "the new pod does not answer");
-    phase.must(bed.wait_for_fast(at, SOME, interrupt)?, "no short way to the new pod");
+    phase.must(bed.wait_for_fast(at, SOME, interrupt)?, "no fast path to the new pod");
     let late = former.of("answered") - before;
     phase.misdelivered += late;
     phase.must(late == 0, "the former pod got requests");

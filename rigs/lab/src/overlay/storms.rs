@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_millis(300);
 pub fn rule_flips(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::new();
     let talk = bed.ask(run, &["--flows", "4", "--pause-ms", "1"])?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let deny = format!("add rule inet guard deny ip daddr {} udp dport 5001 drop\n", pod(1, 0));
     let allow = "flush chain inet guard deny\n";
     let mut flips = String::new();
@@ -45,7 +45,7 @@ pub fn rule_flips(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result
         phase.must(arrived == 0, format!("{arrived} forbidden requests arrived after round {round}"));
     }
     bed.topology.allow(0)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
     phase.add(&talk.end(run, interrupt)?);
     Ok(phase)
 }
@@ -56,7 +56,7 @@ pub fn neighbour_events(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
     run.kill(bed.daemons[0].process())?;
     bed.restart_with(run, 0, &[("WEIR_NETLINK_ROOM", LITTLE_ROOM)], interrupt)?;
     let talk = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let line = |at: usize| {
         let mac = format!("02:77:00:00:{:02x}:{:02x}", at / 256 % 256, at % 256);
         format!("neighbour replace 10.98.0.77 lladdr {mac} dev {UPLINK}\n")
@@ -76,7 +76,7 @@ pub fn neighbour_events(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
     let lost = bed.show(0)?["causes"]["lost"].as_u64().unwrap_or_default();
     phase.must(lost > 0, "no message was lost");
     bed.topology.allow(0)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
     phase.add(&talk.end(run, interrupt)?);
     run.kill(bed.daemons[0].process())?;
     bed.restart(run, 0, interrupt)?;
@@ -90,7 +90,7 @@ pub fn connections(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
     let node = &bed.topology.nodes[0];
     node.set(&[("netfilter/nf_conntrack_udp_timeout", 2), ("netfilter/nf_conntrack_udp_timeout_stream", 2)])?;
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
-    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no short way");
+    phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no fast path");
     // No flow may start, so a flow that is forgotten while in use could not continue.
     bed.topology.deny(0, "ct state new drop")?;
     interrupt.sleep(SETTLED * 5)?;
@@ -114,7 +114,7 @@ pub fn connections(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "forgotten flows went on");
     bed.topology.allow(0)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
     phase.add(&udp.end(run, interrupt)?);
     // A flow that pauses for longer than its timeout is new each time.
     let idle = bed.ask(run, &["--flows", "2", "--pause-ms", "4000"])?;

@@ -247,7 +247,7 @@ fn what_is_wrong_with_the_way_is_said() {
     };
     for (check, why) in [
         ("via: service", "`via: service` needs an address that answers are sent to"),
-        ("from: 10.0.0.9", "`from` is for checks that go the service's own way"),
+        ("from: 10.0.0.9", "`from` is for checks that take the service's own path"),
         ("via: service, from: 224.0.0.9", "224.0.0.9 is not the address of a host"),
         ("via: service, from: [10.0.0.9, 10.0.0.8]", "one source address of each version of IP is enough"),
         ("via: service, from: \"2001:db8::9\"", "service `web` has no VIP of the version of IP of `from`"),
