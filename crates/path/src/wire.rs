@@ -1,8 +1,8 @@
 //! The wire format of probes, starting with the Ethernet header.
 //!
 //! A probe is a VXLAN packet like those of the data, so that routers treat it the same: IPv4 without options,
-//! or IPv6 (`six`), UDP whose source port selects the path, VXLAN with a VNI that no overlay should use. It
-//! is followed by these fields, in network byte order:
+//! or IPv6 (`six`), UDP whose source port selects the path, VXLAN (RFC 7348 §5) with a VNI that no overlay
+//! should use. It is followed by these fields, in network byte order:
 //!
 //! ```text
 //!   0      4      5    6      7      8         12       16     18     19

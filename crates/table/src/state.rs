@@ -1,5 +1,9 @@
 //! What has been seen of a flow: one packet or more, and the flags of TCP headers. It determines how long the
 //! flow may be idle, and occupies one byte of the flow's cache line.
+//!
+//! A NAT keeps an established TCP connection for at least 2 h 4 min and other connections for at least 4 min
+//! (RFC 5382 §5, REQ-5), and a UDP mapping for at least 2 min (RFC 4787 §4.3, REQ-5). So states
+//! distinguish TCP by its flags, and single packets from streams.
 
 /// What has been seen of a flow, which determines how long it may be idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! HTTP/1.1 requests.
+//! HTTP/1.1 requests (RFC 9112).
 
 use super::parting::REST_MAX;
 use super::{ANSWER_MAX, Server, connect, tls};

@@ -1,6 +1,6 @@
 //! How the connection of a check ends. By default, weir sends a FIN and then reads what the server still
-//! sends: a socket that is closed earlier answers late data with a RST, which servers log as an error. The
-//! outcome does not wait for this.
+//! sends: a socket that is closed earlier answers late data with a RST (RFC 1122 §4.2.2.13), which servers
+//! log as an error. The outcome does not wait for this.
 
 use super::Server;
 use std::future::{Future, poll_fn};

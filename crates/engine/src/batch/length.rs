@@ -1,5 +1,6 @@
-//! Two operations that keep packets short enough for the next hops: a limit on their length, and a clamp on
-//! the MSS that a TCP connection uses (pipes.md A21, A22).
+//! Two operations that keep packets short enough for the next hops: a limit on their length, which path MTU
+//! discovery needs (RFC 1191 §4, RFC 8201 §4), and a clamp on the MSS that a TCP connection uses (RFC 9293
+//! §3.7.1). See pipes.md A21, A22.
 
 use crate::batch::mend::{Cover, Transport, mend};
 use weir_packet::{Base, DropReason, Headers, Layer, Sum};

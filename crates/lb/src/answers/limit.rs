@@ -1,5 +1,6 @@
-//! Rate limit for answers: a token bucket on the app's clock. Requests beyond the limit are not answered, so
-//! that no client can make weir send an unlimited number of frames or keep its main thread busy.
+//! Rate limit for answers (RFC 1812 §4.3.2.8, RFC 4443 §2.4 f): a token bucket on the app's clock. Requests
+//! beyond the limit are not answered, so that no client can make weir send an unlimited number of frames or
+//! keep its main thread busy.
 
 use super::icmp::network;
 

@@ -1,4 +1,6 @@
-//! IPFIX (RFC 7011): flow records as messages for collectors such as nfdump and pmacct.
+//! IPFIX (RFC 7011): flow records as messages for collectors such as nfdump and pmacct. Messages have the
+//! headers of §3.1, sets those of §3.3, templates those of §3.4.1 and options templates those of §3.4.2. The
+//! information elements are those of IANA's registry (RFC 7012).
 //!
 //! There are four templates: IPv4 and IPv6, each outside and inside a tunnel with an id. They are sent ahead
 //! of the next records when [`Encoder::announce`] requests it, so the sender decides how often: periodically

@@ -1,4 +1,5 @@
-//! The addresses and ports of a NAT pool that the flows of a pipe have taken.
+//! The addresses and ports of a NAT pool that the flows of a pipe have taken. Each flow takes its own: in the
+//! terms of RFC 4787 §4.1, the mapping depends on the destination's address and port.
 //!
 //! The free places of a slice are in two sets. A flow takes the lowest of the first set; places that flows
 //! leave go into the second, and when the first is empty, the two swap. So no place is reused before all that
