@@ -185,9 +185,7 @@ mod tests {
         let said = explain(&six, &[FlowRow { addresses, ..row() }], 10, None);
         assert_eq!((&said["in_table"], &said["local"]), (&json!(true), &json!("[fd00::5]:40000")));
         let stuck = explain(&pair, &[row()], 10, Some("no VXLAN device"));
-        assert!(
-            text(&stuck, &[]).starts_with("sent: the slow path: the programs are not at work: no VXLAN")
-        );
+        assert!(text(&stuck, &[]).starts_with("sent: the slow path: the programs are not at work: no VXLAN"));
         for bad in [
             "",
             "1.2.3.4:5 [fd00::7]:80 tcp",
