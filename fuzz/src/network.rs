@@ -17,6 +17,7 @@ use weir_measure::{FileError, Summary};
 use weir_packet::TableHash;
 use weir_path::wire::{DATAGRAM, Packet, Refusal, Secret};
 use weir_path::{icmp, wire};
+use weir_netlink::messages;
 use weir_program::PortId;
 use weir_program::buckets::GroupTables;
 
@@ -114,6 +115,10 @@ pub fn imports(bytes: &[u8]) {
 /// Reads the bytes as netlink messages from the kernel, and as the bodies of such messages.
 pub fn netlink(bytes: &[u8]) {
     fuzzed::netlink(bytes);
+    let is_body = messages(bytes).next().is_none();
+    let body = bytes.split_first_chunk().filter(|_| is_body);
+    let body = body.map(|(kind, body)| (u16::from_ne_bytes(*kind), body));
+    weir_overlay::read_messages(messages(bytes).chain(body));
 }
 
 /// Reads the bytes as a message from the other daemon in a takeover: a JSON object followed by bytes.

@@ -4,6 +4,7 @@
 //! by name.
 
 use crate::App;
+use crate::agent::Agent;
 use crate::bits::BitAssignment;
 use crate::edits::ReadEdits;
 use crate::foreign::Foreign;
@@ -49,6 +50,10 @@ pub struct Kind {
     pub views: &'static [View],
     /// Its pages in `weir top`, shown if such an app is configured.
     pub pages: &'static [Page],
+    /// Creates its agent, which has not begun to work, if it has one.
+    pub agent: Option<fn() -> Box<dyn Agent>>,
+    /// The subcommands of `weir KEY` that need no daemon.
+    pub tools: &'static [Tool],
     /// Description of `weir KEY`, in one line of the help.
     pub about: &'static str,
     /// The subcommands of `weir KEY`.
@@ -86,11 +91,6 @@ pub trait Configured: Any + Debug + Send + Sync {
     fn refuses(&self, orders: &Value, program: &Program) -> Result<(), String> {
         let _ = (orders, program);
         Ok(())
-    }
-
-    /// Returns the work of the daemon's agents on their behalf, as values of types that the agents define.
-    fn wanted(&self) -> Vec<Box<dyn Any>> {
-        Vec::new()
     }
 
     /// Returns the names of flow tables that they keep outside of pipes and that can be measured
@@ -215,6 +215,30 @@ pub struct Argument {
     pub number: bool,
 }
 
+/// A subcommand that needs no daemon: `weir KEY NAME [--json]`.
+pub struct Tool {
+    /// Its name.
+    pub name: &'static str,
+    /// Its description in the help.
+    pub about: &'static str,
+    /// The fields of the object that it prints with `--json`, for the help.
+    pub json: &'static str,
+    /// Does its work.
+    pub run: fn() -> anyhow::Result<Outcome>,
+}
+
+/// What a [`Tool`] has done.
+pub struct Outcome {
+    /// Whether it has succeeded; otherwise the exit code is 1.
+    pub ok: bool,
+    /// A sentence for standard error.
+    pub complaint: Option<String>,
+    /// What it prints.
+    pub lines: Vec<String>,
+    /// What it prints with `--json`.
+    pub json: Value,
+}
+
 /// The context for reading sections.
 pub struct Scope<'a> {
     /// All kinds of apps.
@@ -320,13 +344,6 @@ impl Apps {
     /// Says which request cannot be carried out, and why.
     pub fn refuse(&self, orders: &Value, program: &Program) -> Result<(), String> {
         self.all.iter().try_for_each(|one| one.refuses(orders, program))
-    }
-
-    /// Returns the work of one of the daemon's agents, which defines a type for it.
-    #[must_use]
-    pub fn wanted<T: 'static>(&self) -> Vec<T> {
-        let all = self.all.iter().flat_map(|one| one.wanted());
-        all.filter_map(|wanted| wanted.downcast().ok()).map(|wanted| *wanted).collect()
     }
 
     /// Returns the names of flow tables outside of pipes that can be measured.

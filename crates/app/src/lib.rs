@@ -1,13 +1,17 @@
 //! Weir's features are apps: code that writes pipes, groups, entries and counters into a program, and
 //! declares which frames its ports take from the kernel. An app that acts while the program runs is an
-//! [`App`]: it receives events and returns actions. An app has no thread and never sleeps.
+//! [`App`]: it receives events and returns actions. An app has no thread and never sleeps. What needs a
+//! thread is done by its kind's [`Agent`](agent::Agent).
 //!
-//! This crate defines apps and their driver. The only app it knows by name is [`external`], whose decisions
-//! are made by another process.
+//! This crate defines apps, agents, the driver of apps, and what threads share: a clock, priorities and
+//! privileges. The only app it knows by name is [`external`], whose decisions are made by another process.
 
+pub mod agent;
 mod app;
 pub mod bits;
 pub mod check;
+pub mod clock;
+pub mod doctor;
 pub mod edits;
 pub mod external;
 pub mod foreign;
@@ -15,6 +19,8 @@ pub mod http;
 pub mod kind;
 pub mod neighbour;
 pub mod page;
+pub mod priority;
+pub mod privileges;
 pub mod random;
 mod running;
 pub mod shown;

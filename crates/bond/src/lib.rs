@@ -49,6 +49,8 @@ pub const KIND: Kind = Kind {
     table: None,
     views: text::VIEWS,
     pages: pages::PAGES,
+    agent: None,
+    tools: &[],
     about: "Move buckets of a bond, take members out of use and in again",
     verbs: text::VERBS,
     http: None,

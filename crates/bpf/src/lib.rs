@@ -1,5 +1,7 @@
-//! All eBPF programs of weir, written in small C that clang compiles and aya loads, each with its user-space
-//! half.
+//! eBPF programs, written in small C that clang compiles and aya loads, each with its user-space half: those
+//! that belong to no feature, and what the programs of features share. That is how they are compiled
+//! (`clang.rs`), loaded ([`load`]) and attached to interfaces ([`hook`]). Features keep their programs in
+//! their own crates, in the module `bpf`.
 //!
 //! The programs' licence is `GPL-2.0-only OR BSD-2-Clause`, because the kernel offers its helpers only to
 //! GPL-compatible programs. Map values are exchanged as arrays of integers laid out here. Only `link.rs`
@@ -8,32 +10,19 @@
 #![deny(unsafe_code)]
 
 mod decap;
-mod hook;
+pub mod hook;
 mod impair;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
 mod link;
-mod load;
+pub mod load;
 mod oncache;
-mod overlay;
-mod path;
 mod take;
 mod xdp_generate;
 mod xdp_take;
 
 pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
-pub use hook::{has_tcx, programs_at as programs_at_hook, remove_dead as remove_dead_hooks};
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
 pub use oncache::Oncache;
-pub use overlay::{
-    OVERLAY_COUNTS, OVERLAY_FLOWS_MAX, OVERLAY_MARK_BITS, OVERLAY_NODES_MAX, OVERLAY_TRANSLATIONS_MAX,
-    OverlayEnd, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, OverlayGone, OverlayIp, OverlayKey,
-    OverlayProgram, OverlaySettings, OverlaySweep, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY,
-    TcOverlay, overlay_pins, overlay_programs, overlay_programs_at,
-};
-pub use path::{
-    PATHS_MAX, PEERS_MAX, PathActivity, PathAnswer, PathCounters, PathFlow, PathFlowKey, PathFlows,
-    PathMissed, PathOut, PathPeer, PathSettings, PathTraffic, Steer, TcPath, programs_at,
-};
 pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
 pub use xdp_generate::XdpGenerate;
 pub use xdp_take::{AttachMode, Counters, JudgeError, Judged, QUEUES_MAX, XdpTake};

@@ -1,10 +1,8 @@
 //! The workers, as seen by the control plane: threads that execute commands between iterations ("breaths").
 
 use super::changing::{Changing, Ended, Ticket};
-use super::clock::Clock;
 use super::doorbell::Doorbell;
 use super::load::PAGE_MAX;
-use super::priority;
 use super::stopwatch::Stopwatch;
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -15,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use weir_app::clock::Clock;
+use weir_app::priority;
 use weir_engine::worker::{BUCKETS_AT_ONCE, Command, Report, Worker};
 use weir_port::numa::Preferred;
 use weir_program::change::{Change, Changes, EntryKey};

@@ -1,6 +1,5 @@
 //! Parsers inside the daemon, for fuzzers: their input comes from the kernel or from another process.
 
-use super::overlay;
 use super::takeover;
 use weir_app::kind::Kind;
 use weir_netlink::messages;
@@ -9,21 +8,15 @@ use weir_netlink::messages;
 /// whole message are parsed as a body.
 pub fn netlink(datagram: &[u8]) {
     let mut bodies = 0;
-    let mut overlay = overlay::Reading::new();
     for (kind, body) in messages(datagram) {
-        read_body(kind, body, &mut overlay);
+        weir_netlink::parse_all(kind, body);
         bodies += 1;
     }
     if bodies == 0
         && let Some((kind, body)) = datagram.split_first_chunk()
     {
-        read_body(u16::from_ne_bytes(*kind), body, &mut overlay);
+        weir_netlink::parse_all(u16::from_ne_bytes(*kind), body);
     }
-}
-
-fn read_body(kind: u16, body: &[u8], overlay: &mut overlay::Reading) {
-    weir_netlink::parse_all(kind, body);
-    overlay.take(kind, body);
 }
 
 /// Parses a message of a takeover between daemons with these kinds of apps: a JSON object, and bytes.

@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod added;
+mod agents;
 mod answer;
 mod app_host;
 mod app_socket;
@@ -20,7 +21,6 @@ mod arrival;
 mod changing;
 mod checks;
 mod claim;
-mod clock;
 mod collector;
 pub mod config;
 mod configure;
@@ -30,7 +30,6 @@ mod dpdk;
 mod durations;
 pub mod explain;
 mod fleet;
-pub mod flow_file;
 pub mod fuzzed;
 mod http;
 mod http_control;
@@ -47,12 +46,8 @@ mod neighbours;
 pub mod nics;
 mod observer;
 mod open;
-mod overlay;
-mod path;
 mod persist;
-mod priority;
 pub mod private;
-pub mod privileges;
 mod recordings;
 mod reload;
 mod resize;
@@ -71,18 +66,16 @@ mod weights;
 
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
-pub use overlay::left::Left;
-pub use overlay::{needed_settings, rule};
 pub use private::state_file;
 pub use shown::{ledger_json, shown};
 pub use signals::Signals;
 pub use systemd::{own_cgroup, own_executable};
 
 use crate::config::{Load, Nics, Plan, Workers};
+use agents::Agents;
 use anyhow::{Context, Result};
 use app_host::AppHost;
 use arrival::Arrival;
-use clock::Clock;
 use collector::{Collector, Totals};
 use dpdk::{Dpdk, DpdkLink};
 use fleet::Fleet;
@@ -102,6 +95,9 @@ use std::time::{Duration, Instant};
 use systemd::Systemd;
 use takeover::{Offered, PendingHandover, Takeover};
 use tracing::info;
+use weir_app::agent::{Host, Next};
+use weir_app::clock::Clock;
+use weir_app::{priority, privileges};
 use weir_engine::batch::Engine;
 use weir_engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
 use weir_packet::{Ledger, TableHash};
@@ -141,10 +137,8 @@ struct Daemon {
     checks: checks::Checks,
     /// Resolves neighbours on behalf of apps.
     neighbours: neighbours::Neighbours,
-    /// Watches paths of tunnels.
-    watched: path::Watched,
-    /// Maintains the caches of overlays.
-    kept: overlay::Kept,
+    /// Work of apps beside the packet path.
+    agents: Agents,
     /// Receives values that take long to drop.
     disposal: Disposal,
     generation: u64,
@@ -232,6 +226,7 @@ impl Daemon {
         let owners = Owners::new(&plan.program, hash.into(), plan.workers.count());
         let tables = GroupTables::new(&plan.program);
         let doorbell = Doorbell::new()?;
+        let mut agents = Agents::of(plan.apps.kinds());
         let mut daemon = Daemon {
             file,
             load,
@@ -251,9 +246,8 @@ impl Daemon {
             doorbell,
             systemd: Systemd::find()?,
             clock,
-            collector: Collector::start(clock)?,
-            watched: path::Watched::default(),
-            kept: overlay::Kept::default(),
+            collector: Collector::start(clock, agents.readers())?,
+            agents,
             // Its thread starts without privileges.
             disposal: channel().0,
             generation: 1,
@@ -262,9 +256,7 @@ impl Daemon {
             store: Store::default(),
             recordings: recordings::Recordings::default(),
         };
-        let measurements = daemon.plan.apps.wanted::<weir_measure::Measurement>();
-        let workers = daemon.plan.workers.count();
-        daemon.collector.follow(daemon.generation, &daemon.plan.program, workers, measurements)?;
+        daemon.agents.prepare(&next(&daemon.plan, daemon.generation));
         let (mut none, is_successor) = (Offered::default(), takeover.is_some());
         let offered = takeover.as_mut().map(|takeover| takeover.offer(&daemon.interfaces));
         let rings = daemon.start_workers(offered.unwrap_or(&mut none), is_successor)?;
@@ -283,12 +275,18 @@ impl Daemon {
         states: &serde_json::Value,
     ) -> Result<()> {
         // Their threads start with the remaining privileges.
-        self.watched.follow(self.plan.apps.wanted::<weir_path::Wanted>())?;
-        self.kept.follow(&self.plan.apps, self.clock, &self.collector)?;
+        let plan = self.plan.clone();
+        self.follow_agents(&plan)?;
         self.begin_apps(rings, sockets.into_iter().flatten().collect(), states)?;
         vips::warn_of_owned(&self.plan.apps, &Default::default());
         self.save();
         Ok(())
+    }
+
+    /// Makes the agents work for the apps of a plan.
+    fn follow_agents(&mut self, plan: &Plan) -> Result<()> {
+        let host = Host { clock: self.clock, open_ring: &|| self.collector.open_outside() };
+        self.agents.follow(&plan.apps, &host)
     }
 
     /// Takes over from the daemon that runs on the same socket.
@@ -348,8 +346,7 @@ impl Daemon {
                 Workers::Count(_) => None,
             };
             let register = dpdk.as_ref().map(Dpdk::register);
-            let (deltas, read) = weir_engine::ring::deltas(worker as u8, collector::RING);
-            self.collector.read(read)?;
+            let deltas = self.collector.open(worker as u8)?;
             let disposal = self.disposal.clone();
             let pace = (self.plan.busy, self.clock);
             self.fleet.start((core, node), pace, self.doorbell.clone(), move |commands| {
@@ -434,7 +431,7 @@ impl Daemon {
             gauges: self.app_gauges(),
             samples: self.app_samples(),
             read: self.collector.totals(),
-            pods: self.kept.tables(),
+            flow_tables: self.agents.flow_tables(),
             late: self.host.late.clone(),
         };
         self.board.publish(number, scene);
@@ -476,10 +473,15 @@ impl Daemon {
         self.recordings.end(&reports);
         // The last frames that workers passed on.
         while self.take_frames() {}
-        // They give the collector what their flows have counted.
-        drop(std::mem::take(&mut self.kept));
+        // They give the collector what the flows in their tables have counted.
+        drop(std::mem::take(&mut self.agents));
         Ok((reports, self.collector))
     }
+}
+
+/// Returns what agents learn about a program before any worker runs it.
+fn next(plan: &Plan, generation: u64) -> Next<'_> {
+    Next { apps: &plan.apps, program: &plan.program, generation, workers: plan.workers.count() }
 }
 
 /// Stops the collector, and computes the totals.

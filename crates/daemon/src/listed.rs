@@ -7,7 +7,6 @@
 
 use super::load::PAGE_MAX;
 use super::observer::Snapshot;
-use super::overlay;
 use crate::config;
 use crate::explain::decision;
 use anyhow::{Context, Result, anyhow, bail};
@@ -27,14 +26,14 @@ const ROWS_MAX: usize = 2048;
 /// The default number of flows shown.
 const FLOWS: usize = 100;
 
-/// Sets of flows between pods that are read at once.
+/// Sets of a flow table outside of pipes that are read at once.
 const SETS: u32 = 1024;
 
 /// Where a page begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cursor {
     generation: u64,
-    /// The number of a pipe; after the last pipe, flows between pods follow, by overlay.
+    /// The number of a pipe; after the last pipe, flow tables outside of pipes follow.
     list: u32,
     /// For flows: which worker has them.
     worker: u32,
@@ -158,7 +157,7 @@ impl Snapshot {
             answer["live"] = json!(self.live_flows());
         }
         let pipes = self.plan.program.pipes.len();
-        let end = pipes + self.pods.len();
+        let end = pipes + self.flow_tables.len();
         let mut rows = Vec::new();
         while (at.list as usize) < end && rows.len() < limit {
             let room = limit - rows.len();
@@ -168,14 +167,14 @@ impl Snapshot {
                     at.follow(None);
                 }
                 None => {
-                    let table = &self.pods[at.list as usize - pipes];
+                    let table = &self.flow_tables[at.list as usize - pipes];
                     let (mut some, next) = table.page(at.place, if room < ROWS_MAX { 1 } else { SETS });
                     rows.append(&mut some);
                     at.follow(next);
                 }
             }
         }
-        // A set of pods' flows has a few more than there was room for.
+        // A set of a flow table has a few more than there was room for.
         answer["flows"] = json!(rows);
         answer["next"] = json!(((at.list as usize) < end).then(|| at.to_string()));
         Ok(answer)
@@ -214,8 +213,8 @@ impl Snapshot {
 
     fn live_flows(&self) -> usize {
         let pipes = self.reports.iter().flat_map(|report| &report.pipes).map(|pipe| pipe.flows);
-        let pods = self.pods.iter().map(overlay::Table::count);
-        pipes.sum::<usize>() + pods.sum::<usize>()
+        let outside = self.flow_tables.iter().map(|table| table.count());
+        pipes.sum::<usize>() + outside.sum::<usize>()
     }
 }
 

@@ -13,7 +13,6 @@
 
 mod repeated;
 
-use crate::privileges;
 use anyhow::{Context, Result};
 use repeated::Repeated;
 use rustix::fs::fstat;
@@ -29,6 +28,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
+use weir_app::privileges;
 
 /// Lines that may be queued for writing: the events of a large bond whose links all go down.
 const LINES: usize = 1024;

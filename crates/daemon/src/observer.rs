@@ -10,13 +10,12 @@
 
 use super::app_host::{Family, Gauges};
 use super::arrival::Arrival;
-use super::clock::Clock;
 use super::collector::Totals;
 use super::doorbell::Doorbell;
 use super::fleet::{Offered, Workers};
 use super::http::{Answer, Asked, Question};
 use super::shown::total;
-use super::{live, metrics, overlay, priority};
+use super::{live, metrics};
 use crate::config::Plan;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
@@ -27,7 +26,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use weir_app::Sample;
+use weir_app::agent::FlowTable;
+use weir_app::clock::Clock;
+use weir_app::{Sample, priority};
 use weir_engine::worker::{Command, Histogram, Report};
 use weir_program::buckets::GroupTables;
 use weir_program::owner::Owners;
@@ -84,8 +85,8 @@ pub struct Scene {
     pub samples: Vec<(String, Sample)>,
     /// What the collector had read before the workers were asked what they sent.
     pub read: Totals,
-    /// The flows between pods.
-    pub pods: Vec<overlay::Table>,
+    /// The tables of flows outside of pipes.
+    pub flow_tables: Vec<Arc<dyn FlowTable>>,
     /// How late apps were served.
     pub late: Histogram,
 }

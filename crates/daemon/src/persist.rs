@@ -4,7 +4,6 @@
 //! never keeps weir from starting.
 
 use super::doorbell::Doorbell;
-use super::priority;
 use crate::config::{Load, Nics, Plan};
 use crate::private::{self, state_file};
 use anyhow::{Context, Result, anyhow, bail};
@@ -19,6 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_
 use tracing::{error, info};
 use weir_app::edits::{self, Edits};
 use weir_app::kind::Kind;
+use weir_app::priority;
 use weir_config::infile;
 use weir_config::outfile::{self, Whole};
 

@@ -16,11 +16,10 @@
 
 use super::added::Added;
 use super::app_host::{self, weigh};
-use super::clock::Clock;
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, nics_of};
 use super::resize::{Crew, Making, Resizing};
-use super::{Daemon, Weights, open, priority, restart, rings_for};
+use super::{Daemon, Weights, open, restart, rings_for};
 use crate::config::{self, Load, Plan};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
@@ -29,7 +28,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel, sync_channel};
 use std::time::{Duration, Instant};
 use tracing::{error, info};
-use weir_app::{Action, RequestId};
+use weir_app::clock::Clock;
+use weir_app::{Action, RequestId, priority};
 use weir_engine::batch::{Engine, Moved};
 use weir_engine::ring::CarrierSender;
 use weir_engine::worker::{Command, Rewire, Rewiring, Swapped};
@@ -417,16 +417,8 @@ impl Daemon {
             self.owners = engine.owners(self.owners.steering(), self.fleet.len());
         }
         self.generation += 1;
-        // If the collector has ended, that shows when the daemon stops.
-        let _ = self.collector.follow(
-            self.generation,
-            &plan.program,
-            plan.workers.count(),
-            plan.apps.wanted::<weir_measure::Measurement>(),
-        );
-        let followed = self.watched.follow(plan.apps.wanted::<weir_path::Wanted>());
-        if let Err(error) = followed.and_then(|()| self.kept.follow(&plan.apps, self.clock, &self.collector))
-        {
+        self.agents.prepare(&super::next(&plan, self.generation));
+        if let Err(error) = self.follow_agents(&plan) {
             error!("{error:#}");
         }
         let swaps = self.send_swaps(&plan, engines, punts, ports);

@@ -8,7 +8,6 @@
 
 #![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
 
-use super::collector::RING;
 use super::fleet::Recruit;
 use super::{Daemon, app_host, open, rings_for};
 use crate::config::{Plan, Workers};
@@ -183,8 +182,7 @@ impl Daemon {
     fn gather(&mut self, crew: Crew, replicas: Vec<Box<Engine>>) -> Result<Gathering> {
         let Crew { before, after, steering, recruits, ports, punts, .. } = crew;
         for ((recruit, mut ports), punts) in recruits.into_iter().zip(ports).zip(punts) {
-            let (deltas, read) = weir_engine::ring::deltas(self.fleet.len() as u8, RING);
-            self.collector.read(read)?;
+            let deltas = self.collector.open(self.fleet.len() as u8)?;
             let (pools, ports) = ports.0.take().unwrap_or_default();
             let (disposal, stand_in) = (self.disposal.clone(), Engine::stand_in(self.hash));
             self.fleet.enlist(

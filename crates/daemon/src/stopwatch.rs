@@ -6,8 +6,8 @@
 //! otherwise once in a while: the amount by which the wall clock has advanced further since then was taken
 //! from the thread, most likely in the long breath.
 
-use super::clock::Clock;
 use rustix::time::{ClockId, clock_gettime};
+use weir_app::clock::Clock;
 
 /// From this wall time on, in nanoseconds, a breath's processor time is measured.
 const LONG_NS: u64 = 16_384;

@@ -2,11 +2,11 @@
 //! the host's stack sees connections that are not its own, and resets them. Logged when weir starts and when
 //! a reload brings such an address, and reported by `weir doctor`.
 
-use super::path::local_addresses;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use tracing::warn;
 use weir_app::kind::Apps;
+use weir_netlink::addresses;
 
 /// The advice about such an address.
 pub const ADVICE: &str = "the host has it, and would reset its connections whenever weir does not run: \
@@ -19,7 +19,7 @@ pub fn owned(apps: &Apps) -> Vec<(IpAddr, bool)> {
         return Vec::new();
     }
     // If the kernel cannot be asked, no problem is known.
-    let own: HashSet<IpAddr> = local_addresses().unwrap_or_default().into_iter().collect();
+    let own: HashSet<IpAddr> = addresses().unwrap_or_default().into_iter().collect();
     announced.into_iter().map(|address| (address, own.contains(&address))).collect()
 }
 

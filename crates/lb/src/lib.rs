@@ -54,6 +54,8 @@ pub const KIND: Kind = Kind {
     table: Some("backends"),
     views: &[],
     pages: &[PAGE],
+    agent: None,
+    tools: &[],
     about: "List, add, remove and drain back ends and services, and change weights",
     verbs: verbs::VERBS,
     http: Some(&http::HTTP),

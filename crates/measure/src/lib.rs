@@ -1,10 +1,11 @@
 //! What traffic consists of: flows are summed up in sketches, interval by interval, and reported or exported.
 //! The source is the collector's flow deltas or the packets of a recording.
 //!
-//! Promises: memory is bounded by settings, not by traffic. There is no I/O here except `std::io::Write` for
-//! exports, no thread and no clock.
+//! Promises: memory is bounded by settings, not by traffic. Outside of `agent` there is no I/O except
+//! `std::io::Write` for exports, no thread and no clock.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod app;
 mod entropy;
 pub mod export;

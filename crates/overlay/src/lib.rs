@@ -1,10 +1,14 @@
 //! A cache in front of a container overlay. See README.md.
 //!
-//! The app defines what is wanted ([`Overlay`]) and shows what is published on the [`Board`]. A thread of the
-//! daemon loads the programs and tracks what flows depend on (`cli/src/daemon/overlay/`).
+//! The app defines what is wanted ([`Overlay`]) and shows what is published on the [`Board`]. The agent has a
+//! thread that loads the programs ([`bpf`]) and tracks what flows depend on.
 
+mod agent;
 mod app;
 mod board;
+pub mod bpf;
+mod cleanup;
+mod doctor;
 mod explain;
 mod pages;
 #[cfg(test)]
@@ -12,6 +16,7 @@ mod tests;
 mod text;
 mod yaml;
 
+pub use agent::read_messages;
 pub use board::{Board, Event, FlowRow, FlowsPage, FlowsWanted, Told, Translated};
 pub use explain::Pair;
 
@@ -28,6 +33,8 @@ pub const KIND: Kind = Kind {
     table: None,
     views: &[View { word: "", request: "show", text: text::show }],
     pages: pages::PAGES,
+    agent: Some(agent::create),
+    tools: &[cleanup::CLEANUP],
     about: "The flows between pods that skip the kernel's overlay, and what is left of one",
     verbs: &[
         Verb {

@@ -2,10 +2,9 @@
 
 use super::app::OverlayApp;
 use super::{Board, Overlay, Policy, Wanted};
-use std::any::Any;
 use std::sync::Arc;
 use weir_app::App;
-use weir_app::kind::{Configured, Scope};
+use weir_app::kind::{Apps, Configured, Scope};
 use weir_config::raw::{Kind, Node};
 use weir_config::section::{Section, text, words};
 use weir_config::{Key, Report, Shape};
@@ -47,13 +46,14 @@ impl Configured for OverlayApps {
         self.0.iter().map(app).collect()
     }
 
-    fn wanted(&self) -> Vec<Box<dyn Any>> {
-        self.0.iter().map(|wanted| -> Box<dyn Any> { Box::new(wanted.clone()) }).collect()
-    }
-
     fn flow_tables(&self) -> Vec<String> {
         self.0.iter().map(|wanted| crate::flows_of(&wanted.overlay.name)).collect()
     }
+}
+
+/// Returns the overlays of a configuration.
+pub(super) fn overlays(apps: &Apps) -> Vec<Wanted> {
+    apps.of::<OverlayApps>().map(|all| all.0.clone()).unwrap_or_default()
 }
 
 /// Reads them.

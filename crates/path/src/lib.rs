@@ -1,6 +1,6 @@
-//! Which path a flow takes to a remote node: the code shared by the simulator, the daemon's agent and the
-//! apps, and the apps themselves, for the paths of tunnels sent by the kernel and of tunnels sent by weir
-//! ([`port`]). See README.md.
+//! Which path a flow takes to a remote node: the code shared by the simulator, the agent and the apps, and
+//! these themselves, for the paths of tunnels sent by the kernel (`agent`, with its programs in [`bpf`]) and
+//! of tunnels sent by weir ([`port`]). See README.md.
 //!
 //! A fabric with ECMP chooses a path by a hash that covers the UDP source port of the tunnel, so a source
 //! port identifies a path. [`survey`] evaluates probes with increasing TTL, and [`discovery`] derives one
@@ -9,19 +9,22 @@
 //! places the packets of a flow according to a [`scheme::Scheme`] (the simulator uses it; the kernel's
 //! programs have a copy in C); [`buckets`] does the same for flows without state, with a table of buckets.
 //!
-//! Nothing here does I/O, has a thread or reads a clock: time is a `u64` in nanoseconds that the caller
-//! passes and that never decreases (`CLOCK_MONOTONIC`), and randomness comes from a seeded
-//! [`weir_app::random::Random`]. Equal calls give equal answers.
+//! Nothing outside of `agent`, [`bpf`] and `doctor` does I/O, has a thread or reads a clock: time is a `u64`
+//! in nanoseconds that the caller passes and that never decreases (`CLOCK_MONOTONIC`), and randomness comes
+//! from a seeded [`weir_app::random::Random`]. Equal calls give equal answers.
 //!
 //! The state of a remote node is meant to be shared by all nodes behind the same last hop (a leaf switch):
 //! they share their paths, but not the ports that lead along them.
 
+mod agent;
 mod app;
 mod board;
+pub mod bpf;
 pub mod buckets;
 pub mod covariation;
 pub mod delay;
 pub mod discovery;
+mod doctor;
 mod exchange;
 pub mod flow;
 pub mod icmp;
@@ -42,6 +45,7 @@ mod yaml;
 
 pub use board::{Board, Event, FlowRow, NodeTold, PathTold, Told};
 pub use exchange::{Between, Claim, Exchange, Form, Member, Shared};
+pub use yaml::fabrics;
 
 use scheme::Scheme;
 use std::net::IpAddr;
@@ -59,6 +63,8 @@ pub const KIND: Kind = Kind {
     table: None,
     views: &[View { word: "", request: "show", text: text::show }],
     pages: pages::PAGES,
+    agent: Some(agent::create),
+    tools: &[],
     about: "List the flows of tunnels with their paths",
     verbs: &[Verb {
         name: "conntrack",

@@ -6,13 +6,12 @@ use super::port::{self, PathPort, PathPortApp};
 use super::{Board, Exchange, Fabric, Wanted};
 use crate::scheme::{PORTS, Scheme};
 use crate::wire::Secret;
-use std::any::Any;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 use weir_app::App;
-use weir_app::kind::{Configured, Scope};
+use weir_app::kind::{Apps, Configured, Scope};
 use weir_config::raw::{Kind, Node};
 use weir_config::section::{Section, list, parsed, text, words};
 use weir_config::{Key, Report, Shape, Span, TakeRule};
@@ -90,10 +89,12 @@ impl Configured for PathApps {
         let at_port = |one: &PathPort| -> Box<dyn App> { Box::new(PathPortApp::new(one.clone(), &exchange)) };
         self.fabrics.iter().map(app).chain(self.ports.iter().map(at_port)).collect()
     }
+}
 
-    fn wanted(&self) -> Vec<Box<dyn Any>> {
-        self.fabrics.iter().map(|wanted| -> Box<dyn Any> { Box::new(wanted.clone()) }).collect()
-    }
+/// Returns the tunnels of a configuration that are watched at uplinks.
+#[must_use]
+pub fn fabrics(apps: &Apps) -> Vec<Wanted> {
+    apps.of::<PathApps>().map(|all| all.fabrics.clone()).unwrap_or_default()
 }
 
 /// Reads them; apps at ports are written if nothing is wrong.

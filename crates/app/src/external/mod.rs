@@ -23,6 +23,8 @@ pub const KIND: AppKind = AppKind {
     table: None,
     views: &[],
     pages: &[PAGE],
+    agent: None,
+    tools: &[],
     about: "",
     verbs: &[],
     http: None,

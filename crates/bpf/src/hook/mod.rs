@@ -27,7 +27,10 @@ const NAME: &str = "weir_hook";
 const PRIORITY: u16 = 50_000;
 
 /// A program at a hook. Dropping it detaches the program.
-pub enum Attachment {
+pub struct Attachment(Means);
+
+/// How a program is attached.
+enum Means {
     /// A link of tcx, which the kernel removes with its last descriptor.
     Tcx { _link: FdLink },
     /// A filter of clsact. It is removed when this is dropped. If the process is killed instead, the kernel
@@ -36,11 +39,12 @@ pub enum Attachment {
 }
 
 impl Attachment {
-    /// The ID of the program that the kernel lists instead of ours, if it does.
+    /// Returns the ID of the program that the kernel lists instead of ours, if it does.
+    #[must_use]
     pub fn stands_in(&self) -> Option<u32> {
-        match self {
-            Attachment::Tcx { .. } => None,
-            Attachment::Filter { id, .. } => Some(*id),
+        match self.0 {
+            Means::Tcx { .. } => None,
+            Means::Filter { id, .. } => Some(id),
         }
     }
 }
@@ -65,7 +69,8 @@ pub fn attach(
     }
     let id = program.attach(interface, hook)?;
     let link = program.take_link(id)?;
-    Ok(Attachment::Tcx { _link: FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)? })
+    let link = FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?;
+    Ok(Attachment(Means::Tcx { _link: link }))
 }
 
 /// Attaches a program through clsact, and removes leftovers of killed processes.
@@ -94,7 +99,7 @@ fn by_filter(
     let options = NlOptions { priority, handle: TcHandle::new(high, low), classid: None };
     let link = hooked.attach_with_options(interface, hook, TcAttachOptions::Netlink(options))?;
     let link = hooked.take_link(link)?;
-    Ok(Attachment::Filter { id, _link: link, _hook: Box::new(ebpf) })
+    Ok(Attachment(Means::Filter { id, _link: link, _hook: Box::new(ebpf) }))
 }
 
 /// Returns the IDs of the programs at a hook of the interface with this index, in the order in which they

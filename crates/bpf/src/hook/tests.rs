@@ -79,7 +79,7 @@ fn what_a_killed_process_has_left_does_nothing_and_is_removed() {
     let egress = TcAttachType::Egress;
     let killed = by_filter(program(&mut ebpf), "here", egress).unwrap();
     let lives = by_filter(program(&mut ebpf), "here", egress).unwrap();
-    let Attachment::Filter { _link, _hook, .. } = killed else { panic!("a filter") };
+    let Attachment(Means::Filter { _link, _hook, .. }) = killed else { panic!("a filter") };
     std::mem::forget(_link);
     drop(_hook);
     let id = program(&mut ebpf).info().unwrap().id();

@@ -2,7 +2,7 @@
 //! requests to running apps; the words and the output are defined by the kind ([`Kind`]).
 
 use super::show::Connection;
-use super::{bad_input, overlay, watch};
+use super::{bad_input, watch};
 use crate::kinds::KINDS;
 use crate::output;
 use anyhow::{Result, bail};
@@ -10,22 +10,23 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_pars
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
-use weir_app::kind::{Kind, Verb};
+use weir_app::kind::{Kind, Outcome, Tool, Verb};
 
 /// Name of every subcommand's first argument in the help.
 const NAME: &str = "NAME";
+/// The flag of tools.
+const JSON: &str = "json";
 
 /// Returns the subcommands of all kinds of apps.
 pub fn commands() -> impl Iterator<Item = Command> {
     let command = |kind: &Kind| {
         let verbs = kind.verbs.iter().map(|verb| subcommand(kind, verb));
-        // There may be no daemon to ask for this one.
-        let own = (kind.key == overlay::KEY).then(overlay::command);
+        let tools = kind.tools.iter().map(tool);
         Command::new(kind.key)
             .about(kind.about)
             .subcommand_required(true)
             .arg_required_else_help(true)
-            .subcommands(verbs.chain(own))
+            .subcommands(verbs.chain(tools))
     };
     KINDS.iter().filter(|kind| !kind.verbs.is_empty()).map(command)
 }
@@ -46,6 +47,12 @@ fn subcommand(kind: &Kind, verb: &Verb) -> Command {
     connected.about(verb.about).long_about(None)
 }
 
+fn tool(tool: &Tool) -> Command {
+    let help = format!("Print a JSON object: `{}`", tool.json);
+    let json = Arg::new(JSON).long(JSON).help(help).action(ArgAction::SetTrue);
+    Command::new(tool.name).about(tool.about).long_about(None).arg(json)
+}
+
 /// Runs one of [`commands`]. `None` if `key` is not one of them.
 ///
 /// # Errors
@@ -53,11 +60,24 @@ fn subcommand(kind: &Kind, verb: &Verb) -> Command {
 pub fn run(key: &str, matches: &ArgMatches) -> Option<Result<ExitCode>> {
     let kind = KINDS.iter().find(|kind| kind.key == key)?;
     let (name, matches) = matches.subcommand()?;
-    if (key, name) == (overlay::KEY, overlay::CLEANUP) {
-        return Some(overlay::cleanup(matches));
+    if let Some(tool) = kind.tools.iter().find(|tool| tool.name == name) {
+        return Some(use_tool(tool, matches.get_flag(JSON)));
     }
     let verb = kind.verbs.iter().find(|verb| verb.name == name)?;
     Some(ask(kind, verb, matches))
+}
+
+fn use_tool(tool: &Tool, is_json: bool) -> Result<ExitCode> {
+    let Outcome { ok, complaint, lines, json } = (tool.run)()?;
+    if let Some(why) = &complaint {
+        output::complain(format_args!("weir: {why}\n"));
+    }
+    if is_json {
+        output::line(json)?;
+    } else {
+        lines.iter().try_for_each(output::line)?;
+    }
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {

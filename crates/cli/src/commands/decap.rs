@@ -13,8 +13,9 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::process::ExitCode;
+use weir_app::privileges;
 use weir_bpf::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
-use weir_daemon::{Signals, privileges};
+use weir_daemon::Signals;
 
 /// How often to check whether the interface still exists.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };

@@ -14,8 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use weir_config::infile;
 use weir_config::outfile;
-use weir_daemon::flow_file::FlowFile;
-use weir_measure::export::{Given, NO_PARQUET};
+use weir_measure::export::{FlowFile, Given, NO_PARQUET};
 use weir_measure::{KeyKind, Measured, Seed, Settings, Summary};
 
 /// The seed of all measurements without an explicit one: measuring a recording again gives the same result,

@@ -11,7 +11,6 @@ pub mod import;
 pub mod inject;
 mod listing;
 pub mod measure;
-pub mod overlay;
 pub mod plan;
 pub mod ports;
 pub mod replay;

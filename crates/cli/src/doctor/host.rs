@@ -1,7 +1,6 @@
 //! The host: kernel, privileges, clock, interfaces, and how it hashes flows.
 
-use super::tunnel::told;
-use super::{Finding, Level};
+use super::{Finding, Level, ip};
 use crate::config::{Plan, PortConfig, PortKind};
 use crate::ways;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -64,7 +63,7 @@ fn number(path: &str) -> Option<u64> {
 /// Which kernel it is; `features.rs` reports what features need from it.
 fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let says = if weir_bpf::has_tcx() {
+    let says = if weir_bpf::hook::has_tcx() {
         "programs are attached through tcx"
     } else {
         "it has no tcx (Linux 6.6): programs are attached through clsact, see \"Before Linux 6.6\" in \
@@ -208,7 +207,7 @@ enum Role {
 fn has_equal_routes(family: &str) -> bool {
     let family = if family == "ipv4" { "-4" } else { "-6" };
     let has_several = |route: &Value| route["nexthops"].as_array().is_some_and(|all| all.len() > 1);
-    told(&[family, "route", "show"]).is_ok_and(|routes| routes.iter().any(has_several))
+    ip(&[family, "route", "show"]).is_ok_and(|routes| routes.iter().any(has_several))
 }
 
 /// The source port among the fields of policy 3 (`fib_multipath_hash_fields`, ip-sysctl of the kernel).

@@ -1,8 +1,7 @@
 //! NAT pools: whether something answers ARP or neighbour discovery for each address that others resolve on a
 //! link of this host. Weir does so for pools of services, and the host for its own addresses.
 
-use super::tunnel::told;
-use super::{Finding, Level};
+use super::{Finding, Level, ip};
 use crate::config::Plan;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -22,7 +21,7 @@ pub fn findings(plan: &Plan) -> Vec<Finding> {
     if pools.is_empty() {
         return Vec::new();
     }
-    let links = match told(&["address", "show"]) {
+    let links = match ip(&["address", "show"]) {
         Ok(interfaces) => links(&interfaces),
         Err(why) => return vec![Finding::new("pool", "ip", Level::Warning, why)],
     };

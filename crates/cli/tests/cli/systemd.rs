@@ -115,7 +115,7 @@ fn the_unit_starts_what_weir_understands() {
     }
     assert_eq!(settings(&unit, "Type"), ["notify"]);
     // The daemon keeps exactly what the unit allows.
-    let kept = std::fs::read_to_string(repository().join("crates/cli/src/daemon/privileges.rs")).unwrap();
+    let kept = std::fs::read_to_string(repository().join("crates/app/src/privileges.rs")).unwrap();
     let kept = kept.split_once("const DAEMON").unwrap().1.split_once(';').unwrap().0;
     let kept = kept.split("CapabilitySet::").skip(1).filter_map(|rest| rest.split([')', '\n']).next());
     let mut kept: Vec<String> = kept.map(|name| format!("CAP_{name}")).collect();

@@ -14,7 +14,7 @@ const ARROWS: &[Arrows] = &[
     ("program", &["packet", "table"], &["oracle"]),
     ("oracle", &["packet", "program", "table"], &[]),
     ("netlink", &[], &[]),
-    ("bpf", &["netlink"], &["app", "packet", "path"]),
+    ("bpf", &["netlink"], &["packet"]),
     ("port", &["bpf", "netlink", "packet"], &[]),
     ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "port"]),
     ("config", &["packet", "program"], &[]),
@@ -22,9 +22,9 @@ const ARROWS: &[Arrows] = &[
     ("app", &["config", "engine", "packet", "program", "table"], &[]),
     ("lb", &["app", "config", "packet", "program", "table"], &["engine", "oracle", "port"]),
     ("bond", &["app", "config", "engine", "packet", "program", "table"], &["port"]),
-    ("path", &["app", "config", "engine", "packet", "program", "table"], &["port"]),
-    ("overlay", &["app", "config", "packet", "program"], &[]),
-    ("measure", &["app", "config", "packet", "program", "sketch"], &[]),
+    ("path", &["app", "bpf", "config", "engine", "netlink", "packet", "port", "program", "table"], &[]),
+    ("overlay", &["app", "bpf", "config", "engine", "netlink", "packet", "program"], &[]),
+    ("measure", &["app", "config", "engine", "packet", "program", "sketch"], &[]),
     ("plot", &[], &[]),
     ("sim", &["app", "path", "plot"], &[]),
     ("lab", &["app", "control", "netlink", "path"], &[]),
@@ -38,10 +38,7 @@ const ARROWS: &[Arrows] = &[
     ),
     (
         "daemon",
-        &[
-            "app", "bpf", "config", "control", "engine", "measure", "netlink", "oracle", "overlay", "packet",
-            "path", "port", "program",
-        ],
+        &["app", "bpf", "config", "control", "engine", "netlink", "oracle", "packet", "port", "program"],
         &[],
     ),
     (

@@ -18,7 +18,6 @@ mod witness;
 pub use namespace::Sent;
 
 use super::doorbell::Doorbell;
-use super::privileges;
 use namespace::{Namespace, Way};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,6 +28,7 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use weir_app::check::{Ask, Check, CheckId, Close, Outcome};
+use weir_app::privileges;
 use weir_packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use witness::Pair;
 

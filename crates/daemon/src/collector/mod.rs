@@ -1,34 +1,24 @@
 //! The collector: a thread that reads the flow deltas of all workers, each from its own ring, adds them up by
-//! reason, and runs the measurements of `measure` apps. Processing deltas costs the workers nothing.
+//! reason, and passes them on to the readers of agents. Processing deltas costs the workers nothing.
 //!
 //! Promises: neither a worker nor the main thread ever waits for the collector. If it does not keep up, its
-//! rings fill, and then counts stay in the flows and flows in the tables; if that lasts, it gives up parts of
-//! measurements in a documented order ([`pressure`]). When all workers have stopped, it reads what is left
-//! and ends.
+//! rings fill, and then counts stay in the flows and flows in the tables; if that lasts, readers give up
+//! parts of their work ([`pressure`]). When all workers have stopped, it reads what is left and ends.
 
-mod exporter;
-mod exports;
-mod ipfix;
-mod measuring;
-mod names;
-#[cfg(feature = "parquet")]
-mod parquet;
 mod pressure;
 
-use super::clock::Clock;
-use super::{priority, privileges};
 use anyhow::{Result, anyhow};
-use measuring::{Measuring, Times};
-use names::{Names, ProgramNames};
 use pressure::Pressure;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tracing::warn;
-use weir_engine::delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
-use weir_measure::Measurement;
-use weir_program::Program;
+use weir_app::agent::DeltaReader;
+use weir_app::clock::Clock;
+use weir_app::{priority, privileges};
+use weir_engine::delta::{DeltaReason, FlowDelta};
+use weir_engine::ring::{DeltaSender, deltas};
 
 /// Capacity of the ring between a worker and the collector, in deltas: a mebibyte, and 10 ms at 1.6 million
 /// deltas per second.
@@ -37,9 +27,6 @@ pub const RING: usize = 16_384;
 /// The shortest and the longest pause when there is nothing to read. A wake-up every 64 ms has no measurable
 /// cost, and the pause shrinks as soon as there are deltas.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(64)];
-
-/// The program id of deltas of flows between pods, which belong to no program; numbers of pipes are lower.
-pub const OF_PODS: Belonging = Belonging { generation: 0, pipe: u16::MAX, target: NO_DELTA_TARGET };
 
 /// The sum of deltas of one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,14 +50,6 @@ impl Sum {
 /// The sums of all deltas, by reason, in the order of [`DeltaReason::ALL`].
 pub type Totals = [Sum; DeltaReason::ALL.len()];
 
-/// Messages from the main thread to the collector.
-enum News {
-    /// A ring of a worker or of an overlay's thread.
-    Ring(Ring),
-    /// A program, to which workers switch after this.
-    Program(Plan),
-}
-
 /// A ring to be read.
 struct Ring {
     deltas: Receiver<FlowDelta>,
@@ -78,63 +57,54 @@ struct Ring {
     of_program: bool,
 }
 
-/// What the collector must know about a program.
-struct Plan {
-    generation: u64,
-    workers: usize,
-    names: ProgramNames,
-    measurements: Vec<Measurement>,
-}
-
 /// A running collector.
 pub struct Collector {
     totals: Arc<Mutex<Totals>>,
-    news: Sender<News>,
+    rings: Sender<Ring>,
     thread: JoinHandle<()>,
 }
 
 impl Collector {
     /// Starts the thread, which reads no rings yet. `clock` is the workers' clock.
-    pub fn start(clock: Clock) -> Result<Collector> {
+    pub fn start(clock: Clock, readers: Vec<Box<dyn DeltaReader>>) -> Result<Collector> {
         let totals = Arc::new(Mutex::new(Totals::default()));
-        let (news, new) = channel();
-        let mut reader = Reader::new(new, totals.clone(), clock);
+        let (rings, new) = channel();
+        let collecting = Collecting {
+            rings: Vec::new(),
+            new: Some(new),
+            totals: totals.clone(),
+            clock,
+            deltas: Vec::new(),
+            readers,
+            pressure: Pressure::default(),
+        };
         let run = move || {
             // It starts while the daemon still has all its privileges.
             if let Err(error) = privileges::drop_all() {
                 warn!("the collector cannot give up its privileges: {error}");
             }
-            reader.run();
+            collecting.run();
         };
         let thread = std::thread::Builder::new().name("weir-collector".into()).spawn(run)?;
-        Ok(Collector { totals, news, thread })
+        Ok(Collector { totals, rings, thread })
     }
 
-    /// Adds a worker's ring, which is read until the worker drops its end.
-    pub fn read(&self, ring: Receiver<FlowDelta>) -> Result<()> {
-        self.tell(News::Ring(Ring { deltas: ring, of_program: true }))
+    /// Opens a worker's ring, which is read until the worker drops its end.
+    pub fn open(&self, worker: u8) -> Result<DeltaSender> {
+        let (sender, deltas) = deltas(worker, RING);
+        self.add(Ring { deltas, of_program: true })?;
+        Ok(sender)
     }
 
-    /// Adds the ring of an overlay's thread, which is read until that end is dropped.
-    pub fn read_pods(&self, ring: Receiver<FlowDelta>) -> Result<()> {
-        self.tell(News::Ring(Ring { deltas: ring, of_program: false }))
+    /// Opens a ring for flows outside of pipes, which is read until that end is dropped.
+    pub fn open_outside(&self) -> Result<DeltaSender> {
+        let (sender, deltas) = deltas(0, RING);
+        self.add(Ring { deltas, of_program: false })?;
+        Ok(sender)
     }
 
-    /// Defines the meaning of deltas of a generation of the program, and what is measured from now on. Must
-    /// be called before a worker runs that program.
-    pub fn follow(
-        &self,
-        generation: u64,
-        program: &Program,
-        workers: usize,
-        measurements: Vec<Measurement>,
-    ) -> Result<()> {
-        let names = ProgramNames::of(program);
-        self.tell(News::Program(Plan { generation, workers, names, measurements }))
-    }
-
-    fn tell(&self, news: News) -> Result<()> {
-        self.news.send(news).map_err(|_| anyhow!("the collector has ended"))
+    fn add(&self, ring: Ring) -> Result<()> {
+        self.rings.send(ring).map_err(|_| anyhow!("the collector has ended"))
     }
 
     /// Returns what has been read so far.
@@ -144,7 +114,7 @@ impl Collector {
 
     /// Waits until the rings of all workers, which must have stopped, are read, and returns the totals.
     pub fn finish(self) -> Result<Totals> {
-        drop(self.news);
+        drop(self.rings);
         self.thread.join().map_err(|_| anyhow!("the collector panicked"))?;
         Ok(*self.totals.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -160,43 +130,30 @@ pub fn over_reasons(totals: &Totals) -> Sum {
 }
 
 /// The state of the thread.
-struct Reader {
+struct Collecting {
     rings: Vec<Ring>,
-    /// `None` when no more messages can arrive.
-    news: Option<Receiver<News>>,
+    /// `None` when no more rings can arrive.
+    new: Option<Receiver<Ring>>,
     totals: Arc<Mutex<Totals>>,
     clock: Clock,
-    times: Times,
-    /// Deltas that have been read but not yet measured.
+    /// Deltas that have been read but not yet passed on.
     deltas: Vec<FlowDelta>,
-    names: Names,
-    measured: Vec<Measuring>,
+    readers: Vec<Box<dyn DeltaReader>>,
     pressure: Pressure,
 }
 
-impl Reader {
-    fn new(news: Receiver<News>, totals: Arc<Mutex<Totals>>, clock: Clock) -> Reader {
-        Reader {
-            rings: Vec::new(),
-            news: Some(news),
-            totals,
-            clock,
-            times: Times::default(),
-            deltas: Vec::new(),
-            names: Names::default(),
-            measured: Vec::new(),
-            pressure: Pressure::default(),
-        }
-    }
-
-    fn run(&mut self) {
+impl Collecting {
+    fn run(mut self) {
         priority::ordinary();
         let [shortest, longest] = PAUSES;
         let mut pause = shortest;
         loop {
-            self.take_news();
+            self.take_rings();
+            let now_ns = self.clock.now_ns();
+            let is_reading: Vec<bool> =
+                self.readers.iter_mut().map(|reader| reader.is_reading(now_ns)).collect();
             let mut sums = Totals::default();
-            let (read, full) = self.read(&mut sums);
+            let (read, full) = self.read(&mut sums, is_reading.contains(&true));
             if read != 0 {
                 let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
                 for (total, sum) in totals.iter_mut().zip(&sums) {
@@ -204,14 +161,16 @@ impl Reader {
                     total.packets += sum.packets;
                     total.bytes += sum.bytes;
                 }
-            } else if self.news.is_none() && self.rings.is_empty() {
-                let times = self.times();
-                self.measured.drain(..).for_each(|one| one.finish(&times).finish());
+            } else if self.new.is_none() && self.rings.is_empty() {
+                self.readers.drain(..).for_each(|reader| reader.finish(now_ns));
                 return;
             }
-            self.measure();
+            for (reader, _) in self.readers.iter_mut().zip(is_reading).filter(|(_, is_reading)| *is_reading) {
+                reader.read(&self.deltas, self.clock.now_ns());
+            }
+            self.deltas.clear();
             if self.pressure.is_too_high(full) {
-                self.shed();
+                self.readers.iter_mut().any(|reader| reader.shed());
             }
             pause = if read == 0 { (pause * 2).min(longest) } else { shortest };
             if !full {
@@ -220,42 +179,21 @@ impl Reader {
         }
     }
 
-    fn take_news(&mut self) {
-        while let Some(news) = &self.news {
-            match news.try_recv() {
-                Ok(News::Ring(ring)) => self.rings.push(ring),
-                Ok(News::Program(plan)) => self.follow(plan),
+    fn take_rings(&mut self) {
+        while let Some(new) = &self.new {
+            match new.try_recv() {
+                Ok(ring) => self.rings.push(ring),
                 Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => self.news = None,
+                Err(TryRecvError::Disconnected) => self.new = None,
             }
         }
     }
 
-    /// Keeps measurements that are unchanged, and starts and ends others.
-    fn follow(&mut self, plan: Plan) {
-        let Plan { generation, workers, names, measurements } = plan;
-        let mut before = std::mem::take(&mut self.measured);
-        for one in measurements {
-            let old = before.iter().position(|old| old.name() == one.name);
-            let old = old.map(|at| before.swap_remove(at));
-            let next = match old {
-                Some(old) => old.succeed(one, workers),
-                None => Measuring::new(one, workers),
-            };
-            self.measured.push(next);
-        }
-        self.names.set(generation, names, &self.measured);
-        let times = self.times();
-        // Their exports end by themselves; do not wait here.
-        before.into_iter().for_each(|gone| drop(gone.finish(&times)));
-    }
-
     /// Reads up to a ring's capacity from each worker, and forgets the rings of workers that have ended.
     /// Returns the number of deltas, and whether a ring was full.
-    fn read(&mut self, sums: &mut Totals) -> (usize, bool) {
+    fn read(&mut self, sums: &mut Totals, keeps: bool) -> (usize, bool) {
         let (mut read, mut full) = (0, false);
-        let Reader { rings, deltas, measured, .. } = self;
-        let keeps = !measured.is_empty();
+        let Collecting { rings, deltas, .. } = self;
         rings.retain(|ring| {
             for _ in 0..RING {
                 match ring.deltas.try_recv() {
@@ -276,43 +214,6 @@ impl Reader {
             true
         });
         (read, full)
-    }
-
-    /// Measures the deltas that were read.
-    fn measure(&mut self) {
-        if self.measured.is_empty() {
-            return;
-        }
-        let times = self.times();
-        let mut deltas = std::mem::take(&mut self.deltas);
-        for delta in &deltas {
-            if !self.names.knows(delta.of()) {
-                // The program was announced before a worker ran it, so the message is there by now.
-                self.take_news();
-            }
-            let Some((measured, named)) = self.names.find(delta) else { continue };
-            if let Some(measuring) = self.measured.get_mut(measured) {
-                measuring.take(delta, &named, &times);
-            }
-        }
-        deltas.clear();
-        self.deltas = deltas;
-        self.measured.iter_mut().for_each(|one| one.turn(&times));
-    }
-
-    /// Gives up the next part of a measurement.
-    fn shed(&mut self) {
-        if let Some((name, part)) = self.measured.iter_mut().find_map(Measuring::shed) {
-            warn!(
-                "measurement {name} gives up {}: flows give their counts faster than it adds them up",
-                part.word()
-            );
-        }
-    }
-
-    fn times(&mut self) -> Times {
-        self.times = self.times.at(self.clock.now_ns(), SystemTime::now());
-        self.times
     }
 }
 

@@ -1,9 +1,8 @@
 //! Whether the collector keeps up.
 //!
 //! It does if it empties the workers' rings. An occasional full ring does no harm: the counts wait in the
-//! flows. If rings stay full for long, measurements give up parts, one at a time, in the order of
-//! [`weir_measure::Part::SHED_ORDER`]; exact totals and the numbers of flows, sources and destinations stay.
-//! A part that was given up returns with the next change of the measurement's configuration.
+//! flows. If rings stay full for long, readers give up parts of their work, one at a time
+//! ([`DeltaReader::shed`](weir_app::agent::DeltaReader::shed)).
 
 /// Consecutive iterations with a full ring after which a part is given up: an iteration reads up to 16,384
 /// deltas of each worker, so this many take some 100 ms.

@@ -1,6 +1,5 @@
 //! The successor's side.
 
-use super::super::clock::Clock;
 use super::super::fleet::Workers;
 use super::super::inherited::Inherited;
 use super::super::interfaces::Interfaces;
@@ -20,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_app::clock::Clock;
 use weir_app::edits::{self, Edits};
 use weir_app::kind::Kind;
 use weir_engine::batch::{DecidedFor, FlowPage, FlowStock, TakenOver};

@@ -1,8 +1,8 @@
 //! Measures what traffic consists of. See README.md.
 //!
 //! The app writes a pipe in front of the destination of a port's frames, or has a configured pipe measured.
-//! The flows' counts are summed up on the collector's thread, not here: the app only defines what is wanted
-//! ([`Measurement`]) and shows what the collector has published on the [`Board`].
+//! The flows' counts are summed up by the agent, on the collector's thread: the app only defines what is
+//! wanted ([`Measurement`]) and shows what the agent has published on the [`Board`].
 
 mod board;
 mod pages;
@@ -12,8 +12,9 @@ mod text;
 mod yaml;
 
 pub use board::{Board, Export, HISTORY, Sum, Told};
+pub(crate) use yaml::measurements;
 
-use crate::Settings;
+use crate::{Settings, agent};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub const KIND: Kind = Kind {
         View { word: "history", request: "history", text: text::history },
     ],
     pages: pages::PAGES,
+    agent: Some(agent::create),
+    tools: &[],
     about: "",
     verbs: &[],
     http: None,

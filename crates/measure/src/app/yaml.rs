@@ -4,7 +4,6 @@ use super::board::Measure;
 use super::{Board, Ipfix, Measurement, OfOverlay, Parquet};
 use crate::export::NO_PARQUET;
 use crate::{Part, Settings};
-use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +109,12 @@ impl Own {
     }
 }
 
+/// Returns the measurements of a configuration.
+pub(crate) fn measurements(apps: &Apps) -> Vec<Measurement> {
+    let all = apps.of::<Measurements>().into_iter().flat_map(|all| &all.0);
+    all.map(|written| written.measurement.clone()).collect()
+}
+
 impl Configured for Measurements {
     fn running(&self) -> Vec<Box<dyn App>> {
         let app = |written: &Written| -> Box<dyn App> {
@@ -117,10 +122,6 @@ impl Configured for Measurements {
             Box::new(Measure { name, interval_ms, board })
         };
         self.0.iter().map(app).collect()
-    }
-
-    fn wanted(&self) -> Vec<Box<dyn Any>> {
-        self.0.iter().map(|written| -> Box<dyn Any> { Box::new(written.measurement.clone()) }).collect()
     }
 
     fn refer(&self, apps: &Apps, report: &mut Report) {

@@ -1,9 +1,12 @@
 //! Flow records for other programs: what weir exports when its own summaries are not enough.
 
+mod flow_file;
 pub mod flows;
 pub mod ipfix;
 #[cfg(feature = "parquet")]
 pub mod parquet;
+
+pub use flow_file::FlowFile;
 
 use crate::FlowRecord;
 use std::sync::Arc;

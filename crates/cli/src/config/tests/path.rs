@@ -17,7 +17,7 @@ fn a_path_app_at_a_port_leads_its_ports() {
     let roots: Vec<_> = plan.program.ports.iter().map(|port| port.root).collect();
     let pipe = |name| plan.program.pipe_named(name);
     assert_eq!(roots, [pipe("f/probes"), pipe("f"), None]);
-    assert_eq!((plan.apps.running().len(), plan.apps.wanted::<weir_path::Wanted>().len()), (1, 0));
+    assert_eq!((plan.apps.running().len(), weir_path::fabrics(&plan.apps).len()), (1, 0));
     assert_eq!(plan.apps.take(PortId(1)), [Frames::All]);
     let group = &plan.program.groups[0];
     assert_eq!((group.name.as_str(), group.size, group.targets.len()), ("f/10.0.0.2", 64, 16));

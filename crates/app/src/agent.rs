@@ -1,0 +1,115 @@
+//! Agents: work of apps beside the packet path, in threads of its own, such as probing remote nodes or
+//! following the kernel's tables. An app ([`App`](crate::App)) has no thread; what needs one is its kind's
+//! agent, and the two share a board: the agent writes it, and the app answers from it.
+//!
+//! A daemon has one agent for each kind that has one ([`Kind::agent`](crate::kind::Kind::agent)), for as long
+//! as it runs. Its life cycle: [`Agent::reader`], then for each program, also after a reload,
+//! [`Agent::prepare`], [`Agent::follow`] and [`Agent::follow_tables`]. Between the first `prepare` and the
+//! first `follow`, the daemon starts its workers and takes over from another one, if there is one. When the
+//! workers have stopped, the agent is dropped and ends its threads.
+
+use crate::clock::Clock;
+use crate::doctor::{Examined, Finding};
+use crate::kind::Apps;
+use anyhow::Result;
+use serde_json::Value;
+use std::sync::Arc;
+use weir_engine::delta::{Belonging, FlowDelta, NO_DELTA_TARGET};
+use weir_engine::ring::DeltaSender;
+use weir_program::Program;
+
+/// What deltas of flows outside of pipes belong to: no program. The numbers of pipes are lower.
+pub const OUTSIDE: Belonging = Belonging { generation: 0, pipe: u16::MAX, target: NO_DELTA_TARGET };
+
+/// The agent of a kind of app.
+pub trait Agent: Send {
+    /// Returns its reader of flow deltas, if it has one.
+    fn reader(&mut self) -> Option<Box<dyn DeltaReader>> {
+        None
+    }
+
+    /// Learns which program comes next. No worker runs it yet.
+    fn prepare(&mut self, next: &Next<'_>) {
+        let _ = next;
+    }
+
+    /// Works for these apps from now on: keeps what has not changed, stops what is no longer wanted, and
+    /// starts the rest. Its threads start with the privileges of the caller.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    fn follow(&mut self, apps: &Apps, host: &Host<'_>) -> Result<()> {
+        let _ = (apps, host);
+        Ok(())
+    }
+
+    /// Returns the tables of flows that it keeps outside of pipes.
+    fn flow_tables(&self) -> Vec<Arc<dyn FlowTable>> {
+        Vec::new()
+    }
+
+    /// Examines whether this host has what its threads need, for `weir doctor`. The threads do not run.
+    fn findings(&self, examined: &Examined<'_>) -> Vec<Finding> {
+        let _ = examined;
+        Vec::new()
+    }
+
+    /// Learns the flow tables of all agents, once all of them have followed.
+    fn follow_tables(&mut self, tables: &[Arc<dyn FlowTable>]) {
+        let _ = tables;
+    }
+}
+
+/// A program that the workers will run.
+pub struct Next<'a> {
+    /// The apps that have written it.
+    pub apps: &'a Apps,
+    /// The program.
+    pub program: &'a Program,
+    /// Its number: each program's is greater than that of the program before it.
+    pub generation: u64,
+    /// The number of workers that will run it.
+    pub workers: usize,
+}
+
+/// What the daemon offers to agents.
+pub struct Host<'a> {
+    /// The workers' clock.
+    pub clock: Clock,
+    /// Opens a ring for deltas of flows outside of pipes ([`OUTSIDE`]). The readers of all agents get them.
+    /// The ring is closed by dropping the sender.
+    pub open_ring: &'a dyn Fn() -> Result<DeltaSender>,
+}
+
+/// Reads the deltas of all flows, on the collector's thread.
+pub trait DeltaReader: Send {
+    /// Returns whether it reads anything at present. Otherwise it gets no deltas.
+    fn is_reading(&mut self, now_ns: u64) -> bool;
+
+    /// Reads deltas, and does what is due. Called at least every 64 ms while it is reading, even without
+    /// deltas. `now_ns` is on the workers' clock.
+    fn read(&mut self, deltas: &[FlowDelta], now_ns: u64);
+
+    /// Gives up a part of its work, because deltas arrive faster than they are read. Returns false if there
+    /// is nothing left to give up.
+    fn shed(&mut self) -> bool;
+
+    /// Ends, because there will be no more deltas.
+    fn finish(self: Box<Self>, now_ns: u64);
+}
+
+/// A table of flows outside of pipes, which is shown and measured like the flows of a pipe.
+pub trait FlowTable: Send + Sync {
+    /// Returns the name that is used in place of a pipe's ([`flow_table`](crate::kind::flow_table)).
+    fn name(&self) -> &str;
+
+    /// Returns the flows in some sets starting from this one, as rows of `weir show flows`, and the set at
+    /// which the next page begins.
+    fn page(&self, from: u32, sets: u32) -> (Vec<Value>, Option<u32>);
+
+    /// Returns how many rows all pages have.
+    fn count(&self) -> usize;
+
+    /// Makes all flows export their counts with this period, in milliseconds; 0: only when they end.
+    fn export_every(&self, period_ms: u64);
+}

@@ -1,0 +1,97 @@
+//! The table of flows as read by `weir show flows`, independently of the thread that maintains it.
+
+use super::giver::key;
+use crate::bpf::{OverlayFlow, OverlayFlows};
+use crate::flows_of;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_app::agent::FlowTable;
+use weir_app::clock::Clock;
+
+/// Sets read in one step when flows are counted.
+const SETS: u32 = 1024;
+
+/// Returns false if a direction's frames are not found by its key and it has counted nothing.
+fn shows(flow: &OverlayFlow, at: usize) -> bool {
+    flow.packets[at] > 0 || (flow.is_usable[at] && flow.learnt_ns[at] > 0)
+}
+
+/// Reads the flows of an overlay, while its programs are attached.
+pub struct Table {
+    /// Shown in place of a pipe's name.
+    name: String,
+    clock: Clock,
+    flows: Mutex<Option<Arc<OverlayFlows>>>,
+    /// How often all flows export their counts, in milliseconds; 0: never.
+    period_ms: AtomicU64,
+}
+
+impl Table {
+    pub fn new(overlay: &str, clock: Clock) -> Table {
+        Table { name: flows_of(overlay), clock, flows: Mutex::default(), period_ms: AtomicU64::new(0) }
+    }
+
+    /// Sets where the flows are now.
+    pub fn set(&self, flows: Option<OverlayFlows>) {
+        *self.flows.lock().unwrap_or_else(PoisonError::into_inner) = flows.map(Arc::new);
+    }
+
+    /// Returns how often all flows export their counts, in milliseconds; 0: never.
+    pub fn period_ms(&self) -> u64 {
+        self.period_ms.load(Ordering::Relaxed)
+    }
+
+    fn flows(&self) -> Option<Arc<OverlayFlows>> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// One direction; `None` if it has nothing to show.
+    fn row(&self, flow: &OverlayFlow, at: usize) -> Option<Value> {
+        if !shows(flow, at) {
+            return None;
+        }
+        let sent = flow.key.sent();
+        let tuple = [sent, flow.translated[1].unwrap_or(sent.reversed())][at];
+        let ms = |ns: u64| ns.saturating_sub(self.clock.origin_ns()) / 1_000_000;
+        let decision = match (at, flow.peer) {
+            (0, Some(_)) => "pod of this node".to_string(),
+            (0, None) => format!("node {}", flow.node),
+            _ => "pod".to_string(),
+        };
+        Some(json!({
+            "pipe": self.name, "flow": key(&tuple).to_string(), "decision": decision,
+            "packets": flow.packets[at], "bytes": flow.bytes[at], "first_ms": ms(flow.born_ns),
+            "last_ms": ms(flow.used_ns), "state": null, "nat": null,
+        }))
+    }
+}
+
+impl FlowTable for Table {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Has a row for each direction of a flow.
+    fn page(&self, from: u32, sets: u32) -> (Vec<Value>, Option<u32>) {
+        let Some(flows) = self.flows() else { return (Vec::new(), None) };
+        let (some, next) = flows.page(from, sets);
+        (some.iter().flat_map(|flow| [0, 1].map(|at| self.row(flow, at))).flatten().collect(), next)
+    }
+
+    fn count(&self) -> usize {
+        let Some(flows) = self.flows() else { return 0 };
+        let (mut count, mut next) = (0, Some(0));
+        while let Some(from) = next {
+            let (some, then) = flows.page(from, SETS);
+            count +=
+                some.iter().flat_map(|flow| [0, 1].map(|at| shows(flow, at))).filter(|shows| *shows).count();
+            next = then;
+        }
+        count
+    }
+
+    fn export_every(&self, period_ms: u64) {
+        self.period_ms.store(period_ms, Ordering::Relaxed);
+    }
+}

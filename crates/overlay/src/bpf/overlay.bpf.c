@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * A cache in front of a container overlay: established TCP and UDP flows between pods on different nodes skip
+ * the node's bridge, routing, netfilter and VXLAN device. All four programs are at tc hooks in the node's
+ * network namespace:
+ *
+ * overlay_send ingress of a pod's interface: what the pod sends
+ *   overlay_learn_send     egress of the uplink: what the kernel made of a frame that was marked there
+ *   overlay_receive        ingress of the uplink: what other nodes send
+ *   overlay_learn_receive  egress of a pod's interface: what the kernel made of a frame marked there
+ *
+ * Only what the kernel itself has forwarded is learnt: a frame of an unknown flow gets a mark (skb->mark), an
+ * nftables rule adds another if the connection is established, and where a frame arrives with both marks, its
+ * headers are copied. Everything that a flow depends on has a stamp. User space (mod.rs) bumps a stamp when
+ * something changes, and an entry with an old stamp is void. It also has to extend a lease: without it, all
+ * frames take the kernel's path.
+ *
+ * Promises: a frame that is not handled here continues as if the programs were not there. A frame is dropped
+ * only if it was changed already and the kernel then refuses the rest, and that is counted. For each
+ * direction, frames seen = fast + slow (by reason) + dropped.
+ */
+#include "maps.h"
+#include "frame.h"
+#include "table.h"
+#include "room.h"
+#include "send.h"
+#include "receive.h"
+#include "learn.h"
+#include "sweep.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";

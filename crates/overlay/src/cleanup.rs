@@ -1,0 +1,34 @@
+//! `weir overlay cleanup`: removes what overlays have left behind on this node, without a daemon to ask.
+
+use crate::agent::Left;
+use anyhow::Result;
+use serde_json::json;
+use weir_app::kind::{Outcome, Tool};
+
+pub(crate) const CLEANUP: Tool = Tool {
+    name: "cleanup",
+    about: "Remove what is left of an overlay on this node when no daemon runs",
+    json: "ok, removed[], left[], refused",
+    run: cleanup,
+};
+
+/// Removes what can be removed. It fails if something remains, for example because a process holds it.
+fn cleanup() -> Result<Outcome> {
+    let found = Left::look()?;
+    let refused = found.belongs_to();
+    let (mut removed, mut left) = (Vec::new(), found.sentences());
+    if refused.is_none() {
+        removed = found.remove()?;
+        left = Left::look()?.sentences();
+    }
+    let ok = refused.is_none() && left.is_empty();
+    let json = json!({ "ok": ok, "removed": removed, "left": left, "refused": refused });
+    let mut lines = Vec::new();
+    if refused.is_none() {
+        lines.extend(removed.into_iter().chain(left));
+        if lines.is_empty() {
+            lines.push("nothing of an overlay is left here".to_string());
+        }
+    }
+    Ok(Outcome { ok, complaint: refused, lines, json })
+}

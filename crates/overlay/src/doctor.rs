@@ -1,0 +1,49 @@
+//! What `weir doctor` says about overlays: whether the kernel has what they need, and its settings.
+
+use crate::agent::{needed_settings, rule};
+use crate::yaml::overlays;
+use std::io;
+use weir_app::doctor::{Examined, Finding, Has, Level, hooks};
+use weir_bpf::hook::has_tcx;
+
+/// Examines the kernel and its settings.
+pub(crate) fn findings(examined: &Examined<'_>) -> Vec<Finding> {
+    let wanted = examined.apps.map(overlays).unwrap_or_default();
+    let (is_used, mut found) = (!wanted.is_empty(), Vec::new());
+    if is_used || examined.apps.is_none() {
+        found.push(hooks(has_tcx()).finding("overlay", is_used));
+        found.push(nftables(rule::tables().map(drop)).finding("overlay", is_used));
+    }
+    let setting = |(name, is_so): (&str, anyhow::Result<()>)| match is_so {
+        Ok(()) => Finding::new("sysctl", name, Level::Ok, "as the overlay needs it"),
+        Err(why) => Finding::new("sysctl", name, Level::Fault, why.to_string()),
+    };
+    found.extend(wanted.iter().flat_map(|wanted| needed_settings(&wanted.overlay)).map(setting));
+    found
+}
+
+/// Connections are marked with an nftables rule. `tables` is the result of listing the tables.
+fn nftables(tables: io::Result<()>) -> Has {
+    match tables {
+        Ok(()) => Has::All("needs nftables, which this kernel has".to_string()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Has::Unknown(format!("needs nftables, and this process may not ask for it: {error}"))
+        }
+        Err(error) => {
+            Has::Lacks(format!("needs nftables (the module nf_tables), which does not answer: {error}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn a_kernel_without_nftables_is_told_from_a_missing_privilege() {
+        assert!(matches!(nftables(Ok(())), Has::All(_)));
+        assert!(matches!(nftables(Err(Errno::PERM.into())), Has::Unknown(_)));
+        assert!(matches!(nftables(Err(Errno::INVAL.into())), Has::Lacks(_)));
+    }
+}

@@ -1,0 +1,199 @@
+//! What flows count and report, while they live and when they expire, and while several processors use the
+//! table.
+
+use crate::handle::Handle;
+use crate::key;
+use crate::rig::*;
+use aya::programs::TcAttachType;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use weir_overlay::bpf::{OverlayEnd, OverlayGone, OverlaySweep, STAMP_GLOBAL, STAMP_POLICY};
+
+/// A sweep in which all flows report their counts.
+pub const GIVE: OverlaySweep = OverlaySweep { idle_ns: 0, given_ns: u64::MAX, ends: false };
+/// A sweep in which all flows expire.
+pub const END: OverlaySweep = OverlaySweep { idle_ns: u64::MAX, given_ns: u64::MAX, ends: true };
+
+impl Rig {
+    /// Sweeps the whole table, and returns what flows report.
+    pub fn sweep(&mut self, what: &OverlaySweep) -> Vec<OverlayGone> {
+        let mut at = 0;
+        let mut all = Vec::new();
+        while at < self.programs.sets() {
+            at = self.programs.sweep(at, 7, what).unwrap();
+            all.extend(self.programs.left());
+        }
+        all
+    }
+
+    fn send(&mut self, port: u16, times: u64) {
+        for _ in 0..times {
+            assert_eq!(self.run("overlay_send", &sent(UDP, port), 0).0, REDIRECT);
+        }
+    }
+}
+
+#[test]
+fn a_flow_gives_each_count_once_and_goes_when_it_is_idle() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.learn(UDP, 7000);
+    rig.learn(UDP, 7001);
+    rig.send(7000, 5);
+    rig.run("overlay_receive", &arriving(UDP, 7000), 0);
+    // A flow that has counted nothing has nothing to report.
+    let given = rig.sweep(&GIVE);
+    assert_eq!(given.len(), 1, "{given:?}");
+    assert_eq!((given[0].key, given[0].packets, given[0].why), (key(UDP, 7000), [5, 1], OverlayEnd::Alive));
+    assert_eq!(given[0].bytes, [5 * 52, 52], "with Ethernet's header, as on the pod's wire");
+    assert_eq!(given[0].received, key(UDP, 7000).sent().reversed());
+    assert_eq!(rig.sweep(&GIVE), [], "given before");
+    assert_eq!(rig.programs.flows().unwrap().read().len(), 2, "they live on");
+    rig.send(7000, 2);
+    // One was used since then.
+    std::thread::sleep(Duration::from_millis(30));
+    let now = rig.programs.flows().unwrap().read().iter().map(|flow| flow.used_ns).max().unwrap();
+    std::thread::sleep(Duration::from_millis(30));
+    rig.send(7001, 1);
+    let idle = OverlaySweep { idle_ns: now + 1, given_ns: 0, ends: false };
+    let gone = rig.sweep(&idle);
+    assert_eq!(
+        gone.iter().map(|gone| (gone.packets, gone.why)).collect::<Vec<_>>(),
+        [([2, 0], OverlayEnd::Idle)]
+    );
+    assert!(gone[0].born_ns >= given[0].used_ns, "since it gave its counts");
+    assert_eq!(rig.slow("overlay_send", &sent(UDP, 7000)), "unknown");
+    assert_eq!(rig.programs.entries().idled, 1);
+    rig.learn(UDP, 7000);
+    rig.send(7000, 1);
+    let ended = rig.sweep(&END);
+    assert_eq!(ended.iter().map(|gone| gone.packets[0]).collect::<Vec<_>>(), [1, 1]);
+    assert!(ended.iter().all(|gone| gone.why == OverlayEnd::Stopped));
+    assert_eq!(rig.programs.entries().gone_packets, [5 + 2 + 1 + 1, 1]);
+}
+
+#[test]
+fn records_without_room_are_counted() {
+    const FLOWS: u32 = 1 << 16;
+    let Some(mut rig) = Rig::new(FLOWS) else { return };
+    let flows = 50_000;
+    for port in 0..flows {
+        rig.learn(UDP, port);
+        rig.send(port, 1);
+    }
+    // A sweep stops before the ring is full.
+    let mut at = 0;
+    loop {
+        let next = rig.programs.sweep(at, 4096, &GIVE).unwrap();
+        if next == at {
+            break;
+        }
+        at = next;
+    }
+    assert!(at < rig.programs.sets(), "all had room: {:?}", rig.programs.entries());
+    assert_eq!(rig.programs.entries().lost, [0, 0]);
+    // Flows whose connections end do not wait.
+    for port in 0..flows {
+        rig.programs.forget(&key(UDP, port)).unwrap();
+    }
+    let [records, packets] = rig.programs.entries().lost;
+    let mut given = Vec::new();
+    loop {
+        let some = rig.programs.left();
+        if some.is_empty() {
+            break;
+        }
+        given.extend(some);
+    }
+    let kept: u64 = given.iter().map(|gone| gone.packets[0]).sum();
+    assert_eq!((records, kept + packets), (packets, rig.programs.entries().gone_packets[0]));
+    assert!(packets > 0, "all had room: make more flows");
+}
+
+/// What one thread does: frames of more flows than fit, in both directions, learnt again whenever they are
+/// not known. Returns how many took the fast path.
+fn frames(ends: &AtomicBool, at: usize, (pod, up): (u32, u32), wrong: &AtomicU64) -> [u64; 2] {
+    let mut cpu = CpuSet::new();
+    cpu.set(at);
+    // Programs at tc hooks do not preempt each other; threads on one processor would.
+    sched_setaffinity(None, &cpu).unwrap();
+    let ingress = |name, interface| Handle::find(interface, TcAttachType::Ingress, name);
+    let egress = |name, interface| Handle::find(interface, TcAttachType::Egress, name);
+    let send = [ingress("overlay_send", "pod0"), egress("overlay_learn_send", "up0")];
+    let receive = [ingress("overlay_receive", "up0"), egress("overlay_learn_receive", "pod0")];
+    let mut fast = [0; 2];
+    let mut random = at as u32 + 1;
+    while !ends.load(Ordering::Relaxed) {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let port = (random >> 16) as u16 % 48;
+        // Flows with even ports lead to one node, the others to another.
+        let node = [NODE, SECOND_NODE][usize::from(port % 2)];
+        let out = sent(UDP, port);
+        let (verdict, frame, mark) = send[0].run(&out, (pod, 0));
+        if verdict == REDIRECT {
+            fast[0] += 1;
+            let is_right = frame[30..34] == node.octets() && frame[76..88] == out[26..38];
+            wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
+        } else if mark != 0 {
+            send[1].run(&tunnelled(&routed(UDP, port), [HERE, node]), (up, mark | ESTABLISHED));
+        }
+        let (verdict, frame, mark) = receive[0].run(&tunnelled(&answer(UDP, port), [node, HERE]), (up, 0));
+        if verdict == REDIRECT {
+            fast[1] += 1;
+            wrong.fetch_add(u64::from(frame != delivered(UDP, port)), Ordering::Relaxed);
+        } else if mark != 0 {
+            receive[1].run(&delivered(UDP, port), (pod, mark | ESTABLISHED));
+        }
+    }
+    fast
+}
+
+#[test]
+fn processors_that_share_the_table_lose_no_count_and_mix_no_flows() {
+    let Some(mut rig) = Rig::new(32) else { return };
+    rig.programs.attach_uplink("up0").unwrap();
+    rig.programs.set_node(SECOND_NODE.into(), SECOND_NODE_STAMP).unwrap();
+    ip("neighbour add 10.0.1.3 lladdr 02:00:00:00:00:03 dev up0 nud permanent");
+    let (ends, wrong) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (interfaces, threads) =
+        ((rig.pod, rig.up), std::thread::available_parallelism().unwrap().get().min(4));
+    let mut given = Vec::new();
+    let fast = std::thread::scope(|scope| {
+        let run = |at| {
+            let (ends, wrong) = (&ends, &wrong);
+            scope.spawn(move || frames(ends, at, interfaces, wrong))
+        };
+        let threads: Vec<_> = (0..threads).map(run).collect();
+        let until = Instant::now() + Duration::from_secs(2);
+        let mut turn = 0_u16;
+        while Instant::now() < until {
+            turn = turn.wrapping_add(1);
+            match turn % 8 {
+                0 => rig.programs.bump(&[STAMP_GLOBAL]).unwrap(),
+                1 => rig.programs.bump(&[STAMP_POLICY]).unwrap(),
+                2 => rig.programs.bump(&[NODE_STAMP, POD_STAMP]).unwrap(),
+                3 => rig.programs.forget(&key(UDP, turn % 48)).unwrap(),
+                4 => given.extend(rig.sweep(&END)),
+                _ => given.extend(rig.sweep(&GIVE)),
+            }
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        ends.store(true, Ordering::Relaxed);
+        let all: Vec<[u64; 2]> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        [0, 1].map(|at| all.iter().map(|fast| fast[at]).sum::<u64>())
+    });
+    assert_eq!(wrong.into_inner(), 0, "frames of mixed flows");
+    given.extend(rig.sweep(&END));
+    given.extend(rig.sweep(&END));
+    let [sent, received] = rig.programs.frames();
+    assert!(sent.is_balanced() && received.is_balanced(), "{sent:?} {received:?}");
+    let entries = rig.programs.entries();
+    let sum = |at: usize| given.iter().map(|gone| gone.packets[at]).sum::<u64>();
+    assert_eq!([sum(0), sum(1)], fast, "each frame of the fast path is in one record: {entries:?}");
+    assert_eq!([sent.of("fast"), received.of("fast")], fast);
+    assert_eq!((entries.gone_packets, entries.lost), (fast, [0, 0]));
+    assert!(
+        fast[0].min(fast[1]) > 1000 && entries.evicted > 100,
+        "too little happened: {fast:?} {entries:?}"
+    );
+}

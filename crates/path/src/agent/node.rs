@@ -1,0 +1,241 @@
+//! A remote node: its paths, their state, and what the programs get.
+
+use crate::bpf::{PathOut, PathPeer, TcPath};
+use crate::known::{Change, Known};
+use crate::paths::{Offer, PATHS_MAX, Path, Paths, REHASHES_MAX, State};
+use crate::probing::Rounds;
+use crate::settings::Settings;
+use crate::survey::{Survey, Surveyed};
+use crate::{Fabric, Shared};
+use std::net::IpAddr;
+use weir_app::random::Random;
+
+/// How often the traffic to a node is read, in nanoseconds: as often as an active node is probed. With many
+/// nodes it is less often, so that a thread makes at most 20,000 system calls per second.
+const LOOK_NS: u64 = 10_000_000;
+const LOOK_NS_PER_NODE: u64 = 50_000;
+
+/// Costs that differ by less than the congested delay divided by this are considered equal: the programs are
+/// updated when something has changed, and noise is no change.
+const COST_STEPS: u64 = 16;
+
+/// The minimum time between two surveys, in nanoseconds.
+const SURVEY_PAUSE_NS: u64 = 1_000_000_000;
+
+/// How long after a node did not answer to retry, in nanoseconds.
+const RETRY_NS: u64 = 5_000_000_000;
+
+/// How often to check what another app has found, in nanoseconds.
+const ADOPT_NS: u64 = 100_000_000;
+
+/// A message to be logged once.
+pub type News = String;
+
+/// A remote node.
+pub struct Node {
+    pub address: IpAddr,
+    /// Its index among the programs' peers.
+    pub index: u32,
+    pub known: Known,
+    pub paths: Option<Paths>,
+    pub survey: Option<Survey>,
+    /// Its state, in a sentence.
+    pub state: String,
+    pub round_trips: [u64; PATHS_MAX],
+    /// Flows on each path for which the kernel chose another port.
+    pub rehashed: [u64; PATHS_MAX],
+    turns: [u8; PATHS_MAX],
+    states: Vec<State>,
+    written: Option<PathPeer>,
+    surveys: u8,
+    survey_ns: u64,
+    rounds: Rounds,
+    look_ns: u64,
+}
+
+impl Node {
+    pub fn new(address: IpAddr, index: u32) -> Node {
+        Node {
+            address,
+            index,
+            known: Known::default(),
+            paths: None,
+            survey: None,
+            state: "not surveyed yet".to_string(),
+            round_trips: [0; PATHS_MAX],
+            rehashed: [0; PATHS_MAX],
+            turns: [0; PATHS_MAX],
+            states: Vec::new(),
+            written: None,
+            surveys: 0,
+            survey_ns: 0,
+            rounds: Rounds::default(),
+            look_ns: 0,
+        }
+    }
+
+    /// Returns whether a survey of its paths is due.
+    pub fn wants_survey(&self, now_ns: u64) -> bool {
+        self.survey.is_none() && now_ns >= self.survey_ns
+    }
+
+    /// Begins a survey.
+    pub fn begin_survey(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) {
+        let known = self.known.ports();
+        self.surveys = self.surveys.wrapping_add(1);
+        self.survey = Some(Survey::new(now_ns, self.surveys, &known, fabric.sources, random));
+    }
+
+    /// Takes what another app has found, if anything. Returns what to log.
+    pub fn adopt(&mut self, now_ns: u64, shared: Option<&Shared>, settings: Settings) -> Option<News> {
+        self.survey_ns = now_ns + ADOPT_NS;
+        let Shared { known, round_trip_ns } = shared?;
+        let change = self.known.adopt(known);
+        self.apply(now_ns, change, settings.allowing(*round_trip_ns));
+        let before = std::mem::replace(&mut self.state, self.known.sentence());
+        (self.state != before).then(|| format!("{}: {}", self.address, self.state))
+    }
+
+    /// Takes the result of a survey. Returns what to log.
+    pub fn take(
+        &mut self,
+        now_ns: u64,
+        found: &Surveyed,
+        fabric: &Fabric,
+        settings: Settings,
+    ) -> Option<News> {
+        self.survey = None;
+        self.survey_ns = now_ns + if found.seen.is_empty() { RETRY_NS } else { fabric.discover_ns };
+        let before = std::mem::take(&mut self.state);
+        self.state = self.learn(now_ns, found, settings);
+        (self.state != before).then(|| format!("{}: {}", self.address, self.state))
+    }
+
+    fn learn(&mut self, now_ns: u64, found: &Surveyed, settings: Settings) -> String {
+        let Some(round_trip_ns) = found.round_trip_ns else {
+            return match self.paths {
+                // The states of the paths show this: the node may be away for a moment.
+                Some(_) => format!("{} paths, and no answer", self.known.all().len()),
+                None => {
+                    "no answer to probes: weir runs there with a path app, this node among its peers, and \
+                         the same key? Traffic goes by ECMP"
+                        .to_string()
+                }
+            };
+        };
+        let settings = settings.allowing(round_trip_ns);
+        let change = self.known.learn(found, &settings);
+        self.apply(now_ns, change, settings);
+        self.known.sentence()
+    }
+
+    /// Updates the paths from what is known now.
+    fn apply(&mut self, now_ns: u64, change: Change, settings: Settings) {
+        match (change, &mut self.paths) {
+            (Change::None, Some(_)) => return,
+            (Change::Followed(followed), Some(paths)) => paths.follow(now_ns, &self.known, &followed),
+            // Flows keep their path numbers, and so change paths once.
+            _ => {
+                self.paths = Some(Paths::of(now_ns, settings, &self.known));
+                self.states.clear();
+                self.rounds.hasten(now_ns);
+            }
+        }
+        let paths = self.paths.as_ref().map(Paths::all).unwrap_or_default();
+        self.states.extend(paths[self.states.len()..].iter().map(Path::state));
+    }
+
+    /// A path has failed or is grey: routers may now map other ports to it.
+    fn hasten(&mut self, now_ns: u64) {
+        self.survey_ns = self.survey_ns.min(now_ns + SURVEY_PAUSE_NS);
+    }
+
+    /// Reads from the programs what was sent. `nodes` is how many nodes are read in total.
+    pub fn look(&mut self, now_ns: u64, programs: &TcPath, nodes: usize) {
+        let Some(paths) = &mut self.paths else { return };
+        if now_ns < self.look_ns {
+            return;
+        }
+        self.look_ns = now_ns + LOOK_NS.max(LOOK_NS_PER_NODE * nodes as u64);
+        let activity = programs.activity(self.index);
+        for (path, (at_ns, bytes)) in activity.loads.into_iter().enumerate().filter(|load| load.1.0 > 0) {
+            paths.loaded(path, at_ns, bytes);
+        }
+        for (path, (before, now)) in self.rehashed.into_iter().zip(activity.rehashed).enumerate() {
+            (before..now.min(before + u64::from(REHASHES_MAX))).for_each(|_| paths.rehashed(now_ns, path));
+        }
+        self.rehashed = activity.rehashed;
+    }
+
+    /// Returns the paths to probe now, if it is time: those of a round or, between the rounds of a node
+    /// without traffic, those in doubt.
+    pub fn round(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) -> Vec<usize> {
+        let Some(paths) = &self.paths else { return Vec::new() };
+        self.rounds.due(now_ns, paths, fabric.idle_ns, random)
+    }
+
+    /// Returns the port of a path, and the number of the next probe there.
+    pub fn next_turn(&mut self, path: usize) -> (u16, u8) {
+        let port = self.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main);
+        let turn = self.turns.get_mut(path).map(|turn| {
+            *turn = turn.wrapping_add(1);
+            *turn
+        });
+        (port.unwrap_or_default(), turn.unwrap_or_default())
+    }
+
+    /// Updates states and weights. Returns what to log.
+    pub fn tick(&mut self, now_ns: u64) -> Vec<News> {
+        let Some(paths) = &mut self.paths else { return Vec::new() };
+        paths.tick(now_ns);
+        let mut news = Vec::new();
+        let mut failed = false;
+        for (number, (path, before)) in paths.all().iter().zip(&mut self.states).enumerate() {
+            let state = path.state();
+            if state == *before {
+                continue;
+            }
+            *before = state;
+            failed |= matches!(state, State::Failed | State::Grey);
+            news.push(format!("path {number} to {} is {state}: {}", self.address, path.last_change().0));
+        }
+        if failed {
+            self.hasten(now_ns);
+        }
+        news
+    }
+
+    /// Returns the programs' new settings, if they differ from the last ones.
+    pub fn peer(&mut self) -> Option<PathPeer> {
+        let out = |paths: &Paths| -> Vec<PathOut> {
+            let step_ns = (paths.settings().congested_ns / COST_STEPS).max(1);
+            let one = |Offer { port, weight, is_congested, cost_ns }| PathOut {
+                port,
+                weight,
+                congested: is_congested,
+                cost_ns: u32::try_from(cost_ns - cost_ns % step_ns).unwrap_or(u32::MAX),
+            };
+            paths.offers().into_iter().map(one).collect()
+        };
+        // A single path may hide links that are indistinguishable to routers, so not all flows can be put on
+        // its port.
+        let several = self.paths.as_ref().filter(|paths| paths.all().len() > 1);
+        let paths = several.map(out).unwrap_or_default();
+        let peer = PathPeer { index: self.index, paths };
+        if self.written.as_ref() == Some(&peer) {
+            return None;
+        }
+        self.written = Some(peer.clone());
+        Some(peer)
+    }
+
+    /// The programs know nothing about it any more.
+    pub fn forget_written(&mut self) {
+        self.written = None;
+    }
+
+    /// Returns true if it needs attention every few milliseconds.
+    pub fn is_busy(&self, now_ns: u64) -> bool {
+        self.survey.is_some() || self.paths.as_ref().is_some_and(|paths| paths.is_busy(now_ns))
+    }
+}

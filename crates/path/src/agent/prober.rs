@@ -1,0 +1,382 @@
+//! The thread of a path app: sends probes, takes answers, and updates each node.
+
+use super::doca;
+use super::node::Node;
+use super::telling::Telling;
+use super::turns::Turns;
+use super::uplink::{Uplink, secret};
+use super::wire::Wire;
+use crate::bpf::PathAnswer;
+use crate::paths::Answer;
+use crate::scheme::Scheme;
+use crate::settings::Settings;
+use crate::survey::Wish;
+use crate::wire::{Address, NO_PATH, Outer, Packet};
+use crate::{Between, Claim, Exchange, Fabric, Form, Member, Shared, Wanted};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+use weir_app::clock::monotonic_ns;
+use weir_app::random::Random;
+
+/// The longest wait of an iteration while the app is active, and otherwise. With many nodes the former is
+/// longer, since an iteration handles all of them.
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
+const PAUSE_PER_NODE: Duration = Duration::from_micros(15);
+
+/// How long to wait after an obstacle before retrying.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// How long to wait for answers to probes, in nanoseconds.
+const FORGOTTEN_NS: u64 = 2_000_000_000;
+
+/// The length of an Ethernet header, which the kernel adds.
+const ETHERNET: usize = 14;
+
+/// The purpose of a probe.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// For a path, with its sequence number.
+    Path { path: usize, sequence: u32 },
+    /// For a path, with a large probe.
+    Large { path: usize, sequence: u32 },
+    /// For a survey.
+    Survey,
+}
+
+/// A probe to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    wish: Wish,
+    turn: u8,
+    /// The path that it belongs to, or [`NO_PATH`].
+    path: u8,
+    /// It is padded to this length, counted from the IP header.
+    length: u16,
+}
+
+impl Probe {
+    /// Creates a probe that belongs to no path and is not padded.
+    pub fn of(wish: Wish) -> Probe {
+        Probe { wish, turn: 0, path: NO_PATH, length: 0 }
+    }
+}
+
+/// A probe in flight.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    node: usize,
+    port: u16,
+    at_ns: u64,
+    asked: Asked,
+}
+
+/// The state of the thread.
+pub struct Prober {
+    pub fabric: Fabric,
+    pub settings: Settings,
+    pub stop: Arc<AtomicBool>,
+    pub telling: Telling,
+    pub random: Random,
+    /// State shared with apps at ports.
+    member: Member,
+    session: u32,
+    number: u32,
+}
+
+/// Its state once the programs are loaded.
+struct Running {
+    uplink: Uplink,
+    wire: Wire,
+    nodes: Vec<Node>,
+    sent: BTreeMap<u32, Sent>,
+    turns: Turns,
+}
+
+impl Prober {
+    pub fn new(wanted: Wanted, stop: Arc<AtomicBool>) -> Prober {
+        let Wanted { fabric, board } = wanted;
+        let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let settings = Settings {
+            probe_ns: fabric.probe_ns,
+            lost_after_ns: fabric.probe_ns,
+            ..Settings::of_rate(fabric.rate)
+        };
+        Prober {
+            telling: Telling::new(&fabric, board),
+            settings,
+            fabric,
+            stop,
+            random: Random::new(RandomState::new().hash_one(since_1970)),
+            // Higher than that of any earlier process, as long as the clock is right.
+            session: since_1970.as_secs() as u32,
+            number: 0,
+            member: Exchange::of_process().join(Form::Uplink),
+        }
+    }
+
+    /// Runs until stopped.
+    pub fn run(&mut self) {
+        while !self.stops() {
+            match self.open() {
+                Ok(mut running) => match self.fabric.scheme {
+                    Scheme::DocaAr => doca::run(self, running.uplink, &running.wire),
+                    _ => self.watch(&mut running),
+                },
+                Err(error) => {
+                    self.telling.obstacle(Err(format!("{error:#}")));
+                    self.sleep(AGAIN);
+                }
+            }
+        }
+    }
+
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn sleep(&self, time: Duration) {
+        let until = std::time::Instant::now() + time;
+        while !self.stops() && std::time::Instant::now() < until {
+            std::thread::sleep(PAUSES[1]);
+        }
+    }
+
+    fn open(&mut self) -> anyhow::Result<Running> {
+        let mut uplink = Uplink::load(&self.fabric, &self.settings)?;
+        let mut nodes = Vec::new();
+        for (&address, index) in self.fabric.peers.iter().zip(0..) {
+            let mut node = Node::new(address, index);
+            if let Some(peer) = node.peer() {
+                uplink.programs.set_peer(address, &peer)?;
+            }
+            nodes.push(node);
+        }
+        let wire = Wire::open(self.fabric.peers.iter().any(IpAddr::is_ipv6))?;
+        Ok(Running { uplink, wire, nodes, sent: BTreeMap::new(), turns: Turns::new(monotonic_ns()) })
+    }
+
+    /// ECMP and adaptive: everything in iterations of a few milliseconds.
+    fn watch(&mut self, running: &mut Running) {
+        while !self.stops() {
+            let now = monotonic_ns();
+            if let Some(state) = running.uplink.mind(now) {
+                self.telling.obstacle(state);
+            }
+            if self.fabric.scheme == Scheme::Adaptive && running.uplink.is_attached() {
+                self.turn(running);
+            }
+            self.telling.tell(now, &running.uplink.programs, &running.nodes);
+            let is_busy = running.nodes.iter().any(|node| node.is_busy(now));
+            let [short, long] = PAUSES;
+            let short = short.max(PAUSE_PER_NODE * running.nodes.len() as u32);
+            wait(if is_busy { short } else { long }, &running.uplink);
+        }
+    }
+
+    fn turn(&mut self, running: &mut Running) {
+        self.take_answers(running);
+        let now = monotonic_ns();
+        self.forget_old(running, now);
+        self.survey(running, now);
+        let count = running.nodes.len();
+        for node in &mut running.nodes {
+            node.look(now, &running.uplink.programs, count);
+        }
+        for (at, path) in running.turns.probes(&mut running.nodes, now, &self.fabric, &mut self.random) {
+            self.probe(running, at, path, now);
+        }
+        let mtu = running.uplink.mtu();
+        if let Some((at, path)) = running.turns.large(&mut running.nodes, now, mtu) {
+            self.probe_large(running, at, path, now);
+        }
+        for node in &mut running.nodes {
+            for news in node.tick(now) {
+                self.telling.say(&news);
+            }
+            if let Some(peer) = node.peer()
+                && let Err(error) = running.uplink.programs.set_peer(node.address, &peer)
+            {
+                node.forget_written();
+                self.telling.say_once(&format!("the paths of {} cannot be written: {error}", node.address));
+            }
+        }
+    }
+
+    /// Takes answers of nodes and ICMP messages of routers.
+    fn take_answers(&mut self, running: &mut Running) {
+        while let Some(answer) = running.uplink.programs.answer() {
+            let Some(sent) = self.claim(&mut running.sent, &answer) else { continue };
+            let round_trip_ns = answer.received_ns.saturating_sub(answer.sent_ns);
+            let delay_ns = (answer.reflected_ns as i64).wrapping_sub(answer.sent_ns as i64);
+            let node = &mut running.nodes[sent.node];
+            match sent.asked {
+                Asked::Survey => {
+                    if let Some(survey) = &mut node.survey {
+                        survey.arrived(answer.port, answer.ttl, sent.at_ns, (round_trip_ns, delay_ns));
+                    }
+                }
+                Asked::Path { path, sequence } => {
+                    let seen = Answer { delay_ns, marked: answer.marked, arrived: answer.arrived };
+                    if let Some(paths) = &mut node.paths
+                        && paths.probe_answered(monotonic_ns(), path, sequence, seen)
+                    {
+                        node.round_trips[path] = round_trip_ns;
+                    }
+                }
+                Asked::Large { path, sequence } => {
+                    if let Some(paths) = &mut node.paths {
+                        paths.large_answered(path, sequence);
+                    }
+                }
+            }
+        }
+        while let Some(expired) = running.wire.expired() {
+            let node = running.nodes.iter_mut().find(|node| expired.to == node.address);
+            if let Some(survey) = node.and_then(|node| node.survey.as_mut()) {
+                survey.expired(&expired);
+            }
+        }
+    }
+
+    /// Returns the probe that an answer belongs to, and forgets it: each counts once.
+    fn claim(&self, sent: &mut BTreeMap<u32, Sent>, answer: &PathAnswer) -> Option<Sent> {
+        let one = sent.get(&answer.number).copied()?;
+        let is_ours =
+            answer.session == self.session && one.node == answer.peer as usize && one.port == answer.port;
+        is_ours.then(|| sent.remove(&answer.number)).flatten()
+    }
+
+    fn forget_old(&self, running: &mut Running, now: u64) {
+        while let Some(first) = running.sent.first_entry()
+            && first.get().at_ns + FORGOTTEN_NS < now
+        {
+            first.remove();
+        }
+    }
+
+    fn survey(&mut self, running: &mut Running, now: u64) {
+        self.adopt(running, now);
+        running.turns.begin_surveys(&mut running.nodes, now, &self.fabric, &mut self.random);
+        for at in 0..running.nodes.len() {
+            let node = &mut running.nodes[at];
+            let Some(found) = node.survey.as_mut().and_then(|survey| survey.turn(now)) else { continue };
+            if let Some(forgeries) = found.forgeries() {
+                self.telling.say(&format!("{}: {forgeries}", node.address));
+            }
+            if let Some(news) = node.take(now, &found, &self.fabric, self.settings) {
+                self.telling.say(&news);
+            }
+            let Some(between) = self.between(running, at) else { continue };
+            match found.round_trip_ns {
+                Some(round_trip_ns) => {
+                    let known = running.nodes[at].known.clone();
+                    self.member.tell(between, Shared { known, round_trip_ns });
+                }
+                None => self.member.give_up(between),
+            }
+        }
+        for (at, wish) in running.turns.wishes(&mut running.nodes, now) {
+            self.send(running, at, Probe::of(wish), Asked::Survey, now);
+        }
+    }
+
+    /// Takes what other apps have found about nodes that are due for a survey, which is then not needed.
+    fn adopt(&mut self, running: &mut Running, now: u64) {
+        for at in 0..running.nodes.len() {
+            if !running.nodes[at].wants_survey(now) {
+                continue;
+            }
+            let Some(between) = self.between(running, at) else { continue };
+            if let Claim::Other(shared) = self.member.claim(between) {
+                let news = running.nodes[at].adopt(now, shared.as_ref(), self.settings);
+                news.iter().for_each(|news| self.telling.say(news));
+            }
+        }
+    }
+
+    /// Returns the key under which apps share what they find about a node, if there is a route to it.
+    fn between(&self, running: &Running, at: usize) -> Option<Between> {
+        let local = running.uplink.source(at)?;
+        Some(Between { local, peer: running.nodes[at].address, vxlan_port: self.fabric.vxlan_port })
+    }
+
+    fn probe(&mut self, running: &mut Running, at: usize, path: usize, now: u64) {
+        let node = &mut running.nodes[at];
+        let (port, turn) = node.next_turn(path);
+        let Some(paths) = &mut node.paths else { return };
+        let sequence = paths.probe_sent(now, path);
+        let probe = Probe { turn, path: path as u8, ..Probe::of(Wish::whole(port)) };
+        self.send(running, at, probe, Asked::Path { path, sequence }, now);
+    }
+
+    /// Sends a large probe along a path. It does not count towards the path's loss.
+    fn probe_large(&mut self, running: &mut Running, at: usize, path: usize, now: u64) {
+        let node = &mut running.nodes[at];
+        let (port, turn) = node.next_turn(path);
+        let Some(paths) = &mut node.paths else { return };
+        let sequence = paths.large_sent(now, path, &mut self.random);
+        let length = paths.large_bytes();
+        let probe = Probe { turn, length, ..Probe::of(Wish::whole(port)) };
+        self.send(running, at, probe, Asked::Large { path, sequence }, now);
+    }
+
+    fn send(&mut self, running: &mut Running, at: usize, probe: Probe, asked: Asked, now: u64) {
+        let address = running.nodes[at].address;
+        let Some(source) = running.uplink.source(at) else {
+            self.telling.say_once(&format!("there is no route to {address}"));
+            return;
+        };
+        let (number, packet) = self.packet(source, address, &probe);
+        running.sent.insert(number, Sent { node: at, port: probe.wish.port, at_ns: now, asked });
+        if running.wire.send(&packet, address).is_err() {
+            running.uplink.doubt_sources();
+        }
+    }
+
+    /// Returns the next probe, starting with its IP header, and its number. eBPF adds the timestamp on
+    /// transmission. Both addresses have the same IP version, which the configuration and the route
+    /// guarantee.
+    pub fn packet(&mut self, source: IpAddr, destination: IpAddr, probe: &Probe) -> (u32, Vec<u8>) {
+        if self.number == u32::MAX {
+            (self.session, self.number) = (self.session.wrapping_add(1), 0);
+        }
+        self.number += 1;
+        let secret = secret(&self.fabric);
+        let mut packet = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                self.request(source, destination, probe).padded(secret, probe.length)
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                self.request(source, destination, probe).with_id().padded6(secret, probe.length)
+            }
+            _ => Vec::new(),
+        };
+        packet.drain(..ETHERNET.min(packet.len()));
+        (self.number, packet)
+    }
+
+    fn request<A: Address>(&self, source: A, destination: A, probe: &Probe) -> Packet<A> {
+        let Probe { wish, turn, path, .. } = *probe;
+        let outer = Outer::between(source, destination, wish.port, self.fabric.vxlan_port);
+        let outer = Outer { dscp: self.fabric.dscp, ..outer };
+        Packet { path, ..wish.probe(outer, (self.session, self.number), turn, 0) }
+    }
+
+    /// The session of its probes.
+    pub fn session(&self) -> u32 {
+        self.session
+    }
+}
+
+/// Waits for this time, or until a flow needs a port.
+pub fn wait(time: Duration, uplink: &Uplink) {
+    let [_, missed] = uplink.programs.fds();
+    let mut waits = [PollFd::from_borrowed_fd(missed, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+    let _ = poll(&mut waits, Some(&timeout));
+}

@@ -1,0 +1,179 @@
+//! Reports to operators: log lines, and what the app shows.
+
+use super::node::Node;
+use crate::bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
+use crate::paths::{Path, Paths};
+use crate::{Board, Fabric, FlowRow, NodeTold, PathTold};
+use std::net::IpAddr;
+use std::time::SystemTime;
+use tracing::{info, warn};
+
+/// How often the board is written, in nanoseconds; less often with many nodes, because the traffic of each
+/// must be read.
+const EVERY_NS: u64 = 50_000_000;
+const EVERY_NS_PER_NODE: u64 = 1_000_000;
+
+/// The maximum number of flows listed.
+const FLOWS_MAX: usize = 1 << 20;
+
+/// The reports of an app.
+pub struct Telling {
+    name: String,
+    /// Addresses by peer index.
+    peers: Vec<IpAddr>,
+    board: Board,
+    obstacle: Option<String>,
+    said: Option<String>,
+    next_ns: u64,
+}
+
+impl Telling {
+    pub fn new(fabric: &Fabric, board: Board) -> Telling {
+        let (name, peers) = (fabric.name.clone(), fabric.peers.clone());
+        Telling { name, peers, board, obstacle: None, said: None, next_ns: 0 }
+    }
+
+    /// Records whether the programs are attached to the uplink; logs a change.
+    pub fn obstacle(&mut self, state: Result<(), String>) {
+        let obstacle = state.err();
+        if obstacle == self.obstacle {
+            return;
+        }
+        match &obstacle {
+            Some(why) => warn!("{}: {why}; it is tried again, and traffic goes by ECMP", self.name),
+            None => info!("{}: the uplink is there", self.name),
+        }
+        let mut told = self.board.look();
+        told.note(since_1970(), obstacle.clone().unwrap_or_else(|| "the uplink is there".to_string()));
+        told.obstacle = obstacle.clone();
+        self.obstacle = obstacle;
+    }
+
+    /// Reports a message, in the log and on the board.
+    pub fn say(&self, what: &str) {
+        info!("{}: {what}", self.name);
+        self.board.look().note(since_1970(), what.to_string());
+    }
+
+    /// Reports a message unless it was the last one.
+    pub fn say_once(&mut self, what: &str) {
+        if self.said.as_deref() != Some(what) {
+            self.said = Some(what.to_string());
+            self.say(what);
+        }
+    }
+
+    /// Writes the board now and then, and has flows listed if a client is waiting for them.
+    pub fn tell(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
+        let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
+        if wants_flows && let Ok(flows) = programs.flows() {
+            list(flows, self.board.clone(), &self.peers, nodes, now_ns);
+        }
+        if now_ns < self.next_ns {
+            return;
+        }
+        self.next_ns = now_ns + EVERY_NS.max(EVERY_NS_PER_NODE * nodes.len() as u64);
+        let counts = counts(&programs.counters());
+        let nodes = nodes.iter().map(|one| node(one, programs, now_ns)).collect();
+        let mut told = self.board.look();
+        (told.counts, told.nodes, told.now_ns) = (counts, nodes, since_1970());
+    }
+}
+
+fn since_1970() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
+}
+
+/// Lists flows on a separate thread: there may be a million, and probes cannot wait.
+fn list(flows: PathFlows, board: Board, peers: &[IpAddr], nodes: &[Node], now_ns: u64) {
+    let port = |node: &Node, path: usize| {
+        node.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main)
+    };
+    // With DOCA-AR there are peers, and no nodes.
+    let ports = |at: usize| nodes.get(at).map(|node| (0..PATHS_MAX).map(|path| port(node, path)).collect());
+    let peers: Vec<(IpAddr, Vec<Option<u16>>)> =
+        peers.iter().enumerate().map(|(at, peer)| (*peer, ports(at).unwrap_or_default())).collect();
+    let row = move |(key, flow): (PathFlowKey, PathFlow)| {
+        let (peer, ports) = peers.get(key.peer() as usize)?;
+        let port = ports.get(flow.path as usize).copied().flatten();
+        Some(FlowRow {
+            peer: *peer,
+            vni: key.vni(),
+            addresses: key.addresses(),
+            ports: key.ports(),
+            protocol: key.protocol(),
+            path: flow.path,
+            port: if flow.port == 0 { port.unwrap_or(flow.kernel_port) } else { flow.port },
+            packets: flow.packets,
+            bytes: flow.bytes,
+            moves: flow.moves,
+            idle_ns: now_ns.saturating_sub(flow.last_ns),
+        })
+    };
+    let read = move || {
+        let rows = flows.read(FLOWS_MAX).into_iter().filter_map(row).collect();
+        board.look().flows = Some(rows);
+    };
+    // Waiting clients time out with a message that there is no answer.
+    let _ = std::thread::Builder::new().name("weir-path-flows".into()).spawn(read);
+}
+
+fn counts(counters: &PathCounters) -> Vec<(&'static str, u64)> {
+    vec![
+        ("path_steered", counters.steered),
+        ("path_unsteered", counters.unsteered),
+        ("path_unknown_peer", counters.unknown_peer),
+        ("path_held", counters.held),
+        ("path_unheld", counters.unheld),
+        ("path_probes_sent", counters.probes_sent),
+        ("path_probes_answered", counters.answered),
+        ("path_probes_of_strangers", counters.stranger),
+        ("path_probes_malformed", counters.malformed),
+        ("path_probes_with_bad_cookie", counters.bad_cookie),
+        ("path_probes_repeated", counters.repeated),
+        ("path_probes_limited", counters.limited),
+        ("path_answers", counters.collected),
+        ("path_answers_lost", counters.uncollected),
+    ]
+}
+
+fn node(node: &Node, programs: &TcPath, now_ns: u64) -> NodeTold {
+    let told = |paths: &Paths| {
+        let traffic = programs.traffic(node.index, paths.all().len());
+        let all = paths.all().iter().zip(&traffic).enumerate();
+        all.map(|(number, (one, traffic))| path(node, (number, one), traffic, now_ns)).collect()
+    };
+    NodeTold {
+        address: node.address,
+        state: node.state.clone(),
+        large_bytes: node.paths.as_ref().map_or(0, Paths::large_bytes),
+        paths: node.paths.as_ref().map(told).unwrap_or_default(),
+    }
+}
+
+fn path(node: &Node, (number, path): (usize, &Path), traffic: &PathTraffic, now_ns: u64) -> PathTold {
+    let (reason, since_ns) = path.last_change();
+    let (probes, lost) = path.judged();
+    let PathTraffic { packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap } =
+        *traffic;
+    PathTold {
+        port: path.ports().main,
+        spare: path.ports().spare,
+        hops: node.known.all().get(number).map(|found| found.hops.clone()).unwrap_or_default(),
+        state: path.state().to_string(),
+        why: reason.to_string(),
+        for_ns: now_ns.saturating_sub(since_ns),
+        queue_ns: path.queue_ns(),
+        round_trip_ns: node.round_trips.get(number).copied().unwrap_or_default(),
+        lost,
+        probes,
+        marked: f64::from(path.marked()) / 1024.0,
+        weight: path.weight(),
+        packets,
+        bytes,
+        new_flows,
+        moves: [after_gap, after_failure, after_rehash, without_gap],
+        rehashed: node.rehashed.get(number).copied().unwrap_or_default(),
+        large: node.paths.as_ref().map(|paths| paths.fit(number)).unwrap_or_default(),
+    }
+}

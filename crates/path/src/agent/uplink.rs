@@ -1,0 +1,190 @@
+//! The programs at the uplink, which may disappear and return.
+
+use super::wire::{local_addresses, source_to};
+use crate::Fabric;
+use crate::bpf::{PEERS_MAX, PathSettings, Steer, TcPath};
+use crate::paths::NOISE;
+use crate::scheme::{DOCA_IDLE_NS, Scheme};
+use crate::settings::Settings;
+use crate::wire::{Secret, VNI};
+use anyhow::{Context, Result};
+use rustix::fd::OwnedFd;
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::net::IpAddr;
+use std::time::Duration;
+use weir_netlink::{Link, links};
+
+/// How often the interface's index is checked.
+const LOOK_NS: u64 = Duration::from_millis(500).as_nanos() as u64;
+
+/// Burst size for answers to a peer.
+const BURST: u32 = 500;
+
+/// How often the source addresses towards peers are looked up, if all peers have a route.
+const SOURCES_NS: u64 = Duration::from_secs(5).as_nanos() as u64;
+
+/// The programs, and where they are attached.
+pub struct Uplink {
+    name: String,
+    pub programs: TcPath,
+    ioctl: OwnedFd,
+    index: Option<u32>,
+    look_ns: u64,
+    peers: Vec<IpAddr>,
+    vxlan_port: u16,
+    local: Option<IpAddr>,
+    /// Our source address towards each peer; `None` without a route.
+    sources: Vec<Option<IpAddr>>,
+    sources_ns: u64,
+    /// Its MTU; 0 if it is not known.
+    mtu: u16,
+    mtu_ns: u64,
+}
+
+impl Uplink {
+    /// Loads the programs. They are attached in [`Uplink::mind`].
+    pub fn load(fabric: &Fabric, settings: &Settings) -> Result<Uplink> {
+        let mut programs = TcPath::load(fabric.peers.len(), fabric.flows)
+            .context("the kernel does not load the programs for paths")?;
+        programs.set(&rules(fabric, settings))?;
+        let ioctl = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(Uplink {
+            name: fabric.uplink.clone(),
+            programs,
+            ioctl,
+            index: None,
+            look_ns: 0,
+            peers: fabric.peers.clone(),
+            vxlan_port: fabric.vxlan_port,
+            local: fabric.local,
+            sources: vec![fabric.local; fabric.peers.len()],
+            sources_ns: 0,
+            mtu: 0,
+            mtu_ns: 0,
+        })
+    }
+
+    /// Attaches the programs when the interface appears or reappears. Returns the obstacle, if it has checked
+    /// and found one.
+    pub fn mind(&mut self, now_ns: u64) -> Option<Result<(), String>> {
+        if now_ns < self.look_ns {
+            return None;
+        }
+        self.look_ns = now_ns + LOOK_NS;
+        if let Err(why) = self.mind_sources(now_ns) {
+            return Some(Err(why));
+        }
+        let index = match name_to_index(&self.ioctl, &self.name) {
+            Ok(index) => index,
+            Err(_) => {
+                self.index = None;
+                self.programs.detach();
+                return Some(Err(format!("there is no interface `{}`", self.name)));
+            }
+        };
+        self.mind_mtu(now_ns, index);
+        if self.index == Some(index) {
+            return Some(Ok(()));
+        }
+        self.index = None;
+        match self.programs.attach(&self.name) {
+            Ok(()) => {
+                self.index = Some(index);
+                Some(Ok(()))
+            }
+            Err(error) => {
+                let why = anyhow::Error::new(error);
+                Some(Err(format!("`{}` does not take the programs: {why:#}", self.name)))
+            }
+        }
+    }
+
+    /// Looks up its MTU, which may be changed at any time.
+    fn mind_mtu(&mut self, now_ns: u64, index: u32) {
+        if now_ns < self.mtu_ns {
+            return;
+        }
+        self.mtu_ns = now_ns + SOURCES_NS;
+        let mtu = |link: &Link| link.mtu.min(u16::MAX.into()) as u16;
+        // If it cannot be read now, keep the old value.
+        if let Ok(links) = links() {
+            self.mtu = links.iter().find(|link| link.index == index).map_or(0, mtu);
+        }
+    }
+
+    /// Returns the largest packet that leaves through it, counted from the IP header; 0 if that is not known.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// Looks up our own addresses, to which probes and answers are accepted.
+    fn mind_sources(&mut self, now_ns: u64) -> Result<(), String> {
+        if now_ns < self.sources_ns {
+            return Ok(());
+        }
+        if self.local.is_none() {
+            self.sources = self.peers.iter().map(|peer| source_to(*peer, self.vxlan_port).ok()).collect();
+        }
+        let is_whole = self.sources.iter().all(Option::is_some);
+        self.sources_ns = now_ns + if is_whole { SOURCES_NS } else { LOOK_NS };
+        // A peer may use a different address of ours than the one that our route to it selects.
+        let own = local_addresses().map_err(|error| format!("our own addresses cannot be read: {error}"))?;
+        let mut locals: Vec<IpAddr> = Vec::new();
+        for address in self.sources.iter().flatten().copied().chain(own) {
+            if locals.len() < PEERS_MAX && !locals.contains(&address) {
+                locals.push(address);
+            }
+        }
+        let written = self.programs.set_locals(&locals);
+        written.map_err(|error| format!("our own addresses cannot be written: {error}"))
+    }
+
+    /// Returns our source address towards a peer, by its index; `None` without a route.
+    pub fn source(&self, peer: usize) -> Option<IpAddr> {
+        self.sources.get(peer).copied().flatten()
+    }
+
+    /// A packet could not be sent: the route may have changed, and our source address with it.
+    pub fn doubt_sources(&mut self) {
+        self.sources_ns = 0;
+    }
+
+    /// Whether the programs are attached to the interface.
+    pub fn is_attached(&self) -> bool {
+        self.index.is_some()
+    }
+}
+
+fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    PathSettings {
+        steer: match fabric.scheme {
+            Scheme::DocaAr => Steer::DocaAr,
+            Scheme::Adaptive => Steer::Adaptive,
+            Scheme::LetFlow => Steer::LetFlow,
+            Scheme::Spray => Steer::Spray,
+            // The latter two exist only in the simulator, and cannot be configured.
+            Scheme::Ecmp | Scheme::Clove | Scheme::PlbLike => Steer::Ecmp,
+        },
+        vxlan_port: fabric.vxlan_port,
+        sources: fabric.sources,
+        answers: fabric.answers,
+        answers_burst: BURST,
+        pinned_ms: small(DOCA_IDLE_NS / 1_000_000),
+        gap_us: small(settings.flowlet_ns / 1000),
+        noise_ns: small(settings.congested_ns / NOISE),
+        reroute_bytes: small(settings.reroute_bytes),
+        gain_ns: small(settings.gain_ns),
+        hold_us: small(settings.hold_ns / 1000),
+        drain_ns: small(settings.drain_ns(1024)),
+        half_life_us: small(settings.load_half_life_ns / 1000),
+        probe_vni: VNI,
+        secret: secret(fabric).0,
+    }
+}
+
+/// Without a configured key, a cookie only protects against mistakes.
+pub fn secret(fabric: &Fabric) -> Secret {
+    fabric.secret.unwrap_or_default()
+}

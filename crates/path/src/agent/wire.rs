@@ -1,0 +1,118 @@
+//! The sockets of probes: for each IP version one that sends whole packets, and one that receives ICMP.
+
+use crate::icmp::{Expired, expired, expired6};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
+use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{recvfrom, sendto, socket_with};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// IPPROTO_RAW: packets include the IP header.
+const RAW: RawProtocol = match RawProtocol::new(255) {
+    Some(raw) => raw,
+    None => unreachable!(),
+};
+
+/// More than what a router quotes, in bytes: at most 576 for IPv4, a whole probe for IPv6.
+const ICMP_MAX: usize = 576;
+
+/// The sockets of one IP version.
+struct Pair {
+    out: OwnedFd,
+    icmp: OwnedFd,
+}
+
+impl Pair {
+    fn open(family: AddressFamily, icmp: Protocol) -> io::Result<Pair> {
+        let open = |protocol| {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            socket_with(family, SocketType::RAW, flags, Some(protocol))
+        };
+        Ok(Pair { out: open(Protocol::from_raw(RAW))?, icmp: open(icmp)? })
+    }
+
+    /// Returns the next message about a UDP packet that `read` recognises.
+    fn expired(&self, read: impl Fn(&[u8], Option<SocketAddr>) -> Option<Expired>) -> Option<Expired> {
+        let mut buffer = [0; ICMP_MAX];
+        loop {
+            match recvfrom(&self.icmp, &mut buffer, RecvFlags::TRUNC) {
+                Ok((length, _, from)) => {
+                    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                    if let found @ Some(_) = read(&buffer[..length.min(ICMP_MAX)], from) {
+                        return found;
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// The sockets.
+pub struct Wire {
+    four: Pair,
+    six: Option<Pair>,
+}
+
+impl Wire {
+    /// Opens the sockets, which needs CAP_NET_RAW; those of IPv6 only if there is an IPv6 peer.
+    pub fn open(has_six: bool) -> io::Result<Wire> {
+        let four = Pair::open(AddressFamily::INET, rustix::net::ipproto::ICMP)?;
+        // A smaller MTU learned by the kernel applies to an address, not to one of its paths.
+        set_ip_mtu_discover(&four.out, Ipv4PathMtuDiscovery::PROBE)?;
+        let six = || -> io::Result<Pair> {
+            let six = Pair::open(AddressFamily::INET6, rustix::net::ipproto::ICMPV6)?;
+            set_ipv6_mtu_discover(&six.out, Ipv6PathMtuDiscovery::PROBE)?;
+            Ok(six)
+        };
+        Ok(Wire { four, six: has_six.then(six).transpose()? })
+    }
+
+    /// Sends an IP packet. The kernel fills in the checksum of an IPv4 header.
+    pub fn send(&self, packet: &[u8], to: IpAddr) -> io::Result<()> {
+        let out = match to {
+            IpAddr::V4(_) => &self.four.out,
+            IpAddr::V6(_) => &self.six.as_ref().ok_or(io::ErrorKind::Unsupported)?.out,
+        };
+        sendto(out, packet, SendFlags::empty(), &SocketAddr::new(to, 0))?;
+        Ok(())
+    }
+
+    /// Returns the next ICMP message of a router about a UDP packet.
+    pub fn expired(&self) -> Option<Expired> {
+        let six = || self.six.as_ref()?.expired(|icmp, from| expired6(icmp, from?.ip()));
+        self.four.expired(|packet, _| expired(packet)).or_else(six)
+    }
+}
+
+/// Returns all IP addresses of this host, except link-local ones.
+pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
+    let is_of_link = |address: &IpAddr| matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
+    Ok(weir_netlink::addresses()?.into_iter().filter(|address| !is_of_link(address)).collect())
+}
+
+/// Returns the source address of the route to a node.
+pub fn source_to(address: IpAddr, port: u16) -> io::Result<IpAddr> {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect((address, port))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_of_the_host_are_its_own() {
+        assert!(local_addresses().unwrap().contains(&Ipv4Addr::LOCALHOST.into()));
+    }
+}

@@ -1,0 +1,696 @@
+//! The programs of `path.bpf.c` and their maps, laid out as integers in the order of its structures.
+
+pub use crate::paths::PATHS_MAX;
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
+use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use weir_bpf::hook::{self, Attachment};
+use weir_bpf::load::uninterrupted;
+
+const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/path.bpf.o"));
+
+/// The largest number of peers.
+pub const PEERS_MAX: usize = 1024;
+
+/// Which frames get another source port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steer {
+    /// None: only the skb hash is invalidated, so that routers in network namespaces see the outer header.
+    #[default]
+    Ecmp,
+    /// Each tunnel header keeps the port that user space pinned for it; the first frame waits for that.
+    DocaAr,
+    /// Each inner flow takes a path of its peer.
+    Adaptive,
+    /// Each flowlet of an inner flow leaves from a random port of [`PathSettings::sources`].
+    LetFlow,
+    /// Each frame leaves from a random port.
+    Spray,
+}
+
+/// The settings of both programs. There is no `Debug`, because they contain a secret.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PathSettings {
+    /// Which frames get another source port.
+    pub steer: Steer,
+    /// The UDP port of VXLAN.
+    pub vxlan_port: u16,
+    /// The first and the last source port of frames that may take any path, such as answers while no path is
+    /// known; in ascending order.
+    pub sources: [u16; 2],
+    /// Answers to a peer, per second; not 0.
+    pub answers: u32,
+    /// The burst of answers that is allowed.
+    pub answers_burst: u32,
+    /// A pinned port is forgotten after a pause of this length, in milliseconds.
+    pub pinned_ms: u32,
+    /// A flow that pauses for longer may take another path, in microseconds.
+    pub gap_us: u32,
+    /// It does if it gains more than this, in nanoseconds.
+    pub noise_ns: u32,
+    /// A flow that has sent more bytes leaves a congested path without a pause.
+    pub reroute_bytes: u32,
+    /// It does if it gains more than this plus a quarter, in nanoseconds.
+    pub gain_ns: u32,
+    /// It does not within this time after it was last considered, in microseconds.
+    pub hold_us: u32,
+    /// Time in which a path sends 1024 bytes, in nanoseconds.
+    pub drain_ns: u32,
+    /// The half-life of what was recently sent, in microseconds; not 0.
+    pub half_life_us: u32,
+    /// The VNI of probes.
+    pub probe_vni: u32,
+    /// What authenticates probes.
+    pub secret: [u64; 2],
+}
+
+/// The paths to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPeer {
+    /// The index of its counters. Below the number given to [`TcPath::load`].
+    pub index: u32,
+    /// Its paths, by number; at most [`PATHS_MAX`].
+    pub paths: Vec<PathOut>,
+}
+
+/// A path to a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathOut {
+    /// The source port that leads to this path.
+    pub port: u16,
+    /// Its share of new flows, at most 2^16; 0: no frame may take it.
+    pub weight: u32,
+    /// Whether flows should move away from it.
+    pub congested: bool,
+    /// How long a frame waits on it, in nanoseconds.
+    pub cost_ns: u32,
+}
+
+/// Frames by outcome since [`TcPath::load`], in the order of `enum count`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathCounters {
+    /// Frames that were given a path.
+    pub steered: u64,
+    /// VXLAN frames to addresses that are not peers.
+    pub unknown_peer: u64,
+    /// Frames to peers that kept the kernel's port.
+    pub unsteered: u64,
+    /// First frames passed to user space (DOCA-AR).
+    pub held: u64,
+    /// First frames that could not be passed on, and left with the kernel's port.
+    pub unheld: u64,
+    /// Probes that left.
+    pub probes_sent: u64,
+    /// Probes of peers answered.
+    pub answered: u64,
+    /// Probes from addresses that are not peers.
+    pub stranger: u64,
+    /// Probes with a wrong length or layout.
+    pub malformed: u64,
+    /// Probes and answers whose cookie does not match our secret.
+    pub bad_cookie: u64,
+    /// Duplicate probes.
+    pub repeated: u64,
+    /// Probes beyond the rate.
+    pub limited: u64,
+    /// Answers that arrived.
+    pub collected: u64,
+    /// Answers for which user space had no room.
+    pub uncollected: u64,
+}
+
+/// What was sent on a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathTraffic {
+    /// Packets; those of a GSO frame are counted individually.
+    pub packets: u64,
+    /// Their bytes, headers included.
+    pub bytes: u64,
+    /// Flows that began on it.
+    pub new_flows: u64,
+    /// Flows that came here after a pause.
+    pub after_gap: u64,
+    /// Flows that came here because their path was not usable.
+    pub after_failure: u64,
+    /// Flows that came here because the kernel gave them another port.
+    pub after_rehash: u64,
+    /// Flows that came here because their path was congested.
+    pub without_gap: u64,
+}
+
+/// What is currently sent to a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathActivity {
+    /// When the last frame left, in nanoseconds of `CLOCK_MONOTONIC`; 0 if none has.
+    pub last_ns: u64,
+    /// For each path, when the last frame left, and the bytes sent until then, decaying by half in each
+    /// half-life.
+    pub loads: [(u64, u64); PATHS_MAX],
+    /// Flows on each path to which the kernel gave another port, since [`TcPath::load`].
+    pub rehashed: [u64; PATHS_MAX],
+}
+
+/// The key of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PathFlowKey {
+    words: [u32; 12],
+}
+
+impl PathFlowKey {
+    /// The peer's index.
+    #[must_use]
+    pub fn peer(&self) -> u32 {
+        self.words[0]
+    }
+
+    /// The VNI; 0 if the tunnel header identifies the flow.
+    #[must_use]
+    pub fn vni(&self) -> u32 {
+        self.words[1]
+    }
+
+    /// Source and destination address; IPv4 if all but the first four bytes are 0.
+    #[must_use]
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        [2, 6].map(|at| {
+            let words = &self.words[at..at + 4];
+            if words[1..] == [0; 3] {
+                return Ipv4Addr::from(words[0].to_ne_bytes()).into();
+            }
+            let mut octets = [0; 16];
+            for (octets, word) in octets.chunks_exact_mut(4).zip(words) {
+                octets.copy_from_slice(&word.to_ne_bytes());
+            }
+            Ipv6Addr::from(octets).into()
+        })
+    }
+
+    /// Source and destination port, 0 if there are none.
+    #[must_use]
+    pub fn ports(&self) -> [u16; 2] {
+        let [a, b, c, d] = self.words[10].to_ne_bytes();
+        [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]
+    }
+
+    /// The protocol of IP.
+    #[must_use]
+    pub fn protocol(&self) -> u8 {
+        self.words[11] as u8
+    }
+}
+
+/// A flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathFlow {
+    /// When its last packet left, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub last_ns: u64,
+    /// Packets since it began.
+    pub packets: u64,
+    /// Bytes since then.
+    pub bytes: u64,
+    /// Its path.
+    pub path: u32,
+    /// The port that the kernel chose last.
+    pub kernel_port: u16,
+    /// The pinned port (DOCA-AR), otherwise 0.
+    pub port: u16,
+    /// How often it has changed paths.
+    pub moves: u32,
+}
+
+/// An answer to a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathAnswer {
+    /// The peer's index.
+    pub peer: u32,
+    /// The probe's session.
+    pub session: u32,
+    /// The probe's number.
+    pub number: u32,
+    /// The port from which it was sent.
+    pub port: u16,
+    /// Whether it arrived with a CE mark.
+    pub marked: bool,
+    /// The TTL with which it arrived.
+    pub ttl: u8,
+    /// How many probes of its path had arrived by that time.
+    pub arrived: u32,
+    /// When it left, on our clock, in nanoseconds.
+    pub sent_ns: u64,
+    /// When it was answered, on the peer's clock.
+    pub reflected_ns: u64,
+    /// When the answer arrived, on our clock.
+    pub received_ns: u64,
+}
+
+/// The first frame of a flow (DOCA-AR).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathMissed {
+    /// Its flow.
+    pub key: PathFlowKey,
+    /// The source port that the kernel chose.
+    pub kernel_port: u16,
+    /// The frame, starting with its Ethernet header.
+    pub frame: Vec<u8>,
+}
+
+/// Words of `struct settings`, `struct peer` and `struct flow`.
+const SETTINGS: usize = SECRET + 4;
+/// Where the secret is among those of `struct settings`, aligned to 8 bytes.
+const SECRET: usize = 16;
+const PEER: usize = 3 + 4 * PATHS_MAX;
+const FLOW: usize = 12;
+/// Words of `struct window`, `struct traffic` and `struct activity`, of 8 bytes.
+const WINDOW: usize = 3 + 256 + PATHS_MAX / 2;
+const TRAFFIC: usize = 7 * PATHS_MAX;
+const ACTIVITY: usize = 1 + 3 * PATHS_MAX;
+/// Bytes of `struct collected`, and of `struct missed` before the frame.
+const COLLECTED: usize = 56;
+const MISSED_HEAD: usize = 56;
+
+/// A reader of the programs' flows.
+pub struct PathFlows(HashMap<MapData, [u32; 12], [u32; FLOW]>);
+
+impl PathFlows {
+    /// Returns at most `most` flows. Costs one or two system calls for each.
+    #[must_use]
+    pub fn read(&self, most: usize) -> Vec<(PathFlowKey, PathFlow)> {
+        let all = self.0.iter().filter_map(Result::ok).take(most);
+        all.map(|(words, value)| (PathFlowKey { words }, flow(&value))).collect()
+    }
+}
+
+/// The programs and their maps.
+pub struct TcPath {
+    ebpf: Ebpf,
+    answers: RingBuf<MapData>,
+    missed: RingBuf<MapData>,
+    peers: u32,
+    /// Whether there is a peer over IPv6: the programs for IPv6 are then attached, too.
+    has_six: bool,
+    /// Dropping the links detaches the programs.
+    links: Vec<Attachment>,
+}
+
+/// The programs for each version of IP: their names and hooks.
+const PROGRAMS: [[(&str, TcAttachType); 2]; 2] = [
+    [("path_egress", TcAttachType::Egress), ("path_reflect", TcAttachType::Ingress)],
+    [("path_egress6", TcAttachType::Egress), ("path_reflect6", TcAttachType::Ingress)],
+];
+
+impl TcPath {
+    /// Loads the programs for this many peers and flows. They are not attached yet.
+    ///
+    /// # Errors
+    /// Returns the kernel's error, usually a missing privilege.
+    pub fn load(peers: usize, flows: u32) -> Result<TcPath, EbpfError> {
+        TcPath::load_as(peers, flows, false)
+    }
+
+    /// Like [`TcPath::load`], for tests: time and random numbers are those of [`TcPath::set_script`].
+    ///
+    /// # Errors
+    /// Those of [`TcPath::load`].
+    pub fn load_scripted(peers: usize, flows: u32) -> Result<TcPath, EbpfError> {
+        TcPath::load_as(peers, flows, true)
+    }
+
+    fn load_as(peers: usize, flows: u32, is_scripted: bool) -> Result<TcPath, EbpfError> {
+        let (peers, is_scripted) = (peers.clamp(1, PEERS_MAX) as u32, u32::from(is_scripted));
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("windows", peers)
+            .map_max_entries("traffic", peers)
+            .map_max_entries("activity_map", peers)
+            .map_max_entries("flows", flows.max(1))
+            .override_global("is_scripted", &is_scripted, true)
+            .load(OBJECT)?;
+        for (name, _) in PROGRAMS.into_iter().flatten() {
+            uninterrupted(|| program(&mut ebpf, name)?.load())?;
+        }
+        let mut ring = |name| RingBuf::try_from(ebpf.take_map(name).expect("path.bpf.c defines it"));
+        let (answers, missed) = (ring("answers")?, ring("missed")?);
+        Ok(TcPath { ebpf, answers, missed, peers, has_six: false, links: Vec::new() })
+    }
+
+    /// Attaches the programs to an interface, including those for IPv6 if a peer over IPv6 was set, and
+    /// detaches them from a former one.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: there is no such interface.
+    pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
+        self.links.clear();
+        let versions = &PROGRAMS[..1 + usize::from(self.has_six)];
+        for &(name, at) in versions.iter().flatten() {
+            let program = program(&mut self.ebpf, name)?;
+            self.links.push(hook::attach(program, interface, at)?);
+        }
+        Ok(())
+    }
+
+    /// Detaches the programs.
+    pub fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    /// Changes the settings of the programs.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set(&mut self, settings: &PathSettings) -> Result<(), MapError> {
+        let [first, last] = settings.sources.map(u32::from);
+        let every_ns = 1_000_000_000 / settings.answers.max(1);
+        let mut words: [u32; SETTINGS] = [0; SETTINGS];
+        words[..15].copy_from_slice(&[
+            settings.steer as u32,
+            u32::from(settings.vxlan_port),
+            settings.probe_vni,
+            first,
+            last.saturating_sub(first) + 1,
+            every_ns,
+            every_ns.saturating_mul(settings.answers_burst),
+            settings.pinned_ms,
+            settings.gap_us,
+            settings.noise_ns,
+            settings.reroute_bytes,
+            settings.gain_ns,
+            settings.hold_us,
+            settings.drain_ns,
+            settings.half_life_us.max(1),
+        ]);
+        for (words, half) in words[SECRET..].chunks_exact_mut(2).zip(settings.secret) {
+            let [a, b, c, d, e, f, g, h] = half.to_ne_bytes();
+            words.copy_from_slice(&[[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes));
+        }
+        array::<[u32; SETTINGS]>(&mut self.ebpf, "settings").set(0, words, 0)
+    }
+
+    /// Sets the time, ns, and the state of the random numbers of [`TcPath::load_scripted`]; returns that
+    /// state as it was.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set_script(&mut self, now_ns: u64, random: Option<u64>) -> Result<u64, MapError> {
+        let mut script = array::<[u64; 2]>(&mut self.ebpf, "script_map");
+        let [_, before] = script.get(&0, 0)?;
+        script.set(0, [now_ns, random.unwrap_or(before)], 0)?;
+        Ok(before)
+    }
+
+    /// Sets which addresses are our own: probes to or from other addresses pass. Addresses beyond
+    /// [`PEERS_MAX`] are ignored.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set_locals<A: Copy + Into<IpAddr>>(&mut self, addresses: &[A]) -> Result<(), MapError> {
+        let (mut four, mut six) = (Vec::new(), Vec::new());
+        for address in addresses.iter().take(PEERS_MAX) {
+            match (*address).into() {
+                IpAddr::V4(address) => four.push(u32::from_ne_bytes(address.octets())),
+                IpAddr::V6(address) => six.push(address.octets()),
+            }
+        }
+        only(&mut self.by_address("locals"), &four)?;
+        only(&mut self.by_address("locals6"), &six)
+    }
+
+    /// Writes a peer and its paths. Its window, which detects duplicate probes, is reset if the index had no
+    /// peer.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set_peer(&mut self, address: impl Into<IpAddr>, peer: &PathPeer) -> Result<(), MapError> {
+        let paths = &peer.paths[..peer.paths.len().min(PATHS_MAX)];
+        let mut words = [0; PEER];
+        let usable = || paths.iter().filter(|path| path.weight > 0);
+        words[0] = peer.index.min(self.peers - 1);
+        words[1] = paths.iter().zip(0..).map(|(path, bit)| u32::from(path.congested) << bit).sum();
+        words[2] = usable().count() as u32;
+        let (answer, rest) = words[3..].split_at_mut(PATHS_MAX);
+        for (word, path) in answer.iter_mut().zip(usable()) {
+            *word = u32::from(path.port);
+        }
+        let (ports, rest) = rest.split_at_mut(PATHS_MAX);
+        let (costs, weights) = rest.split_at_mut(PATHS_MAX);
+        for (((port, cost), weight), path) in ports.iter_mut().zip(costs).zip(weights).zip(paths) {
+            (*port, *cost, *weight) = (u32::from(path.port), path.cost_ns, path.weight.min(1 << 16));
+        }
+        match address.into() {
+            IpAddr::V4(address) => {
+                let key = u32::from_ne_bytes(address.octets());
+                self.by_address::<u32, [u32; PEER]>("peers").insert(key, words, 0)
+            }
+            IpAddr::V6(address) => {
+                self.has_six = true;
+                self.by_address::<[u8; 16], [u32; PEER]>("peers6").insert(address.octets(), words, 0)
+            }
+        }
+    }
+
+    /// Forgets a peer; its frames pass untouched, its probes are not answered.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn remove_peer(&mut self, address: impl Into<IpAddr>, index: u32) -> Result<(), MapError> {
+        match address.into() {
+            IpAddr::V4(address) => {
+                let mut peers = self.by_address::<u32, [u32; PEER]>("peers");
+                peers.remove(&u32::from_ne_bytes(address.octets()))?;
+            }
+            IpAddr::V6(address) => {
+                self.by_address::<[u8; 16], [u32; PEER]>("peers6").remove(&address.octets())?;
+            }
+        }
+        array::<[u64; WINDOW]>(&mut self.ebpf, "windows").set(index.min(self.peers - 1), [0; WINDOW], 0)
+    }
+
+    /// Pins the port of a flow that was missed.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn pin(
+        &mut self,
+        key: PathFlowKey,
+        (kernel_port, port): (u16, u16),
+        now_ns: u64,
+    ) -> Result<(), MapError> {
+        let mut words = [0; FLOW];
+        let [a, b, c, d, e, f, g, h] = now_ns.to_ne_bytes();
+        let now = [[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes);
+        words[..2].copy_from_slice(&now);
+        (words[9], words[10]) = (u32::from(kernel_port), u32::from(port));
+        self.flows_map().insert(key.words, words, 0)
+    }
+
+    /// Returns a reader of the flows, which also works from another thread.
+    ///
+    /// # Errors
+    /// Returns the system's error.
+    pub fn flows(&self) -> Result<PathFlows, MapError> {
+        let map = self.ebpf.map("flows").expect("path.bpf.c defines it");
+        let Map::LruHashMap(data) = map else { unreachable!("path.bpf.c defines it so") };
+        let own = data.fd().as_fd().try_clone_to_owned()?;
+        Ok(PathFlows(HashMap::try_from(Map::LruHashMap(MapData::from_fd(own)?))?))
+    }
+
+    /// Returns the number of frames by outcome.
+    #[must_use]
+    pub fn counters(&self) -> PathCounters {
+        let map = self.ebpf.map("counters").expect("path.bpf.c defines it");
+        let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("numbers");
+        let sum = |at: u32| map.get(&at, 0).map(|cpus| cpus.iter().sum()).unwrap_or_default();
+        let values: [u64; 14] = std::array::from_fn(|at| sum(at as u32));
+        let [steered, unknown_peer, unsteered, held, unheld, probes_sent, answered, rest @ ..] = values;
+        let [stranger, malformed, bad_cookie, repeated, limited, collected, uncollected] = rest;
+        PathCounters {
+            steered,
+            unknown_peer,
+            unsteered,
+            held,
+            unheld,
+            probes_sent,
+            answered,
+            stranger,
+            malformed,
+            bad_cookie,
+            repeated,
+            limited,
+            collected,
+            uncollected,
+        }
+    }
+
+    /// Returns what was sent on the first `paths` paths of a peer, given its index.
+    #[must_use]
+    pub fn traffic(&self, index: u32, paths: usize) -> Vec<PathTraffic> {
+        let map = self.ebpf.map("traffic").expect("path.bpf.c defines it");
+        let map = PerCpuArray::<&MapData, [u64; TRAFFIC]>::try_from(map).expect("laid out as here");
+        let values = map.get(&index, 0);
+        let mut sums = [[0; 7]; PATHS_MAX];
+        for cpu in values.iter().flat_map(|values| values.iter()) {
+            sums.as_flattened_mut().iter_mut().zip(cpu).for_each(|(sum, one)| *sum += one);
+        }
+        let one =
+            |[packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap]: [u64; 7]| {
+                PathTraffic { packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap }
+            };
+        sums.into_iter().take(paths).map(one).collect()
+    }
+
+    /// Returns what is currently sent to a peer, given its index, with a single system call.
+    #[must_use]
+    pub fn activity(&self, index: u32) -> PathActivity {
+        let map = self.ebpf.map("activity_map").expect("path.bpf.c defines it");
+        let map = Array::<&MapData, [u64; ACTIVITY]>::try_from(map).expect("laid out as here");
+        let words = map.get(&index, 0).unwrap_or([0; ACTIVITY]);
+        let load = |path: usize| (words[1 + 2 * path], words[2 + 2 * path]);
+        PathActivity {
+            last_ns: words[0],
+            loads: std::array::from_fn(load),
+            rehashed: std::array::from_fn(|path| words[1 + 2 * PATHS_MAX + path]),
+        }
+    }
+
+    /// Takes an answer that has arrived.
+    pub fn answer(&mut self) -> Option<PathAnswer> {
+        let item = self.answers.next()?;
+        let record: &[u8; COLLECTED] = item.first_chunk()?;
+        Some(answer(record))
+    }
+
+    /// Takes a frame that waits for its port.
+    pub fn missed(&mut self) -> Option<PathMissed> {
+        let item = self.missed.next()?;
+        let head: &[u8; MISSED_HEAD] = item.first_chunk()?;
+        let word =
+            |at: usize| head.get(at * 4..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default();
+        let words = std::array::from_fn(|at| u32::from_ne_bytes(word(at)));
+        let length = u32::from_ne_bytes(word(13)) as usize;
+        let frame = item.get(MISSED_HEAD..MISSED_HEAD + length)?.to_vec();
+        Some(PathMissed {
+            key: PathFlowKey { words },
+            kernel_port: u32::from_ne_bytes(word(12)) as u16,
+            frame,
+        })
+    }
+
+    /// Descriptors that become readable when an answer has arrived, and when a frame waits.
+    #[must_use]
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.answers.as_fd(), self.missed.as_fd()]
+    }
+
+    /// Runs the egress program on a frame (`BPF_PROG_TEST_RUN`). Returns its verdict and the frame.
+    ///
+    /// # Errors
+    /// Returns the kernel's error. The kernel requires at least the 14 bytes of an Ethernet header.
+    pub fn test_egress(&mut self, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
+        self.test_run(Self::of_version(["path_egress", "path_egress6"], frame), frame)
+    }
+
+    /// Like [`TcPath::test_egress`], for the ingress program.
+    ///
+    /// # Errors
+    /// Those of [`TcPath::test_egress`].
+    pub fn test_reflect(&mut self, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
+        self.test_run(Self::of_version(["path_reflect", "path_reflect6"], frame), frame)
+    }
+
+    /// The program that handles a frame.
+    fn of_version<'a>([four, six]: [&'a str; 2], frame: &[u8]) -> &'a str {
+        if frame.get(12..14) == Some(&[0x86, 0xdd]) { six } else { four }
+    }
+
+    fn test_run(&mut self, name: &str, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
+        let mut out = vec![0; frame.len() + 64];
+        let options =
+            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::new() };
+        let result = program(&mut self.ebpf, name)?.test_run(options)?;
+        out.truncate(result.data_size_out as usize);
+        Ok((result.return_value as i32, out))
+    }
+
+    fn by_address<K: aya::Pod, V: aya::Pod>(&mut self, name: &str) -> HashMap<&mut MapData, K, V> {
+        let map = self.ebpf.map_mut(name).expect("path.bpf.c defines it");
+        HashMap::try_from(map).expect("its value is laid out as here")
+    }
+
+    fn flows_map(&mut self) -> HashMap<&mut MapData, [u32; 12], [u32; FLOW]> {
+        self.by_address("flows")
+    }
+}
+
+/// Makes these the only keys of a map.
+fn only<K: aya::Pod + PartialEq>(
+    map: &mut HashMap<&mut MapData, K, u32>,
+    wanted: &[K],
+) -> Result<(), MapError> {
+    let there: Vec<K> = map.keys().filter_map(Result::ok).collect();
+    for gone in there.iter().filter(|one| !wanted.contains(one)) {
+        map.remove(gone)?;
+    }
+    for new in wanted.iter().filter(|one| !there.contains(one)) {
+        map.insert(new, 1, 0)?;
+    }
+    Ok(())
+}
+
+/// Returns how many programs are at the tc hooks of an interface, whoever attached them.
+///
+/// # Errors
+/// Returns the kernel's error: there is no such interface.
+pub fn programs_at(interface: &str) -> Result<usize, ProgramError> {
+    let mut count = 0;
+    for at in [TcAttachType::Egress, TcAttachType::Ingress] {
+        count += hook::programs_at(interface, at)?.len();
+    }
+    Ok(count)
+}
+
+fn array<'a, T: aya::Pod>(ebpf: &'a mut Ebpf, name: &str) -> Array<&'a mut MapData, T> {
+    let map = ebpf.map_mut(name).expect("path.bpf.c defines it");
+    Array::try_from(map).expect("its value is laid out as here")
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier, ProgramError> {
+    ebpf.program_mut(name).expect("path.bpf.c defines it").try_into()
+}
+
+fn flow(words: &[u32; FLOW]) -> PathFlow {
+    let long = |at: usize| {
+        let ([a, b, c, d], [e, f, g, h]) = (words[at].to_ne_bytes(), words[at + 1].to_ne_bytes());
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    };
+    PathFlow {
+        last_ns: long(0),
+        packets: long(4),
+        bytes: long(6),
+        path: words[8],
+        kernel_port: words[9] as u16,
+        port: words[10] as u16,
+        moves: words[11],
+    }
+}
+
+fn answer(record: &[u8; COLLECTED]) -> PathAnswer {
+    let word = |at: usize| u32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
+    let long = |at: usize| {
+        let bytes: [u8; 8] = record[at..].first_chunk().copied().unwrap_or_default();
+        u64::from_ne_bytes(bytes)
+    };
+    let half = |at: usize| u16::from_ne_bytes([record[at], record[at + 1]]);
+    PathAnswer {
+        peer: word(4),
+        session: word(8),
+        number: word(12),
+        port: word(16) as u16,
+        marked: half(20) != 0,
+        ttl: half(22) as u8,
+        arrived: word(24),
+        sent_ns: long(32),
+        reflected_ns: long(40),
+        received_ns: long(48),
+    }
+}

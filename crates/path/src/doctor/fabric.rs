@@ -1,0 +1,166 @@
+//! The fabric: whether it really chooses among paths by the outer source port, and whether peers answer. That
+//! requires probes from many ports, which the daemon sends all the time, so the daemon is asked.
+
+use super::{Examined, Finding, Level};
+use crate::Fabric;
+use crate::scheme::Scheme;
+use serde_json::Value;
+use std::net::IpAddr;
+
+/// Asks the daemon about each app.
+pub fn findings(fabrics: &[Fabric], examined: &Examined<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for fabric in fabrics {
+        match (examined.ask)(&fabric.name, "show") {
+            Ok(shown) => found.extend(of_app(fabric, &shown)),
+            Err(error) => {
+                let says = format!(
+                    "weir does not answer here ({error:#}): after `weir run`, weir doctor says whether the \
+                     fabric hashes source ports"
+                );
+                found.push(Finding::new("fabric", &fabric.name, Level::Warning, says));
+            }
+        }
+    }
+    if fabrics.is_empty() {
+        let says = "give a configuration with a path app to learn whether the fabric hashes source ports";
+        found.push(Finding::new("fabric", "peers", Level::Ok, says));
+    }
+    found
+}
+
+fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
+    if let Some(obstacle) = shown["obstacle"].as_str() {
+        return vec![Finding::new("fabric", &fabric.name, Level::Fault, obstacle)];
+    }
+    if fabric.scheme != Scheme::Adaptive {
+        return vec![without_survey(fabric)];
+    }
+    let empty = Vec::new();
+    let nodes = shown["nodes"].as_array().unwrap_or(&empty);
+    let node = |peer: &IpAddr| nodes.iter().find(|node| node["address"] == peer.to_string());
+    let one = |peer: &IpAddr| match node(peer) {
+        Some(node) => of_node(&peer.to_string(), node),
+        None => {
+            let says = "the daemon runs without this peer: `weir reload`";
+            Finding::new("fabric", peer.to_string(), Level::Warning, says)
+        }
+    };
+    fabric.peers.iter().map(one).collect()
+}
+
+/// Other schemes use any ports, and do not survey where they lead.
+fn without_survey(fabric: &Fabric) -> Finding {
+    let says = format!(
+        "by `scheme: {}` no paths are looked for, so whether the fabric hashes source ports is not known: it \
+         is with `scheme: {}`",
+        fabric.scheme,
+        Scheme::Adaptive
+    );
+    Finding::new("fabric", &fabric.name, Level::Warning, says)
+}
+
+fn of_node(peer: &str, node: &Value) -> Finding {
+    let state = node["state"].as_str().unwrap_or_default();
+    let empty = Vec::new();
+    let paths = node["paths"].as_array().unwrap_or(&empty);
+    let answers = paths.iter().filter(|path| path["state"] != "failed").count();
+    let narrow = narrow(node, paths);
+    let is_hidden = paths.iter().all(|path| path["hops"].as_array().is_none_or(Vec::is_empty));
+    let (level, says) = match (paths.len(), answers) {
+        (0, _) if state.starts_with("not surveyed") => {
+            (Level::Warning, "its paths are not known yet: ask again in a few seconds".to_string())
+        }
+        (0, _) => {
+            let says = "it does not answer probes: run weir there, with a path app, this node among its \
+                        peers, and the same `key`";
+            (Level::Fault, says.to_string())
+        }
+        // There is no traffic to it, so single paths are not probed, and have not failed.
+        _ if state.ends_with("no answer") => (Level::Fault, "it answers no more: is it down?".to_string()),
+        (count, 0) => (Level::Fault, format!("none of its {count} paths answers now: is it down?")),
+        (1, _) => {
+            let version = if peer.contains(':') { "ipv6" } else { "ipv4" };
+            let says = format!(
+                "probes from 32 source ports took one path: the fabric has no other, its routers do not tell \
+                 links apart, or they do not hash the UDP source port \
+                 (Linux: `sysctl -w net.{version}.fib_multipath_hash_policy=1`)"
+            );
+            (Level::Warning, says)
+        }
+        _ if narrow.is_some() => (Level::Warning, narrow.unwrap_or_default()),
+        (count, _) if is_hidden => {
+            let says = format!(
+                "routers do not say who they are, so each of {count} source ports is taken for a path: let \
+                 them send ICMP time exceeded"
+            );
+            (Level::Warning, says)
+        }
+        (count, answers) if answers < count => {
+            (Level::Warning, format!("{answers} of its {count} paths answer: see `weir show path`"))
+        }
+        (count, _) => (Level::Ok, format!("the fabric hashes source ports: {count} paths")),
+    };
+    Finding::new("fabric", peer, level, says)
+}
+
+/// Reports the result of large probes, unless it is good.
+fn narrow(node: &Value, paths: &[Value]) -> Option<String> {
+    let of = |what: &str| paths.iter().filter(|path| path["large"] == what).count();
+    let (count, bytes) = (paths.len(), &node["large_bytes"]);
+    match (of("lost"), of("unanswered")) {
+        (0, 0) => None,
+        (0, _) => Some(format!(
+            "it answers no probe of {bytes} bytes, the MTU of the uplink: either an MTU in the fabric is \
+             smaller, or an older weir runs there, and whether large frames pass is not known"
+        )),
+        (lost, _) => Some(format!(
+            "{lost} of its {count} paths lose packets of {bytes} bytes and return small ones: raise the MTU \
+             of the links there, whose hops `weir show path` names, or lower that of the tunnels"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(state: &str, paths: &[(&str, &[&str])]) -> Value {
+        let path = |(state, hops): &(&str, &[&str])| json!({ "state": state, "hops": hops });
+        json!({ "state": state, "paths": paths.iter().map(path).collect::<Vec<_>>() })
+    }
+
+    #[test]
+    fn what_the_daemon_knows_of_a_peer_is_judged() {
+        let (good, hop): (_, &[&str]) = ("good", &["10.9.0.1"]);
+        for (node, level, words) in [
+            (node("not surveyed yet", &[]), Level::Warning, "ask again"),
+            (node("no answer to probes", &[]), Level::Fault, "the same `key`"),
+            (node("", &[(good, hop)]), Level::Warning, "fib_multipath_hash_policy=1"),
+            (node("", &[(good, hop), ("failed", hop)]), Level::Warning, "1 of its 2 paths"),
+            (node("", &[("failed", hop), ("failed", hop)]), Level::Fault, "is it down?"),
+            (node("", &[(good, &[]), (good, &[])]), Level::Warning, "ICMP"),
+            (node("", &[(good, hop), (good, hop)]), Level::Ok, "2 paths"),
+        ] {
+            let found = of_node("10.0.0.2", &node);
+            assert!(found.level == level && found.says.contains(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn paths_that_lose_large_frames_are_named_unless_none_has_ever_carried_one() {
+        let node = |states: [&str; 2]| {
+            let path = |large| json!({ "state": "good", "hops": ["10.9.0.1"], "large": large });
+            json!({ "state": "", "large_bytes": 9000, "paths": states.map(path) })
+        };
+        for (states, level, words) in [
+            (["pass", "unknown"], Level::Ok, "2 paths"),
+            (["pass", "lost"], Level::Warning, "1 of its 2 paths lose packets of 9000 bytes"),
+            (["unanswered", "unanswered"], Level::Warning, "it answers no probe of 9000 bytes"),
+        ] {
+            let found = of_node("10.0.0.2", &node(states));
+            assert!(found.level == level && found.says.contains(words), "{found}");
+        }
+    }
+}

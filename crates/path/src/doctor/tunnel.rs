@@ -1,0 +1,178 @@
+//! Tunnels of the kernel: VXLAN interfaces, their MTU and ports, the uplinks below them, routes to peers.
+
+use super::{Finding, Level};
+use crate::Fabric;
+use serde_json::Value;
+use weir_app::doctor::ip;
+use weir_netlink::{Link, links};
+use weir_port::xdp::Ethtool;
+
+/// What VXLAN adds to an inner Ethernet frame's payload over IPv4 (Ethernet 14, IPv4 20, UDP 8, VXLAN 8), and
+/// over IPv6, whose header is 20 bytes longer.
+const OVERHEADS: [u64; 2] = [50, 70];
+
+/// Examines all VXLAN interfaces, and what path apps need.
+pub fn findings(fabrics: &[Fabric]) -> Vec<Finding> {
+    let devices = match ip(&["-d", "link", "show", "type", "vxlan"]) {
+        Ok(devices) => devices,
+        Err(why) => return vec![Finding::new("tunnel", "ip", Level::Warning, why)],
+    };
+    let mut found: Vec<Finding> =
+        devices.iter().flat_map(|device| device_findings(device, fabrics)).collect();
+    for fabric in fabrics {
+        found.push(uplink(fabric, &devices));
+        found.extend(fabric.peers.iter().map(|peer| route(fabric, &peer.to_string())));
+    }
+    found
+}
+
+fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
+    let name = device["ifname"].as_str().unwrap_or_default();
+    let data = &device["linkinfo"]["info_data"];
+    let of_port = |fabric: &&Fabric| data["port"] == u64::from(fabric.vxlan_port);
+    let below = data["link"].as_str().map(str::to_string);
+    let below = below.or_else(|| fabrics.iter().find(of_port).map(|fabric| fabric.uplink.clone()));
+    let mut found = vec![source_ports(name, &data["port_range"])];
+    let Some((below, least)) = below.and_then(|below| Some((below.clone(), mtu(&below)?))) else {
+        return found;
+    };
+    let own = device["mtu"].as_u64().unwrap_or_default();
+    found.push(checksums(name, &below));
+    let overhead = overhead(data);
+    let fits = least.saturating_sub(overhead);
+    found.push(if own > fits {
+        let says = format!(
+            "its MTU of {own} and {overhead} bytes of tunnel do not fit `{below}`, whose MTU is {least}: \
+             `ip link set {name} mtu {fits}`, or raise that of `{below}` and of the fabric"
+        );
+        Finding::new("mtu", name, Level::Fault, says)
+    } else {
+        Finding::new("mtu", name, Level::Ok, format!("{own}, which fits the {least} of `{below}`"))
+    });
+    found
+}
+
+/// Whether inner checksums are left to the interface below, and whether that supports tunnels. If it does
+/// not, the kernel computes them packet by packet at the end, and a veth leaves them incomplete.
+fn checksums(name: &str, below: &str) -> Finding {
+    let feature = |interface: &str, wanted: &[u8]| {
+        Ethtool::open().ok().and_then(|ethtool| ethtool.feature(interface, wanted))
+    };
+    let leaves = feature(name, b"tx-checksum-ip-generic");
+    let is_veth = links().is_ok_and(|all| all.iter().any(|one| one.name == below && one.kind == "veth"));
+    let does_tunnels = !is_veth && feature(below, b"tx-udp_tnl-csum-segmentation") == Some(true);
+    judge_checksums(name, below, leaves, does_tunnels)
+}
+
+fn judge_checksums(name: &str, below: &str, leaves: Option<bool>, does_tunnels: bool) -> Finding {
+    let mend = format!("`ethtool -K {name} tx-checksum-ip-generic off`");
+    match leaves {
+        Some(true) if does_tunnels => {
+            let says = format!(
+                "`{below}` computes inner checksums; if peers count wrong ones (`nstat -az \
+                 TcpInCsumErrors`), or TCP is slow, {mend}"
+            );
+            Finding::new("checksums", name, Level::Ok, says)
+        }
+        Some(true) => {
+            let says = format!(
+                "inner checksums are left to `{below}`, which does not compute those of tunnels, so TCP is \
+                 slow or its segments arrive with wrong ones: {mend}"
+            );
+            Finding::new("checksums", name, Level::Warning, says)
+        }
+        Some(false) => Finding::new("checksums", name, Level::Ok, "computed before encapsulation"),
+        None => Finding::new("checksums", name, Level::Ok, "the kernel has no setting for them here"),
+    }
+}
+
+/// The overhead of a VXLAN interface's tunnel, by the family of its addresses; without any it may be used
+/// over IPv4.
+fn overhead(data: &Value) -> u64 {
+    let is_over_ipv6 = ["local6", "remote6", "group6"].iter().any(|key| data.get(key).is_some());
+    OVERHEADS[usize::from(is_over_ipv6)]
+}
+
+fn source_ports(name: &str, range: &Value) -> Finding {
+    let [low, high] = ["low", "high"].map(|end| range[end].as_u64().unwrap_or_default());
+    // The kernel uses ports from `low` on, below `high`; for `low` >= `high` its default range.
+    if high == low + 1 {
+        let says = format!(
+            "all its frames leave from port {low}, so without weir they take one path: create it with \
+             `srcport 49152 65535`"
+        );
+        return Finding::new("source_ports", name, Level::Warning, says);
+    }
+    let range = if low >= high { "the kernel's default".to_string() } else { format!("{low} to {high}") };
+    Finding::new("source_ports", name, Level::Ok, format!("{range}: flows are spread, with or without weir"))
+}
+
+fn mtu(interface: &str) -> Option<u64> {
+    let is_it = |link: &&Link| link.name == interface || link.alternatives.iter().any(|one| one == interface);
+    links().ok()?.iter().find(is_it).map(|link| link.mtu.into())
+}
+
+/// The interface by which an app's tunnels leave, and a tunnel that uses it.
+fn uplink(fabric: &Fabric, devices: &[Value]) -> Finding {
+    let Fabric { name, uplink, vxlan_port, .. } = fabric;
+    if mtu(uplink).is_none() {
+        let says = format!("there is no such interface, which `{name}` names as its uplink");
+        return Finding::new("uplink", uplink, Level::Fault, says);
+    }
+    let is_it = |device: &&Value| device["linkinfo"]["info_data"]["port"] == u64::from(*vxlan_port);
+    if devices.iter().any(|device| is_it(&device)) {
+        let says = format!("it is there, and so is a VXLAN interface with UDP port {vxlan_port}");
+        return Finding::new("uplink", uplink, Level::Ok, says);
+    }
+    let says = format!(
+        "no VXLAN interface of this host sends to UDP port {vxlan_port}, so `{name}` has nothing to do: \
+         check `vxlan_port`"
+    );
+    Finding::new("uplink", uplink, Level::Warning, says)
+}
+
+/// Whether frames to a peer leave by the uplink, where they are assigned a path.
+fn route(fabric: &Fabric, peer: &str) -> Finding {
+    let uplink = &fabric.uplink;
+    match ip(&["route", "get", peer]) {
+        Ok(routes) if routes.first().is_some_and(|route| route["dev"] == uplink.as_str()) => {
+            Finding::new("route", peer, Level::Ok, format!("its route is by `{uplink}`"))
+        }
+        Ok(routes) => {
+            let by = routes.first().and_then(|route| route["dev"].as_str()).unwrap_or("nothing").to_string();
+            let says = format!(
+                "its route is by `{by}` and not by `{uplink}`, where frames get their path: change `uplink` \
+                 or the route"
+            );
+            Finding::new("route", peer, Level::Fault, says)
+        }
+        Err(why) => Finding::new("route", peer, Level::Fault, format!("there is no route: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn inner_checksums_belong_to_whom_can_compute_them() {
+        for (leaves, does_tunnels, level, words) in [
+            (Some(true), false, Level::Warning, "`ethtool -K vx tx-checksum-ip-generic off`"),
+            (Some(true), true, Level::Ok, "`eth0` computes"),
+            (Some(false), false, Level::Ok, "before encapsulation"),
+            (None, false, Level::Ok, "no setting"),
+        ] {
+            let found = judge_checksums("vx", "eth0", leaves, does_tunnels);
+            assert!(found.level == level && found.says.contains(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_tunnel_over_ipv6_takes_20_bytes_more() {
+        assert_eq!(overhead(&json!({ "id": 42, "remote": "10.0.2.1", "local": "10.0.1.1" })), 50);
+        assert_eq!(overhead(&json!({ "id": 42, "remote6": "fd00::2", "local6": "fd00::1" })), 70);
+        assert_eq!(overhead(&json!({ "id": 42, "group6": "ff05::100" })), 70);
+        assert_eq!(overhead(&json!({ "external": true })), 50);
+    }
+}
