@@ -36,11 +36,7 @@ const ARROWS: &[Arrows] = &[
         ],
         &[],
     ),
-    (
-        "daemon",
         &["app", "bpf", "config", "control", "engine", "netlink", "oracle", "packet", "port", "program"],
-        &[],
-    ),
     (
         "weir",
         &[

@@ -4,7 +4,7 @@ use super::{Finding, Level};
 use crate::Fabric;
 use serde_json::Value;
 use weir_app::doctor::ip;
-use weir_netlink::{Link, links};
+use weir_netlink::links;
 use weir_port::xdp::Ethtool;
 
 /// What VXLAN adds to an inner Ethernet frame's payload over IPv4 (Ethernet 14, IPv4 20, UDP 8, VXLAN 8), and
@@ -108,8 +108,7 @@ fn source_ports(name: &str, range: &Value) -> Finding {
 }
 
 fn mtu(interface: &str) -> Option<u64> {
-    let is_it = |link: &&Link| link.name == interface || link.alternatives.iter().any(|one| one == interface);
-    links().ok()?.iter().find(is_it).map(|link| link.mtu.into())
+    links().ok()?.iter().find(|link| link.is_called(interface)).map(|link| link.mtu.into())
 }
 
 /// The interface by which an app's tunnels leave, and a tunnel that uses it.
