@@ -1,5 +1,5 @@
 //! `weir overlay explain`: which path the next frame of a flow takes, and why. The order of reasons matches
-//! that of the programs (`bpf/src/overlay/send.h`, `table.h`).
+//! that of the programs (`bpf/send.h`, `bpf/table.h`).
 
 use super::board::{FlowRow, Translated};
 use serde_json::{Value, json};

@@ -23,7 +23,7 @@
 //! A probe that must expire in transit (`trace`) has kind 3, a cookie of its survey in place of session and
 //! number, and a UDP checksum.
 //!
-//! `bpf/src/path/maps.h` has the same layout for the kernel's data plane, and a test with this one's bytes.
+//! `bpf/maps.h` has the same layout for the kernel's data plane, and a test with this one's bytes.
 
 mod six;
 mod trace;
