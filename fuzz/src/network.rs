@@ -14,10 +14,10 @@ use weir_app::{Action, Event, RequestId, RunningApps};
 use weir_bond::lacp::{self, Pdu};
 use weir_engine::batch::{DecidedFor, Engine, FlowPage};
 use weir_measure::{FileError, Summary};
+use weir_netlink::messages;
 use weir_packet::TableHash;
 use weir_path::wire::{DATAGRAM, Packet, Refusal, Secret};
 use weir_path::{icmp, wire};
-use weir_netlink::messages;
 use weir_program::PortId;
 use weir_program::buckets::GroupTables;
 

@@ -36,7 +36,11 @@ const ARROWS: &[Arrows] = &[
         ],
         &[],
     ),
+    (
+        "daemon",
         &["app", "bpf", "config", "control", "engine", "netlink", "oracle", "packet", "port", "program"],
+        &[],
+    ),
     (
         "weir",
         &[
